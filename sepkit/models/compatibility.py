@@ -11,12 +11,7 @@ from sepkit.models.maskers.base import Masker
 
 
 def check_encoding_activation(filterbank: Filterbank, family: LatentFamily) -> None:
-    """Raise UserError if the activation of the encoding does not go with the filterbank.
-
-    Args:
-        filterbank: of the model.
-        family: of the encoding.
-    """
+    """Raise UserError if the activation of the encoding does not go with the filterbank."""
     if family.activation == "softmax":
         raise UserError("model.encoding.activation: found softmax, which runs over hypotheses; an encoding has none")
     if filterbank.linear_only and family.activation != "linear":
@@ -24,12 +19,7 @@ def check_encoding_activation(filterbank: Filterbank, family: LatentFamily) -> N
 
 
 def check_mask_activation(filterbank: Filterbank, family: LatentFamily) -> None:
-    """Raise UserError if the family of the masks or its activation does not go with the filterbank.
-
-    Args:
-        filterbank: of the model.
-        family: of the masks.
-    """
+    """Raise UserError if the family of the masks or its activation does not go with the filterbank."""
     signed = isinstance(family, Deterministic | Gaussian) and family.activation in ("linear", "tanh")
     if filterbank.mapping and not filterbank.complex_masks and not signed:
         raise UserError(
@@ -44,13 +34,7 @@ def check_mask_activation(filterbank: Filterbank, family: LatentFamily) -> None:
 
 
 def check_masker(masker: nn.Module, filterbank: Filterbank, sample_rate: int) -> None:
-    """Raise UserError if the masker does not go with the filterbank.
-
-    Args:
-        masker: of the model.
-        filterbank: of the model.
-        sample_rate: Hz, of the model.
-    """
+    """Raise UserError if the masker does not go with the filterbank."""
     rate = getattr(masker, "sample_rate", sample_rate)
     if rate != sample_rate:
         raise UserError(f"model.masker.bands: found a layout for {rate} Hz, but model.sample_rate is {sample_rate}")
@@ -69,13 +53,7 @@ def check_masker(masker: nn.Module, filterbank: Filterbank, sample_rate: int) ->
 
 
 def check_input_norm(input_norm: str, encoding_family: LatentFamily, mask_family: LatentFamily) -> None:
-    """Raise UserError if the latents do not go with this way to scale mixtures.
-
-    Args:
-        input_norm: "training" or "mixture", whose level inputs are divided by.
-        encoding_family: of the encoding.
-        mask_family: of the masks.
-    """
+    """Raise UserError if the latents do not go with this way to scale mixtures."""
     if input_norm not in ("training", "mixture"):
         raise UserError(f"model.input_norm: found {input_norm!r}, expected training or mixture")
     if input_norm == "mixture" and (encoding_family.variational or mask_family.variational):

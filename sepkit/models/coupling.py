@@ -19,7 +19,6 @@ class StackedBatchNorm(nn.Module):
         replicas: S.
         features: d.
         momentum: share of a new batch in the running statistics.
-        eps: added to variances.
     """
 
     mean: Tensor
@@ -34,11 +33,7 @@ class StackedBatchNorm(nn.Module):
         self.register_buffer("variance", torch.ones(replicas, 1, features))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return values normalized over n, (S, n, d).
-
-        Args:
-            x: (S, n, d).
-        """
+        """Return values normalized over n, (S, n, d); x is (S, n, d)."""
         if not self.training:
             mean, variance = self.mean, self.variance
         else:
@@ -81,20 +76,12 @@ class AffineCoupling(nn.Module):
         return (1 - self.mask) * torch.tanh(self.scale(kept)), (1 - self.mask) * self.shift(kept)
 
     def forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the image of z, (S, n, d), and log |det dx/dz|, (S, n).
-
-        Args:
-            z: (S, n, d).
-        """
+        """Return the image of z, (S, n, d), and log |det dx/dz|, (S, n); z is (S, n, d)."""
         scale, shift = self._of(self.mask * z)
         return z * scale.exp() + shift, scale.sum(-1)
 
     def inverse(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the z whose image is x, (S, n, d), and log |det dz/dx|, (S, n).
-
-        Args:
-            x: (S, n, d).
-        """
+        """Return the z whose image is x, (S, n, d), and log |det dz/dx|, (S, n); x is (S, n, d)."""
         scale, shift = self._of(self.mask * x)
         return (x - shift) * (-scale).exp(), -scale.sum(-1)
 
@@ -115,8 +102,6 @@ class RealNVP(nn.Module):
 
     Args:
         dimension: d.
-        couplings: how many there are.
-        hidden: width of the networks in the couplings.
         replicas: S.
         normalize: whether these networks begin with batch norm.
     """
@@ -131,11 +116,7 @@ class RealNVP(nn.Module):
         self.couplings = nn.ModuleList(AffineCoupling(dimension, hidden, m, replicas, normalize) for m in masks)
 
     def forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the images x of base samples, (S, n, d), and log |det dx/dz|, (S, n) nats.
-
-        Args:
-            z: (S, n, d).
-        """
+        """Return the images x of base samples, (S, n, d), and log |det dx/dz|, (S, n) nats; z is (S, n, d)."""
         log_det = z.new_zeros(z.shape[:-1])
         for coupling in self.couplings:
             z, part = coupling(z)
@@ -145,8 +126,7 @@ class RealNVP(nn.Module):
     def inverse(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the base samples z of x, (S, n, d), and log |det dz/dx|, (S, n) nats; exact in evaluation.
 
-        Args:
-            x: (S, n, d).
+        `x` is (S, n, d).
         """
         log_det = x.new_zeros(x.shape[:-1])
         for coupling in reversed(self.couplings):
@@ -156,23 +136,14 @@ class RealNVP(nn.Module):
         return x, log_det
 
     def sample(self, count: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """Return n samples of every replica, (S, n, d), and their log densities, (S, n) nats, with gradient.
-
-        Args:
-            count: n.
-            generator: of the base samples; None: torch's own.
-        """
+        """Return n samples of every replica, (S, n, d), and their log densities, (S, n) nats, with gradient."""
         like = next(self.parameters())
         z = torch.randn(self.replicas, count, self.dimension, generator=generator, dtype=like.dtype, device=like.device)
         x, log_det = self(z)
         return x, _base_log_prob(z) - log_det
 
     def log_prob(self, x: Tensor) -> Tensor:
-        """Return the log density of x, (S, n) nats; exact in evaluation.
-
-        Args:
-            x: (S, n, d).
-        """
+        """Return the log density of x, (S, n) nats; exact in evaluation; x is (S, n, d)."""
         z, log_det = self.inverse(x)
         return _base_log_prob(z) + log_det
 

@@ -46,30 +46,15 @@ class NormalDistribution:
         return self.deviation.square()
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        """Return mean + deviation * noise.
-
-        Args:
-            generator: of the noise; None: torch's own.
-        """
+        """Return mean + deviation * noise."""
         return self.mean + self.deviation * _noise_like(self.mean, self.shape, generator)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the elementwise log density in nats.
-
-        Args:
-            value: of the shape of a sample, or one that broadcasts with it.
-        """
+        """Return the elementwise log density in nats."""
         return -0.5 * ((value - self.mean) / self.deviation).square() - self.deviation.log() - _HALF_LOG_2PI
 
     def kl(self, prior: Any) -> Tensor:
-        """Return the elementwise log(s'/s) + (s^2 + (m - m')^2) / (2 s'^2) - 1/2 to a prior N(m', s'^2), nats.
-
-        Args:
-            prior: a normal distribution that broadcasts with this one.
-
-        Raises:
-            TypeError: a prior that is not normal.
-        """
+        """Return the elementwise log(s'/s) + (s^2 + (m - m')^2) / (2 s'^2) - 1/2 to a prior N(m', s'^2), nats."""
         prior = _same_kind(self, prior)
         squares = (self.deviation.square() + (self.mean - prior.mean).square()) / (2 * prior.deviation.square())
         return squares - self.deviation.log() + (prior.deviation.log() - 0.5)
@@ -117,31 +102,16 @@ class LogNormalDistribution:
         return self.deviation.square().expm1() * self.mean.square()
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        """Return exp(location + deviation * noise).
-
-        Args:
-            generator: of the noise; None: torch's own.
-        """
+        """Return exp(location + deviation * noise)."""
         return self.logarithm.sample(generator).exp()
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the elementwise log density in nats.
-
-        Args:
-            value: of the shape of a sample, or one that broadcasts with it.
-        """
+        """Return the elementwise log density in nats."""
         logarithm = value.clamp_min(_tiny(value)).log()
         return self.logarithm.log_prob(logarithm) - logarithm
 
     def kl(self, prior: Any) -> Tensor:
-        """Return the elementwise KL to a log-normal prior, that of the logarithms, nats.
-
-        Args:
-            prior: a log-normal distribution that broadcasts with this one.
-
-        Raises:
-            TypeError: a prior that is not log-normal.
-        """
+        """Return the elementwise KL to a log-normal prior, that of the logarithms, nats."""
         return self.logarithm.kl(_same_kind(self, prior).logarithm)
 
     def base_entropy(self) -> Tensor:
@@ -191,9 +161,6 @@ class GammaDistribution:
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """A sample with implicit gradient to the concentration. Underflow gives the smallest normal number.
 
-        Args:
-            generator: of the noise; None: torch's own.
-
         Source: Figurnov et al., "Implicit reparameterization gradients", 2018.
         """
         concentration = self.concentration.expand(self.shape)
@@ -201,11 +168,7 @@ class GammaDistribution:
         return drawn.clamp_min(_tiny(drawn)) / self.rate
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the elementwise log density in nats.
-
-        Args:
-            value: of the shape of a sample, or one that broadcasts with it.
-        """
+        """Return the elementwise log density in nats."""
         logarithm = value.clamp_min(_tiny(value)).log()
         constant = self.concentration * self.rate.log() - torch.lgamma(self.concentration)
         return (self.concentration - 1) * logarithm - self.rate * value + constant
@@ -214,12 +177,6 @@ class GammaDistribution:
         """Return the elementwise KL to a gamma prior (c', r'), nats.
 
         (c - c') psi(c) - log Gamma(c) + log Gamma(c') + c' log(r / r') + c (r' / r - 1)
-
-        Args:
-            prior: a gamma distribution that broadcasts with this one.
-
-        Raises:
-            TypeError: a prior that is not gamma.
         """
         prior = _same_kind(self, prior)
         mine, other = self.concentration, prior.concentration
@@ -277,9 +234,6 @@ class BetaDistribution:
 
         The gammas are drawn as logarithms of Gamma(c + 1) U^(1 / c). For small concentrations these neither underflow
         nor lose their gradient.
-
-        Args:
-            generator: of the noise; None: torch's own.
         """
         logit = _log_gamma_sample(self.alpha, self.shape, generator) - _log_gamma_sample(
             self.beta, self.shape, generator
@@ -287,11 +241,7 @@ class BetaDistribution:
         return logit.sigmoid().clamp(_tiny(logit), 1 - torch.finfo(logit.dtype).eps)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the elementwise log density in nats.
-
-        Args:
-            value: of the shape of a sample, or one that broadcasts with it.
-        """
+        """Return the elementwise log density in nats."""
         inside = value.clamp(_tiny(value), 1 - torch.finfo(value.dtype).eps)
         return (self.alpha - 1) * inside.log() + (self.beta - 1) * torch.log1p(-inside) - self._log_normalizer()
 
@@ -300,12 +250,6 @@ class BetaDistribution:
 
         log B(alpha', beta') - log B(alpha, beta) + (alpha - alpha') psi(alpha) + (beta - beta') psi(beta)
         - (alpha - alpha' + beta - beta') psi(alpha + beta)
-
-        Args:
-            prior: a beta distribution that broadcasts with this one.
-
-        Raises:
-            TypeError: a prior that is not beta.
         """
         prior = _same_kind(self, prior)
         more_ones, more_zeros = self.alpha - prior.alpha, self.beta - prior.beta

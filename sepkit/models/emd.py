@@ -43,20 +43,12 @@ class EncoderMaskerDecoder(SavedModel):
         signal_mean, signal_std: mean and deviation of the training mixtures (buffers, 0 and 1 until measured).
 
     Args:
-        filterbank: encoder and decoder.
         masker: (B, K, F) -> raw (B, n, P, K, F); a `Masker`, or any module with `hypotheses`.
-        encoding_family: from raw encodings to posteriors over them.
-        mask_family: from the masker's raw values to posteriors over masks.
         pad: "full" loses no sample at either end; "asteroid" pads and trims only on the right, as asteroid does.
         scoring_head: masks (B, n, K, F) -> scores (B, n); None: no scores.
-        encoding_prior: of variational encodings.
-        mask_prior: of variational masks.
         estimate_scales: whether a second decoder makes a positive scale for every sample of the estimates.
         input_norm: "training": mixtures are divided by the stored training deviation. "mixture": each is first brought
             to that deviation by itself, and its estimates back.
-
-    Raises:
-        UserError: an encoding or mask family, an activation or a masker that the filterbank does not go with.
     """
 
     kind = "separation"
@@ -130,10 +122,6 @@ class EncoderMaskerDecoder(SavedModel):
 
     def set_signal_statistics(self, mean: float, std: float) -> None:
         """Store the mean and deviation of the training mixtures. Every input is standardized with them.
-
-        Args:
-            mean: of the samples.
-            std: deviation of the samples, above 0.
 
         Raises:
             ValueError: not finite, or a deviation of zero or less.
@@ -282,12 +270,6 @@ class EncoderMaskerDecoder(SavedModel):
 
         Masks are the largest tensors of a model. If the last layers of the masker see one frame at a time, masks are
         computed tile by tile and never held in full.
-
-        Args:
-            mixture: (B, T).
-
-        Raises:
-            ValueError: see `forward`.
         """
         _check_mixture(mixture)
         if self.input_norm == "mixture":
@@ -315,11 +297,7 @@ class EncoderMaskerDecoder(SavedModel):
         return self._crop(trimmed, mixture.shape[-1]) * self.signal_std
 
     def mask_posterior(self, raw: Tensor) -> Latent:
-        """Return the posterior over the masks, (B, n, K_mask, F).
-
-        Args:
-            raw: (B, n, P, K, F), the masker's values.
-        """
+        """Return the posterior over the masks, (B, n, K_mask, F); raw is (B, n, P, K, F), the masker's values."""
         return self.mask_family.posterior(self.filterbank.raw_masks(raw))
 
     def _masks_at_test(self, raw: Tensor) -> Tensor:
@@ -328,8 +306,7 @@ class EncoderMaskerDecoder(SavedModel):
     def encode(self, waveform: Tensor) -> Latent:
         """Return the posterior over encodings, (B, K_full, F).
 
-        Args:
-            waveform: (B, T), in the mixture's units; it is standardized and padded first.
+        `waveform` is (B, T), in the mixture's units; it is standardized and padded first.
         """
         return self.encoding_family.posterior(self._encode(waveform - self.signal_mean))
 
@@ -337,9 +314,6 @@ class EncoderMaskerDecoder(SavedModel):
         """Return the posterior over the encodings of the sources of mixtures, (B, m, K_full, F).
 
         Sources are divided by the training deviation, as mixtures are, but keep their means: they still add up.
-
-        Args:
-            sources: (B, m, T).
         """
         raw = self._encode(sources.flatten(0, 1))
         return self.encoding_family.posterior(raw.unflatten(0, sources.shape[:2]))
@@ -364,20 +338,11 @@ class EncoderMaskerDecoder(SavedModel):
         return energy * self.signal_std.square()
 
     def frames_for(self, num_samples: int) -> int:
-        """Return F, the number of frames in an encoding.
-
-        Args:
-            num_samples: T, of the waveform.
-        """
+        """Return F, the number of frames in an encoding."""
         return self.filterbank.frames_for(num_samples, self.pad)
 
     def decode(self, encoding: Tensor, num_samples: int) -> Tensor:
-        """Return waveforms, (B, n, T), in the mixture's units.
-
-        Args:
-            encoding: (B, n, K_full, F), masked.
-            num_samples: T.
-        """
+        """Return waveforms, (B, n, T), in the mixture's units; encoding is (B, n, K_full, F), masked."""
         return self._crop(self.filterbank.decode(encoding), num_samples) * self.signal_std
 
     def _crop(self, decoded: Tensor, num_samples: int) -> Tensor:
@@ -410,12 +375,5 @@ def _check_mixture(mixture: Tensor) -> None:
 
 
 def build_model(config: ModelConfig) -> EncoderMaskerDecoder:
-    """Return a new model with random weights.
-
-    Args:
-        config: of its parts.
-
-    Raises:
-        UserError: a field out of its range, or choices that do not go together.
-    """
+    """Return a new model with random weights."""
     return EncoderMaskerDecoder.from_config(config)

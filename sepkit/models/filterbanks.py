@@ -37,10 +37,6 @@ class Filterbank(nn.Module, ABC):
         mapping: whether the masker's values are the estimates' encoding, not a mask.
         framewise_gradients: whether encoding and decoding frame by frame is faster on CPUs even where gradients are
             asked for.
-
-    Args:
-        encoder: asteroid_filterbanks' analysis.
-        decoder: asteroid_filterbanks' synthesis.
     """
 
     linear_only: ClassVar[bool] = False
@@ -135,11 +131,7 @@ class Filterbank(nn.Module, ABC):
 
     @abstractmethod
     def features(self, encoding: Tensor) -> Tensor:
-        """Return the masker's input, (B, K, F).
-
-        Args:
-            encoding: (B, K_full, F).
-        """
+        """Return the masker's input, (B, K, F); encoding is (B, K_full, F)."""
 
     @abstractmethod
     def apply_mask(self, mask: Tensor, encoding: Tensor) -> Tensor:
@@ -158,17 +150,14 @@ class Filterbank(nn.Module, ABC):
     def raw_masks(self, raw: Tensor) -> Tensor:
         """Return a masker's values, arranged as the mask family's raw values, (B, n, P, K_mask, F).
 
-        Args:
-            raw: (B, n, P * mask_values, K, F).
+        `raw` is (B, n, P * mask_values, K, F).
         """
         return raw
 
     def masked_variance(self, variance: Tensor, encoding: Tensor) -> Tensor:
         """Return the elementwise variance of the masked encoding, (B, n, K_full, F), given that of the mask.
 
-        Args:
-            variance: (B, n, K_mask, F), of independent values.
-            encoding: (B, K_full, F).
+        `variance` is (B, n, K_mask, F), of independent values.
         """
         return self.apply_mask(variance, encoding.square())
 
@@ -183,12 +172,7 @@ class Filterbank(nn.Module, ABC):
         return variance.sum(-1) @ self.decoder.get_filters()[:, 0].square().sum(-1).to(variance.dtype)
 
     def frames_for(self, num_samples: int, pad: Literal["full", "asteroid"] = "full") -> int:
-        """The number of frames that `encode` makes after `padding_for`.
-
-        Args:
-            num_samples: T, at least 1.
-            pad: as in `padding_for`.
-        """
+        """The number of frames that `encode` makes after `padding_for`."""
         padded = num_samples + sum(self.padding_for(num_samples, pad)) + 2 * self.padding
         return (padded - self.kernel_size) // self.stride + 1
 
@@ -220,9 +204,6 @@ class FreeFilterbank(Filterbank):
 
     Args: the fields of `FreeFilterbankConfig`, and
         values_per_dimension: P, raw values the encoder makes for each dimension.
-
-    Raises:
-        UserError: sizes that do not fit together.
     """
 
     def __init__(
@@ -274,13 +255,6 @@ class FreeFilterbank(Filterbank):
 
 
 def require(field: str, found: float, holds: bool, expected: str) -> None:
-    """Raise UserError unless a field of the filterbank's configuration holds.
-
-    Args:
-        field: its name.
-        found: its value.
-        holds: whether it is in its range.
-        expected: the range, in words.
-    """
+    """Raise UserError unless a field of the filterbank's configuration holds."""
     if not holds:
         raise UserError(f"model.filterbank.{field}: found {found}, expected {expected}")

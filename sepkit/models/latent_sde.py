@@ -51,7 +51,6 @@ class Diffusion(Protocol):
         """Return the deviation, positive, of a shape that broadcasts with the state.
 
         Args:
-            state: of the path.
             depth: s, 0 to 1.
         """
         ...
@@ -87,7 +86,6 @@ def depth_grid(steps: int | None = None, dt: float | None = None) -> tuple[float
         dt: width of a step.
 
     Raises:
-        UserError: no whole number of steps from 1 to 10,000, or a width outside of (0, 1].
         ValueError: both, or neither.
     """
     if (steps is None) == (dt is None):
@@ -106,12 +104,7 @@ def depth_grid(steps: int | None = None, dt: float | None = None) -> tuple[float
 
 
 def check_depth_steps(steps: Any, name: str = "depth_steps") -> int:
-    """Return a number of steps; raise UserError unless it is a whole number from 1 to 10,000.
-
-    Args:
-        steps: of any type.
-        name: how the message calls it.
-    """
+    """Return a number of steps; raise UserError unless it is a whole number from 1 to 10,000."""
     if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= DEPTH_STEPS:
         raise UserError(f"{name}: found {shown(steps)}, expected a whole number of steps, 1 to {DEPTH_STEPS}")
     return steps
@@ -124,7 +117,6 @@ class BrownianPath:
     up to those of a coarser one, which makes comparisons of step sizes paired.
 
     Args:
-        shape: of the state.
         generator: of the noise; None: torch's own.
         like: a tensor of the device and type of the state; None: float32 on the CPU.
     """
@@ -163,11 +155,7 @@ class BrownianPath:
         return value
 
     def increments(self, grid: Sequence[float]) -> list[Tensor]:
-        """Return W(s_(k+1)) - W(s_k) for each step of a grid.
-
-        Args:
-            grid: rising depths.
-        """
+        """Return W(s_(k+1)) - W(s_k) for each step of a grid."""
         values = [self.at(depth) for depth in grid]
         return [after - before for before, after in pairwise(values)]
 
@@ -191,7 +179,6 @@ def solve(
     Args:
         start: state at the first depth, of any shape.
         grid: depths, see `depth_grid`.
-        drift: of the process that is sampled.
         diffusion: its deviation; None: an ordinary differential equation.
         noise: the Brownian motion; None: the path without noise, whose rate is not that of the process.
         prior_drift: of the process that the rate is measured from; None: no rate.
@@ -268,20 +255,14 @@ class LearnedDiffusion(nn.Module):
         return not LEAST_DIFFUSION < math.exp(float(self.raw.detach())) < LARGEST_DIFFUSION
 
     def forward(self, state: Tensor, depth: float) -> Tensor:
-        """Return the deviation, a scalar.
-
-        Args:
-            state: ignored.
-            depth: ignored.
-        """
+        """Return the deviation, a scalar."""
         return self.raw.exp().clamp(LEAST_DIFFUSION, LARGEST_DIFFUSION)
 
 
 class StateDiffusion(nn.Module):
     """A deviation for every element that depends on state and depth: exp(network), limited to [1e-3, 10].
 
-    Args:
-        network: (state, depth) -> log deviation, of the state's shape.
+    `network` is (state, depth) -> log deviation, of the state's shape.
     """
 
     additive = False
@@ -291,12 +272,7 @@ class StateDiffusion(nn.Module):
         self.network = network
 
     def forward(self, state: Tensor, depth: float) -> Tensor:
-        """Return the deviation, of the state's shape.
-
-        Args:
-            state: of the path.
-            depth: s, 0 to 1.
-        """
+        """Return the deviation, of the state's shape."""
         return self.network(state, depth).exp().clamp(LEAST_DIFFUSION, LARGEST_DIFFUSION)
 
 
@@ -306,7 +282,6 @@ class DiffusionBlock(nn.Module):
     Args:
         prior_drift: (state, depth) -> drift.
         posterior_drift: (state, depth, context) -> drift; the context is what is known about the datum.
-        diffusion: of both.
     """
 
     def __init__(self, prior_drift: nn.Module, posterior_drift: nn.Module, diffusion: nn.Module) -> None:
@@ -331,13 +306,9 @@ class DiffusionBlock(nn.Module):
 
         Args:
             start: state at depth 0, of any shape.
-            context: for the posterior drift.
             steps: number of equal steps; or else
             dt: width of a step.
             noise: the Brownian motion; None: no noise.
-            follow: which process to sample.
-            recompute: see `solve`.
-            check: see `solve`.
         """
         grid = depth_grid(steps, dt)
         if follow == "prior":

@@ -44,26 +44,17 @@ class LatentFamily(Protocol):
     """Whether posteriors have a width: they are sampled in training, and have a rate."""
 
     def posterior(self, raw: Tensor) -> Latent:
-        """Return the posterior for raw values, with samples of shape (..., K, F).
-
-        Args:
-            raw: (..., P, K, F).
-        """
+        """Return the posterior for raw values, with samples of shape (..., K, F); raw is (..., P, K, F)."""
         ...
 
     def at_test(self, posterior: Latent) -> Tensor:
-        """Return the value that represents a posterior if nothing is sampled.
-
-        Args:
-            posterior: one of this family.
-        """
+        """Return the value that represents a posterior if nothing is sampled."""
         ...
 
     def value(self, raw: Tensor) -> Tensor:
         """Return what `at_test` does of the posterior for raw values, and compute no more than that needs.
 
-        Args:
-            raw: (..., P, K, F).
+        `raw` is (..., P, K, F).
         """
         ...
 
@@ -97,11 +88,7 @@ def _activation(name: str) -> Callable[[Tensor], Tensor]:
 
 @dataclass(frozen=True)
 class Point:
-    """The posterior that puts all its mass on one value.
-
-    Args:
-        value: (..., K, F).
-    """
+    """The posterior that puts all its mass on one value; value is (..., K, F)."""
 
     value: Tensor
 
@@ -126,28 +113,16 @@ class Point:
         return torch.zeros_like(self.value)
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        """The value; nothing is drawn.
-
-        Args:
-            generator: ignored.
-        """
+        """The value; nothing is drawn."""
         return self.value
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the elementwise log probability mass in nats: 0 where the point is, -inf elsewhere.
-
-        Args:
-            value: of the shape of the point.
-        """
+        """Return the elementwise log probability mass in nats: 0 where the point is, -inf elsewhere."""
         same = value == self.value
         return torch.zeros_like(self.value).where(same, torch.full_like(self.value, -torch.inf))
 
     def kl(self, prior: Any) -> Tensor:
-        """Return elementwise zeros: a point carries no rate term.
-
-        Args:
-            prior: any; it is ignored.
-        """
+        """Return elementwise zeros: a point carries no rate term."""
         return torch.zeros_like(self.value)
 
     def base_entropy(self) -> Tensor:
@@ -157,13 +132,7 @@ class Point:
 
 @register(DeterministicConfig)
 class Deterministic:
-    """The family of points: value = activation(raw), one raw value for each dimension, rate 0.
-
-    Args: the fields of `DeterministicConfig`.
-
-    Raises:
-        UserError: an unknown activation.
-    """
+    """The family of points: value = activation(raw), one raw value for each dimension, rate 0."""
 
     values_per_dimension = 1
     variational = False
@@ -184,19 +153,11 @@ class Deterministic:
         return Point(self._to_value(*_values(raw, 1)))
 
     def at_test(self, posterior: Latent) -> Tensor:
-        """The value.
-
-        Args:
-            posterior: a point.
-        """
+        """The value."""
         return posterior.mean
 
     def value(self, raw: Tensor) -> Tensor:
-        """The point at activation(raw).
-
-        Args:
-            raw: (..., 1, K, F).
-        """
+        """The point at activation(raw); raw is (..., 1, K, F)."""
         return self.posterior(raw).value
 
     def __repr__(self) -> str:
@@ -214,7 +175,6 @@ class VariationalFamily(ABC):
 
     Args:
         at_test: the value that represents a posterior if nothing is sampled: "mean" or "median".
-        activation: as the attribute; most families have exactly one.
     """
 
     values_per_dimension: int
@@ -244,19 +204,11 @@ class VariationalFamily(ABC):
         return self.distribution(*map(_scalar, self.standard_parameters))
 
     def at_test(self, posterior: Latent) -> Tensor:
-        """Return the posterior's mean or median, as the family was configured.
-
-        Args:
-            posterior: one of this family.
-        """
+        """Return the posterior's mean or median, as the family was configured."""
         return posterior.mean if self._at_test == "mean" else posterior.median
 
     def value(self, raw: Tensor) -> Tensor:
-        """Return the mean or median of the posterior for raw values.
-
-        Args:
-            raw: (..., P, K, F).
-        """
+        """Return the mean or median of the posterior for raw values; raw is (..., P, K, F)."""
         return self.at_test(self.posterior(raw))
 
     def __repr__(self) -> str:
@@ -266,8 +218,6 @@ class VariationalFamily(ABC):
 @register(GaussianConfig)
 class Gaussian(VariationalFamily):
     """N(activation(raw_0), softplus(raw_1)^2); prior N(0, 1).
-
-    Args: the fields of `GaussianConfig`.
 
     Source: thesis, eq. 3 and appendix J (floor of 1e-6 under the deviation).
     """
@@ -281,20 +231,12 @@ class Gaussian(VariationalFamily):
         self._to_mean = _activation(activation)
 
     def posterior(self, raw: Tensor) -> NormalDistribution:
-        """The normal distributions of raw means and deviations.
-
-        Args:
-            raw: (..., 2, K, F).
-        """
+        """The normal distributions of raw means and deviations; raw is (..., 2, K, F)."""
         mean, deviation = _values(raw, 2)
         return NormalDistribution(self._to_mean(mean), _positive(deviation))
 
     def value(self, raw: Tensor) -> Tensor:
-        """The activation of the first raw value: mean and median.
-
-        Args:
-            raw: (..., 2, K, F).
-        """
+        """The activation of the first raw value: mean and median; raw is (..., 2, K, F)."""
         mean, _ = _values(raw, 2)
         return self._to_mean(mean)
 
@@ -302,8 +244,6 @@ class Gaussian(VariationalFamily):
 @register(LogNormalConfig)
 class LogNormal(VariationalFamily):
     """exp(u), u ~ N(raw_0, softplus(raw_1)^2); prior LN(0, 1). Its median is exp(raw_0): the activation is exp.
-
-    Args: the fields of `LogNormalConfig`.
 
     Source: thesis, eq. 4 and 42; the prior is that of appendix F (eq. 35 has a location of 0.9).
     """
@@ -316,11 +256,7 @@ class LogNormal(VariationalFamily):
         super().__init__(at_test, activation="exp")
 
     def posterior(self, raw: Tensor) -> LogNormalDistribution:
-        """The log-normal distributions of raw locations and deviations.
-
-        Args:
-            raw: (..., 2, K, F).
-        """
+        """The log-normal distributions of raw locations and deviations; raw is (..., 2, K, F)."""
         location, deviation = _values(raw, 2)
         return LogNormalDistribution(location, _positive(deviation))
 
@@ -328,8 +264,6 @@ class LogNormal(VariationalFamily):
 @register(GammaConfig)
 class Gamma(VariationalFamily):
     """Gamma(softplus(raw), 1), one raw value for each dimension; prior Gamma(1/2, 1). Its activation is softplus.
-
-    Args: the fields of `GammaConfig`.
 
     Source: thesis, eq. 40.
     """
@@ -342,11 +276,7 @@ class Gamma(VariationalFamily):
         super().__init__(at_test, activation="softplus")
 
     def posterior(self, raw: Tensor) -> GammaDistribution:
-        """The gamma distributions of raw concentrations.
-
-        Args:
-            raw: (..., 1, K, F).
-        """
+        """The gamma distributions of raw concentrations; raw is (..., 1, K, F)."""
         (concentration,) = _values(raw, 1)
         return GammaDistribution(_positive(concentration), _scalar(1.0))
 
@@ -359,8 +289,6 @@ class Beta(VariationalFamily):
     distribution's parameters, Beta(alpha, beta). The thesis's text below that equation says the opposite; the two
     readings differ only in the names of the network's outputs.
 
-    Args: the fields of `BetaConfig`.
-
     Source: thesis, eq. 41.
     """
 
@@ -372,11 +300,7 @@ class Beta(VariationalFamily):
         super().__init__(at_test, activation="softplus")
 
     def posterior(self, raw: Tensor) -> BetaDistribution:
-        """The beta distributions of raw concentrations.
-
-        Args:
-            raw: (..., 2, K, F).
-        """
+        """The beta distributions of raw concentrations; raw is (..., 2, K, F)."""
         alpha, beta = _values(raw, 2)
         return BetaDistribution(_positive(alpha), _positive(beta))
 

@@ -10,8 +10,6 @@ def mel_bands(frame: int, sample_rate: int, bands: int, lowest_hz: float) -> np.
 
     Args:
         frame: samples of the Fourier transform.
-        sample_rate: Hz.
-        bands: number.
         lowest_hz: where the first band begins.
     """
 

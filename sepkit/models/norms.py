@@ -18,7 +18,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from sepkit.errors import UserError
 
 StreamState = dict[nn.Module, Any]
-"""Module -> the state that it carries from one block of frames to the next; empty before the first block."""
+"""Module -> the state that it carries from one block of frames to the next; empty before the first block.
+
+Modules that take a state update it in place, and their input continues a recording; with None it is the whole one."""
 
 
 class _ChannelAffineNorm(nn.Module):
@@ -39,11 +41,7 @@ class GlobalLayerNorm(_ChannelAffineNorm):
     """gLN: statistics over everything but the batch (Luo & Mesgarani, Conv-TasNet, 2019)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """The normalized features, of the shape of `x`.
-
-        Args:
-            x: (B, C, F) or (B, C, *, *).
-        """
+        """The normalized features, of the shape of `x`; x is (B, C, F) or (B, C, *, *)."""
         # torch.nn.functional.group_norm is the same operation, but refuses an input of one value.
         return torch.group_norm(x, 1, self.gamma, self.beta, self.eps)
 
@@ -52,11 +50,7 @@ class ChannelLayerNorm(_ChannelAffineNorm):
     """Statistics over the channels of each frame alone: causal, and asteroid's "cLN"."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """The normalized features, of the shape of `x`.
-
-        Args:
-            x: (B, C, F) or (B, C, *, *).
-        """
+        """The normalized features, of the shape of `x`; x is (B, C, F) or (B, C, *, *)."""
         channels_last = x.movedim(1, -1)
         return functional.layer_norm(channels_last, (self.channels,), self.gamma, self.beta, self.eps).movedim(-1, 1)
 
@@ -122,7 +116,6 @@ def normalize(norm: nn.Module, x: Tensor, state: StreamState | None) -> Tensor:
     """Return normalized features.
 
     Args:
-        norm: one of this file.
         x: (B, C, F).
         state: that of a stream, updated in place; norms other than the cumulative one ignore it. None: `x` is all.
     """
@@ -130,12 +123,7 @@ def normalize(norm: nn.Module, x: Tensor, state: StreamState | None) -> Tensor:
 
 
 def build_norm(name: str, channels: int) -> nn.Module:
-    """Return a normalization; raise UserError if there is none of this name.
-
-    Args:
-        name: of `config.Norm`.
-        channels: C.
-    """
+    """Return a normalization; raise UserError if there is none of this name."""
     if name not in _NORMS:
         raise UserError(f"norm: found {name!r}, expected one of {', '.join(_NORMS)}")
     return _NORMS[name](channels)

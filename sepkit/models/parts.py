@@ -20,14 +20,7 @@ offer(dict.fromkeys(PriorConfig.choices.values(), "sepkit.models.priors"))
 
 
 def parts_of(config: ModelConfig) -> dict[str, Any]:
-    """Return the arguments of an `EncoderMaskerDecoder`: filterbank, masker, families of latents, priors and the rest.
-
-    Args:
-        config: of the parts.
-
-    Raises:
-        UserError: a field out of its range, or choices that do not go together.
-    """
+    """Return the arguments of an `EncoderMaskerDecoder`: filterbank, masker, families of latents, priors ..."""
     if config.hypotheses < 1:
         raise UserError(f"model.hypotheses: found {shown(config.hypotheses)}, expected at least 1")
     if not SAMPLE_RATES[0] <= config.sample_rate <= SAMPLE_RATES[1]:

@@ -49,7 +49,6 @@ class Prior(nn.Module, ABC):
 
         Args:
             sources: posteriors over the encodings of its sources, samples (B, m, K, F); None: not known.
-            active: (B, m) bool; None: all are.
         """
 
     def of_sources(self) -> Density:
@@ -85,9 +84,6 @@ class AdaptivePrior(Prior):
     Args:
         single: the prior of a single source's encoding.
 
-    Raises:
-        UserError: distributions whose convolution has no closed form.
-
     Source: thesis, eq. 5 and appendix F.
     """
 
@@ -117,11 +113,7 @@ def convolution(sources: Latent, active: Tensor | None, otherwise: Distribution)
 
     Args:
         sources: normal or gamma, parameters (B, m, K, F).
-        active: (B, m) bool; None: all are.
         otherwise: the distribution if no source is active; of the same kind, and, if gamma, of the same rate.
-
-    Returns:
-        A distribution of samples (B, K, F).
 
     Raises:
         TypeError: neither normal nor gamma distributions.
@@ -155,11 +147,7 @@ class FlowDensity:
         self.flow = flow
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return log densities of the noise of each dimension, (..., K, F); their sum over K is that of the frame.
-
-        Args:
-            value: (..., K, F), encodings.
-        """
+        """Return log densities of the noise of each dimension, (..., K, F); their sum over K is that of the frame."""
         return -0.5 * self.flow.noise(value).square() - 0.5 * math.log(2 * math.pi)
 
 
@@ -167,15 +155,11 @@ class FlowDensity:
 class FlowPrior(Prior):
     """A learned prior of the dimensions of a frame: each network adds a function of the earlier dimensions to each one.
 
-    The noise before the first network is N(0, 1). Ticks are independent and share the networks. Networks only shift, so
-    that the log-determinant is zero.
+    The noise before the first network is N(0, 1). Frames are independent and share the networks. These only
+    shift, so that the log-determinant is zero.
 
     Args:
         encoding_dim: K_full, at least 2.
-        transforms, hidden_features, hidden_layers: see `FlowPriorConfig`.
-
-    Raises:
-        UserError: the extra `flow` is missing, or sizes too small.
 
     Source: thesis, appendix J (its sizes are a guess from the number of parameters); Germain et al., "MADE", 2015.
     """
@@ -213,22 +197,14 @@ class FlowPrior(Prior):
         return FlowDensity(self)
 
     def noise(self, value: Tensor) -> Tensor:
-        """The noise from which `encoding` makes these encodings, (..., K, F).
-
-        Args:
-            value: (..., K, F), encodings.
-        """
+        """The noise from which `encoding` makes these encodings, (..., K, F)."""
         value = value.transpose(-1, -2)
         for transform in self.transforms:
             value = transform()(value)
         return value.transpose(-1, -2)
 
     def encoding(self, noise: Tensor) -> Tensor:
-        """The encodings that noise makes, (..., K, F); K passes through every network.
-
-        Args:
-            noise: (..., K, F).
-        """
+        """The encodings that noise makes, (..., K, F); K passes through every network."""
         noise = noise.transpose(-1, -2)
         for transform in reversed(self.transforms):
             noise = transform().inv(noise)

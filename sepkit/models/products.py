@@ -22,33 +22,19 @@ class Linear(nn.Linear):
     """A linear layer, see `linear`."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return x W' + b, (..., out_features).
-
-        Args:
-            input: x, (..., in_features).
-        """
+        """Return x W' + b, (..., out_features)."""
         return linear(input, self.weight, self.bias)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return x W' + b, (..., C'), as `torch.nn.functional.linear` does, except for rounding.
-
-    Args:
-        x: (..., C).
-        weight: W, (C', C).
-        bias: b, (C').
-    """
+    """Return x W' + b, (..., C'), as `torch.nn.functional.linear` does, except for rounding."""
     if goes_to_onednn(x):
         return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return nn.functional.linear(x, weight, bias)
 
 
 def goes_to_onednn(x: Tensor) -> bool:
-    """Whether `linear` of x is computed by oneDNN.
-
-    Args:
-        x: (..., C).
-    """
+    """Whether `linear` of x is computed by oneDNN."""
     return (
         not torch.is_grad_enabled()
         and runs_as_it_stands(x)

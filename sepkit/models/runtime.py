@@ -50,11 +50,7 @@ def is_observed() -> bool:
 
 
 def runs_as_it_stands(x: Tensor) -> bool:
-    """Whether an operation on `x` is run on a CPU and not transformed, recorded or cast on its way.
-
-    Args:
-        x: input of the operation.
-    """
+    """Whether an operation on `x` is run on a CPU and not transformed, recorded or cast on its way."""
     return (
         type(x) is Tensor
         and x.device.type == "cpu"

@@ -29,11 +29,7 @@ class SavedModel(nn.Module):
 
     @classmethod
     def from_config(cls, config: Any) -> Any:
-        """Return a new model with random weights; it keeps its configuration.
-
-        Args:
-            config: of `config_type`.
-        """
+        """Return a new model with random weights; it keeps its configuration."""
         raise NotImplementedError
 
     def facts(self) -> dict[str, Any]:

@@ -36,10 +36,6 @@ class ScoringHead(nn.Module):
 
     Args:
         mask_dim: values of a mask in a frame (K).
-        hidden_size: width of the layer between.
-
-    Raises:
-        UserError: a hidden size below 1.
 
     Source: reference code of the aMCL paper, where the mean follows the first layer; linear maps and means commute.
     """
@@ -52,11 +48,7 @@ class ScoringHead(nn.Module):
         self.output = nn.Linear(hidden_size, 1)
 
     def forward(self, masks: Tensor) -> Tensor:
-        """Return log-odds that a hypothesis is a speaker, (B, n).
-
-        Args:
-            masks: (B, n, K, F).
-        """
+        """Return log-odds that a hypothesis is a speaker, (B, n); masks are (B, n, K, F)."""
         # Scores are compared with a threshold: bfloat16's two digits are too few, and float32 costs almost nothing.
         with torch.autocast(masks.device.type, enabled=False):
             pooled = masks.mean(-1, dtype=self.hidden.weight.dtype)
@@ -70,10 +62,6 @@ def hypothesis_weights(scores: Tensor, loss: Literal["binary", "cross_entropy"] 
 
     Args:
         scores: (..., n) logits.
-        loss: that they were trained by.
-
-    Returns:
-        (..., n) weights of sum 1.
     """
     if loss == "cross_entropy":
         return scores.softmax(-1)
@@ -144,7 +132,6 @@ def best_hypotheses(scores: Tensor, distinct: Tensor, count: int) -> Tensor:
     Args:
         scores: (B, n) log-odds.
         distinct: (B, n) bool, see `distinct_hypotheses`.
-        count: how many, at most n.
     """
     by_score = scores.argsort(dim=1, descending=True, stable=True)
     first = distinct.gather(1, by_score).to(torch.uint8).argsort(dim=1, descending=True, stable=True)

@@ -48,12 +48,6 @@ def _trunk(config: SpeakerEncoderConfig) -> nn.Sequential:
 class SpeakerEncoder(SavedModel):
     """An encoder of voices, with K expert heads, their prototypes and a gate where it was trained with MiCE.
 
-    Args:
-        config: what it is.
-
-    Raises:
-        UserError: sizes below 1, or more experts than a fixed gate has centers for.
-
     Source: MiCE paper, section 4; trunk and statistics as in x-vectors (Snyder et al. 2018).
     """
 
@@ -98,11 +92,7 @@ class SpeakerEncoder(SavedModel):
             self.register_buffer("centers", drawn if config.gate in ("fixed", "random") else None)
 
     def prototypes_follow_gradient(self, wanted: bool) -> None:
-        """Set whether the gradient reaches the prototypes of experts.
-
-        Args:
-            wanted: whether it does.
-        """
+        """Set whether the gradient reaches the prototypes of experts."""
         if self.prototypes is not None:
             self.prototypes.requires_grad_(wanted)
 
@@ -136,8 +126,7 @@ class SpeakerEncoder(SavedModel):
     def features(self, spectra: Tensor) -> Tensor:
         """Return normalized means and deviations over time of the trunk's output, (B, 2 pooled).
 
-        Args:
-            spectra: (B, bands, F), of `log_mel`.
+        `spectra` is (B, bands, F), of `log_mel`.
         """
         hidden = self.trunk(spectra)
         deviation = (hidden.var(-1, unbiased=False) + 1e-5).sqrt()
@@ -146,16 +135,14 @@ class SpeakerEncoder(SavedModel):
     def expert_embeddings(self, features: Tensor) -> Tensor:
         """Return unit vectors of the heads, (B, H, D); H is 1 or the number of experts.
 
-        Args:
-            features: (B, 2 pooled), of `features`.
+        `features` are (B, 2 pooled), of `features`.
         """
         return functional.normalize(self.heads(features).unflatten(-1, (-1, self.config.dimensions)), dim=-1)
 
     def gate_embedding(self, features: Tensor) -> Tensor | None:
         """Return unit vectors of the gate, (B, D); None without a gate or with a uniform one.
 
-        Args:
-            features: (B, 2 pooled), of `features`.
+        `features` are (B, 2 pooled), of `features`.
         """
         return None if self.gate is None else functional.normalize(self.gate(features), dim=-1)
 
@@ -202,11 +189,7 @@ class SpeakerEncoder(SavedModel):
         return functional.normalize(self.projection(beside_spectra(embeddings, spectra)), dim=-1)
 
     def forward(self, waveforms: Tensor) -> Tensor:
-        """Return embeddings, (B, D), see `embed_features` and `project`.
-
-        Args:
-            waveforms: (B, T), all of one length.
-        """
+        """Return embeddings, (B, D), see `embed_features` and `project`; waveforms are (B, T), all of one length."""
         spectra = self.log_mel(waveforms)
         return self.project(self.embed_features(self.features(spectra)), spectra)
 

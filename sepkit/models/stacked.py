@@ -20,8 +20,6 @@ class StackedLinear(nn.Module):
     Weights and biases start as those of `torch.nn.Linear`: uniform in +- 1 / sqrt(in_features).
 
     Args:
-        in_features: of each layer.
-        out_features: of each layer.
         generators: one per layer; layer s starts from numbers of the s-th alone. Or only S: all start from torch's own.
     """
 
@@ -44,7 +42,6 @@ def uniform(shape: Sequence[int], bound: float, generators: Sequence[torch.Gener
 
     Args:
         shape: of each part.
-        bound: the largest number.
         generators: S, one for each part; or only S, for torch's own.
     """
     if isinstance(generators, int):

@@ -39,9 +39,6 @@ class STFTFilterbank(Filterbank):
 
     Args: the fields of `STFTFilterbankConfig`, and
         values_per_dimension: P; 1, or 2 with learned deviations.
-
-    Raises:
-        UserError: sizes or choices that do not fit together, or a family that needs more than two values.
     """
 
     linear_only = True
@@ -125,11 +122,7 @@ class STFTFilterbank(Filterbank):
         return torch.cat([spectra.real * scales, spectra.imag * scales], dim=-1).transpose(-1, -2)
 
     def decode_frames(self, encoding: Tensor) -> Tensor:
-        """Return waveforms with both ends untrimmed, (B, n, (F - 1) * stride + kernel_size).
-
-        Args:
-            encoding: (B, n, 2 K, F).
-        """
+        """Return waveforms with both ends untrimmed, (B, n, (F - 1) * stride + kernel_size)."""
         if encoding.dtype == torch.float64:
             return super().decode_frames(encoding)
         window, scales = _window_and_scales(self.decoder.get_filters())
@@ -200,11 +193,7 @@ class STFTFilterbank(Filterbank):
 
 
 def _check_complex(features: str, complex_masks: bool, mapping: bool, compression: float) -> None:
-    """Refuse choices of the STFT that do not go together.
-
-    Raises:
-        UserError: names the field.
-    """
+    """Refuse choices of the STFT that do not go together."""
     if features not in ("magnitude", "real_imaginary"):
         raise UserError(f"model.filterbank.features: found {features!r}, expected magnitude or real_imaginary")
     if features == "real_imaginary" and not complex_masks:
@@ -229,12 +218,7 @@ def _synthesis_window(window: np.ndarray, stride: int) -> np.ndarray:
 
 
 def _remove_scale(analysis: STFTFB, synthesis: STFTFB) -> None:
-    """Undo STFTFB's scale of the Fourier transform in the filters of an analysis, and of the synthesis that inverts it.
-
-    Args:
-        analysis: changed in place.
-        synthesis: changed in place.
-    """
+    """Undo STFTFB's scale of the Fourier transform in the filters of analysis and synthesis."""
     filters: list[Tensor] = [bank.get_buffer("_filters") for bank in (analysis, synthesis)]
     rows, _, kernel_size = filters[0].shape
     scale = filters[0].new_full((2, rows // 2), 0.5 * kernel_size / analysis.stride**0.5)

@@ -29,7 +29,6 @@ class ModelStream:
         batch_size: B, how many recordings go side by side.
 
     Raises:
-        UserError: the model's masker looks ahead as far as the recording goes.
         ValueError: the model is in training mode.
     """
 

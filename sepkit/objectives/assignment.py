@@ -98,21 +98,11 @@ class Assignment(ABC):
         """Return the weighted cost of each utterance over its number of active sources, (B,) in the cost's unit.
 
         It is zero, without gradient, where no source is active. Errors are those of `weights`.
-
-        Args:
-            cost: (B, n, m), smaller is better.
-            active: (B, m) bool, False where there is no source; None: all active.
         """
         return self.value(cost, self.weights(cost, active), active)
 
     def value(self, cost: Tensor, weights: Tensor, active: Tensor | None = None) -> Tensor:
-        """Return the cost of each utterance under given weights over its number of active sources, (B,).
-
-        Args:
-            cost: (B, n, m).
-            weights: (B, n, m), of `weights`.
-            active: (B, m) bool; None: all active.
-        """
+        """Return the cost of each utterance under given weights over its number of active sources, (B,)."""
         # 0 * inf would be NaN where a pair of infinite cost has no weight. A NaN in the cost itself must stay.
         counted = (weights != 0) | cost.isnan()
         if active is None:
@@ -127,11 +117,7 @@ class Assignment(ABC):
         return {name: getattr(self, name) for name in self._adjustable}
 
     def set_progress(self, t_epochs: float) -> None:
-        """Set every scheduled parameter to its present value.
-
-        Args:
-            t_epochs: epochs that have passed, with fractions.
-        """
+        """Set every scheduled parameter to its present value."""
         for name, schedule in self._schedules.items():
             setattr(self, name, schedule(t_epochs))
 
@@ -172,12 +158,7 @@ class PIT(Assignment):
     one_to_one = True
 
     def matches(self, cost: Tensor, active: Tensor | None = None) -> Tensor:
-        """Return the hypothesis of each source, (B, m) int64, -1 where the source is inactive.
-
-        Args:
-            cost: (B, n, m), smaller is better; errors are those of `weights`.
-            active: (B, m) bool; None: all active.
-        """
+        """Return the hypothesis of each source, (B, m) int64, -1 where the source is inactive."""
         return self.weights(cost, active).argmax(1).where(_active(cost, active), -1)
 
     def _match(self, cost: Tensor, active: Tensor) -> Tensor:

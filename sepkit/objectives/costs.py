@@ -93,15 +93,7 @@ def pairwise_neg_snr(
 
     -10 log10( |s|^2 / (|e - s|^2 + eps) + eps ).
 
-    A silent source costs -10 log10(eps) (80 dB).
-
-    Args:
-        estimates: (B, n, T).
-        sources: (B, m, T).
-        zero_mean: whether to remove the means first.
-        eps: keeps silence finite.
-        lengths: (B,) samples of each utterance that count; None: all T.
-        active: (B, m) bool, which sources speak; None: all.
+    A silent source costs -10 log10(eps) (80 dB). Arguments are those of `pairwise_neg_si_sdr`.
     """
     products = inner_products(estimates, sources, lengths, zero_mean, active)
     ratio = products.source_energy / (error_energy(products) + eps)
@@ -111,14 +103,7 @@ def pairwise_neg_snr(
 def pairwise_mse(
     estimates: Tensor, sources: Tensor, lengths: Tensor | None = None, active: Tensor | None = None
 ) -> Tensor:
-    """Return the mean squared error of every pair, |e - s|^2 / T, (B, n, m).
-
-    Args:
-        estimates: (B, n, T).
-        sources: (B, m, T).
-        lengths: (B,) samples of each utterance that count; None: all T.
-        active: (B, m) bool, which sources speak; None: all.
-    """
+    """Return the mean squared error of every pair, |e - s|^2 / T, (B, n, m). Arguments: `pairwise_neg_si_sdr`."""
     products = inner_products(estimates, sources, lengths, active=active)
     return as_inputs(error_energy(products) / products.num_samples, estimates, sources)
 
@@ -132,12 +117,7 @@ def pairwise_log_mse(
 ) -> Tensor:
     """Return the mean squared error of every pair in dB re 1, 10 log10( |e - s|^2 / T + eps ), (B, n, m).
 
-    Args:
-        estimates: (B, n, T).
-        sources: (B, m, T).
-        eps: keeps a perfect estimate finite.
-        lengths: (B,) samples of each utterance that count; None: all T.
-        active: (B, m) bool, which sources speak; None: all.
+    Arguments are those of `pairwise_neg_si_sdr`.
     """
     products = inner_products(estimates, sources, lengths, active=active)
     mean_squared_error = error_energy(products) / products.num_samples
@@ -175,8 +155,6 @@ class PairwiseCost:
         """Return the cost of every pair, (B, n, m); that of inactive sources is finite but meaningless.
 
         Args:
-            estimates: (B, n, T).
-            sources: (B, m, T).
             active: (B, m) bool, which sources speak; None: all. A function that does not take it compares all.
             more: what changes with the batch, such as `lengths` (B,) or `scale` (B, n, T).
         """
@@ -196,7 +174,6 @@ class PairwiseCosts:
     numbers.
 
     Args:
-        cost: between estimates and sources.
         signal_std: the model's stored training deviation; costs in nats compare signals divided by it.
     """
 
@@ -210,22 +187,11 @@ class PairwiseCosts:
         return self.cost.unit
 
     def __call__(self, batch: Batch, separation: Separation) -> Tensor:
-        """The cost of the estimates, (B, n, m).
-
-        Args:
-            batch: the sources.
-            separation: the estimates, and their scales where the decoder has them.
-        """
+        """The cost of the estimates, (B, n, m)."""
         return self.of(separation.estimates, batch, separation.estimate_scales)
 
     def of(self, estimates: Tensor, batch: Batch, scales: Tensor | None = None) -> Tensor:
-        """Return the cost of other estimates than those of a separation, (B, n, m).
-
-        Args:
-            estimates: (B, n, T).
-            batch: the sources.
-            scales: (B, n, T), where the decoder has them.
-        """
+        """Return the cost of other estimates than those of a separation, (B, n, m)."""
         # Rows of inactive sources may hold anything, and 0 * NaN must not occur. A cost that does not take `active`
         # compares with the mixture there, which is silent less often than zeros.
         instead = 0.0 if self.cost.takes_active else batch.mixture.unsqueeze(1)
@@ -239,12 +205,7 @@ class PairwiseCosts:
 
 
 class Step:
-    """A batch, its separation, and what several terms need of them, computed once.
-
-    Args:
-        batch: the mixtures and their sources.
-        separation: what the model made of them.
-    """
+    """A batch, its separation, and what several terms need of them, computed once."""
 
     def __init__(self, batch: Batch, separation: Separation) -> None:
         self.batch = batch
@@ -252,11 +213,7 @@ class Step:
         self._costs: dict[PairwiseCosts, Tensor] = {}
 
     def cost(self, costs: PairwiseCosts) -> Tensor:
-        """Return the cost of every pair, (B, n, m): the same tensor for every term that asks with the same `costs`.
-
-        Args:
-            costs: of one term or several.
-        """
+        """Return the cost of every pair, (B, n, m): the same tensor for every term that asks with the same `costs`."""
         if costs not in self._costs:
             self._costs[costs] = costs(self.batch, self.separation)
         return self._costs[costs]

@@ -33,17 +33,14 @@ def pairwise_blr_nll(
     T/2 log(2 pi) + 1/2 log(lambda_T / lambda0) - a0 log b0 + a_T log b_T - log Gamma(a_T) + log Gamma(a0)
 
     It is the negative log density of a multivariate Student t, finite for silence on either side. b0 is an absolute
-    power: standardize both signals by the training deviation first.
+    power: standardize both signals by the training deviation first. Further arguments are those of
+    `pairwise_neg_si_sdr`.
 
     Args:
-        estimates: (B, n, T).
-        sources: (B, m, T).
         a0: shape of the prior of the noise variance, > 0.
         b0: scale of the prior of the noise variance, > 0.
         mu0: prior mean of the gain.
         lambda0: prior precision of the gain relative to the noise's, > 0.
-        lengths: (B,) samples of each utterance that count; None: all T.
-        active: (B, m) bool, which sources speak; None: all.
 
     Raises:
         ValueError: shapes that do not fit together, or a0, b0 or lambda0 not positive.
@@ -90,11 +87,7 @@ def pairwise_cauchy_nll(
     with h = (1 + T) / 2,     which is eq. 70 with the scale matrix diag(scale^2).
 
     Args:
-        estimates: (B, n, T).
-        sources: (B, m, T).
         scale: deviation, > 0: one number (else ValueError), or one per sample of each estimate, (B, n, T) (else NaN).
-        lengths: (B,) samples of each utterance that count; None: all T.
-        active: (B, m) bool, which sources speak; None: all.
 
     Source: thesis, appendix I, eq. 70.
     """

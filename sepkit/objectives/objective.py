@@ -40,8 +40,6 @@ class SeparationTerm(Term):
     negative log likelihood per sample. The value is zero, without gradient, where no source is active.
 
     Args:
-        costs: of every pair.
-        assignment: from costs to weights.
         tempering: inverse temperature of the objective, which weighs a likelihood; None: 1.
     """
 
@@ -83,11 +81,6 @@ def matching_statistics(cost: Tensor, weights: Tensor, active: Tensor) -> dict[s
     `entropy_nats`: of a source's weights over hypotheses, log n where all count alike, 0 for a hard matching.
     `hard_cost`: of the best hypothesis (MCL), whatever the weights. `usage_k`, k from 1: share of the sources that
     hypothesis k is the best for. Over a data set their sum is 1, and a hypothesis that stays at 0 has collapsed.
-
-    Args:
-        cost: (B, n, m).
-        weights: (B, n, m), of an assignment.
-        active: (B, m) bool.
     """
     counts = active.sum(1).clamp_min(1)
     least, winners = cost.detach().nan_to_num(nan=math.inf).min(1)
@@ -104,7 +97,6 @@ class Objective:
     """The loss: the weighted sum of named terms.
 
     Args:
-        terms: by name.
         weights: name -> factor, which multiplies the term's own weight; 1 for a term that is not named here. An unknown
             name raises ValueError.
         steerings: rules that adapt weights of terms to the rates of past steps.
@@ -127,7 +119,6 @@ class Objective:
         """Return the loss of each utterance and the values of its terms.
 
         Args:
-            batch: the mixtures and their sources.
             separation: what the model made of them, called with `inputs(batch)`.
         """
         step = Step(batch, separation)
@@ -139,11 +130,7 @@ class Objective:
         return Losses(torch.stack(weighted).sum(0), values, statistics, batch.active.any(1))
 
     def inputs(self, batch: Batch) -> dict[str, Any]:
-        """Return keyword arguments for the model: what the terms want, and the sources if they need their encodings.
-
-        Args:
-            batch: the mixtures and their sources.
-        """
+        """Return keyword arguments for the model: what the terms want, and the sources if they need their encodings."""
         wants = set[str]().union(*(term.wants for term in self.terms.values()))
         inputs: dict[str, Any] = {"wants": wants}
         if wants & _OF_SOURCES and batch.sources.shape[1] > 0:
@@ -151,21 +138,12 @@ class Objective:
         return inputs
 
     def after_step(self, means: Mapping[str, float]) -> None:
-        """Adapt steered weights to the statistics of a step.
-
-        Args:
-            means: of statistics over the utterances of all ranks, by name.
-        """
+        """Adapt steered weights to the statistics of a step."""
         for steering in self.steerings:
             steering.after_step(means)
 
     def warnings(self, means: Mapping[str, float], epochs: int) -> list[str]:
-        """Return warnings about targets that are not reached.
-
-        Args:
-            means: of statistics over the last epoch, by name.
-            epochs: how many have passed.
-        """
+        """Return warnings about targets that are not reached."""
         lines = (steering.warning(means, epochs) for steering in self.steerings)
         return [line for line in lines if line is not None]
 
@@ -174,11 +152,7 @@ class Objective:
         return {"steered_weights": [steering.weight for steering in self.steerings]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the steered weights.
-
-        Args:
-            state: of `state_dict`.
-        """
+        """Restore the steered weights."""
         for steering, weight in zip(self.steerings, state["steered_weights"], strict=True):
             steering.weight = weight
 
@@ -191,11 +165,7 @@ class Objective:
         return values
 
     def set_progress(self, t_epochs: float) -> None:
-        """Set every scheduled parameter of every term to its present value.
-
-        Args:
-            t_epochs: epochs that have passed, with fractions.
-        """
+        """Set every scheduled parameter of every term to its present value."""
         for term in self.terms.values():
             term.set_progress(t_epochs)
 
@@ -208,8 +178,6 @@ class ReconstructionTerm(Term):
 
     Args:
         what: whose encodings are decoded.
-        costs: of every pair.
-        tempering: inverse temperature of the objective; None: 1.
 
     Source: thesis, appendix D.
     """
@@ -290,12 +258,8 @@ def build_objective(
     "source_reconstruction", "mixture_reconstruction", "silence" and "margin" where they have a weight.
 
     Args:
-        config: costs, assignment and weights.
         traits: of the model that is trained; by default deterministic, without scores and with a deviation of 1.
         spread: of the training data in the cost's unit, for temperatures given in multiples of it.
-
-    Raises:
-        UserError: a choice that nothing is registered for, or a number out of its range.
 
     >>> import torch
     >>> from sepkit.config import MCLConfig, ModelConfig, RecurrentConfig
@@ -368,12 +332,6 @@ def hard_pit_si_sdr_db(
 
     It is NaN where no source is active.
 
-    Args:
-        estimates: (B, n, T).
-        sources: (B, m, T).
-        active: (B, m) bool, which sources speak; None: all.
-        lengths: (B,) samples of each utterance that count; None: all T.
-
     Raises:
         ValueError: shapes that do not fit together.
         TooFewHypothesesError: more active sources than hypotheses.
@@ -390,12 +348,6 @@ def hard_si_sdr_db(
 
     "si_sdr_db": the best one-to-one matching (PIT), where there are as many hypotheses as sources. "mcl_si_sdr_db":
     each source with its best hypothesis (MCL).
-
-    Args:
-        estimates: (B, n, T).
-        sources: (B, m, T).
-        active: (B, m) bool, which sources speak; None: all.
-        lengths: (B,) samples of each utterance that count; None: all T.
     """
     cost = pairwise_neg_si_sdr(estimates, sources, lengths=lengths)
     scores = {"mcl_si_sdr_db": _score(MCL(), cost, active)}

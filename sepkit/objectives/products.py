@@ -74,40 +74,22 @@ def inner_products(
 
 
 def error_energy(products: InnerProducts) -> Tensor:
-    """Return |estimate - source|^2 of every pair, (B, n, m).
-
-    Args:
-        products: of estimates and sources.
-    """
+    """Return |estimate - source|^2 of every pair, (B, n, m)."""
     return (products.estimate_energy - 2 * products.cross + products.source_energy).clamp_min(0)
 
 
 def working_dtype(*tensors: Tensor) -> torch.dtype:
-    """Return the dtype of costs: float64 if any input is, else float32 (half precision never is enough).
-
-    Args:
-        tensors: the inputs of a cost.
-    """
+    """Return the dtype of costs: float64 if any input is, else float32 (half precision never is enough)."""
     return torch.float64 if any(tensor.dtype == torch.float64 for tensor in tensors) else torch.float32
 
 
 def as_inputs(cost: Tensor, estimates: Tensor, sources: Tensor) -> Tensor:
-    """Return the float64 cost in the inputs' working dtype and on their device.
-
-    Args:
-        cost: float64.
-        estimates: give the dtype and the device.
-        sources: give the dtype.
-    """
+    """Return the float64 cost in the inputs' working dtype and on their device."""
     return cost.to(working_dtype(estimates, sources)).to(estimates.device)
 
 
 def float64_device(device: torch.device) -> torch.device:
-    """Return the device itself, or the CPU in place of Apple's, which has no float64.
-
-    Args:
-        device: of the inputs.
-    """
+    """Return the device itself, or the CPU in place of Apple's, which has no float64."""
     return torch.device("cpu") if device.type == "mps" else device
 
 

@@ -59,8 +59,6 @@ def tempered_rate(rate: Tensor, posterior: Latent, beta: float) -> Tensor:
     It is beta rate - (1 - beta) H(q), with H the entropy of the posterior, elementwise.
 
     Args:
-        rate: KL(q || p) or a sample of it, elementwise, nats.
-        posterior: q.
         beta: inverse temperature; 1: the result is the rate itself.
     """
     return rate if beta == 1 else beta * rate - (1 - beta) * posterior.base_entropy()
@@ -127,11 +125,7 @@ class Steering:
         self.weight = config.initial_weight
 
     def after_step(self, means: Mapping[str, float]) -> None:
-        """Adapt the weight to the rates of a step.
-
-        Args:
-            means: of the recorded rates, by name.
-        """
+        """Adapt the weight to the rates of a step."""
         rate = self._rate(means)
         if rate > (1 + self.config.tolerance) * self.target:
             self.weight = min(self.weight * (1 + self.config.change), _LARGEST_WEIGHT)
@@ -139,12 +133,7 @@ class Steering:
             self.weight = max(self.weight / (1 + self.config.change), _LEAST_WEIGHT)
 
     def warning(self, means: Mapping[str, float], epochs: int) -> str | None:
-        """Return a line if the rates miss the target and a warning is due; else None.
-
-        Args:
-            means: of the recorded rates over the last epoch, by name.
-            epochs: how many have passed.
-        """
+        """Return a line if the rates miss the target and a warning is due; else None."""
         every, rate = self.config.warn_after_epochs, self._rate(means)
         if not every or epochs % every or abs(rate - self.target) <= _REACHED * self.target:
             return None
@@ -168,8 +157,6 @@ class RateTerm(Term):
             masker's own latents).
         schedule: the weight (beta).
         config: free nats.
-        traits: of the model.
-        estimator: see `elementwise_rate`.
         per: unit of the recorded rate.
         steering: adapts a factor of the scheduled weight.
         of_all: whether utterances without an active source count.
@@ -303,14 +290,8 @@ def build_rates(
     The names are "encoding_rate", "mask_rate", "source_rate" and "path_rate".
 
     Args:
-        config: weights, free nats, estimator and targets.
-        traits: of the model.
         autoencoding: whether the encodings of sources are decoded too, and so have a rate.
         of_mixtures: whether mixtures are decoded too, so that those without sources have a rate.
-        tempering: the inverse temperature of the objective.
-
-    Raises:
-        UserError: numbers out of their range, or targets of latents that are not variational.
     """
     for name, rate in (("encoding", config.encoding), ("masks", config.masks), ("path", config.path)):
         if not 0 <= rate.free_nats < math.inf:

@@ -24,9 +24,7 @@ class ScoringTerm(Term):
     (MCL) or, if `one_to_one`, the best one-to-one matching (PIT).
 
     Args:
-        costs: those of the separation term.
         one_to_one: whether each hypothesis wins one source at most.
-        kind: "binary" or "cross_entropy".
 
     Source: reference code of the aMCL paper (binary, with a weight of 0.1).
     """
@@ -66,10 +64,7 @@ def score_loss(
 
     Args:
         scores: (B, n) logits.
-        cost: (B, n, m), smaller is better.
-        active: (B, m) bool; None: all active.
         matching: a hard one; None: MCL.
-        kind: "binary" or "cross_entropy".
     """
     wins = (matching or MCL()).weights(cost, active).sum(2)
     if kind == "cross_entropy":

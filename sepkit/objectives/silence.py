@@ -20,7 +20,6 @@ class SilenceTerm(Term):
     and where no source is active. Levels below -threshold_db gain nothing further.
 
     Args:
-        costs: those of the separation term, which match hypotheses to sources.
         threshold_db: hypotheses this far below the mixture are quiet enough.
 
     Source: S. Wisdom et al., "What's all the fuss about free universal sound separation data?", ICASSP 2021, eq. 2.

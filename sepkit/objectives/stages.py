@@ -28,7 +28,6 @@ class StageTerm(Term):
     Every stage is matched to the sources by itself, with the assignment of the separation.
 
     Args:
-        assignment: that of the separation.
         schedule: of the term's weight, over epochs.
         window: samples in a window of the short-time Fourier transform.
         stride: samples between windows.
@@ -96,9 +95,6 @@ def pairwise_magnitude_cost(
     E and S are short-time Fourier transforms (Hann window) of estimate e and source s without their means.
 
     Args:
-        estimates: (B, n, T).
-        sources: (B, m, T).
-        lengths: (B,) samples of each utterance that count; None: all T.
         active: (B, m) bool; pairs with inactive sources are finite and have no gradient. None: all are active.
         window: samples.
         stride: samples.

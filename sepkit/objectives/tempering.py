@@ -38,11 +38,7 @@ class Tempering:
         return {"inverse_temperature": self.beta}
 
     def at(self, t_epochs: float) -> float:
-        """Set beta to its present value, and return it.
-
-        Args:
-            t_epochs: epochs that have passed, with fractions.
-        """
+        """Set beta to its present value, and return it."""
         self.beta = self.schedule(t_epochs)
         return self.beta
 
@@ -51,13 +47,7 @@ def build_tempering(config: ScheduleConfig | None, variational: bool, unit: str,
     """Return the tempering that a configuration describes; None if there is none.
 
     Args:
-        config: the schedule of beta; None: no tempering.
-        variational: whether the model has latents with a rate.
-        unit: of the cost.
         free_nats: whether rates have free nats.
-
-    Raises:
-        UserError: a schedule that does not rise from above 0 to 1, or nothing that could be tempered.
     """
     if config is None:
         return None

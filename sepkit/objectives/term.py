@@ -25,11 +25,7 @@ class Term(ABC):
 
     @abstractmethod
     def __call__(self, step: Step) -> Tensor:
-        """The value for each utterance, (B,).
-
-        Args:
-            step: a batch, its separation, and what terms share of them.
-        """
+        """The value for each utterance, (B,)."""
 
     @property
     def scheduled(self) -> dict[str, float]:
@@ -37,11 +33,7 @@ class Term(ABC):
         return {}
 
     def set_progress(self, t_epochs: float) -> None:  # noqa: B027
-        """Set every scheduled parameter to its present value.
-
-        Args:
-            t_epochs: epochs that have passed, with fractions.
-        """
+        """Set every scheduled parameter to its present value."""
 
     def statistics(self) -> dict[str, Tensor]:
         """Return numbers of the last call that are worth recording, (B,) each, by name, detached."""

@@ -15,10 +15,7 @@ def average_of(model: nn.Module, decay: float) -> AveragedModel:
 
     The copy is its attribute `module`. Buffers are those of the model at the last update. No gradient reaches it.
 
-    `decay` is d of a long training, at least 0 and less than 1.
-
     Args:
-        model: the one that is trained.
         decay: d of a long training, 0 <= decay < 1.
     """
     average = AveragedModel(model, multi_avg_fn=_Average(decay))

@@ -33,10 +33,6 @@ class BestModel(Callback):
     Every decision follows from the scores alone, in order, so a resumed run makes the same ones. An epoch that was not
     validated is not judged. Scores of another stage, such as a smaller number of hypotheses, do not count: the best
     model is one of the last stage.
-
-    Args:
-        out: folder of the experiment.
-        config: patience and the like.
     """
 
     def __init__(self, out: Path, config: TrainerConfig) -> None:
@@ -123,10 +119,6 @@ class ExactResume(Callback):
     """Save the state that exact resume needs, every N steps, at the end of epochs, and when asked to stop.
 
     Saved states lie between steps. One that would lie at the end of an epoch waits until the epoch has been judged.
-
-    Args:
-        out: folder of the experiment.
-        config: how often, and the budget.
     """
 
     def __init__(self, out: Path, config: TrainerConfig) -> None:
@@ -217,9 +209,6 @@ class MetricsLog(Callback):
 
     Records are of two kinds: "step", every 50 steps, and "epoch". A resumed run first removes the records of steps that
     it will repeat.
-
-    Args:
-        out: folder of the experiment.
     """
 
     def __init__(self, out: Path) -> None:

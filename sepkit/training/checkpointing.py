@@ -21,9 +21,6 @@ def checkpoint_blocks(model: EncoderMaskerDecoder) -> None:
 
     Args:
         model: has `blocks`, or a masker with `blocks`, and is on the device and in the precision of training.
-
-    Raises:
-        UserError: the masker has no blocks, or blocks with batch normalization.
     """
     masker = getattr(model, "masker", model)
     if isinstance(masker, ContinuousDepthMasker):

@@ -23,24 +23,13 @@ _DIGEST = re.compile(r"^# SHA-256 of data\.(train|dev) when training began: ([0-
 
 
 def resume_file(out: Path) -> Path:
-    """Return where the state of a run is kept.
-
-    Args:
-        out: folder of the experiment.
-    """
+    """Return where the state of a run is kept."""
     return out / "resume" / "last.ckpt"
 
 
 @contextmanager
 def alone_in(out: Path) -> Iterator[None]:
-    """While the block runs, no other process of this machine trains in the folder; ranks of one run share it.
-
-    Args:
-        out: folder of the experiment.
-
-    Raises:
-        UserError: another process does.
-    """
+    """While the block runs, no other process of this machine trains in the folder; ranks of one run share it."""
     if not is_first_process():
         yield
         return
@@ -60,12 +49,7 @@ def alone_in(out: Path) -> Iterator[None]:
 
 
 def write_config(config: TaskConfig, out: Path) -> None:
-    """Write `config.yaml`; the digests of the manifests that the run began with stand in it as comments.
-
-    Args:
-        config: of the run.
-        out: folder of the experiment.
-    """
+    """Write `config.yaml`; the digests of the manifests that the run began with stand in it as comments."""
     import yaml
 
     file = out / "config.yaml"
@@ -79,14 +63,7 @@ def write_config(config: TaskConfig, out: Path) -> None:
 
 
 def read_began(out: Path) -> TaskConfig:
-    """Return the configuration that the run in a folder began with.
-
-    Args:
-        out: folder of the experiment.
-
-    Raises:
-        UserError: it is missing or broken.
-    """
+    """Return the configuration that the run in a folder began with."""
     file = out / "config.yaml"
     remedy = f"get it back, or take a new --out (--init-from {out / 'last_model'} starts from its weights)"
     data = read_yaml(file, remedy)
@@ -98,12 +75,7 @@ def read_began(out: Path) -> TaskConfig:
 
 
 def warn_of_changed_manifests(config: TaskConfig, out: Path) -> None:
-    """Say if a manifest is not the one that the run began with: from here on epochs are others.
-
-    Args:
-        config: of the run that continues.
-        out: folder of the experiment, whose `config.yaml` has the manifests' digests at the beginning.
-    """
+    """Say if a manifest is not the one that the run began with: from here on epochs are others."""
     began = _digests(out / "config.yaml")
     for name, digest in _digests_now(config).items():
         if began.get(name, digest) != digest:
@@ -114,14 +86,7 @@ def warn_of_changed_manifests(config: TaskConfig, out: Path) -> None:
 
 
 def check_state(file: Path) -> None:
-    """Check that a state of a run is whole, before it is loaded.
-
-    Args:
-        file: as `resume_file` names it.
-
-    Raises:
-        UserError: it is not.
-    """
+    """Check that a state of a run is whole, before it is loaded."""
     try:
         with zipfile.ZipFile(file) as archive:
             broken = archive.testzip()
@@ -136,13 +101,7 @@ class DurableStates(TorchCheckpointIO):
     """Writes states beside their final name, as a whole and onto the disk, without the system's temporary folder."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        """Write a state, so that it is whole even after a power cut.
-
-        Args:
-            checkpoint: whatever `torch.save` takes.
-            path: of the file.
-            storage_options: of Lightning; ignored.
-        """
+        """Write a state, so that it is whole even after a power cut."""
         buffer = io.BytesIO()
         torch.save(checkpoint, buffer)
         with atomic_output(path, durable=True) as temporary:

@@ -38,14 +38,7 @@ class Growth:
         self.seed, self.start = config.trainer.seed, config.model.hypotheses
 
     def hypotheses_at(self, epoch: float) -> int:
-        """Return the number of hypotheses after this many epochs.
-
-        Args:
-            epoch: epochs that are over.
-
-        Returns:
-            n.
-        """
+        """Return the number of hypotheses after this many epochs."""
         if self.config is None:
             return self.start
         grown = sum(epoch >= due for due in self.config.epochs)
@@ -58,14 +51,7 @@ class Growth:
         return self.hypotheses_at(math.inf)
 
     def check(self, model: EncoderMaskerDecoder) -> None:
-        """Refuse models that have to grow, but whose number of hypotheses cannot change.
-
-        Args:
-            model: to be trained.
-
-        Raises:
-            UserError: a masker that does not say which rows belong to which hypothesis, or masks that compete.
-        """
+        """Refuse models that have to grow, but whose number of hypotheses cannot change."""
         if self.config is None:
             return
         if not getattr(model.masker, "hypothesis_layers", ()):
@@ -90,13 +76,8 @@ class Growth:
         """Return the model with one more hypothesis, and its average with the same one; move the optimizer on to it.
 
         Args:
-            model: that is trained.
             average: with averaged weights; the model itself if there is none.
-            optimizer: of the model, changed in place.
             batches: fixed ones, by which the hypothesis to split is chosen.
-
-        Returns:
-            The larger model, and its average.
         """
         assert self.config is not None
         source = hypothesis_to_split(model, batches, self.config.by)
@@ -119,12 +100,7 @@ def hypothesis_to_split(
     no scaling of the hypothesis explains, 1 / (1 + 10^(SI-SDR / 10)).
 
     Args:
-        model: evaluated on the batches, without noise.
         batches: a fixed set; one batch alone would be too few.
-        by: what shares are of.
-
-    Returns:
-        Its index.
     """
     training = model.training
     model.eval()
@@ -143,13 +119,8 @@ def grown(model: EncoderMaskerDecoder, source: int, jitter: float, generator: to
     """Return a model with one more hypothesis, the last, a copy of another; the model itself stays as it is.
 
     Args:
-        model: made from a configuration.
         source: hypothesis to copy, from 0.
         jitter: normal noise on the copied rows, in units of the root mean square of those of each tensor; 0: none.
-        generator: of the noise, on the CPU.
-
-    Returns:
-        The larger model.
     """
     assert model.config is not None
     larger = EncoderMaskerDecoder.from_config(replace(model.config, hypotheses=model.hypotheses + 1))
@@ -173,8 +144,6 @@ def hand_over(
 
     Args:
         optimizer: changed in place.
-        model: before growth.
-        larger: after, see `grown`.
         source: hypothesis that was copied, from 0.
     """
     owned = _rows_of_hypotheses(model)

@@ -20,7 +20,6 @@ def rate_factor(config: TrainerConfig, steps: int, progress: float, epoch: int =
     The decay is a line over the last `decay_share` of the budget.
 
     Args:
-        config: has `warmup_steps`, `decay_share`, `final_rate_share`, `decay_epochs` and `decay_factor`.
         steps: number of steps before this one.
         progress: share of the budget that is used up.
         epoch: number of epochs before this one.
@@ -42,7 +41,6 @@ class RateSchedule(Callback):
     differs between runs; one by epochs does not.
 
     Args:
-        config: the budget, and the fields that `rate_factor` reads.
         seconds: returns the time spent in training, earlier runs included.
     """
 
@@ -69,18 +67,13 @@ def set_factor(optimizer: Optimizer, factor: float) -> None:
 
     Args:
         optimizer: its groups keep the rate after halvings as "plateau_lr".
-        factor: of `rate_factor`.
     """
     for group in optimizer.param_groups:
         group["lr"] = factor * group.setdefault("plateau_lr", group["lr"])
 
 
 def halve(optimizer: Optimizer) -> None:
-    """Halve the learning rates permanently.
-
-    Args:
-        optimizer: all its groups are halved.
-    """
+    """Halve the learning rates permanently."""
     for group in optimizer.param_groups:
         group["lr"] *= 0.5
         if "plateau_lr" in group:

@@ -17,12 +17,7 @@ MEASURED_MIXTURES = 256
 
 
 def spread_out(length: int, count: int = MEASURED_MIXTURES) -> list[int]:
-    """Return indices that are evenly spread over a data set.
-
-    Args:
-        length: of the data set.
-        count: at most this many.
-    """
+    """Return indices that are evenly spread over a data set."""
     return sorted({i * length // count for i in range(count)}) if length > count else list(range(length))
 
 
@@ -30,11 +25,7 @@ def signal_statistics(data: MixtureDataset, count: int = MEASURED_MIXTURES) -> t
     """Return mean and deviation of the samples of training mixtures, spread over the whole set.
 
     Args:
-        data: the training mixtures, as epoch 0 has them.
         count: at most this many mixtures are measured.
-
-    Raises:
-        UserError: the mixtures are silent.
     """
     samples, total, squares = 0, 0.0, 0.0
     for index in spread_out(len(data), count):
@@ -50,14 +41,7 @@ def signal_statistics(data: MixtureDataset, count: int = MEASURED_MIXTURES) -> t
 
 
 def mean_spread(data: MixtureDataset) -> float:
-    """Return the mean spread of the sources of training mixtures, dB.
-
-    Args:
-        data: the training mixtures, of which 256 are measured.
-
-    Raises:
-        UserError: no mixture has two sources.
-    """
+    """Return the mean spread of the sources of training mixtures, dB."""
     examples = (data[0, index] for index in spread_out(len(data)))
     spreads = [spread_db(example.sources[None], example.active[None]).item() for example in examples]
     spreads = [spread for spread in spreads if not math.isnan(spread)]
@@ -72,7 +56,6 @@ def collapse_rate(means: dict[str, float], prefix: str = "") -> dict[str, float]
     """Return `collapse_rate`, the share of hypotheses whose usage is zero; nothing if usage is not known.
 
     Args:
-        means: of statistics, by name.
         prefix: of the names, such as "dev_".
     """
     usage = [value for name, value in means.items() if name.startswith(f"{prefix}usage_")]
@@ -80,13 +63,7 @@ def collapse_rate(means: dict[str, float], prefix: str = "") -> dict[str, float]
 
 
 def distinct_scores(batch: Batch, scores: Tensor, estimates: Tensor) -> list[tuple[list[float], int]]:
-    """Return each mixture's scores of distinct hypotheses, and its number of speakers, which determine the threshold.
-
-    Args:
-        batch: of mixtures.
-        scores: (B, n) logits.
-        estimates: (B, n, T).
-    """
+    """Return each mixture's scores of distinct hypotheses, and its number of speakers."""
     distinct = distinct_hypotheses(scores, estimates, batch.lengths).tolist()
     counts = batch.active.sum(1).tolist()
     rows = zip(scores.tolist(), distinct, counts, strict=True)
@@ -94,11 +71,7 @@ def distinct_scores(batch: Batch, scores: Tensor, estimates: Tensor) -> list[tup
 
 
 def calibrated_threshold(speakers: list[tuple[list[float], int]]) -> dict[str, float]:
-    """Return `score_threshold`, which counts speakers best, and its share of right counts; nothing without scores.
-
-    Args:
-        speakers: of all mixtures, see `distinct_scores`.
-    """
+    """Return `score_threshold`, which counts speakers best, and its share of right counts; nothing without scores."""
     if not speakers:
         return {}
     scores, counts = zip(*speakers, strict=True)

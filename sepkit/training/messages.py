@@ -14,11 +14,7 @@ def is_first_process() -> bool:
 
 
 def say(line: str) -> None:
-    """Write a line to standard error, above the progress bar if there is one; ranks other than the first are silent.
-
-    Args:
-        line: without a line break at its end.
-    """
+    """Write a line to standard error, above the progress bar if there is one; ranks other than the first are silent."""
     if is_first_process():
         tqdm.write(line, file=sys.stderr)
         sys.stderr.flush()

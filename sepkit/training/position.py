@@ -14,12 +14,7 @@ class TrainingDiverged(RuntimeError):
 
 
 class Monitor(NamedTuple):
-    """The dev score that picks the best model.
-
-    Args:
-        name: of the score, such as "dev_si_sdr_db".
-        larger_is_better: whether the best model has the largest score.
-    """
+    """The dev score that picks the best model."""
 
     name: str
     larger_is_better: bool = True

@@ -10,11 +10,7 @@ import torch
 
 @contextmanager
 def matmul_precision(name: str) -> Iterator[None]:
-    """Inside the block, multiply float32 matrices in a given precision.
-
-    Args:
-        name: as torch.set_float32_matmul_precision takes it, "highest" for full float32.
-    """
+    """Inside the block, multiply float32 matrices in a given precision."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(name)
     try:

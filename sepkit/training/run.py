@@ -67,12 +67,9 @@ def train(config: TaskConfig, out: Path | str, *, limit_batches: int | None = No
 
     Args:
         config: the configuration of a task; its class must be registered (`sepkit.studies.import_task`).
-        out: folder of the experiment (EXP); made if absent.
         limit_batches: at most this many batches in an epoch and in a validation, for trials.
 
     Raises:
-        UserError: a configuration, manifest or folder that training cannot start with, or a configuration other than
-            the one that the run in `out` began with.
         TrainingDiverged: too many steps in a row had a non-finite loss or gradient.
     """
     out = Path(out)
@@ -110,11 +107,7 @@ def _fit(config: TaskConfig, task: Task, out: Path, limit_batches: int | None, r
 
 
 def task_type(config: TaskConfig) -> type[Task]:
-    """Return the class that is registered for a configuration; raise UserError if there is none.
-
-    Args:
-        config: of the task.
-    """
+    """Return the class that is registered for a configuration; raise UserError if there is none."""
     return registered(config)
 
 

@@ -48,8 +48,6 @@ class SeparationTask(Task):
     """The task of separation: an encoder-masker-decoder, its objective and its mixtures.
 
     Args:
-        config: of the model, the data, the objective and the trainer.
-        out: folder of the experiment.
         resuming: whether a saved state will be loaded, so that nothing needs to be measured.
     """
 
@@ -190,12 +188,7 @@ class SeparationTask(Task):
         return result
 
     def evaluate_objective(self, batch: Batch, separation: Separation) -> Losses:
-        """Return the objective in at least float32, outside autocast.
-
-        Args:
-            batch: the mixtures and their sources.
-            separation: what the model made of them; low-precision estimates are replaced by float32.
-        """
+        """Return the objective in at least float32, outside autocast."""
         # Costs are differences of large numbers, for which TF32's three digits are too few.
         with torch.autocast(self.device.type, enabled=False), matmul_precision("highest"):
             if separation.estimates.dtype in (torch.float16, torch.bfloat16):
@@ -265,10 +258,6 @@ class SeparationTask(Task):
 
         "mcl_si_sdr_db": each source with its best hypothesis. "si_sdr_db": hard one-to-one matching (PIT); absent where
         there are fewer hypotheses than sources.
-
-        Args:
-            estimates: (B, n, T).
-            batch: the sources that they are compared with.
         """
         with torch.autocast(self.device.type, enabled=False), torch.no_grad():
             return hard_si_sdr_db(estimates, batch.sources, batch.active, batch.lengths)

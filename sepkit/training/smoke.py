@@ -21,11 +21,7 @@ def smoke(config: TaskConfig) -> str:
     examples on one device; model, objective, optimizer and precision are the configuration's own. Without `data.train`
     a separator gets a small set of tones. Everything is written to a temporary folder.
 
-    Args:
-        config: what `sepkit train` would be given; it is not changed.
-
     Raises:
-        UserError: the configuration cannot be trained with.
         RuntimeError: the saved model does not work.
     """
     task = task_type(config)

@@ -23,11 +23,7 @@ _POLL_SECONDS = 0.2
 
 
 def run_name(target_rate: float) -> str:
-    """Return the name of the folder of the run towards this rate.
-
-    Args:
-        target_rate: as in `--target-rates`.
-    """
+    """Return the name of the folder of the run towards this rate."""
     return f"rate_{target_rate:g}"
 
 
@@ -35,12 +31,7 @@ def towards_rates(config: Any, target_rates: Sequence[float]) -> dict[str, Train
     """Return name -> configuration of a run towards each target, as `objective.rates.steering.total`.
 
     Args:
-        config: shared by all runs; its steering gives the unit of targets and the changes of weights.
         target_rates: of the sum of both rates, different from each other.
-
-    Raises:
-        UserError: another task than separation, rates that are no positive numbers or name the same folder, or targets
-            of single rates beside them.
     """
     if not isinstance(config, TrainConfig):
         raise UserError(f"--target-rates: found task {config.name}, expected separation, whose rates can be steered")
@@ -68,10 +59,6 @@ def over_seeds(variants: Mapping[str, TaskConfig], seeds: Sequence[int]) -> dict
 
     Args:
         variants: name -> configuration. A name "" is left out of the new names.
-        seeds: different numbers of 0 or more.
-
-    Raises:
-        UserError: a seed below 0, or one that stands twice.
     """
     if any(seed < 0 for seed in seeds) or len(set(seeds)) < len(seeds):
         raise UserError(f"--seeds: found {', '.join(map(str, seeds))}, expected different numbers of 0 or more")
@@ -90,13 +77,8 @@ def sweep(variants: Mapping[str, TaskConfig], out: Path | str, jobs: int = 1, im
     several run at once, each writes to OUT/NAME.log. A run that fails does not stop the others.
 
     Args:
-        variants: name of the run -> configuration.
-        out: folder of the runs, made if absent.
         jobs: number of runs at once; give each its own cores or accelerator.
         imports: Python files that register a user's own choices.
-
-    Raises:
-        UserError: no job, or runs that failed, by name.
     """
     if jobs < 1:
         raise UserError(f"--jobs: found {jobs}, expected at least 1")

@@ -11,15 +11,7 @@ from sepkit.data.manifest import MixtureEntry, SourceEntry, write_manifest
 
 
 def write_synthetic_set(folder: Path, *, sample_rate: int, sources: int, mixtures: int, seconds: float = 1.0) -> Path:
-    """Write mixtures of modulated tones, the same every time, and return their manifest, `folder`/train.jsonl.
-
-    Args:
-        folder: for the manifest, and `wav/` with one file per source.
-        sample_rate: Hz.
-        sources: m, tones in a mixture.
-        mixtures: how many there are.
-        seconds: length of every mixture.
-    """
+    """Write mixtures of modulated tones, the same every time, and return their manifest, `folder`/train.jsonl."""
     generator = np.random.default_rng(0)
     samples = round(seconds * sample_rate)
     time = np.arange(samples) / sample_rate

@@ -38,12 +38,7 @@ class Task(TaskDefinition):
     `@register(MyTaskConfig)`.
 
     Args:
-        config: of the task.
-        out: folder of the experiment, for bad batches.
         resuming: whether a saved state will be loaded; otherwise the run calls `begin`.
-
-    Raises:
-        UserError: data or a model that training cannot start with.
     """
 
     def __init__(self, config: Any, out: Path, resuming: bool = False) -> None:

@@ -48,11 +48,7 @@ class TaskDefinition(LightningModule):
 
     @abstractmethod
     def make_data_sets(self) -> tuple[Any, Any | None]:
-        """Return the training set and the dev set (None: no validation), with lengths and items `data[epoch, index]`.
-
-        Raises:
-            UserError: data that cannot be read or trained with.
-        """
+        """Return the training set and the dev set (None: no validation), with items `data[epoch, index]`."""
 
     @abstractmethod
     def losses(self, model: Any, batch: Any) -> Losses:
@@ -60,23 +56,14 @@ class TaskDefinition(LightningModule):
 
         Args:
             model: the one that is trained, or the one that is validated.
-            batch: as `collate` made it, on the model's device.
         """
 
     def collate(self, items: Sequence[Any]) -> Any:
-        """Return a batch: tensors, or a dataclass, mapping or list of tensors.
-
-        Args:
-            items: of the training or dev set.
-        """
+        """Return a batch: tensors, or a dataclass, mapping or list of tensors."""
         return default_collate(list(items))
 
     def begin(self) -> None:
-        """Do the work that only a new run does, such as measuring the training set.
-
-        Raises:
-            UserError: weights that do not fit, or data that cannot be trained with.
-        """
+        """Do the work that only a new run does, such as measuring the training set."""
         if self.config.init_from is not None:
             from sepkit.models import load_weights_into
 
@@ -99,37 +86,20 @@ class TaskDefinition(LightningModule):
         """Prepare for a batch: set values that follow from progress (`position.epoch`, `progress`)."""
 
     def after_step(self, means: Mapping[str, float]) -> None:
-        """React to a completed step.
-
-        Args:
-            means: of losses, terms and statistics over the step's examples.
-        """
+        """React to a completed step."""
 
     def after_epoch(self, means: Mapping[str, float]) -> list[str]:
-        """Return warnings about an epoch, each one line.
-
-        Args:
-            means: of losses, terms and statistics over the epoch's examples.
-        """
+        """Return warnings about an epoch, each one line."""
         return []
 
     def scores(self, model: Any, batch: Any) -> list[dict[str, Any]]:
-        """Return plain scores of each example of a dev batch, by name; by default the losses.
-
-        Args:
-            model: the one that is validated.
-            batch: of the dev set, on the model's device.
-        """
+        """Return plain scores of each example of a dev batch, by name; by default the losses."""
         result = self.losses(model, batch)
         columns = {"loss": result.loss} | result.statistics | (result.terms if len(result.terms) > 1 else {})
         return rows_of(columns)
 
     def summarize(self, rows: list[dict[str, Any]]) -> dict[str, float]:
-        """Return dev scores, named `dev_...`; by default the means of what every row has.
-
-        Args:
-            rows: of `scores`, one for each example of the dev set.
-        """
+        """Return dev scores, named `dev_...`; by default the means of what every row has."""
         names = set.intersection(*(set(row) for row in rows)) if rows else set()
         return {f"dev_{name}": mean(row[name] for row in rows) for name in (rows[0] if rows else ()) if name in names}
 
@@ -143,11 +113,7 @@ class TaskDefinition(LightningModule):
         return {}
 
     def choose_monitor(self) -> Monitor | None:
-        """Return the dev score that picks the best model and halves the learning rate; None: the last model is best.
-
-        Raises:
-            UserError: a score that this task does not have.
-        """
+        """Return the dev score that picks the best model and halves the learning rate; None: the last model is best."""
         if self.config.trainer.monitor not in ("auto", "loss"):
             found = self.config.trainer.monitor
             raise UserError(f"trainer.monitor: found {found}, expected auto or loss for task {self.config.name}")
@@ -158,11 +124,7 @@ class TaskDefinition(LightningModule):
         return f"{self.config.data.batch_size} {self.examples}"
 
     def describe(self, scores: Mapping[str, float]) -> str:
-        """Return a description of dev scores, for the line that is printed after an epoch.
-
-        Args:
-            scores: of `summarize`.
-        """
+        """Return a description of dev scores, for the line that is printed after an epoch."""
         return ", ".join(f"{name} {value:.4g}" for name, value in scores.items())
 
     @classmethod
@@ -170,10 +132,7 @@ class TaskDefinition(LightningModule):
         """Train a model towards each target rate with each seed, and return the folder of their experiments.
 
         Args:
-            config: of the runs, each of which changes its target rate or seed.
-            out: folder of the experiments, one folder below it for each.
             target_rates: nats; None: the sweep is over seeds alone.
-            seeds: of the runs; None: those of the configuration.
         """
         raise NotImplementedError
 
@@ -190,8 +149,4 @@ class TaskDefinition(LightningModule):
 
     @classmethod
     def try_out(cls, model: Any) -> None:
-        """Raise RuntimeError if a trained and reloaded model does not work, for `sepkit smoke`.
-
-        Args:
-            model: trained and reloaded.
-        """
+        """Raise RuntimeError if a trained and reloaded model does not work, for `sepkit smoke`."""

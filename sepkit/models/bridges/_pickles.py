@@ -38,9 +38,6 @@ def read_checkpoint(path: Path, expected: str) -> Any:
     """Read the tensors and plain data in a file of `torch.save`, on the CPU.
 
     `expected` ends the message: "expected ...".
-
-    Raises:
-        UserError: no such file, no checkpoint, or one that names code.
     """
     if not path.is_file():
         raise UserError(f"{path}: no such file; {expected}")
@@ -58,11 +55,7 @@ def read_checkpoint(path: Path, expected: str) -> Any:
 
 
 def _check_records(path: Path, expected: str) -> None:
-    """Refuse archives that hold more than their file: torch inflates records, and reads what is stored twice twice.
-
-    Raises:
-        UserError: compressed or overlapping records, or no archive that can be read.
-    """
+    """Refuse archives that hold more than their file: torch inflates records, and reads what is stored twice twice."""
     if not zipfile.is_zipfile(path):
         return
     try:
@@ -77,11 +70,7 @@ def _check_records(path: Path, expected: str) -> None:
 
 
 def read_state_dict(path: Path, expected: str) -> dict[str, Tensor]:
-    """Read the tensors by name in a file of `torch.save(module.state_dict())`.
-
-    Raises:
-        UserError: as `read_checkpoint`, or the file holds anything else than names and tensors.
-    """
+    """Read the tensors by name in a file of `torch.save(module.state_dict())`."""
     weights = read_checkpoint(path, expected)
     if not isinstance(weights, Mapping) or not all(
         isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in weights.items()

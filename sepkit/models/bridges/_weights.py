@@ -21,7 +21,6 @@ def renamed(name: str, patterns: Iterable[tuple[str, str]]) -> str:
     """Return a name after all substitutions, one after another.
 
     Args:
-        name: of a tensor.
         patterns: regular expressions and what takes their place.
     """
     for pattern, replacement in patterns:
@@ -39,14 +38,9 @@ def build_with(
     """Build a model and give every tensor the values of the other toolkit's tensor; return it in evaluation mode.
 
     Args:
-        where: the file, for messages.
-        config: of the model.
         weights: the other toolkit's tensors by name; all must be used.
         name_of: our name -> theirs.
         own: our names that the other toolkit does not have.
-
-    Raises:
-        UserError: a tensor is missing, left over, of another size, or not finite.
     """
     shapes = lay_out(lambda: build_model(config), where, len(weights))
     assert shapes is not None
@@ -66,15 +60,7 @@ def build_with(
 
 
 def check_plain(where: str, weights: Mapping[str, Tensor]) -> None:
-    """Refuse tensors that are not simply real numbers in memory, whose shapes or values other code cannot ask for.
-
-    Args:
-        where: the file, for messages.
-        weights: tensors by name.
-
-    Raises:
-        UserError: names the first such tensor.
-    """
+    """Refuse tensors that are not simply real numbers in memory, whose shapes or values other code cannot ask for."""
     for name, tensor in weights.items():
         special = tensor.is_nested or tensor.is_quantized or tensor.is_complex() or tensor.is_meta
         if special or tensor.layout != torch.strided:

@@ -45,10 +45,6 @@ def from_asteroid(model_or_path: nn.Module | str | Path, *, sample_rate: int | N
     Args:
         model_or_path: an asteroid model, or a file of its `serialize()`.
         sample_rate: Hz, for old files that do not state it.
-
-    Raises:
-        UserError: no such file, not an asteroid checkpoint, one that holds more than tensors and plain data, an
-            architecture or option that sepkit does not have, or weights that do not fit it.
     """
     where, checkpoint = _unpack(model_or_path)
     name, arguments, weights = (checkpoint[key] for key in ("model_name", "model_args", "state_dict"))
@@ -238,10 +234,6 @@ def to_asteroid_state_dict(model: EncoderMaskerDecoder) -> dict[str, Tensor]:
 
     Args:
         model: free filterbank, deterministic latents, and a masker that asteroid has.
-
-    Raises:
-        UserError: something that asteroid's models do not have, including a training mean above 0.1 % of the training
-            deviation (a smaller one is dropped).
     """
     _check_portable(model)
     exported = {name: piece.detach().clone() for name, piece in _pieces(model).items()}

@@ -33,9 +33,6 @@ def from_sepreformer(path: str | Path) -> EncoderMaskerDecoder:
 
     Args:
         path: epoch.NNNN.pth.
-
-    Raises:
-        UserError: no such file, one that holds more than tensors and plain data, or weights of another model.
     """
     path = Path(path)
     weights = _read(path)
@@ -151,11 +148,7 @@ _NAMES = (
 
 
 def reference_name(name: str) -> str:
-    """Return the authors' name of a tensor.
-
-    Args:
-        name: of the tensor in our model.
-    """
+    """Return the authors' name of a tensor."""
     name = renamed(name, _NAMES)
     # Their blocks of a kind are numbered from 1.
     return re.sub(r"\.(g_block|l_block|spk_attn)_(\d+)\.", lambda match: f".{match[1]}_{int(match[2]) + 1}.", name)

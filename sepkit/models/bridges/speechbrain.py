@@ -38,9 +38,6 @@ def from_speechbrain(folder: str | Path, *, sample_rate: int | None = None) -> E
     Args:
         folder: as speechbrain publishes them; nothing in it is executed.
         sample_rate: Hz, for folders whose YAML does not state it.
-
-    Raises:
-        UserError: not such a folder, an architecture or option that sepkit lacks, or weights that do not fit.
     """
     folder = Path(folder)
     missing = [name for name in FILES if not (folder / name).is_file()]

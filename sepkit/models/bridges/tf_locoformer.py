@@ -30,10 +30,6 @@ def from_tf_locoformer(path: str | Path) -> EncoderMaskerDecoder:
 
     Args:
         path: the weights (valid.loss.ave_5best.pth), with config.yaml in the same folder.
-
-    Raises:
-        UserError: no such file, one that holds more than tensors and plain data, options that sepkit does not have, or
-            weights of another model.
     """
     path = Path(path)
     weights = read_state_dict(path, _EXPECTED)
@@ -144,9 +140,5 @@ _NAMES = (
 
 
 def reference_name(name: str) -> str:
-    """Return the authors' name of a tensor.
-
-    Args:
-        name: of the tensor in our model.
-    """
+    """Return the authors' name of a tensor."""
     return renamed(name, _NAMES)

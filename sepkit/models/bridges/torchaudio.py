@@ -30,9 +30,6 @@ def from_torchaudio(
         sample_rate: Hz, which torchaudio's models do not state; 8000 for its CONVTASNET_BASE_LIBRI2MIX.
         blocks: blocks per repeat, which weights alone do not tell; conv_tasnet_base has 8.
         mask_activation: the map from values to masks, which weights alone do not tell; conv_tasnet_base has relu.
-
-    Raises:
-        UserError: another model or other weights than a ConvTasNet's, or a kernel that torchaudio cannot use itself.
     """
     if isinstance(model_or_state_dict, nn.Module):
         blocks, mask_activation = _structure(model_or_state_dict)

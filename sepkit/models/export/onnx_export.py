@@ -37,10 +37,8 @@ class ExportReport:
     """What an export came to.
 
     Args:
-        path: of the graph.
         differences: samples in a mixture -> largest difference from torch's estimates, relative to their largest, at
             any of `BATCHES`.
-        num_bytes: size of the file.
     """
 
     path: Path
@@ -61,10 +59,6 @@ def export_onnx(
         path: a file that ends in .onnx; an older one is replaced.
         lengths: samples in the noises on which torch and ONNX Runtime are compared, at each of `BATCHES`; None: six
             lengths from one sample to a few seconds, only one of them a multiple of a stride.
-
-    Raises:
-        UserError: onnx or onnxruntime is not installed, the path cannot be written, or the model has no graph with the
-            same estimates.
     """
     path = Path(path)
     _require_onnx(path)
@@ -92,12 +86,6 @@ def difference(model: EncoderMaskerDecoder, exported: OnnxModel, num_samples: in
 
     Args:
         model: put into evaluation mode.
-        exported: compared with it.
-        num_samples: T, of the noise.
-        batch: B.
-
-    Raises:
-        UserError: ONNX Runtime fails on this batch size or length.
     """
     noise = torch.randn(batch, num_samples, generator=torch.Generator().manual_seed(num_samples))
     mixture = model.signal_mean.cpu() + model.signal_std.cpu() * noise
@@ -142,9 +130,6 @@ def trace(
     Args:
         module: put into evaluation mode.
         example: its input; a batch of 2, so that no size of 1 is taken for a constant.
-        path: of the graph.
-        inputs: names of the graph's inputs.
-        outputs: names of its outputs.
         axes: of each of them, the names of the axes whose lengths may change.
 
     Raises:

@@ -30,11 +30,7 @@ _MISSING = "ONNX models need onnxruntime: pip install 'sepkit[export]'"
 
 
 def is_onnx(model: str | os.PathLike[str]) -> bool:
-    """Whether a MODEL argument names an exported model.
-
-    Args:
-        model: a MODEL argument.
-    """
+    """Whether a MODEL argument names an exported model."""
     return Path(model).suffix.lower() == SUFFIX and ":" not in str(model)
 
 
@@ -45,9 +41,6 @@ class OnnxModel(nn.Module):
     output latents: the posteriors of a `Separation` are points without values, and nothing can be sampled.
 
     Attributes:
-        sample_rate: Hz.
-        hypotheses: n.
-        signal_mean, signal_std: mean and deviation of the training mixtures; the graph applies them itself.
         description: plain data of the file: sample_rate, hypotheses, signal_mean, signal_std, info ...
         info: what was saved beside the weights.
         scoring_head: not None where the graph has scores.
@@ -55,9 +48,6 @@ class OnnxModel(nn.Module):
 
     Args:
         path: what `sepkit export` wrote.
-
-    Raises:
-        UserError: no such file, no such graph, or ONNX Runtime is not installed.
     """
 
     signal_mean: Tensor
@@ -102,7 +92,6 @@ class OnnxModel(nn.Module):
         """The separation of a batch of mixtures (B, T), on their device; T >= 1.
 
         Args:
-            mixture: floating-point waveforms at `sample_rate`.
             generator: not used, because nothing is sampled.
             sources, active: must be None.
             wants: must be empty.
@@ -110,7 +99,6 @@ class OnnxModel(nn.Module):
 
         Raises:
             ValueError: sources or reconstructions, which the graph does not have.
-            UserError: samples of a variational model, or ONNX Runtime fails, for example on too long a mixture.
         """
         if sources is not None or wants:
             raise ValueError("an exported model has no encodings to decode, neither of the mixture nor of sources")

@@ -33,14 +33,9 @@ class BandSplitRNNMasker(Masker):
 
     With bidirectional=False and channel_layer_norm, which works on single frames, the masker is causal.
 
-    Args: those of `Masker`, and the fields of `BandSplitRNNConfig`.
-
     Attributes:
         sample_rate: Hz, for which the bands are laid out.
         maps: whether values are the estimates' coefficients.
-
-    Raises:
-        UserError: a size below 1, features that the layout does not divide, or `residual` of magnitudes.
 
     Sources: J. Yu and Y. Luo, "Efficient monaural speech enhancement with universal sample rate band-split RNN",
     ICASSP 2023; J. Yu et al., "High fidelity speech enhancement with band-split RNN", Interspeech 2023. Same numbers as
@@ -88,12 +83,7 @@ class BandSplitRNNMasker(Masker):
         )
 
     def forward(self, features: Tensor, state: StreamState | None = None) -> Tensor:
-        """Return raw mask values (B, n, P, K, F).
-
-        Args:
-            features: (B, K, F).
-            state: that of a stream, updated in place; the features continue a recording. None: they are all of it.
-        """
+        """Return raw mask values (B, n, P, K, F)."""
         # (F, B, bins, parts): real and imaginary part of a bin side by side.
         frames = features.unflatten(1, (self.parts, self.bins)).permute(3, 0, 2, 1)
         inputs = frames.split(self.widths, dim=2)
@@ -119,11 +109,7 @@ class BandSplitRNNMasker(Masker):
         return torch.cat(parts, dim=-2).permute(1, 2, 3, 5, 4, 0).flatten(3, 4)
 
     def stream(self) -> FrameStream:
-        """Return a stream without look-ahead. Its state: that of the LSTM over time of every block and band.
-
-        Raises:
-            UserError: bidirectional, or with norms over the whole recording.
-        """
+        """Return a stream without look-ahead. Its state: that of the LSTM over time of every block and band."""
         return stream_frames(self, "band_split_rnn", self.bidirectional, self.norm == "global_layer_norm")
 
 
@@ -148,12 +134,7 @@ class BandSplitBlock(nn.Module):
         self.band_output = Linear(2 * units, channels)
 
     def forward(self, z: Tensor, state: StreamState | None = None) -> Tensor:
-        """Return the next values of all bands, of the shape of `z`.
-
-        Args:
-            z: (F, B, bands, N).
-            state: that of a stream, updated in place; None: `z` is the whole recording.
-        """
+        """Return the next values of all bands, of the shape of `z`; z is (F, B, bands, N)."""
         sizes = z.shape[1:3]
         over_time = run_rnn(self.time, self.time_norm(z).flatten(1, 2), state)
         z = z + self.time_output(over_time).unflatten(1, sizes)
@@ -213,12 +194,8 @@ def band_widths(layout: str, bins: int) -> list[int]:
 
     "8k": 16 bands of 62.5 Hz, 8 of 125 Hz and 8 of 250 Hz. "16k": 8 of 500 Hz above these.
 
-    Args:
         layout: "8k" or "16k".
         bins: of a frame, from 0 Hz to half the sample rate: kernel_size / 2 + 1.
-
-    Raises:
-        UserError: no such layout, or one that cuts bins.
     """
     if layout not in _LAYOUTS:
         raise UserError(f"model.masker.bands: found {layout!r}, expected one of {', '.join(_LAYOUTS)}")

@@ -42,19 +42,11 @@ class FramewiseEnd(Protocol):
     """
 
     def trunk(self, features: Tensor) -> Tensor:
-        """Return the input of `values`, (B, C, F).
-
-        Args:
-            features: (B, K, F).
-        """
+        """Return the input of `values`, (B, C, F); features are (B, K, F)."""
         ...
 
     def values(self, summary: Tensor) -> Tensor:
-        """Return raw mask values (B, n, P, K, F').
-
-        Args:
-            summary: (B, C, F'), any frames of the trunk's output.
-        """
+        """Return raw mask values (B, n, P, K, F'); summary is (B, C, F'), any frames of the trunk's output."""
         ...
 
 
@@ -88,7 +80,8 @@ class Masker(nn.Module, ABC):
     """The network between encoder and decoder.
 
     A masker ends in linear values: the activation (relu, sigmoid, softmax over hypotheses ...) belongs to the latent
-    family of the masks, which also says how many values P it needs for each of its entries.
+    family of the masks, which also says how many values P it needs for each of its entries. A masker that is registered
+    for a configuration takes the fields of it as further arguments.
 
     Args:
         encoding_dim: K, values in a frame.
@@ -131,8 +124,7 @@ class Masker(nn.Module, ABC):
     def forward(self, features: Tensor) -> Tensor:
         """Return raw mask values (B, n, P, K, F), for every F >= 1.
 
-        Args:
-            features: (B, K, F), what the masker sees of the encoding.
+        `features` are (B, K, F), what the masker sees of the encoding.
         """
 
     @property
@@ -162,9 +154,6 @@ class Masker(nn.Module, ABC):
 
         Args:
             steps: 1 or more; None: those of the configuration.
-
-        Raises:
-            UserError: a masker of fixed depth, or no number of steps.
         """
         if steps is not None:
             raise UserError(
@@ -180,18 +169,13 @@ class Masker(nn.Module, ABC):
         """
 
     def stream(self) -> MaskerStream:
-        """Return a stream whose values, block by block, are those of `forward` for the whole recording.
-
-        Raises:
-            UserError: the masker needs the whole recording.
-        """
+        """Return a stream whose values, block by block, are those of `forward` for the whole recording."""
         raise looks_ahead(f"the masker {type(self).__name__}")
 
     def unflatten(self, raw: Tensor) -> Tensor:
         """Return raw values as (B, n, P, K, F).
 
-        Args:
-            raw: (B, n * P * K, F), the output of a last layer with `output_channels`.
+        `raw` is (B, n * P * K, F), the output of a last layer with `output_channels`.
         """
         return raw.unflatten(1, (self.hypotheses, self.values_per_dimension, self.encoding_dim))
 
@@ -210,12 +194,7 @@ class FrameStream:
         self._state: StreamState = {}
 
     def push(self, features: Tensor, end: bool = False) -> Tensor:
-        """Take the next frames; return their raw mask values (B, n, P, K, F).
-
-        Args:
-            features: (B, K, F), the next frames; F >= 0.
-            end: whether the recording ends here; it changes nothing, since no frame waits for others.
-        """
+        """Take the next frames; return their raw mask values (B, n, P, K, F)."""
         if features.shape[-1] == 0:
             masker = self._masker
             return features.new_zeros(
@@ -225,17 +204,7 @@ class FrameStream:
 
 
 def stream_frames(masker: Masker, name: str, bidirectional: bool, norm_hears_all: bool) -> FrameStream:
-    """Return a stream without look-ahead of a recurrent masker.
-
-    Args:
-        masker: takes features and a `StreamState`.
-        name: of the masker, for messages.
-        bidirectional: whether it is.
-        norm_hears_all: whether its norm is over the whole recording.
-
-    Raises:
-        UserError: either of the two.
-    """
+    """Return a stream without look-ahead of a recurrent masker."""
     if bidirectional:
         raise looks_ahead(f"this {name} masker (bidirectional: true)")
     if norm_hears_all:
@@ -257,15 +226,7 @@ def looks_ahead(what: str) -> UserError:
 
 
 def require_at_least(minimum: int, **fields: Any) -> None:
-    """Raise UserError unless all sizes are large enough.
-
-    Args:
-        minimum: the smallest size that is allowed.
-        fields: the sizes, by the names of their fields in `model.masker`.
-
-    Raises:
-        UserError: names the first field that is too small.
-    """
+    """Raise UserError unless all sizes are large enough."""
     for name, value in fields.items():
         if value < minimum:
             raise UserError(f"model.masker.{name}: found {value}, expected at least {minimum}")

@@ -37,11 +37,6 @@ class ContinuousDepthMasker(Masker):
         trained_steps: number of steps it is trained with.
         recompute: whether steps are computed again in the backward pass, which keeps memory from growing with N.
 
-    Args: those of `Masker`, and the fields of `ContinuousDepthConfig`.
-
-    Raises:
-        UserError: a size below 1, no steps, or a diffusion out of range.
-
     Sources: A. Queiruga et al., "Continuous-in-Depth Neural Networks", 2020; thesis, part C (images); nobody has shown
     it for separation.
     """
@@ -87,37 +82,19 @@ class ContinuousDepthMasker(Masker):
         return self._chosen or self.trained_steps
 
     def set_depth_steps(self, steps: int | None) -> None:
-        """Set how many steps the masker takes from now on.
-
-        Args:
-            steps: 1 or more; None: those of the configuration.
-        """
+        """Set how many steps the masker takes from now on."""
         self._chosen = None if steps is None else check_depth_steps(steps)
 
     def forward(self, features: Tensor, state: StreamState | None = None) -> Tensor:
-        """Return raw mask values (B, n, P, K, F), without noise.
-
-        Args:
-            features: (B, K, F).
-            state: that of a stream, updated in place; the features continue a recording. None: they are all of it.
-        """
+        """Return raw mask values (B, n, P, K, F), without noise."""
         return self.values(self.trunk(features, state))
 
     def trunk(self, features: Tensor, state: StreamState | None = None) -> Tensor:
-        """Return the normalized state at the last depth, (B, model_dim, F), without noise.
-
-        Args:
-            features: (B, K, F).
-            state: that of a stream, updated in place; None: the features are the whole recording.
-        """
+        """Return the normalized state at the last depth, (B, model_dim, F), without noise."""
         return self._summary(self._solve(features, state=state))
 
     def values(self, summary: Tensor) -> Tensor:
-        """Return raw mask values (B, n, P, K, F').
-
-        Args:
-            summary: (B, model_dim, F'), any frames of the output of `trunk`.
-        """
+        """Return raw mask values (B, n, P, K, F')."""
         return self.unflatten(self.output(summary.transpose(1, 2)).transpose(1, 2))
 
     @property
@@ -135,10 +112,8 @@ class ContinuousDepthMasker(Masker):
         """Return raw mask values, and if stochastic "path_rate", (B, D, F) nats of each value of the state.
 
         Args:
-            features: (B, K, F).
             wants: not used: the rate always comes with the values.
             sample: whether there is noise; without, the rate is that of the path without noise.
-            generator: of the noise; None: torch's own.
         """
         if not self.variational:
             return MaskerOutput(self(features))
@@ -184,11 +159,7 @@ class ContinuousDepthMasker(Masker):
         )
 
     def stream(self) -> FrameStream:
-        """Return a stream without look-ahead. Its state: the last frame of the recurrence at every depth, norm's sums.
-
-        Raises:
-            UserError: bidirectional, or with a norm over the whole recording.
-        """
+        """Return a stream without look-ahead. Its state: the recurrence's last frame at every depth, norm's sums."""
         return stream_frames(self, "continuous_depth", self.bidirectional, isinstance(self.norm, GlobalLayerNorm))
 
 

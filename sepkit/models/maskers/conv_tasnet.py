@@ -23,8 +23,6 @@ class TemporalBlock(nn.Module):
         skip_channels: channels of the skip output; 0: none.
         kernel_size: frames the depthwise convolution sees.
         dilation: frames between them.
-        norm: one of `config.Norm`.
-        causal: see only this frame and those before it.
     """
 
     def __init__(
@@ -51,12 +49,7 @@ class TemporalBlock(nn.Module):
         self.output = nn.Conv1d(hidden_channels, channels + skip_channels, 1)
 
     def forward(self, x: Tensor, state: StreamState | None = None) -> Tensor:
-        """Return residual and skip, (B, channels + skip_channels, F).
-
-        Args:
-            x: (B, channels, F).
-            state: that of a stream, updated in place; x continues a recording. None: x is all of it.
-        """
+        """Return residual and skip, (B, channels + skip_channels, F); x is (B, channels, F)."""
         widen, activation, norm = self.expand
         hidden = normalize(norm, activation(widen(x)), state)
         # Both ends are padded alike, so a causal or even kernel makes frames beyond F, which are cut off.
@@ -82,11 +75,6 @@ class ConvTasNetMasker(Masker):
         low_precision: in evaluation on a CPU, round the factors of 1x1 convolutions inside the blocks to bfloat16.
             Norms, residual sums and everything else stay in float32, and so do the weights. Can be set, with the global
             layer norm only.
-
-    Args: those of `Masker`, and the fields of `ConvTasNetConfig`.
-
-    Raises:
-        UserError: a size below 1, or `causal` with a norm that sees the future.
     """
 
     fast = ("folded", "recomputed")
@@ -154,31 +142,19 @@ class ConvTasNetMasker(Masker):
         self._low_precision = value
 
     def forward(self, features: Tensor, state: StreamState | None = None) -> Tensor:
-        """Return raw mask values (B, n, P, K, F).
-
-        Args:
-            features: (B, K, F).
-            state: that of a stream, updated in place; the features continue a recording. None: they are all of it.
-        """
+        """Return raw mask values (B, n, P, K, F)."""
         return self.values(self.trunk(features, state))
 
     @replaceable
     def trunk(self, features: Tensor, state: StreamState | None = None) -> Tensor:
-        """Return the output of `process`, (B, C, F).
-
-        Args:
-            features: (B, K, F).
-            state: as in `forward`.
-        """
+        """Return the output of `process`, (B, C, F)."""
         return self.process(self.bottleneck(normalize(self.norm, features, state)), state)
 
     @replaceable
     def process(self, x: Tensor, state: StreamState | None = None) -> Tensor:
         """Return the sum of skip outputs (without a skip path, of residuals), (B, C', F).
 
-        Args:
-            x: (B, C, F), the output of the bottleneck.
-            state: as in `forward`.
+        `x` is (B, C, F), the output of the bottleneck.
         """
         skip_sum = x.new_zeros(())
         for block in self.blocks:
@@ -188,19 +164,12 @@ class ConvTasNetMasker(Masker):
         return skip_sum * self.skip_scale if self.skip_channels else x
 
     def values(self, summary: Tensor) -> Tensor:
-        """Return raw mask values (B, n, P, K, F').
-
-        Args:
-            summary: (B, C, F'), any frames of the trunk's output.
-        """
+        """Return raw mask values (B, n, P, K, F')."""
         return self.unflatten(self.output(self.activation(summary)))
 
     def stream(self) -> FrameStream:
         """Return a stream without look-ahead. Its state: the norms' sums, and past frames of the depthwise
         convolutions.
-
-        Raises:
-            UserError: the masker is not causal.
         """
         if not self.causal:
             raise looks_ahead("this conv_tasnet (causal: false)")

@@ -40,7 +40,6 @@ def overlap_add(chunks: Tensor, frames: int, hop_size: int) -> Tensor:
     Args:
         chunks: (B, C, S, Q), as `segment` cut them.
         frames: F, of the signal before it was cut.
-        hop_size: frames from the start of a chunk to that of the next.
     """
     return _fold(chunks, frames, hop_size, padding=chunks.shape[-1])
 
@@ -64,11 +63,7 @@ class Path(nn.Module):
     Args:
         channels: C, channels in and out.
         hidden_channels: units of each direction.
-        rnn: "lstm" or "gru".
-        num_layers: layers of the recurrent network.
-        bidirectional: run both ways.
         dropout: probability, between layers.
-        norm: one of `config.Norm`.
     """
 
     def __init__(
@@ -90,21 +85,13 @@ class Path(nn.Module):
     def forward(self, x: Tensor, state: StreamState | None = None) -> Tensor:
         """Return x after this path, (*, B, time, C): axes are exchanged for the path along the other axis.
 
-        Args:
-            x: (time, B, *, C); the network runs along time.
-            state: that of a stream, updated in place; sequences continue those of the block before. None: they start
-                here.
+        `x` is (time, B, *, C); the network runs along time.
         """
         normalized = self.norm(self.update(x, state).permute(1, 3, 0, 2)).permute(2, 0, 3, 1)
         return (x + normalized).transpose(0, 2).contiguous()
 
     def update(self, x: Tensor, state: StreamState | None = None) -> Tensor:
-        """Return the input of the norm, of the shape of `x`.
-
-        Args:
-            x: (time, B, *, C).
-            state: as in `forward`.
-        """
+        """Return the input of the norm, of the shape of `x`; x is (time, B, *, C)."""
         sequences = x.flatten(1, 2)
         if not self.low_precision:
             return self.linear(run_rnn(self.rnn, sequences, state)).view_as(x)
@@ -131,9 +118,7 @@ class DualPathBlock(nn.Module):
     def forward(self, chunks: Tensor, state: StreamState | None = None) -> Tensor:
         """Return chunks of the same shape, after the path inside chunks and the one across them.
 
-        Args:
-            chunks: (Q, B, S, C).
-            state: that of a stream, updated in place; the chunks continue those before. None: they are all.
+        `chunks` are (Q, B, S, C).
         """
         return self.inter(self.intra(chunks), state)
 
@@ -147,11 +132,6 @@ class DualPathRNNMasker(Masker):
     Attributes:
         low_precision: compute the recurrent networks and the linear layers behind them in bfloat16. Norms, residual
             sums and everything else stay in float32, and so do the weights. Can be set, with LSTMs only.
-
-    Args: those of `Masker`, and the fields of `DualPathRNNConfig`.
-
-    Raises:
-        UserError: a size below 1, a hop that skips frames, or a norm that has no meaning on chunks.
     """
 
     fast = ("time_major",)
@@ -234,22 +214,13 @@ class DualPathRNNMasker(Masker):
 
     @replaceable
     def trunk(self, features: Tensor) -> Tensor:
-        """Return sums of processed chunks, and the number of chunks in which each frame lies, (B, C + 1, F).
-
-        Args:
-            features: (B, K, F).
-        """
+        """Return sums of processed chunks, and the number of chunks in which each frame lies, (B, C + 1, F)."""
         chunks = segment(self.bottleneck(self.norm(features)), self.chunk_size, self.hop_size)
         return overlap_add(self.ready_to_add(self.process(chunks)), features.shape[-1], self.hop_size)
 
     @replaceable
     def process(self, chunks: Tensor, state: StreamState | None = None) -> Tensor:
-        """Return the chunks after all blocks, (Q, B, S, C).
-
-        Args:
-            chunks: (Q, B, S, C).
-            state: that of a stream, updated in place; the chunks continue those before. None: they are all.
-        """
+        """Return the chunks after all blocks, (Q, B, S, C); chunks are (Q, B, S, C)."""
         for block in self.blocks:
             chunks = block(chunks, state)
         return chunks
@@ -257,19 +228,14 @@ class DualPathRNNMasker(Masker):
     def ready_to_add(self, chunks: Tensor) -> Tensor:
         """Return activated chunks, (B, C + 1, S, Q). Their last row is 1, to count chunks.
 
-        Args:
-            chunks: (Q, B, S, C), processed.
+        `chunks` are (Q, B, S, C), processed.
         """
         active = self.spread[0](chunks).permute(1, 3, 2, 0)
         return torch.cat([active, torch.ones_like(active[:, :1])], dim=1)
 
     @replaceable
     def values(self, summary: Tensor) -> Tensor:
-        """Return raw mask values (B, n, P, K, F').
-
-        Args:
-            summary: (B, C + 1, F'), any frames of the trunk's output.
-        """
+        """Return raw mask values (B, n, P, K, F')."""
         # The hypotheses' convolution is linear, and cheaper after the sum. Its bias counts once per chunk.
         convolution, summed, held = self.spread[1], summary[:, :-1], summary[:, -1:]
         assert isinstance(convolution, nn.Conv2d) and convolution.bias is not None
@@ -279,11 +245,7 @@ class DualPathRNNMasker(Masker):
         return raw.view(-1, self.hypotheses, self.values_per_dimension, self.encoding_dim, x.shape[-1])
 
     def stream(self) -> DualPathRNNStream:
-        """Return a stream, which looks ahead by a chunk less one frame.
-
-        Raises:
-            UserError: the masker is bidirectional across chunks, or has a norm over the whole recording.
-        """
+        """Return a stream, which looks ahead by a chunk less one frame."""
         if self.bidirectional:
             raise looks_ahead("this dual_path_rnn (bidirectional: true)")
         if isinstance(self.norm, GlobalLayerNorm):
@@ -299,9 +261,6 @@ class DualPathRNNStream:
 
     Attributes:
         lookahead_frames: a frame's value is final once its last chunk is complete.
-
-    Args:
-        masker: causal.
     """
 
     def __init__(self, masker: DualPathRNNMasker) -> None:
@@ -315,12 +274,7 @@ class DualPathRNNStream:
         self._heard = 0
 
     def push(self, features: Tensor, end: bool = False) -> Tensor:
-        """Take the next frames; return raw mask values (B, n, P, K, F') of the frames that no later chunk reaches.
-
-        Args:
-            features: (B, K, F), the next frames; F >= 0.
-            end: whether the recording ends here, so that all remaining values are final.
-        """
+        """Take the next frames; return raw mask values (B, n, P, K, F') of the frames that no later chunk reaches."""
         masker = self._masker
         chunk_size, hop_size = masker.chunk_size, masker.hop_size
         batch, channels = len(features), masker.bottleneck.out_channels

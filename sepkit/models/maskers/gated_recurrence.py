@@ -33,11 +33,6 @@ class GatedRecurrenceMasker(Masker):
 
     With bidirectional=False and a causal norm (channel_layer_norm, cumulative_layer_norm) the masker is causal.
 
-    Args: those of `Masker`, and the fields of `GatedRecurrenceConfig`.
-
-    Raises:
-        UserError: a size out of its range, more bands than features, or a dropout that is no probability.
-
     Sources: T. Lei et al., "Simple Recurrent Units for Highly Parallelizable Recurrence", EMNLP 2018; L. Feng et al.,
     "Were RNNs All We Needed?", 2024 (minGRU). Over bands: Y. Luo and J. Yu, "Music Source Separation with Band-Split
     RNN", 2023.
@@ -86,21 +81,11 @@ class GatedRecurrenceMasker(Masker):
         self.output = _BandLinear(bands, model_dim, hypotheses * values_per_dimension * self.band_size)
 
     def forward(self, features: Tensor, state: StreamState | None = None) -> Tensor:
-        """Return raw mask values (B, n, P, K, F).
-
-        Args:
-            features: (B, K, F).
-            state: that of a stream, updated in place; the features continue a recording. None: they are all of it.
-        """
+        """Return raw mask values (B, n, P, K, F)."""
         return self.values(self.trunk(features, state))
 
     def trunk(self, features: Tensor, state: StreamState | None = None) -> Tensor:
-        """Return the blocks' output, (B, bands * model_dim, F).
-
-        Args:
-            features: (B, K, F).
-            state: that of a stream, updated in place; None: the features are the whole recording.
-        """
+        """Return the blocks' output, (B, bands * model_dim, F)."""
         frames = normalize(self.norm, features, state).permute(2, 0, 1)
         missing = self.bands * self.band_size - self.encoding_dim
         if missing:
@@ -111,11 +96,7 @@ class GatedRecurrenceMasker(Masker):
         return self.output_norm(x).flatten(-2).permute(1, 2, 0)
 
     def values(self, summary: Tensor) -> Tensor:
-        """Return raw mask values (B, n, P, K, F').
-
-        Args:
-            summary: (B, bands * model_dim, F'), any frames of the output of `trunk`.
-        """
+        """Return raw mask values (B, n, P, K, F')."""
         bands = self.output(summary.permute(2, 0, 1).unflatten(-1, (self.bands, -1)))
         sizes = (self.hypotheses, self.values_per_dimension, self.band_size)
         # (F, B, bands, n, P, band_size) -> (B, n, P, bands * band_size, F)
@@ -123,11 +104,7 @@ class GatedRecurrenceMasker(Masker):
         return values[..., : self.encoding_dim, :]
 
     def stream(self) -> FrameStream:
-        """Return a stream without look-ahead. Its state: the last frame of every recurrence, and the norm's sums.
-
-        Raises:
-            UserError: bidirectional, or with a norm over the whole recording.
-        """
+        """Return a stream without look-ahead. Its state: the last frame of every recurrence, and the norm's sums."""
         return stream_frames(self, "gated_recurrence", self.bidirectional, isinstance(self.norm, GlobalLayerNorm))
 
 
@@ -140,7 +117,6 @@ class GatedRecurrenceBlock(nn.Module):
         feedforward_dim: units of the feed-forward layer.
         over_bands: whether there is a recurrence over bands.
         bidirectional: of the recurrence over time; the one over bands always is.
-        dropout: probability.
     """
 
     def __init__(
@@ -166,12 +142,7 @@ class GatedRecurrenceBlock(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, state: StreamState | None = None) -> Tensor:
-        """Return the next values of all bands, of the shape of `x`.
-
-        Args:
-            x: (F, B, bands, model_dim).
-            state: that of a stream, updated in place; None: `x` is the whole recording.
-        """
+        """Return the next values of all bands, of the shape of `x`; x is (F, B, bands, model_dim)."""
         x = x + self.dropout(self.time(self.time_norm(x), state))
         if self.over_bands is not None and self.band_norm is not None:
             over_bands = self.over_bands(self.band_norm(x).movedim(2, 0))
@@ -209,13 +180,7 @@ class GatedRecurrence(nn.Module):
             self.gates.bias[units : 2 * units] = torch.log(memories - 1).repeat(units // hidden_size)
 
     def forward(self, x: Tensor, state: StreamState | None = None) -> Tensor:
-        """Return outputs of the shape of the inputs.
-
-        Args:
-            x: (T, ..., model_dim).
-            state: that of a stream, updated in place; the inputs continue the block before. None: they are the whole
-                recording.
-        """
+        """Return outputs of the shape of the inputs; x is (T, ..., model_dim)."""
         value, forget, gate = self.gates(x).chunk(3, dim=-1)
         forget = torch.sigmoid(forget)
         if self.bidirectional:

@@ -19,11 +19,6 @@ class RecurrentMasker(Masker):
     """Stacked (bidirectional) LSTM or GRU over frames, then one linear layer.
 
     With bidirectional=False and a causal norm (channel_layer_norm, cumulative_layer_norm) the masker is causal.
-
-    Args: those of `Masker`, and the fields of `RecurrentConfig`.
-
-    Raises:
-        UserError: a size below 1, an unknown kind of network, or dropout with a single layer.
     """
 
     small_steps = True
@@ -49,49 +44,25 @@ class RecurrentMasker(Masker):
         self.output = Linear(hidden_size * (2 if bidirectional else 1), self.output_channels)
 
     def forward(self, features: Tensor, state: StreamState | None = None) -> Tensor:
-        """Return raw mask values (B, n, P, K, F).
-
-        Args:
-            features: (B, K, F).
-            state: that of a stream, updated in place; the features continue a recording. None: they are all of it.
-        """
+        """Return raw mask values (B, n, P, K, F)."""
         return self.values(self.trunk(features, state))
 
     def trunk(self, features: Tensor, state: StreamState | None = None) -> Tensor:
-        """Return the output of the recurrent layers, (B, C, F).
-
-        Args:
-            features: (B, K, F).
-            state: that of a stream, updated in place; None: the features are the whole recording.
-        """
+        """Return the output of the recurrent layers, (B, C, F)."""
         frames = normalize(self.norm, features, state).permute(2, 0, 1)
         return run_rnn(self.rnn, frames, state).permute(1, 2, 0)
 
     def values(self, summary: Tensor) -> Tensor:
-        """Return raw mask values (B, n, P, K, F').
-
-        Args:
-            summary: (B, C, F'), any frames of the trunk's output.
-        """
+        """Return raw mask values (B, n, P, K, F')."""
         return self.unflatten(self.output(summary.permute(2, 0, 1)).permute(1, 2, 0))
 
     def stream(self) -> FrameStream:
-        """Return a stream without look-ahead. Its state: the recurrent state, and the norm's sums.
-
-        Raises:
-            UserError: the masker is bidirectional, or has a norm over the whole recording.
-        """
+        """Return a stream without look-ahead. Its state: the recurrent state, and the norm's sums."""
         return stream_frames(self, "recurrent", self.rnn.bidirectional, isinstance(self.norm, GlobalLayerNorm))
 
 
 def run_rnn(rnn: nn.RNNBase, x: Tensor, state: StreamState | None) -> Tensor:
-    """Return the output of a recurrent network, (time, batch, units).
-
-    Args:
-        rnn: an nn.LSTM or nn.GRU.
-        x: (time, batch, input_size).
-        state: that of a stream, updated in place; x continues the block before. None: the network starts from zero.
-    """
+    """Return the output of a recurrent network, (time, batch, units); x is (time, batch, input_size)."""
     hidden, after = rnn(x, None if state is None else state.get(rnn))
     if state is not None:
         state[rnn] = after
@@ -101,19 +72,7 @@ def run_rnn(rnn: nn.RNNBase, x: Tensor, state: StreamState | None) -> Tensor:
 def build_rnn(
     kind: str, input_size: int, hidden_size: int, num_layers: int, bidirectional: bool, dropout: float
 ) -> nn.RNNBase:
-    """Return an nn.LSTM or nn.GRU over (time, batch, input_size).
-
-    Args:
-        kind: "lstm" or "gru".
-        input_size: values in a frame.
-        hidden_size: units of each direction.
-        num_layers: how many are stacked.
-        bidirectional: whether it runs over time both ways.
-        dropout: probability between layers; 0 <= dropout < 1.
-
-    Raises:
-        UserError: an unknown kind, or dropout with one layer, which would have no effect.
-    """
+    """Return an nn.LSTM or nn.GRU over (time, batch, input_size)."""
     if kind not in _RNNS:
         raise UserError(f"model.masker.rnn: found {kind!r}, expected one of {', '.join(_RNNS)}")
     if not 0 <= dropout < 1:

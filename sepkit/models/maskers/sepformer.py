@@ -16,11 +16,6 @@ class SepFormerMasker(Masker):
 
     Attributes:
         max_frames: the longest input, in frames.
-
-    Args: those of `Masker`, and the fields of `SepFormerConfig`.
-
-    Raises:
-        UserError: speechbrain is not installed, or sizes do not fit.
     """
 
     hypothesis_layers = ("network.conv2d",)
@@ -94,11 +89,7 @@ class SepFormerMasker(Masker):
         return self.network.dual_mdl
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return raw mask values (B, n, P, K, F).
-
-        Raises:
-            UserError: more frames than speechbrain's table of positions has chunks for.
-        """
+        """Return raw mask values (B, n, P, K, F)."""
         if features.shape[-1] > self.max_frames:
             raise UserError(
                 f"the masker sepformer takes at most {self.max_frames} frames, found {features.shape[-1]}; "

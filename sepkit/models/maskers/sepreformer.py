@@ -33,13 +33,8 @@ class SepReformerMasker(Masker):
 
     With `stage_heads`, the inputs d_R ... d_1 of the decoder stages make masks of the encoding, and so estimates.
 
-    Args: those of `Masker`, and the fields of `SepReformerConfig`.
-
     Attributes:
         stages: number of stages with heads; 0 without.
-
-    Raises:
-        UserError: a size below 1, channels that are no multiple of the heads, or a dropout that is no probability.
 
     Source: U.-H. Shin, S. Lee, T. Kim and H.-M. Park, "Separate and Reconstruct: Asymmetric Encoder-Decoder for Speech
     Separation", NeurIPS 2024. Same numbers as the authors' code.
@@ -89,19 +84,11 @@ class SepReformerMasker(Masker):
         return self.values(self.trunk(features))
 
     def trunk(self, features: Tensor) -> Tensor:
-        """Return the last decoder stage, (B, n * channels, F).
-
-        Args:
-            features: (B, K, F).
-        """
+        """Return the last decoder stage, (B, n * channels, F)."""
         return self._joined(self._decoded(features)[-1], features.shape[-1])
 
     def values(self, summary: Tensor) -> Tensor:
-        """Return raw mask values (B, n, P, K, F').
-
-        Args:
-            summary: (B, n * channels, F'), any frames of the output of `trunk`.
-        """
+        """Return raw mask values (B, n, P, K, F')."""
         frames = summary.unflatten(1, (self.hypotheses, -1)).transpose(2, 3)
         values = self.output(frames).unflatten(-1, (self.values_per_dimension, self.encoding_dim))
         return values.permute(0, 1, 3, 4, 2)
@@ -124,11 +111,7 @@ class SepReformerMasker(Masker):
     ) -> MaskerOutput:
         """Return raw mask values; with "stage_estimates" also the encodings that each stage's masks, at least 0, make.
 
-        Args:
-            features: (B, K, F), the encoding itself.
-            wants: names of extras.
-            sample: not used.
-            generator: not used.
+        `features` are (B, K, F), the encoding itself.
         """
         if "stage_estimates" not in wants or not self.stages:
             return MaskerOutput(self(features))
@@ -179,11 +162,7 @@ class RelativePositions(nn.Module):
         self.vectors = nn.Embedding(2 * max_distance, size)
 
     def forward(self, frames: int) -> Tensor:
-        """Return the vectors of the distances -(frames - 1) ... frames - 1, (2 frames - 1, size).
-
-        Args:
-            frames: how many there are.
-        """
+        """Return the vectors of the distances -(frames - 1) ... frames - 1, (2 frames - 1, size)."""
         distances = torch.arange(1 - frames, frames, device=self.vectors.weight.device)
         return self.vectors(distances.clamp(-self.max_distance, self.max_distance - 1) + self.max_distance)
 
@@ -196,7 +175,6 @@ class Attention(nn.Module):
     Args:
         channels: C.
         num_heads: of C / num_heads = d values.
-        dropout: of attention weights and outputs.
     """
 
     def __init__(self, channels: int, num_heads: int, dropout: float) -> None:
@@ -244,9 +222,7 @@ def _position_scores(query: Tensor, positions: Tensor) -> Tensor:
 class GlobalBlock(nn.Module):
     """Efficient global attention, then a gated feed-forward network.
 
-        y = up-sampling(attention(pooling(x)));   x = x + sigmoid(linear(norm(x))) y
-
-    Args: those of `Attention`.
+    y = up-sampling(attention(pooling(x)));   x = x + sigmoid(linear(norm(x))) y
     """
 
     def __init__(self, channels: int, num_heads: int, dropout: float) -> None:
@@ -268,12 +244,7 @@ class GlobalBlock(nn.Module):
 
 
 class GatedFeedForward(nn.Module):
-    """Residual: linear(GLU(depthwise convolution over 3 frames(linear(norm(x))))).
-
-    Args:
-        channels: C.
-        dropout: probability.
-    """
+    """Residual: linear(GLU(depthwise convolution over 3 frames(linear(norm(x)))))."""
 
     def __init__(self, channels: int, dropout: float) -> None:
         super().__init__()
@@ -283,11 +254,7 @@ class GatedFeedForward(nn.Module):
         self.scale = nn.Parameter(torch.full((channels,), _LAYER_SCALE))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the output, (B, F, C).
-
-        Args:
-            x: (B, F, C).
-        """
+        """Return the output, (B, F, C); x is (B, F, C)."""
         y = self.depthwise(self.expand(x).transpose(1, 2)).transpose(1, 2)
         return x + self.scale * self.output(y)
 
@@ -298,9 +265,7 @@ class LocalBlock(nn.Module):
         x = x + linear(GELU(batch norm(linear(depthwise convolution(GLU(linear(norm(x))))))))
 
     Args:
-        channels: C.
         kernel_size: frames of the depthwise convolution.
-        dropout: probability.
     """
 
     def __init__(self, channels: int, kernel_size: int, dropout: float) -> None:
@@ -314,22 +279,14 @@ class LocalBlock(nn.Module):
         self.feedforward = GatedFeedForward(channels, dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the output, (B, F, C).
-
-        Args:
-            x: (B, F, C).
-        """
+        """Return the output, (B, F, C); x is (B, F, C)."""
         y = self.linear(self.depthwise(self.expand(x).transpose(1, 2)).transpose(1, 2))
         y = self.norm(y.transpose(1, 2)).transpose(1, 2)
         return self.feedforward(x + self.scale * self.output(y))
 
 
 class SpeakerBlock(nn.Module):
-    """Residual attention over the n sequences of each frame, then a gated feed-forward network over frames.
-
-    Args: those of `Attention`, and
-        hypotheses: n.
-    """
+    """Residual attention over the n sequences of each frame, then a gated feed-forward network over frames."""
 
     def __init__(self, channels: int, num_heads: int, dropout: float, hypotheses: int) -> None:
         super().__init__()
@@ -338,11 +295,7 @@ class SpeakerBlock(nn.Module):
         self.feedforward = GatedFeedForward(channels, dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the output, (B * n, F, C).
-
-        Args:
-            x: (B * n, F, C).
-        """
+        """Return the output, (B * n, F, C); x is (B * n, F, C)."""
         frames = x.shape[1]
         together = x.unflatten(0, (-1, self.hypotheses)).transpose(1, 2).flatten(0, 1)
         together = together + self.attention(together)
@@ -350,12 +303,7 @@ class SpeakerBlock(nn.Module):
 
 
 class SpeakerSplit(nn.Module):
-    """One sequence for each hypothesis: norm(linear(GLU(linear(x)))).
-
-    Args:
-        channels: C.
-        hypotheses: n.
-    """
+    """One sequence for each hypothesis: norm(linear(GLU(linear(x))))."""
 
     def __init__(self, channels: int, hypotheses: int) -> None:
         super().__init__()
@@ -368,11 +316,7 @@ class SpeakerSplit(nn.Module):
         self.norm = GlobalLayerNorm(channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the output, (B * n, F, C).
-
-        Args:
-            x: (B, F, C).
-        """
+        """Return the output, (B * n, F, C); x is (B, F, C)."""
         split = self.layers(x).unflatten(-1, (self.hypotheses, -1)).permute(0, 2, 3, 1).flatten(0, 1)
         return self.norm(split).transpose(1, 2)
 
@@ -418,12 +362,7 @@ class _Head(nn.Sequential):
 
 
 def repeat_frames(x: Tensor, times: int) -> Tensor:
-    """Return every frame several times in a row, (B, F * times, C).
-
-    Args:
-        x: (B, F, C).
-        times: how often.
-    """
+    """Return every frame several times in a row, (B, F * times, C); x is (B, F, C)."""
     return x.unsqueeze(2).expand(-1, -1, times, -1).flatten(1, 2)
 
 

@@ -23,10 +23,8 @@ class Resolutions(nn.Module):
     """A 1x1 expansion, repeatedly halved in time by depthwise convolutions, and summed back at full resolution.
 
     Args:
-        channels: channels in.
         hidden_channels: channels of every resolution, and out.
         depth: resolutions, the full one included.
-        expand_activation: after the expansion.
     """
 
     def __init__(self, channels: int, hidden_channels: int, depth: int, expand_activation: nn.Module) -> None:
@@ -46,11 +44,7 @@ class Resolutions(nn.Module):
         self.merge = nn.Sequential(GlobalLayerNorm(hidden_channels), nn.PReLU(hidden_channels))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the merged resolutions, (B, hidden_channels, F).
-
-        Args:
-            x: (B, channels, F).
-        """
+        """Return the merged resolutions, (B, hidden_channels, F); x is (B, channels, F)."""
         x = self.expand(x)
         resolutions = []
         for level in self.levels:
@@ -64,13 +58,7 @@ class Resolutions(nn.Module):
 
 
 class SuDoRMRFBlock(nn.Module):
-    """A block of the first version: the residual sum is normalized and activated.
-
-    Args:
-        channels: between blocks.
-        hidden_channels: inside the block.
-        depth: number of resolutions, each half the one before.
-    """
+    """A block of the first version: the residual sum is normalized and activated."""
 
     def __init__(self, channels: int, hidden_channels: int, depth: int) -> None:
         super().__init__()
@@ -79,22 +67,12 @@ class SuDoRMRFBlock(nn.Module):
         self.output = nn.Sequential(GlobalLayerNorm(channels), nn.PReLU(channels))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the output, (B, channels, F).
-
-        Args:
-            x: (B, channels, F).
-        """
+        """Return the output, (B, channels, F); x is (B, channels, F)."""
         return self.output(self.project(self.resolutions(x)) + x)
 
 
 class ImprovedSuDoRMRFBlock(nn.Module):
-    """A block of the improved version: a plain residual sum.
-
-    Args:
-        channels: between blocks.
-        hidden_channels: inside the block.
-        depth: number of resolutions, each half the one before.
-    """
+    """A block of the improved version: a plain residual sum."""
 
     def __init__(self, channels: int, hidden_channels: int, depth: int) -> None:
         super().__init__()
@@ -102,11 +80,7 @@ class ImprovedSuDoRMRFBlock(nn.Module):
         self.project = nn.Conv1d(hidden_channels, channels, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the output, (B, channels, F).
-
-        Args:
-            x: (B, channels, F).
-        """
+        """Return the output, (B, channels, F); x is (B, channels, F)."""
         return self.project(self.resolutions(x)) + x
 
 
@@ -128,11 +102,7 @@ class SlidingFilters(nn.Conv2d):
         self.encoding_dim = encoding_dim
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return the output, (B, O * K, F).
-
-        Args:
-            input: (B, K, F).
-        """
+        """Return the output, (B, O * K, F); input is (B, K, F)."""
         dim = self.encoding_dim
         before = dim - dim // 2
         taps = functional.pad(self.weight[:, 0, :, 0], (dim - 1 - before, before - 1))
@@ -142,13 +112,7 @@ class SlidingFilters(nn.Conv2d):
 
 
 class _SuDoRMRF(Masker):
-    """The common part of both versions: a norm, a 1x1 bottleneck and the blocks.
-
-    Args: those of `Masker`, and the fields of `SuDoRMRFConfig`.
-
-    Raises:
-        UserError: a size below 1.
-    """
+    """The common part of both versions: a norm, a 1x1 bottleneck and the blocks."""
 
     block: ClassVar[type[SuDoRMRFBlock] | type[ImprovedSuDoRMRFBlock]]
 
@@ -204,54 +168,33 @@ class SuDoRMRFMasker(_SuDoRMRF):
     """The first version: its masks come from one filter per hypothesis that slides over the encoding dimensions.
 
     Its authors' activation is a softmax over hypotheses, after a relu encoding.
-
-    Args: those of `Masker`, and the fields of `SuDoRMRFConfig`.
     """
 
     block = SuDoRMRFBlock
     hypothesis_layers = ("output",)
 
     def make_output(self, channels: int) -> None:
-        """Make the expansion to the encoding dimensions, and the sliding filters.
-
-        Args:
-            channels: of the blocks' output.
-        """
+        """Make the expansion to the encoding dimensions, and the sliding filters."""
         dim = self.encoding_dim
         self.expand = nn.Identity() if channels == dim else nn.Conv1d(channels, dim, 1)
         self.output = SlidingFilters(dim, self.hypotheses * self.values_per_dimension)
 
     def values(self, summary: Tensor) -> Tensor:
-        """Return raw mask values (B, n, P, K, F').
-
-        Args:
-            summary: (B, C, F'), any frames of the trunk's output.
-        """
+        """Return raw mask values (B, n, P, K, F')."""
         return self.unflatten(self.output(self.expand(summary)))
 
 
 @register(ImprovedSuDoRMRFConfig)
 class ImprovedSuDoRMRFMasker(_SuDoRMRF):
-    """The improved version: linear residual sums and a 1x1 convolution to the masks (relu is its authors' activation).
-
-    Args: those of `Masker`, and the fields of `ImprovedSuDoRMRFConfig`.
-    """
+    """The improved version: linear residual sums and a 1x1 convolution to the masks (its authors use relu)."""
 
     block = ImprovedSuDoRMRFBlock
     hypothesis_layers = ("output.1",)
 
     def make_output(self, channels: int) -> None:
-        """Make the activation and the 1x1 convolution.
-
-        Args:
-            channels: of the blocks' output.
-        """
+        """Make the activation and the 1x1 convolution."""
         self.output = nn.Sequential(nn.PReLU(), nn.Conv1d(channels, self.output_channels, 1))
 
     def values(self, summary: Tensor) -> Tensor:
-        """Return raw mask values (B, n, P, K, F').
-
-        Args:
-            summary: (B, C, F'), any frames of the trunk's output.
-        """
+        """Return raw mask values (B, n, P, K, F')."""
         return self.unflatten(self.output(summary))

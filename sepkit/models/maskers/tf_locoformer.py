@@ -29,12 +29,6 @@ class TFLocoformerMasker(Masker):
     It is made for features that are the coefficients themselves and for mapping: the values are the coefficients of
     the estimates.
 
-    Args: those of `Masker`, and the fields of `TFLocoformerConfig`.
-
-    Raises:
-        UserError: a size below 1, sizes that do not divide each other, features of magnitudes, or a dropout that is no
-            probability.
-
     Source: K. Saijo et al., "TF-Locoformer: Transformer with Local Modeling by Convolution for Speech Separation and
     Enhancement", IWAENC 2024. Same numbers as the authors' code, which leaves out the paper's factor of 1/2 before
     both feed-forward networks.
@@ -92,12 +86,9 @@ class LocoformerBlock(nn.Module):
 
     Args:
         channels: D.
-        num_heads: of the attention.
         attention_dim: of all heads together.
         feedforward_dim: units of the feed-forward networks.
         kernel_size: positions that they see.
-        norm_groups: of the norms before each of them.
-        dropout: probability.
     """
 
     def __init__(
@@ -119,11 +110,7 @@ class LocoformerBlock(nn.Module):
         self.second = ConvolutionalFeedForward(channels, feedforward_dim, kernel_size, dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return a tensor of the shape of `x`.
-
-        Args:
-            x: (B, other axis, axis, D); the block runs along `axis`.
-        """
+        """Return a tensor of the shape of `x`; x is (B, other axis, axis, D); the block runs along `axis`."""
         other = x.shape[1]
         x = x.flatten(0, 1)
         x = x + self.first(self.first_norm(x))
@@ -139,7 +126,6 @@ class RMSGroupNorm(nn.Module):
 
     Args:
         channels: a multiple of the groups.
-        groups: number of groups.
     """
 
     def __init__(self, channels: int, groups: int) -> None:
@@ -148,11 +134,7 @@ class RMSGroupNorm(nn.Module):
         self.gamma = nn.Parameter(torch.ones(channels))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return normalized values, (..., D); statistics are in float32 at least.
-
-        Args:
-            x: (..., D).
-        """
+        """Return normalized values, (..., D); statistics are in float32 at least; x is (..., D)."""
         values = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
         groups = values.unflatten(-1, (self.groups, -1))
         rms = torch.linalg.vector_norm(groups, dim=-1, keepdim=True) * groups.shape[-1] ** -0.5
@@ -166,7 +148,6 @@ class ConvolutionalFeedForward(nn.Module):
         channels: D.
         hidden: channels of a and b.
         kernel_size: of both convolutions.
-        dropout: probability.
     """
 
     def __init__(self, channels: int, hidden: int, kernel_size: int, dropout: float) -> None:
@@ -177,11 +158,7 @@ class ConvolutionalFeedForward(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the output, (B, L, D).
-
-        Args:
-            x: (B, L, D).
-        """
+        """Return the output, (B, L, D); x is (B, L, D)."""
         value, gate = self.expand(x.transpose(1, 2)).chunk(2, dim=1)
         hidden = self.dropout(value * nn.functional.silu(gate))
         return self.dropout(self.contract(hidden).transpose(1, 2))
@@ -195,9 +172,7 @@ class RotaryAttention(nn.Module):
 
     Args:
         channels: D.
-        num_heads: heads.
         attention_dim: values of all heads, an even multiple of the heads.
-        dropout: probability, of the weights and of the output.
     """
 
     frequencies: Tensor
@@ -214,11 +189,7 @@ class RotaryAttention(nn.Module):
         self.register_buffer("frequencies", 10000.0 ** (-pairs / size))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the output, (B, L, D).
-
-        Args:
-            x: (B, L, D).
-        """
+        """Return the output, (B, L, D); x is (B, L, D)."""
         query, key, value = self.inputs(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
         query, key = self._rotated(query), self._rotated(key)
         attended = nn.functional.scaled_dot_product_attention(

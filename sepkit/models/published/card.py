@@ -74,7 +74,6 @@ def model_card(
     """Return the README.md of a model, in Markdown, with the YAML head that the Hugging Face hub reads.
 
     Args:
-        model: folder of a model of sepkit's.
         license: of the weights: an identifier that the hub knows (cc-by-4.0), or any other name.
         corpora: training corpora, one line each, best with license and source.
         summaries: `summary.json` files of `sepkit evaluate`, one per test set.
@@ -82,9 +81,6 @@ def model_card(
         loss: the training loss; "": that of the configuration beside the model, if there is one.
         limits: unsuitable uses, in Markdown; "": those of every separator.
         credit: speech, recipes and papers that the model is based on, in Markdown.
-
-    Raises:
-        UserError: no model there, no license, or a summary that cannot be read.
     """
     if not license.strip():
         raise UserError("license: found nothing, expected the license of the weights, cc-by-4.0 for example")
@@ -237,9 +233,6 @@ def read_summary(path: Path) -> dict[str, Any]:
 
     Args:
         path: the file, or its folder.
-
-    Raises:
-        UserError: no summary there.
     """
     path = path / "summary.json" if path.is_dir() else path
     try:

@@ -21,11 +21,8 @@ class ModelFacts:
     """Numbers of a model.
 
     Args:
-        sample_rate: Hz.
-        estimates: number of estimates.
         latency_ms: how long a causal model's estimate lags behind its input; None for a model that needs the whole
             recording.
-        parameters: number of learned values.
         giga_multiply_adds_per_second: 1e9 per second of audio; operations on single samples and Fourier
             transforms are not counted.
         scores: test set -> SI-SDRi in dB, as its card has them.
@@ -73,11 +70,7 @@ def _latency_ms(model: EncoderMaskerDecoder) -> float | None:
 
 
 def card_scores(folder: Path) -> dict[str, float]:
-    """Return test set -> SI-SDRi in dB, from a model's card; empty without a card or scores.
-
-    Args:
-        folder: of the model; its card is README.md.
-    """
+    """Return test set -> SI-SDRi in dB, from a model's card; empty without a card or scores."""
     scores: dict[str, float] = {}
     for index in _card_head(folder).get("model-index", []):
         for result in index.get("results", []):
@@ -88,11 +81,7 @@ def card_scores(folder: Path) -> dict[str, float]:
 
 
 def card_license(folder: Path) -> str | None:
-    """Return the license of the weights, from a model's card; None without one.
-
-    Args:
-        folder: of the model; its card is README.md.
-    """
+    """Return the license of the weights, from a model's card; None without one."""
     return _card_head(folder).get("license")
 
 
@@ -104,11 +93,7 @@ def _card_head(folder: Path) -> dict[str, Any]:
 
 
 def multiply_adds(function: Callable[[], Any]) -> int:
-    """Return the multiply-adds of convolutions, matrix products, attention and LSTMs in a call.
-
-    Args:
-        function: it is called once.
-    """
+    """Return the multiply-adds of convolutions, matrix products, attention and LSTMs in a call."""
     # Other recurrent layers appear as matrix products.
     recurrent = {torch.ops.aten.mkldnn_rnn_layer: _lstm_operations}
     with FlopCounterMode(display=False, custom_mapping=recurrent) as counter:

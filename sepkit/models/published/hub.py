@@ -23,11 +23,7 @@ _FILE = re.compile(r".*\.(bin|ckpt|onnx|pt|pth|safetensors|tar|ya?ml)", re.IGNOR
 
 
 def is_repository(name: str) -> bool:
-    """Whether a name reads as OWNER/NAME, with or without @REVISION, and not as the path of a file.
-
-    Args:
-        name: what stands behind `hf:`.
-    """
+    """Whether a name reads as OWNER/NAME, with or without @REVISION, and not as the path of a file."""
     return _REPOSITORY.fullmatch(name) is not None and _FILE.fullmatch(name) is None
 
 
@@ -39,9 +35,6 @@ def fetch(repository: str, files: Sequence[str]) -> Path:
     Args:
         repository: OWNER/NAME, or OWNER/NAME@REVISION for a branch, tag or commit.
         files: names, or patterns such as *.ckpt.
-
-    Raises:
-        UserError: no such repository or revision, or it is not in the cache and the hub cannot be reached.
     """
     if not is_repository(repository):
         raise UserError(f"{repository}: is no repository of the Hugging Face hub, expected OWNER/NAME[@REVISION]")
@@ -85,11 +78,7 @@ def fetch(repository: str, files: Sequence[str]) -> Path:
 
 
 def pinned(model: str) -> str:
-    """Return a MODEL argument with the commit that was fetched for it: `hf:OWNER/NAME@COMMIT`; any other as it is.
-
-    Args:
-        model: a MODEL argument.
-    """
+    """Return a MODEL argument with the commit that was fetched for it: `hf:OWNER/NAME@COMMIT`; any other as it is."""
     kind, separator, repository = model.partition(":")
     commit = _commits.get(repository) if separator else None
     return model if commit is None else f"{kind}:{repository.partition('@')[0]}@{commit}"
@@ -113,12 +102,8 @@ def upload(folder: Path, card: str, repository: str, private: bool = False) -> s
 
     Args:
         folder: of the model; of its files only `OWN_FILES` are uploaded.
-        card: the README.md; it replaces one in the folder.
         repository: OWNER/NAME; created if it does not exist.
         private: only its owner sees a repository that is created.
-
-    Raises:
-        UserError: a bad name, or the hub refuses or cannot be reached.
     """
     if not is_repository(repository) or "@" in repository:
         raise UserError(f"--repo {repository}: expected OWNER/NAME")

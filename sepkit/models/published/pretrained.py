@@ -24,9 +24,6 @@ def load_pretrained(model: Path_) -> EncoderMaskerDecoder:
             model that ships with the package, `asteroid:` and a file or hub id, `speechbrain:` and a folder or hub id,
             `sepreformer:` or `tf-locoformer:` and a file or hub id, or `hf:` and a repository of one of sepkit's own
             models. An existing path of that name takes precedence.
-
-    Raises:
-        UserError: there is no model, or it cannot be read.
     """
     if is_onnx(model):
         raise UserError(
@@ -45,9 +42,6 @@ def model_folder(model: Path_) -> Path | None:
 
     Args:
         model: as `load_pretrained` takes it. A model on the hub is downloaded.
-
-    Raises:
-        UserError: there is none.
     """
     if is_onnx(model):
         return None
@@ -96,11 +90,7 @@ def _from_tf_locoformer(source: str) -> EncoderMaskerDecoder:
 
 
 def _fetched(source: str, description: str) -> str | Path:
-    """Return the path of a file, or that of the only .pth file of a repository on the hub, its description beside it.
-
-    Raises:
-        UserError: the repository has no such file, or several.
-    """
+    """Return the path of a file, or of the only .pth file of a repository on the hub, its description beside it."""
     if Path(source).exists() or not hub.is_repository(source):
         return source
     folder = hub.fetch(source, ["*.pth", description])
@@ -134,11 +124,7 @@ def load_weights_into(model: SavedModel, source: Path_) -> LoadReport:
     The stored training mean and deviation (`signal_mean`, `signal_std`) are copied, too.
 
     Args:
-        model: changed in place.
         source: MODEL, as `load_pretrained` takes it; for a model of another kind than separators, its folder.
-
-    Raises:
-        UserError: the source cannot be read, or nothing in it fits.
     """
     is_separator = isinstance(model, EncoderMaskerDecoder)
     given = load_pretrained(source) if is_separator else load_checkpoint(source, of=type(model))

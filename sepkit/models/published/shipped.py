@@ -41,9 +41,6 @@ def encoder_folder(model: str | Path | None) -> Path:
 
     Args:
         model: a path, or the name of one that ships; None: the default one. An existing path takes precedence.
-
-    Raises:
-        UserError: the name of a model that separates, or the default does not ship with this version.
     """
     folder = ENCODERS / str(model or DEFAULT_ENCODER)
     if (folder / "model.yaml").is_file() and not (model and Path(model).exists()):
@@ -66,9 +63,6 @@ def default_model(causal: bool = False) -> str:
 
     Args:
         causal: of that for live sound.
-
-    Raises:
-        UserError: it does not ship with this version.
     """
     name = DEFAULT_CAUSAL_MODEL if causal else DEFAULT_MODEL
     if name not in shipped_models():

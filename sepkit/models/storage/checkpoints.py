@@ -48,13 +48,11 @@ def save_model(model: nn.Module, folder: Path_, info: Mapping[str, Any] | None =
 
     Args:
         model: a `SavedModel` with its `config` set; a model wrapped by torch.compile is unwrapped.
-        folder: made if absent; an older model in it is replaced.
         info: plain data to keep beside the model (epoch, validation score ...).
         half: store weights in half precision, and leave out what follows from the configuration (the filters of a
             short-time Fourier transform): half the size. They are loaded as single precision.
 
     Raises:
-        UserError: the folder cannot be written, or a weight is beyond half precision.
         ValueError: the model has no configuration, or `info` is not plain data.
     """
     model = getattr(model, "_orig_mod", model)
@@ -138,11 +136,6 @@ def load_checkpoint(path: Path_, expected: Any = None, *, of: type[SavedModel] =
     Args:
         path: the folder, one of its two files, or the experiment folder above it.
         expected: refuse a model of another configuration; None: take any.
-        of: the class of the model, which names its kind.
-
-    Raises:
-        UserError: not a model folder (missing, a pickle, training state), a damaged file, weights that do not fit their
-            own description, a model of another kind, or with a configuration other than `expected`.
     """
     folder = find_checkpoint(path)
     description = _read_yaml(folder / DESCRIPTION)
@@ -188,14 +181,7 @@ def _checked_info(description: Mapping[str, Any], path: Path) -> tuple[dict[str,
 
 
 def read_description(path: Path_) -> dict[str, Any]:
-    """Return a checkpoint's `model.yaml`: format, sepkit, sample_rate, signal_std, parameters, model, info.
-
-    Args:
-        path: as in `find_checkpoint`.
-
-    Raises:
-        UserError: no checkpoint there, or its description is damaged or of a later format.
-    """
+    """Return a checkpoint's `model.yaml`: format, sepkit, sample_rate, signal_std, parameters, model, info."""
     return _read_yaml(find_checkpoint(path) / DESCRIPTION)
 
 
@@ -204,9 +190,6 @@ def find_checkpoint(path: Path_) -> Path:
 
     Args:
         path: the folder itself, the one above its subfolder `model`, or one of its two files.
-
-    Raises:
-        UserError: there is no checkpoint; the message says what was found instead.
     """
     path = Path(path)
     if not path.exists():
@@ -315,8 +298,6 @@ class LoadReport:
     """Which weights of a model were taken from another model. Printing it gives a few lines.
 
     Args:
-        source: where the weights come from.
-        loaded: names of the tensors taken over.
         shared: names of tensors of which the part that both latent families have was taken over.
         mismatched: name -> (shape found, shape wanted); these tensors are left as they were.
         missing: names that only the model has; these tensors are left as they were.
@@ -344,12 +325,7 @@ class LoadReport:
 
 
 def compare(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> LoadReport:
-    """Return a report of which wanted tensors are there with the same shape.
-
-    Args:
-        tensors: those that are there, by name.
-        wanted: those that a model needs, by name.
-    """
+    """Return a report of which wanted tensors are there with the same shape."""
     report = LoadReport(unexpected=[name for name in tensors if name not in wanted])
     for name, tensor in wanted.items():
         if name not in tensors:

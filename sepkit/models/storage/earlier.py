@@ -40,7 +40,6 @@ def renamed(tensors: Mapping[str, T], model: Any) -> dict[str, T]:
     """Return tensors by today's names, without those of parts that are gone.
 
     Args:
-        tensors: of a saved model, by name.
         model: its configuration, as it was saved.
     """
     masker = model.get("masker") if isinstance(model, dict) else None

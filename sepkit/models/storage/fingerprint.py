@@ -8,11 +8,7 @@ import torch
 
 
 def weights_fingerprint(model: torch.nn.Module) -> str:
-    """Return a hexadecimal digest of all weights and buffers.
-
-    Args:
-        model: any module.
-    """
+    """Return a hexadecimal digest of all weights and buffers."""
     digest = hashlib.blake2b(digest_size=16)
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(name.encode())

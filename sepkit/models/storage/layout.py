@@ -39,14 +39,9 @@ def lay_out(make: Callable[[], M], where: str, tensors: int, own_code: bool = Fa
     """Return the model that `make` makes, on the meta device: with shapes and without values.
 
     Args:
-        make: makes the model.
-        where: the file that describes it, for messages.
         tensors: how many there are in the file of its weights.
         own_code: whether classes of the user's own take part, which may need values while they are made; None is
             returned for those.
-
-    Raises:
-        UserError: no model can have these sizes, or it is larger than `sepkit.limits` allows.
     """
     try:
         with _counted(where, tensors), torch.random.fork_rng(devices=[]), torch.device("meta"), _NoDraws():
@@ -102,14 +97,7 @@ def _counted(where: str, tensors: int) -> Iterator[None]:
 
 
 def shapes_in_file(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a safetensors file on the meta device; only its header is read.
-
-    Args:
-        path: of the file.
-
-    Raises:
-        UserError: unreadable, or no safetensors file.
-    """
+    """Return the tensors of a safetensors file on the meta device; only its header is read."""
     try:
         with safe_open(path, framework="pt") as file:
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  # it is no mapping
@@ -119,22 +107,12 @@ def shapes_in_file(path: Path) -> dict[str, Tensor]:
 
 
 def damaged(path: Path, error: Exception) -> UserError:
-    """Return the error to raise about weights that cannot be read.
-
-    Args:
-        path: of the file.
-        error: what reading it raised.
-    """
+    """Return the error to raise about weights that cannot be read."""
     return UserError(f"{path}: damaged or no safetensors file ({one_line(str(error))}); get the checkpoint again")
 
 
 def check_finite_weights(path: Path, tensors: Mapping[str, Any]) -> None:
-    """Raise UserError if a weight is NaN or infinite: the model is broken, not the recordings.
-
-    Args:
-        path: of the file, for the message.
-        tensors: the weights, by name.
-    """
+    """Raise UserError if a weight is NaN or infinite: the model is broken, not the recordings."""
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             raise UserError(f"{path}: {name} holds values that are not finite numbers; get the model again")

@@ -26,21 +26,12 @@ def files_of(config: Any) -> list[dict[str, str]]:
 
 
 def files_wanted(description: Mapping[str, Any]) -> str:
-    """Return the options that import the files that a saved model names; empty if it names none.
-
-    Args:
-        description: of `model.yaml`.
-    """
+    """Return the options that import the files that a saved model names; empty if it names none."""
     return " ".join(f"--import {name}" for name in _noted(description))
 
 
 def changed_files(description: Mapping[str, Any], config: Any) -> list[str]:
-    """Return the names of files that are not as they were when a model was saved.
-
-    Args:
-        description: of the saved model.
-        config: its configuration, made with the files as they are now.
-    """
+    """Return the names of files that are not as they were when a model was saved."""
     saved = _noted(description)
     return [entry["file"] for entry in files_of(config) if saved.get(entry["file"], entry["sha256"]) != entry["sha256"]]
 

@@ -65,24 +65,14 @@ LEAST_RELATIVE_VARIANCE = 1e-2
 
 @replaces(ConvTasNetMasker.trunk, when=in_evaluation(ConvTasNetMasker, TemporalBlock))
 def conv_tasnet_trunk(masker: ConvTasNetMasker, features: Tensor) -> Tensor:
-    """Return what `ConvTasNetMasker.trunk` does, (B, C, F).
-
-    Args:
-        masker: one that `in_evaluation` found to be plain.
-        features: (B, K, F).
-    """
+    """Return what `ConvTasNetMasker.trunk` does, (B, C, F)."""
     return _of_each(features, lambda utterance: _conv_tasnet(masker, utterance))
 
 
 @replaces(SuDoRMRFMasker.trunk, when=in_evaluation(SuDoRMRFMasker, SuDoRMRFBlock, Resolutions, SlidingFilters))
 @replaces(ImprovedSuDoRMRFMasker.trunk, when=in_evaluation(ImprovedSuDoRMRFMasker, ImprovedSuDoRMRFBlock, Resolutions))
 def sudormrf_trunk(masker: SuDoRMRFMasker | ImprovedSuDoRMRFMasker, features: Tensor) -> Tensor:
-    """Return what the `trunk` of both versions of SuDoRM-RF does, (B, C, F).
-
-    Args:
-        masker: one that `in_evaluation` found to be plain.
-        features: (B, K, F).
-    """
+    """Return what the `trunk` of both versions of SuDoRM-RF does, (B, C, F)."""
     return _of_each(features, lambda utterance: _sudormrf(masker, utterance))
 
 

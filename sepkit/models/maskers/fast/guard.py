@@ -15,11 +15,7 @@ _SHARED = (nn.Conv1d, nn.PReLU, nn.Sequential, nn.ModuleList, nn.Identity, Globa
 
 
 def in_evaluation(*own: type[nn.Module]) -> Condition:
-    """Return a condition: that of `plain`, evaluation mode, and no gradients recorded.
-
-    Args:
-        own: as in `plain`.
-    """
+    """Return a condition: that of `plain`, evaluation mode, and no gradients recorded."""
     is_plain = plain(*own)
     return lambda masker, x: not masker.training and not torch.is_grad_enabled() and is_plain(masker, x)
 

@@ -60,9 +60,7 @@ _is_plain = plain(ConvTasNetMasker, TemporalBlock)
 def is_recomputable(masker: ConvTasNetMasker, x: Tensor) -> bool:
     """Whether gradients are recorded and `temporal_blocks` equals the masker's own blocks.
 
-    Args:
-        masker: the one whose blocks would be replaced.
-        x: (B, C, F), the output of its bottleneck.
+    `x` is (B, C, F), the output of the bottleneck.
     """
     if not torch.is_grad_enabled() or not _is_plain(masker, x) or not x.numel():
         return False
@@ -91,7 +89,6 @@ def temporal_blocks(masker: ConvTasNetMasker, x: Tensor) -> Tensor:
 
     Args:
         masker: one for which `is_recomputable` is true.
-        x: (B, C, F), the output of its bottleneck.
     """
     blocks: list[Any] = list(masker.blocks)
     shapes = [

@@ -41,12 +41,7 @@ _OWN = (DualPathRNNMasker, DualPathBlock, Path, nn.LSTM, nn.GRU, Linear, nn.Conv
 
 @replaces(DualPathRNNMasker.process, when=plain(*_OWN))
 def dual_path_blocks(masker: DualPathRNNMasker, x: Tensor) -> Tensor:
-    """Return what `DualPathRNNMasker.process` does, with gradients, (Q, B, S, C).
-
-    Args:
-        masker: one whose modules are plain.
-        x: (Q, B, S, C), chunks.
-    """
+    """Return what `DualPathRNNMasker.process` does, with gradients, (Q, B, S, C)."""
     for path in _paths(masker):
         x = _AddNormalized.apply(x, path.update(x), path.norm.gamma, path.norm.beta, path.norm.eps)  # type: ignore[assignment]
     return x
@@ -124,12 +119,7 @@ def _add_normalized(
 
 @replaces(DualPathRNNMasker.trunk, when=in_evaluation(*_OWN))
 def dual_path_trunk(masker: DualPathRNNMasker, features: Tensor) -> Tensor:
-    """Return what `DualPathRNNMasker.trunk` does, (B, C + 1, F).
-
-    Args:
-        masker: one whose modules are plain.
-        features: (B, K, F).
-    """
+    """Return what `DualPathRNNMasker.trunk` does, (B, C + 1, F)."""
     batch, _, frames = features.shape
     chunk_size, hop_size = masker.chunk_size, masker.hop_size
     rows = _padded_rows(masker, features)
@@ -171,12 +161,7 @@ def _padded_rows(masker: DualPathRNNMasker, features: Tensor) -> Tensor:
 
 @replaces(DualPathRNNMasker.values, when=in_evaluation(*_OWN))
 def dual_path_values(masker: DualPathRNNMasker, summary: Tensor) -> Tensor:
-    """Return what `DualPathRNNMasker.values` does, (B, n, P, K, F).
-
-    Args:
-        masker: one whose modules are plain.
-        summary: (B, C + 1, F), the trunk's output.
-    """
+    """Return what `DualPathRNNMasker.values` does, (B, n, P, K, F)."""
     batch, frames, channels = summary.shape[0], summary.shape[2], summary.shape[1] - 1
     spread, (value, _), (gate, _) = masker.spread[1], masker.value, masker.gate
     values = masker.values_per_dimension * masker.encoding_dim
