@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 # Before anything imports torch: tests run in several processes, one thread each.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -34,21 +32,6 @@ def _no_deferred_speechbrain_modules() -> Iterator[None]:
         for name, module in list(sys.modules.items()):
             if type(module).__module__ == "speechbrain.utils.importutils":
                 del sys.modules[name]
-
-
-@pytest.fixture
-def in_process() -> Callable[..., int | None]:
-    """Runs a function in a process that it may kill, and returns the exit code."""
-    return run_process
-
-
-def run_process(function: Callable[..., None], *arguments: Any) -> int | None:
-    """Exit code of a forked process (negative: the signal that killed it); forking spares the imports."""
-    process = multiprocessing.get_context("fork").Process(target=function, args=arguments)
-    process.start()
-    process.join(120)
-    assert not process.is_alive(), "the process hangs"
-    return process.exitcode
 
 
 @pytest.fixture

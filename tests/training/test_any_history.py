@@ -8,12 +8,10 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -24,17 +22,15 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from safetensors.torch import load_file
 
 from sepkit.config import TrainConfig
 from sepkit.errors import UserError
 from sepkit.models import load_checkpoint
 from sepkit.training.run import train
-from sepkit.training.separation import SeparationTask
 from tests.disturbed import Disk
+from tests.training.runs import BATCHES, assert_same_weights, run_process, train_interrupted, with_trainer
 
 MOST_EPOCHS = 3
-BATCHES = 7
 WRITES = 90
 """About as many writes, syncs and renames as a training has."""
 
@@ -48,18 +44,6 @@ def _train(config: TrainConfig, out: Path) -> None:
         os._exit(1)
 
 
-def _train_signaled(config: TrainConfig, out: Path, at_batch: int, number: signal.Signals) -> None:
-    step = SeparationTask.training_step
-
-    def signaled(self: SeparationTask, batch: Any, batch_idx: int) -> None:
-        if self.position.batches == at_batch:
-            os.kill(os.getpid(), number)
-        step(self, batch, batch_idx)
-
-    SeparationTask.training_step = signaled  # type: ignore[method-assign]
-    _train(config, out)
-
-
 def _train_on_a_disk(config: TrainConfig, out: Path, n: int, number: int) -> None:
     Disk(pytest.MonkeyPatch(), out, n, number)
     _train(config, out)
@@ -69,12 +53,11 @@ class Histories(RuleBasedStateMachine):
     """Trainings in one folder, each in a process of its own.
 
     The class attributes are set by the test: `config`, `reference(epochs)` which returns the folder of a run that
-    nothing disturbed, and `in_process`.
+    nothing disturbed.
     """
 
     config: TrainConfig
     reference: Callable[[int], Path]
-    in_process: Callable[..., int | None]
     counts: dict[str, int]
 
     @initialize(every=st.integers(1, 4))
@@ -82,36 +65,28 @@ class Histories(RuleBasedStateMachine):
         self.home = Path(tempfile.mkdtemp(prefix="sepkit-histories-"))
         self.out = self.home / "exp"
         self.epochs = 1
-        self.now = self._with(type(self).config, max_epochs=1, checkpoint_every_steps=every)
+        self.now = with_trainer(self.config, max_epochs=1, checkpoint_every_steps=every)
 
     def teardown(self) -> None:
         if hasattr(self, "home"):
             self.finish()
             shutil.rmtree(self.home)
 
-    @staticmethod
-    def _with(config: TrainConfig, **changes: Any) -> TrainConfig:
-        return replace(config, trainer=replace(config.trainer, **changes))
-
     def _run(self, function: Callable[..., None], *arguments: Any) -> int | None:
         type(self).counts[function.__name__] = type(self).counts.get(function.__name__, 0) + 1
-        return type(self).in_process(function, self.now, self.out, *arguments)
+        return run_process(function, self.now, self.out, *arguments)
 
     @rule()
     def finish(self) -> None:
         assert self._run(_train) == 0
-        expected = type(self).reference(self.epochs)
-        for name in ("model", "last_model"):
-            found, wanted = (load_file(folder / name / "model.safetensors") for folder in (self.out, expected))
-            assert found.keys() == wanted.keys()
-            assert all(torch.equal(found[key], wanted[key]) for key in wanted), name
+        assert_same_weights(self.out, type(self).reference(self.epochs), "model", "last_model")
 
     @rule(
         at_batch=st.integers(0, MOST_EPOCHS * BATCHES),
         number=st.sampled_from([signal.SIGKILL, signal.SIGTERM, signal.SIGINT]),
     )
     def signal_at_a_batch(self, at_batch: int, number: signal.Signals) -> None:
-        code = self._run(_train_signaled, at_batch, number)
+        code = self._run(train_interrupted, at_batch, number, _train)
         assert code in (0, -signal.SIGKILL if number == signal.SIGKILL else 128 + number)
 
     @rule(n=st.integers(1, WRITES), number=st.sampled_from([0, errno.ENOSPC, errno.EIO]))
@@ -123,11 +98,11 @@ class Histories(RuleBasedStateMachine):
     @rule()
     def more_epochs(self) -> None:
         self.epochs += 1
-        self.now = self._with(self.now, max_epochs=self.epochs)
+        self.now = with_trainer(self.now, max_epochs=self.epochs)
 
     @rule(every=st.integers(1, 9))
     def save_at_other_steps(self, every: int) -> None:
-        self.now = self._with(self.now, checkpoint_every_steps=every)
+        self.now = with_trainer(self.now, checkpoint_every_steps=every)
 
     @rule(rate=st.sampled_from([0.5, 1e-5]))
     def another_learning_rate_is_refused(self, rate: float) -> None:
@@ -135,7 +110,7 @@ class Histories(RuleBasedStateMachine):
             return
         before = _contents(self.out)
         with pytest.raises(UserError, match=r"config\.yaml: trainer\.learning_rate was 0\.001"):
-            train(self._with(self.now, learning_rate=rate), self.out)
+            train(with_trainer(self.now, learning_rate=rate), self.out)
         assert _contents(self.out) == before
 
     @invariant()
@@ -151,21 +126,19 @@ def _contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.slow
-def test_any_history(
-    config: TrainConfig, in_process: Callable[..., int | None], tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_any_history(config: TrainConfig, tmp_path_factory: pytest.TempPathFactory) -> None:
     home = tmp_path_factory.mktemp("references")
 
     def reference(epochs: int) -> Path:
         out = home / str(epochs)
         if not (out / "model").exists():
-            train(Histories._with(config, max_epochs=epochs), out)
+            train(with_trainer(config, max_epochs=epochs), out)
         return out
 
     class Here(Histories):
         pass
 
-    Here.config, Here.in_process, Here.counts = config, staticmethod(in_process), {}
+    Here.config, Here.counts = config, {}
     Here.reference = staticmethod(reference)
     once = settings(
         max_examples=25,
@@ -177,4 +150,4 @@ def test_any_history(
     )
     run_state_machine_as_test(Here, settings=once)
     print(Here.counts)
-    assert min(Here.counts.get(name, 0) for name in ("_train", "_train_signaled", "_train_on_a_disk")) >= 10
+    assert min(Here.counts.get(name, 0) for name in ("_train", "train_interrupted", "_train_on_a_disk")) >= 10

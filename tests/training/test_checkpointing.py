@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from sepkit.config import (
@@ -30,6 +29,7 @@ from sepkit.training import run
 from sepkit.training.checkpointing import checkpoint_blocks
 from sepkit.training.precision import matmul_precision
 from sepkit.training.run import train
+from tests.training.runs import weights, with_model, with_trainer
 
 SMALL: dict[str, Any] = {
     "conv_tasnet": ConvTasNetConfig(
@@ -101,14 +101,10 @@ def test_maskers_that_cannot_are_refused() -> None:
 
 
 def test_training_ends_with_the_same_weights(config: TrainConfig, tmp_path: Path) -> None:
-    model = replace(config.model, masker=SMALL["dual_path_rnn"])
+    config = with_trainer(with_model(config, masker=SMALL["dual_path_rnn"]), max_epochs=1)
     for name, on in (("plain", False), ("checkpointed", True)):
-        trainer = replace(config.trainer, gradient_checkpointing=on, max_epochs=1)
-        train(replace(config, model=model, trainer=trainer), tmp_path / name, limit_batches=2)
-    expected, found = (
-        load_file(tmp_path / name / "last_model" / "model.safetensors") for name in ("plain", "checkpointed")
-    )
-    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
+        train(with_trainer(config, gradient_checkpointing=on), tmp_path / name, limit_batches=2)
+    torch.testing.assert_close(weights(tmp_path / "checkpointed"), weights(tmp_path / "plain"), rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -139,10 +135,8 @@ def test_recurrent_layers_in_a_precision_that_the_processor_lacks(
     config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
-    trainer = replace(config.trainer, precision="bf16-mixed", accelerator="cpu")
-    model = replace(config.model, masker=RecurrentConfig(hidden_size=8, num_layers=1))
     with pytest.raises(UserError, match=r"trainer.precision: found bf16-mixed, .* use auto or 32-true"):
-        train(replace(config, model=model, trainer=trainer), tmp_path / "exp")
+        train(with_trainer(config, precision="bf16-mixed"), tmp_path / "exp")
     assert not (tmp_path / "exp" / "last_model").exists()
 
 

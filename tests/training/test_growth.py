@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from sepkit import config as c
-from sepkit.errors import UserError
 from sepkit.models import EncoderMaskerDecoder
 from sepkit.models.storage.checkpoints import load_checkpoint, read_description
 from sepkit.objectives.assignment import MCL
 from sepkit.objectives.costs import pairwise_neg_si_sdr
 from sepkit.training.growth import Growth, grown, hand_over, hypothesis_to_split
 from sepkit.training.run import train
-from sepkit.training.separation import SeparationTask
 from sepkit.types import Batch
+from tests.training.runs import assert_same_run, epochs, run_process, train_interrupted
 
 MASKERS = {
     "conv_tasnet": c.ConvTasNetConfig(bottleneck_channels=4, hidden_channels=6, skip_channels=4, blocks=2, repeats=1),
@@ -136,27 +131,17 @@ def growing(config: c.TrainConfig, **changes: Any) -> c.TrainConfig:
 
 
 @pytest.fixture(scope="module")
-def whole_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("whole")
-
-
-@pytest.fixture
-def whole(config: c.TrainConfig, whole_folder: Path) -> Path:
-    if not (whole_folder / "model").exists():
-        train(growing(config), whole_folder)
-    return whole_folder
-
-
-def epochs_of(out: Path) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if k != "seconds"} for line in lines if line["kind"] == "epoch"]
+def whole(session_config: c.TrainConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("whole")
+    train(growing(session_config), out)
+    return out
 
 
 def test_checkpoints_and_records_follow(whole: Path) -> None:
-    epochs = epochs_of(whole)
-    assert [line["hypotheses"] for line in epochs] == [2, 3, 4]
-    assert ["train_usage_4" in line for line in epochs] == [False, False, True]
-    assert all(epochs[-1][f"dev_usage_{k}"] >= 0 for k in range(1, 5))
+    lines = epochs(whole)
+    assert [line["hypotheses"] for line in lines] == [2, 3, 4]
+    assert ["train_usage_4" in line for line in lines] == [False, False, True]
+    assert all(lines[-1][f"dev_usage_{k}"] >= 0 for k in range(1, 5))
     for name in ("model", "last_model"):
         description = read_description(whole / name)
         assert description["model"]["hypotheses"] == 4 and description["info"]["hypotheses"] == 4
@@ -167,63 +152,14 @@ def test_checkpoints_and_records_follow(whole: Path) -> None:
         assert model(signals(1, 800)).estimates.shape == (1, 4, 800)
 
 
-def train_killed(config: c.TrainConfig, out: Path, at_batch: int) -> None:
-    step = SeparationTask.training_step
-
-    def killed_step(self: SeparationTask, batch: Any, batch_idx: int) -> None:
-        if self.position.batches == at_batch:
-            os.kill(os.getpid(), signal.SIGKILL)
-        step(self, batch, batch_idx)
-
-    SeparationTask.training_step = killed_step  # type: ignore[method-assign]
-    train(config, out)
-
-
-def test_a_killed_run_grows_as_if_it_had_not_been_killed(
-    config: c.TrainConfig, whole: Path, tmp_path: Path, in_process: Callable[..., int]
-) -> None:
+def test_a_killed_run_grows_as_if_it_had_not_been_killed(config: c.TrainConfig, whole: Path, tmp_path: Path) -> None:
     """Killed after the second split but before a step: the state has three hypotheses, and the third is split again."""
-    assert in_process(train_killed, growing(config), tmp_path, 14) == -signal.SIGKILL
+    assert run_process(train_interrupted, growing(config), tmp_path, 14) == -signal.SIGKILL
     train(growing(config), tmp_path)
-    assert epochs_of(tmp_path) == epochs_of(whole)
-    for name in ("model", "last_model"):
-        found, expected = (load_file(folder / name / "model.safetensors") for folder in (tmp_path, whole))
-        assert found.keys() == expected.keys()
-        assert all(torch.equal(found[key], expected[key]) for key in expected)
+    assert_same_run(tmp_path, whole)
 
 
 def test_several_at_once(config: c.TrainConfig) -> None:
     growth = Growth(growing(config, epochs=[1, 2], hypotheses=[4, 8]))
     assert [growth.hypotheses_at(epoch) for epoch in range(4)] == [2, 4, 8, 8] and growth.final == 8
     assert Growth(config).final == 2
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"epochs": []}, "trainer.growth.epochs: found [], expected rising numbers"),
-        ({"epochs": [2, 2]}, "trainer.growth.epochs: found [2, 2], expected rising numbers"),
-        ({"epochs": [1, 3]}, "trainer.growth.epochs: found 3, expected less than trainer.max_epochs, 3"),
-        ({"hypotheses": [4, 3]}, "trainer.growth.hypotheses: found [4, 3], expected 2 rising numbers"),
-        ({"hypotheses": [1, 3]}, "the first above model.hypotheses, 2; a model never loses hypotheses"),
-        ({"hypotheses": [3]}, "trainer.growth.hypotheses: found [3], expected 2 rising numbers"),
-        ({"jitter": 0.0}, "trainer.growth.jitter: found 0.0, expected more than 0"),
-    ],
-)
-def test_plans_that_cannot_be_kept(config: c.TrainConfig, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError) as error:
-        growing(config, **changes).check()
-    assert message in str(error.value) and "\n" not in str(error.value)
-
-
-def test_models_that_cannot_grow(config: c.TrainConfig, tmp_path: Path) -> None:
-    config = growing(config)
-    several = replace(config, trainer=replace(config.trainer, devices=2))
-    with pytest.raises(UserError, match=r"trainer\.growth: models grow on one device only"):
-        several.check()
-    masker = c.GatedRecurrenceConfig(model_dim=4, hidden_size=4, feedforward_dim=4, num_layers=1)
-    with pytest.raises(UserError, match=r"trainer\.growth: the masker GatedRecurrenceMasker cannot grow"):
-        train(replace(config, model=replace(config.model, masker=masker)), tmp_path / "masker")
-    masks = c.DeterministicConfig(activation="softmax")
-    with pytest.raises(UserError, match=r"trainer\.growth: found model\.masks\.activation softmax"):
-        train(replace(config, model=replace(config.model, masks=masks)), tmp_path / "softmax")

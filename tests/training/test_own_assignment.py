@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from sepkit.models.storage.checkpoints import read_description
 from sepkit.objectives.assignment import PIT
 from sepkit.objectives.scoring import ScoringTerm
 from sepkit.training.separation import SeparationTask
+from tests.training.runs import records
 
 FILE = str(Path(__file__).with_name("own_pit.py"))
 
@@ -48,8 +48,7 @@ def test_it_is_trained_and_scored_as_pit(config: TrainConfig, tmp_path: Path, mo
     assert all(type(matching) is PIT for matching in matchings) and len(matchings) == 2
     own, pit = (read_description(tmp_path / name / "model")["info"] for name in ("my_pit", "pit"))
     assert own == pit and own["monitor"] == "dev_si_sdr_db"
-    lines = [json.loads((tmp_path / name / "metrics.jsonl").read_text().splitlines()[-1]) for name in ("my_pit", "pit")]
-    assert lines[0]["train_scoring"] == lines[1]["train_scoring"]
+    assert records(tmp_path / "my_pit")[-1]["train_scoring"] == records(tmp_path / "pit")[-1]["train_scoring"]
 
 
 def test_too_few_hypotheses_are_refused(config: TrainConfig, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

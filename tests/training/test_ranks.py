@@ -2,40 +2,31 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from sepkit.config import TrainConfig
-from sepkit.errors import UserError
 from sepkit.training.run import train
 from sepkit.training.separation import SeparationTask
 from sepkit.types import Batch, Losses, Separation
+from tests.training.runs import (
+    assert_same_weights,
+    plain,
+    records,
+    run_process,
+    run_ranks,
+    with_data,
+    with_trainer,
+    write_corpus,
+)
 
 # Sources that say nothing: one of the first mixture, both of the second.
 SILENT = {0: {1}, 1: {0, 1}}
-
-
-def make(config: TrainConfig, manifest: Path, *, devices: int, batch_size: int, **trainer: Any) -> TrainConfig:
-    return replace(
-        config,
-        model=replace(config.model, masker=replace(config.model.masker, dropout=0.0)),  # type: ignore[type-var]
-        data=replace(
-            config.data,
-            train=str(manifest),
-            batch_size=batch_size,
-            dynamic_mixing=replace(config.data.dynamic_mixing, enabled=False),
-        ),
-        trainer=replace(config.trainer, **({"max_epochs": 1, "gradient_clip_norm": 0.0, "devices": devices} | trainer)),
-    )
 
 
 def train_and_remember(config: TrainConfig, out: Path, gradients: Path, limit_batches: int | None = None) -> None:
@@ -54,29 +45,22 @@ def train_and_remember(config: TrainConfig, out: Path, gradients: Path, limit_ba
 @pytest.mark.parametrize(("precision", "tolerance"), [("32-true", 1e-5), ("64-true", 1e-10)])
 @pytest.mark.parametrize(("mixtures", "batch_size"), [(4, 2), (2, 1)])
 def test_two_ranks_have_the_gradient_of_one(
-    config: TrainConfig,
-    tmp_path: Path,
-    corpus: Callable[..., Path],
-    in_process: Callable[..., int],
-    in_ranks: Callable[..., list[int]],
-    precision: Any,
-    tolerance: float,
-    mixtures: int,
-    batch_size: int,
+    config: TrainConfig, tmp_path: Path, precision: Any, tolerance: float, mixtures: int, batch_size: int
 ) -> None:
     """Unequal numbers of active sources included, down to a rank that has none at all."""
-    manifest = corpus(tmp_path / "train", mixtures=mixtures, seed=0, silent=SILENT)
-    one = make(config, manifest, devices=1, batch_size=2 * batch_size, precision=precision)
-    two = make(config, manifest, devices=2, batch_size=batch_size, precision=precision)
-    assert in_process(train_and_remember, one, tmp_path / "one", tmp_path / "gradients1") == 0
-    assert in_ranks(train_and_remember, 2, two, tmp_path / "two", tmp_path / "gradients2") == [0, 0]
+    manifest = write_corpus(tmp_path / "train", mixtures=mixtures, seed=0, silent=SILENT)
+    config = with_data(plain(config, precision=precision), train=str(manifest))
+    one = with_data(config, batch_size=2 * batch_size)
+    two = with_trainer(with_data(config, batch_size=batch_size), devices=2)
+    assert run_process(train_and_remember, one, tmp_path / "one", tmp_path / "gradients1") == 0
+    assert run_ranks(train_and_remember, 2, two, tmp_path / "two", tmp_path / "gradients2") == [0, 0]
     expected = torch.load(tmp_path / "gradients1" / "0.pt")
     for rank in (0, 1):
         found = torch.load(tmp_path / "gradients2" / f"{rank}.pt")
         for name, gradient in expected.items():
             assert gradient.norm() > 0
             assert (found[name] - gradient).norm() <= tolerance * gradient.norm(), name
-    scores = [json.loads((tmp_path / name / "metrics.jsonl").read_text()) for name in ("one", "two")]
+    scores = [records(tmp_path / name)[0] for name in ("one", "two")]
     assert scores[0]["train_loss"] == pytest.approx(scores[1]["train_loss"], rel=1e-6)
     # Three validation mixtures on two ranks: one rank repeats one, which must not count twice.
     assert scores[0]["dev_si_sdr_db"] == pytest.approx(scores[1]["dev_si_sdr_db"], abs=1e-2)
@@ -97,40 +81,21 @@ def train_with_a_bad_rank(config: TrainConfig, out: Path) -> None:
     (out / f"rank{os.environ['RANK']}").touch()
 
 
-def test_one_bad_rank_skips_the_step_on_all(
-    config: TrainConfig, tmp_path: Path, train_manifest: Path, in_ranks: Callable[..., list[int]]
-) -> None:
-    two = make(config, train_manifest, devices=2, batch_size=2)
-    assert in_ranks(train, 2, replace(two), tmp_path / "short") == [0, 0]
-    assert in_ranks(train_with_a_bad_rank, 2, two, tmp_path / "bad") == [0, 0]
+def test_one_bad_rank_skips_the_step_on_all(config: TrainConfig, tmp_path: Path) -> None:
+    two = plain(config, devices=2)
+    assert run_ranks(train_with_a_bad_rank, 2, two, tmp_path / "bad") == [0, 0]
     state = torch.load(tmp_path / "bad" / "resume" / "last.ckpt", weights_only=True)
     assert (state["position"]["attempts"], state["position"]["steps"]) == (3, 2)
     assert [file.name for file in (tmp_path / "bad" / "bad_batches").iterdir()] == ["epoch_0000_batch_000002_rank_1.pt"]
 
 
-def test_two_ranks_resume(
-    config: TrainConfig, tmp_path: Path, train_manifest: Path, in_ranks: Callable[..., list[int]]
-) -> None:
-    two = make(config, train_manifest, devices=2, batch_size=2, accumulate_batches=2)
-    longer = replace(two, trainer=replace(two.trainer, max_epochs=2))
-    assert in_ranks(train, 2, longer, tmp_path / "whole") == [0, 0]
-    assert in_ranks(train, 2, two, tmp_path / "parts") == [0, 0]
-    assert in_ranks(train, 2, longer, tmp_path / "parts") == [0, 0]
-    whole, parts = (load_file(tmp_path / name / "last_model" / "model.safetensors") for name in ("whole", "parts"))
-    assert all(torch.equal(whole[name], parts[name]) for name in whole)
-
-
-@pytest.mark.parametrize("sync", [False, True])
-def test_batch_norm_over_devices_is_refused(config: TrainConfig, tmp_path: Path, sync: bool) -> None:
-    masker = replace(config.model.masker, norm="batch_norm")  # type: ignore[type-var]
-    config = replace(
-        config,
-        model=replace(config.model, masker=masker),
-        trainer=replace(config.trainer, devices=2, sync_batchnorm=sync),
-    )
-    expected = "on GPUs only" if sync and not torch.cuda.is_available() else "batch normalization over several devices"
-    with pytest.raises(UserError, match=expected):
-        train(config, tmp_path)
+def test_two_ranks_resume(config: TrainConfig, tmp_path: Path) -> None:
+    two = plain(config, devices=2, accumulate_batches=2)
+    longer = with_trainer(two, max_epochs=2)
+    assert run_ranks(train, 2, longer, tmp_path / "whole") == [0, 0]
+    assert run_ranks(train, 2, two, tmp_path / "parts") == [0, 0]
+    assert run_ranks(train, 2, longer, tmp_path / "parts") == [0, 0]
+    assert_same_weights(tmp_path / "parts", tmp_path / "whole")
 
 
 @pytest.mark.slow

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import io
-import json
 import math
 import shutil
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,17 +13,14 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from safetensors.torch import load_file
 
 from sepkit.annealing.free_hypotheses import spread_db
 from sepkit.config import (
     AnnealedMCLConfig,
     ConstantConfig,
     MCLConfig,
-    MSEConfig,
     ObjectiveConfig,
     PITConfig,
-    RelaxedWTAConfig,
     SinkhornConfig,
     TrainConfig,
     from_dict,
@@ -37,19 +32,17 @@ from sepkit.models.storage.checkpoints import read_description
 from sepkit.training.folder import alone_in
 from sepkit.training.run import train
 from sepkit.training.separation import SeparationTask, signal_statistics
-
-
-def with_trainer(config: TrainConfig, **changes: Any) -> TrainConfig:
-    return replace(config, trainer=replace(config.trainer, **changes))
-
-
-def with_data(config: TrainConfig, **changes: Any) -> TrainConfig:
-    return replace(config, data=replace(config.data, **changes))
-
-
-def epochs(out: Path) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    return [line for line in lines if line["kind"] == "epoch"]
+from tests.training.runs import (
+    assert_same_weights,
+    epochs,
+    plain,
+    records,
+    weights,
+    with_data,
+    with_model,
+    with_trainer,
+    write_corpus,
+)
 
 
 def script_scores(monkeypatch: pytest.MonkeyPatch, scores: list[float]) -> None:
@@ -64,52 +57,27 @@ def script_scores(monkeypatch: pytest.MonkeyPatch, scores: list[float]) -> None:
 # ------------------------------------------------------------------------------------------------------ what it writes
 
 
-def test_experiment_folder(config: TrainConfig, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert train(config, tmp_path) == tmp_path / "model"
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "config.yaml",
-        "last_model",
-        "metrics.jsonl",
-        "model",
-        "resume",
-        "tensorboard",
-    }
-    assert from_dict(TrainConfig, yaml.safe_load((tmp_path / "config.yaml").read_text())) == config
-    info = read_description(tmp_path / "last_model")["info"]
-    assert (info["epoch"], info["step"]) == (2, 14)
-    assert info["dev_si_sdr_db"] == epochs(tmp_path)[-1]["dev_si_sdr_db"]
-    output = capfd.readouterr()
-    assert output.out == ""
-    lines = output.err.splitlines()
-    assert len(lines) == 4, f"Lightning is not to be heard: {output.err}"
-    assert "effective batch 2 = 2 mixtures of 0.1 s x 1 device x 1 accumulated" in lines[1]
-    assert lines[3].startswith("epoch 2: ")
-
-
-def test_step_records(config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sepkit.training.callbacks.RECORD_EVERY_STEPS", 3)
-    train(config, tmp_path)
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert [(line["kind"], line["epoch"], line["step"]) for line in lines] == [
-        ("step", 1, 3),
-        ("step", 1, 6),
-        ("epoch", 1, 7),
-        ("step", 2, 9),
-        ("step", 2, 12),
-        ("epoch", 2, 14),
-    ]
-    assert {"train_loss", "train_si_sdr_db", "gradient_norm", "learning_rate"} <= lines[0].keys()
-
-
-def test_tensorboard_has_the_records(config: TrainConfig, tmp_path: Path) -> None:
+def test_experiment_folder(config: TrainConfig, tmp_path: Path, capfd, monkeypatch) -> None:
+    """Configuration, models, records of steps and epochs, and the same for TensorBoard; Lightning is not heard."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    train(config, tmp_path)
+    monkeypatch.setattr("sepkit.training.callbacks.RECORD_EVERY_STEPS", 3)
+    assert train(config, tmp_path) == tmp_path / "model"
+    assert from_dict(TrainConfig, yaml.safe_load((tmp_path / "config.yaml").read_text())) == config
+    lines = records(tmp_path)
+    assert [(line["kind"], line["epoch"], line["step"]) for line in lines] == [
+        ("step", 1, 3), ("step", 1, 6), ("epoch", 1, 7), ("step", 2, 9), ("step", 2, 12), ("epoch", 2, 14),
+    ]  # fmt: skip
+    assert {"train_loss", "train_si_sdr_db", "gradient_norm", "learning_rate"} <= lines[0].keys()
+    info = read_description(tmp_path / "last_model")["info"]
+    assert (info["epoch"], info["step"], info["dev_si_sdr_db"]) == (2, 14, lines[-1]["dev_si_sdr_db"])
     board = EventAccumulator(str(tmp_path / "tensorboard"))
     board.Reload()
     scores = [(event.step, event.value) for event in board.Scalars("epoch/dev_si_sdr_db")]
-    expected = [(line["step"], pytest.approx(line["dev_si_sdr_db"], rel=1e-5)) for line in epochs(tmp_path)]
-    assert scores == expected
+    assert scores == [(line["step"], pytest.approx(line["dev_si_sdr_db"], rel=1e-5)) for line in epochs(tmp_path)]
+    output = capfd.readouterr()
+    assert output.out == "" and len(output.err.splitlines()) == 4, output.err
+    assert "effective batch 2 = 2 mixtures of 0.1 s x 1 device x 1 accumulated" in output.err
 
 
 class Terminal(io.StringIO):
@@ -130,7 +98,7 @@ def test_bar_on_a_terminal(config: TrainConfig, tmp_path: Path, monkeypatch: pyt
 def test_without_validation_set(config: TrainConfig, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     train(with_data(config, dev=None), tmp_path)
     assert "no data.dev: the last model counts as the best" in capfd.readouterr().err
-    model, last = (load_file(tmp_path / name / "model.safetensors") for name in ("model", "last_model"))
+    model, last = weights(tmp_path, "model"), weights(tmp_path)
     assert all(torch.equal(model[name], last[name]) for name in last)
     assert "dev_si_sdr_db" not in epochs(tmp_path)[-1]
 
@@ -144,11 +112,9 @@ def test_validation_every_so_many_epochs(config: TrainConfig, tmp_path: Path) ->
     assert ["dev_si_sdr_db" in line for line in epochs(tmp_path)] == [False, True, False, True, False]
     assert read_description(tmp_path / "last_model")["info"]["epoch"] == 5
     assert read_description(tmp_path / "model")["info"]["epoch"] in (2, 4)
-
-
-def test_a_run_too_short_for_a_validation_leaves_a_model(config: TrainConfig, tmp_path: Path) -> None:
-    train(with_trainer(config, max_epochs=2, validate_every_epochs=3), tmp_path, limit_batches=1)
-    assert read_description(tmp_path / "model")["info"] == {"epoch": 2, "step": 2}
+    # A run too short for a validation leaves a model.
+    train(with_trainer(config, max_epochs=2, validate_every_epochs=3), tmp_path / "short", limit_batches=1)
+    assert read_description(tmp_path / "short" / "model")["info"] == {"epoch": 2, "step": 2}
 
 
 def test_temperature_in_multiples_of_the_spread(config: TrainConfig, tmp_path: Path) -> None:
@@ -165,36 +131,9 @@ def test_temperature_in_multiples_of_the_spread(config: TrainConfig, tmp_path: P
     assert [line["temperature"] for line in epochs(tmp_path)] == pytest.approx([expected, expected], rel=1e-6)
 
 
-def test_spread_asks_for_decibels(config: TrainConfig, tmp_path: Path) -> None:
-    objective = ObjectiveConfig(cost=MSEConfig(), assignment=AnnealedMCLConfig(unit="spread"))
-    with pytest.raises(UserError, match=r"objective\.assignment\.unit.*dB.*mse.*unit: cost"):
-        train(replace(config, objective=objective), tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("assignment", "words"),
-    [
-        (AnnealedMCLConfig(temperature=ConstantConfig(-3.0)), "temperature must not be negative, found -3.0"),
-        (RelaxedWTAConfig(epsilon=ConstantConfig(2.0)), r"epsilon must be in \[0, 1\], found 2.0"),
-        (SinkhornConfig(regularization=ConstantConfig(0.0)), "regularization must be positive"),
-    ],
-)
-def test_impossible_matching_is_refused_before_anything_is_written(
-    config: TrainConfig, tmp_path: Path, assignment: Any, words: str
-) -> None:
-    with pytest.raises(UserError, match=f"objective.assignment: {words}"):
-        train(replace(config, objective=ObjectiveConfig(assignment=assignment)), tmp_path / "exp")
-    assert not (tmp_path / "exp").exists()
-
-
 def test_more_sources_than_hypotheses(config: TrainConfig, tmp_path: Path) -> None:
-    """The MCL family trains and is judged by each source's best hypothesis; one-to-one matching is refused."""
-    config = replace(config, model=replace(config.model, hypotheses=1))
-    with pytest.raises(UserError, match=r"2 sources.*1 estimates.*MCL family"):
-        train(config, tmp_path)
-    config = replace(config, objective=ObjectiveConfig(assignment=MCLConfig()))
-    with pytest.raises(UserError, match=r"trainer\.monitor: pit.*use mcl"):
-        train(with_trainer(config, monitor="pit"), tmp_path)
+    """The MCL family trains and is judged by each source's best hypothesis."""
+    config = replace(with_model(config, hypotheses=1), objective=ObjectiveConfig(assignment=MCLConfig()))
     train(config, tmp_path, limit_batches=1)
     info = read_description(tmp_path / "model")["info"]
     assert info["monitor"] == "dev_mcl_si_sdr_db"
@@ -216,11 +155,7 @@ def test_more_sources_than_hypotheses(config: TrainConfig, tmp_path: Path) -> No
 def test_what_picks_the_best_model(
     config: TrainConfig, tmp_path: Path, hypotheses: int, assignment: Any, monitor: str, expected: str
 ) -> None:
-    config = replace(
-        config,
-        model=replace(config.model, hypotheses=hypotheses),
-        objective=ObjectiveConfig(assignment=assignment),
-    )
+    config = replace(with_model(config, hypotheses=hypotheses), objective=ObjectiveConfig(assignment=assignment))
     train(with_trainer(config, monitor=monitor, max_epochs=1), tmp_path, limit_batches=1)
     info = read_description(tmp_path / "model")["info"]
     assert info["monitor"] == expected
@@ -279,15 +214,6 @@ def test_plateau_is_remembered_over_runs(config: TrainConfig, tmp_path: Path, mo
     assert read_description(tmp_path / "model")["info"]["epoch"] == 6
 
 
-def test_score_that_is_not_a_number_is_no_better_one(
-    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script_scores(monkeypatch, [float("nan"), 1.0, float("nan")])
-    train(with_trainer(config, max_epochs=3), tmp_path, limit_batches=1)
-    assert read_description(tmp_path / "model")["info"]["epoch"] == 2
-    assert [line["dev_si_sdr_db"] for line in epochs(tmp_path)] == [None, 1.0, None]
-
-
 def test_run_that_begins_anew_replaces_the_model(
     config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -300,96 +226,62 @@ def test_run_that_begins_anew_replaces_the_model(
     assert len(epochs(tmp_path)) == 1
 
 
-def test_no_number_at_all_still_leaves_a_model(
-    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script_scores(monkeypatch, [float("nan"), float("nan")])
-    model = train(config, tmp_path, limit_batches=1)
-    assert read_description(model)["info"]["epoch"] == 1
+@pytest.mark.parametrize(("scores", "best"), [([math.nan, 1.0, math.nan], 2), ([math.nan, math.nan], 1)])
+def test_a_score_that_is_not_a_number_is_no_better_one(config, tmp_path, monkeypatch, scores, best) -> None:
+    script_scores(monkeypatch, scores)
+    train(with_trainer(config, max_epochs=len(scores)), tmp_path, limit_batches=1)
+    assert read_description(tmp_path / "model")["info"]["epoch"] == best
+    assert [line["dev_si_sdr_db"] for line in epochs(tmp_path)] == [None if math.isnan(s) else s for s in scores]
 
 
 # --------------------------------------------------------------------------------------------------------- fine-tuning
 
 
+@pytest.fixture(scope="module")
+def first(session_config: TrainConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("first")
+    train(with_trainer(session_config, max_epochs=1), out)
+    return out
+
+
 def test_fine_tuning_starts_from_the_weights(
-    config: TrainConfig, tmp_path: Path, corpus: Callable[..., Path], capfd: pytest.CaptureFixture[str]
+    config: TrainConfig, first: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    train(with_trainer(config, max_epochs=1), tmp_path / "first")
-    other = corpus(tmp_path / "other", mixtures=4, seed=5)
+    other = write_corpus(tmp_path / "other", mixtures=4, seed=5)
     tuned = with_trainer(
-        replace(with_data(config, train=str(other)), init_from=str(tmp_path / "first" / "model")),
-        max_epochs=1,
-        learning_rate=1e-12,
+        replace(with_data(config, train=str(other)), init_from=str(first / "model")), max_epochs=1, learning_rate=1e-12
     )
     train(tuned, tmp_path / "tuned")
     assert "loaded 2" in capfd.readouterr().err
-    before, after = (load_checkpoint(tmp_path / name / "model").state_dict() for name in ("first", "tuned"))
+    before, after = (weights(folder, "model") for folder in (first, tmp_path / "tuned"))
     for name in before:
         torch.testing.assert_close(before[name], after[name], rtol=0, atol=1e-8)
 
 
-def test_fine_tuning_to_more_hypotheses(config: TrainConfig, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    train(with_trainer(config, max_epochs=1), tmp_path / "first")
-    tuned = replace(config, model=replace(config.model, hypotheses=3), init_from=str(tmp_path / "first" / "model"))
+def test_fine_tuning_to_more_hypotheses(
+    config: TrainConfig, first: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tuned = replace(with_model(config, hypotheses=3), init_from=str(first / "model"))
     train(tuned, tmp_path / "tuned", limit_batches=1)
     assert "another shape, left as it was" in capfd.readouterr().err
     assert load_checkpoint(tmp_path / "tuned").hypotheses == 3
 
 
-def test_resumed_fine_tuning_goes_on(config: TrainConfig, tmp_path: Path) -> None:
-    train(with_trainer(config, max_epochs=1), tmp_path / "first")
+def test_resumed_fine_tuning_goes_on(config: TrainConfig, first: Path, tmp_path: Path) -> None:
+    shutil.copytree(first, tmp_path / "first")
     tuned = replace(config, init_from=str(tmp_path / "first" / "model"))
     train(tuned, tmp_path / "whole")
     train(with_trainer(tuned, max_epochs=1), tmp_path / "parts")
     shutil.rmtree(tmp_path / "first")
     train(tuned, tmp_path / "parts")
-    whole, parts = (load_file(tmp_path / name / "last_model" / "model.safetensors") for name in ("whole", "parts"))
-    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+    assert_same_weights(tmp_path / "parts", tmp_path / "whole")
 
 
 # ------------------------------------------------------------------------------------------------------ what it refuses
 
 
-@pytest.mark.parametrize(
-    ("section", "field", "value"),
-    [
-        ("data", "batch_size", 0),
-        ("data", "workers", -1),
-        ("data", "segment_seconds", 0.0),
-        ("trainer", "max_epochs", 0),
-        ("trainer", "max_minutes", 0.0),
-        ("trainer", "learning_rate", 0.0),
-        ("trainer", "accumulate_batches", 0),
-        ("trainer", "checkpoint_every_steps", 0),
-        ("trainer", "devices", 0),
-    ],
-)
-def test_values_out_of_range(config: TrainConfig, tmp_path: Path, section: str, field: str, value: Any) -> None:
-    config = replace(config, **{section: replace(getattr(config, section), **{field: value})})
-    with pytest.raises(UserError, match=rf"^{section}\.{field}: found {value}, expected"):
-        train(config, tmp_path / "exp")
-    assert not (tmp_path / "exp").exists()
-
-
-def test_no_manifest(config: TrainConfig, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"data\.train: no manifest given"):
-        train(with_data(config, train=None), tmp_path)
-    with pytest.raises(UserError, match=r"nowhere\.jsonl"):
-        train(with_data(config, train=str(tmp_path / "nowhere.jsonl")), tmp_path)
-
-
-def test_fewer_hypotheses_than_sources(config: TrainConfig, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"up to 2 sources, but the model makes 1 estimates; set model\.hypotheses"):
-        train(replace(config, model=replace(config.model, hypotheses=1)), tmp_path)
-
-
-def test_another_sample_rate(config: TrainConfig, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"sample_rate is 8000 Hz, but the model works at 16000 Hz"):
-        train(replace(config, model=replace(config.model, sample_rate=16000)), tmp_path)
-
-
-def test_silent_training_set(config: TrainConfig, tmp_path: Path, corpus: Callable[..., Path]) -> None:
-    manifest = corpus(tmp_path / "corpus", mixtures=1, seed=0, silent={0: {0, 1}})
+def test_silent_training_set(config: TrainConfig, tmp_path: Path) -> None:
+    manifest = write_corpus(tmp_path / "corpus", mixtures=1, seed=0, silent={0: {0, 1}})
     (tmp_path / "corpus" / "wav" / "noise.wav").write_bytes((tmp_path / "corpus" / "wav" / "0_0.wav").read_bytes())
     with pytest.raises(UserError, match="its mixtures are silent"):
         signal_statistics(MixtureDataset(manifest))
@@ -401,20 +293,10 @@ def test_out_is_a_file(config: TrainConfig, tmp_path: Path) -> None:
         train(config, tmp_path / "exp")
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="wants a machine without CUDA")
-def test_device_that_is_not_there(config: TrainConfig, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"trainer\.accelerator: found gpu"):
-        train(with_trainer(config, accelerator="gpu"), tmp_path)
-    with pytest.raises(UserError, match=r"trainer\.precision: 16-mixed needs a GPU"):
-        train(with_trainer(config, precision="16-mixed"), tmp_path)
-
-
 @pytest.mark.parametrize("workers", [0, 1])
-def test_recording_that_vanished_is_one_line(
-    config: TrainConfig, tmp_path: Path, corpus: Callable[..., Path], workers: int
-) -> None:
+def test_recording_that_vanished_is_one_line(config: TrainConfig, tmp_path: Path, workers: int) -> None:
     """Also when a worker process finds it, whose errors arrive with a traceback in their text."""
-    dev = corpus(tmp_path / "dev", mixtures=2, seed=0)
+    dev = write_corpus(tmp_path / "dev", mixtures=2, seed=0)
     (tmp_path / "dev" / "wav" / "1_0.wav").unlink()
     with pytest.raises(UserError, match=r"1_0\.wav") as caught:
         train(with_data(config, dev=str(dev), workers=workers), tmp_path / "exp", limit_batches=1)
@@ -426,13 +308,10 @@ def test_recording_that_vanished_is_one_line(
 def test_compiled_model_is_saved_as_usual(config: TrainConfig, tmp_path: Path) -> None:
     if shutil.which("g++") is None:
         pytest.skip("torch.compile needs a C++ compiler on CPUs (Debian: apt-get install g++)")
-    plain = replace(config, model=replace(config.model, masker=replace(config.model.masker, dropout=0.0)))  # type: ignore[type-var]
-    train(plain, tmp_path / "plain")
-    train(with_trainer(plain, compile=True), tmp_path / "compiled")
-    expected, found = (load_file(tmp_path / name / "model" / "model.safetensors") for name in ("plain", "compiled"))
-    assert found.keys() == expected.keys()
-    for name in expected:
-        torch.testing.assert_close(found[name], expected[name], rtol=1e-2, atol=1e-3)
+    train(plain(config), tmp_path / "plain")
+    train(plain(config, compile=True), tmp_path / "compiled")
+    expected, found = (weights(tmp_path / name, "model") for name in ("plain", "compiled"))
+    torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-3)
 
 
 # --------------------------------------------------------------------------------------------- one run, one folder
@@ -444,17 +323,15 @@ def test_another_process_in_the_folder_is_noticed(config: TrainConfig, tmp_path:
     train(with_trainer(config, max_epochs=1), tmp_path)
 
 
-def test_a_changed_manifest_is_noticed(
-    config: TrainConfig, tmp_path: Path, corpus: Callable[..., Path], capfd: pytest.CaptureFixture[str]
-) -> None:
-    manifest = corpus(tmp_path / "data", mixtures=14, seed=0)
+def test_a_changed_manifest_is_noticed(config: TrainConfig, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    manifest = write_corpus(tmp_path / "data", mixtures=14, seed=0)
     own = with_trainer(with_data(config, train=str(manifest)), max_epochs=1)
     train(own, tmp_path / "exp")
     moved = tmp_path / "data" / "moved.jsonl"
     moved.write_bytes(manifest.read_bytes())
     train(with_data(own, train=str(moved)), tmp_path / "exp")
     assert "warning: data.train" not in capfd.readouterr().err
-    corpus(tmp_path / "data", mixtures=15, seed=0)
+    write_corpus(tmp_path / "data", mixtures=15, seed=0)
     for _ in range(2):
         train(with_trainer(own, max_epochs=2), tmp_path / "exp")
         assert "has other mixtures than when this training began" in capfd.readouterr().err
@@ -477,7 +354,7 @@ def test_a_damaged_state_is_noticed_before_it_is_loaded(config: TrainConfig, tmp
     state = tmp_path / "resume" / "last.ckpt"
     whole = state.read_bytes()
     at = whole.index(b"data.pkl") + 200
-    for damaged in (whole[:-100], b"", whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]):
+    for damaged in (whole[:-100], b"", b"no checkpoint", whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]):
         state.write_bytes(damaged)
         with pytest.raises(UserError, match="damaged"):
             train(one, tmp_path)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import yaml
-from safetensors.torch import load_file
 
 from sepkit.config import MCLConfig, ScoringConfig, ScoringLossConfig, TrainConfig
 from sepkit.data.manifest import read_manifest, write_manifest
@@ -20,6 +16,16 @@ from sepkit.data.mixing import mix_entry
 from sepkit.inference import load_model
 from sepkit.models.storage.checkpoints import read_description
 from sepkit.training.run import train
+from tests.training.runs import (
+    records,
+    run_process,
+    run_ranks,
+    weights,
+    with_data,
+    with_model,
+    with_trainer,
+    write_corpus,
+)
 
 
 def scored(config: TrainConfig, dev: Path, **trainer: Any) -> TrainConfig:
@@ -34,9 +40,9 @@ def scored(config: TrainConfig, dev: Path, **trainer: Any) -> TrainConfig:
 
 
 @pytest.fixture
-def dev(corpus: Callable[..., Path], tmp_path: Path) -> Path:
+def dev(tmp_path: Path) -> Path:
     """Six mixtures: of two, one and no speakers, and one of one speaker without noise."""
-    manifest = corpus(tmp_path / "dev", mixtures=6, seed=1, silent={0: {1}, 1: {0, 1}, 2: {0}})
+    manifest = write_corpus(tmp_path / "dev", mixtures=6, seed=1, silent={0: {1}, 1: {0, 1}, 2: {0}})
     entries = list(read_manifest(manifest))
     entries[3].sources, entries[3].noise = entries[3].sources[:1], None
     return write_manifest(manifest, entries)
@@ -57,7 +63,7 @@ def test_the_kept_threshold_counts_as_training_says(config: TrainConfig, dev: Pa
         found = separator.separate(mixed.mixture, entry.sample_rate)
         right.append(found.is_speaker.sum() == mixed.sources.any(1).sum())
     assert np.mean(right) == pytest.approx(info["dev_speaker_count_accuracy"])
-    epoch = [json.loads(line) for line in (tmp_path / "exp" / "metrics.jsonl").read_text().splitlines()][-1]
+    epoch = records(tmp_path / "exp")[-1]
     assert epoch["score_threshold"] == info["score_threshold"]
     assert epoch["dev_scoring"] > 0 and epoch["train_scoring"] > 0
     assert epoch["train_loss"] == pytest.approx(epoch["train_separation"] + 0.1 * epoch["train_scoring"], abs=1e-4)
@@ -73,34 +79,15 @@ def test_one_speaker_alone_has_no_improvement(config: TrainConfig, dev: Path, tm
     assert both[0]["dev_si_sdr_db"] != pytest.approx(both[1]["dev_si_sdr_db"], abs=1e-3)
 
 
-def test_two_ranks_find_the_threshold_of_one(
-    config: TrainConfig, dev: Path, tmp_path: Path, in_process: Callable[..., int], in_ranks: Callable[..., list[int]]
-) -> None:
+def test_two_ranks_find_the_threshold_of_one(config: TrainConfig, dev: Path, tmp_path: Path) -> None:
     config = scored(config, dev)
-    masker = replace(config.model.masker, dropout=0.0)  # type: ignore[type-var]
-    config = replace(config, model=replace(config.model, masker=masker))
-    half = replace(
-        config,
-        data=replace(config.data, batch_size=1),
-        trainer=replace(config.trainer, devices=2),
-    )
-    assert in_process(train, config, tmp_path / "one") == 0
-    assert in_ranks(train, 2, half, tmp_path / "two") == [0, 0]
+    config = with_model(config, masker=replace(config.model.masker, dropout=0.0))  # type: ignore[type-var]
+    half = with_trainer(with_data(config, batch_size=1), devices=2)
+    assert run_process(train, config, tmp_path / "one") == 0
+    assert run_ranks(train, 2, half, tmp_path / "two") == [0, 0]
     one, two = (info_of(tmp_path / name) for name in ("one", "two"))
     assert two["score_threshold"] == pytest.approx(one["score_threshold"], abs=1e-3)
     assert two["dev_speaker_count_accuracy"] == one["dev_speaker_count_accuracy"]
-
-
-def test_a_run_that_began_before_there_were_scores_goes_on(config: TrainConfig, tmp_path: Path) -> None:
-    train(replace(config, trainer=replace(config.trainer, max_epochs=1)), tmp_path / "exp")
-    file = tmp_path / "exp" / "config.yaml"
-    written = yaml.safe_load(file.read_text())
-    del written["objective"]["scoring"], written["model"]["scoring"]
-    file.write_text(yaml.safe_dump(written))
-    train(config, tmp_path / "exp")
-    assert info_of(tmp_path / "exp")["epoch"] in (1, 2)
-    lines = [json.loads(line) for line in (tmp_path / "exp" / "metrics.jsonl").read_text().splitlines()]
-    assert lines[-1]["epoch"] == 2 and "score_threshold" not in lines[-1]
 
 
 def test_the_model_knows_what_its_scores_say(config: TrainConfig, dev: Path, tmp_path: Path) -> None:
@@ -113,7 +100,7 @@ def test_the_model_knows_what_its_scores_say(config: TrainConfig, dev: Path, tmp
     models = {}
     for name, way in ways.items():
         train(way, tmp_path / name)
-        models[name] = load_file(tmp_path / name / "model" / "model.safetensors")
+        models[name] = weights(tmp_path / name, "model")
         assert read_description(tmp_path / name / "model")["model"]["scoring"]["loss"] == "cross_entropy"
     assert all(torch.equal(value, models["older"][key]) for key, value in models["model"].items())
     found = load_model(tmp_path / "older").separate(np.random.default_rng(0).standard_normal(4000), 8000)

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 import yaml
-from safetensors.torch import load_file
 
 from sepkit.cli.main import main
+from tests.training.runs import assert_same_weights, epochs, run_process, train_interrupted
 
 TASK = str(Path(__file__).with_name("line_task.py"))
 OPTIONS = ("--import", TASK, "--task", "line", "--trainer.checkpoint_every_steps", "3", "--trainer.accelerator", "cpu")
@@ -24,19 +19,8 @@ def train(out: Path, *more: str) -> int:
     return main(["train", *OPTIONS, *more, "--out", str(out)])
 
 
-def train_killed(out: Path, at_batch: int) -> None:
-    """Train, and be killed before a batch is used."""
-    from sepkit.training.task import Task
-
-    step = Task.training_step
-
-    def killed_step(self: Any, batch: Any, batch_idx: int) -> None:
-        if self.position.batches == at_batch:
-            os.kill(os.getpid(), signal.SIGKILL)
-        step(self, batch, batch_idx)
-
-    Task.training_step = killed_step  # type: ignore[method-assign]
-    train(out)
+def seeded(seed: str, out: Path) -> int:
+    return train(out, "--seed", seed)
 
 
 @pytest.fixture(scope="module")
@@ -44,31 +28,25 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two runs of three epochs of four batches, with seeds 0 and 1."""
     folder = tmp_path_factory.mktemp("line")
     for seed in ("0", "1"):
-        assert train(folder / f"line_seed{seed}", "--seed", seed) == 0
+        assert seeded(seed, folder / f"line_seed{seed}") == 0
     return folder
 
 
-def records(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-
-
 def test_a_killed_run_ends_as_if_it_had_not_been_killed(
-    trained: Path, tmp_path: Path, in_process: Callable[..., int], capfd: pytest.CaptureFixture[str]
+    trained: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert in_process(train_killed, tmp_path / "exp", 7) == -signal.SIGKILL
+    assert run_process(train_interrupted, "0", tmp_path / "exp", 7, signal.SIGKILL, seeded) == -signal.SIGKILL
     assert train(tmp_path / "exp") == 0
     assert "resuming from" in capfd.readouterr().err
-    expected = load_file(trained / "line_seed0" / "last_model" / "model.safetensors")
-    for name, weight in load_file(tmp_path / "exp" / "last_model" / "model.safetensors").items():
-        assert torch.equal(weight, expected[name])
+    assert_same_weights(tmp_path / "exp", trained / "line_seed0")
 
 
 def test_records_and_files_are_those_of_any_run(trained: Path) -> None:
     out = trained / "line_seed0"
-    epochs = [line for line in records(out) if line["kind"] == "epoch"]
-    assert len(epochs) == 3
-    assert {"train_loss", "train_absolute_error", "dev_loss", "dev_absolute_error", "learning_rate"} <= epochs[0].keys()
-    assert epochs[-1]["dev_loss"] < epochs[0]["dev_loss"]
+    lines = epochs(out)
+    assert len(lines) == 3
+    assert {"train_loss", "train_absolute_error", "dev_loss", "dev_absolute_error", "learning_rate"} <= lines[0].keys()
+    assert lines[-1]["dev_loss"] < lines[0]["dev_loss"]
     config = yaml.safe_load((out / "config.yaml").read_text())
     assert config["task"] == "line" and config["data"]["points"] == 16
     description = yaml.safe_load((out / "model" / "model.yaml").read_text())
@@ -118,24 +96,17 @@ def test_commands_for_separators_refuse_the_model(
     assert "found a model of kind line, expected one of kind separation" in line
 
 
-def test_options_of_other_tasks_are_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert train(tmp_path / "exp", "--target-rates", "1") == 2
-    assert "--target-rates: found task line, expected separation" in capfd.readouterr().err
-    assert train(tmp_path / "exp", "--trainer.monitor", "pit") == 2
-    assert "trainer.monitor: found pit, expected auto or loss for task line" in capfd.readouterr().err
-
-
-def test_unknown_task(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "--task", "seperation", "--out", str(tmp_path / "exp")]) == 2
-    assert "task: unknown choice 'seperation' (did you mean separation?)" in capfd.readouterr().err
-
-
-def test_another_task_in_the_same_folder_is_refused(trained: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    manifest = trained / "train.jsonl"
-    assert main(["train", "--data.train", str(manifest), "--out", str(trained / "line_seed0")]) == 2
-    assert "task was line when this training began, now separation" in capfd.readouterr().err
-
-
-def test_only_separators_grow(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert train(tmp_path / "exp", "--trainer.growth.epochs", "[1]") == 2
-    assert "trainer.growth: task line has no hypotheses that could grow" in capfd.readouterr().err
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ([*OPTIONS, "--target-rates", "1"], "--target-rates: found task line, expected separation"),
+        ([*OPTIONS, "--trainer.monitor", "pit"], "trainer.monitor: found pit, expected auto or loss"),
+        ([*OPTIONS, "--trainer.growth.epochs", "[1]"], "trainer.growth: task line has no hypotheses"),
+        (["--task", "seperation"], "task: unknown choice 'seperation' (did you mean separation?)"),
+        (["--data.train", "x.jsonl"], "task was line when this training began, now separation"),
+    ],
+)
+def test_options_of_other_tasks_are_refused(trained: Path, tmp_path: Path, options, words: str, capfd) -> None:
+    out = trained / "line_seed0" if words.startswith("task was") else tmp_path
+    assert main(["train", *options, "--out", str(out)]) == 2
+    assert words in capfd.readouterr().err

@@ -13,15 +13,7 @@ import pytest
 import yaml
 
 from sepkit.cli.main import main
-from sepkit.config import (
-    BLRConfig,
-    GaussianConfig,
-    LogNormalConfig,
-    RatesConfig,
-    SteeringConfig,
-    TrainConfig,
-    to_dict,
-)
+from sepkit.config import BLRConfig, GaussianConfig, LogNormalConfig, RatesConfig, SteeringConfig, TrainConfig, to_dict
 from sepkit.errors import UserError
 from sepkit.training.sweep import run_name, sweep, towards_rates
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,12 +18,13 @@ from sepkit.models import EncoderMaskerDecoder
 from sepkit.objectives import build_objective
 from sepkit.training.run import train
 from sepkit.training.separation import SeparationTask
+from tests.training.runs import records, write_corpus
 
 
 @pytest.fixture
-def dev(corpus: Callable[..., Path], tmp_path: Path) -> Path:
+def dev(tmp_path: Path) -> Path:
     """Five mixtures of three lengths."""
-    manifest = corpus(tmp_path / "dev", mixtures=5, seed=1)
+    manifest = write_corpus(tmp_path / "dev", mixtures=5, seed=1)
     entries = list(read_manifest(manifest))
     for entry, num_samples in zip(entries, (4000, 2111, 2500, 2111, 4000), strict=True):
         entry.num_samples = num_samples
@@ -44,8 +43,7 @@ def configured(config: TrainConfig, dev: Path) -> TrainConfig:
 
 def test_validation_scores_are_those_of_evaluate(config: TrainConfig, dev: Path, tmp_path: Path) -> None:
     train(configured(config, dev), tmp_path / "exp")
-    lines = (tmp_path / "exp" / "metrics.jsonl").read_text().splitlines()
-    found = [json.loads(line) for line in lines][-1]["dev_si_sdr_db"]
+    found = records(tmp_path / "exp")[-1]["dev_si_sdr_db"]
     separator = load_model(tmp_path / "exp")
     evaluation = evaluate([dev], tmp_path / "scores", separate=separator.separate, metrics=["si_sdr"])
     assert evaluation is not None

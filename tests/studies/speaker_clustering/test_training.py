@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from sepkit.data import audio
 from sepkit.data.segments import Segment, write_segments
@@ -23,19 +21,14 @@ from sepkit.studies.speaker_clustering.config import SpeakerClusteringConfig
 from sepkit.studies.speaker_clustering.data import Stretches
 from sepkit.studies.speaker_clustering.task import SpeakerClusteringTask, head_outputs, masked, procrustes
 from sepkit.training.run import train
-
-
-def with_trainer(config: SpeakerClusteringConfig, **changes: Any) -> SpeakerClusteringConfig:
-    return replace(config, trainer=replace(config.trainer, **changes))
-
-
-def with_objective(config: SpeakerClusteringConfig, **changes: Any) -> SpeakerClusteringConfig:
-    return replace(config, objective=replace(config.objective, **changes))
-
-
-def weights(out: Path) -> dict[str, torch.Tensor]:
-    return load_file(out / "last_model" / "model.safetensors")
-
+from tests.training.runs import (
+    assert_same_weights,
+    run_process,
+    train_interrupted,
+    weights,
+    with_objective,
+    with_trainer,
+)
 
 # --------------------------------------------------------------------------------------------------------------- views
 
@@ -106,31 +99,13 @@ def config(request: pytest.FixtureRequest) -> SpeakerClusteringConfig:
     return request.getfixturevalue(request.param)
 
 
-def train_killed(config: SpeakerClusteringConfig, out: Path, at_batch: int) -> None:
-    """Train, and get kill -9 just before a batch is used."""
-    step = SpeakerClusteringTask.training_step
-
-    def dies(self: SpeakerClusteringTask, batch: Any, batch_idx: int) -> None:
-        if self.position.batches == at_batch:
-            os.kill(os.getpid(), signal.SIGKILL)
-        step(self, batch, batch_idx)
-
-    SpeakerClusteringTask.training_step = dies  # type: ignore[method-assign]
-    train(config, out)
-
-
-def test_a_killed_training_ends_the_same(
-    config: SpeakerClusteringConfig, tmp_path: Path, in_process: Callable[..., int]
-) -> None:
+def test_a_killed_training_ends_the_same(config: SpeakerClusteringConfig, tmp_path: Path) -> None:
     """Queue, teacher and prototypes go back to the saved state of the middle of an epoch, and a batch is repeated."""
     config = with_trainer(config, checkpoint_every_steps=3)
     train(config, tmp_path / "whole")
-    assert in_process(train_killed, config, tmp_path / "cut", 7) == -signal.SIGKILL
+    assert run_process(train_interrupted, config, tmp_path / "cut", 7) == -signal.SIGKILL
     train(config, tmp_path / "cut")
-    whole, cut = weights(tmp_path / "whole"), weights(tmp_path / "cut")
-    assert whole.keys() == cut.keys()
-    for name in whole:
-        assert torch.equal(whole[name], cut[name]), name
+    assert_same_weights(tmp_path / "cut", tmp_path / "whole")
     states = [
         torch.load(tmp_path / name / "resume" / "last.ckpt", weights_only=True)["state_dict"]
         for name in ("whole", "cut")

@@ -1,0 +1,94 @@
+"""Runs that cannot be meant are refused in one line that names the field, before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sepkit import config as c
+from sepkit.errors import UserError
+from sepkit.training.run import train
+from tests.training.runs import with_data, with_model, with_objective, with_trainer
+
+VALUES = {
+    "data": {"batch_size": 0, "workers": -1, "segment_seconds": 0.0},
+    "trainer": {
+        "max_epochs": 0, "max_minutes": 0.0, "learning_rate": 0.0, "accumulate_batches": 0, "checkpoint_every_steps": 0,
+        "devices": 0, "ema": 1.0, "betas": (0.9, 1.0), "decay_share": 1.5, "final_rate_share": -0.1, "warmup_steps": -1,
+        "decay_epochs": [4, 2], "decay_factor": 0.0,
+    },
+}  # fmt: skip
+Change = Callable[[c.TrainConfig], c.TrainConfig]
+
+
+def refused(config: c.TrainConfig, out: Path) -> str:
+    with pytest.raises(UserError) as caught:
+        train(config, out)
+    assert "\n" not in str(caught.value)
+    assert not out.exists() or not list(out.rglob("*.safetensors"))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("section", "field", "value"), [(s, f, v) for s, values in VALUES.items() for f, v in values.items()]
+)
+def test_values_out_of_range(config: c.TrainConfig, tmp_path: Path, section: str, field: str, value: Any) -> None:
+    config = replace(config, **{section: replace(getattr(config, section), **{field: value})})
+    line = refused(config, tmp_path / "exp")
+    assert line.startswith(f"{section}.{field}: found ") and ", expected" in line
+    assert not (tmp_path / "exp").exists()
+
+
+def growing(config: c.TrainConfig, **changes: Any) -> c.TrainConfig:
+    growth = replace(c.GrowthConfig(epochs=[1, 2]), **changes)
+    return with_objective(with_trainer(config, growth=growth, max_epochs=3), assignment=c.MCLConfig())
+
+
+def assigning(config: c.TrainConfig, assignment: c.AssignmentConfig, **changes: Any) -> c.TrainConfig:
+    return replace(config, objective=c.ObjectiveConfig(assignment=assignment, **changes))
+
+
+GATED = c.GatedRecurrenceConfig(model_dim=4, hidden_size=4, feedforward_dim=4, num_layers=1)
+SPREAD = c.AnnealedMCLConfig(unit="spread")
+BATCH_NORM = c.RecurrentConfig(hidden_size=6, norm="batch_norm")
+SOFTMAX = c.DeterministicConfig(activation="softmax")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda x: growing(x, epochs=[]), "trainer.growth.epochs: found []"),
+        (lambda x: growing(x, epochs=[2, 2]), "trainer.growth.epochs: found [2, 2]"),
+        (lambda x: growing(x, epochs=[1, 3]), "trainer.growth.epochs: found 3"),
+        (lambda x: growing(x, hypotheses=[4, 3]), "trainer.growth.hypotheses: found [4, 3]"),
+        (lambda x: growing(x, hypotheses=[1, 3]), "a model never loses hypotheses"),
+        (lambda x: growing(x, hypotheses=[3]), "trainer.growth.hypotheses: found [3]"),
+        (lambda x: growing(x, jitter=0.0), "trainer.growth.jitter: found 0.0"),
+        (lambda x: with_trainer(growing(x), devices=2), "trainer.growth: models grow on one device only"),
+        (lambda x: with_model(growing(x), masker=GATED), "trainer.growth: the masker GatedRecurrenceMasker cannot"),
+        (lambda x: with_model(growing(x), masks=SOFTMAX), "trainer.growth: found model.masks.activation softmax"),
+        (lambda x: with_objective(x, cost=c.MSEConfig(), assignment=SPREAD), "objective.assignment.unit"),
+        (lambda x: assigning(x, c.AnnealedMCLConfig(temperature=c.ConstantConfig(-3.0))), "temperature must not be"),
+        (lambda x: assigning(x, c.RelaxedWTAConfig(epsilon=c.ConstantConfig(2.0))), "epsilon must be in [0, 1]"),
+        (lambda x: assigning(x, c.SinkhornConfig(regularization=c.ConstantConfig(0.0))), "regularization must be"),
+        (lambda x: with_model(x, hypotheses=1), "up to 2 sources, but the model makes 1 estimates"),
+        (lambda x: with_trainer(with_model(assigning(x, c.MCLConfig()), hypotheses=1), monitor="pit"), "use mcl"),
+        (lambda x: with_model(x, estimate_scales=True), "model.estimate_scales: objective.cost is neg_si_sdr"),
+        (lambda x: with_data(x, train=None), "data.train: no manifest given"),
+        (lambda x: with_data(x, train="nowhere.jsonl"), "nowhere.jsonl"),
+        (lambda x: with_model(x, sample_rate=16000), "sample_rate is 8000 Hz, but the model works at 16000 Hz"),
+        (lambda x: with_trainer(with_model(x, masker=BATCH_NORM), devices=2), "batch normalization over several"),
+        (lambda x: with_trainer(with_model(x, masker=BATCH_NORM), devices=2, sync_batchnorm=True), "on GPUs only"),
+        (lambda x: with_trainer(x, accelerator="gpu"), "trainer.accelerator: found gpu"),
+        (lambda x: with_trainer(x, precision="16-mixed"), "trainer.precision: 16-mixed needs a GPU"),
+    ],
+)
+def test_what_does_not_go_together(config: c.TrainConfig, tmp_path: Path, change: Change, words: str) -> None:
+    if torch.cuda.is_available() and "GPU" in words.upper():
+        pytest.skip("wants a machine without CUDA")
+    assert words in refused(change(config), tmp_path / "exp")
