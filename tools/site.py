@@ -74,7 +74,7 @@ def with_notebook(markdown: str, name: str) -> str:
 
 
 def on_post_build(config: Any) -> None:
-    """Make the page that separates in the browser, with the model in the box: try/ of the site.
+    """Make the page that separates in the browser, with the default model: try/ of the site.
 
     It needs ONNX Runtime Web, which `make docs` fetches once; without it the page is left out, and a line says so.
     """

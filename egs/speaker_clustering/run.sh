@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Voices without labels: a mixture of contrastive experts (MiCE) beside its two-stage baseline, MoCo and k-means.
+# Speakers without labels: a mixture of contrastive experts (MiCE) beside its two-stage baseline, MoCo and k-means.
 #
 #   ./run.sh --speech DIR [--conf conf/cpu.yaml] [--stage N] [--stop-stage N]
 #
 # --speech DIR         recordings of single speakers, train/dev/test below it, a folder a speaker (speech_mini/wav8k)
 # --conf FILE          the training on a collection (stages 3 to 6)
-# --box-conf FILE      the training on unlabeled speech of the train split (stage 7)
+# --encoder-conf FILE  the training on unlabeled speech of the train split (stage 7)
 # --second-conf FILE   its second step, on that speech and on separated estimates of it (stage 9)
 # --separator MODEL    what separates the mixtures of the separated collections (stage 9)
 # --regex REGEX        names of the test speakers to cluster, those with most recordings first
 # --speakers N         how many of them
 # --dev-regex REGEX    names of the dev speakers that temperatures are chosen on
-# --others-regex REGEX names of the test speakers of a second collection, all of them, clean
+# --others-regex REGEX  names of the test speakers of a second collection, all of them, clean
 # --seeds "..."        of the trainings
 # --temperatures "..." tau (and kappa) to choose from on dev, for both losses alike
 # --moco-temperature T  the one chosen for MoCo
@@ -21,13 +21,13 @@
 # --meetings "..."     numbers of speakers of the dev meetings that the count is calibrated on (stage 10)
 # --named-meetings FILE  longer ones, with their speakers; those of other corpora are left out
 # --hour-minutes M     length of the meeting of test speakers (stage 11)
-# --people N           how many they are
+# --hour-speakers N    how many they are
 #
 # Stages: 1 prepare collections; 2 score plain spectra; 3 choose temperatures on dev; 4 train MoCo, MiCE, and MiCE from
 # MoCo, and score them; 5 ablations; 6 tables; 7 train on unlabeled speech; 8 calibrate and measure the count; 9, which only
 # runs with `--stop-stage 9`: train on separated estimates of that speech, too, and score both encoders on separated speech;
 # 10, likewise: fit a projection to that encoder, and calibrate its count on separated dev meetings, too; 11, likewise: an
-# hour of six people, separated and clustered, and linked to people while it is separated.
+# hour of six speakers, separated and clustered, and linked to speakers while it is separated.
 # The same command again continues. Time: see RESULTS.md.
 # Citation: T. W. Tsai, C. Li and J. Zhu, "MiCE: mixture of contrastive experts for unsupervised image clustering", ICLR
 # 2021.
@@ -36,8 +36,8 @@
 stop_stage=8
 speech=
 conf=conf/cpu.yaml
-box_conf=conf/box.yaml
-second_conf=conf/box_separated.yaml
+encoder_conf=conf/encoder.yaml
+second_conf=conf/encoder_separated.yaml
 separator=boxed_8k
 regex='^[0-9]{1,4}$'
 speakers=10
@@ -51,14 +51,14 @@ ablations="uniform_gate one_head uniform_gate_one_head no_prototypes no_update n
 meetings="6 2 4 3 5"
 named_meetings=conf/dev_meetings.txt
 hour_minutes=60
-people=6
+hour_speakers=6
 data=
 . ../utils/recipe.sh
 
 [ -n "$speech" ] || stop "--speech DIR: expected a folder of recordings with train, dev and test below it"
 speech=$(resolve "$speech")
 conf=$(resolve "$conf")
-box_conf=$(resolve "$box_conf")
+encoder_conf=$(resolve "$encoder_conf")
 second_conf=$(resolve "$second_conf")
 named_meetings=$(resolve "$named_meetings")
 setting=$(basename "$conf" .yaml)
@@ -170,16 +170,16 @@ write_tables() {
   for set in noisy clean others; do table "$set"; done
 }
 
-train_box() {
+train_encoder() {
   # shellcheck disable=SC2086
-  $train_cmd sepkit train --config "$box_conf" --data.train "$speech/train" $extra --out "$exp/box"
+  $train_cmd sepkit train --config "$encoder_conf" --data.train "$speech/train" $extra --out "$exp/encoder"
   local set
-  for set in noisy clean others; do score "$exp/box" box 0 "$set"; done
+  for set in noisy clean others; do score "$exp/encoder" encoder 0 "$set"; done
 }
 
 count() {
   local model
-  for model in "$exp/box" mean_mfcc; do
+  for model in "$exp/encoder" mean_mfcc; do
     sepkit voices count "$model" --dev "$data/dev" --collection "$data/clean" --out "$exp/counts/$(basename "$model").json"
   done
 }
@@ -194,13 +194,13 @@ train_separated() {
     sepkit prepare voices --speech "$speech" --split train --out "$data/train"
     sepkit prepare voices --speech "$speech" --split train --separated "$separator" --out "$data/train_separated"
     $train_cmd sepkit train --config "$second_conf" --data.train "$data/train/voices.csv" \
-      --data.separated "$data/train_separated" --init-from "$exp/box" $extra --out "$exp/box_separated" >/dev/null
+      --data.separated "$data/train_separated" --init-from "$exp/encoder" $extra --out "$exp/encoder_separated" >/dev/null
   }
-  for model in mean_mfcc "$exp/box" "$exp/box_separated"; do
+  for model in mean_mfcc "$exp/encoder" "$exp/encoder_separated"; do
     for set in dev dev_clean dev_separated separated; do score "$model" "$(basename "$model")" 0 "$set"; done
   done
-  for set in noisy clean others; do score "$exp/box_separated" box_separated 0 "$set"; done
-  sepkit voices count "$exp/box_separated" --dev "$data/dev_clean" --collection "$data/clean" --out "$exp/counts/box_separated.json"
+  for set in noisy clean others; do score "$exp/encoder_separated" encoder_separated 0 "$set"; done
+  sepkit voices count "$exp/encoder_separated" --dev "$data/dev_clean" --collection "$data/clean" --out "$exp/counts/encoder_separated.json"
 }
 
 # meet OUT OPTIONS...: a meeting in which at most two speak at once, and its estimates.
@@ -214,8 +214,8 @@ meet() {
 project() {
   local number first=1 names model set minutes seed
   sepkit prepare voices --speech "$speech" --split train --noisy --out "$data/train_noisy"
-  sepkit voices project "$exp/box_separated" --collections "$data/train" "$data/train_separated" "$data/train_noisy" \
-    --domains "$dev_regex" --out "$exp/box_projected"
+  sepkit voices project "$exp/encoder_separated" --collections "$data/train" "$data/train_separated" "$data/train_noisy" \
+    --domains "$dev_regex" --out "$exp/encoder_projected"
   for number in $meetings; do
     meet "$data/meetings/drawn_$number" --split dev --minutes 6 --speakers "$number" --seed "$number"
     # The same of dev speakers of the other corpus, each in one meeting.
@@ -233,11 +233,11 @@ project() {
         --chosen $names
     fi
   done 3<"$named_meetings"
-  for model in "$exp/box_projected" mean_mfcc; do
+  for model in "$exp/encoder_projected" mean_mfcc; do
     sepkit voices count "$model" --dev "$data/dev" "$data/dev_clean" "$data/dev_separated" --meetings "$data"/meetings/* \
       --collection "$data/clean" --out "$exp/counts/$(basename "$model")_with_meetings.json"
   done
-  for set in dev dev_clean dev_separated noisy clean others separated; do score "$exp/box_projected" box_projected 0 "$set"; done
+  for set in dev dev_clean dev_separated noisy clean others separated; do score "$exp/encoder_projected" encoder_projected 0 "$set"; done
 }
 
 # clusters NAME OPTIONS...: of the estimates of the hour, with their errors.
@@ -247,21 +247,21 @@ clusters() {
   sepkit cluster "$data/hour/separated" --out "$out" --reference "$data/hour/conversation.rttm" "$@"
 }
 
-# linked PEOPLE: one file for each person of the hour, by one command, with the error of who speaks when.
+# linked SPEAKERS: one file for each speaker of the hour, by one command, with the error of who speaks when.
 linked() {
-  sepkit separate "$data/hour/mixture.flac" --model "$separator" --link-speakers "$1" --link-encoder "$exp/box_projected" \
+  sepkit separate "$data/hour/mixture.flac" --model "$separator" --link-speakers "$1" --link-encoder "$exp/encoder_projected" \
     --rttm --no-predict --out "$data/hour/linked_$1"
   sepkit cluster "$data/hour/linked_$1/mixture.rttm" --reference "$data/hour/conversation.rttm" --out "$exp/hour/linked_$1"
 }
 
 cluster_hour() {
-  meet "$data/hour" --minutes "$hour_minutes" --speakers "$people"
-  clusters auto --model "$exp/box_projected"
-  clusters given --model "$exp/box_projected" --speakers "$people"
-  clusters one --model "$exp/box_projected" --speakers 1
-  clusters mean_mfcc --model mean_mfcc --speakers "$people"
+  meet "$data/hour" --minutes "$hour_minutes" --speakers "$hour_speakers"
+  clusters auto --model "$exp/encoder_projected"
+  clusters given --model "$exp/encoder_projected" --speakers "$hour_speakers"
+  clusters one --model "$exp/encoder_projected" --speakers 1
+  clusters mean_mfcc --model mean_mfcc --speakers "$hour_speakers"
   linked auto
-  linked "$people"
+  linked "$hour_speakers"
 }
 
 run_stage 1 "prepare collections in $data" prepare
@@ -270,8 +270,8 @@ run_stage 3 "choose temperatures on dev" choose_temperatures
 run_stage 4 "train on the collection with $(wc -w <<<"$seeds") seeds" train_all
 run_stage 5 "ablations of MiCE" ablate
 run_stage 6 "write tables" write_tables
-run_stage 7 "train on unlabeled speech" train_box
+run_stage 7 "train on unlabeled speech" train_encoder
 run_stage 8 "count speakers" count
 run_stage 9 "train on separated speech" train_separated
 run_stage 10 "fit a projection and calibrate the count" project
-run_stage 11 "cluster an hour of six people" cluster_hour
+run_stage 11 "cluster an hour of six speakers" cluster_hour

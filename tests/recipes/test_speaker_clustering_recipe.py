@@ -22,7 +22,7 @@ TINY += "trainer: {max_epochs: 1, optimizer: sgd, learning_rate: 0.05, accelerat
 def test_all_stages(speech: Path, tmp_path: Path, run, files) -> None:
     conf = tmp_path / "tiny.yaml"
     conf.write_text(TINY)
-    command = ["bash", str(RECIPE), "--speech", str(speech), "--conf", str(conf), "--box-conf", str(conf)]
+    command = ["bash", str(RECIPE), "--speech", str(speech), "--conf", str(conf), "--encoder-conf", str(conf)]
     command += ["--regex", ".", "--dev-regex", ".", "--others-regex", "^a", "--speakers", "3", "--seeds", "0"]
     command += ["--temperatures", "0.3", "--ablations", "uniform_gate_one_head"]
     command += ["--data", str(tmp_path / "data"), "--exp", str(tmp_path / "exp")]
@@ -31,7 +31,7 @@ def test_all_stages(speech: Path, tmp_path: Path, run, files) -> None:
     table = (tmp_path / "exp" / "tables" / "noisy.md").read_text()
     rows = ("mean_mfcc | embedding", "moco | embedding", "mice | posterior", "mice_from_moco | gate")
     assert all(row in table for row in (*rows, "uniform_gate_one_head"))
-    counts = json.loads((tmp_path / "exp" / "counts" / "box.json").read_text())
+    counts = json.loads((tmp_path / "exp" / "counts" / "encoder.json").read_text())
     assert counts["test"]["collections"] == 100 and 0 <= counts["test"]["exact"] <= counts["test"]["within_one"] <= 1
     before = files(tmp_path / "exp" / "scores")
     run([*command, "--stop-stage", "4"])
@@ -51,7 +51,7 @@ def test_separated_speech(speech: Path, tmp_path: Path, run) -> None:
         waveform, rate = audio.read(path), audio.info(path).sample_rate
         audio.write(tmp_path / "speech" / path.relative_to(speech), np.tile(waveform, 4), rate, "PCM_16")
     command = ["bash", str(RECIPE), "--speech", str(tmp_path / "speech")]
-    command += ["--box-conf", str(conf), "--second-conf", str(conf)]
+    command += ["--encoder-conf", str(conf), "--second-conf", str(conf)]
     command += [
         "--separator",
         str(model),
@@ -65,12 +65,12 @@ def test_separated_speech(speech: Path, tmp_path: Path, run) -> None:
         "3",
     ]
     command += ["--data", str(tmp_path / "data"), "--exp", str(tmp_path / "exp")]
-    command += ["--meetings", "2", "--hour-minutes", "0.2", "--people", "2"]
+    command += ["--meetings", "2", "--hour-minutes", "0.2", "--hour-speakers", "2"]
     for stages in (["1", "1"], ["7", "7"], ["9", "9"], ["10", "10"], ["11", "11"]):
         run([*command, "--stage", stages[0], "--stop-stage", stages[1]])
-    scores = json.loads((tmp_path / "exp" / "scores" / "separated" / "box_separated" / "0.json").read_text())
+    scores = json.loads((tmp_path / "exp" / "scores" / "separated" / "encoder_separated" / "0.json").read_text())
     assert scores["speakers"] == 3 and 0 <= scores["rules"]["embedding"]["nmi"] <= 100
-    counts = json.loads((tmp_path / "exp" / "counts" / "box_projected_with_meetings.json").read_text())
+    counts = json.loads((tmp_path / "exp" / "counts" / "encoder_projected_with_meetings.json").read_text())
     assert counts["dev"]["meetings"]["collections"] == 1
     assert json.loads((tmp_path / "exp" / "hour" / "given" / "summary.json").read_text())["n_speakers"] == 2
     linked = json.loads((tmp_path / "exp" / "hour" / "linked_2" / "summary.json").read_text())["scores"]

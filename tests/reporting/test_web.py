@@ -115,7 +115,7 @@ def browser_flags(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The page of the model in the box, served; nothing is fetched for it, an earlier `sepkit web` has to have been."""
+    """The page of the default model, served; nothing is fetched for it, an earlier `sepkit web` has to have been."""
     runtime = cache_folder("web") / WEB_RUNTIME
     if not runtime.is_dir():
         pytest.skip(f"ONNX Runtime Web is not in {runtime.parent} (sepkit download onnxruntime-web --cache it)")

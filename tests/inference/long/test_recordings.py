@@ -171,7 +171,7 @@ print(json.dumps([before, peak(), report.separated]))
 @pytest.mark.slow
 @pytest.mark.parametrize(("hours", "sample_rate"), [(0.1, 44100), (3.0, 8000)])
 def test_memory_does_not_grow_with_length(tmp_path, hours, sample_rate):
-    """A process of its own; the first time with a model of the size of the one in the box."""
+    """A process of its own; the first time with a model of the size of the default one."""
     size, layers = (256, 3) if hours < 1 else (4, 1)
     masker = RecurrentConfig(hidden_size=size, num_layers=layers)
     config = ModelConfig(filterbank=STFTFilterbankConfig(kernel_size=256, stride=128), masker=masker)

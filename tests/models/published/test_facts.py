@@ -64,7 +64,7 @@ def test_a_causal_model_has_a_latency_and_another_has_none():
 
 
 def test_the_causal_successor_of_the_box_lags_less_than_40_ms():
-    path = Path(__file__).parents[3] / "egs" / "folder" / "conf" / "box_causal.yaml"
+    path = Path(__file__).parents[3] / "egs" / "folder" / "conf" / "default_causal.yaml"
     described = parse_yaml(path.read_text(), str(path))["model"]
     model = build_model(from_dict(ModelConfig, described)).eval()
     assert 1000 * ModelStream(model).lookahead_samples / model.sample_rate <= 40

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Are one talker and two told apart? As many recordings of one test speaker alone as mixtures of two.
+# Is one speaker told from two? As many recordings of one test speaker alone as mixtures of two.
 #
-#   local/talkers.sh SPEECH MODEL OUT
+#   local/single_speaker.sh SPEECH MODEL OUT
 #
 # SPEECH    folder of recordings with a test split
 # MODEL     what `sepkit models` lists; `sepkit calibrate` has fitted what tells one speaker from two
 # OUT       folder for manifests and scores
 #
 # Of $count (100) mixtures of $seconds (4.0) each, drawn with $seed (1), the first speaker alone is the recording of one
-# talker. The table has how many were found to speak, and OUT/scores/utterances.csv the attenuation of the other output
-# of each recording of one talker, relative to the recording. $groups ("A=RE B=RE") makes one set of each.
+# speaker. The table has how many were found to speak, and OUT/scores/utterances.csv the attenuation of the other output
+# of each recording of one speaker, relative to the recording. $groups ("A=RE B=RE") makes one set of each.
 set -euo pipefail
 [ $# -ge 3 ] || { sed -n '2,/^set/p' "$0" | grep '^#' >&2; exit 2; }
 . "$(dirname "$0")/../../utils/path.sh"
@@ -32,5 +32,5 @@ done
 sepkit evaluate --model "$model" --manifest "${manifests[@]}" --metrics si_sdr --calibration --out "$out/scores"
 awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) column[$i] = i; next }
   $column["attenuation_db"] != "" { n++; quiet += $column["attenuation_db"] >= 30 }
-  END { if (n) printf "one talker: the other output is at least 30 dB below the recording in %d of %d\n", quiet, n }' \
+  END { if (n) printf "one speaker: the other output is at least 30 dB below the recording in %d of %d\n", quiet, n }' \
   "$out/scores/utterances.csv"
