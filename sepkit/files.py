@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -200,6 +200,18 @@ def read_csv(path: str | os.PathLike[str]) -> tuple[list[str], list[tuple[int, d
         return list(reader.fieldnames or []), [(reader.line_num, row) for row in reader]
     except csv.Error as error:
         raise UserError(f"{path}: cannot be read ({error}); expected a CSV file") from None
+
+
+def write_csv(path: str | os.PathLike[str], columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Path:
+    """Write a table atomically, numbers with all their digits, and return its path."""
+    with (
+        atomic_output(path) as temporary,
+        open(temporary, "w", encoding="utf-8", errors="backslashreplace", newline="") as file,
+    ):
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(rows)
+    return Path(path)
 
 
 def cache_folder(name: str) -> Path:

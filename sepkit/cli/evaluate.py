@@ -185,12 +185,10 @@ def _command_line() -> str:
 
 
 def _default_processes(manifests: list[str], device: str | None, world_size: int) -> int:
-    import os
-
     from sepkit.data.manifest import read_manifest
+    from sepkit.parallel import available_processes
 
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    cpus = max(1, cpus // world_size)
+    cpus = max(1, available_processes() // world_size)
     if sum(len(read_manifest(path)) for path in manifests) < 100:
         return 0
     return cpus // 2 if device == "cpu" else cpus

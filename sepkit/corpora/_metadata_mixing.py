@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from sepkit.corpora._metadata_tables import Recipe, write_csv
+from sepkit.corpora._metadata_tables import Recipe
 from sepkit.corpora._mixtures import manifest_path
 from sepkit.corpora._recordings import SPLITS, report_skipped
 from sepkit.corpora._verify import check_whole, verify
@@ -30,7 +30,7 @@ from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, NoiseEntry, SourceEntry, write_manifest
 from sepkit.data.mixing import extend_librimix
 from sepkit.errors import UserError
-from sepkit.files import check_writable, parse_json, write_text
+from sepkit.files import check_writable, parse_json, write_csv, write_text
 from sepkit.parallel import Failed, for_each
 
 SOURCE_RATE = 16000

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from sepkit.errors import UserError
-from sepkit.files import atomic_output, read_csv
+from sepkit.files import read_csv
 
 
 @dataclass(frozen=True)
@@ -77,18 +76,6 @@ def read_info(path: Path, speakers: int) -> dict[str, list[tuple[str, str | None
         sexes = [sex if sex in ("F", "M") else None for sex in cells[1::2]]
         speakers_of[row["mixture_ID"] or ""] = list(zip(cells[::2], sexes, strict=True))
     return speakers_of
-
-
-def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[str | float]]) -> Path:
-    """Write a table atomically, numbers with all their digits; return its path."""
-    with (
-        atomic_output(path) as temporary,
-        open(temporary, "w", encoding="utf-8", errors="backslashreplace", newline="") as file,
-    ):
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows(rows)
-    return path
 
 
 def _rows(path: Path, columns: Sequence[str]) -> list[tuple[int, dict[str, str | None]]]:

@@ -10,7 +10,7 @@ from io import StringIO
 from pathlib import Path
 
 from sepkit.errors import UserError, shown
-from sepkit.files import write_text
+from sepkit.files import write_csv
 from sepkit.limits import RECORDING_SECONDS
 
 EMBEDDINGS = "embeddings.csv"
@@ -87,14 +87,12 @@ def _number(row: dict[str, str], name: str, default: float, where: str) -> float
 
 def write_segments(path: str | Path, segments: Iterable[Segment]) -> Path:
     """Write a table of segments atomically, seconds to the millisecond, and return its path."""
-    text = StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    rows = []
     for segment in segments:
         seconds = (
             f"{value:.3f}" if math.isfinite(value) else ""
             for value in (segment.start_seconds, segment.duration_seconds)
         )
         confidence = "" if segment.confidence is None else f"{segment.confidence:.4f}"
-        writer.writerow([segment.path, *seconds, segment.speaker or "", confidence])
-    return write_text(path, text.getvalue())
+        rows.append([segment.path, *seconds, segment.speaker or "", confidence])
+    return write_csv(path, COLUMNS, rows)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from sepkit.errors import UserError
-from sepkit.files import atomic_output
+from sepkit.files import write_csv
 from sepkit.studies.audiogram.config import (
     EARS,
     FREQUENCIES_HZ,
@@ -140,11 +140,9 @@ def write_audiograms(path: str | Path, data: Audiograms) -> Path:
         tables.append((truth_file(path), data.truth))
     splits = data.splits or [""] * len(data)
     for file, values in tables:
-        with atomic_output(file) as temporary, temporary.open("w", encoding="utf-8", newline="") as stream:
-            writer = csv.writer(stream, lineterminator="\n")
-            writer.writerow(["id", *data.names, "split"])
-            for name, row, split in zip(data.ids, values, splits, strict=True):
-                writer.writerow([name, *("" if math.isnan(v) else f"{v:.6g}" for v in row), split])
+        cells = [["" if math.isnan(value) else f"{value:.6g}" for value in row] for row in values]
+        rows = [[name, *row, split] for name, row, split in zip(data.ids, cells, splits, strict=True)]
+        write_csv(file, ["id", *data.names, "split"], rows)
     return Path(path)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 
 from sepkit.choices import from_dict
 from sepkit.errors import UserError
-from sepkit.files import atomic_output, read_json, read_yaml, write_json
+from sepkit.files import read_json, read_yaml, write_csv, write_json
 from sepkit.studies.audiogram.config import MissingnessConfig
 from sepkit.studies.audiogram.data import NOT_A_MEDICAL_DEVICE, Audiograms, observed_in, read_audiograms
 from sepkit.studies.audiogram.network import TrainedVAE, latent_draws
@@ -276,10 +275,7 @@ def _write(folder: Path, simulation: Simulation, model: AudiogramModel) -> None:
 
 def _write_rows(path: Path, rows: Iterator[dict[str, Any]]) -> None:
     found = list(rows)
-    with atomic_output(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.DictWriter(stream, list(found[0]) if found else ["id"], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(found)
+    write_csv(path, list(found[0]) if found else ["id"], [list(row.values()) for row in found])
 
 
 def _information_rows(simulation: Simulation) -> Iterator[dict[str, Any]]:

@@ -13,7 +13,7 @@ import numpy as np
 from sepkit.errors import UserError
 from sepkit.evaluation.run_folder import read_curve
 from sepkit.evaluation.statistics import paired_difference
-from sepkit.files import atomic_output, read_json, write_text
+from sepkit.files import read_json, write_csv, write_text
 from sepkit.reporting.curve_figures import rate_distortion_curve
 from sepkit.reporting.text import escaped, markdown_table
 from sepkit.studies.audiogram.data import NOT_A_MEDICAL_DEVICE
@@ -237,13 +237,11 @@ def _rates(groups: Sequence[Group], path: Path) -> Iterator[str]:
 def _write_curves(
     path: Path, curves: Mapping[str, tuple[Group, Mapping[str, tuple[str, ...]]]], measures: Sequence[str]
 ) -> None:
-    with atomic_output(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(["rate_nats", *measures, "curve"])
-        for name, (group, keys) in curves.items():
-            columns = [_test_rates(group), *(group.values(*keys[measure]) for measure in measures)]
-            for row in sorted(zip(*columns, strict=True)):
-                writer.writerow([*(f"{value:.6g}" for value in row), name])
+    rows = []
+    for name, (group, keys) in curves.items():
+        columns = [_test_rates(group), *(group.values(*keys[measure]) for measure in measures)]
+        rows += [[*(f"{value:.6g}" for value in row), name] for row in sorted(zip(*columns, strict=True))]
+    write_csv(path, ["rate_nats", *measures, "curve"], rows)
 
 
 def _test_rates(group: Group) -> np.ndarray:

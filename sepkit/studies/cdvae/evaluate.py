@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -18,7 +17,7 @@ from sepkit.errors import UserError
 from sepkit.evaluation.environment import commit, hardware
 from sepkit.evaluation.statistics import paired_difference, summarize_columns
 from sepkit.extras import is_installed
-from sepkit.files import atomic_output, write_json
+from sepkit.files import write_csv, write_json
 from sepkit.models import load_checkpoint
 from sepkit.studies.cdvae.data import ImageSet, read_images
 from sepkit.studies.cdvae.model import ImageVAE, Noise
@@ -89,7 +88,9 @@ def evaluate_images(
         "hardware": hardware(device),
     }
     folder = Path(out)
-    _write_rows(folder / "utterances.csv", str(manifest), found[reference])
+    rows = zip(*(map(float, values) for values in found[reference].values()), strict=True)
+    numbered = ((str(manifest), place, *values) for place, values in enumerate(rows))
+    write_csv(folder / "utterances.csv", ["manifest", "id", *found[reference]], numbered)
     if is_installed("matplotlib"):
         from sepkit.studies.cdvae.figures import write_processes, write_sheet
 
@@ -99,14 +100,6 @@ def evaluate_images(
             write_processes(loaded, images, folder / "processes.png")
     write_json(folder / "summary.json", summary)
     return summary
-
-
-def _write_rows(path: Path, manifest: str, columns: dict[str, np.ndarray]) -> None:
-    with atomic_output(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["manifest", "id", *columns])
-        for place, values in enumerate(zip(*columns.values(), strict=True)):
-            writer.writerow([manifest, place, *(repr(float(value)) for value in values)])
 
 
 @torch.inference_mode()
