@@ -14,15 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sepkit import studies
-from sepkit.cli._parser import (
-    SHARED_HELP,
-    Parser,
-    documented,
-    metavar_of,
-    reader,
-    with_words,
-    without_none,
-)
+from sepkit.cli._parser import SHARED_HELP, Parser, documented, metavar_of, reader, with_words, without_none
 from sepkit.config import Choice, TaskConfig, field_types, from_dict, pick, to_dict
 from sepkit.errors import UserError, shown
 from sepkit.files import read_yaml

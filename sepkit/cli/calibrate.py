@@ -8,12 +8,7 @@ from sepkit.cli._parser import DEVICE
 
 
 def main(
-    model: str,
-    *,
-    manifest: str,
-    first: int | None = None,
-    device: str = DEVICE,
-    depth_steps: int | None = None,
+    model: str, *, manifest: str, first: int | None = None, device: str = DEVICE, depth_steps: int | None = None
 ) -> Path:
     """Fit the prediction of a model's own error without references, and keep it beside the model.
 

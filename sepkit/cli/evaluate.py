@@ -140,12 +140,7 @@ def _report(summary: dict[str, Any], metrics: list[str] | None, folder: Path) ->
 
 
 def _of_model(
-    model: str,
-    device: str,
-    count_speakers: bool,
-    calibration: bool,
-    predict: bool,
-    depth_steps: int | None,
+    model: str, device: str, count_speakers: bool, calibration: bool, predict: bool, depth_steps: int | None
 ) -> dict[str, Any]:
     from functools import partial
 

@@ -42,16 +42,7 @@ VOICES: dict[str, dict[str, str]] = {
 }
 """Split -> sex -> names of espeak-ng's voice variants."""
 
-ACCENTS = (
-    "en",
-    "en-us",
-    "en-us-nyc",
-    "en-gb-scotland",
-    "en-gb-x-rp",
-    "en-gb-x-gbclan",
-    "en-gb-x-gbcwmd",
-    "en-029",
-)
+ACCENTS = ("en", "en-us", "en-us-nyc", "en-gb-scotland", "en-gb-x-rp", "en-gb-x-gbclan", "en-gb-x-gbcwmd", "en-029")
 
 _PITCHES = (30, 70)
 _WORDS_PER_MINUTE = (140, 190)
@@ -172,12 +163,7 @@ def _speak(synthesizer: Synthesizer, sentence: _Sentence, sample_rate: int) -> N
 
 
 def _mix(
-    split: str,
-    members: Sequence[Utterance],
-    count: int,
-    style: MixtureStyle,
-    segment_samples: int | None,
-    seed: int,
+    split: str, members: Sequence[Utterance], count: int, style: MixtureStyle, segment_samples: int | None, seed: int
 ) -> list[MixtureEntry]:
     style = replace(style, segment_samples=segment_samples)
     long_enough = [utterance for utterance in members if utterance.num_samples >= (segment_samples or 1)]

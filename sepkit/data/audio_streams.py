@@ -106,10 +106,7 @@ class BlockWriter:
 
 @contextmanager
 def write_blocks(
-    path: str | os.PathLike[str],
-    sample_rate: int,
-    num_samples: int,
-    subtype: Literal["FLOAT", "PCM_16"] = "FLOAT",
+    path: str | os.PathLike[str], sample_rate: int, num_samples: int, subtype: Literal["FLOAT", "PCM_16"] = "FLOAT"
 ) -> Iterator[BlockWriter]:
     """Open an audio file and yield its writer. The file appears when the `with` block ends without an error.
 

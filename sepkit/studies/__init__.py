@@ -77,10 +77,7 @@ STUDIES: dict[str, Study] = {
     "annealed_inference": Study(
         commands={"annealed-inference": "mode collapse of annealed variational inference over annealing schedules"},
         leaves={
-            "plan-schedule": {
-                "inverse-temperature": "planning:inverse_temperature",
-                "kl-warmup": "planning:kl_warmup",
-            }
+            "plan-schedule": {"inverse-temperature": "planning:inverse_temperature", "kl-warmup": "planning:kl_warmup"}
         },
     ),
 }

@@ -6,13 +6,7 @@ from pathlib import Path
 
 
 def evaluate(
-    *,
-    model: str,
-    manifest: str,
-    out: str,
-    depth_steps: list[int] | None = None,
-    samples: int = 3,
-    device: str = "auto",
+    *, model: str, manifest: str, out: str, depth_steps: list[int] | None = None, samples: int = 3, device: str = "auto"
 ) -> Path:
     """Measure the bound on the evidence of images, by number of depth steps.
 

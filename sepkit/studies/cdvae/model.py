@@ -15,14 +15,7 @@ from sepkit.models.saved import SavedModel
 from sepkit.objectives.rates import elementwise_rate
 from sepkit.studies import older_names
 from sepkit.studies.cdvae.config import KIND, ImageVAEConfig
-from sepkit.studies.cdvae.levels import (
-    FAMILY,
-    ConvBlock,
-    ConvDrift,
-    DeterministicLevel,
-    DiscreteLevel,
-    gaussian,
-)
+from sepkit.studies.cdvae.levels import FAMILY, ConvBlock, ConvDrift, DeterministicLevel, DiscreteLevel, gaussian
 
 _HALF_LOG_2PI = 0.9189385332046727
 _LEAST_DEVIATION = 1e-3

@@ -128,10 +128,7 @@ def winner_losses(
     logits = logits.where(awake[:, None], _NO_LOGIT).reshape(runs * batch, n)
     scored = score_loss(logits, judged, kind="cross_entropy").view(runs, batch)
     return WinnerLosses(
-        matched,
-        scored.mean(1),
-        (weights.view(runs, batch, n) > 0).any(1),
-        judged.view(runs, batch, n).argmin(2),
+        matched, scored.mean(1), (weights.view(runs, batch, n) > 0).any(1), judged.view(runs, batch, n).argmin(2)
     )
 
 

@@ -80,12 +80,7 @@ class ContrastiveQueue(nn.Module):
 
 
 def log_expert(
-    student: Tensor,
-    teacher: Tensor,
-    queue: Tensor,
-    own: Tensor,
-    temperature: float,
-    prototypes: Tensor | None = None,
+    student: Tensor, teacher: Tensor, queue: Tensor, own: Tensor, temperature: float, prototypes: Tensor | None = None
 ) -> Tensor:
     """Return (B, K) log phi_k, the log probability of the own instance among it and the queue, under each expert.
 

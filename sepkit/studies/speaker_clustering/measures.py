@@ -182,12 +182,7 @@ def listen(encoder: SpeakerEncoder, waveforms: Iterable[np.ndarray]) -> Voices:
 
 
 def cluster_by(
-    rule: Rule,
-    encoder: SpeakerEncoder,
-    voices: Voices,
-    speakers: int,
-    temperatures: tuple[float, float],
-    seed: int = 0,
+    rule: Rule, encoder: SpeakerEncoder, voices: Voices, speakers: int, temperatures: tuple[float, float], seed: int = 0
 ) -> Clusters:
     """Return the clusters that a rule finds.
 
