@@ -125,13 +125,10 @@ class ProcessDied(RuntimeError):
 
 
 class Pool:
-    """Runs functions in processes of one thread each, or at once and here if there are none.
+    """Runs functions in processes of one thread each, or at once and here if there are none (`processes` is 0).
 
     A function that brings its process down (a crash in a library, too little memory) takes those with it that run
     beside it: they are run again, each alone, and only the guilty one raises `ProcessDied`.
-
-    Args:
-        processes: number of processes; 0: none.
     """
 
     def __init__(self, processes: int, preloaded: Sequence[str] = ()) -> None:

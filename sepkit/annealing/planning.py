@@ -117,11 +117,8 @@ def split_time(cooling: Cooling, critical: float, step_size: float, growth: floa
 
 
 def step_size_for_split(cooling: Cooling, critical: float, seen: float, growth: float = _SEEN) -> float:
-    """Return the eta with which `split_time` is in the middle of the epoch that has the temperature `seen`.
-
-    Raises:
-        ValueError: no step size leads there.
-    """
+    """Return the eta with which `split_time` is in the middle of the epoch that has the temperature `seen`, or
+    ValueError."""
     end = cooling.epoch_of(seen) + 0.5
     # Only steps that jump over the minimum could part hypotheses before they have cooled for longer than they were hot.
     if float((critical / cooling.temperatures(np.arange(end, dtype=np.float64)) - 1).sum()) <= 0:

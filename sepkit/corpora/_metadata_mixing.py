@@ -65,11 +65,8 @@ class Layout:
 
 @dataclass(frozen=True)
 class Part:
-    """A table of the corpus, "train-100" for example, with the number of lines that it should have.
-
-    Args:
-        speakers_of: mixture -> (speaker, sex) of each source; those left out are told by their paths.
-    """
+    """A table of the corpus, "train-100" for example, with the number of lines that it should have. Mixtures whose
+    speakers and sexes `speakers_of` lacks are told by their paths."""
 
     name: str
     split: str

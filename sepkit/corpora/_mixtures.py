@@ -29,11 +29,7 @@ _PAUSE_DROP_DB = 6.0
 @dataclass(frozen=True)
 class MixtureStyle:
     """How mixtures are made of utterances. Each source's gain is uniform in +- `gain_range_db`, relative to equal
-    level. With `segment_samples` mixtures are crops of that length, else as long as the shortest utterance.
-
-    Args:
-        gain_range_db: each source's gain is uniform in +- this, relative to equal level, dB.
-    """
+    level. With `segment_samples` mixtures are crops of that length, else as long as the shortest utterance."""
 
     out: Path
     sample_rate: int

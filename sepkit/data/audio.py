@@ -66,11 +66,7 @@ _FLAC_BLOCK = 4096
 
 @dataclass(frozen=True)
 class AudioInfo:
-    """The header of an audio file.
-
-    Args:
-        subtype: libsndfile's name of the sample format, such as "PCM_16".
-    """
+    """The header of an audio file; the subtype is libsndfile's name of the sample format, such as "PCM_16"."""
 
     sample_rate: int
     num_samples: int

@@ -98,11 +98,7 @@ def import_configurations() -> None:
 
 
 def import_task(name: str) -> None:
-    """Import the class of a task, if a room has it.
-
-    Args:
-        name: of the task, as in `task: NAME`; other names are ignored.
-    """
+    """Import the class of a task, if a room has it; other names are ignored."""
     for room, study in STUDIES.items():
         if name in study.tasks:
             import_module(f"{__name__}.{room}.task")
@@ -142,11 +138,7 @@ def preparations() -> dict[str, tuple[type, str]]:
 
 
 def leaves(command: str) -> dict[str, Callable[..., Any]]:
-    """Return the subcommands that studies add to a command of the core.
-
-    Args:
-        command: of the core.
-    """
+    """Return the subcommands that studies add to a command of the core."""
     return {
         leaf: _found(room, function)
         for room, study in STUDIES.items()

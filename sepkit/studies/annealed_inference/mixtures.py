@@ -72,11 +72,8 @@ def random_student(
     seed: int = 0,
     dtype: torch.dtype = torch.float64,
 ) -> Mixture:
-    """Return S replicas of a student of equal components whose means have uniform directions and length R.
-
-    Args:
-        variance: of all components: 1 (vanilla), 10 R^2 (covering) or 1 / beta_i (annealed).
-    """
+    """Return S replicas of a student of equal components whose means have uniform directions and length R. Their
+    variance is 1 (vanilla), 10 R^2 (covering) or 1 / beta_i (annealed)."""
     generator = torch.Generator().manual_seed(seed)
     directions = torch.randn(replicas, components, dimension, generator=generator, dtype=torch.float64)
     means = radius * torch.nn.functional.normalize(directions, dim=-1)

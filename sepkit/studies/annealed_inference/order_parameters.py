@@ -141,11 +141,7 @@ def random_starts(count: int, dimension: int, seed: int = 0) -> OrderParameters:
 
 @dataclass(frozen=True)
 class Flow:
-    """The end of the flow, and the path to it.
-
-    Args:
-        path: (len(steps), 3, N) m1, m2 and s before each of them.
-    """
+    """The end of the flow, and the path to it: (len(steps), 3, N) m1, m2 and s before each of the recorded steps."""
 
     end: OrderParameters
     steps: list[int]

@@ -15,11 +15,7 @@ if TYPE_CHECKING:
 
 
 def load_model(model: str | os.PathLike[str]) -> AudiogramModel:
-    """Return a trained model, ready for sessions, with its calibration; torch is not needed.
-
-    Args:
-        model: EXP or EXP/model that `sepkit train --config audiogram` wrote.
-    """
+    """Return a trained model (EXP or EXP/model), ready for sessions, with its calibration; torch is not needed."""
     from sepkit.studies.audiogram.session import load_model
 
     return load_model(model)

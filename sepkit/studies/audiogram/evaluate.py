@@ -88,11 +88,8 @@ class Settings:
 
 @dataclass
 class Simulation:
-    """The results of one model's sessions with one set of data.
-
-    Args:
-        stops: stopping index of each session of the first strategy at the first threshold, by rule.
-    """
+    """The results of one model's sessions with one set of data; `stops` are stopping indices of the first strategy's
+    sessions at the first threshold, by rule."""
 
     summary: dict[str, Any]
     sessions: dict[str, Sessions]
@@ -101,11 +98,8 @@ class Simulation:
 
 
 def simulate(model: AudiogramModel, data: Audiograms, settings: Settings, dev: Audiograms | None = None) -> Simulation:
-    """Return whole sessions by each strategy, and where rules stop those of the first one.
-
-    Args:
-        dev: complete validation data, for the single best order and the compared rules; None: the rule of the model.
-    """
+    """Return whole sessions by each strategy, and where rules stop those of the first one. The single best order and
+    the compared rules come from complete validation data; without them only the model's rule is shown."""
     settings.check()
     vae, latent = model.vae, model.vae.config.latent
     draws = latent_draws(latent, settings.samples)

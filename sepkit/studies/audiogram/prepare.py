@@ -206,11 +206,8 @@ def nhanes_column(name: str) -> str:
 def read_nhanes(
     audiometry: Sequence[str | Path], demographics: Sequence[str | Path], keep_incomplete: bool = False
 ) -> tuple[Audiograms, list[str]]:
-    """Return the audiograms in both kinds of file that have an age and all fourteen thresholds, and a line per finding.
-
-    Args:
-        keep_incomplete: whether those with at least one threshold are kept too.
-    """
+    """Return the audiograms in both kinds of file that have an age and all fourteen thresholds, or with
+    `keep_incomplete` at least one, and a line per finding."""
     # SAS files hold 0 as 5.4e-79, hence the rounding.
     demographic = [_read_xpt(file, ["SEQN", "RIDAGEYR"]) for file in demographics]
     ages = {int(p): round(float(age), 6) for t in demographic for p, age in zip(t["SEQN"], t["RIDAGEYR"], strict=True)}

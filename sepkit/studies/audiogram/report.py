@@ -262,10 +262,7 @@ def _draw_posterior(axes: Axes, prediction: Prediction, color: str) -> None:
 
 def information_figure(curves: Mapping[str, np.ndarray], relative_to: str | None = None) -> Figure:
     """Return a figure of RMSE by number of measurements, and relative to one of the curves (thesis, figures 3b and 6).
-
-    Args:
-        curves: name -> (models, M + 1) dB; lines are means, bands standard deviations.
-    """
+    Lines are means, and bands standard deviations, of (models, M + 1) dB."""
     labels = ["RMSE [dB]", *([f"RMSE relative to {relative_to}"] if relative_to else [])]
     figure = panels("number of measurements", labels)
     for place, (name, values) in enumerate(curves.items()):

@@ -66,11 +66,8 @@ def play(
     order: Sequence[int] = (),
     seed: int = 0,
 ) -> Sessions:
-    """Return sessions with each datum, from nothing measured to everything.
-
-    Args:
-        strategy: one of `STRATEGIES`; `order` is for "single_best", `seed` for "random".
-    """
+    """Return sessions with each datum, from nothing measured to everything, by one of `STRATEGIES`; `order` is for
+    "single_best", `seed` for "random"."""
     if not data.complete.all():
         raise UserError("sessions need complete audiograms; leave the others out")
     orders: np.ndarray | None = None

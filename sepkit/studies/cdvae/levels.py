@@ -27,12 +27,8 @@ def gaussian(raw: Tensor) -> Distribution:
 
 
 class ConvBlock(nn.Module):
-    """Four convolutions with kernels 1, 3, 3 and 1, and gelu before all but the first; with `residual` before all, and
-    the input is added. With `zero` the last starts at zero.
-
-    Args:
-        resolution: of the images; below 3 pixels all kernels are 1.
-    """
+    """Four convolutions with kernels 1, 3, 3 and 1 (all 1 for images below 3 pixels), and gelu before all but the
+    first. With `residual` there is gelu before all, and the input is added. With `zero` the last starts at zero."""
 
     def __init__(
         self, channels: int, hidden: int, out: int, resolution: int, residual: bool = False, zero: bool = False

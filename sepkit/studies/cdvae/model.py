@@ -159,11 +159,8 @@ class ImageVAE(SavedModel):
         noise: Noise | None = None,
         draw: bool = False,
     ) -> Tensor:
-        """Return the likelihood's mean, (B, 1, H, W), of latents from the posterior, the prior, or first state alone.
-
-        Args:
-            source: "posterior": reconstructions; "top": the first state is the image's, the rest the prior's.
-        """
+        """Return the likelihood's mean, (B, 1, H, W): with the posterior's latents, reconstructions, with "top" the
+        first state is the image's and the rest the prior's. `draw` samples the likelihood."""
         noise = noise or Noise()
         contexts = None if source == "prior" or images is None else self.contexts(images)
         if contexts is None:

@@ -212,11 +212,7 @@ _MAY_BE_ZERO = {
 
 def read_config(cls: type[T], path: str | Path | None) -> T:
     """Return the configuration of one experiment from its section of a YAML file (gaussians for GaussiansConfig), or
-    the defaults.
-
-    Raises:
-        UserError: unreadable, an unknown key, or a number out of its range.
-    """
+    the defaults."""
     if path is None:
         return cls()
     known = {known: known.__name__.removesuffix("Config").lower() for known in CONFIGS}

@@ -312,11 +312,8 @@ def _bytes(images: Tensor) -> list[Any]:
 def train_independent(
     config: DigitsConfig, task: str, count: int, run: int, train: Tensor, test: Tensor
 ) -> dict[str, Any]:
-    """Train networks that know nothing of each other, each on all images, and take the best of them for each image.
-
-    Returns:
-        `distortion` of the best of all networks for each image, and `distortions` of each alone.
-    """
+    """Train networks that know nothing of each other, each on all images: the distortion of the best of them for each
+    image, and those of each alone."""
     generator = torch.Generator().manual_seed(cell_seed(config.seed, "test"))
     spoiled = spoil(task, config)(test, generator)
     found = []

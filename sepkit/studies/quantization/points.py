@@ -25,11 +25,8 @@ _RELAXED = "relaxed_wta_"
 def build_method(
     name: str, *, temperature: float, decay: float, epochs: float, floor: float, epsilon: float
 ) -> Assignment:
-    """Return the assignment of this name; `set_progress(epoch)` moves it along its schedule.
-
-    Args:
-        epochs: where a linear temperature, or an annealed epsilon, is zero.
-    """
+    """Return the assignment of this name; `set_progress(epoch)` moves it along its schedule. A linear temperature, or
+    an annealed epsilon, is zero at `epochs`."""
     if name == "mcl":
         return MCL()
     if name == "amcl_linear":

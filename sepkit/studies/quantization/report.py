@@ -42,11 +42,8 @@ def write_figures(drawn: Figures, folder: Path) -> None:
 
 
 def seeds_table(rows: Sequence[Row], labels: Sequence[str], measures: Mapping[str, str]) -> str:
-    """Return a Markdown table: a line for each combination of labels, mean ± sample deviation of each measure.
-
-    Args:
-        rows: a measure has one number a seed, in a list or in rows of their own; a row may lack labels and measures.
-    """
+    """Return a Markdown table: a line for each combination of labels, mean ± sample deviation of each measure. A
+    measure has one number a seed, in a list or in rows of their own; a row may lack labels and measures."""
     groups = _grouped(rows, labels)
     shown = [[*words, *(_summary(part, measure) for measure in measures)] for words, part in groups.items()]
     return markdown_table([*labels, *measures.values()], shown, words=range(len(labels)))

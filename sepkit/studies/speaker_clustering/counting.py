@@ -88,11 +88,7 @@ def draw_collections(collection: Collection, options: CountOptions) -> list[np.n
 
 @dataclass(frozen=True)
 class Countable:
-    """Stretches to count the speakers of.
-
-    Args:
-        people: returns how many there are under given thresholds, see `SpeakerTree.speakers`, `SpeakerGains.speakers`.
-    """
+    """Stretches to count the speakers of: `people` returns how many there are under given thresholds."""
 
     people: Callable[..., int]
     speakers: int

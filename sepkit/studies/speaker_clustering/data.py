@@ -37,11 +37,8 @@ class Views:
 
 
 class Stretches:
-    """Stretches of one speaker each, in memory; item (epoch, index) holds views of one.
-
-    Args:
-        separated: folder of their separated estimates, from which a share of the views is cut; None: there are none.
-    """
+    """Stretches of one speaker each, in memory; item (epoch, index) holds views of one, a share of which is cut from
+    separated estimates if there are any."""
 
     def __init__(
         self,

@@ -33,14 +33,8 @@ _TINY = 1e-9
 def project_encoder(
     model: str, collections: Sequence[str | Path], domains: Sequence[str], dimensions: int, out: str | Path
 ) -> Path:
-    """Write an encoder with a projection that is fitted to collections, and return its folder.
-
-    Args:
-        domains: regular expressions; recordings of a collection whose speaker matches one are a domain of their own.
-
-    Raises:
-        UserError: an encoder with several heads, too many dimensions, or too few recordings of two segments.
-    """
+    """Write an encoder with a projection that is fitted to collections, and return its folder. Recordings whose speaker
+    matches a regular expression of `domains` are a domain of their own."""
     before = load_checkpoint(encoder_folder(model), of=SpeakerEncoder)
     inputs = before.config.dimensions + 2 * before.config.bands
     if not 1 <= dimensions <= inputs:
@@ -76,10 +70,7 @@ def discriminants(
     values: np.ndarray, classes: Sequence[object], domains: Sequence[object], dimensions: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the mean (C,) and the directions (C, P) along which classes differ most, at unit spread within them.
-
-    Args:
-        domains: (N,) of each; differences between their means count as spread within classes.
-    """
+    Differences between the means of domains count as spread within classes."""
     mean = values.mean(0)
     inside = values - _means_of(values, classes)
     counts = np.unique(_numbers(classes), return_counts=True)[1]
