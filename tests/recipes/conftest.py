@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from tests.command_server import serving
 
 Run = Callable[[list[str]], str]
 Files = Callable[[Path], dict[str, tuple[int, int]]]
+SecondRun = Callable[..., None]
 
 
 @pytest.fixture(scope="session")
@@ -53,6 +56,40 @@ def files() -> Files:
         return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in found}
 
     return list_files
+
+
+@pytest.fixture
+def second_run_keeps(run: Run, files: Files, tmp_path: Path) -> SecondRun:
+    """second_run_keeps(arguments, *endings): the second of two runs writes no file with one of these endings again.
+
+    Manifests, configurations and summaries may be written again; recordings, models and estimates are not.
+    """
+
+    def run_twice(arguments: list[str], *endings: str) -> None:
+        run(arguments)
+        before = files(tmp_path)
+        run(arguments)
+        after = files(tmp_path)
+        assert before.keys() == after.keys()
+        endings = (".wav", ".flac", ".safetensors", ".ckpt", *endings)
+        assert not [name for name in before if before[name] != after[name] and name.endswith(endings)]
+
+    return run_twice
+
+
+@pytest.fixture
+def kill(own_processes: dict[str, str]) -> Callable[[list[str], float], None]:
+    """kill(arguments, seconds): start a command, and kill it after so long, with all processes that it started."""
+
+    def start_and_kill(arguments: list[str], seconds: float) -> None:
+        process = subprocess.Popen(
+            arguments, env=own_processes, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        time.sleep(seconds)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    return start_and_kill
 
 
 @pytest.fixture(scope="session")

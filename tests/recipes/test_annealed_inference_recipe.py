@@ -28,12 +28,6 @@ def test_a_stage(tmp_path: Path, environment: dict[str, str]) -> None:
     assert row["temperature"] == 90 and str(tmp_path / "exp" / "formulas.json") in done.stdout
 
 
-def test_separation_needs_recordings(environment: dict[str, str]) -> None:
-    """Stage 6 says what is missing."""
-    done = _recipe(environment, "--stage", "6", "--stop-stage", "6")
-    assert done.returncode == 2 and "--speech, --noise" in done.stderr
-
-
 @pytest.mark.parametrize("name", ["cpu", "paper"])
 def test_configurations_are_read(name: str) -> None:
     """Both files of the simulation, with the paper's problem."""

@@ -84,9 +84,3 @@ def test_the_thesis_settings_are_the_defaults(dry: Callable[..., str]) -> None:
     steps = [0.125 * k for k in range(1, 13)] + [1.75 + 0.25 * k for k in range(26)] + [9.0 + k for k in range(7)]
     assert targets == [steps, steps]
     assert "--data.missingness.kind dynamic" in lines[0] and "--data.missingness.kind static" in lines[1]
-
-
-def test_a_folder_that_is_not_there_is_refused(recipe: Path, environment: dict[str, str]) -> None:
-    command = [str(recipe), "--nhanes", "absent", "--stop-stage", "0"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 2 and "absent: no such file or folder" in done.stderr

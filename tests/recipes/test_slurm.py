@@ -1,4 +1,4 @@
-"""Several GPUs and clusters: the options that recipes pass to `sepkit train`, and the Slurm job's commands."""
+"""Clusters: the commands of a Slurm job."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
-RECIPES = sorted(path.parent.name for path in Path(__file__).resolve().parents[2].glob("egs/*/run.sh"))
 
 
 @pytest.fixture
@@ -55,11 +53,3 @@ def test_the_job_asks_for_a_process_a_gpu(repository: Path) -> None:
         line.removeprefix("#SBATCH --").split("=") for line in lines if line.startswith("#SBATCH --") and "=" in line
     )
     assert asked["ntasks-per-node"] == asked["gpus-per-node"]
-
-
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_every_recipe_that_trains_knows_ngpu(stubs: dict[str, str], repository: Path, recipe: str) -> None:
-    path = repository / "egs" / recipe / "run.sh"
-    assert "--ngpu N " in call(stubs, path, "--help", cwd=repository).stdout
-    done = call(stubs, path, "--ngpu", "none", "--stop-stage", "0", cwd=repository)
-    assert done.returncode == 2 and "--ngpu none" in done.stderr and len(done.stderr.splitlines()) == 1

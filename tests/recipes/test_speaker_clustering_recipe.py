@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -75,13 +74,3 @@ def test_separated_speech(speech: Path, tmp_path: Path, run) -> None:
     assert json.loads((tmp_path / "exp" / "hour" / "given" / "summary.json").read_text())["n_speakers"] == 2
     linked = json.loads((tmp_path / "exp" / "hour" / "linked_2" / "summary.json").read_text())["scores"]
     assert linked["n_clusters"] == 2
-
-
-@pytest.mark.parametrize(
-    ("options", "line"),
-    [([], "--speech DIR: expected"), (["--speech", "absent"], "absent: no such file or folder")],
-)
-def test_one_line_for_a_mistake(environment: dict[str, str], options: list[str], line: str) -> None:
-    command = ["bash", str(RECIPE), *options, "--stop-stage", "0"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 2 and line in done.stderr
