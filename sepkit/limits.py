@@ -8,88 +8,58 @@ from __future__ import annotations
 
 MESSAGE_CHARACTERS = 2000
 """Longest line that a command prints about a mistake: about twenty lines of a terminal."""
-
 VALUE_CHARACTERS = 160
 """Longest form in which a message shows a value that was found."""
-
 SAMPLE_RATES = (1_000, 768_000)
 """Hz, of recordings: telephone speech has 8000, the fastest converters have 768000."""
-
 CHANNELS = 256
 """Of a recording: the largest microphone arrays in use have fewer, and every channel multiplies memory."""
-
 RECORDING_SECONDS = 7 * 24 * 3600
 """Of a recording: a week. Recordings are separated in bounded memory, but their estimates need room on the disk."""
-
 MIXTURE_SAMPLES = 2**28
 """Of a mixture in a manifest, which is held in memory, 1 GB for each source: 9 hours at 8 kHz, 90 minutes at 48 kHz."""
-
 TURNS = 50_000
 """Of people in a recording, where who speaks when is measured: a meeting of an hour has about a thousand."""
-
 TURN_SPEAKERS = 200
 """In a recording, where who speaks when is measured: its memory grows with turns times speakers."""
-
 FILE_SAMPLES = 2**40
 """Largest position in a recording that a manifest may name: a week at the highest rate."""
-
 GAIN = 1e6
 """Largest factor in a manifest, 120 dB: beyond it float32 sums lose the other source."""
-
 ID_BYTES = 200
 """Of the id of a mixture: file names, which hold 255 bytes, are made of it."""
-
 TEXT_CHARACTERS = 4096
 """Of any other text in a manifest: the longest path that Linux takes."""
-
 YAML_BYTES = 4_000_000
 """Of a configuration, `model.yaml` or `quality.yaml`: the largest that sepkit writes has some 10 kB."""
-
 YAML_NODES = 100_000
 """Values in a YAML file, where every alias counts as all that it stands for."""
-
 YAML_NUMBER_CHARACTERS = 64
 """Of a number in a YAML file; 25 tell any float64."""
-
 MODEL_PARAMETERS = 1_000_000_000
 """Of a model: 4 GB in float32. The largest published separators have some 60 million."""
-
-MODEL_PARTS = 1000
-"""Layers and weights of a model, which each take time to make; the models that ship have 2 to 3 per tensor."""
-
-MODEL_PARTS_PER_TENSOR = 10
-
+MODEL_PARTS, MODEL_PARTS_PER_TENSOR = 1000, 10
+"""Layers and weights of a model, which each take time to make, and more for each of its tensors; models that ship have
+2 to 3 for each."""
 DEPTH_STEPS = 10_000
 """Of a model of continuous depth; its errors fall in proportion to the steps, and are gone long before."""
-
 WINDOW_SAMPLES = 8192
 """Of a frame of the short-time Fourier transform, whose filters take its square in memory: 43 ms at 192 kHz."""
-
-ONNX_SECONDS = 120.0
-"""For one run of an exported graph; one that takes more per second of sound is of no use, or does not end."""
-
-ONNX_SECONDS_PER_SECOND = 60.0
-
+ONNX_SECONDS, ONNX_SECONDS_PER_SECOND = 120.0, 60.0
+"""For one run of an exported graph, and more for each second of sound in it; a slower one is of no use, or is endless."""
 ARCHIVE_MEMBERS = 2_000_000
 """Files in an archive of a corpus; LibriSpeech has some 300,000."""
-
 ARCHIVE_GROWTH = 20
 """How many times its own size an archive may hold: tables grow fivefold, speech hardly."""
-
 ARCHIVE_BYTES = 100_000_000
 """What any archive may hold beside that."""
-
 SEED = 2**63 - 1
 """Largest seed: NumPy and torch take more, but not the same ones."""
-
 SEGMENT_SECONDS = 3600.0
 """Longest training segment, which is held in memory for every mixture of a batch."""
-
 LARGEST_RATE = 1e6
 """Of learning rates and weight decays: beyond it the first step leaves nothing that float32 holds."""
-
 BATCH_SIZE = 65536
 """Of training: beyond it, no device of today holds a batch of the shortest segments."""
-
 PROCESSES = 4096
 """Of one command: workers, devices and nodes."""

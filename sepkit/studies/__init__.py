@@ -115,12 +115,7 @@ def commands_of(room: str) -> Any:
 
 
 def instead_of(command: str, kind: str) -> Callable[..., Any] | None:
-    """Return what runs in place of a core command for models of a kind; None: the core's own.
-
-    Args:
-        command: "evaluate" or "calibrate".
-        kind: of the model, as its `model.yaml` has it.
-    """
+    """Return what runs in place of "evaluate" or "calibrate" for models of a kind; None: the core's own."""
     for room, study in STUDIES.items():
         for name, task in study.tasks.items():
             if kind in (name, *task.older_names) and command in task.instead:
