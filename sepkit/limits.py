@@ -46,7 +46,7 @@ DEPTH_STEPS = 10_000
 WINDOW_SAMPLES = 8192
 """Of a frame of the short-time Fourier transform, whose filters take its square in memory: 43 ms at 192 kHz."""
 ONNX_SECONDS, ONNX_SECONDS_PER_SECOND = 120.0, 60.0
-"""For one run of an exported graph, and more for each second of sound in it; a slower one is of no use, or is endless."""
+"""Of one run of an exported graph, plus those for each second of sound; a slower one is of no use, or does not end."""
 ARCHIVE_MEMBERS = 2_000_000
 """Files in an archive of a corpus; LibriSpeech has some 300,000."""
 ARCHIVE_GROWTH = 20
