@@ -106,9 +106,6 @@ def _active(turns: Turns, times: np.ndarray) -> np.ndarray:
 def read_rttm(path: str | Path) -> dict[str, dict[str, list[tuple[float, float]]]]:
     """Return recording -> speaker -> turns of an RTTM file; a turn is its beginning and length in seconds.
 
-    Args:
-        path: of the file.
-
     Raises:
         UserError: unreadable, or a line that is none of RTTM.
     """

@@ -19,10 +19,6 @@ def find_estimates(folder: Path, entry: MixtureEntry) -> list[Path]:
     They are `folder/NAME_s1.wav, NAME_s2.wav ...` as `sepkit separate` writes them, `folder/s1/NAME.wav, s2/NAME.wav
     ...`, or either with .flac; NAME is the entry's id or the name of its recorded mixture.
 
-    Args:
-        folder: of the estimates.
-        entry: the mixture.
-
     Raises:
         UserError: there are none.
     """

@@ -20,13 +20,12 @@ from sepkit.data.mixing import mix_entry
 from sepkit.errors import UserError, exhausted, one_line
 from sepkit.evaluation.calibration import write_calibration
 from sepkit.evaluation.comparison import compare
-from sepkit.evaluation.environment import commit, hardware
 from sepkit.evaluation.estimates import find_estimates, read_estimates
 from sepkit.evaluation.groups import describe_mixture
 from sepkit.evaluation.journal import Journal
 from sepkit.evaluation.labels import BOUNDS, NOT_SEPARATED, PREDICTIONS
 from sepkit.evaluation.metrics import PESQ_MODES
-from sepkit.evaluation.results import Row, columns_of, summarize_rows, write_rows
+from sepkit.evaluation.results import Row, columns_of, commit, hardware, summarize_rows, write_rows
 from sepkit.evaluation.scoring import PACKAGES, ScoringOptions, check_metrics, score_utterance
 from sepkit.extras import is_installed, missing
 from sepkit.files import write_json

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import csv
+import os
+import platform
+import subprocess
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -10,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from sepkit.evaluation.groups import PROPERTIES, by_group
 from sepkit.evaluation.labels import BOUNDS, FROM_LATENTS, NO_SCORES, NOT_SEPARATED, PER_MIXTURE, PREDICTIONS, WEIGHTED
@@ -27,12 +31,7 @@ _UNMATCHED = {MISSED: "missed"}
 
 
 def columns_of(rows: Sequence[Row], metrics: Sequence[str]) -> list[str]:
-    """Return the columns with scores, in a fixed order: of the metrics, and of `PER_UTTERANCE` where a row has one.
-
-    Args:
-        rows: of a journal.
-        metrics: names of those that were asked for.
-    """
+    """Return the columns with scores, in a fixed order: of the metrics, and of `PER_UTTERANCE` where a row has one."""
     scores = [_scores(row) for row in _done(rows)]
     present = {
         "attenuation_db": any(one.silent_sources for one in scores),
@@ -82,9 +81,6 @@ def summarize_matching(rows: Sequence[Row]) -> dict[str, Any]:
     (`under_separation_rate`), and the `confusion`, true number -> number found -> mixtures. If only speakers were
     matched, `missed_sources` are sources left without a hypothesis, `extra_hypotheses` found speakers without a source,
     and `missed_source_rate` is over the sources that speak.
-
-    Args:
-        rows: of a journal; at least one, all with scores.
     """
     scores = [_scores(row) for row in rows]
     winners = [k for one in scores for k in one.winners if k >= 0]
@@ -226,3 +222,29 @@ def _drop(name: str, seen: Mapping[str, Any], unseen: Mapping[str, Any]) -> dict
     drop = seen["mean"] - unseen["mean"]
     # The share of a score at or below zero means nothing.
     return {f"drop{unit}": drop, "drop_percent": 100 * drop / seen["mean"] if seen["mean"] > 0 else None}
+
+
+def commit() -> str | None:
+    """Return the commit of the source tree that this runs from; None for an installed package."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return None
+    try:
+        command = ["git", "-C", str(root), "rev-parse", "HEAD"]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def hardware(device: str) -> str:
+    """Return CPU, accelerator if one is used, threads, and torch's version, in one line."""
+    name = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        models = [
+            line.partition(":")[2].strip() for line in cpuinfo.read_text().split("\n") if line.startswith("model name")
+        ]
+        name = models[0] if models else name
+    if device.startswith("cuda"):
+        name = f"{torch.cuda.get_device_name(device)}, {name}"
+    return f"{name}, {os.cpu_count()} CPUs, {torch.get_num_threads()} threads, torch {torch.__version__}"

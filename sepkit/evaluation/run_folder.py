@@ -76,19 +76,11 @@ class EvaluationFolder:
         return list(self.rows[0]) if self.rows else []
 
     def mean(self, metric: str) -> float | None:
-        """Return the summary's mean of a metric; None without it.
-
-        Args:
-            metric: its column.
-        """
+        """Return the summary's mean of a metric; None without it."""
         return self.summary.get("metrics", {}).get(metric, {}).get("mean")
 
     def scores(self, column: str) -> np.ndarray:
-        """Return the numbers of a column in the order of rows, (N,); NaN for an empty cell or an absent column.
-
-        Args:
-            column: of utterances.csv.
-        """
+        """Return the numbers of a column in the order of rows, (N,); NaN for an empty cell or an absent column."""
         return np.array([_number(row.get(column)) for row in self.rows], dtype=np.float64)
 
     def keys(self) -> list[tuple[str, str]]:
@@ -200,11 +192,7 @@ class Run:
     curves: dict[str, dict[str, Curve]] = field(default_factory=dict)
 
     def evaluation(self, name: str) -> EvaluationFolder | None:
-        """Return an evaluation; None without it.
-
-        Args:
-            name: of its folder.
-        """
+        """Return an evaluation; None without it."""
         return next((evaluation for evaluation in self.evaluations if evaluation.name == name), None)
 
     @property
@@ -316,10 +304,6 @@ def read_curve(path: Path) -> Curve:
 
 def find(name: str, near: Path) -> Path:
     """Return a path that was named when another folder was the working one: here, or above a folder.
-
-    Args:
-        name: the path.
-        near: a folder that the same command wrote.
 
     Raises:
         UserError: it is nowhere.

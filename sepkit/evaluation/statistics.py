@@ -107,11 +107,6 @@ def times_drawn(count: int, resamples: int, seed: int = 0) -> Iterator[np.ndarra
     """Yield how often each utterance is in each resample with replacement: pieces (R, count) float64.
 
     All pieces together have `resamples` rows.
-
-    Args:
-        count: number of utterances.
-        resamples: how many there are.
-        seed: the same one gives the same draws.
     """
     generator = np.random.default_rng(seed)
     rows = max(1, _PIECE // count)

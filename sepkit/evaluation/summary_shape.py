@@ -57,10 +57,6 @@ _SUMMARY = {
 def check_summary(summary: Any, where: str) -> None:
     """Check that plain data is the summary of an evaluation; what is not listed here may be anything.
 
-    Args:
-        summary: plain data of a file.
-        where: the file, for the message.
-
     Raises:
         UserError: it is not; the message names the field.
     """

@@ -45,21 +45,12 @@ def transcribe(command: str, waveform: np.ndarray, sample_rate: int) -> str:
 
 
 def words(text: str) -> list[str]:
-    """Return the words of a text without case and punctuation; apostrophes inside words stay.
-
-    Args:
-        text: in any script whose words are separated.
-    """
+    """Return the words of a text without case and punctuation; apostrophes inside words stay."""
     return re.findall(r"\w+(?:['\u2019]\w+)*", text.casefold())
 
 
 def word_errors(reference: list[str], transcript: list[str]) -> int:
-    """Return the least number of insertions, deletions and substitutions that turn one list of words into the other.
-
-    Args:
-        reference: words that were said.
-        transcript: words that were recognized.
-    """
+    """Return the least number of insertions, deletions and substitutions that turn one list of words into the other."""
     row = list(range(len(transcript) + 1))
     for i, said in enumerate(reference, start=1):
         diagonal, row[0] = row[0], i

@@ -42,9 +42,6 @@ class DrawnStretch:
 def read_embeddings(path: Path) -> list[DrawnStretch]:
     """Return the rows of a file `embeddings.csv`.
 
-    Args:
-        path: of the file.
-
     Raises:
         UserError: a column is missing, or a number is none.
     """
@@ -71,11 +68,7 @@ def _stretch(row: dict[str, str], where: str) -> DrawnStretch:
 
 
 def embedding_figure(stretches: Sequence[DrawnStretch]) -> Figure:
-    """Return a figure of embeddings in two dimensions, a point for each stretch, in its speaker's color.
-
-    Args:
-        stretches: of all recordings.
-    """
+    """Return a figure of embeddings in two dimensions, a point for each stretch, in its speaker's color."""
     figure = Figure(figsize=(4.8, 4.0), layout="constrained")
     axes = figure.subplots()
     for number, speaker in enumerate(_speakers(stretches)):
@@ -88,11 +81,7 @@ def embedding_figure(stretches: Sequence[DrawnStretch]) -> Figure:
 
 
 def timeline_figure(stretches: Sequence[DrawnStretch]) -> Figure:
-    """Return a figure of who speaks when: a row for each speaker of one recording.
-
-    Args:
-        stretches: of that recording.
-    """
+    """Return a figure of who speaks when: a row for each speaker of one recording."""
     speakers = _speakers(stretches)
     figure = Figure(figsize=(8.0, _MARGIN_INCHES + _ROW_INCHES * len(speakers)), layout="constrained")
     axes = figure.subplots()

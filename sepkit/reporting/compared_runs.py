@@ -44,11 +44,7 @@ class ComparedRuns:
         return leading_metric([name for evaluation in self.evaluations.values() for name in evaluation.metrics])
 
     def best(self, metric: str) -> float | None:
-        """Return the best mean of several runs; None for a single run, or if the metric is no score.
-
-        Args:
-            metric: its column.
-        """
+        """Return the best mean of several runs; None for a single run, or if the metric is no score."""
         if metric in NO_SCORES:
             return None
         scores = [evaluation.summary["metrics"].get(metric, {}).get("mean") for evaluation in self.evaluations.values()]
@@ -67,11 +63,7 @@ class ComparedRuns:
         return found
 
     def aligned(self, metric: str) -> dict[str, np.ndarray]:
-        """Return run -> scores in the order of the first run's utterances, (N,), NaN for those that a run lacks.
-
-        Args:
-            metric: its column.
-        """
+        """Return run -> scores in the order of the first run's utterances, (N,), NaN for those that a run lacks."""
         keys = self.first.keys()
         aligned = {}
         for run, evaluation in self.evaluations.items():
@@ -81,11 +73,7 @@ class ComparedRuns:
 
 
 def compared_runs(runs: Sequence[Run]) -> list[ComparedRuns]:
-    """Return the evaluations of runs in groups, by the name of their manifest, or else of their folder.
-
-    Args:
-        runs: in the order of tables.
-    """
+    """Return the evaluations of runs in groups, by the name of their manifest, or else of their folder."""
     sets: dict[tuple[str, str], ComparedRuns] = {}
     for run in runs:
         taken: set[str] = set()
@@ -100,11 +88,7 @@ def compared_runs(runs: Sequence[Run]) -> list[ComparedRuns]:
 
 
 def name_apart(runs: Sequence[Run]) -> Mapping[int, str]:
-    """Return position -> name, all different: equal names get as many parent folders as needed, or a number.
-
-    Args:
-        runs: in the order of tables.
-    """
+    """Return position -> name, all different: equal names get as many parent folders as needed, or a number."""
     names = [run.name for run in runs]
     for depth in range(2, 6):
         if len(set(names)) == len(names):
@@ -117,11 +101,7 @@ def name_apart(runs: Sequence[Run]) -> Mapping[int, str]:
 
 
 def leading_metric(names: Sequence[str]) -> str | None:
-    """Return the metric to lead with; None if there is none.
-
-    Args:
-        names: of the metrics that there are.
-    """
+    """Return the metric to lead with; None if there is none."""
     return next((name for name in (*_LEADING, *names) if name in names), None)
 
 
@@ -132,18 +112,10 @@ _SMALLER_IS_BETTER = frozenset(
 
 
 def better(metric: str) -> int:
-    """Return 1 if larger is better, -1 if smaller is, as for metrics named after a loss or an error.
-
-    Args:
-        metric: its column.
-    """
+    """Return 1 if larger is better, -1 if smaller is, as for metrics named after a loss or an error."""
     return -1 if _SMALLER_IS_BETTER.intersection(metric.split("_")) else 1
 
 
 def digits_of(metric: str) -> int:
-    """Return the number of digits after the point of a score.
-
-    Args:
-        metric: its column.
-    """
+    """Return the number of digits after the point of a score."""
     return 2 if metric.endswith("_db") or metric.startswith("pesq") else 3

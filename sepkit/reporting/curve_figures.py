@@ -25,13 +25,10 @@ def rate_distortion_curve(curve: Curve) -> Figure:
 
     There is one panel per measure. The first condition, that of training, is black.
 
-    Args:
-        curve: of rate_distortion.csv.
-
     Source: thesis, appendix B, figure 2; appendix M, figure 10.
     """
-    figure, drawn = _panels(curve)
-    for axes, name in drawn:
+    figure = panels(label_of(curve.x_name), [label_of(name) for name in curve.panels])
+    for axes, name in zip(figure.axes, curve.panels, strict=True):
         for place, (condition, (rates, values)) in enumerate(curve.panels[name].items()):
             several = len(curve.panels[name]) > 1
             color = "black" if place == 0 and several else COLORS[(place - several) % len(COLORS)]
@@ -47,58 +44,38 @@ def rate_distortion_curve(curve: Curve) -> Figure:
     return figure
 
 
-def calibration_curve(curve: Curve) -> Figure:
-    """Return a figure of measurements over predictions; a calibrated model lies on the dashed line.
+def measured_curve(curve: Curve) -> Figure:
+    """Return a figure of the curves as they are, e.g. errors over the number of measurements.
 
-    Args:
-        curve: of calibration.csv.
+    Source: thesis, appendix A, figure 6.
     """
-    figure, drawn = _panels(curve)
-    for axes, name in drawn:
-        everything = np.concatenate([values for pair in curve.panels[name].values() for values in pair])
-        everything = everything[np.isfinite(everything)]
-        for place, (who, (predicted, measured)) in enumerate(curve.panels[name].items()):
-            color = COLORS[place % len(COLORS)]
-            axes.plot(predicted, measured, color=color, marker="o", markersize=4, linewidth=1.6, label=who or None)
-        if len(everything):
-            ends = [everything.min(), everything.max()]
-            axes.plot(ends, ends, color="black", alpha=0.6, linestyle="--", linewidth=1.2)
+    figure = panels(label_of(curve.x_name), [label_of(name) for name in curve.panels])
+    for axes, lines in zip(figure.axes, curve.panels.values(), strict=True):
+        for place, (name, (x, y)) in enumerate(lines.items()):
+            possible = name == "best possible"
+            color, style = ("black", ":") if possible else (COLORS[place % len(COLORS)], "-")
+            axes.plot(x, y, style, color=color, marker="o", markersize=4, linewidth=1.6, label=name or None)
     _legend(figure.axes[0])
+    return figure
+
+
+def calibration_curve(curve: Curve) -> Figure:
+    """Return a figure of measurements over predictions; a calibrated model lies on the dashed line."""
+    figure = measured_curve(curve)
+    for axes, lines in zip(figure.axes, curve.panels.values(), strict=True):
+        values = np.concatenate([value for pair in lines.values() for value in pair])
+        if np.isfinite(values).any():
+            ends = [np.nanmin(values), np.nanmax(values)]
+            axes.plot(ends, ends, color="black", alpha=0.6, linestyle="--", linewidth=1.2)
     return figure
 
 
 def risk_coverage_curve(curve: Curve) -> Figure:
-    """Return a figure of the mean score of the outputs kept over their share, one curve per order; dashed: of all.
-
-    Args:
-        curve: of risk_coverage.csv.
-    """
-    figure, drawn = _panels(curve)
-    for axes, name in drawn:
-        for place, (order, (percents, means)) in enumerate(curve.panels[name].items()):
-            possible = order == "best possible"
-            color, style = ("black", ":") if possible else (COLORS[place % len(COLORS)], "-")
-            axes.plot(percents, means, style, color=color, marker="o", markersize=4, linewidth=1.6, label=order or None)
-            if not place:
-                axes.axhline(means[np.argmax(percents)], color="black", alpha=0.6, linestyle="--", linewidth=1.2)
-    _legend(figure.axes[0])
-    return figure
-
-
-def information_curve(curve: Curve) -> Figure:
-    """Return a figure of errors of estimates over the number of measurements, one curve per way to choose the next one.
-
-    Args:
-        curve: of information.csv.
-
-    Source: thesis, appendix A, figure 6.
-    """
-    figure, drawn = _panels(curve)
-    for axes, name in drawn:
-        for place, (strategy, (numbers, values)) in enumerate(curve.panels[name].items()):
-            color = COLORS[place % len(COLORS)]
-            axes.plot(numbers, values, color=color, marker="o", markersize=4, linewidth=1.6, label=strategy or None)
-    _legend(figure.axes[0])
+    """Return a figure of the mean score of the outputs kept over their share, one curve per order; dashed: of all."""
+    figure = measured_curve(curve)
+    for axes, lines in zip(figure.axes, curve.panels.values(), strict=True):
+        percents, means = next(iter(lines.values()))
+        axes.axhline(means[np.argmax(percents)], color="black", alpha=0.6, linestyle="--", linewidth=1.2)
     return figure
 
 
@@ -191,12 +168,6 @@ def optimum(name: str, values: np.ndarray) -> int | None:
     return None if np.isnan(values).all() else int(np.nanargmax(better(name) * values))
 
 
-def _panels(curve: Curve) -> tuple[Figure, list[tuple[Axes, str]]]:
-    """Make a figure with one panel per measure, side by side."""
-    figure = panels(label_of(curve.x_name), [label_of(name) for name in curve.panels])
-    return figure, list(zip(figure.axes, curve.panels, strict=True))
-
-
 def _legend(axes: Axes) -> None:
     if len(axes.get_legend_handles_labels()[1]) > 1:
         axes.legend(frameon=False, fontsize=9)
@@ -209,7 +180,7 @@ DRAWERS: dict[str, tuple[Callable[[Curve], Figure], str]] = {
     ),
     "calibration": (calibration_curve, "means of parts of equal size; on the dashed line predictions are right"),
     "information": (
-        information_curve,
+        measured_curve,
         "mean error of estimates, a curve for each way to choose the next measurement",
     ),
     "risk_coverage": (risk_coverage_curve, "what is kept, best predicted first; dashed, the mean of all"),

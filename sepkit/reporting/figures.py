@@ -147,22 +147,6 @@ def run_comparison(scores: Mapping[str, ArrayLike], label: str = "SI-SDR improve
     return figure
 
 
-def waveforms(signals: Mapping[str, ArrayLike], sample_rate: int) -> Figure:
-    """Return a figure of waveforms one below the other on common axes.
-
-    Args:
-        signals: (T,) each, by name.
-        sample_rate: Hz.
-    """
-    figure = Figure(figsize=(4.8, max(1.4, 0.95 * len(signals) + 0.5)), layout="constrained")
-    rows = np.atleast_1d(figure.subplots(max(1, len(signals)), sharex=True, sharey=True))
-    for axes, (color, (name, waveform)) in zip(rows, _colored(signals), strict=False):
-        _draw_waveform(axes, np.asarray(waveform), sample_rate, color)
-        axes.set_title(name, fontsize=10, loc="left")
-    rows[-1].set_xlabel("time [s]")
-    return figure
-
-
 def spectrograms(signals: Mapping[str, ArrayLike], sample_rate: int, range_db: float = 70.0) -> Figure:
     """Return a figure of spectrograms one below the other on one scale of colors.
 
@@ -230,9 +214,6 @@ def training_panels(logs: Iterable[TrainingLog]) -> dict[str, list[str]]:
 
     Left out are a term of the objective that is all of the loss, quantities that never change, such as the entropy of a
     hard matching, and those equal to an earlier one.
-
-    Args:
-        logs: of one run or several.
     """
     logs = list(logs)
     names = list(dict.fromkeys(name for log in logs for kind in ("epoch", "step") for name in log.names(kind)))
@@ -300,12 +281,7 @@ def curves(series: Mapping[str, tuple[ArrayLike, ArrayLike]], x_label: str, y_la
 
 
 def panels(x_label: str, y_labels: Sequence[str]) -> Figure:
-    """Return a figure of empty axes side by side, one per label of a vertical axis, at least one.
-
-    Args:
-        x_label: of all horizontal axes.
-        y_labels: of the vertical axes.
-    """
+    """Return a figure of empty axes side by side, one per label of a vertical axis, at least one."""
     figure = Figure(figsize=(4.8 * max(1, len(y_labels)), 3.2), layout="constrained")
     for axes, label in zip(np.atleast_1d(figure.subplots(1, max(1, len(y_labels)))), y_labels, strict=False):
         _style(axes)

@@ -44,13 +44,7 @@ class Cell:
 
 
 def document(title: str, navigation: Sequence[tuple[str, str]], body: str) -> str:
-    """Return a whole page.
-
-    Args:
-        title: of the page.
-        navigation: (identifier, title) of the sections.
-        body: HTML.
-    """
+    """Return a whole page."""
     assets = resources.files("sepkit.reporting") / "assets"
     style = (assets / "report.css").read_text(encoding="utf-8")
     script = (assets / "report.js").read_text(encoding="utf-8")
@@ -80,35 +74,17 @@ def document(title: str, navigation: Sequence[tuple[str, str]], body: str) -> st
 
 
 def section(name: str, title: str, *content: str) -> str:
-    """Return a section with a heading, as HTML.
-
-    Args:
-        name: its identifier, unique in the page.
-        title: its heading.
-        content: HTML.
-    """
+    """Return a section with a heading, as HTML."""
     return f'<section id="{name}">\n<h2>{escape(title)}</h2>\n' + "\n".join(content) + "\n</section>"
 
 
 def details(title: str, content: str, is_open: bool = False) -> str:
-    """Return content that unfolds, as HTML.
-
-    Args:
-        title: what is seen before.
-        content: HTML.
-        is_open: whether it is unfolded at first.
-    """
+    """Return content that unfolds, as HTML."""
     return f"<details{' open' if is_open else ''}><summary>{escape(title)}</summary>\n{content}\n</details>"
 
 
 def table(caption: str, header: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
-    """Return a table whose columns sort when their heading, a button, is pressed, as HTML.
-
-    Args:
-        caption: above the table.
-        header: of the columns.
-        rows: as long as the header.
-    """
+    """Return a table whose columns sort when their heading, a button, is pressed, as HTML."""
     rows = list(rows)
     numeric = [any(isinstance(row[place].key, float | int) for row in rows) for place in range(len(header))]
     heads = "".join(
@@ -171,14 +147,7 @@ def figure_html(figure: Figure, name: str, description: str, caption: str = "") 
 
 
 def interval_svg(mean: float, low: float, high: float, scale: tuple[float, float]) -> str:
-    """Return a drawing of a point with its interval, on a scale that the rows of a table share, as SVG.
-
-    Args:
-        mean: the point.
-        low: lower end of the interval.
-        high: upper end of the interval.
-        scale: lowest and highest value of the drawing.
-    """
+    """Return a drawing of a point with its interval, on a scale that the rows of a table share, as SVG."""
     left, right = scale
     span = (right - left) or 1.0
     x, x_low, x_high = (4 + 112 * (value - left) / span for value in (mean, low, high))
@@ -204,11 +173,7 @@ def player(waveform: np.ndarray, sample_rate: int, label: str) -> str:
 
 
 def slug(text: str) -> str:
-    """Return a text as part of an identifier.
-
-    Args:
-        text: any.
-    """
+    """Return a text as part of an identifier."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "x"
 
 

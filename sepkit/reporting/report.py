@@ -23,11 +23,17 @@ from sepkit.reporting import figures, page
 from sepkit.reporting.clusters import embedding_figure, read_embeddings, timeline_figure
 from sepkit.reporting.compared_runs import ComparedRuns, better, compared_runs, leading_metric, name_apart
 from sepkit.reporting.curve_figures import DRAWERS
-from sepkit.reporting.example_html import example_html
-from sepkit.reporting.examples import LoadSeparator, Outcomes, choose_examples
-from sepkit.reporting.first_screen import facts_row, few_mixtures
+from sepkit.reporting.examples import LoadSeparator, Outcomes, choose_examples, example_html
 from sepkit.reporting.page import Cell
-from sepkit.reporting.score_tables import group_tables, headlines, matching_tables, score_tables, utterance_tables
+from sepkit.reporting.score_tables import (
+    facts_row,
+    few_mixtures,
+    group_tables,
+    headlines,
+    matching_tables,
+    score_tables,
+    utterance_tables,
+)
 from sepkit.version import __version__
 
 # Further metrics that do not repeat the leading one in another form.

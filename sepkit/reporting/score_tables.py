@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from sepkit.errors import UserError
 from sepkit.evaluation.groups import by_group
 from sepkit.evaluation.labels import label_of, short_label_of
-from sepkit.evaluation.run_folder import Run
+from sepkit.evaluation.run_folder import EvaluationFolder, Run
 from sepkit.evaluation.statistics import PairedDifference, paired_difference
+from sepkit.files import read_yaml
 from sepkit.reporting import page
 from sepkit.reporting.compared_runs import ComparedRuns, better, digits_of
 from sepkit.reporting.page import Cell
@@ -21,11 +24,7 @@ _MAX_UTTERANCES = 200
 
 
 def headlines(test_sets: Sequence[ComparedRuns]) -> str:
-    """Return the leading score of every run on every set in large type, as HTML; a sentence if there are too many.
-
-    Args:
-        test_sets: of all runs.
-    """
+    """Return the leading score of every run on every set in large type, as HTML; a sentence if there are too many."""
     runs = {run for test_set in test_sets for run in test_set.evaluations}
     cards = [
         _headline(test_set, run, test_set.leading, bool(len(runs) > 1), bool(len(test_sets) > 1))
@@ -56,12 +55,7 @@ def _headline(test_set: ComparedRuns, run: str, metric: str | None, name_run: bo
 
 
 def score_tables(runs: Sequence[Run], test_sets: Sequence[ComparedRuns]) -> Iterator[str]:
-    """Yield all metrics of all runs on all sets, mixtures left out, and runs against the first one, as HTML.
-
-    Args:
-        runs: in the order of the report.
-        test_sets: of these runs.
-    """
+    """Yield all metrics of all runs on all sets, mixtures left out, and runs against the first one, as HTML."""
     if not test_sets:
         return
     metrics = list(dict.fromkeys(name for test_set in test_sets for name in test_set.metrics))
@@ -169,11 +163,7 @@ def _paired_row(
 
 
 def matching_tables(test_sets: Sequence[ComparedRuns]) -> Iterator[str]:
-    """Yield tables of the use of hypotheses, and of the number of speakers found, where there are any, as HTML.
-
-    Args:
-        test_sets: of all runs.
-    """
+    """Yield tables of the use of hypotheses, and of the number of speakers found, where there are any, as HTML."""
     told = [
         (Cell.text(run), Cell.text(test_set.name), evaluation.summary["matching"])
         for test_set in test_sets
@@ -225,11 +215,7 @@ def _count(count: int | None) -> Cell:
 
 
 def group_tables(test_sets: Sequence[ComparedRuns]) -> Iterator[str]:
-    """Yield the leading metric by every property of the mixtures in utterances.csv, as HTML.
-
-    Args:
-        test_sets: of all runs.
-    """
+    """Yield the leading metric by every property of the mixtures in utterances.csv, as HTML."""
     for test_set in test_sets:
         metric = test_set.leading
         if metric is None:
@@ -251,11 +237,7 @@ def group_tables(test_sets: Sequence[ComparedRuns]) -> Iterator[str]:
 
 
 def utterance_tables(test_sets: Sequence[ComparedRuns]) -> Iterator[str]:
-    """Yield the scores of every mixture, worst first, up to 200 of each evaluation, as HTML.
-
-    Args:
-        test_sets: of all runs.
-    """
+    """Yield the scores of every mixture, worst first, up to 200 of each evaluation, as HTML."""
     for test_set in test_sets:
         metric = test_set.leading
         if metric is None:
@@ -280,3 +262,65 @@ def utterance_tables(test_sets: Sequence[ComparedRuns]) -> Iterator[str]:
 
 def _number_cell(value: float, metric: str) -> Cell:
     return Cell(page.number(value, digits_of(metric)), value if np.isfinite(value) else None)
+
+
+_LEVELS_DB = (0, 5, 10)
+# Of fewer mixtures neither means nor quartiles are reliable.
+_FEW_MIXTURES = 20
+
+
+def facts_row(run: Run) -> str:
+    """Return a row of figures: mixtures above 0, 5 and 10 dB, voices of one sex and of two, parameters, speed.
+
+    They are those of the run's first test set. The row is empty if none of them is known.
+    """
+    facts = [*(_of_scores(run.evaluations[0]) if run.evaluations else ()), *_of_model(run)]
+    cells = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts)
+    return f'<dl class="facts">{cells}</dl>' if cells else ""
+
+
+def few_mixtures(run: Run) -> str:
+    """Return a warning about test sets that are too small for reliable means; "" if there are none."""
+    small = [
+        f"{evaluation.name} ({evaluation.summary['n_utterances']})"
+        for evaluation in run.evaluations
+        if evaluation.summary.get("n_utterances", _FEW_MIXTURES) < _FEW_MIXTURES
+    ]
+    if not small:
+        return ""
+    text = f"Fewer than {_FEW_MIXTURES} mixtures: {', '.join(small)}. Means of so few say little; look at the examples."
+    return f'<p class="note">{escape(text)}</p>'
+
+
+def _of_scores(evaluation: EvaluationFolder) -> Iterator[tuple[str, str]]:
+    scores = evaluation.scores("si_sdr_db")
+    known = scores[np.isfinite(scores)]
+    if len(known):
+        shares = " · ".join(f"{100 * np.mean(known > level):.0f} %" for level in _LEVELS_DB)
+        yield f"mixtures above {', '.join(map(str, _LEVELS_DB))} dB SI-SDR", shares
+    pairs = np.array([row.get("sex_pair") or "" for row in evaluation.rows], dtype=str)
+    alike = np.array([len(set(pair.split("-"))) == 1 for pair in pairs], dtype=bool)
+    kinds = (("same sex", alike & (pairs != "")), ("different sexes", ~alike & (pairs != "")))
+    means = [
+        f"{kind} {scores[chosen].mean():.1f} dB" for kind, rows in kinds if (chosen := rows & np.isfinite(scores)).any()
+    ]
+    if len(means) > 1:
+        yield "mean SI-SDR by voices", " · ".join(means)
+    factor = evaluation.summary.get("real_time_factor")
+    if factor:
+        yield "real-time factor", f"{factor:.3g}"
+
+
+def _of_model(run: Run) -> Iterator[tuple[str, str]]:
+    parameters = _description(run.folder).get("parameters")
+    if isinstance(parameters, int):
+        yield "parameters", f"{parameters:,}"
+
+
+def _description(folder: Path) -> dict[str, Any]:
+    """Return what was noted when an experiment's model was saved; empty without a model."""
+    try:
+        found = read_yaml(folder / "model" / "model.yaml")
+    except UserError:
+        return {}
+    return found if isinstance(found, dict) else {}

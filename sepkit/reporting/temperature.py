@@ -16,11 +16,7 @@ from sepkit.reporting.figures import COLORS, curves
 
 
 def temperature_figure(findings: Findings) -> Figure:
-    """Return a figure of the splits of hypotheses, or of the entropy of their assignment, over temperature.
-
-    Args:
-        findings: of sources or a model.
-    """
+    """Return a figure of the splits of hypotheses, or of the entropy of their assignment, over temperature."""
     found = findings.found
     if isinstance(found, EntropyByTemperature):
         return _entropy_by_temperature(
@@ -31,10 +27,6 @@ def temperature_figure(findings: Findings) -> Figure:
 
 def write_findings(findings: Findings, folder: str | os.PathLike[str]) -> Path:
     """Write temperature.json and temperature.png, and return their folder.
-
-    Args:
-        findings: of sources or a model.
-        folder: made if absent.
 
     Raises:
         UserError: the folder cannot be written to.

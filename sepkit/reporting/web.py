@@ -98,10 +98,6 @@ def find_runtime(folder: str | os.PathLike[str] | None = None) -> Path:
 def serving(folder: Path, port: int) -> Iterator[str]:
     """Inside the block, serve a folder to this machine alone; yield the address.
 
-    Args:
-        folder: what is served.
-        port: 0 takes a free one.
-
     Raises:
         UserError: a port that another program uses, or that may not be used.
     """

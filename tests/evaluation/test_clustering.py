@@ -10,7 +10,7 @@ import pytest
 from sklearn import metrics
 
 from sepkit.errors import UserError
-from sepkit.evaluation.clustering import (
+from sepkit.evaluation.clusters import (
     adjusted_rand_index,
     clustering_accuracy,
     clustering_scores,

@@ -46,7 +46,6 @@ SIGNAL = np.sin(np.arange(4000) * 0.3)
         lambda: figures.run_comparison(SCORES),
         lambda: figures.input_output_scatter({"a": (np.arange(5.0), np.arange(5.0)), "none": ([np.nan], [1.0])}),
         lambda: figures.predicted_scatter({"a": (np.arange(5.0), np.arange(5.0))}, {"a": {2: "worst"}}),
-        lambda: figures.waveforms({"a": SIGNAL, "silence": np.zeros(10)}, 8000),
         lambda: figures.spectrograms({"a": SIGNAL, "one sample": np.ones(1)}, 8000),
         lambda: figures.signal_view(SIGNAL, 8000),
         lambda: figures.signal_view(np.zeros(100), 8000),
@@ -89,7 +88,7 @@ def test_rate_distortion_has_running_means_in_order_of_rate_and_a_star_at_the_be
 def test_waveform_keeps_a_lonely_click() -> None:
     waveform = np.zeros(100_000)
     waveform[54_321] = 1.0
-    (band,) = figures.waveforms({"click": waveform}, 8000).axes[0].collections
+    (band,) = figures.signal_view(waveform, 8000).axes[0].collections
     assert band.get_paths()[0].vertices[:, 1].max() == 1.0
 
 

@@ -10,7 +10,7 @@ import pytest
 from sepkit.evaluation.groups import by_group
 from sepkit.evaluation.run_folder import EvaluationFolder, Run, TrainingLog
 from sepkit.reporting.figures import training_panels
-from sepkit.reporting.first_screen import facts_row, few_mixtures
+from sepkit.reporting.score_tables import facts_row, few_mixtures
 
 
 def evaluation(scores: list[float], sexes: list[str], **summary) -> EvaluationFolder:

@@ -14,7 +14,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from sepkit.errors import UserError
-from sepkit.evaluation.environment import commit, hardware
+from sepkit.evaluation.results import commit, hardware
 from sepkit.evaluation.statistics import paired_difference, summarize_columns
 from sepkit.extras import is_installed
 from sepkit.files import write_csv, write_json

@@ -13,7 +13,7 @@ import torch
 from sepkit.data import audio
 from sepkit.data.segments import read_segments
 from sepkit.errors import UserError
-from sepkit.evaluation.clustering import clustering_scores
+from sepkit.evaluation.clusters import clustering_scores
 from sepkit.files import read_json
 from sepkit.inference.diarization.baselines import BASELINES, mean_spectra, standardized
 from sepkit.inference.diarization.clustering import Clusters, mean_directions, spherical_k_means, unit_rows

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from sepkit.data import audio
 from sepkit.errors import UserError
-from sepkit.evaluation.clustering import clustering_scores
+from sepkit.evaluation.clusters import clustering_scores
 from sepkit.inference.diarization.clustering import mean_directions, spherical_k_means
 from sepkit.models import load_checkpoint
 from sepkit.models.speaker_encoder import SpeakerEncoder

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sepkit.errors import UserError
-from sepkit.evaluation.clustering import adjusted_rand_index
+from sepkit.evaluation.clusters import adjusted_rand_index
 from sepkit.inference.diarization.clustering import in_order_of_appearance, posterior_of, spherical_k_means, unit_rows
 
 
