@@ -1,4 +1,7 @@
-"""Measure what `sepkit cluster` wrote against known speakers: a table of segments, or RTTM."""
+"""Measure what `sepkit cluster` wrote against known speakers, a table of segments or RTTM: NMI and more, error rates.
+
+Measures of clusters take (N,) labels, which are true, and the (N,) clusters that were found.
+"""
 
 from __future__ import annotations
 
@@ -155,10 +158,6 @@ def _error_rates(turns: Mapping[str, Turns], segments: Sequence[Segment], known:
 def contingency(labels: Sequence[Any], clusters: Sequence[Any]) -> np.ndarray:
     """Return (classes, clusters) counts of items, both in sorted order.
 
-    Args:
-        labels: (N,), what is true.
-        clusters: (N,), what was found.
-
     Raises:
         ValueError: nothing, or lists of different lengths.
     """
@@ -173,12 +172,7 @@ def contingency(labels: Sequence[Any], clusters: Sequence[Any]) -> np.ndarray:
 
 
 def normalized_mutual_information(labels: Sequence[Any], clusters: Sequence[Any]) -> float:
-    """Return the mutual information over the mean of both entropies, 0 to 1; 1 if both have one group alone.
-
-    Args:
-        labels: (N,), what is true.
-        clusters: (N,), what was found.
-    """
+    """Return the mutual information over the mean of both entropies, 0 to 1; 1 if both have one group alone."""
     joint = contingency(labels, clusters)
     joint = joint / joint.sum()
     row, column = joint.sum(1), joint.sum(0)
@@ -195,12 +189,7 @@ def _entropy(shares: np.ndarray) -> float:
 
 
 def clustering_accuracy(labels: Sequence[Any], clusters: Sequence[Any]) -> float:
-    """Return the share of items in the right cluster under the best one-to-one naming of clusters.
-
-    Args:
-        labels: (N,), what is true.
-        clusters: (N,), what was found.
-    """
+    """Return the share of items in the right cluster under the best one-to-one naming of clusters."""
     from scipy.optimize import linear_sum_assignment
 
     counts = contingency(labels, clusters)
@@ -209,10 +198,6 @@ def clustering_accuracy(labels: Sequence[Any], clusters: Sequence[Any]) -> float
 
 def adjusted_rand_index(labels: Sequence[Any], clusters: Sequence[Any]) -> float:
     """Return the share of pairs that both agree on, corrected for chance: 1 for equal groups, 0 in the mean by chance.
-
-    Args:
-        labels: (N,), what is true.
-        clusters: (N,), what was found.
 
     Source: Hubert and Arabie, "Comparing partitions", 1985.
     """
@@ -229,23 +214,13 @@ def adjusted_rand_index(labels: Sequence[Any], clusters: Sequence[Any]) -> float
 
 
 def purity(labels: Sequence[Any], clusters: Sequence[Any]) -> float:
-    """Return the share of items whose label is the most frequent one of their cluster.
-
-    Args:
-        labels: (N,), what is true.
-        clusters: (N,), what was found.
-    """
+    """Return the share of items whose label is the most frequent one of their cluster."""
     counts = contingency(labels, clusters)
     return float(counts.max(0).sum() / counts.sum())
 
 
 def clustering_scores(labels: Sequence[Any], clusters: Sequence[Any]) -> dict[str, float]:
-    """Return all of these scores, and by how many groups the clusters exceed the labels.
-
-    Args:
-        labels: (N,), what is true.
-        clusters: (N,), what was found.
-    """
+    """Return all of these scores, and by how many groups the clusters exceed the labels."""
     return {
         "nmi": normalized_mutual_information(labels, clusters),
         "acc": clustering_accuracy(labels, clusters),

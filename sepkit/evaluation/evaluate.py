@@ -69,8 +69,8 @@ class Evaluation:
 
 
 @dataclass
-class _Told:
-    """A separator's own statements about its estimates, see `SeparatedLike`."""
+class _OfModel:
+    """What a separator says of its own estimates, see `SeparatedLike`."""
 
     is_speaker: np.ndarray | None = None
     predictions: dict[str, np.ndarray] = field(default_factory=dict)
@@ -305,8 +305,8 @@ class _Job:
         rates, weights = getattr(separated, "rates", None) or {}, getattr(separated, "weights", None)
         if (flag := getattr(separated, NOT_SEPARATED, None)) is not None:
             rates = rates | {NOT_SEPARATED: float(flag)}
-        told = _Told(_is_speaker(separated), _predictions(separated), rates, weights)
-        task = self.pool.submit(_score, entry, mixed.mixture, mixed.sources, estimates, told, self.options)
+        of_model = _OfModel(_is_speaker(separated), _predictions(separated), rates, weights)
+        task = self.pool.submit(_score, entry, mixed.mixture, mixed.sources, estimates, of_model, self.options)
         return row, task
 
     def _finish(self, row: Row, task: Task | None) -> Row:
@@ -330,7 +330,7 @@ _BAD_UTTERANCE = (UserError, OSError, ValueError, RuntimeError, MemoryError)
 
 def _score_files(entry: MixtureEntry, files: list[Path], options: ScoringOptions) -> dict[str, Any]:
     mixed = mix_entry(entry)
-    return _score(entry, mixed.mixture, mixed.sources, read_estimates(files, entry.sample_rate), _Told(), options)
+    return _score(entry, mixed.mixture, mixed.sources, read_estimates(files, entry.sample_rate), _OfModel(), options)
 
 
 def _score(
@@ -338,7 +338,7 @@ def _score(
     mixture: np.ndarray,
     sources: np.ndarray,
     estimates: np.ndarray,
-    told: _Told,
+    of_model: _OfModel,
     options: ScoringOptions,
 ) -> dict[str, Any]:
     """Return the part of a row that needs the signals."""
@@ -350,11 +350,11 @@ def _score(
         entry.sample_rate,
         options,
         texts,
-        told.is_speaker,
-        told.predictions,
-        told.weights,
+        of_model.is_speaker,
+        of_model.predictions,
+        of_model.weights,
     )
-    scores.rates |= told.rates
+    scores.rates |= of_model.rates
     return {
         "hypotheses": len(estimates),
         "only_speakers": options.count_speakers,

@@ -138,21 +138,12 @@ class TrainingLog:
     records: list[dict[str, Any]]
 
     def names(self, kind: str = "epoch") -> list[str]:
-        """Return names of the quantities that records of a kind hold, in order of appearance.
-
-        Args:
-            kind: "step" or "epoch".
-        """
+        """Return names of the quantities that records of a kind hold, ("step" or "epoch") in order of appearance."""
         found = (name for record in self.records if record.get("kind") == kind for name in record)
         return [name for name in dict.fromkeys(found) if name not in ("kind", "epoch", "step")]
 
     def series(self, name: str, kind: str = "epoch") -> tuple[np.ndarray, np.ndarray]:
-        """Return steps and values of a quantity, (R,) each; NaN where the record says null.
-
-        Args:
-            name: of the quantity.
-            kind: "step" or "epoch".
-        """
+        """Return steps and values of a quantity, (R,) each; NaN where the record says null."""
         chosen = [record for record in self.records if record.get("kind") == kind and name in record]
         values = [math.nan if record[name] is None else float(record[name]) for record in chosen]
         return np.array([record["step"] for record in chosen], dtype=np.float64), np.array(values, dtype=np.float64)

@@ -49,23 +49,18 @@ class PairedDifference:
 
 
 def summarize(scores: ArrayLike, seed: int = 0) -> Summary:
-    """Return a summary of scores of utterances.
+    """Return a summary of scores of utterances, (N,); NaN means a missing score.
 
-    Args:
-        scores: (N,); NaN means a missing score.
-        seed: of the bootstrap.
+    >>> summary = summarize([1.0, float("nan"), 3.0])
+    >>> summary.mean, summary.n, summary.ci95
+    (2.0, 2, [1.0, 3.0])
     """
     return summarize_columns({"": scores}, seed)[""]
 
 
 def summarize_columns(columns: Mapping[str, ArrayLike], seed: int = 0) -> dict[str, Summary]:
     """Return a summary of every column, as `summarize` does; columns that miss the same scores share the bootstrap's
-    draws.
-
-    Args:
-        columns: (N,) each, by name.
-        seed: of the bootstrap.
-    """
+    draws. Columns are (N,) each, by name."""
     values = {name: np.asarray(scores, dtype=np.float64).ravel() for name, scores in columns.items()}
     together: dict[bytes, list[str]] = {}
     for name, scores in values.items():

@@ -19,8 +19,8 @@ _ROW_INCHES, _MARGIN_INCHES = 0.28, 0.8
 
 
 @dataclass(frozen=True)
-class DrawnStretch:
-    """A stretch of speech and where its embedding is drawn.
+class DrawnSegment:
+    """A segment of speech and where its embedding is drawn.
 
     Args:
         recording: path of the recording, without ending.
@@ -39,7 +39,7 @@ class DrawnStretch:
     y: float
 
 
-def read_embeddings(path: Path) -> list[DrawnStretch]:
+def read_embeddings(path: Path) -> list[DrawnSegment]:
     """Return the rows of a file `embeddings.csv`.
 
     Raises:
@@ -50,10 +50,10 @@ def read_embeddings(path: Path) -> list[DrawnStretch]:
         missing = [name for name in _COLUMNS if name not in (reader.fieldnames or ())]
         if missing:
             raise UserError(f"{path}: found no column {', '.join(missing)}; cluster again")
-        return [_stretch(row, f"{path}: line {reader.line_num}") for row in reader]
+        return [_segment(row, f"{path}: line {reader.line_num}") for row in reader]
 
 
-def _stretch(row: dict[str, str], where: str) -> DrawnStretch:
+def _segment(row: dict[str, str], where: str) -> DrawnSegment:
     numbers = []
     for name in ("start_seconds", "duration_seconds", "x", "y"):
         try:
@@ -64,15 +64,15 @@ def _stretch(row: dict[str, str], where: str) -> DrawnStretch:
             raise UserError(f"{where}: {name}: found {shown(row[name])}, expected a number; cluster again")
         numbers.append(number)
     start, duration, x, y = numbers
-    return DrawnStretch(str(row["recording"]), start, duration, str(row["speaker"]), x, y)
+    return DrawnSegment(str(row["recording"]), start, duration, str(row["speaker"]), x, y)
 
 
-def embedding_figure(stretches: Sequence[DrawnStretch]) -> Figure:
-    """Return a figure of embeddings in two dimensions, a point for each stretch, in its speaker's color."""
+def embedding_figure(segments: Sequence[DrawnSegment]) -> Figure:
+    """Return a figure of embeddings in two dimensions, a point for each segment, in its speaker's color."""
     figure = Figure(figsize=(4.8, 4.0), layout="constrained")
     axes = figure.subplots()
-    for number, speaker in enumerate(_speakers(stretches)):
-        own = [stretch for stretch in stretches if stretch.speaker == speaker]
+    for number, speaker in enumerate(_speakers(segments)):
+        own = [segment for segment in segments if segment.speaker == speaker]
         color = COLORS[number % len(COLORS)]
         axes.scatter([s.x for s in own], [s.y for s in own], s=10, color=color, alpha=0.7, linewidths=0, label=speaker)
     axes.set(xlabel="first principal component", ylabel="second principal component")
@@ -80,13 +80,13 @@ def embedding_figure(stretches: Sequence[DrawnStretch]) -> Figure:
     return figure
 
 
-def timeline_figure(stretches: Sequence[DrawnStretch]) -> Figure:
+def timeline_figure(segments: Sequence[DrawnSegment]) -> Figure:
     """Return a figure of who speaks when: a row for each speaker of one recording."""
-    speakers = _speakers(stretches)
+    speakers = _speakers(segments)
     figure = Figure(figsize=(8.0, _MARGIN_INCHES + _ROW_INCHES * len(speakers)), layout="constrained")
     axes = figure.subplots()
     for row, speaker in enumerate(speakers):
-        turns = [(s.start_seconds / 60, s.duration_seconds / 60) for s in stretches if s.speaker == speaker]
+        turns = [(s.start_seconds / 60, s.duration_seconds / 60) for s in segments if s.speaker == speaker]
         axes.broken_barh(turns, (row - 0.4, 0.8), color=COLORS[_number(speaker, row) % len(COLORS)])
     axes.set_yticks(range(len(speakers)), speakers)
     axes.invert_yaxis()
@@ -94,9 +94,9 @@ def timeline_figure(stretches: Sequence[DrawnStretch]) -> Figure:
     return figure
 
 
-def _speakers(stretches: Sequence[DrawnStretch]) -> list[str]:
+def _speakers(segments: Sequence[DrawnSegment]) -> list[str]:
     """Return the names of all speakers, by number where they have one."""
-    return sorted({s.speaker for s in stretches}, key=lambda name: (_number(name, -1), name))
+    return sorted({s.speaker for s in segments}, key=lambda name: (_number(name, -1), name))
 
 
 def _number(speaker: str, otherwise: int) -> int:

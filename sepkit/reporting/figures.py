@@ -120,33 +120,6 @@ def _scatter(points: Points, x_label: str, y_label: str, on_line: str, links: Li
     return figure
 
 
-def run_comparison(scores: Mapping[str, ArrayLike], label: str = "SI-SDR improvement [dB]") -> Figure:
-    """Return boxes (quartiles, whiskers to 5 and 95 %) with all points for every name, the mean as a diamond.
-
-    Args:
-        scores: (N,) each, by name.
-        label: of the scores.
-    """
-    figure, axes = _figure(height=max(2.2, 0.55 * len(scores) + 1.1))
-    generator = np.random.default_rng(0)
-    for row, (color, (_, values)) in enumerate(_colored(scores)):
-        known = _finite(values)
-        if not len(known):
-            continue
-        heights = row + generator.uniform(-0.28, 0.28, len(known))
-        many = len(known) > _MAX_POINTS_AS_LINES
-        axes.scatter(known, heights, s=8, color=color, alpha=0.35, linewidths=0, rasterized=many)
-        axes.boxplot(
-            known, positions=[row], orientation="horizontal", widths=0.62, whis=(5, 95), showfliers=False,
-            medianprops={"color": "black", "linewidth": 1.6},
-        )  # fmt: skip
-        axes.plot(known.mean(), row, "D", color="black", markersize=5)
-    axes.set_yticks(range(len(scores)), list(scores))
-    axes.set(xlabel=label, ylim=(len(scores) - 0.5, -0.5))
-    axes.grid(axis="y", visible=False)
-    return figure
-
-
 def spectrograms(signals: Mapping[str, ArrayLike], sample_rate: int, range_db: float = 70.0) -> Figure:
     """Return a figure of spectrograms one below the other on one scale of colors.
 

@@ -22,7 +22,7 @@ from sepkit.files import atomic_output
 from sepkit.reporting import figures, page
 from sepkit.reporting.clusters import embedding_figure, read_embeddings, timeline_figure
 from sepkit.reporting.compared_runs import ComparedRuns, better, compared_runs, leading_metric, name_apart
-from sepkit.reporting.curve_figures import DRAWERS
+from sepkit.reporting.curve_figures import DRAWERS, score_boxes
 from sepkit.reporting.examples import LoadSeparator, Outcomes, choose_examples, example_html
 from sepkit.reporting.page import Cell
 from sepkit.reporting.score_tables import (
@@ -156,8 +156,8 @@ def _draw(
         if metric != leading:
             continue
         if len(scores) > 1:
-            text = f"{title}quartiles, 5 and 95 %, mean as a diamond; every point is a mixture"
-            figure = figures.run_comparison(scores, label)
+            text = f"{title}median, quartiles and, as a triangle, the mean"
+            figure = score_boxes(scores, label)
             yield page.figure_html(figure, f"{prefix}comparison", f"Boxes of {label}", text)
         points = {
             run: (e.scores("si_sdr_db") - e.scores("si_sdri_db"), e.scores("si_sdr_db"))
@@ -204,20 +204,20 @@ def _clusters(runs: Sequence[Run]) -> Iterator[str]:
     for run in runs:
         files = [run.folder / EMBEDDINGS, *sorted(run.folder.glob(f"*/{EMBEDDINGS}"))]
         for file in (file for file in files if file.is_file()):
-            stretches = read_embeddings(file)
+            segments = read_embeddings(file)
             where = run.name if file.parent == run.folder else f"{run.name}, {file.parent.name}"
             text = f"{where}: embeddings"
-            drawn.append(page.figure_html(embedding_figure(stretches), page.slug(text), text, escape(text)))
-            recordings = list(dict.fromkeys(stretch.recording for stretch in stretches))
+            drawn.append(page.figure_html(embedding_figure(segments), page.slug(text), text, escape(text)))
+            recordings = list(dict.fromkeys(segment.recording for segment in segments))
             for name in recordings[:_MOST_TIMELINES]:
                 text = f"{where}: {name}"
-                own = [stretch for stretch in stretches if stretch.recording == name]
+                own = [segment for segment in segments if segment.recording == name]
                 lines.append(page.figure_html(timeline_figure(own), page.slug(text), f"Turns: {text}", escape(text)))
             if len(recordings) > _MOST_TIMELINES:
                 lines.append(f'<p class="quiet">Of {len(recordings)} recordings, {_MOST_TIMELINES} are drawn.</p>')
     if drawn:
         yield f'<div class="figures">{"".join(drawn + lines)}</div>'
-        yield '<p class="quiet">A point is a stretch of speech; stretches of one speaker have one color.</p>'
+        yield '<p class="quiet">A point is a segment of speech; segments of one speaker have one color.</p>'
 
 
 def _examples(

@@ -43,7 +43,7 @@ SIGNAL = np.sin(np.arange(4000) * 0.3)
     [
         lambda: figures.score_distributions(SCORES),
         lambda: figures.score_distributions({}),
-        lambda: figures.run_comparison(SCORES),
+        lambda: curve_figures.score_boxes(SCORES, "SI-SDR"),
         lambda: figures.input_output_scatter({"a": (np.arange(5.0), np.arange(5.0)), "none": ([np.nan], [1.0])}),
         lambda: figures.predicted_scatter({"a": (np.arange(5.0), np.arange(5.0))}, {"a": {2: "worst"}}),
         lambda: figures.spectrograms({"a": SIGNAL, "one sample": np.ones(1)}, 8000),
@@ -106,10 +106,3 @@ def test_training_panels_by_what_the_log_has() -> None:
     assert panels["loss"] == ["train_loss", "dev_loss"]
     assert panels["temperature"] == ["temperature"] and panels["entropy [nats]"] == ["train_entropy"]
     assert set(panels) == {"loss", "SI-SDR [dB]", "learning rate", "temperature", "entropy [nats]", "gradient norm"}
-
-
-def test_a_term_that_is_the_whole_loss_has_no_panel() -> None:
-    same = TrainingLog([{"kind": "epoch", "step": 1, "train_loss": 2.0, "train_separation": 2.0}])
-    other = TrainingLog([{"kind": "epoch", "step": 1, "train_loss": 2.0, "train_separation": 1.0}])
-    assert "separation" not in figures.training_panels([same])
-    assert figures.training_panels([same, other])["separation"] == ["train_separation"]

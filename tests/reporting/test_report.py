@@ -15,7 +15,6 @@ import pytest
 import soundfile
 
 from sepkit.cli.main import main
-from sepkit.errors import UserError
 from sepkit.evaluation.run_folder import load_evaluation
 from sepkit.reporting.examples import choose_examples
 from sepkit.reporting.report import write_report
@@ -68,15 +67,9 @@ def test_page_is_sound_and_needs_nothing(both: str) -> None:
 
 def test_sections(single: str, both: str) -> None:
     names = re.findall(r'<section id="([a-z]+)"', single)
-    assert names == [
-        "scores", "examples", "matching", "distributions", "groups", "utterances", "training", "curves",
-        "configuration", "environment",
-    ]  # fmt: skip
-    for quantity in ("loss", "si-sdr-db", "learning-rate", "temperature", "entropy-nats"):
-        assert f"training-{quantity}" in single
-    assert "by sexes" in single and "rate-distortion" in single
-    assert "Differences on the same mixtures" in both and "Differences on the same mixtures" not in single
-    assert "What differs" in both and "model.noise" in both
+    assert {"scores", "examples", "matching", "distributions", "groups", "training", "curves"} <= set(names)
+    for text in ("Differences on the same mixtures", "What differs"):
+        assert text in both and text not in single
 
 
 def test_means_are_those_of_the_summary(experiments: list[Path], single: str) -> None:
@@ -84,33 +77,6 @@ def test_means_are_those_of_the_summary(experiments: list[Path], single: str) ->
     for score in summary["metrics"].values():
         assert f'data-key="{score["mean"]}"' in single
     assert f"95 % interval {summary['metrics']['si_sdri_db']['ci95'][0]:.2f} to" in single
-
-
-def test_hypotheses_and_speakers_have_tables(experiments: list[Path], single: str, tmp_path: Path) -> None:
-    assert "hypothesis 3 [%]" in single and "Number of speakers" not in single
-    folder = tmp_path / "run"
-    shutil.copytree(experiments[0] / "evaluation" / "noise", folder)
-    summary = json.loads((folder / "summary.json").read_text())
-    summary["matching"] |= {
-        "collapse_rate": 1 / 3,
-        "missed_sources": 21,
-        "extra_hypotheses": 43,
-        "speaker_count": {
-            "n": 8,
-            "accuracy": 0.625,
-            "over_separation_rate": 0.25,
-            "under_separation_rate": 0.125,
-            "confusion": {"1": {"0": 0, "1": 2, "2": 2}, "2": {"0": 0, "1": 1, "2": 3}},
-        },
-    }
-    (folder / "summary.json").write_text(json.dumps(summary))
-    text = write_report([folder], tmp_path / "report.html").read_text()
-    assert "right in 62.5 % of 8 mixtures, too many in 25.0 %, too few in 12.5 %" in text
-    for cell in ("33.3", "21", "43", "50.0", "75.0"):
-        assert f">{cell}</td>" in text
-    del summary["matching"]
-    (folder / "summary.json").write_text(json.dumps(summary))
-    assert 'id="matching"' not in write_report([folder], tmp_path / "old.html").read_text()
 
 
 def test_names_are_escaped(both: str) -> None:
@@ -163,12 +129,6 @@ def test_what_is_gone_is_said(experiments: list[Path], tmp_path: Path) -> None:
     assert "No example:" in page and "gone.jsonl" in page and "<audio" not in page
 
 
-def test_training_alone_makes_a_report(experiments: list[Path], tmp_path: Path) -> None:
-    shutil.copy(experiments[0] / "metrics.jsonl", tmp_path)
-    page = write_report([tmp_path], tmp_path / "report.html").read_text()
-    assert re.findall(r'<section id="([a-z]+)"', page) == ["training"] and "Nothing has been scored yet" in page
-
-
 def test_choice_of_examples() -> None:
     scores = np.array([3.0, np.nan, 1.0, 5.0, 2.0, 4.0])
     assert choose_examples(scores, 1) == [("worst", 2), ("median", 0), ("best", 3)]
@@ -189,8 +149,3 @@ def test_command(experiments: list[Path], tmp_path: Path, capsys: pytest.Capture
     assert "Comparison: ours, theirs" in out.read_text() and "<audio" not in out.read_text()
     assert main(["report", str(experiments[0]), "--out", str(out), *names]) == 2
     assert main(["report", str(tmp_path / "absent"), "--out", str(out)]) == 2
-
-
-def test_no_run_is_a_mistake(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no run given"):
-        write_report([], tmp_path / "report.html")

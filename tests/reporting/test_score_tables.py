@@ -31,12 +31,6 @@ def test_shares_voices_speed_and_size(tmp_path: Path) -> None:
     assert "0.0512" in html and "2,862,983" in html
 
 
-def test_what_is_not_known_is_left_out(tmp_path: Path) -> None:
-    html = facts_row(Run(tmp_path, "run", [evaluation([1.0, 2.0], ["", ""])]))
-    assert "voices" not in html and "parameters" not in html and "real-time" not in html
-    assert facts_row(Run(tmp_path, "run")) == ""
-
-
 def test_few_mixtures_are_warned_of(tmp_path: Path) -> None:
     few, many = evaluation([1.0] * 19, [""] * 19), evaluation([1.0] * 20, [""] * 20)
     assert "test (19)" in few_mixtures(Run(tmp_path, "run", [few]))
