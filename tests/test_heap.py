@@ -33,7 +33,7 @@ def test_a_long_recording_returns_memory_now_and_then(
     monkeypatch.setattr(chunked, "return_freed_memory", lambda: returned.append(True))
     monkeypatch.setattr(chunked, "_RETURN_MEMORY_EVERY", 2)
     model = build_model(tiny_model_config).eval()
-    separation = chunked.PiecewiseSeparation(model, torch.device("cpu"), Chunking(200, 100))
+    separation = chunked.ChunkedSeparation(model, torch.device("cpu"), Chunking(200, 100))
     separation.push(np.random.default_rng(0).standard_normal(2000).astype(np.float32))
     joined = separation.finish()
     assert len(returned) == separation._calls // 2 > 1

@@ -21,7 +21,7 @@ def main(model: str, *, out: str) -> Path:
     import tempfile
 
     from sepkit.files import atomic_output, check_writable
-    from sepkit.inference.batch.exported import check_separates
+    from sepkit.inference.batch.files import check_separates
     from sepkit.models import load_pretrained
     from sepkit.models.export.onnx_export import export_onnx
 

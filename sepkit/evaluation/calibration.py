@@ -54,14 +54,9 @@ class Agreement:
     """Agreement of predictions with measurements; a number is None where it is not defined.
 
     Args:
-        spearman: rank correlation.
-        spearman_ci95: the ends of its 95 % confidence interval.
-        pearson: linear correlation.
-        pearson_ci95: the ends of its 95 % confidence interval.
-        rmse_db: root of the mean squared error.
+        spearman, pearson: rank and linear correlation; each `..._ci95` has the ends of a 95 % confidence interval.
         bias_db: mean of predicted minus measured.
         gain_at_50_db: mean SI-SDR of the half with the best predictions, minus that of all.
-        gain_at_50_ci95: the ends of its 95 % confidence interval.
     """
 
     spearman: float | None
@@ -91,29 +86,30 @@ def write_calibration(folder: Path, rows: Sequence[Row]) -> dict[str, Any]:
         UserError: the rows have no predictions.
     """
     done = [row for row in rows if "reason" not in row]
-    of_sources, missing = _predictions_of(done)
+    summary, of_sources = _summary(done), _predictions_of(done)[0]
     if of_sources is None:
         raise UserError(
             "calibration: found no predicted SI-SDR of any source that speaks, expected a model that predicts it; fit "
             "the predictor on dev mixtures: sepkit calibrate MODEL --manifest dev.jsonl"
         )
-    summary = _summary(of_sources, missing) | _of_rows(done)
     manifests = list(dict.fromkeys(row["manifest"] for row in done))
     if len(manifests) > 1:
-        parts = {name: [row for row in done if row["manifest"] == name] for name in manifests}
-        summary["by_manifest"] = [
-            {"manifest": name} | _summary(found, without) | _of_rows(part)
-            for name, part in parts.items()
-            for found, without in [_predictions_of(part)]
-            if found
-        ]
+        parts = ((name, [row for row in done if row["manifest"] == name]) for name in manifests)
+        summary["by_manifest"] = [{"manifest": name} | found for name, part in parts if (found := _summary(part))]
     _write_curves(folder, of_sources)
     return summary
 
 
-def _of_rows(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return the sections "by_voices" and "not_separated", where there is what they need."""
-    found: dict[str, Any] = {}
+def _summary(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return all sections of rows, those for which there is what they need; nothing without predictions."""
+    of_sources, missing = _predictions_of(rows)
+    if of_sources is None:
+        return {}
+    found: dict[str, Any] = {
+        "n_without_prediction": missing,
+        "sources": _summary_of(of_sources),
+        "mixtures": _summary_of(_by_mixture(of_sources)),
+    }
     like = {pair: _are_like(pair) for pair in {row["mixture"].get("sex_pair") for row in rows}}
     by_voices = {}
     for name, alike in (("like", True), ("unlike", False)):
@@ -168,8 +164,7 @@ def agreement(predicted: ArrayLike, measured: ArrayLike, group: ArrayLike | None
     """Return how well predictions agree with measurements, dB.
 
     Args:
-        predicted: (N,) dB, N at least 1.
-        measured: (N,) dB.
+        predicted, measured: (N,) dB, N at least 1.
         group: (N,) int from 0, what the bootstrap draws together; None: each alone.
     """
     x, y = np.asarray(predicted, np.float64), np.asarray(measured, np.float64)
@@ -197,23 +192,12 @@ def weighted_correlations(x: np.ndarray, y: np.ndarray, counts: np.ndarray) -> t
     """Return (R,) Spearman's and (R,) Pearson's correlation of resamples that hold point i counts[r, i] times.
 
     They are NaN where one side has no two different values. Equal values share the mean of their ranks.
-
-    Args:
-        x: (N,).
-        y: (N,).
-        counts: (R, N), not negative.
     """
     return _pearson(_ranks(x, counts), _ranks(y, counts), counts), _pearson(x[None], y[None], counts)
 
 
 def interval_coverage(measured: ArrayLike, low: ArrayLike, high: ArrayLike) -> dict[str, float]:
-    """Return the share of measurements inside their intervals, and the mean width of these, dB.
-
-    Args:
-        measured: (N,) dB.
-        low: (N,) dB, lower ends.
-        high: (N,) dB, upper ends.
-    """
+    """Return the share of measurements (N,) inside their intervals, and the mean width of these, dB."""
     y, a, b = (np.asarray(values, np.float64) for values in (measured, low, high))
     return {"coverage": float(np.mean((a <= y) & (y <= b))), "mean_width_db": float(np.mean(b - a))}
 
@@ -223,8 +207,8 @@ def risk_coverage(order_by: ArrayLike, measured: ArrayLike, percents: Sequence[f
 
     Args:
         order_by: (N,), the largest is kept first; of equal ones, the earlier.
-        measured: (N,).
         percents: shares, each above 0 and at most 100.
+
     Source: El-Yaniv & Wiener, "On the foundations of noise-free selective classification", JMLR 11, 2010 (the
         trade-off of risk and coverage).
     """
@@ -238,10 +222,6 @@ def calibration_bins(predicted: ArrayLike, measured: ArrayLike) -> tuple[np.ndar
     """Return ((R,) mean prediction, (R,) mean measurement) of parts of equal size, ordered by prediction.
 
     There are at most 10 parts, and fewer if a part would have fewer than 10 members.
-
-    Args:
-        predicted: (N,).
-        measured: (N,).
     """
     x, y = np.asarray(predicted, np.float64), np.asarray(measured, np.float64)
     order = np.argsort(x, kind="stable")
@@ -283,14 +263,6 @@ def _by_mixture(of_sources: Predictions) -> Predictions:
     return Predictions(
         mean(of_sources.predicted), mean(of_sources.measured), baseline, None, None, np.arange(len(count))
     )
-
-
-def _summary(of_sources: Predictions, missing: int) -> dict[str, Any]:
-    return {
-        "n_without_prediction": missing,
-        "sources": _summary_of(of_sources),
-        "mixtures": _summary_of(_by_mixture(of_sources)),
-    }
 
 
 def _summary_of(known: Predictions) -> dict[str, Any]:

@@ -31,16 +31,12 @@ from sepkit.inference.separator import Separator
 from sepkit.models.storage.fingerprint import weights_fingerprint
 from sepkit.objectives.assignment import PIT
 from sepkit.objectives.costs import pairwise_neg_si_sdr
+from sepkit.types import Separation
 
 
 @dataclass
 class Calibration:
-    """The result of fitting a predictor.
-
-    Args:
-        predictor: fitted, not yet stored.
-        skipped: id of an unusable mixture -> reason.
-    """
+    """A fitted predictor, not yet stored, and the reason by the id of each unusable mixture."""
 
     predictor: QualityPredictor
     skipped: dict[str, str] = field(default_factory=dict)
@@ -69,7 +65,7 @@ def calibrate(
         first: number of mixtures, from the beginning of the manifest; None: all.
 
     Raises:
-        UserError: a bad manifest or number, or too few usable mixtures; see `fit_ridge`.
+        UserError: a bad manifest or number, or too few usable mixtures.
     """
     if first is not None and first < 1:
         raise UserError(f"first: found {first}, expected at least 1 mixture")
@@ -152,9 +148,6 @@ def _measure(
 
     The last tell of all hypotheses, for the mixture, for its first source alone, and for its first two in turn; the
     latter two twice as long if there is more of the first source's speaker.
-
-    Raises:
-        UserError: an unusable mixture.
     """
     mixed = mix_entry(entry)
     active = mixed.sources.any(axis=1)
@@ -164,19 +157,14 @@ def _measure(
     if count > separator.hypotheses:
         raise UserError(f"{count} sources, but the model makes {separator.hypotheses} estimates")
     estimates = separator.separate(mixed.mixture, entry.sample_rate).estimates
-    mixture = audio.resample(mixed.mixture, entry.sample_rate, separator.sample_rate)
-    on_device = torch.as_tensor(mixture, device=separator.device)
-    with torch.inference_mode():
-        separation = separator.model(on_device[None])
-    features = recording_features(separator.model, on_device, separation)
+    separation, features = _separation_of(separator, mixed.mixture, entry.sample_rate)
     if features is None:
         raise UserError("silent, or shorter than half a second")
     group = entry.sources[0].speaker or entry.id
     examples = [_Example(_levels(separation.estimates), features, count, group)]
     if count > 1 and separator.model.scoring_head is None:
         for speech, in_turn in ((_single(mixed, more), False), (_in_turn(mixed, more is not None), True)):
-            waveform = audio.resample(speech.astype(np.float32), entry.sample_rate, separator.sample_rate)
-            examples += _example_of(separator, waveform, in_turn, group)
+            examples += _example_of(separator, speech.astype(np.float32), entry.sample_rate, in_turn, group)
     sources = torch.from_numpy(mixed.sources[active])[None]
     cost = pairwise_neg_si_sdr(torch.from_numpy(estimates)[None], sources)
     matches = PIT().matches(cost)[0]
@@ -214,14 +202,21 @@ def _background(mixed: Mixed, times: int) -> np.ndarray:
     return np.concatenate([background, background[::-1]][:times])
 
 
-def _example_of(separator: Separator, waveform: np.ndarray, in_turn: bool, group: str) -> list[_Example]:
-    """Return what a model makes of one speaker, or of two in turn; nothing of a silent or too short recording."""
-    on_device = torch.as_tensor(waveform, device=separator.device)
+def _separation_of(
+    separator: Separator, waveform: np.ndarray, rate: int
+) -> tuple[Separation, dict[str, np.ndarray] | None]:
+    on_device = torch.as_tensor(audio.resample(waveform, rate, separator.sample_rate), device=separator.device)
     with torch.inference_mode():
         separation = separator.model(on_device[None])
-    features = recording_features(separator.model, on_device, separation)
+    return separation, recording_features(separator.model, on_device, separation)
+
+
+def _example_of(separator: Separator, speech: np.ndarray, rate: int, in_turn: bool, group: str) -> list[_Example]:
+    """Return what a model makes of one speaker, or of two in turn; nothing of a silent or too short recording."""
+    separation, features = _separation_of(separator, speech, rate)
     if features is None:
         return []
+    waveform = audio.resample(speech, rate, separator.sample_rate)
     estimates = separation.estimates[0].float().cpu().numpy()
     voice = voice_change(default_encoder(), products_of(waveform, estimates), estimates, separator.sample_rate)
     return [_Example(_levels(separation.estimates), features, 1 + in_turn, group, in_turn, voice)]

@@ -31,7 +31,7 @@ def load_model(
     Args:
         model: a folder or file that `sepkit train` wrote (EXP, EXP/model), a file that `sepkit export` wrote, or
             whatever `sepkit.models.load_pretrained` takes; None: the model that ships with the package.
-        device: "cpu", "cuda", "cuda:1" ..., or "auto".
+        device: of torch, or "auto": an accelerator if there is one.
         predict: False: without the predictor, which saves its time. Speakers are still counted, unless its file is
             damaged or of another model.
         **changed: fields of `SeparatorOptions` with other values than in `options` (levels="model").

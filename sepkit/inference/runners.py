@@ -29,10 +29,7 @@ _SECONDS_ON_CPU = 40.0
 
 
 def device_of(name: str | torch.device) -> torch.device:
-    """Return a device by its name.
-
-    Args:
-        name: as torch has it, or "auto": an accelerator if there is one.
+    """Return a device by its name in torch, or for "auto" an accelerator if there is one.
 
     Raises:
         UserError: no such device here.
@@ -56,7 +53,7 @@ def with_precision(model: EncoderMaskerDecoder, precision: Precision, device: to
     conv_tasnet. All else stays in float32.
 
     Args:
-        model: on `device`; an `EncoderMaskerDecoder` or an exported model.
+        model: on `device`, perhaps an exported one.
         precision: bfloat16 goes with dual_path_rnn of LSTMs and with conv_tasnet of global norms.
 
     Raises:
@@ -109,11 +106,8 @@ def run_model(
     If only estimates are needed, masks are computed tile by tile, if the masker allows it, and never held in full.
 
     Args:
-        model: or an exported one.
         mixtures: (B, T), on the device of the model.
-        keep_separation: whether the separation itself is wanted.
-        rates: whether the rates of a variational model are wanted.
-        evidence: whether they include the bound on the evidence of the mixtures, which costs one more decoding.
+        evidence: whether rates include the bound on the evidence of the mixtures, which costs one more decoding.
 
     Raises:
         UserError: estimates that are not finite.
@@ -155,11 +149,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def batch_size(model: EncoderMaskerDecoder, device: torch.device, seconds: float) -> int:
-    """Return how many mixtures a model separates at once.
-
-    Args:
-        seconds: length of a mixture; on a CPU a batch has at most 40 s.
-    """
+    """Return how many mixtures of a length a model separates at once; on a CPU a batch has at most 40 s."""
     if device.type != "cpu":
         return _ON_ACCELERATOR
     if not getattr(getattr(model, "masker", None), "small_steps", False):
@@ -184,7 +174,6 @@ class Batches:
 
         Args:
             mixtures: (B, T), on the device of the model.
-            rates: whether the rates of a variational model are wanted.
 
         Raises:
             UserError: estimates that are not finite.

@@ -38,12 +38,7 @@ class Products:
 
 
 def products_of(mixture: np.ndarray, estimates: np.ndarray) -> Products:
-    """Return the inner products of a mixture and estimates in memory.
-
-    Args:
-        mixture: (T,).
-        estimates: (n, T).
-    """
+    """Return the inner products of a mixture (T,) and estimates (n, T) in memory."""
     mixture, estimates = mixture.astype(np.float64), estimates.astype(np.float64)
     return Products(estimates @ estimates.T, estimates @ mixture, estimates.sum(-1), len(mixture))
 
@@ -60,7 +55,6 @@ def gains_of(products: Products, levels: Levels, consistent: bool, kept: np.ndar
     A silent estimate has 0.
 
     Args:
-        products: of the model's estimates.
         consistent: see above; goes before `levels` for the estimates that are kept.
         kept: (k,) which estimates are.
     """
@@ -83,7 +77,6 @@ def residual_shares(products: Products, gains: np.ndarray, kept: np.ndarray) -> 
     Shares are proportional to the estimates' energies and sum to one; they are equal if all are silent.
 
     Args:
-        products: of the mixture and all n estimates.
         gains: (n,), of `gains_of`.
         kept: (k,) int, which estimates are kept.
     """
@@ -97,8 +90,6 @@ def distribute_residual(mixture: np.ndarray, estimates: np.ndarray, shares: np.n
     """Return estimates that add up to the mixture, (k, T) float32: each gets its share of what they leave of it.
 
     Args:
-        mixture: (T,).
-        estimates: (k, T).
         shares: (k,), of `residual_shares`.
 
     Source: Wisdom et al., "Differentiable consistency constraints for improved deep speech enhancement", 2019, eq. 9.
@@ -124,22 +115,14 @@ class Selection:
     joined: np.ndarray | None = None
 
     def outputs(self, estimates: np.ndarray) -> np.ndarray:
-        """Return (k, T), the kept estimates at their levels.
-
-        Args:
-            estimates: (n, T), of the model.
-        """
+        """Return (k, T), the kept ones of a model's estimates (n, T) at their levels."""
         leveled = estimates[self.kept] * self.gains[self.kept][:, None]
         if self.joined is None or self.is_speaker is None:
             return leveled
         return np.where(self.is_speaker[self.kept][:, None], self.joined @ estimates, leveled)
 
     def shares(self, products: Products) -> np.ndarray:
-        """Return (k,) shares of the outputs in what they leave of the mixture, see `residual_shares`.
-
-        Args:
-            products: of the mixture and all estimates.
-        """
+        """Return (k,) shares of the outputs in what they leave of the mixture, see `residual_shares`."""
         if self.joined is None or self.is_speaker is None:
             return residual_shares(products, self.gains, self.kept)
         return self.is_speaker[self.kept].astype(np.float32)
@@ -149,8 +132,6 @@ def check_speakers(speakers: Speakers, model: EncoderMaskerDecoder, counts: bool
     """Raise UserError if the model cannot keep this number of hypotheses: out of range, or it does not count speakers.
 
     Args:
-        speakers: number of hypotheses to keep, or "auto"; None: all.
-        model: the one that separates.
         counts: whether a model without scores counts speakers.
     """
     if speakers is None:
@@ -175,7 +156,7 @@ def select_speakers(
     levels: Levels,
     consistent: bool,
     loud: np.ndarray | None = None,
-    alone: bool = False,
+    single_speaker: bool = False,
 ) -> Selection:
     """Return which hypotheses are kept, and the gains of all.
 
@@ -185,12 +166,10 @@ def select_speakers(
     they keep their content, because two speakers may be taken for one.
 
     Args:
-        products: of the model's estimates.
         scores: (n,) log-odds that each is a speaker; None: `loud` tells.
         silent: whether the mixture is silent; then nobody speaks.
         threshold: score above which a hypothesis is a speaker.
         loud: (n,) bool, the hypotheses of a model without scores that are speakers; None: all are kept.
-        alone: whether one speaker is alone.
     """
     kept = np.arange(len(products.cross))
     is_speaker = None
@@ -214,7 +193,7 @@ def select_speakers(
             kept = np.sort(np.argsort(-energies, kind="stable")[:speakers])
         gains = gains_of(products, levels, consistent, kept[loud[kept]])
         gains[~loud] = gains[np.argmax(energies)]
-        if not alone or silent:
+        if not single_speaker or silent:
             return Selection(gains, kept, is_speaker)
         joined = gains_of(products, levels, True, np.arange(len(energies)))
         allowed = 10 ** (_OTHERS_DB / 10) * max(float(joined.astype(np.float64) @ products.gram @ joined), 0.0)

@@ -25,6 +25,14 @@ class Separated:
 
     A notebook shows a player for each estimate; `save` writes them.
 
+    >>> import tempfile, numpy as np
+    >>> separated = Separated(np.zeros((2, 8000), np.float32), np.ones(2), kept=np.arange(2), sample_rate=8000)
+    >>> separated
+    Separated(2 x 1.0 s at 8000 Hz: 2 speakers)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     [path.name for path in separated.save(folder, "talk")]
+    ['talk_s1.wav', 'talk_s2.wav']
+
     Args:
         estimates: (k, T) float32, at the rate and level of the recording: one per kept hypothesis, in their order.
         gains: (k,) what the model's own estimates were multiplied by.
@@ -32,7 +40,6 @@ class Separated:
         predicted_si_sdr_db: (n,) SI-SDR that the model expects of each hypothesis, if `sepkit calibrate` gave it a
             predictor. NaN for an estimate that is silent or that nobody speaks in, and for all if a model without
             scores found one speaker, or if the recording is silent or shorter than half a second.
-            See `sepkit.inference.quality.predictor.predictor`.
         predicted_interval_db: (n, 2) ends of the interval that should hold 90 % of them.
         baseline_si_sdr_db: (n,) prediction from the mixture's level and statistics alone, to compare with.
         kept: (k,) int64, numbers of the hypotheses that were kept, from 0.
@@ -44,7 +51,7 @@ class Separated:
         linked_speakers: how many speakers the estimates are linked to; None: they are not.
         weights: (n,) share of the sources that each hypothesis should be the best for, by its score; their sum is 1.
         likely_not_separated: whether the mean SI-SDR improvement is likely below 1 dB; False for a single speaker, None
-            if it is not predicted. See `sepkit.inference.quality.predictor.failure`.
+            if it is not predicted.
     """
 
     estimates: Any
@@ -78,14 +85,10 @@ class Separated:
         return f"Separated({count} x {seconds:.1f} s at {self.sample_rate} Hz: {summary_line(self)})"
 
     def _repr_html_(self) -> str:
-        return players_html(self)
+        return _players_html(self)
 
     def save(self, folder: str | os.PathLike[str], name: str = "separated") -> list[Path]:
         """Write the estimates as wav files of floats, FOLDER/NAME_s1.wav and so on, and return their paths.
-
-        Args:
-            folder: made if absent.
-            name: what the files are called.
 
         Raises:
             UserError: the folder cannot be written to.
@@ -126,21 +129,7 @@ def expectation(separated: Separated) -> str:
     return f"{text} ({low:.0f} to {high:.0f})" if math.isfinite(low) and math.isfinite(high) else text
 
 
-def lost_band(sample_rate: int, model_rate: int) -> str:
-    """Return what estimates lack because the model's rate is lower than the recording's; "" for nothing.
-
-    Args:
-        model_rate: Hz, of the model.
-    """
-    if sample_rate <= model_rate:
-        return ""
-    return (
-        f"the model works at {model_rate} Hz: of recordings at {sample_rate} Hz, everything above "
-        f"{model_rate / 2:g} Hz is missing from the estimates"
-    )
-
-
-def players_html(separated: Separated) -> str:
+def _players_html(separated: Separated) -> str:
     """Return a table with a player for each estimate, at one level; of long recordings the first minute."""
     estimates = np.asarray(separated.estimates, np.float32)
     shown = estimates[:, : round(_MOST_SECONDS * separated.sample_rate)]
@@ -152,16 +141,9 @@ def players_html(separated: Separated) -> str:
         sound, kind = audio.encode_sound(gain * waveform, separated.sample_rate)
         source = f"data:{kind};base64,{base64.b64encode(sound).decode()}"
         player = f'<audio controls preload="metadata" aria-label="speaker {place + 1}" src="{source}"></audio>'
-        rows.append(
-            f"<tr><th>speaker {place + 1}</th><td>{player}</td><td>{escape(_of_estimate(separated, place))}</td></tr>"
-        )
+        hypothesis = place if separated.kept is None else int(separated.kept[place])
+        predicted = separated.predicted_si_sdr_db
+        value = math.nan if predicted is None else float(predicted[hypothesis])
+        expected = f"expect {value:.1f} dB" if math.isfinite(value) else ""
+        rows.append(f"<tr><th>speaker {place + 1}</th><td>{player}</td><td>{expected}</td></tr>")
     return f"<p>{escape(summary_line(separated))}.{cut}</p><table>{''.join(rows)}</table>"
-
-
-def _of_estimate(separated: Separated, place: int) -> str:
-    """Return the prediction for one estimate."""
-    hypothesis = place if separated.kept is None else int(separated.kept[place])
-    predicted = separated.predicted_si_sdr_db
-    if predicted is None or not math.isfinite(float(predicted[hypothesis])):
-        return ""
-    return f"expect {float(predicted[hypothesis]):.1f} dB"

@@ -45,17 +45,23 @@ __all__ = ["Separated", "Separator"]
 class Separator:
     """Separates recordings of any rate and number of channels with one model.
 
+    >>> import numpy as np, sepkit
+    >>> separator = sepkit.load_model()
+    >>> separator
+    Separator(2 speakers at 8000 Hz on cpu)
+    >>> mixture = 0.1 * np.random.default_rng(0).standard_normal(16000).astype(np.float32)
+    >>> separated = separator.separate(mixture, sample_rate=16000)
+    >>> separated.estimates.shape, separated.sample_rate
+    ((2, 16000), 16000)
+
     Attributes:
-        model: in evaluation mode, on `device`.
-        device: where it computes.
-        options: how it works.
         score_threshold: log-odds above which a hypothesis counts as a speaker; can be set.
         quality: predicts SI-SDR without references; None: nothing is predicted; can be set.
         activity: counts speakers by the levels of the estimates of a model without scores; can be set.
 
     Args:
         model: put into evaluation mode and moved to `device`.
-        device: a torch device, or "auto": an accelerator if there is one.
+        device: of torch, or "auto": an accelerator if there is one.
         quality: fitted for this model; it predicts nothing for other depth steps than it was fitted with.
         **changed: fields of `SeparatorOptions` with other values than in `options` (depth_steps=4).
 
@@ -103,7 +109,7 @@ class Separator:
 
     @property
     def depth_steps(self) -> int | None:
-        """Number of steps of a model of continuous depth; None for other models."""
+        """Steps of a model of continuous depth; None for other models."""
         return getattr(self.model, "depth_steps", None)
 
     def fingerprint(self) -> str:
@@ -154,8 +160,8 @@ class Separator:
 
         Silence gives silence if levels are the mixture's, and has no speakers.
 
-        A prediction of SI-SDR takes a few more separations of up to 30 s of the recording, see
-        `sepkit.inference.quality.features.recording_features`; `samples` adds that many of the whole recording.
+        A prediction for a recording of more than 30 s takes separations of excerpts; `samples` adds that many of the
+        whole recording.
 
         Args:
             waveform: (T,) or (C, T) floating-point samples; several channels are averaged. Or an audio file: its path,
@@ -174,15 +180,16 @@ class Separator:
         Raises:
             UserError: an empty waveform, samples that are no finite floating-point numbers, a wrong shape or rate, a
                 file that cannot be read, estimates that are not finite, fewer than two samples, a spread of a long
-                recording, or see `check_speakers`.
+                recording, or a number of speakers that the model cannot keep.
         """
         check_speakers(speakers, self.model, self.counts_speakers)
         if samples is not None:
             check_samples(samples)
         recording, rate = read_waveform(waveform, sample_rate, channel)
         if self.is_long(recording.size, rate):
-            self.check_spread_of_long(samples)
-            long = self.separate_long(ArrayRecording(recording, rate), speakers=speakers, rates=evidence)
+            long = self.separate_long(
+                ArrayRecording(recording, rate), speakers=speakers, samples=samples, rates=evidence
+            )
             separated = long.in_memory()
         else:
             separated = self._separate_whole(recording, rate, speakers, samples, seed, evidence)
@@ -191,7 +198,8 @@ class Separator:
     def _separate_whole(
         self, recording: np.ndarray, rate: int, speakers: Speakers, samples: int | None, seed: int, evidence: bool
     ) -> Separated:
-        mixture = self._at_own_rate(recording, rate)
+        # A recording shorter than one sample of the model's rate is empty at that rate.
+        mixture = resampled if (resampled := audio.resample(recording, rate, self.sample_rate)).size else recording[:1]
         on_device = torch.as_tensor(mixture, device=self.device)
         predict = self.quality is not None
         output = run_model(self.model, on_device.unsqueeze(0), predict, rates=predict or evidence, evidence=evidence)
@@ -200,11 +208,6 @@ class Separator:
             spread = self._spread(on_device, samples, seed, rate, recording.size)
             separated.spread = np.abs(separated.gains)[:, None] * spread[separated.kept]
         return separated
-
-    def _at_own_rate(self, recording: np.ndarray, rate: int) -> np.ndarray:
-        mixture = audio.resample(recording, rate, self.sample_rate)
-        # A recording shorter than one sample of the model's rate.
-        return mixture if mixture.size else recording[:1]
 
     def _finished(
         self, recording: np.ndarray, rate: int, mixture: np.ndarray, output: ModelOutput, speakers: Speakers
@@ -294,19 +297,12 @@ class Separator:
             return None
         return hypothesis_weights(torch.from_numpy(scores).double(), loss).numpy()
 
-    def check_spread_of_long(self, samples: int | None) -> None:
-        """Raise UserError if a spread is asked for (not None): recordings that are separated in chunks have none."""
-        if samples is not None:
-            raise UserError(
-                "spread: found a recording that is separated in chunks, which has none; separate it as a whole "
-                "(--whole-seconds inf; in Python whole_seconds=math.inf), which takes memory, or cut it"
-            )
-
     def separate_long(
         self,
         recording: Recording,
         *,
         speakers: Speakers = None,
+        samples: int | None = None,
         folder: Path | None = None,
         progress: bool = False,
         rates: bool = False,
@@ -316,15 +312,22 @@ class Separator:
 
         Args:
             recording: for which `is_long` is true; others lose some quality in chunks.
+            samples: other than None is refused: there is no spread in chunks.
             folder: for a temporary file of 8 bytes for each sample and estimate at the model's rate; None: that of the
                 system.
             rates: whether to measure the rates of a variational model, which a prediction does too.
             stitcher: how chunks are joined; None: as the options say.
 
         Raises:
-            UserError: a recording that cannot be read, estimates that are not finite, or see `check_speakers`.
+            UserError: a recording that cannot be read, estimates that are not finite, a spread, or a number of speakers
+                that the model cannot keep.
         """
         check_speakers(speakers, self.model, self.counts_speakers)
+        if samples is not None:
+            raise UserError(
+                "spread: found a recording that is separated in chunks, which has none; separate it as a whole "
+                "(--whole-seconds inf; in Python whole_seconds=math.inf), which takes memory, or cut it"
+            )
         options = self.options
         rates = rates or self.quality is not None
         joined = separate_long(
@@ -362,8 +365,7 @@ class Separator:
         Args:
             sample_rate: Hz, of the recording; None: that of the model, which has the least latency.
             levels: "model": estimates at the model's level, the same as for the whole recording at once. "mixture":
-                each at the gain that has explained the mixture best so far, because later samples are unknown
-                (`sepkit.inference.live.streaming.RunningGains`).
+                each at the gain that has explained the mixture best so far, because later samples are unknown.
 
         Raises:
             UserError: a model that hears the whole recording first, or a wrong rate.

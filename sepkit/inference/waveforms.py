@@ -58,11 +58,8 @@ def read_waveform(waveform: AnyRecording, sample_rate: float | None, channel: in
 def to_mono(waveform: Any, name: str) -> np.ndarray:
     """Return (T,) float32: the waveform, or the mean of its channels; samples may be infinite or NaN.
 
-    Args:
-        waveform: (T,) or (C, T) array or tensor.
-
     Raises:
-        UserError: samples that are not floating-point numbers, or a wrong shape.
+        UserError: samples that are not floating-point numbers, or a shape other than (T,) or (C, T).
     """
     if isinstance(waveform, Tensor):
         # Half-precision tensors have no numpy type of their own.
@@ -92,11 +89,6 @@ def checked_rate(sample_rate: float) -> int:
 
 
 def fit_length(waveforms: np.ndarray, num_samples: int) -> np.ndarray:
-    """Return waveforms of a length, (n, num_samples): resampling there and back may change it by a few samples.
-
-    Args:
-        waveforms: (n, T).
-        num_samples: length of the result; zeros are added where some are missing.
-    """
+    """Return waveforms (n, T) cut, or filled with zeros, to a length that resampling changed by a few samples."""
     missing = num_samples - waveforms.shape[-1]
     return np.pad(waveforms, ((0, 0), (0, missing))) if missing > 0 else waveforms[:, :num_samples]

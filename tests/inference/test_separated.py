@@ -12,7 +12,7 @@ import torch
 from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.inference import Separator
-from sepkit.inference.separated import Separated, expectation, lost_band, players_html, summary_line
+from sepkit.inference.separated import Separated, expectation, summary_line
 from sepkit.models import build_model
 from tests.tiny_models import RECURRENT
 
@@ -35,16 +35,11 @@ def test_the_sentence_tells_speakers_and_what_to_expect() -> None:
     assert expectation(separated(predicted_si_sdr_db=np.full(3, np.nan))) == ""
 
 
-@pytest.mark.parametrize(("rate", "lost"), [(8000, ""), (4000, ""), (44100, "everything above 4000 Hz is missing")])
-def test_what_the_models_rate_leaves_out(rate: int, lost: str) -> None:
-    assert lost in lost_band(rate, 8000) and bool(lost_band(rate, 8000)) == bool(lost)
-
-
 def test_a_notebook_shows_a_player_for_each_estimate() -> None:
     found = separated(predicted_si_sdr_db=np.array([9.0, 0.0, 10.8]))
     found.estimates = 30 * found.estimates
     html = found._repr_html_()
-    assert html == players_html(found) and html.count("<audio") == 2 and "expect 10.8 dB" in html
+    assert html.count("<audio") == 2 and "expect 10.8 dB" in html
     for place, sound in enumerate(re.findall(r"base64,([^\"]+)", html)):
         waveform, rate = audio.decode(base64.b64decode(sound))
         assert rate == 8000

@@ -47,25 +47,25 @@ class Speech:
 
     Args:
         sources: recordings with at least one segment.
-        stretches: segments of each of them, in order of time.
+        segments: of each of them, in order of time.
         short: (relative path, segment) of segments too short to use.
         skipped: path -> why a recording was left out.
     """
 
     sources: list[Source] = field(default_factory=list)
-    stretches: list[list[SpeechSegment]] = field(default_factory=list)
+    segments: list[list[SpeechSegment]] = field(default_factory=list)
     short: list[tuple[str, SpeechSegment]] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
 
     def waveforms(self, sample_rate: int) -> Iterator[np.ndarray]:
         """Yield the samples of all segments, (T,) each, at a rate in Hz."""
-        for source, own in zip(self.sources, self.stretches, strict=True):
+        for source, own in zip(self.sources, self.segments, strict=True):
             yield from waveforms_of(source, own, sample_rate)
 
     @property
     def all(self) -> list[tuple[Source, SpeechSegment]]:
         """Every segment, with the recording that it is of."""
-        return [(source, s) for source, own in zip(self.sources, self.stretches, strict=True) for s in own]
+        return [(source, s) for source, own in zip(self.sources, self.segments, strict=True) for s in own]
 
     @property
     def separated(self) -> bool:
@@ -75,21 +75,17 @@ class Speech:
     @property
     def seconds(self) -> np.ndarray:
         """(N,) lengths of the segments."""
-        return np.array([stretch.duration_seconds for _, stretch in self.all])
+        return np.array([segment.duration_seconds for _, segment in self.all])
 
     def blend(self, values: np.ndarray) -> np.ndarray:
         """Return (N, D) values of the segments as unit vectors with their neighbors' added, see `blend_turns`."""
-        rows = np.cumsum([len(own) for own in self.stretches])[:-1]
-        parts = zip(np.split(values, rows), self.stretches, strict=True)
+        rows = np.cumsum([len(own) for own in self.segments])[:-1]
+        parts = zip(np.split(values, rows), self.segments, strict=True)
         return np.concatenate([blend_turns(part, own) for part, own in parts])
 
 
 def find_speech(inputs: Sequence[str | Path], out: Path) -> Speech:
-    """Return the segments of all inputs; a recording that cannot be used is noted, and the rest goes on.
-
-    Args:
-        inputs: recordings, folders of them, or what `sepkit separate` wrote.
-        out: folder of the outputs, which is no input.
+    """Return the segments of all inputs but `out`; a recording that cannot be used is noted, and the rest goes on.
 
     Raises:
         UserError: an input that does not exist, or no speech in any of them.
@@ -98,16 +94,16 @@ def find_speech(inputs: Sequence[str | Path], out: Path) -> Speech:
     for source in group_estimates(find_recordings(inputs, out)):
         path = source.paths[0]
         try:
-            stretches, short = find_segments(source)
+            segments, short = find_segments(source)
         except UserError as error:
             speech.skipped[str(path)] = failure_reason(error, path)
             continue
-        speech.short += [(source.relative[stretch.track], stretch) for stretch in short]
-        if not stretches:
+        speech.short += [(source.relative[segment.channel], segment) for segment in short]
+        if not segments:
             speech.skipped[str(path)] = f"{path}: no speech of {SHORTEST_SECONDS} s or more is heard"
             continue
         speech.sources.append(source)
-        speech.stretches.append(stretches)
+        speech.segments.append(segments)
     if not speech.sources:
         reason = next(iter(speech.skipped.values()), "no recordings")
         raise UserError(f"no recording can be used; the first: {reason}")
@@ -128,7 +124,6 @@ def cluster_recordings(
 
     Args:
         inputs: recordings, folders of them, or what `sepkit separate` wrote.
-        out: folder of the results.
         model: folder of a speaker encoder, the name of one that ships, mean_mfcc or mean_log_mel; None: the default.
         speakers: their number; auto: it is found.
 
@@ -146,10 +141,10 @@ def cluster_recordings(
         raise UserError(f"--model {model}: has no threshold to count with; give --speakers N")
     speech = find_speech(inputs, out)
     check_writable(out)
-    stretches = speech.all
-    if speakers != "auto" and speakers > len(stretches):
+    segments = speech.all
+    if speakers != "auto" and speakers > len(segments):
         raise UserError(
-            f"--speakers: found {speakers} for {len(stretches)} segments of speech, expected at most as many"
+            f"--speakers: found {speakers} for {len(segments)} segments of speech, expected at most as many"
         )
     if encoder is None:
         points = mean_spectra(str(model), speech.waveforms(8000), 8000)
@@ -165,12 +160,12 @@ def cluster_recordings(
     labels = in_order_of_appearance(clusters.labels.tolist())
     confidence = clusters.posterior[np.arange(len(labels)), clusters.labels]
     names = [f"speaker_{label + 1}" for label in labels]
-    write_segments(out / "segments.csv", _segments(stretches, names, confidence))
+    write_segments(out / "segments.csv", _segments(segments, names, confidence))
     _write_rttms(speech, labels, out)
     _write_embeddings(out / EMBEDDINGS, speech, names, points)
     summary = {
         "n_recordings": len(speech.sources),
-        "n_segments": len(stretches),
+        "n_segments": len(segments),
         "n_speakers": len(set(labels)),
         "counting": _counting(counted),
         "seconds": {name: round(float(sum(speech.seconds[np.array(names) == name])), 3) for name in sorted(set(names))},
@@ -199,20 +194,20 @@ def _counting(counted: SpeakerCount | None) -> dict[str, Any] | None:
 
 
 def _segments(
-    stretches: Sequence[tuple[Source, SpeechSegment]], names: Sequence[str], confidence: np.ndarray
+    segments: Sequence[tuple[Source, SpeechSegment]], names: Sequence[str], confidence: np.ndarray
 ) -> Iterator[Segment]:
-    for (source, stretch), name, sure in zip(stretches, names, confidence.tolist(), strict=True):
-        path = source.relative[stretch.track]
-        yield Segment(path, stretch.start_seconds, stretch.duration_seconds, name, min(1.0, sure))
+    for (source, segment), name, sure in zip(segments, names, confidence.tolist(), strict=True):
+        path = source.relative[segment.channel]
+        yield Segment(path, segment.start_seconds, segment.duration_seconds, name, min(1.0, sure))
 
 
 def _write_rttms(speech: Speech, labels: Sequence[int], out: Path) -> None:
     rest = iter(labels)
     count = max(labels) + 1
-    for source, own in zip(speech.sources, speech.stretches, strict=True):
+    for source, own in zip(speech.sources, speech.segments, strict=True):
         turns: list[list[tuple[float, float]]] = [[] for _ in range(count)]
-        for stretch in own:
-            turns[next(rest)].append((stretch.start_seconds, stretch.duration_seconds))
+        for segment in own:
+            turns[next(rest)].append((segment.start_seconds, segment.duration_seconds))
         joined = [join_turns(own_turns) for own_turns in turns]
         lines = rttm_lines(source.name.name, joined, [f"speaker_{k + 1}" for k in range(count)])
         write_text(out / source.name.with_name(f"{source.name.name}.rttm"), "".join(lines))
@@ -228,17 +223,13 @@ def _write_embeddings(path: Path, speech: Speech, names: Sequence[str], points: 
     with atomic_output(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["recording", "start_seconds", "duration_seconds", "speaker", "x", "y"])
-        for (source, stretch), name, (x, y) in zip(speech.all, names, places.tolist(), strict=True):
-            times = f"{stretch.start_seconds:.3f}", f"{stretch.duration_seconds:.3f}"
+        for (source, segment), name, (x, y) in zip(speech.all, names, places.tolist(), strict=True):
+            times = f"{segment.start_seconds:.3f}", f"{segment.duration_seconds:.3f}"
             writer.writerow([str(source.name), *times, name, f"{x:.5f}", f"{y:.5f}"])
 
 
 def join_turns(turns: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return turns with those joined that overlap or have hardly a pause between them.
-
-    Args:
-        turns: of one speaker: beginnings and lengths, seconds.
-    """
+    """Return one speaker's turns, beginnings and lengths in seconds, joined where they have hardly a pause between."""
     joined: list[tuple[float, float]] = []
     for start, length in sorted(turns):
         if joined and start <= joined[-1][0] + joined[-1][1] + _PAUSE_SECONDS:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from sepkit.data import audio
 from sepkit.errors import UserError
@@ -17,10 +20,11 @@ from sepkit.inference.batch.inputs import find_recordings, name_outputs
 from sepkit.inference.batch.outputs import Blocks, file_identity, is_done, write_outputs
 from sepkit.inference.batch.reports import FAILED, FilesReport, failure_reason, is_out_of_memory, write_failures
 from sepkit.inference.diarization.linking import link
+from sepkit.inference.loading import load_model
 from sepkit.inference.long.recordings import FileRecording
 from sepkit.inference.long.upper_band import upper_band_note
 from sepkit.inference.options import OutputOptions
-from sepkit.inference.quality.uncertainty import check_samples, is_variational
+from sepkit.inference.quality.uncertainty import check_samples
 from sepkit.inference.selection import check_speakers
 from sepkit.inference.separated import Separated, summary_line
 from sepkit.inference.separator import Separator
@@ -83,7 +87,7 @@ def separate_files(
     check_speakers(options.speakers, separator.model, separator.counts_speakers)
     if options.spread:
         check_samples(options.samples)
-        if not is_variational(separator.model):
+        if not separator.model.variational:
             raise UserError("spread: the model is deterministic, its estimates have none; use a variational one")
     if processes > 1 and separator.device.type != "cpu":
         raise UserError(
@@ -142,12 +146,7 @@ def _separate_one(job: _Job, out: Path, recording: tuple[Path, Path]) -> _Done |
     """Return what became of a recording; None where it was separated before.
 
     Args:
-        job: how it is separated.
-        out: folder of the outputs.
-        recording: its path, and that of its outputs below the folder, without ending.
-
-    Raises:
-        UserError: a recording that cannot be separated.
+        recording: its path, and that of its outputs below `out`, without ending.
     """
     path, target = recording[0], out / recording[1]
     description = {"input": str(path), **file_identity(path), **job.provenance}
@@ -178,13 +177,13 @@ def _separate_whole(job: _Job, path: Path, target: Path, description: dict[str, 
 
 
 def _separate_long(job: _Job, path: Path, target: Path, description: dict[str, Any]) -> str:
-    job.separator.check_spread_of_long(job.provenance["spread_samples"])
     recording = FileRecording(path, job.provenance["channel"])
     check_writable(target.parent)
     # The temporary file needs as much room as the estimates, and not in a system folder that may be memory.
     long = job.separator.separate_long(
         recording,
         speakers=job.provenance["speakers_option"],
+        samples=job.provenance["spread_samples"],
         folder=target.parent,
         progress=job.progress,
         # Profiles are of one speaker for each output; outputs that are linked hold several.
@@ -216,3 +215,20 @@ def _write_speakers(
     of_speakers = replace(separated, linked_speakers=linked.speakers)
     write_outputs(target, of_speakers, num_samples, linked.blocks, description, {"linked": linked.to_plain()})
     return f"{linked.speakers} speakers in {len(separated.kept)} estimates"
+
+
+def check_separates(path: Path) -> None:
+    """Separate a wav of one second with an exported model, at its own rate and at another.
+
+    Raises:
+        UserError: a recording cannot be separated.
+    """
+    separator = load_model(path)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        for rate in (separator.sample_rate, separator.sample_rate + 1025):
+            noise = np.random.default_rng(rate).standard_normal(rate).astype(np.float32)
+            audio.write(folder / "in" / f"noise_{rate}.wav", 0.1 * noise, rate)
+        report = separate_files([folder / "in"], separator, folder / "out")
+        for reason in report.failed.values():
+            raise UserError(f"{path.name}: not written: the graph separates no recording ({reason})")

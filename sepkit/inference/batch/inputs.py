@@ -14,9 +14,7 @@ from sepkit.errors import UserError
 def find_recordings(inputs: Iterable[str | os.PathLike[str]], out: Path) -> dict[Path, Path]:
     """Return audio file -> its path relative to the input that led to it, in the order of `inputs`, folders sorted.
 
-    Args:
-        inputs: audio files and folders. In folders, hidden files and everything under `out` are ignored.
-        out: folder of the outputs.
+    In folders, hidden files and everything under `out` are ignored.
 
     Raises:
         UserError: an input that does not exist, a folder without audio files, or `out` itself.
@@ -28,10 +26,10 @@ def find_recordings(inputs: Iterable[str | os.PathLike[str]], out: Path) -> dict
         if path == out:
             raise UserError(f"--out {out}: is also an input; choose another folder")
         if path.is_dir():
-            found_files = (file for file in sorted(path.rglob("*")) if _is_recording(file, path, out))
-            files = audio.without_undecodable(found_files)
+            files = audio.without_undecodable(f for f in sorted(path.rglob("*")) if _is_recording(f, path, out))
             if not files:
-                raise UserError(f"{given}: no audio files in this folder, expected {_suffixes()}")
+                suffixes = ", ".join(sorted(audio.AUDIO_SUFFIXES))
+                raise UserError(f"{given}: no audio files in this folder, expected {suffixes}")
         elif path.exists():
             files = [path]
         else:
@@ -47,10 +45,6 @@ def _is_recording(file: Path, folder: Path, out: Path) -> bool:
     return (
         file.suffix.lower() in audio.AUDIO_SUFFIXES and not hidden and not file.is_relative_to(out) and file.is_file()
     )
-
-
-def _suffixes() -> str:
-    return ", ".join(sorted(audio.AUDIO_SUFFIXES))
 
 
 def name_outputs(recordings: dict[Path, Path]) -> dict[Path, Path]:

@@ -22,16 +22,8 @@ Blocks = Callable[[], Iterator[np.ndarray]]
 """Yields the estimates (k, t) from beginning to end, each time that it is called."""
 
 
-def _estimate_paths(target: Path, count: int, suffix: str) -> list[Path]:
-    return [target.with_name(f"{target.name}_s{index + 1}{suffix}") for index in range(count)]
-
-
-def _description_path(target: Path) -> Path:
-    return target.with_name(f"{target.name}.json")
-
-
-def _rttm_path(target: Path) -> Path:
-    return target.with_name(f"{target.name}.rttm")
+def _beside(target: Path, suffix: str) -> Path:
+    return target.with_name(f"{target.name}{suffix}")
 
 
 class _WouldClipError(Exception):
@@ -53,9 +45,7 @@ def write_outputs(
 
     Args:
         target: path without ending.
-        separated: what is told of the estimates.
-        num_samples: of each.
-        blocks: them, (k, t), as often as it is called.
+        num_samples: of each estimate.
         description: how they came about.
         more: what else the JSON file tells.
     """
@@ -70,7 +60,7 @@ def write_outputs(
             "written as 32-bit float wav",
             file=sys.stderr,
         )
-    spread_paths = [] if separated.spread is None else [_spread_path(path) for path in paths]
+    spread_paths = [path.with_name(f"{path.stem}_spread.npy") for path in paths if separated.spread is not None]
     for path, deviation in zip(spread_paths, () if separated.spread is None else separated.spread, strict=True):
         buffer = io.BytesIO()
         np.save(buffer, deviation)
@@ -79,10 +69,11 @@ def write_outputs(
             temporary.write_bytes(buffer.getbuffer())
     written = [*paths, *spread_paths]
     if description["rttm"]:
-        written.append(write_text(_rttm_path(target), "".join(rttm_lines(target.name, activity.segments()))))
+        written.append(write_text(_beside(target, ".rttm"), "".join(rttm_lines(target.name, activity.segments()))))
     for name in _names_of(_written_before(target)) - {path.name for path in (*paths, *spread_paths)}:
         if name.startswith(f"{target.name}_s"):
             target.with_name(name).unlink(missing_ok=True)
+    intervals = separated.predicted_interval_db
     result = {
         **description,
         "sample_rate": separated.sample_rate,
@@ -95,7 +86,7 @@ def write_outputs(
         "speakers": separated.speakers,
         "kept_hypotheses": [int(index) + 1 for index in separated.kept],
         "predicted_si_sdr_db": _numbers(separated.predicted_si_sdr_db),
-        "predicted_interval_db": _pairs(separated.predicted_interval_db),
+        "predicted_interval_db": intervals if intervals is None else [_numbers(ends) for ends in intervals],
         "likely_not_separated": separated.likely_not_separated,
         "rates": separated.rates,
         "spreads": None if separated.spread is None else [path.name for path in spread_paths],
@@ -104,7 +95,7 @@ def write_outputs(
         "input_sha256": file_digest(description["input"]),
         "files": {path.name: {"bytes": path.stat().st_size, "sha256": file_digest(path)} for path in written},
     }
-    write_json(_description_path(target), result)
+    write_json(_beside(target, ".json"), result)
 
 
 def _write_estimates(
@@ -113,7 +104,8 @@ def _write_estimates(
     """The paths written, and when something is heard in each."""
     rate = separated.sample_rate
     count = len(separated.kept) if separated.linked_speakers is None else separated.linked_speakers
-    paths, activity = _estimate_paths(target, count, suffix), ActivityMeter(count, rate)
+    paths = [_beside(target, f"_s{index + 1}{suffix}") for index in range(count)]
+    activity = ActivityMeter(count, rate)
     with ExitStack() as stack:
         writers = [stack.enter_context(write_blocks(path, rate, num_samples, subtype)) for path in paths]
         for block in blocks():
@@ -128,14 +120,6 @@ def _write_estimates(
 def _numbers(values: Any) -> list[float | None] | None:
     """Plain numbers; None for what is not known."""
     return None if values is None else [float(value) if math.isfinite(value) else None for value in values]
-
-
-def _pairs(values: Any) -> list[list[float | None] | None] | None:
-    return None if values is None else [_numbers(pair) for pair in values]
-
-
-def _spread_path(estimate: Path) -> Path:
-    return estimate.with_name(f"{estimate.stem}_spread.npy")
 
 
 def _spread_db(separated: Separated) -> list[float | None] | None:
@@ -169,9 +153,8 @@ def is_done(target: Path, description: dict[str, Any], verify: bool) -> bool:
     written = _written_before(target)
     if any(written.get(key) != value for key, value in description.items()):
         return False
-    names = _names_of(written) | ({_rttm_path(target).name} if description["rttm"] else set())
+    names = _names_of(written) | ({f"{target.name}.rttm"} if description["rttm"] else set())
     files = written.get("files")
-    # Earlier versions did not say how long their estimates are: those are made again.
     if not isinstance(written.get("estimates"), list) or not isinstance(files, dict) or names != files.keys():
         return False
     if verify and written.get("input_sha256") != file_digest(description["input"]):
@@ -190,17 +173,13 @@ def _stands(path: Path, expected: Any, verify: bool) -> bool:
 def _written_before(target: Path) -> dict[str, Any]:
     """What the JSON file of an earlier call holds; nothing where there is none that can be read."""
     try:
-        written = parse_json(_description_path(target).read_text(encoding="utf-8"))
+        written = parse_json(_beside(target, ".json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return written if isinstance(written, dict) else {}
 
 
 def file_identity(path: Path) -> dict[str, int]:
-    """Return size and time of change of an input, by which a later call knows that it is still the same file.
-
-    Args:
-        path: of the input.
-    """
+    """Return size and time of change of an input, by which a later call knows that it is still the same file."""
     status = path.stat()
     return {"input_bytes": status.st_size, "input_modified_ns": status.st_mtime_ns}

@@ -42,11 +42,7 @@ class FilesReport:
     warning: str = ""
 
     def lines(self, most: int = 50) -> list[str]:
-        """Return one line per recording; if there are too many, the last line has the number of the others.
-
-        Args:
-            most: how many lines there are at most, but for that one.
-        """
+        """Return one line per recording; if there are too many, the last line has the number of the others."""
         lines = [one_line(f"{name}: {text}") for name, text in list(self.summaries.items())[:most]]
         more = len(self.summaries) - len(lines)
         return [*lines, f"and {more} more, each with its .json"] if more else lines
@@ -79,11 +75,7 @@ class FilesReport:
 
 
 def failure_reason(error: Exception, path: Path) -> str:
-    """Return why a recording could not be separated, in one line that names it.
-
-    Args:
-        error: why it could not be separated.
-    """
+    """Return why a recording could not be separated, in one line that names it."""
     # Names of files may hold line breaks.
     where = one_line(str(path))
     if is_out_of_memory(error):
@@ -110,10 +102,6 @@ def merge_summaries(path: Path, world_size: int) -> None:
     """Write the sum of the ranks' summaries, PATH.rank0 ..., once all of them exist.
 
     The rank that ends last finds all. Those of an earlier call with another number of ranks do not count.
-
-    Args:
-        path: of the sum.
-        world_size: number of ranks.
     """
     parts = []
     for rank in range(world_size):

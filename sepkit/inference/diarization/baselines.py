@@ -14,12 +14,7 @@ _FRAME_SECONDS, _HOP_SECONDS, _LOWEST_HZ = 0.032, 0.01, 60.0
 
 
 def mean_spectra(kind: str, waveforms: Iterable[np.ndarray], sample_rate: int) -> np.ndarray:
-    """Return standardized means over time of the log mel spectrum, or of mel cepstra, of each waveform, (N, D).
-
-    Args:
-        kind: of `BASELINES`: "mean_mfcc" for cepstra, "mean_log_mel" for the spectrum.
-        waveforms: (T,) each.
-    """
+    """Return standardized means over time of the log mel spectrum, or of mel cepstra, of each waveform (T,): (N, D)."""
     from scipy.fft import dct
 
     frame, hop = round(_FRAME_SECONDS * sample_rate), round(_HOP_SECONDS * sample_rate)

@@ -12,9 +12,6 @@ from sepkit.errors import UserError
 _RESTARTS, _ROUNDS = 10, 50
 _LARGEST_CONCENTRATION = 200.0
 
-Conflicts = Sequence[Sequence[int]]
-"""Of each segment, which others are of different speakers because they are spoken at once by other estimates."""
-
 
 @dataclass
 class Clusters:
@@ -32,11 +29,7 @@ class Clusters:
 
 
 def unit_rows(values: np.ndarray) -> np.ndarray:
-    """Return rows of unit length; rows of zeros stay.
-
-    Args:
-        values: (..., D).
-    """
+    """Return rows (..., D) of unit length; rows of zeros stay."""
     lengths = np.linalg.norm(values, axis=-1, keepdims=True)
     return values / np.where(lengths > 0, lengths, 1.0)
 
@@ -45,7 +38,6 @@ def spherical_k_means(
     embeddings: np.ndarray,
     clusters: int,
     seed: int = 0,
-    conflicts: Conflicts | None = None,
     restarts: int = _RESTARTS,
     begin: np.ndarray | None = None,
 ) -> Clusters:
@@ -53,9 +45,6 @@ def spherical_k_means(
 
     Args:
         embeddings: (N, D), used at unit length.
-        clusters: K.
-        conflicts: pairs that get different clusters as far as there are enough.
-        restarts: how many are tried.
         begin: (J, D), fewer centers than K, which every other restart begins with.
 
     Raises:
@@ -72,7 +61,7 @@ def spherical_k_means(
         centers = _far_apart(points, clusters, generator, begin if number % 2 == 0 else None)
         labels = np.full(len(points), -1)
         for _ in range(_ROUNDS):
-            before, labels = labels, _assign(points @ centers.T, conflicts)
+            before, labels = labels, (points @ centers.T).argmax(-1)
             if np.array_equal(before, labels):
                 break
             centers = mean_directions(points, labels, centers)
@@ -94,16 +83,13 @@ def _far_apart(
         distances = np.clip(1 - (points @ centers.T).max(1), 0, None)
         distances[chosen] = 0.0
         total = distances.sum()
-        shares = distances / total if total > 1e-12 else _others(len(points), chosen)
+        if total <= 1e-12:
+            distances[:] = 1.0
+            distances[chosen] = 0.0
+        shares = distances / distances.sum()
         chosen.append(int(generator.choice(len(points), p=shares)))
         centers = np.concatenate([centers, points[chosen[-1:]]])
     return centers.copy()
-
-
-def _others(count: int, chosen: Sequence[int]) -> np.ndarray:
-    shares = np.ones(count)
-    shares[list(chosen)] = 0.0
-    return shares / shares.sum()
 
 
 def mean_directions(points: np.ndarray, labels: np.ndarray, centers: np.ndarray) -> np.ndarray:
@@ -112,27 +98,11 @@ def mean_directions(points: np.ndarray, labels: np.ndarray, centers: np.ndarray)
     Args:
         points: (N, D).
         labels: (N,) int, the cluster of each point.
-        centers: (K, D).
     """
     sums = np.zeros_like(centers)
     np.add.at(sums, labels, points)
     lengths = np.linalg.norm(sums, axis=-1, keepdims=True)
     return np.where(lengths > 0, sums / np.where(lengths > 0, lengths, 1.0), centers)
-
-
-def _assign(likeness: np.ndarray, conflicts: Conflicts | None) -> np.ndarray:
-    """Return (N,) the most alike cluster of each point, the surest first where some exclude each other."""
-    if conflicts is None:
-        return likeness.argmax(-1)
-    clusters = likeness.shape[1]
-    ranked = np.sort(likeness, axis=-1)
-    margins = ranked[:, -1] - ranked[:, -2] if clusters > 1 else ranked[:, -1]
-    labels = np.full(len(likeness), -1)
-    for index in np.argsort(-margins, kind="stable").tolist():
-        taken = {int(labels[other]) for other in conflicts[index]} - {-1}
-        free = [cluster for cluster in range(clusters) if cluster not in taken] or list(range(clusters))
-        labels[index] = free[int(likeness[index, free].argmax())]
-    return labels
 
 
 def posterior_of(points: np.ndarray, centers: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -154,10 +124,6 @@ def posterior_of(points: np.ndarray, centers: np.ndarray, labels: np.ndarray) ->
 
 
 def in_order_of_appearance(labels: Sequence[int]) -> list[int]:
-    """Return the same groups, numbered from 0 in the order in which they come first.
-
-    Args:
-        labels: (N,) groups.
-    """
+    """Return the same groups, numbered from 0 in the order in which they come first."""
     numbers: dict[int, int] = {}
     return [numbers.setdefault(label, len(numbers)) for label in labels]

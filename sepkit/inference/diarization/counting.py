@@ -125,11 +125,7 @@ class SpeakerTree:
         self._tree = linkage(condensed, "average") if len(points) > 1 else np.zeros((0, 4))
 
     def speakers(self, threshold: float) -> int:
-        """Return the number of groups that have enough speech, at least 1.
-
-        Args:
-            threshold: distance below which groups are one.
-        """
+        """Return the number of groups that have enough speech, at least 1; nearer ones than the threshold are one."""
         from scipy.cluster.hierarchy import fcluster
 
         if not len(self._tree):
@@ -138,11 +134,7 @@ class SpeakerTree:
         return max(1, int((np.bincount(groups, self.seconds) >= self.least).sum()))
 
     def others(self, threshold: float) -> Iterator[tuple[float, float, int]]:
-        """Yield changes of the threshold, the threshold, and the answers after them; the least first.
-
-        Args:
-            threshold: distance below which groups are one.
-        """
+        """Yield changes of the threshold, the threshold, and the answers after them; the least first."""
         answer = self.speakers(threshold)
         for height in sorted(np.unique(self._tree[:, 2]).tolist(), key=lambda height: abs(height - threshold)):
             for limit in (math.nextafter(height, 0), math.nextafter(height, 3)):
@@ -185,9 +177,9 @@ class SpeakerGains:
 
     def others(self, second: float, further: float) -> Iterator[tuple[float, float, int]]:
         """Yield changes of a threshold, that threshold, and the answers after them."""
-        for gain in self.gains[:1].tolist():
+        for place, gain in enumerate(self.gains.tolist()):
             for limit in (math.nextafter(gain, -1), gain):
-                yield abs(gain - second), second, self.speakers(limit, further)
-        for gain in self.gains[1:].tolist():
-            for limit in (math.nextafter(gain, -1), gain):
-                yield abs(gain - further), further, self.speakers(second, limit)
+                if place == 0:
+                    yield abs(gain - second), second, self.speakers(limit, further)
+                else:
+                    yield abs(gain - further), further, self.speakers(second, limit)

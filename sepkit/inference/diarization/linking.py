@@ -83,9 +83,8 @@ def link(
     """Return which part of which estimate of a recording belongs to which speaker.
 
     Args:
-        estimates: them, block by block; read twice here.
-        count: n, how many.
-        speakers: their number; auto: it is found.
+        estimates: read twice here.
+        count: n, how many there are.
 
     Raises:
         UserError: fewer segments than speakers.
@@ -110,15 +109,15 @@ def link(
     # Estimates that are heard at once may still be one speaker: where one speaks alone, the others hold what is left.
     found = spherical_k_means(embeddings, speakers, seed)
     labels = in_order_of_appearance(found.labels.tolist())
-    owners = [_owners(segments, labels, track, length, sample_rate) for track in range(count)]
+    owners = [_owners(segments, labels, channel, length, sample_rate) for channel in range(count)]
     return LinkedSpeakers(speakers, counted, owners, sample_rate, estimates)
 
 
 def _owners(
-    segments: Sequence[SpeechSegment], labels: Sequence[int], track: int, length: int, sample_rate: int
+    segments: Sequence[SpeechSegment], labels: Sequence[int], channel: int, length: int, sample_rate: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return ends of the parts of one estimate, samples, and whose they are; pauses are divided in the middle."""
-    own = [(segment, label) for segment, label in zip(segments, labels, strict=True) if segment.track == track]
+    own = [(segment, label) for segment, label in zip(segments, labels, strict=True) if segment.channel == channel]
     ends: list[int] = []
     owners: list[int] = []
     for segment, label in own:
@@ -141,7 +140,7 @@ def _waveforms(
 ) -> Iterator[np.ndarray]:
     """Yield the samples of segments, in order of time, at another rate; only those begun and not ended are held."""
     spans = [
-        (s.track, round(s.start_seconds * sample_rate), round((s.start_seconds + s.duration_seconds) * sample_rate))
+        (s.channel, round(s.start_seconds * sample_rate), round((s.start_seconds + s.duration_seconds) * sample_rate))
         for s in segments
     ]
     held: dict[int, list[np.ndarray]] = {}
@@ -153,8 +152,8 @@ def _waveforms(
             held[begun] = []
             begun += 1
         for number in list(held):
-            track, first, last = spans[number]
-            held[number].append(block[track, max(0, first - done) : max(0, last - done)])
+            channel, first, last = spans[number]
+            held[number].append(block[channel, max(0, first - done) : max(0, last - done)])
             if last <= stop:
                 ready[number] = np.concatenate(held.pop(number))
         while given in ready:

@@ -209,8 +209,6 @@ class RunningProfiles:
     """Profiles of the speakers of the chunks that were added, the last one counting most; see `Profiles`.
 
     Args:
-        traits: of all chunks.
-        speakers: n.
         keep: share of all precision that is left after each chunk is added.
     """
 
@@ -222,11 +220,7 @@ class RunningProfiles:
         """Of each trait: precision (n,), and precision times mean (n, D), of each speaker."""
 
     def add(self, chunk: int, order: np.ndarray) -> None:
-        """Add a chunk.
-
-        Args:
-            order: (n,) int; estimate `order[j]` is speaker j.
-        """
+        """Add a chunk, whose estimate `order[j]` is speaker j."""
         states = []
         for trait, (precision, weighted) in zip(self._traits, self.states, strict=True):
             own = trait.precisions[chunk][order]
@@ -241,8 +235,7 @@ class RunningProfiles:
     def log_likelihood(self, chunk: int, others: Sequence[_State] | None = None) -> np.ndarray:
         """Return (n, n) nats, [i, j] of estimate i of a chunk being speaker j; up to a constant for each i.
 
-        Args:
-            others: further states that count.
+        `others` are further states that count.
         """
         evidence = np.zeros((self._speakers, self._speakers))
         for number, trait in enumerate(self._traits):

@@ -38,7 +38,7 @@ class Source:
     """A recording, or the estimates of one that was separated.
 
     Args:
-        name: relative path without ending: of the recording.
+        name: relative path of the recording, without ending.
         paths: one file, or one for each estimate.
         relative: the same, as tables write them.
     """
@@ -50,14 +50,9 @@ class Source:
 
 @dataclass(frozen=True)
 class SpeechSegment:
-    """A part of one file.
+    """A part of one file, whose number in its source is `channel`."""
 
-    Args:
-        track: number of the file in its source.
-        start_seconds: where it begins.
-    """
-
-    track: int
+    channel: int
     start_seconds: float
     duration_seconds: float
 
@@ -97,10 +92,6 @@ def find_segments(
 ) -> tuple[list[SpeechSegment], list[SpeechSegment]]:
     """Return the segments in which something is heard, in order of time, and those that are too short to use.
 
-    Args:
-        source: the files of one recording.
-        window_seconds: longest segment.
-
     Raises:
         UserError: a file that cannot be read, or estimates of different lengths.
     """
@@ -110,27 +101,24 @@ def find_segments(
 def cut_turns(
     turns: Sequence[Sequence[tuple[float, float]]], window_seconds: float = WINDOW_SECONDS
 ) -> tuple[list[SpeechSegment], list[SpeechSegment]]:
-    """Return the turns of several tracks in equal parts, in order of time, and those that are too short to use.
+    """Return the turns of several channels in equal segments, in order of time, and those that are too short to use.
 
     Args:
-        turns: of each track: beginnings and lengths, seconds.
+        turns: of each channel: beginnings and lengths, seconds.
         window_seconds: longest segment.
     """
     segments, short = [], []
-    for track, own in enumerate(turns):
+    for channel, own in enumerate(turns):
         for start, length in own:
-            parts = max(1, int(np.ceil(length / window_seconds - 1e-9)))
-            cut = [SpeechSegment(track, start + k * length / parts, length / parts) for k in range(parts)]
+            count = max(1, int(np.ceil(length / window_seconds - 1e-9)))
+            cut = [SpeechSegment(channel, start + k * length / count, length / count) for k in range(count)]
             (segments if cut[0].duration_seconds >= SHORTEST_SECONDS else short).extend(cut)
-    order = sorted(segments, key=lambda s: (s.start_seconds, s.track))
-    return order, sorted(short, key=lambda s: (s.start_seconds, s.track))
+    order = sorted(segments, key=lambda s: (s.start_seconds, s.channel))
+    return order, sorted(short, key=lambda s: (s.start_seconds, s.channel))
 
 
 def turns_of(paths: Sequence[Path]) -> list[list[tuple[float, float]]]:
     """Return beginnings and lengths, seconds, of the turns in files of one length that are heard together.
-
-    Args:
-        paths: of the files.
 
     Raises:
         UserError: a file that cannot be read, or files of different rates or lengths.
@@ -155,41 +143,32 @@ def blend_turns(values: np.ndarray, segments: Sequence[SpeechSegment]) -> np.nda
     """Return unit vectors of segments, each with half of those before and after it in the same turn added, (N, D).
 
     A segment is short for a voice. What is said before and after it without a pause is mostly said by the same speaker.
-
-    Args:
-        values: (N, D) of the segments.
-        segments: N of one recording.
     """
     points = unit_rows(np.asarray(values, np.float64))
     blended = points.copy()
-    order = sorted(range(len(segments)), key=lambda k: (segments[k].track, segments[k].start_seconds))
+    order = sorted(range(len(segments)), key=lambda k: (segments[k].channel, segments[k].start_seconds))
     for a, b in itertools.pairwise(order):
         first, second = segments[a], segments[b]
         pause = second.start_seconds - first.start_seconds - first.duration_seconds
-        if first.track == second.track and pause < _TURN_PAUSE_SECONDS:
+        if first.channel == second.channel and pause < _TURN_PAUSE_SECONDS:
             blended[a] += _NEIGHBOR_WEIGHT * points[b]
             blended[b] += _NEIGHBOR_WEIGHT * points[a]
     return unit_rows(blended)
 
 
 def waveforms_of(source: Source, segments: Sequence[SpeechSegment], sample_rate: int) -> Iterator[np.ndarray]:
-    """Yield the samples of segments, (T,) each; files are read in blocks.
-
-    Args:
-        source: the files of one recording.
-        segments: in order of time.
-    """
+    """Yield the samples of segments, which are in order of time, (T,) each; files are read in blocks."""
     held: dict[int, tuple[float, np.ndarray]] = {}
     for segment in segments:
-        begin, block = held.get(segment.track, (0.0, np.zeros(0, np.float32)))
+        begin, block = held.get(segment.channel, (0.0, np.zeros(0, np.float32)))
         end = segment.start_seconds + segment.duration_seconds
         if not (begin <= segment.start_seconds and end <= begin + len(block) / sample_rate):
             begin = segment.start_seconds
             count = round(max(_READ_SECONDS, segment.duration_seconds + 1) * sample_rate)
             block = audio.read(
-                source.paths[segment.track], round(begin * sample_rate), count, sample_rate, pad_end=True
+                source.paths[segment.channel], round(begin * sample_rate), count, sample_rate, pad_end=True
             )
-            held[segment.track] = begin, block
+            held[segment.channel] = begin, block
         first = round((segment.start_seconds - begin) * sample_rate)
         yield block[first : first + max(1, round(segment.duration_seconds * sample_rate))]
 

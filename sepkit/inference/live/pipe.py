@@ -25,7 +25,6 @@ class Pipe:
     """Samples that come through a pipe.
 
     Args:
-        source: buffered binary file, read as data arrive.
         sample_rate: Hz; None: that of the model.
         channels: interleaved; they are averaged.
         begin: bytes that were already read.
@@ -58,7 +57,6 @@ def open_pipe(
     """Return a pipe of a wav, whose header gives the format, or of raw mono PCM.
 
     Args:
-        source: buffered binary file.
         sample_rate: Hz; None: that of a wav, and for PCM that of the model.
         sample_format: of PCM; None: data that begin like a wav are a wav, and all else is 16-bit integers.
 

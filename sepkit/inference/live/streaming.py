@@ -24,9 +24,15 @@ class Stream:
     estimates of the whole recording, for any block sizes. At another rate, input and output are resampled by
     `sepkit.data.resampling`, whose delay is part of the latency.
 
+    >>> import numpy as np, sepkit
+    >>> stream = sepkit.load_model("boxed_8k_causal").streaming()
+    >>> with stream:
+    ...     parts = [stream.push(np.zeros(500, np.float32)) for _ in range(3)] + [stream.finish()]
+    >>> sum(part.shape[-1] for part in parts)
+    1500
+
     Attributes:
         sample_rate: Hz, of input and output.
-        hypotheses: n.
         latency_seconds: longest time from the start of a sample to its estimates, without the length of blocks and the
             time of computing.
 
@@ -133,9 +139,6 @@ class RunningGains:
 
     At the end it is the gain of the whole recording. It moves in the first tenths of a second, but no sample is ever
     stronger than the root of the energy of the mixture so far.
-
-    Args:
-        hypotheses: n.
     """
 
     def __init__(self, hypotheses: int) -> None:
@@ -144,19 +147,11 @@ class RunningGains:
         self._energies = np.zeros((hypotheses, 1))
 
     def hear(self, mixture: np.ndarray) -> None:
-        """Keep the next samples of the mixture until their estimates come.
-
-        Args:
-            mixture: (T,).
-        """
+        """Keep the next samples (T,) of the mixture until their estimates come."""
         self._mixture = np.concatenate([self._mixture, mixture])
 
     def scale(self, estimates: np.ndarray) -> np.ndarray:
-        """Return the next estimates, each sample at the gain of its time, (n, k); zeros while an estimate is silent.
-
-        Args:
-            estimates: (n, k).
-        """
+        """Return the next estimates, each sample at the gain of its time, (n, k); zeros while an estimate is silent."""
         count = estimates.shape[-1]
         if count == 0:
             return estimates

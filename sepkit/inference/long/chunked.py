@@ -49,7 +49,7 @@ class _Chunk:
     rates: dict[str, float] | None
 
 
-class PiecewiseSeparation:
+class ChunkedSeparation:
     """Separates a signal that comes in blocks, chunk by chunk; only a file grows with its length.
 
     Estimates of chunks go to a temporary file without a name, and a few numbers of each chunk stay in memory. Once all
@@ -57,7 +57,6 @@ class PiecewiseSeparation:
 
     Args:
         folder: for the temporary file; None: that of the system.
-        rates: whether the rates of a variational model are wanted.
     """
 
     def __init__(
@@ -86,10 +85,7 @@ class PiecewiseSeparation:
         self._lowest, self._highest = math.inf, -math.inf
 
     def push(self, block: np.ndarray) -> None:
-        """Take the next samples of the mixture.
-
-        Args:
-            block: (t,) float32, at the model's rate.
+        """Take the next samples of the mixture, (t,) float32 at the model's rate.
 
         Raises:
             UserError: estimates that are not finite.
@@ -217,12 +213,7 @@ class JoinedEstimates:
         }
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Return a part of the joined estimates, (n, stop - start) float32.
-
-        Args:
-            start: first sample, at the model's rate.
-            stop: end of the part.
-        """
+        """Return the joined estimates from one sample to another, (n, stop - start) float32."""
         chunking, count = self._chunking, len(self._chunks)
         n = self.orders.shape[1]
         joined = np.zeros((n, stop - start), np.float32)
@@ -235,8 +226,8 @@ class JoinedEstimates:
             self._file.seek(4 * n * k * chunking.chunk)
             estimates = np.frombuffer(self._file.read(4 * n * length), np.float32).reshape(n, length)[self.orders[k]]
             weights = chunking.weights(length, first=k == 0, last=k == count - 1)
-            part = slice(low - begin, high - begin)
-            joined[:, low - start : high - start] += estimates[:, part] * weights[part]
+            inside = slice(low - begin, high - begin)
+            joined[:, low - start : high - start] += estimates[:, inside] * weights[inside]
         return joined
 
     def blocks(self) -> Iterator[np.ndarray]:

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from sepkit.data import audio
 from sepkit.data.audio_streams import StreamResampler
-from sepkit.inference.long.chunked import JoinedEstimates, PiecewiseSeparation
+from sepkit.inference.long.chunked import ChunkedSeparation, JoinedEstimates
 from sepkit.inference.long.stitching import Chunking
 from sepkit.inference.long.upper_band import shares_upper_band
 from sepkit.inference.options import HighBand, StitcherKind
@@ -114,23 +114,22 @@ def separate_long(
 
     Args:
         folder: for a temporary file; None: that of the system.
-        rates: whether the rates of a variational model are wanted.
 
     Raises:
         UserError: a recording that cannot be read to its end, or estimates that are not finite.
     """
     resampler = StreamResampler(recording.sample_rate, model.sample_rate)
-    pieces = PiecewiseSeparation(model, device, chunking, kind, folder, rates)
+    chunks = ChunkedSeparation(model, device, chunking, kind, folder, rates)
     seconds = round(recording.num_samples / recording.sample_rate)
     try:
         with tqdm(total=seconds, unit="s", leave=False, disable=None if progress else True) as bar:
             for block in recording.blocks():
-                pieces.push(resampler.push(block[None])[0])
+                chunks.push(resampler.push(block[None])[0])
                 bar.update(len(block) / recording.sample_rate)
-        pieces.push(resampler.finish()[0])
-        return pieces.finish()
+        chunks.push(resampler.finish()[0])
+        return chunks.finish()
     except BaseException:
-        pieces.close()
+        chunks.close()
         raise
 
 
@@ -141,10 +140,7 @@ class LongSeparation:
     Args:
         separated: without estimates.
         joined: estimates of the model; gone after `close`.
-        recording: that was separated.
-        selection: which estimates are wanted, and at which levels.
         shares: (k,) of the rest that they leave of the mixture, see `residual_shares`; None: it is not distributed.
-        high_band: what becomes of what the recording holds above the model's band.
     """
 
     separated: Separated
@@ -177,12 +173,14 @@ class LongSeparation:
         yield sharing.finish()
 
     def _fitted(self) -> Iterator[np.ndarray]:
-        missing = self.recording.num_samples
-        for block in self._resampled():
-            # Resampling there and back may differ from the recording's length by a few samples.
+        # Resampling there and back may differ from the recording's length by a few samples.
+        missing, count = self.recording.num_samples, self.selection.kept.size
+        for block in self._resampled() if count else ():
             block = block[:, :missing]
             missing -= block.shape[-1]
             yield block
+        if count and missing > 0:
+            yield np.zeros((count, missing), np.float32)
 
     def in_memory(self) -> Separated:
         """Return everything, with the estimates as one array; then the temporary file is gone."""
@@ -195,17 +193,10 @@ class LongSeparation:
         return self.separated
 
     def _resampled(self) -> Iterator[np.ndarray]:
-        if not self.selection.kept.size:
-            return
-        resampler = StreamResampler(self.model_rate, self.recording.sample_rate, len(self.selection.kept))
-        given = 0
+        resampler = StreamResampler(self.model_rate, self.recording.sample_rate, self.selection.kept.size)
         for block in self.joined.blocks():
-            yield (ready := resampler.push(self.selection.outputs(block)))
-            given += ready.shape[-1]
-        yield (rest := resampler.finish())
-        missing = self.recording.num_samples - given - rest.shape[-1]
-        if missing > 0:
-            yield np.zeros((len(self.selection.kept), missing), np.float32)
+            yield resampler.push(self.selection.outputs(block))
+        yield resampler.finish()
 
     def close(self) -> None:
         """Delete the estimates."""

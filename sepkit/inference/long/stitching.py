@@ -52,10 +52,6 @@ class Chunking:
         """Samples from one beginning to the next."""
         return self.chunk - self.overlap
 
-    def count(self, num_samples: int) -> int:
-        """Return the number of chunks of a signal."""
-        return 1 + max(0, -(-(num_samples - self.chunk) // self.hop))
-
     def rising(self) -> np.ndarray:
         """(overlap,) float32 weights of the later chunk where two overlap; the earlier one has 1 minus that."""
         return (np.sin(0.5 * np.pi * (np.arange(self.overlap) + 0.5) / max(1, self.overlap)) ** 2).astype(np.float32)
@@ -65,8 +61,6 @@ class Chunking:
 
         Args:
             length: of the chunk, in samples; the last one may be shorter.
-            first: whether no chunk comes before it.
-            last: whether no chunk comes after it.
         """
         weights = np.ones(length, np.float32)
         if not first:
@@ -77,11 +71,7 @@ class Chunking:
 
 
 def chunking_of(sample_rate: int, chunk_seconds: float, overlap_seconds: float) -> Chunking:
-    """Return the chunking in samples.
-
-    Args:
-        overlap_seconds: as in `SeparatorOptions`; at most half a chunk.
-    """
+    """Return the chunking in samples; the overlap is at most half a chunk."""
     chunk = round(chunk_seconds * sample_rate)
     return Chunking(chunk, min(max(1, round(overlap_seconds * sample_rate)), chunk // 2))
 
@@ -144,11 +134,7 @@ class Stitcher:
         self._energy, self._samples = 0.0, 0
 
     def add(self, estimates: np.ndarray) -> None:
-        """Take the estimates of the next chunk, which are not kept.
-
-        Args:
-            estimates: (n, T).
-        """
+        """Take the estimates (n, T) of the next chunk, which are not kept."""
         overlap = self.chunking.overlap
         self._energy += float(np.square(estimates, dtype=np.float64).sum())
         self._samples += estimates.shape[-1]
@@ -187,7 +173,6 @@ def best_orders(evidence: Sequence[ChunkEvidence], hop_seconds: float) -> np.nda
     so far; by overlaps alone; and the model's own, since many models keep speakers in their places.
 
     Args:
-        evidence: of the K chunks.
         hop_seconds: from the start of a chunk to that of the next.
     """
     profiles = Profiles([chunk.voices for chunk in evidence], hop_seconds)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from sepkit.inference.options import HighBand
-from sepkit.inference.separated import lost_band
 
-FRAME_SECONDS = 0.032
+_FRAME_SECONDS = 0.032
 
 _PASSED = 0.91
 """Share of half the model's rate up to which resampling to that rate and back leaves frequencies as they are."""
@@ -39,7 +38,7 @@ class UpperBandSharing:
     """
 
     def __init__(self, sample_rate: int, model_rate: int, estimates: int) -> None:
-        self._hop = max(1, round(FRAME_SECONDS * sample_rate / 2))
+        self._hop = max(1, round(_FRAME_SECONDS * sample_rate / 2))
         size = 2 * self._hop
         self._window = np.sqrt(0.5 - 0.5 * np.cos(2 * np.pi * (np.arange(size) + 0.5) / size)).astype(np.float32)
         frequencies = np.fft.rfftfreq(size, 1 / sample_rate) / (model_rate / 2)
@@ -105,9 +104,8 @@ def upper_band_note(wanted: HighBand | None, sample_rate: int, model_rate: int) 
     """Return what is missing from the estimates, or that nothing is there to share or drop; "" for neither.
 
     Args:
-        wanted: "share" or "drop"; None: nothing was asked for.
+        wanted: None: nothing was asked for.
         sample_rate: Hz, the highest of the recordings; 0: there were none.
-        model_rate: Hz, of the model.
     """
     if wanted is None or sample_rate == 0:
         return ""
@@ -116,7 +114,12 @@ def upper_band_note(wanted: HighBand | None, sample_rate: int, model_rate: int) 
             f"--high-band {wanted}: changes nothing, for recordings at {sample_rate} Hz have nothing above"
             f" {model_rate / 2:g} Hz, the band of the model"
         )
-    return lost_band(sample_rate, model_rate) if wanted == "drop" else ""
+    if wanted == "share":
+        return ""
+    return (
+        f"the model works at {model_rate} Hz: of recordings at {sample_rate} Hz, everything above "
+        f"{model_rate / 2:g} Hz is missing from the estimates"
+    )
 
 
 def shares_upper_band(
@@ -125,8 +128,7 @@ def shares_upper_band(
     """Return what shares out the band above a model's; None if it is dropped, or there is none or nobody to take it.
 
     Args:
-        wanted: "share" or "drop"; None: "share".
-        model_rate: Hz, of the model.
+        wanted: None: "share".
         estimates: k, how many there are.
     """
     if wanted == "drop" or sample_rate <= model_rate or not estimates:

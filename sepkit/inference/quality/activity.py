@@ -35,20 +35,12 @@ class ActivityThreshold:
     recordings: dict[str, int]
 
     def is_speaker(self, energies: np.ndarray) -> np.ndarray:
-        """Return (n,) bool, the estimates somebody speaks in.
-
-        Args:
-            energies: (n,) of the model's own estimates.
-        """
+        """Return (n,) bool, the estimates somebody speaks in, by the energies of the model's own estimates."""
         return levels_db(energies) > self.threshold_db
 
 
 def levels_db(energies: np.ndarray) -> np.ndarray:
-    """Return (n,) levels relative to the strongest estimate, dB, at least `LOWEST_DB`.
-
-    Args:
-        energies: (n,) of a model's own estimates.
-    """
+    """Return (n,) levels of a model's own estimates relative to the strongest, dB, at least `LOWEST_DB`."""
     energies = np.asarray(energies, np.float64)
     strongest = energies.max(initial=0.0)
     if strongest <= 0:

@@ -77,7 +77,7 @@ def recording_features(
         separation: of the whole, a batch of one; only its estimates are needed where the recording is long.
     """
     rate, num_samples = model.sample_rate, mixture.shape[-1]
-    if num_samples < SHORTEST_SECONDS * rate or _is_silent(mixture):
+    if num_samples < SHORTEST_SECONDS * rate or mixture.max() == mixture.min():
         return None
     if num_samples <= LONGEST_SECONDS * rate:
         return hypothesis_features(model, mixture, separation)
@@ -101,17 +101,16 @@ def excerpt_features(
     """Return `recording_features` of a long recording, given only its excerpts.
 
     Args:
-        model: on the device of the excerpts, in evaluation mode.
         excerpts: of the mixture (T,) and of the recording's estimates (1, n, T), see `excerpt_spans`.
     """
     parts: list[dict[str, np.ndarray]] = []
     for excerpt, estimates in excerpts:
-        if _is_silent(excerpt):
+        if excerpt.max() == excerpt.min():
             continue
         with torch.inference_mode():
             own = model(excerpt[None])
         features = hypothesis_features(model, excerpt, own)
-        order = _order_as(own.estimates, estimates)
+        order = PIT().matches(pairwise_neg_si_sdr(own.estimates, estimates))[0].tolist()
         parts.append({name: values[order] for name, values in features.items()})
     if not parts:
         return None
@@ -175,7 +174,8 @@ def mixture_features(mixture: np.ndarray, sample_rate: int) -> dict[str, float]:
     centered = mixture - mixture.mean()
     squares = np.square(centered)
     power = float(squares.mean())
-    spectrum = _power_spectrum(centered, _frame_of(centered, sample_rate))
+    frame = _frame_of(centered, sample_rate)
+    spectrum = _welch(_frame_powers(centered, frame), frame)
     frequencies = np.linspace(0, sample_rate / 2, len(spectrum) + 1)[1:]
     return {
         "level_dbfs": 10 * math.log10(level),
@@ -184,7 +184,7 @@ def mixture_features(mixture: np.ndarray, sample_rate: int) -> dict[str, float]:
         "spectral_centroid_hz": float(frequencies @ spectrum / spectrum.sum()),
         "zero_crossing_rate": float(np.mean(np.signbit(centered[1:]) != np.signbit(centered[:-1]))),
         "log_kurtosis": math.log(float(np.mean(np.square(squares))) / power**2),
-        "level_deviation_db": _level_deviation_db(centered, _frame_of(centered, sample_rate)),
+        "level_deviation_db": _level_deviation_db(centered, frame),
         "log_duration_seconds": math.log(len(mixture) / sample_rate),
     }
 
@@ -214,15 +214,11 @@ def _hann(frame: int) -> np.ndarray:
     return 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(frame) / frame)
 
 
-def _power_spectrum(waveform: np.ndarray, frame: int) -> np.ndarray:
-    """Return Welch's estimate of the power spectrum above 0 Hz, up to a factor, from Hann windows without their means.
+def _welch(powers: np.ndarray, frame: int) -> np.ndarray:
+    """Return Welch's estimate of the power spectrum above 0 Hz, up to a factor, from powers of frames.
 
     `scipy.signal.welch` gives the same, but takes a third of the time of a separation: it treats windows one by one.
     """
-    return _welch(_frame_powers(waveform, frame), frame)
-
-
-def _welch(powers: np.ndarray, frame: int) -> np.ndarray:
     spectrum = powers.mean(0)
     # Of the bins that stand for a positive and a negative frequency; the one at half the rate stands for itself.
     spectrum[1 : (frame + 1) // 2] *= 2
@@ -298,11 +294,6 @@ def _rates(separation: Separation) -> dict[str, np.ndarray]:
     return rates
 
 
-def _order_as(excerpt: Tensor, whole: Tensor) -> list[int]:
-    """Return the hypothesis of an excerpt (1, n, T) that each of the recording's (1, n, T) is."""
-    return PIT().matches(pairwise_neg_si_sdr(excerpt, whole))[0].tolist()
-
-
 def _mean_of_finite(values: Sequence[np.ndarray]) -> np.ndarray:
     """Return (n,) means over finite values; NaN where there are none."""
     stacked = np.stack(values)
@@ -315,10 +306,6 @@ def _db(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
     """Return 10 log10 of a ratio of energies, limited to -60 to 60 dB."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.clip(10 * np.log10(np.maximum(part, 0) / whole), _LEAST_DB, _MOST_DB)
-
-
-def _is_silent(waveform: Tensor) -> bool:
-    return bool(waveform.max() == waveform.min())
 
 
 def likeness_features(powers: Sequence[np.ndarray], voices: Mapping[str, TraitStatistics]) -> dict[str, np.ndarray]:

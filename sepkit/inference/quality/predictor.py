@@ -41,10 +41,8 @@ class QualityPredictor:
 
     Args:
         weights: fingerprint of the model it was fitted for.
-        hypotheses: n of that model.
         manifest: where the mixtures came from.
-        mixtures: number of mixtures used.
-        examples: number of estimates of sources in them.
+        examples: number of estimates of sources in the mixtures.
         coverage: share of examples that the intervals should contain.
         model: predicts from everything.
         baseline: predicts from the mixture's level and statistics.
@@ -54,7 +52,6 @@ class QualityPredictor:
         single_speaker: tells recordings of one speaker, whose voice is in all estimates; None if that cannot be told
             safely.
         sepkit: version that wrote it.
-        features_version: of the features.
     """
 
     weights: str
@@ -126,12 +123,12 @@ def fit_quality(
     Args:
         features: (N,) each, those of the baseline among them; examples with one that is not finite are left out.
         targets: (N,) SI-SDR, dB.
-        mixtures: (N,) number of the mixture that each example comes from.
+        mixtures: (N,) number of the mixture of each example.
         improvements_db: (N,) SI-SDR improvements, NaN for a source that is alone; None: failure is not predicted.
         **described: weights, hypotheses and manifest of `QualityPredictor`.
 
     Raises:
-        UserError: see `fit_ridge`.
+        UserError: too few examples, or all alike.
     """
     targets, mixtures = np.asarray(targets, np.float64), np.asarray(mixtures)
     usable = np.isfinite(np.stack([targets, *features.values()])).all(0)
@@ -156,11 +153,7 @@ def fit_quality(
 
 
 def write_quality(predictor: QualityPredictor, folder: Path) -> Path:
-    """Write the predictor to a model's folder as plain YAML; return its path.
-
-    Raises:
-        UserError: the folder cannot be written to.
-    """
+    """Write the predictor to a model's folder as plain YAML; return its path."""
     path = folder / QUALITY
     # JSON has no tuples, so none becomes a tag in the YAML.
     text = yaml.safe_dump(parse_json(json.dumps(to_dict(predictor))), sort_keys=False, allow_unicode=True)

@@ -32,10 +32,8 @@ class RidgeRegression:
 
     Args:
         features: names.
-        means: of the features, over the examples.
-        scales: their standard deviations.
+        means, scales: means and standard deviations of the features, over the examples.
         coefficients: dB for each deviation.
-        intercept: dB.
         ridge: strength of the penalty on the squared coefficients, times the number of examples.
         interval_db: from the prediction down and up to the ends of the interval, the first usually negative.
         rank_correlation: Spearman's, of targets and their predictions by fits without the mixture in question; None
@@ -91,7 +89,7 @@ def fit_ridge(
     Args:
         features: (N,) each, finite; those that do not vary are left out.
         targets: (N,) dB, finite.
-        mixtures: (N,) number of the mixture that each example comes from.
+        mixtures: (N,) number of the mixture of each example.
         coverage: share of examples that the interval should contain.
 
     Raises:
@@ -155,11 +153,7 @@ class LogisticRegression:
     """Log-odds that a recording is of a kind: intercept + sum of coefficient * (feature - mean) / scale.
 
     Args:
-        features: names.
-        means: of the features, over the examples.
-        scales: their standard deviations.
         coefficients: nats for each deviation; deviations are limited to four.
-        intercept: nats.
         threshold: log-odds above which a recording is flagged.
         found: share of the examples of the kind that are flagged, by fits without the example.
         false_alarms: share of the others that are, in the same way.

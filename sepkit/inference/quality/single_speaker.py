@@ -67,9 +67,8 @@ class LabeledRecording:
     """What is known of a recording to fit the detector.
 
     Args:
-        voice: see `voice_change`; not needed of those who speak at once.
-        speakers: how many speak in it.
-        in_turn: whether they take turns.
+        voice: of `voice_change`; not needed of those who speak at once.
+        in_turn: whether the speakers take turns.
         group: of recordings that are left out together, those of a speaker.
     """
 
@@ -111,12 +110,7 @@ class SingleSpeakerDetector:
 
 
 def estimates_summary(features: Mapping[str, np.ndarray], levels_db: np.ndarray) -> dict[str, float]:
-    """Return numbers of a recording: the mean of each feature over the estimates, its range, and the range of levels.
-
-    Args:
-        features: (n,) each, by name.
-        levels_db: (n,) of the estimates, see `sepkit.inference.quality.activity.levels_db`.
-    """
+    """Return numbers of a recording: mean and range of each feature (n,) over estimates, and the range of levels."""
     summary = {"levels_range": float(np.ptp(levels_db))}
     for name in _OF_ESTIMATES:
         if name in features:
@@ -133,7 +127,6 @@ def fit_single_speaker(recordings: Sequence[LabeledRecording], encoder: str) -> 
 
     Args:
         recordings: those with numbers that are not finite are left out.
-        encoder: fingerprint of the speaker encoder.
     """
     usable = [one for one in recordings if all(map(math.isfinite, (*one.estimates.values(), *one.voice.values())))]
     single = [one for one in usable if one.speakers == 1]
@@ -190,11 +183,7 @@ def voice_change(
       where this is largest; instants near the ends count less.
     * `voice_across`, `voice_within`: means of the pairs across that instant, and on the same side of it.
     * `voice_halves`: between the mean directions of both halves.
-    * `voice_of_estimates`: mean over all pairs of windows of an estimate, mean over the estimates.
-
-    Args:
-        products: of the recording and the estimates.
-        estimates: (n, T).
+    * `voice_of_estimates`: mean over all pairs of windows of an estimate (of n, T), mean over the estimates.
     """
     speech = gains_of(products, "mixture", True, np.arange(len(estimates))) @ estimates
     embeddings = _embeddings(encoder, speech, sample_rate)

@@ -35,11 +35,7 @@ class RunningMoments:
         self._mean = self._squares = torch.zeros((), dtype=torch.float64)
 
     def add(self, value: Tensor) -> None:
-        """Add a tensor.
-
-        Args:
-            value: of the shape of those before.
-        """
+        """Add a tensor of the shape of those before."""
         value = value.detach().double()
         self.count += 1
         if self.count == 1:
@@ -68,25 +64,14 @@ class MonteCarlo:
         estimates: (B, n, T) float64, mean over the samples.
         spread: (B, n, T) float64, standard deviation over the samples, of each sample of the waveforms; zero for a
             model whose latents are points.
-        samples: number of separations.
     """
 
     estimates: Tensor
     spread: Tensor
-    samples: int
-
-
-def is_variational(model: EncoderMaskerDecoder) -> bool:
-    """Whether any of a model's latents is variational."""
-    return model.variational
 
 
 def check_samples(samples: int) -> None:
-    """Raise UserError unless the number of samples is at least 2 (one has no deviation) and plausible.
-
-    Args:
-        samples: how many are asked for.
-    """
+    """Raise UserError unless the number of samples is at least 2 (one has no deviation) and plausible."""
     if isinstance(samples, bool) or not 2 <= samples <= _MOST_SAMPLES:
         raise UserError(f"samples: found {samples}, expected 2 to {_MOST_SAMPLES}; 8 is usual")
 
@@ -109,7 +94,6 @@ def monte_carlo(
     Args:
         model: on the device of `mixture`, in evaluation mode.
         mixture: (B, T), without padding.
-        samples: number of separations; a deterministic model needs only one.
         through: applied to the estimates (B, n, T) of every sample first, such as a resampling, whose effect on a
             deviation does not follow from the deviation alone.
 
@@ -120,9 +104,9 @@ def monte_carlo(
     """
     check_samples(samples)
     moments = RunningMoments()
-    for estimates in _draw(model, mixture, samples if is_variational(model) else 1, seed):
+    for estimates in _draw(model, mixture, samples if model.variational else 1, seed):
         moments.add(estimates if through is None else through(estimates))
-    return MonteCarlo(moments.mean, moments.deviation, samples)
+    return MonteCarlo(moments.mean, moments.deviation)
 
 
 def _draw(model: EncoderMaskerDecoder, mixture: Tensor, samples: int, seed: int) -> Iterator[Tensor]:
@@ -134,11 +118,6 @@ def _draw(model: EncoderMaskerDecoder, mixture: Tensor, samples: int, seed: int)
         with torch.inference_mode():
             drawn = model(mixture.repeat(copies, 1), generator=generator, sample=True)
         yield from drawn.estimates.unflatten(0, (copies, -1))
-
-
-def _log_evidence(reconstructions: Tensor, mixture: Tensor, signal_std: float) -> Tensor:
-    """Return (B,) nats, of signals in units of the training deviation."""
-    return -pairwise_blr_nll(reconstructions[:, None] / signal_std, mixture[:, None] / signal_std)[:, 0, 0]
 
 
 @torch.no_grad()  # A rate without a closed form is estimated from the same samples at every call, see elementwise_rate.
@@ -195,9 +174,10 @@ def mixture_elbo(
     if "encoding_prior" not in extras or not model.encoding_family.variational:
         return None
     generator = torch.Generator(mixture.device).manual_seed(seed)
-    evidence = RunningMoments()
+    evidence, deviation = RunningMoments(), float(model.signal_std)
     for _ in range(samples):
-        decoded = model.decode(separation.encoding.sample(generator).unsqueeze(1), mixture.shape[-1]).squeeze(1)
-        evidence.add(_log_evidence(decoded + model.signal_mean, mixture, float(model.signal_std)))
+        decoded = model.decode(separation.encoding.sample(generator).unsqueeze(1), mixture.shape[-1])
+        scaled = (decoded + model.signal_mean) / deviation
+        evidence.add(-pairwise_blr_nll(scaled, mixture[:, None] / deviation)[:, 0, 0])
     rate = elementwise_rate(separation.encoding, extras["encoding_prior"], extras.get("encoding_sample"))
     return (evidence.mean - rate.double().flatten(1).sum(1)) / mixture.shape[-1]

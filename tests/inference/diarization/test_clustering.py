@@ -45,13 +45,6 @@ def test_fewer_points_than_clusters_are_refused() -> None:
         spherical_k_means(np.eye(2), 3)
 
 
-def test_stretches_in_conflict_get_different_clusters() -> None:
-    points, _ = groups(2, 8, spread=0.6)
-    conflicts = [[k ^ 1] for k in range(16)]
-    labels = spherical_k_means(points, 2, conflicts=conflicts).labels
-    assert all(labels[k] != labels[k ^ 1] for k in range(16))
-
-
 def test_posterior_is_sharper_for_tighter_groups() -> None:
     tight, loose = (groups(3, 20, spread) for spread in (0.05, 0.5))
     sure = []

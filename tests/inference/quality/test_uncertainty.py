@@ -95,7 +95,7 @@ def test_monte_carlo_is_the_mean_and_deviation_of_sampled_separations(monkeypatc
     np.testing.assert_allclose(drawn.estimates, estimates.mean(0), atol=1e-12)
     np.testing.assert_allclose(drawn.spread, estimates.std(0), atol=1e-12)
     assert drawn.estimates.shape == drawn.spread.shape == (2, 2, 400)
-    assert drawn.spread.min() > 0 and drawn.samples == 5
+    assert drawn.spread.min() > 0
 
 
 def test_the_seed_decides():
