@@ -41,28 +41,29 @@ def experiment(tmp_path):
     return tmp_path / "exp"
 
 
-def test_calibrates_and_ends_with_the_path(tmp_path, experiment, manifest, capsys):
+def test_calibrates_and_separate_then_predicts(tmp_path, experiment, manifest, capsys):
     line = ["calibrate", str(experiment), "--manifest", manifest, "--device", "cpu"]
+    separate = ["separate", manifest.replace("dev.jsonl", "0_0.wav"), "--model", str(experiment), "--device", "cpu"]
+    assert main([*separate, "--out", str(tmp_path / "before")]) == 0
     assert main(line) == 0
     captured = capsys.readouterr()
     assert captured.out.splitlines()[-1] == str(experiment / "model" / "quality.yaml")
     assert "56 estimates of sources in 28 mixtures, 0 skipped" in captured.out
     assert "model (" in captured.out and "baseline (" in captured.out and "rank correlation" in captured.out
     text = (experiment / "model" / "quality.yaml").read_text()
-    assert main(line) == 0
-    assert (experiment / "model" / "quality.yaml").read_text() == text
-
-
-def test_separate_then_predicts(tmp_path, experiment, manifest):
-    line = ["separate", manifest.replace("dev.jsonl", "0_0.wav"), "--model", str(experiment), "--device", "cpu"]
-    assert main([*line, "--out", str(tmp_path / "before")]) == 0
-    main(["calibrate", str(experiment), "--manifest", manifest, "--device", "cpu"])
-    assert main([*line, "--out", str(tmp_path / "after"), "--spread", "--samples", "2"]) == 0
-    assert main([*line, "--out", str(tmp_path / "without"), "--no-predict"]) == 0
+    assert main([*separate, "--out", str(tmp_path / "after"), "--spread", "--samples", "2"]) == 0
+    assert main([*separate, "--out", str(tmp_path / "without"), "--no-predict"]) == 0
     told = {name: json.loads((tmp_path / name / "0_0.json").read_text()) for name in ("before", "after", "without")}
     assert told["before"]["predicted_si_sdr_db"] is None and told["without"]["predicted_si_sdr_db"] is None
     assert len(told["after"]["predicted_si_sdr_db"]) == len(told["after"]["predicted_interval_db"]) == 2
     assert (tmp_path / "after" / "0_0_s2_spread.npy").is_file()
+    # The predictor of other weights is refused, and calibrating again is the remedy.
+    save_model(build_model(CONFIG), experiment / "model")
+    capsys.readouterr()
+    assert main([*separate, "--out", str(tmp_path / "other")]) == 2
+    assert "sepkit calibrate" in capsys.readouterr().err
+    assert main(line) == 0 and main([*separate, "--out", str(tmp_path / "other")]) == 0
+    assert (experiment / "model" / "quality.yaml").read_text() != text
 
 
 @pytest.mark.parametrize(
@@ -79,17 +80,3 @@ def test_mistakes_exit_with_2_and_one_line(experiment, manifest, capsys, model, 
     assert main(line) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1 and word in lines[0]
-
-
-def test_a_predictor_of_other_weights_exits_with_2_and_calibrating_again_mends_it(
-    tmp_path, experiment, manifest, capsys
-):
-    calibrate = ["calibrate", str(experiment), "--manifest", manifest, "--device", "cpu"]
-    assert main(calibrate) == 0
-    save_model(build_model(CONFIG), experiment / "model")
-    line = ["separate", manifest.replace("dev.jsonl", "0_0.wav"), "--model", str(experiment)]
-    capsys.readouterr()
-    assert main([*line, "--out", str(tmp_path / "out"), "--device", "cpu"]) == 2
-    assert "sepkit calibrate" in capsys.readouterr().err
-    assert main(calibrate) == 0
-    assert main([*line, "--out", str(tmp_path / "out"), "--device", "cpu"]) == 0

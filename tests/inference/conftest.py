@@ -15,6 +15,11 @@ from sepkit.models import build_model
 from tests.tiny_models import RECURRENT
 
 
+@pytest.fixture(autouse=True)
+def same_numbers_every_time():
+    torch.manual_seed(0)
+
+
 @pytest.fixture(scope="module")
 def separator():
     torch.manual_seed(0)

@@ -16,44 +16,14 @@ from sepkit.inference.options import SeparatorOptions
 from sepkit.models import EncoderMaskerDecoder, build_model, save_model
 from sepkit.models.latents import Deterministic
 from sepkit.models.stft_filterbank import STFTFilterbank
+from tests.inference.bands import band_split
 from tests.tiny_models import RECURRENT
-
-
-class BandSplit(nn.Module):
-    """Masks that give the lower half of the bins to the first hypothesis and the upper half to the second, scaled."""
-
-    hypotheses = 2
-
-    def __init__(self, scales=(1.0, 1.0)):
-        super().__init__()
-        self.scales = scales
-
-    def forward(self, features):
-        lower = (torch.arange(features.shape[1]) < features.shape[1] // 2).float()
-        masks = torch.stack([self.scales[0] * lower, self.scales[1] * (1 - lower)])
-        return masks[None, :, None, :, None].expand(len(features), -1, -1, -1, features.shape[2])
-
-
-def band_split(scales=(1.0, 1.0), **kwargs):
-    linear = Deterministic("linear")
-    model = EncoderMaskerDecoder(STFTFilterbank(), BandSplit(scales), linear, linear, sample_rate=8000)
-    return Separator(model, options=SeparatorOptions(**kwargs))
 
 
 def tones(sample_rate=8000, num_samples=8000, frequencies=(440.0, 3000.0)):
     """(2, T): one tone for each half of the bins."""
     time = np.arange(num_samples) / sample_rate
     return np.stack([0.3 * np.sin(2 * np.pi * f * time) for f in frequencies]).astype(np.float32)
-
-
-@pytest.fixture(autouse=True)
-def same_numbers_every_time():
-    torch.manual_seed(0)
-
-
-@pytest.fixture
-def separator():
-    return Separator(build_model(RECURRENT))
 
 
 def test_two_tones_come_apart_at_their_levels():
@@ -82,13 +52,6 @@ def test_gains_are_least_squares_fits_of_the_mixture():
     assert (np.square(separated.estimates).sum(-1) <= np.square(mixture).sum() * (1 + 1e-5)).all()
 
 
-@pytest.mark.parametrize("gain", [1e-3, 1.0, 30.0])
-def test_levels_follow_the_recording(gain):
-    sources = tones()
-    separated = band_split().separate(gain * sources.sum(0), 8000)
-    np.testing.assert_allclose(separated.estimates[:, 500:-500], gain * sources[:, 500:-500], atol=2e-3 * gain)
-
-
 def test_levels_of_the_model():
     model = build_model(RECURRENT)
     mixture = torch.randn(500)
@@ -103,13 +66,6 @@ def test_other_rates_come_back_at_their_own(sample_rate):
     edge = sample_rate // 10
     assert separated.estimates.shape == sources.shape
     np.testing.assert_allclose(separated.estimates[:, edge:-edge], sources[:, edge:-edge], atol=5e-3)
-
-
-@pytest.mark.parametrize("sample_rate", [8000, 44100, 6000])
-@pytest.mark.parametrize("num_samples", [1, 2, 3, 17, 1000])
-def test_every_length_comes_back(separator, num_samples, sample_rate):
-    separated = separator.separate(torch.randn(num_samples), sample_rate)
-    assert separated.estimates.shape == (2, num_samples) and separated.estimates.isfinite().all()
 
 
 def test_channels_are_averaged(separator):
@@ -139,51 +95,11 @@ def test_the_recording_is_left_as_it_was(separator):
     np.testing.assert_array_equal(waveform, before)
 
 
-def test_silence_gives_silence(separator):
-    separated = separator.separate(np.zeros(500), 8000)
-    np.testing.assert_array_equal(separated.estimates, 0)
-
-
-@pytest.mark.parametrize(
-    ("waveform", "sample_rate", "message"),
-    [
-        (np.zeros(0), 8000, "no samples"),
-        (np.zeros((2, 0)), 8000, "no samples"),
-        (np.zeros((0, 5)), 8000, "shape"),
-        (np.zeros((8000, 2)), 8000, "transpose"),
-        (np.zeros((1, 1, 5)), 8000, "shape"),
-        (np.float64(3.0), 8000, "shape"),
-        (np.array([0.0, math.nan]), 8000, "NaN"),
-        (torch.tensor([0.0, math.inf]), 8000, "infinite"),
-        (np.zeros(5, np.int16), 8000, "int16"),
-        (torch.zeros(5, dtype=torch.int32), 8000, "int32"),
-        (np.zeros(5), 0, "sample_rate"),
-        (np.zeros(5), -8000, "sample_rate"),
-        (np.zeros(5), 8000.5, "sample_rate"),
-        (np.zeros(5), math.nan, "sample_rate"),
-    ],
-)
-def test_bad_recordings_are_refused_in_one_line(separator, waveform, sample_rate, message):
-    with pytest.raises(UserError, match=message) as caught:
-        separator.separate(waveform, sample_rate)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_broken_model_is_said_to_be_broken(separator):
+def test_a_broken_model_is_said_to_be_broken():
+    separator = Separator(build_model(RECURRENT))
     separator.model.signal_std.fill_(math.nan)
     with pytest.raises(UserError, match="not finite"):
         separator.separate(torch.randn(100), 8000)
-
-
-@pytest.mark.parametrize("device", ["cuda:99", "nonsense"])
-def test_a_device_that_is_not_there(device):
-    with pytest.raises(UserError, match="device: found") as caught:
-        Separator(build_model(RECURRENT), device)
-    assert "\n" not in str(caught.value)
-
-
-def test_auto_device():
-    assert Separator(build_model(RECURRENT), "auto").device.type in ("cpu", "cuda")
 
 
 def test_load_model_from_an_experiment_folder(tmp_path):
@@ -210,13 +126,6 @@ def test_load_model_from_asteroid(tmp_path):
     ours = Separator(separator.model, options=SeparatorOptions(levels="model")).separate(mixture, 8000)
     with torch.no_grad():
         torch.testing.assert_close(ours.estimates, theirs(mixture[None])[0], rtol=1e-4, atol=1e-6)
-
-
-def test_load_model_of_nothing(tmp_path):
-    for name in (tmp_path / "none", f"asteroid:{tmp_path / 'none'}", "conv_tasnet"):
-        with pytest.raises(UserError) as caught:
-            sepkit.load_model(name)
-        assert "\n" not in str(caught.value)
 
 
 # ------------------------------------------------------------------------------------------- unknown number of speakers
@@ -298,15 +207,3 @@ def test_the_threshold_is_the_models_own(tmp_path):
     scores = separator.separate(mixture, 8000).scores
     separator.score_threshold = float(np.sort(scores)[1])
     assert separator.separate(mixture, 8000, speakers="auto").kept.tolist() == [int(scores.argmax())]
-
-
-@pytest.mark.parametrize("speakers", [0, 5, -1, True, "some"])
-def test_numbers_out_of_range_are_refused(speakers):
-    with pytest.raises(UserError, match=r"auto or 1 to 4"):
-        scored([0.0] * 4).separate(tones().sum(0), 8000, speakers=speakers)
-
-
-@pytest.mark.parametrize("speakers", ["auto", 1])
-def test_a_model_without_scores_cannot_tell(separator, speakers):
-    with pytest.raises(UserError, match=r"no scores"):
-        separator.separate(tones().sum(0), 8000, speakers=speakers)

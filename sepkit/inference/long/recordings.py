@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -24,35 +24,9 @@ from sepkit.models import EncoderMaskerDecoder
 _BLOCK_SECONDS = 5.0
 
 
-class Recording(Protocol):
-    """A recording of one channel that can be read more than once."""
-
-    @property
-    def sample_rate(self) -> int:
-        """Hz."""
-        ...
-
-    @property
-    def num_samples(self) -> int:
-        """Number of samples."""
-        ...
-
-    def blocks(self) -> Iterator[np.ndarray]:
-        """Yield its samples (t,) float32 in blocks, from beginning to end."""
-        ...
-
-    def excerpt(self, start: int, stop: int, sample_rate: int) -> np.ndarray:
-        """Return some samples at another rate, (stop - start,)."""
-        ...
-
-
 @dataclass
 class ArrayRecording:
-    """A recording in memory.
-
-    Args:
-        samples: (T,) float32.
-    """
+    """A recording (T,) float32 in memory."""
 
     samples: np.ndarray
     sample_rate: int
@@ -63,13 +37,13 @@ class ArrayRecording:
         return len(self.samples)
 
     def blocks(self) -> Iterator[np.ndarray]:
-        """Yield the samples in order, (t,) each; see `Recording`."""
+        """Yield the samples (t,) in blocks, from beginning to end."""
         size = max(1, round(_BLOCK_SECONDS * self.sample_rate))
         for start in range(0, len(self.samples), size):
             yield self.samples[start : start + size]
 
     def excerpt(self, start: int, stop: int, sample_rate: int) -> np.ndarray:
-        """Return some samples at another rate, (stop - start,); see `Recording`."""
+        """Return some samples at another rate, (stop - start,)."""
         return audio.resample(self.samples, self.sample_rate, sample_rate)[start:stop]
 
 
@@ -89,12 +63,15 @@ class FileRecording:
         self.sample_rate, self.num_samples = info.sample_rate, info.num_samples
 
     def blocks(self) -> Iterator[np.ndarray]:
-        """Yield the samples in order, (t,) each; see `Recording`."""
+        """Yield the samples (t,) float32 in blocks, from beginning to end."""
         return audio.read_blocks(self.path, max(1, round(_BLOCK_SECONDS * self.sample_rate)), self.channel)
 
     def excerpt(self, start: int, stop: int, sample_rate: int) -> np.ndarray:
-        """Return some samples at another rate, (stop - start,); see `Recording`."""
+        """Return some samples at another rate, (stop - start,)."""
         return audio.read(self.path, start, stop - start, sample_rate, channel=self.channel)
+
+
+Recording = ArrayRecording | FileRecording
 
 
 # ---------------------------------------------------------------------------------------------------------- separation
@@ -173,13 +150,17 @@ class LongSeparation:
         yield sharing.finish()
 
     def _fitted(self) -> Iterator[np.ndarray]:
+        if not (count := self.selection.kept.size):
+            return
+        resampler = StreamResampler(self.model_rate, self.recording.sample_rate, count)
+        resampled = (resampler.push(self.selection.outputs(block)) for block in self.joined.blocks())
         # Resampling there and back may differ from the recording's length by a few samples.
-        missing, count = self.recording.num_samples, self.selection.kept.size
-        for block in self._resampled() if count else ():
+        missing = self.recording.num_samples
+        for block in itertools.chain(resampled, map(StreamResampler.finish, [resampler])):
             block = block[:, :missing]
             missing -= block.shape[-1]
             yield block
-        if count and missing > 0:
+        if missing:
             yield np.zeros((count, missing), np.float32)
 
     def in_memory(self) -> Separated:
@@ -191,12 +172,6 @@ class LongSeparation:
         self.close()
         self.separated.estimates = estimates
         return self.separated
-
-    def _resampled(self) -> Iterator[np.ndarray]:
-        resampler = StreamResampler(self.model_rate, self.recording.sample_rate, self.selection.kept.size)
-        for block in self.joined.blocks():
-            yield resampler.push(self.selection.outputs(block))
-        yield resampler.finish()
 
     def close(self) -> None:
         """Delete the estimates."""

@@ -73,8 +73,7 @@ class QualityPredictor:
     def predict(self, features: Mapping[str, np.ndarray] | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the expected SI-SDR (n,), the ends of its interval (n, 2) and the baseline's SI-SDR (n,), dB, float32.
 
-        Args:
-            features: (n,) each, by name; None (silence, or too short): everything is NaN.
+        Without features (silence, or too short) everything is NaN.
         """
         if features is None:
             predicted = baseline = np.full(self.hypotheses, np.nan)
@@ -98,9 +97,8 @@ class QualityPredictor:
         """Return whether one speaker is alone in a recording; None if that is not known.
 
         Args:
-            features: (n,) each, by name; None: silence, or too short.
-            levels_db: (n,) of the estimates, see `sepkit.inference.quality.activity.levels_db`.
-            voice: returns what `sepkit.inference.quality.single_speaker.voice_change` does; called only if it matters.
+            levels_db: (n,) of the estimates, relative to the strongest.
+            voice: returns what `single_speaker.voice_change` does; called only if it matters.
         """
         if features is None or self.single_speaker is None:
             return None

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from sepkit.cli.main import main
-from sepkit.config import ModelConfig
 from sepkit.data import audio
 from sepkit.data.segments import Segment, read_segments, write_segments
 from sepkit.errors import UserError
@@ -40,11 +39,11 @@ def cluster(folder: Path, encoder: Path, out: Path, *options: str) -> int:
 
 
 @pytest.mark.parametrize("speakers", ["3", "auto"])
-def test_a_meeting(
-    meeting: Path, encoder: Path, tmp_path: Path, speakers: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_meeting(meeting, encoder, tmp_path, speakers, capsys):
     assert cluster(meeting, encoder, tmp_path, "--speakers", speakers) == 0
     assert capsys.readouterr().out.strip().endswith(str(tmp_path))
+    assert cluster(meeting, encoder, tmp_path, "--speakers", speakers, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["n_speakers"] == 3
     rows = read_segments(tmp_path / "segments.csv")
     assert {row.path for row in rows} == {"talk/meeting.wav"}
     # In order of first appearance.
@@ -60,33 +59,28 @@ def test_a_meeting(
         assert summary["counting"]["runner_up"] != 3
 
 
-def test_json_is_printed(meeting: Path, encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cluster(meeting, encoder, tmp_path, "--speakers", "2", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["n_speakers"] == 2
-
-
-def test_one_speaker_is_an_answer(encoder: Path, voices: Path, tmp_path: Path) -> None:
+def test_one_speaker_is_an_answer(encoder, voices, tmp_path):
     summary = cluster_recordings([voices / "1"], tmp_path, model=str(encoder))
     assert summary["n_speakers"] == 1 and summary["counting"]["runner_up"] == 2
 
 
 @pytest.mark.parametrize("model", ["mean_mfcc", "mean_log_mel"])
-def test_plain_spectra_to_compare_with(voices: Path, tmp_path: Path, model: str) -> None:
+def test_plain_spectra_to_compare_with(voices, tmp_path, model):
     cluster_recordings([voices], tmp_path, model=model, speakers=3)
     rows = read_segments(tmp_path / "segments.csv")
     assert len({(row.path.split("/")[0], row.speaker) for row in rows}) == 3
 
 
-def test_a_report_draws_voices_and_turns(meeting: Path, encoder: Path, tmp_path: Path) -> None:
+def test_a_report_draws_voices_and_turns(meeting, encoder, tmp_path):
     out = tmp_path / "clusters"
     truth = tmp_path / "truth.rttm"
     truth.write_text("SPEAKER meeting 1 0 2 <NA> <NA> a <NA> <NA>\nSPEAKER meeting 1 2.5 2 <NA> <NA> b <NA> <NA>\n")
     assert cluster(meeting, encoder, out, "--speakers", "3", "--reference", str(truth)) == 0
     assert json.loads((out / "summary.json").read_text())["scores"]["n_clusters"] == 3
-    stretches = read_embeddings(out / "embeddings.csv")
+    segments = read_embeddings(out / "embeddings.csv")
     rows = read_segments(out / "segments.csv")
-    assert [s.speaker for s in stretches] == [row.speaker for row in rows]
-    places = {s.speaker: np.array([(o.x, o.y) for o in stretches if o.speaker == s.speaker]) for s in stretches}
+    assert [s.speaker for s in segments] == [row.speaker for row in rows]
+    places = {s.speaker: np.array([(o.x, o.y) for o in segments if o.speaker == s.speaker]) for s in segments}
     centers = np.stack([own.mean(0) for own in places.values()])
     nearest = np.linalg.norm(centers[:, None] - centers, axis=-1)[np.triu_indices(3, 1)].min()
     assert max(np.linalg.norm(own - own.mean(0), axis=1).max() for own in places.values()) < nearest
@@ -104,8 +98,8 @@ def test_a_report_draws_voices_and_turns(meeting: Path, encoder: Path, tmp_path:
 
 
 @pytest.fixture
-def separated(tmp_path: Path) -> Path:
-    """Estimates of one recording as `sepkit separate` leaves them: two people at once, who change places halfway."""
+def separated(tmp_path):
+    """Estimates of one recording as `sepkit separate` leaves them: two speakers at once, who change places halfway."""
     first, second = (np.random.default_rng(k).standard_normal(2 * RATE).astype(np.float32) / 20 for k in (0, 1))
     smooth = np.convolve(second, np.ones(8) / 3, mode="same").astype(np.float32)
     gap = np.zeros(RATE // 2, np.float32)
@@ -117,7 +111,7 @@ def separated(tmp_path: Path) -> Path:
     return folder
 
 
-def test_estimates_of_a_recording_belong_together(separated: Path, tmp_path: Path) -> None:
+def test_estimates_of_a_recording_belong_together(separated, tmp_path):
     sources = group_estimates(find_recordings([separated], tmp_path / "out"))
     assert [(str(s.name), s.relative) for s in sources] == [
         ("a", ("a_s1.wav", "a_s2.wav")),
@@ -125,7 +119,7 @@ def test_estimates_of_a_recording_belong_together(separated: Path, tmp_path: Pat
     ]
 
 
-def test_people_who_speak_at_once_are_different(separated: Path, encoder: Path, tmp_path: Path) -> None:
+def test_speakers_who_speak_at_once_are_different(separated, encoder, tmp_path):
     (separated / "other_s1.wav").unlink()
     cluster_recordings([separated], tmp_path / "out", model=str(encoder), speakers=2)
     rows = read_segments(tmp_path / "out" / "segments.csv")
@@ -136,7 +130,7 @@ def test_people_who_speak_at_once_are_different(separated: Path, encoder: Path, 
     assert sorted(found) == ["speaker_1", "speaker_2"]
 
 
-def test_what_is_left_of_a_voice_in_the_other_estimate_goes_to_its_person(encoder: Path, tmp_path: Path) -> None:
+def test_what_is_left_of_a_voice_in_the_other_estimate_goes_to_its_speaker(encoder, tmp_path):
     turns = [voice(0, 2.0, 1), voice(1, 2.0, 2), voice(0, 2.0, 3)]
     talk = np.concatenate([np.concatenate([turn, np.zeros(RATE // 2, np.float32)]) for turn in turns])
     audio.write(tmp_path / "in" / "a_s1.wav", talk, RATE)
@@ -147,15 +141,15 @@ def test_what_is_left_of_a_voice_in_the_other_estimate_goes_to_its_person(encode
     assert diarization_errors({"a": [(0.0, 2.0), (5.0, 2.0)], "b": [(2.5, 2.0)]}, found).rate < 0.05
 
 
-def test_neighbors_in_a_turn_help_each_other() -> None:
-    stretches = [
+def test_neighbors_in_a_turn_help_each_other():
+    segments = [
         SpeechSegment(0, 0.0, 1.0),
         SpeechSegment(1, 0.5, 1.0),
         SpeechSegment(0, 1.0, 1.0),
         SpeechSegment(0, 2.3, 1.0),
     ]
     east, north = np.array([1.0, 0.0]), np.array([0.0, 1.0])
-    found = blend_turns(np.stack([east, north, 3 * north, east]), stretches)
+    found = blend_turns(np.stack([east, north, 3 * north, east]), segments)
     first = np.array([2.0, 1.0]) / np.sqrt(5)
     np.testing.assert_allclose(found, [first, north, first[::-1], east], atol=1e-12)
 
@@ -163,29 +157,29 @@ def test_neighbors_in_a_turn_help_each_other() -> None:
 # -------------------------------------------------------------------------------------------------------------- parts
 
 
-def test_stretches_are_read_from_their_places(tmp_path: Path, encoder: Path) -> None:
+def test_segments_are_read_from_their_places(tmp_path, encoder):
     ramp = np.linspace(-0.5, 0.5, 40 * RATE, dtype=np.float32)
     source = Source(Path("a"), (audio.write(tmp_path / "a.wav", ramp, RATE),), ("a.wav",))
-    stretches = [SpeechSegment(0, start, 1.25) for start in (0.0, 7.5, 31.0, 38.5)]
-    for stretch, waveform in zip(stretches, waveforms_of(source, stretches, RATE), strict=True):
-        first = round(stretch.start_seconds * RATE)
+    segments = [SpeechSegment(0, start, 1.25) for start in (0.0, 7.5, 31.0, 38.5)]
+    for segment, waveform in zip(segments, waveforms_of(source, segments, RATE), strict=True):
+        first = round(segment.start_seconds * RATE)
         np.testing.assert_allclose(waveform, ramp[first : first + 10000], atol=1e-6)
-    found = embed(load_checkpoint(encoder, of=SpeakerEncoder), waveforms_of(source, stretches, RATE))
+    found = embed(load_checkpoint(encoder, of=SpeakerEncoder), waveforms_of(source, segments, RATE))
     assert found.shape == (4, 8)
 
 
-def test_turns_are_cut_into_equal_stretches(meeting: Path) -> None:
+def test_turns_are_cut_into_equal_segments(meeting):
     path = meeting / "talk" / "meeting.wav"
-    stretches, short = find_segments(Source(Path("meeting"), (path,), ("meeting.wav",)))
-    assert len(stretches) == 8 and not short
-    assert all(s.duration_seconds == pytest.approx(1.0, abs=0.05) for s in stretches)
+    segments, short = find_segments(Source(Path("meeting"), (path,), ("meeting.wav",)))
+    assert len(segments) == 8 and not short
+    assert all(s.duration_seconds == pytest.approx(1.0, abs=0.05) for s in segments)
 
 
-def test_turns_join() -> None:
+def test_turns_join():
     assert join_turns([(2.0, 1.0), (0.0, 1.0), (1.1, 0.5)]) == [(0.0, 1.6), (2.0, 1.0)]
 
 
-def test_table_of_segments_reads_back(tmp_path: Path) -> None:
+def test_table_of_segments_reads_back(tmp_path):
     rows = [Segment("a b.wav", 0.5, 1.25, "anna", 0.75), Segment("c.wav")]
     assert read_segments(write_segments(tmp_path / "s.csv", rows)) == rows
     (tmp_path / "s.csv").write_text("path,start_seconds\nx.wav,-1\n")
@@ -199,9 +193,7 @@ def test_table_of_segments_reads_back(tmp_path: Path) -> None:
 # ----------------------------------------------------------------------------------------------------------- bad input
 
 
-def test_recordings_that_cannot_be_used_are_left_out(
-    meeting: Path, encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_recordings_that_cannot_be_used_are_left_out(meeting, encoder, tmp_path, capsys):
     bad = tmp_path / "bad"
     audio.write(bad / "silent.wav", np.zeros(RATE, np.float32), RATE)
     broken = audio.read(meeting / "talk" / "meeting.wav")
@@ -219,7 +211,7 @@ def test_recordings_that_cannot_be_used_are_left_out(
     assert (tmp_path / "out" / "good.rttm").is_file()
 
 
-def test_short_stretches_are_counted_and_listed(encoder: Path, tmp_path: Path) -> None:
+def test_short_segments_are_counted_and_listed(encoder, tmp_path):
     noise = np.random.default_rng(0).standard_normal(RATE).astype(np.float32) / 10
     waveform = np.concatenate(
         [noise, np.zeros(RATE, np.float32), noise[: round(0.22 * RATE)], np.zeros(RATE, np.float32)]
@@ -237,17 +229,13 @@ def test_short_stretches_are_counted_and_listed(encoder: Path, tmp_path: Path) -
         (["--model", "mean_mfcc"], "give --speakers N"),
     ],
 )
-def test_one_line_for_what_cannot_be_done(
-    meeting: Path, encoder: Path, tmp_path: Path, options: list[str], line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_line_for_what_cannot_be_done(meeting, encoder, tmp_path, options, line, capsys):
     assert cluster(meeting, encoder, tmp_path, *options) == 2
     error = capsys.readouterr().err.strip()
     assert line in error and "\n" not in error
 
 
-def test_models_of_other_kinds(
-    meeting: Path, encoder: Path, tmp_path: Path, tiny_model_config: ModelConfig, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_models_of_other_kinds(meeting, encoder, tmp_path, tiny_model_config, capsys):
     save_model(build_model(tiny_model_config), tmp_path / "separator")
     assert cluster(meeting, tmp_path / "separator", tmp_path / "out") == 2
     assert "expected one of kind speaker_encoder" in capsys.readouterr().err
@@ -255,7 +243,7 @@ def test_models_of_other_kinds(
     assert "found a model of kind speaker_encoder" in capsys.readouterr().err
 
 
-def test_nothing_heard_anywhere(encoder: Path, tmp_path: Path) -> None:
+def test_nothing_heard_anywhere(encoder, tmp_path):
     audio.write(tmp_path / "in" / "a.wav", np.zeros(RATE, np.float32), RATE)
     with pytest.raises(UserError, match=r"no recording can be used; the first: .*a\.wav"):
         cluster_recordings([tmp_path / "in"], tmp_path / "out", model=str(encoder), speakers=1)

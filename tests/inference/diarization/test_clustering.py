@@ -19,7 +19,7 @@ def groups(count: int, each: int, spread: float = 0.15, seed: int = 0) -> tuple[
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
-def test_k_means_finds_groups(count: int) -> None:
+def test_k_means_finds_groups(count):
     points, labels = groups(count, 12)
     found = spherical_k_means(points, count)
     assert adjusted_rand_index(labels.tolist(), found.labels.tolist()) == 1
@@ -28,24 +28,24 @@ def test_k_means_finds_groups(count: int) -> None:
     assert (found.posterior.argmax(1) == found.labels).all()
 
 
-def test_k_means_does_not_depend_on_lengths_and_repeats_itself() -> None:
+def test_k_means_does_not_depend_on_lengths_and_repeats_itself():
     points, _ = groups(4, 10, spread=0.4)
     longer = points * np.linspace(1, 9, len(points))[:, None]
     first, second = spherical_k_means(points, 4, seed=3), spherical_k_means(longer, 4, seed=3)
     assert (first.labels == second.labels).all()
 
 
-def test_equal_points_and_as_many_clusters_as_points() -> None:
+def test_equal_points_and_as_many_clusters_as_points():
     assert len(spherical_k_means(np.ones((4, 3)), 2).labels) == 4
     assert sorted(spherical_k_means(np.eye(3), 3).labels.tolist()) == [0, 1, 2]
 
 
-def test_fewer_points_than_clusters_are_refused() -> None:
+def test_fewer_points_than_clusters_are_refused():
     with pytest.raises(UserError, match="found 2 segments of speech, expected at least 3"):
         spherical_k_means(np.eye(2), 3)
 
 
-def test_posterior_is_sharper_for_tighter_groups() -> None:
+def test_posterior_is_sharper_for_tighter_groups():
     tight, loose = (groups(3, 20, spread) for spread in (0.05, 0.5))
     sure = []
     for points, labels in (tight, loose):
@@ -54,5 +54,5 @@ def test_posterior_is_sharper_for_tighter_groups() -> None:
     assert sure[0] > sure[1]
 
 
-def test_names_follow_first_appearance() -> None:
+def test_names_follow_first_appearance():
     assert in_order_of_appearance([4, 4, 0, 2, 0]) == [0, 0, 1, 2, 1]

@@ -1,4 +1,4 @@
-"""How many people speak: groups with known numbers, and what is told of the runner-up."""
+"""How many speakers speak: groups with known numbers, and what is told of the runner-up."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def groups(count: int, each: int, spread: float = 0.15, seed: int = 0) -> np.nda
 
 @pytest.mark.parametrize("separated", [False, True])
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
-def test_count(count: int, separated: bool) -> None:
+def test_count(count, separated):
     points = groups(count, 40 if separated else 10)
     counted = count_speakers(points, np.full(len(points), 1.5), None, separated)
     assert counted.speakers == count and counted.runner_up != count and counted.margin > 0
     assert counted.rule == ("gain" if separated else "distance")
 
 
-def test_stray_stretches_do_not_count() -> None:
+def test_stray_segments_do_not_count():
     points = groups(2, 20)
     stray = unit_rows(np.random.default_rng(9).standard_normal((1, 32)))
     seconds = np.array([1.5] * 40 + [0.5])
@@ -35,8 +35,8 @@ def test_stray_stretches_do_not_count() -> None:
         assert (alone.speakers, alone.runner_up) == (1, 2)
 
 
-def test_stretches_between_people_are_nobody() -> None:
-    """Leftovers of one voice under another lie between three people: a group to average linkage, no gain to k-means."""
+def test_segments_between_speakers_are_nobody():
+    """Leftovers of one voice under another lie between three speakers: a group to linkage, no gain to k-means."""
     generator = np.random.default_rng(1)
     points, pairs = groups(3, 40), generator.integers(0, 120, (240, 2))
     shares = generator.uniform(0.4, 0.6, (240, 1))
@@ -49,7 +49,7 @@ def test_stretches_between_people_are_nobody() -> None:
 
 
 @pytest.mark.parametrize("separated", [False, True])
-def test_runner_up_is_what_the_told_change_gives(separated: bool) -> None:
+def test_runner_up_is_what_the_told_change_gives(separated):
     points = groups(4, 30, 0.3)
     counting = {"threshold": 0.5, "second_gain": 0.05, "further_gain": 0.03}
     seconds = np.full(len(points), 1.5)
@@ -64,7 +64,7 @@ def test_runner_up_is_what_the_told_change_gives(separated: bool) -> None:
     assert changed[0] == changed[2] == counted.speakers and counted.runner_up in changed
 
 
-def test_gains_are_what_k_means_explains() -> None:
+def test_gains_are_what_k_means_explains():
     """Two opposite voices: one direction explains nothing, two explain everything."""
     points = np.repeat(np.array([[1.0, 0.0], [-1.0, 0.0]]), 50, axis=0)
     gains = SpeakerGains(points).gains
@@ -72,7 +72,7 @@ def test_gains_are_what_k_means_explains() -> None:
     assert SpeakerGains(groups(20, 20, 0.05)).speakers(0.05, 0.001) == MOST_SPEAKERS
 
 
-def test_long_recordings_are_counted_from_an_even_part() -> None:
+def test_long_recordings_are_counted_from_an_even_part():
     points = groups(3, 500)
     assert len(SpeakerTree(points, np.full(1500, 1.5)).seconds) == 1200
     assert count_speakers(points, np.full(1500, 1.5), None, separated=True).speakers == 3

@@ -1,63 +1,60 @@
-"""Estimates linked to more people than there are outputs."""
+"""Estimates linked to more speakers than there are outputs."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from sepkit.cli.main import main
-from sepkit.config import ModelConfig
 from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.inference.diarization.linking import LinkedSpeakers, link
-from sepkit.inference.options import OutputOptions
 from sepkit.models import build_model, save_model
 from tests.noise_voices import RATE, noise_encoder, voice
 
-# Two outputs, in which three people take turns of 2 s with pauses of half a second: (output, person) by turn.
+# Two outputs, in which three speakers take turns of 2 s with pauses of half a second: (output, speaker) by turn.
 TURNS = [(0, 0), (1, 1), (0, 2), (1, 0), (0, 1)]
 
 
 @pytest.fixture(scope="module")
-def estimates() -> np.ndarray:
+def estimates():
     turn, pause = 2 * RATE, RATE // 2
     made = np.zeros((2, len(TURNS) * (turn + pause)), np.float32)
-    for number, (output, person) in enumerate(TURNS):
+    for number, (output, speaker) in enumerate(TURNS):
         begin = number * (turn + pause)
-        made[output, begin : begin + turn] = voice(person, 2.0, 20 + number)
+        made[output, begin : begin + turn] = voice(speaker, 2.0, 20 + number)
     return made
 
 
-def linked(estimates: np.ndarray, people: int | str, block: int = 3001) -> LinkedSpeakers:
+def linked(estimates: np.ndarray, speakers: int | str, block: int = 3001) -> LinkedSpeakers:
     def blocks() -> Iterator[np.ndarray]:
         return (estimates[:, start : start + block] for start in range(0, estimates.shape[1], block))
 
-    return link(blocks, len(estimates), RATE, noise_encoder(), people)  # type: ignore[arg-type]
+    return link(blocks, len(estimates), RATE, noise_encoder(), speakers)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("people", [3, "auto"])
-def test_every_turn_goes_to_its_person(estimates: np.ndarray, people: int | str) -> None:
-    found = linked(estimates, people)
-    assert found.speakers == 3 and (found.counted is None) is (people == 3)
+@pytest.mark.parametrize("speakers", [3, "auto"])
+def test_every_turn_goes_to_its_speaker(estimates, speakers):
+    found = linked(estimates, speakers)
+    assert found.speakers == 3 and (found.counted is None) is (speakers == 3)
     made = np.concatenate(list(found.blocks()), axis=1)
-    for number, (output, person) in enumerate(TURNS):
+    for number, (output, speaker) in enumerate(TURNS):
         middle = slice(number * 20000 + 2000, number * 20000 + 14000)
-        # People are named in order of appearance, which is that of their numbers here.
-        np.testing.assert_array_equal(made[person, middle], estimates[output, middle])
-        assert not np.delete(made, person, axis=0)[:, middle].any()
+        # Speakers are named in order of appearance, which is that of their numbers here.
+        np.testing.assert_array_equal(made[speaker, middle], estimates[output, middle])
+        assert not np.delete(made, speaker, axis=0)[:, middle].any()
 
 
-def test_people_add_up_to_estimates(estimates: np.ndarray) -> None:
+def test_speakers_add_up_to_estimates(estimates):
     noisy = estimates + 1e-3 * np.random.default_rng(0).standard_normal(estimates.shape).astype(np.float32)
     made = np.concatenate(list(linked(noisy, 3).blocks()), axis=1)
     np.testing.assert_allclose(made.sum(0), noisy.sum(0), atol=1e-6)
 
 
-def test_blocks_do_not_matter(estimates: np.ndarray) -> None:
+def test_blocks_do_not_matter(estimates):
     short, long = linked(estimates, 3, 777), linked(estimates, 3, 10**6)
     for a, b in zip(short.owners, long.owners, strict=True):
         np.testing.assert_array_equal(a, b)
@@ -65,29 +62,19 @@ def test_blocks_do_not_matter(estimates: np.ndarray) -> None:
     np.testing.assert_array_equal(a, b)
 
 
-def test_silence_belongs_to_somebody() -> None:
+def test_silence_belongs_to_somebody():
     found = linked(np.zeros((2, RATE), np.float32), "auto")
     assert found.speakers == 1 and sum(block.shape[1] for block in found.blocks()) == RATE
     assert linked(np.zeros((2, RATE), np.float32), 4).speakers == 4
 
 
-def test_more_people_than_stretches_are_refused(estimates: np.ndarray) -> None:
+def test_more_speakers_than_segments_are_refused(estimates):
     with pytest.raises(UserError, match="expected at least 40"):
         linked(estimates, 40)
 
 
-@pytest.mark.parametrize(
-    "options", [{"link_speakers": 0}, {"link_encoder": "x"}, {"link_speakers": 2, "speakers": 2}], ids=str
-)
-def test_options_that_contradict_each_other(options: dict) -> None:
-    with pytest.raises(UserError, match="link_"):
-        OutputOptions(**options)
-
-
 @pytest.mark.parametrize("seconds", [3.0, 8.0], ids=["whole", "long"])
-def test_separate_writes_a_file_for_each_person(
-    estimates: np.ndarray, tiny_model_config: ModelConfig, tmp_path: Path, seconds: float
-) -> None:
+def test_separate_writes_a_file_for_each_speaker(estimates, tiny_model_config, tmp_path, seconds):
     save_model(build_model(tiny_model_config), tmp_path / "separator")
     save_model(noise_encoder(), tmp_path / "encoder", {"counting": {"threshold": 0.65}})
     mixture = estimates.sum(0)[: round(seconds * RATE)]
@@ -99,8 +86,8 @@ def test_separate_writes_a_file_for_each_person(
     told = json.loads((tmp_path / "out" / "talk.json").read_text())
     assert told["estimates"] == ["talk_s1.wav", "talk_s2.wav", "talk_s3.wav"]
     assert told["linked"] == {"speakers": 3, "runner_up": None}
-    people = np.stack([audio.read(tmp_path / "out" / name) for name in told["estimates"]])
-    np.testing.assert_allclose(people.sum(0), mixture, atol=1e-4)
+    speakers = np.stack([audio.read(tmp_path / "out" / name) for name in told["estimates"]])
+    np.testing.assert_allclose(speakers.sum(0), mixture, atol=1e-4)
     assert (tmp_path / "out" / "talk.rttm").read_text().startswith("SPEAKER talk 1")
     before = (tmp_path / "out" / "talk.json").stat().st_mtime_ns
     assert main(command) == 0 and (tmp_path / "out" / "talk.json").stat().st_mtime_ns == before

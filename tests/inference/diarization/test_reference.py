@@ -12,7 +12,7 @@ from sepkit.data.segments import Segment, write_segments
 
 
 @pytest.fixture
-def clusters(tmp_path: Path) -> Path:
+def clusters(tmp_path):
     rows = [
         Segment("in/a_s1.wav", 0.0, 1.0, "speaker_1", 0.9),
         Segment("in/a_s2.wav", 1.0, 1.0, "speaker_2", 0.9),
@@ -26,8 +26,8 @@ def score(clusters: Path, reference: Path, out: Path) -> int:
     return main(["cluster", str(clusters), "--reference", str(reference), "--out", str(out)])
 
 
-def test_rttm(clusters: Path, tmp_path: Path) -> None:
-    """One second of four goes to the wrong person, and half a second is missed."""
+def test_rttm(clusters, tmp_path):
+    """One second of four goes to the wrong speaker, and half a second is missed."""
     lines = [("a", 0, 1, "x"), ("a", 1, 1, "y"), ("a", 2, 1, "y"), ("b", 0, 1.5, "y")]
     text = "".join(
         f"SPEAKER {name} 1 {start} {length} <NA> <NA> {who} <NA> <NA>\n" for name, start, length, who in lines
@@ -42,7 +42,7 @@ def test_rttm(clusters: Path, tmp_path: Path) -> None:
     assert summary["der_collar_0.25"] < summary["der"]
 
 
-def test_rttm_against_rttm(clusters: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rttm_against_rttm(clusters, tmp_path, capsys):
     line = "SPEAKER a 1 {} 1.0 <NA> <NA> {} <NA> <NA>\n"
     (tmp_path / "truth.rttm").write_text(line.format(0.0, "x") + line.format(1.0, "y"))
     found = tmp_path / "a.rttm"
@@ -54,7 +54,7 @@ def test_rttm_against_rttm(clusters: Path, tmp_path: Path, capsys: pytest.Captur
     assert "nobody speaks in it" in capsys.readouterr().err
 
 
-def test_table(clusters: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table(clusters, tmp_path, capsys):
     rows = [
         Segment("in/a_s1.wav", speaker="x"),
         Segment("in/a_s2.flac", speaker="y"),
@@ -68,9 +68,7 @@ def test_table(clusters: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "absent: in " in capsys.readouterr().out
 
 
-def test_one_line_for_what_cannot_be_measured(
-    clusters: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_line_for_what_cannot_be_measured(clusters, tmp_path, capsys):
     other = write_segments(tmp_path / "other.csv", [Segment("elsewhere.wav", speaker="x")])
     assert score(clusters, other, tmp_path / "out") == 2
     assert "names none of the recordings" in capsys.readouterr().err

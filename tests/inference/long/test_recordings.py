@@ -10,36 +10,15 @@ import sys
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from sepkit.config import ModelConfig, RecurrentConfig, STFTFilterbankConfig
 from sepkit.data import audio
-from sepkit.errors import UserError
 from sepkit.inference import Separator
 from sepkit.inference.options import SeparatorOptions
 from sepkit.inference.selection import gains_of, products_of, residual_shares
-from sepkit.models import EncoderMaskerDecoder, build_model, save_model
-from sepkit.models.latents import Deterministic
-from sepkit.models.stft_filterbank import STFTFilterbank
+from sepkit.models import build_model, save_model
+from tests.inference.bands import band_split
 from tests.tiny_models import RECURRENT
-
-
-class BandSplit(nn.Module):
-    """Masks that give the lower half of the bins to the first hypothesis and the upper half to the second."""
-
-    hypotheses = 2
-
-    def forward(self, features):
-        lower = (torch.arange(features.shape[1]) < features.shape[1] // 2).float()
-        masks = torch.stack([lower, 1 - lower])
-        return masks[None, :, None, :, None].expand(len(features), -1, -1, -1, features.shape[2])
-
-
-def band_split(**options):
-    """A model that hears no more than a frame."""
-    linear = Deterministic("linear")
-    model = EncoderMaskerDecoder(STFTFilterbank(), BandSplit(), linear, linear, sample_rate=8000)
-    return Separator(model, options=SeparatorOptions(**options))
 
 
 def noise(num_samples, seed=0):
@@ -47,6 +26,7 @@ def noise(num_samples, seed=0):
 
 
 CHUNKS = {"chunk_seconds": 0.4, "overlap_seconds": 0.15, "whole_seconds": 0.0}
+BOTH = pytest.mark.parametrize("options", [CHUNKS, {}], ids=["chunks", "whole"])
 
 
 @pytest.mark.parametrize("sample_rate", [8000, 7999, 11025, 22050, 44100, 48000])
@@ -62,19 +42,21 @@ def test_chunks_are_the_whole_where_the_model_hears_little(sample_rate, extra):
     assert np.square(chunked.estimates - whole.estimates).sum() < 1e-4 * np.square(whole.estimates).sum()
 
 
-@pytest.mark.parametrize("num_samples", [1, 2, 15, 16, 17, 3199, 3200, 3201, 4400, 5200, 5201, 7000])
-@pytest.mark.parametrize("sample_rate", [8000, 44100])
-def test_every_length_comes_back(num_samples, sample_rate):
+@BOTH
+@pytest.mark.parametrize("num_samples", [1, 2, 3, 15, 16, 17, 3199, 3200, 3201, 4400, 5200, 5201, 7000])
+@pytest.mark.parametrize("sample_rate", [8000, 44100, 6000])
+def test_every_length_comes_back(num_samples, sample_rate, options):
     waveform = noise(num_samples)
-    estimates = band_split(**CHUNKS).separate(waveform, sample_rate).estimates
+    estimates = band_split(**options).separate(waveform, sample_rate).estimates
     assert estimates.shape == (2, num_samples) and np.isfinite(estimates).all()
 
 
+@BOTH
 @pytest.mark.parametrize("gain", [1e-3, 30.0])
 @pytest.mark.parametrize("consistency", [False, True])
-def test_levels_follow_the_recording(gain, consistency):
+def test_levels_follow_the_recording(gain, consistency, options):
     waveform = noise(16000)
-    separator = band_split(**CHUNKS, mixture_consistency=consistency)
+    separator = band_split(**options, mixture_consistency=consistency)
     usual, scaled = (separator.separate(factor * waveform, 8000).estimates for factor in (1.0, np.float32(gain)))
     np.testing.assert_allclose(scaled, gain * usual, atol=1e-4 * gain)
 
@@ -120,31 +102,6 @@ def test_paths_bytes_and_arrays_are_the_same(tmp_path):
     for given in (path, str(path), data, io.BytesIO(data)):
         np.testing.assert_array_equal(separator.separate(given, channel=1).estimates, expected)
     np.testing.assert_array_equal(separator.separate(torch.from_numpy(waveform[1]), 11025).estimates, expected)
-
-
-@pytest.mark.parametrize(
-    ("given", "sample_rate", "channel", "word"),
-    [
-        (b"no audio", None, None, "cannot be read as audio"),
-        (b"no audio", 8000, None, "sample_rate"),
-        ("/no/such/file.wav", None, None, "no such file"),
-        (np.zeros(10), None, None, "sample_rate"),
-        (np.zeros((2, 10)), 8000, 2, "channel"),
-        (np.zeros(10), 8000, -1, "channel"),
-    ],
-)
-def test_inputs_that_make_no_sense(given, sample_rate, channel, word):
-    with pytest.raises(UserError, match=word) as caught:
-        band_split().separate(given, sample_rate, channel=channel)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "options", [{"chunk_seconds": 0}, {"overlap_seconds": 6.0}, {"whole_seconds": float("nan")}, {"stitcher": "any"}]
-)
-def test_options_that_make_no_sense(options):
-    with pytest.raises(UserError, match="found"):
-        band_split(**options)
 
 
 def test_least_squares_gains_of_duplicates_are_finite():

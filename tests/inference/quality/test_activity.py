@@ -76,39 +76,39 @@ def separator(monkeypatch) -> Separator:
     return made
 
 
-def one_talker(both: bool = False) -> np.ndarray:
+def one_speaker(both: bool = False) -> np.ndarray:
     wave = np.abs(np.random.default_rng(0).standard_normal(RATE)).astype(np.float32)
     return 0.1 * (wave - 2 * wave * (np.arange(RATE) % 2) if both else wave)
 
 
-def test_one_talker_comes_out_once(separator):
-    separated = separator.separate(one_talker(), RATE)
+def test_one_speaker_comes_out_once(separator):
+    separated = separator.separate(one_speaker(), RATE)
     assert separated.speakers == 1 and separated.is_speaker.tolist() == [False, True]
     levels = 10 * np.log10(np.square(separated.estimates).sum(-1))
     # The best gain of the quiet estimate would lift it to the level of the recording.
     assert levels[0] < levels[1] - 30
     assert repr(separated).endswith("1 speaker)")
-    kept = separator.separate(one_talker(), RATE, speakers="auto")
+    kept = separator.separate(one_speaker(), RATE, speakers="auto")
     assert kept.kept.tolist() == [1] and kept.estimates.shape == (1, RATE)
-    assert separator.separate(one_talker(), RATE, speakers=1).kept.tolist() == [1]
-    assert separator.separate(one_talker(), RATE, speakers=2).kept.tolist() == [0, 1]
+    assert separator.separate(one_speaker(), RATE, speakers=1).kept.tolist() == [1]
+    assert separator.separate(one_speaker(), RATE, speakers=2).kept.tolist() == [0, 1]
 
 
-def test_two_talkers_come_out_twice_and_silence_has_none(separator):
-    separated = separator.separate(one_talker(both=True), RATE, speakers="auto")
+def test_two_speakers_come_out_twice_and_silence_has_none(separator):
+    separated = separator.separate(one_speaker(both=True), RATE, speakers="auto")
     assert separated.speakers == 2 and separated.estimates.shape == (2, RATE)
     assert separator.separate(np.zeros(RATE, np.float32), RATE, speakers="auto").speakers == 0
     separator.activity = None
-    assert separator.separate(one_talker(), RATE).speakers is None
+    assert separator.separate(one_speaker(), RATE).speakers is None
     with pytest.raises(UserError, match="sepkit calibrate"):
-        separator.separate(one_talker(), RATE, speakers="auto")
+        separator.separate(one_speaker(), RATE, speakers="auto")
 
 
 def test_estimates_still_add_up_to_the_recording(separator):
     together = Separator(separator.model, mixture_consistency=True)
     together.activity = separator.activity
-    estimates = together.separate(one_talker(), RATE).estimates
-    np.testing.assert_allclose(estimates.sum(0), one_talker(), atol=1e-6)
+    estimates = together.separate(one_speaker(), RATE).estimates
+    np.testing.assert_allclose(estimates.sum(0), one_speaker(), atol=1e-6)
     assert np.square(estimates[0]).sum() < 1e-3 * np.square(estimates[1]).sum()
 
 
@@ -135,9 +135,9 @@ class OneVoice:
 def test_one_voice_in_both_estimates_is_joined(consistency):
     torch.manual_seed(0)
     separator = Separator(build_model(CONFIG), mixture_consistency=consistency)
-    apart = Separator(separator.model).separate(one_talker(both=True), RATE)
+    apart = Separator(separator.model).separate(one_speaker(both=True), RATE)
     separator.quality = OneVoice()
-    whole = separator.separate(one_talker(both=True), RATE)
+    whole = separator.separate(one_speaker(both=True), RATE)
     assert whole.speakers == 1 and repr(whole).endswith("1 speaker)")
     assert whole.likely_not_separated is False
     speaks, other = (whole.estimates[whole.is_speaker][0], whole.estimates[~whole.is_speaker][0])
@@ -146,14 +146,14 @@ def test_one_voice_in_both_estimates_is_joined(consistency):
     alike = np.corrcoef(other, apart.estimates[~whole.is_speaker][0])[0, 1]
     assert abs(alike) == pytest.approx(1, abs=1e-4)
     # It is the sum of both that is nearest to the mixture.
-    mixture = one_talker(both=True)
+    mixture = one_speaker(both=True)
     best = np.linalg.lstsq(apart.estimates.T, mixture, rcond=None)[0] @ apart.estimates
     # With consistency both outputs add up to the mixture.
     np.testing.assert_allclose(speaks + other if consistency else speaks, mixture if consistency else best, atol=1e-4)
     assert np.isnan(whole.predicted_si_sdr_db).all()
     (only,) = separator.separate(mixture, RATE, speakers="auto").estimates
     np.testing.assert_allclose(only, speaks + other if consistency else speaks, atol=1e-5)
-    # Not in chunks: people who take turns would look like one.
+    # Not in chunks: speakers who take turns would look like one.
     long = Separator(separator.model, whole_seconds=0.5, chunk_seconds=0.5, overlap_seconds=0.25)
     plain = long.separate(mixture, RATE)
     long.quality = OneVoice()
@@ -177,10 +177,10 @@ def test_the_voice_is_measured_with_the_encoder_that_the_rule_was_fitted_with(mo
         return {"voice_halves": next(halves)}
 
     monkeypatch.setattr("sepkit.inference.separator.voice_change", heard)
-    assert [separator.separate(one_talker(), RATE).speakers for _ in range(2)] == [1, 2]
+    assert [separator.separate(one_speaker(), RATE).speakers for _ in range(2)] == [1, 2]
     assert asked == [(2, RATE)] * 2
     separator.quality.single_speaker = replace(separator.quality.single_speaker, encoder="another")
-    assert separator.separate(one_talker(), RATE).speakers is None and len(asked) == 2
+    assert separator.separate(one_speaker(), RATE).speakers is None and len(asked) == 2
 
 
 class Rule(OneVoice):
@@ -195,7 +195,7 @@ class Rule(OneVoice):
 
 def test_json_files_tell_how_many_speak(separator, tmp_path: Path):
     for name, both in (("one", False), ("two", True)):
-        audio.write(tmp_path / "in" / f"{name}.wav", one_talker(both), RATE)
+        audio.write(tmp_path / "in" / f"{name}.wav", one_speaker(both), RATE)
     report = separate_files([tmp_path / "in"], separator, tmp_path / "out", OutputOptions())
     told = {name: json.loads((tmp_path / "out" / f"{name}.json").read_text()) for name in ("one", "two")}
     assert [told[name]["speakers"] for name in told] == [1, 2]
