@@ -207,7 +207,7 @@ def of_model(
         f"--objective.assignment.temperature.initial {initial:g} "
         f"--objective.assignment.temperature.decay {decay:.6f} --objective.assignment.temperature.end {epochs}"
     )
-    is_si_sdr = pairwise.cost.measures_spread and not math.isnan(spread)
+    is_si_sdr = pairwise.cost.has_data_scale and not math.isnan(spread)
     lines = [
         f"initial temperature: {initial:g} {unit}"
         + (f" ({initial / spread:.3g} times the spread of the sources, {spread:.3g} dB)" if is_si_sdr else ""),

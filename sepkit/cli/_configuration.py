@@ -55,19 +55,23 @@ def parse_config(
     Args:
         arguments: `--config FILE` may stand several times; later files win, options win over files.
     """
-    studies.import_configurations()
+    if "--help" in arguments or "-h" in arguments:
+        studies.import_configurations()
     for file in _values(arguments, "--import"):
         import_file(file)
     arguments = [_expand(argument, aliases) for argument in arguments]
     tree = to_dict(from_dict(TaskConfig, {}))
     for path in (find_config(name) for name in _values(arguments, "--config")):
         data = read_yaml(path, "see conf/ for examples") or {}
+        if isinstance(data, Mapping) and TaskConfig.key in data:
+            studies.import_configurations(data[TaskConfig.key])
         try:
             tree = merge(TaskConfig, tree, data)
             from_dict(TaskConfig, tree)
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
     for name in _values(arguments, f"--{TaskConfig.key}"):
+        studies.import_configurations(name)
         tree = merge(TaskConfig, tree, {TaskConfig.key: name})
     # Outer choices first: `assignment.name` decides whether there is an `assignment.temperature.name`.
     for key, name in sorted(_names(arguments), key=lambda pair: pair[0].count(".")):

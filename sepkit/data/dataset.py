@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,11 +14,13 @@ from torch import Tensor
 from torch.utils.data import Dataset, Sampler
 
 from sepkit.config import DynamicMixingConfig
-from sepkit.data.dynamic_mixing import DynamicMixer
 from sepkit.data.manifest import Manifest, read_manifest
 from sepkit.data.mixing import Mixed, mix_entry
 from sepkit.errors import UserError
 from sepkit.types import Batch
+
+if TYPE_CHECKING:
+    from sepkit.data.dynamic_mixing import DynamicMixer
 
 Key = tuple[int, int]
 """(epoch, index)"""
@@ -75,6 +78,8 @@ class MixtureDataset(Dataset[Example]):
         self._mixer: DynamicMixer | None = None
         self._length = len(self.manifest)
         if dynamic_mixing is not None and dynamic_mixing.enabled:
+            from sepkit.data.dynamic_mixing import DynamicMixer
+
             self._mixer = DynamicMixer(self.manifest, dynamic_mixing, self.segment_samples)
             self._length = mixtures_per_epoch or self._length
 

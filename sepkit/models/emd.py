@@ -324,7 +324,7 @@ class EncoderMaskerDecoder(SavedModel):
         raw = self.filterbank.encode(nn.functional.pad(waveform / self.signal_std, (left, right)))
         return raw.unflatten(-2, (-1, self.filterbank.full_dim))
 
-    def spread_energy(self, separation: Separation) -> Tensor:
+    def uncertainty_energy(self, separation: Separation) -> Tensor:
         """Return the expected energy of what the width of the masks' posterior adds to each estimate, (B, n).
 
         E sum_t (s_t - E s_t)^2 over masks ~ q, in the mixture's units; the encoding stays at its posterior's value.

@@ -12,7 +12,7 @@ import functools
 import torch
 from torch import Tensor, nn
 
-from sepkit.models.runtime import is_amd_with_avx512, is_observed, runs_as_it_stands
+from sepkit.models.runtime import is_amd_with_avx512, is_observed, runs_plainly_on_cpu
 
 # Fewer rows are multiplied as fast by MKL, which needs no other layout of the matrix.
 _LEAST_ROWS = 16
@@ -37,7 +37,7 @@ def goes_to_onednn(x: Tensor) -> bool:
     """Whether `linear` of x is computed by oneDNN."""
     return (
         not torch.is_grad_enabled()
-        and runs_as_it_stands(x)
+        and runs_plainly_on_cpu(x)
         and not is_observed()
         # Last of what is not about shapes: what it tries once would become part of a trace.
         and onednn_is_faster()

@@ -18,7 +18,7 @@ __all__ = [
     "is_observed",
     "is_traced",
     "is_tracing",
-    "runs_as_it_stands",
+    "runs_plainly_on_cpu",
 ]
 
 
@@ -49,7 +49,7 @@ def is_observed() -> bool:
     return _get_current_dispatch_mode() is not None
 
 
-def runs_as_it_stands(x: Tensor) -> bool:
+def runs_plainly_on_cpu(x: Tensor) -> bool:
     """Whether an operation on `x` is run on a CPU and not transformed, recorded or cast on its way."""
     return (
         type(x) is Tensor

@@ -53,11 +53,11 @@ class Assignment(ABC):
 
     Attributes:
         one_to_one: whether each hypothesis gets one source at most.
-        needs_spread: whether parameters are multiples of the spread of the training data, see `set_spread`.
+        needs_data_scale: whether parameters are multiples of the spread of the training data, see `set_data_scale`.
     """
 
     one_to_one: ClassVar[bool] = False
-    needs_spread: bool = False
+    needs_data_scale: bool = False
 
     def __init__(self) -> None:
         self._schedules: dict[str, Schedule] = {}
@@ -121,11 +121,11 @@ class Assignment(ABC):
         for name, schedule in self._schedules.items():
             setattr(self, name, schedule(t_epochs))
 
-    def set_spread(self, spread: float) -> None:  # noqa: B027
+    def set_data_scale(self, scale: float) -> None:  # noqa: B027
         """Take the spread of the training data, if parameters are multiples of it.
 
         Args:
-            spread: in the cost's unit; dB for SI-SDR (`sepkit.annealing.free_hypotheses.spread_db`).
+            scale: in the cost's unit; dB for SI-SDR (`sepkit.annealing.free_hypotheses.spread_db`).
         """
 
     def _set(self, name: str, value: float | Schedule) -> None:
@@ -238,7 +238,7 @@ class AnnealedMCL(Assignment):
     Args:
         temperature: in the cost's unit, or a schedule of it; can be set at any time.
         floor: the temperature up to which the minimum is hard.
-        unit: "cost": temperatures are in the cost's unit; "spread": in multiples of the argument of `set_spread`.
+        unit: "cost": temperatures are in the cost's unit; "spread": in multiples of the argument of `set_data_scale`.
 
     Source: aMCL paper, section 3, eq. 7 and 8. Its source separation experiments give T0 in multiples of the spread.
 
@@ -252,15 +252,15 @@ class AnnealedMCL(Assignment):
     def __init__(self, temperature: float | Schedule, floor: float, unit: Literal["cost", "spread"]) -> None:
         super().__init__()
         self.floor = floor
-        self.needs_spread = unit == "spread"
+        self.needs_data_scale = unit == "spread"
         self._given = temperature
         self._set("temperature", temperature)
 
-    def set_spread(self, spread: float) -> None:
+    def set_data_scale(self, scale: float) -> None:
         """Take the spread of the training data, of which temperatures with unit "spread" are multiples."""
-        if self.needs_spread:
+        if self.needs_data_scale:
             given = self._given
-            self._set("temperature", Scaled(given, spread) if callable(given) else spread * given)
+            self._set("temperature", Scaled(given, scale) if callable(given) else scale * given)
 
     @property
     def temperature(self) -> float:
@@ -328,10 +328,10 @@ class Sinkhorn(Assignment):
         _with_spare_hypotheses(cost, active)
         mass = torch.cat([active, n - active.sum(1, keepdim=True)], dim=1).unsqueeze(1).to(cost.dtype)
         cost = torch.nn.functional.pad(_within_reach(cost), (0, 1))
-        spread = (cost.amax((1, 2), keepdim=True) - cost.amin((1, 2), keepdim=True)).clamp_min(self.regularization)
+        span = (cost.amax((1, 2), keepdim=True) - cost.amin((1, 2), keepdim=True)).clamp_min(self.regularization)
         potential = cost.new_zeros(cost.shape[0], n, 1)
         for step in range(_ANNEALING_STEPS + _FINAL_STEPS):
-            softness = self.regularization * (spread / self.regularization) ** max(0.0, 1 - step / _ANNEALING_STEPS)
+            softness = self.regularization * (span / self.regularization) ** max(0.0, 1 - step / _ANNEALING_STEPS)
             plan = ((potential - cost) / softness).softmax(1) * mass
             potential = potential + softness * _newton_step(plan, mass)
         return (((potential - cost) / self.regularization).softmax(1) * mass)[..., :m]

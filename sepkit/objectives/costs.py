@@ -134,7 +134,7 @@ class PairwiseCost:
     Attributes:
         takes_active: whether the function is told which sources are active.
         takes_scales: whether it takes the decoder's own deviation, `scale` (B, n, T).
-        measures_spread: whether temperatures may be multiples of the spread of the training data, which is an SI-SDR.
+        has_data_scale: whether temperatures may be multiples of the spread of the training data, which is an SI-SDR.
 
     Args:
         function: (estimates, sources, **parameters, lengths=None) -> (B, n, m). If it takes `active`, it is given it.
@@ -149,7 +149,7 @@ class PairwiseCost:
         taken = inspect.signature(function).parameters
         self.takes_active = "active" in taken
         self.takes_scales = "scale" in taken
-        self.measures_spread = function is pairwise_neg_si_sdr
+        self.has_data_scale = function is pairwise_neg_si_sdr
 
     def __call__(self, estimates: Tensor, sources: Tensor, active: Tensor | None = None, **more: Any) -> Tensor:
         """Return the cost of every pair, (B, n, m); that of inactive sources is finite but meaningless.

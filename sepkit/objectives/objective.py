@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -16,16 +16,10 @@ from sepkit.objectives.costs import PairwiseCosts, Step, pairwise_neg_si_sdr
 from sepkit.objectives.rates import Steering, build_rates
 from sepkit.objectives.scoring import ScoringTerm
 from sepkit.objectives.silence import SilenceTerm
-from sepkit.objectives.stages import build_stage_term
 from sepkit.objectives.tempering import Tempering, build_tempering
-from sepkit.objectives.term import Term
+from sepkit.objectives.term import Term, terms_of
 from sepkit.registry import build
 from sepkit.types import Batch, Losses, ModelTraits, Separation
-
-TERMS_OF_EXTRAS: dict[str, tuple[str, Callable[[ObjectiveConfig, Assignment], Term]]] = {
-    "stage_estimates": ("stages", build_stage_term),
-}
-"""Extras of maskers that a term of their own trains: name of the extra -> name of the term, and what builds it."""
 
 _OF_SOURCES = {"source_encodings", "source_reconstructions"}
 
@@ -249,17 +243,17 @@ _PLAIN = ModelTraits()
 def build_objective(
     config: ObjectiveConfig,
     traits: ModelTraits = _PLAIN,
-    spread: float = 1.0,
+    data_scale: float = 1.0,
 ) -> Objective:
     """Return the objective that a configuration describes.
 
     Its terms: "separation"; "scoring" for a model that has scores; "encoding_rate" and "mask_rate" for variational
-    latents ("source_rate" too where sources are encoded); one for each extra of the masker in `TERMS_OF_EXTRAS`;
+    latents ("source_rate" too where sources are encoded); one for each extra of the masker that a term `trains`;
     "source_reconstruction", "mixture_reconstruction", "silence" and "margin" where they have a weight.
 
     Args:
         traits: of the model that is trained; by default deterministic, without scores and with a deviation of 1.
-        spread: of the training data in the cost's unit, for temperatures given in multiples of it.
+        data_scale: of the training data in the cost's unit, for temperatures given in multiples of it.
 
     >>> import torch
     >>> from sepkit.config import MCLConfig, ModelConfig, RecurrentConfig
@@ -273,7 +267,7 @@ def build_objective(
     torch.Size([1])
     """
     costs, assignment = PairwiseCosts(build(config.cost), traits.signal_std), build(config.assignment)
-    assignment.set_spread(spread)
+    assignment.set_data_scale(data_scale)
     free_nats = max(config.rates.encoding.free_nats, config.rates.masks.free_nats) > 0
     variational = bool(traits.offers & {"encoding_prior", "mask_prior"})
     tempering = build_tempering(config.rates.tempering, variational, costs.unit, free_nats)
@@ -282,9 +276,7 @@ def build_objective(
     if "scores" in traits.offers:
         terms["scoring"] = ScoringTerm(costs, assignment.one_to_one, traits.score_loss or config.scoring.kind)
         weights["scoring"] = config.scoring.weight
-    for extra, (name, build_term) in TERMS_OF_EXTRAS.items():
-        if extra in traits.offers:
-            terms[name] = build_term(config, assignment)
+    terms |= {name: build_term(config, assignment) for name, build_term in terms_of(traits.offers).items()}
     reconstructed: dict[Literal["source", "mixture"], float] = {
         "source": config.autoencoding.sources,
         "mixture": config.autoencoding.mixtures,

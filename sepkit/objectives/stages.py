@@ -12,7 +12,7 @@ from sepkit.errors import UserError
 from sepkit.objectives.assignment import Assignment
 from sepkit.objectives.costs import Step
 from sepkit.objectives.products import as_inputs, error_energy, inner_products, working_dtype
-from sepkit.objectives.term import Term
+from sepkit.objectives.term import Term, trains
 from sepkit.registry import build
 from sepkit.schedules import Schedule
 
@@ -66,6 +66,7 @@ class StageTerm(Term):
         return {"stages_weight": self.weight}
 
 
+@trains("stage_estimates", name="stages")
 def build_stage_term(config: ObjectiveConfig, assignment: Assignment) -> StageTerm:
     """Return the term that `objective.stages` describes. Raise UserError if a field is out of its range."""
     stages, schedule = config.stages, build(config.stages.weight)

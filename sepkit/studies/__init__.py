@@ -87,11 +87,21 @@ COMMANDS = {name: (text, room) for room, study in STUDIES.items() for name, text
 """Command -> what it does, and the room that has it."""
 
 
-def import_configurations() -> None:
-    """Import the configurations of all tasks, and make their older names known; none of them imports torch."""
+def import_configurations(task: Any = None) -> None:
+    """Import the configuration of a study's task, and make its older names known; none of them imports torch.
+
+    Args:
+        task: as in `task: NAME`; another name than a study's imports all of them, unless it is the core's.
+    """
     from sepkit.config import TaskConfig
 
-    for room, study in STUDIES.items():
+    if isinstance(task, str) and task in TaskConfig.choices:
+        return
+    named = [
+        room for room, study in STUDIES.items() if any(task in (t, *s.older_names) for t, s in study.tasks.items())
+    ]
+    for room in named or STUDIES:
+        study = STUDIES[room]
         if study.tasks:
             import_module(f"{__name__}.{room}.config")
         TaskConfig.aliases |= {older: name for name, task in study.tasks.items() for older in task.older_names}

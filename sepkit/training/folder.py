@@ -28,7 +28,7 @@ def resume_file(out: Path) -> Path:
 
 
 @contextmanager
-def alone_in(out: Path) -> Iterator[None]:
+def locked(out: Path) -> Iterator[None]:
     """While the block runs, no other process of this machine trains in the folder; ranks of one run share it."""
     if not is_first_process():
         yield
@@ -62,7 +62,7 @@ def write_config(config: TaskConfig, out: Path) -> None:
     write_text(file, text + "".join(lines))
 
 
-def read_began(out: Path) -> TaskConfig:
+def read_first_config(out: Path) -> TaskConfig:
     """Return the configuration that the run in a folder began with."""
     file = out / "config.yaml"
     remedy = f"get it back, or take a new --out (--init-from {out / 'last_model'} starts from its weights)"

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from sepkit.cells import cell_seed
-from sepkit.config import TrainConfig
+from sepkit.config import GrowthConfig
 from sepkit.errors import UserError
 from sepkit.models import EncoderMaskerDecoder
 from sepkit.objectives.costs import pairwise_neg_si_sdr
@@ -30,17 +30,15 @@ class Growth:
     """The plan by which a run's number of hypotheses grows, and its execution.
 
     Args:
-        config: of the run; without `trainer.growth` the number stays.
+        start: number of hypotheses at the beginning.
+        seed: of the noise on new hypotheses.
     """
 
-    def __init__(self, config: TrainConfig) -> None:
-        self.config = config.trainer.growth
-        self.seed, self.start = config.trainer.seed, config.model.hypotheses
+    def __init__(self, config: GrowthConfig, start: int, seed: int) -> None:
+        self.config, self.start, self.seed = config, start, seed
 
     def hypotheses_at(self, epoch: float) -> int:
         """Return the number of hypotheses after this many epochs."""
-        if self.config is None:
-            return self.start
         grown = sum(epoch >= due for due in self.config.epochs)
         counts = self.config.hypotheses or [self.start + k + 1 for k in range(len(self.config.epochs))]
         return counts[grown - 1] if grown else self.start
@@ -51,9 +49,7 @@ class Growth:
         return self.hypotheses_at(math.inf)
 
     def check(self, model: EncoderMaskerDecoder) -> None:
-        """Refuse models that have to grow, but whose number of hypotheses cannot change."""
-        if self.config is None:
-            return
+        """Refuse models whose number of hypotheses cannot change."""
         if not getattr(model.masker, "hypothesis_layers", ()):
             raise UserError(
                 f"trainer.growth: the masker {type(model.masker).__name__} cannot grow, for it does not name the layers"
@@ -79,7 +75,6 @@ class Growth:
             average: with averaged weights; the model itself if there is none.
             batches: fixed ones, by which the hypothesis to split is chosen.
         """
-        assert self.config is not None
         source = hypothesis_to_split(model, batches, self.config.by)
         seed = cell_seed(self.seed, f"growth from {model.hypotheses}")
         larger, larger_average = (

@@ -1,4 +1,4 @@
-"""What the training of a separator measures: signals and spread of the training set, usage, speakers."""
+"""What the training of a separator measures: signals and scale of the training set, usage, speakers."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from statistics import fmean
 
 from torch import Tensor
 
-from sepkit.annealing.free_hypotheses import spread_db
 from sepkit.data.dataset import MixtureDataset
 from sepkit.errors import UserError
-from sepkit.models.scoring import calibrate_threshold, distinct_hypotheses
 from sepkit.types import Batch
 
 MEASURED_MIXTURES = 256
 
 
-def spread_out(length: int, count: int = MEASURED_MIXTURES) -> list[int]:
+def evenly_spaced(length: int, count: int = MEASURED_MIXTURES) -> list[int]:
     """Return indices that are evenly spread over a data set."""
     return sorted({i * length // count for i in range(count)}) if length > count else list(range(length))
 
@@ -28,7 +26,7 @@ def signal_statistics(data: MixtureDataset, count: int = MEASURED_MIXTURES) -> t
         count: at most this many mixtures are measured.
     """
     samples, total, squares = 0, 0.0, 0.0
-    for index in spread_out(len(data), count):
+    for index in evenly_spaced(len(data), count):
         mixture = data[0, index].mixture.double()
         samples += mixture.numel()
         total += mixture.sum().item()
@@ -40,16 +38,18 @@ def signal_statistics(data: MixtureDataset, count: int = MEASURED_MIXTURES) -> t
     return mean, std
 
 
-def mean_spread(data: MixtureDataset) -> float:
-    """Return the mean spread of the sources of training mixtures, dB."""
-    examples = (data[0, index] for index in spread_out(len(data)))
-    spreads = [spread_db(example.sources[None], example.active[None]).item() for example in examples]
-    spreads = [spread for spread in spreads if not math.isnan(spread)]
-    if not spreads:
+def mean_data_scale(data: MixtureDataset) -> float:
+    """Return the mean of `spread_db` of the sources of training mixtures, dB."""
+    from sepkit.annealing.free_hypotheses import spread_db
+
+    examples = (data[0, index] for index in evenly_spaced(len(data)))
+    scales = [spread_db(example.sources[None], example.active[None]).item() for example in examples]
+    scales = [scale for scale in scales if not math.isnan(scale)]
+    if not scales:
         raise UserError(
             f"{data.manifest.path}: found no mixture of two sources, whose spread is the unit; use unit: cost"
         )
-    return fmean(spreads)
+    return fmean(scales)
 
 
 def collapse_rate(means: dict[str, float], prefix: str = "") -> dict[str, float]:
@@ -64,6 +64,8 @@ def collapse_rate(means: dict[str, float], prefix: str = "") -> dict[str, float]
 
 def distinct_scores(batch: Batch, scores: Tensor, estimates: Tensor) -> list[tuple[list[float], int]]:
     """Return each mixture's scores of distinct hypotheses, and its number of speakers."""
+    from sepkit.models.scoring import distinct_hypotheses
+
     distinct = distinct_hypotheses(scores, estimates, batch.lengths).tolist()
     counts = batch.active.sum(1).tolist()
     rows = zip(scores.tolist(), distinct, counts, strict=True)
@@ -74,6 +76,8 @@ def calibrated_threshold(speakers: list[tuple[list[float], int]]) -> dict[str, f
     """Return `score_threshold`, which counts speakers best, and its share of right counts; nothing without scores."""
     if not speakers:
         return {}
+    from sepkit.models.scoring import calibrate_threshold
+
     scores, counts = zip(*speakers, strict=True)
     threshold, accuracy = calibrate_threshold(scores, counts)
     return {"score_threshold": threshold, "dev_speaker_count_accuracy": accuracy}

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
-
-# Names of sums in the runs of sepkit 0.1.0.
-_RENAMED = {"utterances": "examples", "with_sources": "counted"}
+from typing import NamedTuple
 
 
 class TrainingDiverged(RuntimeError):
@@ -43,17 +40,6 @@ class Position:
     steps: int = 0
     bad_in_a_row: int = 0
     sums: dict[str, float] = field(default_factory=dict)
-
-    @classmethod
-    def from_saved(cls, saved: dict[str, Any]) -> Position:
-        """Return the position that plain data describe.
-
-        Args:
-            saved: of `asdict`; names of earlier versions are understood.
-        """
-        known: dict[str, Any] = dict(saved)
-        known["sums"] = {_RENAMED.get(name, name): value for name, value in saved["sums"].items()}
-        return cls(**known)
 
     def enter_epoch(self) -> None:
         """Go to the next epoch if this one is complete."""

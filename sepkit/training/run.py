@@ -23,9 +23,9 @@ from sepkit.training import separation as _default_task  # noqa: F401
 from sepkit.training.callbacks import BestModel, ExactResume, MetricsLog
 from sepkit.training.folder import (
     DurableStates,
-    alone_in,
     check_state,
-    read_began,
+    locked,
+    read_first_config,
     resume_file,
     warn_of_changed_manifests,
     write_config,
@@ -83,7 +83,7 @@ def train(config: TaskConfig, out: Path | str, *, limit_batches: int | None = No
     _check_devices(config, task)
     _check_batch_norm(config.trainer, task.model)
     _check_precision(config.trainer, task.model)
-    with alone_in(out):
+    with locked(out):
         _fit(config, task, out, limit_batches, resuming)
     return out / "model"
 
@@ -179,7 +179,7 @@ def _products(trainer: TrainerConfig) -> AbstractContextManager[None]:
 def _check_same_run(config: TaskConfig, out: Path) -> None:
     check_state(resume_file(out))
     file = out / "config.yaml"
-    before, now = _flatten(to_dict(read_began(out))), _flatten(to_dict(config))
+    before, now = _flatten(to_dict(read_first_config(out))), _flatten(to_dict(config))
     changed = [key for key in now | before if before.get(key) != now.get(key)]
     for key in changed:
         if key not in CHANGEABLE:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -20,22 +20,23 @@ from sepkit.objectives.costs import PairwiseCost
 from sepkit.objectives.objective import SAME_SI_SDR_DB, Objective, build_objective, hard_si_sdr_db
 from sepkit.registry import build, register
 from sepkit.training.averaging import average_of
-from sepkit.training.growth import Growth
 from sepkit.training.measured import (
     calibrated_threshold,
     collapse_rate,
     distinct_scores,
-    mean_spread,
+    evenly_spaced,
+    mean_data_scale,
     signal_statistics,
-    spread_out,
 )
 from sepkit.training.messages import say
 from sepkit.training.position import Monitor
 from sepkit.training.precision import matmul_precision
 from sepkit.training.rows import mean, rows_of
-from sepkit.training.synthetic import write_synthetic_set
 from sepkit.training.task import Task
 from sepkit.types import Batch, Losses, Separation
+
+if TYPE_CHECKING:
+    from sepkit.training.growth import Growth
 
 SPLIT_MIXTURES = 64
 """Training mixtures by which the hypothesis to split is chosen."""
@@ -60,14 +61,15 @@ class SeparationTask(Task):
 
     def __init__(self, config: TrainConfig, out: Path, resuming: bool = False) -> None:
         self._cost, self._assignment = _cost_and_assignment(config)
-        self.spread = 1.0
-        self.growth = Growth(config)
+        self.data_scale = 1.0
+        self.growth = _growth(config)
         if config.model.scoring is not None and config.objective.scoring.kind == "cross_entropy":
             # Whoever loads the model has to know what its scores say.
             scoring = replace(config.model.scoring, loss="cross_entropy")
             config = replace(config, model=replace(config.model, scoring=scoring))
         super().__init__(config, out, resuming)
-        self.growth.check(self.model)
+        if self.growth is not None:
+            self.growth.check(self.model)
         self._objective: Objective | None = None
         self._objective_state: dict[str, Any] | None = None
         self._last: tuple[Batch, Tensor] | None = None
@@ -110,7 +112,7 @@ class SeparationTask(Task):
         return batch.to(device, non_blocking=True)
 
     def begin(self) -> None:
-        """Measure the deviation of the training mixtures, unless it comes with the weights, and their spread."""
+        """Measure the deviation of the training mixtures, unless it comes with the weights, and their scale."""
         measured = False
         if self.config.init_from is not None:
             from sepkit.models import load_weights_into
@@ -120,14 +122,14 @@ class SeparationTask(Task):
             measured = "signal_std" in report.loaded
         if not measured:
             self.model.set_signal_statistics(*signal_statistics(self.train_data))
-        self.spread = self._measure_spread()
+        self.data_scale = self._measure_data_scale()
 
     # ------------------------------------------------------------------------------------------------------- training
 
     def on_train_start(self) -> None:
         """Build the objective, now that the model's stored deviation is known."""
         super().on_train_start()
-        self._objective = build_objective(self.config.objective, self.model.traits(), self.spread)
+        self._objective = build_objective(self.config.objective, self.model.traits(), self.data_scale)
         if self._objective_state is not None:
             self._objective.load_state_dict(self._objective_state)
 
@@ -139,7 +141,7 @@ class SeparationTask(Task):
 
     def before_epoch(self) -> None:
         """Grow the model, if an epoch with more hypotheses begins."""
-        while self.model.hypotheses < self.growth.hypotheses_at(self.position.epoch):
+        while self.growth is not None and self.model.hypotheses < self.growth.hypotheses_at(self.position.epoch):
             optimizer = self.optimizers()
             assert not isinstance(optimizer, list)
             self._use(*self.growth.split(self.model, self.kept_model, optimizer.optimizer, self._fixed_batches()))
@@ -158,7 +160,7 @@ class SeparationTask(Task):
     def _fixed_batches(self) -> Iterator[Batch]:
         """Yield some training mixtures, the same whenever this is called."""
         data, size = self.train_data, self.config.data.batch_size
-        indices = spread_out(len(data), SPLIT_MIXTURES)
+        indices = evenly_spaced(len(data), SPLIT_MIXTURES)
         for start in range(0, len(indices), size):
             yield self.collate([data[0, index] for index in indices[start : start + size]]).to(self.device)
 
@@ -170,7 +172,11 @@ class SeparationTask(Task):
     @property
     def more_stages(self) -> bool:
         """Return whether the number of hypotheses will grow."""
-        return self.model.hypotheses < self.growth.final
+        return self.model.hypotheses < self._final_hypotheses
+
+    @property
+    def _final_hypotheses(self) -> int:
+        return self.config.model.hypotheses if self.growth is None else self.growth.final
 
     def before_step(self) -> None:
         """Set the scheduled parameters of the objective."""
@@ -277,7 +283,7 @@ class SeparationTask(Task):
         assert self.dev_data is not None
         chosen, hypotheses = self.config.trainer.monitor, self.config.model.hypotheses
         if chosen == "auto":
-            one_to_one = self._assignment.one_to_one or self.train_data.num_sources == self.growth.final
+            one_to_one = self._assignment.one_to_one or self.train_data.num_sources == self._final_hypotheses
             chosen = "pit" if one_to_one else "mcl"
         if chosen == "pit" and self.dev_data.num_sources > hypotheses:
             raise UserError(
@@ -302,20 +308,17 @@ class SeparationTask(Task):
     # ----------------------------------------------------------------------------------------------- resuming, smoke
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the spread, the number of hypotheses, and the objective's state."""
+        """Add the data's scale, the number of hypotheses, and the objective's state."""
         super().on_save_checkpoint(checkpoint)
-        checkpoint["spread"] = self.spread
+        checkpoint["data_scale"] = self.data_scale
         checkpoint["hypotheses"] = self.model.hypotheses
         checkpoint["objective"] = self.objective.state_dict()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the saved position, the size of a model that had grown, and the objective's state."""
-        # sepkit 0.1.0 kept the spread with the position.
-        before = checkpoint["position"].pop("spread", 1.0)
         super().on_load_checkpoint(checkpoint)
-        self.spread = checkpoint.get("spread", before)
-        self._objective_state = checkpoint.get("objective")
-        count = checkpoint.get("hypotheses", self.model.hypotheses)
+        self.data_scale, self._objective_state = checkpoint["data_scale"], checkpoint["objective"]
+        count = checkpoint["hypotheses"]
         if count != self.model.hypotheses:
             # Its weights are loaded after this.
             model = EncoderMaskerDecoder.from_config(replace(self.config.model, hypotheses=count))
@@ -327,6 +330,8 @@ class SeparationTask(Task):
         config = super().shrink(config, folder)
         data = config.data
         if data.train is None:
+            from sepkit.training.synthetic import write_synthetic_set
+
             manifest = write_synthetic_set(
                 folder,
                 sample_rate=config.model.sample_rate,
@@ -348,16 +353,16 @@ class SeparationTask(Task):
         if estimates.shape != (1, model.hypotheses, model.sample_rate) or not estimates.isfinite().all():
             raise RuntimeError(f"the saved model gives estimates of shape {tuple(estimates.shape)}, or not finite ones")
 
-    def _measure_spread(self) -> float:
-        """Return the mean spread of (up to 256) training mixtures, dB, if temperatures are multiples of it; else 1."""
-        if not self._assignment.needs_spread:
+    def _measure_data_scale(self) -> float:
+        """Return the scale of (up to 256) training mixtures, dB, if temperatures are multiples of it; else 1."""
+        if not self._assignment.needs_data_scale:
             return 1.0
-        if not self._cost.measures_spread:
+        if not self._cost.has_data_scale:
             raise UserError(
                 "objective.assignment.unit: the spread is measured in dB of SI-SDR, but objective.cost is "
                 f"{self.config.objective.cost.name}; give the temperature in the cost's unit (unit: cost)"
             )
-        return mean_spread(self.train_data)
+        return mean_data_scale(self.train_data)
 
     def _check_sources(self, data: MixtureDataset) -> None:
         hypotheses = self.config.model.hypotheses
@@ -371,6 +376,14 @@ class SeparationTask(Task):
             raise UserError(
                 f"{data.manifest.path}: its mixtures have no sources; training and validation need references"
             )
+
+
+def _growth(config: TrainConfig) -> Growth | None:
+    if config.trainer.growth is None:
+        return None
+    from sepkit.training.growth import Growth
+
+    return Growth(config.trainer.growth, config.model.hypotheses, config.trainer.seed)
 
 
 def _cost_and_assignment(config: TrainConfig) -> tuple[PairwiseCost, Assignment]:

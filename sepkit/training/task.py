@@ -324,7 +324,7 @@ class Task(TaskDefinition):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the saved position."""
-        self.position = Position.from_saved(checkpoint["position"])
+        self.position = Position(**checkpoint["position"])
         self.position.enter_epoch()
 
 

@@ -253,7 +253,7 @@ def test_costs_are_computed_once_for_all_terms(monkeypatch):
 
 
 def test_scheduled_values_are_reported():
-    objective = build_objective(ObjectiveConfig(assignment=AnnealedMCLConfig(unit="spread")), spread=2.0)
+    objective = build_objective(ObjectiveConfig(assignment=AnnealedMCLConfig(unit="spread")), data_scale=2.0)
     objective.set_progress(10)
     assert objective.scheduled == {"temperature": pytest.approx(2 * 5 * 0.9**10)}
     assert build_objective(ObjectiveConfig()).scheduled == {}

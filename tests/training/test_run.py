@@ -29,7 +29,7 @@ from sepkit.data.dataset import MixtureDataset
 from sepkit.errors import UserError
 from sepkit.models import load_checkpoint
 from sepkit.models.storage.checkpoints import read_description
-from sepkit.training.folder import alone_in
+from sepkit.training.folder import locked
 from sepkit.training.run import train
 from sepkit.training.separation import SeparationTask, signal_statistics
 from tests.training.runs import (
@@ -318,7 +318,7 @@ def test_compiled_model_is_saved_as_usual(config: TrainConfig, tmp_path: Path) -
 
 
 def test_another_process_in_the_folder_is_noticed(config: TrainConfig, tmp_path: Path) -> None:
-    with alone_in(tmp_path), pytest.raises(UserError, match="another process trains in this folder"):
+    with locked(tmp_path), pytest.raises(UserError, match="another process trains in this folder"):
         train(config, tmp_path)
     train(with_trainer(config, max_epochs=1), tmp_path)
 

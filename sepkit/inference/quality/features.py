@@ -122,7 +122,7 @@ def hypothesis_features(model: EncoderMaskerDecoder, mixture: Tensor, separation
     """Return (n,) float64 of every feature that a separation has, by name; NaN for silent hypotheses.
 
     * `mask_spread_db`: expected energy of what the width of the masks' posterior adds to the estimate, over the
-      estimate's, see `EncoderMaskerDecoder.spread_energy`. It is known in closed form: nothing is sampled.
+      estimate's, see `EncoderMaskerDecoder.uncertainty_energy`. It is known in closed form: nothing is sampled.
     * `encoding_rate_nats_per_frame`; `mask_rate_nats_per_frame` of the hypothesis itself; `path_rate_nats_per_frame`.
     * `residual_db`: what the best sum of the estimates leaves of the mixture's energy.
     * `correlation_db`: SI-SDR to the estimate it is most like, (corr^2 / (1 - corr^2)); of two hypotheses or more.
@@ -254,7 +254,7 @@ def _relations(estimates: Tensor, mixture: Tensor) -> dict[str, np.ndarray]:
 
 def _mask_spread(model: EncoderMaskerDecoder, separation: Separation) -> np.ndarray:
     with torch.inference_mode():
-        spread = model.spread_energy(separation)[0].double().cpu().numpy()
+        spread = model.uncertainty_energy(separation)[0].double().cpu().numpy()
     estimates = separation.estimates[0].double().square().sum(-1).cpu().numpy()
     return _db(spread, estimates)
 

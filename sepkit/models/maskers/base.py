@@ -203,11 +203,11 @@ class FrameStream:
         return self._masker(features, self._state)
 
 
-def stream_frames(masker: Masker, name: str, bidirectional: bool, norm_hears_all: bool) -> FrameStream:
+def stream_frames(masker: Masker, name: str, bidirectional: bool, norm_sees_all: bool) -> FrameStream:
     """Return a stream without look-ahead of a recurrent masker."""
     if bidirectional:
         raise looks_ahead(f"this {name} masker (bidirectional: true)")
-    if norm_hears_all:
+    if norm_sees_all:
         raise looks_ahead(f"this {name} masker (norm: global_layer_norm)")
     return FrameStream(masker)
 

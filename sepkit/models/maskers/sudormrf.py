@@ -116,7 +116,7 @@ class _SuDoRMRF(Masker):
 
     block: ClassVar[type[SuDoRMRFBlock] | type[ImprovedSuDoRMRFBlock]]
 
-    fast = ("folded",)
+    fast = ("folded_sudormrf",)
 
     def __init__(
         self,

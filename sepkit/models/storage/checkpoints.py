@@ -74,7 +74,7 @@ def save_model(model: nn.Module, folder: Path_, info: Mapping[str, Any] | None =
             save_file(tensors, temporary)
             digests = {"weights_sha256": file_digest(temporary)}
             # Where a kill or a power cut falls between the two files, the older weights still belong to the model.
-            before = {"earlier_weights_sha256": file_digest(folder / WEIGHTS)} if _stands(folder) else {}
+            before = {"earlier_weights_sha256": file_digest(folder / WEIGHTS)} if _is_complete(folder) else {}
             if before:
                 write_text(folder / DESCRIPTION, description + yaml.safe_dump(digests | before))
         write_text(folder / DESCRIPTION, description + yaml.safe_dump(digests))
@@ -83,7 +83,7 @@ def save_model(model: nn.Module, folder: Path_, info: Mapping[str, Any] | None =
     return folder
 
 
-def _stands(folder: Path) -> bool:
+def _is_complete(folder: Path) -> bool:
     return all((folder / name).is_file() for name in (WEIGHTS, DESCRIPTION))
 
 

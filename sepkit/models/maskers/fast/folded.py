@@ -30,7 +30,7 @@ mean. Silence, NaN and a single frame give the same result as the modules.
 In low precision the factors of products are rounded to bfloat16, and so is each product before it is added to sums or
 biases. These, norms, activations and depthwise convolutions stay in float32.
 
-Source of the layers: see `conv_tasnet` and `sudormrf`. Result: that of the modules, except for rounding.
+Result: that of the modules of `conv_tasnet` and, in `folded_sudormrf`, of `sudormrf`, except for rounding.
 """
 
 from __future__ import annotations
@@ -46,14 +46,6 @@ from torch import Tensor, nn
 from sepkit.models.maskers.conv_tasnet import ConvTasNetMasker, TemporalBlock
 from sepkit.models.maskers.fast.guard import in_evaluation
 from sepkit.models.maskers.replaceable import replaces
-from sepkit.models.maskers.sudormrf import (
-    ImprovedSuDoRMRFBlock,
-    ImprovedSuDoRMRFMasker,
-    Resolutions,
-    SlidingFilters,
-    SuDoRMRFBlock,
-    SuDoRMRFMasker,
-)
 from sepkit.models.norms import GlobalLayerNorm
 from sepkit.models.products import goes_to_onednn, linear
 
@@ -66,22 +58,12 @@ LEAST_RELATIVE_VARIANCE = 1e-2
 @replaces(ConvTasNetMasker.trunk, when=in_evaluation(ConvTasNetMasker, TemporalBlock))
 def conv_tasnet_trunk(masker: ConvTasNetMasker, features: Tensor) -> Tensor:
     """Return what `ConvTasNetMasker.trunk` does, (B, C, F)."""
-    return _of_each(features, lambda utterance: _conv_tasnet(masker, utterance))
+    return of_each(features, lambda utterance: _conv_tasnet(masker, utterance))
 
 
-@replaces(SuDoRMRFMasker.trunk, when=in_evaluation(SuDoRMRFMasker, SuDoRMRFBlock, Resolutions, SlidingFilters))
-@replaces(ImprovedSuDoRMRFMasker.trunk, when=in_evaluation(ImprovedSuDoRMRFMasker, ImprovedSuDoRMRFBlock, Resolutions))
-def sudormrf_trunk(masker: SuDoRMRFMasker | ImprovedSuDoRMRFMasker, features: Tensor) -> Tensor:
-    """Return what the `trunk` of both versions of SuDoRM-RF does, (B, C, F)."""
-    return _of_each(features, lambda utterance: _sudormrf(masker, utterance))
-
-
-def _of_each(features: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-    # The memory layout is (F, C); the shape is (C, F).
+def of_each(features: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return (B, C, F) of what a function makes of each utterance, (F, C), which is also the layout in memory."""
     return torch.stack([function(utterance) for utterance in features]).transpose(1, 2)
-
-
-# --------------------------------------------------------------------------------------------------------- Conv-TasNet
 
 
 def _conv_tasnet(masker: ConvTasNetMasker, features: Tensor) -> Tensor:
@@ -95,11 +77,11 @@ def _conv_tasnet(masker: ConvTasNetMasker, features: Tensor) -> Tensor:
     sums = features.new_zeros(frames, channels + masker.skip_channels)
     carried = features.new_zeros(channels + masker.skip_channels)
     norm: Any = masker.norm
-    _folded_bottleneck(norm, masker.bottleneck, features, sums[:, :channels])
+    folded_bottleneck(norm, masker.bottleneck, features, sums[:, :channels])
     hidden = features.new_empty(frames, hidden_channels)
-    moments = _Moments()
+    moments = Moments()
     low = masker.low_precision
-    for rows in _tiles(frames):
+    for rows in tiles(frames):
         _expand(blocks[0], sums[rows, :channels], carried[:channels], hidden[rows], moments, low)
     for index, block in enumerate(blocks):
         moments = _depthwise_block(block, hidden, moments)
@@ -108,9 +90,9 @@ def _conv_tasnet(masker: ConvTasNetMasker, features: Tensor) -> Tensor:
         following = blocks[index + 1] if index + 1 < len(blocks) else None
         # Of the last block, only the skip output enters the masks.
         used = slice(channels if following is None and masker.skip_channels else 0, None)
-        moments = _Moments()
-        for rows in _tiles(frames):
-            _accumulate(sums[rows, used], hidden[rows], matrix[:, used], low)
+        moments = Moments()
+        for rows in tiles(frames):
+            accumulate(sums[rows, used], hidden[rows], matrix[:, used], low)
             if following is not None:
                 _expand(following, sums[rows, :channels], carried[:channels], hidden[rows], moments, low)
     if masker.skip_channels:
@@ -118,128 +100,31 @@ def _conv_tasnet(masker: ConvTasNetMasker, features: Tensor) -> Tensor:
     return sums + carried
 
 
-def _expand(block: TemporalBlock, x: Tensor, constant: Tensor, out: Tensor, moments: _Moments, low: bool) -> None:
+def _expand(block: TemporalBlock, x: Tensor, constant: Tensor, out: Tensor, moments: Moments, low: bool) -> None:
     """The block's activated expansion of x + constant, before its norm."""
     parts: Any = block.expand
     widen, activation, _ = parts
-    _pointwise(widen, x, constant, out, low)
-    _activate(activation, out, out)
+    pointwise(widen, x, constant, out, low)
+    activate(activation, out, out)
     moments.add(out)
 
 
-def _depthwise_block(block: TemporalBlock, hidden: Tensor, moments: _Moments) -> _Moments:
+def _depthwise_block(block: TemporalBlock, hidden: Tensor, moments: Moments) -> Moments:
     """Norm, depthwise convolution and activation in place, before the second norm; the moments of the result."""
     parts: Any = block
     scale, shift = moments.affine(parts.expand[2], hidden)
-    activated = _Moments()
-    for rows, tile in _depthwise(parts.depthwise, hidden, scale, shift, len(hidden)):
-        _activate(parts.activation, tile, hidden[rows])
+    activated = Moments()
+    for rows, tile in depthwise(parts.depthwise, hidden, scale, shift, len(hidden)):
+        activate(parts.activation, tile, hidden[rows])
         activated.add(hidden[rows])
     return activated
-
-
-# ----------------------------------------------------------------------------------------------------------- SuDoRM-RF
-
-
-def _sudormrf(masker: SuDoRMRFMasker | ImprovedSuDoRMRFMasker, features: Tensor) -> Tensor:
-    """(F, C) of features (K, F)."""
-    x = features.new_empty(features.shape[-1], masker.bottleneck.out_channels)
-    _folded_bottleneck(masker.norm, masker.bottleneck, features, x)
-    carried = features.new_zeros(x.shape[-1])
-    hidden = features.new_empty(len(x), masker.hidden_channels)
-    blocks: list[Any] = list(masker.blocks)
-    for block in blocks:
-        merged = _Moments()
-        _resolve(block.resolutions, x, carried, hidden, merged)
-        norm, activation = block.resolutions.merge
-        scale, shift = merged.affine(norm, hidden)
-        if isinstance(block.project, nn.Conv1d):
-            _project(block, hidden, scale, shift, activation, x)
-            if block.project.bias is not None:
-                carried += block.project.bias
-        else:
-            _project_and_normalize(block, hidden, scale, shift, activation, x)
-    return x.add_(carried)
-
-
-def _resolve(resolutions: Resolutions, x: Tensor, constant: Tensor, hidden: Tensor, merged: _Moments) -> None:
-    """Sum all resolutions of x + constant into `hidden`, before the norm of the sum, and add to that norm's moments."""
-    parts: Any = resolutions
-    widen, norm, activation = parts.expand
-    moments = _Moments()
-    for rows in _tiles(len(x)):
-        _pointwise(widen, x[rows], constant, hidden[rows])
-        moments.add(hidden[rows])
-    scale, shift = moments.affine(norm, hidden)
-    for rows in _tiles(len(x)):
-        torch.addcmul(shift, hidden[rows], scale, out=hidden[rows])
-        _activate(activation, hidden[rows], hidden[rows])
-    levels: list[Tensor] = [hidden]
-    scales: list[Tensor] = []
-    shifts: list[Tensor] = []
-    for index, (convolution, norm) in enumerate(parts.levels):
-        source = levels[-1]
-        # The first resolution takes the place of its source.
-        if index > 0:
-            levels.append(source.new_empty(-(-len(source) // convolution.stride[0]), source.shape[1]))
-        moments = _Moments()
-        before = (scales[-1], shifts[-1]) if index > 0 else (None, None)
-        for rows, tile in _depthwise(convolution, source, *before, len(levels[-1])):
-            moments.add(levels[-1][rows].copy_(tile))
-        scale, shift = moments.affine(norm, levels[-1])
-        scales.append(scale)
-        shifts.append(shift)
-    # The offsets of all norms are added once, to the coarsest resolution, and are upsampled with it.
-    coarser = torch.addcmul(sum(shifts[1:], shifts[0]), levels[-1], scales[-1], out=levels[-1])
-    for finer, scale in zip(levels[-2::-1], scales[-2::-1], strict=True):
-        for phase in range(2):
-            rows = finer[phase::2]
-            torch.addcmul(coarser[: len(rows)], rows, scale, out=rows)
-        coarser = finer
-    for rows in _tiles(len(hidden)):
-        merged.add(hidden[rows])
-
-
-def _project(
-    block: ImprovedSuDoRMRFBlock, hidden: Tensor, scale: Tensor, shift: Tensor, activation: nn.PReLU, x: Tensor
-) -> None:
-    """Add the block's projection, without its bias, to x."""
-    matrix = block.project.weight[..., 0].t()
-    for rows in _tiles(len(x)):
-        tile = torch.addcmul(shift, hidden[rows], scale, out=hidden[rows])
-        _activate(activation, tile, tile)
-        _accumulate(x[rows], tile, matrix)
-
-
-def _project_and_normalize(
-    block: SuDoRMRFBlock, hidden: Tensor, scale: Tensor, shift: Tensor, activation: nn.PReLU, x: Tensor
-) -> None:
-    """Overwrite the input x of a block of the first version with its output."""
-    parts: Any = block
-    project, project_norm = parts.project
-    norm, output_activation = parts.output
-    projected, moments = torch.empty_like(x), _Moments()
-    for rows in _tiles(len(x)):
-        tile = torch.addcmul(shift, hidden[rows], scale, out=hidden[rows])
-        _activate(activation, tile, tile)
-        _pointwise(project, tile, None, projected[rows])
-        moments.add(projected[rows])
-    scale, shift = moments.affine(project_norm, projected)
-    moments = _Moments()
-    for rows in _tiles(len(x)):
-        x[rows].add_(shift).addcmul_(projected[rows], scale)
-        moments.add(x[rows])
-    scale, shift = moments.affine(norm, x)
-    for rows in _tiles(len(x)):
-        torch.addcmul(shift, x[rows], scale, out=x[rows])
-        _activate(output_activation, x[rows], x[rows])
 
 
 # --------------------------------------------------------------------------------------------------------------- parts
 
 
 @dataclass
-class _Moments:
+class Moments:
     """Sums over values that come tile by tile, for a norm's mean and variance."""
 
     total: float = 0.0
@@ -247,6 +132,7 @@ class _Moments:
     count: int = 0
 
     def add(self, tile: Tensor) -> None:
+        """Add the values of a contiguous tile."""
         values = tile.view(-1)
         self.total += float(values.sum())
         self.squares += float(torch.dot(values, values))
@@ -263,11 +149,12 @@ class _Moments:
         return scale, norm.beta - mean * scale
 
 
-def _tiles(frames: int) -> Iterator[slice]:
+def tiles(frames: int) -> Iterator[slice]:
+    """Return the rows of each tile."""
     return (slice(start, min(start + _TILE, frames)) for start in range(0, frames, _TILE))
 
 
-def _activate(activation: nn.PReLU, x: Tensor, out: Tensor) -> None:
+def activate(activation: nn.PReLU, x: Tensor, out: Tensor) -> None:
     """PReLU of x (F, C)."""
     slope = activation.weight
     if slope.numel() == 1:
@@ -276,7 +163,8 @@ def _activate(activation: nn.PReLU, x: Tensor, out: Tensor) -> None:
         out.copy_(torch.prelu(x, slope))
 
 
-def _accumulate(sums: Tensor, x: Tensor, matrix: Tensor, low: bool = False) -> None:
+def accumulate(sums: Tensor, x: Tensor, matrix: Tensor, low: bool = False) -> None:
+    """Add x @ matrix to sums in place."""
     if low:
         sums.add_(x.bfloat16() @ matrix.bfloat16())
     elif goes_to_onednn(x):
@@ -285,7 +173,7 @@ def _accumulate(sums: Tensor, x: Tensor, matrix: Tensor, low: bool = False) -> N
         sums.addmm_(x, matrix)
 
 
-def _pointwise(layer: nn.Conv1d, x: Tensor, constant: Tensor | None, out: Tensor, low: bool = False) -> None:
+def pointwise(layer: nn.Conv1d, x: Tensor, constant: Tensor | None, out: Tensor, low: bool = False) -> None:
     """A 1x1 convolution of x + constant, (F, C)."""
     matrix = layer.weight[..., 0]
     bias = layer.bias
@@ -312,16 +200,16 @@ def _folded_pointwise(layer: nn.Conv1d, scale: Tensor, shift: Tensor) -> tuple[T
     return (matrix * scale).t(), constant if layer.bias is None else constant.add_(layer.bias)
 
 
-def _folded_bottleneck(norm: GlobalLayerNorm, layer: nn.Conv1d, features: Tensor, out: Tensor) -> None:
+def folded_bottleneck(norm: GlobalLayerNorm, layer: nn.Conv1d, features: Tensor, out: Tensor) -> None:
     """The 1x1 convolution of normalized features (K, F), as (F, C)."""
-    moments, values = _Moments(), features.contiguous()
+    moments, values = Moments(), features.contiguous()
     for rows in values.split(max(1, _TILE * len(values) // values.shape[-1])):
         moments.add(rows)
     matrix, constant = _folded_pointwise(layer, *moments.affine(norm, values))
     torch.addmm(constant, values.t(), matrix, out=out)
 
 
-def _depthwise(
+def depthwise(
     layer: nn.Conv1d, source: Tensor, scale: Tensor | None, shift: Tensor | None, frames: int
 ) -> Iterator[tuple[slice, Tensor]]:
     """Yield the output of a depthwise convolution of scale * source + shift (F, C): rows, and their values (F', C).

@@ -8,7 +8,7 @@ from torch.nn.modules import module as nn_module
 
 from sepkit.models.maskers.replaceable import Condition
 from sepkit.models.norms import GlobalLayerNorm
-from sepkit.models.runtime import runs_as_it_stands
+from sepkit.models.runtime import runs_plainly_on_cpu
 
 _DTYPES = (torch.float32, torch.float64)
 _SHARED = (nn.Conv1d, nn.PReLU, nn.Sequential, nn.ModuleList, nn.Identity, GlobalLayerNorm)
@@ -32,7 +32,7 @@ def plain(*own: type[nn.Module]) -> Condition:
     types = _SHARED + own
 
     def is_plain(masker: nn.Module, x: Tensor) -> bool:
-        if x.dtype not in _DTYPES or not runs_as_it_stands(x):
+        if x.dtype not in _DTYPES or not runs_plainly_on_cpu(x):
             return False
         if nn_module._global_forward_hooks or nn_module._global_forward_pre_hooks:
             return False
