@@ -75,7 +75,9 @@ def main(
     for manifests, folder in _reports(manifest, Path(out)) if separate_reports else [(manifest, Path(out))]:
         folders = {n: folder / f"steps_{n}" if len(steps) > 1 else folder for n in steps}
         for n, separator in zip(steps, separators, strict=True):
-            of_model = {name: value for name, value in separator.items() if name != "own_steps"}
+            of_model: dict[str, Any] = {name: value for name, value in separator.items() if name != "own_steps"}
+            if signal_std is not None:
+                of_model["signal_std"] = signal_std
             result = evaluate(
                 manifests,
                 folders[n],
@@ -91,7 +93,7 @@ def main(
                 rank=rank,
                 world_size=world_size,
                 command=_command_line(),
-                **of_model | ({} if signal_std is None else {"signal_std": signal_std}),
+                **of_model,
             )
             if result is None:
                 print(f"rank {rank} of {world_size} has done its share; the last one writes the results", flush=True)
@@ -103,8 +105,8 @@ def main(
             failed |= _report(result.summary, metrics, result.folder)
         if len(steps) > 1:
             of_steps = {n: path for n, path in folders.items() if n}
-            by_steps = write_by_depth(folder, of_steps, separators[0].get("own_steps"))
-            print("\n".join(depth_lines(by_steps)))
+            if by_steps := write_by_depth(folder, of_steps, separators[0].get("own_steps")):
+                print("\n".join(depth_lines(by_steps)))
     if failed:
         print(out)
         raise SystemExit(1)
