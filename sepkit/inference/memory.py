@@ -15,10 +15,6 @@ from sepkit.errors import UserError
 def peak_memory_mib(model: str, seconds: float) -> float:
     """Return the peak of a process that loads a model and separates noise, MiB above one that only imports torch.
 
-    Args:
-        model: MODEL, as `load_model` takes it.
-        seconds: of noise, at the model's rate.
-
     Raises:
         UserError: the system does not report a process's peak, or the process ended without an answer.
     """

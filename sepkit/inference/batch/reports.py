@@ -20,7 +20,6 @@ class FilesReport:
     """Results of a list of recordings; printing it gives one line.
 
     Args:
-        out: folder of the outputs.
         separated: recordings separated by this call.
         already_done: recordings separated by an earlier call in the same way.
         failed: path -> reason; also written to the list.
@@ -85,12 +84,7 @@ def failure_reason(error: Exception, path: Path) -> str:
 
 
 def write_failures(path: Path, failed: dict[str, str]) -> None:
-    """Write the list of failures, or remove that of an earlier call if there are none.
-
-    Args:
-        path: of the list, JSON lines.
-        failed: name -> reason.
-    """
+    """Write the failures (name -> reason) as JSON lines, or remove the list of an earlier call if there are none."""
     if not failed:
         path.unlink(missing_ok=True)
         return

@@ -36,7 +36,6 @@ class LinkedSpeakers:
         speakers: how many.
         counted: how that was found; None if it was given.
         owners: of each estimate, (E,) ends of its parts, in samples, and (E,) whose they are.
-        estimates: them, block by block.
     """
 
     speakers: int

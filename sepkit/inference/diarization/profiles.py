@@ -73,7 +73,7 @@ def measure_voices(estimates: np.ndarray, sample_rate: int, mean_power: float) -
     """Return the traits of the voices in one chunk, by name.
 
     Args:
-        estimates: (n, T), of the chunk.
+        estimates: (n, T).
         mean_power: of all estimates together over the recording so far; much weaker frames are no speech.
     """
     frame, hop = round(_FRAME_SECONDS * sample_rate), max(1, round(_HOP_SECONDS * sample_rate))

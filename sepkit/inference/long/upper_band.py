@@ -33,8 +33,7 @@ class UpperBandSharing:
     neighboring frames fade into each other, for windows are square roots of Hann's.
 
     Args:
-        sample_rate: Hz, of the recording and the estimates; above that of the model.
-        estimates: k, how many there are.
+        sample_rate: Hz, of the recording and the k estimates; above that of the model.
     """
 
     def __init__(self, sample_rate: int, model_rate: int, estimates: int) -> None:
@@ -52,12 +51,7 @@ class UpperBandSharing:
         self._skip = self._hop
 
     def push(self, mixture: np.ndarray, estimates: np.ndarray) -> np.ndarray:
-        """Take the next samples; return the estimates (k, t') that are now complete.
-
-        Args:
-            mixture: (t,).
-            estimates: (k, t), of the same samples.
-        """
+        """Take the next samples, (t,) and (k, t); return the estimates (k, t') that are now complete."""
         self._mixture = np.concatenate([self._mixture, mixture])
         self._estimates = np.concatenate([self._estimates, estimates], axis=1)
         frames = len(self._mixture) // self._hop - 1

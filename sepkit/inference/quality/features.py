@@ -72,8 +72,7 @@ def recording_features(
     excerpt are brought into the order of the recording by their SI-SDR to its estimates.
 
     Args:
-        model: on the device of `mixture`, in evaluation mode.
-        mixture: (T,) at the model's rate.
+        mixture: (T,) at the model's rate, on its device.
         separation: of the whole, a batch of one; only its estimates are needed where the recording is long.
     """
     rate, num_samples = model.sample_rate, mixture.shape[-1]
@@ -154,7 +153,7 @@ def hypothesis_features(model: EncoderMaskerDecoder, mixture: Tensor, separation
 
 
 def mixture_features(mixture: np.ndarray, sample_rate: int) -> dict[str, float]:
-    """Return level and statistics of a waveform, by the names in `BASELINE_FEATURES`.
+    """Return level and statistics of a waveform (T,) that is not silent, by the names in `BASELINE_FEATURES`.
 
     * `level_dbfs`: mean power, full scale 1.0.
     * `crest_factor_db`: peak over root mean square.
@@ -165,9 +164,6 @@ def mixture_features(mixture: np.ndarray, sample_rate: int) -> dict[str, float]:
     * `level_deviation_db`: standard deviation of the level of 32 ms frames, those 60 dB below the loudest raised to
       there: large where there are pauses.
     * `log_duration_seconds`: natural logarithm.
-
-    Args:
-        mixture: (T,), not silent.
     """
     mixture = mixture.astype(np.float64)
     level = float(np.mean(np.square(mixture)))

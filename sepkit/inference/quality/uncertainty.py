@@ -92,8 +92,7 @@ def monte_carlo(
     long ones one at a time, so memory stays that of about 16 s.
 
     Args:
-        model: on the device of `mixture`, in evaluation mode.
-        mixture: (B, T), without padding.
+        mixture: (B, T), without padding, on the device of the model.
         through: applied to the estimates (B, n, T) of every sample first, such as a resampling, whose effect on a
             deviation does not follow from the deviation alone.
 
@@ -163,7 +162,6 @@ def mixture_elbo(
     (objective.autoencoding.mixtures), because otherwise no decoder has learned to.
 
     Args:
-        model: which made the separation, in evaluation mode.
         mixture: (B, T), without padding.
         samples: of the encodings, over which the expectation is a mean; one has little variance, as an utterance has
             many values.
