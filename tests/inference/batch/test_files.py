@@ -44,16 +44,11 @@ def test_a_tree_keeps_its_shape_and_equal_names_stay_apart(tmp_path, separator):
         record(tmp_path / "in" / name)
     separate_files([tmp_path / "in"], separator, tmp_path / "tree")
     assert {"a/x_s1.wav", "b/x_s1.wav", "b/deep/x_s2.wav"} <= set(files_of(tmp_path / "tree"))
-    separate_files([tmp_path / "in/a/x.wav", tmp_path / "in/b/x.wav"], separator, tmp_path / "named")
+    named = [tmp_path / "in/a/x.wav", tmp_path / "in/b/x.wav", tmp_path / "in/./a/x.wav"]
+    assert separate_files(named, separator, tmp_path / "named").separated == 2
     assert {"a/x_s1.wav", "b/x_s1.wav"} <= set(files_of(tmp_path / "named"))
     separate_files([tmp_path / "in/a", tmp_path / "in/b"], separator, tmp_path / "folders")
     assert {"a/x_s1.wav", "b/x_s1.wav", "deep/x_s1.wav"} <= set(files_of(tmp_path / "folders"))
-
-
-def test_a_file_named_twice_is_separated_once(tmp_path, separator):
-    record(tmp_path / "x.wav")
-    report = separate_files([tmp_path / "x.wav", tmp_path / "." / "x.wav"], separator, tmp_path / "out")
-    assert report.separated == 1
 
 
 def test_the_same_command_continues(tmp_path, separator):
@@ -182,12 +177,8 @@ def test_fewer_speakers_than_before_leave_no_wavs_behind(tmp_path, scored):
         report = separate_files([tmp_path / "x.wav"], scored, tmp_path / "out", OutputOptions(speakers=speakers))
         assert report.separated == 1
         wavs[speakers] = [name for name in files_of(tmp_path / "out") if name.endswith(".wav")]
-        assert (
-            separate_files(
-                [tmp_path / "x.wav"], scored, tmp_path / "out", OutputOptions(speakers=speakers)
-            ).already_done
-            == 1
-        )
+        again = separate_files([tmp_path / "x.wav"], scored, tmp_path / "out", OutputOptions(speakers=speakers))
+        assert again.already_done == 1
     # Files that sepkit did not write stay.
     assert wavs[1] == ["x_s1.wav", "x_s9.wav"] and wavs[2] == ["x_s1.wav", "x_s2.wav", "x_s9.wav"]
     assert wavs[None] == ["x_s1.wav", "x_s2.wav", "x_s3.wav", "x_s9.wav"]

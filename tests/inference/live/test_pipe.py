@@ -74,17 +74,12 @@ def test_integers_have_full_scale_one_and_what_clips_is_counted(separator):
     assert f"{report.clipped} samples clipped" in str(report)
 
 
-def test_nothing_in_is_nothing_out(separator):
+@pytest.mark.parametrize("num_bytes", [0, 11])
+def test_half_a_sample_at_the_end_is_told(separator, num_bytes):
     sink = io.BytesIO()
-    assert separate_pipe(separator.streaming(), open_pipe(io.BytesIO()), sink).num_samples == 0
-    assert sink.getvalue() == b""
-
-
-def test_half_a_sample_at_the_end_is_told(separator):
-    sink = io.BytesIO()
-    report = separate_pipe(separator.streaming(), open_pipe(io.BytesIO(bytes(11))), sink)
-    assert len(sink.getvalue()) == 2 * 2 * 5 and report.dropped_bytes == 1
-    assert "1 bytes at the end are no whole sample" in str(report)
+    report = separate_pipe(separator.streaming(), open_pipe(io.BytesIO(bytes(num_bytes))), sink)
+    assert len(sink.getvalue()) == 2 * 2 * report.num_samples == 4 * (num_bytes // 2)
+    assert ("1 bytes at the end are no whole sample" in str(report)) == (report.dropped_bytes == 1) == (num_bytes == 11)
 
 
 def test_bad_samples_and_formats_are_one_line(separator):

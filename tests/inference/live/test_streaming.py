@@ -42,7 +42,7 @@ def noise(num_samples: int, seed: int = 0) -> np.ndarray:
 
 def run(stream, mixture: np.ndarray, size: int) -> np.ndarray:
     with stream:
-        parts = [stream.push(mixture[i : i + size]) for i in range(0, len(mixture), size)]
+        parts = [stream.push(mixture[i : i + size]) for i in range(0, len(mixture) + 1, size)]
         return np.concatenate([*parts, stream.finish()], axis=-1)
 
 
@@ -55,7 +55,7 @@ def test_equals_the_offline_estimates(masker, size):
 
 
 @given(
-    num_samples=st.integers(1, 900), size=st.integers(1, 400), rate=st.sampled_from([8000, 16000, 44100, 7999, 11025])
+    num_samples=st.integers(0, 900), size=st.integers(1, 400), rate=st.sampled_from([8000, 16000, 44100, 7999, 11025])
 )
 @settings(max_examples=25, deadline=None)
 def test_length_in_is_length_out_at_any_rate(separator, num_samples, size, rate):
@@ -133,12 +133,6 @@ def test_tensors_come_back_as_tensors_and_channels_are_averaged(separator):
         parts = [stream.push(torch.from_numpy(np.stack([mixture, mixture]))), stream.finish()]
     assert all(isinstance(part, torch.Tensor) and part.dtype == torch.float32 for part in parts)
     np.testing.assert_allclose(torch.cat(parts, -1).numpy(), expected, atol=1e-7)
-
-
-def test_empty_blocks_and_an_empty_recording(separator):
-    with separator.streaming() as stream:
-        assert stream.push(np.zeros(0, np.float32)).shape == (2, 0)
-        assert stream.finish().shape == (2, 0)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
