@@ -69,14 +69,6 @@ def test_blr_at_240000_samples():
     assert cost.isfinite().all() and estimates.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("name", ["a0", "b0", "lambda0"])
-@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
-def test_blr_prior_must_be_proper(name, value):
-    """The message names each parameter."""
-    with pytest.raises(ValueError, match=f"{name} must be positive"):
-        pairwise_blr_nll(torch.ones(1, 1, 4), torch.ones(1, 1, 4), **{name: value})
-
-
 @pytest.mark.parametrize("num_samples", [1, 50])
 def test_cauchy_is_a_multivariate_t(num_samples):
     """It has one degree of freedom and scale matrix diag(scale^2), for one number and for one a sample."""
@@ -97,18 +89,3 @@ def test_cauchy_scales_learn():
     lengths = torch.tensor([6, 4])
     inputs = [x.requires_grad_() for x in (estimates, sources, scales)]
     assert torch.autograd.gradcheck(lambda e, s, c: pairwise_cauchy_nll(e, s, c, lengths=lengths), inputs)
-
-
-@pytest.mark.parametrize("scale", [0.0, -1.0, math.nan, math.inf])
-def test_cauchy_scale_must_be_positive(scale):
-    """A number that is no scale is refused; such an entry of a tensor gives NaN or an infinite cost."""
-    ones = torch.ones(1, 1, 4)
-    with pytest.raises(ValueError, match="scale must be positive"):
-        pairwise_cauchy_nll(ones, ones, scale)
-    assert not pairwise_cauchy_nll(ones, 2 * ones, scale * ones).isfinite().any()
-
-
-def test_cauchy_scale_of_another_shape():
-    """The message names both shapes."""
-    with pytest.raises(ValueError, match=r"\(1, 2, 4\), found \(1, 1, 4\)"):
-        pairwise_cauchy_nll(torch.ones(1, 2, 4), torch.ones(1, 2, 4), torch.ones(1, 1, 4))

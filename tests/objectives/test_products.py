@@ -85,20 +85,3 @@ def test_padding_is_left_out():
             torch.testing.assert_close(whole[b : b + 1], part)
         assert gradient[b, :, :length].isfinite().all()
         assert (gradient[b, :, length:] == 0).all()
-
-
-@pytest.mark.parametrize(
-    ("estimates", "sources", "lengths", "message"),
-    [
-        ((2, 100), (2, 2, 100), None, "expected estimates"),
-        ((2, 2, 100), (3, 2, 100), None, "must agree"),
-        ((2, 2, 100), (2, 2, 99), None, "must agree"),
-        ((2, 2, 0), (2, 2, 0), None, "at least one sample"),
-        ((2, 2, 100), (2, 2, 100), (3,), "lengths of shape"),
-    ],
-)
-def test_shapes_that_do_not_fit(estimates, sources, lengths, message):
-    """Each message names the shapes found."""
-    lengths = None if lengths is None else torch.ones(lengths)
-    with pytest.raises(ValueError, match=message):
-        inner_products(torch.zeros(estimates), torch.zeros(sources), lengths)

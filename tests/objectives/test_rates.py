@@ -24,12 +24,10 @@ from sepkit.config import (
     SigmoidWarmupConfig,
     SteeringConfig,
 )
-from sepkit.errors import UserError
 from sepkit.objectives import Objective, build_objective
 from sepkit.objectives.costs import Step, pairwise_blr_nll, pairwise_neg_si_sdr
-from sepkit.objectives.rates import RateTerm, Steering, build_rates, elementwise_rate, total_rate
+from sepkit.objectives.rates import Steering, build_rates, elementwise_rate, total_rate
 from sepkit.objectives.term import Term
-from sepkit.schedules import Constant
 from sepkit.types import Batch, ModelTraits, Separation
 
 T, K, F = 40, 3, 5
@@ -309,13 +307,6 @@ def test_mask_priors_that_differ_between_hypotheses_are_refused():
     assert build_objective(ObjectiveConfig(), TRAITS)(batch, separation).loss.isfinite().all()
 
 
-def test_a_separation_without_priors():
-    batch, separation = batch_and_separation()
-    del separation.extras["encoding_prior"]
-    with pytest.raises(ValueError, match="no encoding_prior"):
-        build_objective(ObjectiveConfig(), TRAITS)(batch, separation)
-
-
 # --------------------------------------------------------------------------------------------- an adaptive prior
 
 
@@ -417,28 +408,6 @@ def test_a_target_that_is_not_reached_is_reported():
     assert Steering(("a",), 5.0, SteeringConfig(warn_after_epochs=0)).warning({"a": 3.0}, 20) is None
 
 
-@pytest.mark.parametrize(
-    ("rates", "traits", "message"),
-    [
-        (RatesConfig(RateConfig(free_nats=-1.0)), TRAITS, "encoding.free_nats: found -1.0"),
-        (RatesConfig(masks=RateConfig(free_nats=math.nan)), TRAITS, "masks.free_nats: found nan"),
-        (RatesConfig(steering=SteeringConfig()), TRAITS, "expected a target"),
-        (RatesConfig(steering=SteeringConfig(total=1.0, masks=1.0)), TRAITS, "expected a target"),
-        (RatesConfig(steering=SteeringConfig(total=0.0)), TRAITS, "total: found 0.0"),
-        (RatesConfig(steering=SteeringConfig(total=1.0, change=0.0)), TRAITS, "change: found 0.0"),
-        (RatesConfig(steering=SteeringConfig(total=1.0)), ModelTraits(), "deterministic"),
-        (
-            RatesConfig(steering=SteeringConfig(masks=1.0)),
-            ModelTraits({"encoding_prior"}, frames_for=frames_for),
-            "deterministic",
-        ),
-    ],
-)
-def test_mistakes(rates, traits, message):
-    with pytest.raises(UserError, match=message):
-        build_objective(ObjectiveConfig(rates=rates), traits)
-
-
 # ----------------------------------------------------------------------------------------------------------- margin
 
 
@@ -452,16 +421,6 @@ def test_margin():
         assert result.terms["margin"][b].item() == pytest.approx(sum(beyond) / len(beyond))
     assert result.terms["margin"][2] == 0
     torch.testing.assert_close(result.loss, result.terms["separation"] + 2 * result.terms["margin"])
-    with pytest.raises(UserError, match=r"margin_weight: found -1\.0"):
-        build_objective(ObjectiveConfig(margin_weight=-1.0))
-
-
-def test_the_term_alone():
-    """The loss has this weighted term and nothing else."""
-    batch, separation = batch_and_separation()
-    term = RateTerm("mask", Constant(0.5), RateConfig(), TRAITS)
-    assert term.weight == 0.5
-    torch.testing.assert_close(term(Step(batch, separation))[0].item(), rates_by_hand(separation)[1][0] / T)
 
 
 # ---------------------------------------------------------------------------------------------------- auto-encoding
@@ -516,12 +475,8 @@ def test_mixtures_without_sources_are_learnt_from():
 
 
 def test_auto_encoding_of_sources_has_their_rate_and_asks_for_them():
-    batch, separation = batch_and_separation()
+    batch, _ = batch_and_separation()
     config = ObjectiveConfig(cost=BLRConfig(), autoencoding=AutoencodingConfig(sources=1.0))
     objective = build_objective(config, TRAITS)
     assert {"source_reconstruction", "source_rate"} <= set(objective.terms)
     assert set(objective.inputs(batch)) == {"wants", "sources", "active"}
-    with pytest.raises(ValueError, match="no source_reconstructions"):
-        objective(batch, separation)
-    with pytest.raises(UserError, match=r"autoencoding.mixtures: found -1.0"):
-        build_objective(ObjectiveConfig(autoencoding=AutoencodingConfig(mixtures=-1.0)))

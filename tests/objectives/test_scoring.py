@@ -114,25 +114,8 @@ def test_choices_reach_the_term():
     assert not torch.equal(scoring(MCLConfig()), scoring(MCLConfig(), "cross_entropy"))
 
 
-def test_costs_are_those_of_the_separation(monkeypatch):
-    """They are computed once per batch, however many terms use them."""
-    calls = []
-    batch, separation = batch_and_separation()
-    of = PairwiseCosts.of
-    monkeypatch.setattr(PairwiseCosts, "of", lambda self, *arguments: calls.append(1) or of(self, *arguments))
-    build_objective(ObjectiveConfig(), ModelTraits({"scores"}))(batch, separation)
-    assert len(calls) == 1
-
-
 def test_low_precision_scores_are_taken():
     batch, separation = batch_and_separation()
     assert separation.scores is not None
     separation.scores = separation.scores.detach().bfloat16()
     assert build_objective(ObjectiveConfig(), ModelTraits({"scores"}))(batch, separation).loss.dtype == torch.float64
-
-
-def test_a_model_without_scores_is_said():
-    batch, separation = batch_and_separation()
-    separation.scores = None
-    with pytest.raises(ValueError, match="no scores"):
-        build_objective(ObjectiveConfig(), ModelTraits({"scores"}))(batch, separation)

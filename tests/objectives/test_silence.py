@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from sepkit.config import MCLConfig, NegSISDRConfig, ObjectiveConfig, SilenceConfig
-from sepkit.errors import UserError
+from sepkit.config import NegSISDRConfig, ObjectiveConfig, SilenceConfig
 from sepkit.objectives import build_objective, costs
 from sepkit.objectives.costs import Step
 from sepkit.objectives.objective import PairwiseCosts
@@ -73,19 +72,6 @@ def test_it_is_a_named_term_of_the_objective():
     torch.testing.assert_close(result.terms["silence"], expected.to(result.terms["silence"]))
     without = build_objective(ObjectiveConfig())(batch, separation).loss
     torch.testing.assert_close(result.loss, without + 0.5 * result.terms["silence"])
-
-
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        (ObjectiveConfig(silence=SilenceConfig(weight=-1.0)), r"objective\.silence: found weight -1"),
-        (ObjectiveConfig(silence=SilenceConfig(weight=1.0, threshold_db=0.0)), r"objective\.silence: found weight 1"),
-        (ObjectiveConfig(silence=SilenceConfig(weight=1.0), assignment=MCLConfig()), "with mcl hypotheses without"),
-    ],
-)
-def test_refusals(config, message):
-    with pytest.raises(UserError, match=message):
-        build_objective(config)
 
 
 def test_a_limited_ratio_approaches_its_limit_and_low_ratios_stay():

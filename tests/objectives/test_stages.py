@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from sepkit.config import ConstantConfig, ObjectiveConfig, StagesConfig, TruncatedLinearConfig
-from sepkit.errors import UserError
 from sepkit.objectives import build_objective
 from sepkit.objectives.stages import pairwise_magnitude_cost
 from sepkit.types import Batch, Latent, ModelTraits, Separation
@@ -103,12 +102,3 @@ def test_the_weight_follows_a_schedule():
     objective.set_progress(5.0)
     assert objective.scheduled == {"stages_weight": 0.2} and objective.terms["stages"].weight == 0.2
     assert "stages" not in build_objective(config).terms
-
-
-def test_refusals():
-    with pytest.raises(UserError, match=r"^objective\.stages: found window 4 and stride 5, expected a stride of 1"):
-        build_objective(ObjectiveConfig(stages=StagesConfig(window=4, stride=5)), ModelTraits({"stage_estimates"}))
-    batch, separation = batch_and_separation()
-    del separation.extras["stage_estimates"]
-    with pytest.raises(ValueError, match="no stage_estimates"):
-        build_objective(ObjectiveConfig(), ModelTraits({"stage_estimates"}))(batch, separation)

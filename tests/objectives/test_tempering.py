@@ -8,24 +8,8 @@ import pytest
 import torch
 from torch.distributions import Beta, Gamma, LogNormal, Normal
 
-from sepkit.config import (
-    BLRConfig,
-    ConstantConfig,
-    InverseTemperatureConfig,
-    NegSISDRConfig,
-    ObjectiveConfig,
-    RateConfig,
-    RatesConfig,
-    SaturatingInverseTemperatureConfig,
-    ScheduleConfig,
-)
-from sepkit.errors import UserError
-from sepkit.models.distributions import (
-    BetaDistribution,
-    GammaDistribution,
-    LogNormalDistribution,
-    NormalDistribution,
-)
+from sepkit.config import BLRConfig, InverseTemperatureConfig, ObjectiveConfig, RatesConfig, ScheduleConfig
+from sepkit.models.distributions import BetaDistribution, GammaDistribution, LogNormalDistribution, NormalDistribution
 from sepkit.models.latents import Point
 from sepkit.objectives import build_objective
 from sepkit.objectives.rates import alive_share, tempered_rate
@@ -137,33 +121,3 @@ def test_alive_share_counts_dimensions_above_a_hundredth_of_a_nat():
     # First: only one of four is alive, for the large value is beyond its frames. Second: the mean is .0125 in each.
     assert alive_share(rate, frames).tolist() == [0.25, 1.0]
     assert alive_share(0.5 * rate, frames).tolist() == [0.0, 0.0]
-
-
-@pytest.mark.parametrize(
-    ("tempering", "line"),
-    [
-        (InverseTemperatureConfig(initial=1.5, end=3.0), "initial: found 1.5, expected a number between 0 and 1"),
-        (InverseTemperatureConfig(initial=0.0, end=3.0), "initial: found 0"),
-        (InverseTemperatureConfig(initial=0.1, end=0.0), "from 1 to 1, expected one that rises from above 0 to 1"),
-        (InverseTemperatureConfig(initial=0.1, end=math.inf), "from 0.1 to 0.1, expected one that rises"),
-        (ConstantConfig(0.5), "from 0.5 to 0.5, expected one that rises"),
-        (SaturatingInverseTemperatureConfig(initial=0.1, time=0.0), "a length of 0 epochs"),
-        (SaturatingInverseTemperatureConfig(initial=-0.1, time=3.0), "initial: found -0.1"),
-    ],
-)
-def test_schedules_that_do_not_rise_to_one(tempering, line):
-    """Each gives one line."""
-    with pytest.raises(UserError) as caught:
-        _objective(tempering)
-    assert line in str(caught.value) and str(caught.value).startswith("objective.rates.tempering")
-
-
-def test_what_cannot_be_tempered():
-    """These are deterministic latents, costs in dB, and free nats."""
-    rates = RatesConfig(tempering=HALF)
-    with pytest.raises(UserError, match="deterministic"):
-        build_objective(ObjectiveConfig(cost=BLRConfig(), rates=rates))
-    with pytest.raises(UserError, match="expected a likelihood"):
-        build_objective(ObjectiveConfig(cost=NegSISDRConfig(), rates=rates), TRAITS)
-    with pytest.raises(UserError, match="free_nats"):
-        _objective(HALF, encoding=RateConfig(free_nats=1.0))

@@ -1,0 +1,118 @@
+"""Objectives that cannot be meant, signals of other shapes, and separations that lack what a term needs."""
+
+from __future__ import annotations
+
+import math
+from typing import cast
+
+import pytest
+import torch
+
+from sepkit import config as c
+from sepkit.errors import UserError
+from sepkit.objectives import build_objective
+from sepkit.objectives.likelihoods import pairwise_blr_nll, pairwise_cauchy_nll
+from sepkit.objectives.products import inner_products
+from sepkit.types import Batch, Latent, ModelTraits, Separation
+
+FIRST = ModelTraits({"encoding_prior"}, frames_for=lambda samples: samples // 8)
+BOTH = ModelTraits({"encoding_prior", "mask_prior"}, frames_for=lambda samples: samples // 8)
+STAGES = ModelTraits({"stage_estimates"})
+RISING = c.InverseTemperatureConfig(initial=0.25, end=10.0)
+
+
+def rates(traits: ModelTraits = BOTH, **changes) -> tuple[c.ObjectiveConfig, ModelTraits]:
+    return c.ObjectiveConfig(cost=c.BLRConfig(), rates=c.RatesConfig(**changes)), traits
+
+
+def steered(traits: ModelTraits = BOTH, **changes) -> tuple[c.ObjectiveConfig, ModelTraits]:
+    return rates(traits, steering=c.SteeringConfig(**changes))
+
+
+def objective(traits: ModelTraits | None = None, **changes) -> tuple[c.ObjectiveConfig, ModelTraits | None]:
+    return c.ObjectiveConfig(**changes), traits
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (rates(encoding=c.RateConfig(free_nats=-1.0)), "encoding.free_nats: found -1.0"),
+        (rates(masks=c.RateConfig(free_nats=math.nan)), "masks.free_nats: found nan"),
+        (steered(), "expected a target"),
+        (steered(total=1.0, masks=1.0), "expected a target"),
+        (steered(total=0.0), "total: found 0.0"),
+        (steered(total=1.0, change=0.0), "change: found 0.0"),
+        (steered(ModelTraits(), total=1.0), "deterministic"),
+        (steered(FIRST, masks=1.0), "deterministic"),
+        (rates(tempering=c.InverseTemperatureConfig(1.5, 3.0)), "objective.rates.tempering.initial: found 1.5"),
+        (rates(tempering=c.InverseTemperatureConfig(0.0, 3.0)), "objective.rates.tempering.initial: found 0"),
+        (rates(tempering=c.InverseTemperatureConfig(0.1, 0.0)), "from 1 to 1, expected one that rises"),
+        (rates(tempering=c.InverseTemperatureConfig(0.1, math.inf)), "from 0.1 to 0.1, expected one that rises"),
+        (rates(tempering=c.ConstantConfig(0.5)), "from 0.5 to 0.5, expected one that rises"),
+        (rates(tempering=c.SaturatingInverseTemperatureConfig(0.1, 0.0)), "a length of 0 epochs"),
+        (rates(tempering=c.SaturatingInverseTemperatureConfig(-0.1, 3.0)), "tempering.initial: found -0.1"),
+        (rates(ModelTraits(), tempering=RISING), "deterministic"),
+        (objective(BOTH, cost=c.NegSISDRConfig(), rates=c.RatesConfig(tempering=RISING)), "expected a likelihood"),
+        (rates(tempering=RISING, encoding=c.RateConfig(free_nats=1.0)), "free_nats"),
+        (objective(silence=c.SilenceConfig(weight=-1.0)), "objective.silence: found weight -1"),
+        (objective(silence=c.SilenceConfig(weight=1.0, threshold_db=0.0)), "objective.silence: found weight 1"),
+        (objective(silence=c.SilenceConfig(weight=1.0), assignment=c.MCLConfig()), "with mcl hypotheses without"),
+        (objective(STAGES, stages=c.StagesConfig(window=4, stride=5)), "objective.stages: found window 4"),
+        (objective(margin_weight=-1.0), "margin_weight: found -1.0"),
+        (objective(autoencoding=c.AutoencodingConfig(mixtures=-1.0)), "autoencoding.mixtures: found -1.0"),
+    ],
+)
+def test_configurations(made, words):
+    config, traits = made
+    with pytest.raises(UserError) as caught:
+        build_objective(config, *([] if traits is None else [traits]))
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("traits", "autoencoding", "words"),
+    [
+        (BOTH, 0.0, "no encoding_prior"),
+        (STAGES, 0.0, "no stage_estimates"),
+        (ModelTraits({"scores"}), 0.0, "no scores"),
+        (ModelTraits(), 1.0, "no source_reconstructions"),
+    ],
+)
+def test_separations_that_lack_what_a_term_needs(traits, autoencoding, words):
+    sources = torch.randn(1, 2, 80)
+    batch = Batch(sources.sum(1), sources, torch.ones(1, 2, dtype=torch.bool), torch.tensor([80]))
+    config = c.ObjectiveConfig(autoencoding=c.AutoencodingConfig(sources=autoencoding))
+    with pytest.raises(ValueError, match=words):
+        build_objective(config, traits)(batch, Separation(sources, cast(Latent, None), cast(Latent, None)))
+
+
+ONES = torch.ones(1, 2, 4)
+NO_NUMBERS = (0.0, -1.0, math.nan, math.inf)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        *[
+            (lambda n=n, v=v: pairwise_blr_nll(ONES, ONES, **{n: v}), n)
+            for n in ("a0", "b0", "lambda0")
+            for v in NO_NUMBERS
+        ],
+        *[(lambda v=v: pairwise_cauchy_nll(ONES, ONES, v), "scale must be positive") for v in NO_NUMBERS],
+        (lambda: pairwise_cauchy_nll(ONES, ONES, ONES[:, :1]), r"\(1, 2, 4\), found \(1, 1, 4\)"),
+        (lambda: inner_products(torch.zeros(2, 9), torch.zeros(2, 2, 9)), "expected estimates"),
+        (lambda: inner_products(torch.zeros(2, 2, 9), torch.zeros(3, 2, 9)), "must agree"),
+        (lambda: inner_products(torch.zeros(2, 2, 9), torch.zeros(2, 2, 8)), "must agree"),
+        (lambda: inner_products(torch.zeros(2, 2, 0), torch.zeros(2, 2, 0)), "at least one sample"),
+        (lambda: inner_products(torch.zeros(2, 2, 9), torch.zeros(2, 2, 9), torch.ones(3)), "lengths of shape"),
+    ],
+)
+def test_numbers_and_shapes_that_do_not_fit(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()
+
+
+@pytest.mark.parametrize("scale", NO_NUMBERS)
+def test_an_entry_that_is_no_scale_is_seen(scale):
+    """In a tensor of scales it gives NaN or an infinite cost."""
+    assert not pairwise_cauchy_nll(ONES, 2 * ONES, scale * ONES).isfinite().any()
