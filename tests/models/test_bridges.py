@@ -10,19 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-from sepkit.errors import UserError
 from sepkit.models import load_pretrained
 from sepkit.models.bridges import from_asteroid, from_speechbrain, from_torchaudio
+from tests.complaint import complaint
 
 TOLERANCE = 1e-5
-
-
-def complaint(call) -> str:
-    """The message of the UserError that the call raises, which must be one line."""
-    with pytest.raises(UserError) as caught:
-        call()
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 def randomize(model: nn.Module) -> None:

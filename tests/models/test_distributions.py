@@ -11,12 +11,7 @@ import scipy.stats
 import torch
 from torch import distributions, nn
 
-from sepkit.models.distributions import (
-    BetaDistribution,
-    GammaDistribution,
-    LogNormalDistribution,
-    NormalDistribution,
-)
+from sepkit.models.distributions import BetaDistribution, GammaDistribution, LogNormalDistribution, NormalDistribution
 from sepkit.types import Density, Latent
 
 PEERS = {
@@ -31,11 +26,6 @@ FROZEN = {
     GammaDistribution: lambda c, r: scipy.stats.gamma(c, scale=1 / r),
     BetaDistribution: scipy.stats.beta,
 }
-
-
-@pytest.fixture(autouse=True)
-def same_numbers_every_time():
-    torch.manual_seed(0)
 
 
 def parameters(kind, shape=(3, 4), dtype=torch.float64):

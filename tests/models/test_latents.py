@@ -31,12 +31,6 @@ from sepkit.models.latents import Beta, Deterministic, Gamma, Gaussian, LogNorma
 from sepkit.registry import build
 from sepkit.types import Latent
 
-
-@pytest.fixture(autouse=True)
-def same_numbers_every_time():
-    torch.manual_seed(0)
-
-
 ORACLES = {
     "linear": lambda x: x,
     "relu": lambda x: np.maximum(x, 0),
@@ -83,11 +77,6 @@ def test_a_point_has_rate_zero_and_all_its_mass_in_one_place():
 def test_nan_is_not_hidden_by_a_link():
     for activation in ORACLES:
         assert Deterministic(activation).posterior(torch.full((1, 2, 1, 1, 1), math.nan)).mean.isnan().all()
-
-
-def test_built_from_its_configuration():
-    family = build(DeterministicConfig(activation="sigmoid"))
-    assert (family.activation, family.values_per_dimension) == ("sigmoid", 1)
 
 
 def test_mistakes():
@@ -321,17 +310,3 @@ def test_the_decoders_second_output_is_a_scale(bank):
         assert (separation.estimate_scales >= 0.1 * 1e-6).all()
     separation.estimate_scales.sum().backward()
     assert model.scale_decoder is not None and model.scale_decoder.filterbank.filters().grad.abs().sum() > 0
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"filterbank": STFT, "encoding": GammaConfig()}, "model.encoding.activation: found softplus"),
-        ({"filterbank": STFT, "encoding": LogNormalConfig()}, "model.encoding.activation: found exp"),
-        ({"filterbank": replace(STFT, initial_deviation=0.0), "encoding": GaussianConfig()}, "initial_deviation"),
-        ({"encoding": GaussianConfig("softmax")}, "model.encoding.activation: found softmax"),
-    ],
-)
-def test_choices_that_do_not_go_together(fields, message):
-    with pytest.raises(UserError, match=message):
-        build_model(ModelConfig(masker=TINY, **fields))

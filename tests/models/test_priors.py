@@ -11,8 +11,6 @@ import torch
 
 from sepkit.config import (
     AdaptivePriorConfig,
-    BetaConfig,
-    BetaPriorConfig,
     FlowPriorConfig,
     FreeFilterbankConfig,
     GammaConfig,
@@ -31,11 +29,6 @@ from sepkit.models.latents import Beta, Gamma, Gaussian, LogNormal, Point
 from sepkit.models.priors import AdaptivePrior, FlowPrior, convolution
 
 TINY = {"filterbank": FreeFilterbankConfig(num_filters=8), "masker": RecurrentConfig(hidden_size=6, num_layers=1)}
-
-
-@pytest.fixture(autouse=True)
-def same_numbers_every_time():
-    torch.manual_seed(0)
 
 
 def tiny(**fields) -> ModelConfig:
@@ -219,26 +212,6 @@ def test_the_flow_of_the_thesis_size(zuko):
 
 
 # --------------------------------------------------------------------------------------------------------- refused
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"encoding_prior": FlowPriorConfig(), "encoding": GammaConfig()}, "flow is a density of real numbers"),
-        ({"encoding_prior": FlowPriorConfig(transforms=0)}, "encoding_prior.transforms: found 0"),
-        ({"mask_prior": FlowPriorConfig()}, "model.mask_prior: found flow"),
-        ({"mask_prior": AdaptivePriorConfig()}, "model.mask_prior: found adaptive"),
-        ({"encoding_prior": GammaPriorConfig()}, "GammaDistribution, which is zero for values that Gaussian"),
-        ({"mask_prior": BetaPriorConfig()}, "BetaDistribution, which is zero for values that LogNormal"),
-        ({"mask_prior": BetaPriorConfig(alpha=0.0), "masks": BetaConfig()}, "alpha: found 0.0"),
-        ({"encoding_prior": GaussianPriorConfig(deviation=math.inf)}, "deviation: found inf"),
-        ({"encoding_prior": GaussianPriorConfig(mean=math.nan)}, "mean: found nan, expected a finite number"),
-        ({"masks": LogNormalConfig(), "mask_prior": LogNormalPriorConfig(deviation=-1.0)}, "deviation: found -1.0"),
-    ],
-)
-def test_priors_that_do_not_fit(fields, message):
-    with pytest.raises(UserError, match=message):
-        build_model(tiny(**fields))
 
 
 def test_points_have_no_prior():

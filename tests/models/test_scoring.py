@@ -24,11 +24,6 @@ from sepkit.models.scoring import (
 )
 
 
-@pytest.fixture(autouse=True)
-def same_numbers_every_time():
-    torch.manual_seed(0)
-
-
 def test_head_is_that_of_the_reference_code():
     """Linear on every frame, mean over frames, ReLU, Linear."""
     head = ScoringHead(6, 10).double()
@@ -79,15 +74,6 @@ def test_model_scores_its_masks_and_survives_the_disk(tiny_model_config, tmp_pat
     assert loaded.config == tiny_model_config and loaded.info == {"score_threshold": 0.25}
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, loaded.state_dict()[name])
-
-
-def test_models_saved_before_there_were_scores_load(tiny_model_config, tmp_path):
-    folder = save_model(build_model(tiny_model_config), tmp_path / "model")
-    text = (folder / "model.yaml").read_text()
-    assert "  scoring: null\n" in text
-    (folder / "model.yaml").write_text(text.replace("  scoring: null\n", ""))
-    model = load_checkpoint(folder)
-    assert model.scoring_head is None and model(torch.randn(1, 100)).scores is None
 
 
 def test_what_cannot_be_is_said(tiny_model_config):

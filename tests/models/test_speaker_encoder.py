@@ -91,8 +91,3 @@ def test_models_of_the_other_kind_are_refused(tiny_model_config: ModelConfig, tm
         load_checkpoint(tmp_path / "separator", of=SpeakerEncoder)
     with pytest.raises(UserError, match="found a model of kind speaker_encoder"):
         load_checkpoint(tmp_path / "encoder")
-
-
-def test_sizes_below_one_are_refused() -> None:
-    with pytest.raises(UserError, match=r"model\.bands: found 0"):
-        SpeakerEncoder(SpeakerEncoderConfig(bands=0))

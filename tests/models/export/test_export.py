@@ -39,6 +39,7 @@ from sepkit.errors import UserError
 from sepkit.models import build_model, load_pretrained, save_model
 from sepkit.models.maskers import Masker
 from sepkit.registry import register
+from tests.complaint import complaint
 
 onnx = pytest.importorskip("onnx", reason="onnx is missing: pip install 'sepkit[export]'")
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is missing: pip install 'sepkit[export]'")
@@ -123,14 +124,6 @@ def made(config: ModelConfig) -> nn.Module:
     model = build_model(config).eval()
     model.set_signal_statistics(0.03, 0.2)
     return model
-
-
-def complaint(call) -> str:
-    """The message of the UserError that the call raises, which must be one line."""
-    with pytest.raises(UserError) as caught:
-        call()
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -5,15 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sepkit.config import (
-    DeterministicConfig,
-    FreeFilterbankConfig,
-    ModelConfig,
-    ObjectiveConfig,
-    SepReformerConfig,
-    STFTFilterbankConfig,
-)
-from sepkit.errors import UserError
+from sepkit.config import DeterministicConfig, FreeFilterbankConfig, ModelConfig, ObjectiveConfig, SepReformerConfig
 from sepkit.models import build_model
 from sepkit.models.maskers import SepReformerMasker
 from sepkit.objectives import build_objective
@@ -101,33 +93,3 @@ def test_estimates_of_stages_are_made_only_on_request():
     separator = model(masker=SepReformerConfig(**SIZES, stage_heads=False))
     assert "stage_estimates" not in separator.traits().offers
     assert not separator(torch.randn(1, 30), wants={"stage_estimates"}).extras
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"channels": 7}, "channels: found 7, expected a multiple of num_heads 2"),
-        ({"kernel_size": 4}, "kernel_size: found 4, expected an odd number"),
-        ({"num_stages": 17}, "num_stages: found 17, expected at most 16"),
-        ({"max_distance": 0}, "max_distance: found 0, expected at least 1"),
-        ({"dropout": 1.0}, "dropout: found 1.0, expected 0 <= dropout < 1"),
-    ],
-)
-def test_refusals(changes, message):
-    with pytest.raises(UserError, match=f"^model.masker.{message}$"):
-        small(**changes)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"masks": DeterministicConfig(activation="relu")}, "^model.masks: found .*with mapping"),
-        (
-            {"filterbank": STFTFilterbankConfig(8, 4), "encoding": LINEAR},
-            "^model.masker.stage_heads: found true with a STFTFilterbank",
-        ),
-    ],
-)
-def test_models_that_do_not_go_together(changes, message):
-    with pytest.raises(UserError, match=message):
-        model(**changes)

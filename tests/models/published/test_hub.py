@@ -24,19 +24,11 @@ from sepkit.config import (
     STFTFilterbankConfig,
 )
 from sepkit.data import audio
-from sepkit.errors import UserError
 from sepkit.models import build_model, load_checkpoint, load_pretrained, model_folder, save_model
 from sepkit.models.published import hub, shipped
 from sepkit.models.published.card import model_card
+from tests.complaint import complaint
 from tests.tiny_models import RECURRENT
-
-
-def complaint(call) -> str:
-    """The message of the UserError that the call raises, which must be one line."""
-    with pytest.raises(UserError) as caught:
-        call()
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 @pytest.fixture

@@ -11,25 +11,12 @@ import torch
 from sepkit.cli.main import main
 from sepkit.config import SepReformerConfig, TFLocoformerConfig
 from sepkit.data import audio
-from sepkit.errors import UserError
 from sepkit.models import build_model, load_pretrained, load_weights_into
 from sepkit.models.bridges import from_sepreformer, from_tf_locoformer
-from tests.published import (
-    sepreformer_checkpoint,
-    sepreformer_weights,
-    tf_locoformer_weights,
-    tf_locoformer_yaml,
-)
+from tests.complaint import complaint
+from tests.published import sepreformer_checkpoint, sepreformer_weights, tf_locoformer_weights, tf_locoformer_yaml
 
 DESCRIBED = "config: {model: {module_audio_enc: {stride: 2}}, dataset: {sampling_rate: 16000}}"
-
-
-def complaint(call) -> str:
-    """The message of the UserError that the call raises, which must be one line."""
-    with pytest.raises(UserError) as caught:
-        call()
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 @pytest.fixture(scope="module")

@@ -12,12 +12,12 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from sepkit.config import DeterministicConfig, GaussianConfig, MaskerConfig, STFTFilterbankConfig
-from sepkit.errors import UserError
 from sepkit.models import build_model, load_checkpoint, load_pretrained, load_weights_into, save_model
 from sepkit.models.maskers import Masker
 from sepkit.models.storage import checkpoints
 from sepkit.models.storage.checkpoints import read_description
 from sepkit.registry import register
+from tests.complaint import complaint
 from tests.tiny_models import RECURRENT
 
 
@@ -39,11 +39,6 @@ class Gain(Masker):
         return (features * self.gain)[:, None, None].expand(-1, self.hypotheses, 1, -1, -1)
 
 
-@pytest.fixture(autouse=True)
-def same_numbers_every_time():
-    torch.manual_seed(0)
-
-
 @pytest.fixture
 def model():
     model = build_model(RECURRENT).eval()
@@ -54,14 +49,6 @@ def model():
 @pytest.fixture
 def folder(model, tmp_path):
     return save_model(model, tmp_path / "exp" / "model", {"epoch": 3, "si_sdr_db": 4.5})
-
-
-def complaint(call) -> str:
-    """The message of the UserError that the call raises, which must be one line."""
-    with pytest.raises(UserError) as caught:
-        call()
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 @pytest.mark.parametrize("where", ["", "..", "model.safetensors", "model.yaml"])

@@ -1,0 +1,182 @@
+"""Models that cannot be meant are refused in one line that names the field."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from sepkit import config as c
+from sepkit.models import build_model
+from sepkit.models.filterbanks import FreeFilterbank
+from sepkit.models.maskers.band_split_rnn import band_widths
+from sepkit.models.norms import build_norm
+from sepkit.models.speaker_encoder import SpeakerEncoder
+from sepkit.models.stft_filterbank import STFTFilterbank
+from sepkit.registry import build
+from tests.complaint import complaint
+
+FREE = c.FreeFilterbankConfig(5, 4, 2, mapping=True)
+STFT = c.STFTFilterbankConfig(32, 8)
+COMPLEX = c.STFTFilterbankConfig(64, 32, complex_masks=True)
+TINY = c.RecurrentConfig(hidden_size=6, num_layers=1)
+LINEAR = c.DeterministicConfig(activation="linear")
+PARTS = {"features": "real_imaginary", "complex_masks": True, "mapping": True, "compression": 1.0}
+SEPREFORMER = {"channels": 6, "num_stages": 2, "num_heads": 2, "kernel_size": 3, "max_distance": 4}
+LOCOFORMER = {
+    "channels": 4, "num_layers": 1, "num_heads": 2, "attention_dim": 8, "feedforward_dim": 5, "kernel_size": 3,
+    "norm_groups": 2,
+}  # fmt: skip
+SMALL: dict[type[c.MaskerConfig], tuple[int, dict[str, Any]]] = {
+    c.ConvTasNetConfig: (8, {}),
+    c.DualPathRNNConfig: (9, {"chunk_size": 8, "hop_size": 4}),
+    c.GatedRecurrenceConfig: (9, {}),
+    c.SepFormerConfig: (9, {"model_dim": 8, "num_heads": 2}),
+    c.SepReformerConfig: (5, SEPREFORMER),
+    c.TFLocoformerConfig: (18, LOCOFORMER),
+    c.BandSplitRNNConfig: (65, {"channels": 3, "num_layers": 1}),
+}
+MASKERS = [
+    *((c.ConvTasNetConfig, {f: 0}, f) for f in ("bottleneck_channels", "hidden_channels", "kernel_size", "blocks")),
+    (c.ConvTasNetConfig, {"repeats": 0}, "repeats: found 0"),
+    (c.ConvTasNetConfig, {"causal": True}, "norm: found global_layer_norm"),
+    (c.DualPathRNNConfig, {"hop_size": 9}, "hop_size: found 9, expected at most chunk_size 8"),
+    (c.DualPathRNNConfig, {"norm": "cumulative_layer_norm"}, "norm: cumulative_layer_norm needs an order in time"),
+    (c.DualPathRNNConfig, {"dropout": 0.1}, "dropout: found 0.1 with num_layers 1"),
+    (c.DualPathRNNConfig, {"rnn": "rnn"}, "rnn: found 'rnn'"),
+    (c.DualPathRNNConfig, {"dropout": 1.0, "num_layers": 2}, "dropout: found 1.0"),
+    (c.GatedRecurrenceConfig, {"bands": 10}, "bands: found 10, expected at most 9"),
+    (c.GatedRecurrenceConfig, {"bands": 0}, "bands: found 0"),
+    (c.GatedRecurrenceConfig, {"model_dim": 0}, "model_dim: found 0"),
+    (c.GatedRecurrenceConfig, {"dropout": 1.0}, "dropout: found 1.0"),
+    (c.SepFormerConfig, {"num_heads": 3}, "model_dim: found 8, expected an even multiple of num_heads 3"),
+    (c.SepFormerConfig, {"model_dim": 7, "num_heads": 1}, "model_dim: found 7"),
+    (c.SepFormerConfig, {"chunk_size": 1}, "chunk_size: found 1"),
+    (c.SepFormerConfig, {"chunk_size": 2501}, "chunk_size: found 2501"),
+    (c.SepReformerConfig, {"channels": 7}, "channels: found 7, expected a multiple of num_heads 2"),
+    (c.SepReformerConfig, {"kernel_size": 4}, "kernel_size: found 4"),
+    (c.SepReformerConfig, {"num_stages": 17}, "num_stages: found 17"),
+    (c.SepReformerConfig, {"max_distance": 0}, "max_distance: found 0"),
+    (c.SepReformerConfig, {"dropout": 1.0}, "dropout: found 1.0"),
+    (c.TFLocoformerConfig, {"channels": 5}, "channels: found 5, expected a multiple of norm_groups 2"),
+    (c.TFLocoformerConfig, {"attention_dim": 6}, "attention_dim: found 6"),
+    (c.TFLocoformerConfig, {"num_layers": 0}, "num_layers: found 0"),
+    (c.TFLocoformerConfig, {"dropout": -0.1}, "dropout: found -0.1"),
+    (c.BandSplitRNNConfig, {"bands": "16k"}, "bands: the layout 16k divides windows of 256 samples"),
+    (c.BandSplitRNNConfig, {"residual": True}, "residual: found true with features of magnitudes"),
+    (c.BandSplitRNNConfig, {"norm": "batch_norm"}, "norm: found 'batch_norm'"),
+    (c.BandSplitRNNConfig, {"channels": 0}, "channels: found 0"),
+]
+
+
+@pytest.mark.parametrize(("kind", "changes", "words"), MASKERS)
+def test_maskers(kind: type[c.MaskerConfig], changes: dict[str, Any], words: str) -> None:
+    if kind is c.SepFormerConfig:
+        pytest.importorskip("speechbrain", reason="speechbrain is missing: pip install 'sepkit[sepformer]'")
+    dim, sizes = SMALL[kind]
+    structure = {"encoding_dim": dim, "hypotheses": 2, "values_per_dimension": 1}
+    assert complaint(lambda: build(kind(**(sizes | changes)), **structure)).startswith(f"model.masker.{words}")
+
+
+def variational(**fields: Any) -> c.ModelConfig:
+    free = c.FreeFilterbankConfig(num_filters=8)
+    latents = {"encoding": c.GaussianConfig(), "masks": c.LogNormalConfig()}
+    return c.ModelConfig(**({"filterbank": free, "masker": TINY} | latents | fields))
+
+
+def bands(rate: int = 8000, residual: bool = True, **bank: Any) -> c.ModelConfig:
+    masker = c.BandSplitRNNConfig(channels=3, num_layers=1, residual=residual)
+    return c.ModelConfig(rate, filterbank=c.STFTFilterbankConfig(128, 64, **bank), masker=masker, masks=LINEAR)
+
+
+def tiny(**fields: Any) -> c.ModelConfig:
+    return c.ModelConfig(**({"masker": TINY} | fields))
+
+
+def sepreformer(**fields: Any) -> c.ModelConfig:
+    gelu = c.DeterministicConfig(activation="gelu")
+    masker = c.SepReformerConfig(**SEPREFORMER)
+    return c.ModelConfig(**({"filterbank": FREE, "encoding": gelu, "masker": masker, "masks": LINEAR} | fields))
+
+
+NEVER_NEGATIVE = [c.DeterministicConfig(a) for a in ("relu", "sigmoid", "softmax", "softplus", "exp")]
+NEVER_NEGATIVE += [c.GaussianConfig("softplus"), c.LogNormalConfig(), c.GammaConfig(), c.BetaConfig()]
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (tiny(hypotheses=0), "model.hypotheses"),
+        (tiny(sample_rate=0), "model.sample_rate"),
+        (tiny(encoding=c.DeterministicConfig("softmax")), "model.encoding.activation"),
+        (tiny(filterbank=STFT, encoding=c.DeterministicConfig("relu")), "model.encoding.activation"),
+        (tiny(filterbank=STFT, encoding=c.GammaConfig()), "model.encoding.activation: found softplus"),
+        (tiny(filterbank=STFT, encoding=c.LogNormalConfig()), "model.encoding.activation: found exp"),
+        (tiny(encoding=c.GaussianConfig("softmax")), "model.encoding.activation: found softmax"),
+        (
+            tiny(filterbank=c.STFTFilterbankConfig(32, 8, initial_deviation=0.0), encoding=c.GaussianConfig()),
+            "initial_deviation",
+        ),
+        *[(tiny(filterbank=COMPLEX, masks=masks), "model.masks: found ") for masks in NEVER_NEGATIVE],
+        (bands(16000, residual=False), "bands: found a layout for 8000 Hz, but model.sample_rate is 16000"),
+        (bands(**(PARTS | {"mapping": False})), "set model.filterbank.mapping to true"),
+        (bands(**(PARTS | {"compression": 0.3})), "compression to 1,"),
+        (sepreformer(masks=c.DeterministicConfig("relu")), "model.masks: found "),
+        (
+            sepreformer(filterbank=c.STFTFilterbankConfig(8, 4), encoding=LINEAR),
+            "model.masker.stage_heads: found true with a STFTFilterbank",
+        ),
+        (
+            c.ModelConfig(filterbank=c.STFTFilterbankConfig(16, 8), masker=c.TFLocoformerConfig(**LOCOFORMER)),
+            "masker tf_locoformer: found features of 9 values a frame",
+        ),
+        (
+            variational(encoding_prior=c.FlowPriorConfig(), encoding=c.GammaConfig()),
+            "flow is a density of real numbers",
+        ),
+        (variational(encoding_prior=c.FlowPriorConfig(transforms=0)), "encoding_prior.transforms: found 0"),
+        (variational(mask_prior=c.FlowPriorConfig()), "model.mask_prior: found flow"),
+        (variational(mask_prior=c.AdaptivePriorConfig()), "model.mask_prior: found adaptive"),
+        (variational(encoding_prior=c.GammaPriorConfig()), "GammaDistribution, which is zero for values that Gaussian"),
+        (variational(mask_prior=c.BetaPriorConfig()), "BetaDistribution, which is zero for values that LogNormal"),
+        (variational(mask_prior=c.BetaPriorConfig(alpha=0.0), masks=c.BetaConfig()), "alpha: found 0.0"),
+        (variational(encoding_prior=c.GaussianPriorConfig(deviation=math.inf)), "deviation: found inf"),
+        (variational(encoding_prior=c.GaussianPriorConfig(mean=math.nan)), "mean: found nan"),
+        (variational(mask_prior=c.LogNormalPriorConfig(deviation=-1.0)), "deviation: found -1.0"),
+    ],
+)
+def test_models(config: c.ModelConfig, words: str) -> None:
+    assert words in complaint(lambda: build_model(config))
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (partial(FreeFilterbank, num_filters=0), "num_filters"),
+        (partial(FreeFilterbank, kernel_size=0), "kernel_size"),
+        (partial(FreeFilterbank, kernel_size=8, stride=9), "stride"),
+        (partial(FreeFilterbank, stride=0), "stride"),
+        (partial(FreeFilterbank, kernel_size=8, stride=4, padding=5), "padding"),
+        (partial(FreeFilterbank, output_padding=8, stride=8), "output_padding"),
+        (partial(FreeFilterbank, multiple=0), "multiple"),
+        (partial(FreeFilterbank, init_range=-1.0), "init_range"),
+        (partial(STFTFilterbank, kernel_size=255), "kernel_size"),
+        (partial(STFTFilterbank, kernel_size=256, stride=129), "stride"),
+        (partial(STFTFilterbank, compression=-0.1), "compression"),
+        (partial(STFTFilterbank, values_per_dimension=3), "model.encoding"),
+        (partial(STFTFilterbank, 64, 32, features="real_imaginary"), "features: real_imaginary makes two values a bin"),
+        (partial(STFTFilterbank, 64, 32, features="phase", complex_masks=True), "features: found 'phase'"),
+        (partial(STFTFilterbank, 64, 32, **(PARTS | {"mapping": False, "compression": 0.0})), "compression: found 0"),
+        (partial(STFTFilterbank, 64, 32, mapping=True, complex_masks=True), "mapping: the masker can make"),
+        (partial(STFTFilterbank, 64, 32, mapping=True), "mapping: the masker"),
+        (partial(band_widths, "44k", 129), "bands: found '44k'"),
+        (partial(band_widths, "8k", 161), "bands: the layout 8k divides windows of 128 samples"),
+        (partial(build_norm, "gLN", 5), "norm: found 'gLN'"),
+        (lambda: SpeakerEncoder(c.SpeakerEncoderConfig(bands=0)), "model.bands: found 0"),
+    ],
+)
+def test_parts(make: Callable[[], Any], words: str) -> None:
+    assert words in complaint(make)
