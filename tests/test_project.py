@@ -171,37 +171,16 @@ def test_the_wheel_finds_configurations_by_name(wheel: Path, tmp_path: Path) -> 
 def test_the_wheel_alone_trains(wheel: Path, tmp_path: Path) -> None:
     environment = tmp_path / "venv"
     _run(sys.executable, "-m", "venv", environment)
-    constraints = REPOSITORY / "tools" / "constraints.txt"
-    _run(
-        sys.executable,
-        "-m",
-        "uv",
-        "pip",
-        "install",
-        "--python",
-        environment / "bin" / "python",
-        "-c",
-        constraints,
-        wheel,
-    )
+    install = f"uv pip install --python {environment / 'bin' / 'python'} -c {REPOSITORY / 'tools' / 'constraints.txt'}"
+    _run(sys.executable, "-m", *install.split(), wheel)
     write_recordings(tmp_path / "recordings")
-    command = environment / "bin" / "sepkit"
-    prepare = ["--test-mixtures", "4", "--segment-seconds", "1"]
-    _run(command, "prepare", "folder", "--speech", "recordings", "--out", "data", *prepare, cwd=tmp_path)
-    manifests = ["--data.train", "data/train.jsonl", "--data.dev", "data/dev.jsonl"]
-    _run(
-        command,
-        "train",
-        "--config",
-        "recurrent_stft",
-        *manifests,
-        *TINY_RUN.split(),
-        *TINY_RECURRENT.split(),
-        "--out",
-        "exp",
-        cwd=tmp_path,
-    )
-    _run(command, "evaluate", "--model", "exp/model", "--manifest", "data/test.jsonl", "--out", "scores", cwd=tmp_path)
+    for command in (
+        "prepare folder --speech recordings --out data --test-mixtures 4 --segment-seconds 1",
+        "train --config recurrent_stft --data.train data/train.jsonl --data.dev data/dev.jsonl --out exp "
+        f"{TINY_RUN} {TINY_RECURRENT}",
+        "evaluate --model exp/model --manifest data/test.jsonl --out scores",
+    ):
+        _run(environment / "bin" / "sepkit", *command.split(), cwd=tmp_path)
 
 
 # --------------------------------------------------------------------------------------------------- configurations

@@ -9,25 +9,15 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 # In the order in which a reader, and the test, goes through them: later pages use what earlier ones made.
-_NAMES = ["install", "separate", "stream", "web", "train", "gpus", "matching", "plan-schedule", "variational", "depth"]
-_NAMES += [
-    "quantize",
-    "measure",
-    "corpora",
-    "rooms",
-    "fine-tune",
-    "export",
-    "extend",
-    "reproduce",
-    "cluster",
-    "audiograms",
-    "index",
-]
-_NAMES += [f"tutorials/{name}" for name in ("separate", "train", "part", "variational", "masker", "measure")]
-_NAMES += [f"explanation/{name}" for name in ("data", "matching", "variational", "scores", "glossary")]
-_NAMES += ["reference/files"]
+_ORDER = """
+install separate stream web train gpus matching plan-schedule variational depth quantize measure corpora rooms fine-tune
+export extend reproduce cluster audiograms index
+tutorials/separate tutorials/train tutorials/part tutorials/variational tutorials/masker tutorials/measure
+explanation/data explanation/matching explanation/variational explanation/scores explanation/glossary
+reference/files
+"""
 
-DOCUMENTS = [REPOSITORY / "README.md", *(REPOSITORY / "docs" / f"{name}.md" for name in _NAMES)]
+DOCUMENTS = [REPOSITORY / "README.md", *(REPOSITORY / "docs" / f"{name}.md" for name in _ORDER.split())]
 TUTORIALS = [path for path in DOCUMENTS if path.parent.name == "tutorials"]
 
 CODE = {"bash", "python", "console", "yaml"}
