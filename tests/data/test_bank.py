@@ -93,12 +93,6 @@ def test_a_bank_that_does_not_fit_is_refused(corpus: Manifest, monkeypatch, limi
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("speeds", [0, 4])
-def test_an_even_number_of_speeds_is_refused(corpus: Manifest, speeds) -> None:
-    with pytest.raises(UserError, match=rf"bank_speeds: found {speeds}, expected an odd number"):
-        DynamicMixer(corpus, replace(CONFIG, bank_speeds=speeds), 3000)
-
-
 def test_a_bank_reads_a_file_once(corpus: Manifest, monkeypatch) -> None:
     mixer = DynamicMixer(corpus, replace(CONFIG, bank_speeds=1), 3000)
     for index in range(40):
