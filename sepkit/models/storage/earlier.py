@@ -1,4 +1,4 @@
-"""Descriptions and weights saved by sepkit 0.1.0, as this version reads them: the one place that knows older names."""
+"""Descriptions and weights of models that were saved before 0.2.0: the one place that knows older names."""
 
 from __future__ import annotations
 
