@@ -208,13 +208,14 @@ def test_an_exported_variational_model_is_not_sampled(tmp_path):
     assert "no latents to sample" in complaint(lambda: separator.separate(recording, 8000, samples=2))
 
 
-def test_commands_take_an_exported_model(exported, mixtures, tmp_path, capsys):
+def test_commands_take_an_exported_model(exported, make_corpus, tmp_path, capsys):
     graph = str(exported / "model.onnx")
     audio.write(tmp_path / "x.wav", 0.1 * np.random.default_rng(0).standard_normal(900).astype(np.float32), 8000)
     line = ["separate", str(tmp_path / "x.wav"), "--model", graph, "--out", str(tmp_path / "out"), "--device", "cpu"]
     assert main(line) == 0
     assert (tmp_path / "out" / "x_s2.wav").is_file()
-    assert main(["evaluate", "--model", graph, "--manifest", str(mixtures), "--out", str(tmp_path / "scores")]) == 0
+    manifest = make_corpus(tmp_path / "corpus", count=2).manifest
+    assert main(["evaluate", "--model", graph, "--manifest", str(manifest), "--out", str(tmp_path / "scores")]) == 0
     assert json.loads((tmp_path / "scores" / "summary.json").read_text())["n_utterances"] == 2
     capsys.readouterr()
     assert main(["models", "--model", graph]) == 0
