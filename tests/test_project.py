@@ -32,6 +32,7 @@ SIMULATIONS = {
 CONFIGURATIONS = sorted({*REPOSITORY.glob("conf/**/*.yaml"), *REPOSITORY.glob("egs/*/conf/*.yaml")} - SIMULATIONS)
 # Whole, these take up to a minute (tests/cli/test_smoke.py, slow).
 NARROW = {
+    "sepformer": ["--model.masker.transformer_layers", "1"],
     "sepreformer": ["--model.masker.channels", "16", "--model.masker.num_stages", "1"],
     "tf_locoformer": ["--model.masker.channels", "16", "--model.masker.num_layers", "1"],
 }

@@ -21,6 +21,7 @@ AREAS = {
     "choices": "Configurations",
     "registry": "Configurations",
     "files": "Files",
+    "fetching": "Files",
     "parallel": "Files",
     "data": "Recordings and manifests",
     "corpora": "Corpora: download and prepare",

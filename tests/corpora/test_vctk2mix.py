@@ -151,6 +151,7 @@ def test_written_and_described_mixtures_are_the_official_ones(corpus, tmp_path, 
     assert sums[0] == sums[1] and len(sums[0]) == 4 and reports[0]["problems"] == []
 
 
+@pytest.mark.slow
 def test_the_silence_cut_is_that_of_librosa():
     import librosa
 

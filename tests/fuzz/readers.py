@@ -130,7 +130,7 @@ def _with_model(model: Callable[[Path], object]) -> Callable[[Path], list[str]]:
 
 def _recordings() -> Reader:
     files = {"a.wav": sound(".wav"), "b.wav": sound(".wav", "PCM_16"), "c.flac": sound(".flac", "PCM_16")}
-    return Reader(files, lambda f: _separate(f / "in", write_files(f / "whole", model_files()), f), examples=100)
+    return Reader(files, lambda f: _separate(f / "in", write_files(f / "whole", model_files()), f), examples=50)
 
 
 def _standard_input() -> Reader:
@@ -153,7 +153,7 @@ def _models() -> Reader:
         text = (given / "model.yaml").read_bytes()
         return write_files(given, {"model.yaml": text.replace(before.encode(), digest.encode())})
 
-    return Reader(files, _with_model(model), ["model.yaml"], examples=100)
+    return Reader(files, _with_model(model), ["model.yaml"], examples=50)
 
 
 def _predictors() -> Reader:
@@ -244,7 +244,7 @@ def _manifests() -> Reader:
         return ["evaluate", "--manifest", str(folder / "in" / "test.jsonl"), *places, "--metrics", "si_sdr"]
 
     # One of the two mixtures has no estimates.
-    return Reader({"test.jsonl": manifest}, command, ["test.jsonl"], passes=1, examples=100)
+    return Reader({"test.jsonl": manifest}, command, ["test.jsonl"], passes=1, examples=50)
 
 
 def _archives() -> Reader:
@@ -364,7 +364,7 @@ def _configurations() -> Reader:
     """Configurations that name a manifest that is not there: nothing is trained."""
     files = {"config.yaml": yaml.safe_dump(_configuration("absent.jsonl")).encode()}
     command = lambda f: ["train", "--config", str(f / "in" / "config.yaml"), "--out", str(f / "out")]  # noqa: E731
-    return Reader(files, command, ["config.yaml"], passes=2, examples=100)
+    return Reader(files, command, ["config.yaml"], passes=2, examples=50)
 
 
 def _trainings() -> Reader:

@@ -254,6 +254,7 @@ def test_rows_of_table_2(dry: Callable[..., dict[str, TrainConfig]]) -> None:
     assert {config.model.encoding.name for config in configs.values()} == {"gamma"}
 
 
+@pytest.mark.slow
 def test_trains_and_tests_clean_and_draws_the_evidence(
     command: Callable[..., list[str]], run: Callable[..., str], tmp_path: Path
 ) -> None:

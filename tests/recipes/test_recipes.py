@@ -85,6 +85,7 @@ def matching(repository: Path, speech: Path, tmp_path: Path) -> list[str]:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_comparison_of_matchings(matching: list[str], tmp_path: Path, run: Callable[..., str]) -> None:
     output = run(matching)
     assert re.findall(r"^stage (\d)", output, re.MULTILINE) == ["1", "2", "3", "4", "5"]

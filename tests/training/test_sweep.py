@@ -59,6 +59,7 @@ def test_every_rate_has_a_run_and_a_second_call_makes_nothing_again(
     }
 
 
+@pytest.mark.slow
 def test_a_failure_is_named_and_the_others_go_on(
     variational: TrainConfig, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -100,6 +101,7 @@ def test_jobs_without_rates_are_refused(configuration: Path, tmp_path: Path, cap
     assert "--jobs only applies with --target-rates" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_interrupt_reaches_the_runs_and_the_same_command_continues(variational: TrainConfig, tmp_path: Path) -> None:
     """SIGTERM ends the sweep and what it started; no process is left behind."""
     variational.trainer.max_epochs = 1000
