@@ -63,8 +63,8 @@ def continuity(
 
 
 def _si_sdr_db(estimates: np.ndarray, sources: np.ndarray) -> np.ndarray:
-    both = (torch.from_numpy(np.asarray(signals, np.float64))[None] for signals in (estimates, sources))
-    return -pairwise_neg_si_sdr(*both)[0].numpy()
+    first, second = (torch.from_numpy(np.asarray(signals, np.float64))[None] for signals in (estimates, sources))
+    return -pairwise_neg_si_sdr(first, second)[0].numpy()
 
 
 def _mean(table: np.ndarray, assignment: tuple[int, ...]) -> float:
