@@ -17,7 +17,6 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import root_scalar
 
 from sepkit.errors import UserError
 
@@ -133,6 +132,9 @@ def step_size_for_split(cooling: Cooling, critical: float, seen: float, growth: 
         high *= 1.5
         if high > _LARGEST_STEP:
             raise ValueError(f"no step size splits hypotheses at {seen:g}")
+    # It takes most of a second, which `--help` does not have.
+    from scipy.optimize import root_scalar
+
     return root_scalar(missing, bracket=(high / 1.5, high)).root if high > 1e-9 else high
 
 

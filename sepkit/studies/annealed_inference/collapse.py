@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import math
 
-from scipy.integrate import quad
-from scipy.optimize import root_scalar
 from scipy.special import erfinv, lambertw, stdtr
 
 from sepkit.errors import UserError
@@ -30,6 +28,8 @@ def stability_alpha(radius: float, heavy_weight: float) -> float:
     Below it the sum stays nearly 0 while the difference grows; above it both means run to the heavy mode. It is .5863
     for R = 3, w* = .8, and .58343 for R to infinity.
     """
+    # Imported here: it takes most of a second, which `--help` does not have.
+    from scipy.optimize import root_scalar
 
     def excess(value: float) -> float:
         r = math.sqrt(value)
@@ -82,6 +82,8 @@ def growth_of_schedule(schedule: Schedule, end: float, step_size: float, radius:
     while high - low > 1e-12 * end:
         middle = 0.5 * (low + high)
         low, high = (middle, high) if schedule(middle) < border else (low, middle)
+    from scipy.integrate import quad
+
     value, _ = quad(lambda t: math.sqrt(radius**2 * schedule(t) / (2 * math.pi)), 0.0, low, epsabs=1e-12, epsrel=1e-10)
     return step_size * value
 

@@ -14,7 +14,6 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.interpolate import CubicHermiteSpline
 from scipy.special import erf, expit
 
 from sepkit.schedules import Schedule
@@ -170,6 +169,9 @@ def integrate(
     betas = np.array([schedule(float(t)) for t in range(max(steps, 1))])
     lags = variance_lags(betas, step_size, variance)
     spread = np.linspace(0, min(_LARGEST_VARIANCE, 4 * radius**2 * betas.max()), 1025)
+    # Imported here: it takes half a second, which `--help` of the plans does not have.
+    from scipy.interpolate import CubicHermiteSpline
+
     force = CubicHermiteSpline(spread, *_repulsion_of_variance(spread))
     grid = np.linspace(-1, 1, 129)
     m1, m2, s = (np.array(values, np.float64) for values in (starts.m1, starts.m2, starts.s))
