@@ -30,8 +30,8 @@ class Separated:
     >>> separated
     Separated(2 x 1.0 s at 8000 Hz: 2 speakers)
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     [path.name for path in separated.save(folder, "talk")]
-    ['talk_s1.wav', 'talk_s2.wav']
+    ...     print(*sorted(path.name for path in separated.save(folder, "talk")))
+    talk_s1.wav talk_s2.wav
 
     Args:
         estimates: (k, T) float32, at the rate and level of the recording: one per kept hypothesis, in their order.
