@@ -6,12 +6,11 @@ from collections.abc import Set
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from asteroid_filterbanks import Decoder, FreeFB
 from torch import Tensor, nn
 
 from sepkit.config import ModelConfig
 from sepkit.models.compatibility import check_encoding_activation, check_input_norm, check_mask_activation, check_masker
-from sepkit.models.filterbanks import Filterbank
+from sepkit.models.filterbanks import Decoder, Filterbank, free_filters
 from sepkit.models.latents import FLOOR, LatentFamily
 from sepkit.models.maskers.base import FramewiseEnd, Masker, MaskerOutput, ToDecode
 from sepkit.models.parts import parts_of
@@ -362,8 +361,8 @@ def _times(waveforms: Tensor, gain: Tensor | None) -> Tensor:
 
 def _another_decoder(filterbank: Filterbank) -> Decoder:
     """Build another, learned decoder with the geometry of the first."""
-    bank, first = FreeFB(filterbank.full_dim, filterbank.kernel_size, filterbank.stride), filterbank.decoder
-    return Decoder(bank, padding=first.padding, output_padding=first.output_padding)
+    filters = free_filters(filterbank.full_dim, filterbank.kernel_size)
+    return Decoder(filters, filterbank.stride, filterbank.padding, filterbank.decoder.output_padding)
 
 
 def _check_mixture(mixture: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Filterbanks map waveforms to encodings and back; they are built on asteroid_filterbanks.
+"""Filterbanks map waveforms to encodings and back.
 
 Besides, a filterbank makes two small decisions: which features of an encoding the masker sees (`features`), and how a
 mask is applied to it (`apply_mask`). The masker sees K values per frame, and the encoding holds K_full. They differ for
@@ -12,13 +12,79 @@ from abc import ABC, abstractmethod
 from typing import ClassVar, Literal
 
 import torch
-from asteroid_filterbanks import Decoder, Encoder, FreeFB
 from torch import Tensor, nn
 
 from sepkit.config import FreeFilterbankConfig
 from sepkit.errors import UserError
 from sepkit.models.runtime import is_traced
 from sepkit.registry import register
+
+
+class Filters(nn.Module):
+    """Filters of an encoder or decoder, (K_full, 1, kernel_size), under asteroid's names: those of saved models.
+
+    Args:
+        filters: learned if they are a parameter.
+        window: (kernel_size,), already in the filters; kept beside them, as asteroid does.
+    """
+
+    _filters: Tensor
+
+    def __init__(self, filters: Tensor, window: Tensor | None = None) -> None:
+        super().__init__()
+        if isinstance(filters, nn.Parameter):
+            self._filters = filters
+        else:
+            self.register_buffer("_filters", filters)
+        if window is not None:
+            self.register_buffer("torch_window", window)
+
+
+def free_filters(num_filters: int, kernel_size: int) -> Filters:
+    """Return learned filters, drawn from Xavier's normal distribution."""
+    return Filters(nn.Parameter(nn.init.xavier_normal_(torch.empty(num_filters, 1, kernel_size))))
+
+
+class _Coder(nn.Module):
+    """What encoder and decoder share: filters and where they lie."""
+
+    def __init__(self, filterbank: Filters, stride: int, padding: int = 0) -> None:
+        super().__init__()
+        self.filterbank = filterbank
+        self.stride = stride
+        self.padding = padding
+
+    @property
+    def filters(self) -> Tensor:
+        """(K_full, 1, kernel_size)."""
+        return self.filterbank._filters
+
+
+class Encoder(_Coder):
+    """Analysis: correlation with filters every `stride` samples."""
+
+    def forward(self, waveform: Tensor) -> Tensor:
+        """Return encodings, (B, K_full, F); `waveform` is (B, 1, T)."""
+        return nn.functional.conv1d(waveform, self.filters, stride=self.stride, padding=self.padding)
+
+
+class Decoder(_Coder):
+    """Synthesis: filters weighted by an encoding, added up every `stride` samples."""
+
+    def __init__(self, filterbank: Filters, stride: int, padding: int = 0, output_padding: int = 0) -> None:
+        super().__init__(filterbank, stride, padding)
+        self.output_padding = output_padding
+
+    def forward(self, encoding: Tensor) -> Tensor:
+        """Return waveforms, (B, n, T); `encoding` is (B, n, K_full, F)."""
+        waveforms = nn.functional.conv_transpose1d(
+            encoding.flatten(0, -3),
+            self.filters,
+            stride=self.stride,
+            padding=self.padding,
+            output_padding=self.output_padding,
+        )
+        return waveforms.squeeze(1).unflatten(0, encoding.shape[:-2])
 
 
 class Filterbank(nn.Module, ABC):
@@ -53,9 +119,9 @@ class Filterbank(nn.Module, ABC):
         self.decoder = decoder
         self.encoding_dim = encoding_dim
         self.full_dim = full_dim
-        self.kernel_size: int = encoder.filterbank.kernel_size
-        self.stride: int = encoder.filterbank.stride
-        self.padding: int = encoder.padding
+        self.kernel_size = encoder.filters.shape[-1]
+        self.stride = encoder.stride
+        self.padding = encoder.padding
         self.multiple = multiple
 
     def encode(self, waveform: Tensor) -> Tensor:
@@ -80,7 +146,7 @@ class Filterbank(nn.Module, ABC):
 
     def _analyzed(self, frames: Tensor) -> Tensor:
         """Return the raw encodings (B, P * K_full, F) of windows of a waveform (B, F, kernel_size)."""
-        return torch.matmul(self.encoder.get_filters()[:, 0], frames.transpose(-1, -2))
+        return torch.matmul(self.encoder.filters[:, 0], frames.transpose(-1, -2))
 
     def decode(self, encoding: Tensor) -> Tensor:
         """Return waveforms, (B, n, T).
@@ -122,9 +188,7 @@ class Filterbank(nn.Module, ABC):
             encoding: (B, n, K_full, F).
         """
         frames = encoding.shape[-1]
-        # (K_full, kernel_size): as asteroid_filterbanks makes it for its own transposed convolution.
-        filters = self.decoder.get_filters()[:, 0]
-        synthesized = torch.matmul(filters.t(), encoding).flatten(0, -3)
+        synthesized = torch.matmul(self.decoder.filters[:, 0].t(), encoding).flatten(0, -3)
         length = (frames - 1) * self.stride + self.kernel_size
         added = nn.functional.fold(synthesized, (1, length), (1, self.kernel_size), stride=(1, self.stride))
         return added.view(*encoding.shape[:-2], length)
@@ -169,7 +233,7 @@ class Filterbank(nn.Module, ABC):
         Args:
             variance: (B, n, K_full, F).
         """
-        return variance.sum(-1) @ self.decoder.get_filters()[:, 0].square().sum(-1).to(variance.dtype)
+        return variance.sum(-1) @ self.decoder.filters[:, 0].square().sum(-1).to(variance.dtype)
 
     def frames_for(self, num_samples: int, pad: Literal["full", "asteroid"] = "full") -> int:
         """The number of frames that `encode` makes after `padding_for`."""
@@ -231,19 +295,17 @@ class FreeFilterbank(Filterbank):
         require("output_padding", output_padding, 0 <= output_padding < stride, f"0 to stride - 1 ({stride - 1})")
         require("multiple", multiple, multiple >= 1, "at least 1")
         require("init_range", init_range, init_range >= 0, "at least 0")
-        analysis = FreeFB(num_filters * values_per_dimension, kernel_size, stride)
-        synthesis = FreeFB(num_filters, kernel_size, stride)
-        if init_range > 0:
-            for bank in (analysis, synthesis):
-                nn.init.uniform_(bank.filters(), -init_range, init_range)
         super().__init__(
-            Encoder(analysis, padding=padding),
-            Decoder(synthesis, padding=padding, output_padding=output_padding),
+            Encoder(free_filters(num_filters * values_per_dimension, kernel_size), stride, padding),
+            Decoder(free_filters(num_filters, kernel_size), stride, padding, output_padding),
             encoding_dim=num_filters,
             full_dim=num_filters,
             multiple=multiple,
         )
         self.mapping = mapping
+        if init_range > 0:
+            for bank in (self.encoder, self.decoder):
+                nn.init.uniform_(bank.filters, -init_range, init_range)
 
     def features(self, encoding: Tensor) -> Tensor:
         """The encoding (B, K, F) itself."""

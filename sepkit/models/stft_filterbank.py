@@ -7,13 +7,12 @@ from typing import Literal
 
 import numpy as np
 import torch
-from asteroid_filterbanks import STFTFB, Decoder, Encoder
 from torch import Tensor, nn
 
 from sepkit.config import STFTFilterbankConfig
 from sepkit.errors import UserError
 from sepkit.limits import WINDOW_SAMPLES
-from sepkit.models.filterbanks import Filterbank, require
+from sepkit.models.filterbanks import Decoder, Encoder, Filterbank, Filters, require
 from sepkit.registry import register
 
 # Added to the power of every bin: the square root of an exact zero has no gradient.
@@ -32,7 +31,7 @@ class STFTFilterbank(Filterbank):
     mask has one value per bin, which scales real and imaginary part alike, or is complex: M X, two values per bin. The
     synthesis window makes decode(encode(x)) = x wherever all frames of a sample exist.
 
-    CPUs use the fast Fourier transform, in float32, under autocast too. In float64 they do not: asteroid's
+    CPUs use the fast Fourier transform, in float32, under autocast too. In float64 they do not: the
     filters are rounded to float32, so that the transform would be another one.
 
     Raw values of zero give complex masks of 0.5, as a sigmoid does: training starts from the mixture.
@@ -72,13 +71,13 @@ class STFTFilterbank(Filterbank):
             )
         window = np.hanning(kernel_size + 1)[:-1] ** (1.0 if like_torch else 0.5)
         bins = kernel_size // 2 + 1
-        analysis = STFTFB(kernel_size, kernel_size, stride, window=window)
-        synthesis = STFTFB(kernel_size, kernel_size, stride, window=_synthesis_window(window, stride))
+        synthesis_window = _synthesis_window(window, stride)
+        analysis, synthesis = _fourier_filters(window, stride), _fourier_filters(synthesis_window, stride)
         if like_torch:
-            _remove_scale(analysis, synthesis)
+            _remove_scale(analysis, synthesis, stride)
         super().__init__(
-            Encoder(analysis),
-            Decoder(synthesis),
+            Encoder(Filters(analysis, torch.from_numpy(window).float()), stride),
+            Decoder(Filters(synthesis, torch.from_numpy(synthesis_window).float()), stride),
             encoding_dim=bins if features == "magnitude" else 2 * bins,
             full_dim=2 * bins,
         )
@@ -117,7 +116,7 @@ class STFTFilterbank(Filterbank):
         """Return coefficients (B, 2 K, F) of windows of a waveform (B, F, kernel_size)."""
         if frames.dtype == torch.float64:
             return super()._analyzed(frames)
-        window, scales = _window_and_scales(self.encoder.get_filters())
+        window, scales = _window_and_scales(self.encoder.filters)
         spectra = torch.fft.rfft(_at_least_float32(frames) * window)
         return torch.cat([spectra.real * scales, spectra.imag * scales], dim=-1).transpose(-1, -2)
 
@@ -125,7 +124,7 @@ class STFTFilterbank(Filterbank):
         """Return waveforms with both ends untrimmed, (B, n, (F - 1) * stride + kernel_size)."""
         if encoding.dtype == torch.float64:
             return super().decode_frames(encoding)
-        window, scales = _window_and_scales(self.decoder.get_filters())
+        window, scales = _window_and_scales(self.decoder.filters)
         # The inverse transform counts frequencies twice, but for the first and the last, and divides by the length.
         scales = scales * self.kernel_size / 2
         scales[[0, -1]] *= 2
@@ -208,7 +207,7 @@ def _check_complex(features: str, complex_masks: bool, mapping: bool, compressio
 
 
 def _synthesis_window(window: np.ndarray, stride: int) -> np.ndarray:
-    """The window that inverts `window` after overlap-add at this stride, in STFTFB's scale.
+    """The window that inverts `window` after overlap-add at this stride, in the scale of `_fourier_filters`.
 
     It equals `window` if that is a tight frame (strides of a half or a quarter window).
     """
@@ -217,15 +216,27 @@ def _synthesis_window(window: np.ndarray, stride: int) -> np.ndarray:
     return window * (len(window) / (2 * stride)) / overlap
 
 
-def _remove_scale(analysis: STFTFB, synthesis: STFTFB) -> None:
-    """Undo STFTFB's scale of the Fourier transform in the filters of analysis and synthesis."""
-    filters: list[Tensor] = [bank.get_buffer("_filters") for bank in (analysis, synthesis)]
-    rows, _, kernel_size = filters[0].shape
-    scale = filters[0].new_full((2, rows // 2), 0.5 * kernel_size / analysis.stride**0.5)
+def _fourier_filters(window: np.ndarray, stride: int) -> Tensor:
+    """Return filters of real parts, s_k w(t) cos(2 pi k t / T), then of imaginary ones, -s_k w(t) sin(2 pi k t / T).
+
+    The scales s_k = 2 sqrt(stride) / T, and s_0 = s_(T/2) = sqrt(2 stride) / T, keep energies if w is a tight frame.
+    Digests of saved models count each bit of the filters, signs of zeros too.
+    """
+    size = len(window)
+    spectra = np.fft.fft(np.eye(size))[: size // 2 + 1] / (0.5 * np.sqrt(size * size / stride))
+    filters = np.concatenate([spectra.real, spectra.imag])
+    filters[[0, size // 2]] /= np.sqrt(2)
+    return torch.from_numpy(filters * window).unsqueeze(1).float()
+
+
+def _remove_scale(analysis: Tensor, synthesis: Tensor, stride: int) -> None:
+    """Undo the scales of `_fourier_filters` in both filters (2 bins, 1, T)."""
+    rows, _, kernel_size = analysis.shape
+    scale = analysis.new_full((2, rows // 2), 0.5 * kernel_size / stride**0.5)
     # The rows of the real parts that stand for one frequency, not for a positive and a negative one.
     scale[0, [0, -1]] *= 2**0.5
-    filters[0].mul_(scale.view(-1, 1, 1))
-    filters[1].div_(scale.view(-1, 1, 1))
+    analysis.mul_(scale.view(-1, 1, 1))
+    synthesis.div_(scale.view(-1, 1, 1))
 
 
 def _window_and_scales(filters: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import importlib
+
 import pytest
 import torch
 from hypothesis import example, given, settings
@@ -59,7 +61,7 @@ def test_products_are_the_convolutions(geometry, num_samples):
     with torch.no_grad():
         torch.testing.assert_close(bank.encode(waveform), convolved.detach())
     encoding = torch.randn(2, 2, 3, convolved.shape[-1], dtype=torch.float64)
-    filters = bank.decoder.get_filters()
+    filters = bank.decoder.filters
     expected = torch.nn.functional.conv_transpose1d(encoding.flatten(0, 1), filters, stride=bank.stride)
     torch.testing.assert_close(bank.decode_frames(encoding), expected.view(2, 2, -1))
     waveforms = bank.decode(encoding.requires_grad_())
@@ -109,16 +111,59 @@ def test_energy_of_noise_in_masks(bank):
     torch.testing.assert_close(found, variance.flatten(2) @ energies)
 
 
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (FreeFilterbank(5, 6, 2), ("free", 5, 6, 2)),
+        (FreeFilterbank(5, 21, 10, padding=10, output_padding=9), ("free", 5, 21, 10)),
+        (STFTFilterbank(64, 16), ("stft", 64, 64, 16)),
+        (STFTFilterbank(20, 10), ("stft", 20, 20, 10)),
+    ],
+    ids=["free", "padded", "stft quarter", "stft half"],
+)
+def test_encoders_and_decoders_are_those_of_asteroid(ours, theirs):
+    filterbanks = pytest.importorskip(
+        "asteroid_filterbanks", reason="asteroid_filterbanks is missing: pip install 'sepkit[peers]'"
+    )
+    name, *sizes = theirs
+    if name == "stft":  # tight frames: one window for analysis and synthesis
+        bank = filterbanks.STFTFB(*sizes)
+        encoder, decoder = filterbanks.Encoder(bank), filterbanks.Decoder(bank)
+    else:
+        encoder, decoder = filterbanks.make_enc_dec(name, *sizes)
+        decoder.load_state_dict(ours.decoder.state_dict())
+        encoder.load_state_dict(ours.encoder.state_dict())
+    encoder.padding = decoder.padding = ours.padding
+    decoder.output_padding = ours.decoder.output_padding
+    for here, there in ((ours.encoder, encoder), (ours.decoder, decoder)):
+        # To the bit, signs of zeros too: digests of models count them.
+        assert {name: t.numpy().tobytes() for name, t in here.state_dict().items()} == {
+            name: t.numpy().tobytes() for name, t in there.state_dict().items()
+        }
+    waveform = torch.randn(2, 200)
+    for here, there, x in (
+        (ours.encode, encoder, waveform.unsqueeze(1)),
+        (ours.decode, decoder, torch.randn(2, 3, ours.full_dim, 9)),
+    ):
+        found, expected = (x.clone().requires_grad_() for _ in range(2))
+        outputs = here(found.squeeze(1)), there(expected)
+        torch.testing.assert_close(*outputs, rtol=0, atol=1e-5)
+        upstream = torch.randn_like(outputs[0])
+        for output in outputs:
+            output.backward(upstream)
+        torch.testing.assert_close(found.grad, expected.grad, rtol=0, atol=1e-5)
+
+
 def test_free_filterbank_convolves_and_transposes():
     bank = FreeFilterbank(num_filters=5, kernel_size=6, stride=2)
     waveform = torch.randn(3, 20)
     encoding = bank.encode(waveform)
     windows = waveform.unfold(-1, 6, 2)
-    torch.testing.assert_close(encoding, torch.einsum("bft,kt->bkf", windows, bank.encoder.filters()[:, 0]))
+    torch.testing.assert_close(encoding, torch.einsum("bft,kt->bkf", windows, bank.encoder.filters[:, 0]))
     decoded = bank.decode(encoding.unsqueeze(1))
     expected = torch.zeros(3, 20)
     for frame in range(encoding.shape[-1]):
-        expected[:, 2 * frame : 2 * frame + 6] += encoding[:, :, frame] @ bank.decoder.filters()[:, 0]
+        expected[:, 2 * frame : 2 * frame + 6] += encoding[:, :, frame] @ bank.decoder.filters[:, 0]
     torch.testing.assert_close(decoded[:, 0], expected)
 
 
@@ -133,7 +178,7 @@ def test_free_filterbank_is_linear_without_bias():
 
 def test_sudormrf_geometry_equals_asteroid():
     models = pytest.importorskip("asteroid.models.sudormrf", reason="asteroid is missing: pip install 'sepkit[peers]'")
-    filterbanks = pytest.importorskip("asteroid_filterbanks")
+    filterbanks = importlib.import_module("asteroid_filterbanks")
     theirs_in, theirs_out = filterbanks.make_enc_dec("free", 8, 21, stride=10, padding=10, output_padding=9)
     padder = models._Padder(theirs_in, upsampling_depth=4, kernel_size=21)
     ours = FreeFilterbank(8, 21, 10, padding=10, output_padding=9, multiple=80)
@@ -150,11 +195,11 @@ def test_sudormrf_geometry_equals_asteroid():
 
 def test_initial_filters():
     small = FreeFilterbank(num_filters=64, init_range=0.01)
-    for filters in (small.encoder.filters(), small.decoder.filters()):
+    for filters in (small.encoder.filters, small.decoder.filters):
         assert filters.abs().max() <= 0.01
         assert filters.std().item() == pytest.approx(0.01 / 3**0.5, rel=0.1)
     xavier = FreeFilterbank(num_filters=512, kernel_size=16)
-    assert xavier.encoder.filters().std().item() == pytest.approx((2 / (512 * 16 + 16)) ** 0.5, rel=0.05)
+    assert xavier.encoder.filters.std().item() == pytest.approx((2 / (512 * 16 + 16)) ** 0.5, rel=0.05)
 
 
 def test_encoder_makes_as_many_values_as_the_family_asks_for():
@@ -178,7 +223,7 @@ def test_stft_matches_torch(kernel_size, stride):
     window = torch.hann_window(kernel_size).sqrt()
     expected = torch.stft(waveform, kernel_size, stride, window=window, center=False, return_complex=True)
     expected *= 2 / (kernel_size * kernel_size / stride) ** 0.5
-    # STFTFB scales the two real bins so that the transform is a tight frame.
+    # The filterbank scales the two real bins so that the transform is a tight frame.
     expected[:, [0, -1]] /= 2**0.5
     real, imaginary = bank.encode(waveform).chunk(2, dim=1)
     torch.testing.assert_close(torch.complex(real, imaginary), expected, rtol=1e-4, atol=1e-5)

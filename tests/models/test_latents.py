@@ -309,4 +309,4 @@ def test_the_decoders_second_output_is_a_scale(bank):
         assert separation.estimate_scales.shape == separation.estimates.shape
         assert (separation.estimate_scales >= 0.1 * 1e-6).all()
     separation.estimate_scales.sum().backward()
-    assert model.scale_decoder is not None and model.scale_decoder.filterbank.filters().grad.abs().sum() > 0
+    assert model.scale_decoder is not None and model.scale_decoder.filters.grad.abs().sum() > 0

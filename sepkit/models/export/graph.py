@@ -29,9 +29,6 @@ class GraphModel(nn.Module):
     def __init__(self, model: EncoderMaskerDecoder) -> None:
         super().__init__()
         self.model = copy.deepcopy(model).cpu().float().eval()
-        bank = self.model.filterbank
-        bank.encoder = _Analysis(bank)  # type: ignore[assignment]
-        bank.decoder = _Synthesis(bank)  # type: ignore[assignment]
         _replace_sliding_filters(self.model)
         _replace_scalar_prelus(self.model)
         if isinstance(self.model.masker, SepFormerMasker):
@@ -72,39 +69,6 @@ def _padded(bank: Filterbank, num_samples: Any, pad: str) -> tuple[int, Any]:
         frames = torch.as_tensor(num_samples + bank.kernel_size + bank.stride - 1) // bank.stride - 2
         total = frames * bank.stride + shortest
     return left, (total + bank.multiple - 1) // bank.multiple * bank.multiple
-
-
-class _Analysis(nn.Module):
-    """The strided convolution of an encoder, without asteroid_filterbanks' scripted functions around it."""
-
-    def __init__(self, bank: Filterbank) -> None:
-        super().__init__()
-        self.register_buffer("filters", bank.encoder.get_filters().detach().clone())
-        self.stride, self.padding = bank.stride, bank.padding
-
-    def forward(self, waveform: Tensor) -> Tensor:
-        return functional.conv1d(waveform, self.filters, stride=self.stride, padding=self.padding)  # type: ignore[arg-type]
-
-
-class _Synthesis(nn.Module):
-    """The transposed convolution of a decoder, without asteroid_filterbanks' scripted functions around it."""
-
-    def __init__(self, bank: Filterbank) -> None:
-        super().__init__()
-        self.register_buffer("filters", bank.decoder.get_filters().detach().clone())
-        self.stride, self.padding = bank.stride, bank.padding
-        self.output_padding = bank.decoder.output_padding
-
-    def forward(self, encoding: Tensor) -> Tensor:
-        hypotheses, dim = (int(size) for size in encoding.shape[1:3])
-        decoded = functional.conv_transpose1d(
-            encoding.reshape(-1, dim, encoding.shape[-1]),
-            self.filters,  # type: ignore[arg-type]
-            stride=self.stride,
-            padding=self.padding,
-            output_padding=self.output_padding,
-        )
-        return decoded.view(-1, hypotheses, decoded.shape[-1])
 
 
 def _replace_sliding_filters(model: nn.Module) -> None:
