@@ -29,7 +29,7 @@ def main(
     from sepkit.inference.loading import load_model
     from sepkit.inference.quality.failure import LIMIT_DB
     from sepkit.inference.quality.predictor import write_quality
-    from sepkit.models.storage.checkpoints import find_checkpoint
+    from sepkit.models.storage.folders import find_checkpoint
 
     if not Path(model).exists() and ":" in model:
         raise UserError(f"{model}: has no folder to keep predictions in; expected one that `sepkit train` wrote")

@@ -187,8 +187,8 @@ def _describe(model: str) -> str:
 
     from sepkit.config import to_dict
     from sepkit.models import load_pretrained, model_folder
-    from sepkit.models.export.onnx_model import OnnxModel, is_onnx
-    from sepkit.models.storage.checkpoints import read_description
+    from sepkit.models.export.onnx_model import OnnxModel
+    from sepkit.models.storage.folders import is_onnx, read_description
 
     if is_onnx(model):
         description = OnnxModel(model).description

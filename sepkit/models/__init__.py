@@ -18,7 +18,8 @@ from sepkit.registry import import_from
 if TYPE_CHECKING:
     from sepkit.models import maskers
     from sepkit.models.emd import EncoderMaskerDecoder, build_model
-    from sepkit.models.published.pretrained import load_pretrained, load_weights_into, model_folder
+    from sepkit.models.published.names import model_folder
+    from sepkit.models.published.pretrained import load_pretrained, load_weights_into
     from sepkit.models.storage.checkpoints import load_checkpoint, save_model
 
 __all__ = [
@@ -38,7 +39,7 @@ _MODULES = {
     "load_checkpoint": "storage.checkpoints",
     "load_pretrained": "published.pretrained",
     "load_weights_into": "published.pretrained",
-    "model_folder": "published.pretrained",
+    "model_folder": "published.names",
     "save_model": "storage.checkpoints",
 }
 

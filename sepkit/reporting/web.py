@@ -24,7 +24,8 @@ from sepkit.errors import UserError
 from sepkit.files import atomic_output, cache_folder, check_writable, write_text
 from sepkit.models import load_pretrained
 from sepkit.models.export.onnx_export import export_onnx
-from sepkit.models.export.onnx_model import OnnxModel, is_onnx
+from sepkit.models.export.onnx_model import OnnxModel
+from sepkit.models.storage.folders import is_onnx
 from sepkit.version import __version__
 
 MOST_SECONDS = 60

@@ -16,7 +16,7 @@ from tqdm import tqdm
 from sepkit.config import TrainerConfig
 from sepkit.files import parse_json, write_text
 from sepkit.models import save_model
-from sepkit.models.storage.checkpoints import read_description
+from sepkit.models.storage.folders import read_description
 from sepkit.training.folder import resume_file
 from sepkit.training.learning_rate import halve
 from sepkit.training.messages import say

@@ -12,7 +12,8 @@ import torch
 
 from sepkit import config as c
 from sepkit.models import EncoderMaskerDecoder
-from sepkit.models.storage.checkpoints import load_checkpoint, read_description
+from sepkit.models.storage.checkpoints import load_checkpoint
+from sepkit.models.storage.folders import read_description
 from sepkit.objectives.assignment import MCL
 from sepkit.objectives.costs import pairwise_neg_si_sdr
 from sepkit.training.growth import Growth, grown, hand_over, hypothesis_to_split

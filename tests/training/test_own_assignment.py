@@ -10,7 +10,7 @@ import yaml
 
 from sepkit.cli.main import main
 from sepkit.config import ScoringConfig, TrainConfig, to_dict
-from sepkit.models.storage.checkpoints import read_description
+from sepkit.models.storage.folders import read_description
 from sepkit.objectives.assignment import PIT
 from sepkit.objectives.scoring import ScoringTerm
 from sepkit.training.separation import SeparationTask

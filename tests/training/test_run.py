@@ -28,7 +28,7 @@ from sepkit.config import (
 from sepkit.data.dataset import MixtureDataset
 from sepkit.errors import UserError
 from sepkit.models import load_checkpoint
-from sepkit.models.storage.checkpoints import read_description
+from sepkit.models.storage.folders import read_description
 from sepkit.training.folder import locked
 from sepkit.training.run import train
 from sepkit.training.separation import SeparationTask, signal_statistics

@@ -14,7 +14,7 @@ from sepkit.config import MCLConfig, ScoringConfig, ScoringLossConfig, TrainConf
 from sepkit.data.manifest import read_manifest, write_manifest
 from sepkit.data.mixing import mix_entry
 from sepkit.inference import load_model
-from sepkit.models.storage.checkpoints import read_description
+from sepkit.models.storage.folders import read_description
 from sepkit.training.run import train
 from tests.training.runs import (
     records,

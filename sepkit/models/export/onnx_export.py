@@ -19,7 +19,8 @@ from sepkit.errors import UserError
 from sepkit.files import atomic_output
 from sepkit.models.emd import EncoderMaskerDecoder
 from sepkit.models.export.graph import GraphModel, PlainOperations
-from sepkit.models.export.onnx_model import FORMAT, METADATA, SUFFIX, OnnxModel
+from sepkit.models.export.onnx_model import FORMAT, METADATA, OnnxModel
+from sepkit.models.storage.folders import SUFFIX
 from sepkit.version import __version__
 
 TOLERANCE = 1e-4

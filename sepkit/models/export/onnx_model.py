@@ -18,20 +18,15 @@ from sepkit.errors import UserError, one_line, shown
 from sepkit.files import parse_json
 from sepkit.limits import ONNX_SECONDS, ONNX_SECONDS_PER_SECOND, SAMPLE_RATES
 from sepkit.models.latents import Deterministic, Point
+from sepkit.models.storage.folders import is_onnx  # noqa: F401
 from sepkit.types import Separation
 
-SUFFIX = ".onnx"
 METADATA = "sepkit"
 """Key of the graph's metadata under which the model's description is kept, as JSON."""
 
 FORMAT = 1
 _EXPECTED = "expected what `sepkit export` writes"
 _MISSING = "ONNX models need onnxruntime: pip install 'sepkit[export]'"
-
-
-def is_onnx(model: str | os.PathLike[str]) -> bool:
-    """Whether a MODEL argument names an exported model."""
-    return Path(model).suffix.lower() == SUFFIX and ":" not in str(model)
 
 
 class OnnxModel(nn.Module):

@@ -11,7 +11,7 @@ import yaml
 
 from sepkit.errors import UserError
 from sepkit.files import parse_json, read_yaml
-from sepkit.models.storage.checkpoints import find_checkpoint, read_description
+from sepkit.models.storage.folders import find_checkpoint, read_description
 
 # Identifiers that the Hugging Face hub knows as `license`; any other is given to it as "other" with a name.
 _HUB_LICENSES = re.compile(

@@ -15,7 +15,7 @@ from typing import Any
 
 from sepkit.errors import UserError
 
-OWN_FILES = ("model.safetensors", "model.yaml", "quality.yaml", "README.md")
+OWN_FILES = ("model.safetensors", "model.onnx", "model.yaml", "quality.yaml", "README.md")
 """Files of a sepkit model on the hub."""
 
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")

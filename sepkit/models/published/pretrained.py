@@ -9,11 +9,11 @@ import torch
 
 from sepkit.errors import UserError
 from sepkit.models.emd import EncoderMaskerDecoder
-from sepkit.models.export.onnx_model import is_onnx
 from sepkit.models.published import hub
-from sepkit.models.published.shipped import shipped_models
+from sepkit.models.published.names import model_folder
 from sepkit.models.saved import SavedModel
-from sepkit.models.storage.checkpoints import EXPECTED, LoadReport, Path_, compare, find_checkpoint, load_checkpoint
+from sepkit.models.storage.checkpoints import LoadReport, compare, load_checkpoint
+from sepkit.models.storage.folders import Path_, is_onnx
 
 
 def load_pretrained(model: Path_) -> EncoderMaskerDecoder:
@@ -35,28 +35,6 @@ def load_pretrained(model: Path_) -> EncoderMaskerDecoder:
     folder = model_folder(model)
     assert folder is not None
     return load_checkpoint(folder)
-
-
-def model_folder(model: Path_) -> Path | None:
-    """Return the checkpoint folder that a MODEL argument names; None for other toolkits' and exported models.
-
-    Args:
-        model: as `load_pretrained` takes it. A model on the hub is downloaded.
-    """
-    if is_onnx(model):
-        return None
-    if Path(model).exists():
-        return find_checkpoint(model)
-    kind, _, rest = str(model).partition(":")
-    if kind in _BRIDGES:
-        return None
-    if kind == "hf" and rest:
-        return find_checkpoint(hub.fetch(rest, hub.OWN_FILES))
-    shipped = shipped_models()
-    if str(model) in shipped:
-        return shipped[str(model)]
-    known = f", or one of {', '.join(shipped)}" if shipped else ""
-    raise UserError(f"{model}: no such file or folder, {EXPECTED}{known}")
 
 
 # Bridges are slow to import, so they are imported only if they are named.

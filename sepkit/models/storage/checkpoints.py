@@ -7,7 +7,6 @@ registry alone turns it into a model. Training state (optimizer, loop, random ge
 from __future__ import annotations
 
 import math
-import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,21 +21,22 @@ from torch import Tensor, nn
 
 from sepkit.choices import from_dict, to_dict
 from sepkit.errors import UserError, one_line, shown
-from sepkit.files import atomic_output, file_digest, read_yaml, write_text
+from sepkit.files import atomic_output, file_digest, write_text
 from sepkit.models.emd import EncoderMaskerDecoder
 from sepkit.models.saved import SavedModel
 from sepkit.models.storage.earlier import renamed, translated
+from sepkit.models.storage.folders import (
+    DESCRIPTION,
+    FORMAT,
+    WEIGHTS,
+    Path_,
+    find_checkpoint,
+    read_description,
+)
 from sepkit.models.storage.layout import check_finite_weights, damaged, lay_out, shapes_in_file
 from sepkit.models.storage.own_files import changed_files, files_of, files_wanted
 from sepkit.version import __version__
 
-FORMAT = 1
-WEIGHTS = "model.safetensors"
-DESCRIPTION = "model.yaml"
-EXPECTED = f"expected a folder with {WEIGHTS} and {DESCRIPTION}, as `sepkit train` writes (EXP/model)"
-_PICKLES = frozenset({".ckpt", ".pt", ".pth", ".pkl", ".pickle", ".bin", ".tar"})
-
-Path_ = str | os.PathLike[str]
 M = TypeVar("M", bound=SavedModel)
 
 
@@ -138,7 +138,7 @@ def load_checkpoint(path: Path_, expected: Any = None, *, of: type[SavedModel] =
         expected: refuse a model of another configuration; None: take any.
     """
     folder = find_checkpoint(path)
-    description = _read_yaml(folder / DESCRIPTION)
+    description = read_description(folder)
     config = _config_of(description, folder / DESCRIPTION, of)
     if expected is not None:
         _check_same(config, expected, folder)
@@ -178,54 +178,6 @@ def _checked_info(description: Mapping[str, Any], path: Path) -> tuple[dict[str,
     if not isinstance(threshold, int | float) or not math.isfinite(threshold):
         raise UserError(f"{path}: info.score_threshold is {shown(threshold)}, expected a number")
     return dict(info), left_out
-
-
-def read_description(path: Path_) -> dict[str, Any]:
-    """Return a checkpoint's `model.yaml`: format, sepkit, sample_rate, signal_std, parameters, model, info."""
-    return _read_yaml(find_checkpoint(path) / DESCRIPTION)
-
-
-def find_checkpoint(path: Path_) -> Path:
-    """Return the folder of a checkpoint.
-
-    Args:
-        path: the folder itself, the one above its subfolder `model`, or one of its two files.
-    """
-    path = Path(path)
-    if not path.exists():
-        raise UserError(f"{path}: no such file or folder, {EXPECTED}")
-    if path.is_file():
-        if path.name not in (WEIGHTS, DESCRIPTION):
-            raise UserError(f"{path}: {_what_is(path)}, {EXPECTED}")
-        path = path.parent
-    folder = path / "model" if (path / "model").is_dir() and not (path / WEIGHTS).exists() else path
-    missing = [name for name in (WEIGHTS, DESCRIPTION) if not (folder / name).is_file()]
-    if len(missing) == 2:
-        raise UserError(f"{folder}: {_what_is(folder)}, {EXPECTED}")
-    if missing:
-        raise UserError(f"{folder}: {missing[0]} is missing, {EXPECTED}")
-    return folder
-
-
-def _what_is(path: Path) -> str:
-    """Describe a path that is not a checkpoint, for the message."""
-    holds_state = path.is_dir() and any(child.suffix == ".ckpt" for child in path.iterdir())
-    if holds_state or "resume" in (path.name, path.parent.name):
-        return "found training state, which only `sepkit train` reads"
-    if path.suffix in _PICKLES:
-        return "found a pickle, which is never opened here (for another toolkit's name it first: asteroid:FILE)"
-    return "found no model" if path.is_dir() else "found another file"
-
-
-def _read_yaml(path: Path) -> dict[str, Any]:
-    description = read_yaml(path, "get the checkpoint again")
-    if not isinstance(description, dict) or "model" not in description:
-        raise UserError(f"{path}: found no field `model`, expected the description that `sepkit train` writes")
-    if description.get("format") != FORMAT:
-        raise UserError(
-            f"{path}: found format {shown(description.get('format'))}, expected {FORMAT}; use the sepkit that wrote it"
-        )
-    return description
 
 
 def _config_of(description: Mapping[str, Any], path: Path, of: type[SavedModel]) -> Any:

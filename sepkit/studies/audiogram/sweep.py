@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from sepkit.choices import to_dict
 from sepkit.errors import UserError
 from sepkit.files import parse_json, write_text, write_yaml
-from sepkit.models.storage.checkpoints import load_checkpoint, read_description, save_model
+from sepkit.models.storage.checkpoints import load_checkpoint, save_model
+from sepkit.models.storage.folders import read_description
 from sepkit.studies.audiogram.config import AudiogramTaskConfig
 from sepkit.studies.audiogram.model import PartialVAE
 from sepkit.training.messages import say

@@ -21,7 +21,7 @@ def evaluate(
     import sys
 
     from sepkit.inference.runners import device_of
-    from sepkit.models.storage.checkpoints import find_checkpoint
+    from sepkit.models.storage.folders import find_checkpoint
     from sepkit.studies.cdvae.evaluate import evaluate_images, report_lines
 
     command = shlex.join(["sepkit", *sys.argv[1:]])

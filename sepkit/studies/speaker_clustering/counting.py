@@ -25,7 +25,8 @@ from sepkit.inference.diarization.segments import SpeechSegment, blend_turns
 from sepkit.models import load_checkpoint
 from sepkit.models.published.shipped import encoder_folder
 from sepkit.models.speaker_encoder import SpeakerEncoder
-from sepkit.models.storage.checkpoints import find_checkpoint, save_model
+from sepkit.models.storage.checkpoints import save_model
+from sepkit.models.storage.folders import find_checkpoint
 from sepkit.studies.speaker_clustering.measures import (
     Collection,
     embeddings_of,

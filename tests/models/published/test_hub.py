@@ -177,7 +177,9 @@ def test_a_model_on_the_hub(folder, monkeypatch, model):
     assert torch.equal(loaded.signal_std, model.signal_std)
     ((name, options),) = calls
     assert (name, options["revision"]) == ("somebody/separator", "v1.0")
-    assert set(options["allow_patterns"]) == {"model.safetensors", "model.yaml", "quality.yaml", "README.md"}
+    assert set(options["allow_patterns"]) == {
+        "model.safetensors", "model.onnx", "model.yaml", "quality.yaml", "README.md"
+    }  # fmt: skip
     assert sepkit.load_model("hf:somebody/separator").hypotheses == 2
     # Fetched once, however many of its files are looked at.
     assert len(calls) == 2

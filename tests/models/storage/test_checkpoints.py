@@ -15,7 +15,7 @@ from sepkit.config import DeterministicConfig, GaussianConfig, MaskerConfig, STF
 from sepkit.models import build_model, load_checkpoint, load_pretrained, load_weights_into, save_model
 from sepkit.models.maskers import Masker
 from sepkit.models.storage import checkpoints
-from sepkit.models.storage.checkpoints import read_description
+from sepkit.models.storage.folders import read_description
 from sepkit.registry import register
 from tests.complaint import complaint
 from tests.tiny_models import RECURRENT
