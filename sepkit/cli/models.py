@@ -60,8 +60,10 @@ def _ceilings(model: str | None, manifests: list[str]) -> list[str]:
     for manifest in manifests:
         for mask, score in measure_oracle(loaded, manifest).items():
             (low, high), what = score.ci95 or (float("nan"),) * 2, ORACLE_MASKS[mask][1]
+            speakers = f" of {score.n_speakers} speakers" if score.n_speakers else ""
             lines.append(
-                f"{manifest}: {mask} {score.mean:.2f} dB [{low:.2f}, {high:.2f}] over {score.n} mixtures; {what}"
+                f"{manifest}: {mask} {score.mean:.2f} dB [{low:.2f}, {high:.2f}] over {score.n} mixtures{speakers}; "
+                f"{what}"
             )
     return lines
 

@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike
 
 from sepkit.errors import UserError
 from sepkit.evaluation.labels import BOUNDS, NOT_SEPARATED, PREDICTIONS
-from sepkit.evaluation.results import Row
-from sepkit.evaluation.statistics import times_drawn
+from sepkit.evaluation.results import Row, speakers_of
+from sepkit.evaluation.statistics import Speakers, resample_weights
 from sepkit.files import atomic_output
 
 COVERAGES_PERCENT = tuple(range(10, 101, 10))
@@ -38,7 +38,8 @@ class Predictions:
         measured: (N,) dB.
         baseline: (N,) dB, predicted from the mixture's level and statistics alone; None without.
         low, high: (N,) dB, the ends of the interval; None without, as for mixtures.
-        group: (N,) int from 0, the mixture of each, which the bootstrap draws.
+        group: (N,) int from 0, the mixture of each.
+        speakers: of the mixtures, which the bootstrap draws.
     """
 
     predicted: np.ndarray
@@ -47,6 +48,7 @@ class Predictions:
     low: np.ndarray | None
     high: np.ndarray | None
     group: np.ndarray
+    speakers: Speakers
 
 
 @dataclass
@@ -74,10 +76,11 @@ def write_calibration(folder: Path, rows: Sequence[Row]) -> dict[str, Any]:
 
     "sources" has a prediction for each source that speaks and its matched estimate; "mixtures" has the means of these.
     Both hold `Agreement` of the "model" and, where there is one, of the "baseline", the `interval_coverage` of sources,
-    and "risk_coverage", see `risk_coverage`. Confidence intervals are percentiles of the bootstrap over mixtures,
-    because sources of one mixture are alike. "by_voices" has the intervals of mixtures of one sex ("like") and of two
-    ("unlike"), where manifests state sexes. "not_separated" tells how well the flags of mixtures that are not separated
-    agree with their SI-SDR improvement. "by_manifest" has all of it for each of several manifests.
+    and "risk_coverage", see `risk_coverage`. Confidence intervals are percentiles of the bootstrap of
+    `resample_weights`, because sources of one mixture, and mixtures of one speaker, are alike. "by_voices" has the
+    intervals of mixtures of one sex ("like") and of two ("unlike"), where manifests state sexes. "not_separated" tells
+    how well the flags of mixtures that are not separated agree with their SI-SDR improvement. "by_manifest" has all of
+    it for each of several manifests.
 
     calibration.csv is mean measurement over mean prediction of sources. risk_coverage.csv is the mean SI-SDR of the
     outputs kept over their share, ordered by the model, by the baseline, and by SI-SDR itself ("best possible").
@@ -160,12 +163,20 @@ def flags_against(flagged: ArrayLike, improvement_db: ArrayLike) -> dict[str, An
     }
 
 
-def agreement(predicted: ArrayLike, measured: ArrayLike, group: ArrayLike | None = None, seed: int = 0) -> Agreement:
+def agreement(
+    predicted: ArrayLike,
+    measured: ArrayLike,
+    group: ArrayLike | None = None,
+    speakers: Speakers | None = None,
+    seed: int = 0,
+) -> Agreement:
     """Return how well predictions agree with measurements, dB.
 
     Args:
         predicted, measured: (N,) dB, N at least 1.
-        group: (N,) int from 0, what the bootstrap draws together; None: each alone.
+        group: (N,) int from 0, the mixture of each; None: each is one.
+        speakers: of the mixtures; None: not known, see `resample_weights`.
+        seed: of the bootstrap.
     """
     x, y = np.asarray(predicted, np.float64), np.asarray(measured, np.float64)
     groups = np.arange(len(x)) if group is None else np.asarray(group)
@@ -174,7 +185,7 @@ def agreement(predicted: ArrayLike, measured: ArrayLike, group: ArrayLike | None
         return np.stack([*weighted_correlations(x, y, counts), _gains(x, y, counts)])
 
     spearman, pearson, gain = measures(np.ones((1, len(x))))[:, 0]
-    pieces = times_drawn(int(groups.max()) + 1, _RESAMPLES, seed)
+    pieces = resample_weights(int(groups.max()) + 1, speakers, _RESAMPLES, seed)
     resampled = np.concatenate([measures(drawn[:, groups]) for drawn in pieces], axis=1)
     return Agreement(
         spearman=float(spearman) if math.isfinite(spearman) else None,
@@ -249,8 +260,9 @@ def _predictions_of(rows: Sequence[Row]) -> tuple[Predictions | None, int]:
         return None, len(table)
     measured, predicted, *others = table[whole].T
     baseline, low, high = (values if there else None for values, there in zip(others, present[2:], strict=True))
-    group = np.unique(np.array(groups)[whole], return_inverse=True)[1]
-    return Predictions(predicted, measured, baseline, low, high, group), int(np.sum(~whole))
+    kept, group = np.unique(np.array(groups)[whole], return_inverse=True)
+    speakers = speakers_of([rows[place] for place in kept])
+    return Predictions(predicted, measured, baseline, low, high, group, speakers), int(np.sum(~whole))
 
 
 def _by_mixture(of_sources: Predictions) -> Predictions:
@@ -260,16 +272,15 @@ def _by_mixture(of_sources: Predictions) -> Predictions:
         return np.bincount(of_sources.group, values) / count
 
     baseline = None if of_sources.baseline is None else mean(of_sources.baseline)
-    return Predictions(
-        mean(of_sources.predicted), mean(of_sources.measured), baseline, None, None, np.arange(len(count))
-    )
+    means = mean(of_sources.predicted), mean(of_sources.measured)
+    return Predictions(*means, baseline, None, None, np.arange(len(count)), of_sources.speakers)
 
 
 def _summary_of(known: Predictions) -> dict[str, Any]:
     found: dict[str, Any] = {"n": len(known.measured)}
     for name, values in (("model", known.predicted), ("baseline", known.baseline)):
         if values is not None:
-            found[name] = asdict(agreement(values, known.measured, known.group))
+            found[name] = asdict(agreement(values, known.measured, known.group, known.speakers))
     if known.low is not None and known.high is not None:
         found["interval"] = interval_coverage(known.measured, known.low, known.high)
     curves = {name: risk_coverage(order, known.measured) for name, order in _orders(known).items()}

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from sepkit.errors import UserError
+from sepkit.evaluation.results import interval_unit
 from sepkit.evaluation.run_folder import EvaluationFolder, load_evaluation
 from sepkit.evaluation.statistics import paired_difference
 from sepkit.files import atomic_output, read_json, write_json
@@ -43,13 +44,16 @@ def compare(
             f"{other}: has no {'metric' if pairs else 'mixture'} in common with {folder}; compare runs on one manifest"
         )
     mine, theirs = (np.array(side) for side in zip(*pairs, strict=True))
+    speakers = first.speakers(mine)
+    differences = {
+        column: paired_difference(first.scores(column)[mine], second.scores(column)[theirs], speakers)
+        for column in columns
+    }
     return {
         "other": str(other),
         "n_utterances": len(pairs),
-        "metrics": {
-            column: asdict(paired_difference(first.scores(column)[mine], second.scores(column)[theirs]))
-            for column in columns
-        },
+        "interval_unit": interval_unit(differences.values()),
+        "metrics": {column: asdict(difference) for column, difference in differences.items()},
     }
 
 

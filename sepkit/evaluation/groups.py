@@ -11,7 +11,7 @@ import numpy as np
 
 from sepkit.data.manifest import MixtureEntry
 from sepkit.evaluation.metrics import si_sdr_db
-from sepkit.evaluation.statistics import summarize_columns
+from sepkit.evaluation.statistics import Speakers, summarize_columns
 
 PROPERTIES = ("sex_pair", "overlap_ratio", "level_difference_db", "duration_seconds", "input_si_sdr_db")
 """Columns of utterances.csv that describe the mixture."""
@@ -51,9 +51,9 @@ def describe_mixture(entry: MixtureEntry, sources: np.ndarray, mixture: np.ndarr
 
 
 def by_group(
-    properties: Mapping[str, Sequence[Any]], columns: Mapping[str, Sequence[float]]
+    properties: Mapping[str, Sequence[Any]], columns: Mapping[str, Sequence[float]], speakers: Speakers | None
 ) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return property -> group -> column -> mean, ci95 and n.
+    """Return property -> group -> column -> mean, ci95, n and n_speakers.
 
     Each word is a group. Numbers are cut into four groups of equal size, or two if a group would have fewer than 10
     utterances. Properties with one group are left out.
@@ -61,18 +61,22 @@ def by_group(
     Args:
         properties: name -> (N,) values, None where not known.
         columns: name -> (N,) scores.
+        speakers: of the N utterances; None: not known.
     """
     scores = {name: np.asarray(values, dtype=np.float64) for name, values in columns.items()}
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for name, values in properties.items():
         groups = _groups(values)
         if len(groups) > 1:
-            found[name] = {label: _short({c: v[rows] for c, v in scores.items()}) for label, rows in groups.items()}
+            found[name] = {label: _short(scores, speakers, rows) for label, rows in groups.items()}
     return found
 
 
-def _short(columns: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    return {name: {"mean": s.mean, "ci95": s.ci95, "n": s.n} for name, s in summarize_columns(columns).items()}
+def _short(columns: Mapping[str, np.ndarray], speakers: Speakers | None, rows: np.ndarray) -> dict[str, Any]:
+    own = None if speakers is None else [speakers[row] for row in rows]
+    summaries = summarize_columns({name: scores[rows] for name, scores in columns.items()}, own)
+    kept = ("mean", "ci95", "n", "n_speakers")
+    return {name: {key: getattr(summary, key) for key in kept} for name, summary in summaries.items()}
 
 
 def _groups(values: Sequence[Any]) -> dict[str, np.ndarray]:

@@ -115,17 +115,19 @@ def measure_oracle(model: EncoderMaskerDecoder, manifest: str) -> dict[str, Summ
         UserError: a model without an STFT, or mixtures at another rate or without sources.
     """
     found: dict[str, list[float]] = {name: [] for name in ORACLE_MASKS}
+    speakers: list[list[str]] = []
     data = MixtureDataset(manifest, sample_rate=model.sample_rate)
-    for example in (data[index] for index in range(len(data))):
+    for entry, example in zip(data.manifest, map(data.__getitem__, range(len(data))), strict=True):
         sources, mixture = example.sources[example.active].unsqueeze(0), example.mixture.unsqueeze(0)
         if sources.shape[1] < 2:
             continue
+        speakers.append([source.speaker for source in entry.sources])
         before = _si_sdr_db(mixture.unsqueeze(1).expand_as(sources), sources)
         for name, estimates in oracle_estimates(model, mixture, sources).items():
             found[name].append(_si_sdr_db(estimates, sources) - before)
     if not found["binary"]:
         raise UserError(f"{manifest}: no mixture has two sources that speak; expected mixtures with their sources")
-    return summarize_columns(found)
+    return summarize_columns(found, speakers)
 
 
 def _si_sdr_db(estimates: Tensor, sources: Tensor) -> float:

@@ -7,7 +7,7 @@ import os
 import platform
 import subprocess
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import torch
 from sepkit.evaluation.groups import PROPERTIES, by_group
 from sepkit.evaluation.labels import BOUNDS, FROM_LATENTS, NO_SCORES, NOT_SEPARATED, PER_MIXTURE, PREDICTIONS, WEIGHTED
 from sepkit.evaluation.scoring import COLUMNS, MISSED, PER_UTTERANCE, UtteranceScores
-from sepkit.evaluation.statistics import summarize_columns
+from sepkit.evaluation.statistics import PairedDifference, Summary, summarize_columns
 from sepkit.files import atomic_output
 
 Row = dict[str, Any]
@@ -54,7 +54,7 @@ def summarize_rows(rows: Sequence[Row], columns: Sequence[str]) -> dict[str, Any
     """
     done = _done(rows)
     scores = _means(done, columns)
-    summary = _counts(rows) | {"metrics": {name: asdict(s) for name, s in summarize_columns(scores).items()}}
+    summary = _counts(rows) | _summarized(summarize_columns(scores, speakers_of(done)))
     failures = _failures(done)
     if failures:
         summary["failures"] = failures
@@ -68,7 +68,9 @@ def summarize_rows(rows: Sequence[Row], columns: Sequence[str]) -> dict[str, Any
     if done:
         summary["matching"] = summarize_matching(done)
     properties = {name: [row["mixture"][name] for row in done] for name in PROPERTIES}
-    summary["by"] = by_group({"speakers": [str(_scores(row).active_sources) for row in done]} | properties, scores)
+    summary["by"] = by_group(
+        {"speakers": [str(_scores(row).active_sources) for row in done]} | properties, scores, speakers_of(done)
+    )
     return summary
 
 
@@ -124,7 +126,7 @@ def write_rows(path: Path, rows: Sequence[Row], columns: Sequence[str]) -> None:
     """Write one line per scored utterance, in order; an empty cell is a score that is not defined.
 
     `assignment` holds the hypothesis of each source, from 1, "-" for a silent source and "missed" for one without;
-    `speaker_count` is the model's number of speakers, if it has one.
+    `speaker_count` is the model's number of speakers, if it has one; `speaker_s1` and so on are the manifest's names.
 
     Args:
         path: of the CSV file.
@@ -137,8 +139,10 @@ def write_rows(path: Path, rows: Sequence[Row], columns: Sequence[str]) -> None:
     # Mixtures have no interval, because the interval of a mean is not the mean of intervals.
     bounded = [*per_source, *(BOUNDS if PREDICTIONS[0] in columns else ())]
     counted = ["speaker_count"] * any(row["scores"]["speaker_count"] is not None for row in rows)
+    named = [f"speaker_s{place + 1}" for place in places]
     header = [
         *_PLAIN,
+        *named,
         *PROPERTIES,
         "assignment",
         *counted,
@@ -161,7 +165,8 @@ def write_rows(path: Path, rows: Sequence[Row], columns: Sequence[str]) -> None:
             count = [scores.speaker_count] * len(counted)
             reasons = "; ".join(f"{name}: {reason}" for name, reason in scores.reasons.items())
             described = ["" if row["mixture"][name] is None else row["mixture"][name] for name in PROPERTIES]
-            writer.writerow([*(row[name] for name in _PLAIN), *described, matched, *count, *cells, reasons])
+            names = [*row["speakers"], *[""] * (len(named) - len(row["speakers"]))]
+            writer.writerow([*(row[name] for name in _PLAIN), *names, *described, matched, *count, *cells, reasons])
 
 
 def _done(rows: Sequence[Row]) -> list[Row]:
@@ -175,6 +180,21 @@ def _scores(row: Row) -> UtteranceScores:
 def _means(rows: Sequence[Row], columns: Sequence[str]) -> dict[str, list[float]]:
     scores = [_scores(row) for row in rows]
     return {column: [one.mean(column) for one in scores] for column in columns}
+
+
+def speakers_of(rows: Sequence[Row]) -> list[list[str]]:
+    """Return the names of each row's speakers."""
+    return [row["speakers"] for row in rows]
+
+
+def interval_unit(summaries: Iterable[Summary | PairedDifference]) -> str:
+    """Return what intervals draw: "speaker", or "mixture" if one of them does not know the speakers."""
+    return "speaker" if all(found.n_speakers for found in summaries if found.n) else "mixture"
+
+
+def _summarized(summaries: Mapping[str, Summary]) -> dict[str, Any]:
+    metrics = {name: asdict(summary) for name, summary in summaries.items()}
+    return {"interval_unit": interval_unit(summaries.values()), "metrics": metrics}
 
 
 def _counts(rows: Sequence[Row]) -> dict[str, Any]:
@@ -204,14 +224,13 @@ def _by_manifest(rows: Sequence[Row], manifests: Sequence[str], columns: Sequenc
     found: list[dict[str, Any]] = []
     for manifest in manifests:
         mine = [row for row in rows if row["manifest"] == manifest]
-        scores = summarize_columns(_means(_done(mine), columns))
-        metrics = {name: asdict(summary) for name, summary in scores.items()}
+        summarized = _summarized(summarize_columns(_means(_done(mine), columns), speakers_of(_done(mine))))
         if found:
-            for name, summary in metrics.items():
+            for name, summary in summarized["metrics"].items():
                 if name in NO_SCORES:
                     continue
                 summary |= _drop(name, found[0]["metrics"][name], summary)
-        found.append({"manifest": manifest} | _counts(mine) | {"metrics": metrics})
+        found.append({"manifest": manifest} | _counts(mine) | summarized)
     return found
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import math
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -35,6 +36,7 @@ _NOT_PROPERTIES = frozenset(
         "reasons",
     }
 )
+_SPEAKER = re.compile(r"speaker_s\d+")
 _MAX_GROUPS = 12
 # Of a number in metrics.jsonl: beyond it axes have no ticks.
 _LARGEST = 1e150
@@ -87,13 +89,28 @@ class EvaluationFolder:
         """Return (N,) keys of utterances, the same in every run: the manifest's file name and the identifier."""
         return [(Path(row.get("manifest", "")).name, row["id"]) for row in self.rows]
 
+    def speakers(self, rows: Iterable[int] | None = None) -> list[list[str]] | None:
+        """Return the names of the speakers of rows (None: all), "" for unknown ones; None if no column has them."""
+        columns = [name for name in self.columns if _SPEAKER.fullmatch(name)]
+        chosen = self.rows if rows is None else [self.rows[row] for row in rows]
+        found: list[list[str]] = []
+        for row in chosen:
+            # A mixture of fewer speakers than others leaves its last cells empty.
+            sources = _number(row.get("sources"))
+            found.append([row[name] for name in (columns[: int(sources)] if sources > 0 else columns)])
+        return found if columns else None
+
     def properties(self) -> dict[str, list[str | float | None]]:
         """Return column -> (N,) values, None where unknown, of all columns that can group utterances.
 
         Those are columns that are no score and hold at least two different values. Words, and whole numbers taken as
         words, may have at most 12; other numbers stay numbers.
         """
-        described = (name for name in self.columns if name not in _NOT_PROPERTIES and not self._is_score(name))
+        described = (
+            name
+            for name in self.columns
+            if name not in _NOT_PROPERTIES and not _SPEAKER.fullmatch(name) and not self._is_score(name)
+        )
         values = {name: _property([row.get(name) or "" for row in self.rows]) for name in described}
         return {name: found for name, found in values.items() if found is not None}
 
@@ -110,7 +127,7 @@ class EvaluationFolder:
         for manifest in self.manifests:
             rows = [row for row in self.rows if row.get("manifest") == manifest]
             part = EvaluationFolder(self.folder, Path(manifest).stem, {**self.summary, "manifest": [manifest]}, rows)
-            scores = summarize_columns({name: part.scores(name) for name in self.metrics})
+            scores = summarize_columns({name: part.scores(name) for name in self.metrics}, part.speakers())
             part.summary["metrics"] = {name: asdict(score) for name, score in scores.items()}
             part.summary["n_utterances"] = len(rows)
             parts.append(part)

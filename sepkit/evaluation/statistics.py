@@ -1,12 +1,17 @@
-"""Statistics of scores over utterances."""
+"""Statistics of scores over utterances; intervals are those of other speakers, where speakers are known."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from itertools import chain
 
 import numpy as np
 from numpy.typing import ArrayLike
+
+Speakers = Sequence[Sequence[str]]
+"""The names of the speakers of each utterance; an empty one is not known."""
 
 # Resampled index matrices are built in pieces of about this many entries (32 MB).
 _PIECE = 4_000_000
@@ -22,6 +27,7 @@ class Summary:
         median: of the scores.
         ci95: the ends of the 95 % confidence interval of the mean.
         n: number of scores.
+        n_speakers: how many speakers the interval draws; None: it draws utterances, see `drawn_speakers`.
     """
 
     mean: float | None
@@ -29,6 +35,7 @@ class Summary:
     median: float | None
     ci95: list[float] | None
     n: int
+    n_speakers: int | None = None
 
 
 @dataclass
@@ -40,78 +47,118 @@ class PairedDifference:
         ci95: the ends of the 95 % confidence interval of the mean difference.
         n: number of utterances.
         share_better: share of the utterances that score higher in the first run; ties count half.
+        n_speakers: as in `Summary`.
     """
 
     mean: float | None
     ci95: list[float] | None
     n: int
     share_better: float | None
+    n_speakers: int | None = None
 
 
-def summarize(scores: ArrayLike, seed: int = 0) -> Summary:
-    """Return a summary of scores of utterances, (N,); NaN means a missing score.
+def summarize(scores: ArrayLike, speakers: Speakers | None = None, seed: int = 0) -> Summary:
+    """Return a summary of scores of utterances, (N,), of N utterances' speakers; NaN means a missing score.
 
     >>> summary = summarize([1.0, float("nan"), 3.0])
     >>> summary.mean, summary.n, summary.ci95
     (2.0, 2, [1.0, 3.0])
     """
-    return summarize_columns({"": scores}, seed)[""]
+    return summarize_columns({"": scores}, speakers, seed)[""]
 
 
-def summarize_columns(columns: Mapping[str, ArrayLike], seed: int = 0) -> dict[str, Summary]:
+def summarize_columns(
+    columns: Mapping[str, ArrayLike], speakers: Speakers | None = None, seed: int = 0
+) -> dict[str, Summary]:
     """Return a summary of every column, as `summarize` does; columns that miss the same scores share the bootstrap's
     draws. Columns are (N,) each, by name."""
     values = {name: np.asarray(scores, dtype=np.float64).ravel() for name, scores in columns.items()}
     together: dict[bytes, list[str]] = {}
     for name, scores in values.items():
         together.setdefault(np.isnan(scores).tobytes(), []).append(name)
-    intervals: dict[str, list[float] | None] = {}
+    found: dict[str, Summary] = {}
     for names in together.values():
-        present = ~np.isnan(values[names[0]])
-        if not present.any():
-            intervals |= dict.fromkeys(names)
+        present = np.flatnonzero(~np.isnan(values[names[0]]))
+        if not len(present):
+            found |= {name: Summary(None, None, None, None, 0) for name in names}
             continue
-        ends = _intervals(np.stack([values[name][present] for name in names], axis=1), 10_000, seed)
-        intervals |= {name: [float(low), float(high)] for name, low, high in zip(names, *ends, strict=True)}
-    return {name: _summary(scores[~np.isnan(scores)], intervals[name]) for name, scores in values.items()}
+        own = None if speakers is None else [speakers[place] for place in present]
+        scores = np.stack([values[name][present] for name in names], axis=1)
+        for name, column, ends in zip(names, scores.T, bootstrap_ci95(scores, own, seed=seed), strict=True):
+            std = float(column.std(ddof=1)) if len(column) > 1 else None
+            mean, median = float(column.mean()), float(np.median(column))
+            found[name] = Summary(mean, std, median, ends.tolist(), len(column), drawn_speakers(own))
+    return {name: found[name] for name in values}
 
 
-def bootstrap_ci95(scores: ArrayLike, resamples: int = 10_000, seed: int = 0) -> tuple[float, float]:
-    """Return the 2.5th and 97.5th percentile of the mean under resampling of utterances with replacement.
-
-    Utterances count as independent: if they share speakers, the interval is too narrow for new speakers.
+def bootstrap_ci95(
+    columns: np.ndarray, speakers: Speakers | None = None, resamples: int = 10_000, seed: int = 0
+) -> np.ndarray:
+    """Return (C, 2): the 2.5th and 97.5th percentile of the weighted means of columns (N, C) under `resample_weights`.
 
     Args:
-        scores: (N,), at least one, without NaN.
+        columns: (N, C), at least one row, without NaN.
+        speakers: of the N utterances; None: not known.
         resamples: how many there are.
         seed: the same one gives the same interval.
 
-    Raises:
-        ValueError: no scores.
-
     Source: Efron & Tibshirani, An Introduction to the Bootstrap, 1993, section 13.3 (percentile interval).
     """
-    values = np.asarray(scores, dtype=np.float64).ravel()
-    if len(values) == 0:
-        raise ValueError("scores: none given, expected at least one")
-    low, high = _intervals(values[:, None], resamples, seed)
-    return float(low[0]), float(high[0])
+    pieces = resample_weights(len(columns), speakers, resamples, seed)
+    means = [weights @ columns / weights.sum(axis=1, keepdims=True) for weights in pieces]
+    return np.percentile(np.concatenate(means), [2.5, 97.5], axis=0).T
 
 
-def times_drawn(count: int, resamples: int, seed: int = 0) -> Iterator[np.ndarray]:
-    """Yield how often each utterance is in each resample with replacement: pieces (R, count) float64.
+def drawn_speakers(speakers: Speakers | None) -> int | None:
+    """Return the number of speakers that are drawn for an interval; None: utterances are drawn.
 
-    All pieces together have `resamples` rows.
+    Utterances are drawn where a speaker is not known, and where one utterance has all of them (draws of two speakers
+    who only speak together tell nothing of others).
+    """
+    if speakers is None or not all(names and all(names) for names in speakers):
+        return None
+    count = len(set(chain.from_iterable(speakers)))
+    return count if count > max((len(set(names)) for names in speakers), default=0) else None
+
+
+def resample_weights(
+    count: int, speakers: Speakers | None = None, resamples: int = 10_000, seed: int = 0
+) -> Iterator[np.ndarray]:
+    """Yield how much each utterance counts in each resample: pieces (R, count) float64 of whole numbers.
+
+    Speakers are drawn with replacement, as many as there are, and an utterance counts as often as the product of how
+    often its speakers were drawn: w = prod_k c_k. Utterances that share a speaker vary together, so the interval holds
+    for other speakers. What is of the utterance alone varies 2^m - 1 times too much with m speakers, so the interval
+    errs on the wide side: by sqrt(3) for pairs whose speakers make no difference. See `drawn_speakers` for when
+    utterances are drawn instead. All pieces together have `resamples` rows, less those in which no utterance counts.
+
+    Source: A. B. Owen, "The pigeonhole bootstrap", Annals of Applied Statistics 1(2), 2007; A. B. Owen and D. Eckles,
+        "Bootstrapping data arrays of arbitrary order", Annals of Applied Statistics 6(3), 2012 (product weights).
     """
     generator = np.random.default_rng(seed)
-    rows = max(1, _PIECE // count)
+    units, members = drawn_speakers(speakers), []
+    if units is not None:
+        assert speakers is not None
+        place = {name: k for k, name in enumerate(dict.fromkeys(chain.from_iterable(speakers)))}
+        # Utterances with fewer speakers than others are filled up with a unit that always counts once.
+        distinct = [[place[name] for name in dict.fromkeys(names)] for names in speakers]
+        most = max(map(len, distinct))
+        members = list(np.array([own + [units] * (most - len(own)) for own in distinct]).T)
+    units = units or count
+    rows = max(1, _PIECE // max(units, count))
     for done in range(0, resamples, rows):
         piece = min(rows, resamples - done)
-        drawn = generator.integers(count, size=(piece, count)) + count * np.arange(piece)[:, None]
-        yield np.bincount(drawn.ravel(), minlength=piece * count).reshape(piece, count).astype(np.float64)
+        drawn = generator.integers(units, size=(piece, units)) + units * np.arange(piece)[:, None]
+        times = np.bincount(drawn.ravel(), minlength=piece * units).reshape(piece, units).astype(np.float64)
+        if members:
+            times = np.concatenate([times, np.ones((piece, 1))], axis=1)
+            times = reduce(np.multiply, (times[:, column] for column in members))
+        yield times[times.any(axis=1)]
 
 
-def paired_difference(first: ArrayLike, second: ArrayLike, seed: int = 0) -> PairedDifference:
+def paired_difference(
+    first: ArrayLike, second: ArrayLike, speakers: Speakers | None = None, seed: int = 0
+) -> PairedDifference:
     """Return how much higher the first run scores than the second on the same utterances.
 
     The interval is over utterances' differences, in which common difficulty cancels.
@@ -119,6 +166,7 @@ def paired_difference(first: ArrayLike, second: ArrayLike, seed: int = 0) -> Pai
     Args:
         first: (N,) scores; NaN means a missing one, and leaves the pair out.
         second: (N,) scores of the same utterances.
+        speakers: of the utterances; None: not known.
         seed: of the bootstrap.
 
     Raises:
@@ -127,22 +175,7 @@ def paired_difference(first: ArrayLike, second: ArrayLike, seed: int = 0) -> Pai
     a, b = (np.asarray(scores, dtype=np.float64).ravel() for scores in (first, second))
     if len(a) != len(b):
         raise ValueError(f"scores: found {len(a)} and {len(b)}, expected one pair an utterance")
+    found = summarize(a - b, speakers, seed)
     differences = (a - b)[~np.isnan(a - b)]
-    if len(differences) == 0:
-        return PairedDifference(None, None, 0, None)
-    better = float(np.mean((differences > 0) + 0.5 * (differences == 0)))
-    interval = list(bootstrap_ci95(differences, seed=seed))
-    return PairedDifference(float(differences.mean()), interval, len(differences), better)
-
-
-def _summary(values: np.ndarray, interval: list[float] | None) -> Summary:
-    if len(values) == 0:
-        return Summary(None, None, None, None, 0)
-    std = float(values.std(ddof=1)) if len(values) > 1 else None
-    return Summary(float(values.mean()), std, float(np.median(values)), interval, len(values))
-
-
-def _intervals(values: np.ndarray, resamples: int, seed: int) -> np.ndarray:
-    """Return (2, C): percentile intervals of the means of the columns of `values` (N, C), all from the same draws."""
-    means = [drawn @ values / len(values) for drawn in times_drawn(len(values), resamples, seed)]
-    return np.percentile(np.concatenate(means), [2.5, 97.5], axis=0)
+    better = float(np.mean((differences > 0) + 0.5 * (differences == 0))) if len(differences) else None
+    return PairedDifference(found.mean, found.ci95, found.n, better, found.n_speakers)

@@ -16,7 +16,14 @@ _NULL = "null"
 # ends in ? may be absent. A tuple lists alternatives.
 _MAYBE = (_NUMBER, _NULL)
 _INTERVAL = ([_NUMBER], _NULL)
-_SCORE = {"mean": _MAYBE, "std?": _MAYBE, "median?": _MAYBE, "ci95": _INTERVAL, "n": _COUNT}
+_SCORE = {
+    "mean": _MAYBE,
+    "std?": _MAYBE,
+    "median?": _MAYBE,
+    "ci95": _INTERVAL,
+    "n": _COUNT,
+    "n_speakers?": (_COUNT, _NULL),
+}
 _PLACE = {"id": _TEXT, "reason": _TEXT}
 _SUMMARY = {
     "n_utterances": _COUNT,
@@ -25,6 +32,7 @@ _SUMMARY = {
     "n_without_improvement?": _COUNT,
     "skipped?": [_PLACE],
     "metrics": {"*": _SCORE},
+    "interval_unit?": _TEXT,
     "failures?": {"*": {"n": _COUNT, "first": _PLACE}},
     "matching?": {
         "n_sources?": _COUNT,

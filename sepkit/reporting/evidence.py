@@ -13,9 +13,10 @@ from sepkit.errors import UserError
 from sepkit.evaluation.calibration import agreement
 from sepkit.evaluation.labels import MIXTURE_ELBO
 from sepkit.evaluation.run_folder import Run
+from sepkit.evaluation.statistics import drawn_speakers
 from sepkit.reporting.figures import COLORS, panels, save_png
 from sepkit.reporting.seeds import group_runs
-from sepkit.reporting.text import escaped, markdown_table
+from sepkit.reporting.text import INTERVALS, escaped, markdown_table
 
 _DISTORTION = "blr_nats_per_sample"
 _MOST_SHARP = 2000
@@ -38,43 +39,40 @@ def evidence_section(runs: Sequence[Run], path: Path) -> str:
     Source: thesis, appendix B, section 4.3 and figure 3.
     """
     found: dict[str, dict[str, tuple[np.ndarray, np.ndarray]]] = {}
+    rows = []
     for run in runs:
         for evaluation in run.evaluations:
-            points = evidence_points(evaluation.scores(MIXTURE_ELBO), evaluation.scores(_DISTORTION))
-            if len(points[0]) >= 3:
-                found.setdefault(evaluation.name, {})[run.name] = points
+            bound, distortion = -evaluation.scores(MIXTURE_ELBO), -evaluation.scores(_DISTORTION)
+            both = np.flatnonzero(np.isfinite(bound + distortion))
+            if len(both) < 3:
+                continue
+            bound, distortion = bound[both], distortion[both]
+            found.setdefault(evaluation.name, {})[run.name] = bound, distortion
+            speakers = evaluation.speakers(both)
+            known = agreement(bound, distortion, speakers=speakers)
+            interval = "" if known.spearman_ci95 is None else "{:.2f} to {:.2f}".format(*known.spearman_ci95)
+            correlation = "" if known.spearman is None else f"{known.spearman:.2f}"
+            names = [escaped(evaluation.name), escaped(run.name), str(len(both)), f"{drawn_speakers(speakers) or '-'}"]
+            rows.append([*names, *(f"{values.mean():.3f}" for values in (bound, distortion)), correlation, interval])
     if not found:
         raise UserError(
             f"--figure evidence: found no evaluation of {', '.join(run.name for run in runs)} with {MIXTURE_ELBO} and "
             f"{_DISTORTION} of three mixtures or more; evaluate models with variational encodings with --metrics blr"
         )
-    rows = []
-    for test_set, models in found.items():
-        for name, (bound, distortion) in models.items():
-            known = agreement(bound, distortion)
-            interval = "" if known.spearman_ci95 is None else "{:.2f} to {:.2f}".format(*known.spearman_ci95)
-            correlation = "" if known.spearman is None else f"{known.spearman:.2f}"
-            means = [f"{values.mean():.3f}" for values in (bound, distortion)]
-            rows.append([escaped(test_set), escaped(name), str(len(bound)), *means, correlation, interval])
+    rows.sort(key=lambda row: list(map(escaped, found)).index(row[0]))
     group_of = {run.name: group.name for group in group_runs(runs) for run in group.runs}
     file = save_png(evidence_figure(found, group_of), path, "evidence")
-    header = ["test set", "model", "mixtures", "negative bound on the mixture's evidence [nats per sample]"]
+    header = ["test set", "model", "mixtures", "speakers", "negative bound on the mixture's evidence [nats per sample]"]
     header += ["distortion [nats per sample]", "rank correlation", "95 % interval"]
     return "\n".join(
         [
             markdown_table(header, rows, words=(0, 1)),
             f"![Distortion against the bound on the mixture's evidence]({file})\n",
             "A dot is a mixture, a color a model with all its seeds. Lower is better on both axes. Of the bounds, the "
-            f"{100 - _SHOWN_PERCENT} % that are largest are left out of the figure. The interval is a bootstrap over "
-            "mixtures.\n",
+            f"{100 - _SHOWN_PERCENT} % that are largest are left out of the figure. "
+            f"{INTERVALS}\n",
         ]
     )
-
-
-def evidence_points(mixture_elbo: np.ndarray, log_evidence: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return negative bounds and distortions, nats per sample, of the mixtures that have both (no NaN), (M,) each."""
-    both = np.isfinite(mixture_elbo) & np.isfinite(log_evidence)
-    return -mixture_elbo[both], -log_evidence[both]
 
 
 def evidence_figure(found: dict[str, dict[str, tuple[np.ndarray, np.ndarray]]], group_of: Mapping[str, str]) -> Figure:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from sepkit.files import read_yaml
 from sepkit.reporting import page
 from sepkit.reporting.compared_runs import ComparedRuns, better, digits_of
 from sepkit.reporting.page import Cell
+from sepkit.reporting.text import INTERVALS
 
 _MAX_HEADLINES = 6
 _MAX_UTTERANCES = 200
@@ -46,11 +48,12 @@ def _headline(test_set: ComparedRuns, run: str, metric: str | None, name_run: bo
     is_best = score["mean"] == test_set.best(metric)
     name = " · ".join([run] * name_run + [test_set.name] * name_set) or test_set.name
     low, high = (page.number(end, digits) for end in score["ci95"])
+    speakers = f" of {score['n_speakers']} speakers" if score.get("n_speakers") else ""
     return (
         f'<div class="headline{" best" * is_best}"><div class="what">{escape(name)}</div>'
         f'<div class="value">{page.number(score["mean"], digits)} <small>{escape(unit.rstrip("]"))}</small></div>'
         f'<div class="how">{escape(label)}{" · best" * is_best}<br>'
-        f'<span class="quiet">95 % interval {low} to {high} · {score["n"]} mixtures</span></div></div>'
+        f'<span class="quiet">95 % interval {low} to {high} · {score["n"]} mixtures{speakers}</span></div></div>'
     )
 
 
@@ -68,14 +71,19 @@ def score_tables(runs: Sequence[Run], test_sets: Sequence[ComparedRuns]) -> Iter
             for name in metrics:
                 score = evaluation.summary["metrics"].get(name)
                 cells.append(_score_cell(score, digits_of(name), best[name]))
-            rows.append([*cells, Cell(str(count), count)])
-    header = ["run"] * (len(runs) > 1) + ["test set", *map(short_label_of, metrics), "mixtures"]
+            rows.append([*cells, Cell(str(count), count), _speakers_cell(evaluation.summary["metrics"].values())])
+    header = ["run"] * (len(runs) > 1) + ["test set", *map(short_label_of, metrics), "mixtures", "speakers"]
     yield page.table("Means with 95 % confidence intervals", header, rows)
-    yield '<p class="quiet">Intervals are percentiles of the bootstrap over mixtures.</p>'
+    yield f'<p class="quiet">{INTERVALS}</p>'
     for sentence in _left_out(runs):
         yield f'<p class="note">{sentence}</p>'
     yield from _paired(test_sets)
     yield page.details("All statistics", _statistics(test_sets))
+
+
+def _speakers_cell(scores: Iterable[Mapping[str, Any]]) -> Cell:
+    count = max((score.get("n_speakers") or 0 for score in scores), default=0)
+    return Cell(str(count), count) if count else Cell("-")
 
 
 def _score_cell(score: Mapping[str, Any] | None, digits: int, best: float | None = None) -> Cell:
@@ -114,8 +122,8 @@ def _statistics(test_sets: Sequence[ComparedRuns]) -> str:
                 names = [Cell.text(run), Cell.text(test_set.name), Cell.text(label_of(metric))]
                 values = [score["mean"], *score["ci95"], score.get("median"), score.get("std")]
                 cells = [Cell(page.number(value, digits), value) for value in values]
-                rows.append([*names, *cells, Cell(str(score["n"]), score["n"])])
-    header = ["run", "test set", "score", "mean", "from", "to", "median", "deviation", "mixtures"]
+                rows.append([*names, *cells, Cell(str(score["n"]), score["n"]), _speakers_cell([score])])
+    header = ["run", "test set", "score", "mean", "from", "to", "median", "deviation", "mixtures", "speakers"]
     return page.table("Mean, 95 % interval, median, standard deviation", header, rows)
 
 
@@ -126,17 +134,19 @@ def _paired(test_sets: Sequence[ComparedRuns]) -> Iterator[str]:
         if test_set.leading is None:
             continue
         (first, base), *others = test_set.aligned(test_set.leading).items()
-        compared += [(test_set, run, first, paired_difference(scores, base)) for run, scores in others]
+        speakers = test_set.first.speakers()
+        compared += [(test_set, run, first, paired_difference(scores, base, speakers)) for run, scores in others]
     ends = [end for *_, difference in compared for end in difference.ci95 or ()]
     if not ends:
         return
     scale = (min(0.0, *ends), max(0.0, *ends))
     rows = [_paired_row(*entry, scale) for entry in compared if entry[-1].ci95]
-    header = ["run", "less", "difference", "interval", "test set", "score", "higher [%]", "mixtures"]
+    header = ["run", "less", "difference", "interval", "test set", "score", "higher [%]", "mixtures", "speakers"]
     yield page.table("Differences on the same mixtures, with 95 % intervals", header, rows)
     yield (
-        '<p class="quiet">Where the interval leaves out 0, the dashed line, other mixtures of this kind would hardly '
-        "turn the difference round. What another seed of training would do is another question.</p>"
+        '<p class="quiet">Where the interval leaves out 0, the dashed line, other mixtures of this kind (and other '
+        "speakers, where their number is given) would hardly turn the difference round. What another seed of "
+        "training would do is another question.</p>"
     )
 
 
@@ -159,6 +169,7 @@ def _paired_row(
         Cell.text(short_label_of(metric)),
         Cell(f"{share:.0f}", share),
         Cell(str(difference.n), difference.n),
+        _speakers_cell([asdict(difference)]),
     ]
 
 
@@ -222,7 +233,7 @@ def group_tables(test_sets: Sequence[ComparedRuns]) -> Iterator[str]:
             continue
         scores = {run: values.tolist() for run, values in test_set.aligned(metric).items()}
         tables = []
-        for column, groups in by_group(test_set.properties(), scores).items():
+        for column, groups in by_group(test_set.properties(), scores, test_set.first.speakers()).items():
             rows = []
             for place, (group, means) in enumerate(groups.items()):
                 count = max(mean["n"] for mean in means.values())

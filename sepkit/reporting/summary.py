@@ -19,7 +19,7 @@ from sepkit.reporting.evidence import evidence_section
 from sepkit.reporting.figures import save_png
 from sepkit.reporting.rate_distortion import rate_distortion_section
 from sepkit.reporting.seeds import SeedGroup, group_runs, metrics_of, seed_sections, temperature_series, with_dev_scores
-from sepkit.reporting.text import escaped, markdown_table
+from sepkit.reporting.text import INTERVALS, escaped, markdown_table
 
 FigureKind = Literal["boxes", "temperature", "rate-distortion", "evidence", "depth"]
 
@@ -57,7 +57,7 @@ def write_summary(
     if not sets and "temperature" not in figures:
         raise UserError(f"{runs[0].folder}: found no evaluation/*/summary.json; evaluate the runs (sepkit evaluate)")
     if sets and not reference_sets and all(_is_evaluation(run) for run in runs):
-        sections = [evaluations_table(runs, metrics)]
+        sections = [evaluations_table(runs, metrics), f"{INTERVALS}\n"]
     else:
         sections = seed_sections(groups, sets, metrics, reference_sets)
     if "boxes" in figures:
@@ -104,7 +104,7 @@ def evaluations_table(runs: Sequence[Run], metrics: Sequence[str] | None = None)
 
     rows = []
     for place in sorted(range(len(runs)), key=key):
-        summary, cells = runs[place].evaluations[0].summary, []
+        summary, cells, speakers = runs[place].evaluations[0].summary, [], None
         for name in columns:
             value, digits = means[name][place], digits_of(name)
             if value is None:
@@ -112,10 +112,11 @@ def evaluations_table(runs: Sequence[Run], metrics: Sequence[str] | None = None)
                 continue
             low, high = summary["metrics"][name]["ci95"]
             text = f"{value:.{digits}f} ± {(high - low) / 2:.{digits}f}"
+            speakers = speakers or summary["metrics"][name].get("n_speakers")
             cells.append(f"**{text}**" if len(runs) > 1 and better(name) * value == best[name] else text)
         command = f"`{escaped(summary['command'])}`" if summary.get("command") else ""
-        rows.append([escaped(names[place]), str(summary["n_utterances"]), *cells, command])
-    header = ["run", "mixtures", *map(short_label_of, columns), "command"]
+        rows.append([escaped(names[place]), str(summary["n_utterances"]), str(speakers or "-"), *cells, command])
+    header = ["run", "mixtures", "speakers", *map(short_label_of, columns), "command"]
     return markdown_table(header, rows, words=(0, len(header) - 1))
 
 

@@ -14,6 +14,15 @@ from sepkit.reporting.compared_runs import digits_of
 _ASIDE = frozenset({*NO_SCORES, "mcl_si_sdr_db", "blr_nats_per_sample"})
 
 
+INTERVALS = (
+    "Intervals (95 %) are for other speakers: the bootstrap draws as many as are given. Where none are (-), it draws "
+    "mixtures, and the interval says nothing of other speakers."
+)
+BY_MIXTURES = (
+    "intervals draw mixtures, because manifests do not name the speakers or name too few: they say nothing of others"
+)
+
+
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int] = (0,)) -> str:
     """Return a table; columns whose index is in `words` hold words, others numbers, which align right."""
     alignments = ["---" if place in words else "---:" for place in range(len(header))]
@@ -61,11 +70,12 @@ def score_lines(summary: Mapping[str, Any], asked: Sequence[str] | None = None) 
     ]
     if "si_sdr_db" in names and "mcl_si_sdr_db" in names:
         names.remove("mcl_si_sdr_db")
-    rows = [["", "mean", "95 % interval", "mixtures", *(part["manifest"] for part in parts)]]
+    rows = [["", "mean", "95 % interval", "mixtures", "speakers", *(part["manifest"] for part in parts)]]
     for name in names:
         score, digits = summary["metrics"][name], digits_of(name)
         interval = "" if score["ci95"] is None else f"{score['ci95'][0]:.{digits}f} to {score['ci95'][1]:.{digits}f}"
-        row = [label_of(name), f"{score['mean']:.{digits}f}", interval, str(score["n"])]
+        speakers = str(score.get("n_speakers") or "-")
+        row = [label_of(name), f"{score['mean']:.{digits}f}", interval, str(score["n"]), speakers]
         for part in parts:
             found = part["metrics"].get(name, {})
             mean, drop = found.get("mean"), found.get("drop_db") if name == "si_sdri_db" else None
@@ -103,6 +113,8 @@ def evaluation_lines(summary: Mapping[str, Any], asked: Sequence[str] | None = N
         if difference["n"]:
             low, high = difference["ci95"]
             yield f"{name} over {summary['comparison']['other']}: {difference['mean']:+.2f} [{low:+.2f}, {high:+.2f}]"
+    if summary["n_utterances"] and summary["interval_unit"] == "mixture":
+        yield BY_MIXTURES
     yield from _matching_lines(summary.get("matching", {}))
     if "calibration" in summary:
         yield from _calibration_lines(summary["calibration"])

@@ -117,7 +117,9 @@ def test_voices_of_one_sex_and_of_two_have_their_own_coverage(tmp_path: Path) ->
         values = {"si_sdr_db": measured, "si_sdri_db": measured, "predicted_si_sdr_db": [2.0 + place, 5.0]}
         values |= {"predicted_low_db": low, "predicted_high_db": [9.0, 9.0]}
         scores = {"values": values, "rates": {"likely_not_separated": float(not inside)}}
-        rows.append({"manifest": "m", "sources": 2, "mixture": {"sex_pair": pair}, "scores": scores})
+        rows.append(
+            {"manifest": "m", "sources": 2, "speakers": ["", ""], "mixture": {"sex_pair": pair}, "scores": scores}
+        )
     found = write_calibration(tmp_path, rows)
     assert {name: (part["n"], part["coverage"]) for name, part in found["by_voices"].items()} == {
         "like": (4, 0.5),

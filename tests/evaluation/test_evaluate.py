@@ -6,6 +6,7 @@ import csv
 import json
 import shlex
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,8 @@ from sepkit.data.manifest import MixtureEntry
 from sepkit.errors import UserError
 from sepkit.evaluation import metrics
 from sepkit.evaluation.evaluate import evaluate
+from sepkit.evaluation.run_folder import load_evaluation
+from sepkit.evaluation.statistics import summarize
 
 
 def _rows(folder: Path) -> list[dict[str, str]]:
@@ -113,7 +116,8 @@ def test_estimates_that_cannot_be_scored_skip_the_mixture(
 ) -> None:
     summary = evaluate([corpus.manifest], tmp_path / "out", separate=separate).summary
     assert summary["n_skipped"] == 5 and reason in summary["skipped"][0]["reason"]
-    assert summary["metrics"]["si_sdr_db"] == {"mean": None, "std": None, "median": None, "ci95": None, "n": 0}
+    nothing = dict.fromkeys(("mean", "std", "median", "ci95", "n_speakers")) | {"n": 0}
+    assert summary["metrics"]["si_sdr_db"] == nothing
 
 
 def test_missing_and_unequal_files_are_skipped(corpus: Any, tmp_path: Path) -> None:
@@ -283,6 +287,34 @@ def test_a_paired_comparison_with_another_run(corpus: Any, make_corpus: Any, tmp
     other = make_corpus(tmp_path / "other", count=2, prefix="elsewhere")
     with pytest.raises(UserError, match="in common"):
         evaluate([other.manifest], tmp_path / "o", separate=other.separator(), compare_with=tmp_path / "worse")
+
+
+def test_intervals_draw_the_speakers_that_the_manifest_names(corpus: Any, tmp_path: Path) -> None:
+    lines = [json.loads(line) for line in corpus.manifest.read_text().splitlines()]
+    pairs = [("a", "b"), ("b", "c"), ("c", "d"), ("d", "a"), ("a", "c")]
+    for line, names in zip(lines, pairs, strict=True):
+        for source, name in zip(line["sources"], names, strict=True):
+            source["speaker"] = name
+    named, unnamed = corpus.manifest.with_name("named.jsonl"), corpus.manifest.with_name("unnamed.jsonl")
+    named.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    lines[0]["sources"][0]["speaker"] = ""
+    unnamed.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    out = tmp_path / "out"
+    result = evaluate([named], out, separate=corpus.separator(), metrics=["si_sdr"])
+    found, rows = result.summary, _rows(out)
+    assert [(row["speaker_s1"], row["speaker_s2"]) for row in rows] == pairs and found["interval_unit"] == "speaker"
+    scores = [float(row["si_sdr_db"]) for row in rows]
+    # The column is written to the last digit.
+    assert found["metrics"]["si_sdr_db"] == asdict(summarize(scores, pairs)) | {"n_speakers": 4}
+    # The rows are those of before: only the names changed, of which one is not known.
+    again = evaluate([unnamed], tmp_path / "o", separate=corpus.separator(0.2), metrics=["si_sdr"], compare_with=out)
+    comparison = again.summary["comparison"]
+    assert again.summary["interval_unit"] == "mixture" == comparison["interval_unit"]
+    assert (
+        again.summary["metrics"]["si_sdr_db"]["n_speakers"] is None is comparison["metrics"]["si_sdr_db"]["n_speakers"]
+    )
+    assert load_evaluation(out).speakers() == [list(names) for names in pairs]
+    assert not any(name.startswith("speaker_s") for name in load_evaluation(out).properties())
 
 
 def test_speakers_are_counted_where_the_model_gives_scores(corpus: Any, tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_what_never_changes_has_no_panel() -> None:
 @pytest.mark.parametrize("factor", [1.0, 0.01, 300.0])
 def test_groups_of_numbers_have_round_ends(factor: float) -> None:
     values = factor * np.random.default_rng(0).uniform(0.00512, 0.594, 400)
-    groups = by_group({"overlap_ratio": values.tolist()}, {"si_sdr_db": values})["overlap_ratio"]
+    groups = by_group({"overlap_ratio": values.tolist()}, {"si_sdr_db": values}, None)["overlap_ratio"]
     assert len(groups) == 4 and sum(group["si_sdr_db"]["n"] for group in groups.values()) == 400
     ends = [float(end) for label in groups for end in label.split(" to ")]
     # Two digits are enough for all, and each group begins where the one before ends.

@@ -29,14 +29,16 @@ def test_evaluations_are_sorted_best_first_with_commands(folders: list[Path], tm
     assert main(["summarize", *map(str, folders), "--out", str(out)]) == 0
     assert capsys.readouterr().out.strip().splitlines()[-1] == str(out)
     lines = out.read_text().splitlines()
-    assert lines[0].startswith("| run | mixtures | SI-SDR [dB] | SI-SDRi [dB] |") and lines[0].endswith("| command |")
-    assert [line.split(" | ")[0] for line in lines[2:]] == ["| b\\|best", "| a_worse", "| c"]
+    assert lines[0].startswith("| run | mixtures | speakers | SI-SDR [dB] | SI-SDRi [dB] |")
+    assert lines[0].endswith("| command |")
+    assert [line.split(" | ")[0] for line in lines[2:5]] == ["| b\\|best", "| a_worse", "| c"]
     assert lines[2].count("**") == 2 * 5 and "`sepkit evaluate --out b\\|best" in lines[2]
     score = load_run(folders[1]).evaluations[0].summary["metrics"]["si_sdr_db"]
     half = (score["ci95"][1] - score["ci95"][0]) / 2
     assert f"| **{score['mean']:.2f} ± {half:.2f}** |" in lines[2]
     # Every row has every column, also of the metrics that it lacks.
-    assert all(line.replace("\\|", "").count("|") == lines[0].count("|") for line in lines)
+    assert all(line.replace("\\|", "").count("|") == lines[0].count("|") for line in lines[:5])
+    assert "draws as many as are given" in lines[6]
 
 
 def test_the_first_metric_ranks_and_names_are_told_apart(folders: list[Path], corpus: Any, tmp_path: Path) -> None:

@@ -53,6 +53,12 @@ _DIAGNOSTICS = {
 # Facts that training saves with a model.
 _INFORMATION = {"epoch": "Epoch", "dev_si_sdri_db": "SI-SDRi on validation (dB)", "score_threshold": "Score threshold"}
 
+# Said of the table of scores.
+_INTERVALS = (
+    "In parentheses are 95 % confidence intervals for other speakers: as many are drawn as the table has. Where it has "
+    "none (-), mixtures are drawn, and the interval says nothing of other speakers."
+)
+
 _LIMITS = (
     "Recordings unlike those it was trained on (other rooms, microphones, languages, noises, more speakers) are "
     "separated worse. Which estimate is which speaker is arbitrary. Not for telling who somebody is, and not to be "
@@ -192,9 +198,11 @@ def _scores(scores: Sequence[Mapping[str, Any]]) -> str:
     for summary in scores:
         measured = dict(_measured(summary))
         cells = [_cell(measured[metric]) if metric in measured else "" for metric in columns]
-        rows.append((_test_set(summary), str(summary.get("n_utterances", "")), *cells))
-    table = _table(("Test set", "Mixtures", *(_METRICS.get(metric, metric) for metric in columns)), rows)
-    text = f"{table}\n\nMeans over mixtures, with 95 % confidence intervals, measured by `sepkit evaluate`."
+        speakers = max((values.get("n_speakers") or 0 for values in measured.values()), default=0)
+        counts = (str(summary.get("n_utterances", "")), str(speakers or "-"))
+        rows.append((_test_set(summary), *counts, *cells))
+    table = _table(("Test set", "Mixtures", "Speakers", *(_METRICS.get(metric, metric) for metric in columns)), rows)
+    text = f"{table}\n\nMeans over mixtures, measured by `sepkit evaluate`. {_INTERVALS}"
     by_sex = _by_sex(scores)
     return f"{text}\n\nVoices that are alike are harder to tell apart:\n\n{by_sex}" if by_sex else text
 

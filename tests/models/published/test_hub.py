@@ -359,7 +359,7 @@ def test_the_card_says_what_the_model_is_and_the_hub_can_read_it(folder, tmp_pat
         "blr_nll, matched by pit",
         "recurrent, rnn gru",
         "- speech_mini (CC BY 4.0)",
-        "| corpus_a test | 5 | 9.88 (8.88 to 10.88) | 0.90 (-0.10 to 1.90) |  |",
+        "| corpus_a test | 5 | - | 9.88 (8.88 to 10.88) | 0.90 (-0.10 to 1.90) |  |",
         "## License\n\nCC-BY-4.0",
         "## Limits",
         "Spoken by volunteers.",
