@@ -176,7 +176,7 @@ def evaluate(
         raise RuntimeError(f"{journal.path}: rows that were just written are gone; keep the folder, and run this again")
     if any(utterance.key not in journal.rows for utterance in utterances):
         return None
-    rows = [
+    rows: list[Row] = [
         journal.rows[utterance.key] | {"speakers": [source.speaker for source in utterance.entry.sources]}
         for utterance in utterances
     ]

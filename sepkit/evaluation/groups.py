@@ -73,7 +73,7 @@ def by_group(
 
 
 def _short(columns: Mapping[str, np.ndarray], speakers: Speakers | None, rows: np.ndarray) -> dict[str, Any]:
-    own = None if speakers is None else [speakers[row] for row in rows]
+    own = None if speakers is None else [speakers[int(row)] for row in rows]
     summaries = summarize_columns({name: scores[rows] for name, scores in columns.items()}, own)
     kept = ("mean", "ci95", "n", "n_speakers")
     return {name: {key: getattr(summary, key) for key in kept} for name, summary in summaries.items()}

@@ -82,7 +82,7 @@ def summarize_columns(
         if not len(present):
             found |= {name: Summary(None, None, None, None, 0) for name in names}
             continue
-        own = None if speakers is None else [speakers[place] for place in present]
+        own = None if speakers is None else [speakers[int(place)] for place in present]
         scores = np.stack([values[name][present] for name in names], axis=1)
         for name, column, ends in zip(names, scores.T, bootstrap_ci95(scores, own, seed=seed), strict=True):
             std = float(column.std(ddof=1)) if len(column) > 1 else None
