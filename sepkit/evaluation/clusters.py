@@ -16,6 +16,7 @@ import numpy as np
 from sepkit.data.segments import Segment, read_segments
 from sepkit.errors import UserError
 from sepkit.evaluation.diarization import DiarizationErrors, Turns, diarization_errors, read_rttm
+from sepkit.matching import linear_sum_assignment
 
 COLLARS_SECONDS = (0.0, 0.25)
 
@@ -190,8 +191,6 @@ def _entropy(shares: np.ndarray) -> float:
 
 def clustering_accuracy(labels: Sequence[Any], clusters: Sequence[Any]) -> float:
     """Return the share of items in the right cluster under the best one-to-one naming of clusters."""
-    from scipy.optimize import linear_sum_assignment
-
     counts = contingency(labels, clusters)
     return float(counts[linear_sum_assignment(counts, maximize=True)].sum() / counts.sum())
 

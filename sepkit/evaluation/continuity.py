@@ -11,9 +11,9 @@ from collections import Counter
 from itertools import pairwise
 
 import numpy as np
-import torch
 
-from sepkit.objectives.costs import pairwise_neg_si_sdr
+from sepkit.evaluation.metrics import si_sdr_db
+from sepkit.matching import linear_sum_assignment
 
 CHUNK_SECONDS = 5.0
 LEAST_SI_SDRI_DB = 3.0
@@ -36,8 +36,6 @@ def continuity(
 
     Chunks are 5 s long; a shorter remainder at the end is no chunk.
     """
-    from scipy.optimize import linear_sum_assignment
-
     size = round(CHUNK_SECONDS * sample_rate)
     starts = range(0, sources.shape[1] - size + 1, size)
     energies = [np.square(sources[:, start : start + size], dtype=np.float64).sum(1) for start in starts]
@@ -46,7 +44,7 @@ def continuity(
     for part in (slice(start, start + size) for start in starts):
         if len(sources) < 2 or len(estimates) < len(sources) or not _speak(sources[:, part], powers, sample_rate).all():
             continue
-        table = _si_sdr_db(estimates[:, part], sources[:, part]) - _si_sdr_db(mixture[None, part], sources[:, part])
+        table = si_sdr_db(estimates[:, None, part], sources[:, part]) - si_sdr_db(mixture[part], sources[:, part])
         tables.append(table)
         assignments.append(tuple(linear_sum_assignment(table.T, maximize=True)[1].tolist()))
     best = [_mean(table, assignment) for table, assignment in zip(tables, assignments, strict=True)]
@@ -60,11 +58,6 @@ def continuity(
         float(np.mean(best)) if best else np.nan,
         float(np.mean([_mean(table, usual) for table in tables])) if tables else np.nan,
     )
-
-
-def _si_sdr_db(estimates: np.ndarray, sources: np.ndarray) -> np.ndarray:
-    first, second = (torch.from_numpy(np.asarray(signals, np.float64))[None] for signals in (estimates, sources))
-    return -pairwise_neg_si_sdr(first, second)[0].numpy()
 
 
 def _mean(table: np.ndarray, assignment: tuple[int, ...]) -> float:

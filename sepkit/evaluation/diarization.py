@@ -10,6 +10,7 @@ import numpy as np
 
 from sepkit.errors import UserError, shown
 from sepkit.limits import RECORDING_SECONDS, TURN_SPEAKERS, TURNS
+from sepkit.matching import linear_sum_assignment
 
 Turns = Mapping[str, Sequence[tuple[float, float]]]
 """Speaker -> beginnings and lengths of turns, seconds."""
@@ -58,8 +59,6 @@ def diarization_errors(reference: Turns, hypothesis: Turns, collar_seconds: floa
 
     Source: NIST, "The 2009 (RT-09) rich transcription meeting recognition evaluation plan", section 6.
     """
-    from scipy.optimize import linear_sum_assignment
-
     turns = [(start, start + length) for own in (*reference.values(), *hypothesis.values()) for start, length in own]
     ends = np.array([end for own in reference.values() for start, length in own for end in (start, start + length)])
     collars = [(end - collar_seconds, end + collar_seconds) for end in ends] if collar_seconds else []

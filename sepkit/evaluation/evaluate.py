@@ -33,7 +33,7 @@ from sepkit.parallel import Pool, Task
 from sepkit.version import __version__
 
 # Imports of the processes that score, done before they fork.
-_PRELOADED = ["sepkit.evaluation.evaluate", "fast_bss_eval.torch", "pystoi", "pesq"]
+_PRELOADED = ["sepkit.evaluation.evaluate", "fast_bss_eval.numpy", "pystoi", "pesq"]
 # Number of utterances that may wait for their scores, for each process that scores.
 _WAITING = 4
 

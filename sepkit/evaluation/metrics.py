@@ -8,14 +8,19 @@ is NaN. Silent means constant. `attenuation_db` measures the estimate of a silen
 
 from __future__ import annotations
 
+import importlib
+import math
+import sys
 import warnings
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-import torch
 
 from sepkit.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
 
 LIMIT_DB = 100.0
 FILTER_LENGTH = 512
@@ -31,13 +36,17 @@ _ROUNDING = 1e-24
 # shifts nearly predict (tones, short signals), and changes speech by less than 1e-6 dB up to 60 dB.
 _DIAGONAL = 1e-12
 
-Signal = TypeVar("Signal", np.ndarray, torch.Tensor)
+# The share of an estimate's energy at which the ratio of this share to the rest is -100 dB.
+_LEAST_SHARE = 1 / (1 + 10 ** (LIMIT_DB / 10))
+
+Signal = TypeVar("Signal", "np.ndarray", "torch.Tensor")
 
 
 class NoScore(Exception):
     """A metric is not defined for a pair of signals; the message says why."""
 
 
+@np.errstate(divide="ignore", invalid="ignore")
 def si_sdr_db(estimates: Signal, sources: Signal) -> Any:
     """Return the scale-invariant signal-to-distortion ratio, (...) dB.
 
@@ -49,11 +58,11 @@ def si_sdr_db(estimates: Signal, sources: Signal) -> Any:
 
     Source: Le Roux et al., "SDR - half-baked or well done?", ICASSP 2019, eq. 4.
     """
-    (e, s), restore = _prepare(estimates, sources)
+    xp, (e, s) = _prepare(estimates, sources)
     e, s, silent_source, silent_estimate = _center(e, s)
-    target = s * ((e * s).sum(-1) / s.square().sum(-1)).unsqueeze(-1)
-    ratio = target.square().sum(-1) / (target - e).square().sum(-1)
-    return restore(_in_range(10 * torch.log10(ratio), silent_source, silent_estimate))
+    target = s * ((e * s).sum(-1) / _energy(s))[..., None]
+    ratio = _energy(target) / _energy(target - e)
+    return _in_range(xp, 10 * xp.log10(ratio), silent_source, silent_estimate)
 
 
 def si_sdri_db(estimates: Signal, sources: Signal, mixture: Signal) -> Any:
@@ -70,6 +79,7 @@ def si_sdri_db(estimates: Signal, sources: Signal, mixture: Signal) -> Any:
     return si_sdr_db(estimates, sources) - si_sdr_db(mixture, sources)
 
 
+@np.errstate(divide="ignore", invalid="ignore")
 def snr_db(estimates: Signal, sources: Signal) -> Any:
     """Return the signal-to-noise ratio, (...) dB: `10 log10(||s||^2 / ||s - e||^2)`. Level, polarity and mean count.
 
@@ -79,13 +89,13 @@ def snr_db(estimates: Signal, sources: Signal) -> Any:
     >>> round(float(snr_db(0.9 * source, source)), 2)
     20.0
     """
-    (e, s), restore = _prepare(estimates, sources)
+    xp, (e, s) = _prepare(estimates, sources)
     silent_source = _center(e, s)[2]
-    ratio = s.square().sum(-1) / (s - e).square().sum(-1)
-    values = (10 * torch.log10(ratio)).clamp(-LIMIT_DB, LIMIT_DB)
-    return restore(torch.where(silent_source, torch.nan, values))
+    values = (10 * xp.log10(_energy(s) / _energy(s - e))).clip(-LIMIT_DB, LIMIT_DB)
+    return xp.where(silent_source, xp.nan, values)[()]
 
 
+@np.errstate(divide="ignore", invalid="ignore")
 def sdr_db(estimates: Signal, sources: Signal) -> Any:
     """Return the signal-to-distortion ratio of BSS Eval version 3, dB: the source may pass any filter of 512 taps.
 
@@ -99,29 +109,28 @@ def sdr_db(estimates: Signal, sources: Signal) -> Any:
 
     Source: Vincent, Gribonval, Fevotte, IEEE TASLP 14(4), 2006; computed by fast_bss_eval (Scheibler, ICASSP 2022).
     """
-    from fast_bss_eval.torch import sdr_loss
-
-    (e, s), restore = _prepare(estimates, sources)
+    xp, (e, s) = _prepare(estimates, sources)
     silent_source, silent_estimate = _center(e, s)[2:]
     # numpy's, because torch's own loads sympy, which takes seconds in every process.
     shape = np.broadcast_shapes(e.shape, s.shape)
-    finite = e.isfinite().all(-1) & s.isfinite().all(-1)
+    finite = _finite(xp, e) & _finite(xp, s)
     # One linear system per source (R) serves all the estimates (A) that are broadcast over it.
-    references = torch.broadcast_to(s, shape[-s.ndim :]) if s.ndim else s
-    rows = references.shape[:-1]
-    pairs = torch.broadcast_to(e, shape).reshape(-1, rows.numel(), shape[-1]).transpose(0, 1)
-    negative = sdr_loss(
-        pairs.nan_to_num(0.0, 0.0, 0.0),
-        references.reshape(rows.numel(), 1, shape[-1]).nan_to_num(0.0, 0.0, 0.0),
+    references = xp.broadcast_to(s, shape[-s.ndim :])
+    rows = math.prod(references.shape[:-1])
+    pairs = xp.swapaxes(xp.broadcast_to(e, shape).reshape(-1, rows, shape[-1]), 0, 1)
+    negative = _bss_eval(xp).sdr_loss(
+        xp.nan_to_num(pairs, nan=0.0, posinf=0.0, neginf=0.0),
+        xp.nan_to_num(references.reshape(rows, 1, shape[-1]), nan=0.0, posinf=0.0, neginf=0.0),
         filter_length=FILTER_LENGTH,
         clamp_db=LIMIT_DB,
         load_diag=_DIAGONAL,
         pairwise=True,
     )
-    values = torch.where(finite, -negative.squeeze(-2).T.reshape(shape[:-1]), torch.nan)
-    return restore(_in_range(values, silent_source, silent_estimate))
+    values = xp.where(finite, -negative.squeeze(-2).T.reshape(shape[:-1]), xp.nan)
+    return _in_range(xp, values, silent_source, silent_estimate)
 
 
+@np.errstate(divide="ignore", invalid="ignore")
 def bss_eval_db(estimates: Signal, sources: Signal) -> tuple[Any, Any, Any]:
     """Return SDR, SIR (interference) and SAR (artifacts) of BSS Eval version 3, (..., m) dB each.
 
@@ -134,30 +143,30 @@ def bss_eval_db(estimates: Signal, sources: Signal) -> tuple[Any, Any, Any]:
 
     Source: Vincent, Gribonval, Fevotte, IEEE TASLP 14(4), 2006; computed by fast_bss_eval (Scheibler, ICASSP 2022).
     """
-    from fast_bss_eval.torch import bss_eval_sources
-
-    (e, s), restore = _prepare(estimates, sources)
+    xp, (e, s) = _prepare(estimates, sources)
     if e.shape != s.shape or e.ndim < 2:
         raise ValueError(
             f"signals of shape {tuple(e.shape)} and {tuple(s.shape)}, expected equal shapes (sources, samples)"
         )
     silent_source, silent_estimate = _center(e, s)[2:]
-    usable = e.isfinite().all(-1).all(-1) & s.isfinite().all(-1).all(-1) & ~silent_source.any(-1)
-    values = torch.full((3, *e.shape[:-1]), torch.nan, dtype=torch.float64, device=e.device)
+    usable = (_finite(xp, e) & _finite(xp, s) & ~silent_source).all(-1)
+    values = xp.stack([xp.full_like(e[..., 0], xp.nan)] * 3)
     if usable.any():
-        ratios = bss_eval_sources(
-            s[usable],
-            e[usable],
-            filter_length=FILTER_LENGTH,
-            clamp_db=LIMIT_DB,
-            compute_permutation=False,
-            load_diag=_DIAGONAL,
+        # Squared cosines between every estimate and what one source explains, and what all explain; only those of an
+        # estimate with its own source count (numpy 2 fails at the function for these alone).
+        of_one, of_all = (
+            xp.diagonal(cosines, 0, -2, -1)
+            for cosines in _bss_eval(xp).square_cosine_metrics(
+                s[usable], e[usable], filter_length=FILTER_LENGTH, load_diag=_DIAGONAL
+            )
         )
-        values[:, usable] = torch.stack(list(ratios))
-    values = torch.where(silent_estimate & usable.unsqueeze(-1), -LIMIT_DB, values)
-    return restore(values[0]), restore(values[1]), restore(values[2])
+        shares = xp.stack([of_one, of_one / of_all, of_all]).clip(_LEAST_SHARE, 1 - _LEAST_SHARE)
+        values[:, usable] = 10 * xp.log10(shares / (1 - shares))
+    values = xp.where(silent_estimate & usable[..., None], -LIMIT_DB, values)
+    return values[0], values[1], values[2]
 
 
+@np.errstate(divide="ignore", invalid="ignore")
 def attenuation_db(estimates: Signal, mixture: Signal) -> Any:
     """Return the level of the mixture over that of a silent source's estimate, dB: `10 log10(||x||^2 / ||e||^2)`.
 
@@ -167,10 +176,10 @@ def attenuation_db(estimates: Signal, mixture: Signal) -> Any:
     >>> round(float(attenuation_db(0.1 * mixture, mixture)), 2)
     20.0
     """
-    (e, x), restore = _prepare(estimates, mixture)
+    xp, (e, x) = _prepare(estimates, mixture)
     e, x, silent_mixture, silent_estimate = _center(e, x)
-    values = (10 * torch.log10(x.square().sum(-1) / e.square().sum(-1))).clamp(-LIMIT_DB, LIMIT_DB)
-    return restore(torch.where(silent_mixture, torch.nan, torch.where(silent_estimate, LIMIT_DB, values)))
+    values = (10 * xp.log10(_energy(x) / _energy(e))).clip(-LIMIT_DB, LIMIT_DB)
+    return xp.where(silent_mixture, xp.nan, xp.where(silent_estimate, LIMIT_DB, values))[()]
 
 
 def stoi(estimates: Signal, sources: Signal, sample_rate: int, extended: bool = False) -> Any:
@@ -260,52 +269,65 @@ def pesq_of_pair(estimate: np.ndarray, source: np.ndarray, sample_rate: int, mod
         raise NoScore(message.decode() if isinstance(message, bytes) else str(message)) from error
 
 
-def _prepare(*signals: Any) -> tuple[list[torch.Tensor], Callable[[torch.Tensor], Any]]:
-    """Return the signals as float64 tensors, and a function back to the caller's kind."""
-    is_torch = any(isinstance(signal, torch.Tensor) for signal in signals)
-    # Copied, because torch takes no arrays with negative strides or of another byte order.
-    tensors = [s if isinstance(s, torch.Tensor) else torch.from_numpy(np.array(s, np.float64)) for s in signals]
-    lengths = {tensor.shape[-1] if tensor.ndim else 0 for tensor in tensors}
+def _prepare(*signals: Any) -> tuple[Any, list[Any]]:
+    """Return the module (numpy or torch) that computes, and the signals as its float64 arrays."""
+    # Not imported: without torch there are no tensors.
+    torch = sys.modules.get("torch")
+    tensors = [torch is not None and isinstance(signal, torch.Tensor) for signal in signals]
+    if torch is not None and any(tensors):
+        # Copied, because torch takes no arrays with negative strides or of another byte order.
+        arrays = [
+            (signal if is_tensor else torch.from_numpy(np.array(signal, np.float64))).double()
+            for signal, is_tensor in zip(signals, tensors, strict=True)
+        ]
+    else:
+        arrays = [np.asarray(signal, np.float64) for signal in signals]
+    lengths = {array.shape[-1] if array.ndim else 0 for array in arrays}
     if len(lengths) != 1 or lengths == {0}:
-        shapes = " and ".join(str(tuple(tensor.shape)) for tensor in tensors)
+        shapes = " and ".join(str(tuple(array.shape)) for array in arrays)
         raise ValueError(
             f"signals of shape {shapes}, expected the same number of samples, at least one, in the last axis"
         )
-    return [tensor.double() for tensor in tensors], (lambda x: x) if is_torch else _to_numpy
+    return (torch if any(tensors) else np), arrays
 
 
-def _to_numpy(values: torch.Tensor) -> Any:
-    return values.numpy()[()]
+def _bss_eval(xp: Any) -> Any:
+    return importlib.import_module(f"fast_bss_eval.{xp.__name__}")
 
 
-def _center(
-    estimates: torch.Tensor, sources: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+def _energy(signal: Any) -> Any:
+    return (signal * signal).sum(-1)
+
+
+def _finite(xp: Any, signal: Any) -> Any:
+    return xp.isfinite(signal).all(-1)
+
+
+def _center(estimates: Any, sources: Any) -> tuple[Any, Any, Any, Any]:
     """Remove the means from both; also return which sources and which estimates are silent."""
-    e, s = (signal - signal.mean(-1, keepdim=True) for signal in (estimates, sources))
+    e, s = (signal - signal.mean(-1)[..., None] for signal in (estimates, sources))
     silent_estimate, silent_source = (
-        centered.square().sum(-1) <= _ROUNDING * signal.square().sum(-1)
-        for centered, signal in ((e, estimates), (s, sources))
+        _energy(centered) <= _ROUNDING * _energy(signal) for centered, signal in ((e, estimates), (s, sources))
     )
     return e, s, silent_source, silent_estimate
 
 
-def _in_range(values: torch.Tensor, silent_source: torch.Tensor, silent_estimate: torch.Tensor) -> torch.Tensor:
-    values = torch.where(silent_estimate, -LIMIT_DB, values.clamp(-LIMIT_DB, LIMIT_DB))
-    return torch.where(silent_source, torch.nan, values)
+def _in_range(xp: Any, values: Any, silent_source: Any, silent_estimate: Any) -> Any:
+    values = xp.where(silent_estimate, -LIMIT_DB, values.clip(-LIMIT_DB, LIMIT_DB))
+    # An array of no axes becomes a number.
+    return xp.where(silent_source, xp.nan, values)[()]
 
 
+@np.errstate(invalid="ignore")
 def _each_pair(metric: Callable[[np.ndarray, np.ndarray], float], estimates: Any, sources: Any) -> Any:
-    (e, s), restore = _prepare(estimates, sources)
-    silent_source = _center(e, s)[2]
-    e, s = torch.broadcast_tensors(e, s)
-    unusable = silent_source | ~e.isfinite().all(-1) | ~s.isfinite().all(-1)
-    unusable = unusable.expand(e.shape[:-1]).reshape(-1).tolist()
-    rows = zip(
-        e.reshape(-1, e.shape[-1]).cpu().numpy(), s.reshape(-1, s.shape[-1]).cpu().numpy(), unusable, strict=True
-    )
-    values = [float("nan") if skip else _or_nan(metric, one, other) for one, other, skip in rows]
-    return restore(torch.tensor(values, dtype=torch.float64, device=e.device).reshape(e.shape[:-1]))
+    xp, (e, s) = _prepare(estimates, sources)
+    unusable = _center(e, s)[2] | ~_finite(xp, e) | ~_finite(xp, s)
+    skipped, values = np.asarray(unusable.tolist()), np.full(unusable.shape, np.nan)
+    pairs = np.broadcast_arrays(*(signal if xp is np else signal.detach().cpu().numpy() for signal in (e, s)))
+    for place in np.ndindex(skipped.shape):
+        if not skipped[place]:
+            values[place] = _or_nan(metric, pairs[0][place], pairs[1][place])
+    return values[()] if xp is np else xp.from_numpy(values).to(e.device)
 
 
 def _or_nan(metric: Callable[[np.ndarray, np.ndarray], float], estimate: np.ndarray, source: np.ndarray) -> float:

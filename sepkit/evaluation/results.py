@@ -6,6 +6,7 @@ import csv
 import os
 import platform
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -13,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from sepkit.evaluation.groups import PROPERTIES, by_group
 from sepkit.evaluation.labels import BOUNDS, FROM_LATENTS, NO_SCORES, NOT_SEPARATED, PER_MIXTURE, PREDICTIONS, WEIGHTED
@@ -256,7 +256,7 @@ def commit() -> str | None:
 
 
 def hardware(device: str) -> str:
-    """Return CPU, accelerator if one is used, threads, and torch's version, in one line."""
+    """Return CPU, accelerator if one is used, and what ran models with its version, in one line."""
     name = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.is_file():
@@ -264,6 +264,10 @@ def hardware(device: str) -> str:
             line.partition(":")[2].strip() for line in cpuinfo.read_text().split("\n") if line.startswith("model name")
         ]
         name = models[0] if models else name
-    if device.startswith("cuda"):
-        name = f"{torch.cuda.get_device_name(device)}, {name}"
-    return f"{name}, {os.cpu_count()} CPUs, {torch.get_num_threads()} threads, torch {torch.__version__}"
+    name = f"{name}, {os.cpu_count()} CPUs"
+    # Whatever was not imported has not run a model.
+    if (torch := sys.modules.get("torch")) is not None:
+        name = f"{name}, {torch.get_num_threads()} threads, torch {torch.__version__}"
+        return f"{torch.cuda.get_device_name(device)}, {name}" if device.startswith("cuda") else name
+    runtime = sys.modules.get("onnxruntime")
+    return name if runtime is None else f"{name}, onnxruntime {runtime.__version__}"

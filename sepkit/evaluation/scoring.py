@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 
 from sepkit.errors import UserError
 from sepkit.evaluation import metrics
@@ -14,9 +14,8 @@ from sepkit.evaluation.continuity import continuity
 from sepkit.evaluation.labels import CONTINUITY, FROM_LATENTS, NOT_SEPARATED, PER_MIXTURE, PREDICTIONS, WEIGHTED
 from sepkit.evaluation.transcripts import transcribe, word_errors, words
 from sepkit.extras import is_installed, missing
-from sepkit.objectives.assignment import PIT
-from sepkit.objectives.likelihoods import pairwise_blr_nll
-from sepkit.objectives.objective import SAME_SI_SDR_DB
+from sepkit.matching import linear_sum_assignment
+from sepkit.objectives.formulas import SAME_SI_SDR_DB, blr_nll
 
 __all__ = [
     "COLUMNS",
@@ -261,13 +260,8 @@ def _match(table: np.ndarray, active: np.ndarray, kept: np.ndarray | None) -> li
         kept = np.arange(len(table))
     assignment = np.where(active, MISSED, SILENT)
     speaking = np.flatnonzero(active)
-    cost = torch.from_numpy(-table[np.ix_(kept, speaking)])[None]
-    if len(kept) >= len(speaking):
-        if len(speaking):
-            assignment[speaking] = kept[PIT().matches(cost)[0].numpy()]
-    elif len(kept):
-        # There are fewer hypotheses: each takes one of the sources.
-        assignment[speaking[PIT().matches(cost.mT)[0].numpy()]] = kept
+    sources, hypotheses = linear_sum_assignment(table[np.ix_(kept, speaking)].T, maximize=True)
+    assignment[speaking[sources]] = kept[hypotheses]
     return assignment.tolist()
 
 
@@ -364,11 +358,11 @@ def _with_improvement(metric: Callable[[np.ndarray, np.ndarray], np.ndarray]) ->
 
 def _blr(matched: _Matched) -> Sequence[np.ndarray]:
     """Return (k,) log evidence per sample of each source, divided by the training deviation, given its estimate."""
-    e, s = (torch.from_numpy(np.asarray(x, np.float64)) for x in (matched.estimates, matched.sources))
     deviation = matched.options.signal_std
     assert deviation is not None
-    nll = pairwise_blr_nll(e[:, None] / deviation, s[:, None] / deviation)
-    return (-nll[:, 0, 0].numpy() / s.shape[-1],)
+    e, s = (np.asarray(x, np.float64) / deviation for x in (matched.estimates, matched.sources))
+    nll = blr_nll((e * s).sum(-1), (e * e).sum(-1), (s * s).sum(-1), s.shape[-1], np.log, math.lgamma)
+    return (-nll / s.shape[-1],)
 
 
 def _stoi(extended: bool) -> Callable[[_Matched, int], float]:

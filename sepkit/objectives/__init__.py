@@ -1,15 +1,18 @@
 """Objectives: pairwise costs, assignments of hypotheses to sources, schedules, and terms made of them."""
 
-from sepkit.objectives import assignment, costs, likelihoods, schedules
-from sepkit.objectives.costs import Step
-from sepkit.objectives.objective import (
-    Objective,
-    SeparationTerm,
-    build_objective,
-    hard_pit_si_sdr_db,
-)
-from sepkit.objectives.scoring import ScoringTerm
-from sepkit.objectives.term import Term
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sepkit.config import AssignmentConfig, CostConfig, ScheduleConfig
+from sepkit.registry import import_from, offer
+
+if TYPE_CHECKING:
+    from sepkit.objectives import assignment, costs, likelihoods, schedules
+    from sepkit.objectives.costs import Step
+    from sepkit.objectives.objective import Objective, SeparationTerm, build_objective, hard_pit_si_sdr_db
+    from sepkit.objectives.scoring import ScoringTerm
+    from sepkit.objectives.term import Term
 
 __all__ = [
     "Objective",
@@ -24,3 +27,21 @@ __all__ = [
     "likelihoods",
     "schedules",
 ]
+
+_MODULES = {
+    "Objective": "objective",
+    "ScoringTerm": "scoring",
+    "SeparationTerm": "objective",
+    "Step": "costs",
+    "Term": "term",
+    "build_objective": "objective",
+    "hard_pit_si_sdr_db": "objective",
+}
+
+offer(dict.fromkeys(AssignmentConfig.choices.values(), f"{__name__}.assignment"))
+offer(dict.fromkeys(CostConfig.choices.values(), f"{__name__}.costs"))
+offer(dict.fromkeys(ScheduleConfig.choices.values(), "sepkit.schedules"))
+
+
+def __getattr__(name: str) -> Any:
+    return import_from(__name__, name, _MODULES)

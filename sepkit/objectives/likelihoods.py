@@ -10,6 +10,7 @@ import math
 import torch
 from torch import Tensor
 
+from sepkit.objectives.formulas import blr_nll
 from sepkit.objectives.products import as_inputs, error_energy, float64_device, inner_products
 
 
@@ -57,18 +58,17 @@ def pairwise_blr_nll(
         if not (value > 0 and math.isfinite(value)):
             raise ValueError(f"{name} must be positive and finite, found {value}")
     products = inner_products(estimates, sources, lengths, active=active)
-    precision = products.estimate_energy + lambda0
-    gain = (lambda0 * mu0 + products.cross) / precision
-    residual = products.source_energy + lambda0 * mu0**2 - precision * gain.square()
-    shape = a0 + products.num_samples / 2
-    scale = b0 + residual.clamp_min(0) / 2
-    nll = (
-        products.num_samples / 2 * math.log(2 * math.pi)
-        + (precision / lambda0).log() / 2
-        - a0 * math.log(b0)
-        + shape * scale.log()
-        - torch.lgamma(shape)
-        + math.lgamma(a0)
+    nll = blr_nll(
+        products.cross,
+        products.estimate_energy,
+        products.source_energy,
+        products.num_samples,
+        torch.log,
+        torch.lgamma,
+        a0,
+        b0,
+        mu0,
+        lambda0,
     )
     return as_inputs(nll, estimates, sources)
 

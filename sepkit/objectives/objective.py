@@ -23,9 +23,6 @@ from sepkit.types import Batch, Losses, ModelTraits, Separation
 
 _OF_SOURCES = {"source_encodings", "source_reconstructions"}
 
-SAME_SI_SDR_DB = 50.0
-"""A mixture in which one speaks, with an SI-SDR above this, is its source: improvement over it means nothing."""
-
 
 class SeparationTerm(Term):
     """Cost and assignment together: how far the estimates are from the sources they are matched to.

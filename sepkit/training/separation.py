@@ -17,7 +17,8 @@ from sepkit.errors import UserError
 from sepkit.models import EncoderMaskerDecoder
 from sepkit.objectives.assignment import Assignment
 from sepkit.objectives.costs import PairwiseCost
-from sepkit.objectives.objective import SAME_SI_SDR_DB, Objective, build_objective, hard_si_sdr_db
+from sepkit.objectives.formulas import SAME_SI_SDR_DB
+from sepkit.objectives.objective import Objective, build_objective, hard_si_sdr_db
 from sepkit.registry import build, register
 from sepkit.training.averaging import average_of
 from sepkit.training.measured import (

@@ -176,7 +176,7 @@ def test_numpy_and_torch_agree_and_keep_their_kind(name: str) -> None:
     of_torch = METRICS[name](torch.from_numpy(estimates), torch.from_numpy(sources))
     assert isinstance(of_numpy, np.ndarray) and of_numpy.shape == (2, 2) and of_numpy.dtype == np.float64
     assert isinstance(of_torch, torch.Tensor) and of_torch.dtype == torch.float64
-    np.testing.assert_array_equal(of_numpy, of_torch.numpy())
+    np.testing.assert_allclose(of_numpy, of_torch.numpy(), atol=1e-9, rtol=0)
     assert isinstance(METRICS[name](estimates[0, 0], sources[0, 0]), np.floating)
 
 
