@@ -45,6 +45,8 @@ DEPTH_STEPS = 10_000
 """Of a model of continuous depth; its errors fall in proportion to the steps, and are gone long before."""
 WINDOW_SAMPLES = 8192
 """Of a frame of the short-time Fourier transform, whose filters take its square in memory: 43 ms at 192 kHz."""
+GRAPH_BYTES = 2**31 - 1
+"""Of an exported model: the most that a file of its format can hold."""
 ONNX_SECONDS, ONNX_SECONDS_PER_SECOND = 120.0, 60.0
 """Of one run of an exported graph, plus those for each second of sound; a slower one is of no use, or does not end."""
 ARCHIVE_MEMBERS = 2_000_000

@@ -233,7 +233,8 @@ class Filterbank(nn.Module, ABC):
         Args:
             variance: (B, n, K_full, F).
         """
-        return variance.sum(-1) @ self.decoder.filters[:, 0].square().sum(-1).to(variance.dtype)
+        energies = self.decoder.filters[:, 0].square().sum(-1).to(variance.dtype)
+        return (variance.sum(-1) * energies).sum(-1)
 
     def frames_for(self, num_samples: int, pad: Literal["full", "asteroid"] = "full") -> int:
         """The number of frames that `encode` makes after `padding_for`."""

@@ -113,15 +113,22 @@ class SpeakerEncoder(SavedModel):
         Args:
             waveforms: (B, T); short ones are padded with zeros.
         """
-        frame = len(self.window)
-        short = frame + (_SHORTEST_FRAMES - 1) * self.hop - waveforms.shape[-1]
-        if short > 0:
-            waveforms = functional.pad(waveforms, (0, short))
-        frames = waveforms.unfold(-1, frame, self.hop) * self.window
-        power = torch.fft.rfft(frames, dim=-1).abs().square() @ self.bands.T
+        power = self.power_spectra(waveforms) @ self.bands.T
         floor = _FLOOR * power.amax((-2, -1), keepdim=True) + 1e-20
         logs = (power + floor).log().transpose(1, 2)
         return logs - logs.mean((1, 2), keepdim=True)
+
+    @property
+    def shortest(self) -> int:
+        """Samples to which shorter waveforms are padded."""
+        return len(self.window) + (_SHORTEST_FRAMES - 1) * self.hop
+
+    def power_spectra(self, waveforms: Tensor) -> Tensor:
+        """Return the powers of windows, (B, F, K), of waveforms (B, T)."""
+        if (short := self.shortest - waveforms.shape[-1]) > 0:
+            waveforms = functional.pad(waveforms, (0, short))
+        frames = waveforms.unfold(-1, len(self.window), self.hop) * self.window
+        return torch.fft.rfft(frames, dim=-1).abs().square()
 
     def features(self, spectra: Tensor) -> Tensor:
         """Return normalized means and deviations over time of the trunk's output, (B, 2 pooled).

@@ -116,7 +116,7 @@ class STFTFilterbank(Filterbank):
         """Return coefficients (B, 2 K, F) of windows of a waveform (B, F, kernel_size)."""
         if frames.dtype == torch.float64:
             return super()._analyzed(frames)
-        window, scales = _window_and_scales(self.encoder.filters)
+        window, scales = window_and_scales(self.encoder.filters)
         spectra = torch.fft.rfft(_at_least_float32(frames) * window)
         return torch.cat([spectra.real * scales, spectra.imag * scales], dim=-1).transpose(-1, -2)
 
@@ -124,7 +124,7 @@ class STFTFilterbank(Filterbank):
         """Return waveforms with both ends untrimmed, (B, n, (F - 1) * stride + kernel_size)."""
         if encoding.dtype == torch.float64:
             return super().decode_frames(encoding)
-        window, scales = _window_and_scales(self.decoder.filters)
+        window, scales = window_and_scales(self.decoder.filters)
         # The inverse transform counts frequencies twice, but for the first and the last, and divides by the length.
         scales = scales * self.kernel_size / 2
         scales[[0, -1]] *= 2
@@ -239,7 +239,7 @@ def _remove_scale(analysis: Tensor, synthesis: Tensor, stride: int) -> None:
     synthesis.div_(scale.view(-1, 1, 1))
 
 
-def _window_and_scales(filters: Tensor) -> tuple[Tensor, Tensor]:
+def window_and_scales(filters: Tensor) -> tuple[Tensor, Tensor]:
     """Return the window (T,), times the first scale, and the relative scales (K,) of the filters (2 K, 1, T).
 
     Row k of the real parts is s_k w(t) cos(2 pi k t / T), which is +-s_k in the middle of the window.

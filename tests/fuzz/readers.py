@@ -172,8 +172,8 @@ def _predictors() -> Reader:
 def _graphs() -> Reader:
     import onnx
 
+    from sepkit.models.export.graph_file import METADATA
     from sepkit.models.export.onnx_export import export_onnx
-    from sepkit.models.export.onnx_model import METADATA
 
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as temporary:

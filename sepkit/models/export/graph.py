@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
 import torch
@@ -11,13 +12,18 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from sepkit.models.emd import EncoderMaskerDecoder
+from sepkit.models.features import latent_features
 from sepkit.models.filterbanks import Filterbank
 from sepkit.models.maskers import SepFormerMasker
+from sepkit.models.maskers.base import Masker
 from sepkit.models.maskers.sudormrf import SlidingFilters
+from sepkit.models.speaker_encoder import SpeakerEncoder
+from sepkit.models.stft_filterbank import STFTFilterbank, window_and_scales
+from sepkit.types import Separation
 
 
 class GraphModel(nn.Module):
-    """Mixtures (B, T) to estimates (B, n, T), and scores (B, n) where the model has them: for tracing alone.
+    """Mixtures (B, T) to estimates (B, n, T), scores (B, n) where there are any, and features: for tracing alone.
 
     Padding and cropping are those of `EncoderMaskerDecoder`, written for lengths that are values of the graph: tensors
     are padded too far and then cut to such a length.
@@ -29,6 +35,10 @@ class GraphModel(nn.Module):
     def __init__(self, model: EncoderMaskerDecoder) -> None:
         super().__init__()
         self.model = copy.deepcopy(model).cpu().float().eval()
+        bank = self.model.filterbank
+        if isinstance(bank, STFTFilterbank):
+            for coder in (bank.encoder, bank.decoder):
+                coder.filterbank = _FourierFilters(*window_and_scales(coder.filters))  # type: ignore[assignment]
         _replace_sliding_filters(self.model)
         _replace_scalar_prelus(self.model)
         if isinstance(self.model.masker, SepFormerMasker):
@@ -37,7 +47,7 @@ class GraphModel(nn.Module):
             self.model.masker.max_frames = torch.iinfo(torch.int64).max
 
     def forward(self, mixture: Tensor) -> tuple[Tensor, ...]:
-        """Estimates, and scores where there are any."""
+        """Estimates, scores where there are any, and features (B, n) in the order of `features`."""
         model = self.model
         bank = model.filterbank
         num_samples = mixture.shape[-1]
@@ -50,13 +60,29 @@ class GraphModel(nn.Module):
         raw = bank.encode(functional.pad(standardized, (left, most))[..., :total])
         encoding = model.encoding_family.posterior(raw.unflatten(-2, (-1, bank.full_dim)))
         z = model.encoding_family.at_test(encoding)
-        masks = model.mask_posterior(model.masker(bank.features(z)))
+        values, extras = self._masker_output(bank.features(z))
+        masks = model.mask_posterior(values)
         mask = model.mask_family.at_test(masks)
         decoded = bank.decode(bank.apply_mask(mask, z))
         # "asteroid" may fall short of the input by less than a stride.
         whole = functional.pad(decoded, (0, bank.stride))
         estimates = whole[..., left : num_samples + left] * (model.signal_std / gain.unsqueeze(-1))
-        return (estimates,) if model.scoring_head is None else (estimates, model.scoring_head(mask))
+        scores = () if model.scoring_head is None else (model.scoring_head(mask),)
+        if model.encoding_prior is not None:
+            extras["encoding_prior"] = model.encoding_prior()
+        if model.mask_prior is not None:
+            extras["mask_prior"] = model.mask_prior()
+        features = latent_features(model, Separation(estimates, encoding, masks, extras=extras))
+        self.features = tuple(features)
+        return estimates, *scores, *features.values()
+
+    def _masker_output(self, features: Tensor) -> tuple[Tensor, dict[str, Any]]:
+        """Raw mask values, and the extras that features need."""
+        masker = self.model.masker
+        if isinstance(masker, Masker) and "path_rate" in masker.offers:
+            made = masker.with_extras(features)
+            return made.values, dict(made.extras)
+        return masker(features), {}
 
 
 def _padded(bank: Filterbank, num_samples: Any, pad: str) -> tuple[int, Any]:
@@ -69,6 +95,64 @@ def _padded(bank: Filterbank, num_samples: Any, pad: str) -> tuple[int, Any]:
         frames = torch.as_tensor(num_samples + bank.kernel_size + bank.stride - 1) // bank.stride - 2
         total = frames * bank.stride + shortest
     return left, (total + bank.multiple - 1) // bank.multiple * bank.multiple
+
+
+class GraphEncoder(nn.Module):
+    """Waveforms (B, T) to embeddings (B, D) of an encoder of voices: for tracing alone.
+
+    Args:
+        encoder: not changed.
+    """
+
+    def __init__(self, encoder: SpeakerEncoder) -> None:
+        super().__init__()
+        self.model = copy.deepcopy(encoder).cpu().float().eval()
+        self.model.power_spectra = self._power_spectra  # type: ignore[method-assign]
+        window = self.model.window
+        self.fourier = _FourierFilters(window, torch.ones(len(window) // 2 + 1))
+
+    def forward(self, waveforms: Tensor) -> Tensor:
+        """Embeddings."""
+        return self.model(waveforms)
+
+    def _power_spectra(self, waveforms: Tensor) -> Tensor:
+        shortest = self.model.shortest
+        num_samples = torch.as_tensor(waveforms.shape[-1]).clamp(min=shortest)
+        padded = functional.pad(waveforms, (0, shortest))[..., :num_samples]
+        spectra = functional.conv1d(padded.unsqueeze(1), self.fourier._filters, stride=self.model.hop)
+        real, imaginary = spectra.chunk(2, dim=1)
+        return (real.square() + imaginary.square()).transpose(1, 2)
+
+
+class _FourierFilters(nn.Module):
+    """Windowed waves, (2 K, 1, T): s_k w(t) cos(2 pi k t / T) and then -s_k w(t) sin(2 pi k t / T).
+
+    A graph makes them of a few tables when it is opened, because they take megabytes.
+
+    Args:
+        window: w, (T,).
+        scales: s, (K,).
+    """
+
+    def __init__(self, window: Tensor, scales: Tensor) -> None:
+        super().__init__()
+        angles = 2 * math.pi * torch.arange(len(window), dtype=torch.float64) / len(window)
+        tables = {
+            "window": window.clone(),
+            "scales": scales.clone().unsqueeze(-1),
+            "waves": torch.stack([angles.cos(), -angles.sin()]).float(),
+            # Buffers, because the exporter would store the product of constants.
+            "times": torch.arange(len(window)),
+            "bins": torch.arange(len(scales)).unsqueeze(-1),
+        }
+        for name, table in tables.items():
+            self.register_buffer(name, table)
+        self.length = len(window)
+
+    @property
+    def _filters(self) -> Tensor:
+        waves = self.waves[:, self.bins * self.times % self.length]  # type: ignore[index,operator]
+        return (waves * self.scales * self.window).flatten(0, 1).unsqueeze(1)  # type: ignore[operator]
 
 
 def _replace_sliding_filters(model: nn.Module) -> None:
@@ -149,9 +233,33 @@ def _fold(
     return cut.reshape(-1, channels, length).unsqueeze(-1)
 
 
+def _lgamma(x: Tensor) -> Tensor:
+    """The logarithm of the gamma function for x > 0: Stirling's series eight steps further on, and the way back."""
+    far = x + 8
+    series = 1 / (12 * far) - 1 / (360 * far**3) + 1 / (1260 * far**5)
+    steps = sum(((x + step).log() for step in range(1, 8)), x.log())
+    return (far - 0.5) * far.log() - far + 0.5 * math.log(2 * math.pi) + series - steps
+
+
+def _digamma(x: Tensor) -> Tensor:
+    """The derivative of `_lgamma`, in the same way."""
+    far = x + 8
+    series = 1 / (2 * far) + 1 / (12 * far**2) - 1 / (120 * far**4) + 1 / (252 * far**6)
+    return far.log() - series - sum((1 / (x + step) for step in range(1, 8)), 1 / x)
+
+
+def _expm1(x: Tensor) -> Tensor:
+    half = (x / 2).tanh()
+    # Each loses digits where the other does not.
+    return torch.where(x < 1, 2 * half / (1 - half), x.exp() - 1)
+
+
 _PLAIN: dict[Any, Any] = {
     Tensor.unflatten: _unflatten,
     Tensor.movedim: _movedim,
     Tensor.unfold: _unfold,
     functional.fold: _fold,
+    Tensor.expm1: _expm1,
+    torch.lgamma: _lgamma,
+    torch.digamma: _digamma,
 }

@@ -1,4 +1,4 @@
-"""Export of models to ONNX. Nothing is written unless the graph gives the same estimates as torch."""
+"""Export of models to ONNX. Nothing is written unless the graph gives what torch gives."""
 
 from __future__ import annotations
 
@@ -12,22 +12,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from sepkit.errors import UserError
 from sepkit.files import atomic_output
 from sepkit.models.emd import EncoderMaskerDecoder
-from sepkit.models.export.graph import GraphModel, PlainOperations
-from sepkit.models.export.onnx_model import FORMAT, METADATA, OnnxModel
+from sepkit.models.export.graph import GraphEncoder, GraphModel, PlainOperations
+from sepkit.models.export.graph_file import FEATURES_VERSION, FORMAT, METADATA, Graph
+from sepkit.models.export.rewriting import rewrite
+from sepkit.models.features import latent_features
+from sepkit.models.saved import SavedModel
+from sepkit.models.speaker_encoder import SpeakerEncoder
+from sepkit.models.storage.checkpoints import constants_left_out
+from sepkit.models.storage.fingerprint import weights_fingerprint
 from sepkit.models.storage.folders import SUFFIX
 from sepkit.version import __version__
 
 TOLERANCE = 1e-4
-"""Largest difference from torch, relative to the largest sample of torch's estimates, that an export may have."""
+"""Largest difference from torch that an export may have, see `difference`."""
 
 BATCHES = (1, 2, 3)
 """Batch sizes at which an export is compared; the graph is traced at 2, so that 1 and 3 show what tracing has fixed."""
+
+FEATURES_SECONDS = 0.1
+"""Features of shorter mixtures are not compared: the energy of a few samples may be next to nothing."""
 
 OPSET = 18
 _MISSING = "exporting needs onnx and onnxruntime: pip install 'sepkit[export]'"
@@ -38,8 +48,8 @@ class ExportReport:
     """What an export came to.
 
     Args:
-        differences: samples in a mixture -> largest difference from torch's estimates, relative to their largest, at
-            any of `BATCHES`.
+        differences: samples in a mixture -> largest difference from what torch gives, at any of `BATCHES`, see
+            `difference`.
     """
 
     path: Path
@@ -47,16 +57,19 @@ class ExportReport:
     num_bytes: int
 
 
-def export_onnx(
-    model: EncoderMaskerDecoder, path: str | os.PathLike[str], lengths: Sequence[int] | None = None
-) -> ExportReport:
-    """Write the graph of a model if its estimates equal torch's within `TOLERANCE`; return how far they differ.
+def export_onnx(model: SavedModel, path: str | os.PathLike[str], lengths: Sequence[int] | None = None) -> ExportReport:
+    """Write the graph of a model if it gives what torch gives, within `TOLERANCE`; return how far they differ.
 
-    The graph takes `mixture` (B, T) of any B and T at the model's rate, in the units of recordings. It gives
-    `estimates` (B, n, T), and `scores` (B, n) if the model has a scoring head.
+    The graph of a separator takes `mixture` (B, T) of any B and T at the model's rate, in the units of recordings. It
+    gives `estimates` (B, n, T), `scores` (B, n) if the model has a scoring head, and (B, n) of each feature that
+    `latent_features` has in closed form. That of an encoder of voices takes `waveforms` (B, T) and gives `embeddings`
+    (B, D).
+
+    All weights lie in the file by their names in torch, so that torch can load the model from it; those that half
+    precision holds exactly are stored in it.
 
     Args:
-        model: latents take their values at test (mean or median).
+        model: a separator, whose latents take their values at test (mean or median), or a `SpeakerEncoder`.
         path: a file that ends in .onnx; an older one is replaced.
         lengths: samples in the noises on which torch and ONNX Runtime are compared, at each of `BATCHES`; None: six
             lengths from one sample to a few seconds, only one of them a multiple of a stride.
@@ -65,9 +78,8 @@ def export_onnx(
     _require_onnx(path)
     with tempfile.TemporaryDirectory() as temporary:
         draft = Path(temporary) / f"model{SUFFIX}"
-        _trace(model, draft)
-        _describe(draft, _description(model))
-        exported = OnnxModel(draft)
+        _finish(draft, model, _trace(model, draft))
+        exported = Graph(draft)
         differences = {
             length: max(difference(model, exported, length, batch) for batch in BATCHES)
             for length in lengths or _lengths(model)
@@ -76,30 +88,63 @@ def export_onnx(
         if not differences[worst] <= TOLERANCE:
             raise UserError(
                 f"{path}: not written: ONNX Runtime differs from torch by {differences[worst]:.1e} of the largest "
-                f"sample in a mixture of {worst} samples, expected at most {TOLERANCE:.0e}"
+                f"value in a mixture of {worst} samples, expected at most {TOLERANCE:.0e}"
             )
         _keep(draft, path)
     return ExportReport(path, differences, path.stat().st_size)
 
 
-def difference(model: EncoderMaskerDecoder, exported: OnnxModel, num_samples: int, batch: int = 1) -> float:
-    """Return the largest difference between two models' estimates of noise, relative to the first's largest sample.
+def difference(model: SavedModel, exported: Graph, num_samples: int, batch: int = 1) -> float:
+    """Return the largest difference between the outputs of a model in torch and of a graph, for noise.
+
+    Estimates and embeddings count relative to the largest value of torch's, features and scores relative to their own
+    values, or absolutely where these are below 1.
 
     Args:
         model: put into evaluation mode.
     """
     noise = torch.randn(batch, num_samples, generator=torch.Generator().manual_seed(num_samples))
-    mixture = model.signal_mean.cpu() + model.signal_std.cpu() * noise
+    if isinstance(model, EncoderMaskerDecoder):
+        noise = model.signal_mean.cpu() + model.signal_std.cpu() * noise
+        found = exported.separate(noise.numpy(), exported.outputs)
+    else:
+        found = exported.run({"waveforms": noise.numpy()}, exported.outputs)
+    device = next(model.parameters()).device
     with torch.inference_mode():
-        expected = model.eval()(mixture.to(model.signal_mean.device)).estimates.cpu()
-    found = exported(mixture).estimates
-    largest = float(expected.abs().max())
-    return float((found - expected).abs().max()) / (largest or 1.0)
+        expected = _outputs(model.eval(), noise.to(device))
+    worst = 0.0
+    if num_samples < FEATURES_SECONDS * exported.sample_rate:
+        found = {name: values for name, values in found.items() if name not in exported.features}
+    for name, values in found.items():
+        wanted = expected[name].double().cpu().numpy()
+        whole = wanted.ndim > 2 or name == "embeddings"
+        scale = (np.abs(wanted).max() or 1.0) if whole else np.maximum(np.abs(wanted), 1.0)
+        off = np.where(np.isnan(wanted) & np.isnan(values), 0.0, np.abs(values - wanted)) / scale
+        worst = max(worst, float(off.max()))
+    return worst
 
 
-def _lengths(model: EncoderMaskerDecoder) -> list[int]:
-    rate, kernel_size = model.sample_rate, model.filterbank.kernel_size
-    return [1, kernel_size + 1, rate // 9 + 5, 4 * kernel_size, rate + 31, 5 * rate // 2 + 17]
+def _outputs(model: SavedModel, waveforms: Tensor) -> dict[str, Tensor]:
+    if not isinstance(model, EncoderMaskerDecoder):
+        return {"embeddings": model(waveforms)}
+    separation = model(waveforms)
+    scores = {} if separation.scores is None else {"scores": separation.scores}
+    return {"estimates": separation.estimates} | scores | latent_features(model, separation)
+
+
+def _lengths(model: Any) -> list[int]:
+    rate = model.sample_rate
+    is_separator = isinstance(model, EncoderMaskerDecoder)
+    kernel_size = model.filterbank.kernel_size if is_separator else len(model.window)
+    # An encoder hears nothing in the first sample of a window, but the rounding of silence.
+    return [
+        1 if is_separator else kernel_size,
+        kernel_size + 1,
+        rate // 9 + 5,
+        4 * kernel_size,
+        rate + 31,
+        5 * rate // 2 + 17,
+    ]
 
 
 def _require_onnx(path: Path) -> None:
@@ -112,15 +157,29 @@ def _require_onnx(path: Path) -> None:
         raise UserError(_MISSING) from error
 
 
-def _trace(model: EncoderMaskerDecoder, path: Path) -> None:
-    names = ["estimates"] if model.scoring_head is None else ["estimates", "scores"]
-    axes = {"mixture": {0: "batch", 1: "samples"}, "estimates": {0: "batch", 2: "samples"}, "scores": {0: "batch"}}
-    example = torch.randn(2, model.sample_rate, generator=torch.Generator().manual_seed(0))
+def _trace(model: SavedModel, path: Path) -> tuple[str, ...]:
+    """Write the graph as torch's exporter makes it; return the names of its features."""
+    example = torch.randn(2, model.sample_rate, generator=torch.Generator().manual_seed(0))  # type: ignore[call-overload]
+    if isinstance(model, SpeakerEncoder):
+        module, source, names = GraphEncoder(model), "waveforms", ["embeddings"]
+    else:
+        assert isinstance(model, EncoderMaskerDecoder)
+        module, source = GraphModel(model), "mixture"
+        names = ["estimates"] if model.scoring_head is None else ["estimates", "scores"]
+    axes = {name: {0: "batch"} for name in names} | {source: {0: "batch", 1: "samples"}}
+    axes |= {"estimates": {0: "batch", 2: "samples"}} if "estimates" in names else {}
+    features: tuple[str, ...] = ()
     try:
-        trace(GraphModel(model), example, path, ["mixture"], names, {name: axes[name] for name in ("mixture", *names)})
+        if isinstance(module, GraphModel):
+            with torch.no_grad():
+                module(example)
+            features = module.features
+        axes |= {name: {0: "batch"} for name in features}
+        trace(module, example, path, [source], [*names, *features], axes)
     except Exception as error:  # anything that an operation without a counterpart in ONNX may raise
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"this model has no ONNX graph ({type(error).__name__}: {reason}); use it as it is") from error
+    return features
 
 
 def trace(
@@ -145,6 +204,9 @@ def trace(
             output_names=outputs,
             dynamic_axes=axes,
             opset_version=OPSET,
+            # Weights keep their names and shapes: ONNX Runtime folds and fuses them when it opens the file.
+            training=torch.onnx.TrainingMode.PRESERVE,
+            do_constant_folding=False,
             # torch's other exporter needs a package more, and fixes lengths that networks over time depend on.
             dynamo=False,
         )
@@ -177,27 +239,47 @@ def _without_fused_attention() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(before)
 
 
-def _description(model: EncoderMaskerDecoder) -> dict[str, Any]:
-    return {
-        "format": FORMAT,
-        "sepkit": __version__,
-        "sample_rate": model.sample_rate,
-        "hypotheses": model.hypotheses,
-        "signal_mean": float(model.signal_mean),
-        "signal_std": float(model.signal_std),
-        "info": model.info,
-        "variational": model.variational,
-    }
-
-
-def _describe(path: Path, description: dict[str, Any]) -> None:
-    """Write the description into the graph's metadata."""
+def _finish(path: Path, model: SavedModel, features: Sequence[str]) -> None:
+    """Write weights by their names, loops, and the description into a traced graph."""
     import onnx
 
-    graph = onnx.load(str(path))
-    del graph.metadata_props[:]
-    onnx.helper.set_model_props(graph, {METADATA: json.dumps(description)})
-    onnx.save(graph, str(path))
+    proto = onnx.load(str(path))
+    left_out = constants_left_out(model)
+    weights = {
+        name: tensor.detach().cpu().numpy() for name, tensor in model.state_dict().items() if name not in left_out
+    }
+    halved = {name for name, parameter in model.named_parameters() if _fits_half(parameter.detach())}
+    rewrite(proto, weights, halved & set(weights))
+    del proto.metadata_props[:]
+    onnx.helper.set_model_props(proto, {METADATA: json.dumps(_description(model, features))})
+    onnx.save(proto, str(path))
+
+
+def _fits_half(parameter: Tensor) -> bool:
+    return parameter.dtype == torch.float32 and torch.equal(parameter.half().float(), parameter)
+
+
+def _description(model: SavedModel, features: Sequence[str]) -> dict[str, Any]:
+    description: dict[str, Any] = {
+        "format": FORMAT,
+        "sepkit": __version__,
+        "kind": model.kind,
+        "sample_rate": model.sample_rate,
+        "info": model.info,
+        "fingerprint": weights_fingerprint(model),
+        "features_version": FEATURES_VERSION,
+        "features": list(features),
+    }
+    if isinstance(model, EncoderMaskerDecoder):
+        return description | {
+            "hypotheses": model.hypotheses,
+            "signal_mean": float(model.signal_mean),
+            "signal_std": float(model.signal_std),
+            "variational": model.variational,
+            "score_loss": model.score_loss,
+            "depth_steps": model.depth_steps,
+        }
+    return description | {"embedding_size": model.embedding_size}
 
 
 def _keep(draft: Path, path: Path) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import math
-import warnings
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -31,7 +28,7 @@ def gated_scan(forget: Tensor, value: Tensor, initial: Tensor | None = None, bac
     initial = initial.to(value.dtype)
     if backwards:
         forget, value = forget.flip(0), value.flip(0)
-    hidden = (_loop() if is_tracing() else _Scan.apply)(forget, value, initial)
+    hidden = (_MarkedScan if is_tracing() else _Scan).apply(forget, value, initial)
     return hidden.flip(0) if backwards else hidden
 
 
@@ -107,20 +104,14 @@ def _linear_scan(factor: Tensor, addend: Tensor, initial: Tensor) -> Tensor:
     return addend
 
 
-@functools.cache
-def _loop() -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """`_scan_for_graphs` compiled, so that a trace keeps its loop and does not unroll it."""
-    with warnings.catch_warnings():
-        # Deprecated, but a trace, which the export is, can hold a loop in no other way.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return torch.jit.script(_scan_for_graphs)
+class _MarkedScan(torch.autograd.Function):
+    """`gated_scan` as one operator of a traced graph, of which an export makes a loop."""
 
+    @staticmethod
+    def forward(ctx: Any, forget: Tensor, value: Tensor, initial: Tensor) -> Tensor:
+        return _linear_scan(forget, value - forget * value, initial)
 
-def _scan_for_graphs(forget: Tensor, value: Tensor, initial: Tensor) -> Tensor:
-    """The scan for as many steps as there are when it runs."""
-    last = initial
-    steps: list[Tensor] = []
-    for step in range(value.shape[0]):
-        last = value[step] + forget[step] * (last - value[step])
-        steps.append(last)
-    return torch.stack(steps)
+    @staticmethod
+    def symbolic(graph: Any, forget: Any, value: Any, initial: Any) -> Any:
+        """Return the operator's node."""
+        return graph.op("sepkit::GatedScan", forget, value, initial).setType(value.type())

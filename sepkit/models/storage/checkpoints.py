@@ -101,8 +101,7 @@ def _describe(model: SavedModel, info: dict[str, Any]) -> dict[str, Any]:
 
 def _halved(model: SavedModel, tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
     """Convert parameters to half precision and drop constants; return the tensors and the names of the constants."""
-    constants = _constants(model)
-    left_out = [name for name, value in constants.items() if torch.equal(tensors[name].to(value.dtype), value)]
+    left_out = constants_left_out(model)
     parameters = {name for name, _ in model.named_parameters()}
     halved = {
         name: tensor.half() if name in parameters and tensor.is_floating_point() else tensor
@@ -115,12 +114,19 @@ def _halved(model: SavedModel, tensors: dict[str, Tensor]) -> tuple[dict[str, Te
     return halved, left_out
 
 
-def _constants(model: SavedModel) -> dict[str, Tensor]:
-    """Return the saved buffers of a new model of the same configuration that hold more than one value."""
+def constants_left_out(model: SavedModel) -> list[str]:
+    """Return the names of saved buffers of several values that follow from the configuration alone.
+
+    They are those of a new model of the same configuration (the filters of a short-time Fourier transform).
+    """
     with torch.random.fork_rng(devices=[]):
         fresh = model.from_config(model.config)
-    saved = fresh.state_dict().keys()
-    return {name: buffer for name, buffer in fresh.named_buffers() if buffer.numel() > 1 and name in saved}
+    saved = model.state_dict()
+    return [
+        name
+        for name, buffer in fresh.named_buffers()
+        if name in saved and buffer.numel() > 1 and torch.equal(saved[name].cpu().to(buffer.dtype), buffer)
+    ]
 
 
 # ------------------------------------------------------------------------------------------------------------ reading

@@ -44,8 +44,9 @@ from tests.complaint import complaint
 onnx = pytest.importorskip("onnx", reason="onnx is missing: pip install 'sepkit[export]'")
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is missing: pip install 'sepkit[export]'")
 
+from sepkit.models.export.graph_file import METADATA, Graph  # noqa: E402
 from sepkit.models.export.onnx_export import TOLERANCE, export_onnx  # noqa: E402
-from sepkit.models.export.onnx_model import METADATA, OnnxModel  # noqa: E402
+from sepkit.models.export.onnx_model import OnnxModel  # noqa: E402
 
 FREE = FreeFilterbankConfig(num_filters=12)
 TCN = ConvTasNetConfig(6, 10, 6, blocks=2, repeats=2)
@@ -305,7 +306,7 @@ def test_a_missing_package_is_named(exported, package, tmp_path, monkeypatch):
     model = made(CONFIGS["conv_tasnet"])
     assert "sepkit[export]" in complaint(lambda: export_onnx(model, tmp_path / "model.onnx"))
     if package == "onnxruntime":
-        assert "sepkit[export]" in complaint(lambda: OnnxModel(exported / "model.onnx"))
+        assert "need onnxruntime" in complaint(lambda: Graph(exported / "model.onnx"))
 
 
 def graph_of(path, inputs, outputs, description):
@@ -342,8 +343,8 @@ def test_graphs_with_other_inputs_or_outputs_are_refused(inputs, outputs, export
 
 
 def test_a_graph_that_takes_too_long_is_stopped(exported, monkeypatch):
-    monkeypatch.setattr("sepkit.models.export.onnx_model.ONNX_SECONDS", 0.01)
-    monkeypatch.setattr("sepkit.models.export.onnx_model.ONNX_SECONDS_PER_SECOND", 0.0)
+    monkeypatch.setattr("sepkit.models.export.graph_file.ONNX_SECONDS", 0.01)
+    monkeypatch.setattr("sepkit.models.export.graph_file.ONNX_SECONDS_PER_SECOND", 0.0)
     model = OnnxModel(exported / "model.onnx")
     assert "stopped after 0 s" in complaint(lambda: model(torch.zeros(8, 400_000)))
 

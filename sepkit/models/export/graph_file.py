@@ -1,0 +1,288 @@
+"""Exported models: a graph in a file, checked and run by ONNX Runtime, without torch."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sepkit.errors import UserError, one_line, shown
+from sepkit.files import parse_json
+from sepkit.limits import GRAPH_BYTES, ONNX_SECONDS, ONNX_SECONDS_PER_SECOND, SAMPLE_RATES
+from sepkit.models.export.onnx_reader import OnnxContents, read_onnx
+
+METADATA = "sepkit"
+"""Key of the graph's metadata under which the model's description is kept, as JSON."""
+
+FORMAT = 2
+"""Of the description. Graphs of format 1 have neither features nor their weights by name."""
+
+FEATURES_VERSION = 1
+"""Of what `sepkit.models.features.latent_features` computes, and a graph with it."""
+
+OUTPUTS = ("estimates", "scores")
+"""Outputs of a graph that separates, beside its features; `scores` where the model has a scoring head."""
+
+_FEATURES = (
+    "mask_spread_db",
+    "encoding_rate_nats_per_frame",
+    "mask_rate_nats_per_frame",
+    "path_rate_nats_per_frame",
+)
+_EXPECTED = "expected what `sepkit export` writes"
+_MISSING = "exported models need onnxruntime: pip install onnxruntime"
+_PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider", "coreml": "CoreMLExecutionProvider"}
+
+# What torch's exporter makes of this package's models. None of them reads or writes files, or runs other code.
+_NAMES = (
+    "Abs Add And BatchNormalization Cast Ceil Clip Concat ConcatFromSequence Constant ConstantOfShape Conv "
+    "ConvTranspose Cos CumSum Div Equal Erf Exp Expand Flatten Floor Gather GatherElements GatherND Gemm "
+    "Greater GreaterOrEqual GRU Identity If InstanceNormalization LayerNormalization LeakyRelu Less "
+    "LessOrEqual Log LogSoftmax Loop LSTM MatMul Max Min Mod Mul Neg Not Or Pad Pow PRelu Range Reciprocal "
+    "ReduceL2 ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu Reshape Resize RNN "
+    "Round Scan ScatterND SequenceAt SequenceConstruct SequenceEmpty SequenceInsert Shape Sigmoid Sign Sin "
+    "Size Slice Softmax Softplus Split Sqrt Squeeze Sub Sum Tanh Tile Transpose Trilu Unsqueeze Upsample Where"
+)
+_OPERATORS = frozenset(_NAMES.split())
+
+
+class Graph:
+    """A model whose forward pass is a graph run by ONNX Runtime.
+
+    Attributes:
+        path: the file.
+        description: plain data of the file: format, kind, sample_rate, hypotheses, signal_mean, signal_std, info ...
+        kind: "separation" (`mixture` (B, T) to `OUTPUTS` and `features`), or "speaker_encoder" (`waveforms` (B, T) to
+            `embeddings` (B, D)).
+        sample_rate: Hz.
+        hypotheses: n; 0 for an encoder.
+        embedding_size: D; 0 for a graph that separates.
+        info: what was saved beside the weights.
+        signal_mean, signal_std: mean and deviation of the training mixtures.
+        outputs: names of all outputs.
+        features: names of those that are (B, n) features of the separation, see
+            `sepkit.models.features.latent_features`; none in a graph of format 1.
+        variational: whether the model's latents have distributions. A graph does not sample from them.
+        score_loss: what the scores were trained by, as in `EncoderMaskerDecoder`.
+        depth_steps: number of steps of a masker of continuous depth, which the graph takes always; None: fixed depth.
+        fingerprint: digest of the weights, as `sepkit.models.storage.fingerprint` gives it for the model in torch; for
+            a graph of format 1 a digest of the file.
+        providers: names of ONNX Runtime's providers that run it.
+
+    Args:
+        path: what `sepkit export` wrote.
+        device: "cpu", "cuda" or "cuda:1", "coreml", or "auto": an accelerator that ONNX Runtime has here, else the CPU.
+        threads: of the processor; None: ONNX Runtime's choice.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], device: str = "cpu", threads: int | None = None) -> None:
+        self.path = path = Path(path)
+        content, contents = read_checked(path)
+        self.description = description = _description(path, contents.metadata)
+        self.kind: str = description["kind"]
+        self.sample_rate: int = description["sample_rate"]
+        self.info: dict[str, Any] = description["info"]
+        self.hypotheses: int = description.get("hypotheses", 0)
+        self.embedding_size: int = description.get("embedding_size", 0)
+        self.signal_mean = float(description.get("signal_mean", 0.0))
+        self.signal_std = float(description.get("signal_std", 1.0))
+        self.variational: bool = description.get("variational", False)
+        self.score_loss: str | None = description.get("score_loss")
+        self.depth_steps: int | None = description.get("depth_steps")
+        self.features: tuple[str, ...] = tuple(description.get("features", ()))
+        self.fingerprint: str = description["fingerprint"] if "fingerprint" in description else _digest(content)
+        self._session = _session(path, content, device, threads)
+        self.providers: list[str] = self._session.get_providers()
+        self.outputs: tuple[str, ...] = tuple(output.name for output in self._session.get_outputs())
+        self._check_signature()
+
+    def run(self, inputs: Mapping[str, np.ndarray], outputs: Sequence[str]) -> dict[str, np.ndarray]:
+        """Return the outputs that are asked for, by name; nothing else is computed.
+
+        Args:
+            inputs: by name; samples (B, T) in float32, T >= 1.
+
+        Raises:
+            UserError: ONNX Runtime failed, took longer than `sepkit.limits` gives it, or an output has another shape.
+            MemoryError: the graph needs more memory than there is.
+        """
+        import onnxruntime
+
+        samples = max(inputs.values(), key=lambda values: values.size)
+        seconds = ONNX_SECONDS + ONNX_SECONDS_PER_SECOND * samples.size / self.sample_rate
+        options = onnxruntime.RunOptions()
+        options.only_execute_path_to_fetches = True
+        timer = threading.Timer(seconds, setattr, (options, "terminate", True))
+        timer.daemon = True
+        timer.start()
+        try:
+            values = self._session.run(list(outputs), dict(inputs), options)
+        except Exception as error:  # ONNX Runtime's exceptions have no common base but this.
+            if _says_out_of_memory(error):
+                raise MemoryError(f"{self.path}: {one_line(str(error))[:200]}") from error
+            reason = f"stopped after {seconds:.0f} s" if options.terminate else one_line(str(error))[:200]
+            raise UserError(
+                f"{self.path}: ONNX Runtime failed on a mixture of {samples.shape[-1]} samples ({reason})"
+            ) from error
+        finally:
+            timer.cancel()
+        found = dict(zip(outputs, values, strict=True))
+        for name, value in found.items():
+            if value.shape != (expected := self._shape_of(name, samples.shape)):
+                raise UserError(f"{self.path}: gives {name} of shape {value.shape}, expected {expected}")
+        return found
+
+    def separate(self, mixtures: np.ndarray, outputs: Sequence[str] = ("estimates",)) -> dict[str, np.ndarray]:
+        """Return estimates (B, n, T), scores (B, n) and features (B, n) of whole mixtures, those that are asked for.
+
+        Args:
+            mixtures: (B, T), T >= 1, in the units of recordings.
+            outputs: names of `outputs` or `features`.
+        """
+        return self.run({"mixture": np.ascontiguousarray(mixtures, np.float32)}, outputs)
+
+    def _shape_of(self, name: str, samples: tuple[int, ...]) -> tuple[int, ...]:
+        if name == "embeddings":
+            return samples[0], self.embedding_size
+        return (samples[0], self.hypotheses, samples[-1]) if name == "estimates" else (samples[0], self.hypotheses)
+
+    def _check_signature(self) -> None:
+        """Raise UserError unless inputs and outputs have the names, ranks and types that the description promises."""
+        inputs = {value.name: (value.type, len(value.shape)) for value in self._session.get_inputs()}
+        outputs = {value.name: (value.type, len(value.shape)) for value in self._session.get_outputs()}
+        if self.kind == "separation":
+            name, wanted = "mixture", {"estimates": 3, "scores": 2} | dict.fromkeys(self.features, 2)
+            if "scores" not in outputs:
+                del wanted["scores"]
+        else:
+            name, wanted = "waveforms", {"embeddings": 2}
+        expected = {output: ("tensor(float)", rank) for output, rank in wanted.items()}
+        for what, found, right in (
+            ("inputs", inputs, {name: ("tensor(float)", 2)}),
+            ("outputs", outputs, expected),
+        ):
+            if found != right:
+                raise UserError(f"{self.path}: its {what} are {shown(found)}, expected {right}; {_EXPECTED}")
+        sizes = {value.name: value.shape[1] for value in self._session.get_outputs()}
+        for output, size in (("estimates", self.hypotheses), ("embeddings", self.embedding_size)):
+            if isinstance(found := sizes.get(output, size), int) and found != size:
+                raise UserError(f"{self.path}: gives {found} {output}, its description says {size}; {_EXPECTED}")
+
+
+def read_checked(path: Path) -> tuple[bytes, OnnxContents]:
+    """Return the bytes of a graph's file and what they hold, once its size and its operators are found good.
+
+    Raises:
+        UserError: no such file, no graph, tensors in other files, or operators that no exported model has.
+    """
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; {_EXPECTED}")
+    if (size := path.stat().st_size) > GRAPH_BYTES:
+        raise UserError(f"{path}: has {size:,} bytes, expected at most {GRAPH_BYTES:,}; {_EXPECTED}")
+    content = path.read_bytes()
+    try:
+        contents = read_onnx(content)
+    except ValueError as error:
+        raise UserError(f"{path}: no graph that can be read ({one_line(str(error))[:200]}); {_EXPECTED}") from error
+    if METADATA not in contents.metadata:
+        raise UserError(f"{path}: found a graph without sepkit's description; {_EXPECTED}")
+    if unknown := contents.operators - _OPERATORS:
+        raise UserError(f"{path}: holds the operator {shown(min(unknown))}, which no exported model has; {_EXPECTED}")
+    return content, contents
+
+
+def _digest(content: bytes) -> str:
+    import hashlib
+
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def _session(path: Path, content: bytes, device: str, threads: int | None) -> Any:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise UserError(_MISSING) from error
+    options = onnxruntime.SessionOptions()
+    if threads is not None:
+        options.intra_op_num_threads = threads
+    # Log only fatal errors: others are raised, and reported in one line.
+    options.log_severity_level = 4
+    providers = _providers(device, onnxruntime.get_available_providers())
+    try:
+        return onnxruntime.InferenceSession(content, options, providers=providers)
+    except Exception as error:  # ONNX Runtime's exceptions have no common base but this.
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"{path}: no graph that ONNX Runtime can run ({reason}); {_EXPECTED}") from error
+
+
+def _providers(device: str, available: Sequence[str]) -> list[Any]:
+    """Return ONNX Runtime's providers for a device, the best first; the CPU runs what another one lacks."""
+    name, _, number = device.partition(":")
+    if device == "auto":
+        name = next((name for name in ("cuda", "coreml") if _PROVIDERS[name] in available), "cpu")
+    if _PROVIDERS.get(name) not in available or (number and not (name == "cuda" and number.isdecimal())):
+        there = ", ".join(name for name, provider in _PROVIDERS.items() if provider in available)
+        raise UserError(f"device: found {device!r}, which ONNX Runtime does not have here; use {there} or auto")
+    if name == "cpu":
+        return [_PROVIDERS["cpu"]]
+    return [(_PROVIDERS[name], {"device_id": number} if number else {}), _PROVIDERS["cpu"]]
+
+
+def _says_out_of_memory(error: Exception) -> bool:
+    text = str(error).lower()
+    return isinstance(error, MemoryError) or any(
+        sign in text for sign in ("failed to allocate memory", "bad_alloc", "out of memory", "bad allocation")
+    )
+
+
+# ------------------------------------------------------------------------------------------------------ descriptions
+
+
+def _description(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
+    try:
+        description = parse_json(metadata[METADATA])
+    except ValueError as error:
+        raise UserError(f"{path}: its description is damaged ({error}); {_EXPECTED}") from error
+    if not isinstance(description, dict) or description.get("format") not in (1, FORMAT):
+        raise UserError(f"{path}: its description is not of format {FORMAT}; use the sepkit that wrote it")
+    if description["format"] == 1:
+        description["kind"] = "separation"
+    if (kind := description.get("kind")) not in ("separation", "speaker_encoder"):
+        raise UserError(f"{path}: found a model of kind {shown(kind)}, expected separation or speaker_encoder")
+    kinds: dict[str, Any] = {"sample_rate": int, "info": dict}
+    if kind == "separation":
+        kinds |= {"hypotheses": int, "signal_mean": float, "signal_std": float, "variational": bool}
+    else:
+        kinds |= {"embedding_size": int}
+    if description["format"] == FORMAT:
+        kinds |= {"fingerprint": str, "features": list, "features_version": int}
+    for name, expected in kinds.items():
+        if not isinstance(description.get(name), expected):
+            raise UserError(f"{path}: {name} in its description is {shown(description.get(name))}; {_EXPECTED}")
+    _check_values(path, description)
+    return description
+
+
+def _check_values(path: Path, description: Mapping[str, Any]) -> None:
+    rate, kind = description["sample_rate"], description["kind"]
+    if not SAMPLE_RATES[0] <= rate <= SAMPLE_RATES[1]:
+        raise UserError(f"{path}: sample_rate in its description is {shown(rate)}; {_EXPECTED}")
+    if kind == "separation":
+        deviation = description["signal_std"]
+        finite = 0 < deviation < math.inf and math.isfinite(description["signal_mean"])
+        if not finite or description["hypotheses"] < 1:
+            raise UserError(f"{path}: its description has a deviation of {deviation}, or no hypotheses; {_EXPECTED}")
+    if (version := description.get("features_version", FEATURES_VERSION)) != FEATURES_VERSION:
+        raise UserError(
+            f"{path}: its features are of version {shown(version)}, expected {FEATURES_VERSION}; export the model again"
+        )
+    if unknown := [name for name in description.get("features", ()) if name not in _FEATURES]:
+        raise UserError(f"{path}: features in its description has {shown(unknown[0])}; {_EXPECTED}")
+    for name, allowed in (("score_loss", (str, type(None))), ("depth_steps", (int, type(None)))):
+        if not isinstance(description.get(name), allowed):
+            raise UserError(f"{path}: {name} in its description is {shown(description[name])}; {_EXPECTED}")

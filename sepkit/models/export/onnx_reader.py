@@ -1,0 +1,171 @@
+"""What an ONNX file holds, read from its bytes without a library: operators, tensors by name, metadata.
+
+An ONNX file is a protobuf message, a sequence of fields: a number and a kind, then an integer or so many bytes, which
+may be a message themselves.
+
+Source: onnx.proto of ONNX, and protobuf's description of its wire format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+# Numbers of fields: of a model, a graph, a node, an attribute, a tensor, and a pair of strings.
+_OPSETS, _GRAPH, _METADATA, _FUNCTIONS = 8, 7, 14, 25
+_NODES, _INITIALIZERS, _SPARSE_INITIALIZERS = 1, 5, 15
+_OPERATOR, _ATTRIBUTES, _DOMAIN = 4, 5, 7
+_ATTRIBUTE_TENSORS, _ATTRIBUTE_GRAPHS, _ATTRIBUTE_SPARSE = (5, 10), (6, 11), (22, 23)
+_DIMENSIONS, _TYPE, _NAME, _RAW, _EXTERNAL, _LOCATION = 1, 2, 8, 9, 13, 14
+_KEY, _VALUE = 1, 2
+
+_TYPES = {1: "<f4", 6: "<i4", 7: "<i8", 9: "?", 10: "<f2", 11: "<f8"}
+_DEEPEST_GRAPH = 8
+
+
+@dataclass
+class OnnxContents:
+    """What an ONNX file holds.
+
+    Args:
+        operators: names of all operators, of subgraphs too; those outside ONNX's own domain as "domain::name".
+        tensors: initializers of the graph by name, as far as their values lie in the file as they are in memory.
+        metadata: the texts beside the graph, by name.
+        opset: version of ONNX's own operators.
+    """
+
+    operators: set[str] = field(default_factory=set)
+    tensors: dict[str, np.ndarray] = field(default_factory=dict)
+    metadata: dict[str, str] = field(default_factory=dict)
+    opset: int = 0
+
+
+def read_onnx(content: bytes) -> OnnxContents:
+    """Return what an ONNX file holds; its tensors share the memory of `content`.
+
+    Raises:
+        ValueError: the bytes are no ONNX file, or one with tensors in other files or functions of its own.
+    """
+    contents = OnnxContents()
+    for number, value in _fields(memoryview(content)):
+        if number == _GRAPH:
+            _read_graph(_message(value), contents, 0)
+        elif number == _METADATA:
+            key, text = _pair(_message(value))
+            contents.metadata[key] = text
+        elif number == _OPSETS:
+            domain, version = _pair(_message(value))
+            if domain in ("", "ai.onnx"):
+                contents.opset = int(version)
+        elif number == _FUNCTIONS:
+            raise ValueError("it defines operators of its own")
+    return contents
+
+
+def _read_graph(graph: memoryview, contents: OnnxContents, depth: int) -> None:
+    if depth > _DEEPEST_GRAPH:
+        raise ValueError("its graphs are nested too deeply")
+    for number, value in _fields(graph):
+        if number == _NODES:
+            _read_node(_message(value), contents, depth)
+        elif number == _INITIALIZERS:
+            name, tensor = _tensor(_message(value))
+            if depth == 0 and tensor is not None:
+                contents.tensors[name] = tensor
+        elif number == _SPARSE_INITIALIZERS:
+            raise ValueError("it holds sparse tensors")
+
+
+def _read_node(node: memoryview, contents: OnnxContents, depth: int) -> None:
+    operator = domain = ""
+    for number, value in _fields(node):
+        if number == _OPERATOR:
+            operator = _text(value)
+        elif number == _DOMAIN:
+            domain = _text(value)
+        elif number == _ATTRIBUTES:
+            for inner, part in _fields(_message(value)):
+                if inner in _ATTRIBUTE_GRAPHS:
+                    _read_graph(_message(part), contents, depth + 1)
+                elif inner in _ATTRIBUTE_TENSORS:
+                    _tensor(_message(part))
+                elif inner in _ATTRIBUTE_SPARSE:
+                    raise ValueError("it holds sparse tensors")
+    contents.operators.add(operator if domain in ("", "ai.onnx") else f"{domain}::{operator}")
+
+
+def _tensor(message: memoryview) -> tuple[str, np.ndarray | None]:
+    """Return name and values of a tensor; no values where they do not lie in the file as they are in memory."""
+    name, kind, raw, shape = "", 0, None, []
+    for number, value in _fields(message):
+        if number == _DIMENSIONS:
+            shape += [value] if isinstance(value, int) else list(_varints(value))
+        elif number == _TYPE:
+            kind = value
+        elif number == _NAME:
+            name = _text(value)
+        elif number == _RAW:
+            raw = _message(value)
+        elif number == _EXTERNAL or (number == _LOCATION and value != 0):
+            raise ValueError("it names other files for its tensors")
+    if raw is None or kind not in _TYPES:
+        return name, None
+    return name, np.frombuffer(raw, _TYPES[kind]).reshape(shape)
+
+
+def _pair(message: memoryview) -> tuple[str, str]:
+    """Return the first two fields of a message as texts: a key and its value, or a domain and its version."""
+    found = {number: str(value) if isinstance(value, int) else _text(value) for number, value in _fields(message)}
+    return found.get(_KEY, ""), found.get(_VALUE, "")
+
+
+def _message(value: int | memoryview) -> memoryview:
+    if isinstance(value, int):
+        raise ValueError("a number stands where a part belongs")
+    return value
+
+
+def _text(value: int | memoryview) -> str:
+    return str(_message(value), "utf-8")
+
+
+def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
+    """Yield number and value of every field of a message."""
+    at, end = 0, len(message)
+    while at < end:
+        tag, at = _varint(message, at)
+        number, kind = tag >> 3, tag & 7
+        if kind == 0:
+            value, at = _varint(message, at)
+            yield number, value
+            continue
+        size = {1: 8, 5: 4}.get(kind)
+        if kind == 2:
+            size, at = _varint(message, at)
+        if size is None or at + size > end:
+            raise ValueError("it ends too early, or is no ONNX file")
+        yield number, message[at : at + size]
+        at += size
+
+
+def _varints(packed: memoryview) -> Iterator[int]:
+    at = 0
+    while at < len(packed):
+        value, at = _varint(packed, at)
+        yield value
+
+
+def _varint(message: memoryview, at: int) -> tuple[int, int]:
+    """Return an integer of 7 bits a byte, the lowest first, and where it ends."""
+    value = 0
+    for shift in range(0, 70, 7):
+        if at >= len(message):
+            break
+        byte = message[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+    raise ValueError("it ends too early, or is no ONNX file")

@@ -1,0 +1,188 @@
+"""Files of graphs: what their bytes hold, which are refused, and that torch's weights lie in them by name."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from sepkit.config import SpeakerEncoderConfig
+from sepkit.errors import UserError
+from sepkit.models.features import latent_features
+from sepkit.models.speaker_encoder import SpeakerEncoder
+from sepkit.models.storage.fingerprint import weights_fingerprint
+from tests.complaint import complaint
+from tests.models.export.test_export import CONFIGS, made
+
+onnx = pytest.importorskip("onnx", reason="onnx is missing: pip install 'sepkit[export]'")
+pytest.importorskip("onnxruntime", reason="onnxruntime is missing: pip install 'sepkit[export]'")
+
+from sepkit.models.export.graph_file import METADATA, Graph  # noqa: E402
+from sepkit.models.export.onnx_export import export_onnx  # noqa: E402
+from sepkit.models.export.onnx_reader import read_onnx  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """A model whose weights are those that half precision holds, and its file."""
+    model = made(CONFIGS["gated_recurrence"])
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(parameter.half())
+    path = tmp_path_factory.mktemp("graph") / "model.onnx"
+    export_onnx(model, path, [900])
+    return model, path
+
+
+def changed(path, to, description=None, change=lambda proto: None):
+    """Write a graph again with another description, or with another change."""
+    proto = onnx.load(str(path))
+    change(proto)
+    if description is not None:
+        known = json.loads(proto.metadata_props[0].value)
+        del proto.metadata_props[:]
+        onnx.helper.set_model_props(proto, {METADATA: json.dumps(known | description)})
+    to.write_bytes(proto.SerializeToString())
+    return to
+
+
+def test_the_reader_finds_what_the_library_finds(exported):
+    _, path = exported
+    proto, contents = onnx.load(str(path)), read_onnx(path.read_bytes())
+    named = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
+    assert contents.tensors.keys() == named.keys()
+    for name, values in named.items():
+        np.testing.assert_array_equal(contents.tensors[name], values)
+        assert contents.tensors[name].dtype == values.dtype
+    assert {node.op_type for node in proto.graph.node} <= contents.operators
+    assert contents.opset == proto.opset_import[0].version
+    assert contents.metadata == {prop.key: prop.value for prop in proto.metadata_props}
+
+
+def test_weights_lie_in_the_file_by_name_in_half_precision(exported):
+    model, path = exported
+    tensors = read_onnx(path.read_bytes()).tensors
+    for name, parameter in model.named_parameters():
+        assert tensors[name].dtype == np.float16
+        np.testing.assert_array_equal(tensors[name].astype(np.float32), parameter.detach().numpy())
+    graph = Graph(path)
+    assert graph.fingerprint == weights_fingerprint(model) and graph.variational
+    assert (graph.sample_rate, graph.hypotheses, graph.signal_std) == (8000, 2, float(model.signal_std))
+
+
+@pytest.mark.parametrize("name", ["gated_recurrence", "deviation per bin", "variational", "gamma"])
+def test_features_are_those_of_torch(name, tmp_path):
+    model = made(CONFIGS[name])
+    export_onnx(model, tmp_path / "model.onnx", [100])
+    graph, mixtures = Graph(tmp_path / "model.onnx"), 0.1 * torch.randn(3, 4001)
+    with torch.no_grad():
+        expected = latent_features(model, model(mixtures))
+    assert graph.features == tuple(expected) and "mask_spread_db" in expected
+    found = graph.separate(mixtures.numpy(), graph.features)
+    for feature, values in expected.items():
+        np.testing.assert_allclose(found[feature], values.numpy(), rtol=2e-5, atol=2e-4)
+
+
+def test_an_encoder_of_voices_as_a_graph(tmp_path):
+    torch.manual_seed(0)
+    encoder = SpeakerEncoder(SpeakerEncoderConfig(channels=8, pooled=6, dimensions=5, projected=4)).eval()
+    report = export_onnx(encoder, tmp_path / "voices.onnx")
+    graph = Graph(tmp_path / "voices.onnx")
+    assert (graph.kind, graph.embedding_size, graph.sample_rate) == ("speaker_encoder", 4, encoder.sample_rate)
+    assert len(report.differences) == 6
+    waveforms = 0.1 * torch.randn(3, 12_345)
+    with torch.no_grad():
+        expected = encoder(waveforms).numpy()
+    found = graph.run({"waveforms": waveforms.numpy()}, ["embeddings"])["embeddings"]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_a_graph_of_format_1_has_no_features(exported, tmp_path):
+    _, path = exported
+
+    def older(proto):
+        del proto.graph.output[1:]
+
+    old = changed(path, tmp_path / "old.onnx", {"format": 1, "features": [], "fingerprint": "00"}, older)
+    graph = Graph(old)
+    assert graph.features == () and graph.outputs == ("estimates",)
+    mixtures = np.ones((1, 500), np.float32)
+    expected = Graph(path).separate(mixtures)["estimates"]
+    np.testing.assert_array_equal(graph.separate(mixtures)["estimates"], expected)
+
+
+def external(proto):
+    proto.graph.initializer[0].data_location = onnx.TensorProto.EXTERNAL
+
+
+def own_domain(proto):
+    proto.graph.node[0].domain = "com.microsoft"
+
+
+def hidden_operator(proto):
+    scan = next(node for node in proto.graph.node if node.op_type == "Scan")
+    scan.attribute[0].g.node[0].op_type = "Einsum"
+
+
+def own_function(proto):
+    proto.functions.add(name="f", domain="own")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (external, "names other files"),
+        (own_domain, "com.microsoft::"),
+        (hidden_operator, "'Einsum'"),
+        (own_function, "operators of its own"),
+    ],
+)
+def test_graphs_that_do_more_than_compute_are_refused(change, message, exported, tmp_path):
+    _, path = exported
+    changed(path, tmp_path / "model.onnx", change=change)
+    assert message in complaint(lambda: Graph(tmp_path / "model.onnx"))
+
+
+@pytest.mark.parametrize(
+    ("description", "message"),
+    [
+        ({"format": 3}, "not of format 2"),
+        ({"features_version": 99}, "features are of version 99"),
+        ({"features": ["loudness"]}, "'loudness'"),
+        ({"features": ["mask_spread_db"]}, "its outputs are"),
+        ({"kind": "mixer"}, "kind"),
+        ({"fingerprint": None}, "fingerprint"),
+        ({"hypotheses": 3}, "gives estimates of shape (1, 2, 700), expected (1, 3, 700)"),
+        ({"score_loss": 4}, "score_loss"),
+    ],
+)
+def test_descriptions_that_do_not_fit_are_refused(description, message, exported, tmp_path):
+    _, path = exported
+    changed(path, tmp_path / "model.onnx", description)
+    mixture = np.ones((1, 700), np.float32)
+    assert message in complaint(lambda: Graph(tmp_path / "model.onnx").separate(mixture))
+
+
+def test_cut_and_scrambled_files_are_refused_in_one_line(exported, tmp_path):
+    content, path = exported[1].read_bytes(), tmp_path / "model.onnx"
+    generator = np.random.default_rng(0)
+    for cut in (0, 10, len(content) // 2, len(content) - 1):
+        path.write_bytes(content[:cut])
+        assert "model.onnx: " in complaint(lambda: Graph(path))
+    for _ in range(30):
+        scrambled = bytearray(content)
+        scrambled[int(generator.integers(200))] ^= 0xFF
+        path.write_bytes(scrambled)
+        # A byte of a name or of a number in the description may change nothing that matters.
+        with contextlib.suppress(UserError):
+            Graph(path)
+
+
+def test_devices(exported):
+    _, path = exported
+    assert Graph(path, device="auto").providers[-1] == "CPUExecutionProvider"
+    for device in ("cuda", "cpu:1", "tpu"):
+        assert "which ONNX Runtime does not have here; use cpu" in complaint(lambda device=device: Graph(path, device))
