@@ -58,7 +58,11 @@ def atomic_output(path: str | os.PathLike[str], *, durable: bool = False) -> Ite
 
 
 def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+    if os.name == "nt" and path.is_dir():
+        # Windows opens no folders; it writes names by itself.
+        return
+    # Windows needs the right to write.
+    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:
         os.fsync(descriptor)
     except OSError as error:

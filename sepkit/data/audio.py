@@ -30,6 +30,7 @@ from sepkit.data._opening import (
     read_or_raise,
     write_flac,
 )
+from sepkit.data.wav_header import wav_header
 from sepkit.errors import UserError
 from sepkit.files import atomic_output
 
@@ -232,11 +233,15 @@ def write(
             with write_flac(path, temporary, sample_rate, len(np.atleast_2d(samples))) as file:
                 file.write(samples.T)
         else:
-            from scipy.io import wavfile
-
-            # libsndfile would put the time of writing into float files.
-            wavfile.write(temporary, sample_rate, samples.T)
+            _write_wav(temporary, samples, sample_rate, subtype)
     return path
+
+
+def _write_wav(path: Path, samples: np.ndarray, sample_rate: int, subtype: str) -> None:
+    samples = np.atleast_2d(samples)
+    with path.open("wb") as file:
+        file.write(wav_header(path, sample_rate, samples.shape[1], subtype, len(samples)))
+        file.write(samples.T.astype("<f4" if subtype == "FLOAT" else "<i2").tobytes())
 
 
 def encode_sound(waveform: np.ndarray, sample_rate: int) -> tuple[bytes, str]:
@@ -282,11 +287,9 @@ def _one_channel(frames: np.ndarray, channel: int | None) -> np.ndarray:
 @lru_cache(maxsize=64)
 def _poly_filter(to_rate: int, from_rate: int, dtype: str) -> np.ndarray:
     """Return the filter of `scipy.signal.resample_poly`, which would design it in every call, a fifth of its time."""
-    from scipy.signal import firwin
-
     max_rate = max(to_rate, from_rate) // gcd(to_rate, from_rate)
-    taps = firwin(20 * max_rate + 1, 1 / max_rate, window=("kaiser", 5.0))  # type: ignore[arg-type]  # stub says str
-    return np.asarray(taps, dtype=dtype)
+    taps = np.sinc(np.arange(-10 * max_rate, 10 * max_rate + 1) / max_rate) * np.kaiser(20 * max_rate + 1, 5.0)
+    return (taps / taps.sum()).astype(dtype)
 
 
 def _scaled(waveform: np.ndarray, gain: float) -> np.ndarray:

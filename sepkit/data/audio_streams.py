@@ -6,7 +6,6 @@ The result does not depend on the blocks: it equals that of `sepkit.data.audio` 
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -18,11 +17,8 @@ import soxr
 
 from sepkit.data._opening import write_flac
 from sepkit.data.audio import quantize_pcm16, resampled_length
-from sepkit.errors import UserError
+from sepkit.data.wav_header import wav_header
 from sepkit.files import atomic_output
-
-# The most bytes that the header of a wav file can count.
-_MAX_WAV_BYTES = 2**32 - 4096
 
 
 class StreamResampler:
@@ -77,7 +73,7 @@ class BlockWriter:
         if path.suffix.lower() == ".flac":
             self._flac = self._stack.enter_context(write_flac(path, temporary, sample_rate, 1))
             return
-        header = _wav_header(sample_rate, num_samples, subtype, path)
+        header = wav_header(path, sample_rate, num_samples, subtype)
         self._wav = self._stack.enter_context(open(temporary, "wb"))  # noqa: SIM115
         self._wav.write(header)
 
@@ -128,24 +124,3 @@ def write_blocks(
         finally:
             writer.close()
         writer.check_complete()
-
-
-def _wav_header(sample_rate: int, num_samples: int, subtype: str, path: Path) -> bytes:
-    """Return everything before the samples, as `scipy.io.wavfile` writes it.
-
-    Source: Multimedia Programming Interface and Data Specifications 1.0; formats other than PCM have a fact chunk.
-    """
-    is_float = subtype == "FLOAT"
-    width = 4 if is_float else 2
-    size = width * num_samples
-    if size > _MAX_WAV_BYTES:
-        raise UserError(f"{path}: {size} bytes of samples, but a wav file holds at most {_MAX_WAV_BYTES}; write flac")
-    form = struct.pack("<HHIIHH", 3 if is_float else 1, 1, sample_rate, width * sample_rate, width, 8 * width)
-    chunks = b"WAVE"
-    if is_float:
-        chunks += b"fmt " + struct.pack("<I", len(form) + 2) + form + b"\x00\x00"
-        chunks += b"fact" + struct.pack("<II", 4, num_samples)
-    else:
-        chunks += b"fmt " + struct.pack("<I", len(form)) + form
-    chunks += b"data" + struct.pack("<I", size)
-    return b"RIFF" + struct.pack("<I", len(chunks) + size) + chunks

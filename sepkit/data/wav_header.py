@@ -1,10 +1,11 @@
-"""Read the header of a wav from a pipe, which cannot seek and whose length may not be known yet."""
+"""Headers of wav files: written, and read from a pipe, which cannot seek and whose length may not be known yet."""
 
 from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
 from io import BufferedIOBase
+from pathlib import Path
 from typing import Literal
 
 from sepkit.errors import UserError
@@ -13,6 +14,42 @@ _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
 _FORMATS: dict[tuple[int, int], Literal["s16le", "f32le"]] = {(_PCM, 16): "s16le", (_FLOAT, 32): "f32le"}
 # Sizes that programs write if they do not know the length: 0, or the largest one.
 _UNKNOWN_SIZES = (0, 0xFFFFFFFF, 0x7FFFFFFF)
+# The most bytes of samples that a header can count.
+_MAX_WAV_BYTES = 2**32 - 4096
+
+
+def wav_header(path: Path, sample_rate: int, num_samples: int, subtype: str, channels: int = 1) -> bytes:
+    """Return everything before the samples, as `scipy.io.wavfile` writes it: no time of writing, as libsndfile adds.
+
+    Args:
+        path: of the file, for errors.
+        sample_rate: Hz.
+        num_samples: of each channel.
+        subtype: "FLOAT" (32 bits) or "PCM_16".
+        channels: how many.
+
+    Raises:
+        UserError: more bytes than a header can count.
+
+    Source: Multimedia Programming Interface and Data Specifications 1.0; formats other than PCM have a fact chunk.
+    """
+    is_float = subtype == "FLOAT"
+    width = 4 if is_float else 2
+    size = width * channels * num_samples
+    if size > _MAX_WAV_BYTES:
+        raise UserError(f"{path}: {size} bytes of samples, but a wav file holds at most {_MAX_WAV_BYTES}; write flac")
+    step = width * channels
+    form = struct.pack(
+        "<HHIIHH", _FLOAT if is_float else _PCM, channels, sample_rate, step * sample_rate, step, 8 * width
+    )
+    chunks = b"WAVE"
+    if is_float:
+        chunks += b"fmt " + struct.pack("<I", len(form) + 2) + form + b"\x00\x00"
+        chunks += b"fact" + struct.pack("<II", 4, num_samples)
+    else:
+        chunks += b"fmt " + struct.pack("<I", len(form)) + form
+    chunks += b"data" + struct.pack("<I", size)
+    return b"RIFF" + struct.pack("<I", len(chunks) + size) + chunks
 
 
 @dataclass(frozen=True)

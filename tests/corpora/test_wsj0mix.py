@@ -333,22 +333,22 @@ def test_what_is_bad_is_listed_and_the_rest_goes_on(wsj0, tmp_path, capsys):
 def test_a_full_disk_leaves_nothing_half_written(wsj0, tmp_path, monkeypatch, capsys):
     import errno
 
-    from scipy.io import wavfile
+    from sepkit.data import audio
 
     lists, out = write_lists(tmp_path / "lists"), tmp_path / "out"
-    write, calls = wavfile.write, []
+    write, calls = audio._write_wav, []
 
-    def full(path, rate, samples):
+    def full(path, *written):
         calls.append(path)
         if len(calls) == 5:
             Path(path).write_bytes(b"RIFF")
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
-        write(path, rate, samples)
+        write(path, *written)
 
     command = ["prepare", "wsj0-mix", "--wsj0", str(wsj0), "--lists", str(lists), "--out", str(out), "--write",
                "--processes", "1"]  # fmt: skip
     with monkeypatch.context() as patch:
-        patch.setattr(wavfile, "write", full)
+        patch.setattr(audio, "_write_wav", full)
         assert main(command) == 2
     error = capsys.readouterr().err.splitlines()[-1]
     assert "no room left on the disk" in error
