@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,15 @@ MODEL_FORMS = {
     "boxed_8k": "shipped with sepkit; the default",
     "boxed_8k_causal": "shipped with sepkit; causal, the default of `sepkit stream`",
     "hf:OWNER/NAME": "a sepkit model on the Hugging Face hub, fetched once; @REVISION can follow",
-    "asteroid:FILE or asteroid:OWNER/NAME": "a ConvTasNet, DPRNNTasNet, SuDORMRFNet or SuDORMRFImprovedNet of asteroid",
-    "speechbrain:FOLDER or speechbrain:OWNER/NAME": "a SepFormer of speechbrain",
-    "sepreformer:FILE or sepreformer:OWNER/NAME": "what SepReformer's authors publish (epoch.NNNN.pth)",
-    "tf-locoformer:FILE or tf-locoformer:OWNER/NAME": (
-        "what TF-Locoformer's authors publish (valid.loss.ave.pth, with config.yaml beside it)"
+    "sepformer-whamr16k ...": "a public model by name, fetched once; `sepkit models --public` lists them",
+    "asteroid:FILE or asteroid:OWNER/NAME": (
+        "a ConvTasNet, DPRNNTasNet, SuDORMRFNet or SuDORMRFImprovedNet of asteroid, also by its address (https://...); "
+        "FILE@8000 states the rate of a file that does not tell it"
     ),
+    "speechbrain:FOLDER or speechbrain:OWNER/NAME": "a SepFormer of speechbrain",
+    "sepreformer:FILE": "what SepReformer's authors publish (epoch.NNNN.pth)",
+    "tf-locoformer:FILE": "what TF-Locoformer's authors publish (valid.loss.ave.pth, with config.yaml beside it)",
+    "torchaudio:FILE@8000": "weights of torchaudio's conv_tasnet_base, which do not tell their rate",
     "FILE.onnx": (
         "written by `sepkit export`; separates and evaluates only; a graph is a program, so take it only from people "
         "you trust"
@@ -27,19 +30,27 @@ MODEL_FORMS = {
 
 
 def main(
-    *, model: str | None = None, measure: bool = False, oracle: list[str] | None = None, json: bool = False
+    *,
+    model: str | None = None,
+    public: bool = False,
+    measure: bool = False,
+    oracle: list[str] | None = None,
+    json: bool = False,
 ) -> None:
     """List the models that can be named and the maskers that can be trained, or describe one model.
 
     Args:
         model: describe this MODEL: its configuration, size, sample rate, and what was noted when it was saved
+        public: only the table of the models of others that --model NAME fetches
         measure: only the table of what models cost and score (of MODEL, or of those that ship), with the memory that
             separating 10 s and 10 minutes takes on this machine, above what importing torch takes
         oracle: manifests: print the SI-SDR improvement that masks of the true sources reach in MODEL's STFT
         json: the models that ship (or MODEL, a folder) as JSON: name, SHA-256 of the weights, rate, estimates, latency,
-            size, cost, SI-SDRi in dB by test set, license
+            size, cost, SI-SDRi in dB by test set, license; with --public the table of those, with addresses and digests
     """
-    if json:
+    if public:
+        print(_public_index() if json else "\n".join(_public()))
+    elif json:
         print(_index(model))
     elif oracle:
         print("\n".join(_ceilings(model, oracle)))
@@ -100,6 +111,45 @@ def _measured(model: str | None) -> list[str]:
     return _table(models, memory)
 
 
+def _public() -> list[str]:
+    from sepkit.models.published.public import PUBLIC
+
+    rows = [
+        ("name", "task", "trained on", "Hz", "M", "GMAC/s", "published score", "source", "license", "MB", "SHA-256")
+    ]
+    for name, model in PUBLIC.items():
+        rows.append(
+            (
+                name,
+                model.task,
+                model.corpus,
+                f"{model.sample_rate}",
+                f"{model.parameters / 1e6:.1f}",
+                f"{model.giga_multiply_adds_per_second:.1f}",
+                model.score or "not known",
+                model.source,
+                model.license,
+                f"{model.megabytes:.1f}",
+                "published" if model.is_pinned else "of the first fetch",
+            )
+        )
+    return [
+        *_aligned(rows),
+        "",
+        "--model NAME fetches a model once. M: millions of parameters. GMAC/s: 1e9 multiply-adds a second of audio.",
+        "SHA-256 of the first fetch: none is published; the first fetch notes it, and later ones are held against it.",
+    ]
+
+
+def _public_index() -> str:
+    import json
+    from dataclasses import asdict
+
+    from sepkit.models.published.public import PUBLIC
+
+    return json.dumps([{"name": name} | asdict(model) for name, model in PUBLIC.items()], indent=1)
+
+
 def _index(model: str | None) -> str:
     import json
     from dataclasses import asdict
@@ -107,7 +157,8 @@ def _index(model: str | None) -> str:
     from sepkit.errors import UserError
     from sepkit.files import file_digest
     from sepkit.models import load_pretrained, model_folder
-    from sepkit.models.published.facts import card_license, model_facts
+    from sepkit.models.published.card import card_license
+    from sepkit.models.published.facts import model_facts
     from sepkit.models.published.shipped import DEFAULT_MODEL, shipped_models
 
     found = []
@@ -155,10 +206,12 @@ def _table(models: dict[str, str], more: dict[str, Callable[[str], float]] | Non
                 ", ".join(f"{score:.2f} ({data})" for data, score in facts.scores.items()),
             ]
         )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
-    return [
-        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
+    return ["  " + line for line in _aligned(rows)]
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def _configurations() -> list[str]:

@@ -45,17 +45,56 @@ def changed(checkpoint: dict, **arguments) -> dict:
     return {**checkpoint, "model_args": {**checkpoint["model_args"], **arguments}}
 
 
+def old(checkpoint: dict, data) -> dict:
+    """A file of before asteroid 0.4.0, as its save_publishable writes it: no rate among the model's arguments."""
+    arguments = {key: value for key, value in checkpoint["model_args"].items() if key != "sample_rate"}
+    infos = {**checkpoint.get("infos", {}), "training_config": {"data": data}, "final_metrics": {}}
+    return {**checkpoint, "model_args": arguments, "infos": infos}
+
+
 def test_the_rate_of_an_old_asteroid_file_is_that_of_its_training(asteroid_checkpoint, tmp_path):
+    publisher = pytest.importorskip("asteroid.models.publisher")
+    model = {**asteroid_checkpoint, "dataset": "WHAM", "licenses": "", "infos": {}}
+    del (arguments := dict(model["model_args"]))["sample_rate"]
+    publisher.save_publishable(
+        str(tmp_path), {**model, "model_args": arguments}, {}, {"data": {"sample_rate": 16000}}, recipe="wham"
+    )
     path = tmp_path / "model.pth"
-    old = changed(asteroid_checkpoint, sample_rate=None) | {"training_config": {"data": {"sample_rate": 16000}}}
-    torch.save(old, path)
     assert load_pretrained(f"asteroid:{path}").sample_rate == 16000
-    del old["model_args"]["sample_rate"]
-    torch.save(old, path)
-    assert from_asteroid(path).sample_rate == 16000
-    for config in ({"data": {}}, {"data": 3}, None):
-        torch.save(old | {"training_config": config}, path)
-        assert "sample rate" in complaint(lambda: from_asteroid(path))
+    assert load_pretrained(f"asteroid:{path}@16000").sample_rate == 16000
+    assert "its rate is 16000 Hz, found @8000; leave out" in complaint(lambda: load_pretrained(f"asteroid:{path}@8000"))
+
+
+@pytest.mark.parametrize("data", [{}, 3, None])
+def test_a_file_that_does_not_tell_its_rate_is_given_it(asteroid_checkpoint, tmp_path, data):
+    torch.save(old(asteroid_checkpoint, data), path := tmp_path / "model.pth")
+    assert f"give one: asteroid:{path}@8000" in complaint(lambda: load_pretrained(f"asteroid:{path}"))
+    assert load_pretrained(f"asteroid:{path}@8000").sample_rate == 8000
+    assert from_asteroid(path, sample_rate=16000).sample_rate == 16000
+    # A file whose own name ends so takes precedence.
+    path.rename(tmp_path / "model@8000")
+    assert "found no sample rate" in complaint(lambda: load_pretrained(f"asteroid:{tmp_path / 'model@8000'}"))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["DPTNet", "DCCRNet", "DCUNet", "LSTMTasNet", "DeMask", "XUMX", "FasNetTAC", "MultiDecoderDPRNN", "DPRNNTasNet"],
+)
+def test_classes_of_asteroid_that_are_not_read_are_named(asteroid_checkpoint, tmp_path, name):
+    arguments = asteroid_checkpoint["model_args"] | {"use_mulcat": True, "num_layers": 1, "rnn_type": "LSTM"}
+    torch.save({**asteroid_checkpoint, "model_name": name, "model_args": arguments}, tmp_path / "model.pth")
+    words = "use_mulcat is True" if name == "DPRNNTasNet" else f"found an asteroid '{name}', expected one of ConvTasNet"
+    assert words in complaint(lambda: load_pretrained(f"asteroid:{tmp_path / 'model.pth'}"))
+
+
+def test_a_pointer_of_git_lfs_is_told_from_weights(tmp_path):
+    path = tmp_path / "epoch.0180.pth"
+    oid = "336d6f40035e00496aacbe42c9ddf263d21b25dcb7941b5b90e245e9145043d2"
+    path.write_text(f"version https://git-lfs.github.com/spec/v1\noid sha256:{oid}\nsize 178067890\n")
+    for kind in ("asteroid", "sepreformer", "tf-locoformer"):
+        line = complaint(lambda kind=kind: load_pretrained(f"{kind}:{path}"))
+        assert line == f"{path}: this is a Git LFS pointer (134 bytes); run git lfs pull"
+    assert "is a Git LFS pointer" in complaint(lambda: load_pretrained(f"torchaudio:{path}@8000"))
 
 
 @pytest.mark.parametrize(
@@ -229,10 +268,14 @@ def test_speechbrain_from_the_hub(speechbrain_folder, monkeypatch):
         ("!ref <SBtfinter>", "!ref <absent>", "a reference names absent"),
         ("!ref <num_spks>", "!ref <num_spks> * 2", "a reference to one name"),
         ("num_spks: 2", "num_spks: !ref <num_spks>", "round in circles"),
-        ("sample_rate: 8000", "rate: 8000", "found no sample_rate in it"),
+        ("sample_rate: 8000", "rate: 8000", "found no sample_rate in it; give one: speechbrain:FOLDER@8000"),
         ("sample_rate: 8000", "sample_rate: fast", "sample_rate: found 'fast', expected int"),
         ("modules:", "others:", "found no modules"),
         ("dual_path.Dual_Path_Model", "resepformer.ResourceEfficientSeparator", "expected speechbrain's Dual_Path"),
+        ("lobes.models.dual_path.Dual_Path_Model", "lobes.models.conv_tasnet.MaskNet", "expected speechbrain's Dual_P"),
+        ("dual_path.SBTransformerBlock", "dual_path.SBConformerEncoderBlock", "expected speechbrain's SBTransformer"),
+        ("dual_path.SBTransformerBlock", "dual_path.SBRNNBlock", "expected speechbrain's SBTransformerBlock"),
+        ("masknet: !ref <MaskNet>", "masknetl: !ref <MaskNet>", "is no object, expected speechbrain's Dual_Path_Model"),
         ("!new:speechbrain.lobes.models.dual_path.Encoder", "!new:os.path.Encoder", "expected speechbrain's Encoder"),
         ("d_model: 16", "d_model: 32", "d_model of the transformers is 32, expected 16"),
         ("num_spks: 2", "num_spks: 3", "masknet.ckpt: conv2d.bias has shape (32,), hyperparams.yaml asks for (48,)"),
@@ -323,6 +366,20 @@ def test_a_conv_tasnet_of_torchaudio_separates_as_there(torchaudio_model, length
         ):
             assert model.sample_rate == 16000 and not model.training
             assert_like(model(mixture).estimates, expected, TOLERANCE)
+
+
+def test_a_file_of_torchaudio_is_a_model(torchaudio_model, tmp_path):
+    models = importlib.import_module("torchaudio.models")
+    torch.manual_seed(0)
+    base = models.ConvTasNet(2, 10, 12, msk_num_feats=6, msk_num_hidden_feats=7, msk_num_stacks=1, msk_activate="relu")
+    randomize(base.eval())
+    torch.save(base.state_dict(), path := tmp_path / "conv_tasnet_base_libri2mix.pt")
+    model, mixture = load_pretrained(f"torchaudio:{path}@8000"), torch.randn(2, 400)
+    with torch.no_grad():
+        assert_like(model(mixture).estimates, base(mixture[:, None]), TOLERANCE)
+    assert f"write torchaudio:{path}@8000" in complaint(lambda: load_pretrained(f"torchaudio:{path}"))
+    torch.save(base, path)
+    assert "refused, it names torchaudio.models" in complaint(lambda: load_pretrained(f"torchaudio:{path}@8000"))
 
 
 def test_what_is_no_conv_tasnet_of_torchaudio(torchaudio_model):

@@ -29,6 +29,7 @@ from sepkit.inference.selection import check_speakers
 from sepkit.inference.separated import Separated, summary_line
 from sepkit.inference.separator import Separator
 from sepkit.models import load_checkpoint
+from sepkit.models.published.names import license_of
 from sepkit.models.published.shipped import encoder_folder
 from sepkit.models.speaker_encoder import SpeakerEncoder
 from sepkit.models.storage.fingerprint import weights_fingerprint
@@ -102,6 +103,7 @@ def separate_files(
     provenance = {
         "model": model_name,
         "weights": separator.fingerprint(),
+        "license": license_of(model_name) if model_name else None,
         "model_sample_rate": separator.sample_rate,
         **separator.provenance(),
         "channel": options.channel,

@@ -30,6 +30,8 @@ _HARMLESS: list[Any] = [
     (_SCALAR, "numpy._core.multiarray.scalar"),
 ]
 
+_POINTER = b"version https://git-lfs.github.com/spec/"
+
 # No published separator comes near this size. Larger ones would only exhaust memory and time.
 _LARGEST = 65536
 
@@ -41,6 +43,7 @@ def read_checkpoint(path: Path, expected: str) -> Any:
     """
     if not path.is_file():
         raise UserError(f"{path}: no such file; {expected}")
+    refuse_pointer(path)
     _check_records(path, expected)
     try:
         with torch.serialization.safe_globals(_HARMLESS):
@@ -52,6 +55,14 @@ def read_checkpoint(path: Path, expected: str) -> Any:
     except Exception as error:
         # A damaged pickle can raise any exception in the loader; none is a fault of this program.
         raise UserError(f"{path}: no complete torch checkpoint ({type(error).__name__}); {expected}") from None
+
+
+def refuse_pointer(path: Path) -> None:
+    """Raise UserError if a file is what Git leaves in place of a large one."""
+    with path.open("rb") as file:
+        if file.read(len(_POINTER)) == _POINTER:
+            size = path.stat().st_size
+            raise UserError(f"{path}: this is a Git LFS pointer ({size} bytes); run git lfs pull")
 
 
 def _check_records(path: Path, expected: str) -> None:

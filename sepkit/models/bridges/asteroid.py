@@ -89,7 +89,7 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 def _trained_rate(checkpoint: Mapping[str, Any]) -> Any:
     found: Any = checkpoint
-    for key in ("training_config", "data", "sample_rate"):
+    for key in ("infos", "training_config", "data", "sample_rate"):
         found = found.get(key) if isinstance(found, Mapping) else None
     return found
 
@@ -121,7 +121,7 @@ def _model_config(where: str, name: str, arguments: Mapping[str, Any]) -> ModelC
     check_sizes(where, {key: arguments.get(key, 1) for key in ("n_blocks", "upsampling_depth")}, 30)
     rate, filters = arguments["sample_rate"], arguments["n_filters"]
     if not rate:
-        raise UserError(f"{where}: found no sample rate in it; give one (sample_rate=8000)")
+        raise UserError(f"{where}: found no sample rate in it; give one: asteroid:{where}@8000")
     _require(where, "fb_name", arguments.get("fb_name", "free"), ["free", "FreeFB"])
     _require(where, "out_chan", arguments.get("out_chan") or filters, [filters])
     # SuDORMRFNet's encoder activation is fixed; the other models' arguments may name one.

@@ -1,9 +1,10 @@
-"""Read the weights of torchaudio's ConvTasNet."""
+"""Read the weights of torchaudio's ConvTasNet; files are pickles, read by torch's restricted loader."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -11,13 +12,15 @@ from torch import Tensor, nn
 
 from sepkit.config import ConvTasNetConfig, DeterministicConfig, FreeFilterbankConfig, ModelConfig
 from sepkit.errors import UserError
+from sepkit.models.bridges._pickles import read_state_dict
+from sepkit.models.bridges._weights import check_plain
 from sepkit.models.emd import EncoderMaskerDecoder, build_model
 
 _EXPECTED = "expected torchaudio.models.ConvTasNet or its state_dict()"
 
 
 def from_torchaudio(
-    model_or_state_dict: nn.Module | Mapping[str, Tensor],
+    model_or_weights: nn.Module | Mapping[str, Tensor] | str | Path,
     *,
     sample_rate: int,
     blocks: int = 8,
@@ -26,15 +29,18 @@ def from_torchaudio(
     """Return a sepkit model, in evaluation mode, with the outputs (to rounding) and weights of a torchaudio ConvTasNet.
 
     Args:
-        model_or_state_dict: the model, or its weights by name.
+        model_or_weights: the model, its weights by name, or a file of these, as its CONVTASNET_BASE_LIBRI2MIX fetches.
         sample_rate: Hz, which torchaudio's models do not state; 8000 for its CONVTASNET_BASE_LIBRI2MIX.
         blocks: blocks per repeat, which weights alone do not tell; conv_tasnet_base has 8.
         mask_activation: the map from values to masks, which weights alone do not tell; conv_tasnet_base has relu.
     """
-    if isinstance(model_or_state_dict, nn.Module):
-        blocks, mask_activation = _structure(model_or_state_dict)
-        model_or_state_dict = model_or_state_dict.state_dict()
-    weights = dict(model_or_state_dict)
+    if isinstance(model_or_weights, nn.Module):
+        blocks, mask_activation = _structure(model_or_weights)
+        model_or_weights = model_or_weights.state_dict()
+    elif not isinstance(model_or_weights, Mapping):
+        path, model_or_weights = model_or_weights, read_state_dict(Path(model_or_weights), _EXPECTED)
+        check_plain(str(path), model_or_weights)
+    weights = dict(model_or_weights)
     model = build_model(_model_config(weights, sample_rate, blocks, mask_activation))
     _load(model, weights)
     return model.eval()

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from sepkit.errors import UserError
-from sepkit.files import parse_json, read_yaml
+from sepkit.files import parse_json, parse_yaml, read_yaml
 from sepkit.models.storage.folders import find_checkpoint, read_description
 
 # Identifiers that the Hugging Face hub knows as `license`; any other is given to it as "other" with a name.
@@ -271,3 +271,30 @@ def _test_set(summary: Mapping[str, Any]) -> str:
         path = Path(str(manifest or "test"))
         names.append(f"{path.parent.name} {path.stem}".strip())
     return ", ".join(names)
+
+
+# ------------------------------------------------------------------------------------------------- reading the cards
+
+
+def card_scores(folder: Path) -> dict[str, float]:
+    """Return test set -> SI-SDRi in dB, from a model's card; empty without a card or scores."""
+    scores: dict[str, float] = {}
+    for index in _card_head(folder).get("model-index", []):
+        for result in index.get("results", []):
+            values = {metric["type"]: metric["value"] for metric in result["metrics"]}
+            if "si_sdri_db" in values:
+                scores[result["dataset"]["name"]] = float(values["si_sdri_db"])
+    return scores
+
+
+def card_license(folder: Path) -> str | None:
+    """Return the license of the weights, from a model's card; None without one."""
+    return _card_head(folder).get("license")
+
+
+def _card_head(folder: Path) -> dict[str, Any]:
+    """Return the YAML between the dashes at the beginning of a card; empty without one."""
+    card = folder / "README.md"
+    head = card.read_text(encoding="utf-8", errors="replace").split("---\n")[1:2] if card.is_file() else []
+    found = parse_yaml(head[0], str(card), "mend its head, or delete it") if head else None
+    return found if isinstance(found, dict) else {}

@@ -11,8 +11,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from sepkit.errors import UserError
-from sepkit.files import parse_yaml
 from sepkit.models.emd import EncoderMaskerDecoder
+from sepkit.models.published.card import card_scores
 from sepkit.models.streaming import ModelStream
 
 
@@ -67,29 +67,6 @@ def _latency_ms(model: EncoderMaskerDecoder) -> float | None:
         return 1000 * ModelStream(model).lookahead_samples / model.sample_rate
     except UserError:
         return None
-
-
-def card_scores(folder: Path) -> dict[str, float]:
-    """Return test set -> SI-SDRi in dB, from a model's card; empty without a card or scores."""
-    scores: dict[str, float] = {}
-    for index in _card_head(folder).get("model-index", []):
-        for result in index.get("results", []):
-            values = {metric["type"]: metric["value"] for metric in result["metrics"]}
-            if "si_sdri_db" in values:
-                scores[result["dataset"]["name"]] = float(values["si_sdri_db"])
-    return scores
-
-
-def card_license(folder: Path) -> str | None:
-    """Return the license of the weights, from a model's card; None without one."""
-    return _card_head(folder).get("license")
-
-
-def _card_head(folder: Path) -> dict[str, Any]:
-    """Return the YAML between the dashes at the beginning of a card."""
-    card = folder / "README.md"
-    head = card.read_text(encoding="utf-8").split("---\n")[1:2] if card.is_file() else []
-    return parse_yaml(head[0], str(card)) or {} if head else {}
 
 
 def multiply_adds(function: Callable[[], Any]) -> int:

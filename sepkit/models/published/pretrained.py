@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import torch
 from sepkit.errors import UserError
 from sepkit.models.emd import EncoderMaskerDecoder
 from sepkit.models.published import hub
-from sepkit.models.published.names import model_folder
+from sepkit.models.published.names import check_read, model_folder
+from sepkit.models.published.public import PUBLIC, fetch_address, fetch_public, zenodo_address
 from sepkit.models.saved import SavedModel
 from sepkit.models.storage.checkpoints import LoadReport, compare, load_checkpoint
 from sepkit.models.storage.folders import Path_, is_onnx
@@ -21,17 +23,21 @@ def load_pretrained(model: Path_) -> EncoderMaskerDecoder:
 
     Args:
         model: a folder or file that `sepkit train` wrote (EXP, EXP/model, EXP/model/model.safetensors), the name of a
-            model that ships with the package, `asteroid:` and a file or hub id, `speechbrain:` and a folder or hub id,
-            `sepreformer:` or `tf-locoformer:` and a file or hub id, or `hf:` and a repository of one of sepkit's own
-            models. An existing path of that name takes precedence.
+            model that ships with the package or of a public one (`sepkit models --public`), a word of `names.TOOLKITS`,
+            a colon and
+            what it takes, or `hf:` and a repository of one of sepkit's own models. An existing path of that name takes
+            precedence.
     """
     if is_onnx(model):
         raise UserError(
             f"{model}: found an exported model, which separates and evaluates only; name what it was made of"
         )
-    kind, _, rest = str(model).partition(":")
-    if kind in _BRIDGES and not Path(model).exists():
-        return _BRIDGES[kind](rest).eval()
+    if not Path(model).exists():
+        name = fetch_public(str(model)) if str(model) in PUBLIC else str(model)
+        kind, _, rest = name.partition(":")
+        check_read(name)
+        if kind in _BRIDGES:
+            return _BRIDGES[kind](rest).eval()
     folder = model_folder(model)
     assert folder is not None
     return load_checkpoint(folder)
@@ -43,48 +49,59 @@ def load_pretrained(model: Path_) -> EncoderMaskerDecoder:
 def _from_asteroid(source: str) -> EncoderMaskerDecoder:
     from sepkit.models.bridges import from_asteroid
 
-    if not Path(source).exists() and hub.is_repository(source):
-        return from_asteroid(_only_file(hub.fetch(source, [_ASTEROID_FILE]), _ASTEROID_FILE, source))
-    return from_asteroid(source)
+    source, rate = _at_rate(source)
+    path = Path(source)
+    if not path.exists():
+        address = zenodo_address(source) or (source if source.startswith(("http://", "https://")) else None)
+        if address is not None:
+            path = fetch_address(address)
+        elif hub.is_repository(source):
+            path = hub.fetch(source, [_ASTEROID_FILE]) / _ASTEROID_FILE
+            if not path.is_file():
+                raise UserError(f"{source}: the repository has no {_ASTEROID_FILE}, where asteroid's models are stored")
+    return _checked_rate(source, from_asteroid(path, sample_rate=rate), rate)
 
 
 def _from_speechbrain(source: str) -> EncoderMaskerDecoder:
     from sepkit.models.bridges.speechbrain import FILES, from_speechbrain
 
+    source, rate = _at_rate(source)
     fetched = not Path(source).exists() and hub.is_repository(source)
-    return from_speechbrain(hub.fetch(source, FILES) if fetched else source)
+    folder = hub.fetch(source, FILES) if fetched else source
+    return _checked_rate(source, from_speechbrain(folder, sample_rate=rate), rate)
 
 
 def _from_sepreformer(source: str) -> EncoderMaskerDecoder:
-    from sepkit.models.bridges.sepreformer import DESCRIPTION, from_sepreformer
+    from sepkit.models.bridges import from_sepreformer
 
-    return from_sepreformer(_fetched(source, DESCRIPTION))
+    return from_sepreformer(source)
 
 
 def _from_tf_locoformer(source: str) -> EncoderMaskerDecoder:
-    from sepkit.models.bridges.tf_locoformer import DESCRIPTION, from_tf_locoformer
+    from sepkit.models.bridges import from_tf_locoformer
 
-    return from_tf_locoformer(_fetched(source, DESCRIPTION))
-
-
-def _fetched(source: str, description: str) -> str | Path:
-    """Return the path of a file, or of the only .pth file of a repository on the hub, its description beside it."""
-    if Path(source).exists() or not hub.is_repository(source):
-        return source
-    folder = hub.fetch(source, ["*.pth", description])
-    found = sorted(folder.glob("*.pth"))
-    if len(found) != 1:
-        raise UserError(
-            f"{source}: the repository has {len(found)} files *.pth at its top, expected one;"
-            " download the one that you want, and name that file"
-        )
-    return found[0]
+    return from_tf_locoformer(source)
 
 
-def _only_file(folder: Path, name: str, source: str) -> Path:
-    if not (folder / name).is_file():
-        raise UserError(f"{source}: the repository has no {name}, which asteroid's models are stored in")
-    return folder / name
+def _from_torchaudio(source: str) -> EncoderMaskerDecoder:
+    from sepkit.models.bridges import from_torchaudio
+
+    source, rate = _at_rate(source)
+    if rate is None:
+        raise UserError(f"{source}: torchaudio's files do not tell their sample rate; write torchaudio:{source}@8000")
+    return from_torchaudio(source, sample_rate=rate)
+
+
+def _at_rate(source: str) -> tuple[str, int | None]:
+    """Return a source and the sample rate that is written behind it, SOURCE@8000; None without one."""
+    found = None if Path(source).exists() else re.fullmatch(r"(.+)@([1-9]\d{3,5})", source)
+    return (source, None) if found is None else (found[1], int(found[2]))
+
+
+def _checked_rate(source: str, model: EncoderMaskerDecoder, rate: int | None) -> EncoderMaskerDecoder:
+    if rate not in (None, model.sample_rate):
+        raise UserError(f"{source}: says that its rate is {model.sample_rate} Hz, found @{rate}; leave out @{rate}")
+    return model
 
 
 _ASTEROID_FILE = "pytorch_model.bin"
@@ -93,6 +110,7 @@ _BRIDGES: dict[str, Callable[[str], EncoderMaskerDecoder]] = {
     "speechbrain": _from_speechbrain,
     "sepreformer": _from_sepreformer,
     "tf-locoformer": _from_tf_locoformer,
+    "torchaudio": _from_torchaudio,
 }
 
 

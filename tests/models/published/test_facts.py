@@ -17,7 +17,8 @@ from sepkit.config import GatedRecurrenceConfig, ModelConfig, RecurrentConfig, S
 from sepkit.files import parse_yaml
 from sepkit.inference.memory import peak_memory_mib
 from sepkit.models import build_model, save_model
-from sepkit.models.published.facts import card_scores, model_facts, multiply_adds
+from sepkit.models.published.card import card_scores
+from sepkit.models.published.facts import model_facts, multiply_adds
 from sepkit.models.streaming import ModelStream
 
 CARD = """---

@@ -121,7 +121,7 @@ def test_a_shipped_model_is_found_by_name(box, tmp_path, monkeypatch, capsys):
     assert "boxed_8k" in (listed := capsys.readouterr().out) and "the default" in listed and "no_model" not in listed
     assert main(["models", "--model", "boxed_8k"]) == 0
     assert "sample_rate: 8000" in capsys.readouterr().out
-    assert "or one of boxed_8k" in complaint(lambda: load_pretrained("boxed_16k"))
+    assert "(did you mean boxed_8k?)" in complaint(lambda: load_pretrained("boxed_16k"))
     # What lies at a path of that name goes first.
     save_model(build_model(replace(RECURRENT, hypotheses=3)), tmp_path / "boxed_8k")
     assert load_pretrained("boxed_8k").hypotheses == 3

@@ -1,0 +1,281 @@
+"""Public models by name: the table against what sepkit builds, and fetches from a web server on this machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sepkit import fetching
+from sepkit.cli.main import main
+from sepkit.config import (
+    ConvTasNetConfig,
+    DeterministicConfig,
+    DualPathRNNConfig,
+    FreeFilterbankConfig,
+    ModelConfig,
+    SepFormerConfig,
+    SepReformerConfig,
+    STFTFilterbankConfig,
+    TFLocoformerConfig,
+)
+from sepkit.data import audio
+from sepkit.models import build_model, load_pretrained
+from sepkit.models.published import public
+from sepkit.models.published.facts import multiply_adds
+from sepkit.models.published.names import TOOLKITS, license_of
+from sepkit.models.published.public import PUBLIC, PublicFile
+from sepkit.models.storage.layout import lay_out
+from tests.complaint import complaint
+from tests.file_server import Server
+from tests.published import sepreformer_checkpoint, sepreformer_weights, tf_locoformer_weights, tf_locoformer_yaml
+
+# ------------------------------------------------------------------------------------------------------------ the table
+
+
+def points(activation: str) -> DeterministicConfig:
+    return DeterministicConfig(activation=activation)  # type: ignore[arg-type]
+
+
+def conv_tasnet(rate: int, speakers: int) -> ModelConfig:
+    """asteroid's, by the training configurations on the models' cards: 2 ms windows at 8 and 16 kHz."""
+    bank = FreeFilterbankConfig(512, rate // 500, rate // 1000)
+    masker = ConvTasNetConfig(128, 512, 128, blocks=8, repeats=3)
+    return ModelConfig(rate, speakers, bank, points("linear"), masker, points("relu"), pad="asteroid")
+
+
+def dual_path_rnn() -> ModelConfig:
+    masker = DualPathRNNConfig(128, 128, chunk_size=250, hop_size=125, repeats=6)
+    return ModelConfig(8000, 2, FreeFilterbankConfig(64, 2, 1), points("linear"), masker, points("sigmoid"))
+
+
+def sepformer(rate: int, speakers: int) -> ModelConfig:
+    """speechbrain's published hyperparams.yaml, which differ only in rate and speakers."""
+    bank = FreeFilterbankConfig(256, 16, 8)
+    return ModelConfig(rate, speakers, bank, points("relu"), SepFormerConfig(), points("relu"), pad="asteroid")
+
+
+def sepreformer() -> ModelConfig:
+    bank = FreeFilterbankConfig(256, 16, 4, multiple=4, mapping=True)
+    return ModelConfig(8000, 2, bank, points("gelu"), SepReformerConfig(channels=128), points("linear"), pad="asteroid")
+
+
+def tf_locoformer(rate: int, speakers: int, window: int, stride: int, *sizes: int) -> ModelConfig:
+    """Of the authors' config.yaml: n_fft, hop_length, emb_dim, n_layers, ffn_hidden_dim, conv1d_kernel."""
+    bank = STFTFilterbankConfig(
+        window, stride, compression=1.0, features="real_imaginary", complex_masks=True, mapping=True, like_torch=True
+    )
+    masker = TFLocoformerConfig(sizes[0], sizes[1], feedforward_dim=sizes[2], kernel_size=sizes[3])
+    return ModelConfig(rate, speakers, bank, points("linear"), masker, points("linear"), input_norm="mixture")
+
+
+def architecture(name: str) -> ModelConfig:
+    """What the table's numbers are counted on."""
+    row = PUBLIC[name]
+    speakers = int((re.findall(r"\d", row.task) or ["1"])[-1])
+    sizes = {
+        "tf-locoformer-whamr": (256, 64, 128, 6, 192, 8),
+        "tf-locoformer-whamr-s": (256, 64, 96, 4, 128, 8),
+        "tf-locoformer-dns": (256, 128, 128, 6, 384, 4),
+    }
+    kinds = {
+        "convtasnet": lambda: conv_tasnet(row.sample_rate, speakers),
+        "dprnn": dual_path_rnn,
+        "sepformer": lambda: sepformer(row.sample_rate, speakers),
+        "sepreformer": sepreformer,
+        "tf": lambda: tf_locoformer(row.sample_rate, speakers, *sizes.get(name, (128, 64, 128, 6, 384, 4))),
+    }
+    return kinds[name.partition("-")[0]]()
+
+
+COUNTED: dict[str, tuple[int, float, int]] = {}
+
+
+def counted(config: ModelConfig, device: str) -> tuple[int, float, int]:
+    """Parameters, 1e9 multiply-adds a second of audio, and numbers in the weights of a model, without values."""
+    model = build_model(config) if device == "cpu" else lay_out(lambda: build_model(config), "the model", 10**4)
+    assert model is not None
+    model.eval().to(device)
+    mixture = torch.zeros(1, 4 * config.sample_rate, device=device)
+    with torch.inference_mode():
+        operations = multiply_adds(lambda: model(mixture)) / 4e9
+    numbers = sum(tensor.numel() for tensor in model.state_dict().values())
+    return sum(parameter.numel() for parameter in model.parameters()), operations, numbers
+
+
+# LSTMs are slow where operations are counted.
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name.startswith("dprnn") else name for name in PUBLIC]
+)
+def test_parameters_operations_and_bytes_are_those_of_the_architecture(name: str) -> None:
+    row, config = PUBLIC[name], architecture(name)
+    if repr(config) not in COUNTED:
+        COUNTED[repr(config)] = counted(config, "cpu" if name.startswith("dprnn") else "meta")
+    parameters, operations, numbers = COUNTED[repr(config)]
+    assert row.parameters == parameters
+    assert row.giga_multiply_adds_per_second == pytest.approx(operations, abs=0.006)
+    # Files of four bytes a weight; SepReformer's holds two moments of each besides, speechbrain's tables of positions.
+    assert row.megabytes == pytest.approx(4e-6 * numbers * (3 if name == "sepreformer-b-wsj0" else 1), rel=0.025)
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_rows_say_where_files_are_and_what_reads_them(name: str) -> None:
+    row = PUBLIC[name]
+    assert row.bridge in TOOLKITS and re.fullmatch("separate [23]( to [35])?|enhance", row.task)
+    names = [file.name for file in row.files]
+    assert len({*names}) == len(names) and (not row.given or row.given.partition("@")[0] in names)
+    for file in row.files:
+        assert file.url.startswith("https://") and file.url.endswith(f"/{file.name}")
+        assert not file.digest or re.fullmatch("sha256:[0-9a-f]{64}", file.digest)
+        # What lies in a repository on GitHub is pinned by commit, digest and size.
+        assert "github" not in file.url or (file.digest and file.size and re.search("/[0-9a-f]{40}/", file.url))
+
+
+def test_the_table_is_printed_and_is_json(capsys) -> None:
+    assert main(["models", "--public", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows.keys() == PUBLIC.keys()
+    assert rows["sepreformer-b-wsj0"]["files"][0] == dataclasses.asdict(PUBLIC["sepreformer-b-wsj0"].files[0])
+
+
+# ------------------------------------------------------------------------------------------------------------- fetching
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Server]:
+    monkeypatch.setattr(fetching, "_PAUSE_SECONDS", 0.001)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    server = Server()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    folder = tmp_path_factory.mktemp("weights")
+    torch.save(tf_locoformer_weights(), folder / "valid.loss.ave_5best.pth")
+    (folder / "config.yaml").write_text(tf_locoformer_yaml())
+    torch.save(sepreformer_checkpoint(sepreformer_weights()), folder / "epoch.0180.pth")
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def serve(server: Server, monkeypatch: pytest.MonkeyPatch, files: dict[str, bytes], name: str, **ways: object) -> None:
+    """Let a row of the table point at this server, with the digests of these files if it has digests."""
+    row, moved = PUBLIC[name], []
+    for file in row.files:
+        content = files[file.name]
+        server.put(file.name, content, **ways)
+        digest = f"sha256:{hashlib.sha256(content).hexdigest()}" if file.digest else ""
+        moved.append(PublicFile(file.name, f"{server.url}/{file.name}", digest, len(content) if file.size else None))
+    monkeypatch.setitem(PUBLIC, name, dataclasses.replace(row, files=tuple(moved)))
+
+
+def separate(tmp_path: Path, name: str) -> int:
+    mixture = 0.1 * np.random.default_rng(0).standard_normal(4000).astype(np.float32)
+    audio.write(tmp_path / "talk.wav", mixture, 8000)
+    arguments = [str(tmp_path / "talk.wav"), "--model", name, "--out", str(tmp_path / "out"), "--device", "cpu"]
+    return main(["separate", *arguments])
+
+
+def test_a_model_is_fetched_once_after_two_breaks_and_its_license_said(server, weights, monkeypatch, tmp_path, capsys):
+    name, file = "tf-locoformer-wsj0", "valid.loss.ave_5best.pth"
+    serve(server, monkeypatch, weights, name, drop_after=len(weights[file]) // 3 + 1)
+    assert separate(tmp_path, name) == 0
+    part = len(weights[file]) // 3 + 1
+    assert server.files[file].seen == [None, f"bytes={part}-", f"bytes={2 * part}-"]
+    assert (tmp_path / "cache/sepkit/models" / name / file).read_bytes() == weights[file]
+    lines = capsys.readouterr().err.splitlines()
+    assert [line for line in lines if "license" in line or "weights are under" in line] == [
+        f"{name}: 60 MB; the weights are under Apache-2.0; fetched once, to {tmp_path / 'cache/sepkit/models' / name}"
+    ]
+    found = json.loads((tmp_path / "out/talk.json").read_text())
+    assert (found["model"], found["license"]) == (name, "Apache-2.0")
+    server.close()
+    (tmp_path / "out/talk.json").unlink()
+    assert separate(tmp_path, name) == 0 and "Apache" not in capsys.readouterr().err
+    assert json.loads((tmp_path / "out/talk.json").read_text())["license"] == "Apache-2.0"
+
+
+def test_a_wrong_digest_and_no_network_are_one_line(server, weights, monkeypatch, tmp_path, capsys):
+    name, file = "sepreformer-b-wsj0", "epoch.0180.pth"
+    files = weights | {
+        "configs.yaml": b"config: {model: {module_audio_enc: {stride: 2}}, dataset: {sampling_rate: 8000}}"
+    }
+    serve(server, monkeypatch, files, name)
+    middle = len(files[file]) // 2
+    server.put(file, files[file][:middle] + b"?" + files[file][middle + 1 :])
+    assert separate(tmp_path, name) == 2
+    folder = tmp_path / "cache/sepkit/models" / name
+    *_, line = capsys.readouterr().err.splitlines()
+    assert re.search("epoch.0180.pth: its sha256 is [0-9a-f]{64}, expected [0-9a-f]{64}; it is another file", line)
+    assert not (folder / file).exists()
+    server.close()
+    assert separate(tmp_path, name) == 2
+    *_, line = capsys.readouterr().err.splitlines()
+    assert "no connection" in line and line.endswith(f"; or put {file}, configs.yaml into {folder} yourself")
+    for given, content in files.items():
+        (folder / given).write_bytes(content)
+    assert separate(tmp_path, name) == 0
+
+
+def test_a_file_without_published_digest_is_held_against_that_of_the_first_fetch(server, monkeypatch, tmp_path, capsys):
+    models = pytest.importorskip("asteroid.models")
+    model = models.ConvTasNet(2, n_filters=8, n_blocks=2, n_repeats=1, bn_chan=4, hid_chan=5, skip_chan=6)
+    torch.save(model.serialize(), tmp_path / "pytorch_model.bin")
+    name, content = "convtasnet-libri2mix-noisy16k", (tmp_path / "pytorch_model.bin").read_bytes()
+    serve(server, monkeypatch, {"pytorch_model.bin": content}, name)
+    assert load_pretrained(name).sample_rate == model.sample_rate and license_of(name) == "CC BY-SA 4.0"
+    digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
+    folder = tmp_path / "cache/sepkit/models" / name
+    assert (
+        f"no digest is published; its own, {digest}, is noted in {folder / 'digests.json'}" in capsys.readouterr().err
+    )
+    (folder / "pytorch_model.bin").write_bytes(b"rotten")
+    load_pretrained(name)
+    assert (folder / "pytorch_model.bin").read_bytes() == content and "noted" not in capsys.readouterr().err
+    (folder / "pytorch_model.bin").write_bytes(b"rotten")
+    server.put("pytorch_model.bin", b"another")
+    assert f"expected {digest.removeprefix('sha256:')}" in complaint(lambda: load_pretrained(name))
+
+
+def test_names_of_asteroids_readme_and_addresses_are_fetched(server, monkeypatch, tmp_path):
+    models = pytest.importorskip("asteroid.models")
+    hub_utils = pytest.importorskip("asteroid.utils.hub_utils")
+    known = {name: url for name, url in hub_utils.MODELS_URLS_HASHTABLE.items() if public.zenodo_address(name)}
+    assert {name: public.zenodo_address(name) for name in known} == known
+    # Masks and music: classes that sepkit does not have.
+    assert {name.split("/")[1].split("_")[0] for name in hub_utils.MODELS_URLS_HASHTABLE.keys() - known} == {
+        "DeMask", "XUMX", "XUMXL"
+    }  # fmt: skip
+    model = models.ConvTasNet(2, n_filters=8, n_blocks=2, n_repeats=1, bn_chan=4, hid_chan=5, skip_chan=6)
+    torch.save(model.serialize(), tmp_path / "model.pth")
+    server.put("model.pth?download=1", (tmp_path / "model.pth").read_bytes())
+    address = f"{server.url}/model.pth?download=1"
+    assert load_pretrained(f"asteroid:{address}").hypotheses == 2
+    monkeypatch.setattr("sepkit.models.published.pretrained.zenodo_address", lambda _: address)
+    for name in ("mpariente/ConvTasNet_WHAM!_sepclean", "mpariente/DPRNNTasNet(ks=16)_WHAM!_sepclean"):
+        assert load_pretrained(f"asteroid:{name}").sample_rate == 8000
+    assert len(server.files["model.pth?download=1"].seen) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("sepformer-wham16k", r"\(did you mean sepformer-whamr16k\?\); `sepkit models --public`"),
+        ("hf:alibabasglab/MossFormer2_SS_16K", "MossFormer2 is a model of ClearVoice, which sepkit does not read"),
+        ("pyannote/speech-separation-ami-1.0", "pyannote's separation is a gated pipeline around WavLM"),
+        ("asteroid:JusperLee/SPMamba", "SPMamba needs CUDA kernels"),
+        ("espnet/yoshiki_wsj0_2mix_spatialized", "of ESPnet's models sepkit reads TF-Locoformer alone"),
+        ("JusperLee/Dolphin", "Dolphin separates by video too"),
+        ("wesep", "WeSep extracts one enrolled speaker"),
+    ],
+)
+def test_public_models_that_are_not_read_are_told_in_one_line(name: str, words: str) -> None:
+    assert re.search(words, complaint(lambda: load_pretrained(name)))
