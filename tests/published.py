@@ -1,4 +1,4 @@
-"""Checkpoints in the layout in which SepReformer and TF-Locoformer are published, tiny, with made-up weights."""
+"""Checkpoints in the layouts in which models are published, tiny, with made-up weights."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from sepkit.config import (
     FreeFilterbankConfig,
     ModelConfig,
     SepReformerConfig,
+    SRCorrNetConfig,
     STFTFilterbankConfig,
     TFLocoformerConfig,
 )
 from sepkit.models import build_model
-from sepkit.models.bridges import sepreformer, tf_locoformer
+from sepkit.models.bridges import sepreformer, sr_corrnet, tf_locoformer
 
 CONVOLUTIONS = ("feature_projector.conv1d", "separator.simple_fusion", "separator.spk_split_block.linear")
 """Linear layers of ours that are convolutions over one frame in SepReformer's code."""
@@ -131,3 +132,55 @@ def tf_locoformer_yaml(hypotheses: int = 2, **separator: Any) -> str:
             "version": "202402",
         }
     )
+
+
+def sr_corrnet_weights(
+    hypotheses: int = 2, counts: bool = False, frame_taps: int = 1, kernel_size: int = 3
+) -> dict[str, Tensor]:
+    """Return weights under the authors' names: 8 channels, 2 heads, 1 and 2 layers."""
+    config = ModelConfig(
+        hypotheses=hypotheses,
+        filterbank=STFTFilterbankConfig(
+            16, 8, compression=1.0, features="real_imaginary", complex_masks=True, mapping=True
+        ),
+        masker=SRCorrNetConfig(8, 1, 2, 2, 6, 10, kernel_size, frame_taps=frame_taps, count_speakers=counts),
+        masks=DeterministicConfig(activation="linear"),
+    )
+    weights = {}
+    for name, tensor in build_model(config).masker.state_dict().items():
+        theirs = sr_corrnet.reference_name(f"masker.{name}")
+        # Larger matrices would enlarge rounding errors by four orders of magnitude.
+        made = tensor if theirs.endswith("freqs") else numbers(theirs, tensor.shape) * (0.3 if tensor.ndim > 1 else 1)
+        weights[theirs] = made.float()
+    return weights
+
+
+def sr_corrnet_description(
+    hypotheses: int = 2, counts: bool = False, frame_taps: int = 1, kernel_size: int = 3, window: int = 16
+) -> dict[str, Any]:
+    """Return the authors' config.yaml of the same model, without aliases and without what only training reads."""
+    block = {"d_model": 8, "d_hidden": 6, "n_head": 2, "kernel_size": kernel_size, "dropout_rate": 0.0}
+    taps = {"taps_freq": [1, 1], "taps_frame": [frame_taps, frame_taps]}
+    model = {
+        "ref_ch": 0,
+        **taps,
+        "d_model": 8,
+        "input_embedding": {"d_model": 8, "kernel_sizes": [3, 3], "num_mics": 1, **taps},
+        "RoPE": {"d_model": 8, "n_head": 2},
+        "multi_path_block": {"channel_module": block, "spectral_module": dict(block)},
+        "is_var_spks": counts,
+        "spk_split": {
+            "varying": {"d_model": 8, "d_freq": 9, "n_head": 2, "max_n_spks": hypotheses, "dropout_rate": 0.0},
+            "fixed": {"d_model": 8, "max_n_spks": hypotheses},
+        },
+        "cross_spk": {"d_model": 8, "d_hidden": 10, "n_head": 2, "dropout_rate": 0.0},
+        "N_Enc": 1,
+        "N_Dec": 2,
+        "mask_estimator": {"d_model": 8, "num_mics": 1, **taps, "MIMO": False},
+        "apply_pos_enc": True,
+    }
+    dataset = {"max_n_spks": hypotheses, "synthesis_config": {"max_len": 32000, "sampling_rate": 8000}}
+    return {
+        "project": "[Project] SR_CorrNet_SS",
+        "config": {"stft": {"frame_length": window, "frame_shift": 8}, "dataset": dataset, "model": model},
+    }

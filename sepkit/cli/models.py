@@ -20,6 +20,9 @@ MODEL_FORMS = {
     "speechbrain:FOLDER or speechbrain:OWNER/NAME": "a SepFormer of speechbrain",
     "sepreformer:FILE": "what SepReformer's authors publish (epoch.NNNN.pth)",
     "tf-locoformer:FILE": "what TF-Locoformer's authors publish (valid.loss.ave.pth, with config.yaml beside it)",
+    "sr-corrnet:FOLDER or sr-corrnet:OWNER/NAME": (
+        "what SR-CorrNet's authors publish (model.pt and config.yaml), for a fixed number of speakers or for 2 to 5"
+    ),
     "torchaudio:FILE@8000": "weights of torchaudio's conv_tasnet_base, which do not tell their rate",
     "FILE.onnx": (
         "written by `sepkit export`; separates and evaluates only; a graph is a program, so take it only from people "

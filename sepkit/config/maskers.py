@@ -229,3 +229,34 @@ class TFLocoformerConfig(MaskerConfig, name="tf_locoformer"):
     """Groups of channels that are normalized by themselves."""
     dropout: float = 0.0
     """Probability."""
+
+
+@dataclass
+class SRCorrNetConfig(MaskerConfig, name="sr_corrnet"):
+    """SR-CorrNet (Shin & Park 2026): attention over frequency, time and speakers; it can count the speakers. For the
+    STFT with features: real_imaginary, compression: 1 and mapping: true, and linear masks; give the model input_norm:
+    mixture."""
+
+    channels: int = 128
+    """Values in a bin between the blocks, an even multiple of num_heads (192 in L)."""
+    encoder_layers: int = 2
+    """Blocks over frequency and time before the speakers are split (3 in L)."""
+    decoder_layers: int = 4
+    """Blocks over frequency, time and speakers after it (5 in L)."""
+    num_heads: int = 4
+    """Attention heads."""
+    feedforward_dim: int = 384
+    """Units of the feed-forward networks over frequency and time (512 in L)."""
+    speaker_dim: int = 512
+    """Units of those of the blocks over speakers (768 in L)."""
+    kernel_size: int = 3
+    """Bins, or frames, that a layer of a feed-forward network sees."""
+    bin_taps: int = 1
+    """Bins on either side that correlations and filters take in."""
+    frame_taps: int = 1
+    """Frames on either side (3 for reverberation)."""
+    count_speakers: bool = False
+    """The number of speakers varies from mixture to mixture, up to the hypotheses: each has a score."""
+    stage_heads: bool = True
+    """In training, the input of every decoder block makes estimates, too, with a loss of their own (objective.stages).
+    """

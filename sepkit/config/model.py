@@ -62,6 +62,9 @@ class STFTFilterbankConfig(FilterbankConfig, name="stft"):
     like_torch: bool = False
     """A Hann window and the scale of torch.stft, for weights that were trained with it; else a square-root Hann window
     and a scale that keeps energies."""
+    like_sr_corrnet: bool = False
+    """For weights of SR-CorrNet: a Hann window where the stride is a quarter of it, and a first and a last bin that
+    are not halved, so that decoding makes them twice as loud."""
 
 
 class LatentConfig(Choice):

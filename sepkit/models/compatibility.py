@@ -33,22 +33,28 @@ def check_mask_activation(filterbank: Filterbank, family: LatentFamily) -> None:
         )
 
 
-def check_masker(masker: nn.Module, filterbank: Filterbank, sample_rate: int) -> None:
-    """Raise UserError if the masker does not go with the filterbank."""
+def check_masker(masker: nn.Module, filterbank: Filterbank, sample_rate: int, has_scoring_head: bool = False) -> None:
+    """Raise UserError if the masker does not go with the filterbank, or with a scoring head."""
     rate = getattr(masker, "sample_rate", sample_rate)
     if rate != sample_rate:
         raise UserError(f"model.masker.bands: found a layout for {rate} Hz, but model.sample_rate is {sample_rate}")
-    stages = isinstance(masker, Masker) and "stage_estimates" in masker.offers
+    maps = getattr(masker, "maps", False)
+    stages = isinstance(masker, Masker) and "stage_estimates" in masker.offers and not maps
     if stages and not isinstance(filterbank, FreeFilterbank):
         raise UserError(
             f"model.masker.stage_heads: found true with a {type(filterbank).__name__}; their masks are for the free"
             " filterbank (model.filterbank.name: free), or set stage_heads to false"
         )
     as_they_are = filterbank.mapping and getattr(filterbank, "compression", None) == 1
-    if getattr(masker, "maps", False) and not as_they_are:
+    if maps and not as_they_are:
         raise UserError(
-            "model.masker.residual: the masker's values are the estimates' coefficients, made of the mixture's as they "
-            "are; set model.filterbank.mapping to true and model.filterbank.compression to 1, or residual to false"
+            "model.masker: its values are the estimates' coefficients, made of the mixture's as they are; set"
+            " model.filterbank.mapping to true and model.filterbank.compression to 1, or residual of band_split_rnn to"
+            " false"
+        )
+    if has_scoring_head and isinstance(masker, Masker) and "scores" in masker.offers:
+        raise UserError(
+            "model.scoring: the masker has scores of its own; leave it out, or count_speakers of the masker"
         )
 
 

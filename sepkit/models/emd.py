@@ -74,7 +74,7 @@ class EncoderMaskerDecoder(SavedModel):
         super().__init__()
         check_encoding_activation(filterbank, encoding_family)
         check_mask_activation(filterbank, mask_family)
-        check_masker(masker, filterbank, sample_rate)
+        check_masker(masker, filterbank, sample_rate, scoring_head is not None)
         check_input_norm(input_norm, encoding_family, mask_family)
         self.filterbank = filterbank
         self.masker = masker
@@ -83,7 +83,8 @@ class EncoderMaskerDecoder(SavedModel):
         self.sample_rate = sample_rate
         self.pad: Literal["full", "asteroid"] = pad
         self.input_norm: Literal["training", "mixture"] = input_norm
-        self.scoring_head = scoring_head
+        # A masker that counts speakers makes the scores itself.
+        self.scoring_head = nn.Identity() if "scores" in self._masker_offers else scoring_head
         self.encoding_prior = encoding_prior
         self.mask_prior = mask_prior
         self.scale_decoder = _another_decoder(filterbank) if estimate_scales else None
@@ -138,6 +139,7 @@ class EncoderMaskerDecoder(SavedModel):
         active: Tensor | None = None,
         wants: Set[str] = frozenset(),
         sample: bool | None = None,
+        speakers: Tensor | None = None,
     ) -> Separation:
         """Return the separation of mixtures; estimates are as long as the mixture, for every T >= 1.
 
@@ -151,16 +153,21 @@ class EncoderMaskerDecoder(SavedModel):
             wants: names of what is made on request: "reconstructions", "source_reconstructions" (which needs
                 `sources`), and the masker's extras.
             sample: whether latents are sampled; None: only in training mode.
+            speakers: (B,) how many speak, for a masker that counts speakers and makes no more estimates than there are;
+                None: as many as are `active` in training mode, else as it counts.
 
         Raises:
             ValueError: another shape, T = 0, or integer samples.
         """
         _check_mixture(mixture)
+        if speakers is None and self.training and active is not None:
+            speakers = active.sum(1)
         if self.input_norm == "mixture":
             gain = self._gain(mixture)
             sources = None if sources is None else sources * gain.unsqueeze(1)
-            return self._separated(mixture * gain, generator, sources, active, wants, sample, gain.reciprocal())
-        return self._separated(mixture, generator, sources, active, wants, sample)
+            back = gain.reciprocal()
+            return self._separated(mixture * gain, generator, sources, active, wants, sample, speakers, back)
+        return self._separated(mixture, generator, sources, active, wants, sample, speakers)
 
     def _separated(
         self,
@@ -170,6 +177,7 @@ class EncoderMaskerDecoder(SavedModel):
         active: Tensor | None,
         wants: Set[str],
         sample: bool | None,
+        speakers: Tensor | None,
         gain: Tensor | None = None,
     ) -> Separation:
         """Separate mixtures of the training mixtures' level; see `forward`. `gain` (B, 1) multiplies all waveforms."""
@@ -177,16 +185,17 @@ class EncoderMaskerDecoder(SavedModel):
         num_samples = mixture.shape[-1]
         encoding = self.encode(mixture)
         z = _value(self.encoding_family, encoding, sample, generator)
-        made = self._masker_output(self.filterbank.features(z), wants, sample, generator)
+        made = self._masker_output(self.filterbank.features(z), wants, sample, generator, speakers)
         masks = self.mask_posterior(made.values)
         mask = _value(self.mask_family, masks, sample, generator)
         masked = self.filterbank.apply_mask(mask, z)
         separation = Separation(_times(self.decode(masked, num_samples), gain), encoding, masks)
         extras = separation.extras
         for name, extra in made.extras.items():
+            if name == "scores":
+                continue
             extras[name] = self._decoded(extra, num_samples, gain) if isinstance(extra, ToDecode) else extra
-        if self.scoring_head is not None:
-            separation.scores = self.scoring_head(mask)
+        separation.scores = self._scores(made, mask)
         if self.scale_decoder is not None:
             raw = self._crop(self.scale_decoder(masked), num_samples)
             scales = self.signal_std * nn.functional.softplus(raw).clamp_min(FLOOR)
@@ -250,14 +259,30 @@ class EncoderMaskerDecoder(SavedModel):
         return self.signal_std / mixture.std(-1, correction=0, keepdim=True).clamp_min(_SILENT_DEVIATION)
 
     def _masker_output(
-        self, features: Tensor, wants: Set[str], sample: bool, generator: torch.Generator | None
+        self,
+        features: Tensor,
+        wants: Set[str] = frozenset(),
+        sample: bool = False,
+        generator: torch.Generator | None = None,
+        speakers: Tensor | None = None,
     ) -> MaskerOutput:
         if isinstance(self.masker, Masker):
-            return self.masker.with_extras(features, wants, sample, generator)
+            return self.masker.with_extras(features, wants, sample, generator, speakers)
         return MaskerOutput(self.masker(features))
 
+    def _scores(self, made: MaskerOutput, mask: Tensor) -> Tensor | None:
+        """Return scores (B, n), the masker's own or those of its masks (B, n, K_mask, F); None if there are none."""
+        if "scores" in self._masker_offers:
+            scores = made.extras["scores"]
+            assert isinstance(scores, Tensor)
+            return scores
+        return None if self.scoring_head is None else self.scoring_head(mask)
+
     def _decoded(self, extra: ToDecode, num_samples: int, gain: Tensor | None) -> Tensor:
-        """Return waveforms (B, S, n, T) of encodings (B, S, n, K, F), each by its own decoder."""
+        """Return waveforms (B, S, n, T) of encodings (B, S, n, K, F), each by its decoder or all by the model's."""
+        if extra.decoders is None:
+            stages = [self.decode(encoding, num_samples) for encoding in extra.encodings.unbind(1)]
+            return _times(torch.stack(stages, dim=1), gain)
         decoded = [
             self._crop(decoder(encoding), num_samples)
             for encoding, decoder in zip(extra.encodings.unbind(1), extra.decoders, strict=True)

@@ -25,7 +25,8 @@ _INITIAL_MASK_DEVIATION = 0.1
 class STFTFilterbank(Filterbank):
     """Short-time Fourier transform with a square-root Hann window, real and imaginary parts stacked along K_full.
 
-    With `like_torch` the window is a Hann window, and the coefficients are those of torch.stft.
+    With `like_torch` the window is a Hann window, and the coefficients are those of torch.stft. With `like_sr_corrnet`
+    they are those of SR-CorrNet's code, but for one factor.
 
     The masker sees compressed magnitudes |X|^c, K = kernel_size / 2 + 1 values a frame, or X |X|^(c - 1), K = 2 bins. A
     mask has one value per bin, which scales real and imaginary part alike, or is complex: M X, two values per bin. The
@@ -55,6 +56,7 @@ class STFTFilterbank(Filterbank):
         complex_masks: bool,
         mapping: bool,
         like_torch: bool,
+        like_sr_corrnet: bool,
         *,
         values_per_dimension: int = 1,
     ) -> None:
@@ -63,18 +65,24 @@ class STFTFilterbank(Filterbank):
         require("stride", stride, 1 <= stride <= kernel_size // 2, f"1 to kernel_size / 2 ({kernel_size // 2})")
         require("compression", compression, compression >= 0, "at least 0")
         require("initial_deviation", initial_deviation, 0 < initial_deviation < math.inf, "a positive number")
+        if like_torch and like_sr_corrnet:
+            raise UserError("model.filterbank: found like_torch and like_sr_corrnet, of which one can be true")
         _check_complex(features, complex_masks, mapping, compression)
         if values_per_dimension > 2:
             raise UserError(
                 f"model.encoding: found a family of {values_per_dimension} values for each dimension, but the stft"
                 " filterbank makes a coefficient and a deviation; use the deterministic or the gaussian family"
             )
-        window = np.hanning(kernel_size + 1)[:-1] ** (1.0 if like_torch else 0.5)
+        is_hann = like_torch or (like_sr_corrnet and kernel_size == 4 * stride)
+        window = np.hanning(kernel_size + 1)[:-1] ** (1.0 if is_hann else 0.5)
         bins = kernel_size // 2 + 1
         synthesis_window = _synthesis_window(window, stride)
         analysis, synthesis = _fourier_filters(window, stride), _fourier_filters(synthesis_window, stride)
         if like_torch:
             _remove_scale(analysis, synthesis, stride)
+        if like_sr_corrnet:
+            analysis[[0, bins - 1]] *= 2**0.5
+            synthesis[[0, bins - 1]] *= 2**0.5
         super().__init__(
             Encoder(Filters(analysis, torch.from_numpy(window).float()), stride),
             Decoder(Filters(synthesis, torch.from_numpy(synthesis_window).float()), stride),

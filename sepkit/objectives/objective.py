@@ -121,9 +121,12 @@ class Objective:
         return Losses(torch.stack(weighted).sum(0), values, statistics, batch.active.any(1))
 
     def inputs(self, batch: Batch) -> dict[str, Any]:
-        """Return keyword arguments for the model: what the terms want, and the sources if they need their encodings."""
+        """Return keyword arguments for the model: what the terms want, and sources and who speaks if that is needed."""
         wants = set[str]().union(*(term.wants for term in self.terms.values()))
         inputs: dict[str, Any] = {"wants": wants}
+        if "scoring" in self.terms:
+            # A masker that counts the speakers is told their number while it learns to.
+            inputs |= {"active": batch.active}
         if wants & _OF_SOURCES and batch.sources.shape[1] > 0:
             inputs |= {"sources": batch.sources.where(batch.active.unsqueeze(2), 0.0), "active": batch.active}
         return inputs

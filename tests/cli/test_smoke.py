@@ -19,7 +19,14 @@ TINY = [
     "--trainer.accelerator=cpu",
 ]
 
-LARGE = ("sepreformer_base", "sepreformer_tiny", "tf_locoformer_medium", "tf_locoformer_small")
+LARGE = (
+    "sepreformer_base",
+    "sepreformer_tiny",
+    "sr_corrnet",
+    "sr_corrnet_counting",
+    "tf_locoformer_medium",
+    "tf_locoformer_small",
+)
 """Configurations that take a minute of a processor for a second of sound."""
 
 

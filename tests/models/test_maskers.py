@@ -22,6 +22,7 @@ from sepkit.config import (
     RecurrentConfig,
     SepFormerConfig,
     SepReformerConfig,
+    SRCorrNetConfig,
     SuDoRMRFConfig,
     TFLocoformerConfig,
 )
@@ -37,6 +38,7 @@ from sepkit.models.maskers import (
     RecurrentMasker,
     SepFormerMasker,
     SepReformerMasker,
+    SRCorrNetMasker,
     SuDoRMRFMasker,
     TFLocoformerMasker,
 )
@@ -63,10 +65,11 @@ SMALL = {
     ),
     TFLocoformerMasker: TFLocoformerConfig(4, 1, 2, attention_dim=8, feedforward_dim=5, kernel_size=3, norm_groups=2),
     BandSplitRNNMasker: BandSplitRNNConfig(channels=3, num_layers=1),
+    SRCorrNetMasker: SRCorrNetConfig(8, 1, 1, 2, feedforward_dim=5, speaker_dim=7, stage_heads=False),
 }
 MASKERS = list(SMALL)
 # Values a frame: real and imaginary parts, and the bins that a layout of bands divides.
-DIMS: dict[type[Masker], int] = {TFLocoformerMasker: 18, BandSplitRNNMasker: 65}
+DIMS: dict[type[Masker], int] = {TFLocoformerMasker: 18, BandSplitRNNMasker: 65, SRCorrNetMasker: 18}
 
 
 def dim_of(masker_class: type[Masker]) -> int:

@@ -38,6 +38,7 @@ SMALL: dict[type[c.MaskerConfig], tuple[int, dict[str, Any]]] = {
     c.SepReformerConfig: (5, SEPREFORMER),
     c.TFLocoformerConfig: (18, LOCOFORMER),
     c.BandSplitRNNConfig: (65, {"channels": 3, "num_layers": 1}),
+    c.SRCorrNetConfig: (18, {"channels": 8, "num_heads": 2}),
 }
 MASKERS = [
     *((c.ConvTasNetConfig, {f: 0}, f) for f in ("bottleneck_channels", "hidden_channels", "kernel_size", "blocks")),
@@ -65,6 +66,10 @@ MASKERS = [
     (c.TFLocoformerConfig, {"attention_dim": 6}, "attention_dim: found 6"),
     (c.TFLocoformerConfig, {"num_layers": 0}, "num_layers: found 0"),
     (c.TFLocoformerConfig, {"dropout": -0.1}, "dropout: found -0.1"),
+    (c.SRCorrNetConfig, {"channels": 6}, "channels: found 6, expected an even multiple of num_heads 2"),
+    (c.SRCorrNetConfig, {"channels": 4, "num_heads": 1}, "channels: found 4, expected an even multiple"),
+    (c.SRCorrNetConfig, {"decoder_layers": 0}, "decoder_layers: found 0"),
+    (c.SRCorrNetConfig, {"frame_taps": -1}, "frame_taps: found -1, expected at least 0"),
     (c.BandSplitRNNConfig, {"bands": "16k"}, "bands: the layout 16k divides windows of 256 samples"),
     (c.BandSplitRNNConfig, {"residual": True}, "residual: found true with features of magnitudes"),
     (c.BandSplitRNNConfig, {"norm": "batch_norm"}, "norm: found 'batch_norm'"),

@@ -3,6 +3,7 @@
 from sepkit.models.bridges.asteroid import from_asteroid, to_asteroid_state_dict
 from sepkit.models.bridges.sepreformer import from_sepreformer
 from sepkit.models.bridges.speechbrain import from_speechbrain
+from sepkit.models.bridges.sr_corrnet import from_sr_corrnet
 from sepkit.models.bridges.tf_locoformer import from_tf_locoformer
 from sepkit.models.bridges.torchaudio import from_torchaudio
 
@@ -10,6 +11,7 @@ __all__ = [
     "from_asteroid",
     "from_sepreformer",
     "from_speechbrain",
+    "from_sr_corrnet",
     "from_tf_locoformer",
     "from_torchaudio",
     "to_asteroid_state_dict",

@@ -16,6 +16,16 @@ from sepkit.models.storage.layout import lay_out
 OWN = ("signal_mean", "signal_std")
 """Tensors of a model that other toolkits do not have."""
 
+OWN_OF_FOURIER = (
+    *OWN,
+    *(
+        f"filterbank.{bank}.filterbank.{name}"
+        for bank in ("encoder", "decoder")
+        for name in ("_filters", "torch_window")
+    ),
+)
+"""The same for a model whose filters are a Fourier transform."""
+
 
 def renamed(name: str, patterns: Iterable[tuple[str, str]]) -> str:
     """Return a name after all substitutions, one after another.

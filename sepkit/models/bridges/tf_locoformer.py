@@ -14,7 +14,7 @@ from sepkit.config import DeterministicConfig, ModelConfig, STFTFilterbankConfig
 from sepkit.errors import UserError, shown
 from sepkit.files import read_yaml
 from sepkit.models.bridges._pickles import check_sizes, read_state_dict
-from sepkit.models.bridges._weights import OWN, build_with, check_plain, renamed
+from sepkit.models.bridges._weights import OWN_OF_FOURIER, build_with, check_plain, renamed
 from sepkit.models.emd import EncoderMaskerDecoder
 
 _EXPECTED = "expected ESPnet's weights of a TF-Locoformer (valid.loss.ave.pth) with config.yaml beside them"
@@ -38,13 +38,7 @@ def from_tf_locoformer(path: str | Path) -> EncoderMaskerDecoder:
         if not name.startswith("separator."):
             raise UserError(f"{path}: found {shown(name)}, which no TF-Locoformer has; {_EXPECTED}")
     config = _config(path.with_name(DESCRIPTION), path)
-    return build_with(str(path), config, weights, reference_name, own=(*OWN, *_filters()))
-
-
-def _filters() -> list[str]:
-    """Return the names of buffers that the Fourier transform determines."""
-    banks = ("encoder", "decoder")
-    return [f"filterbank.{bank}.filterbank.{name}" for bank in banks for name in ("_filters", "torch_window")]
+    return build_with(str(path), config, weights, reference_name, own=OWN_OF_FOURIER)
 
 
 def _config(path: Path, weights: Path) -> ModelConfig:

@@ -15,7 +15,6 @@ from sepkit.models.emd import EncoderMaskerDecoder
 from sepkit.models.features import latent_features
 from sepkit.models.filterbanks import Filterbank
 from sepkit.models.maskers import SepFormerMasker
-from sepkit.models.maskers.base import Masker
 from sepkit.models.maskers.sudormrf import SlidingFilters
 from sepkit.models.speaker_encoder import SpeakerEncoder
 from sepkit.models.stft_filterbank import STFTFilterbank, window_and_scales
@@ -60,29 +59,22 @@ class GraphModel(nn.Module):
         raw = bank.encode(functional.pad(standardized, (left, most))[..., :total])
         encoding = model.encoding_family.posterior(raw.unflatten(-2, (-1, bank.full_dim)))
         z = model.encoding_family.at_test(encoding)
-        values, extras = self._masker_output(bank.features(z))
-        masks = model.mask_posterior(values)
+        made = model._masker_output(bank.features(z))
+        masks = model.mask_posterior(made.values)
         mask = model.mask_family.at_test(masks)
         decoded = bank.decode(bank.apply_mask(mask, z))
         # "asteroid" may fall short of the input by less than a stride.
         whole = functional.pad(decoded, (0, bank.stride))
         estimates = whole[..., left : num_samples + left] * (model.signal_std / gain.unsqueeze(-1))
-        scores = () if model.scoring_head is None else (model.scoring_head(mask),)
+        scores = model._scores(made, mask)
+        extras: dict[str, Any] = {name: extra for name, extra in made.extras.items() if name != "scores"}
         if model.encoding_prior is not None:
             extras["encoding_prior"] = model.encoding_prior()
         if model.mask_prior is not None:
             extras["mask_prior"] = model.mask_prior()
         features = latent_features(model, Separation(estimates, encoding, masks, extras=extras))
         self.features = tuple(features)
-        return estimates, *scores, *features.values()
-
-    def _masker_output(self, features: Tensor) -> tuple[Tensor, dict[str, Any]]:
-        """Raw mask values, and the extras that features need."""
-        masker = self.model.masker
-        if isinstance(masker, Masker) and "path_rate" in masker.offers:
-            made = masker.with_extras(features)
-            return made.values, dict(made.extras)
-        return masker(features), {}
+        return estimates, *(() if scores is None else (scores,)), *features.values()
 
 
 def _padded(bank: Filterbank, num_samples: Any, pad: str) -> tuple[int, Any]:
@@ -254,6 +246,10 @@ def _expm1(x: Tensor) -> Tensor:
     return torch.where(x < 1, 2 * half / (1 - half), x.exp() - 1)
 
 
+def _rms_norm(x: Tensor, shape: Any, weight: Tensor, eps: float) -> Tensor:
+    return x * (x.square().mean(-1, keepdim=True) + eps).rsqrt() * weight
+
+
 _PLAIN: dict[Any, Any] = {
     Tensor.unflatten: _unflatten,
     Tensor.movedim: _movedim,
@@ -262,4 +258,5 @@ _PLAIN: dict[Any, Any] = {
     Tensor.expm1: _expm1,
     torch.lgamma: _lgamma,
     torch.digamma: _digamma,
+    functional.rms_norm: _rms_norm,
 }

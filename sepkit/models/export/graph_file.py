@@ -42,11 +42,12 @@ _PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider", "c
 _NAMES = (
     "Abs Add And BatchNormalization Cast Ceil Clip Concat ConcatFromSequence Constant ConstantOfShape Conv "
     "ConvTranspose Cos CumSum Div Equal Erf Exp Expand Flatten Floor Gather GatherElements GatherND Gemm "
-    "Greater GreaterOrEqual GRU Identity If InstanceNormalization LayerNormalization LeakyRelu Less "
+    "Greater GreaterOrEqual GRU Identity If InstanceNormalization IsNaN LayerNormalization LeakyRelu Less "
     "LessOrEqual Log LogSoftmax Loop LSTM MatMul Max Min Mod Mul Neg Not Or Pad Pow PRelu Range Reciprocal "
     "ReduceL2 ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu Reshape Resize RNN "
     "Round Scan ScatterND SequenceAt SequenceConstruct SequenceEmpty SequenceInsert Shape Sigmoid Sign Sin "
-    "Size Slice Softmax Softplus Split Sqrt Squeeze Sub Sum Tanh Tile Transpose Trilu Unsqueeze Upsample Where"
+    "Size Slice Softmax Softplus Split Sqrt Squeeze Sub Sum Tanh Tile TopK Transpose Trilu Unsqueeze Upsample "
+    "Where"
 )
 _OPERATORS = frozenset(_NAMES.split())
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sepkit.models.maskers.recurrent import RecurrentMasker
     from sepkit.models.maskers.sepformer import SepFormerMasker
     from sepkit.models.maskers.sepreformer import SepReformerMasker
+    from sepkit.models.maskers.sr_corrnet import SRCorrNetMasker
     from sepkit.models.maskers.sudormrf import ImprovedSuDoRMRFMasker, SuDoRMRFMasker
     from sepkit.models.maskers.tf_locoformer import TFLocoformerMasker
 
@@ -33,6 +34,7 @@ __all__ = [
     "ImprovedSuDoRMRFMasker",
     "Masker",
     "RecurrentMasker",
+    "SRCorrNetMasker",
     "SepFormerMasker",
     "SepReformerMasker",
     "SuDoRMRFMasker",
@@ -50,6 +52,7 @@ _MASKERS = {
     "RecurrentMasker": ("recurrent", config.RecurrentConfig),
     "SepFormerMasker": ("sepformer", config.SepFormerConfig),
     "SepReformerMasker": ("sepreformer", config.SepReformerConfig),
+    "SRCorrNetMasker": ("sr_corrnet", config.SRCorrNetConfig),
     "SuDoRMRFMasker": ("sudormrf", config.SuDoRMRFConfig),
     "TFLocoformerMasker": ("tf_locoformer", config.TFLocoformerConfig),
 }

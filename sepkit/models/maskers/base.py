@@ -56,11 +56,12 @@ class ToDecode:
 
     Args:
         encodings: (B, S, n, K, F), masked encodings.
-        decoders: S modules, each of which turns (B, n, K, F) into waveforms of standardized signals.
+        decoders: S modules, each of which turns (B, n, K, F) into waveforms of standardized signals; None: the model's
+            own filterbank does.
     """
 
     encodings: Tensor
-    decoders: Sequence[nn.Module]
+    decoders: Sequence[nn.Module] | None = None
 
 
 @dataclass(frozen=True)
@@ -138,14 +139,16 @@ class Masker(nn.Module, ABC):
         wants: Set[str] = frozenset(),
         sample: bool = False,
         generator: torch.Generator | None = None,
+        speakers: Tensor | None = None,
     ) -> MaskerOutput:
-        """Return raw mask values, with the extras that are wanted.
+        """Return raw mask values, with the extras that are wanted, and "scores" (B, n) in any case if it offers them.
 
         Args:
             features: (B, K, F).
             wants: names of extras; those that the masker does not offer are ignored.
             sample: whether latents of the masker's own are sampled.
             generator: of the samples; None: torch's own.
+            speakers: (B,) how many speak, for a masker that counts them; None: it is not known.
         """
         return MaskerOutput(self(features))
 

@@ -108,6 +108,7 @@ class ContinuousDepthMasker(Masker):
         wants: Set[str] = frozenset(),
         sample: bool = False,
         generator: torch.Generator | None = None,
+        speakers: Tensor | None = None,
     ) -> MaskerOutput:
         """Return raw mask values, and if stochastic "path_rate", (B, D, F) nats of each value of the state.
 

@@ -108,6 +108,7 @@ class SepReformerMasker(Masker):
         wants: Set[str] = frozenset(),
         sample: bool = False,
         generator: torch.Generator | None = None,
+        speakers: Tensor | None = None,
     ) -> MaskerOutput:
         """Return raw mask values; with "stage_estimates" also the encodings that each stage's masks, at least 0, make.
 

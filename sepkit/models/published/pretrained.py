@@ -83,6 +83,13 @@ def _from_tf_locoformer(source: str) -> EncoderMaskerDecoder:
     return from_tf_locoformer(source)
 
 
+def _from_sr_corrnet(source: str) -> EncoderMaskerDecoder:
+    from sepkit.models.bridges.sr_corrnet import FILES, from_sr_corrnet
+
+    fetched = not Path(source).exists() and hub.is_repository(source)
+    return from_sr_corrnet(hub.fetch(source, FILES) if fetched else source)
+
+
 def _from_torchaudio(source: str) -> EncoderMaskerDecoder:
     from sepkit.models.bridges import from_torchaudio
 
@@ -111,6 +118,7 @@ _BRIDGES: dict[str, Callable[[str], EncoderMaskerDecoder]] = {
     "sepreformer": _from_sepreformer,
     "tf-locoformer": _from_tf_locoformer,
     "torchaudio": _from_torchaudio,
+    "sr-corrnet": _from_sr_corrnet,
 }
 
 

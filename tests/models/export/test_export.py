@@ -30,6 +30,7 @@ from sepkit.config import (
     ScoringConfig,
     SepFormerConfig,
     SepReformerConfig,
+    SRCorrNetConfig,
     STFTFilterbankConfig,
     SuDoRMRFConfig,
     TFLocoformerConfig,
@@ -52,6 +53,8 @@ FREE = FreeFilterbankConfig(num_filters=12)
 TCN = ConvTasNetConfig(6, 10, 6, blocks=2, repeats=2)
 SUDORMRF_BANK = FreeFilterbankConfig(12, 21, 10, padding=10, output_padding=9, multiple=80)
 SOFTMAX = DeterministicConfig(activation="softmax")
+LINEAR = DeterministicConfig(activation="linear")
+MAPPED = STFTFilterbankConfig(16, 8, 1.0, features="real_imaginary", complex_masks=True, mapping=True)
 CONFIGS = {
     "conv_tasnet": ModelConfig(filterbank=FREE, masker=TCN),
     "as_asteroid": ModelConfig(filterbank=FREE, masker=TCN, pad="asteroid", hypotheses=3),
@@ -113,6 +116,15 @@ CONFIGS = {
         masker=TFLocoformerConfig(4, 1, 2, attention_dim=8, feedforward_dim=5, kernel_size=3, norm_groups=2),
         masks=DeterministicConfig(activation="linear"),
         input_norm="mixture",
+    ),
+    "sr_corrnet": ModelConfig(
+        filterbank=MAPPED, masker=SRCorrNetConfig(8, 1, 1, 2, 5, 7), masks=LINEAR, input_norm="mixture"
+    ),
+    "sr_corrnet, counting": ModelConfig(
+        hypotheses=3,
+        filterbank=MAPPED,
+        masker=SRCorrNetConfig(8, 1, 1, 2, 5, 7, count_speakers=True),
+        masks=LINEAR,
     ),
     "gamma": ModelConfig(filterbank=FREE, masker=TCN, masks=GammaConfig(), estimate_scales=True),
     "sepformer": ModelConfig(filterbank=FREE, masker=SepFormerConfig(8, 1, 10, 1, 2, 12)),

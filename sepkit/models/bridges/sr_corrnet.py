@@ -1,0 +1,196 @@
+"""Checkpoints of SR-CorrNet, as its authors publish them.
+
+Weights are pickles, read by torch's restricted loader, which makes only tensors and plain data and runs nothing. Sizes
+are in the file config.yaml beside them, which is read as plain data.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from sepkit.config import DeterministicConfig, ModelConfig, SRCorrNetConfig, STFTFilterbankConfig
+from sepkit.errors import UserError, shown
+from sepkit.files import read_yaml
+from sepkit.models.bridges._pickles import check_sizes, read_checkpoint
+from sepkit.models.bridges._weights import OWN_OF_FOURIER, build_with, check_plain, renamed
+from sepkit.models.emd import EncoderMaskerDecoder
+
+FILES = ["model.pt", "config.yaml"]
+"""Names of the weights and of the description in a folder."""
+_EXPECTED = f"expected a folder, or the first file, of what SR-CorrNet's authors publish ({', '.join(FILES)})"
+
+
+def from_sr_corrnet(path: str | Path) -> EncoderMaskerDecoder:
+    """Return a sepkit model, in evaluation mode, with the weights of a published SR-CorrNet for one microphone.
+
+    Estimates are those of the authors' code to rounding, with two differences. Theirs ignores up to a stride of samples
+    at the end and fades both ends; sepkit pads with zeros. Theirs divides by the mixture's deviation, and sepkit
+    multiplies by it again. The published models were trained with a scale-invariant cost: their estimates are about 87
+    times too loud, and upside down. `levels: mixture`, the default of separation, gives them level and sign.
+
+    Args:
+        path: a folder with model.pt and config.yaml, or the file of the weights, with config.yaml beside it.
+    """
+    path = Path(path)
+    file = path / FILES[0] if path.is_dir() else path
+    weights = _read(file)
+    config = _config(file.with_name(FILES[1]), file, weights)
+    return build_with(str(file), config, weights, reference_name, own=OWN_OF_FOURIER)
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    checkpoint = read_checkpoint(path, _EXPECTED)
+    found = checkpoint.get("model_state_dict", checkpoint) if isinstance(checkpoint, Mapping) else None
+    if not isinstance(found, Mapping) or not all(isinstance(tensor, Tensor) for tensor in found.values()):
+        raise UserError(f"{path}: found no mapping of names to tensors; {_EXPECTED}")
+    # Tools that count operations leave their totals in a model.
+    dropped = re.compile(r"(.*\.)?(total_ops|total_params)")
+    weights = {renamed(str(name), _OLDER): tensor for name, tensor in found.items() if not dropped.fullmatch(str(name))}
+    check_plain(str(path), weights)
+    return weights
+
+
+def _config(path: Path, weights_file: Path, weights: Mapping[str, Tensor]) -> ModelConfig:
+    if not path.is_file():
+        raise UserError(f"{weights_file}: no {path.name} beside it; {_EXPECTED}")
+    found: Any = read_yaml(path, "get it again")
+
+    def at(name: str) -> Any:
+        value = found
+        for part in ("config", *name.split(".")):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        return value
+
+    def size(name: str, largest: int = 65536, least: int = 1) -> int:
+        value = at(name)
+        if type(value) is not int or not least <= value <= largest:
+            raise UserError(
+                f"{path}: config.{name} is {shown(value)}, expected a whole number from {least} to {largest}"
+            )
+        return value
+
+    def taps(name: str) -> int:
+        value = at(f"model.{name}")
+        if not isinstance(value, list) or len(value) != 2 or value[0] != value[1] or type(value[0]) is not int:
+            raise UserError(f"{path}: config.model.{name} is {shown(value)}, expected two equal numbers")
+        check_sizes(str(path), {f"config.model.{name}": value[0]}, 16)
+        return value[0]
+
+    block = "model.multi_path_block.spectral_module"
+    channels, num_heads = size("model.d_model"), size("model.RoPE.n_head")
+    counts = at("model.is_var_spks")
+    if type(counts) is not bool:
+        raise UserError(f"{path}: config.model.is_var_spks is {shown(counts)}, expected true or false")
+    split = "model.spk_split.varying" if counts else "model.spk_split.fixed"
+    one = {"d_model": channels, "num_mics": 1, "taps_freq": at("model.taps_freq"), "taps_frame": at("model.taps_frame")}
+    parts = [block, "model.cross_spk", *([split] if counts else [])]
+    only = {
+        "model.ref_ch": 0,
+        "model.apply_pos_enc": True,
+        "model.RoPE.d_model": channels,
+        f"{split}.d_model": channels,
+        "model.input_embedding": {**one, "kernel_sizes": [3, 3]},
+        **{f"model.mask_estimator.{name}": value for name, value in one.items()},
+        **{f"{part}.d_model": channels for part in parts},
+        **{f"{part}.n_head": num_heads for part in parts},
+        **{f"{part}.dropout_rate": 0 for part in parts},
+        "model.multi_path_block.channel_module": at(block),
+    }
+    for name, wanted in only.items():
+        if (value := at(name)) != wanted:
+            raise UserError(f"{path}: config.{name} is {shown(value)}, expected {shown(wanted)}")
+    window, stride = size("stft.frame_length"), size("stft.frame_shift")
+    if window not in (2 * stride, 4 * stride):
+        raise UserError(f"{path}: config.stft.frame_shift is {stride}, expected a half or a quarter of {window}")
+    return ModelConfig(
+        sample_rate=size("dataset.synthesis_config.sampling_rate", 10**6),
+        hypotheses=size(f"{split}.max_n_spks", 100),
+        filterbank=STFTFilterbankConfig(
+            window,
+            stride,
+            compression=1.0,
+            features="real_imaginary",
+            complex_masks=True,
+            mapping=True,
+            like_sr_corrnet=True,
+        ),
+        encoding=DeterministicConfig(activation="linear"),
+        masker=SRCorrNetConfig(
+            channels=channels,
+            encoder_layers=size("model.N_Enc", 1000),
+            decoder_layers=size("model.N_Dec", 1000),
+            num_heads=num_heads,
+            feedforward_dim=size(f"{block}.d_hidden"),
+            speaker_dim=size("model.cross_spk.d_hidden"),
+            kernel_size=size(f"{block}.kernel_size"),
+            bin_taps=taps("taps_freq"),
+            frame_taps=taps("taps_frame"),
+            count_speakers=bool(counts),
+            stage_heads=any(name.startswith("filter_estim_aux.") for name in weights),
+        ),
+        masks=DeterministicConfig(activation="linear"),
+        input_norm="mixture",
+    )
+
+
+_OLDER = (
+    # torch.compile adds it.
+    (r"_orig_mod\.", ""),
+    # Names before the authors' own renaming (migrate_checkpoint.py).
+    (r"^input_layer\.", "encoder."),
+    (r"^mask_estim(_aux)?\.", r"filter_estim\1."),
+    (r"\.frame_wise_block\.", ".freq_block."),
+    (r"\.freq_wise_block\.", ".time_block."),
+    (r"\.cs\.", ".ca."),
+    (r"\.block\.ega\.", ".block.sa."),
+)
+
+_NAMES = (
+    (r"^masker\.input\.", "encoder.embed."),
+    (r"^masker\.norm\.", "encoder.layer_norm."),
+    (r"^masker\.encoder\.", "enc_block."),
+    (r"^masker\.decoder\.", "dec_block."),
+    (r"^masker\.speakers\.(\d+)\.feedforward\.", r"dec_cs.\1.block.block.ffn."),
+    (r"^masker\.speakers\.(\d+)\.attention\.", r"dec_cs.\1.block.block.sa."),
+    (r"^masker\.split_norm\.", "layernorm."),
+    (r"^masker\.output\.", "filter_estim.mask.net."),
+    (r"^masker\.stage_outputs\.(\d+)\.", r"filter_estim_aux.\1.mask.net."),
+    (r"^masker\.split\.layers\.", "spk_split.spk_split."),
+    (r"^masker\.split\.norm\.", "spk_split.layernorm."),
+    (r"^masker\.split\.queries$", "spk_split.spk_query"),
+    (r"^masker\.split\.presence\.", "spk_split.pres_linear."),
+    (r"^masker\.split\.fusion\.", "spk_split.split.fusion."),
+    (r"^masker\.split\.blocks\.0\.", "spk_split.dec.net1."),
+    (r"^masker\.split\.blocks\.1\.", "spk_split.dec.net2."),
+    # Blocks.
+    (r"\.over_bins\.norm\.", ".freq_block.block.sa.layernorm."),
+    (r"\.over_frames\.norm\.", ".time_block.block.sa.layernorm."),
+    (r"\.over_bins\.attention\.", ".freq_block.block.sa."),
+    (r"\.over_frames\.attention\.", ".time_block.block.sa."),
+    (r"\.over_bins\.", ".freq_block.block."),
+    (r"\.over_frames\.", ".time_block.block."),
+    (r"\.first\.", ".ffn_1."),
+    (r"\.second\.", ".ffn_2."),
+    (r"\.to_mixture\.", ".ca."),
+    (r"\.to_others\.", ".sa."),
+    (r"\.feedforward\.", ".ffn."),
+    # Layers of blocks.
+    (r"\.norm\.", ".layernorm."),
+    (r"\.expand\.", ".net.0."),
+    (r"\.contract\.", ".net.2."),
+    (r"\.ca\.inputs\.", ".ca.block.kv."),
+    (r"\.ca\.query\.", ".ca.block.q."),
+    (r"\.sa\.inputs\.", ".sa.block.qkv."),
+    (r"\.(ca|sa)\.output\.", r".\1.block.aggregate_heads.0."),
+    (r"\.sa\.frequencies$", ".sa.block.rope.freqs"),
+)
+
+
+def reference_name(name: str) -> str:
+    """Return the authors' name of a tensor."""
+    return renamed(name, _NAMES)

@@ -1,0 +1,89 @@
+"""SR-CorrNet: its correlations, and training with a number of speakers that varies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from sepkit.config import (
+    DeterministicConfig,
+    ModelConfig,
+    ObjectiveConfig,
+    ScoringConfig,
+    SRCorrNetConfig,
+    STFTFilterbankConfig,
+)
+from sepkit.models import build_model
+from sepkit.objectives import build_objective
+from sepkit.types import Batch
+from tests.complaint import complaint
+
+BANK = STFTFilterbankConfig(16, 8, compression=1.0, features="real_imaginary", complex_masks=True, mapping=True)
+
+
+def model(**changes: Any) -> Any:
+    torch.manual_seed(0)
+    common: dict[str, Any] = {
+        "hypotheses": 3,
+        "filterbank": BANK,
+        "masker": SRCorrNetConfig(8, 1, 2, 2, 6, 10, count_speakers=True),
+        "masks": DeterministicConfig(activation="linear"),
+        "input_norm": "mixture",
+    }
+    return build_model(ModelConfig(**(common | changes)))
+
+
+def test_correlations_as_they_are_written():
+    masker = model(masker=SRCorrNetConfig(8, 1, 1, 2, 6, 10, bin_taps=1, frame_taps=2)).masker
+    spectrum = torch.randn(2, 9, 7, dtype=torch.complex128)
+    found = masker._correlations(masker._neighbors(torch.view_as_real(spectrum).movedim(-1, 1)))
+    rms = spectrum.abs().square().mean(-1, keepdim=True).sqrt()
+    padded = functional.pad(spectrum, (2, 2, 1, 1))
+    for place, parts in enumerate(found.unflatten(1, (15, 2)).unbind(1)):
+        k, f = divmod(place, 5)
+        product = spectrum / rms * (padded[:, k : k + 9, f : f + 7] / rms).conj()
+        expected = product / product.abs().sqrt().where(product != 0, 1.0)
+        torch.testing.assert_close(torch.complex(*parts.unbind(1)), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_training_is_told_how_many_speak():
+    separator = model().train()
+    objective = build_objective(ObjectiveConfig(), separator.traits())
+    active = torch.tensor([[True, False, False], [True, True, True], [False, True, True]])
+    sources = torch.randn(3, 3, 200) * active.unsqueeze(2)
+    batch = Batch(sources.sum(1), sources, active, torch.full((3,), 200))
+    separation = separator(batch.mixture, **objective.inputs(batch))
+    made = [[bool(estimate.any()) for estimate in estimates] for estimates in separation.estimates]
+    assert made == [[True, False, False], [True, True, True], [True, True, False]]
+    assert separation.extras["stage_estimates"].shape == (3, 2, 3, 200)
+    losses = objective(batch, separation)
+    assert {"separation", "scoring", "stages"} <= losses.terms.keys()
+    losses.loss.sum().backward()
+    for name, parameter in separator.named_parameters():
+        assert parameter.grad is not None and parameter.grad.isfinite().all() and parameter.grad.any(), name
+    # Scores learn that the first so many are there, whichever sources those are.
+    wanted = torch.tensor([[1.0, 0, 0], [1, 1, 1], [1, 1, 0]])
+    expected = functional.binary_cross_entropy_with_logits(separation.scores, wanted, reduction="none").mean(1)
+    torch.testing.assert_close(losses.terms["scoring"], expected)
+
+
+def test_outside_training_it_counts_by_itself():
+    separator, mixture = model().eval(), torch.randn(1, 200)
+    with torch.no_grad():
+        for bias, count in ((9.0, 3), (-9.0, 0)):
+            separator.masker.split.presence.bias.fill_(bias)
+            counted = separator(mixture, active=torch.tensor([[True, False, False]]))
+            assert [bool(estimate.any()) for estimate in counted.estimates[0]] == [i < count for i in range(3)]
+            assert counted.estimates.isfinite().all()
+            told = separator(mixture, speakers=torch.tensor([2]))
+            assert [bool(estimate.any()) for estimate in told.estimates[0]] == [True, True, False]
+
+
+def test_what_does_not_go_together():
+    assert "scores of its own" in complaint(lambda: model(scoring=ScoringConfig(4)))
+    masks = STFTFilterbankConfig(16, 8, features="real_imaginary", complex_masks=True)
+    assert "are the estimates' coefficients" in complaint(lambda: model(filterbank=masks))
+    both = STFTFilterbankConfig(16, 8, like_torch=True, like_sr_corrnet=True)
+    assert "of which one can be true" in complaint(lambda: model(filterbank=both))
