@@ -2,11 +2,13 @@
 
     python -m tools.default_model EXP --dev DEV.jsonl [--tests TEST.jsonl ...] [--more-speech] [--out FOLDER]
     python -m tools.default_model --card SUMMARY ... [--out FOLDER]
+    python -m tools.default_model --graph MODEL --out FOLDER
 
-It saves the weights in half precision, fits the predictor of SI-SDR on the development mixtures, evaluates on each test
-set (EXP/evaluation/TEST), and writes the card from these measurements. All steps use the halved weights, which users
-get. With --card only the card is written anew, from evaluations of what ships; so `sepkit evaluate` can measure several
-test sets side by side after a call without --tests.
+It writes the graph with weights in half precision, fits the predictor of SI-SDR on the development mixtures, evaluates
+on each test set (EXP/evaluation/TEST), and writes the card from these measurements. All steps use the halved weights,
+which users get. With --card only the card is written anew, from evaluations of what ships; so `sepkit evaluate` can
+measure several test sets side by side after a call without --tests. With --graph only the graph and its description are
+written, of a separator or of an encoder of voices.
 """
 
 from __future__ import annotations
@@ -23,9 +25,12 @@ import yaml
 from sepkit.cli.main import main as sepkit
 from sepkit.errors import UserError
 from sepkit.files import write_text
+from sepkit.models.export.onnx_export import save_graph
 from sepkit.models.published.card import model_card, read_summary
 from sepkit.models.published.shipped import DEFAULT_MODEL, SHIPPED
-from sepkit.models.storage.checkpoints import load_checkpoint, save_model
+from sepkit.models.speaker_encoder import SpeakerEncoder
+from sepkit.models.storage.checkpoints import load_checkpoint
+from sepkit.models.storage.folders import read_description
 
 LICENSE = "cc-by-4.0"
 CORPORA = (
@@ -81,10 +86,9 @@ def make(experiment: Path, dev: Path, tests: list[Path], out: Path, more_speech:
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent) as scratch:
         folder = Path(scratch) / out.name
-        save_model(loaded, folder, loaded.info, half=True)
-        size = (folder / "model.safetensors").stat().st_size
+        size = save_graph(loaded, folder).num_bytes
         if size > LARGEST_BYTES:
-            raise UserError(f"{experiment}: the halved weights take {size} bytes, expected at most {LARGEST_BYTES}")
+            raise UserError(f"{experiment}: the graph takes {size} bytes, expected at most {LARGEST_BYTES}")
         _run("calibrate", folder, "--manifest", dev, "--device", "cpu")
         summaries = []
         for test in tests:
@@ -97,6 +101,17 @@ def make(experiment: Path, dev: Path, tests: list[Path], out: Path, more_speech:
         _write_card(folder, summaries, out.name, loss, corpora)
         shutil.rmtree(out, ignore_errors=True)
         folder.rename(out)
+    return out
+
+
+def write_graph(model: Path, out: Path) -> Path:
+    """Write graph and description of a saved model into a folder, and return that.
+
+    Args:
+        model: folder of a separator or of an encoder of voices; may be `out`.
+    """
+    is_encoder = read_description(model)["kind"] == SpeakerEncoder.kind
+    save_graph(load_checkpoint(model, of=SpeakerEncoder) if is_encoder else load_checkpoint(model), out)
     return out
 
 
@@ -166,17 +181,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--card", type=Path, nargs="+", metavar="SUMMARY", help="evaluations to write only the card from"
     )
+    parser.add_argument("--graph", type=Path, metavar="MODEL", help="folder to write only the graph of")
     parser.add_argument("--out", type=Path, default=SHIPPED / DEFAULT_MODEL, help="default: in the package")
     parser.add_argument("--more-speech", action="store_true", help="the training speech includes speech_more")
     options = parser.parse_args(arguments)
     try:
         if options.card:
             print(renew_card(options.out, options.card))
+        elif options.graph:
+            print(write_graph(options.graph, options.out))
         elif options.experiment and options.dev:
             named = (options.experiment, options.dev, options.tests, options.out)
             print(make(*named, options.more_speech))
         else:
-            raise UserError("expected EXP and --dev, or --card")
+            raise UserError("expected EXP and --dev, --card, or --graph")
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

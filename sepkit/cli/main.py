@@ -151,7 +151,7 @@ def _of_study(command: str, arguments: list[str]) -> Callable[..., Any] | None:
 
     for argument in filter(None, arguments):
         path = Path(argument.removeprefix("--model="))
-        folder = path.parent if path.name in ("model.yaml", "model.safetensors") else path
+        folder = path.parent if path.name in ("model.yaml", "model.safetensors", "model.onnx") else path
         for file in (folder / "model.yaml", folder / "model" / "model.yaml"):
             # Whatever is wrong with a model is reported by the command that reads it.
             with contextlib.suppress(UserError, OSError, ValueError):

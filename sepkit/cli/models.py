@@ -163,13 +163,14 @@ def _index(model: str | None) -> str:
     from sepkit.models.published.card import card_license
     from sepkit.models.published.facts import model_facts
     from sepkit.models.published.shipped import DEFAULT_MODEL, shipped_models
+    from sepkit.models.storage.folders import weights_file
 
     found = []
     for name, place in ({model: Path(model)} if model else shipped_models()).items():
         folder = model_folder(place)
         if folder is None:
             raise UserError(f"--json: {name} is no folder of a model; name what `sepkit train` wrote")
-        weights = folder / "model.safetensors"
+        weights = weights_file(folder)
         facts = asdict(model_facts(load_pretrained(folder), folder))
         found.append(
             {"name": name, "default": name == DEFAULT_MODEL, "sha256": file_digest(weights)}
@@ -189,13 +190,14 @@ def _table(models: dict[str, str], more: dict[str, Callable[[str], float]] | Non
     from sepkit.models import load_pretrained, model_folder
     from sepkit.models.published.facts import model_facts
     from sepkit.models.published.shipped import DEFAULT_MODEL
+    from sepkit.models.storage.folders import weights_file
 
     head = ["", "Hz", "estimates", "latency", "parameters", "MB", "GMAC/s", *(more or {}), "SI-SDRi, dB"]
     rows = [head]
     for name, place in models.items():
         folder = model_folder(place)
         facts = model_facts(load_pretrained(place), folder)
-        size = None if folder is None else sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+        size = None if folder is None else weights_file(folder).stat().st_size
         rows.append(
             [
                 f"{name}{' (default)' if name == DEFAULT_MODEL else ''}",

@@ -17,8 +17,8 @@ def main(
 ) -> str:
     """Upload a model with a card, from where `--model hf:OWNER/NAME` fetches it.
 
-    Uploads model.safetensors, model.yaml, quality.yaml where there is one, and README.md, the card. Log in first (`hf
-    auth login`, or the variable HF_TOKEN).
+    Uploads the weights (model.safetensors, model.onnx), model.yaml, quality.yaml where there is one, and README.md, the
+    card. Log in first (`hf auth login`, or the variable HF_TOKEN).
 
     Args:
         model: MODEL, a folder that `sepkit train` wrote (EXP, EXP/model)

@@ -58,7 +58,7 @@ def test_what_ships_has_half_the_weights_a_predictor_and_a_card(experiment, mani
     assert default_model.main(arguments) == 0
     assert sorted(path.name for path in out.iterdir()) == [
         "README.md",
-        "model.safetensors",
+        "model.onnx",
         "model.yaml",
         "quality.yaml",
     ]

@@ -14,7 +14,7 @@ import numpy as np
 from sepkit.errors import UserError, one_line, shown
 from sepkit.files import parse_json
 from sepkit.limits import GRAPH_BYTES, ONNX_SECONDS, ONNX_SECONDS_PER_SECOND, SAMPLE_RATES
-from sepkit.models.export.onnx_reader import OnnxContents, read_onnx
+from sepkit.models.storage.onnx_reader import OnnxContents, read_onnx
 
 METADATA = "sepkit"
 """Key of the graph's metadata under which the model's description is kept, as JSON."""

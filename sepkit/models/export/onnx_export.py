@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import tempfile
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from sepkit.errors import UserError
-from sepkit.files import atomic_output
+from sepkit.files import atomic_output, file_digest, write_text
 from sepkit.models.emd import EncoderMaskerDecoder
 from sepkit.models.export.graph import GraphEncoder, GraphModel, PlainOperations
 from sepkit.models.export.graph_file import FEATURES_VERSION, FORMAT, METADATA, Graph
@@ -25,9 +26,9 @@ from sepkit.models.export.rewriting import rewrite
 from sepkit.models.features import latent_features
 from sepkit.models.saved import SavedModel
 from sepkit.models.speaker_encoder import SpeakerEncoder
-from sepkit.models.storage.checkpoints import constants_left_out
+from sepkit.models.storage.checkpoints import constants_left_out, description_of
 from sepkit.models.storage.fingerprint import weights_fingerprint
-from sepkit.models.storage.folders import SUFFIX
+from sepkit.models.storage.folders import DESCRIPTION, GRAPH, SUFFIX, WEIGHTS
 from sepkit.version import __version__
 
 TOLERANCE = 1e-4
@@ -92,6 +93,29 @@ def export_onnx(model: SavedModel, path: str | os.PathLike[str], lengths: Sequen
             )
         _keep(draft, path)
     return ExportReport(path, differences, path.stat().st_size)
+
+
+def save_graph(model: SavedModel, folder: str | os.PathLike[str]) -> ExportReport:
+    """Write a model as it ships: `model.yaml`, and in place of weights `model.onnx`, with weights in half precision.
+
+    `load_checkpoint` reads the folder, as one with `model.safetensors`.
+
+    Args:
+        model: with its configuration; not changed.
+
+    Raises:
+        UserError: a weight that half precision cannot hold, or a model that has no graph.
+    """
+    folder, rounded = Path(folder), copy.deepcopy(model).cpu().float().eval()
+    for name, parameter in rounded.named_parameters():
+        parameter.data = parameter.data.half().float()
+        if not torch.isfinite(parameter).all():
+            raise UserError(f"{name}: holds values that are not finite in half precision; use the model as it is")
+    report = export_onnx(rounded, folder / GRAPH)
+    more = {"left_out": constants_left_out(rounded), "weights_sha256": file_digest(folder / GRAPH)}
+    write_text(folder / DESCRIPTION, description_of(rounded, rounded.info, **more))
+    (folder / WEIGHTS).unlink(missing_ok=True)
+    return report
 
 
 def difference(model: SavedModel, exported: Graph, num_samples: int, batch: int = 1) -> float:

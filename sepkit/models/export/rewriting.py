@@ -95,7 +95,7 @@ def _store(graph: Any, weights: Mapping[str, np.ndarray], halved: set[str]) -> N
     graph.initializer.extend(kept)
     for name, values in weights.items():
         stored = values.astype(np.float16) if name in halved else values
-        graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(stored), name))
+        graph.initializer.append(numpy_helper.from_array(stored, name))
     casts = [helper.make_node("Cast", [name], [cast], to=TensorProto.FLOAT) for name, cast in single.items()]
     nodes = casts + list(graph.node)
     del graph.node[:]

@@ -1,6 +1,8 @@
 """Models on disk: a folder with `model.safetensors` (the weights) and `model.yaml` (the configuration and more).
 
-Nothing in a checkpoint is executed or imported: weights are safetensors, the description is plain YAML, and the
+What ships has `model.onnx` in place of the weights: a graph that holds them by name.
+
+Nothing in a checkpoint is executed or imported: weights are read as numbers, the description is plain YAML, and the
 registry alone turns it into a model. Training state (optimizer, loop, random generators) lives elsewhere.
 """
 
@@ -28,12 +30,14 @@ from sepkit.models.storage.earlier import renamed, translated
 from sepkit.models.storage.folders import (
     DESCRIPTION,
     FORMAT,
+    GRAPH,
     WEIGHTS,
     Path_,
     find_checkpoint,
     read_description,
+    weights_file,
 )
-from sepkit.models.storage.layout import check_finite_weights, damaged, lay_out, shapes_in_file
+from sepkit.models.storage.layout import check_finite_weights, damaged, lay_out, shapes_in_file, tensors_in_graph
 from sepkit.models.storage.own_files import changed_files, files_of, files_wanted
 from sepkit.version import __version__
 
@@ -43,14 +47,12 @@ M = TypeVar("M", bound=SavedModel)
 # ------------------------------------------------------------------------------------------------------------ writing
 
 
-def save_model(model: nn.Module, folder: Path_, info: Mapping[str, Any] | None = None, *, half: bool = False) -> Path:
+def save_model(model: nn.Module, folder: Path_, info: Mapping[str, Any] | None = None) -> Path:
     """Write `model.safetensors` and `model.yaml` into a folder, each atomically; return the folder.
 
     Args:
         model: a `SavedModel` with its `config` set; a model wrapped by torch.compile is unwrapped.
         info: plain data to keep beside the model (epoch, validation score ...).
-        half: store weights in half precision, and leave out what follows from the configuration (the filters of a
-            short-time Fourier transform): half the size. They are loaded as single precision.
 
     Raises:
         ValueError: the model has no configuration, or `info` is not plain data.
@@ -59,15 +61,9 @@ def save_model(model: nn.Module, folder: Path_, info: Mapping[str, Any] | None =
     if getattr(model, "config", None) is None:
         raise ValueError("the model has no configuration to save; make it with build_model, or set model.config")
     assert isinstance(model, SavedModel)
-    try:
-        description = yaml.safe_dump(_describe(model, dict(info or {})), sort_keys=False, allow_unicode=True)
-    except yaml.representer.RepresenterError as error:
-        raise ValueError(f"info must be plain data (numbers, text, lists, mappings): {error}") from error
+    description = description_of(model, info or {})
     # Clones: safetensors refuses tensors that share memory, as tied weights do.
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()}
-    if half:
-        tensors, left_out = _halved(model, tensors)
-        description += yaml.safe_dump({"left_out": left_out})
     folder = Path(folder)
     try:
         with atomic_output(folder / WEIGHTS, durable=True) as temporary:
@@ -87,31 +83,31 @@ def _is_complete(folder: Path) -> bool:
     return all((folder / name).is_file() for name in (WEIGHTS, DESCRIPTION))
 
 
-def _describe(model: SavedModel, info: dict[str, Any]) -> dict[str, Any]:
-    return {
+def description_of(model: SavedModel, info: Mapping[str, Any], **more: Any) -> str:
+    """Return the text of a model's `model.yaml`; the digest of its weights is left to add.
+
+    Args:
+        info: plain data to keep.
+        **more: further fields.
+
+    Raises:
+        ValueError: `info` is not plain data.
+    """
+    description = {
         "format": FORMAT,
         "sepkit": __version__,
         "kind": model.kind,
         **model.facts(),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "model": to_dict(model.config),
-        "info": info,
-    } | ({"own_files": own} if (own := files_of(model.config)) else {})
-
-
-def _halved(model: SavedModel, tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
-    """Convert parameters to half precision and drop constants; return the tensors and the names of the constants."""
-    left_out = constants_left_out(model)
-    parameters = {name for name, _ in model.named_parameters()}
-    halved = {
-        name: tensor.half() if name in parameters and tensor.is_floating_point() else tensor
-        for name, tensor in tensors.items()
-        if name not in left_out
+        "info": dict(info),
+        **({"own_files": own} if (own := files_of(model.config)) else {}),
+        **more,
     }
-    for name, tensor in halved.items():
-        if not torch.isfinite(tensor).all():
-            raise UserError(f"{name}: holds values that are not finite in half precision; save it without half")
-    return halved, left_out
+    try:
+        return yaml.safe_dump(description, sort_keys=False, allow_unicode=True)
+    except yaml.representer.RepresenterError as error:
+        raise ValueError(f"info must be plain data (numbers, text, lists, mappings): {error}") from error
 
 
 def constants_left_out(model: SavedModel) -> list[str]:
@@ -119,6 +115,8 @@ def constants_left_out(model: SavedModel) -> list[str]:
 
     They are those of a new model of the same configuration (the filters of a short-time Fourier transform).
     """
+    if model.config is None:
+        return []
     with torch.random.fork_rng(devices=[]):
         fresh = model.from_config(model.config)
     saved = model.state_dict()
@@ -140,7 +138,7 @@ def load_checkpoint(path: Path_, expected: Any = None, *, of: type[SavedModel] =
     """Return a saved model: in evaluation mode, on the CPU, in float32.
 
     Args:
-        path: the folder, one of its two files, or the experiment folder above it.
+        path: the folder, one of its files, or the experiment folder above it.
         expected: refuse a model of another configuration; None: take any.
     """
     folder = find_checkpoint(path)
@@ -149,20 +147,21 @@ def load_checkpoint(path: Path_, expected: Any = None, *, of: type[SavedModel] =
     if expected is not None:
         _check_same(config, expected, folder)
     info, left_out = _checked_info(description, folder / DESCRIPTION)
-    shapes = renamed(shapes_in_file(folder / WEIGHTS), description["model"])
+    weights = weights_file(folder)
+    shapes = renamed(shapes_in_file(weights), description["model"])
     own = bool(files_of(config))
     laid_out = lay_out(lambda: of.from_config(config), str(folder / DESCRIPTION), len(shapes) + len(left_out), own)
     if laid_out is not None:
-        _check_fit(_completed(shapes, laid_out, left_out), laid_out.state_dict(), folder)
-    tensors = renamed(_read_tensors(folder / WEIGHTS, description), description["model"])
+        _check_fit(_completed(shapes, laid_out, left_out), laid_out.state_dict(), weights)
+    tensors = renamed(_read_tensors(weights, description), description["model"])
     # The initial weights are replaced at once; drawing them must not advance the caller's random stream.
     with torch.random.fork_rng(devices=[]):
         model = of.from_config(config)
     tensors = _completed(tensors, model, left_out)
-    _check_fit(tensors, model.state_dict(), folder)
+    _check_fit(tensors, model.state_dict(), weights)
     # Buffers may hold bounds that nothing has met yet, which are infinite.
-    check_finite_weights(folder / WEIGHTS, {name: tensors[name] for name, _ in model.named_parameters()})
-    model.load_state_dict(tensors)
+    check_finite_weights(weights, {name: tensors[name] for name, _ in model.named_parameters()})
+    model.load_state_dict({name: tensors[name] for name in model.state_dict()})
     model.info = info
     return model.eval()
 
@@ -212,7 +211,7 @@ def _read_tensors(path: Path, description: Mapping[str, Any]) -> dict[str, Tenso
                 f"{path}: damaged, or not the weights that {DESCRIPTION} was written with (their SHA-256 differ); get "
                 "the checkpoint again"
             )
-        tensors = load_file(path)
+        tensors = tensors_in_graph(path) if path.name == GRAPH else load_file(path)
     except (OSError, SafetensorError) as error:
         raise damaged(path, error) from error
     deviation = tensors.get("signal_std")
@@ -236,14 +235,16 @@ def _differences(found: Any, expected: Any, where: str) -> list[str]:
     return [] if found == expected else [f"{where}: found {found}, expected {expected}"]
 
 
-def _check_fit(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor], folder: Path) -> None:
+def _check_fit(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor], path: Path) -> None:
     report = compare(tensors, wanted)
     mismatched = [f"{name} {found}, expected {shape}" for name, (found, shape) in report.mismatched.items()]
-    kinds = {"missing": report.missing, "unexpected": report.unexpected, "of another shape": mismatched}
+    # A graph holds constants of its own.
+    unexpected = [] if path.name == GRAPH else report.unexpected
+    kinds = {"missing": report.missing, "unexpected": unexpected, "of another shape": mismatched}
     problems = [f"{len(names)} {what} (such as {names[0]})" for what, names in kinds.items() if names]
     if problems:
         raise UserError(
-            f"{folder / WEIGHTS}: weights of another architecture than {DESCRIPTION} describes: {', '.join(problems)};"
+            f"{path}: weights of another architecture than {DESCRIPTION} describes: {', '.join(problems)};"
             " put back the two files that belong together"
         )
 

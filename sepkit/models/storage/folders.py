@@ -66,8 +66,13 @@ def find_checkpoint(path: Path_) -> Path:
     return folder
 
 
+def weights_file(folder: Path) -> Path:
+    """Return the file of a checkpoint's folder from which torch takes the weights."""
+    return folder / (WEIGHTS if (folder / WEIGHTS).is_file() or not (folder / GRAPH).is_file() else GRAPH)
+
+
 def _has_weights(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in (WEIGHTS, GRAPH))
+    return weights_file(folder).is_file()
 
 
 def _what_is(path: Path) -> str:

@@ -20,6 +20,8 @@ from torch.overrides import TorchFunctionMode
 
 from sepkit.errors import UserError, one_line
 from sepkit.limits import MODEL_PARAMETERS, MODEL_PARTS, MODEL_PARTS_PER_TENSOR
+from sepkit.models.storage.folders import GRAPH
+from sepkit.models.storage.onnx_reader import read_onnx
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -97,7 +99,9 @@ def _counted(where: str, tensors: int) -> Iterator[None]:
 
 
 def shapes_in_file(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a safetensors file on the meta device; only its header is read."""
+    """Return the tensors of a file of weights on the meta device; of safetensors only the header is read."""
+    if path.name == GRAPH:
+        return {name: torch.empty(tensor.shape, device="meta") for name, tensor in tensors_in_graph(path).items()}
     try:
         with safe_open(path, framework="pt") as file:
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  # it is no mapping
@@ -106,9 +110,18 @@ def shapes_in_file(path: Path) -> dict[str, Tensor]:
         raise damaged(path, error) from error
 
 
+def tensors_in_graph(path: Path) -> dict[str, Tensor]:
+    """Return the initializers of a graph by name, the weights of its model among them."""
+    try:
+        tensors = read_onnx(path.read_bytes()).tensors
+        return {name: torch.from_numpy(values.copy()) for name, values in tensors.items()}
+    except (OSError, ValueError) as error:
+        raise damaged(path, error) from error
+
+
 def damaged(path: Path, error: Exception) -> UserError:
     """Return the error to raise about weights that cannot be read."""
-    return UserError(f"{path}: damaged or no safetensors file ({one_line(str(error))}); get the checkpoint again")
+    return UserError(f"{path}: damaged or another kind of file ({one_line(str(error))}); get the checkpoint again")
 
 
 def check_finite_weights(path: Path, tensors: Mapping[str, Any]) -> None:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+import yaml
 
-from sepkit.config import SpeakerEncoderConfig
+import sepkit
+from sepkit.config import GatedRecurrenceConfig, SpeakerEncoderConfig
 from sepkit.errors import UserError
+from sepkit.files import file_digest
+from sepkit.models import build_model, load_checkpoint, load_weights_into, save_model
 from sepkit.models.features import latent_features
 from sepkit.models.speaker_encoder import SpeakerEncoder
 from sepkit.models.storage.fingerprint import weights_fingerprint
@@ -21,8 +26,8 @@ onnx = pytest.importorskip("onnx", reason="onnx is missing: pip install 'sepkit[
 pytest.importorskip("onnxruntime", reason="onnxruntime is missing: pip install 'sepkit[export]'")
 
 from sepkit.models.export.graph_file import METADATA, Graph  # noqa: E402
-from sepkit.models.export.onnx_export import export_onnx  # noqa: E402
-from sepkit.models.export.onnx_reader import read_onnx  # noqa: E402
+from sepkit.models.export.onnx_export import export_onnx, save_graph  # noqa: E402
+from sepkit.models.storage.onnx_reader import read_onnx  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -186,3 +191,81 @@ def test_devices(exported):
     assert Graph(path, device="auto").providers[-1] == "CPUExecutionProvider"
     for device in ("cuda", "cpu:1", "tpu"):
         assert "which ONNX Runtime does not have here; use cpu" in complaint(lambda device=device: Graph(path, device))
+
+
+# ----------------------------------------------------------------------------------------------------- torch loads them
+
+
+def test_torch_loads_the_weights_of_a_graph(tmp_path):
+    torch.manual_seed(0)
+    model = build_model(replace(CONFIGS["gated_recurrence"], masker=GatedRecurrenceConfig(32, 32, 64, 2))).eval()
+    model.set_signal_statistics(1e-5, 0.0712345)
+    model.info = {"epoch": 3}
+    whole = save_model(model, tmp_path / "half", model.info)
+    report = save_graph(model, tmp_path / "half")
+    assert sorted(path.name for path in whole.iterdir()) == ["model.onnx", "model.yaml"]
+    # The nodes of the graph take some 100 kB.
+    assert report.num_bytes < 2 * sum(parameter.numel() for parameter in model.parameters()) + 110_000
+    loaded = load_checkpoint(whole)
+    assert loaded.info == {"epoch": 3} and loaded.config == model.config
+    assert {tensor.dtype for tensor in loaded.state_dict().values()} == {torch.float32}
+    # Statistics and constants are as they were; weights are rounded to 11 bits.
+    for name, tensor in loaded.named_buffers():
+        assert torch.equal(tensor, model.get_buffer(name)), name
+    for name, tensor in loaded.named_parameters():
+        assert torch.equal(tensor, model.get_parameter(name).half().float()), name
+    graph = Graph(whole / "model.onnx")
+    assert graph.fingerprint == weights_fingerprint(loaded)
+    assert sepkit.load_model(whole).fingerprint() == graph.fingerprint
+    # Fine-tuning begins with them, from the folder as from the file.
+    fresh = build_model(model.config)
+    assert not load_weights_into(fresh, whole).missing
+    assert weights_fingerprint(fresh) == graph.fingerprint
+    assert weights_fingerprint(load_checkpoint(whole / "model.onnx")) == graph.fingerprint
+
+
+@pytest.mark.parametrize("name", ["sudormrf", "batch_norm", "dual_path_gru", "sepformer", "variational"])
+def test_every_masker_comes_back_from_its_graph(name, tmp_path):
+    """Also where the graph computes with other modules than torch, and leaves weights unused."""
+    if name == "sepformer":
+        pytest.importorskip("speechbrain", reason="speechbrain is missing: pip install 'sepkit[sepformer]'")
+    model = made(CONFIGS[name])
+    with torch.no_grad():
+        for buffer in model.buffers():
+            if buffer.is_floating_point() and buffer.numel() > 1 and buffer.dim() == 1:
+                buffer += 0.1
+    save_graph(model, tmp_path)
+    loaded = load_checkpoint(tmp_path)
+    for tensor_name, tensor in loaded.state_dict().items():
+        expected = model.state_dict()[tensor_name]
+        is_weight = tensor_name in dict(model.named_parameters())
+        assert torch.equal(tensor, expected.half().float() if is_weight else expected), tensor_name
+
+
+def test_what_half_precision_cannot_hold_is_not_saved(tmp_path):
+    model = made(CONFIGS["conv_tasnet"])
+    with torch.no_grad():
+        next(iter(model.parameters())).view(-1)[0] = 1e5
+    assert "not finite in half precision" in complaint(lambda: save_graph(model, tmp_path / "model"))
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize("change", ["weights", "shape", "cut", "description"])
+def test_graphs_that_are_not_the_description_s_are_refused(change, tmp_path):
+    model = made(CONFIGS["conv_tasnet"])
+    save_graph(model, tmp_path)
+    path, text = tmp_path / "model.onnx", tmp_path / "model.yaml"
+    proto = onnx.load(str(path))
+    weight = next(tensor for tensor in proto.graph.initializer if tensor.name == "masker.output.weight")
+    if change == "weights":
+        weight.raw_data = bytes(len(weight.raw_data))
+    elif change == "shape":
+        weight.dims[0] += 1
+        weight.raw_data += weight.raw_data[: len(weight.raw_data) // (weight.dims[0] - 1)]
+    path.write_bytes(path.read_bytes()[:-100] if change == "cut" else proto.SerializeToString())
+    if change == "shape":
+        known = yaml.safe_load(text.read_text()) | {"weights_sha256": file_digest(path)}
+        text.write_text(yaml.safe_dump(known))
+    if change == "description":
+        text.write_text(text.read_text().replace("weights_sha256", "weights_md5"))
+    assert "model.onnx: " in complaint(lambda: load_checkpoint(tmp_path))

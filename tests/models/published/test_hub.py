@@ -15,18 +15,11 @@ from safetensors.torch import load_file, save_file
 
 import sepkit
 from sepkit.cli.main import main
-from sepkit.config import (
-    ConvTasNetConfig,
-    GaussianConfig,
-    LogNormalConfig,
-    ModelConfig,
-    RecurrentConfig,
-    STFTFilterbankConfig,
-)
 from sepkit.data import audio
 from sepkit.models import build_model, load_checkpoint, load_pretrained, model_folder, save_model
 from sepkit.models.published import hub, shipped
 from sepkit.models.published.card import model_card
+from sepkit.models.storage.folders import weights_file
 from tests.complaint import complaint
 from tests.tiny_models import RECURRENT
 
@@ -42,51 +35,6 @@ def model():
 @pytest.fixture
 def folder(model, tmp_path):
     return save_model(model, tmp_path / "exp" / "model", {"epoch": 3})
-
-
-# ------------------------------------------------------------------------------------------------------ half precision
-
-
-def test_half_precision_is_half_the_size_and_loads_as_single(tmp_path):
-    config = ModelConfig(
-        filterbank=STFTFilterbankConfig(64, 32),
-        encoding=GaussianConfig(),
-        masker=RecurrentConfig(hidden_size=32, num_layers=2),
-        masks=LogNormalConfig(),
-    )
-    torch.manual_seed(0)
-    model = build_model(config).eval()
-    model.set_signal_statistics(1e-5, 0.0712345)
-    whole, half = save_model(model, tmp_path / "whole"), save_model(model, tmp_path / "half", half=True)
-    sizes = [(folder / "model.safetensors").stat().st_size for folder in (whole, half)]
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    assert sizes[1] < 2 * parameters + 4096 < sizes[0] / 2
-    loaded = load_checkpoint(half)
-    assert {tensor.dtype for tensor in loaded.state_dict().values()} == {torch.float32}
-    # Statistics and constants are as they were; weights are rounded to 11 bits.
-    for name, tensor in loaded.named_buffers():
-        assert torch.equal(tensor, model.get_buffer(name)), name
-    for name, tensor in loaded.named_parameters():
-        torch.testing.assert_close(tensor, model.get_parameter(name), rtol=2**-11, atol=2**-25)
-    mixture = 0.07 * torch.randn(1, 2000)
-    with torch.no_grad():
-        found, expected = loaded(mixture).estimates, model(mixture).estimates
-    assert float((found - expected).norm() / expected.norm()) < 5e-3
-
-
-def test_trained_buffers_are_kept_in_half_precision(tmp_path):
-    masker = ConvTasNetConfig(4, 4, 4, blocks=1, repeats=1, norm="batch_norm")
-    model = build_model(replace(RECURRENT, masker=masker))
-    model.train()(torch.randn(2, 400))
-    loaded = load_checkpoint(save_model(model, tmp_path, half=True))
-    for name, tensor in loaded.named_buffers():
-        assert torch.equal(tensor, model.get_buffer(name)), name
-
-
-def test_what_half_precision_cannot_hold_is_not_saved(model, tmp_path):
-    model.get_parameter("masker.output.bias").data[0] = 1e5
-    assert "masker.output.bias" in complaint(lambda: save_model(model, tmp_path / "model", half=True))
-    assert not (tmp_path / "model").exists()
 
 
 def test_only_constants_can_be_left_out(folder):
@@ -107,7 +55,7 @@ def test_only_constants_can_be_left_out(folder):
 def box(model, tmp_path, monkeypatch):
     """A package with one model in its box."""
     monkeypatch.setattr(shipped, "SHIPPED", tmp_path / "box")
-    save_model(model, tmp_path / "box" / "boxed_8k", half=True)
+    save_model(model, tmp_path / "box" / "boxed_8k")
     (tmp_path / "box" / "no_model").mkdir()
     return tmp_path / "box"
 
@@ -147,7 +95,7 @@ def test_a_package_without_models_says_so(tmp_path, monkeypatch, capsys):
 def test_what_ships_is_small_and_loads():
     for name, folder in shipped.shipped_models().items():
         assert load_pretrained(name).sample_rate > 0
-        assert (folder / "model.safetensors").stat().st_size <= 12e6
+        assert weights_file(folder).stat().st_size <= 12e6
         assert (folder / "README.md").is_file()
 
 
