@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 EXTRAS = {
+    "torch": "torch",
     "lightning": "train",
     "tensorboard": "train",
     "fast_bss_eval": "evaluate",

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from sepkit import heap
 from sepkit.config import ModelConfig
 from sepkit.inference.long import chunked
 from sepkit.inference.long.stitching import Chunking
+from sepkit.inference.runners.torch_runner import TorchRunner
 from sepkit.models import build_model
 
 
@@ -32,8 +32,8 @@ def test_a_long_recording_returns_memory_now_and_then(
     returned: list[bool] = []
     monkeypatch.setattr(chunked, "return_freed_memory", lambda: returned.append(True))
     monkeypatch.setattr(chunked, "_RETURN_MEMORY_EVERY", 2)
-    model = build_model(tiny_model_config).eval()
-    separation = chunked.ChunkedSeparation(model, torch.device("cpu"), Chunking(200, 100))
+    runner = TorchRunner(build_model(tiny_model_config))
+    separation = chunked.ChunkedSeparation(runner, Chunking(200, 100))
     separation.push(np.random.default_rng(0).standard_normal(2000).astype(np.float32))
     joined = separation.finish()
     assert len(returned) == separation._calls // 2 > 1

@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="PNG file")
     options = parser.parse_args()
     separator = sepkit.load_model()
-    rate = separator.model.sample_rate
+    rate = separator.sample_rate
     sources = np.stack([_equal_level(path, rate) for path in options.recordings])
     estimates = torch.as_tensor(separator.separate(sources.sum(0), rate).estimates)[None]
     references = torch.from_numpy(sources)[None]

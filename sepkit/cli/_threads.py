@@ -43,7 +43,6 @@ def let_waiting_threads_sleep() -> None:
 
 def keep_small_steps_together(separator: Separator) -> None:
     """Let torch use one thread if threads sleep and the model's steps are too small to be shared."""
-    masker = getattr(separator.model, "masker", None)
-    if _SET_HERE and separator.device.type == "cpu" and getattr(masker, "small_steps", False):
+    if _SET_HERE and separator.device == "cpu" and separator.runner.small_steps:
         # The model has imported it; the command line itself starts without.
         sys.modules["torch"].set_num_threads(1)

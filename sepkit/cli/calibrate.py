@@ -8,7 +8,13 @@ from sepkit.cli._parser import DEVICE
 
 
 def main(
-    model: str, *, manifest: str, first: int | None = None, device: str = DEVICE, depth_steps: int | None = None
+    model: str,
+    *,
+    manifest: str,
+    first: int | None = None,
+    device: str = DEVICE,
+    depth_steps: int | None = None,
+    views: int | None = None,
 ) -> Path:
     """Fit the prediction of a model's own error without references, and keep it beside the model.
 
@@ -20,21 +26,25 @@ def main(
         manifest: manifest of mixtures with sources, dev.jsonl for example
         first: how many mixtures, from the beginning of the manifest; default: all
         depth_steps: steps of a model of continuous depth, for which alone predictions hold; default: the model's own
+        views: how many views of a recording the model has from now on where none are named; default: 2 if a view takes
+            less than 0.01 of real time here, else 1
     """
     import sys
 
     from sepkit.cli._threads import keep_small_steps_together
     from sepkit.errors import UserError
-    from sepkit.inference.calibration import calibrate
+    from sepkit.inference.calibration import affordable_views, calibrate
     from sepkit.inference.loading import load_model
     from sepkit.inference.quality.failure import LIMIT_DB
     from sepkit.inference.quality.predictor import write_quality
+    from sepkit.inference.separator import Separator
     from sepkit.models.storage.folders import find_checkpoint
 
     if not Path(model).exists() and ":" in model:
         raise UserError(f"{model}: has no folder to keep predictions in; expected one that `sepkit train` wrote")
     folder = find_checkpoint(model)
-    separator = load_model(folder, device, predict=False, depth_steps=depth_steps)
+    separator = load_model(folder, device, predict=False, depth_steps=depth_steps, views=1)
+    separator = Separator(separator.runner, views=views or affordable_views(separator.runner))
     keep_small_steps_together(separator)
     found = calibrate(separator, manifest, first=first)
     for name, reason in found.skipped.items():
@@ -71,7 +81,7 @@ def main(
             f"{100 * single.missed_at_once:.0f} % of those of more at once, and in "
             f"{100 * single.missed_in_turn:.0f} % of those of two in turn"
         )
-    elif activity is None and separator.model.scoring_head is None:
+    elif activity is None and not separator.runner.scored:
         print("  speakers are not counted: estimates do not tell one speaker from more")
     return write_quality(fitted, folder)
 

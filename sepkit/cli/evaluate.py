@@ -154,23 +154,23 @@ def _of_model(
 
     separator = load_model(model, device_of_rank(device), predict=predict, depth_steps=depth_steps)
     keep_small_steps_together(separator)
-    check_speakers("auto" if count_speakers else None, separator.model, separator.counts_speakers)
+    check_speakers("auto" if count_speakers else None, separator.hypotheses, separator.counts_speakers)
     if calibration and separator.quality is None:
         raise UserError(
             f"--calibration: {model} predicts no SI-SDR; fit its predictor on dev mixtures first: "
             f"sepkit calibrate {model} --manifest dev.jsonl"
         )
     # Rows from before rates and shares of alive dimensions were kept lack them, and are made again.
-    rates = " rates, alive" * (separator.model.encoding_prior is not None or separator.model.mask_prior is not None)
+    rates = " rates, alive" * separator.runner.has_rates
     at_depth = "" if separator.depth_steps is None else f" {separator.depth_steps} steps"
     return {
         "separate": partial(separator.separate, evidence=True),
         "depth_steps": separator.depth_steps,
-        "own_steps": getattr(separator.model.masker, "trained_steps", None),
+        "own_steps": separator.runner.trained_steps,
         "model": model,
         "device": str(separator.device),
         "fingerprint": f"{separator.fingerprint()} {separator.score_threshold}{rates}{at_depth}",
-        "signal_std": float(separator.model.signal_std),
+        "signal_std": separator.runner.signal_std,
     }
 
 

@@ -69,7 +69,7 @@ def main(
         from sepkit.inference.loading import load_model
 
         # Loaded as for separation, which handles devices.
-        separator = load_model(model, device, predict=False)
+        separator = load_model(model, device, predict=False, runner="torch")
         cost, trained_seconds = _of_run(model)
         findings = of_model(
             separator.model,

@@ -247,11 +247,11 @@ def _describe(model: str) -> str:
 
     from sepkit.config import to_dict
     from sepkit.models import load_pretrained, model_folder
-    from sepkit.models.export.onnx_model import OnnxModel
+    from sepkit.models.export.graph_file import Graph
     from sepkit.models.storage.folders import is_onnx, read_description
 
     if is_onnx(model):
-        description = OnnxModel(model).description
+        description = Graph(model).description
     elif (folder := model_folder(model)) is not None:
         description = read_description(folder) | _depth(load_pretrained(folder), folder)
     else:

@@ -56,6 +56,7 @@ def main(
         summary: JSON file for counts, failures and the real-time factor; with torchrun FILE.rank0 ..., then FILE
     """
     import sys
+    from dataclasses import replace
 
     from sepkit.cli._ranks import device_of_rank, share
     from sepkit.cli._threads import keep_small_steps_together
@@ -70,6 +71,9 @@ def main(
 
     model = model or default_model()
     rank, world_size = share()
+    if output.spread and options.runner == "auto":
+        # Latents are sampled in torch alone.
+        options = replace(options, runner="torch")
     separator = load_model(model, device_of_rank(device), options, predict=not no_predict)
     keep_small_steps_together(separator)
     if (note := _unpredicted(model, separator, predict=not no_predict)) is not None:

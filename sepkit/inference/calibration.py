@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-import torch
 from tqdm import tqdm
 
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, read_manifest
 from sepkit.data.mixing import Mixed, mix_entry
 from sepkit.errors import UserError
-from sepkit.inference.options import SeparatorOptions
 from sepkit.inference.quality.activity import fit_activity, levels_db
 from sepkit.inference.quality.features import recording_features
 from sepkit.inference.quality.predictor import QualityPredictor, fit_quality
@@ -26,12 +25,13 @@ from sepkit.inference.quality.single_speaker import (
     fit_single_speaker,
     voice_change,
 )
+from sepkit.inference.runners.base import ModelOutput, Runner, pairwise_si_sdr_db
 from sepkit.inference.selection import products_of
 from sepkit.inference.separator import Separator
-from sepkit.models.storage.fingerprint import weights_fingerprint
-from sepkit.objectives.assignment import PIT
-from sepkit.objectives.costs import pairwise_neg_si_sdr
-from sepkit.types import Separation
+from sepkit.matching import linear_sum_assignment
+
+# A view that takes less of real time is not noticed.
+_AFFORDABLE_SHARE, _TIMED_SECONDS, _TIMED_CALLS = 0.01, 4.0, 3
 
 
 @dataclass
@@ -40,6 +40,17 @@ class Calibration:
 
     predictor: QualityPredictor
     skipped: dict[str, str] = field(default_factory=dict)
+
+
+def affordable_views(runner: Runner) -> int:
+    """Return 2 if a view of a recording takes less than 0.01 of its length here, else 1."""
+    noise = np.random.default_rng(0).standard_normal((1, round(_TIMED_SECONDS * runner.sample_rate)), np.float32)
+    seconds = []
+    for _ in range(_TIMED_CALLS):
+        began = time.perf_counter()
+        runner.run(0.1 * noise)
+        seconds.append(time.perf_counter() - began)
+    return 2 if min(seconds) < _AFFORDABLE_SHARE * _TIMED_SECONDS else 1
 
 
 def calibrate(
@@ -71,7 +82,7 @@ def calibrate(
         raise UserError(f"first: found {first}, expected at least 1 mixture")
     entries = list(read_manifest(manifest))[:first]
     # A separator without a predictor, whose results would not be used.
-    plain = Separator(separator.model, separator.device, SeparatorOptions(precision=separator.options.precision))
+    plain = Separator(separator.runner, views=1)
     skipped: dict[str, str] = {}
     rows: list[dict[str, np.ndarray]] = []
     targets: list[np.ndarray] = []
@@ -99,12 +110,12 @@ def calibrate(
             np.concatenate(targets),
             mixtures,
             np.concatenate(improvements),
-            weights=weights_fingerprint(separator.model),
+            weights=separator.runner.fingerprint(),
             hypotheses=separator.hypotheses,
             manifest=str(Path(manifest)),
         )
-        predictor.depth_steps = plain.depth_steps
-        if plain.model.scoring_head is None:
+        predictor.depth_steps, predictor.views = plain.depth_steps, getattr(plain.runner, "views", 1)
+        if not plain.runner.scored:
             speakers = [one.speakers for one in examples]
             predictor.activity = fit_activity([one.levels_db for one in examples], speakers)
             labeled = [
@@ -113,7 +124,7 @@ def calibrate(
                 )
                 for one in examples
             ]
-            predictor.single_speaker = fit_single_speaker(labeled, weights_fingerprint(default_encoder()))
+            predictor.single_speaker = fit_single_speaker(labeled, default_encoder().fingerprint())
     except UserError as error:
         raise UserError(f"{manifest}: {error}") from error
     return Calibration(predictor, skipped)
@@ -157,22 +168,21 @@ def _measure(
     if count > separator.hypotheses:
         raise UserError(f"{count} sources, but the model makes {separator.hypotheses} estimates")
     estimates = separator.separate(mixed.mixture, entry.sample_rate).estimates
-    separation, features = _separation_of(separator, mixed.mixture, entry.sample_rate)
+    output, features = _output_of(separator, mixed.mixture, entry.sample_rate)
     if features is None:
         raise UserError("silent, or shorter than half a second")
     group = entry.sources[0].speaker or entry.id
-    examples = [_Example(_levels(separation.estimates), features, count, group)]
-    if count > 1 and separator.model.scoring_head is None:
+    examples = [_Example(_levels(output), features, count, group)]
+    if count > 1 and not separator.runner.scored:
         for speech, in_turn in ((_single(mixed, more), False), (_in_turn(mixed, more is not None), True)):
             examples += _example_of(separator, speech.astype(np.float32), entry.sample_rate, in_turn, group)
-    sources = torch.from_numpy(mixed.sources[active])[None]
-    cost = pairwise_neg_si_sdr(torch.from_numpy(estimates)[None], sources)
-    matches = PIT().matches(cost)[0]
-    si_sdr_db = -cost[0, matches, torch.arange(len(matches))].double().numpy()
-    before = -pairwise_neg_si_sdr(torch.from_numpy(mixed.mixture)[None, None], sources)[0, 0].double().numpy()
-    improvement_db = si_sdr_db - before if count > 1 else np.full(1, np.nan)
-    matched = {name: values[matches.numpy()] for name, values in features.items()}
-    return matched, si_sdr_db, improvement_db, examples
+    sources = mixed.sources[active]
+    table = pairwise_si_sdr_db(estimates, sources)
+    matches = linear_sum_assignment(table.T, maximize=True)[1]
+    si_sdr = table[matches, np.arange(count)]
+    improvement_db = si_sdr - pairwise_si_sdr_db(mixed.mixture[None], sources)[0] if count > 1 else np.full(1, np.nan)
+    matched = {name: values[matches] for name, values in features.items()}
+    return matched, si_sdr, improvement_db, examples
 
 
 def _single(mixed: Mixed, more: MixtureEntry | None) -> np.ndarray:
@@ -202,25 +212,23 @@ def _background(mixed: Mixed, times: int) -> np.ndarray:
     return np.concatenate([background, background[::-1]][:times])
 
 
-def _separation_of(
+def _output_of(
     separator: Separator, waveform: np.ndarray, rate: int
-) -> tuple[Separation, dict[str, np.ndarray] | None]:
-    on_device = torch.as_tensor(audio.resample(waveform, rate, separator.sample_rate), device=separator.device)
-    with torch.inference_mode():
-        separation = separator.model(on_device[None])
-    return separation, recording_features(separator.model, on_device, separation)
+) -> tuple[ModelOutput, dict[str, np.ndarray] | None]:
+    mixture = audio.resample(waveform, rate, separator.sample_rate)
+    output = separator.runner.run(mixture[None], features=True)
+    return output, recording_features(separator.runner, mixture, output)
 
 
 def _example_of(separator: Separator, speech: np.ndarray, rate: int, in_turn: bool, group: str) -> list[_Example]:
     """Return what a model makes of one speaker, or of two in turn; nothing of a silent or too short recording."""
-    separation, features = _separation_of(separator, speech, rate)
+    output, features = _output_of(separator, speech, rate)
     if features is None:
         return []
-    waveform = audio.resample(speech, rate, separator.sample_rate)
-    estimates = separation.estimates[0].float().cpu().numpy()
+    waveform, estimates = audio.resample(speech, rate, separator.sample_rate), output.estimates[0]
     voice = voice_change(default_encoder(), products_of(waveform, estimates), estimates, separator.sample_rate)
-    return [_Example(_levels(separation.estimates), features, 1 + in_turn, group, in_turn, voice)]
+    return [_Example(_levels(output), features, 1 + in_turn, group, in_turn, voice)]
 
 
-def _levels(estimates: torch.Tensor) -> np.ndarray:
-    return levels_db(estimates[0].double().square().sum(-1).cpu().numpy())
+def _levels(output: ModelOutput) -> np.ndarray:
+    return levels_db(np.square(output.estimates[0], dtype=np.float64).sum(-1))

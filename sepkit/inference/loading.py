@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import Any, cast
-
-import torch
+from pathlib import Path
+from typing import Any
 
 from sepkit.errors import UserError
+from sepkit.extras import is_installed, missing
 from sepkit.inference.options import SeparatorOptions
 from sepkit.inference.quality.predictor import QUALITY, read_quality
+from sepkit.inference.runners.base import Runner
 from sepkit.inference.separator import Separator
-from sepkit.models import EncoderMaskerDecoder, load_pretrained, model_folder
-from sepkit.models.export.onnx_model import OnnxModel, is_onnx
+from sepkit.models.export.graph_file import Graph
+from sepkit.models.published.names import model_folder
 from sepkit.models.published.shipped import default_model
-from sepkit.models.storage.fingerprint import weights_fingerprint
+from sepkit.models.storage.folders import GRAPH, is_onnx
 
 
 def load_model(
     model: str | os.PathLike[str] | None = None,
-    device: str | torch.device = "cpu",
+    device: Any = "cpu",
     options: SeparatorOptions | None = None,
     *,
     predict: bool = True,
@@ -39,20 +40,57 @@ def load_model(
     Raises:
         UserError: no such model or device, an option out of range, or a predictor that is damaged or another model's.
     """
+    options = replace(options or SeparatorOptions(), **changed)
     model = default_model() if model is None else model
-    # A predictor needs a folder. Another toolkit's checkpoint has none, and neither has an exported model, which
-    # otherwise has every attribute that a separator uses.
+    # A predictor needs a folder, which another toolkit's checkpoint does not have.
     folder = model_folder(model)
-    loaded = cast(EncoderMaskerDecoder, OnnxModel(model)) if is_onnx(model) else load_pretrained(folder or model)
+    graph = Path(model) if is_onnx(model) else None if folder is None else folder / GRAPH
+    if graph is not None and graph.is_file() and _runs_as_graph(options, device, alone=folder is None):
+        runner = _graph_runner(graph, device)
+    else:
+        runner = _torch_runner(model if folder is None else folder, device, options)
     quality = None
     if folder is not None and (folder / QUALITY).is_file():
         try:
-            quality = read_quality(folder, weights_fingerprint(loaded), loaded.hypotheses)
+            quality = read_quality(folder, runner.fingerprint(), runner.hypotheses)
         except UserError:
             if predict:
                 raise
-    options = replace(options or SeparatorOptions(), **changed)
-    separator = Separator(loaded, device, options, quality=quality)
+    separator = Separator(runner, options=options, quality=quality)
     if not predict:
         separator.quality = None
     return separator
+
+
+def _runs_as_graph(options: SeparatorOptions, device: Any, alone: bool) -> bool:
+    """Whether a graph runs a model; `alone`: there is nothing but the graph."""
+    needs = [f"--{name.replace('_', '-')}" for name in ("precision", "depth_steps") if _changed(options, name)]
+    if needs and (alone or options.runner == "graph"):
+        raise UserError(f"{needs[0]}: a graph has one precision and depth; use the model it was made of, with torch")
+    if options.runner != "auto":
+        return options.runner == "graph"
+    # Where ONNX Runtime has no provider for an accelerator, torch may have one.
+    from sepkit.inference.runners.graph_runner import has_accelerator
+
+    return alone or not (needs or (str(device) != "cpu" and is_installed("torch") and not has_accelerator()))
+
+
+def _changed(options: SeparatorOptions, name: str) -> bool:
+    return getattr(options, name) != getattr(SeparatorOptions, name)
+
+
+def _graph_runner(graph: Path, device: Any) -> Runner:
+    from sepkit.inference.runners.graph_runner import GraphRunner
+
+    return GraphRunner(Graph(graph, str(device)))
+
+
+def _torch_runner(model: str | os.PathLike[str], device: Any, options: SeparatorOptions) -> Runner:
+    if options.runner == "graph":
+        raise UserError(f"--runner graph: {model} has no graph; make one with `sepkit export {model} --out FILE.onnx`")
+    if not is_installed("torch"):
+        raise UserError(missing("torch", f"{model} has no graph and"))
+    from sepkit.inference.runners.torch_runner import TorchRunner
+    from sepkit.models import load_pretrained
+
+    return TorchRunner(load_pretrained(model), device, options.precision, options.depth_steps)

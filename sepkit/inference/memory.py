@@ -13,7 +13,7 @@ from sepkit.errors import UserError
 
 
 def peak_memory_mib(model: str, seconds: float) -> float:
-    """Return the peak of a process that loads a model and separates noise, MiB above one that only imports torch.
+    """Return the peak of a process that loads a model and separates noise, MiB above one that imports what it needs.
 
     Raises:
         UserError: the system does not report a process's peak, or the process ended without an answer.
@@ -36,13 +36,11 @@ def peak_memory_mib(model: str, seconds: float) -> float:
 
 
 def _measure(model: str, seconds: float, sender: Connection) -> None:
-    import torch  # noqa: F401
-
-    before = resident_peak_mib()
     from sepkit.inference.loading import load_model
 
+    before = resident_peak_mib()
     separator = load_model(model, "cpu", predict=False)
-    rate = separator.model.sample_rate
+    rate = separator.sample_rate
     noise = 0.1 * np.random.default_rng(0).standard_normal(round(seconds * rate))
     separator.separate(noise.astype(np.float32), rate)
     sender.send(resident_peak_mib() - before)

@@ -14,6 +14,7 @@ Levels = Literal["mixture", "model"]
 StitcherKind = Literal["profile", "overlap"]
 HighBand = Literal["share", "drop"]
 Precision = Literal["float32", "bfloat16"]
+RunnerKind = Literal["auto", "graph", "torch"]
 
 Subtype = Literal["FLOAT", "PCM_16"]
 
@@ -26,6 +27,17 @@ Speakers = Literal["auto"] | int | None
 
 LinkSpeakers = Literal["auto"] | int
 """How many speakers to link estimates to: their number, or "auto": it is found."""
+
+
+MOST_VIEWS = 5
+# More samples of latents than this are certainly a typing error.
+_MOST_SAMPLES = 10_000
+
+
+def check_samples(samples: int) -> None:
+    """Raise UserError unless the number of samples is at least 2 (one has no deviation) and plausible."""
+    if isinstance(samples, bool) or not 2 <= samples <= _MOST_SAMPLES:
+        raise UserError(f"samples: found {samples}, expected 2 to {_MOST_SAMPLES}; 8 is usual")
 
 
 @dataclass(frozen=True)
@@ -47,6 +59,11 @@ class SeparatorOptions:
         precision: bfloat16 is faster for dual_path_rnn and conv_tasnet on processors that support it, and a little less
             exact
         depth_steps: steps of a model of continuous depth, whose cost is in proportion to them; default: the model's own
+        runner: what runs the model: its graph, or torch; auto: the graph where there is one and the other options do
+            not need torch
+        views: how many views of a recording the estimates are means over: as it is, played 1.08 times faster, and so on
+            up to 5; default: as many as the model was calibrated
+            with, else 1
 
     Raises:
         UserError: a word that is none of these, or numbers out of range.
@@ -65,12 +82,16 @@ class SeparatorOptions:
     # bfloat16: estimates differ by about -57 dB with sigmoid masks and -40 dB with relu masks (asteroid's sizes).
     precision: Precision = "float32"
     depth_steps: int | None = None
+    runner: RunnerKind = "auto"
+    views: int | None = None
 
     def __post_init__(self) -> None:
         for name, kind in field_types(type(self)).items():
             convert(kind, getattr(self, name), name)
         if self.depth_steps is not None and not 1 <= self.depth_steps <= DEPTH_STEPS:
             raise UserError(f"depth_steps: found {self.depth_steps}, expected 1 to {DEPTH_STEPS}")
+        if self.views is not None and not 1 <= self.views <= MOST_VIEWS:
+            raise UserError(f"views: found {self.views}, expected 1 to {MOST_VIEWS}; 2 gains most for its time")
         if not self.whole_seconds >= 0:
             raise UserError(f"whole_seconds: found {self.whole_seconds}, expected 0 or more")
         if not 0.1 <= self.chunk_seconds < math.inf:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from sepkit.errors import UserError
 from sepkit.inference.options import Levels, Speakers
-from sepkit.models import EncoderMaskerDecoder
-from sepkit.models.scoring import best_hypotheses, distinct_by_products
+from sepkit.models.hypotheses import best_hypotheses, distinct_by_products
 
 # Level of the other outputs relative to that of a speaker who is alone.
 _OTHERS_DB = -40.0
@@ -128,18 +126,19 @@ class Selection:
         return self.is_speaker[self.kept].astype(np.float32)
 
 
-def check_speakers(speakers: Speakers, model: EncoderMaskerDecoder, counts: bool = False) -> None:
+def check_speakers(speakers: Speakers, hypotheses: int, counts: bool) -> None:
     """Raise UserError if the model cannot keep this number of hypotheses: out of range, or it does not count speakers.
 
     Args:
-        counts: whether a model without scores counts speakers.
+        hypotheses: n of the model.
+        counts: whether it counts speakers.
     """
     if speakers is None:
         return
     is_number = isinstance(speakers, int) and not isinstance(speakers, bool)
-    if speakers != "auto" and not (is_number and 1 <= speakers <= model.hypotheses):
-        raise UserError(f"speakers: found {speakers}, expected auto or 1 to {model.hypotheses}, the model's estimates")
-    if model.scoring_head is None and not counts:
+    if speakers != "auto" and not (is_number and 1 <= speakers <= hypotheses):
+        raise UserError(f"speakers: found {speakers}, expected auto or 1 to {hypotheses}, the model's estimates")
+    if not counts:
         raise UserError(
             f"speakers: found {speakers}, but the model has no scores to choose by, and outputs that nobody speaks in "
             "are not known to be silent; leave it out, train with --model.scoring.hidden_size 128, or with "
@@ -175,15 +174,13 @@ def select_speakers(
     is_speaker = None
     if scores is not None:
         gains = gains_of(products, levels, False, kept).astype(np.float64)
-        of_all = torch.from_numpy(scores)[None]
-        scaled = torch.from_numpy(products.centered() * np.outer(gains, gains))[None]
-        energies = torch.from_numpy(np.diagonal(products.gram) * np.square(gains))[None]
-        distinct = distinct_by_products(of_all, scaled, energies)
-        is_speaker = (distinct & (of_all > threshold))[0].numpy() & (not silent)
+        scaled = products.centered() * np.outer(gains, gains)
+        distinct = distinct_by_products(scores, scaled, np.diagonal(products.gram) * np.square(gains))
+        is_speaker = distinct & (scores > threshold) & (not silent)
         if speakers == "auto":
             kept = np.flatnonzero(is_speaker)
         elif speakers is not None:
-            kept = np.flatnonzero(best_hypotheses(of_all, distinct, speakers)[0].numpy())
+            kept = best_hypotheses(scores, distinct, speakers)
     elif loud is not None:
         energies = np.diagonal(products.gram)
         is_speaker = loud & (not silent)

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from sepkit.data import audio
+from sepkit.inference.waveforms import as_given
 
 # A page, or a saved notebook, holds every sound that it shows.
 _MOST_SECONDS = 60.0
@@ -77,7 +77,7 @@ class Separated:
     def as_tensors(self) -> Separated:
         """Return the same with tensors in place of arrays."""
         arrays = {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
-        return replace(self, **{name: torch.as_tensor(value) for name, value in arrays.items()})
+        return replace(self, **{name: as_given(value) for name, value in arrays.items()})
 
     def __repr__(self) -> str:
         count, num_samples = self.estimates.shape

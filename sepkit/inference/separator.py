@@ -2,42 +2,34 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from sepkit.data import audio
 from sepkit.errors import UserError
+from sepkit.inference.decision import Evidence, Rules, decide
 from sepkit.inference.live.streaming import Stream
 from sepkit.inference.long.recordings import ArrayRecording, LongSeparation, Recording, separate_long
 from sepkit.inference.long.stitching import chunking_of
 from sepkit.inference.long.upper_band import shares_upper_band
-from sepkit.inference.options import Levels, SeparatorOptions, Speakers, StitcherKind
-from sepkit.inference.quality.activity import ActivityThreshold, levels_db
+from sepkit.inference.options import Levels, SeparatorOptions, Speakers, StitcherKind, check_samples
+from sepkit.inference.quality.activity import ActivityThreshold
 from sepkit.inference.quality.features import excerpt_features, excerpt_spans, recording_features
 from sepkit.inference.quality.predictor import QualityPredictor
-from sepkit.inference.quality.single_speaker import default_encoder, voice_change
-from sepkit.inference.quality.uncertainty import check_samples, monte_carlo
-from sepkit.inference.runners import ModelOutput, check_finite, device_of, run_model, with_precision
-from sepkit.inference.selection import (
-    Products,
-    Selection,
-    check_speakers,
-    distribute_residual,
-    products_of,
-    select_speakers,
-)
+from sepkit.inference.runners.base import Runner
+from sepkit.inference.runners.views import ViewsRunner
+from sepkit.inference.selection import Selection, check_speakers, distribute_residual, products_of
 from sepkit.inference.separated import Separated
-from sepkit.inference.waveforms import AnyRecording, checked_rate, fit_length, read_waveform
-from sepkit.models import EncoderMaskerDecoder
-from sepkit.models.scoring import DEFAULT_THRESHOLD, hypothesis_weights
-from sepkit.models.storage.fingerprint import weights_fingerprint
+from sepkit.inference.waveforms import checked_rate, fit_length, is_tensor, read_waveform
+from sepkit.models.hypotheses import DEFAULT_THRESHOLD
+
+if TYPE_CHECKING:
+    from sepkit.inference.waveforms import AnyRecording
+    from sepkit.models import EncoderMaskerDecoder
 
 __all__ = ["Separated", "Separator"]
 
@@ -55,13 +47,14 @@ class Separator:
     ((2, 16000), 16000)
 
     Attributes:
+        runner: what runs the model.
         score_threshold: log-odds above which a hypothesis counts as a speaker; can be set.
         quality: predicts SI-SDR without references; None: nothing is predicted; can be set.
         activity: counts speakers by the levels of the estimates of a model without scores; can be set.
 
     Args:
-        model: put into evaluation mode and moved to `device`.
-        device: of torch, or "auto": an accelerator if there is one.
+        model: in torch, which is put into evaluation mode and moved to `device`; or what runs one.
+        device: of torch, or "auto": an accelerator if there is one; a runner has its own.
         quality: fitted for this model; it predicts nothing for other depth steps than it was fitted with.
         **changed: fields of `SeparatorOptions` with other values than in `options` (depth_steps=4).
 
@@ -72,49 +65,63 @@ class Separator:
 
     def __init__(
         self,
-        model: EncoderMaskerDecoder,
-        device: str | torch.device = "cpu",
+        model: EncoderMaskerDecoder | Runner,
+        device: Any = "cpu",
         options: SeparatorOptions | None = None,
         *,
         quality: QualityPredictor | None = None,
         **changed: Any,
     ) -> None:
         self.options = options = replace(options or SeparatorOptions(), **changed)
-        self.device = device_of(device)
-        if options.depth_steps is not None:
-            model = _at_depth(model, options.depth_steps)
-        self.model = with_precision(model.to(self.device).eval(), options.precision, self.device)
-        calibrated = model.info.get("score_threshold", DEFAULT_THRESHOLD)
+        own_views = 1 if quality is None else quality.views
+        self.runner = _in_views(_runner_of(model, device, options), options.views or own_views)
+        calibrated = self.runner.info.get("score_threshold", DEFAULT_THRESHOLD)
         self.score_threshold = float(calibrated if options.score_threshold is None else options.score_threshold)
         fits = quality is not None and quality.depth_steps in (None, self.depth_steps)
         self.quality = quality if fits else None
         self.activity: ActivityThreshold | None = self.quality.activity if self.quality is not None else None
-        self._chunking = chunking_of(model.sample_rate, options.chunk_seconds, options.overlap_seconds)
+        self._chunking = chunking_of(self.sample_rate, options.chunk_seconds, options.overlap_seconds)
 
     @property
     def sample_rate(self) -> int:
         """Hz, of the model; recordings may have any."""
-        return self.model.sample_rate
+        return self.runner.sample_rate
+
+    @property
+    def device(self) -> str:
+        """Where the model computes: cpu, cuda:0 ..."""
+        return self.runner.device
+
+    @property
+    def model(self) -> EncoderMaskerDecoder:
+        """The model in torch.
+
+        Raises:
+            UserError: a graph runs in its place.
+        """
+        if not hasattr(self.runner, "model"):
+            raise UserError('model: a graph runs here, which has no model in torch; load it with runner="torch"')
+        return self.runner.model  # type: ignore[attr-defined]  # just looked
 
     @property
     def counts_speakers(self) -> bool:
         """Whether speakers are counted: by scores, by outputs that fall silent, or by what estimates have in common."""
         by_quality = self.quality is not None and self.quality.single_speaker is not None
-        return self.model.scoring_head is not None or self.activity is not None or by_quality
+        return self.runner.scored or self.activity is not None or by_quality
 
     @property
     def hypotheses(self) -> int:
         """Number of the model's estimates (n)."""
-        return self.model.hypotheses
+        return self.runner.hypotheses
 
     @property
     def depth_steps(self) -> int | None:
         """Steps of a model of continuous depth; None for other models."""
-        return getattr(self.model, "depth_steps", None)
+        return self.runner.depth_steps
 
     def fingerprint(self) -> str:
         """Return a digest of all weights and buffers, and of the predictor, which identifies its outputs."""
-        weights = weights_fingerprint(self.model)
+        weights = self.runner.fingerprint()
         return weights if self.quality is None else f"{weights}-{self.quality.digest()}"
 
     def provenance(self) -> dict[str, Any]:
@@ -130,6 +137,8 @@ class Separator:
             "stitcher": options.stitcher,
             "precision": options.precision,
             "depth_steps": self.depth_steps,
+            "runner": self.runner.kind,
+            "views": getattr(self.runner, "views", 1),
             "activity_threshold_db": None if self.activity is None else self.activity.threshold_db,
         }
 
@@ -180,9 +189,9 @@ class Separator:
         Raises:
             UserError: an empty waveform, samples that are no finite floating-point numbers, a wrong shape or rate, a
                 file that cannot be read, estimates that are not finite, fewer than two samples, a spread of a long
-                recording, or a number of speakers that the model cannot keep.
+                recording or of a model without latents to sample, or a number of speakers that the model cannot keep.
         """
-        check_speakers(speakers, self.model, self.counts_speakers)
+        check_speakers(speakers, self.hypotheses, self.counts_speakers)
         if samples is not None:
             check_samples(samples)
         recording, rate = read_waveform(waveform, sample_rate, channel)
@@ -193,109 +202,56 @@ class Separator:
             separated = long.in_memory()
         else:
             separated = self._separate_whole(recording, rate, speakers, samples, seed, evidence)
-        return separated.as_tensors() if isinstance(waveform, Tensor) else separated
+        return separated.as_tensors() if is_tensor(waveform) else separated
+
+    def check_spread(self) -> None:
+        """Raise UserError unless estimates have a spread that is not zero."""
+        if not self.runner.variational:
+            raise UserError("spread: the model is deterministic, its estimates have none; use a variational one")
+
+    def _rules(self) -> Rules:
+        options = self.options
+        return Rules(
+            self.quality,
+            self.activity,
+            self.score_threshold,
+            self.runner.score_loss,
+            options.levels,
+            options.mixture_consistency,
+        )
 
     def _separate_whole(
         self, recording: np.ndarray, rate: int, speakers: Speakers, samples: int | None, seed: int, evidence: bool
     ) -> Separated:
         # A recording shorter than one sample of the model's rate is empty at that rate.
         mixture = resampled if (resampled := audio.resample(recording, rate, self.sample_rate)).size else recording[:1]
-        on_device = torch.as_tensor(mixture, device=self.device)
         predict = self.quality is not None
-        output = run_model(self.model, on_device.unsqueeze(0), predict, rates=predict or evidence, evidence=evidence)
-        separated = self._finished(recording, rate, mixture, output, speakers)
+        output = self.runner.run(mixture[None], features=predict, rates=predict or evidence, evidence=evidence)
+        features = recording_features(self.runner, mixture, output) if predict else None
+        estimates = output.estimates[0]
+        scores = None if output.scores is None else output.scores[0]
+        products, silent = products_of(mixture, estimates), bool(np.ptp(mixture) == 0)
+        known = Evidence(products, scores, features, silent, self.sample_rate, estimates)
+        selection, separated = decide(known, self._rules(), speakers)
+        separated.rates, separated.sample_rate = output.rates, rate
+        shares = selection.shares(products) if self.options.mixture_consistency else None
+        separated.estimates = self._rendered(recording, rate, estimates, selection, shares)
         if samples is not None:
-            spread = self._spread(on_device, samples, seed, rate, recording.size)
+            spread = self.runner.spread(mixture, samples, seed, rate, recording.size)
             separated.spread = np.abs(separated.gains)[:, None] * spread[separated.kept]
         return separated
 
-    def _finished(
-        self, recording: np.ndarray, rate: int, mixture: np.ndarray, output: ModelOutput, speakers: Speakers
-    ) -> Separated:
-        """Return a recording's estimates, levels and prediction, given the model's output for the mixture (T,)."""
-        estimates, scores = output.estimates[0], None if output.scores is None else output.scores[0]
-        products = products_of(mixture, estimates)
-        features = None
-        if self.quality is not None and output.separation is not None:
-            on_device = torch.as_tensor(mixture, device=self.device)
-            features = recording_features(self.model, on_device, output.separation)
-        silent = bool(np.ptp(mixture) == 0)
-        selection, separated = self._decide(products, scores, silent, speakers, features, estimates)
-        separated.rates, separated.sample_rate = output.rates, rate
-        separated.estimates = np.zeros((0, recording.size), np.float32)
-        if count := selection.kept.size:
-            leveled = audio.resample(selection.outputs(estimates), self.sample_rate, rate)
-            wanted = fit_length(leveled, recording.size)
-            if (sharing := shares_upper_band(self.options.high_band, rate, self.sample_rate, count)) is not None:
-                wanted = np.concatenate([sharing.push(recording, wanted), sharing.finish()], axis=1)
-            if self.options.mixture_consistency:
-                wanted = distribute_residual(recording, wanted, selection.shares(products))
-            separated.estimates = wanted
-        return separated
-
-    def _decide(
-        self,
-        products: Products,
-        scores: np.ndarray | None,
-        silent: bool,
-        speakers: Speakers,
-        features: dict[str, np.ndarray] | None,
-        estimates: np.ndarray | None = None,
-    ) -> tuple[Selection, Separated]:
-        """Return which hypotheses are kept at which levels, and the result with its predictions but without estimates.
-
-        Without scores, levels and features tell which hypotheses are speakers. Whether there is a single speaker is
-        only known from estimates in memory, (n, T).
-        """
-        energies = np.diagonal(products.gram)
-        single, loud = None, None
-        if scores is None and self.counts_speakers:
-            single = None if estimates is None else self._is_single_speaker(products, features, estimates)
-            loud = np.ones(len(energies), bool) if self.activity is None else self.activity.is_speaker(energies)
-            if single:
-                loud = np.arange(len(energies)) == np.argmax(energies)
-        options = self.options
-        selection = select_speakers(
-            products,
-            scores,
-            silent,
-            speakers,
-            self.score_threshold,
-            options.levels,
-            options.mixture_consistency,
-            loud,
-            bool(single),
-        )
-        if loud is not None and single is None and self.activity is None:
-            selection.is_speaker = None
-        kept = selection.kept
-        separated = Separated(None, selection.gains[kept], scores, kept=kept, is_speaker=selection.is_speaker)
-        separated.weights = self._weights(scores)
-        self._predict(separated, features)
-        return selection, separated
-
-    def _is_single_speaker(
-        self, products: Products, features: dict[str, np.ndarray] | None, estimates: np.ndarray
-    ) -> bool | None:
-        """Return whether one speaker is alone; None if that is not known."""
-        if self.quality is None or self.quality.single_speaker is None:
-            return None
-        fitted_with = self.quality.single_speaker.encoder
-
-        def voice() -> dict[str, float]:
-            encoder = default_encoder()
-            # The numbers of another encoder mean something else.
-            known = weights_fingerprint(encoder) == fitted_with
-            return voice_change(encoder, products, estimates, self.sample_rate) if known else {}
-
-        return self.quality.is_single_speaker(features, levels_db(np.diagonal(products.gram)), voice)
-
-    def _weights(self, scores: np.ndarray | None) -> np.ndarray | None:
-        """Return the distribution over hypotheses that scores (n,) stand for."""
-        loss = getattr(self.model, "score_loss", None)
-        if scores is None or loss is None:
-            return None
-        return hypothesis_weights(torch.from_numpy(scores).double(), loss).numpy()
+    def _rendered(
+        self, recording: np.ndarray, rate: int, estimates: np.ndarray, selection: Selection, shares: np.ndarray | None
+    ) -> np.ndarray:
+        """Return what was kept of estimates (n, T), at the rate, length and level of the recording, (k, T)."""
+        if not (count := selection.kept.size):
+            return np.zeros((0, recording.size), np.float32)
+        leveled = audio.resample(selection.outputs(estimates), self.sample_rate, rate)
+        wanted = fit_length(leveled, recording.size)
+        if (sharing := shares_upper_band(self.options.high_band, rate, self.sample_rate, count)) is not None:
+            wanted = np.concatenate([sharing.push(recording, wanted), sharing.finish()], axis=1)
+        return wanted if shares is None else distribute_residual(recording, wanted, shares)
 
     def separate_long(
         self,
@@ -322,7 +278,7 @@ class Separator:
             UserError: a recording that cannot be read, estimates that are not finite, a spread, or a number of speakers
                 that the model cannot keep.
         """
-        check_speakers(speakers, self.model, self.counts_speakers)
+        check_speakers(speakers, self.hypotheses, self.counts_speakers)
         if samples is not None:
             raise UserError(
                 "spread: found a recording that is separated in chunks, which has none; separate it as a whole "
@@ -331,21 +287,17 @@ class Separator:
         options = self.options
         rates = rates or self.quality is not None
         joined = separate_long(
-            self.model, self.device, recording, self._chunking, stitcher or options.stitcher, folder, progress, rates
+            self.runner, recording, self._chunking, stitcher or options.stitcher, folder, progress, rates
         )
-        products, scores = joined.products(), joined.scores()
         features = None
         if self.quality is not None:
-            excerpts = (
-                (
-                    torch.as_tensor(recording.excerpt(start, stop, self.sample_rate), device=self.device),
-                    torch.as_tensor(joined.read(start, stop), device=self.device)[None],
-                )
-                for start, stop in excerpt_spans(joined.num_samples, self.sample_rate)
-            )
-            features = excerpt_features(self.model, excerpts)
+            spans = excerpt_spans(joined.num_samples, self.sample_rate)
+            excerpts = ((recording.excerpt(*span, self.sample_rate), joined.read(*span)) for span in spans)
+            features = excerpt_features(self.runner, excerpts)
         # Speakers in turn look like one who is alone, excerpt by excerpt, so that long recordings are not judged.
-        selection, separated = self._decide(products, scores, joined.silent, speakers, features)
+        products = joined.products()
+        known = Evidence(products, joined.scores(), features, joined.silent, self.sample_rate)
+        selection, separated = decide(known, self._rules(), speakers)
         separated.rates, separated.sample_rate = joined.rates(), recording.sample_rate
         shares = selection.shares(products) if options.mixture_consistency else None
         return LongSeparation(
@@ -370,46 +322,19 @@ class Separator:
         Raises:
             UserError: a model that hears the whole recording first, or a wrong rate.
         """
+        if self.options.views not in (None, 1):
+            raise UserError(f"views: found {self.options.views}, but live sound has one view; leave it out")
         rate = self.sample_rate if sample_rate is None else checked_rate(sample_rate)
-        return Stream(self.model, self.device, rate, levels)
-
-    def _predict(self, separated: Separated, features: dict[str, np.ndarray] | None) -> None:
-        if self.quality is not None:
-            found = self.quality.predict(features)
-            speaks = np.ones(self.hypotheses, bool) if separated.is_speaker is None else separated.is_speaker
-            several = bool(speaks.sum() > 1)
-            if separated.scores is None and features is not None:
-                # It was fitted on estimates of several speakers.
-                speaks = speaks & several
-                found = tuple(
-                    np.where(speaks if values.ndim == 1 else speaks[:, None], values, np.nan) for values in found
-                )
-            separated.predicted_si_sdr_db, separated.predicted_interval_db, separated.baseline_si_sdr_db = found
-            flag = self.quality.likely_not_separated(features)
-            separated.likely_not_separated = flag if flag is None else bool(flag and several)
-
-    def _spread(self, mixture: Tensor, samples: int, seed: int, rate: int, num_samples: int) -> np.ndarray:
-        """Return (n, num_samples) float32, at the rate of the recording and the level of the model."""
-
-        def at_recording(estimates: Tensor) -> Tensor:
-            resampled = audio.resample(estimates[0].float().cpu().numpy(), self.sample_rate, rate)
-            return torch.from_numpy(fit_length(resampled, num_samples))[None]
-
-        through = None if rate == self.sample_rate else at_recording
-        spread = monte_carlo(self.model, mixture[None], samples, seed, through).spread[0].float().cpu().numpy()
-        check_finite(spread)
-        return spread
+        return Stream(self.runner, rate, levels)
 
 
-def _at_depth(model: EncoderMaskerDecoder, steps: int) -> EncoderMaskerDecoder:
-    """Return the model with this number of steps: another object with the same weights.
+def _in_views(runner: Runner, views: int) -> Runner:
+    return runner if views == 1 else cast(Runner, ViewsRunner(runner, views))
 
-    Raises:
-        UserError: a model of fixed depth.
-    """
-    if not isinstance(model, EncoderMaskerDecoder):
-        raise UserError(f"depth_steps: found {steps}, but the depth of an exported model is fixed; leave it out")
-    tensors = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    other = copy.deepcopy(model, tensors)
-    other.set_depth_steps(steps)
-    return other
+
+def _runner_of(model: Any, device: Any, options: SeparatorOptions) -> Runner:
+    if hasattr(model, "run"):
+        return model
+    from sepkit.inference.runners.torch_runner import TorchRunner
+
+    return TorchRunner(model, device, options.precision, options.depth_steps)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import io
 import os
-from typing import Any
+import sys
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch import Tensor
 
 from sepkit.data import audio
 from sepkit.errors import UserError
 
-AnyRecording = np.ndarray | Tensor | bytes | io.BytesIO | str | os.PathLike[str]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    AnyRecording = np.ndarray | Tensor | bytes | io.BytesIO | str | os.PathLike[str]
 
 # No microphone array has more channels, but an array of shape (T, C) does.
 _MAX_CHANNELS = 256
@@ -40,7 +43,7 @@ def read_waveform(waveform: AnyRecording, sample_rate: float | None, channel: in
         raise UserError("sample_rate: nothing given, expected that of the waveform in Hz")
     rate = checked_rate(sample_rate)
     if channel is not None:
-        waveform = waveform if isinstance(waveform, Tensor) else np.asarray(waveform)
+        waveform = waveform if is_tensor(waveform) else np.asarray(waveform)
         channels = waveform.shape[0] if waveform.ndim == 2 else 1
         if not 0 <= channel < channels:
             raise UserError(f"channel: found {channel}, but the waveform has {channels}, numbered from 0")
@@ -55,13 +58,26 @@ def read_waveform(waveform: AnyRecording, sample_rate: float | None, channel: in
     return mono, rate
 
 
+def is_tensor(value: Any) -> bool:
+    """Whether a value is a tensor of torch, which need not be there."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def as_given(values: np.ndarray) -> Any:
+    """Return an array as a CPU tensor, for a caller who gave a tensor."""
+    import torch
+
+    return torch.as_tensor(values)
+
+
 def to_mono(waveform: Any, name: str) -> np.ndarray:
     """Return (T,) float32: the waveform, or the mean of its channels; samples may be infinite or NaN.
 
     Raises:
         UserError: samples that are not floating-point numbers, or a shape other than (T,) or (C, T).
     """
-    if isinstance(waveform, Tensor):
+    if is_tensor(waveform):
         # Half-precision tensors have no numpy type of their own.
         waveform = (waveform.float() if waveform.is_floating_point() else waveform).detach().cpu().numpy()
     samples = np.asarray(waveform)

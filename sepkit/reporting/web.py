@@ -23,8 +23,8 @@ from sepkit.corpora.options import DownloadOptions
 from sepkit.errors import UserError
 from sepkit.files import atomic_output, cache_folder, check_writable, write_text
 from sepkit.models import load_pretrained
+from sepkit.models.export.graph_file import Graph
 from sepkit.models.export.onnx_export import export_onnx
-from sepkit.models.export.onnx_model import OnnxModel
 from sepkit.models.storage.folders import is_onnx
 from sepkit.version import __version__
 
@@ -50,7 +50,7 @@ def write_web_page(model: str, out: str | os.PathLike[str], runtime: str | os.Pa
     source = find_runtime(runtime)
     graph = out / _GRAPH
     if is_onnx(model):
-        loaded: Any = OnnxModel(model)
+        loaded: Any = Graph(model)
         with atomic_output(graph) as draft:
             shutil.copyfile(model, draft)
     else:

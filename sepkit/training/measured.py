@@ -64,19 +64,20 @@ def collapse_rate(means: dict[str, float], prefix: str = "") -> dict[str, float]
 
 def distinct_scores(batch: Batch, scores: Tensor, estimates: Tensor) -> list[tuple[list[float], int]]:
     """Return each mixture's scores of distinct hypotheses, and its number of speakers."""
-    from sepkit.models.scoring import distinct_hypotheses
+    from sepkit.models.hypotheses import distinct_hypotheses
 
-    distinct = distinct_hypotheses(scores, estimates, batch.lengths).tolist()
-    counts = batch.active.sum(1).tolist()
-    rows = zip(scores.tolist(), distinct, counts, strict=True)
-    return [([s for s, counted in zip(row, marks, strict=True) if counted], count) for row, marks, count in rows]
+    found = []
+    rows = zip(scores.float().cpu().numpy(), estimates.float().cpu().numpy(), batch.lengths.tolist(), strict=True)
+    for (own, waveforms, length), count in zip(rows, batch.active.sum(1).tolist(), strict=True):
+        found.append((own[distinct_hypotheses(own, waveforms[:, :length])].tolist(), count))
+    return found
 
 
 def calibrated_threshold(speakers: list[tuple[list[float], int]]) -> dict[str, float]:
     """Return `score_threshold`, which counts speakers best, and its share of right counts; nothing without scores."""
     if not speakers:
         return {}
-    from sepkit.models.scoring import calibrate_threshold
+    from sepkit.models.hypotheses import calibrate_threshold
 
     scores, counts = zip(*speakers, strict=True)
     threshold, accuracy = calibrate_threshold(scores, counts)

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from sepkit.config import GaussianConfig, LogNormalConfig, RecurrentConfig, ScoringConfig
-from sepkit.inference import Separator, runners
+from sepkit.inference import Separator
 from sepkit.inference.options import SeparatorOptions
-from sepkit.inference.runners import run_model
+from sepkit.inference.runners.torch_runner import TorchRunner
 from sepkit.models import build_model
 from tests.tiny_models import RECURRENT
 
@@ -48,9 +48,11 @@ def batch_sizes(monkeypatch):
     """The sizes of the batches that go through a model."""
     found: list[int] = []
 
-    def counted(model, mixtures, *wanted, **more):
-        found.append(len(mixtures))
-        return run_model(model, mixtures, *wanted, **more)
+    run = TorchRunner.run
 
-    monkeypatch.setattr(runners, "run_model", counted)
+    def counted(runner, mixtures, *wanted, **more):
+        found.append(len(mixtures))
+        return run(runner, mixtures, *wanted, **more)
+
+    monkeypatch.setattr(TorchRunner, "run", counted)
     return found

@@ -16,8 +16,7 @@ from sepkit.config import (
 )
 from sepkit.errors import UserError
 from sepkit.inference import Separator
-from sepkit.inference.options import SeparatorOptions
-from sepkit.inference.runners import Precision
+from sepkit.inference.options import Precision, SeparatorOptions
 from sepkit.models import EncoderMaskerDecoder, build_model
 
 needs_bfloat16 = pytest.mark.skipif(not torch.cpu._is_avx512_bf16_supported(), reason="no bfloat16 in this processor")

@@ -21,6 +21,7 @@ from sepkit.inference.batch.reports import failure_reason
 from sepkit.inference.diarization.baselines import BASELINES, mean_spectra
 from sepkit.inference.diarization.clustering import in_order_of_appearance, spherical_k_means, unit_rows
 from sepkit.inference.diarization.counting import SpeakerCount, count_speakers
+from sepkit.inference.diarization.encoders import load_encoder
 from sepkit.inference.diarization.segments import (
     SHORTEST_SECONDS,
     WINDOW_SECONDS,
@@ -32,9 +33,7 @@ from sepkit.inference.diarization.segments import (
     group_estimates,
     waveforms_of,
 )
-from sepkit.models import load_checkpoint
 from sepkit.models.published.shipped import encoder_folder
-from sepkit.models.speaker_encoder import SpeakerEncoder
 from sepkit.version import __version__
 
 # Segments of one speaker that are nearer than this are one turn in the RTTM file.
@@ -136,7 +135,7 @@ def cluster_recordings(
     began, out = time.perf_counter(), Path(out)
     if speakers != "auto" and speakers < 1:
         raise UserError(f"--speakers: found {speakers}, expected auto or 1 or more")
-    encoder = None if model in BASELINES else load_checkpoint(encoder_folder(model), of=SpeakerEncoder)
+    encoder = None if model in BASELINES else load_encoder(model)
     if encoder is None and speakers == "auto":
         raise UserError(f"--model {model}: has no threshold to count with; give --speakers N")
     speech = find_speech(inputs, out)

@@ -19,20 +19,16 @@ from sepkit.files import check_writable
 from sepkit.inference.batch.inputs import find_recordings, name_outputs
 from sepkit.inference.batch.outputs import Blocks, file_identity, is_done, write_outputs
 from sepkit.inference.batch.reports import FAILED, FilesReport, failure_reason, is_out_of_memory, write_failures
+from sepkit.inference.diarization.encoders import Encoder, load_encoder
 from sepkit.inference.diarization.linking import link
 from sepkit.inference.loading import load_model
 from sepkit.inference.long.recordings import FileRecording
 from sepkit.inference.long.upper_band import upper_band_note
-from sepkit.inference.options import OutputOptions
-from sepkit.inference.quality.uncertainty import check_samples
+from sepkit.inference.options import OutputOptions, check_samples
 from sepkit.inference.selection import check_speakers
 from sepkit.inference.separated import Separated, summary_line
 from sepkit.inference.separator import Separator
-from sepkit.models import load_checkpoint
 from sepkit.models.published.names import license_of
-from sepkit.models.published.shipped import encoder_folder
-from sepkit.models.speaker_encoder import SpeakerEncoder
-from sepkit.models.storage.fingerprint import weights_fingerprint
 from sepkit.parallel import Failed, for_each
 from sepkit.version import __version__
 
@@ -47,7 +43,7 @@ class _Job:
     provenance: dict[str, Any]
     progress: bool
     verify: bool
-    encoder: SpeakerEncoder | None = None
+    encoder: Encoder | None = None
 
 
 def separate_files(
@@ -85,12 +81,11 @@ def separate_files(
             spread of a deterministic model or of fewer than two samples.
     """
     began, out, options = time.perf_counter(), Path(out), options or OutputOptions()
-    check_speakers(options.speakers, separator.model, separator.counts_speakers)
+    check_speakers(options.speakers, separator.hypotheses, separator.counts_speakers)
     if options.spread:
         check_samples(options.samples)
-        if not separator.model.variational:
-            raise UserError("spread: the model is deterministic, its estimates have none; use a variational one")
-    if processes > 1 and separator.device.type != "cpu":
+        separator.check_spread()
+    if processes > 1 and separator.device != "cpu":
         raise UserError(
             f"processes: found {processes} on {separator.device}, expected 1; torchrun starts one for each accelerator"
         )
@@ -99,7 +94,7 @@ def separate_files(
     report = FilesReport(out, list_name=FAILED if world_size == 1 else f"failed_rank{rank}.jsonl")
     encoder = None
     if options.link_speakers is not None:
-        encoder = load_checkpoint(encoder_folder(options.link_encoder), of=SpeakerEncoder)
+        encoder = load_encoder(options.link_encoder)
     provenance = {
         "model": model_name,
         "weights": separator.fingerprint(),
@@ -113,7 +108,7 @@ def separate_files(
         "format": options.format,
         "rttm": options.rttm,
         "link_speakers": options.link_speakers,
-        "link_encoder": None if encoder is None else weights_fingerprint(encoder),
+        "link_encoder": None if encoder is None else encoder.fingerprint(),
         "spread_samples": options.samples if options.spread else None,
         "sepkit": __version__,
     }

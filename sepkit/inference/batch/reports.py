@@ -9,7 +9,7 @@ from typing import Any
 
 from sepkit.errors import one_line
 from sepkit.files import parse_json, write_json, write_text
-from sepkit.inference.runners import is_out_of_memory
+from sepkit.inference.runners.base import is_out_of_memory
 from sepkit.version import __version__
 
 FAILED = "failed.jsonl"

@@ -17,9 +17,9 @@ from sepkit.data import audio
 from sepkit.data.activity import ActivityMeter
 from sepkit.inference.diarization.clustering import in_order_of_appearance, spherical_k_means
 from sepkit.inference.diarization.counting import SpeakerCount, count_speakers
+from sepkit.inference.diarization.encoders import Encoder
 from sepkit.inference.diarization.segments import SpeechSegment, blend_turns, cut_turns, embed
 from sepkit.inference.options import LinkSpeakers
-from sepkit.models.speaker_encoder import SpeakerEncoder
 
 Blocks = Callable[[], Iterator[np.ndarray]]
 """Estimates (n, t) from beginning to end, block by block, as often as it is called."""
@@ -77,7 +77,7 @@ def _ramp(times: np.ndarray, edge: int, fade: int) -> np.ndarray:
 
 
 def link(
-    estimates: Blocks, count: int, sample_rate: int, encoder: SpeakerEncoder, speakers: LinkSpeakers, seed: int = 0
+    estimates: Blocks, count: int, sample_rate: int, encoder: Encoder, speakers: LinkSpeakers, seed: int = 0
 ) -> LinkedSpeakers:
     """Return which part of which estimate of a recording belongs to which speaker.
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import torch
 
 from sepkit.models.mel import mel_bands
 
@@ -157,9 +156,8 @@ def _autocorrelation(signals: np.ndarray, lags: int) -> np.ndarray:
     """Return the products of signals (..., T) with themselves, moved by 0, 1, ... samples, (..., lags)."""
     # Of this many samples, products around the end do not reach the lags. Multiples of 128 are fast.
     size = -(-(signals.shape[-1] + lags - 1) // 128) * 128
-    # NumPy's transform takes three times as long.
-    spectra = torch.fft.rfft(torch.from_numpy(signals), size)
-    return torch.fft.irfft(spectra.real.square() + spectra.imag.square(), size)[..., :lags].numpy()
+    spectra = np.fft.rfft(signals, size)
+    return np.fft.irfft(np.square(spectra.real) + np.square(spectra.imag), size)[..., :lags]
 
 
 # ------------------------------------------------------------------------------------------------------------ profiles

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from sepkit.data import audio
 from sepkit.data.activity import ActivityMeter
@@ -16,7 +15,7 @@ from sepkit.errors import UserError
 from sepkit.files import parse_json
 from sepkit.heap import return_freed_memory
 from sepkit.inference.diarization.clustering import unit_rows
-from sepkit.models.speaker_encoder import SpeakerEncoder
+from sepkit.inference.diarization.encoders import Encoder
 
 WINDOW_SECONDS = 1.5
 """Longest segment; a longer turn is cut into equal ones."""
@@ -173,8 +172,7 @@ def waveforms_of(source: Source, segments: Sequence[SpeechSegment], sample_rate:
         yield block[first : first + max(1, round(segment.duration_seconds * sample_rate))]
 
 
-@torch.inference_mode()
-def embed(encoder: SpeakerEncoder, waveforms: Iterator[np.ndarray] | Sequence[np.ndarray]) -> np.ndarray:
+def embed(encoder: Encoder, waveforms: Iterator[np.ndarray] | Sequence[np.ndarray]) -> np.ndarray:
     """Return embeddings of waveforms, (N, D) float32, computed one by one.
 
     Args:
@@ -182,7 +180,7 @@ def embed(encoder: SpeakerEncoder, waveforms: Iterator[np.ndarray] | Sequence[np
     """
     rows = []
     for number, waveform in enumerate(waveforms, 1):
-        rows.append(encoder(torch.from_numpy(np.ascontiguousarray(waveform))[None])[0].numpy())
+        rows.append(encoder.embed(waveform[None])[0])
         if number % _RETURN_MEMORY_EVERY == 0:
             return_freed_memory()
     return np.stack(rows) if rows else np.zeros((0, encoder.embedding_size), np.float32)

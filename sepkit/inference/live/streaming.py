@@ -6,15 +6,12 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from sepkit.data.resampling import PolyphaseStream
 from sepkit.errors import UserError
 from sepkit.inference.options import Levels
-from sepkit.inference.waveforms import to_mono
-from sepkit.models import EncoderMaskerDecoder
-from sepkit.models.streaming import ModelStream
+from sepkit.inference.runners.base import Runner
+from sepkit.inference.waveforms import as_given, is_tensor, to_mono
 
 
 class Stream:
@@ -37,25 +34,22 @@ class Stream:
             time of computing.
 
     Args:
-        model: causal, in evaluation mode, on `device`.
+        runner: of a causal model.
 
     Raises:
         UserError: a model that is not causal.
     """
 
-    def __init__(
-        self, model: EncoderMaskerDecoder, device: torch.device, sample_rate: int, levels: Levels = "model"
-    ) -> None:
-        self._stream = ModelStream(model)
-        self._device = device
+    def __init__(self, runner: Runner, sample_rate: int, levels: Levels = "model") -> None:
+        self._stream = runner.stream()
         self.sample_rate = sample_rate
-        self.hypotheses = model.hypotheses
-        self._into = PolyphaseStream(sample_rate, model.sample_rate)
-        self._back = PolyphaseStream(model.sample_rate, sample_rate, self.hypotheses)
+        self.hypotheses = runner.hypotheses
+        self._into = PolyphaseStream(sample_rate, runner.sample_rate)
+        self._back = PolyphaseStream(runner.sample_rate, sample_rate, self.hypotheses)
         self._gains = RunningGains(self.hypotheses) if levels == "mixture" else None
         self.latency_seconds = (
             1 / sample_rate
-            + self._stream.lookahead_samples / model.sample_rate
+            + self._stream.lookahead_samples / runner.sample_rate
             + self._into.delay_seconds
             + self._back.delay_seconds
         )
@@ -76,7 +70,7 @@ class Stream:
         """End the stream: nothing can be pushed any more."""
         self._closed = True
 
-    def push(self, block: np.ndarray | Tensor) -> Any:
+    def push(self, block: Any) -> Any:
         """Return the next final estimates (n, k), float32: an array, or a CPU tensor if the block is a tensor.
 
         Args:
@@ -89,7 +83,7 @@ class Stream:
         """
         self._check_open()
         samples = _checked(block, self._pushed)
-        self._as_tensor = isinstance(block, Tensor)
+        self._as_tensor = is_tensor(block)
         self._pushed += samples.size
         mixture = self._into.push(samples[None])
         return self._give(self._back.push(self._estimates(mixture)))
@@ -117,10 +111,9 @@ class Stream:
         """Return final estimates, (n, k), after the next samples (1, T) at the rate of the model."""
         if self._gains is not None:
             self._gains.hear(mixture[0])
-        return self._leveled(self._stream.push(torch.tensor(mixture, device=self._device)))
+        return self._leveled(self._stream.push(mixture[0]))
 
-    def _leveled(self, separated: Tensor) -> np.ndarray:
-        estimates = separated[0].float().cpu().numpy()
+    def _leveled(self, estimates: np.ndarray) -> np.ndarray:
         if not np.isfinite(estimates).all():
             raise UserError(
                 "streaming: the model's estimates are not finite; its weights or the input's level are broken"
@@ -129,7 +122,7 @@ class Stream:
 
     def _give(self, estimates: np.ndarray) -> Any:
         self._returned += estimates.shape[-1]
-        return torch.from_numpy(estimates) if self._as_tensor else estimates
+        return as_given(estimates) if self._as_tensor else estimates
 
 
 class RunningGains:

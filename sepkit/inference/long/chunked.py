@@ -10,15 +10,13 @@ from pathlib import Path
 from typing import IO
 
 import numpy as np
-import torch
 
 from sepkit.errors import UserError
 from sepkit.heap import return_freed_memory
 from sepkit.inference.long.stitching import Chunking, Stitcher
 from sepkit.inference.options import StitcherKind
-from sepkit.inference.runners import Batches, batch_size
+from sepkit.inference.runners.base import Batches, Runner
 from sepkit.inference.selection import Products
-from sepkit.models import EncoderMaskerDecoder
 
 # Calls of the model between two returns of freed memory.
 _RETURN_MEMORY_EVERY = 4
@@ -61,16 +59,15 @@ class ChunkedSeparation:
 
     def __init__(
         self,
-        model: EncoderMaskerDecoder,
-        device: torch.device,
+        runner: Runner,
         chunking: Chunking,
         kind: StitcherKind = "profile",
         folder: Path | None = None,
         rates: bool = False,
     ) -> None:
         self._rates = rates
-        self._device, self._chunking = device, chunking
-        self._stitcher = Stitcher(chunking, model.sample_rate, kind)
+        self._chunking = chunking
+        self._stitcher = Stitcher(chunking, runner.sample_rate, kind)
         try:
             self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # closed by `JoinedEstimates.close`
         except OSError as error:
@@ -78,7 +75,7 @@ class ChunkedSeparation:
             raise UserError(f"{folder or tempfile.gettempdir()}: no temporary file can be made ({reason})") from error
         self._buffer = np.zeros(0, np.float32)
         self._batch: list[np.ndarray] = []
-        self._batches = Batches(model, batch_size(model, device, chunking.chunk / model.sample_rate))
+        self._batches = Batches(runner, runner.batch_size(chunking.chunk / runner.sample_rate))
         self._chunks: list[_Chunk] = []
         self._tail: np.ndarray | None = None
         self._calls = 0
@@ -122,7 +119,7 @@ class ChunkedSeparation:
             return
         mixtures = np.stack(self._batch)
         self._batch = []
-        outputs = self._batches.outputs(torch.as_tensor(mixtures, device=self._device), rates=self._rates)
+        outputs = self._batches.outputs(mixtures, rates=self._rates)
         for mixture, output in zip(mixtures, outputs, strict=True):
             scores = None if output.scores is None else output.scores[0]
             self._add(mixture, output.estimates[0], scores, output.rates, last)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 from tqdm import tqdm
 
 from sepkit.data import audio
@@ -17,9 +16,9 @@ from sepkit.inference.long.chunked import ChunkedSeparation, JoinedEstimates
 from sepkit.inference.long.stitching import Chunking
 from sepkit.inference.long.upper_band import shares_upper_band
 from sepkit.inference.options import HighBand, StitcherKind
+from sepkit.inference.runners.base import Runner
 from sepkit.inference.selection import Selection, distribute_residual
 from sepkit.inference.separated import Separated
-from sepkit.models import EncoderMaskerDecoder
 
 _BLOCK_SECONDS = 5.0
 
@@ -78,8 +77,7 @@ Recording = ArrayRecording | FileRecording
 
 
 def separate_long(
-    model: EncoderMaskerDecoder,
-    device: torch.device,
+    runner: Runner,
     recording: Recording,
     chunking: Chunking,
     kind: StitcherKind = "profile",
@@ -95,8 +93,8 @@ def separate_long(
     Raises:
         UserError: a recording that cannot be read to its end, or estimates that are not finite.
     """
-    resampler = StreamResampler(recording.sample_rate, model.sample_rate)
-    chunks = ChunkedSeparation(model, device, chunking, kind, folder, rates)
+    resampler = StreamResampler(recording.sample_rate, runner.sample_rate)
+    chunks = ChunkedSeparation(runner, chunking, kind, folder, rates)
     seconds = round(recording.num_samples / recording.sample_rate)
     try:
         with tqdm(total=seconds, unit="s", leave=False, disable=None if progress else True) as bar:

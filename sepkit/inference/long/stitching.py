@@ -22,6 +22,7 @@ import numpy as np
 
 from sepkit.inference.diarization.profiles import Profiles, RunningProfiles, measure_voices
 from sepkit.inference.options import StitcherKind
+from sepkit.matching import linear_sum_assignment
 
 # Evidence of a second of overlap in which estimates agree, nats; and how often an overlap, or a voice, misleads. Tuned
 # on conversations of speakers that are in neither training nor test; half or twice as much does nearly as well.
@@ -156,8 +157,6 @@ class Stitcher:
 
 def _chain(likeness: Sequence[np.ndarray]) -> np.ndarray:
     """Return orders from chunk to chunk, by the best matching of each with the one before."""
-    from scipy.optimize import linear_sum_assignment
-
     orders = [np.arange(len(likeness[0]))]
     for matrix in likeness[1:]:
         orders.append(linear_sum_assignment(matrix[orders[-1]], maximize=True)[1])
@@ -249,8 +248,6 @@ class _Orders:
 
 def _go_through(overlaps: Sequence[np.ndarray], running: RunningProfiles, table: _Orders | None) -> np.ndarray:
     """Return orders from chunk to chunk, by the overlap with the one before and profiles of all before."""
-    from scipy.optimize import linear_sum_assignment
-
     orders: list[np.ndarray] = []
     for k, overlap in enumerate(overlaps):
         voices = running.log_likelihood(k)

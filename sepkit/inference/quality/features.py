@@ -11,15 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from sepkit.inference.diarization.profiles import TraitStatistics, measure_voices
-from sepkit.models import EncoderMaskerDecoder
-from sepkit.objectives.assignment import PIT
-from sepkit.objectives.costs import pairwise_neg_si_sdr
-from sepkit.objectives.rates import elementwise_rate
-from sepkit.types import Separation
+from sepkit.inference.runners.base import ModelOutput, Runner, pairwise_si_sdr_db, ratio_db
+from sepkit.matching import linear_sum_assignment
 
 BASELINE_FEATURES = (
     "level_dbfs",
@@ -53,16 +48,13 @@ _LEAST_SECONDS = 0.1
 _LEAST_DEVIATION = 0.1
 _USUAL_PITCH_DISTANCE, _USUAL_VOICE_DISTANCE = 0.35, 1.1
 
-# Ratios are limited to this range, dB; beyond it they measure float32 and the edges of windows.
-_LEAST_DB, _MOST_DB = -60.0, 60.0
+_LEAST_DB = -60.0
 _FRAME_SECONDS = 0.032
 # An estimate that is voiced for less, where it is the strongest, is taken to have a pitch between those of most voices.
 _LEAST_PITCH_SECONDS, _USUAL_LOG_PITCH = 0.1, math.log(150.0)
 
 
-def recording_features(
-    model: EncoderMaskerDecoder, mixture: Tensor, separation: Separation
-) -> dict[str, np.ndarray] | None:
+def recording_features(runner: Runner, mixture: np.ndarray, output: ModelOutput) -> dict[str, np.ndarray] | None:
     """Return (n,) of every feature that the model has for a recording; None for silence or less than half a second.
 
     A silent hypothesis has NaN.
@@ -72,18 +64,18 @@ def recording_features(
     excerpt are brought into the order of the recording by their SI-SDR to its estimates.
 
     Args:
-        mixture: (T,) at the model's rate, on its device.
-        separation: of the whole, a batch of one; only its estimates are needed where the recording is long.
+        mixture: (T,) float32 at the model's rate.
+        output: of the whole, a batch of one, with features; only its estimates are needed where the recording is long.
     """
-    rate, num_samples = model.sample_rate, mixture.shape[-1]
+    rate, num_samples = runner.sample_rate, mixture.shape[-1]
     if num_samples < SHORTEST_SECONDS * rate or mixture.max() == mixture.min():
         return None
     if num_samples <= LONGEST_SECONDS * rate:
-        return hypothesis_features(model, mixture, separation)
-    excerpts = (
-        (mixture[start:stop], separation.estimates[..., start:stop]) for start, stop in excerpt_spans(num_samples, rate)
+        return hypothesis_features(mixture, output, rate)
+    spans = excerpt_spans(num_samples, rate)
+    return excerpt_features(
+        runner, ((mixture[start:stop], output.estimates[0, :, start:stop]) for start, stop in spans)
     )
-    return excerpt_features(model, excerpts)
 
 
 def excerpt_spans(num_samples: int, sample_rate: int) -> list[tuple[int, int]]:
@@ -94,30 +86,27 @@ def excerpt_spans(num_samples: int, sample_rate: int) -> list[tuple[int, int]]:
     return [(start, start + length) for start in starts]
 
 
-def excerpt_features(
-    model: EncoderMaskerDecoder, excerpts: Iterable[tuple[Tensor, Tensor]]
-) -> dict[str, np.ndarray] | None:
+def excerpt_features(runner: Runner, excerpts: Iterable[tuple[np.ndarray, np.ndarray]]) -> dict[str, np.ndarray] | None:
     """Return `recording_features` of a long recording, given only its excerpts.
 
     Args:
-        excerpts: of the mixture (T,) and of the recording's estimates (1, n, T), see `excerpt_spans`.
+        excerpts: of the mixture (T,) and of the recording's estimates (n, T), see `excerpt_spans`.
     """
     parts: list[dict[str, np.ndarray]] = []
     for excerpt, estimates in excerpts:
         if excerpt.max() == excerpt.min():
             continue
-        with torch.inference_mode():
-            own = model(excerpt[None])
-        features = hypothesis_features(model, excerpt, own)
-        order = PIT().matches(pairwise_neg_si_sdr(own.estimates, estimates))[0].tolist()
+        own = runner.run(excerpt[None], features=True)
+        features = hypothesis_features(excerpt, own, runner.sample_rate)
+        order = linear_sum_assignment(pairwise_si_sdr_db(estimates, own.estimates[0]), maximize=True)[1]
         parts.append({name: values[order] for name, values in features.items()})
     if not parts:
         return None
     features = {name: _mean_of_finite([part[name] for part in parts]) for name in parts[0]}
-    return features | {"log_duration_seconds": np.full(model.hypotheses, math.log(LONGEST_SECONDS))}
+    return features | {"log_duration_seconds": np.full(runner.hypotheses, math.log(LONGEST_SECONDS))}
 
 
-def hypothesis_features(model: EncoderMaskerDecoder, mixture: Tensor, separation: Separation) -> dict[str, np.ndarray]:
+def hypothesis_features(mixture: np.ndarray, output: ModelOutput, sample_rate: int) -> dict[str, np.ndarray]:
     """Return (n,) float64 of every feature that a separation has, by name; NaN for silent hypotheses.
 
     * `mask_spread_db`: expected energy of what the width of the masks' posterior adds to the estimate, over the
@@ -134,22 +123,19 @@ def hypothesis_features(model: EncoderMaskerDecoder, mixture: Tensor, separation
 
     Args:
         mixture: (T,), not silent.
-        separation: a batch of one, with nothing sampled.
+        output: a batch of one, with features.
 
     Source: thesis, appendix A section 4.4 (features of a linear model).
     """
-    n = separation.estimates.shape[1]
-    features = _relations(separation.estimates, mixture)
-    if model.mask_family.variational:
-        features["mask_spread_db"] = _mask_spread(model, separation)
-    features |= _rates(separation)
-    features |= _sound(separation.estimates[0].cpu().numpy(), model.sample_rate)
-    if separation.scores is not None:
-        features["score"] = separation.scores[0].double().cpu().numpy()
-    silent = np.ptp(separation.estimates[0].cpu().numpy(), axis=-1) == 0
+    estimates = output.estimates[0]
+    features = _relations(estimates, mixture) | {name: values[0] for name, values in output.features.items()}
+    features |= _sound(estimates, sample_rate)
+    if output.scores is not None:
+        features["score"] = output.scores[0].astype(np.float64)
+    silent = np.ptp(estimates, axis=-1) == 0
     features = {name: np.where(silent, np.nan, values) for name, values in features.items()}
-    of_mixture = mixture_features(mixture.cpu().numpy(), model.sample_rate)
-    return features | {name: np.full(n, value) for name, value in of_mixture.items()}
+    of_mixture = mixture_features(mixture, sample_rate)
+    return features | {name: np.full(len(estimates), value) for name, value in of_mixture.items()}
 
 
 def mixture_features(mixture: np.ndarray, sample_rate: int) -> dict[str, float]:
@@ -227,32 +213,25 @@ def _floored(powers: np.ndarray, least_db: float) -> np.ndarray:
     return np.maximum(powers, max(float(powers.max()) * 10 ** (least_db / 10), np.finfo(np.float64).tiny))
 
 
-def _relations(estimates: Tensor, mixture: Tensor) -> dict[str, np.ndarray]:
-    """Return how estimates (1, n, T) relate to each other and to the mixture (T,), independent of their levels."""
-    signals = torch.cat([estimates[0], mixture[None]]).cpu().double()
-    products = (signals @ signals.mT).numpy()
+def _relations(estimates: np.ndarray, mixture: np.ndarray) -> dict[str, np.ndarray]:
+    """Return how estimates (n, T) relate to each other and to the mixture (T,), independent of their levels."""
+    signals = np.concatenate([estimates, mixture[None]]).astype(np.float64)
+    products = signals @ signals.T
     gram, cross, mixture_energy = products[:-1, :-1], products[:-1, -1], products[-1, -1]
     energies = np.maximum(np.diagonal(gram), np.finfo(np.float64).tiny)
     norms = np.sqrt(energies)
     best_sum = np.linalg.lstsq(gram / np.outer(norms, norms), cross / norms, rcond=1e-9)[0]
     explained = float(best_sum @ (cross / norms))
     relations = {
-        "residual_db": np.full(len(cross), _db(np.array(mixture_energy - explained), np.array(mixture_energy))),
-        "relative_level_db": _db(np.square(cross) / energies, np.array(mixture_energy)),
+        "residual_db": np.full(len(cross), ratio_db(np.array(mixture_energy - explained), np.array(mixture_energy))),
+        "relative_level_db": ratio_db(np.square(cross) / energies, np.array(mixture_energy)),
     }
     if len(cross) > 1:
         alike = np.square(gram / np.outer(norms, norms))
         np.fill_diagonal(alike, 0.0)
         nearest = alike.max(1)
-        relations["correlation_db"] = _db(nearest, 1 - nearest)
+        relations["correlation_db"] = ratio_db(nearest, 1 - nearest)
     return relations
-
-
-def _mask_spread(model: EncoderMaskerDecoder, separation: Separation) -> np.ndarray:
-    with torch.inference_mode():
-        spread = model.uncertainty_energy(separation)[0].double().cpu().numpy()
-    estimates = separation.estimates[0].double().square().sum(-1).cpu().numpy()
-    return _db(spread, estimates)
 
 
 def _sound(estimates: np.ndarray, sample_rate: int) -> dict[str, np.ndarray]:
@@ -274,34 +253,12 @@ def _sound(estimates: np.ndarray, sample_rate: int) -> dict[str, np.ndarray]:
     }
 
 
-def _rates(separation: Separation) -> dict[str, np.ndarray]:
-    n, extras = separation.estimates.shape[1], separation.extras
-    rates: dict[str, np.ndarray] = {}
-    with torch.no_grad():
-        if "encoding_prior" in extras:
-            rate = elementwise_rate(separation.encoding, extras["encoding_prior"], None).double().sum().item()
-            rates["encoding_rate_nats_per_frame"] = np.full(n, rate / separation.encoding.shape[-1])
-        if "mask_prior" in extras:
-            rate = elementwise_rate(separation.masks, extras["mask_prior"], None)[0].double().sum((-2, -1))
-            rates["mask_rate_nats_per_frame"] = rate.cpu().numpy() / separation.masks.shape[-1]
-        if "path_rate" in extras:
-            rate = extras["path_rate"].double().sum().item()
-            rates["path_rate_nats_per_frame"] = np.full(n, rate / extras["path_rate"].shape[-1])
-    return rates
-
-
 def _mean_of_finite(values: Sequence[np.ndarray]) -> np.ndarray:
     """Return (n,) means over finite values; NaN where there are none."""
     stacked = np.stack(values)
     finite = np.isfinite(stacked)
     total, count = np.where(finite, stacked, 0.0).sum(0), finite.sum(0)
     return np.divide(total, count, out=np.full(stacked.shape[1], np.nan), where=count > 0)
-
-
-def _db(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """Return 10 log10 of a ratio of energies, limited to -60 to 60 dB."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.clip(10 * np.log10(np.maximum(part, 0) / whole), _LEAST_DB, _MOST_DB)
 
 
 def likeness_features(powers: Sequence[np.ndarray], voices: Mapping[str, TraitStatistics]) -> dict[str, np.ndarray]:

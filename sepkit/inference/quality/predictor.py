@@ -26,6 +26,7 @@ from sepkit.inference.quality.failure import failure_features, fit_failure
 from sepkit.inference.quality.features import BASELINE_FEATURES
 from sepkit.inference.quality.regression import COVERAGE, LogisticRegression, RidgeRegression, fit_ridge
 from sepkit.inference.quality.single_speaker import SingleSpeakerDetector, estimates_summary
+from sepkit.inference.runners.base import AGREEMENT
 from sepkit.models.storage.earlier import quality_of_format_1, with_frames
 from sepkit.version import __version__
 
@@ -45,7 +46,9 @@ class QualityPredictor:
         examples: number of estimates of sources in the mixtures.
         coverage: share of examples that the intervals should contain.
         model: predicts from everything.
+        one_view: predicts where the agreement of views is not known, if the model was calibrated with several views.
         baseline: predicts from the mixture's level and statistics.
+        views: how many views of a recording the model has by default, and had when this was fitted.
         depth_steps: number of steps of a model of continuous depth that it was fitted with; None for other models.
         failure: flags recordings that are not separated; None if too few mixtures are not, or too few are.
         activity: counts speakers by the levels of the estimates; None if they do not tell.
@@ -62,6 +65,8 @@ class QualityPredictor:
     coverage: float
     model: RidgeRegression
     baseline: RidgeRegression
+    one_view: RidgeRegression | None = None
+    views: int = 1
     depth_steps: int | None = None
     failure: LogisticRegression | None = None
     activity: ActivityThreshold | None = None
@@ -75,18 +80,23 @@ class QualityPredictor:
 
         Without features (silence, or too short) everything is NaN.
         """
+        model = self._regression(features)
         if features is None:
             predicted = baseline = np.full(self.hypotheses, np.nan)
         else:
-            predicted, baseline = self.model.predict(features), self.baseline.predict(features)
-        interval = self.model.interval(predicted)
+            predicted, baseline = model.predict(features), self.baseline.predict(features)
+        interval = model.interval(predicted)
         return predicted.astype(np.float32), interval.astype(np.float32), baseline.astype(np.float32)
+
+    def _regression(self, features: Mapping[str, np.ndarray] | None) -> RidgeRegression:
+        alone = self.one_view is not None and features is not None and AGREEMENT not in features
+        return self.one_view if alone and self.one_view is not None else self.model
 
     def likely_not_separated(self, features: Mapping[str, np.ndarray] | None) -> bool | None:
         """Return whether a recording of two estimates or more is likely not separated; None if that is not known."""
         if features is None or self.failure is None:
             return None
-        return self.failure.flags(failure_features(features, self.model.predict(features)))
+        return self.failure.flags(failure_features(features, self._regression(features).predict(features)))
 
     def is_single_speaker(
         self,
@@ -133,6 +143,7 @@ def fit_quality(
     of_usable = {name: np.asarray(values, np.float64)[usable] for name, values in features.items()}
     targets, mixtures = targets[usable], mixtures[usable]
     fit = fit_ridge(of_usable, targets, mixtures)
+    of_one_view = {name: values for name, values in of_usable.items() if name != AGREEMENT}
     failure = None
     if improvements_db is not None:
         failure = fit_failure(of_usable, fit.left_out_db, np.asarray(improvements_db, np.float64)[usable], mixtures)
@@ -143,6 +154,7 @@ def fit_quality(
         coverage=COVERAGE,
         model=fit.regression,
         baseline=fit_ridge({name: of_usable[name] for name in BASELINE_FEATURES}, targets, mixtures).regression,
+        one_view=fit_ridge(of_one_view, targets, mixtures).regression if AGREEMENT in of_usable else None,
         failure=failure,
     )
 
@@ -190,7 +202,7 @@ def read_quality(folder: Path, weights: str, hypotheses: int) -> QualityPredicto
         raise UserError(f"{path}: a field is missing ({error}); {_AGAIN}") from error
     single = predictor.single_speaker
     logistic = [predictor.failure, *((single.at_once, single.in_turn) if single else ())]
-    for model in (predictor.model, predictor.baseline, *filter(None, logistic)):
+    for model in filter(None, (predictor.model, predictor.baseline, predictor.one_view, *logistic)):
         _check(model, path)
     if predictor.hypotheses != hypotheses or predictor.weights != weights:
         what = f"{predictor.hypotheses} hypotheses" if predictor.hypotheses != hypotheses else "other weights"

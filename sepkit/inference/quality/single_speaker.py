@@ -14,15 +14,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
-import torch
 
 from sepkit.data import audio
 from sepkit.inference.diarization.clustering import unit_rows
+from sepkit.inference.diarization.encoders import Encoder, load_encoder
 from sepkit.inference.quality.regression import LogisticRegression, fit_logistic, threshold_above
 from sepkit.inference.selection import Products, gains_of
-from sepkit.models import load_checkpoint
-from sepkit.models.published.shipped import encoder_folder
-from sepkit.models.speaker_encoder import SpeakerEncoder
 
 MOST_AT_ONCE_MISSED = 0.05
 """Share of the mixtures of several speakers that may be taken for one speaker."""
@@ -165,15 +162,12 @@ def _fit(
 
 
 @lru_cache(maxsize=1)
-def default_encoder() -> SpeakerEncoder:
+def default_encoder() -> Encoder:
     """Return the speaker encoder that ships."""
-    return load_checkpoint(encoder_folder(None), of=SpeakerEncoder).eval()
+    return load_encoder()
 
 
-@torch.inference_mode()
-def voice_change(
-    encoder: SpeakerEncoder, products: Products, estimates: np.ndarray, sample_rate: int
-) -> dict[str, float]:
+def voice_change(encoder: Encoder, products: Products, estimates: np.ndarray, sample_rate: int) -> dict[str, float]:
     """Return numbers of a recording, cosines between embeddings of windows of its speech without the pauses.
 
     Its speech is the sum of all estimates that is nearest to the recording.
@@ -197,7 +191,7 @@ def voice_change(
     return dict(zip(VOICE_FEATURES, values, strict=True))
 
 
-def _embeddings(encoder: SpeakerEncoder, waveform: np.ndarray, sample_rate: int) -> np.ndarray:
+def _embeddings(encoder: Encoder, waveform: np.ndarray, sample_rate: int) -> np.ndarray:
     """Return (N, D) unit vectors of half overlapping windows of a waveform (T,) without its pauses, N at least 2."""
     waveform = audio.resample(waveform.astype(np.float32), sample_rate, encoder.sample_rate)
     frame = round(_FRAME_SECONDS * encoder.sample_rate)
@@ -211,8 +205,7 @@ def _embeddings(encoder: SpeakerEncoder, waveform: np.ndarray, sample_rate: int)
         hop = window // 2
     speech = np.pad(speech, (0, max(0, window + hop - len(speech))))
     windows = np.lib.stride_tricks.sliding_window_view(speech, window)[::hop]
-    found = encoder(torch.from_numpy(np.ascontiguousarray(windows))).numpy()
-    return unit_rows(found.astype(np.float64))
+    return unit_rows(encoder.embed(windows).astype(np.float64))
 
 
 def _pairs(embeddings: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -78,7 +78,7 @@ class Graph:
     Args:
         path: what `sepkit export` wrote.
         device: "cpu", "cuda" or "cuda:1", "coreml", or "auto": an accelerator that ONNX Runtime has here, else the CPU.
-        threads: of the processor; None: ONNX Runtime's choice.
+        threads: of the processor; None: OMP_NUM_THREADS, which torch follows too, or else ONNX Runtime's choice.
     """
 
     def __init__(self, path: str | os.PathLike[str], device: str = "cpu", threads: int | None = None) -> None:
@@ -97,10 +97,15 @@ class Graph:
         self.depth_steps: int | None = description.get("depth_steps")
         self.features: tuple[str, ...] = tuple(description.get("features", ()))
         self.fingerprint: str = description["fingerprint"] if "fingerprint" in description else _digest(content)
+        self._opened = path, device, threads
         self._session = _session(path, content, device, threads)
         self.providers: list[str] = self._session.get_providers()
         self.outputs: tuple[str, ...] = tuple(output.name for output in self._session.get_outputs())
         self._check_signature()
+
+    def __reduce__(self) -> Any:
+        """Sessions cannot go to another process: it opens the file again."""
+        return Graph, self._opened
 
     def run(self, inputs: Mapping[str, np.ndarray], outputs: Sequence[str]) -> dict[str, np.ndarray]:
         """Return the outputs that are asked for, by name; nothing else is computed.
@@ -209,8 +214,8 @@ def _session(path: Path, content: bytes, device: str, threads: int | None) -> An
     except ImportError as error:
         raise UserError(_MISSING) from error
     options = onnxruntime.SessionOptions()
-    if threads is not None:
-        options.intra_op_num_threads = threads
+    wanted = os.environ.get("OMP_NUM_THREADS", "")
+    options.intra_op_num_threads = threads or (int(wanted) if wanted.isdecimal() else 0)
     # Log only fatal errors: others are raised, and reported in one line.
     options.log_severity_level = 4
     providers = _providers(device, onnxruntime.get_available_providers())

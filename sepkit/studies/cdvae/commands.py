@@ -20,7 +20,7 @@ def evaluate(
     import shlex
     import sys
 
-    from sepkit.inference.runners import device_of
+    from sepkit.inference.runners.torch_runner import device_of
     from sepkit.models.storage.folders import find_checkpoint
     from sepkit.studies.cdvae.evaluate import evaluate_images, report_lines
 

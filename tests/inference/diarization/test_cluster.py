@@ -16,6 +16,7 @@ from sepkit.evaluation.diarization import diarization_errors, read_rttm
 from sepkit.files import write_json
 from sepkit.inference.batch.cluster import cluster_recordings, join_turns
 from sepkit.inference.batch.inputs import find_recordings
+from sepkit.inference.diarization.encoders import load_encoder
 from sepkit.inference.diarization.segments import (
     Source,
     SpeechSegment,
@@ -25,8 +26,7 @@ from sepkit.inference.diarization.segments import (
     group_estimates,
     waveforms_of,
 )
-from sepkit.models import build_model, load_checkpoint, save_model
-from sepkit.models.speaker_encoder import SpeakerEncoder
+from sepkit.models import build_model, save_model
 from sepkit.reporting.clusters import read_embeddings
 from sepkit.reporting.report import write_report
 from tests.noise_voices import voice
@@ -164,7 +164,7 @@ def test_segments_are_read_from_their_places(tmp_path, encoder):
     for segment, waveform in zip(segments, waveforms_of(source, segments, RATE), strict=True):
         first = round(segment.start_seconds * RATE)
         np.testing.assert_allclose(waveform, ramp[first : first + 10000], atol=1e-6)
-    found = embed(load_checkpoint(encoder, of=SpeakerEncoder), waveforms_of(source, segments, RATE))
+    found = embed(load_encoder(encoder), waveforms_of(source, segments, RATE))
     assert found.shape == (4, 8)
 
 

@@ -11,6 +11,7 @@ import pytest
 from sepkit.cli.main import main
 from sepkit.data import audio
 from sepkit.errors import UserError
+from sepkit.inference.diarization.encoders import TorchEncoder
 from sepkit.inference.diarization.linking import LinkedSpeakers, link
 from sepkit.models import build_model, save_model
 from tests.noise_voices import RATE, noise_encoder, voice
@@ -33,7 +34,7 @@ def linked(estimates: np.ndarray, speakers: int | str, block: int = 3001) -> Lin
     def blocks() -> Iterator[np.ndarray]:
         return (estimates[:, start : start + block] for start in range(0, estimates.shape[1], block))
 
-    return link(blocks, len(estimates), RATE, noise_encoder(), speakers)  # type: ignore[arg-type]
+    return link(blocks, len(estimates), RATE, TorchEncoder(noise_encoder()), speakers)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("speakers", [3, "auto"])

@@ -19,7 +19,6 @@ from sepkit.inference.quality.activity import HIGHEST_DB, LOWEST_DB, ActivityThr
 from sepkit.inference.quality.regression import LogisticRegression
 from sepkit.inference.quality.single_speaker import SingleSpeakerDetector, default_encoder
 from sepkit.models import build_model
-from sepkit.models.storage.fingerprint import weights_fingerprint
 
 RATE = 8000
 
@@ -168,7 +167,7 @@ def test_the_voice_is_measured_with_the_encoder_that_the_rule_was_fitted_with(mo
     torch.manual_seed(0)
     separator = Separator(build_model(CONFIG))
     by_voice = LogisticRegression(["voice_halves"], [0.0], [1.0], [1.0], 0.0, 0.5, 1.0, 0.0)
-    known = weights_fingerprint(default_encoder())
+    known = default_encoder().fingerprint()
     separator.quality = Rule(SingleSpeakerDetector(SURE, by_voice, known, 1.0, 0.0, 0.0))
     asked, halves = [], iter([0.9, 0.1])
 
@@ -176,7 +175,7 @@ def test_the_voice_is_measured_with_the_encoder_that_the_rule_was_fitted_with(mo
         asked.append(estimates.shape)
         return {"voice_halves": next(halves)}
 
-    monkeypatch.setattr("sepkit.inference.separator.voice_change", heard)
+    monkeypatch.setattr("sepkit.inference.decision.voice_change", heard)
     assert [separator.separate(one_speaker(), RATE).speakers for _ in range(2)] == [1, 2]
     assert asked == [(2, RATE)] * 2
     separator.quality.single_speaker = replace(separator.quality.single_speaker, encoder="another")

@@ -26,6 +26,7 @@ from sepkit.inference.quality.features import (
     mixture_features,
     recording_features,
 )
+from sepkit.inference.runners.torch_runner import TorchRunner
 from sepkit.models import EncoderMaskerDecoder, build_model
 from sepkit.models.latents import Deterministic
 from sepkit.models.stft_filterbank import STFTFilterbank
@@ -49,10 +50,9 @@ def noise(*shape, level=0.1, seed=0):
     return level * torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def features_of(model, mixture, **kwargs):
-    with torch.inference_mode():
-        separation = model(mixture[None])
-    return recording_features(model, mixture, separation, **kwargs)
+def features_of(model, mixture):
+    runner, samples = TorchRunner(model), mixture.numpy()
+    return recording_features(runner, samples, runner.run(samples[None], features=True))
 
 
 def test_statistics_of_a_sine():
@@ -102,18 +102,17 @@ def test_a_click_has_finite_statistics(place):
     assert all(map(math.isfinite, mixture_features(waveform, RATE).values()))
 
 
-def separation_of(model, mixture, estimates):
-    """Return the model's separation with other estimates."""
-    with torch.no_grad():
-        separation = model(mixture[None])
-    separation.estimates = estimates[None]
-    return separation
+def features_with(model, mixture, estimates):
+    """Return the features of the model's output with other estimates."""
+    output = TorchRunner(model).run(mixture.numpy()[None], features=True)
+    output.estimates = estimates.numpy()[None]
+    return hypothesis_features(mixture.numpy(), output, RATE)
 
 
 def test_relations_against_least_squares_and_correlations():
     model, mixture = build_model(RECURRENT).eval(), noise(4000)
     estimates = torch.stack([mixture + noise(4000, seed=1), 5 * noise(4000, seed=2) + mixture])
-    found = hypothesis_features(model, mixture, separation_of(model, mixture, estimates))
+    found = features_with(model, mixture, estimates)
     e, x = estimates.double().numpy(), mixture.double().numpy()
     left = x - e.T @ np.linalg.lstsq(e.T, x, rcond=None)[0]
     np.testing.assert_allclose(found["residual_db"], 10 * np.log10(left @ left / (x @ x)), atol=1e-4)
@@ -127,7 +126,7 @@ def test_relations_against_least_squares_and_correlations():
 
 def test_estimates_that_are_alike_and_add_up_have_bounded_features():
     model, mixture = build_model(RECURRENT).eval(), noise(4000)
-    found = hypothesis_features(model, mixture, separation_of(model, mixture, torch.stack([mixture, mixture])))
+    found = features_with(model, mixture, torch.stack([mixture, mixture]))
     assert found["correlation_db"].tolist() == [60, 60] and found["residual_db"].tolist() == [-60, -60]
     assert found["relative_level_db"] == pytest.approx([0, 0], abs=1e-4)
 
@@ -135,7 +134,7 @@ def test_estimates_that_are_alike_and_add_up_have_bounded_features():
 def test_a_silent_hypothesis_has_no_features_but_the_mixtures():
     model, mixture = build_model(RECURRENT).eval(), noise(4000)
     estimates = torch.stack([mixture, torch.zeros(4000)])
-    found = hypothesis_features(model, mixture, separation_of(model, mixture, estimates))
+    found = features_with(model, mixture, estimates)
     for name, values in found.items():
         assert np.isfinite(values[0])
         assert np.isfinite(values[1]) == (name in BASELINE_FEATURES)
@@ -198,7 +197,7 @@ def test_how_estimates_sound():
     bursts = noise(RATE, level=1e-4, seed=1)
     bursts[RATE // 2 : RATE // 2 + 800] *= 3000
     mixture = voice + bursts
-    found = hypothesis_features(model, mixture, separation_of(model, mixture, torch.stack([voice, bursts])))
+    found = features_with(model, mixture, torch.stack([voice, bursts]))
     assert math.exp(found["estimate_log_pitch"][0]) == pytest.approx(125, rel=0.02)
     assert math.exp(found["estimate_log_pitch"][1]) == pytest.approx(150)
     assert found["estimate_flatness_db"][0] < found["estimate_flatness_db"][1] - 10

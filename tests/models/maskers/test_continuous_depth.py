@@ -24,7 +24,7 @@ from sepkit.config import (
 from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.inference.loading import load_model
-from sepkit.inference.quality.uncertainty import monte_carlo, rates_of
+from sepkit.inference.runners.latents import monte_carlo, rates_of
 from sepkit.inference.separator import Separator
 from sepkit.models import EncoderMaskerDecoder, build_model, save_model
 from sepkit.models.maskers import ContinuousDepthMasker

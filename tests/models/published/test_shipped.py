@@ -10,7 +10,6 @@ from sepkit.errors import UserError
 from sepkit.inference import load_model
 from sepkit.inference.quality.single_speaker import default_encoder
 from sepkit.models.published.shipped import encoder_folder, shipped_encoders, shipped_models
-from sepkit.models.storage.fingerprint import weights_fingerprint
 
 
 def test_names_of_encoders_are_folders_with_a_model() -> None:
@@ -19,7 +18,7 @@ def test_names_of_encoders_are_folders_with_a_model() -> None:
 
 
 def test_models_in_the_box_know_the_encoder_of_voices_that_ships() -> None:
-    known = weights_fingerprint(default_encoder())
+    known = default_encoder().fingerprint()
     for name in shipped_models():
         quality = load_model(name).quality
         # After a change of the encoder, run `sepkit calibrate` on the model again.

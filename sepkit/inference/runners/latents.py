@@ -9,14 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sepkit.errors import UserError
+from sepkit.inference.options import check_samples
 from sepkit.models import EncoderMaskerDecoder
 from sepkit.objectives.costs import pairwise_blr_nll
 from sepkit.objectives.rates import alive_share, elementwise_rate
 from sepkit.types import Separation
 
-# More samples of latents than this are certainly a typing error.
-_MOST_SAMPLES = 10_000
 # Seconds of mixture in one pass of the network: a batch of short ones costs little more than one of them.
 _SECONDS_AT_ONCE = 16.0
 
@@ -68,12 +66,6 @@ class MonteCarlo:
 
     estimates: Tensor
     spread: Tensor
-
-
-def check_samples(samples: int) -> None:
-    """Raise UserError unless the number of samples is at least 2 (one has no deviation) and plausible."""
-    if isinstance(samples, bool) or not 2 <= samples <= _MOST_SAMPLES:
-        raise UserError(f"samples: found {samples}, expected 2 to {_MOST_SAMPLES}; 8 is usual")
 
 
 def monte_carlo(

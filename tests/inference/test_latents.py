@@ -9,13 +9,9 @@ from torch import nn
 
 from sepkit.inference import Separator
 from sepkit.inference.options import SeparatorOptions
-from sepkit.inference.quality import uncertainty
-from sepkit.inference.quality.uncertainty import (
-    RunningMoments,
-    mixture_elbo,
-    monte_carlo,
-)
-from sepkit.inference.runners import run_model
+from sepkit.inference.runners import latents
+from sepkit.inference.runners.latents import RunningMoments, mixture_elbo, monte_carlo
+from sepkit.inference.runners.torch_runner import TorchRunner
 from sepkit.models import EncoderMaskerDecoder, build_model
 from sepkit.models.latents import Deterministic, LogNormal
 from sepkit.models.priors import FixedPrior
@@ -73,7 +69,7 @@ def test_running_moments_are_those_of_all_values():
 def test_monte_carlo_is_the_mean_and_deviation_of_sampled_separations(monkeypatch, at_once):
     """Results are equal if draws are made one by one, in pairs, or in one batch."""
     model, mixture = build_model(VARIATIONAL).eval(), noise(2, 400)
-    monkeypatch.setattr(uncertainty, "_SECONDS_AT_ONCE", at_once * 800 / RATE)
+    monkeypatch.setattr(latents, "_SECONDS_AT_ONCE", at_once * 800 / RATE)
     drawn = monte_carlo(model, mixture, samples=5, seed=3)
     generator = torch.Generator().manual_seed(3)
     copies = [min(at_once, 5 - start) for start in range(0, 5, at_once)]
@@ -160,9 +156,10 @@ def test_the_bound_on_the_mixture_by_hand():
     expected = (np.mean(evidence) - encoding_rate) / RATE
     bound = mixture_elbo(model, mixture[None], plain, samples=4, seed=5)
     assert bound is not None and bound.item() == pytest.approx(expected, rel=1e-5)
-    assert run_model(model, mixture[None]).rates is None
-    assert "mixture_elbo_nats_per_sample" not in run_model(model, mixture[None], rates=True).rates
-    output = run_model(model, mixture[None], rates=True, evidence=True)
+    runner, samples = TorchRunner(model), mixture.numpy()[None]
+    assert runner.run(samples).rates is None
+    assert "mixture_elbo_nats_per_sample" not in runner.run(samples, rates=True).rates
+    output = runner.run(samples, rates=True, evidence=True)
     assert output.rates is not None and output.rates["mixture_elbo_nats_per_sample"] == pytest.approx(expected, abs=0.1)
     for what, posterior, prior in (
         ("encoding", plain.encoding, plain.extras["encoding_prior"]),

@@ -1,0 +1,123 @@
+"""Who speaks, at which levels, and how well it went: one decision for short recordings and for long ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sepkit.inference.options import Levels, Speakers
+from sepkit.inference.quality.activity import ActivityThreshold, levels_db
+from sepkit.inference.quality.predictor import QualityPredictor
+from sepkit.inference.quality.single_speaker import default_encoder, voice_change
+from sepkit.inference.selection import Products, Selection, select_speakers
+from sepkit.inference.separated import Separated
+from sepkit.models.hypotheses import hypothesis_weights
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known of a separated recording.
+
+    Args:
+        products: of its estimates and the mixture.
+        scores: (n,) log-odds; None for a model without.
+        features: (n,) of each, see `hypothesis_features`; None: there are none, or they were not asked for.
+        silent: whether all samples of the mixture are the same.
+        sample_rate: Hz, of the model.
+        estimates: (n, T) at the level of the model, if they are in memory.
+    """
+
+    products: Products
+    scores: np.ndarray | None
+    features: dict[str, np.ndarray] | None
+    silent: bool
+    sample_rate: int
+    estimates: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What decides.
+
+    Args:
+        quality: predicts SI-SDR, and tells one speaker alone; None: nothing is predicted.
+        activity: counts speakers by levels, for a model without scores; None: it does not count so.
+        score_threshold: log-odds above which a hypothesis is a speaker.
+        score_loss: what scores were trained by; None: their shares are not known.
+        levels: of the estimates, see `SeparatorOptions`.
+        mixture_consistency: whether estimates add up to the recording.
+    """
+
+    quality: QualityPredictor | None
+    activity: ActivityThreshold | None
+    score_threshold: float
+    score_loss: str | None
+    levels: Levels
+    mixture_consistency: bool
+
+
+def decide(evidence: Evidence, rules: Rules, speakers: Speakers) -> tuple[Selection, Separated]:
+    """Return which hypotheses are kept at which levels, and the result with its predictions but without estimates.
+
+    Without scores, levels and features tell which hypotheses are speakers. Whether there is a single speaker is only
+    known from estimates in memory.
+    """
+    scores, products = evidence.scores, evidence.products
+    energies = np.diagonal(products.gram)
+    single = loud = None
+    counts = rules.activity is not None or (rules.quality is not None and rules.quality.single_speaker is not None)
+    if scores is None and counts:
+        single = _is_single_speaker(evidence, rules.quality)
+        loud = np.ones(len(energies), bool) if rules.activity is None else rules.activity.is_speaker(energies)
+        if single:
+            loud = np.arange(len(energies)) == np.argmax(energies)
+    selection = select_speakers(
+        products,
+        scores,
+        evidence.silent,
+        speakers,
+        rules.score_threshold,
+        rules.levels,
+        rules.mixture_consistency,
+        loud,
+        bool(single),
+    )
+    if loud is not None and single is None and rules.activity is None:
+        selection.is_speaker = None
+    kept = selection.kept
+    separated = Separated(None, selection.gains[kept], scores, kept=kept, is_speaker=selection.is_speaker)
+    if scores is not None and rules.score_loss is not None:
+        separated.weights = hypothesis_weights(scores, rules.score_loss)  # type: ignore[arg-type]  # one of both
+    if rules.quality is not None:
+        _predict(separated, evidence, rules.quality)
+    return selection, separated
+
+
+def _is_single_speaker(evidence: Evidence, quality: QualityPredictor | None) -> bool | None:
+    """Return whether one speaker is alone; None if that is not known."""
+    estimates = evidence.estimates
+    if quality is None or quality.single_speaker is None or estimates is None:
+        return None
+    fitted_with = quality.single_speaker.encoder
+
+    def voice() -> dict[str, float]:
+        encoder = default_encoder()
+        # The numbers of another encoder mean something else.
+        known = encoder.fingerprint() == fitted_with
+        return voice_change(encoder, evidence.products, estimates, evidence.sample_rate) if known else {}
+
+    return quality.is_single_speaker(evidence.features, levels_db(np.diagonal(evidence.products.gram)), voice)
+
+
+def _predict(separated: Separated, evidence: Evidence, quality: QualityPredictor) -> None:
+    found = quality.predict(evidence.features)
+    speaks = np.ones(len(evidence.products.cross), bool) if separated.is_speaker is None else separated.is_speaker
+    several = bool(speaks.sum() > 1)
+    if separated.scores is None and evidence.features is not None:
+        # It was fitted on estimates of several speakers.
+        speaks = speaks & several
+        found = tuple(np.where(speaks if values.ndim == 1 else speaks[:, None], values, np.nan) for values in found)
+    separated.predicted_si_sdr_db, separated.predicted_interval_db, separated.baseline_si_sdr_db = found
+    flag = quality.likely_not_separated(evidence.features)
+    separated.likely_not_separated = flag if flag is None else bool(flag and several)

@@ -1,0 +1,199 @@
+"""What every runner does: mixtures in, estimates and what the model tells of them out, all as arrays."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from sepkit.errors import UserError
+
+# Ratios are limited to this range, dB; beyond it they measure float32 and the edges of windows.
+_LEAST_DB, _MOST_DB = -60.0, 60.0
+
+
+AGREEMENT = "agreement_db"
+"""Feature: SI-SDR of an estimate in the other views of the recording to that in the first, mean over views."""
+
+
+@dataclass
+class ModelOutput:
+    """The output of a model for a batch of mixtures.
+
+    Args:
+        estimates: (B, n, T) float32, finite.
+        scores: (B, n) float32 log-odds that each is a speaker, where the model has scores.
+        features: (B, n) float64 each, what the latents tell of each estimate, if asked for: `mask_spread_db`,
+            `encoding_rate_nats_per_frame`, `mask_rate_nats_per_frame` and `path_rate_nats_per_frame`, those that the
+            model has; see `sepkit.models.features`.
+        rates: nats, of the batch's mean, if they were asked for and the latents are variational.
+    """
+
+    estimates: np.ndarray
+    scores: np.ndarray | None = None
+    features: dict[str, np.ndarray] = field(default_factory=dict)
+    rates: dict[str, float] | None = None
+
+    def of(self, place: int) -> ModelOutput:
+        """Return what belongs to one mixture, as a batch of one; rates are those of the batch."""
+        only = slice(place, place + 1)
+        features = {name: values[only] for name, values in self.features.items()}
+        return ModelOutput(
+            self.estimates[only], None if self.scores is None else self.scores[only], features, self.rates
+        )
+
+
+class BlockRunner(Protocol):
+    """A recording that passes through a causal model block by block, at the model's rate and level.
+
+    Attributes:
+        lookahead_samples: at most this many samples must follow one before its estimates are final.
+    """
+
+    lookahead_samples: int
+
+    def push(self, mixture: np.ndarray) -> np.ndarray:
+        """Take the next samples (T,) float32; return the next final estimates (n, T'), float32."""
+        ...
+
+    def finish(self) -> np.ndarray:
+        """End the recording; return the estimates (n, T') of all samples that still have none."""
+        ...
+
+
+class Runner(Protocol):
+    """A model that can be run.
+
+    Attributes:
+        sample_rate: Hz.
+        hypotheses: n.
+        info: what was saved beside the weights.
+        signal_std: deviation of the training mixtures.
+        kind: graph or torch.
+        device: where it computes: cpu, cuda:0 ...
+        scored: whether estimates have scores.
+        score_loss: what scores are trained by; None without scores.
+        variational: whether latents have a distribution that can be sampled.
+        has_rates: whether latents have priors, and so rates.
+        depth_steps: steps of a model of continuous depth; None for other models.
+        trained_steps: those that it was trained with.
+        small_steps: whether it computes in steps too small to be shared by threads.
+    """
+
+    sample_rate: int
+    hypotheses: int
+    info: Mapping[str, Any]
+    signal_std: float
+    kind: Literal["graph", "torch"]
+    device: str
+    scored: bool
+    score_loss: Literal["binary", "cross_entropy"] | None
+    variational: bool
+    has_rates: bool
+    depth_steps: int | None
+    trained_steps: int | None
+    small_steps: bool
+
+    def run(
+        self, mixtures: np.ndarray, features: bool = False, rates: bool = False, evidence: bool = False
+    ) -> ModelOutput:
+        """Return the output for mixtures (B, T) float32, computing what is asked for and no more.
+
+        Args:
+            evidence: whether rates include the bound on the evidence of the mixtures, where the runner can tell it.
+
+        Raises:
+            UserError: estimates that are not finite.
+        """
+        ...
+
+    def stream(self) -> BlockRunner:
+        """Return a recording's way through the model, block by block; the model has to be causal."""
+        ...
+
+    def spread(self, mixture: np.ndarray, samples: int, seed: int, rate: int, num_samples: int) -> np.ndarray:
+        """Return the deviation of estimates over samples of the latents, (n, num_samples) float32 at a rate in Hz."""
+        ...
+
+    def batch_size(self, seconds: float) -> int:
+        """Return how many mixtures of a length go through the model at once."""
+        ...
+
+    def fingerprint(self) -> str:
+        """Return a digest of the weights."""
+        ...
+
+
+def check_finite(waveforms: np.ndarray) -> None:
+    """Raise UserError unless all samples are finite."""
+    if not np.isfinite(waveforms).all():
+        raise UserError(
+            "model: its estimates are not finite numbers; its weights are broken, or the recording is louder than "
+            "float32 can hold"
+        )
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error means that a device, or the machine, has too little memory for this recording."""
+    # torch.OutOfMemoryError by its name, and what torch raises where the CPU's memory ends: torch need not be there.
+    named = type(error).__name__ == "OutOfMemoryError"
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and (named or "can't allocate memory" in str(error))
+    )
+
+
+class Batches:
+    """Runs a model on mixtures of equal length, at most `size` at once.
+
+    If a batch does not fit into memory, it says so in one line, and goes on with half as many from there on.
+
+    Attributes:
+        size: mixtures at once; at least 1.
+    """
+
+    def __init__(self, runner: Runner, size: int) -> None:
+        self.runner, self.size = runner, size
+
+    def outputs(self, mixtures: np.ndarray, rates: bool = False) -> list[ModelOutput]:
+        """Return what the model gives for each mixture of (B, T), as batches of one; rates are means over a batch.
+
+        Raises:
+            UserError: estimates that are not finite.
+            RuntimeError: a single mixture does not fit into memory.
+        """
+        results: list[ModelOutput] = []
+        while len(results) < len(mixtures):
+            part = mixtures[len(results) : len(results) + self.size]
+            try:
+                output = self.runner.run(part, rates=rates)
+            except (RuntimeError, MemoryError) as error:
+                if len(part) == 1 or not is_out_of_memory(error):
+                    raise
+                self.size = len(part) // 2
+                print(
+                    f"sepkit: {len(part)} mixtures at once do not fit into memory; continuing with {self.size}",
+                    file=sys.stderr,
+                )
+                continue
+            results += [output.of(place) for place in range(len(part))]
+        return results
+
+
+def pairwise_si_sdr_db(estimates: np.ndarray, sources: np.ndarray) -> np.ndarray:
+    """Return (n, m) SI-SDR of signals (n, T) to others (m, T), limited to -60 to 60 dB.
+
+    It is 10 log10(r^2 / (1 - r^2)) with their correlation r.
+    """
+    a, b = (x.astype(np.float64) - x.mean(-1, keepdims=True, dtype=np.float64) for x in (estimates, sources))
+    energies = np.outer(np.square(a).sum(-1), np.square(b).sum(-1))
+    squared = np.divide(np.square(a @ b.T), energies, out=np.zeros_like(energies), where=energies > 0)
+    return ratio_db(squared, 1 - squared)
+
+
+def ratio_db(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    """Return 10 log10 of a ratio of energies, limited to -60 to 60 dB."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.clip(10 * np.log10(np.maximum(part, 0) / whole), _LEAST_DB, _MOST_DB)

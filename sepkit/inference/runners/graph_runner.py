@@ -1,0 +1,79 @@
+"""Models run as graphs by ONNX Runtime: what ships, and what a small install has."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from sepkit.errors import UserError
+from sepkit.inference.runners.base import BlockRunner, ModelOutput, check_finite
+from sepkit.models.export.graph_file import Graph
+
+_ACCELERATORS = {"cuda": "CUDAExecutionProvider", "coreml": "CoreMLExecutionProvider"}
+
+
+def has_accelerator() -> bool:
+    """Whether ONNX Runtime has a provider for an accelerator here."""
+    import onnxruntime
+
+    return not set(_ACCELERATORS.values()).isdisjoint(onnxruntime.get_available_providers())
+
+
+class GraphRunner:
+    """A graph; see `Runner`. A variational model's has no latents to sample, but tells their rates and spread.
+
+    Args:
+        graph: of a separation model.
+    """
+
+    kind: Literal["graph"] = "graph"
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.device = next((name for name, provider in _ACCELERATORS.items() if provider in graph.providers), "cpu")
+        self.sample_rate, self.hypotheses = graph.sample_rate, graph.hypotheses
+        self.info: dict[str, Any] = graph.info
+        self.signal_std = graph.signal_std
+        self.scored, self.score_loss = "scores" in graph.outputs, graph.score_loss
+        self.variational, self.has_rates = graph.variational, any("_rate_" in name for name in graph.features)
+        self.depth_steps, self.trained_steps = graph.depth_steps, None
+        self.small_steps = False
+
+    def run(
+        self, mixtures: np.ndarray, features: bool = False, rates: bool = False, evidence: bool = False
+    ) -> ModelOutput:
+        """Return the output for mixtures (B, T); a graph has no bound on the evidence."""
+        wanted = (
+            self.graph.features if features else [name for name in self.graph.features if rates and "_rate_" in name]
+        )
+        names = ["estimates", *(["scores"] if self.scored else []), *wanted]
+        found = self.graph.separate(mixtures, names)
+        check_finite(found["estimates"])
+        told = {name: found[name].astype(np.float64) for name in wanted}
+        return ModelOutput(found["estimates"], found.get("scores"), told if features else {}, _rates(told, rates))
+
+    def stream(self) -> BlockRunner:
+        """Return a recording's way through a causal graph, which takes and returns its state."""
+        raise NotImplementedError
+
+    def spread(self, mixture: np.ndarray, samples: int, seed: int, rate: int, num_samples: int) -> np.ndarray:
+        """Raise UserError: a graph has no latents to sample."""
+        raise UserError("spread: a graph has no latents to sample; use --runner torch, or the model it was made of")
+
+    def batch_size(self, seconds: float) -> int:
+        """Return 1: what a graph gains from several at once, it gains from several threads."""
+        return 1
+
+    def fingerprint(self) -> str:
+        """Return the digest of the weights of the model that it was made of."""
+        return self.graph.fingerprint
+
+
+def _rates(features: dict[str, np.ndarray], wanted: bool) -> dict[str, float] | None:
+    """Return the rates of latents, means over the batch; those of masks are of all estimates together."""
+    rates = {name: values for name, values in features.items() if "_rate_" in name}
+    if not wanted or not rates:
+        return None
+    of_masks = {name: values.sum(1) if name.startswith("mask_") else values[:, 0] for name, values in rates.items()}
+    return {name: float(values.mean()) for name, values in of_masks.items()}

@@ -1,0 +1,83 @@
+"""Views of a recording: it is separated as it is and played faster, and the estimates are averaged.
+
+What a model confuses in one view it often does not in another, so that their mean is better, and how far they agree
+tells how good it is: a sign of quality that any model has, without a spread, labels or training.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sepkit.data import audio
+from sepkit.inference.runners.base import AGREEMENT, ModelOutput, Runner, pairwise_si_sdr_db
+from sepkit.inference.waveforms import fit_length
+from sepkit.matching import linear_sum_assignment
+
+SPEEDS = (1.08, 1.04, 1.12, 1.16)
+"""How many times faster the recording is played in the second view, the third ... Slower ones make estimates worse."""
+
+
+class ViewsRunner:
+    """A runner whose estimates are means over views of the mixture; see `Runner`.
+
+    Estimates of a view are brought back to the time of the recording, into the order of the first view and to its
+    level. Scores, rates and features of latents are those of the first view.
+
+    Args:
+        views: how many, from 2 to `MOST_VIEWS`.
+    """
+
+    def __init__(self, runner: Runner, views: int) -> None:
+        self._runner, self.views = runner, views
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object: ...
+
+    else:
+
+        def __getattr__(self, name):
+            # Before __init__, as pickle asks, there is nothing to look at.
+            if name.startswith("__") or name == "_runner":
+                raise AttributeError(name)
+            return getattr(self._runner, name)
+
+    def run(
+        self, mixtures: np.ndarray, features: bool = False, rates: bool = False, evidence: bool = False
+    ) -> ModelOutput:
+        """Return the output for mixtures (B, T), with `AGREEMENT` among the features."""
+        first = self._runner.run(mixtures, features, rates, evidence)
+        total, agreement = first.estimates.astype(np.float64), np.zeros(first.estimates.shape[:2])
+        for speed in SPEEDS[: self.views - 1]:
+            other = self._at_speed(mixtures, speed)
+            for place, (own, reference) in enumerate(zip(other, first.estimates, strict=True)):
+                table = pairwise_si_sdr_db(reference, own)
+                order = linear_sum_assignment(table, maximize=True)[1]
+                agreement[place] += table[np.arange(len(order)), order]
+                total[place] += _at_level_of(reference, own[order])
+        first.estimates = (total / self.views).astype(np.float32)
+        if features:
+            first.features[AGREEMENT] = agreement / (self.views - 1)
+        return first
+
+    def _at_speed(self, mixtures: np.ndarray, speed: float) -> np.ndarray:
+        """Return estimates (B, n, T) of mixtures that are played faster, at the time of the recording."""
+        rate = self._runner.sample_rate
+        faster = round(speed * rate)
+        played = np.stack([audio.resample(mixture, faster, rate) for mixture in mixtures])
+        if not played.shape[-1]:
+            return np.repeat(mixtures[:, None], self._runner.hypotheses, axis=1)
+        estimates = self._runner.run(played).estimates
+        back = [audio.resample(own, rate, faster) for own in estimates]
+        return np.stack([fit_length(own, mixtures.shape[-1]) for own in back])
+
+
+def _at_level_of(reference: np.ndarray, estimates: np.ndarray) -> np.ndarray:
+    """Return estimates (n, T) times the gains that bring them nearest to a reference (n, T), float64."""
+    estimates = estimates.astype(np.float64)
+    energies = np.square(estimates).sum(-1)
+    products = (estimates * reference).sum(-1)
+    gains = np.divide(products, energies, out=np.zeros_like(products), where=energies > 0)
+    return gains[:, None] * estimates

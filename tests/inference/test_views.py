@@ -1,0 +1,110 @@
+"""Views of a recording: means, their order and level, and how far they agree."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sepkit.errors import UserError
+from sepkit.inference import Separator
+from sepkit.inference.runners.base import AGREEMENT
+from sepkit.inference.runners.torch_runner import TorchRunner
+from sepkit.inference.runners.views import ViewsRunner
+from sepkit.models import EncoderMaskerDecoder
+from sepkit.models.latents import Deterministic
+from sepkit.models.stft_filterbank import STFTFilterbank
+
+RATE = 8000
+
+
+class Bands(nn.Module):
+    """Everything below 2 kHz, and everything above; in the other order and at other levels every second time."""
+
+    hypotheses = 2
+
+    def __init__(self, scales=(1.0, 1.0)):
+        super().__init__()
+        self.calls, self.scales = 0, torch.tensor(scales)
+
+    def forward(self, features):
+        lower = (torch.arange(features.shape[1]) < features.shape[1] // 2).float()
+        masks = torch.stack([lower, 1 - lower])
+        if self.calls % 2:
+            masks = (masks * self.scales[:, None]).flip(0)
+        self.calls += 1
+        return masks[None, :, None, :, None].expand(len(features), -1, -1, -1, features.shape[2])
+
+
+def model(scales=(1.0, 1.0)):
+    linear = Deterministic("linear")
+    return EncoderMaskerDecoder(STFTFilterbank(), Bands(scales), linear, linear, sample_rate=RATE)
+
+
+def tones(num_samples=RATE):
+    time = np.arange(num_samples) / RATE
+    return np.stack([0.3 * np.sin(2 * np.pi * hz * time) for hz in (440.0, 3000.0)]).astype(np.float32)
+
+
+@pytest.mark.parametrize("views", [2, 3, 5])
+def test_views_are_ordered_and_leveled_like_the_first(views):
+    sources = tones()
+    plain = TorchRunner(model()).run(sources.sum(0)[None], features=True)
+    output = ViewsRunner(TorchRunner(model((-3.0, 0.2))), views).run(sources.sum(0)[None], features=True)
+    inside = slice(400, -400)
+    np.testing.assert_allclose(output.estimates[..., inside], plain.estimates[..., inside], atol=3e-3)
+    assert (output.features[AGREEMENT] > 20).all() and AGREEMENT not in plain.features
+
+
+def test_noise_that_differs_between_views_is_averaged_away():
+    """An estimate with an error that no other view has gets better, and agrees less the larger the error is."""
+
+    class Noisy(TorchRunner):
+        deviation = 0.0
+
+        def run(self, mixtures, *wanted, **more):
+            output = super().run(mixtures, *wanted, **more)
+            shape = output.estimates.shape
+            output.estimates += np.float32(self.deviation) * np.random.default_rng(shape[-1]).standard_normal(
+                shape, np.float32
+            )
+            return output
+
+    sources, agreements = tones(4 * RATE), []
+    for deviation in (0.02, 0.1):
+        runner = Noisy(model())
+        runner.deviation = deviation
+        alone = runner.run(sources.sum(0)[None]).estimates[0]
+        runner.model.masker.calls = 0
+        output = ViewsRunner(runner, 2).run(sources.sum(0)[None], features=True)
+        both = output.estimates[0], alone
+        error, before = (np.square((found - sources)[:, 400:-400]).mean() for found in both)
+        assert error < 0.62 * before
+        agreements.append(output.features[AGREEMENT][0].mean())
+    assert agreements[0] - agreements[1] == pytest.approx(20 * np.log10(5), abs=1.0)
+
+
+def test_a_separator_in_chunks_has_views_too():
+    mixture = tones(3 * RATE).sum(0)
+    options = {"whole_seconds": 1.0, "chunk_seconds": 1.0, "overlap_seconds": 0.5}
+    plain = Separator(model(), **options).separate(mixture, RATE)
+    viewed = Separator(model(), **options, views=2).separate(mixture, RATE)
+    np.testing.assert_allclose(viewed.estimates[:, 400:-400], plain.estimates[:, 400:-400], atol=3e-3)
+
+
+@pytest.mark.parametrize("num_samples", [1, 2, 400])
+def test_short_recordings_have_views(num_samples):
+    found = Separator(model(), views=3).separate(np.ones(num_samples, np.float32), RATE)
+    assert found.estimates.shape == (2, num_samples) and np.isfinite(found.estimates).all()
+
+
+@pytest.mark.parametrize("views", [0, 6, -1])
+def test_numbers_of_views_that_there_are_not(views):
+    with pytest.raises(UserError, match=f"views: found {views}, expected 1 to 5"):
+        Separator(model(), views=views)
+
+
+def test_live_sound_has_one_view():
+    with pytest.raises(UserError, match="views: found 2, but live sound has one view"):
+        Separator(model(), views=2).streaming()
