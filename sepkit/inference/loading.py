@@ -13,7 +13,7 @@ from sepkit.inference.options import SeparatorOptions
 from sepkit.inference.quality.predictor import QUALITY, read_quality
 from sepkit.inference.runners.base import Runner
 from sepkit.inference.separator import Separator
-from sepkit.models.export.graph_file import Graph
+from sepkit.models.export.graph_file import Graph, has_accelerator
 from sepkit.models.published.names import model_folder
 from sepkit.models.published.shipped import default_model
 from sepkit.models.storage.folders import GRAPH, is_onnx
@@ -45,7 +45,8 @@ def load_model(
     # A predictor needs a folder, which another toolkit's checkpoint does not have.
     folder = model_folder(model)
     graph = Path(model) if is_onnx(model) else None if folder is None else folder / GRAPH
-    if graph is not None and graph.is_file() and _runs_as_graph(options, device, alone=folder is None):
+    there = graph is not None and (folder is None or graph.is_file())
+    if there and graph is not None and _runs_as_graph(options, device, alone=folder is None):
         runner = _graph_runner(graph, device)
     else:
         runner = _torch_runner(model if folder is None else folder, device, options)
@@ -70,8 +71,6 @@ def _runs_as_graph(options: SeparatorOptions, device: Any, alone: bool) -> bool:
     if options.runner != "auto":
         return options.runner == "graph"
     # Where ONNX Runtime has no provider for an accelerator, torch may have one.
-    from sepkit.inference.runners.graph_runner import has_accelerator
-
     return alone or not (needs or (str(device) != "cpu" and is_installed("torch") and not has_accelerator()))
 
 

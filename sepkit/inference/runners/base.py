@@ -90,7 +90,7 @@ class Runner(Protocol):
     kind: Literal["graph", "torch"]
     device: str
     scored: bool
-    score_loss: Literal["binary", "cross_entropy"] | None
+    score_loss: str | None
     variational: bool
     has_rates: bool
     depth_steps: int | None

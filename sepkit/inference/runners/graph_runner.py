@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
 
 from sepkit.errors import UserError
 from sepkit.inference.runners.base import BlockRunner, ModelOutput, check_finite
-from sepkit.models.export.graph_file import Graph
-
-_ACCELERATORS = {"cuda": "CUDAExecutionProvider", "coreml": "CoreMLExecutionProvider"}
-
-
-def has_accelerator() -> bool:
-    """Whether ONNX Runtime has a provider for an accelerator here."""
-    import onnxruntime
-
-    return not set(_ACCELERATORS.values()).isdisjoint(onnxruntime.get_available_providers())
+from sepkit.models.export.graph_file import PROVIDERS, Graph
 
 
 class GraphRunner:
@@ -27,13 +19,13 @@ class GraphRunner:
         graph: of a separation model.
     """
 
-    kind: Literal["graph"] = "graph"
+    kind: Literal["graph", "torch"] = "graph"
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.device = next((name for name, provider in _ACCELERATORS.items() if provider in graph.providers), "cpu")
+        self.device = next((name for name, of in PROVIDERS.items() if of in graph.providers), "cpu")
         self.sample_rate, self.hypotheses = graph.sample_rate, graph.hypotheses
-        self.info: dict[str, Any] = graph.info
+        self.info: Mapping[str, Any] = graph.info
         self.signal_std = graph.signal_std
         self.scored, self.score_loss = "scores" in graph.outputs, graph.score_loss
         self.variational, self.has_rates = graph.variational, any("_rate_" in name for name in graph.features)

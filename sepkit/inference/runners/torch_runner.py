@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import os
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -46,7 +47,7 @@ class TorchRunner:
             of fixed depth.
     """
 
-    kind: Literal["torch"] = "torch"
+    kind: Literal["graph", "torch"] = "torch"
 
     def __init__(
         self,
@@ -61,18 +62,14 @@ class TorchRunner:
         self.model = with_precision(model.to(where).eval(), precision, where)
         self.device = str(where)
         self.sample_rate, self.hypotheses = model.sample_rate, model.hypotheses
-        self.info: dict[str, Any] = model.info
+        self.info: Mapping[str, Any] = model.info
+        self.signal_std = float(model.signal_std)
         self.scored, self.score_loss = model.scoring_head is not None, model.score_loss
         self.variational = model.variational
         self.has_rates = model.encoding_prior is not None or model.mask_prior is not None
         self.depth_steps = model.depth_steps
         self.trained_steps: int | None = getattr(model.masker, "trained_steps", None)
         self.small_steps: bool = getattr(model.masker, "small_steps", False)
-
-    @property
-    def signal_std(self) -> float:
-        """Deviation of the training mixtures."""
-        return float(self.model.signal_std)
 
     def _tensor(self, mixture: np.ndarray) -> Tensor:
         return torch.as_tensor(mixture, device=self.device)

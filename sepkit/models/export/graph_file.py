@@ -36,7 +36,9 @@ _FEATURES = (
 )
 _EXPECTED = "expected what `sepkit export` writes"
 _MISSING = "exported models need onnxruntime: pip install onnxruntime"
-_PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider", "coreml": "CoreMLExecutionProvider"}
+PROVIDERS = {"cuda": "CUDAExecutionProvider", "coreml": "CoreMLExecutionProvider", "cpu": "CPUExecutionProvider"}
+"""Device -> ONNX Runtime's provider, the best first."""
+
 
 # What torch's exporter makes of this package's models. None of them reads or writes files, or runs other code.
 _NAMES = (
@@ -230,13 +232,20 @@ def _providers(device: str, available: Sequence[str]) -> list[Any]:
     """Return ONNX Runtime's providers for a device, the best first; the CPU runs what another one lacks."""
     name, _, number = device.partition(":")
     if device == "auto":
-        name = next((name for name in ("cuda", "coreml") if _PROVIDERS[name] in available), "cpu")
-    if _PROVIDERS.get(name) not in available or (number and not (name == "cuda" and number.isdecimal())):
-        there = ", ".join(name for name, provider in _PROVIDERS.items() if provider in available)
+        name = next((name for name in ("cuda", "coreml") if PROVIDERS[name] in available), "cpu")
+    if PROVIDERS.get(name) not in available or (number and not (name == "cuda" and number.isdecimal())):
+        there = ", ".join(name for name, provider in PROVIDERS.items() if provider in available)
         raise UserError(f"device: found {device!r}, which ONNX Runtime does not have here; use {there} or auto")
     if name == "cpu":
-        return [_PROVIDERS["cpu"]]
-    return [(_PROVIDERS[name], {"device_id": number} if number else {}), _PROVIDERS["cpu"]]
+        return [PROVIDERS["cpu"]]
+    return [(PROVIDERS[name], {"device_id": number} if number else {}), PROVIDERS["cpu"]]
+
+
+def has_accelerator() -> bool:
+    """Whether ONNX Runtime has a provider for an accelerator here."""
+    import onnxruntime
+
+    return any(PROVIDERS[name] in onnxruntime.get_available_providers() for name in ("cuda", "coreml"))
 
 
 def _says_out_of_memory(error: Exception) -> bool:
