@@ -22,6 +22,7 @@ EXTRAS = {
     "onnxruntime": "export",
     "espeakng_loader": "tts",
     "pandas": "nhanes",
+    "sklearn": "dev",
 }
 """Module -> extra that installs it."""
 

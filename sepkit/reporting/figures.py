@@ -130,10 +130,10 @@ def spectrograms(signals: Mapping[str, ArrayLike], sample_rate: int, range_db: f
     """
     figure = Figure(figsize=(4.8, max(1.8, 1.5 * len(signals) + 0.5)), layout="constrained")
     rows = np.atleast_1d(figure.subplots(max(1, len(signals)), sharex=True))
-    levels = {name: _level_db(np.asarray(waveform), sample_rate) for name, waveform in signals.items()}
+    levels = {name: level_db(np.asarray(waveform), sample_rate) for name, waveform in signals.items()}
     top = max((level.max() for level in levels.values()), default=0.0)
     for axes, (name, level) in zip(rows, levels.items(), strict=False):
-        _draw_spectrogram(axes, level, len(np.asarray(signals[name])) / sample_rate, sample_rate, top, range_db)
+        draw_spectrogram(axes, level, len(np.asarray(signals[name])) / sample_rate, sample_rate, top, range_db)
         axes.set_title(name, fontsize=10, loc="left")
         axes.set_ylabel("[kHz]")
     rows[-1].set_xlabel("time [s]")
@@ -165,9 +165,9 @@ def signal_view(
     figure.subplots_adjust(left=0.1, right=0.99, top=0.98, bottom=0.17, hspace=0.08)
     _draw_waveform(upper, samples, sample_rate, color, peak)
     upper.tick_params(axis="x", length=0, labelbottom=False)
-    level = _level_db(samples, sample_rate)
+    level = level_db(samples, sample_rate)
     top = float(level.max()) if top_db is None else top_db
-    _draw_spectrogram(lower, level, len(samples) / sample_rate, sample_rate, top, range_db)
+    draw_spectrogram(lower, level, len(samples) / sample_rate, sample_rate, top, range_db)
     lower.set(xlabel="time [s]", ylabel="[kHz]")
     return figure
 
@@ -179,7 +179,7 @@ def spectral_peak_db(waveform: ArrayLike, sample_rate: int) -> float:
         waveform: (T,).
         sample_rate: Hz.
     """
-    return float(_level_db(np.asarray(waveform), sample_rate).max())
+    return float(level_db(np.asarray(waveform), sample_rate).max())
 
 
 def training_panels(logs: Iterable[TrainingLog]) -> dict[str, list[str]]:
@@ -340,7 +340,7 @@ def _draw_waveform(axes: Axes, samples: np.ndarray, sample_rate: int, color: str
     axes.spines[["top", "right", "left"]].set_visible(False)
 
 
-def _level_db(samples: np.ndarray, sample_rate: int) -> np.ndarray:
+def level_db(samples: np.ndarray, sample_rate: int) -> np.ndarray:
     """Return (K, F) level of a spectrogram in dB: windows of 32 ms, about as many frames as a screen can show."""
     from scipy.signal import ShortTimeFFT, get_window
 
@@ -352,9 +352,10 @@ def _level_db(samples: np.ndarray, sample_rate: int) -> np.ndarray:
     return 10 * np.log10(power + 1e-20)
 
 
-def _draw_spectrogram(
+def draw_spectrogram(
     axes: Axes, level: np.ndarray, duration_seconds: float, sample_rate: int, top: float, range_db: float
 ) -> None:
+    """Draw the level of a spectrogram (K, F), dB, over seconds and kHz, down to `range_db` below `top`."""
     # Steps of 2 dB and unsmoothed pixels take a fraction of the bytes and look the same.
     axes.imshow(
         2 * np.round(level / 2), origin="lower", aspect="auto", cmap="magma", vmin=top - range_db, vmax=top,

@@ -15,13 +15,14 @@ from sepkit.files import write_text
 from sepkit.reporting.compared_runs import better, digits_of, leading_metric, name_apart
 from sepkit.reporting.curve_figures import score_boxes, scores_by_temperature
 from sepkit.reporting.depth import depth_section
+from sepkit.reporting.encodings import encodings_section
 from sepkit.reporting.evidence import evidence_section
 from sepkit.reporting.figures import save_png
 from sepkit.reporting.rate_distortion import rate_distortion_section
 from sepkit.reporting.seeds import SeedGroup, group_runs, metrics_of, seed_sections, temperature_series, with_dev_scores
 from sepkit.reporting.text import INTERVALS, escaped, markdown_table
 
-FigureKind = Literal["boxes", "temperature", "rate-distortion", "evidence", "depth"]
+FigureKind = Literal["boxes", "temperature", "rate-distortion", "evidence", "depth", "encodings"]
 
 
 def write_summary(
@@ -45,7 +46,8 @@ def write_summary(
         pattern: see `group_runs`.
         figures: "boxes": the first metric of every utterance, the seeds of a group together (Fig. 7 of the aMCL
             paper); "temperature": SI-SDR on dev over temperature, one curve per run (Fig. 8); "rate-distortion",
-            "evidence" and "depth": see `rate_distortion_section`, `evidence_section` and `depth_section`.
+            "evidence", "depth" and "encodings": see `rate_distortion_section`, `evidence_section`, `depth_section` and
+            `encodings_section`.
         reference_sets: see `drop_pairs`; the first is the reference of "rate-distortion".
 
     Raises:
@@ -75,6 +77,8 @@ def write_summary(
         sections.append(evidence_section(runs, path))
     if "depth" in figures:
         sections.append(depth_section(runs, path))
+    if "encodings" in figures:
+        sections.append(encodings_section(runs, path))
     text = "\n".join(sections)
     write_text(path, text)
     return text

@@ -25,8 +25,10 @@ DESCRIPTION = "config.yaml"
 def from_tf_locoformer(path: str | Path) -> EncoderMaskerDecoder:
     """Return a sepkit model, in evaluation mode, with the weights of a published TF-Locoformer.
 
-    Estimates are those of the authors' code to rounding, but for the ends of a recording: there, sepkit pads with
-    zeros, and ESPnet with the mirrored recording.
+    On the same frames estimates are those of the authors' code to rounding. On a recording they are not: sepkit pads
+    its ends with zeros and ESPnet with the mirrored recording, and attention and group norm carry that everywhere. With
+    random weights the middle third differs by 32 to 43 dB less than its level. Where the hop is a quarter of the
+    window, or does not divide the length, the number of frames differs too, and estimates by 1 to 4 % of the peak.
 
     Args:
         path: the weights (valid.loss.ave_5best.pth), with config.yaml in the same folder.

@@ -129,11 +129,12 @@ def plan_inverse_temperature(
         "collapse_probability": probability,
         "start_probability": start,
     }
+    low, high = sorted((probability, data["collapse_probability_paper"]))
     lines = [
         f"initial beta          {beta:.6g}  (temperature {1 / beta:.4g}; the optimum is {optimum:.6g})",
         f"steps                 {steps:.6g}  (flow time {step_size * steps:.4g})",
-        f"collapse probability  {probability:.3f}  (paper's form {data['collapse_probability_paper']:.3f},"
-        f" without annealing {start:.3f})",
+        f"collapse probability  {low:.3f} to {high:.3f}  (two closed forms for many samples a step; few samples make it"
+        f" larger; without annealing {start:.3f})",
     ]
     length = "time" if schedule == "saturating" else "end"
     yaml = [

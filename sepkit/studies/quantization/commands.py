@@ -51,7 +51,7 @@ def uci(
 def gaussians(*, out: str, config: str | None = None) -> Path:
     """Train 49 hypotheses on three Gaussians, fixed and moving with the input, by MCL, relaxed and annealed MCL.
 
-    Writes OUT/gaussians.json and OUT/figures, figures 1, 2, 3 and 5 of the annealed MCL paper; the same command again
+    Writes OUT/gaussians.json and OUT/figures, figures 1 to 5 of the annealed MCL paper; the same command again
     continues.
 
     Args:
@@ -97,8 +97,8 @@ def sines(*, out: str, config: str | None = None) -> Path:
     """Train three experts on a mixture of three sines: plain, with noisy assignment, grown by splitting, annealed.
 
     Writes OUT/sines.json: for each run the share of samples in the majority mode of their expert (purity), the
-    distortion, and the total variation between the classifier and the true probabilities of modes. The same command
-    again continues.
+    distortion, and the total variation between the classifier and the true probabilities of modes; and OUT/figures,
+    figures 2 and 3 of the CCLVQ paper for the first run. The same command again continues.
 
     Args:
         out: folder of the results
@@ -106,10 +106,11 @@ def sines(*, out: str, config: str | None = None) -> Path:
     """
     from sepkit.studies.quantization.config import SinesConfig, read_config
     from sepkit.studies.quantization.mixtures import sines
+    from sepkit.studies.quantization.report import sines_figures
 
     table = sines(read_config(SinesConfig, config), Path(out))
     measures = {"merged": "runs that merge modes", "distortion": "distortion", "total_variation": "total variation"}
-    return _finished("sines", table, out, [(table["rows"], ["kind", "target"], measures)])
+    return _finished("sines", table, out, [(table["rows"], ["kind", "target"], measures)], sines_figures(table))
 
 
 def flows(*, out: str, config: str | None = None) -> Path:
@@ -139,8 +140,8 @@ def digits(*, images: str, out: str, config: str | None = None) -> Path:
     """Train experts that restore digits with missing rows or under noise, beside independent networks.
 
     Writes OUT/digits.json, squared distances of restored from unseen digits: of the nearest expert (distortion), of
-    the classifier's choices, of the best of several independent networks; and OUT/figures. The same command again
-    continues.
+    the classifier's choices, of the best of several independent networks; and OUT/figures, with figure 1 of the
+    CCLVQ paper. The same command again continues.
 
     Args:
         images: binarized MNIST, an .npz file or a folder, see `sepkit prepare images --source`

@@ -32,6 +32,8 @@ TASKS = ("upper", "window", "noise")
 
 # Images by whose distortion the expert to split is chosen.
 _PROBE = 1024
+# The curve of the loss has means over so many steps.
+_STEPS_A_RECORD = 10
 _BATCH = 500
 # Channels of a group of group norm.
 _GROUP = 8
@@ -134,6 +136,7 @@ class DigitExperts:
             for networks in (self.networks, [self.classifier])
         )
         self.awake = torch.arange(experts)[None] == 0
+        self.losses: list[float] = []
         self.generator = torch.Generator().manual_seed(cell_seed(seed, "noise and jitter"))
 
     @torch.no_grad()
@@ -149,20 +152,25 @@ class DigitExperts:
         """Return the squared distances of restored from true images, both (B, 1, 28, 28), over all pixels, (B, n)."""
         return (self.restore(spoiled) - images.flatten(1).unsqueeze(1)).square().sum(2)
 
-    def step(self, spoiled: Tensor, images: Tensor) -> None:
-        """Train the nearest expert on each image, and the classifier on which that is."""
+    def step(self, spoiled: Tensor, images: Tensor) -> float:
+        """Train the nearest expert on each image, and the classifier on which that is; return the mean squared
+        distance, over all pixels, of the nearest."""
         if int(self.awake.sum()) > 1:
             winners = self._classify(spoiled, images)
         else:
             winners = torch.zeros(len(images), dtype=torch.long)
+        total = 0.0
         for place, (network, optimizer) in enumerate(zip(self.networks, self.steps, strict=True)):
             own = winners == place
             # Without images Adam's momentum would go on.
             if not bool(own.any()):
                 continue
             optimizer.zero_grad()
-            (network(spoiled[own]) - images[own]).square().mean((1, 2, 3)).sum().backward()
+            loss = (network(spoiled[own]) - images[own]).square().mean((1, 2, 3)).sum()
+            loss.backward()
             optimizer.step()
+            total += float(loss.detach())
+        return total * MNIST_SIZE**2 / len(images)
 
     def _classify(self, spoiled: Tensor, images: Tensor) -> Tensor:
         """Return who wins, (B,), after a step of the classifier towards it."""
@@ -251,7 +259,7 @@ def _train(
         for _ in range(splits.count(number)):
             experts.grow(spoiling(probe, generator), probe)
         chosen = images[torch.randint(len(images), (config.batch_size,), generator=generator)]
-        experts.step(spoiling(chosen, generator), chosen)
+        experts.losses.append(experts.step(spoiling(chosen, generator), chosen))
     return experts
 
 
@@ -272,7 +280,10 @@ def train_digits(
     """
     seed = cell_seed(config.seed, f"digits {run}")
     trained = _train(config, task, DigitExperts(config, experts, seed), train, seed, f"n = {experts}")
-    return _measure(trained, task, test, config)
+    records = len(trained.losses) // _STEPS_A_RECORD
+    losses = torch.tensor(trained.losses[: records * _STEPS_A_RECORD]).view(records, -1).mean(1)
+    curve = {"losses": [round(loss, 3) for loss in losses.tolist()], "steps_a_record": _STEPS_A_RECORD}
+    return curve | {"splits": _splits(config, experts)} | _measure(trained, task, test, config)
 
 
 def _measure(experts: DigitExperts, task: str, test: Tensor, config: DigitsConfig) -> dict[str, Any]:

@@ -61,16 +61,17 @@ def split_temperatures(row: dict[str, Any]) -> dict[str, list[float | None]]:
     """
     law = ThreeGaussians(row["kind"] == "moving")
     found: dict[str, list[float | None]] = {}
+    temperatures = [*row["temperatures"], None]
     for place, probe in enumerate(row["probes"] if row["temperatures"] else []):
-        together = 0.9 * float(law.covariance(probe).trace())
         distortions = np.array(row["distortions"])[:, place]  # (records, networks)
-        of_networks = []
-        for values in distortions.T:
-            last = np.flatnonzero(values >= together)
-            parted = last[-1] + 1 if len(last) else len(values)
-            of_networks.append(row["temperatures"][parted] if parted < len(values) else None)
-        found[f"{probe:g}"] = of_networks
+        found[f"{probe:g}"] = [temperatures[_parted(law, probe, values)] for values in distortions.T]
     return found
+
+
+def _parted(law: ThreeGaussians, probe: float, distortions: np.ndarray) -> int:
+    """The first record of (R,) from which on hypotheses are apart for good; R if they never were together or apart."""
+    last = np.flatnonzero(distortions >= 0.9 * float(law.covariance(probe).trace()))
+    return int(last[-1]) + 1 if len(last) else len(distortions)
 
 
 def _method(name: str, config: GaussiansConfig) -> Assignment:
@@ -113,7 +114,7 @@ def _train(kind: str, method: str, config: GaussiansConfig) -> dict[str, Any]:
             optimizer.step()
         if epoch % config.record_every == 0 or epoch == config.epochs - 1:
             watch.record(networks, assignment)
-    return watch.records | _final(law, networks, config)
+    return watch.records | _final(law, networks, config) | watch.phases(law)
 
 
 def _draw(law: ThreeGaussians, count: int, generators: list[torch.Generator]) -> tuple[Tensor, Tensor]:
@@ -136,12 +137,14 @@ class _Watch:
         generator = torch.Generator().manual_seed(cell_seed(config.seed, "probes"))
         places = torch.tensor(self.inputs)[:, None].expand(-1, config.probe_points)
         self.targets = law.sample(places, generator)
+        self.points: list[Tensor] = []
         self.records: dict[str, Any] = {"probes": self.inputs}
         self.records |= {name: [] for name in ("temperatures", "distortions", "soft_distortions", "bits")}
 
     @torch.no_grad()
     def record(self, networks: HypothesisNetworks, assignment: Assignment) -> None:
         points, _ = networks(torch.tensor(self.inputs)[None, :, None])  # (S, P, n, 2)
+        self.points.append(points[0])
         distances = squared_distances(points.unsqueeze(2), self.targets[None])  # (S, P, N, n)
         weights = assignment.weights(distances.flatten(0, 2).unsqueeze(-1)).view_as(distances)
         records = self.records
@@ -151,6 +154,23 @@ class _Watch:
         records["bits"].append(_rounded(bits, 5))
         if isinstance(assignment, AnnealedMCL):
             records["temperatures"].append(assignment.temperature)
+
+    def phases(self, law: ThreeGaussians) -> dict[str, Any]:
+        """Return where the hypotheses of the first network were at four times, if they parted input by input: before
+        any had parted, between the partings of the second, third and last input, and at the end."""
+        inputs = enumerate(self.inputs if self.records["temperatures"] else [])
+        distortions = [np.array([record[place][0] for record in self.records["distortions"]]) for place, _ in inputs]
+        parted = sorted(_parted(law, x, values) for x, values in zip(self.inputs, distortions, strict=False))
+        if len(parted) < 4 or parted[-1] == len(self.points):
+            return {}
+        middles = [(parted[place] + parted[place + 1]) // 2 for place in (1, 2)]
+        times = [max(0, parted[0] - 1), *middles, len(self.points) - 1]
+        phases = {
+            "temperatures": [self.records["temperatures"][time] for time in times],
+            "hypotheses": [[_rounded(at, 3) for at in self.points[time]] for time in times],
+            "targets": [_rounded(at, 3) for at in self.targets],
+        }
+        return {"phases": phases}
 
 
 def _rounded(values: Tensor | list[list[float]], digits: int) -> list[list[float]]:

@@ -33,6 +33,8 @@ from sepkit.studies.quantization.measures import FLOOR_OFF_MODES, mode_coverage,
 KINDS = ("plain", "noisy", "split", "annealed")
 """Ways of training the experts on sines."""
 
+# For the figures: inputs on a grid, and test points.
+_GRID, _SHOWN = 101, 1000
 # Share of the samples of the majority mode of each expert from which on all modes count as found.
 _FOUND = 0.95
 
@@ -161,11 +163,12 @@ def _measure_sines(runs: ExpertRuns, law: Sines, config: SinesConfig, shift: Ten
     nearest = cost.min(2)
     probabilities = class_probabilities(runs.classifiers(everywhere.unsqueeze(-1)), runs.awake)
     truth = law.probabilities(x)
-    purity, distances = [], []
+    purity, distances, modes = [], [], []
     for winners, classes in zip(nearest.indices, probabilities, strict=True):
         counts = torch.zeros(config.experts, truth.shape[1])
         counts.index_put_((winners, mode), torch.ones(len(mode)), accumulate=True)
         purity.append(float(counts.amax(1).sum()) / len(mode))
+        modes.append(counts.argmax(1))
         # Mass of each mode: that of the experts whose samples are mostly its own.
         masses = torch.zeros_like(truth).index_add_(1, counts.argmax(1), classes)
         distances.append(float(((masses - truth).abs().sum(-1) / 2).mean()))
@@ -174,8 +177,24 @@ def _measure_sines(runs: ExpertRuns, law: Sines, config: SinesConfig, shift: Ten
         "merged": sum(value < _FOUND for value in purity),
         "distortion": (nearest.values.mean(1) * scale.square()).tolist(),
         "total_variation": distances,
+        "shown": _shown_sines(runs, law, (x, y), modes[0], float(shift[0]), float(scale[0])),
         "idle": [[k for k in range(config.experts) if not bool((w == k).any())] for w in nearest.indices],
     }
+
+
+def _shown_sines(
+    runs: ExpertRuns, law: Sines, points: tuple[Tensor, Tensor], modes: Tensor, shift: float, scale: float
+) -> dict[str, Any]:
+    """What figures show of the first run: points, and over a grid the predictions and weights of its experts, each with
+    the mode that most of its samples are of, and the probabilities of the modes."""
+    grid = torch.linspace(float(points[0].min()), float(points[0].max()), _GRID)
+    inputs = grid[:, None].expand(runs.runs * runs.config.experts, -1, -1)
+    predictions = runs.experts(inputs).view(runs.runs, runs.config.experts, -1)[0] * scale + shift
+    weights = class_probabilities(runs.classifiers(grid[:, None].expand(runs.runs, -1, -1)), runs.awake)[0]
+    curves = {"predictions": predictions, "weights": weights.mT, "truth": law.probabilities(grid).mT}
+    rows = {name: [[round(v, 4) for v in row] for row in values.tolist()] for name, values in curves.items()}
+    shown = [[round(v, 3) for v in part[:_SHOWN].tolist()] for part in points]
+    return rows | {"x": [round(v, 4) for v in grid.tolist()], "points": shown, "modes": modes.tolist()}
 
 
 # -------------------------------------------------------------------------------------------------------------- flows

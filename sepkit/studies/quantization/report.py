@@ -73,14 +73,15 @@ def _title(method: str) -> str:
 
 
 def gaussians_figures(table: dict[str, Any]) -> Figures:
-    """Return figures 1 and 5 (predictions), 2 (rate and distortion) and 3 (distortion against temperature)."""
+    """Return figures 1 and 5 (predictions), 2 (rate and distortion), 3 (distortion against temperature) and, for each
+    annealed method whose hypotheses part input by input, 4 (phases)."""
     fixed = [row for row in table["rows"] if row["kind"] == "fixed"]
     annealed = [row for row in table["rows"] if row["kind"] == "moving" and row["temperatures"]]
     return {
         "figure_1_predictions": lambda: _predictions(fixed),
         "figure_2_rate": lambda: _rates(fixed, table["entropy_nats"]),
         "figure_3_distortion": lambda: _by_temperature(annealed, table["critical_temperatures"]),
-    }
+    } | {f"figure_4_phases_{row['method']}": lambda row=row: _phases(row) for row in annealed if "phases" in row}
 
 
 def _predictions(rows: Sequence[Row]) -> Figure:
@@ -124,6 +125,24 @@ def _by_temperature(rows: Sequence[Row], critical: dict[str, float]) -> Figure:
     return figure
 
 
+def _phases(row: Row) -> Figure:
+    """Rows: inputs; columns: times, from hot to cold."""
+    phases, inputs = row["phases"], row["probes"]
+    times = phases["temperatures"]
+    figure = Figure(figsize=(2.1 * len(times), 2.0 * len(inputs)), layout="constrained")
+    grid = figure.subplots(len(inputs), len(times), squeeze=False, sharex=True, sharey=True)
+    for place, axes in enumerate(grid.flat):
+        probe, time = divmod(place, len(times))
+        axes.scatter(*np.array(phases["targets"][probe]).T, s=4, color=COLORS[2], alpha=0.4, linewidths=0)
+        axes.scatter(*np.array(phases["hypotheses"][time][probe]).T, s=14, color=COLORS[0], alpha=0.6, linewidths=0)
+        axes.set(xlim=(-1, 1), ylim=(-1, 1), xticks=[], yticks=[])
+        if probe == 0:
+            axes.set_title(f"T(t{time + 1}) = {times[time]:.3g}", fontsize=9)
+        if time == 0:
+            axes.set_ylabel(f"x = {inputs[probe]:g}", fontsize=9)
+    return figure
+
+
 def free_figures(table: dict[str, Any]) -> Figures:
     """Return figures of hypotheses that part as the temperature falls, and of predicted against seen splits."""
     return {"annealing": lambda: _annealing(table["annealing"]), "splits": lambda: _splits(table["splits"])}
@@ -154,13 +173,68 @@ def _splits(rows: Sequence[Row]) -> Figure:
     return figure
 
 
+# --------------------------------------------------------------------------------------------------------------- sines
+
+
+def sines_figures(table: dict[str, Any]) -> Figures:
+    """Return figures 2 and 3 of the CCLVQ paper, a panel for each way of training, raw or standardized targets: points
+    with what every expert predicts, and the experts' weights beside the probabilities of the modes."""
+    found: Figures = {}
+    # Rows of an earlier version have no points.
+    for (target,), rows in _grouped([row for row in table["rows"] if "shown" in row], ["target"]).items():
+        found[f"figure_2_points_{target}"] = lambda rows=rows: _sines_points(rows)
+        found[f"figure_3_weights_{target}"] = lambda rows=rows: _sines_weights(rows)
+    return found
+
+
+def _sines_points(rows: Sequence[Row]) -> Figure:
+    figure = panels("x", ["y"] * len(rows))
+    for axes, row in zip(figure.axes, rows, strict=True):
+        shown = row["shown"]
+        axes.scatter(*shown["points"], s=4, color="0.7", linewidths=0)
+        for mode, values in zip(shown["modes"], shown["predictions"], strict=True):
+            axes.plot(shown["x"], values, ".", color=COLORS[mode], markersize=3)
+        axes.set_title(f"{row['kind']}, distortion {row['distortion'][0]:.2f}", fontsize=10)
+    return figure
+
+
+def _sines_weights(rows: Sequence[Row]) -> Figure:
+    figure = panels("x", ["weight of the expert"] * len(rows))
+    for axes, row in zip(figure.axes, rows, strict=True):
+        shown = row["shown"]
+        for mode, values in zip(shown["modes"], shown["weights"], strict=True):
+            axes.plot(shown["x"], values, color=COLORS[mode], linewidth=1.4)
+        for mode, values in enumerate(shown["truth"]):
+            axes.plot(shown["x"], values, color=COLORS[mode], linewidth=1.2, linestyle="--")
+        axes.set_title(f"{row['kind']}; dashed: probability of the mode", fontsize=10)
+        axes.set_ylim(0, 1)
+    return figure
+
+
 # -------------------------------------------------------------------------------------------------------------- digits
 
 
 def digits_figures(table: dict[str, Any]) -> Figures:
-    """Return what the experts of the first seed make of unseen digits, one figure a task and number of experts."""
+    """Return what the experts of the first seed make of unseen digits, one figure a task and number of experts, and
+    figure 1 of the CCLVQ paper for each task, the loss while experts are added."""
     shown = [row for row in table["rows"] if "examples" in row and row["run"] == 0]
-    return {f"digits_{row['task']}_{row['experts']}": lambda row=row: _restored(row) for row in shown}
+    found = {f"digits_{row['task']}_{row['experts']}": lambda row=row: _restored(row) for row in shown}
+    tasks = _grouped([row for row in shown if "losses" in row], ["task"])
+    return found | {f"figure_1_loss_{task}": lambda rows=rows: _losses(rows) for (task,), rows in tasks.items()}
+
+
+def _losses(rows: Sequence[Row]) -> Figure:
+    figure = panels("step", ["squared distance of the nearest expert"])
+    axes: Axes = figure.axes[0]
+    for color, row in zip(COLORS, rows, strict=False):
+        steps = row["steps_a_record"] * (np.arange(len(row["losses"])) + 0.5)
+        axes.plot(steps, row["losses"], color=color, linewidth=1.3, label=f"{row['experts']} experts")
+        for split in row["splits"]:
+            axes.axvline(split, color=color, linestyle=":", linewidth=1.2)
+    axes.set_yscale("log")
+    axes.set_title("dotted: one more expert", fontsize=10)
+    axes.legend(frameon=False, fontsize=8)
+    return figure
 
 
 def _restored(row: Row) -> Figure:

@@ -93,4 +93,21 @@ def project(
     return project_encoder(model, collections, domains or [], dimensions, out)
 
 
-COMMANDS = {"score": score, "count": count, "table": table, "project": project}
+def draw(models: list[str], *, collection: str, out: str, seed: int = 0) -> Path:
+    """Draw encoders on a collection of known speakers: t-SNE of embeddings, and histograms of MiCE's posteriors.
+
+    Args:
+        models: folders that `sepkit train --config speaker_encoder` wrote, or speaker_encoder_mice
+        collection: folder that `sepkit prepare voices` wrote, or its voices.csv
+        out: folder for tsne.png and, of a mixture of experts, posteriors.png
+        seed: of t-SNE, k-means and the untrained weights beside the trained ones
+    """
+    from sepkit.studies.speaker_clustering.figures import draw
+    from sepkit.studies.speaker_clustering.measures import read_collection
+
+    for path in draw(models, read_collection(collection), Path(out), seed):
+        print(path)
+    return Path(out)
+
+
+COMMANDS = {"score": score, "count": count, "table": table, "project": project, "draw": draw}

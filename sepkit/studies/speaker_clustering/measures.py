@@ -93,7 +93,7 @@ def score_encoder(model: str, collection: Collection, seeds: int = _SEEDS) -> di
         encoder = load_checkpoint(encoder_folder(model), of=SpeakerEncoder)
         voices = listen(encoder, collection.at(encoder.sample_rate))
         tau, kappa = encoder.info.get("temperatures") or (0.3, 0.3)
-        rules = [rule for rule in _RULES if _has(rule, encoder, count)]
+        rules = [rule for rule in _RULES if has_rule(rule, encoder, count)]
         found = {
             rule: [
                 cluster_by(rule, encoder, voices, count, (tau, kappa), seed)  # type: ignore[arg-type]
@@ -108,7 +108,8 @@ def score_encoder(model: str, collection: Collection, seeds: int = _SEEDS) -> di
     return {"model": model, "stretches": len(collection.speakers), "speakers": count, "rules": rows}
 
 
-def _has(rule: str, encoder: SpeakerEncoder, count: int) -> bool:
+def has_rule(rule: str, encoder: SpeakerEncoder, count: int) -> bool:
+    """Return whether a rule finds `count` clusters by an encoder."""
     if rule == "gate":
         return encoder.gate is not None
     if rule == "posterior":
@@ -207,7 +208,11 @@ def cluster_by(
 def posterior_of_experts(
     encoder: SpeakerEncoder, voices: Voices, temperature: float, gate_temperature: float
 ) -> np.ndarray:
-    """Return MiCE's posterior, with all other stretches in the place of the queue (equations 6 to 10), (N, K)."""
+    """Return the posterior of MiCE's experts (equations 6 to 10) by the student alone, (N, K).
+
+    The paper's has the teacher's view of the same stretch in the numerator. A trained encoder keeps no teacher, so that
+    view is the student's own, and its similarity with itself 1. All other stretches stand in the place of the queue.
+    """
     experts = torch.from_numpy(voices.experts)
     count, heads, dimensions = experts.shape
     queue = ContrastiveQueue(max(1, count), heads, dimensions)

@@ -25,7 +25,7 @@ flows:
   {targets: [ring, grid], experts: [1, 2], seeds: 2, steps: 3, batch_size: 32, hidden: 4, couplings: 2, samples: 40,
    transport_samples: 20}
 digits:
-  {tasks: [upper], experts: [1, 2], independent: 2, seeds: 1, examples: 20, test_examples: 6, steps: 3, batch_size: 4,
+  {tasks: [upper], experts: [1, 2], independent: 2, seeds: 1, examples: 20, test_examples: 6, steps: 11, batch_size: 4,
    channels: [4, 4], classifier_channels: [2, 2, 4], shown: 2}
 generators:
   {targets: [grid], generators: [2], independent: 2, seeds: 1, hidden: [4], steps: 1, batch_size: 4, samples: 64,
@@ -34,7 +34,8 @@ generators:
 FIGURES = {
     "gaussians": {"figure_1_predictions", "figure_2_rate", "figure_3_distortion"},
     "free": {"annealing", "splits"},
-    "digits": {"digits_upper_1", "digits_upper_2"},
+    "sines": {f"figure_{part}_{target}" for part in ("2_points", "3_weights") for target in ("raw", "standardized")},
+    "digits": {"digits_upper_1", "digits_upper_2", "figure_1_loss_upper"},
 }
 
 
@@ -65,6 +66,10 @@ def check_free(table: dict) -> None:
 def check_sines(table: dict) -> None:
     expected = [(kind, target) for target in ("raw", "standardized") for kind in KINDS]
     assert [(row["kind"], row["target"]) for row in table["rows"]] == expected
+    for shown in (row["shown"] for row in table["rows"]):
+        assert len(shown["modes"]) == len(shown["predictions"]) == 3 and len(shown["points"][0]) == 50
+        for name in ("weights", "truth"):
+            assert np.sum(shown[name], axis=0) == pytest.approx(np.ones(len(shown["x"])), abs=1e-3)
 
 
 def check_flows(table: dict) -> None:
@@ -78,6 +83,7 @@ def check_digits(table: dict) -> None:
     one, two, alone = table["rows"]
     assert [row.get("experts") for row in (one, two, alone)] == [1, 2, None]
     assert one["distortion"] == pytest.approx(one["drawn"]) == pytest.approx(one["mean"]) and one["accuracy"] == 1
+    assert (one["splits"], two["splits"]) == ([], [5]) and len(two["losses"]) == 1
     assert two["distortion"] <= two["likeliest"] and sum(two["shares"]) == pytest.approx(1)
     assert alone["distortion"] <= min(alone["distortions"])
 

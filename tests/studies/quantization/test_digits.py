@@ -58,9 +58,11 @@ def test_one_expert_is_regression() -> None:
     images = some_digits()
     spoiled = spoil("upper", TINY)(images, torch.Generator())
     for _ in range(2):
-        runs.step(spoiled, images)
+        loss = runs.step(spoiled, images)
         optimizer.zero_grad()
-        (alone(spoiled) - images).square().mean((1, 2, 3)).sum().backward()
+        squares = (alone(spoiled) - images).square()
+        assert loss == pytest.approx(float(squares.sum((1, 2, 3)).mean()), rel=1e-5)
+        squares.mean((1, 2, 3)).sum().backward()
         optimizer.step()
     for found, expected in zip(runs.networks[0].parameters(), alone.parameters(), strict=True):
         assert torch.equal(found, expected)

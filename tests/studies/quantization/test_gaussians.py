@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from sepkit.annealing.planning import Cooling
-from sepkit.studies.quantization.config import FreeConfig
-from sepkit.studies.quantization.gaussians import delayed_split, gaussian_rates, split_temperatures
+from sepkit.studies.quantization.config import FreeConfig, GaussiansConfig
+from sepkit.studies.quantization.gaussians import _Watch, delayed_split, gaussian_rates, split_temperatures
 from sepkit.studies.quantization.laws import ThreeGaussians
 
 
@@ -39,6 +39,26 @@ def test_splits_of_networks_are_seen_in_their_distortion() -> None:
     }
     assert split_temperatures(row) == {"0.6": [0.2, None], "1": [0.4, None]}
     assert split_temperatures(row | {"temperatures": []}) == {}
+
+
+def test_phases_are_before_between_and_after_the_partings() -> None:
+    """Of four inputs that part at records 2, 3, 6 and 11 of 15, of the first network."""
+    law, config = ThreeGaussians(moving=True), GaussiansConfig(probes=[1.0, 0.9, 0.6, 0.3])
+    watch = _Watch(law, config)
+    parted = [2, 3, 6, 11]
+    for record in range(15):
+        watch.points.append(torch.full((4, 1, 2), float(record)))
+        watch.records["temperatures"].append(1 - record / 15)
+        shares = [[1.0 if record < at else 0.5, 0.1] for at in parted]
+        plateaus = [float(law.covariance(x).trace()) for x in config.probes]
+        of = [[share * plateau for share in pair] for pair, plateau in zip(shares, plateaus, strict=True)]
+        watch.records["distortions"].append(of)
+    found = watch.phases(law)["phases"]
+    assert [at[0][0][0] for at in found["hypotheses"]] == [1, 4, 8, 14]
+    assert found["temperatures"] == pytest.approx([1 - record / 15 for record in (1, 4, 8, 14)])
+    assert np.shape(found["targets"]) == (4, config.probe_points, 2)
+    watch.records["distortions"][-1][3] = [plateaus[3], plateaus[3]]
+    assert watch.phases(law) == {}
 
 
 def test_gaussian_rate_and_distortion() -> None:

@@ -1,0 +1,67 @@
+"""Encodings and masks of one mixture, drawn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sepkit.cli.main import main
+from sepkit.config import ModelConfig, STFTFilterbankConfig
+from sepkit.evaluation.evaluate import evaluate
+from sepkit.evaluation.run_folder import load_evaluation
+from sepkit.models import build_model, load_pretrained, save_model
+from sepkit.reporting.encodings import draw, drawn_mixture
+from tests.tiny_models import RECURRENT, VARIATIONAL
+
+
+@pytest.mark.parametrize("config", [VARIATIONAL, RECURRENT])
+def test_what_is_drawn_is_what_the_model_made(config: ModelConfig) -> None:
+    torch.manual_seed(0)
+    model = build_model(config).eval()
+    generator = np.random.default_rng(0)
+    sources = generator.standard_normal((2, 4000)).astype(np.float32)
+    drawn = draw(model, sources.sum(0), sources, [1, 0])
+    with torch.inference_mode():
+        separation = model(torch.from_numpy(sources.sum(0))[None], torch.Generator().manual_seed(0), sample=True)
+    np.testing.assert_array_equal(drawn.estimates, separation.estimates[0, [1, 0]].numpy())
+    # Dimensions are in another order, the same everywhere, and masks act on each.
+    z = separation.extras.get("encoding_sample", separation.encoding.mean)[0].abs().numpy()
+    assert sorted(drawn.encoding.sum(1)) == pytest.approx(sorted((20 * np.log10(z + 1e-8)).sum(1)), rel=1e-5)
+    product = 20 * np.log10(np.abs(drawn.masks) * 10 ** (drawn.encoding / 20) + 1e-8)
+    np.testing.assert_allclose(drawn.masked, product, atol=0.01)
+
+
+def test_bins_of_an_stft_stay_in_their_order() -> None:
+    tone = np.sin(2 * np.pi * 1000 / 8000 * np.arange(4000)).astype(np.float32)
+    model = build_model(ModelConfig(filterbank=STFTFilterbankConfig(64, 32), masker=RECURRENT.masker))
+    drawn = draw(model, tone, np.stack([tone, tone]), [0, 1])
+    # Bin 8 of 33, from the highest downwards.
+    assert drawn.encoding.shape[0] == 33 and int(drawn.encoding.mean(1).argmax()) == 32 - 8
+
+
+def test_the_mixture_of_median_improvement_is_drawn(corpus: Any, tmp_path: Path, capsys: Any) -> None:
+    torch.manual_seed(0)
+    model = save_model(build_model(VARIATIONAL), tmp_path / "exp" / "model")
+    separator = load_pretrained(model).eval()
+
+    def separate(mixture: np.ndarray, rate: int) -> np.ndarray:
+        with torch.inference_mode():
+            return separator(torch.from_numpy(mixture)[None]).estimates[0].numpy()
+
+    out = tmp_path / "exp" / "evaluation"
+    evaluate([corpus.manifest], out, separate=separate, metrics=["si_sdr"], model=str(model))
+    evaluation = load_evaluation(out)
+    name, _ = drawn_mixture(evaluation)
+    scores = evaluation.scores("si_sdri_db")
+    assert evaluation.rows[int(np.argsort(scores)[2])]["id"] == name
+    assert main(["summarize", str(out), "--figure", "encodings", "--out", str(tmp_path / "t.md")]) == 0
+    text = (tmp_path / "t.md").read_text()
+    for file in ("t_encodings.png", "t_masks.png"):
+        assert (tmp_path / file).read_bytes().startswith(b"\x89PNG") and f"({file})" in text
+    evaluate([corpus.manifest], tmp_path / "known", separate=corpus.separator(), metrics=["si_sdr"])
+    assert main(["summarize", str(tmp_path / "known"), "--figure", "encodings", "--out", str(tmp_path / "u.md")]) == 2
+    assert "expected the evaluation of a model" in capsys.readouterr().err
