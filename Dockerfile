@@ -4,7 +4,8 @@
 # The other runs the tests with every extra:
 #   docker build --target test --tag sepkit-test . && docker run --rm sepkit-test
 # Real recordings for the tests that want them: docker run --rm --volume DIR:/data --env SEPKIT_DATA=/data sepkit-test
-# For CUDA: --build-arg TORCH_BACKEND=cu130, and docker run --gpus all. For training too: --build-arg EXTRAS=demo.
+# Models in torch: --build-arg EXTRAS=torch. On CUDA: also TORCH_BACKEND=cu130, and docker run --gpus all. For training:
+# --build-arg EXTRAS=demo.
 ARG PYTHON=3.11
 
 FROM python:${PYTHON}-slim-bookworm AS base

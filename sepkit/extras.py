@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
+from sepkit.errors import UserError
+
 EXTRAS = {
     "torch": "torch",
+    "safetensors": "torch",
+    "onnx": "torch",
     "lightning": "train",
     "tensorboard": "train",
     "fast_bss_eval": "evaluate",
     "pystoi": "evaluate",
+    "scipy": "evaluate",
     "matplotlib": "report",
     "PIL": "report",
     "pesq": "metrics",
@@ -17,9 +22,8 @@ EXTRAS = {
     "speechbrain": "sepformer",
     "torchaudio": "sepformer",
     "asteroid": "peers",
+    "huggingface_hub": "hub",
     "zuko": "flow",
-    "onnx": "export",
-    "onnxruntime": "export",
     "espeakng_loader": "tts",
     "pandas": "nhanes",
     "sklearn": "dev",
@@ -35,3 +39,10 @@ def is_installed(module: str) -> bool:
 def missing(module: str, what: str) -> str:
     """Return the line that says what to install."""
     return f"{what} needs {module}, which is not installed: pip install 'sepkit[{EXTRAS[module]}]'"
+
+
+def require(*modules: str, what: str = "this") -> None:
+    """Raise UserError if a module cannot be imported: before any work, where that would come to nothing."""
+    for module in modules:
+        if not is_installed(module):
+            raise UserError(missing(module, what))

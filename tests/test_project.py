@@ -174,7 +174,7 @@ def test_the_wheel_alone_trains(wheel: Path, tmp_path: Path) -> None:
     environment = tmp_path / "venv"
     _run(sys.executable, "-m", "venv", environment)
     install = f"uv pip install --python {environment / 'bin' / 'python'} -c {REPOSITORY / 'tools' / 'constraints.txt'}"
-    _run(sys.executable, "-m", *install.split(), wheel)
+    _run(sys.executable, "-m", *install.split(), f"{wheel}[train]")
     write_recordings(tmp_path / "recordings")
     for command in (
         "prepare folder --speech recordings --out data --test-mixtures 4 --segment-seconds 1",

@@ -31,7 +31,7 @@ from sepkit.version import __version__
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 FIGURES = REPOSITORY / "tools" / "release.json"
-PYTHONS = ("python3.10", "python3.11", "python3.12", "python3.13")
+PYTHONS = ("python3.10", "python3.11", "python3.12", "python3.13", "python3.14")
 IN_WHEEL = (
     "sepkit/__init__.py",
     "sepkit/py.typed",
@@ -47,7 +47,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.release", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, default=REPOSITORY / "dist", help="folder of the archives")
     parser.add_argument(
-        "--pythons", nargs="*", help="programs to try; default: python3.10 to 3.13, those that are there"
+        "--pythons", nargs="*", help="programs to try; default: python3.10 to 3.14, those that are there"
     )
     arguments = parser.parse_args()
     try:

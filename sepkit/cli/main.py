@@ -18,7 +18,7 @@ from sepkit import studies
 from sepkit.choices import did_you_mean
 from sepkit.cli._threads import let_waiting_threads_sleep
 from sepkit.errors import UserError, exhausted, one_line, out_of_reach
-from sepkit.extras import EXTRAS, missing
+from sepkit.extras import EXTRAS, missing, require
 from sepkit.limits import MESSAGE_CHARACTERS
 from sepkit.version import __version__
 
@@ -47,6 +47,18 @@ EVERY_COMMAND = COMMANDS | {name: text for name, (text, _) in studies.COMMANDS.i
 
 SEPARATING = frozenset({"separate", "stream", "evaluate", "calibrate", "report"})
 """Commands that separate, and so may share a laptop with other work; see `sepkit.cli._threads`."""
+
+NEEDS = {
+    "train": ("lightning", "torch"),
+    "smoke": ("lightning", "torch"),
+    "calibrate": ("scipy",),
+    "prepare librimix": ("scipy",),
+    "prepare mini": ("scipy",),
+    "prepare pulses": ("scipy",),
+    "prepare vctk-2mix": ("scipy",),
+    "prepare wsj0-mix": ("scipy",),
+}
+"""Command, alone or with its subcommand -> what it would miss only after some work, or by another extra's name."""
 
 OF_MODELS = frozenset({"evaluate", "calibrate"})
 """Commands for which a study may have a function of its own for its models."""
@@ -125,6 +137,8 @@ def _run(command: str, arguments: list[str]) -> Any:
     if command not in EVERY_COMMAND:
         raise UserError(f"unknown command{did_you_mean(command, EVERY_COMMAND)}; `sepkit --help` lists them all")
     program = f"sepkit {command}"
+    if not {"-h", "--help"} & set(arguments):
+        require(*NEEDS.get(command, ()), *NEEDS.get(" ".join([command, *arguments[:1]]), ()))
     if command in COMMANDS:
         module = importlib.import_module(f"sepkit.cli.{command.replace('-', '_')}")
     else:

@@ -21,17 +21,15 @@ from sepkit.corpora.archives import WEB_RUNTIME, WEB_RUNTIME_FILES
 from sepkit.corpora.download import download
 from sepkit.corpora.options import DownloadOptions
 from sepkit.errors import UserError
+from sepkit.extras import require
 from sepkit.files import atomic_output, cache_folder, check_writable, write_text
-from sepkit.models import load_pretrained
+from sepkit.models import model_folder
 from sepkit.models.export.graph_file import Graph
-from sepkit.models.export.onnx_export import export_onnx
-from sepkit.models.storage.folders import is_onnx
+from sepkit.models.storage.folders import GRAPH, is_onnx
 from sepkit.version import __version__
 
 MOST_SECONDS = 60
 """Longest recording that a page takes, because it is separated as a whole."""
-
-_GRAPH = "model.onnx"
 
 
 def write_web_page(model: str, out: str | os.PathLike[str], runtime: str | os.PathLike[str] | None = None) -> Path:
@@ -48,17 +46,24 @@ def write_web_page(model: str, out: str | os.PathLike[str], runtime: str | os.Pa
     out = Path(out)
     check_writable(out)
     source = find_runtime(runtime)
-    graph = out / _GRAPH
+    graph, folder = out / GRAPH, model_folder(model)
+    name = Path(model).stem if is_onnx(model) else Path(model).name
+    if folder is not None and (folder / GRAPH).is_file():
+        model = str(folder / GRAPH)
     if is_onnx(model):
-        loaded: Any = Graph(model)
+        loaded = Graph(model)
         with atomic_output(graph) as draft:
             shutil.copyfile(model, draft)
     else:
-        loaded = load_pretrained(model)
-        export_onnx(loaded, graph)
+        require("torch", "onnx", what=f"the graph of {model}")
+        from sepkit.models import load_pretrained
+        from sepkit.models.export.onnx_export import export_onnx
+
+        export_onnx(load_pretrained(folder or model), graph)
+        loaded = Graph(graph)
     description = {
-        "name": Path(model).stem if is_onnx(model) else Path(model).name,
-        "file": _GRAPH,
+        "name": name,
+        "file": GRAPH,
         "bytes": graph.stat().st_size,
         "sample_rate": loaded.sample_rate,
         "hypotheses": loaded.hypotheses,

@@ -36,7 +36,7 @@ class InThisProcess(measure.Contestant):
 @pytest.fixture(autouse=True)
 def _here(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     for package in ("asteroid", "onnxruntime"):
-        pytest.importorskip(package, reason=f"{package} is missing: pip install 'sepkit[peers,export]'")
+        pytest.importorskip(package, reason=f"{package} is missing: pip install 'sepkit[peers]'")
     monkeypatch.delenv("SEPKIT_DATA", raising=False)
     monkeypatch.setattr(measure, "Contestant", InThisProcess)
     for suite in (separate, shipped):

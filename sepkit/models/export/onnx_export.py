@@ -41,7 +41,7 @@ FEATURES_SECONDS = 0.1
 """Features of shorter mixtures are not compared: the energy of a few samples may be next to nothing."""
 
 OPSET = 18
-_MISSING = "exporting needs onnx and onnxruntime: pip install 'sepkit[export]'"
+_MISSING = "exporting needs onnx and onnxruntime: pip install 'sepkit[torch]'"
 
 
 @dataclass

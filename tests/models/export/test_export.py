@@ -42,8 +42,8 @@ from sepkit.models.maskers import Masker
 from sepkit.registry import register
 from tests.complaint import complaint
 
-onnx = pytest.importorskip("onnx", reason="onnx is missing: pip install 'sepkit[export]'")
-onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is missing: pip install 'sepkit[export]'")
+onnx = pytest.importorskip("onnx", reason="onnx is missing: pip install 'sepkit[torch]'")
+onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is missing: pip install 'sepkit[torch]'")
 
 from sepkit.models.export.graph_file import METADATA, Graph  # noqa: E402
 from sepkit.models.export.onnx_export import TOLERANCE, export_onnx  # noqa: E402
@@ -310,7 +310,7 @@ def test_a_path_that_is_not_to_be_written(tmp_path):
 def test_a_missing_package_is_named(exported, package, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
     model = made(CONFIGS["conv_tasnet"])
-    assert "sepkit[export]" in complaint(lambda: export_onnx(model, tmp_path / "model.onnx"))
+    assert "sepkit[torch]" in complaint(lambda: export_onnx(model, tmp_path / "model.onnx"))
     if package == "onnxruntime":
         assert "need onnxruntime" in complaint(lambda: Graph(exported / "model.onnx"))
 

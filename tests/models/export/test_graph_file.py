@@ -22,8 +22,8 @@ from sepkit.models.storage.fingerprint import weights_fingerprint
 from tests.complaint import complaint
 from tests.models.export.test_export import CONFIGS, made
 
-onnx = pytest.importorskip("onnx", reason="onnx is missing: pip install 'sepkit[export]'")
-pytest.importorskip("onnxruntime", reason="onnxruntime is missing: pip install 'sepkit[export]'")
+onnx = pytest.importorskip("onnx", reason="onnx is missing: pip install 'sepkit[torch]'")
+pytest.importorskip("onnxruntime", reason="onnxruntime is missing: pip install 'sepkit[torch]'")
 
 from sepkit.models.export.graph_file import METADATA, Graph  # noqa: E402
 from sepkit.models.export.onnx_export import export_onnx, save_graph  # noqa: E402

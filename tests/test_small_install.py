@@ -1,0 +1,101 @@
+"""What works without torch and scipy, and what is said where it does not."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from sepkit.data import audio
+from tests.small_install import modules_of_small_install, run
+
+# Rooms and files that a small install can import. The rest of these rooms belongs to extras.
+SMALL = (
+    "sepkit.config",
+    "sepkit.data.activity",
+    "sepkit.data.audio",
+    "sepkit.data.audio_streams",
+    "sepkit.data.manifest",
+    "sepkit.data.mixing",
+    "sepkit.data.resampling",
+    "sepkit.data.segments",
+    "sepkit.evaluation.clusters",
+    "sepkit.evaluation.evaluate",
+    "sepkit.evaluation.run_folder",
+    "sepkit.matching",
+    "sepkit.models.export.graph_file",
+    "sepkit.models.published.card",
+    "sepkit.models.published.names",
+    "sepkit.models.storage.folders",
+    "sepkit.objectives.formulas",
+    "sepkit.reporting.text",
+    "sepkit.reporting.web",
+)
+
+
+def sepkit(folder: Path, *words: str | Path) -> str:
+    """Run a command that succeeds; return what it prints."""
+    done = run(folder, "-m", "sepkit", *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_small_install_has_what_separates_and_nothing_that_trains():
+    found = modules_of_small_install()
+    assert {"numpy", "onnxruntime", "soundfile", "soxr", "tqdm", "yaml"} <= found
+    assert not {"torch", "scipy", "safetensors", "lightning", "onnx", "huggingface_hub", "matplotlib"} & found
+
+
+def test_its_modules_import(tmp_path):
+    lines = [
+        "import sys, importlib",
+        f"for name in {SMALL}: importlib.import_module(name)",
+        "assert not {'torch', 'scipy'} & set(sys.modules)",
+        "import importlib.util",
+        "assert importlib.util.find_spec('torch') is None and importlib.util.find_spec('scipy') is None",
+    ]
+    done = run(tmp_path, "-c", "\n".join(lines))
+    assert done.returncode == 0, done.stderr
+
+
+def test_help_needs_no_extra(tmp_path):
+    assert sepkit(tmp_path, "train", "--help").startswith("usage")
+
+
+def test_estimates_are_measured(corpus, tmp_path):
+    folder = tmp_path / "estimates"
+    folder.mkdir()
+    for name, sources in corpus.sources.items():
+        for k, source in enumerate(sources):
+            audio.write(folder / f"{name}_s{k + 1}.wav", source, 8000)
+    arguments = ["--estimates", folder, "--manifest", corpus.manifest, "--processes", "2"]
+    printed = sepkit(tmp_path, "evaluate", *arguments, "--out", tmp_path / "all")
+    assert "SI-SDR [dB]" in printed
+    done = run(tmp_path, "-m", "sepkit", "evaluate", *arguments, "--out", tmp_path / "sdr", "--metrics", "sdr")
+    assert done.returncode == 2 and "pip install 'sepkit[evaluate]'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "extra"),
+    [
+        (["train", "--config", "recurrent_stft", "--data.train", "x", "--data.dev", "x", "--out", "exp"], "train"),
+        (["smoke", "--config", "recurrent_stft"], "train"),
+        (["calibrate", "exp", "--manifest", "dev.jsonl"], "evaluate"),
+        (["prepare", "mini", "--out", "mini"], "evaluate"),
+        (["report", "exp", "--out", "x.html"], "report"),
+        (["summarize", "exp", "--out", "x.md"], "report"),
+        (["find-temperature", "--manifest", "x", "--out", "x"], "torch"),
+        (["export", "boxed_8k", "--out", "x.onnx"], "torch"),
+        (["quantize", "sines", "--out", "x"], "torch"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_a_command_that_needs_more_says_so_in_one_line_before_any_work(words, extra, tmp_path):
+    (tmp_path / "x.wav").write_bytes(b"RIFF")
+    before = sorted(tmp_path.iterdir())
+    done = run(tmp_path, "-m", "sepkit", *words)
+    lines = done.stderr.strip().splitlines()
+    assert done.returncode == 2 and len(lines) == 1, done.stdout + done.stderr
+    assert re.search(rf"needs \w+, which is not installed: pip install 'sepkit\[{extra}\]'$", lines[0]), lines[0]
+    assert sorted(path for path in tmp_path.iterdir() if path.name != "small_install") == before
