@@ -19,9 +19,10 @@ from sepkit.config import (
     SRCorrNetConfig,
     STFTFilterbankConfig,
     TFLocoformerConfig,
+    TIGERConfig,
 )
 from sepkit.models import build_model
-from sepkit.models.bridges import sepreformer, sr_corrnet, tf_locoformer
+from sepkit.models.bridges import sepreformer, sr_corrnet, tf_locoformer, tiger
 
 CONVOLUTIONS = ("feature_projector.conv1d", "separator.simple_fusion", "separator.spk_split_block.linear")
 """Linear layers of ours that are convolutions over one frame in SepReformer's code."""
@@ -183,4 +184,39 @@ def sr_corrnet_description(
     return {
         "project": "[Project] SR_CorrNet_SS",
         "config": {"stft": {"frame_length": window, "frame_shift": 8}, "dataset": dataset, "model": model},
+    }
+
+
+def tiger_arguments(hypotheses: int = 2, scales: int = 3, iterations: int = 2) -> dict[str, int]:
+    """Return config.json of a TIGER of 4 channels for each source, with windows of 640 samples that overlap by half."""
+    return {
+        "out_channels": 4 * hypotheses, "in_channels": 6, "num_blocks": iterations, "upsampling_depth": scales,
+        "att_n_head": 2, "att_hid_chan": 3, "att_kernel_size": 8, "att_stride": 1, "win": 640, "stride": 320,
+        "num_sources": hypotheses, "sample_rate": 16000,
+    }  # fmt: skip
+
+
+def tiger_weights(hypotheses: int = 2, scales: int = 3) -> dict[str, Tensor]:
+    """Return weights of the same model under the authors' names."""
+    config = ModelConfig(
+        sample_rate=16000,
+        hypotheses=hypotheses,
+        filterbank=STFTFilterbankConfig(
+            640, 320, compression=1.0, features="real_imaginary", complex_masks=True, mapping=True
+        ),
+        masker=TIGERConfig(16000, 4 * hypotheses, 6, 2, scales, 2, 3),
+        masks=DeterministicConfig(activation="linear"),
+    )
+    weights = {}
+    for name, tensor in build_model(config).masker.state_dict().items():
+        theirs = tiger.reference_name(f"masker.{name}")
+        matrix = tensor.ndim > 1
+        weights[theirs] = (numbers(theirs, tensor.shape) * (0.3 if matrix else 1)).float()
+    # What nothing uses: as large as the part before it.
+    for name in [name for name in weights if f".loc_glo_fus.{scales - 2}." in name]:
+        weights[name.replace(f".{scales - 2}.", f".{scales - 1}.", 1)] = torch.ones_like(weights[name])
+    # Norms over channels of pictures.
+    return {
+        name: tensor[None, :, None, None] if name.endswith(("gamma", "beta")) else tensor
+        for name, tensor in weights.items()
     }

@@ -35,6 +35,7 @@ NARROW = {
     "sepformer": ["--model.masker.transformer_layers", "1"],
     "sepreformer": ["--model.masker.channels", "16", "--model.masker.num_stages", "1"],
     "sr_corrnet": ["--model.masker.channels", "16", "--model.masker.encoder_layers", "1"],
+    "tiger": ["--model.masker.channels", "16", "--model.masker.iterations", "1"],
     "tf_locoformer": ["--model.masker.channels", "16", "--model.masker.num_layers", "1"],
 }
 TINY_MODEL = {"filterbank": {"name": "free", "num_filters": 16}, "masker": {"name": "recurrent", "hidden_size": 8}}

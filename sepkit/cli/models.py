@@ -23,6 +23,7 @@ MODEL_FORMS = {
     "sr-corrnet:FOLDER or sr-corrnet:OWNER/NAME": (
         "what SR-CorrNet's authors publish (model.pt and config.yaml), for a fixed number of speakers or for 2 to 5"
     ),
+    "tiger:FOLDER or tiger:OWNER/NAME": "what TIGER's authors publish for speech (model.safetensors and config.json)",
     "torchaudio:FILE@8000": "weights of torchaudio's conv_tasnet_base, which do not tell their rate",
     "FILE.onnx": (
         "written by `sepkit export`; separates and evaluates only; a graph is a program, so take it only from people "

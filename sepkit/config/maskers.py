@@ -260,3 +260,24 @@ class SRCorrNetConfig(MaskerConfig, name="sr_corrnet"):
     stage_heads: bool = True
     """In training, the input of every decoder block makes estimates, too, with a loss of their own (objective.stages).
     """
+
+
+@dataclass
+class TIGERConfig(MaskerConfig, name="tiger"):
+    """TIGER (Xu et al. 2025): one block over bands and frames, applied again and again; small, for 16 kHz. For the STFT
+    with kernel_size: 640, features: real_imaginary, compression: 1 and mapping: true, and linear masks."""
+
+    sample_rate: int = 16000
+    """Hz, for which the bands are laid out; that of the model."""
+    channels: int = 128
+    """Values in a band of a frame, between the blocks; a multiple of num_heads and of the hypotheses."""
+    hidden_channels: int = 256
+    """Channels of the networks over several resolutions."""
+    iterations: int = 4
+    """How often the block is applied (8 in the large model)."""
+    scales: int = 5
+    """Resolutions, each half of the one before; 3 or more."""
+    num_heads: int = 4
+    """Attention heads."""
+    head_channels: int = 4
+    """Channels of queries and keys in each head."""

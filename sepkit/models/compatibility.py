@@ -37,7 +37,7 @@ def check_masker(masker: nn.Module, filterbank: Filterbank, sample_rate: int, ha
     """Raise UserError if the masker does not go with the filterbank, or with a scoring head."""
     rate = getattr(masker, "sample_rate", sample_rate)
     if rate != sample_rate:
-        raise UserError(f"model.masker.bands: found a layout for {rate} Hz, but model.sample_rate is {sample_rate}")
+        raise UserError(f"model.masker: found a layout of bands for {rate} Hz, but model.sample_rate is {sample_rate}")
     maps = getattr(masker, "maps", False)
     stages = isinstance(masker, Masker) and "stage_estimates" in masker.offers and not maps
     if stages and not isinstance(filterbank, FreeFilterbank):

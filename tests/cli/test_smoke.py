@@ -26,6 +26,7 @@ LARGE = (
     "sr_corrnet_counting",
     "tf_locoformer_medium",
     "tf_locoformer_small",
+    "tiger",
 )
 """Configurations that take a minute of a processor for a second of sound."""
 

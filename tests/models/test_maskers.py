@@ -25,6 +25,7 @@ from sepkit.config import (
     SRCorrNetConfig,
     SuDoRMRFConfig,
     TFLocoformerConfig,
+    TIGERConfig,
 )
 from sepkit.errors import UserError
 from sepkit.models.maskers import (
@@ -41,6 +42,7 @@ from sepkit.models.maskers import (
     SRCorrNetMasker,
     SuDoRMRFMasker,
     TFLocoformerMasker,
+    TIGERMasker,
 )
 from sepkit.models.maskers.dual_path_rnn import overlap_add, segment
 from sepkit.models.maskers.gated_scan import gated_scan, two_way_scan
@@ -65,11 +67,12 @@ SMALL = {
     ),
     TFLocoformerMasker: TFLocoformerConfig(4, 1, 2, attention_dim=8, feedforward_dim=5, kernel_size=3, norm_groups=2),
     BandSplitRNNMasker: BandSplitRNNConfig(channels=3, num_layers=1),
+    TIGERMasker: TIGERConfig(16000, 30, 5, 2, 3, 2, 3),
     SRCorrNetMasker: SRCorrNetConfig(8, 1, 1, 2, feedforward_dim=5, speaker_dim=7, stage_heads=False),
 }
 MASKERS = list(SMALL)
 # Values a frame: real and imaginary parts, and the bins that a layout of bands divides.
-DIMS: dict[type[Masker], int] = {TFLocoformerMasker: 18, BandSplitRNNMasker: 65, SRCorrNetMasker: 18}
+DIMS: dict[type[Masker], int] = {TFLocoformerMasker: 18, BandSplitRNNMasker: 65, SRCorrNetMasker: 18, TIGERMasker: 642}
 
 
 def dim_of(masker_class: type[Masker]) -> int:

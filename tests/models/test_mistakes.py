@@ -39,6 +39,7 @@ SMALL: dict[type[c.MaskerConfig], tuple[int, dict[str, Any]]] = {
     c.TFLocoformerConfig: (18, LOCOFORMER),
     c.BandSplitRNNConfig: (65, {"channels": 3, "num_layers": 1}),
     c.SRCorrNetConfig: (18, {"channels": 8, "num_heads": 2}),
+    c.TIGERConfig: (642, {"channels": 6, "hidden_channels": 4, "num_heads": 2}),
 }
 MASKERS = [
     *((c.ConvTasNetConfig, {f: 0}, f) for f in ("bottleneck_channels", "hidden_channels", "kernel_size", "blocks")),
@@ -69,6 +70,9 @@ MASKERS = [
     (c.SRCorrNetConfig, {"channels": 6}, "channels: found 6, expected an even multiple of num_heads 2"),
     (c.SRCorrNetConfig, {"channels": 4, "num_heads": 1}, "channels: found 4, expected an even multiple"),
     (c.SRCorrNetConfig, {"decoder_layers": 0}, "decoder_layers: found 0"),
+    (c.TIGERConfig, {"channels": 7}, "channels: found 7, expected a multiple of num_heads, 2"),
+    (c.TIGERConfig, {"scales": 2}, "scales: found 2, expected at least 3"),
+    (c.TIGERConfig, {"sample_rate": 8000}, "sample_rate: found 8000 with 321 bins"),
     (c.SRCorrNetConfig, {"frame_taps": -1}, "frame_taps: found -1, expected at least 0"),
     (c.BandSplitRNNConfig, {"bands": "16k"}, "bands: the layout 16k divides windows of 256 samples"),
     (c.BandSplitRNNConfig, {"residual": True}, "residual: found true with features of magnitudes"),
@@ -126,7 +130,7 @@ NEVER_NEGATIVE += [c.GaussianConfig("softplus"), c.LogNormalConfig(), c.GammaCon
             "initial_deviation",
         ),
         *[(tiny(filterbank=COMPLEX, masks=masks), "model.masks: found ") for masks in NEVER_NEGATIVE],
-        (bands(16000, residual=False), "bands: found a layout for 8000 Hz, but model.sample_rate is 16000"),
+        (bands(16000, residual=False), "found a layout of bands for 8000 Hz, but model.sample_rate is 16000"),
         (bands(**(PARTS | {"mapping": False})), "set model.filterbank.mapping to true"),
         (bands(**(PARTS | {"compression": 0.3})), "compression to 1,"),
         (sepreformer(masks=c.DeterministicConfig("relu")), "model.masks: found "),

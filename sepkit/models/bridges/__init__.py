@@ -5,6 +5,7 @@ from sepkit.models.bridges.sepreformer import from_sepreformer
 from sepkit.models.bridges.speechbrain import from_speechbrain
 from sepkit.models.bridges.sr_corrnet import from_sr_corrnet
 from sepkit.models.bridges.tf_locoformer import from_tf_locoformer
+from sepkit.models.bridges.tiger import from_tiger
 from sepkit.models.bridges.torchaudio import from_torchaudio
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "from_speechbrain",
     "from_sr_corrnet",
     "from_tf_locoformer",
+    "from_tiger",
     "from_torchaudio",
     "to_asteroid_state_dict",
 ]

@@ -246,6 +246,23 @@ def _expm1(x: Tensor) -> Tensor:
     return torch.where(x < 1, 2 * half / (1 - half), x.exp() - 1)
 
 
+def _interpolate(x: Tensor, size: Any = None, **options: Any) -> Tensor:
+    """The nearest frame of each place, for a length that is a value of the graph."""
+    if size is None:
+        return functional.interpolate(x, **options)
+    scale = torch.as_tensor(x.shape[-1]).float() / size
+    return x[..., (torch.arange(size) * scale).long()]
+
+
+def _adaptive_avg_pool1d(x: Tensor, output_size: Any) -> Tensor:
+    """Means over as many stretches of frames, which may share their ends."""
+    length, count = torch.as_tensor(x.shape[-1]), torch.as_tensor(output_size)
+    place = torch.arange(count)  # type: ignore[call-overload]
+    first, end = place * length // count, ((place + 1) * length + count - 1) // count
+    sums = functional.pad(x.cumsum(-1), (1, 0))
+    return (sums[..., end] - sums[..., first]) / (end - first)
+
+
 def _rms_norm(x: Tensor, shape: Any, weight: Tensor, eps: float) -> Tensor:
     return x * (x.square().mean(-1, keepdim=True) + eps).rsqrt() * weight
 
@@ -259,4 +276,6 @@ _PLAIN: dict[Any, Any] = {
     torch.lgamma: _lgamma,
     torch.digamma: _digamma,
     functional.rms_norm: _rms_norm,
+    functional.interpolate: _interpolate,
+    functional.adaptive_avg_pool1d: _adaptive_avg_pool1d,
 }

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from sepkit.models.maskers.sr_corrnet import SRCorrNetMasker
     from sepkit.models.maskers.sudormrf import ImprovedSuDoRMRFMasker, SuDoRMRFMasker
     from sepkit.models.maskers.tf_locoformer import TFLocoformerMasker
+    from sepkit.models.maskers.tiger import TIGERMasker
 
 __all__ = [
     "BandSplitRNNMasker",
@@ -39,6 +40,7 @@ __all__ = [
     "SepReformerMasker",
     "SuDoRMRFMasker",
     "TFLocoformerMasker",
+    "TIGERMasker",
     "fast",
 ]
 
@@ -55,6 +57,7 @@ _MASKERS = {
     "SRCorrNetMasker": ("sr_corrnet", config.SRCorrNetConfig),
     "SuDoRMRFMasker": ("sudormrf", config.SuDoRMRFConfig),
     "TFLocoformerMasker": ("tf_locoformer", config.TFLocoformerConfig),
+    "TIGERMasker": ("tiger", config.TIGERConfig),
 }
 
 offer({config_type: f"{__name__}.{module}" for module, config_type in _MASKERS.values()})

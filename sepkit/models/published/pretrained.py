@@ -90,6 +90,13 @@ def _from_sr_corrnet(source: str) -> EncoderMaskerDecoder:
     return from_sr_corrnet(hub.fetch(source, FILES) if fetched else source)
 
 
+def _from_tiger(source: str) -> EncoderMaskerDecoder:
+    from sepkit.models.bridges.tiger import FILES, from_tiger
+
+    fetched = not Path(source).exists() and hub.is_repository(source)
+    return from_tiger(hub.fetch(source, FILES) if fetched else source)
+
+
 def _from_torchaudio(source: str) -> EncoderMaskerDecoder:
     from sepkit.models.bridges import from_torchaudio
 
@@ -119,6 +126,7 @@ _BRIDGES: dict[str, Callable[[str], EncoderMaskerDecoder]] = {
     "tf-locoformer": _from_tf_locoformer,
     "torchaudio": _from_torchaudio,
     "sr-corrnet": _from_sr_corrnet,
+    "tiger": _from_tiger,
 }
 
 

@@ -34,6 +34,7 @@ from sepkit.config import (
     STFTFilterbankConfig,
     SuDoRMRFConfig,
     TFLocoformerConfig,
+    TIGERConfig,
 )
 from sepkit.data import audio
 from sepkit.errors import UserError
@@ -123,6 +124,12 @@ CONFIGS = {
         hypotheses=3,
         filterbank=MAPPED,
         masker=SRCorrNetConfig(8, 1, 1, 2, 5, 7, count_speakers=True),
+        masks=LINEAR,
+    ),
+    "tiger": ModelConfig(
+        sample_rate=16000,
+        filterbank=replace(MAPPED, kernel_size=640, stride=160, like_torch=True),
+        masker=TIGERConfig(16000, 4, 4, 1, 4, 2, 2),
         masks=LINEAR,
     ),
     "gamma": ModelConfig(filterbank=FREE, masker=TCN, masks=GammaConfig(), estimate_scales=True),
