@@ -74,10 +74,13 @@ def main(
 
 
 def _sentences(summary: dict[str, Any]) -> list[str]:
+    from sepkit.inference.separated import counted
+
     lines = []
     if "n_recordings" in summary:
         count, counting, recordings = summary["n_speakers"], summary["counting"], summary["n_recordings"]
-        text = f"{count} speaker{'s' * (count != 1)} in {summary['n_segments']} segments of {recordings} recordings"
+        what = counted(count, "speaker"), counted(summary["n_segments"], "segment"), counted(recordings, "recording")
+        text = "{} in {} of {}".format(*what)
         if counting is not None:
             text += f"; next best: {counting['runner_up']}"
         if summary["n_short"]:

@@ -25,7 +25,8 @@ class Evidence:
         features: (n,) of each, see `hypothesis_features`; None: there are none, or they were not asked for.
         silent: whether all samples of the mixture are the same.
         sample_rate: Hz, of the model.
-        estimates: (n, T) at the level of the model, if they are in memory.
+        estimates: (n, T) at the level of the model, if they are in memory; else it is not known whether one speaker is
+            alone.
     """
 
     products: Products
@@ -60,8 +61,8 @@ class Rules:
 def decide(evidence: Evidence, rules: Rules, speakers: Speakers) -> tuple[Selection, Separated]:
     """Return which hypotheses are kept at which levels, and the result with its predictions but without estimates.
 
-    Without scores, levels and features tell which hypotheses are speakers. Whether there is a single speaker is only
-    known from estimates in memory.
+    Without scores, levels and features tell which hypotheses are speakers. A number of speakers that is given counts
+    more than what is found.
     """
     scores, products = evidence.scores, evidence.products
     energies = np.diagonal(products.gram)
@@ -69,6 +70,9 @@ def decide(evidence: Evidence, rules: Rules, speakers: Speakers) -> tuple[Select
     counts = rules.activity is not None or (rules.quality is not None and rules.quality.single_speaker is not None)
     if scores is None and counts:
         single = _is_single_speaker(evidence, rules.quality)
+        if isinstance(speakers, int) and speakers > 1 and single:
+            # Whoever says that there are two knows better than a guess.
+            single = False
         loud = np.ones(len(energies), bool) if rules.activity is None else rules.activity.is_speaker(energies)
         if single:
             loud = np.arange(len(energies)) == np.argmax(energies)

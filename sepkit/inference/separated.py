@@ -28,7 +28,7 @@ class Separated:
     >>> import tempfile, numpy as np
     >>> separated = Separated(np.zeros((2, 8000), np.float32), np.ones(2), kept=np.arange(2), sample_rate=8000)
     >>> separated
-    Separated(2 x 1.0 s at 8000 Hz: 2 speakers)
+    Separated(2 x 1.0 s at 8000 Hz: 2 outputs)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     print(*sorted(path.name for path in separated.save(folder, "talk")))
     talk_s1.wav talk_s2.wav
@@ -101,13 +101,27 @@ class Separated:
 def summary_line(separated: Separated) -> str:
     """Return the result in words, "2 speakers, expect 9.9 dB (6 to 13)"; the second half needs a prediction.
 
-    It ends in "likely not separated" where that is predicted.
+    A number of speakers is one that was found; where none was, the line says how many outputs there are. It ends in
+    "likely not separated" where that is predicted.
     """
-    count = len(separated.kept) if separated.kept is not None else len(separated.estimates)
-    if separated.scores is None and separated.speakers is not None:
-        count = separated.speakers
+    outputs = len(separated.kept) if separated.kept is not None else len(separated.estimates)
+    found = separated.speakers
+    if found is None:
+        what = counted(outputs, "output")
+    elif found == 0:
+        what = "no sound"
+    elif found == 1 and outputs > 1 and separated.scores is None:
+        place = int(np.flatnonzero(np.asarray(separated.is_speaker)[np.asarray(separated.kept)])[0])
+        what = f"1 speaker, in _s{place + 1} (--speakers {outputs} if there are more)"
+    else:
+        what = counted(found if separated.scores is None else outputs, "speaker")
     failed = "likely not separated" if separated.likely_not_separated else ""
-    return ", ".join([f"{count} speaker{'s' * (count != 1)}", *filter(None, [expectation(separated), failed])])
+    return ", ".join([what, *filter(None, [expectation(separated), failed])])
+
+
+def counted(number: int, what: str) -> str:
+    """Return a number of things in words: 1 speaker, 2 speakers."""
+    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def expectation(separated: Separated) -> str:
@@ -126,7 +140,8 @@ def expectation(separated: Separated) -> str:
     if separated.predicted_interval_db is None:
         return text
     low, high = np.asarray(separated.predicted_interval_db, np.float64)[kept][known].mean(0)
-    return f"{text} ({low:.0f} to {high:.0f})" if math.isfinite(low) and math.isfinite(high) else text
+    # Rounded numbers, so that none reads "-0".
+    return f"{text} ({round(low)} to {round(high)})" if math.isfinite(low) and math.isfinite(high) else text
 
 
 def _players_html(separated: Separated) -> str:

@@ -26,7 +26,7 @@ from sepkit.inference.long.recordings import FileRecording
 from sepkit.inference.long.upper_band import upper_band_note
 from sepkit.inference.options import OutputOptions, check_samples
 from sepkit.inference.selection import check_speakers
-from sepkit.inference.separated import Separated, summary_line
+from sepkit.inference.separated import Separated, counted, summary_line
 from sepkit.inference.separator import Separator
 from sepkit.models.published.names import license_of
 from sepkit.parallel import Failed, for_each
@@ -211,7 +211,7 @@ def _write_speakers(
     linked = link(blocks, len(separated.kept), separated.sample_rate, job.encoder, job.provenance["link_speakers"])
     of_speakers = replace(separated, linked_speakers=linked.speakers)
     write_outputs(target, of_speakers, num_samples, linked.blocks, description, {"linked": linked.to_plain()})
-    return f"{linked.speakers} speakers in {len(separated.kept)} estimates"
+    return f"{counted(linked.speakers, 'speaker')} in {counted(len(separated.kept), 'estimate')}"
 
 
 def check_separates(path: Path) -> None:

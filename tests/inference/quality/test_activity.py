@@ -86,7 +86,7 @@ def test_one_speaker_comes_out_once(separator):
     levels = 10 * np.log10(np.square(separated.estimates).sum(-1))
     # The best gain of the quiet estimate would lift it to the level of the recording.
     assert levels[0] < levels[1] - 30
-    assert repr(separated).endswith("1 speaker)")
+    assert "1 speaker, in _s2" in repr(separated)
     kept = separator.separate(one_speaker(), RATE, speakers="auto")
     assert kept.kept.tolist() == [1] and kept.estimates.shape == (1, RATE)
     assert separator.separate(one_speaker(), RATE, speakers=1).kept.tolist() == [1]
@@ -137,7 +137,8 @@ def test_one_voice_in_both_estimates_is_joined(consistency):
     apart = Separator(separator.model).separate(one_speaker(both=True), RATE)
     separator.quality = OneVoice()
     whole = separator.separate(one_speaker(both=True), RATE)
-    assert whole.speakers == 1 and repr(whole).endswith("1 speaker)")
+    place = int(np.flatnonzero(whole.is_speaker)[0]) + 1
+    assert whole.speakers == 1 and repr(whole).endswith(f"1 speaker, in _s{place} (--speakers 2 if there are more))")
     assert whole.likely_not_separated is False
     speaks, other = (whole.estimates[whole.is_speaker][0], whole.estimates[~whole.is_speaker][0])
     # The other output is 40 dB below and what it was.
@@ -152,13 +153,22 @@ def test_one_voice_in_both_estimates_is_joined(consistency):
     assert np.isnan(whole.predicted_si_sdr_db).all()
     (only,) = separator.separate(mixture, RATE, speakers="auto").estimates
     np.testing.assert_allclose(only, speaks + other if consistency else speaks, atol=1e-5)
-    # Not in chunks: speakers who take turns would look like one.
-    long = Separator(separator.model, whole_seconds=0.5, chunk_seconds=0.5, overlap_seconds=0.25)
+    # Whoever gives a number of speakers knows better.
+    obeyed = separator.separate(mixture, RATE, speakers=2)
+    assert obeyed.speakers == 2 and repr(obeyed).endswith("2 speakers, expect 3.0 dB (1 to 1), likely not separated)")
+    np.testing.assert_array_equal(obeyed.estimates, apart.estimates if not consistency else obeyed.estimates)
+
+
+def test_chunks_do_not_tell_one_speaker():
+    """Speakers who take turns would look like one."""
+    torch.manual_seed(0)
+    long = Separator(build_model(CONFIG), whole_seconds=0.5, chunk_seconds=0.5, overlap_seconds=0.25)
+    mixture = one_speaker(both=True)
     plain = long.separate(mixture, RATE)
     long.quality = OneVoice()
     for speakers in (None, "auto"):
         in_chunks = long.separate(mixture, RATE, speakers=speakers)
-        assert in_chunks.speakers is None
+        assert in_chunks.speakers is None and "2 outputs" in repr(in_chunks)
         np.testing.assert_array_equal(in_chunks.estimates, plain.estimates)
 
 
@@ -200,7 +210,7 @@ def test_json_files_tell_how_many_speak(separator, tmp_path: Path):
     assert [told[name]["speakers"] for name in told] == [1, 2]
     assert all(one["speakers_option"] is None and len(one["estimates"]) == 2 for one in told.values())
     assert told["one"]["likely_not_separated"] is None
-    assert report.summaries == {"one": "1 speaker", "two": "2 speakers"}
+    assert report.summaries["two"] == "2 speakers" and report.summaries["one"].startswith("1 speaker, in _s")
     # Another threshold is another result.
     assert separate_files([tmp_path / "in"], separator, tmp_path / "out", OutputOptions()).already_done == 2
     separator.activity = ActivityThreshold(-70.0, {}, {})
