@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -44,6 +45,7 @@ def build_with(
     weights: Mapping[str, Tensor],
     name_of: Callable[[str], str],
     own: Collection[str] = OWN,
+    needs: Mapping[str, Any] | None = None,
 ) -> EncoderMaskerDecoder:
     """Build a model and give every tensor the values of the other toolkit's tensor; return it in evaluation mode.
 
@@ -51,6 +53,7 @@ def build_with(
         weights: the other toolkit's tensors by name; all must be used.
         name_of: our name -> theirs.
         own: our names that the other toolkit does not have.
+        needs: what the model needs of separation, see `sepkit.models.needs`.
     """
     shapes = lay_out(lambda: build_model(config), where, len(weights))
     assert shapes is not None
@@ -66,6 +69,7 @@ def build_with(
         for name, tensor in model.state_dict().items():
             if name in names:
                 tensor.copy_(weights[names[name]].reshape(tensor.shape))
+    model.info = {"needs": dict(needs)} if needs else {}
     return model.eval()
 
 

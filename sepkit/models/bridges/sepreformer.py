@@ -23,6 +23,8 @@ from sepkit.models.emd import EncoderMaskerDecoder
 _EXPECTED = "expected what SepReformer's training saves (model_state_dict, optimizer_state_dict ...)"
 DESCRIPTION = "configs.yaml"
 """Name of the file beside a checkpoint, or in the folder of its model, that states stride and sample rate."""
+# The author's advice is chunks of 10 to 20 s (github.com/dmlguq456/SepReformer/issues/8). Its cost is scale-invariant.
+_NEEDS = {"whole_seconds": 20.0, "chunk_seconds": 10.0, "levels": "mixture"}
 
 
 def from_sepreformer(path: str | Path) -> EncoderMaskerDecoder:
@@ -36,7 +38,7 @@ def from_sepreformer(path: str | Path) -> EncoderMaskerDecoder:
     """
     path = Path(path)
     weights = _read(path)
-    return build_with(str(path), _config(path, weights), weights, reference_name)
+    return build_with(str(path), _config(path, weights), weights, reference_name, needs=_NEEDS)
 
 
 def _read(path: Path) -> dict[str, Tensor]:

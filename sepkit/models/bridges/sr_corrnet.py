@@ -19,6 +19,7 @@ from sepkit.files import read_yaml
 from sepkit.models.bridges._pickles import check_sizes, read_checkpoint
 from sepkit.models.bridges._weights import OWN_OF_FOURIER, build_with, check_plain, renamed
 from sepkit.models.emd import EncoderMaskerDecoder
+from sepkit.models.needs import chunks_for
 
 FILES = ["model.pt", "config.yaml"]
 """Names of the weights and of the description in a folder."""
@@ -39,8 +40,8 @@ def from_sr_corrnet(path: str | Path) -> EncoderMaskerDecoder:
     path = Path(path)
     file = path / FILES[0] if path.is_dir() else path
     weights = _read(file)
-    config = _config(file.with_name(FILES[1]), file, weights)
-    return build_with(str(file), config, weights, reference_name, own=OWN_OF_FOURIER)
+    config, needs = _config(file.with_name(FILES[1]), file, weights)
+    return build_with(str(file), config, weights, reference_name, own=OWN_OF_FOURIER, needs=needs)
 
 
 def _read(path: Path) -> dict[str, Tensor]:
@@ -55,7 +56,7 @@ def _read(path: Path) -> dict[str, Tensor]:
     return weights
 
 
-def _config(path: Path, weights_file: Path, weights: Mapping[str, Tensor]) -> ModelConfig:
+def _config(path: Path, weights_file: Path, weights: Mapping[str, Tensor]) -> tuple[ModelConfig, dict[str, Any]]:
     if not path.is_file():
         raise UserError(f"{weights_file}: no {path.name} beside it; {_EXPECTED}")
     found: Any = read_yaml(path, "get it again")
@@ -107,8 +108,11 @@ def _config(path: Path, weights_file: Path, weights: Mapping[str, Tensor]) -> Mo
     window, stride = size("stft.frame_length"), size("stft.frame_shift")
     if window not in (2 * stride, 4 * stride):
         raise UserError(f"{path}: config.stft.frame_shift is {stride}, expected a half or a quarter of {window}")
-    return ModelConfig(
-        sample_rate=size("dataset.synthesis_config.sampling_rate", 10**6),
+    rate = size("dataset.synthesis_config.sampling_rate", 10**6)
+    # A scale-invariant cost leaves level and sign open.
+    needs = chunks_for(size("dataset.synthesis_config.max_len", 10**9, rate) / rate) | {"levels": "mixture"}
+    config = ModelConfig(
+        sample_rate=rate,
         hypotheses=size(f"{split}.max_n_spks", 100),
         filterbank=STFTFilterbankConfig(
             window,
@@ -136,6 +140,7 @@ def _config(path: Path, weights_file: Path, weights: Mapping[str, Tensor]) -> Mo
         masks=DeterministicConfig(activation="linear"),
         input_norm="mixture",
     )
+    return config, needs | ({"speakers": "auto"} if counts else {})
 
 
 _OLDER = (

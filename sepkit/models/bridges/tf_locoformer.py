@@ -16,10 +16,13 @@ from sepkit.files import read_yaml
 from sepkit.models.bridges._pickles import check_sizes, read_state_dict
 from sepkit.models.bridges._weights import OWN_OF_FOURIER, build_with, check_plain, renamed
 from sepkit.models.emd import EncoderMaskerDecoder
+from sepkit.models.needs import chunks_for
 
 _EXPECTED = "expected ESPnet's weights of a TF-Locoformer (valid.loss.ave.pth) with config.yaml beside them"
 DESCRIPTION = "config.yaml"
 """Name of the file beside the weights that states sizes and sample rate."""
+_TRAINED_SECONDS = 4.0
+"""Length of the segments that the published models were trained on, where the description does not tell."""
 
 
 def from_tf_locoformer(path: str | Path) -> EncoderMaskerDecoder:
@@ -39,11 +42,11 @@ def from_tf_locoformer(path: str | Path) -> EncoderMaskerDecoder:
     for name in weights:
         if not name.startswith("separator."):
             raise UserError(f"{path}: found {shown(name)}, which no TF-Locoformer has; {_EXPECTED}")
-    config = _config(path.with_name(DESCRIPTION), path)
-    return build_with(str(path), config, weights, reference_name, own=OWN_OF_FOURIER)
+    config, needs = _config(path.with_name(DESCRIPTION), path)
+    return build_with(str(path), config, weights, reference_name, own=OWN_OF_FOURIER, needs=needs)
 
 
-def _config(path: Path, weights: Path) -> ModelConfig:
+def _config(path: Path, weights: Path) -> tuple[ModelConfig, dict[str, Any]]:
     if not path.is_file():
         raise UserError(f"{weights}: no {DESCRIPTION} beside it; {_EXPECTED}")
     found: Any = read_yaml(path, "get it again")
@@ -80,7 +83,9 @@ def _config(path: Path, weights: Path) -> ModelConfig:
             raise UserError(f"{path}: {name} is {shown(value)}, expected a whole number above 0")
     check_sizes(str(path), {name: value for name, value in numbers.items() if name != "sample_rate"})
     check_sizes(str(path), {"n_layers": sizes["num_layers"]}, 1000)
-    return ModelConfig(
+    rate, samples = numbers["sample_rate"], found.get("speech_segment")
+    needs = chunks_for(samples / rate if type(samples) is int and samples >= rate else _TRAINED_SECONDS)
+    config = ModelConfig(
         sample_rate=numbers["sample_rate"],
         hypotheses=numbers["num_spk"],
         filterbank=STFTFilterbankConfig(
@@ -97,6 +102,7 @@ def _config(path: Path, weights: Path) -> ModelConfig:
         masks=DeterministicConfig(activation="linear"),
         input_norm="mixture" if parts["model"].get("normalize_variance", False) else "training",
     )
+    return config, needs
 
 
 def _dropout(path: Path, separator: Mapping[str, Any]) -> float:

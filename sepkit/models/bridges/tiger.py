@@ -48,7 +48,9 @@ def from_tiger(path: str | Path) -> EncoderMaskerDecoder:
     unused = re.compile(rf"separator\.(freq|frame)_path\.0\.loc_glo_fus\.{config.masker.scales - 1}\..*")
     weights = {name: tensor for name, tensor in found.items() if not unused.fullmatch(name)}
     check_plain(str(file), weights)
-    return build_with(str(file), config, weights, reference_name, own=OWN_OF_FOURIER)
+    # Its cost knows levels, and its masks sum to one.
+    needs = {"levels": "model"}
+    return build_with(str(file), config, weights, reference_name, own=OWN_OF_FOURIER, needs=needs)
 
 
 def _config(path: Path) -> ModelConfig:

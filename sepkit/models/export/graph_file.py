@@ -14,6 +14,7 @@ import numpy as np
 from sepkit.errors import UserError, one_line, shown
 from sepkit.files import parse_json
 from sepkit.limits import GRAPH_BYTES, ONNX_SECONDS, ONNX_SECONDS_PER_SECOND, SAMPLE_RATES
+from sepkit.models.needs import needs_of
 from sepkit.models.storage.onnx_reader import OnnxContents, read_onnx
 
 METADATA = "sepkit"
@@ -285,6 +286,7 @@ def _description(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
 
 def _check_values(path: Path, description: Mapping[str, Any]) -> None:
     rate, kind = description["sample_rate"], description["kind"]
+    needs_of(description["info"], str(path))
     if not SAMPLE_RATES[0] <= rate <= SAMPLE_RATES[1]:
         raise UserError(f"{path}: sample_rate in its description is {shown(rate)}; {_EXPECTED}")
     if kind == "separation":

@@ -25,6 +25,7 @@ from sepkit.choices import from_dict, to_dict
 from sepkit.errors import UserError, one_line, shown
 from sepkit.files import atomic_output, file_digest, write_text
 from sepkit.models.emd import EncoderMaskerDecoder
+from sepkit.models.needs import needs_of
 from sepkit.models.saved import SavedModel
 from sepkit.models.storage.earlier import renamed, translated
 from sepkit.models.storage.folders import (
@@ -182,6 +183,7 @@ def _checked_info(description: Mapping[str, Any], path: Path) -> tuple[dict[str,
     threshold = info.get("score_threshold", 0.0)
     if not isinstance(threshold, int | float) or not math.isfinite(threshold):
         raise UserError(f"{path}: info.score_threshold is {shown(threshold)}, expected a number")
+    needs_of(info, str(path))
     return dict(info), left_out
 
 

@@ -46,7 +46,11 @@ def test_layouts_of_one_model(counts, tmp_path):
     """As published, as training saves it, and compiled, under the names of before and with totals of operations."""
     weights = sr_corrnet_weights(3, counts)
     write(tmp_path, weights, sr_corrnet_description(3, counts))
-    expected = load_pretrained(f"sr-corrnet:{tmp_path}").state_dict()
+    model = load_pretrained(f"sr-corrnet:{tmp_path}")
+    expected = model.state_dict()
+    # Twice the 4 s of its training, and a level of the mixture's.
+    needs = {"whole_seconds": 8.0, "chunk_seconds": 8.0, "overlap_seconds": 4.0, "levels": "mixture"}
+    assert model.info == {"needs": needs | ({"speakers": "auto"} if counts else {})}
     older = {older_name(name): tensor for name, tensor in weights.items()}
     totals = {"total_ops": torch.zeros(1), "_orig_mod.encoder.total_params": torch.zeros(1)}
     for layout in ({"epoch": 3, "model_state_dict": weights}, older, {"model_state_dict": older | totals}):
@@ -76,6 +80,11 @@ def test_layouts_of_one_model(counts, tmp_path):
         ("model.spk_split.fixed.max_n_spks", 3, "spk_split.spk_split.0.weight has shape (64, 8), expected (96, 8)"),
         ("model", None, "config.model.d_model is None"),
         ("stft.frame_shift", 5, "config.stft.frame_shift is 5, expected a half or a quarter of 16"),
+        (
+            "dataset.synthesis_config.max_len",
+            0,
+            "config.dataset.synthesis_config.max_len is 0, expected a whole number",
+        ),
         ("dataset.synthesis_config.sampling_rate", "8k", "sampling_rate is '8k', expected a whole number"),
     ],
 )

@@ -29,6 +29,7 @@ def test_sizes_are_those_of_the_description(tmp_path):
         model = load_pretrained(f"tiger:{source}")
         assert model.config is not None and (model.sample_rate, model.input_norm) == (16000, "training")
         assert model.config.masker == TIGERConfig(16000, 8, 6, 2, 3, 2, 3)
+        assert model.info == {"needs": {"levels": "model"}}
         assert (model.filterbank.kernel_size, model.filterbank.stride) == (640, 320)
 
 

@@ -1,0 +1,55 @@
+"""What a model needs of separation: `needs` in its `info`, options that hold where the user gives none. Without torch.
+
+Bridges state them, and `model.yaml` and exported graphs hold them. Their names are those of the options of `sepkit
+separate`: whole_seconds, chunk_seconds, overlap_seconds, levels, mixture_consistency, speakers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from sepkit.errors import UserError, shown
+
+_WORDS = {"levels": ("mixture", "model"), "mixture_consistency": (False, True), "speakers": ("auto",)}
+_SECONDS = ("whole_seconds", "chunk_seconds", "overlap_seconds")
+
+
+def needs_of(info: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return the options that a model needs; empty if it states none.
+
+    Args:
+        info: of a model or a graph.
+        where: names its file, for the message.
+
+    Raises:
+        UserError: an option that is none of these, or a value that it cannot have.
+    """
+    needs = info.get("needs", {})
+    if not isinstance(needs, Mapping):
+        raise UserError(f"{where}: info.needs is {shown(needs)}, expected a mapping; get the model again")
+    for name, value in needs.items():
+        if name in _SECONDS:
+            right = type(value) in (int, float) and 0 < value < math.inf
+        else:
+            right = any(type(value) is type(word) and value == word for word in _WORDS.get(name, ()))
+        if not right:
+            raise UserError(
+                f"{where}: info.needs has {shown({name: value})}, which no model needs; get the model again"
+            )
+    return dict(needs)
+
+
+def chunks_for(trained_seconds: float) -> dict[str, float]:
+    """Return the needs of a model whose attention counts positions, and that was trained on segments of this length.
+
+    It is given twice as much, in one piece or in chunks that overlap by half. The factor is a choice, not measured:
+    published scores are those of whole utterances, which last a few times 4 s at most, and such models do worse the
+    longer their input is than in training (arXiv 2504.19605).
+    """
+    return {
+        "whole_seconds": 2.0 * trained_seconds,
+        "chunk_seconds": 2.0 * trained_seconds,
+        "overlap_seconds": 1.0 * trained_seconds,
+    }
