@@ -112,35 +112,71 @@ class SpeakerTree:
     """
 
     def __init__(self, embeddings: np.ndarray, seconds: np.ndarray, counting: Mapping[str, Any] | None = None) -> None:
-        from scipy.cluster.hierarchy import linkage
-        from scipy.spatial.distance import squareform
-
         chosen = _chosen(len(embeddings))
-        points, self.seconds = unit_rows(np.asarray(embeddings, np.float64)[chosen]), np.asarray(seconds, float)[chosen]
+        points, seconds = unit_rows(np.asarray(embeddings, np.float64)[chosen]), np.asarray(seconds, float)[chosen]
         share = float((counting or {}).get("least_share", _LEAST_SHARE))
-        self.least = max(share * self.seconds.sum(), self.seconds.min())
+        least = float(max(share * seconds.sum(), seconds.min()))
         distances = np.clip(1 - points @ points.T, 0, 2)
-        np.fill_diagonal(distances, 0.0)
-        condensed = squareform(0.5 * (distances + distances.T), checks=False)
-        self._tree = linkage(condensed, "average") if len(points) > 1 else np.zeros((0, 4))
+        merges = average_linkage(0.5 * (distances + distances.T))
+        self._heights = np.array([height for _, _, height in merges])
+        # After k merges, the number of groups with enough speech.
+        self._counts = [int((seconds >= least).sum())]
+        group, speech = list(range(len(points))), seconds.tolist()
+        for one, other, _ in merges:
+            left, right = _found(group, one), _found(group, other)
+            both = speech[left] + speech[right]
+            gone = (speech[left] >= least) + (speech[right] >= least)
+            self._counts.append(self._counts[-1] - gone + (both >= least))
+            group[left], speech[right] = right, both
 
     def speakers(self, threshold: float) -> int:
         """Return the number of groups that have enough speech, at least 1; nearer ones than the threshold are one."""
-        from scipy.cluster.hierarchy import fcluster
-
-        if not len(self._tree):
-            return 1
-        groups = fcluster(self._tree, threshold, "distance")
-        return max(1, int((np.bincount(groups, self.seconds) >= self.least).sum()))
+        return max(1, self._counts[np.searchsorted(self._heights, threshold, side="right")])
 
     def others(self, threshold: float) -> Iterator[tuple[float, float, int]]:
         """Yield changes of the threshold, the threshold, and the answers after them; the least first."""
         answer = self.speakers(threshold)
-        for height in sorted(np.unique(self._tree[:, 2]).tolist(), key=lambda height: abs(height - threshold)):
+        for height in sorted(np.unique(self._heights).tolist(), key=lambda height: abs(height - threshold)):
             for limit in (math.nextafter(height, 0), math.nextafter(height, 3)):
                 if (other := self.speakers(limit)) != answer:
                     yield abs(height - threshold), threshold, other
                     return
+
+
+def average_linkage(distances: np.ndarray) -> list[tuple[int, int, float]]:
+    """Return the merges of average linkage by height: a point of each of the two groups, and their mean distance.
+
+    Args:
+        distances: (N, N) symmetric, N >= 1.
+
+    Source: the nearest-neighbor chain, D. Muellner, "Modern hierarchical, agglomerative clustering algorithms", 2011.
+    """
+    distances = distances.copy()
+    np.fill_diagonal(distances, np.inf)
+    sizes, chain, merges = np.ones(len(distances)), [], []
+    while len(merges) < len(distances) - 1:
+        if not chain:
+            chain = [int(np.flatnonzero(sizes)[0])]
+        nearest = int(distances[chain[-1]].argmin())
+        if len(chain) < 2 or distances[chain[-1], nearest] < distances[chain[-1], chain[-2]]:
+            chain.append(nearest)
+            continue
+        # Two groups that are each other's nearest: the second takes the place of both.
+        one, other = chain.pop(), chain.pop()
+        merges.append((one, other, float(distances[one, other])))
+        mean = (sizes[one] * distances[one] + sizes[other] * distances[other]) / (sizes[one] + sizes[other])
+        distances[other] = distances[:, other] = mean
+        distances[one] = distances[:, one] = np.inf
+        distances[other, other] = np.inf
+        sizes[other], sizes[one] = sizes[one] + sizes[other], 0
+    return sorted(merges, key=lambda merge: merge[2])
+
+
+def _found(group: list[int], point: int) -> int:
+    """Return the number of a point's group, and shorten the way to it."""
+    while group[point] != point:
+        group[point] = point = group[group[point]]
+    return point
 
 
 class SpeakerGains:

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from sepkit.inference.diarization.clustering import unit_rows
-from sepkit.inference.diarization.counting import MOST_SPEAKERS, SpeakerGains, SpeakerTree, count_speakers
+from sepkit.inference.diarization.counting import (
+    MOST_SPEAKERS,
+    SpeakerGains,
+    SpeakerTree,
+    average_linkage,
+    count_speakers,
+)
 
 
 def groups(count: int, each: int, spread: float = 0.15, seed: int = 0) -> np.ndarray:
@@ -74,5 +80,23 @@ def test_gains_are_what_k_means_explains():
 
 def test_long_recordings_are_counted_from_an_even_part():
     points = groups(3, 500)
-    assert len(SpeakerTree(points, np.full(1500, 1.5)).seconds) == 1200
+    assert SpeakerTree(points, np.full(1500, 1.5), {"least_share": 0.0}).speakers(0.0) == 1200
     assert count_speakers(points, np.full(1500, 1.5), None, separated=True).speakers == 3
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 60])
+def test_groups_are_those_of_scipys_average_linkage(count):
+    from scipy.cluster.hierarchy import fcluster, linkage
+    from scipy.spatial.distance import squareform
+
+    points, seconds = groups(count, 5, 0.6), np.random.default_rng(1).uniform(0.5, 2, 5 * count)
+    distances = np.clip(1 - points @ points.T, 0, 2)
+    np.fill_diagonal(distances, 0.0)
+    tree = linkage(squareform(distances, checks=False), "average")
+    merges = average_linkage(distances)
+    np.testing.assert_allclose([height for _, _, height in merges], tree[:, 2], rtol=1e-12)
+    least = max(0.02 * seconds.sum(), seconds.min())
+    speakers = SpeakerTree(points, seconds, {"least_share": 0.02})
+    for threshold in np.linspace(0.01, 1.5, 40):
+        expected = (np.bincount(fcluster(tree, threshold, "distance"), seconds) >= least).sum()
+        assert speakers.speakers(threshold) == max(1, expected)
