@@ -31,6 +31,7 @@ COMMANDS = {
     "cluster": "who speaks when in recordings or estimates, without enrollment",
     "calibrate": "teach a model to predict the SI-SDR of its own estimates, without references",
     "evaluate": "measure a model, or a folder of estimates, on manifests",
+    "benchmark": "several models on several corpora in one table, with what they cost",
     "summarize": "several evaluations, or runs over training seeds, in one table with figures",
     "find-temperature": "where hypotheses split, and a schedule for annealed multiple choice learning",
     "plan-schedule": "an annealing schedule from theory instead of by search: amcl and others",
@@ -45,7 +46,7 @@ COMMANDS = {
 EVERY_COMMAND = COMMANDS | {name: text for name, (text, _) in studies.COMMANDS.items()}
 """Command -> what it does, with those of the studies."""
 
-SEPARATING = frozenset({"separate", "stream", "evaluate", "calibrate", "report"})
+SEPARATING = frozenset({"separate", "stream", "evaluate", "benchmark", "calibrate", "report"})
 """Commands that separate, and so may share a laptop with other work; see `sepkit.cli._threads`."""
 
 NEEDS = {
