@@ -128,12 +128,12 @@ def _public() -> list[str]:
                 model.task,
                 model.corpus,
                 f"{model.sample_rate}",
-                f"{model.parameters / 1e6:.1f}",
-                f"{model.giga_multiply_adds_per_second:.1f}",
-                model.score or "not known",
-                model.source,
+                _known(model.parameters, 1e-6),
+                _known(model.giga_multiply_adds_per_second),
+                model.score or "-",
+                model.source or "-",
                 model.license,
-                f"{model.megabytes:.1f}",
+                _known(model.megabytes),
                 "published" if model.is_pinned else "of the first fetch",
             )
         )
@@ -141,8 +141,13 @@ def _public() -> list[str]:
         *_aligned(rows),
         "",
         "--model NAME fetches a model once. M: millions of parameters. GMAC/s: 1e9 multiply-adds a second of audio.",
+        "A dash: its authors do not say, or it is known from the files alone.",
         "SHA-256 of the first fetch: none is published; the first fetch notes it, and later ones are held against it.",
     ]
+
+
+def _known(number: float | None, factor: float = 1) -> str:
+    return "-" if number is None else f"{number * factor:.1f}"
 
 
 def _public_index() -> str:

@@ -17,7 +17,7 @@ from tests.tiny_models import RECURRENT
 
 @pytest.fixture
 def line(tmp_path: Path, make_corpus: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A command of two models and two corpora, the second of which has a mixture without references."""
+    """Two models and one that is not there, and two corpora, the second of which has a mixture without references."""
     corpora = [make_corpus(tmp_path / "near"), make_corpus(tmp_path / "far")]
     corpora[1].entries[0].sources, corpora[1].entries[0].mixture = [], corpora[1].entries[0].sources[0].path
     corpora[1].rewrite()
@@ -27,15 +27,24 @@ def line(tmp_path: Path, make_corpus: Any, monkeypatch: pytest.MonkeyPatch) -> l
     (tmp_path / "first/model/README.md").write_text("---\nlicense: mit\n---\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sepkit.inference.memory.peak_memory_mib", lambda model, seconds: 12.3)
-    models, manifests = ["first/model", "second/model"], ["near/test.jsonl", "there=far/test.jsonl"]
+    models, manifests = ["nosuch", "first/model", "second/model"], ["near/test.jsonl", "there=far/test.jsonl"]
     return ["benchmark", "--models", *models, "--corpora", *manifests, "--out", "out", "--device", "cpu"]
 
 
 def test_the_table_holds_every_model_on_every_corpus_and_what_it_costs(line, tmp_path, monkeypatch, capsys):
-    assert main([*line, "--home", "second/model=there"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "out/benchmark.md"
-    found = json.loads((tmp_path / "out/benchmark.json").read_text())
-    for row, home in zip(found["models"], ("near", "there"), strict=True):
+    def run() -> dict[str, Any]:
+        with pytest.raises(SystemExit) as stop:
+            main([*line, "--home", "second/model=there"])
+        assert stop.value.code == 1
+        printed = capsys.readouterr()
+        assert printed.out.splitlines()[-1] == "out/benchmark.md" and "nosuch: no such file or folder" in printed.err
+        return json.loads((tmp_path / "out/benchmark.json").read_text())
+
+    found = run()
+    absent, *rows = found["models"]
+    page = (tmp_path / "out/benchmark.md").read_text()
+    assert absent["scores"] == {} and "- `nosuch`: nosuch: no such file" in page and "| `nosuch` | - | - |" in page
+    for row, home in zip(rows, ("near", "there"), strict=True):
         name = row["model"]
         summaries = {
             corpus: json.loads((tmp_path / "out" / name.replace("/", "_") / corpus / "summary.json").read_text())
@@ -51,7 +60,7 @@ def test_the_table_holds_every_model_on_every_corpus_and_what_it_costs(line, tmp
         assert row["real_time_factor"] == pytest.approx(sum(factors) / 2) and row["memory_mib"] == 12.3
         assert row["parameters"] == sum(weight.numel() for weight in build_model(RECURRENT).parameters())
         assert row["license"] == ("mit" if name.startswith("first") else None)
-        (shown,) = [text for text in (tmp_path / "out/benchmark.md").read_text().splitlines() if f"| `{name}`" in text]
+        (shown,) = [text for text in page.splitlines() if f"| `{name}`" in text]
         mark = f"{means[home]:.2f} \u00b1 "
         assert mark in shown and f"({means[home] - means[away]:.2f} \u00b1 " in shown and ", 1 skipped" in shown
 
@@ -60,23 +69,8 @@ def test_the_table_holds_every_model_on_every_corpus_and_what_it_costs(line, tmp
 
     monkeypatch.setattr("sepkit.inference.separator.Separator.separate", refuse)
     monkeypatch.setattr("sepkit.inference.memory.peak_memory_mib", refuse)
-    # A mixture that was skipped is tried again.
-    monkeypatch.setattr("sepkit.evaluation.evaluate._BAD_UTTERANCE", (Exception,))
     (tmp_path / "out/first_model/near/summary.json").unlink()
-    assert main([*line, "--home", "second/model=there"]) == 0
-    assert json.loads((tmp_path / "out/benchmark.json").read_text()) == found
-
-
-def test_a_model_that_cannot_be_loaded_does_not_keep_others(line, tmp_path, capsys):
-    line[line.index("second/model")] = "nosuch"
-    with pytest.raises(SystemExit) as stop:
-        main(line)
-    assert stop.value.code == 1
-    rows = json.loads((tmp_path / "out/benchmark.json").read_text())["models"]
-    assert rows[0]["scores"]["near"]["mean"] is not None and rows[1]["scores"] == {}
-    page = (tmp_path / "out/benchmark.md").read_text()
-    assert "- `nosuch`: nosuch: no such file or folder" in page and "| `nosuch` | - | - |" in page
-    assert "nosuch: no such file or folder" in capsys.readouterr().err
+    assert run() == found
 
 
 def test_the_home_of_a_public_model_is_what_it_was_trained_on():

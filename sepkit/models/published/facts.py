@@ -50,8 +50,13 @@ def model_facts(model: EncoderMaskerDecoder, folder: Path | None = None) -> Mode
     """
     rate, seconds = model.sample_rate, 4
     waveform = torch.randn(1, seconds * rate, generator=torch.Generator().manual_seed(0))
+    wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    # Where a module is given a parameter, torch's counter would ask for its gradient.
+    model.requires_grad_(False)
     with torch.inference_mode():
         operations = multiply_adds(lambda: model(waveform))
+    for parameter in wanted:
+        parameter.requires_grad_(True)
     return ModelFacts(
         sample_rate=rate,
         estimates=model.hypotheses,

@@ -44,28 +44,29 @@ class PublicModel:
     """A model that others have published.
 
     Args:
-        task: separate 2, separate 2 to 5, enhance (one output: a denoiser).
+        task: separate 2, separate 2 to 5 (it counts them), enhance (one output: a denoiser).
         corpus: that it was trained on, with the task's name there.
-        parameters: of the model that sepkit makes of it.
-        giga_multiply_adds_per_second: 1e9 per second of audio, by `facts.multiply_adds`.
+        parameters: of the model that sepkit makes of it; None: its sizes are known from its own files alone.
+        giga_multiply_adds_per_second: 1e9 per second of audio, by `facts.multiply_adds`; None: as above, or it depends
+            on the recording.
         score: on the test set of its corpus, as published; "": none is known.
         bridge: what reads its files: the word before the colon of a MODEL.
         source: who says what the score is.
         license: of the weights.
-        megabytes: of all files together.
+        megabytes: of all files together; None: not published.
         given: to the bridge: a file's name, with @RATE where the file does not tell its rate; "": the folder.
     """
 
     task: str
     corpus: str
     sample_rate: int
-    parameters: int
-    giga_multiply_adds_per_second: float
+    parameters: int | None
+    giga_multiply_adds_per_second: float | None
     score: str
     bridge: str
     source: str
     license: str
-    megabytes: float
+    megabytes: float | None
     files: tuple[PublicFile, ...]
     given: str = ""
 
@@ -115,6 +116,13 @@ def _tf_locoformer(
     size = round(weights[1] / 1e6, 1)
     return PublicModel(
         *facts, bridge="tf-locoformer", source=source, license="Apache-2.0", megabytes=size, files=files, given=name
+    )
+
+
+def _sr_corrnet(name: str, *facts: Any) -> PublicModel:
+    files = _hub(f"shinuh/sr-corrnet-ss-1ch-{name}", "main", "model.pt", "config.yaml")
+    return PublicModel(
+        *facts, bridge="sr-corrnet", source="arXiv 2603.29097", license="MIT", megabytes=None, files=files
     )
 
 
@@ -236,6 +244,21 @@ PUBLIC: dict[str, PublicModel] = {
         ("d1c8e1760fc622b9b3e4254e60724c98278dd05128cc976b396d8ead2429a3e2", 4381),
         "its RESULTS.md", "enhance", "DNS 2020", 16000, 14_973_314, 260.50, "SI-SNR 23.23 dB",
     ),
+    "sr-corrnet-wsj0": _sr_corrnet("wsj-fix-2spk", "separate 2", "WSJ0-2mix", 8000, 13_569_287, 192.37, ""),
+    "sr-corrnet-l-wsj0": _sr_corrnet(
+        "wsj-fix-2spk-l-dm", "separate 2", "WSJ0-2mix", 8000, 36_049_634, 495.96, "SI-SNRi 25.5 dB",
+    ),
+    "sr-corrnet-2to3": _sr_corrnet(
+        "wsj-var-2-3spk", "separate 2 to 3", "WSJ0-2mix to -3mix", 8000, 14_031_496, None, "",
+    ),
+    "sr-corrnet-2to5": _sr_corrnet(
+        "wsj-var-2-5spk", "separate 2 to 5", "WSJ0-2mix to -5mix", 8000, 14_031_752, None, "",
+    ),
+    "sr-corrnet-whamr": _sr_corrnet("whamr", "separate 2", "WHAMR reverberant", 8000, None, None, ""),
+    "tiger": PublicModel(
+        "separate 2", "EchoSet", 16000, None, None, "", "tiger", "", "Apache-2.0", None,
+        _hub("JusperLee/TIGER-speech", "main", "model.safetensors", "config.json"),
+    ),
 }  # fmt: skip
 """Short name -> model."""
 
@@ -261,7 +284,8 @@ def fetch_public(name: str) -> str:
         name: in `PUBLIC`.
     """
     model = PUBLIC[name]
-    about = f"{model.megabytes:g} MB; the weights are under {model.license}"
+    size = "size not published" if model.megabytes is None else f"{model.megabytes:g} MB"
+    about = f"{size}; the weights are under {model.license}"
     folder = _fetch_files(cache_folder("models") / name, model.files, f"{name}: {about}")
     return f"{model.bridge}:{folder / model.given if model.given else folder}"
 
