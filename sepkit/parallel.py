@@ -38,6 +38,8 @@ _MOST_IN_CHUNK = 32
 _CHUNKS_PER_PROCESS = 8
 # Chunks that wait for each process. If a process dies, they are worked on again, each alone.
 _WAITING = 4
+# What `concurrent.futures` can wait for there.
+_MOST_ON_WINDOWS = 61
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -187,6 +189,8 @@ def _start(processes: int, preloaded: list[str]) -> ProcessPoolExecutor:
     context = get_context("forkserver" if "forkserver" in get_all_start_methods() else "spawn")
     if preloaded and context.get_start_method() == "forkserver":
         context.set_forkserver_preload(preloaded)
+    if sys.platform == "win32":
+        processes = min(processes, _MOST_ON_WINDOWS)
     executor = ProcessPoolExecutor(processes, context, _prepare_process, (imported_files(),))
     before = {name: os.environ.get(name) for name in _THREAD_VARIABLES}
     os.environ.update(dict.fromkeys(_THREAD_VARIABLES, "1"))

@@ -28,7 +28,9 @@ Path_ = str | os.PathLike[str]
 
 def is_onnx(model: Path_) -> bool:
     """Whether a MODEL argument names an exported model."""
-    return Path(model).suffix.lower() == SUFFIX and ":" not in str(model)
+    path = Path(model)
+    # The colon after the drive of a Windows path names no toolkit.
+    return path.suffix.lower() == SUFFIX and ":" not in str(model)[len(path.drive) :]
 
 
 def read_description(path: Path_) -> dict[str, Any]:
