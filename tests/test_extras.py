@@ -97,6 +97,6 @@ def test_the_newest_of_everything_resolves_and_the_core_is_small() -> None:
         return dict(line.split(";")[0].strip().split("==") for line in done.stdout.splitlines() if "==" in line)
 
     assert len(resolved()) <= 20
-    for extra in ("sepformer", "peers", "all"):
+    for extra in ("peers", "all"):
         found = resolved(extra)
         assert found["torch"].split(".")[:2] == found["torchaudio"].split(".")[:2]

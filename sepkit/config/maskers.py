@@ -168,7 +168,7 @@ class BandSplitRNNConfig(MaskerConfig, name="band_split_rnn"):
 
 @dataclass
 class SepFormerConfig(MaskerConfig, name="sepformer"):
-    """Dual-path transformer (Subakan et al. 2021), with speechbrain's Dual_Path_Model."""
+    """SepFormer, a dual-path transformer (Subakan et al. 2021)."""
 
     model_dim: int = 256
     """Channels of the transformers, an even multiple of num_heads."""

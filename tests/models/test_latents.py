@@ -194,7 +194,6 @@ def test_any_masker_becomes_variational_by_configuration(masker, masks):
 
 
 def test_sepformer_becomes_variational_by_configuration():
-    pytest.importorskip("speechbrain", reason="speechbrain is missing: pip install 'sepkit[sepformer]'")
     masker = SepFormerConfig(
         model_dim=8, num_layers=1, chunk_size=10, transformer_layers=1, num_heads=2, feedforward_dim=8
     )

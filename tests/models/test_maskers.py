@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import sys
 
 import pytest
 import torch
@@ -82,8 +81,6 @@ def dim_of(masker_class: type[Masker]) -> int:
 def small(
     masker_class: type[Masker], dim: int | None = None, hypotheses: int = 2, values: int = 1, **changes
 ) -> Masker:
-    if masker_class is SepFormerMasker:
-        pytest.importorskip("speechbrain", reason="speechbrain is missing: pip install 'sepkit[sepformer]'")
     config = dataclasses.replace(SMALL[masker_class], **changes)
     structure = {"encoding_dim": dim or dim_of(masker_class), "hypotheses": hypotheses, "values_per_dimension": values}
     return build(config, **structure).eval()
@@ -318,8 +315,3 @@ class TestSepFormer:
             assert masker(torch.randn(1, 2, 2498)).shape[-1] == 2498
             with pytest.raises(UserError, match="takes at most 2498 frames, found 2499"):
                 masker(torch.randn(1, 2, 2499))
-
-    def test_without_speechbrain(self, monkeypatch):
-        monkeypatch.setitem(sys.modules, "speechbrain.lobes.models.dual_path", None)
-        with pytest.raises(UserError, match=r"pip install 'sepkit\[sepformer\]'"):
-            SepFormerMasker(8)

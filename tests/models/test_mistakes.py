@@ -83,8 +83,6 @@ MASKERS = [
 
 @pytest.mark.parametrize(("kind", "changes", "words"), MASKERS)
 def test_maskers(kind: type[c.MaskerConfig], changes: dict[str, Any], words: str) -> None:
-    if kind is c.SepFormerConfig:
-        pytest.importorskip("speechbrain", reason="speechbrain is missing: pip install 'sepkit[sepformer]'")
     dim, sizes = SMALL[kind]
     structure = {"encoding_dim": dim, "hypotheses": 2, "values_per_dimension": 1}
     assert complaint(lambda: build(kind(**(sizes | changes)), **structure)).startswith(f"model.masker.{words}")

@@ -69,7 +69,7 @@ def test_separate() -> None:
 
 
 def test_separate_against_speechbrain() -> None:
-    pytest.importorskip("speechbrain", reason="speechbrain is missing: pip install 'sepkit[sepformer]'")
+    pytest.importorskip("speechbrain", reason="speechbrain is missing: pip install 'sepkit[peers]'")
     check(separate.run(None, [separate.Row("SepFormer", 0.5, 1, sizes=SEPFORMER, turns=1)])["rows"])
 
 

@@ -72,8 +72,6 @@ def gradients(model: EncoderMaskerDecoder) -> tuple[dict[str, Tensor], int]:
 
 @pytest.mark.parametrize("name", SMALL)
 def test_gradients_stay_and_memory_goes(name: str) -> None:
-    if name == "sepformer":
-        pytest.importorskip("speechbrain")
     plain, checkpointed = model_of(SMALL[name]), model_of(SMALL[name])
     checkpoint_blocks(checkpointed)
     (expected, kept), (found, kept_less) = gradients(plain), gradients(checkpointed)

@@ -14,7 +14,6 @@ from torch.overrides import TorchFunctionMode
 from sepkit.models.emd import EncoderMaskerDecoder
 from sepkit.models.features import latent_features
 from sepkit.models.filterbanks import Filterbank
-from sepkit.models.maskers import SepFormerMasker
 from sepkit.models.maskers.sudormrf import SlidingFilters
 from sepkit.models.speaker_encoder import SpeakerEncoder
 from sepkit.models.stft_filterbank import STFTFilterbank, window_and_scales
@@ -40,10 +39,6 @@ class GraphModel(nn.Module):
                 coder.filterbank = _FourierFilters(*window_and_scales(coder.filters))  # type: ignore[assignment]
         _replace_sliding_filters(self.model)
         _replace_scalar_prelus(self.model)
-        if isinstance(self.model.masker, SepFormerMasker):
-            self.model.masker.network._padding = _pad_to_chunks  # type: ignore[assignment]
-            # The number of frames is a value of the graph, which cannot be compared while it is traced.
-            self.model.masker.max_frames = torch.iinfo(torch.int64).max
 
     def forward(self, mixture: Tensor) -> tuple[Tensor, ...]:
         """Estimates, scores where there are any, and features (B, n) in the order of `features`."""
@@ -170,14 +165,6 @@ def _replace_scalar_prelus(model: nn.Module) -> None:
         for name, child in parent.named_children():
             if isinstance(child, nn.PReLU) and child.num_parameters == 1:
                 setattr(parent, name, nn.LeakyReLU(float(child.weight)))
-
-
-def _pad_to_chunks(x: Tensor, chunk_size: int) -> tuple[Tensor, Any]:
-    """speechbrain's padding of frames (B, N, F) to whole half-overlapping chunks, and how many frames it adds."""
-    half, frames = chunk_size // 2, x.shape[-1]
-    # 1 to chunk_size.
-    added = chunk_size - (half + frames % chunk_size) % chunk_size
-    return functional.pad(functional.pad(x, (0, chunk_size))[..., : frames + added], (half, half)), added
 
 
 # ---------------------------------------------------------------------------------------------------- while tracing

@@ -1,21 +1,41 @@
-"""The dual-path transformer masker SepFormer (Subakan et al., ICASSP 2021), built on speechbrain."""
+"""The dual-path transformer masker SepFormer."""
 
 from __future__ import annotations
 
+import math
+from collections import OrderedDict
+from typing import Any
+
+import torch
 from torch import Tensor, nn
 
 from sepkit.config import SepFormerConfig
 from sepkit.errors import UserError
 from sepkit.models.maskers.base import Masker, require_at_least
+from sepkit.models.products import Linear, linear
+from sepkit.models.runtime import is_traced
 from sepkit.registry import register
+
+_POSITIONS = 2500
+"""Of the table that models hold: no transformer sees a longer sequence."""
 
 
 @register(SepFormerConfig)
 class SepFormerMasker(Masker):
-    """speechbrain's Dual_Path_Model with transformers inside and across chunks, without its final relu.
+    """Transformers inside chunks of frames and across them, in turn, then a gate for each hypothesis.
+
+        x = chunks(linear(norm(features))),   Q frames each, half-overlapping             (B, S, Q, C)
+        x = x + norm(transformer inside chunks(x));   x = x + norm(transformer across chunks(x))
+        h_i = linear_i(overlap-add(PReLU(x)));   values_i = linear(tanh(linear(h_i)) * sigmoid(linear(h_i)))
+
+    Every transformer adds sines and cosines of the position to its input and has its norms before its layers. Unlike
+    in speechbrain, whose names the weights have, there is no relu behind the values.
 
     Attributes:
         max_frames: the longest input, in frames.
+
+    Source: C. Subakan et al., "Attention Is All You Need In Speech Separation", ICASSP 2021. Same numbers as
+    speechbrain, by the same authors.
     """
 
     hypothesis_layers = ("network.conv2d",)
@@ -47,41 +67,24 @@ class SepFormerMasker(Masker):
             raise UserError(
                 f"model.masker.model_dim: found {model_dim}, expected an even multiple of num_heads {num_heads}"
             )
-        try:
-            from speechbrain.lobes.models.dual_path import Dual_Path_Model, SBTransformerBlock
-        except ImportError as error:
-            raise UserError("the masker sepformer needs speechbrain: pip install 'sepkit[sepformer]'") from error
-
-        def transformer() -> nn.Module:
-            return SBTransformerBlock(
-                num_layers=transformer_layers,
-                d_model=model_dim,
-                nhead=num_heads,
-                d_ffn=feedforward_dim,
-                dropout=dropout,
-                use_positional_encoding=True,
-                norm_before=True,
-            )
-
-        self.network = Dual_Path_Model(
-            encoding_dim,
-            model_dim,
-            transformer(),
-            transformer(),
-            num_layers=num_layers,
-            norm="ln",
-            K=chunk_size,
-            num_spks=hypotheses,
-            skip_around_intra=True,
-            linear_layer_after_inter_intra=False,
+        if chunk_size > _POSITIONS:
+            raise UserError(f"model.masker.chunk_size: found {chunk_size}, expected at most {_POSITIONS}")
+        self.chunk_size = chunk_size
+        # Every chunk_size frames make two chunks.
+        self.max_frames = chunk_size * (_POSITIONS // 2) - chunk_size // 2 - 1
+        transformer = (model_dim, transformer_layers, num_heads, feedforward_dim, dropout)
+        self.network: Any = nn.ModuleDict(
+            {
+                "norm": nn.GroupNorm(1, encoding_dim, eps=1e-8),
+                "conv1d": nn.Conv1d(encoding_dim, model_dim, 1, bias=False),
+                "dual_mdl": nn.Sequential(*(DualPathTransformers(*transformer) for _ in range(num_layers))),
+                "conv2d": nn.Conv2d(model_dim, hypotheses * model_dim, 1),
+                "end_conv1x1": nn.Conv1d(model_dim, values_per_dimension * encoding_dim, 1, bias=False),
+                "prelu": nn.PReLU(),
+                "output": nn.Sequential(nn.Conv1d(model_dim, model_dim, 1), nn.Tanh()),
+                "output_gate": nn.Sequential(nn.Conv1d(model_dim, model_dim, 1), nn.Sigmoid()),
+            }
         )
-        # Both transformers use speechbrain's table of positions; every chunk_size frames make two chunks.
-        positions: int = self.network.dual_mdl[0].intra_mdl.pos_enc.max_len  # type: ignore
-        if chunk_size > positions:
-            raise UserError(f"model.masker.chunk_size: found {chunk_size}, expected at most {positions}")
-        self.max_frames = chunk_size * (positions // 2) - chunk_size // 2 - 1
-        self.network.activation = nn.Identity()  # type: ignore[assignment]
-        self.network.end_conv1x1 = nn.Conv1d(model_dim, values_per_dimension * encoding_dim, 1, bias=False)
 
     @property
     def blocks(self) -> nn.Module:
@@ -90,10 +93,146 @@ class SepFormerMasker(Masker):
 
     def forward(self, features: Tensor) -> Tensor:
         """Return raw mask values (B, n, P, K, F)."""
-        if features.shape[-1] > self.max_frames:
+        return self.values(self.trunk(features))
+
+    def trunk(self, features: Tensor) -> Tensor:
+        """Return sums of processed chunks, (B, C, F)."""
+        frames = features.shape[-1]
+        # In a graph the number of frames is no number yet.
+        if not is_traced() and frames > self.max_frames:
             raise UserError(
-                f"the masker sepformer takes at most {self.max_frames} frames, found {features.shape[-1]}; "
+                f"the masker sepformer takes at most {self.max_frames} frames, found {frames}; "
                 "separate the recording in shorter pieces"
             )
-        raw = self.network(features).transpose(0, 1)
-        return raw.unflatten(2, (self.values_per_dimension, self.encoding_dim))
+        net = self.network
+        chunks = net.dual_mdl(_segment(net.conv1d(net.norm(features)).transpose(1, 2), self.chunk_size))
+        return _overlap_add(net.prelu(chunks.movedim(-1, 1)).movedim(1, -1), frames).transpose(1, 2)
+
+    def values(self, summary: Tensor) -> Tensor:
+        """Return raw mask values (B, n, P, K, F')."""
+        net = self.network
+        # The hypotheses' convolution is linear, and cheaper after the sum. Every frame lies in two chunks, which count
+        # its bias twice.
+        spread = net.conv2d(summary.unsqueeze(-1)).squeeze(-1) + net.conv2d.bias[:, None]
+        x = spread.unflatten(1, (self.hypotheses, -1)).flatten(0, 1)
+        raw = net.end_conv1x1(net.output(x) * net.output_gate(x))
+        return raw.unflatten(0, (-1, self.hypotheses)).unflatten(2, (self.values_per_dimension, self.encoding_dim))
+
+
+class DualPathTransformers(nn.Module):
+    """A transformer inside the chunks, then one across them, each with a norm and a residual connection."""
+
+    def __init__(self, model_dim: int, num_layers: int, num_heads: int, feedforward_dim: int, dropout: float) -> None:
+        super().__init__()
+        self.intra_mdl = Transformer(model_dim, num_layers, num_heads, feedforward_dim, dropout)
+        self.inter_mdl = Transformer(model_dim, num_layers, num_heads, feedforward_dim, dropout)
+        self.intra_norm = nn.GroupNorm(1, model_dim, eps=1e-8)
+        self.inter_norm = nn.GroupNorm(1, model_dim, eps=1e-8)
+
+    def forward(self, chunks: Tensor) -> Tensor:
+        """Return chunks of the same shape; `chunks` are (B, S, Q, C)."""
+        batch, count, size = chunks.shape[:3]
+        inside = self.intra_mdl(chunks.flatten(0, 1)).unflatten(0, (batch, count))
+        chunks = chunks + self.intra_norm(inside.movedim(-1, 1)).movedim(1, -1)
+        across = self.inter_mdl(chunks.transpose(1, 2).flatten(0, 1)).unflatten(0, (batch, size))
+        # (B, Q, S, C) -> (B, C, S, Q)
+        return chunks + self.inter_norm(across.permute(0, 3, 2, 1)).movedim(1, -1)
+
+
+class Transformer(nn.Module):
+    """Layers of attention and feed-forward networks with norms before them, and a norm at the end."""
+
+    def __init__(self, model_dim: int, num_layers: int, num_heads: int, feedforward_dim: int, dropout: float) -> None:
+        super().__init__()
+        layers = (TransformerLayer(model_dim, num_heads, feedforward_dim, dropout) for _ in range(num_layers))
+        self.mdl = _named(layers=nn.Sequential(*layers), norm=_layer_norm(model_dim))
+        self.pos_enc = Positions(model_dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return a tensor of the shape of `x`; x is (B, L, C)."""
+        return self.mdl(x + self.pos_enc(x.shape[1]))
+
+
+class TransformerLayer(nn.Module):
+    """x = x + attention(norm(x));   x = x + linear(relu(linear(norm(x))))."""
+
+    def __init__(self, model_dim: int, num_heads: int, feedforward_dim: int, dropout: float) -> None:
+        super().__init__()
+        self.self_att = _named(att=Attention(model_dim, num_heads, dropout))
+        self.pos_ffn = _named(
+            ffn=nn.Sequential(
+                Linear(model_dim, feedforward_dim),
+                nn.ReLU(),
+                nn.Dropout(dropout),
+                Linear(feedforward_dim, model_dim),
+            )
+        )
+        self.norm1 = _layer_norm(model_dim)
+        self.norm2 = _layer_norm(model_dim)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return a tensor of the shape of `x`; x is (B, L, C)."""
+        x = x + self.dropout(self.self_att(self.norm1(x)))
+        return x + self.dropout(self.pos_ffn(self.norm2(x)))
+
+
+class Attention(nn.MultiheadAttention):
+    """Multi-head self-attention, with torch's weights."""
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        """Return the output, (B, L, C); x is (B, L, C)."""
+        inputs = linear(x, self.in_proj_weight, self.in_proj_bias)
+        query, key, value = inputs.unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        attended = nn.functional.scaled_dot_product_attention(
+            query, key, value, dropout_p=self.dropout if self.training else 0.0
+        )
+        return linear(attended.transpose(1, 2).flatten(2), self.out_proj.weight, self.out_proj.bias)
+
+
+class Positions(nn.Module):
+    """Positions p as sin(p 10000^(-2 k / C)) and cos(p 10000^(-2 k / C)), k = 0 ... C / 2 - 1, in turn."""
+
+    pe: Tensor
+
+    def __init__(self, model_dim: int) -> None:
+        super().__init__()
+        table = torch.empty(_POSITIONS, model_dim)
+        if not table.is_meta:  # where functions of tensors would import torch's compiler
+            frequencies = torch.exp(torch.arange(0, model_dim, 2).float() * (-math.log(10000.0) / model_dim))
+            angles = torch.arange(_POSITIONS).float().unsqueeze(1) * frequencies
+            table[:, 0::2], table[:, 1::2] = angles.sin(), angles.cos()
+        self.register_buffer("pe", table.unsqueeze(0))
+
+    def forward(self, length: int) -> Tensor:
+        """Return the first positions, (1, length, C)."""
+        return self.pe[:, :length]
+
+
+def _named(**layers: nn.Module) -> nn.Sequential:
+    """Return layers one after another, under speechbrain's names."""
+    return nn.Sequential(OrderedDict(layers))
+
+
+def _layer_norm(channels: int) -> nn.Sequential:
+    return _named(norm=nn.LayerNorm(channels, eps=1e-6))
+
+
+def _segment(x: Tensor, chunk_size: int) -> Tensor:
+    """Return x (B, F, C), with half a chunk of zeros and more at its ends, cut into chunks (B, S, Q, C).
+
+    Even chunks lie side by side, and so do odd ones, which begin half a chunk later.
+    """
+    half, frames = chunk_size // 2, x.shape[1]
+    # 1 to chunk_size frames fill the last chunk. Padded too far and then cut: a graph has no other way.
+    total = 2 * half + frames + chunk_size - (half + frames % chunk_size) % chunk_size
+    padded = nn.functional.pad(x, (0, 0, half, half + chunk_size))[:, :total]
+    pairs = [part.unflatten(1, (-1, chunk_size)) for part in (padded[:, :-half], padded[:, half:])]
+    return torch.stack(pairs, dim=2).flatten(1, 2)
+
+
+def _overlap_add(chunks: Tensor, frames: int) -> Tensor:
+    """Return the sum (B, F, C) of chunks (B, S, Q, C), as `_segment` cut them."""
+    half = chunks.shape[2] // 2
+    even, odd = (part.flatten(1, 2) for part in chunks.unflatten(1, (-1, 2)).unbind(2))
+    return (even[:, half:] + odd[:, :-half])[:, :frames]

@@ -165,39 +165,39 @@ PUBLIC: dict[str, PublicModel] = {
     ),
     "sepformer-wsj02mix": _speechbrain(
         "sepformer-wsj02mix", "22a8e8909d14484a1f41a142c4ffbfc1509a8677",
-        "separate 2", "WSJ0-2mix", 8000, 25_679_361, 59.17, "SI-SNRi 22.4 dB",
+        "separate 2", "WSJ0-2mix", 8000, 25_679_361, 59.02, "SI-SNRi 22.4 dB",
     ),
     "sepformer-wsj03mix": _speechbrain(
         "sepformer-wsj03mix", "e2cdbfb223898bc8e87d4bcd1747cedc339f1d96",
-        "separate 3", "WSJ0-3mix", 8000, 25_745_153, 59.51, "SI-SNRi 19.8 dB",
+        "separate 3", "WSJ0-3mix", 8000, 25_745_153, 59.29, "SI-SNRi 19.8 dB",
     ),
     "sepformer-libri2mix": _speechbrain(
         "sepformer-libri2mix", "main",
-        "separate 2", "Libri2Mix clean", 8000, 25_679_361, 59.17, "SI-SNRi 20.6 dB",
+        "separate 2", "Libri2Mix clean", 8000, 25_679_361, 59.02, "SI-SNRi 20.6 dB",
     ),
     "sepformer-libri3mix": _speechbrain(
         "sepformer-libri3mix", "1f2d824e2333aec9e60d0030fb144885c1afc426",
-        "separate 3", "Libri3Mix clean", 8000, 25_745_153, 59.51, "SI-SNRi 19.0 dB",
+        "separate 3", "Libri3Mix clean", 8000, 25_745_153, 59.29, "SI-SNRi 19.0 dB",
     ),
     "sepformer-wham": _speechbrain(
-        "sepformer-wham", "main", "separate 2", "WHAM noisy", 8000, 25_679_361, 59.17, "SI-SNRi 16.3 dB",
+        "sepformer-wham", "main", "separate 2", "WHAM noisy", 8000, 25_679_361, 59.02, "SI-SNRi 16.3 dB",
     ),
     "sepformer-whamr": _speechbrain(
         "sepformer-whamr", "229691859eb846212dbc39ffb49e32f2aa73720c",
-        "separate 2", "WHAMR reverberant", 8000, 25_679_361, 59.17, "SI-SNRi 13.7 dB",
+        "separate 2", "WHAMR reverberant", 8000, 25_679_361, 59.02, "SI-SNRi 13.7 dB",
     ),
     "sepformer-whamr16k": _speechbrain(
         "sepformer-whamr16k", "2961a83bcf97f23ea8df43b2774b6737b343bd38",
-        "separate 2", "WHAMR reverberant", 16000, 25_679_361, 115.97, "SI-SNRi 13.5 dB",
+        "separate 2", "WHAMR reverberant", 16000, 25_679_361, 115.69, "SI-SNRi 13.5 dB",
     ),
     "sepformer-wham-enhance8k": _speechbrain(
-        "sepformer-wham-enhancement", "main", "enhance", "WHAM single", 8000, 25_613_569, 58.83, "SI-SNR 14.35 dB",
+        "sepformer-wham-enhancement", "main", "enhance", "WHAM single", 8000, 25_613_569, 58.76, "SI-SNR 14.35 dB",
     ),
     "sepformer-wham-enhance16k": _speechbrain(
-        "sepformer-wham16k-enhancement", "main", "enhance", "WHAM single", 16000, 25_613_569, 115.30, "SI-SNR 13.8 dB",
+        "sepformer-wham16k-enhancement", "main", "enhance", "WHAM single", 16000, 25_613_569, 115.16, "SI-SNR 13.8 dB",
     ),
     "sepformer-whamr-enhance8k": _speechbrain(
-        "sepformer-whamr-enhancement", "main", "enhance", "WHAMR single", 8000, 25_613_569, 58.83, "SI-SNR 10.59 dB",
+        "sepformer-whamr-enhancement", "main", "enhance", "WHAMR single", 8000, 25_613_569, 58.76, "SI-SNR 10.59 dB",
     ),
     "sepreformer-b-wsj0": PublicModel(
         "separate 2", "WSJ0-2mix", 8000, 14_687_232, 20.88, "SI-SNRi 23.8 dB", "sepreformer", "arXiv 2406.05983",

@@ -147,8 +147,6 @@ def made(config: ModelConfig) -> nn.Module:
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_onnx_runtime_gives_what_torch_gives(name, tmp_path):
-    if name == "sepformer":
-        pytest.importorskip("speechbrain", reason="speechbrain is missing: pip install 'sepkit[sepformer]'")
     model = made(CONFIGS[name])
     report = export_onnx(model, tmp_path / "model.onnx", LENGTHS)
     assert list(report.differences) == LENGTHS and max(report.differences.values()) < TOLERANCE / 3
