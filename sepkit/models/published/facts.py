@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from sepkit.errors import UserError
 from sepkit.models.emd import EncoderMaskerDecoder
@@ -76,11 +76,18 @@ def _latency_ms(model: EncoderMaskerDecoder) -> float | None:
 
 def multiply_adds(function: Callable[[], Any]) -> int:
     """Return the multiply-adds of convolutions, matrix products, attention and LSTMs in a call."""
-    # Other recurrent layers appear as matrix products.
-    recurrent = {torch.ops.aten.mkldnn_rnn_layer: _lstm_operations}
-    with FlopCounterMode(display=False, custom_mapping=recurrent) as counter:
+    # torch's counter does not know these of CPUs; other recurrent layers appear as matrix products.
+    more = {
+        torch.ops.aten.mkldnn_rnn_layer: _lstm_operations,
+        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_operations,
+    }
+    with FlopCounterMode(display=False, custom_mapping=more) as counter:
         function()
     return counter.get_total_flops() // 2
+
+
+def _attention_operations(query: torch.Size, key: torch.Size, value: torch.Size, *_: Any, **__: Any) -> int:
+    return sdpa_flop_count(query, key, value)
 
 
 def _lstm_operations(

@@ -49,6 +49,10 @@ def test_multiply_adds():
         assert multiply_adds(lambda: linear(torch.randn(4, 5)).relu()) == 4 * 5 * 7
         gru = nn.GRU(8, 16, batch_first=True)
         assert multiply_adds(lambda: gru(x)) == 30 * 3 * 16 * (8 + 16)
+        heads = torch.randn(3, 4, 10, 16)
+        attention = nn.functional.scaled_dot_product_attention
+        # Ten scores of each position, and as many values.
+        assert multiply_adds(lambda: attention(heads, heads, heads)) == 12 * 10 * 2 * 10 * 16
 
 
 def model(bidirectional: bool):
