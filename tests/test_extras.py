@@ -22,7 +22,7 @@ else:
 REPOSITORY = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
 # Module -> what it is called on the package index, where that is another name.
-DISTRIBUTIONS = {"yaml": "pyyaml", "PIL": "pillow"}
+DISTRIBUTIONS = {"yaml": "pyyaml", "PIL": "pillow", "sklearn": "scikit-learn"}
 
 
 def name_of(requirement: str) -> str:
