@@ -1,6 +1,6 @@
 """Make the default model, which ships, from an experiment of egs/folder.
 
-    python -m tools.default_model EXP --dev DEV.jsonl [--tests TEST.jsonl ...] [--more-speech] [--out FOLDER]
+    python -m tools.default_model EXP --dev DEV.jsonl [--tests TEST.jsonl ...] [--more-speech] [--voices] [--out FOLDER]
     python -m tools.default_model --card SUMMARY ... [--out FOLDER]
     python -m tools.default_model --graph MODEL --out FOLDER
 
@@ -18,6 +18,7 @@ import re
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
@@ -46,6 +47,11 @@ CORPORA = (
 MORE_SPEECH = (
     "speechocean762 (CC BY 4.0): 3.2 further hours of the same 190 speakers, half of them children, as Ogg Vorbis."
 )
+VOICES = (
+    "551 further speakers, 3.0 hours, as Ogg Opus: recorded ones of VCTK, LibriSpeech and LibriTTS, MLS and Speech "
+    "Commands (CC BY 4.0 each), and synthesized ones (VITS and GlowTTS voices of VCTK, MLS and CMU Arctic; MIT and "
+    "CC BY 4.0)."
+)
 LARGEST_BYTES = 12_000_000
 """Of what ships."""
 
@@ -68,7 +74,7 @@ AS_ONE = (
 )
 
 
-def make(experiment: Path, dev: Path, tests: list[Path], out: Path, more_speech: bool = False) -> Path:
+def make(experiment: Path, dev: Path, tests: list[Path], out: Path, more: Sequence[str] = ()) -> Path:
     """Make the folder of the shipped model, with its card; change it only if every step succeeds.
 
     Args:
@@ -76,7 +82,7 @@ def make(experiment: Path, dev: Path, tests: list[Path], out: Path, more_speech:
         dev: manifest that the predictor is fitted on.
         tests: manifests; none: the card has no scores.
         out: the folder, whose content is replaced.
-        more_speech: whether the training speech includes `MORE_SPEECH`.
+        more: training speech beside `CORPORA`.
 
     Raises:
         UserError: a command fails, after printing why, or the model is larger than `LARGEST_BYTES`.
@@ -97,8 +103,7 @@ def make(experiment: Path, dev: Path, tests: list[Path], out: Path, more_speech:
             shutil.rmtree(evaluation, ignore_errors=True)
             _run("evaluate", "--model", folder, "--manifest", test, "--out", evaluation, "--calibration")
             summaries.append(evaluation / "summary.json")
-        corpora = (*CORPORA, MORE_SPEECH) if more_speech else CORPORA
-        _write_card(folder, summaries, out.name, loss, corpora)
+        _write_card(folder, summaries, out.name, loss, (*CORPORA, *more))
         shutil.rmtree(out, ignore_errors=True)
         folder.rename(out)
     return out
@@ -135,8 +140,8 @@ def renew_card(out: Path, summaries: list[Path]) -> Path:
         measured = read_summary(path).get("model")
         if measured not in (out.name, str(out)):
             raise UserError(f"{path}: is of {measured}, expected of {out.name}; evaluate that")
-    corpora = (*CORPORA, MORE_SPEECH) if MORE_SPEECH in text else CORPORA
-    return _write_card(out, summaries, out.name, loss, corpora)
+    more = [speech for speech in (MORE_SPEECH, VOICES) if speech in text]
+    return _write_card(out, summaries, out.name, loss, (*CORPORA, *more))
 
 
 def _write_card(folder: Path, summaries: list[Path], name: str, loss: str, corpora: tuple[str, ...]) -> Path:
@@ -159,9 +164,11 @@ def _write_card(folder: Path, summaries: list[Path], name: str, loss: str, corpo
 def _loss(experiment: Path) -> str:
     path = experiment / "config.yaml"
     try:
-        objective = yaml.safe_load(path.read_text(encoding="utf-8"))["objective"]
+        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+        objective, latents = config["objective"], [config["model"][part]["name"] for part in ("encoding", "masks")]
+        rates = "" if set(latents) == {"deterministic"} else " and rates"
         silence = " and the silence term" if objective.get("silence", {}).get("weight") else ""
-        return f"{objective['cost']['name']} and rates{silence}, matched by {objective['assignment']['name']}"
+        return f"{objective['cost']['name']}{rates}{silence}, matched by {objective['assignment']['name']}"
     except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
         expected = "expected the folder that `sepkit train` wrote"
         raise UserError(f"{path}: found no objective ({error}); {expected}") from error
@@ -184,6 +191,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--graph", type=Path, metavar="MODEL", help="folder to write only the graph of")
     parser.add_argument("--out", type=Path, default=SHIPPED / DEFAULT_MODEL, help="default: in the package")
     parser.add_argument("--more-speech", action="store_true", help="the training speech includes speech_more")
+    parser.add_argument("--voices", action="store_true", help="the training speech includes speech_voices")
     options = parser.parse_args(arguments)
     try:
         if options.card:
@@ -192,7 +200,8 @@ def main(arguments: list[str] | None = None) -> int:
             print(write_graph(options.graph, options.out))
         elif options.experiment and options.dev:
             named = (options.experiment, options.dev, options.tests, options.out)
-            print(make(*named, options.more_speech))
+            more = [MORE_SPEECH] * options.more_speech + [VOICES] * options.voices
+            print(make(*named, more))
         else:
             raise UserError("expected EXP and --dev, --card, or --graph")
     except UserError as error:

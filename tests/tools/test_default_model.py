@@ -13,7 +13,7 @@ import yaml
 import sepkit
 from sepkit.config import GaussianConfig, LogNormalConfig, ModelConfig, RecurrentConfig, STFTFilterbankConfig
 from sepkit.data import audio
-from sepkit.models import build_model, save_model
+from sepkit.models import build_model, load_pretrained, save_model
 from tools import default_model
 
 
@@ -67,7 +67,7 @@ def test_what_ships_has_half_the_weights_a_predictor_and_a_card(experiment, mani
     summary = json.loads((experiment / "evaluation" / "test" / "summary.json").read_text())
     assert f"{summary['metrics']['si_sdri_db']['mean']:.2f}" in card
     separator = sepkit.load_model(out)
-    assert separator.quality is not None and separator.model.info["epoch"] == 3
+    assert separator.quality is not None and separator.runner.info["epoch"] == 3
     # Of what ships, the card alone: from another evaluation, with the loss that it named.
     summary["model"], summary["metrics"]["si_sdri_db"]["mean"] = "boxed", 4.25
     sexes = {"sex_pair": {"F-F": {"si_sdri_db": {"mean": 1.5, "n": 2}}, "F-M": {"si_sdri_db": {"mean": 7.5, "n": 1}}}}
@@ -81,13 +81,13 @@ def test_what_ships_has_half_the_weights_a_predictor_and_a_card(experiment, mani
     assert (out / "README.md").read_text() == renewed
     assert "one speaker alone comes out as two" in renewed and default_model.MORE_SPEECH not in renewed
     # Again, as trained with the silence term on more speech: with other weights nothing of the old ones stays.
-    save_model(build_model(separator.model.config), experiment / "model", {"epoch": 4})
+    save_model(build_model(load_pretrained(out).config), experiment / "model", {"epoch": 4})
     configuration = yaml.safe_load((experiment / "config.yaml").read_text())
     configuration["objective"]["silence"] = {"weight": 0.1}
     (experiment / "config.yaml").write_text(yaml.safe_dump(configuration))
     again = [str(experiment), "--dev", str(manifests[0]), "--out", str(out), "--more-speech"]
     assert default_model.main(again) == 0
-    assert sepkit.load_model(out).model.info["epoch"] == 4
+    assert sepkit.load_model(out).runner.info["epoch"] == 4
     (tmp_path / "summary.json").write_text(json.dumps(summary))
     for expected in ("Not measured.", "4.25"):
         card = (out / "README.md").read_text()
