@@ -28,6 +28,8 @@ _LLOYD_POINTS = 10_000
 _LLOYD_STARTS = 3
 # Number of test points kept for the figures.
 _SHOWN = 300
+# Share of the plateau of the distortion below which hypotheses have parted.
+_TOGETHER = 0.5
 # Deviation by which settled hypotheses are pushed before each temperature.
 _PUSH = 1e-3
 
@@ -56,8 +58,8 @@ def gaussians(config: GaussiansConfig, folder: Path) -> dict[str, Any]:
 def split_temperatures(row: dict[str, Any]) -> dict[str, list[float | None]]:
     """Return, by probe, the temperature at which the hypotheses of each network were seen to part.
 
-    While they are at one place their hard distortion is the trace of the covariance. They have parted for good after
-    the last record with at least nine tenths of it. None: hypotheses were never together, or never parted.
+    While they are at one place their hard distortion is the trace of the covariance, but for the few points that are
+    watched. They have parted for good after the last record with at least half of it. None: hypotheses were never together, or never parted.
     """
     law = ThreeGaussians(row["kind"] == "moving")
     found: dict[str, list[float | None]] = {}
@@ -70,7 +72,7 @@ def split_temperatures(row: dict[str, Any]) -> dict[str, list[float | None]]:
 
 def _parted(law: ThreeGaussians, probe: float, distortions: np.ndarray) -> int:
     """The first record of (R,) from which on hypotheses are apart for good; R if they never were together or apart."""
-    last = np.flatnonzero(distortions >= 0.9 * float(law.covariance(probe).trace()))
+    last = np.flatnonzero(distortions >= _TOGETHER * float(law.covariance(probe).trace()))
     return int(last[-1]) + 1 if len(last) else len(distortions)
 
 
@@ -156,15 +158,15 @@ class _Watch:
             records["temperatures"].append(assignment.temperature)
 
     def phases(self, law: ThreeGaussians) -> dict[str, Any]:
-        """Return where the hypotheses of the first network were at four times, if they parted input by input: before
-        any had parted, between the partings of the second, third and last input, and at the end."""
+        """Return where the hypotheses of the first network were at four times, if they parted input by input: halfway
+        to the first parting, between the partings of the second, third and last input, and at the end."""
         inputs = enumerate(self.inputs if self.records["temperatures"] else [])
         distortions = [np.array([record[place][0] for record in self.records["distortions"]]) for place, _ in inputs]
         parted = sorted(_parted(law, x, values) for x, values in zip(self.inputs, distortions, strict=False))
         if len(parted) < 4 or parted[-1] == len(self.points):
             return {}
         middles = [(parted[place] + parted[place + 1]) // 2 for place in (1, 2)]
-        times = [max(0, parted[0] - 1), *middles, len(self.points) - 1]
+        times = [parted[0] // 2, *middles, len(self.points) - 1]
         phases = {
             "temperatures": [self.records["temperatures"][time] for time in times],
             "hypotheses": [[_rounded(at, 3) for at in self.points[time]] for time in times],

@@ -30,7 +30,7 @@ def test_critical_temperatures() -> None:
 def test_splits_of_networks_are_seen_in_their_distortion() -> None:
     """After the last record at the plateau, .02 + 7/18 x^2; never, where it was not reached or not left."""
     plateaus = [0.02 + 7 / 18 * x * x for x in (0.6, 1.0)]
-    shares = [[[0.5, 0.3], [1.0, 1.0]], [[1.0, 0.2], [0.95, 1.0]], [[0.95, 0.2], [0.5, 1.0]], [[0.4, 0.1], [0.2, 1.0]]]
+    shares = [[[0.4, 0.3], [1.0, 1.0]], [[1.0, 0.2], [0.6, 1.0]], [[0.6, 0.2], [0.4, 1.0]], [[0.4, 0.1], [0.2, 1.0]]]
     row = {
         "kind": "moving",
         "probes": [0.6, 1.0],
@@ -49,7 +49,7 @@ def test_phases_are_before_between_and_after_the_partings() -> None:
     for record in range(15):
         watch.points.append(torch.full((4, 1, 2), float(record)))
         watch.records["temperatures"].append(1 - record / 15)
-        shares = [[1.0 if record < at else 0.5, 0.1] for at in parted]
+        shares = [[1.0 if record < at else 0.4, 0.1] for at in parted]
         plateaus = [float(law.covariance(x).trace()) for x in config.probes]
         of = [[share * plateau for share in pair] for pair, plateau in zip(shares, plateaus, strict=True)]
         watch.records["distortions"].append(of)
