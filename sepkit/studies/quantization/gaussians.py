@@ -59,7 +59,8 @@ def split_temperatures(row: dict[str, Any]) -> dict[str, list[float | None]]:
     """Return, by probe, the temperature at which the hypotheses of each network were seen to part.
 
     While they are at one place their hard distortion is the trace of the covariance, but for the few points that are
-    watched. They have parted for good after the last record with at least half of it. None: hypotheses were never together, or never parted.
+    watched. They have parted for good after the last record with at least half of it. None: hypotheses were never
+    together, or never parted.
     """
     law = ThreeGaussians(row["kind"] == "moving")
     found: dict[str, list[float | None]] = {}
