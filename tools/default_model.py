@@ -87,8 +87,8 @@ def make(experiment: Path, dev: Path, tests: list[Path], out: Path, more: Sequen
     Raises:
         UserError: a command fails, after printing why, or the model is larger than `LARGEST_BYTES`.
     """
-    loss = _loss(experiment)
     loaded = load_checkpoint(experiment)
+    loss = _loss(experiment, loaded.variational)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent) as scratch:
         folder = Path(scratch) / out.name
@@ -161,12 +161,11 @@ def _write_card(folder: Path, summaries: list[Path], name: str, loss: str, corpo
     return folder / "README.md"
 
 
-def _loss(experiment: Path) -> str:
+def _loss(experiment: Path, variational: bool) -> str:
     path = experiment / "config.yaml"
     try:
-        config = yaml.safe_load(path.read_text(encoding="utf-8"))
-        objective, latents = config["objective"], [config["model"][part]["name"] for part in ("encoding", "masks")]
-        rates = "" if set(latents) == {"deterministic"} else " and rates"
+        objective = yaml.safe_load(path.read_text(encoding="utf-8"))["objective"]
+        rates = " and rates" if variational else ""
         silence = " and the silence term" if objective.get("silence", {}).get("weight") else ""
         return f"{objective['cost']['name']}{rates}{silence}, matched by {objective['assignment']['name']}"
     except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
