@@ -43,7 +43,8 @@ class SRCorrNetMasker(Masker):
     Attributes:
         maps: values are the estimates' coefficients.
 
-    Source: U.-H. Shin and H.-M. Park, "SR-CorrNet", arXiv 2603.29097. Same numbers as the authors' code.
+    Source: U.-H. Shin and H.-M. Park, "Asymmetric Encoder-Decoder Based on Time-Frequency Correlation for Speech
+    Separation", arXiv 2603.29097. Same numbers as the authors' code.
     """
 
     maps = True
@@ -369,7 +370,7 @@ class AttractorSplit(nn.Module):
         halves = sinusoids(frames, channels // 2, x)[:, None], sinusoids(bins, channels // 2, x)[None]
         places = torch.cat([half.expand(frames, bins, channels // 2) for half in halves], dim=-1)
         memory = (self.norm(x) + places).flatten(1, 2)
-        y = self.queries.expand(x.shape[0], -1, -1)
+        y = self.queries.repeat(x.shape[0], 1, 1)
         for block in self.blocks:
             y = block(y, memory)
         y = y / (torch.linalg.vector_norm(y, dim=-1, keepdim=True) + 1e-8)

@@ -254,7 +254,9 @@ PUBLIC: dict[str, PublicModel] = {
     "sr-corrnet-2to5": _sr_corrnet(
         "wsj-var-2-5spk", "separate 2 to 5", "WSJ0-2mix to -5mix", 8000, 14_031_752, None, "",
     ),
-    "sr-corrnet-whamr": _sr_corrnet("whamr", "separate 2", "WHAMR reverberant", 8000, None, None, ""),
+    "sr-corrnet-whamr": _sr_corrnet(
+        "whamr", "separate 2", "WHAMR reverberant", 8000, 14_876_603, 419.90, "",
+    ),
     "tiger": PublicModel(
         "separate 2", "EchoSet", 16000, None, None, "", "tiger", "", "Apache-2.0", None,
         _hub("JusperLee/TIGER-speech", "main", "model.safetensors", "config.json"),

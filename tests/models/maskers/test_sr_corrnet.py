@@ -16,6 +16,7 @@ from sepkit.config import (
     STFTFilterbankConfig,
 )
 from sepkit.models import build_model
+from sepkit.models.published.facts import model_facts
 from sepkit.objectives import build_objective
 from sepkit.types import Batch
 from tests.complaint import complaint
@@ -79,6 +80,12 @@ def test_outside_training_it_counts_by_itself():
             assert counted.estimates.isfinite().all()
             told = separator(mixture, speakers=torch.tensor([2]))
             assert [bool(estimate.any()) for estimate in told.estimates[0]] == [True, True, False]
+
+
+def test_operations_are_counted_where_gradients_are_not():
+    facts = model_facts(model().eval())
+    assert facts.parameters == sum(tensor.numel() for tensor in model().parameters())
+    assert facts.giga_multiply_adds_per_second > 0
 
 
 def test_what_does_not_go_together():

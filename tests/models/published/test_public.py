@@ -88,11 +88,16 @@ def tf_locoformer(rate: int, speakers: int, window: int, stride: int, *sizes: in
     return ModelConfig(rate, speakers, bank, points("linear"), masker, points("linear"), input_norm="mixture")
 
 
-def sr_corrnet(speakers: int, counts: bool, large: bool) -> ModelConfig:
+def sr_corrnet(name: str, speakers: int, counts: bool) -> ModelConfig:
+    """Of the configs in the authors' repository."""
+    window = 256 if name == "sr-corrnet-whamr" else 128
     bank = STFTFilterbankConfig(
-        128, 64, compression=1.0, features="real_imaginary", complex_masks=True, mapping=True, like_sr_corrnet=True
+        window, 64, compression=1.0, features="real_imaginary", complex_masks=True, mapping=True, like_sr_corrnet=True
     )
-    masker = SRCorrNetConfig(192, 3, 5, 4, 512, 768) if large else SRCorrNetConfig(count_speakers=counts)
+    masker = {
+        "sr-corrnet-l-wsj0": SRCorrNetConfig(192, 3, 5, 4, 512, 768),
+        "sr-corrnet-whamr": SRCorrNetConfig(128, 2, 4, 4, 256, 512, kernel_size=5, frame_taps=3),
+    }.get(name, SRCorrNetConfig(count_speakers=counts))
     return ModelConfig(8000, speakers, bank, points("linear"), masker, points("linear"), input_norm="mixture")
 
 
@@ -110,7 +115,7 @@ def architecture(name: str) -> ModelConfig:
         "dprnn": dual_path_rnn,
         "sepformer": lambda: sepformer(row.sample_rate, speakers),
         "sepreformer": sepreformer,
-        "sr": lambda: sr_corrnet(speakers, "to" in row.task, "-l-" in name),
+        "sr": lambda: sr_corrnet(name, speakers, "to" in row.task),
         "tf": lambda: tf_locoformer(row.sample_rate, speakers, *sizes.get(name, (128, 64, 128, 6, 384, 4))),
     }
     return kinds[name.partition("-")[0]]()
