@@ -308,4 +308,4 @@ def _tiny(like: Tensor) -> float:
 
 
 def _numpy(tensor: Tensor) -> np.ndarray:
-    return tensor.detach().double().cpu().numpy()
+    return tensor.detach().cpu().double().numpy()

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from sepkit.models.emd import EncoderMaskerDecoder
-from sepkit.models.runtime import is_tracing
+from sepkit.models.runtime import is_tracing, widest
 from sepkit.types import Density, Latent, Separation
 
 # A ratio of energies is limited to this range, dB; beyond it float32 is measured.
@@ -31,8 +31,9 @@ def latent_features(model: EncoderMaskerDecoder, separation: Separation) -> dict
     estimates, extras = separation.estimates, separation.extras
     features: dict[str, Tensor] = {}
     if model.mask_family.variational:
-        spread = model.uncertainty_energy(separation).double()
-        ratio = spread.clamp_min(0.0) / estimates.double().square().sum(-1)
+        wide = widest(estimates)
+        spread = model.uncertainty_energy(separation).to(wide)
+        ratio = spread.clamp_min(0.0) / estimates.to(wide).square().sum(-1)
         features["mask_spread_db"] = (10 * ratio.log10()).clamp(_LEAST_DB, _MOST_DB)
     rates = {
         "encoding": _rate(separation.encoding, extras.get("encoding_prior")),
@@ -42,7 +43,7 @@ def latent_features(model: EncoderMaskerDecoder, separation: Separation) -> dict
     for name, rate in rates.items():
         if rate is not None:
             # Over the dimensions first: float32 holds their sum, and float64 is slow where it is everywhere.
-            of_frames = rate.sum(-2).double()
+            of_frames = rate.sum(-2).to(widest(rate))
             per_frame = of_frames.mean(-1)
             of_each = per_frame if name == "mask" else per_frame.unsqueeze(-1).expand(estimates.shape[:2])
             features[f"{name}_rate_nats_per_frame"] = of_each

@@ -16,6 +16,7 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from sepkit.errors import UserError
+from sepkit.models.runtime import widest
 
 StreamState = dict[nn.Module, Any]
 """Module -> the state that it carries from one block of frames to the next; empty before the first block.
@@ -78,8 +79,8 @@ class CumulativeLayerNorm(_ChannelAffineNorm):
 
     def _statistics(self, x: Tensor, state: StreamState | None) -> tuple[Tensor, Tensor]:
         """Running mean and 1/deviation, each (B, 1, F)."""
-        # E[x^2] - E[x]^2 cancels over long inputs in float32; Apple's accelerators have no float64.
-        accumulator = torch.float32 if x.device.type == "mps" else torch.float64
+        # E[x^2] - E[x]^2 cancels over long inputs in float32.
+        accumulator = widest(x)
         frames = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
         frame_variance, frame_mean = (
             statistic.to(accumulator) for statistic in torch.var_mean(frames, 1, correction=0, keepdim=True)

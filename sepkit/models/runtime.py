@@ -19,6 +19,7 @@ __all__ = [
     "is_traced",
     "is_tracing",
     "runs_plainly_on_cpu",
+    "widest",
 ]
 
 
@@ -37,6 +38,11 @@ def is_amd_with_avx512() -> bool:
     has = getattr(torch.cpu, "get_capabilities", dict)()
     # sse4a is AMD's alone, and stays where a virtual machine hides the name.
     return bool(has.get("sse4a") and has.get("avx512_f"))
+
+
+def widest(x: Tensor) -> torch.dtype:
+    """Return the widest type that the device of a tensor computes in: Apple's accelerators have no float64."""
+    return torch.float32 if x.device.type == "mps" else torch.float64
 
 
 def is_traced() -> bool:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from sepkit.config import (
     ConvTasNetConfig,
     FreeFilterbankConfig,
     ModelConfig,
 )
+from sepkit.inference.runners import latents
 from sepkit.inference.runners.base import Batches
-from sepkit.inference.runners.torch_runner import TorchRunner
-from sepkit.models import build_model
+from sepkit.inference.runners.torch_runner import TorchRunner, device_of
+from sepkit.models import build_model, features, load_pretrained, norms
 
 BANK = FreeFilterbankConfig(num_filters=8)
 
@@ -66,3 +70,41 @@ def test_how_many_go_at_once(gru):
     assert runner.batch_size(30.0) == 8
     convolutions = build_model(ModelConfig(filterbank=BANK, masker=ConvTasNetConfig(4, 4, 4, blocks=1, repeats=1)))
     assert TorchRunner(convolutions).batch_size(5.0) == 1
+
+
+class Computed(TorchDispatchMode):
+    """Notes the operations on arrays of float64; single numbers of it may stay on the CPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        tensors = [x for x in pytree.tree_leaves(out) if isinstance(x, torch.Tensor)]
+        if any(x.dtype == torch.float64 and x.dim() for x in tensors):
+            self.found.append(func.overloadpacket.__name__)
+        return out
+
+
+@pytest.mark.parametrize("name", ["boxed_8k", "boxed_8k_causal"])
+def test_models_that_ship_run_where_there_is_no_float64(name, monkeypatch):
+    """As on Apple's accelerators: only what is on the CPU again, features for NumPy, is of float64."""
+    for module in (features, latents, norms):
+        monkeypatch.setattr(module, "widest", lambda _: torch.float32)
+    mixture = 0.1 * np.random.default_rng(0).standard_normal((1, 4000)).astype(np.float32)
+    runner = TorchRunner(load_pretrained(name))
+    with Computed() as noted:
+        output = runner.run(mixture, features=True, rates=True)
+    assert len(output.features) == 3 and noted.found.count("to") == 2 * 3
+    assert {*noted.found} <= {"to", "detach", "resolve_conj", "resolve_neg"}
+
+
+def test_the_accelerator_of_a_mac_is_found(monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(torch, "empty", lambda *_, device: asked.append(device))
+    assert device_of("auto") == torch.device("mps") and asked == [torch.device("mps")]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert device_of("auto") == torch.device("cuda:0")

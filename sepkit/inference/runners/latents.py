@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sepkit.inference.options import check_samples
 from sepkit.models import EncoderMaskerDecoder
+from sepkit.models.runtime import widest
 from sepkit.objectives.costs import pairwise_blr_nll
 from sepkit.objectives.rates import alive_share, elementwise_rate
 from sepkit.types import Separation
@@ -34,7 +35,7 @@ class RunningMoments:
 
     def add(self, value: Tensor) -> None:
         """Add a tensor of the shape of those before."""
-        value = value.detach().double()
+        value = value.detach().to(widest(value))
         self.count += 1
         if self.count == 1:
             self._mean, self._squares = value.clone(), torch.zeros_like(value)
@@ -137,8 +138,8 @@ def rates_of(separation: Separation) -> dict[str, float] | None:
         of_latents["path"] = extras["path_rate"]
     for what, rate in of_latents.items():
         frames = torch.full((len(rate),), rate.shape[-1], device=rate.device)
-        rates[f"{what}_rate_nats_per_frame"] = float(rate.double().sum() / (rate.shape[0] * rate.shape[-1]))
-        shares[f"{what}_alive_share"] = float(alive_share(rate, frames).double().mean())
+        rates[f"{what}_rate_nats_per_frame"] = float(rate.to(widest(rate)).sum() / (rate.shape[0] * rate.shape[-1]))
+        shares[f"{what}_alive_share"] = float(alive_share(rate, frames).to(widest(rate)).mean())
         dimensions += rate.shape[1:].numel() // rate.shape[-1]
     return rates | {"rate_nats_per_dimension": math.fsum(rates.values()) / dimensions} | shares if rates else None
 
@@ -170,4 +171,4 @@ def mixture_elbo(
         scaled = (decoded + model.signal_mean) / deviation
         evidence.add(-pairwise_blr_nll(scaled, mixture[:, None] / deviation)[:, 0, 0])
     rate = elementwise_rate(separation.encoding, extras["encoding_prior"], extras.get("encoding_sample"))
-    return (evidence.mean - rate.double().flatten(1).sum(1)) / mixture.shape[-1]
+    return (evidence.mean - rate.to(widest(rate)).flatten(1).sum(1)) / mixture.shape[-1]

@@ -92,7 +92,7 @@ class TorchRunner:
                 estimates = separation.estimates
                 if features:
                     told = latent_features(model, separation)
-                    of_latents = {name: values.double().cpu().numpy() for name, values in told.items()}
+                    of_latents = {name: values.cpu().double().numpy() for name, values in told.items()}
                 if rates:
                     found = rates_of(separation)
                 if evidence and found is not None:
@@ -161,7 +161,8 @@ def device_of(name: str | torch.device) -> torch.device:
     """
     if name == "auto":
         # With several accelerators, each process of torchrun has its own.
-        name = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"
+        others = "mps" if torch.backends.mps.is_available() else "cpu"
+        name = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else others
     try:
         device = torch.device(name)
         torch.empty(0, device=device)

@@ -23,6 +23,15 @@ DESCRIPTION = "model.yaml"
 EXPECTED = f"expected a folder with {WEIGHTS} and {DESCRIPTION}, as `sepkit train` writes (EXP/model)"
 _PICKLES = frozenset({".ckpt", ".pt", ".pth", ".pkl", ".pickle", ".bin", ".tar"})
 
+_OTHERS = {
+    "hyperparams.yaml": "found a model of speechbrain's, which is named speechbrain:{folder}",
+    "last_best_checkpoint": "found a model of ClearVoice's (MossFormer2), which sepkit does not read",
+    "pytorch_model.bin": "found a model of asteroid's, which is named asteroid:{folder}/pytorch_model.bin",
+    "model.pt": "found model.pt, which for SR-CorrNet is named sr-corrnet:{folder}",
+    "config.json": "found config.json, which for TIGER is named tiger:{folder}",
+}
+"""File of another toolkit's folder -> what that folder is."""
+
 Path_ = str | os.PathLike[str]
 
 
@@ -79,6 +88,9 @@ def _has_weights(folder: Path) -> bool:
 
 def _what_is(path: Path) -> str:
     """Describe a path that is not a checkpoint, for the message."""
+    for name, what in _OTHERS.items():
+        if (path / name).is_file():
+            return what.format(folder=path)
     holds_state = path.is_dir() and any(child.suffix == ".ckpt" for child in path.iterdir())
     if holds_state or "resume" in (path.name, path.parent.name):
         return "found training state, which only `sepkit train` reads"

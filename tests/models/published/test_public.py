@@ -326,3 +326,19 @@ def test_names_of_asteroids_readme_and_addresses_are_fetched(server, monkeypatch
 )
 def test_public_models_that_are_not_read_are_told_in_one_line(name: str, words: str) -> None:
     assert re.search(words, complaint(lambda: load_pretrained(name)))
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("hyperparams.yaml", "is named speechbrain:{}, expected a folder with"),
+        ("last_best_checkpoint", "ClearVoice's (MossFormer2), which sepkit does not read, expected"),
+        ("pytorch_model.bin", "is named asteroid:{}/pytorch_model.bin, expected"),
+        ("model.pt", "for SR-CorrNet is named sr-corrnet:{}, expected"),
+        ("config.json", "for TIGER is named tiger:{}, expected"),
+    ],
+)
+def test_folders_of_other_toolkits_are_told_how_they_are_named(file: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / file).touch()
+    (tmp_path / "encoder.ckpt").touch()
+    assert words.format(tmp_path) in complaint(lambda: load_pretrained(tmp_path))
