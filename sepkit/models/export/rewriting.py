@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-SCAN = "GatedScan"
+SCAN = "LinearScan"
 """Operator, of this domain, by which `sepkit.models.maskers.gated_scan` marks a recurrence."""
 
 SCAN_DOMAIN = "sepkit"
@@ -45,32 +45,27 @@ def _graphs(graph: Any) -> Iterator[Any]:
 
 
 def _expand_scans(graph: Any) -> None:
-    """Replace marks of recurrences (forget, value, initial) by loops over the first axis.
-
-    h_t = v_t + f_t (h_(t-1) - v_t)
-    """
+    """Replace marks of recurrences (factor, addend, initial) by loops over the first axis: h_t = a_t h_(t-1) + b_t."""
     from onnx import TensorProto, helper
 
     for node in graph.node:
         if (node.op_type, node.domain) != (SCAN, SCAN_DOMAIN):
             continue
-        names = ("before", "forget", "value", "difference", "kept", "after", "hidden")
-        before, forget, value, difference, kept, after, hidden = (f"{node.output[0]}.{name}" for name in names)
+        factor, addend, initial = node.input
+        (result,) = node.output
+        parts = ("before", "factor", "addend", "kept", "after", "hidden", "last")
+        before, a, b, kept, after, hidden, last = (f"{result}.{part}" for part in parts)
         steps = [
-            helper.make_node("Sub", [before, value], [difference]),
-            helper.make_node("Mul", [forget, difference], [kept]),
-            helper.make_node("Add", [value, kept], [after]),
+            helper.make_node("Mul", [a, before], [kept]),
+            helper.make_node("Add", [kept, b], [after]),
             helper.make_node("Identity", [after], [hidden]),
         ]
         inputs, outputs = (
-            [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in some]
-            for some in ((before, forget, value), (after, hidden))
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in names]
+            for names in ((before, a, b), (after, hidden))
         )
-        body = helper.make_graph(steps, f"{node.output[0]}.step", inputs, outputs)
-        scanned, given, initial = node.input
-        last = f"{node.output[0]}.last"
-        loop = helper.make_node("Scan", [initial, scanned, given], [last, node.output[0]], num_scan_inputs=2, body=body)
-        node.CopyFrom(loop)
+        body = helper.make_graph(steps, f"{result}.step", inputs, outputs)
+        node.CopyFrom(helper.make_node("Scan", [initial, factor, addend], [last, result], num_scan_inputs=2, body=body))
 
 
 def _rename(graph: Any, names: Mapping[str, str]) -> None:

@@ -28,7 +28,7 @@ def gated_scan(forget: Tensor, value: Tensor, initial: Tensor | None = None, bac
     initial = initial.to(value.dtype)
     if backwards:
         forget, value = forget.flip(0), value.flip(0)
-    hidden = (_MarkedScan if is_tracing() else _Scan).apply(forget, value, initial)
+    hidden = (_scan_for_graphs if is_tracing() else _Scan.apply)(forget, value, initial)
     return hidden.flip(0) if backwards else hidden
 
 
@@ -104,14 +104,36 @@ def _linear_scan(factor: Tensor, addend: Tensor, initial: Tensor) -> Tensor:
     return addend
 
 
+def _scan_for_graphs(forget: Tensor, value: Tensor, initial: Tensor) -> Tensor:
+    """`gated_scan` for as many steps as there are when a traced graph runs, in about 3 sqrt(T) steps of its loops.
+
+    The end of each stretch follows from its end without what came before it, and from the product of its factors. Then
+    all stretches advance once more, each from where the one before it ended.
+    """
+    length = torch.as_tensor(value.shape[0])
+    steps = length.float().sqrt().ceil().long()
+    stretches = (length + steps - 1) // steps
+
+    def side_by_side(sequence: Tensor) -> Tensor:
+        rest = sequence.new_zeros(stretches * steps - length, *sequence.shape[1:])  # type: ignore[call-overload]
+        return torch.cat([sequence, rest]).reshape(stretches, steps, *sequence.shape[1:]).transpose(0, 1)
+
+    factor, addend = side_by_side(forget), side_by_side(value - forget * value)
+    ends = _MarkedScan.apply(factor, addend, torch.zeros_like(addend[0]))[-1]
+    after = _MarkedScan.apply(factor.prod(0), ends, initial)
+    before = torch.cat([initial.unsqueeze(0), after[:-1]])
+    hidden = _MarkedScan.apply(factor, addend, before)
+    return hidden.transpose(0, 1).flatten(0, 1)[:length]
+
+
 class _MarkedScan(torch.autograd.Function):
-    """`gated_scan` as one operator of a traced graph, of which an export makes a loop."""
+    """h_t = a_t h_(t-1) + b_t as one operator of a traced graph, of which an export makes a loop."""
 
     @staticmethod
-    def forward(ctx: Any, forget: Tensor, value: Tensor, initial: Tensor) -> Tensor:
-        return _linear_scan(forget, value - forget * value, initial)
+    def forward(ctx: Any, factor: Tensor, addend: Tensor, initial: Tensor) -> Tensor:
+        return _linear_scan(factor, addend.clone(memory_format=torch.contiguous_format), initial)
 
     @staticmethod
-    def symbolic(graph: Any, forget: Any, value: Any, initial: Any) -> Any:
+    def symbolic(graph: Any, factor: Any, addend: Any, initial: Any) -> Any:
         """Return the operator's node."""
-        return graph.op("sepkit::GatedScan", forget, value, initial).setType(value.type())
+        return graph.op("sepkit::LinearScan", factor, addend, initial).setType(addend.type())
