@@ -36,8 +36,8 @@ IN_WHEEL = (
     "sepkit/__init__.py",
     "sepkit/py.typed",
     "sepkit/conf/",
-    "sepkit/models/published/weights/boxed_8k/model.safetensors",
-    "sepkit/models/published/weights/boxed_8k_causal/model.safetensors",
+    "sepkit/models/published/weights/boxed_8k/model.onnx",
+    "sepkit/models/published/weights/boxed_8k_causal/model.onnx",
 )
 IN_SOURCE = ("/tests/", "/docs/", "/egs/", "/mkdocs.yml", "/NOTICE", "/CITATION.cff")
 

@@ -47,7 +47,7 @@ class GraphRunner:
 
     def stream(self) -> BlockRunner:
         """Return a recording's way through a causal graph, which takes and returns its state."""
-        raise NotImplementedError
+        return self.graph.stream()
 
     def spread(self, mixture: np.ndarray, samples: int, seed: int, rate: int, num_samples: int) -> np.ndarray:
         """Raise UserError: a graph has no latents to sample."""

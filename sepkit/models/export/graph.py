@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -11,10 +12,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from sepkit.errors import UserError
 from sepkit.models.emd import EncoderMaskerDecoder
-from sepkit.models.features import latent_features
+from sepkit.models.features import latent_features, latent_sums
 from sepkit.models.filterbanks import Filterbank
+from sepkit.models.maskers.base import FrameStream, Masker, MaskerOutput
 from sepkit.models.maskers.sudormrf import SlidingFilters
+from sepkit.models.norms import StreamState
 from sepkit.models.speaker_encoder import SpeakerEncoder
 from sepkit.models.stft_filterbank import STFTFilterbank, window_and_scales
 from sepkit.types import Separation
@@ -25,6 +29,10 @@ class GraphModel(nn.Module):
 
     Padding and cropping are those of `EncoderMaskerDecoder`, written for lengths that are values of the graph: tensors
     are padded too far and then cut to such a length.
+
+    Attributes:
+        inputs, outputs: names, known for outputs after a first call.
+        axes: names of the axes of inputs and outputs that may be of any length.
 
     Args:
         model: not changed; latents take their values at test (mean or median).
@@ -39,9 +47,17 @@ class GraphModel(nn.Module):
                 coder.filterbank = _FourierFilters(*window_and_scales(coder.filters))  # type: ignore[assignment]
         _replace_sliding_filters(self.model)
         _replace_scalar_prelus(self.model)
+        self.inputs, self.outputs = ["mixture"], ["estimates"]
+        self.axes = {name: {0: "batch", 2: "samples"} for name in self.outputs} | {
+            "mixture": {0: "batch", 1: "samples"}
+        }
+
+    def example(self, batch: int = 2) -> tuple[Tensor, ...]:
+        """Inputs, a second of noise."""
+        return (_noise(batch, self.model.sample_rate),)
 
     def forward(self, mixture: Tensor) -> tuple[Tensor, ...]:
-        """Estimates, scores where there are any, and features (B, n) in the order of `features`."""
+        """What `outputs` names."""
         model = self.model
         bank = model.filterbank
         num_samples = mixture.shape[-1]
@@ -52,24 +68,131 @@ class GraphModel(nn.Module):
         # No padding on the right is longer than this.
         most = 2 * bank.kernel_size + bank.stride + bank.multiple
         raw = bank.encode(functional.pad(standardized, (left, most))[..., :total])
-        encoding = model.encoding_family.posterior(raw.unflatten(-2, (-1, bank.full_dim)))
-        z = model.encoding_family.at_test(encoding)
-        made = model._masker_output(bank.features(z))
-        masks = model.mask_posterior(made.values)
-        mask = model.mask_family.at_test(masks)
-        decoded = bank.decode(bank.apply_mask(mask, z))
+        masked, separation = self._masked(raw)
+        decoded = bank.decode(masked)
         # "asteroid" may fall short of the input by less than a stride.
         whole = functional.pad(decoded, (0, bank.stride))
-        estimates = whole[..., left : num_samples + left] * (model.signal_std / gain.unsqueeze(-1))
-        scores = model._scores(made, mask)
+        separation.estimates = whole[..., left : num_samples + left] * (model.signal_std / gain.unsqueeze(-1))
+        return self._named(separation, latent_features(model, separation, estimated=False))
+
+    def _masked(self, raw: Tensor, state: StreamState | None = None) -> tuple[Tensor, Separation]:
+        """Return masked encodings of an encoder's raw values, and a separation that lacks its estimates."""
+        model, bank = self.model, self.model.filterbank
+        encoding = model.encoding_family.posterior(raw.unflatten(-2, (-1, bank.full_dim)))
+        z = model.encoding_family.at_test(encoding)
+        features = bank.features(z)
+        made = model._masker_output(features) if state is None else MaskerOutput(model.masker(features, state))
+        masks = model.mask_posterior(made.values)
+        mask = model.mask_family.at_test(masks)
         extras: dict[str, Any] = {name: extra for name, extra in made.extras.items() if name != "scores"}
         if model.encoding_prior is not None:
             extras["encoding_prior"] = model.encoding_prior()
         if model.mask_prior is not None:
             extras["mask_prior"] = model.mask_prior()
-        features = latent_features(model, Separation(estimates, encoding, masks, extras=extras))
-        self.features = tuple(features)
-        return estimates, *(() if scores is None else (scores,)), *features.values()
+        masked = bank.apply_mask(mask, z)
+        return masked, Separation(masked, encoding, masks, model._scores(made, mask), extras=extras)
+
+    def _named(self, separation: Separation, features: dict[str, Tensor]) -> tuple[Tensor, ...]:
+        scores = {} if separation.scores is None else {"scores": separation.scores}
+        self.outputs = ["estimates", *scores, *features]
+        self.axes |= {name: {0: "batch"} for name in self.outputs[1:]}
+        return separation.estimates, *scores.values(), *features.values()
+
+
+class CausalGraphModel(GraphModel):
+    """Blocks of a recording (B, k * stride) and a state to estimates, sums of features, and the next state.
+
+    A state of zeros is that of a recording that begins. Estimates (B, n, k * stride) are `delay_samples` late: the
+    first are those of the padding on the left. All of a recording in one block is separated as `GraphModel` does it.
+
+    Attributes:
+        delay_samples: kernel_size - stride.
+        state: shape for one recording, and axis of the recordings, of each part of the state; no axis: all share it.
+    """
+
+    def __init__(self, model: EncoderMaskerDecoder) -> None:
+        super().__init__(model)
+        bank = self.model.filterbank
+        self.delay_samples = bank.kernel_size - bank.stride
+        of_batches = [self._first_state(batch) for batch in (1, 2)]
+        self._structure = of_batches[0][0]
+        self.state: list[tuple[tuple[int, ...], int | None]] = []
+        for one, two in zip(*(state[1] for state in of_batches), strict=True):
+            axes = [axis for axis in range(one.ndim) if one.shape[axis] != two.shape[axis]]
+            self.state.append((tuple(one.shape), axes[0] if axes else None))
+        for number, (_, axis) in enumerate(self.state):
+            self.inputs.append(f"state_{number}")
+            self._next = [f"next_{name}" for name in self.inputs[1:]]
+            along = {} if axis is None else {axis: "states" if self.state[number][0][axis] > 1 else "batch"}
+            self.axes |= {self.inputs[-1]: along, self._next[-1]: along}
+
+    @staticmethod
+    def fits(model: EncoderMaskerDecoder) -> bool:
+        """Whether a model's stream has a state of constant size and needs no frame that follows."""
+        bank = model.filterbank
+        left, _ = bank.padding_for(1, model.pad)
+        if model.input_norm != "training" or model.scoring_head is not None or not isinstance(model.masker, Masker):
+            return False
+        # The state of zeros stands for the padding on the left.
+        if left + bank.padding != bank.kernel_size - bank.stride or "path_rate" in model.masker.offers:
+            return False
+        try:
+            return isinstance(model.masker.stream(), FrameStream)
+        except UserError:
+            return False
+
+    def _first_state(self, batch: int) -> tuple[StreamState, list[Tensor]]:
+        """Return the form of the masker's state, and zeros for the whole state."""
+        model, bank = self.model, self.model.filterbank
+        state: StreamState = {}
+        with torch.no_grad():
+            model.masker(torch.zeros(batch, bank.encoding_dim, 2), state)
+        waiting = bank.kernel_size - bank.stride
+        own = [torch.zeros(batch, waiting), torch.zeros(batch, model.hypotheses, waiting)]
+        return state, own + [torch.zeros_like(part) for part in _parts(state)]
+
+    def example(self, batch: int = 2) -> tuple[Tensor, ...]:
+        """Inputs, about a second of noise and the first state."""
+        stride = self.model.filterbank.stride
+        return _noise(batch, self.model.sample_rate // stride * stride), *self._first_state(batch)[1]
+
+    def forward(self, mixture: Tensor, *state: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+        """What `outputs` names."""
+        model, bank = self.model, self.model.filterbank
+        waiting, overlap, *of_masker = state
+        samples = torch.cat([waiting, (mixture - model.signal_mean) / model.signal_std], dim=-1)
+        stream = _filled(self._structure, iter(of_masker))
+        masked, separation = self._masked(bank.encode_frames(samples), stream)
+        filters = bank.decoder.filters
+        decoded = functional.conv_transpose1d(masked.flatten(0, 1), filters, stride=bank.stride)
+        decoded = decoded.reshape(-1, model.hypotheses, decoded.shape[-1])
+        rest = self.delay_samples
+        decoded = torch.cat([decoded[..., :rest] + overlap, decoded[..., rest:]], dim=-1)
+        num_samples = mixture.shape[-1]
+        separation.estimates = decoded[..., :num_samples] * model.signal_std
+        made = self._named(separation, latent_sums(model, separation))
+        self.outputs += self._next
+        return *made, samples[..., num_samples:], decoded[..., num_samples:], *_parts(stream)
+
+
+def _parts(state: Any) -> list[Tensor]:
+    """Return the tensors of a masker's state, in order."""
+    if isinstance(state, Tensor):
+        return [state]
+    return [part for value in (state.values() if isinstance(state, dict) else state) for part in _parts(value)]
+
+
+def _filled(state: Any, parts: Iterator[Tensor]) -> Any:
+    """Return a masker's state of the same form with other tensors."""
+    if isinstance(state, Tensor):
+        return next(parts)
+    if isinstance(state, dict):
+        return {key: _filled(value, parts) for key, value in state.items()}
+    return tuple(_filled(value, parts) for value in state)
+
+
+def _noise(batch: int, num_samples: int) -> Tensor:
+    return torch.randn(batch, num_samples, generator=torch.Generator().manual_seed(0))
 
 
 def _padded(bank: Filterbank, num_samples: Any, pad: str) -> tuple[int, Any]:
@@ -97,6 +220,12 @@ class GraphEncoder(nn.Module):
         self.model.power_spectra = self._power_spectra  # type: ignore[method-assign]
         window = self.model.window
         self.fourier = _FourierFilters(window, torch.ones(len(window) // 2 + 1))
+        self.inputs, self.outputs = ["waveforms"], ["embeddings"]
+        self.axes = {"waveforms": {0: "batch", 1: "samples"}, "embeddings": {0: "batch"}}
+
+    def example(self, batch: int = 2) -> tuple[Tensor, ...]:
+        """Inputs, a second of noise."""
+        return (_noise(batch, self.model.sample_rate),)
 
     def forward(self, waveforms: Tensor) -> Tensor:
         """Embeddings."""

@@ -29,12 +29,16 @@ FEATURES_VERSION = 1
 OUTPUTS = ("estimates", "scores")
 """Outputs of a graph that separates, beside its features; `scores` where the model has a scoring head."""
 
-_FEATURES = (
-    "mask_spread_db",
-    "encoding_rate_nats_per_frame",
-    "mask_rate_nats_per_frame",
-    "path_rate_nats_per_frame",
-)
+FEATURES = {
+    "mask_spread_db": "mask_spread_energy",
+    "encoding_rate_nats_per_frame": "encoding_rate_nats",
+    "mask_rate_nats_per_frame": "mask_rate_nats",
+    "path_rate_nats_per_frame": "path_rate_nats",
+}
+"""Feature -> the sum over frames that a causal graph gives instead, see `sepkit.models.features.latent_sums`."""
+
+# Of the state of a recording: values, and parts that hold them.
+_MOST_STATE, _MOST_PARTS = 10_000_000, 10_000
 _EXPECTED = "expected what `sepkit export` writes"
 _MISSING = "exported models need onnxruntime: pip install onnxruntime"
 PROVIDERS = {"cuda": "CUDAExecutionProvider", "coreml": "CoreMLExecutionProvider", "cpu": "CPUExecutionProvider"}
@@ -68,7 +72,7 @@ class Graph:
         embedding_size: D; 0 for a graph that separates.
         info: what was saved beside the weights.
         signal_mean, signal_std: mean and deviation of the training mixtures.
-        outputs: names of all outputs.
+        outputs: names of what `separate` gives.
         features: names of those that are (B, n) features of the separation, see
             `sepkit.models.features.latent_features`; none in a graph of format 1.
         variational: whether the model's latents have distributions. A graph does not sample from them.
@@ -76,6 +80,11 @@ class Graph:
         depth_steps: number of steps of a masker of continuous depth, which the graph takes always; None: fixed depth.
         fingerprint: digest of the weights, as `sepkit.models.storage.fingerprint` gives it for the model in torch; for
             a graph of format 1 a digest of the file.
+        stride, kernel_size: of the frames of a causal model, in samples; 0 for another one.
+        state: name and shape, for one recording, of each part of the state that a causal graph takes beside `mixture`
+            (B, k * stride), and returns as `next_` and the name, see `first_state`; empty for another one.
+        delay_samples: by which the estimates (B, n, k * stride) of a call are late, in samples: the first are of what
+            lies before the recording.
         providers: names of ONNX Runtime's providers that run it.
 
     Args:
@@ -103,7 +112,16 @@ class Graph:
         self._opened = path, device, threads
         self._session = _session(path, content, device, threads)
         self.providers: list[str] = self._session.get_providers()
-        self.outputs: tuple[str, ...] = tuple(output.name for output in self._session.get_outputs())
+        given = {output.name for output in self._session.get_outputs()}
+        of_kind = (*OUTPUTS[: 1 + ("scores" in given)], *self.features)
+        self.outputs: tuple[str, ...] = ("embeddings",) if self.kind == "speaker_encoder" else of_kind
+        causal = description.get("causal") or {"stride": 0, "kernel_size": 0, "state": []}
+        self.stride: int = causal["stride"]
+        self.kernel_size: int = causal["kernel_size"]
+        self.delay_samples = self.kernel_size - self.stride
+        parts = [(f"state_{number}", part) for number, part in enumerate(causal["state"])]
+        self.state = tuple((name, tuple(part["shape"])) for name, part in parts)
+        self._batch_axes: dict[str, int | None] = {name: part["batch_axis"] for name, part in parts}
         self._check_signature()
 
     def __reduce__(self) -> Any:
@@ -114,7 +132,7 @@ class Graph:
         """Return the outputs that are asked for, by name; nothing else is computed.
 
         Args:
-            inputs: by name; samples (B, T) in float32, T >= 1.
+            inputs: by name, the samples (B, T) first; float32, T >= 1.
 
         Raises:
             UserError: ONNX Runtime failed, took longer than `sepkit.limits` gives it, or an output has another shape.
@@ -122,7 +140,7 @@ class Graph:
         """
         import onnxruntime
 
-        samples = max(inputs.values(), key=lambda values: values.size)
+        samples = next(iter(inputs.values()))
         seconds = ONNX_SECONDS + ONNX_SECONDS_PER_SECOND * samples.size / self.sample_rate
         options = onnxruntime.RunOptions()
         options.only_execute_path_to_fetches = True
@@ -153,34 +171,124 @@ class Graph:
             mixtures: (B, T), T >= 1, in the units of recordings.
             outputs: names of `outputs` or `features`.
         """
-        return self.run({"mixture": np.ascontiguousarray(mixtures, np.float32)}, outputs)
+        if not self.state:
+            return self.run({"mixture": np.ascontiguousarray(mixtures, np.float32)}, outputs)
+        batch, num_samples = mixtures.shape
+        frames = self.frames_for(num_samples)
+        padded = np.full((batch, frames * self.stride), self.signal_mean, np.float32)
+        padded[:, :num_samples] = mixtures
+        sums = {name: FEATURES[name] for name in outputs if name in FEATURES}
+        found = self.run({"mixture": padded} | self.first_state(batch), ["estimates", *sums.values()])
+        estimates = found["estimates"][..., self.delay_samples : self.delay_samples + num_samples]
+        made = {"estimates": estimates}
+        for name, source in sums.items():
+            if name == "mask_spread_db":
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    ratio = found[source].clip(0) / np.square(estimates, dtype=np.float64).sum(-1)
+                    made[name] = (10 * np.log10(ratio)).clip(-60, 60).astype(np.float32)
+            else:
+                made[name] = found[source] / np.float32(frames)
+        return {name: made[name] for name in outputs}
+
+    def frames_for(self, num_samples: int) -> int:
+        """Return how many frames of a causal graph a recording takes; padding before and after it fills the ends."""
+        return -(-(num_samples + self.kernel_size) // self.stride) - 1
+
+    def first_state(self, batch: int = 1) -> dict[str, np.ndarray]:
+        """Return the state in which recordings begin, by name: zeros."""
+        state = {}
+        for name, shape in self.state:
+            axis = self._batch_axes[name]
+            size = [batch * length if number == axis else length for number, length in enumerate(shape)]
+            state[name] = np.zeros(size, self._state_types[name])
+        return state
+
+    def stream(self) -> GraphStream:
+        """Return the way of a recording through a causal graph."""
+        if not self.state:
+            raise UserError(
+                f"streaming: {self.path} hears the whole recording before its first sample is there; "
+                "export a causal model, such as boxed_8k_causal"
+            )
+        return GraphStream(self)
 
     def _shape_of(self, name: str, samples: tuple[int, ...]) -> tuple[int, ...]:
         if name == "embeddings":
             return samples[0], self.embedding_size
+        if (part := name.removeprefix("next_")) in self._batch_axes:
+            return self.first_state(samples[0])[part].shape
         return (samples[0], self.hypotheses, samples[-1]) if name == "estimates" else (samples[0], self.hypotheses)
 
     def _check_signature(self) -> None:
         """Raise UserError unless inputs and outputs have the names, ranks and types that the description promises."""
         inputs = {value.name: (value.type, len(value.shape)) for value in self._session.get_inputs()}
         outputs = {value.name: (value.type, len(value.shape)) for value in self._session.get_outputs()}
-        if self.kind == "separation":
-            name, wanted = "mixture", {"estimates": 3, "scores": 2} | dict.fromkeys(self.features, 2)
-            if "scores" not in outputs:
-                del wanted["scores"]
-        else:
-            name, wanted = "waveforms", {"embeddings": 2}
-        expected = {output: ("tensor(float)", rank) for output, rank in wanted.items()}
+        name = "mixture" if self.kind == "separation" else "waveforms"
+        made = [FEATURES.get(output, output) if self.state else output for output in self.outputs]
+        wanted = {output: ("tensor(float)", 3 if output == "estimates" else 2) for output in made}
+        # Sums of norms are float64; what is neither is refused below.
+        parts = {part: (inputs.get(part, ("", 0))[0], len(shape)) for part, shape in self.state}
+        types = {"tensor(float)": np.float32, "tensor(double)": np.float64}
+        self._state_types = {part: types.get(found, np.float32) for part, (found, _) in parts.items()}
+        parts = {part: (found if found in types else "tensor(float)", rank) for part, (found, rank) in parts.items()}
+        wanted |= {f"next_{part}": value for part, value in parts.items()}
         for what, found, right in (
-            ("inputs", inputs, {name: ("tensor(float)", 2)}),
-            ("outputs", outputs, expected),
+            ("inputs", inputs, {name: ("tensor(float)", 2)} | parts),
+            ("outputs", outputs, wanted),
         ):
             if found != right:
                 raise UserError(f"{self.path}: its {what} are {shown(found)}, expected {right}; {_EXPECTED}")
-        sizes = {value.name: value.shape[1] for value in self._session.get_outputs()}
+        sizes = {value.name: value.shape[1] for value in self._session.get_outputs() if value.name in self.outputs}
         for output, size in (("estimates", self.hypotheses), ("embeddings", self.embedding_size)):
             if isinstance(found := sizes.get(output, size), int) and found != size:
                 raise UserError(f"{self.path}: gives {found} {output}, its description says {size}; {_EXPECTED}")
+
+
+class GraphStream:
+    """A recording that passes through a causal graph block by block; blocks may be of any size.
+
+    Attributes:
+        lookahead_samples: at most this many samples must follow one before its estimates are final.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._state = graph.first_state()
+        self._waiting = np.zeros(0, np.float32)
+        self._taken = self._given = 0
+        self._late = graph.delay_samples
+        self.lookahead_samples = graph.kernel_size - 1
+
+    def push(self, mixture: np.ndarray) -> np.ndarray:
+        """Take the next samples (T,); return the next final estimates (n, T'), float32."""
+        self._taken += len(mixture)
+        samples = np.concatenate([self._waiting, mixture.astype(np.float32)])
+        whole = len(samples) // self._graph.stride * self._graph.stride
+        self._waiting = samples[whole:]
+        return self._advance(samples[:whole])
+
+    def finish(self) -> np.ndarray:
+        """End the recording; return the estimates (n, T') of all samples that still have none."""
+        graph = self._graph
+        if not self._taken:
+            return self._advance(self._waiting)
+        missing = graph.frames_for(self._taken) * graph.stride - (self._taken - len(self._waiting))
+        rest = np.full(missing, graph.signal_mean, np.float32)
+        rest[: len(self._waiting)] = self._waiting
+        return self._advance(rest)[:, : self._taken - self._given]
+
+    def _advance(self, samples: np.ndarray) -> np.ndarray:
+        """Return the estimates (n, T') that whole strides of samples make final."""
+        if not len(samples):
+            return np.zeros((self._graph.hypotheses, 0), np.float32)
+        nexts = {name: f"next_{name}" for name in self._state}
+        found = self._graph.run({"mixture": samples[None]} | self._state, ["estimates", *nexts.values()])
+        self._state = {name: found[after] for name, after in nexts.items()}
+        skipped = min(self._late, len(samples))
+        self._late -= skipped
+        estimates = found["estimates"][0, :, skipped:]
+        self._given += estimates.shape[-1]
+        return estimates
 
 
 def read_checked(path: Path) -> tuple[bytes, OnnxContents]:
@@ -298,8 +406,28 @@ def _check_values(path: Path, description: Mapping[str, Any]) -> None:
         raise UserError(
             f"{path}: its features are of version {shown(version)}, expected {FEATURES_VERSION}; export the model again"
         )
-    if unknown := [name for name in description.get("features", ()) if name not in _FEATURES]:
+    if unknown := [name for name in description.get("features", ()) if name not in FEATURES]:
         raise UserError(f"{path}: features in its description has {shown(unknown[0])}; {_EXPECTED}")
+    _check_causal(path, description.get("causal"))
     for name, allowed in (("score_loss", (str, type(None))), ("depth_steps", (int, type(None)))):
         if not isinstance(description.get(name), allowed):
             raise UserError(f"{path}: {name} in its description is {shown(description[name])}; {_EXPECTED}")
+
+
+def _check_causal(path: Path, causal: Any) -> None:
+    """Raise UserError unless the part of a description about blocks and their state is none, or as it should be."""
+
+    def size(value: Any, least: int = 1) -> bool:
+        return isinstance(value, int) and least <= value <= _MOST_STATE
+
+    if causal is None:
+        return
+    parts = causal.get("state") if isinstance(causal, dict) else None
+    good = isinstance(parts, list) and 2 <= len(parts) <= _MOST_PARTS and all(isinstance(part, dict) for part in parts)
+    good = good and size(causal.get("stride")) and size(causal.get("kernel_size"), causal["stride"])
+    for part in parts if good and parts else []:
+        shape, axis = part.get("shape"), part.get("batch_axis")
+        good = good and isinstance(shape, list) and all(size(length, 0) for length in shape)
+        good = good and math.prod(shape) <= _MOST_STATE and (axis is None or axis in range(len(shape)))
+    if not good:
+        raise UserError(f"{path}: causal in its description is {shown(causal)}; {_EXPECTED}")

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sepkit.errors import UserError
 from sepkit.files import atomic_output, file_digest, write_text
 from sepkit.models.emd import EncoderMaskerDecoder
-from sepkit.models.export.graph import GraphEncoder, GraphModel, PlainOperations
-from sepkit.models.export.graph_file import FEATURES_VERSION, FORMAT, METADATA, Graph
+from sepkit.models.export.graph import CausalGraphModel, GraphEncoder, GraphModel, PlainOperations
+from sepkit.models.export.graph_file import FEATURES, FEATURES_VERSION, FORMAT, METADATA, Graph
 from sepkit.models.export.rewriting import rewrite
 from sepkit.models.features import latent_features
 from sepkit.models.saved import SavedModel
@@ -153,7 +153,7 @@ def _outputs(model: SavedModel, waveforms: Tensor) -> dict[str, Tensor]:
         return {"embeddings": model(waveforms)}
     separation = model(waveforms)
     scores = {} if separation.scores is None else {"scores": separation.scores}
-    return {"estimates": separation.estimates} | scores | latent_features(model, separation)
+    return {"estimates": separation.estimates} | scores | latent_features(model, separation, estimated=False)
 
 
 def _lengths(model: Any) -> list[int]:
@@ -181,59 +181,37 @@ def _require_onnx(path: Path) -> None:
         raise UserError(_MISSING) from error
 
 
-def _trace(model: SavedModel, path: Path) -> tuple[str, ...]:
-    """Write the graph as torch's exporter makes it; return the names of its features."""
-    example = torch.randn(2, model.sample_rate, generator=torch.Generator().manual_seed(0))  # type: ignore[call-overload]
+def _trace(model: SavedModel, path: Path) -> GraphModel | GraphEncoder:
+    """Write the graph as torch's exporter makes it; return the module that it is of."""
     if isinstance(model, SpeakerEncoder):
-        module, source, names = GraphEncoder(model), "waveforms", ["embeddings"]
+        module: GraphModel | GraphEncoder = GraphEncoder(model)
     else:
         assert isinstance(model, EncoderMaskerDecoder)
-        module, source = GraphModel(model), "mixture"
-        names = ["estimates"] if model.scoring_head is None else ["estimates", "scores"]
-    axes = {name: {0: "batch"} for name in names} | {source: {0: "batch", 1: "samples"}}
-    axes |= {"estimates": {0: "batch", 2: "samples"}} if "estimates" in names else {}
-    features: tuple[str, ...] = ()
+        module = CausalGraphModel(model) if CausalGraphModel.fits(model) else GraphModel(model)
     try:
-        if isinstance(module, GraphModel):
-            with torch.no_grad():
-                module(example)
-            features = module.features
-        axes |= {name: {0: "batch"} for name in features}
-        trace(module, example, path, [source], [*names, *features], axes)
+        # A batch of 2, so that no size of 1 is taken for a constant.
+        example = module.example(2)
+        with torch.no_grad():
+            module(*example)
+        with torch.no_grad(), _quietly(), _without_fused_attention(), PlainOperations():
+            torch.onnx.export(
+                module.eval(),
+                example,
+                str(path),
+                input_names=module.inputs,
+                output_names=module.outputs,
+                dynamic_axes=module.axes,
+                opset_version=OPSET,
+                # Weights keep their names and shapes: ONNX Runtime folds and fuses them when it opens the file.
+                training=torch.onnx.TrainingMode.PRESERVE,
+                do_constant_folding=False,
+                # torch's other exporter needs a package more, and fixes lengths that networks over time depend on.
+                dynamo=False,
+            )
     except Exception as error:  # anything that an operation without a counterpart in ONNX may raise
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"this model has no ONNX graph ({type(error).__name__}: {reason}); use it as it is") from error
-    return features
-
-
-def trace(
-    module: nn.Module, example: Tensor, path: Path, inputs: list[str], outputs: list[str], axes: dict[str, Any]
-) -> None:
-    """Write the graph of a module of one input.
-
-    Args:
-        module: put into evaluation mode.
-        example: its input; a batch of 2, so that no size of 1 is taken for a constant.
-        axes: of each of them, the names of the axes whose lengths may change.
-
-    Raises:
-        Exception: whatever torch raises for an operation without a counterpart in ONNX.
-    """
-    with torch.no_grad(), _quietly(), _without_fused_attention(), PlainOperations():
-        torch.onnx.export(
-            module.eval(),
-            (example,),
-            str(path),
-            input_names=inputs,
-            output_names=outputs,
-            dynamic_axes=axes,
-            opset_version=OPSET,
-            # Weights keep their names and shapes: ONNX Runtime folds and fuses them when it opens the file.
-            training=torch.onnx.TrainingMode.PRESERVE,
-            do_constant_folding=False,
-            # torch's other exporter needs a package more, and fixes lengths that networks over time depend on.
-            dynamo=False,
-        )
+    return module
 
 
 @contextmanager
@@ -263,7 +241,7 @@ def _without_fused_attention() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(before)
 
 
-def _finish(path: Path, model: SavedModel, features: Sequence[str]) -> None:
+def _finish(path: Path, model: SavedModel, module: GraphModel | GraphEncoder) -> None:
     """Write weights by their names, loops, and the description into a traced graph."""
     import onnx
 
@@ -275,7 +253,7 @@ def _finish(path: Path, model: SavedModel, features: Sequence[str]) -> None:
     halved = {name for name, parameter in model.named_parameters() if _fits_half(parameter.detach())}
     rewrite(proto, weights, halved & set(weights))
     del proto.metadata_props[:]
-    onnx.helper.set_model_props(proto, {METADATA: json.dumps(_description(model, features))})
+    onnx.helper.set_model_props(proto, {METADATA: json.dumps(_description(model, module))})
     onnx.save(proto, str(path))
 
 
@@ -283,7 +261,7 @@ def _fits_half(parameter: Tensor) -> bool:
     return parameter.dtype == torch.float32 and torch.equal(parameter.half().float(), parameter)
 
 
-def _description(model: SavedModel, features: Sequence[str]) -> dict[str, Any]:
+def _description(model: SavedModel, module: GraphModel | GraphEncoder) -> dict[str, Any]:
     description: dict[str, Any] = {
         "format": FORMAT,
         "sepkit": __version__,
@@ -292,8 +270,15 @@ def _description(model: SavedModel, features: Sequence[str]) -> dict[str, Any]:
         "info": model.info,
         "fingerprint": weights_fingerprint(model),
         "features_version": FEATURES_VERSION,
-        "features": list(features),
+        "features": [name for name, source in FEATURES.items() if {name, source} & set(module.outputs)],
     }
+    if isinstance(module, CausalGraphModel):
+        bank = module.model.filterbank
+        description["causal"] = {
+            "stride": bank.stride,
+            "kernel_size": bank.kernel_size,
+            "state": [{"shape": shape, "batch_axis": axis} for shape, axis in module.state],
+        }
     if isinstance(model, EncoderMaskerDecoder):
         return description | {
             "hypotheses": model.hypotheses,

@@ -12,7 +12,7 @@ import torch
 import yaml
 
 import sepkit
-from sepkit.config import GatedRecurrenceConfig, SpeakerEncoderConfig
+from sepkit.config import GatedRecurrenceConfig, RecurrentConfig, SpeakerEncoderConfig
 from sepkit.errors import UserError
 from sepkit.files import file_digest
 from sepkit.models import build_model, load_checkpoint, load_weights_into, save_model
@@ -269,3 +269,86 @@ def test_graphs_that_are_not_the_description_s_are_refused(change, tmp_path):
     if change == "description":
         text.write_text(text.read_text().replace("weights_sha256", "weights_md5"))
     assert "model.onnx: " in complaint(lambda: load_checkpoint(tmp_path))
+
+
+# ------------------------------------------------------------------------------------------------------- block by block
+
+RECURRENCE = GatedRecurrenceConfig(8, 6, 10, 2, bidirectional=False, norm="channel_layer_norm")
+CAUSAL = {
+    "gated_recurrence": replace(CONFIGS["gated_recurrence"], masker=RECURRENCE, hypotheses=3),
+    "bands": CONFIGS["bands, real and imaginary parts"],
+    "cumulative norm": CONFIGS["causal"],
+    "lstm": replace(CONFIGS["recurrent_stft"], masker=RecurrentConfig("lstm", 8, 2, bidirectional=False)),
+}
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+def test_blocks_of_any_size_give_what_torch_gives(name, tmp_path):
+    model = made(CAUSAL[name])
+    export_onnx(model, tmp_path / "model.onnx")
+    graph = Graph(tmp_path / "model.onnx")
+    mixtures = 0.1 * torch.randn(2, 4003)
+    with torch.no_grad():
+        separation = model(mixtures)
+        expected = separation.estimates.numpy()
+        features = latent_features(model, separation)
+    largest = np.abs(expected).max()
+    found = graph.separate(mixtures.numpy(), graph.outputs)
+    np.testing.assert_allclose(found["estimates"], expected, atol=1e-5 * largest, rtol=0)
+    assert graph.features == tuple(features)
+    for feature, values in features.items():
+        np.testing.assert_allclose(found[feature], values.numpy(), rtol=2e-5, atol=2e-4)
+    stream, generator = graph.stream(), np.random.default_rng(0)
+    parts, at = [], 0
+    while at < 4003:
+        size = int(generator.integers(0, 300))
+        parts.append(stream.push(mixtures[0, at : at + size].numpy()))
+        at += size
+        # What is final is there.
+        assert sum(part.shape[1] for part in parts) >= min(at, 4003) - stream.lookahead_samples
+    parts.append(stream.finish())
+    np.testing.assert_allclose(np.concatenate(parts, 1), expected[0], atol=1e-5 * largest, rtol=0)
+    assert graph.stream().finish().shape == (model.hypotheses, 0)
+
+
+def test_what_a_causal_graph_takes_and_gives(tmp_path):
+    """As the documentation of `Graph` says it, for whoever runs one without sepkit."""
+    model = made(CAUSAL["gated_recurrence"])
+    export_onnx(model, tmp_path / "model.onnx", [100])
+    graph = Graph(tmp_path / "model.onnx")
+    assert (graph.stride, graph.kernel_size, graph.delay_samples) == (32, 64, 32)
+    state = graph.first_state(2)
+    assert [(name, values.shape[0]) for name, values in state.items()] == [(f"state_{n}", 2) for n in range(4)]
+    mixtures = 0.1 * np.random.default_rng(0).standard_normal((2, 320)).astype(np.float32)
+    nexts = [f"next_{name}" for name in state]
+    whole = graph.run({"mixture": mixtures} | state, ["estimates", "mask_rate_nats"])
+    first = graph.run({"mixture": mixtures[:, :96]} | state, ["estimates", "mask_rate_nats", *nexts])
+    middle = {name: first[f"next_{name}"] for name in state}
+    second = graph.run({"mixture": mixtures[:, 96:]} | middle, ["estimates", "mask_rate_nats"])
+    halves = np.concatenate([first["estimates"], second["estimates"]], -1)
+    np.testing.assert_allclose(halves, whole["estimates"], atol=1e-6)
+    summed = first["mask_rate_nats"] + second["mask_rate_nats"]
+    np.testing.assert_allclose(summed, whole["mask_rate_nats"], rtol=1e-5)
+
+
+def test_a_graph_of_a_whole_recording_does_not_stream(exported):
+    _, path = exported
+    assert "hears the whole recording" in complaint(lambda: Graph(path).stream())
+
+
+@pytest.mark.parametrize(
+    "causal",
+    [
+        [],
+        {"stride": 32, "kernel_size": 64, "state": []},
+        {"stride": 64, "kernel_size": 32, "state": [{"shape": [1], "batch_axis": 0}] * 4},
+        {"stride": 32, "kernel_size": 64, "state": [{"shape": [10**9], "batch_axis": 0}] * 4},
+        {"stride": 32, "kernel_size": 64, "state": [{"shape": [1, 32], "batch_axis": 5}] * 4},
+        {"stride": 32, "kernel_size": 64, "state": [{"shape": [1, 32], "batch_axis": 0}] * 4},
+        {"stride": 32, "kernel_size": 64, "state": [{"shape": [1, 32], "batch_axis": 0}] * 2},
+    ],
+)
+def test_descriptions_of_another_state_are_refused(causal, tmp_path):
+    export_onnx(made(CAUSAL["gated_recurrence"]), tmp_path / "model.onnx", [100])
+    changed(tmp_path / "model.onnx", tmp_path / "other.onnx", {"causal": causal})
+    assert "other.onnx: " in complaint(lambda: Graph(tmp_path / "other.onnx"))

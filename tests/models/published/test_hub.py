@@ -19,7 +19,6 @@ from sepkit.data import audio
 from sepkit.models import build_model, load_checkpoint, load_pretrained, model_folder, save_model
 from sepkit.models.published import hub, shipped
 from sepkit.models.published.card import model_card
-from sepkit.models.storage.folders import weights_file
 from tests.complaint import complaint
 from tests.tiny_models import RECURRENT
 
@@ -95,8 +94,8 @@ def test_a_package_without_models_says_so(tmp_path, monkeypatch, capsys):
 def test_what_ships_is_small_and_loads():
     for name, folder in shipped.shipped_models().items():
         assert load_pretrained(name).sample_rate > 0
-        assert weights_file(folder).stat().st_size <= 12e6
-        assert (folder / "README.md").is_file()
+        assert (folder / "model.onnx").stat().st_size <= 12e6
+        assert {path.name for path in folder.iterdir()} == {"README.md", "model.onnx", "model.yaml", "quality.yaml"}
 
 
 # ------------------------------------------------------------------------------------------------------------- the hub
