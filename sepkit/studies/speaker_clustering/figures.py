@@ -116,7 +116,7 @@ def tsne_figure(drawn: Mapping[str, Drawn], speakers: np.ndarray) -> Figure:
     for column, (name, found) in zip(grid.T, drawn.items(), strict=True):
         for axes, labels, what in zip(column, (speakers, found.labels), ("speakers", "clusters"), strict=True):
             for label in np.unique(labels):
-                # Ten colors are told apart; of more groups, the next ten are triangles.
+                # As many groups as there are colors are dots, the next ones triangles.
                 marker = "o^s"[label // len(COLORS) % 3]
                 points = found.places[labels == label].T
                 axes.scatter(*points, s=9, color=COLORS[label % len(COLORS)], marker=marker, linewidths=0)
