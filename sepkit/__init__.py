@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    # torch takes a second to import: it is loaded when a model is asked for, never by `import sepkit`.
+    # What runs models takes time to import: it is loaded when a model is asked for, never by `import sepkit`.
     if name in ("Separator", "load_model"):
         from sepkit import inference
 

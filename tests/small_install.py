@@ -65,7 +65,9 @@ def run(folder: Path, *command: str | Path) -> subprocess.CompletedProcess[str]:
     """
     site = folder / "small_install"
     site.mkdir(parents=True, exist_ok=True)
-    (site / "sitecustomize.py").write_text(HIDING.format(found=sorted(modules_of_small_install() | {"sepkit"})))
+    (site / "sitecustomize.py").write_text(
+        HIDING.format(found=sorted(modules_of_small_install() | {"sepkit", "tools"}))
+    )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(site), str(REPOSITORY)])}
     words = [sys.executable, *map(str, command)]
     return subprocess.run(words, capture_output=True, text=True, check=False, cwd=folder, env=environment)

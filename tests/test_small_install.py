@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from sepkit.data import audio
 from tests.small_install import modules_of_small_install, run
+from tests.tiny_models import RECURRENT
 
 # Rooms and files that a small install can import. The rest of these rooms belongs to extras.
 SMALL = (
@@ -61,6 +63,31 @@ def test_its_modules_import(tmp_path):
 
 def test_help_needs_no_extra(tmp_path):
     assert sepkit(tmp_path, "train", "--help").startswith("usage")
+
+
+def test_it_separates_streams_clusters_evaluates_and_makes_the_page(tmp_path):
+    lines = [
+        "import sys",
+        "from pathlib import Path",
+        "from tools.small_install import commands",
+        "for name, taken in commands(Path(sys.argv[1]), 3.0): print(name, taken)",
+    ]
+    done = run(tmp_path, "-c", "\n".join(lines), tmp_path / "out")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(done.stdout.splitlines()) == 8
+
+
+def test_a_model_in_torch_is_refused_in_one_line(tmp_path):
+    from sepkit.models import build_model, save_model
+
+    save_model(build_model(RECURRENT), tmp_path / "model")
+    recording = audio.write(tmp_path / "x.wav", np.zeros(8000), 8000)
+    for command in (["separate", recording], ["web", "--out", "page"]):
+        name, *words = command
+        option = ["--model", "model"] if name == "separate" else ["model"]
+        done = run(tmp_path, "-m", "sepkit", name, *option, *words)
+        assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
+        assert "pip install 'sepkit[torch]'" in done.stderr
 
 
 def test_estimates_are_measured(corpus, tmp_path):

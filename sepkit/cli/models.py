@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sepkit.models.published.facts import ModelFacts
 
 MODEL_FORMS = {
     "EXP or EXP/model": "a folder that `sepkit train --out EXP` wrote, or a file in it",
@@ -165,9 +168,8 @@ def _index(model: str | None) -> str:
 
     from sepkit.errors import UserError
     from sepkit.files import file_digest
-    from sepkit.models import load_pretrained, model_folder
+    from sepkit.models import model_folder
     from sepkit.models.published.card import card_license
-    from sepkit.models.published.facts import model_facts
     from sepkit.models.published.shipped import DEFAULT_MODEL, shipped_models
     from sepkit.models.storage.folders import weights_file
 
@@ -177,13 +179,25 @@ def _index(model: str | None) -> str:
         if folder is None:
             raise UserError(f"--json: {name} is no folder of a model; name what `sepkit train` wrote")
         weights = weights_file(folder)
-        facts = asdict(model_facts(load_pretrained(folder), folder))
+        facts = asdict(_facts(folder, folder))
         found.append(
             {"name": name, "default": name == DEFAULT_MODEL, "sha256": file_digest(weights)}
             | {"bytes": weights.stat().st_size, "license": card_license(folder)}
             | {"si_sdri_db" if key == "scores" else key: value for key, value in facts.items()}
         )
     return json.dumps(found, indent=1)
+
+
+def _facts(place: str | Path, folder: Path | None) -> ModelFacts:
+    from sepkit.extras import is_installed
+    from sepkit.models.published.facts import graph_facts, model_facts
+    from sepkit.models.storage.folders import GRAPH
+
+    if folder is not None and (folder / GRAPH).is_file() and not is_installed("torch"):
+        return graph_facts(folder)
+    from sepkit.models import load_pretrained
+
+    return model_facts(load_pretrained(place), folder)
 
 
 def _memory(model: str, seconds: float) -> float:
@@ -193,8 +207,7 @@ def _memory(model: str, seconds: float) -> float:
 
 
 def _table(models: dict[str, str], more: dict[str, Callable[[str], float]] | None = None) -> list[str]:
-    from sepkit.models import load_pretrained, model_folder
-    from sepkit.models.published.facts import model_facts
+    from sepkit.models import model_folder
     from sepkit.models.published.shipped import DEFAULT_MODEL
     from sepkit.models.storage.folders import weights_file
 
@@ -202,7 +215,8 @@ def _table(models: dict[str, str], more: dict[str, Callable[[str], float]] | Non
     rows = [head]
     for name, place in models.items():
         folder = model_folder(place)
-        facts = model_facts(load_pretrained(place), folder)
+        facts = _facts(place, folder)
+        cost = facts.giga_multiply_adds_per_second
         size = None if folder is None else weights_file(folder).stat().st_size
         rows.append(
             [
@@ -212,7 +226,7 @@ def _table(models: dict[str, str], more: dict[str, Callable[[str], float]] | Non
                 "whole recording" if facts.latency_ms is None else f"{facts.latency_ms:.0f} ms",
                 f"{facts.parameters:,}",
                 "" if size is None else f"{size / 1e6:.1f}",
-                f"{facts.giga_multiply_adds_per_second:.2f}",
+                "" if cost is None else f"{cost:.2f}",
                 *(f"{measure(place):.0f}" for measure in (more or {}).values()),
                 ", ".join(f"{score:.2f} ({data})" for data, score in facts.scores.items()),
             ]
@@ -252,6 +266,7 @@ def _describe(model: str) -> str:
     import yaml
 
     from sepkit.config import to_dict
+    from sepkit.extras import is_installed
     from sepkit.models import load_pretrained, model_folder
     from sepkit.models.export.graph_file import Graph
     from sepkit.models.storage.folders import is_onnx, read_description
@@ -259,7 +274,9 @@ def _describe(model: str) -> str:
     if is_onnx(model):
         description = Graph(model).description
     elif (folder := model_folder(model)) is not None:
-        description = read_description(folder) | _depth(load_pretrained(folder), folder)
+        description = read_description(folder)
+        if is_installed("torch"):
+            description |= _depth(load_pretrained(folder), folder)
     else:
         loaded = load_pretrained(model)
         description = {

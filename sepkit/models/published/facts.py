@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
+from typing import TYPE_CHECKING, Any
 
 from sepkit.errors import UserError
-from sepkit.models.emd import EncoderMaskerDecoder
+from sepkit.models.export.graph_file import Graph
 from sepkit.models.published.card import card_scores
-from sepkit.models.streaming import ModelStream
+from sepkit.models.storage.folders import GRAPH, read_description
+
+if TYPE_CHECKING:
+    import torch
+
+    from sepkit.models.emd import EncoderMaskerDecoder
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class ModelFacts:
         latency_ms: how long a causal model's estimate lags behind its input; None for a model that needs the whole
             recording.
         giga_multiply_adds_per_second: 1e9 per second of audio; operations on single samples and Fourier
-            transforms are not counted.
+            transforms are not counted. None: it takes torch to count them.
         scores: test set -> SI-SDRi in dB, as its card has them.
     """
 
@@ -32,7 +34,7 @@ class ModelFacts:
     estimates: int
     latency_ms: float | None
     parameters: int
-    giga_multiply_adds_per_second: float
+    giga_multiply_adds_per_second: float | None
     scores: dict[str, float]
 
     @property
@@ -48,6 +50,8 @@ def model_facts(model: EncoderMaskerDecoder, folder: Path | None = None) -> Mode
         model: in evaluation mode, on the CPU.
         folder: may hold its card, README.md; None: there are no scores.
     """
+    import torch
+
     rate, seconds = model.sample_rate, 4
     waveform = torch.randn(1, seconds * rate, generator=torch.Generator().manual_seed(0))
     wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -67,7 +71,22 @@ def model_facts(model: EncoderMaskerDecoder, folder: Path | None = None) -> Mode
     )
 
 
+def graph_facts(folder: Path) -> ModelFacts:
+    """Return the numbers of a model whose folder holds a graph, without torch."""
+    description, graph = read_description(folder), Graph(folder / GRAPH)
+    return ModelFacts(
+        sample_rate=graph.sample_rate,
+        estimates=graph.hypotheses,
+        latency_ms=1000 * (graph.kernel_size - 1) / graph.sample_rate if graph.state else None,
+        parameters=description["parameters"],
+        giga_multiply_adds_per_second=None,
+        scores=card_scores(folder),
+    )
+
+
 def _latency_ms(model: EncoderMaskerDecoder) -> float | None:
+    from sepkit.models.streaming import ModelStream
+
     try:
         return 1000 * ModelStream(model).lookahead_samples / model.sample_rate
     except UserError:
@@ -76,6 +95,9 @@ def _latency_ms(model: EncoderMaskerDecoder) -> float | None:
 
 def multiply_adds(function: Callable[[], Any]) -> int:
     """Return the multiply-adds of convolutions, matrix products, attention and LSTMs in a call."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
     # torch's counter does not know these of CPUs; other recurrent layers appear as matrix products.
     more = {
         torch.ops.aten.mkldnn_rnn_layer: _lstm_operations,
@@ -87,6 +109,8 @@ def multiply_adds(function: Callable[[], Any]) -> int:
 
 
 def _attention_operations(query: torch.Size, key: torch.Size, value: torch.Size, *_: Any, **__: Any) -> int:
+    from torch.utils.flop_counter import sdpa_flop_count
+
     return sdpa_flop_count(query, key, value)
 
 
