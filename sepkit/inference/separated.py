@@ -136,11 +136,11 @@ def expectation(separated: Separated) -> str:
     known = np.isfinite(predicted)
     if not known.any():
         return ""
-    text = f"expect {predicted[known].mean():.1f} dB"
+    # Adding 0 turns -0 into 0.
+    text = f"expect {round(float(predicted[known].mean()), 1) + 0.0:.1f} dB"
     if separated.predicted_interval_db is None:
         return text
     low, high = np.asarray(separated.predicted_interval_db, np.float64)[kept][known].mean(0)
-    # Rounded numbers, so that none reads "-0".
     return f"{text} ({round(low)} to {round(high)})" if math.isfinite(low) and math.isfinite(high) else text
 
 

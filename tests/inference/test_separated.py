@@ -30,6 +30,7 @@ def test_the_sentence_tells_speakers_and_what_to_expect() -> None:
     assert summary_line(separated(is_speaker=np.zeros(3, bool))) == "no sound"
     low = separated(predicted_si_sdr_db=np.full(3, 4.0), predicted_interval_db=np.tile([-0.3, 8.2], (3, 1)))
     assert summary_line(low) == "2 outputs, expect 4.0 dB (0 to 8)"
+    assert summary_line(separated(predicted_si_sdr_db=np.full(3, -0.04))) == "2 outputs, expect 0.0 dB"
     found = separated(
         predicted_si_sdr_db=np.array([9.0, -50.0, 10.8]),
         predicted_interval_db=np.array([[5.0, 12.0], [-60.0, -40.0], [7.2, 14.1]]),
