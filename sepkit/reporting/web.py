@@ -67,6 +67,7 @@ def write_web_page(model: str, out: str | os.PathLike[str], runtime: str | os.Pa
         "bytes": graph.stat().st_size,
         "sample_rate": loaded.sample_rate,
         "hypotheses": loaded.hypotheses,
+        "causal": _causal(loaded),
         "most_seconds": MOST_SECONDS,
         "version": __version__,
     }
@@ -78,6 +79,17 @@ def write_web_page(model: str, out: str | os.PathLike[str], runtime: str | os.Pa
     for asset in (resources.files("sepkit.reporting") / "assets" / "web").iterdir():
         write_text(out / asset.name, asset.read_text(encoding="utf-8"))
     return out
+
+
+def _causal(graph: Graph) -> dict[str, Any] | None:
+    """Return what a page has to know to run a causal graph on a whole recording; None for another graph."""
+    if not graph.state:
+        return None
+    state = [
+        {"name": name, "shape": values.shape, "type": values.dtype.name} for name, values in graph.first_state().items()
+    ]
+    sizes = {"stride": graph.stride, "kernel_size": graph.kernel_size}
+    return sizes | {"signal_mean": graph.signal_mean, "state": state}
 
 
 def find_runtime(folder: str | os.PathLike[str] | None = None) -> Path:

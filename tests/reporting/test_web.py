@@ -114,11 +114,17 @@ def browser_flags(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The page of the default model, served; nothing is fetched for it, an earlier `sepkit web` has to have been."""
+def runtime() -> Path:
+    """ONNX Runtime Web; nothing is fetched for it, an earlier `sepkit web` has to have been."""
     runtime = cache_folder("web") / WEB_RUNTIME
     if not runtime.is_dir():
         pytest.skip(f"ONNX Runtime Web is not in {runtime.parent} (sepkit download onnxruntime-web --cache it)")
+    return runtime
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory, runtime: Path) -> Iterator[str]:
+    """The page of the default model, served."""
     with serving(write_web_page("boxed_8k", tmp_path_factory.mktemp("page"), runtime), 0) as address:
         yield address
 
@@ -161,6 +167,20 @@ def test_estimates_are_those_of_the_command(page: Any, tmp_path: Path) -> None:
         return ended;
     }))""")
     assert played == [True] * 3
+
+
+def test_a_causal_model_runs_in_the_page_too(browser: Any, runtime: Path, tmp_path: Path) -> None:
+    samples = recording(tmp_path / "two.wav", 2.01)
+    with serving(write_web_page("boxed_8k_causal", tmp_path / "page", runtime), 0) as address:
+        page = browser.new_page()
+        page.goto(address)
+        page.get_by_text("The model is ready").wait_for(timeout=60_000)
+        page.locator("#file").set_input_files(str(tmp_path / "two.wav"))
+        page.get_by_text("were separated in").wait_for(timeout=60_000)
+        voices = downloaded(page)
+        page.close()
+    expected = load_model("boxed_8k_causal", predict=False).separate(samples, RATE).estimates
+    np.testing.assert_allclose(np.stack([*voices.values()]), expected, atol=1e-3 * np.abs(samples).max())
 
 
 def test_a_file_can_be_dropped(page: Any, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ async function begin() {
   worker = new Worker("worker.js", { type: "module" });
   progress.hidden = false;
   say(`The model is being loaded (${(model.bytes / 1e6).toFixed(1)} MB).`);
-  await ask({ kind: "load", url: model.file, size: model.bytes }, (share) => { progress.value = share; });
+  await ask({ kind: "load", url: model.file, size: model.bytes, causal: model.causal }, (share) => { progress.value = share; });
   progress.hidden = true;
   say("The model is ready. From here on the page needs no network.");
 }
