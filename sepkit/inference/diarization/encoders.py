@@ -43,7 +43,8 @@ class GraphEncoder:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.sample_rate, self.embedding_size, self.info = graph.sample_rate, graph.embedding_size, graph.info
+        self.sample_rate, self.embedding_size = graph.sample_rate, graph.embedding_size
+        self.info: Mapping[str, Any] = graph.info
 
     def embed(self, waveforms: np.ndarray) -> np.ndarray:
         """Return unit vectors (B, D) of waveforms (B, T)."""

@@ -29,7 +29,8 @@ class GraphRunner:
         self.signal_std = graph.signal_std
         self.scored, self.score_loss = "scores" in graph.outputs, graph.score_loss
         self.variational, self.has_rates = graph.variational, any("_rate_" in name for name in graph.features)
-        self.depth_steps, self.trained_steps = graph.depth_steps, None
+        self.depth_steps = graph.depth_steps
+        self.trained_steps: int | None = None
         self.small_steps = False
 
     def run(

@@ -116,7 +116,7 @@ def _scan_for_graphs(forget: Tensor, value: Tensor, initial: Tensor) -> Tensor:
 
     def side_by_side(sequence: Tensor) -> Tensor:
         rest = sequence.new_zeros(stretches * steps - length, *sequence.shape[1:])  # type: ignore[call-overload]
-        return torch.cat([sequence, rest]).reshape(stretches, steps, *sequence.shape[1:]).transpose(0, 1)
+        return torch.cat([sequence, rest]).reshape(stretches, steps, *sequence.shape[1:]).transpose(0, 1)  # type: ignore[arg-type]
 
     factor, addend = side_by_side(forget), side_by_side(value - forget * value)
     ends = _MarkedScan.apply(factor, addend, torch.zeros_like(addend[0]))[-1]

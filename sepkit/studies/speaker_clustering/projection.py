@@ -54,7 +54,7 @@ def project_encoder(
         encoder.projection.weight.copy_(torch.from_numpy(directions.T))
         encoder.projection.bias.copy_(torch.from_numpy(-mean @ directions))
     info = {name: value for name, value in before.info.items() if name != "counting"}
-    return save_model(encoder, Path(out), info | {"rule": "embedding"}, half=True)
+    return save_model(encoder, Path(out), info | {"rule": "embedding"})
 
 
 @torch.inference_mode()
