@@ -16,7 +16,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from sepkit.errors import UserError
-from sepkit.fetching import fetch
 from sepkit.files import cache_folder, file_digest, read_json, write_json
 
 DIGESTS = "digests.json"
@@ -308,6 +307,8 @@ def fetch_address(url: str) -> Path:
 
 def _fetch_files(folder: Path, files: Sequence[PublicFile], about: str) -> Path:
     """Fetch what is missing; `about` is said before anything is fetched."""
+    from sepkit.fetching import fetch
+
     if not all((folder / file.name).is_file() for file in files):
         print(f"{about}; fetched once, to {folder}", file=sys.stderr)
     noted = read_json(folder / DIGESTS, "delete it") if (folder / DIGESTS).is_file() else {}
