@@ -70,7 +70,7 @@ def test_it_separates_streams_clusters_evaluates_and_makes_the_page(tmp_path):
         "import sys",
         "from pathlib import Path",
         "from tools.small_install import commands",
-        "for name, taken in commands(Path(sys.argv[1]), 3.0): print(name, taken)",
+        "for name, taken in commands(Path(sys.argv[1]), 4.0): print(name, taken)",
     ]
     done = run(tmp_path, "-c", "\n".join(lines), tmp_path / "out")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -275,7 +275,8 @@ class GraphStream:
         missing = graph.frames_for(self._taken) * graph.stride - (self._taken - len(self._waiting))
         rest = np.full(missing, graph.signal_mean, np.float32)
         rest[: len(self._waiting)] = self._waiting
-        return self._advance(rest)[:, : self._taken - self._given]
+        left = self._taken - self._given
+        return self._advance(rest)[:, :left]
 
     def _advance(self, samples: np.ndarray) -> np.ndarray:
         """Return the estimates (n, T') that whole strides of samples make final."""

@@ -309,6 +309,11 @@ def test_blocks_of_any_size_give_what_torch_gives(name, tmp_path):
     parts.append(stream.finish())
     np.testing.assert_allclose(np.concatenate(parts, 1), expected[0], atol=1e-5 * largest, rtol=0)
     assert graph.stream().finish().shape == (model.hypotheses, 0)
+    # Whole strides leave no sample over in the last frame, one less and one more leave most of it.
+    for length in range(graph.stride * 20 - 1, graph.stride * 20 + 2):
+        stream = graph.stream()
+        given = stream.push(mixtures[0, :length].numpy()).shape[1] + stream.finish().shape[1]
+        assert given == length
 
 
 def test_what_a_causal_graph_takes_and_gives(tmp_path):
