@@ -11,7 +11,7 @@ def main(model: str, *, out: str) -> Path:
     The comparison is at batches of 1, 2 and 3 and at six lengths.
 
     The graph takes `mixture` (batch, samples) of any size at the model's rate, and gives `estimates` (batch, speakers,
-    samples); `sepkit separate --model FILE.onnx` takes it.
+    samples); that of a causal model takes and returns a state, too. `sepkit separate --model FILE.onnx` takes it.
 
     Args:
         model: MODEL to write

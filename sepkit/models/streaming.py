@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sepkit.errors import UserError
 from sepkit.models.emd import EncoderMaskerDecoder
 from sepkit.models.maskers.base import Masker, looks_ahead
 
@@ -33,10 +32,6 @@ class ModelStream:
     """
 
     def __init__(self, model: EncoderMaskerDecoder, batch_size: int = 1) -> None:
-        if not isinstance(model, EncoderMaskerDecoder):
-            raise UserError(
-                "streaming: an exported model keeps no state between blocks; stream the model that it was exported from"
-            )
         if model.training:
             raise ValueError("the model is in training mode; call eval() before streaming")
         if not isinstance(model.masker, Masker):

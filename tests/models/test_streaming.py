@@ -248,11 +248,6 @@ def test_a_module_that_is_no_masker_is_refused():
         ModelStream(model)
 
 
-def test_an_exported_model_is_refused():
-    with pytest.raises(UserError, match="an exported model keeps no state between blocks"):
-        ModelStream(torch.nn.Identity())  # type: ignore[arg-type]
-
-
 def test_misuse_is_an_error():
     model = causal_model("gru")
     with pytest.raises(ValueError, match="training mode"):
