@@ -187,11 +187,11 @@ def sr_corrnet_description(
     }
 
 
-def tiger_arguments(hypotheses: int = 2, scales: int = 3, iterations: int = 2) -> dict[str, int]:
-    """Return config.json of a TIGER of 4 channels for each source, with windows of 640 samples that overlap by half."""
+def tiger_arguments(hypotheses: int = 2, scales: int = 3, iterations: int = 2, stride: int = 320) -> dict[str, int]:
+    """Return config.json of a TIGER of 4 channels for each source, with windows of 640 samples."""
     return {
         "out_channels": 4 * hypotheses, "in_channels": 6, "num_blocks": iterations, "upsampling_depth": scales,
-        "att_n_head": 2, "att_hid_chan": 3, "att_kernel_size": 8, "att_stride": 1, "win": 640, "stride": 320,
+        "att_n_head": 2, "att_hid_chan": 3, "att_kernel_size": 8, "att_stride": 1, "win": 640, "stride": stride,
         "num_sources": hypotheses, "sample_rate": 16000,
     }  # fmt: skip
 

@@ -281,3 +281,5 @@ class TIGERConfig(MaskerConfig, name="tiger"):
     """Attention heads."""
     head_channels: int = 4
     """Channels of queries and keys in each head."""
+    edge_frames: int = 0
+    """Frames at either end that are not seen, for weights whose training did not have them (torch.stft's frames)."""

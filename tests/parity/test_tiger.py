@@ -27,12 +27,12 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize(("hypotheses", "scales", "iterations"), [(2, 3, 2), (3, 4, 1)])
-def test_numbers_are_those_of_the_reference(hypotheses, scales, iterations, tmp_path):
+@pytest.mark.parametrize(("hypotheses", "scales", "iterations", "stride"), [(2, 3, 2, 160), (3, 4, 1, 320)])
+def test_numbers_are_those_of_the_reference(hypotheses, scales, iterations, stride, tmp_path):
     weights = tiger_weights(hypotheses, scales)
     assert hashlib.sha256("\n".join(sorted(weights)).encode()).hexdigest() == NAMES[hypotheses]
     save_file({name: tensor.contiguous() for name, tensor in weights.items()}, tmp_path / "model.safetensors")
-    (tmp_path / "config.json").write_text(json.dumps(tiger_arguments(hypotheses, scales, iterations)))
+    (tmp_path / "config.json").write_text(json.dumps(tiger_arguments(hypotheses, scales, iterations, stride)))
     model = from_tiger(tmp_path)
     assert not model.training and model.sample_rate == 16000 and model.hypotheses == hypotheses
     mixture = 0.2 * waveform(2560).float()
@@ -41,6 +41,10 @@ def test_numbers_are_those_of_the_reference(hypotheses, scales, iterations, tmp_
         found = model(mixture).estimates
     expected = torch.from_numpy(np.load(GOLDEN)[f"estimates_{hypotheses}"])
     assert expected.std() > 0.05
-    torch.testing.assert_close(found[..., ::7], expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
+    # Within a window of either end fewer frames overlap where windows overlap by more than half; torch.istft divides by
+    # what there is, and sepkit has frames beyond.
+    inner = slice(0, None) if stride == 320 else slice(92, -92)
+    difference = found[..., ::7][..., inner] - expected[..., inner]
+    assert difference.abs().max() < 1e-5 * expected.abs().max()
     # Masks sum to one.
     torch.testing.assert_close(found.sum(1), mixture, rtol=0, atol=1e-6)

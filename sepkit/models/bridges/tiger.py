@@ -26,8 +26,8 @@ _EXPECTED = f"expected a folder, or the first file, of what TIGER's authors publ
 def from_tiger(path: str | Path) -> EncoderMaskerDecoder:
     """Return a sepkit model, in evaluation mode, with the weights of a published TIGER.
 
-    Estimates are those of the authors' code to rounding, but for the ends of a recording: there, sepkit pads with
-    zeros, and theirs with the mirrored recording.
+    Estimates are those of the authors' code to rounding, if a recording begins and ends with silence. Else sepkit pads
+    with zeros and theirs with the mirrored recording, which all estimates hear a little of, by norms.
 
     Args:
         path: a folder with model.safetensors and config.json, or the file of the weights, with config.json beside it.
@@ -65,12 +65,15 @@ def _config(path: Path) -> ModelConfig:
         largest = {"num_blocks": 1000, "upsampling_depth": 16, "sample_rate": 10**6}.get(name, 65536)
         if type(value) is not int or not 1 <= value <= largest:
             raise UserError(f"{path}: {name} is {shown(value)}, expected a whole number from 1 to {largest}")
+    window, stride = sizes["win"], sizes["stride"]
+    if window % (2 * stride):
+        raise UserError(f"{path}: win is {window}, expected a multiple of twice the stride, {2 * stride}")
     return ModelConfig(
         sample_rate=sizes["sample_rate"],
         hypotheses=sizes["num_sources"],
         filterbank=STFTFilterbankConfig(
-            sizes["win"],
-            sizes["stride"],
+            window,
+            stride,
             compression=1.0,
             features="real_imaginary",
             complex_masks=True,
@@ -86,6 +89,8 @@ def _config(path: Path) -> ModelConfig:
             scales=sizes["upsampling_depth"],
             num_heads=sizes["att_n_head"],
             head_channels=sizes["att_hid_chan"],
+            # The first frame of torch.stft has the first sample in its middle.
+            edge_frames=window // (2 * stride) - 1,
         ),
         masks=DeterministicConfig(activation="linear"),
     )

@@ -32,6 +32,9 @@ class TIGERMasker(Masker):
     Each block is x + norm(attention(scales(x))). `scales` is a convolutional network that halves the resolution and
     puts what all scales have in common back into each. Attention compares all values of a band, or of a frame.
 
+    Networks that halve the resolution depend on where frames begin. So `edge_frames` at either end, which training did
+    not have, are not seen, and shared equally.
+
     Values are m X: it is made for features that are the coefficients themselves, and for mapping. They sum to the
     mixture.
 
@@ -59,6 +62,7 @@ class TIGERMasker(Masker):
         scales: int,
         num_heads: int,
         head_channels: int,
+        edge_frames: int,
     ) -> None:
         super().__init__(encoding_dim, hypotheses, values_per_dimension)
         require_at_least(
@@ -71,6 +75,8 @@ class TIGERMasker(Masker):
             head_channels=head_channels,
         )
         require_at_least(3, scales=scales)
+        require_at_least(0, edge_frames=edge_frames)
+        self.edge_frames = edge_frames
         self.sample_rate = sample_rate
         self.widths = _band_widths(encoding_dim, sample_rate)
         for field, divisor in (("num_heads", num_heads), ("the hypotheses", hypotheses)):
@@ -91,7 +97,8 @@ class TIGERMasker(Masker):
 
     def forward(self, features: Tensor) -> Tensor:
         """Raw values (B, n, P, K, F) of features (B, K, F), real parts before imaginary parts along K."""
-        bands = features.unflatten(1, (2, -1)).split(self.widths, dim=2)
+        inner = features[..., self.edge_frames : features.shape[-1] - self.edge_frames]
+        bands = inner.unflatten(1, (2, -1)).split(self.widths, dim=2)
         embedded = [layer(band.flatten(1, 2)) for layer, band in zip(self.inputs, bands, strict=True)]
         x = torch.stack(embedded, dim=2)
         y = self._iteration(x)
@@ -103,7 +110,7 @@ class TIGERMasker(Masker):
             value, gate = layer(band).unflatten(1, sizes).unbind(1)
             parts.append(value * gate.sigmoid())
         # (B, 2, n, P, bins, F)
-        masks = torch.cat(parts, dim=4)
+        masks = nn.functional.pad(torch.cat(parts, dim=4), (self.edge_frames, self.edge_frames))
         real, imaginary = (masks - masks.mean(2, keepdim=True)).unbind(1)
         real = real + 1 / self.hypotheses
         x_real, x_imaginary = features[:, None, None].chunk(2, dim=-2)

@@ -28,7 +28,7 @@ def test_sizes_are_those_of_the_description(tmp_path):
     for source in (tmp_path, tmp_path / "model.safetensors"):
         model = load_pretrained(f"tiger:{source}")
         assert model.config is not None and (model.sample_rate, model.input_norm) == (16000, "training")
-        assert model.config.masker == TIGERConfig(16000, 8, 6, 2, 3, 2, 3)
+        assert model.config.masker == TIGERConfig(16000, 8, 6, 2, 3, 2, 3, edge_frames=0)
         assert model.info == {"needs": {"levels": "model"}}
         assert (model.filterbank.kernel_size, model.filterbank.stride) == (640, 320)
 
@@ -38,6 +38,7 @@ def test_sizes_are_those_of_the_description(tmp_path):
     [
         ({"win": 320, "stride": 80}, "sample_rate: found 16000 with 161 bins, which bands of 25 to 500 Hz"),
         ({"win": 320, "stride": 80, "sample_rate": 8000}, "sample_rate: found 8000 with 161 bins"),
+        ({"stride": 200}, "win is 640, expected a multiple of twice the stride, 400"),
         ({"sample_rate": 11025}, "sample_rate: found 11025 with 321 bins"),
         ({"num_sources": 3}, "model.masker.channels: found 8, expected a multiple of the hypotheses, 3"),
         ({"att_n_head": 3}, "model.masker.channels: found 8, expected a multiple of num_heads, 3"),

@@ -129,7 +129,7 @@ CONFIGS = {
     "tiger": ModelConfig(
         sample_rate=16000,
         filterbank=replace(MAPPED, kernel_size=640, stride=160, like_torch=True),
-        masker=TIGERConfig(16000, 4, 4, 1, 4, 2, 2),
+        masker=TIGERConfig(16000, 4, 4, 1, 4, 2, 2, edge_frames=1),
         masks=LINEAR,
     ),
     "gamma": ModelConfig(filterbank=FREE, masker=TCN, masks=GammaConfig(), estimate_scales=True),
