@@ -29,6 +29,9 @@ LinkSpeakers = Literal["auto"] | int
 """How many speakers to link estimates to: their number, or "auto": it is found."""
 
 
+WHOLE_SECONDS, CHUNK_SECONDS, OVERLAP_SECONDS = 30.0, 10.0, 5.0
+"""Where neither the user nor the model says how long a recording may be to go in one piece, and how chunks are cut."""
+
 MOST_VIEWS = 5
 # More samples of latents than this are certainly a typing error.
 _MOST_SAMPLES = 10_000
@@ -45,13 +48,16 @@ class SeparatorOptions:
     """Options of a `Separator`.
 
     Args:
-        levels: mixture: scale each estimate to its level in the mixture; model: leave it as the model puts it out
+        levels: mixture: scale each estimate to its level in the mixture; model: leave it as the model puts it out;
+            default: what the model needs, else mixture
         mixture_consistency: the estimates add up to the recording, sample by sample
         score_threshold: log-odds above which a hypothesis counts as a speaker; default: the model's own, which counted
             the speakers of the dev mixtures best
-        whole_seconds: separate recordings up to this length as a whole, longer ones in chunks (inf: all as a whole)
-        chunk_seconds: length of the chunks of a long recording; bounds memory
-        overlap_seconds: how much neighboring chunks share, at most half of a chunk
+        whole_seconds: separate recordings up to this length as a whole, longer ones in chunks (inf: all as a whole);
+            default: what the model needs, else 30
+        chunk_seconds: length of the chunks of a long recording; bounds memory; default: what the model needs, else 10
+        overlap_seconds: how much neighboring chunks share, at most half of a chunk; default: what the model needs, else
+            5 or half of a chunk
         high_band: what becomes of the recording above half the model's rate: share it among the estimates by what they
             do below it (the default), or drop it; streams drop it
         stitcher: how to tell which estimate of a chunk is which speaker: profile by overlaps and traits of voices,
@@ -71,12 +77,12 @@ class SeparatorOptions:
 
     # levels "mixture": g_i = <x, s_i> / <s_i, s_i>, so that no estimate is stronger than the mixture and polarity is
     # right; models trained with a scale-invariant cost have no level of their own.
-    levels: Levels = "mixture"
+    levels: Levels | None = None
     mixture_consistency: bool = False
     score_threshold: float | None = None
-    whole_seconds: float = 30.0
-    chunk_seconds: float = 10.0
-    overlap_seconds: float = 5.0
+    whole_seconds: float | None = None
+    chunk_seconds: float | None = None
+    overlap_seconds: float | None = None
     high_band: HighBand | None = None
     stitcher: StitcherKind = "profile"
     # bfloat16: estimates differ by about -57 dB with sigmoid masks and -40 dB with relu masks (asteroid's sizes).
@@ -92,14 +98,15 @@ class SeparatorOptions:
             raise UserError(f"depth_steps: found {self.depth_steps}, expected 1 to {DEPTH_STEPS}")
         if self.views is not None and not 1 <= self.views <= MOST_VIEWS:
             raise UserError(f"views: found {self.views}, expected 1 to {MOST_VIEWS}; 2 gains most for its time")
-        if not self.whole_seconds >= 0:
+        if self.whole_seconds is not None and not self.whole_seconds >= 0:
             raise UserError(f"whole_seconds: found {self.whole_seconds}, expected 0 or more")
-        if not 0.1 <= self.chunk_seconds < math.inf:
-            raise UserError(f"chunk_seconds: found {self.chunk_seconds}, expected 0.1 or more")
-        if not 0 < self.overlap_seconds <= self.chunk_seconds / 2:
+        chunk = CHUNK_SECONDS if self.chunk_seconds is None else self.chunk_seconds
+        if not 0.1 <= chunk < math.inf:
+            raise UserError(f"chunk_seconds: found {chunk}, expected 0.1 or more")
+        if self.overlap_seconds is not None and not 0 < self.overlap_seconds <= chunk / 2:
             raise UserError(
                 f"overlap_seconds: found {self.overlap_seconds}, expected above 0 and at most half of chunk_seconds, "
-                f"{self.chunk_seconds / 2}"
+                f"{chunk / 2}"
             )
 
 

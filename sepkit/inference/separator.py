@@ -16,7 +16,16 @@ from sepkit.inference.live.streaming import Stream
 from sepkit.inference.long.recordings import ArrayRecording, LongSeparation, Recording, separate_long
 from sepkit.inference.long.stitching import chunking_of
 from sepkit.inference.long.upper_band import shares_upper_band
-from sepkit.inference.options import Levels, SeparatorOptions, Speakers, StitcherKind, check_samples
+from sepkit.inference.options import (
+    CHUNK_SECONDS,
+    OVERLAP_SECONDS,
+    WHOLE_SECONDS,
+    Levels,
+    SeparatorOptions,
+    Speakers,
+    StitcherKind,
+    check_samples,
+)
 from sepkit.inference.quality.activity import ActivityThreshold
 from sepkit.inference.quality.features import excerpt_features, excerpt_spans, recording_features
 from sepkit.inference.quality.predictor import QualityPredictor
@@ -26,6 +35,7 @@ from sepkit.inference.selection import Selection, check_speakers, distribute_res
 from sepkit.inference.separated import Separated
 from sepkit.inference.waveforms import checked_rate, fit_length, is_tensor, read_waveform
 from sepkit.models.hypotheses import DEFAULT_THRESHOLD
+from sepkit.models.needs import needs_of
 
 if TYPE_CHECKING:
     from sepkit.inference.waveforms import AnyRecording
@@ -48,6 +58,8 @@ class Separator:
 
     Attributes:
         runner: what runs the model.
+        levels, mixture_consistency, whole_seconds: those of the options, or else what the model needs.
+        needed_speakers: what `speakers` should be where the user says nothing: "auto" for a model that counts.
         score_threshold: log-odds above which a hypothesis counts as a speaker; can be set.
         quality: predicts SI-SDR without references; None: nothing is predicted; can be set.
         activity: counts speakers by the levels of the estimates of a model without scores; can be set.
@@ -80,7 +92,14 @@ class Separator:
         fits = quality is not None and quality.depth_steps in (None, self.depth_steps)
         self.quality = quality if fits else None
         self.activity: ActivityThreshold | None = self.quality.activity if self.quality is not None else None
-        self._chunking = chunking_of(self.sample_rate, options.chunk_seconds, options.overlap_seconds)
+        needs = needs_of(self.runner.info, "model")
+        self.levels: Levels = options.levels or needs.get("levels", "mixture")
+        self.mixture_consistency = options.mixture_consistency or needs.get("mixture_consistency", False)
+        self.whole_seconds = _first(options.whole_seconds, needs.get("whole_seconds"), WHOLE_SECONDS)
+        chunk = _first(options.chunk_seconds, needs.get("chunk_seconds"), CHUNK_SECONDS)
+        overlap = _first(options.overlap_seconds, needs.get("overlap_seconds"), OVERLAP_SECONDS)
+        self._chunking = chunking_of(self.sample_rate, chunk, min(overlap, chunk / 2))
+        self.needed_speakers: Speakers = needs.get("speakers")
 
     @property
     def sample_rate(self) -> int:
@@ -128,11 +147,11 @@ class Separator:
         """Return the options that estimates depend on beside the model, as plain data."""
         options = self.options
         return {
-            "levels": options.levels,
-            "mixture_consistency": options.mixture_consistency,
+            "levels": self.levels,
+            "mixture_consistency": self.mixture_consistency,
             "chunk_samples": self._chunking.chunk,
             "overlap_samples": self._chunking.overlap,
-            "whole_seconds": options.whole_seconds if math.isfinite(options.whole_seconds) else None,
+            "whole_seconds": self.whole_seconds if math.isfinite(self.whole_seconds) else None,
             "high_band": options.high_band or "share",
             "stitcher": options.stitcher,
             "precision": options.precision,
@@ -152,7 +171,7 @@ class Separator:
     def is_long(self, num_samples: int, sample_rate: int) -> bool:
         """Whether a recording of this length and rate, Hz, is separated in chunks."""
         at_model_rate = audio.resampled_length(num_samples, sample_rate, self.sample_rate)
-        return num_samples > self.options.whole_seconds * sample_rate and at_model_rate > self._chunking.chunk
+        return num_samples > self.whole_seconds * sample_rate and at_model_rate > self._chunking.chunk
 
     def separate(
         self,
@@ -210,14 +229,13 @@ class Separator:
             raise UserError("spread: the model is deterministic, its estimates have none; use a variational one")
 
     def _rules(self) -> Rules:
-        options = self.options
         return Rules(
             self.quality,
             self.activity,
             self.score_threshold,
             self.runner.score_loss,
-            options.levels,
-            options.mixture_consistency,
+            self.levels,
+            self.mixture_consistency,
         )
 
     def _separate_whole(
@@ -234,7 +252,7 @@ class Separator:
         known = Evidence(products, scores, features, silent, self.sample_rate, estimates)
         selection, separated = decide(known, self._rules(), speakers)
         separated.rates, separated.sample_rate = output.rates, rate
-        shares = selection.shares(products) if self.options.mixture_consistency else None
+        shares = selection.shares(products) if self.mixture_consistency else None
         separated.estimates = self._rendered(recording, rate, estimates, selection, shares)
         if samples is not None:
             spread = self.runner.spread(mixture, samples, seed, rate, recording.size)
@@ -299,7 +317,7 @@ class Separator:
         known = Evidence(products, joined.scores(), features, joined.silent, self.sample_rate)
         selection, separated = decide(known, self._rules(), speakers)
         separated.rates, separated.sample_rate = joined.rates(), recording.sample_rate
-        shares = selection.shares(products) if options.mixture_consistency else None
+        shares = selection.shares(products) if self.mixture_consistency else None
         return LongSeparation(
             separated, joined, recording, self.sample_rate, selection, shares, options.high_band or "share"
         )
@@ -326,6 +344,11 @@ class Separator:
             raise UserError(f"views: found {self.options.views}, but live sound has one view; leave it out")
         rate = self.sample_rate if sample_rate is None else checked_rate(sample_rate)
         return Stream(self.runner, rate, levels)
+
+
+def _first(*values: float | None) -> float:
+    """Return the first value that there is."""
+    return next(value for value in values if value is not None)
 
 
 def _in_views(runner: Runner, views: int) -> Runner:

@@ -207,3 +207,18 @@ def test_the_threshold_is_the_models_own(tmp_path):
     scores = separator.separate(mixture, 8000).scores
     separator.score_threshold = float(np.sort(scores)[1])
     assert separator.separate(mixture, 8000, speakers="auto").kept.tolist() == [int(scores.argmax())]
+
+
+def test_what_a_model_needs_holds_where_the_user_says_nothing():
+    model = build_model(RECURRENT)
+    model.info["needs"] = {"whole_seconds": 4.0, "chunk_seconds": 2.0, "overlap_seconds": 1.0, "levels": "model"}
+    stated = Separator(model)
+    told = Separator(model, levels="mixture", whole_seconds=30.0, chunk_seconds=10.0)
+    assert (stated.levels, told.levels) == ("model", "mixture")
+    lengths = [5 * 8000, 31 * 8000]
+    assert [stated.is_long(length, 8000) for length in lengths] == [True, True]
+    assert [told.is_long(length, 8000) for length in lengths] == [False, True]
+    assert stated.provenance()["chunk_samples"] == 16000 and told.provenance()["overlap_samples"] == 8000
+    model.info["needs"] = {"whole_seconds": "long"}
+    with pytest.raises(UserError, match="info.needs has"):
+        Separator(model)
