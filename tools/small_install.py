@@ -84,7 +84,7 @@ def commands(folder: Path, seconds: float) -> Iterator[tuple[str, Taken]]:
     for name in ("ort.wasm.min.mjs", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threaded.wasm"):
         (runtime / name).touch()
     yield "sepkit --help", sepkit(folder, "--help")
-    yield "separate", sepkit(folder, "separate", talk, "--out", "out", "--device", "cpu")
+    yield "separate", sepkit(folder, "separate", talk, "--speakers", "2", "--out", "out", "--device", "cpu")
     estimates = [soundfile.read(folder / "out" / f"talk_s{k}.wav")[0] for k in (1, 2)]
     frames = soundfile.info(talk).frames
     if any(estimate.shape != (frames,) or not np.isfinite(estimate).all() for estimate in estimates):

@@ -22,7 +22,7 @@ TINY_MASKER = {
 TINY = {
     ("prepare", "audiograms"): "--examples 128",
     ("prepare", "mini"): "--train-voices 4 --train-sentences 1 --heldout-sentences 1 --segment-seconds 1 "
-    "--train-mixtures 8 --dev-mixtures 24 --test-mixtures 8",
+    "--train-mixtures 8 --dev-mixtures 28 --test-mixtures 8",
     # A prediction of quality is fitted on no fewer than these.
     ("prepare", "folder"): "--test-mixtures 4 --dev-mixtures 30 --segment-seconds 1",
     ("report", "exp/own"): "--examples 0",

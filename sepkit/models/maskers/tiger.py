@@ -39,7 +39,6 @@ class TIGERMasker(Masker):
     mixture.
 
     Attributes:
-        sample_rate: Hz, for which the bands are laid out.
         maps: values are the estimates' coefficients.
 
     Source: M. Xu et al., "TIGER: Time-frequency Interleaved Gain Extraction and Reconstruction for Efficient Speech

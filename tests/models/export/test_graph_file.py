@@ -204,8 +204,8 @@ def test_torch_loads_the_weights_of_a_graph(tmp_path):
     whole = save_model(model, tmp_path / "half", model.info)
     report = save_graph(model, tmp_path / "half")
     assert sorted(path.name for path in whole.iterdir()) == ["model.onnx", "model.yaml"]
-    # The nodes of the graph take some 100 kB.
-    assert report.num_bytes < 2 * sum(parameter.numel() for parameter in model.parameters()) + 110_000
+    # The nodes of the graph take some 145 kB.
+    assert report.num_bytes < 2 * sum(parameter.numel() for parameter in model.parameters()) + 150_000
     loaded = load_checkpoint(whole)
     assert loaded.info == {"epoch": 3} and loaded.config == model.config
     assert {tensor.dtype for tensor in loaded.state_dict().values()} == {torch.float32}
