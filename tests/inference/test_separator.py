@@ -220,5 +220,5 @@ def test_what_a_model_needs_holds_where_the_user_says_nothing():
     assert [told.is_long(length, 8000) for length in lengths] == [False, True]
     assert stated.provenance()["chunk_samples"] == 16000 and told.provenance()["overlap_samples"] == 8000
     model.info["needs"] = {"whole_seconds": "long"}
-    with pytest.raises(UserError, match="info.needs has"):
+    with pytest.raises(UserError, match=r"info\.needs has"):
         Separator(model)
