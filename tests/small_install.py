@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 if sys.version_info >= (3, 11):
     import tomllib
 else:
-    tomllib = pytest.importorskip("tomli")
+    tomllib = pytest.importorskip("tomli", reason="Python 3.10 reads TOML with tomli: pip install tomli")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 # Python runs a module of this name at the start of every process, and so in those that a process starts, too.

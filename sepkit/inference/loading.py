@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import platform
+import sys
+from ctypes.util import find_library
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -70,8 +73,15 @@ def _runs_as_graph(options: SeparatorOptions, device: Any, alone: bool) -> bool:
         raise UserError(f"{needs[0]}: a graph has one precision and depth; use the model it was made of, with torch")
     if options.runner != "auto":
         return options.runner == "graph"
-    # Where ONNX Runtime has no provider for an accelerator, torch may have one.
-    return alone or not (needs or (str(device) != "cpu" and is_installed("torch") and not has_accelerator()))
+    return alone or not (needs or (_on_accelerator(str(device)) and is_installed("torch") and not has_accelerator()))
+
+
+def _on_accelerator(device: str) -> bool:
+    """Whether a device is an accelerator, or auto where there may be one; told without torch, which takes a second."""
+    if device != "auto":
+        return device != "cpu"
+    has_driver = any(find_library(name) for name in ("cuda", "nvcuda"))
+    return has_driver or (sys.platform == "darwin" and platform.machine() == "arm64")
 
 
 def _changed(options: SeparatorOptions, name: str) -> bool:

@@ -23,7 +23,7 @@ from sepkit.models.stft_filterbank import STFTFilterbank
 from sepkit.reporting.figures import COLORS, draw_spectrogram, level_db, save_png
 from sepkit.reporting.text import escaped
 
-# Of the excerpt: at least so long, and so many frames.
+# Least length of the excerpt, and its number of frames.
 _EXCERPT_SECONDS, _EXCERPT_FRAMES = 0.05, 16
 _SHOWN_DB = 60.0
 

@@ -13,10 +13,16 @@ from sepkit.config import (
     FreeFilterbankConfig,
     ModelConfig,
 )
+from sepkit.errors import UserError
+from sepkit.inference import loading
+from sepkit.inference.diarization.encoders import load_encoder
+from sepkit.inference.loading import load_model
 from sepkit.inference.runners import latents
 from sepkit.inference.runners.base import Batches
 from sepkit.inference.runners.torch_runner import TorchRunner, device_of
 from sepkit.models import build_model, features, load_pretrained, norms
+from sepkit.models.published.shipped import encoder_folder, shipped_models
+from sepkit.models.storage.folders import GRAPH
 
 BANK = FreeFilterbankConfig(num_filters=8)
 
@@ -108,3 +114,19 @@ def test_the_accelerator_of_a_mac_is_found(monkeypatch):
     assert device_of("auto") == torch.device("mps") and asked == [torch.device("mps")]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert device_of("auto") == torch.device("cuda:0")
+
+
+@pytest.mark.parametrize(("driver", "kind"), [(None, "graph"), ("libcuda.so.1", "torch")])
+def test_auto_asks_torch_for_an_accelerator_only_where_there_may_be_one(driver, kind, monkeypatch):
+    monkeypatch.setattr(loading, "find_library", lambda name: driver if name == "cuda" else None)
+    monkeypatch.setattr(loading.sys, "platform", "linux")
+    assert load_model("boxed_8k", "auto").runner.kind == kind
+    assert load_model("boxed_8k", "cpu").runner.kind == "graph"
+
+
+def test_graphs_of_another_kind_are_refused_before_any_work():
+    model, encoder = shipped_models()["boxed_8k"] / GRAPH, encoder_folder(None) / GRAPH
+    with pytest.raises(UserError, match="found a graph of kind speaker_encoder, expected a model that separates"):
+        load_model(encoder)
+    with pytest.raises(UserError, match="found a graph of kind separation, expected a speaker encoder"):
+        load_encoder(model.parent)

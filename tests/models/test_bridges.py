@@ -53,7 +53,9 @@ def old(checkpoint: dict, data) -> dict:
 
 
 def test_the_rate_of_an_old_asteroid_file_is_that_of_its_training(asteroid_checkpoint, tmp_path):
-    publisher = pytest.importorskip("asteroid.models.publisher")
+    publisher = pytest.importorskip(
+        "asteroid.models.publisher", reason="asteroid is missing: pip install 'sepkit[peers]'"
+    )
     model = {**asteroid_checkpoint, "dataset": "WHAM", "licenses": "", "infos": {}}
     del (arguments := dict(model["model_args"]))["sample_rate"]
     publisher.save_publishable(
@@ -338,7 +340,7 @@ def test_no_folder_of_speechbrain(tmp_path):
 
 @pytest.fixture(scope="module", params=["relu", "sigmoid"])
 def torchaudio_model(request):
-    models = pytest.importorskip("torchaudio.models")
+    models = pytest.importorskip("torchaudio.models", reason="torchaudio is missing: pip install 'sepkit[peers]'")
     torch.manual_seed(0)
     model = models.ConvTasNet(
         3,

@@ -15,7 +15,9 @@ from sepkit.data.manifest import read_manifest, write_manifest
 from sepkit.data.mixing import mix_entry
 from sepkit.inference import load_model
 from sepkit.models.storage.folders import read_description
+from sepkit.training.measured import distinct_scores
 from sepkit.training.run import train
+from sepkit.types import Batch
 from tests.training.runs import (
     records,
     run_process,
@@ -106,3 +108,13 @@ def test_the_model_knows_what_its_scores_say(config: TrainConfig, dev: Path, tmp
     found = load_model(tmp_path / "older").separate(np.random.default_rng(0).standard_normal(4000), 8000)
     shares = np.exp(found.scores) / np.exp(found.scores).sum()
     np.testing.assert_allclose(found.weights, shares, rtol=1e-5)
+
+
+def test_padding_makes_nothing_distinct():
+    """The second hypothesis is the first one up to the end of the mixture, and the third one silent; not behind it."""
+    estimates = torch.randn(1, 3, 200, generator=torch.Generator().manual_seed(0))
+    estimates[:, 1, :150], estimates[:, 2, :150] = -2 * estimates[:, 0, :150] + 1, 0.0
+    active, scores = torch.ones(1, 2, dtype=torch.bool), torch.tensor([[1.0, 2.0, 3.0]])
+    for length, distinct in ((200, [1.0, 2.0, 3.0]), (150, [2.0])):
+        batch = Batch(torch.zeros(1, 200), torch.zeros(1, 2, 200), active, torch.tensor([length]))
+        assert distinct_scores(batch, scores, estimates) == [(distinct, 2)]

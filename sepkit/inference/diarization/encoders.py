@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from sepkit.errors import UserError
 from sepkit.models.export.graph_file import Graph
 from sepkit.models.published.shipped import encoder_folder
 from sepkit.models.storage.folders import GRAPH
@@ -39,9 +40,15 @@ class Encoder(Protocol):
 
 
 class GraphEncoder:
-    """An encoder as a graph."""
+    """An encoder as a graph.
+
+    Raises:
+        UserError: a graph of another kind.
+    """
 
     def __init__(self, graph: Graph) -> None:
+        if graph.kind != "speaker_encoder":
+            raise UserError(f"{graph.path}: found a graph of kind {graph.kind}, expected a speaker encoder")
         self.graph = graph
         self.sample_rate, self.embedding_size = graph.sample_rate, graph.embedding_size
         self.info: Mapping[str, Any] = graph.info

@@ -17,11 +17,16 @@ class GraphRunner:
 
     Args:
         graph: of a separation model.
+
+    Raises:
+        UserError: a graph of another kind.
     """
 
     kind: Literal["graph", "torch"] = "graph"
 
     def __init__(self, graph: Graph) -> None:
+        if graph.kind != "separation":
+            raise UserError(f"{graph.path}: found a graph of kind {graph.kind}, expected a model that separates")
         self.graph = graph
         self.device = next((name for name, of in PROVIDERS.items() if of in graph.providers), "cpu")
         self.sample_rate, self.hypotheses = graph.sample_rate, graph.hypotheses

@@ -6,7 +6,7 @@ tells how good it is: a sign of quality that any model has, without a spread, la
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
@@ -32,17 +32,11 @@ class ViewsRunner:
     def __init__(self, runner: Runner, views: int) -> None:
         self._runner, self.views = runner, views
 
-    if TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> object: ...
-
-    else:
-
-        def __getattr__(self, name):
-            # Before __init__, as pickle asks, there is nothing to look at.
-            if name.startswith("__") or name == "_runner":
-                raise AttributeError(name)
-            return getattr(self._runner, name)
+    def __getattr__(self, name: str) -> Any:
+        """Return what the runner has; nothing before `__init__`, when pickle asks."""
+        if name.startswith("__") or name == "_runner":
+            raise AttributeError(name)
+        return getattr(self._runner, name)
 
     def run(
         self, mixtures: np.ndarray, features: bool = False, rates: bool = False, evidence: bool = False

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sepkit.config import ModelConfig
+from sepkit.config import ModelConfig, STFTFilterbankConfig
 from sepkit.errors import UserError, one_line
 from sepkit.models.emd import EncoderMaskerDecoder, build_model
 from sepkit.models.storage.layout import lay_out
@@ -26,6 +26,22 @@ OWN_OF_FOURIER = (
     ),
 )
 """The same for a model whose filters are a Fourier transform."""
+
+
+def coefficients(
+    window: int, stride: int, *, like_torch: bool = False, like_sr_corrnet: bool = False
+) -> STFTFilterbankConfig:
+    """Return the filterbank of a model that maps Fourier coefficients, as they are, to those of the estimates."""
+    return STFTFilterbankConfig(
+        window,
+        stride,
+        compression=1.0,
+        features="real_imaginary",
+        complex_masks=True,
+        mapping=True,
+        like_torch=like_torch,
+        like_sr_corrnet=like_sr_corrnet,
+    )
 
 
 def renamed(name: str, patterns: Iterable[tuple[str, str]]) -> str:

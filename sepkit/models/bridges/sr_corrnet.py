@@ -13,11 +13,11 @@ from typing import Any
 
 from torch import Tensor
 
-from sepkit.config import DeterministicConfig, ModelConfig, SRCorrNetConfig, STFTFilterbankConfig
+from sepkit.config import DeterministicConfig, ModelConfig, SRCorrNetConfig
 from sepkit.errors import UserError, shown
 from sepkit.files import read_yaml
 from sepkit.models.bridges._pickles import check_sizes, read_checkpoint
-from sepkit.models.bridges._weights import OWN_OF_FOURIER, build_with, check_plain, renamed
+from sepkit.models.bridges._weights import OWN_OF_FOURIER, build_with, check_plain, coefficients, renamed
 from sepkit.models.emd import EncoderMaskerDecoder
 from sepkit.models.needs import chunks_for
 
@@ -114,15 +114,7 @@ def _config(path: Path, weights_file: Path, weights: Mapping[str, Tensor]) -> tu
     config = ModelConfig(
         sample_rate=rate,
         hypotheses=size(f"{split}.max_n_spks", 100),
-        filterbank=STFTFilterbankConfig(
-            window,
-            stride,
-            compression=1.0,
-            features="real_imaginary",
-            complex_masks=True,
-            mapping=True,
-            like_sr_corrnet=True,
-        ),
+        filterbank=coefficients(window, stride, like_sr_corrnet=True),
         encoding=DeterministicConfig(activation="linear"),
         masker=SRCorrNetConfig(
             channels=channels,

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sepkit.config import DeterministicConfig, ModelConfig, STFTFilterbankConfig, TFLocoformerConfig
+from sepkit.config import DeterministicConfig, ModelConfig, TFLocoformerConfig
 from sepkit.errors import UserError, shown
 from sepkit.files import read_yaml
 from sepkit.models.bridges._pickles import check_sizes, read_state_dict
-from sepkit.models.bridges._weights import OWN_OF_FOURIER, build_with, check_plain, renamed
+from sepkit.models.bridges._weights import OWN_OF_FOURIER, build_with, check_plain, coefficients, renamed
 from sepkit.models.emd import EncoderMaskerDecoder
 from sepkit.models.needs import chunks_for
 
@@ -88,15 +88,7 @@ def _config(path: Path, weights: Path) -> tuple[ModelConfig, dict[str, Any]]:
     config = ModelConfig(
         sample_rate=numbers["sample_rate"],
         hypotheses=numbers["num_spk"],
-        filterbank=STFTFilterbankConfig(
-            window,
-            stride,
-            compression=1.0,
-            features="real_imaginary",
-            complex_masks=True,
-            mapping=True,
-            like_torch=True,
-        ),
+        filterbank=coefficients(window, stride, like_torch=True),
         encoding=DeterministicConfig(activation="linear"),
         masker=TFLocoformerConfig(**sizes, dropout=_dropout(path, separator)),
         masks=DeterministicConfig(activation="linear"),

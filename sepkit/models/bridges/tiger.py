@@ -10,11 +10,11 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from sepkit.config import DeterministicConfig, ModelConfig, STFTFilterbankConfig, TIGERConfig
+from sepkit.config import DeterministicConfig, ModelConfig, TIGERConfig
 from sepkit.errors import UserError, shown
 from sepkit.files import read_json
 from sepkit.models.bridges._pickles import refuse_pointer
-from sepkit.models.bridges._weights import OWN_OF_FOURIER, build_with, check_plain, renamed
+from sepkit.models.bridges._weights import OWN_OF_FOURIER, build_with, check_plain, coefficients, renamed
 from sepkit.models.emd import EncoderMaskerDecoder
 from sepkit.models.storage.layout import damaged
 
@@ -71,15 +71,7 @@ def _config(path: Path) -> ModelConfig:
     return ModelConfig(
         sample_rate=sizes["sample_rate"],
         hypotheses=sizes["num_sources"],
-        filterbank=STFTFilterbankConfig(
-            window,
-            stride,
-            compression=1.0,
-            features="real_imaginary",
-            complex_masks=True,
-            mapping=True,
-            like_torch=True,
-        ),
+        filterbank=coefficients(window, stride, like_torch=True),
         encoding=DeterministicConfig(activation="linear"),
         masker=TIGERConfig(
             sample_rate=sizes["sample_rate"],

@@ -89,7 +89,7 @@ class Graph:
 
     Args:
         path: what `sepkit export` wrote.
-        device: "cpu", "cuda" or "cuda:1", "coreml", or "auto": an accelerator that ONNX Runtime has here, else the CPU.
+        device: "cpu", "cuda" or "cuda:1", "coreml", or "auto": CUDA where ONNX Runtime has it, else the CPU.
         threads: of the processor; None: OMP_NUM_THREADS, which torch follows too, or else ONNX Runtime's choice.
     """
 
@@ -341,7 +341,7 @@ def _providers(device: str, available: Sequence[str]) -> list[Any]:
     """Return ONNX Runtime's providers for a device, the best first; the CPU runs what another one lacks."""
     name, _, number = device.partition(":")
     if device == "auto":
-        name = next((name for name in ("cuda", "coreml") if PROVIDERS[name] in available), "cpu")
+        name = "cuda" if PROVIDERS["cuda"] in available else "cpu"
     if PROVIDERS.get(name) not in available or (number and not (name == "cuda" and number.isdecimal())):
         there = ", ".join(name for name, provider in PROVIDERS.items() if provider in available)
         raise UserError(f"device: found {device!r}, which ONNX Runtime does not have here; use {there} or auto")
@@ -351,10 +351,10 @@ def _providers(device: str, available: Sequence[str]) -> list[Any]:
 
 
 def has_accelerator() -> bool:
-    """Whether ONNX Runtime has a provider for an accelerator here."""
+    """Whether ONNX Runtime has a provider for an accelerator that "auto" takes: CoreML has to be named."""
     import onnxruntime
 
-    return any(PROVIDERS[name] in onnxruntime.get_available_providers() for name in ("cuda", "coreml"))
+    return PROVIDERS["cuda"] in onnxruntime.get_available_providers()
 
 
 def _says_out_of_memory(error: Exception) -> bool:

@@ -1,7 +1,7 @@
 """What an ONNX file holds, read from its bytes without a library: operators, tensors by name, metadata.
 
-An ONNX file is a protobuf message, a sequence of fields: a number and a kind, then an integer or so many bytes, which
-may be a message themselves.
+An ONNX file is a protobuf message: a sequence of fields. A field has a number and a kind, and then an integer or a
+string of bytes, which may be a message itself.
 
 Source: onnx.proto of ONNX, and protobuf's description of its wire format.
 """

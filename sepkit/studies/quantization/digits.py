@@ -32,7 +32,7 @@ TASKS = ("upper", "window", "noise")
 
 # Images by whose distortion the expert to split is chosen.
 _PROBE = 1024
-# The curve of the loss has means over so many steps.
+# Steps that each point of the loss's curve is the mean of.
 _STEPS_A_RECORD = 10
 _BATCH = 500
 # Channels of a group of group norm.

@@ -64,7 +64,7 @@ def test_training_is_told_how_many_speak():
     losses.loss.sum().backward()
     for name, parameter in separator.named_parameters():
         assert parameter.grad is not None and parameter.grad.isfinite().all() and parameter.grad.any(), name
-    # Scores learn that the first so many are there, whichever sources those are.
+    # Scores learn how many are there, from the first place on, whichever sources those are.
     wanted = torch.tensor([[1.0, 0, 0], [1, 1, 1], [1, 1, 0]])
     expected = functional.binary_cross_entropy_with_logits(separation.scores, wanted, reduction="none").mean(1)
     torch.testing.assert_close(losses.terms["scoring"], expected)
