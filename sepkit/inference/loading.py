@@ -21,6 +21,9 @@ from sepkit.models.published.names import model_folder
 from sepkit.models.published.shipped import default_model
 from sepkit.models.storage.folders import GRAPH, is_onnx
 
+# Of NVIDIA's and AMD's drivers for Linux, and of Windows' for Linux inside it.
+_DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
+
 
 def load_model(
     model: str | os.PathLike[str] | None = None,
@@ -73,15 +76,18 @@ def _runs_as_graph(options: SeparatorOptions, device: Any, alone: bool) -> bool:
         raise UserError(f"{needs[0]}: a graph has one precision and depth; use the model it was made of, with torch")
     if options.runner != "auto":
         return options.runner == "graph"
-    return alone or not (needs or (_on_accelerator(str(device)) and is_installed("torch") and not has_accelerator()))
+    return alone or not (needs or (is_installed("torch") and _on_accelerator(str(device)) and not has_accelerator()))
 
 
 def _on_accelerator(device: str) -> bool:
     """Whether a device is an accelerator, or auto where there may be one; told without torch, which takes a second."""
     if device != "auto":
         return device != "cpu"
-    has_driver = any(find_library(name) for name in ("cuda", "nvcuda"))
-    return has_driver or (sys.platform == "darwin" and platform.machine() == "arm64")
+    if sys.platform == "darwin":
+        return platform.machine() == "arm64"
+    if sys.platform == "win32":
+        return find_library("nvcuda") is not None
+    return any(os.path.exists(driver) for driver in _DRIVERS)
 
 
 def _changed(options: SeparatorOptions, name: str) -> bool:
