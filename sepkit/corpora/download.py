@@ -33,10 +33,13 @@ from sepkit.limits import ARCHIVE_BYTES, ARCHIVE_GROWTH, ARCHIVE_MEMBERS
 _BLOCK_BYTES = 1 << 20
 
 
-def download(options: DownloadOptions) -> Path:
+def download(options: DownloadOptions, names: frozenset[str] = frozenset()) -> Path:
     """Unpack the archives of a name in the cache folder, and return that folder; keep what is complete.
 
     Archives stay in `cache/archives`. If one archive fails, the others are still fetched.
+
+    Args:
+        names: unpack files of these names alone; then the cache has to be one that nothing else uses.
     """
     cache = Path(options.cache)
     archives = _chosen(options.name, options.parts or ())
@@ -44,6 +47,8 @@ def download(options: DownloadOptions) -> Path:
         archives = _with_checksums(archives, Path(options.checksums))
     if options.mirror is not None:
         archives = [replace(archive, url=f"{options.mirror.rstrip('/')}/{archive.file}") for archive in archives]
+    if names:
+        archives = [replace(archive, unpacked_bytes=0, names=names) for archive in archives]
     missing = [archive for archive in archives if not (cache / archive.folder).exists()]
     _announce(options.name, archives, missing, cache)
     if not missing:
