@@ -24,6 +24,7 @@ def main(
     device: str = DEVICE,
     processes: int | None = None,
     depth_steps: list[int] | None = None,
+    views: int | None = None,
 ) -> Path | None:
     """Measure a model, or a folder of estimates, on manifests; the same command again continues.
 
@@ -49,6 +50,8 @@ def main(
         depth_steps: Steps of a model of continuous depth; by default the model's own. With several, an evaluation each,
             in OUT/steps_N, and "by_depth_steps" in summary.json, whose other figures are those of the model's own (else
             of the middle one).
+        views: How many views of a mixture estimates are means over; by default the model's own. Two also predict the
+            SI-SDR of a model without a predictor.
     """
     from sepkit.cli._ranks import share
     from sepkit.errors import UserError
@@ -62,14 +65,14 @@ def main(
         model = default_model()
     elif estimates is not None:
         of_models = {"model": model, "count-speakers": count_speakers, "calibration": calibration}
-        for name, value in (of_models | {"depth-steps": depth_steps}).items():
+        for name, value in (of_models | {"depth-steps": depth_steps, "views": views}).items():
             if value:
                 raise UserError(f"--{name}: of a model, which has scores, predictions and steps; found --estimates too")
     rank, world_size = share()
     steps = list(dict.fromkeys(depth_steps or [None]))
     predict = calibration or metrics is None
     separators = [
-        {} if model is None else _of_model(model, device, count_speakers, calibration, predict, n) for n in steps
+        {} if model is None else _of_model(model, device, count_speakers, calibration, predict, n, views) for n in steps
     ]
     failed = False
     for manifests, folder in _reports(manifest, Path(out)) if separate_reports else [(manifest, Path(out))]:
@@ -142,7 +145,13 @@ def _report(summary: dict[str, Any], metrics: list[str] | None, folder: Path) ->
 
 
 def _of_model(
-    model: str, device: str, count_speakers: bool, calibration: bool, predict: bool, depth_steps: int | None
+    model: str,
+    device: str,
+    count_speakers: bool,
+    calibration: bool,
+    predict: bool,
+    depth_steps: int | None,
+    views: int | None,
 ) -> dict[str, Any]:
     from functools import partial
 
@@ -152,16 +161,17 @@ def _of_model(
     from sepkit.inference.loading import load_model
     from sepkit.inference.selection import check_speakers
 
-    separator = load_model(model, device_of_rank(device), predict=predict, depth_steps=depth_steps)
+    separator = load_model(model, device_of_rank(device), predict=predict, depth_steps=depth_steps, views=views)
     keep_small_steps_together(separator)
     check_speakers("auto" if count_speakers else None, separator.hypotheses, separator.counts_speakers)
     if calibration and separator.quality is None:
         raise UserError(
             f"--calibration: {model} predicts no SI-SDR; fit its predictor on dev mixtures first: "
-            f"sepkit calibrate {model} --manifest dev.jsonl"
+            f"sepkit calibrate {model} --manifest dev.jsonl; or add --views 2, which predicts for any model"
         )
     # Rows from before rates and shares of alive dimensions were kept lack them, and are made again.
     rates = " rates, alive" * separator.runner.has_rates
+    in_views = "" if views is None else f" {views} views"
     at_depth = "" if separator.depth_steps is None else f" {separator.depth_steps} steps"
     return {
         "separate": partial(separator.separate, evidence=True),
@@ -169,7 +179,7 @@ def _of_model(
         "own_steps": separator.runner.trained_steps,
         "model": model,
         "device": str(separator.device),
-        "fingerprint": f"{separator.fingerprint()} {separator.score_threshold}{rates}{at_depth}",
+        "fingerprint": f"{separator.fingerprint()} {separator.score_threshold}{rates}{at_depth}{in_views}",
         "signal_std": separator.runner.signal_std,
     }
 

@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
 GROUPS = {
     "Input and output": ["inputs", "out", "channel", "format", "subtype", "rttm", "summary", "verify"],
-    "Model": ["model", "device", "precision", "depth_steps", "import_"],
+    "Model": ["model", "device", "precision", "depth_steps", "runner", "import_"],
     "Estimates": [
         "speakers",
+        "views",
         "levels",
         "mixture_consistency",
         "high_band",

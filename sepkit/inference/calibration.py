@@ -161,28 +161,60 @@ def _measure(
     latter two twice as long if there is more of the first source's speaker.
     """
     mixed = mix_entry(entry)
+    measured = measure_sources(separator, mixed, entry.sample_rate)
+    group = entry.sources[0].speaker or entry.id
+    count = len(measured.matches)
+    examples = [_Example(_levels(measured.output), measured.features, count, group)]
+    if count > 1 and not separator.runner.scored:
+        for speech, in_turn in ((_single(mixed, more), False), (_in_turn(mixed, more is not None), True)):
+            examples += _example_of(separator, speech.astype(np.float32), entry.sample_rate, in_turn, group)
+    return measured.matched_features(), measured.si_sdr_db, measured.improvement_db, examples
+
+
+@dataclass
+class MeasuredSources:
+    """What a model makes of a mixture, and how good its estimates of the k active sources are.
+
+    Args:
+        output: of the model, a batch of one.
+        features: (n,) of each hypothesis.
+        matches: (k,) the hypothesis of each active source.
+        si_sdr_db, improvement_db: (k,) of these; no improvement (NaN) where one source is alone.
+    """
+
+    output: ModelOutput
+    features: dict[str, np.ndarray]
+    matches: np.ndarray
+    si_sdr_db: np.ndarray
+    improvement_db: np.ndarray
+
+    def matched_features(self) -> dict[str, np.ndarray]:
+        """Return (k,) features of the hypotheses of the sources."""
+        return {name: values[self.matches] for name, values in self.features.items()}
+
+
+def measure_sources(separator: Separator, mixed: Mixed, sample_rate: int) -> MeasuredSources:
+    """Separate a mixture at a rate in Hz, and measure its estimates at that rate.
+
+    Raises:
+        UserError: no active source, more than the model has estimates, silence, or less than half a second.
+    """
     active = mixed.sources.any(axis=1)
     count = int(active.sum())
     if not count:
         raise UserError("no active source")
     if count > separator.hypotheses:
         raise UserError(f"{count} sources, but the model makes {separator.hypotheses} estimates")
-    estimates = separator.separate(mixed.mixture, entry.sample_rate).estimates
-    output, features = _output_of(separator, mixed.mixture, entry.sample_rate)
+    estimates = separator.separate(mixed.mixture, sample_rate).estimates
+    output, features = _output_of(separator, mixed.mixture, sample_rate)
     if features is None:
         raise UserError("silent, or shorter than half a second")
-    group = entry.sources[0].speaker or entry.id
-    examples = [_Example(_levels(output), features, count, group)]
-    if count > 1 and not separator.runner.scored:
-        for speech, in_turn in ((_single(mixed, more), False), (_in_turn(mixed, more is not None), True)):
-            examples += _example_of(separator, speech.astype(np.float32), entry.sample_rate, in_turn, group)
     sources = mixed.sources[active]
     table = pairwise_si_sdr_db(estimates, sources)
     matches = linear_sum_assignment(table.T, maximize=True)[1]
     si_sdr = table[matches, np.arange(count)]
     improvement_db = si_sdr - pairwise_si_sdr_db(mixed.mixture[None], sources)[0] if count > 1 else np.full(1, np.nan)
-    matched = {name: values[matches] for name, values in features.items()}
-    return matched, si_sdr, improvement_db, examples
+    return MeasuredSources(output, features, matches, si_sdr, improvement_db)
 
 
 def _single(mixed: Mixed, more: MixtureEntry | None) -> np.ndarray:

@@ -123,5 +123,6 @@ def _predict(separated: Separated, evidence: Evidence, quality: QualityPredictor
         speaks = speaks & several
         found = tuple(np.where(speaks if values.ndim == 1 else speaks[:, None], values, np.nan) for values in found)
     separated.predicted_si_sdr_db, separated.predicted_interval_db, separated.baseline_si_sdr_db = found
+    separated.predicted_by = "agreement of views" if quality.of_any_model else "calibration"
     flag = quality.likely_not_separated(evidence.features)
     separated.likely_not_separated = flag if flag is None else bool(flag and several)

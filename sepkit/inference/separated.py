@@ -37,10 +37,12 @@ class Separated:
         estimates: (k, T) float32, at the rate and level of the recording: one per kept hypothesis, in their order.
         gains: (k,) what the model's own estimates were multiplied by.
         scores: (n,) log-odds that each hypothesis is a speaker; None for a model without scoring head.
-        predicted_si_sdr_db: (n,) SI-SDR that the model expects of each hypothesis, if `sepkit calibrate` gave it a
-            predictor. NaN for an estimate that is silent or that nobody speaks in, and for all if a model without
+        predicted_si_sdr_db: (n,) SI-SDR to expect of each hypothesis, if `sepkit calibrate` gave the model a predictor
+            or there are several views. NaN for an estimate that is silent or that nobody speaks in, and for all if a model without
             scores found one speaker, or if the recording is silent or shorter than half a second.
         predicted_interval_db: (n, 2) ends of the interval that should hold 90 % of them.
+        predicted_by: "calibration": by a predictor fitted for this model. "agreement of views": by one for any model,
+            with a wider interval. None: nothing is predicted.
         baseline_si_sdr_db: (n,) prediction from the mixture's level and statistics alone, to compare with.
         kept: (k,) int64, numbers of the hypotheses that were kept, from 0.
         is_speaker: (n,) bool, those that "auto" keeps, whatever was kept; None for a model that does not count.
@@ -59,6 +61,7 @@ class Separated:
     scores: Any = None
     predicted_si_sdr_db: Any = None
     predicted_interval_db: Any = None
+    predicted_by: str | None = None
     baseline_si_sdr_db: Any = None
     kept: Any = None
     is_speaker: Any = None
@@ -127,7 +130,8 @@ def counted(number: int, what: str) -> str:
 def expectation(separated: Separated) -> str:
     """Return the SI-SDR to expect of the estimates that were kept, "expect 9.9 dB (6 to 13)", means over them.
 
-    The interval in parentheses contains 90 % of such separations. Without a prediction it is "".
+    The interval in parentheses contains 90 % of such separations. Without a prediction it is "". It ends in "by the
+    agreement of views" where the model has no predictor of its own.
     """
     if separated.predicted_si_sdr_db is None:
         return ""
@@ -138,10 +142,10 @@ def expectation(separated: Separated) -> str:
         return ""
     # Adding 0 turns -0 into 0.
     text = f"expect {round(float(predicted[known].mean()), 1) + 0.0:.1f} dB"
-    if separated.predicted_interval_db is None:
-        return text
-    low, high = np.asarray(separated.predicted_interval_db, np.float64)[kept][known].mean(0)
-    return f"{text} ({round(low)} to {round(high)})" if math.isfinite(low) and math.isfinite(high) else text
+    if separated.predicted_interval_db is not None:
+        low, high = np.asarray(separated.predicted_interval_db, np.float64)[kept][known].mean(0)
+        text += f" ({round(low)} to {round(high)})" if math.isfinite(low) and math.isfinite(high) else ""
+    return f"{text} by the agreement of views" if separated.predicted_by == "agreement of views" else text
 
 
 def _players_html(separated: Separated) -> str:

@@ -27,6 +27,7 @@ from sepkit.inference.options import (
     check_samples,
 )
 from sepkit.inference.quality.activity import ActivityThreshold
+from sepkit.inference.quality.by_agreement import any_model_predictor
 from sepkit.inference.quality.features import excerpt_features, excerpt_spans, recording_features
 from sepkit.inference.quality.predictor import QualityPredictor
 from sepkit.inference.runners.base import Runner
@@ -61,7 +62,8 @@ class Separator:
         levels, mixture_consistency, whole_seconds: those of the options, or else what the model needs.
         needed_speakers: what `speakers` should be where the user says nothing: "auto" for a model that counts.
         score_threshold: log-odds above which a hypothesis counts as a speaker; can be set.
-        quality: predicts SI-SDR without references; None: nothing is predicted; can be set.
+        quality: predicts SI-SDR without references; None: nothing is predicted; can be set. A model without a
+            predictor of its own is judged by the agreement of views, if it has two or more.
         activity: counts speakers by the levels of the estimates of a model without scores; can be set.
 
     Args:
@@ -86,11 +88,12 @@ class Separator:
     ) -> None:
         self.options = options = replace(options or SeparatorOptions(), **changed)
         own_views = 1 if quality is None else quality.views
-        self.runner = _in_views(_runner_of(model, device, options), options.views or own_views)
+        views = options.views or own_views
+        self.runner = _in_views(_runner_of(model, device, options), views)
         calibrated = self.runner.info.get("score_threshold", DEFAULT_THRESHOLD)
         self.score_threshold = float(calibrated if options.score_threshold is None else options.score_threshold)
         fits = quality is not None and quality.depth_steps in (None, self.depth_steps)
-        self.quality = quality if fits else None
+        self.quality = quality if fits else any_model_predictor(self.hypotheses) if views > 1 < self.hypotheses else None
         self.activity: ActivityThreshold | None = self.quality.activity if self.quality is not None else None
         needs = needs_of(self.runner.info, "model")
         self.levels: Levels = options.levels or needs.get("levels", "mixture")

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from sepkit.data import audio
 from sepkit.errors import UserError
-from sepkit.inference import Separator
+from sepkit.inference import Separator, separate_files
 from sepkit.inference.runners.base import AGREEMENT
 from sepkit.inference.runners.torch_runner import TorchRunner
 from sepkit.inference.runners.views import ViewsRunner
+from sepkit.inference.separated import summary_line
 from sepkit.models import EncoderMaskerDecoder
 from sepkit.models.latents import Deterministic
 from sepkit.models.stft_filterbank import STFTFilterbank
@@ -71,7 +76,7 @@ def test_noise_that_differs_between_views_is_averaged_away():
             )
             return output
 
-    sources, agreements = tones(4 * RATE), []
+    sources, agreements, predicted = tones(4 * RATE), [], []
     for deviation in (0.02, 0.1):
         runner = Noisy(model())
         runner.deviation = deviation
@@ -82,7 +87,27 @@ def test_noise_that_differs_between_views_is_averaged_away():
         error, before = (np.square((found - sources)[:, 400:-400]).mean() for found in both)
         assert error < 0.62 * before
         agreements.append(output.features[AGREEMENT][0].mean())
+        separated = Separator(runner, views=2).separate(sources.sum(0), RATE)
+        predicted.append(separated.predicted_si_sdr_db)
     assert agreements[0] - agreements[1] == pytest.approx(20 * np.log10(5), abs=1.0)
+    assert (predicted[0] > predicted[1]).all()
+
+
+@pytest.mark.parametrize("seconds", [1, 3])
+def test_views_predict_the_si_sdr_of_a_model_that_was_never_calibrated(tmp_path, seconds):
+    options = {"whole_seconds": 1.0, "chunk_seconds": 1.0, "overlap_seconds": 0.5}
+    mixture = tones(seconds * RATE).sum(0)
+    path = audio.write(tmp_path / "tones.wav", mixture, RATE)
+    separate_files([path], Separator(model(), views=2, **options), tmp_path / "out")
+    written = json.loads((tmp_path / "out" / "tones.json").read_text())
+    assert written["predicted_by"] == "agreement of views" and written["likely_not_separated"] is None
+    for value, (low, high) in zip(written["predicted_si_sdr_db"], written["predicted_interval_db"], strict=True):
+        assert low < value < high
+    line = summary_line(Separator(model(), views=2).separate(mixture, RATE))
+    assert re.fullmatch(r"2 outputs, expect \d+\.\d dB \(-?\d+ to \d+\) by the agreement of views", line)
+    assert Separator(model()).separate(mixture, RATE).predicted_by is None
+    silent = Separator(model(), views=2).separate(np.zeros(RATE, np.float32), RATE)
+    assert np.isnan(silent.predicted_si_sdr_db).all() and summary_line(silent) == "2 outputs"
 
 
 def test_a_separator_in_chunks_has_views_too():

@@ -87,6 +87,7 @@ def write_outputs(
         "kept_hypotheses": [int(index) + 1 for index in separated.kept],
         "predicted_si_sdr_db": _numbers(separated.predicted_si_sdr_db),
         "predicted_interval_db": intervals if intervals is None else [_numbers(ends) for ends in intervals],
+        "predicted_by": separated.predicted_by,
         "likely_not_separated": separated.likely_not_separated,
         "rates": separated.rates,
         "spreads": None if separated.spread is None else [path.name for path in spread_paths],

@@ -54,6 +54,7 @@ class QualityPredictor:
         activity: counts speakers by the levels of the estimates; None if they do not tell.
         single_speaker: tells recordings of one speaker, whose voice is in all estimates; None if that cannot be told
             safely.
+        of_any_model: whether it stands on the agreement of views alone, and was not fitted for this model.
         sepkit: version that wrote it.
     """
 
@@ -71,6 +72,7 @@ class QualityPredictor:
     failure: LogisticRegression | None = None
     activity: ActivityThreshold | None = None
     single_speaker: SingleSpeakerDetector | None = None
+    of_any_model: bool = False
     sepkit: str = __version__
     format: int = FORMAT
     features_version: int = FEATURES_VERSION
@@ -163,12 +165,14 @@ def fit_quality(
 
 
 def write_quality(predictor: QualityPredictor, folder: Path) -> Path:
-    """Write the predictor to a model's folder as plain YAML; return its path."""
-    path = folder / QUALITY
+    """Write the predictor to a model's folder; return its path."""
+    return write_text(folder / QUALITY, predictor_text(predictor))
+
+
+def predictor_text(predictor: QualityPredictor) -> str:
+    """Return a predictor as plain YAML."""
     # JSON has no tuples, so none becomes a tag in the YAML.
-    text = yaml.safe_dump(parse_json(json.dumps(to_dict(predictor))), sort_keys=False, allow_unicode=True)
-    write_text(path, text)
-    return path
+    return yaml.safe_dump(parse_json(json.dumps(to_dict(predictor))), sort_keys=False, allow_unicode=True)
 
 
 def read_quality(folder: Path, weights: str, hypotheses: int) -> QualityPredictor | None:

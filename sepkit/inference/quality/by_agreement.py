@@ -1,0 +1,54 @@
+"""SI-SDR predicted for a model that was never calibrated, from how far two views of a recording agree.
+
+The regression was fitted on the estimates of several models (`python -m tools.agreement`), and its interval on those of
+models that it was not fitted on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+from sepkit.choices import from_dict
+from sepkit.files import read_yaml
+from sepkit.inference.quality.predictor import QualityPredictor, predictor_text
+from sepkit.inference.quality.regression import COVERAGE, RidgeRegression
+from sepkit.inference.runners.base import AGREEMENT
+
+FEATURES = (AGREEMENT,)
+
+ANY_MODEL = Path(__file__).with_name("any_model.yaml")
+
+
+def any_model_predictor(hypotheses: int) -> QualityPredictor:
+    """Return the predictor for a model with this many estimates of sources; it asks for two views."""
+    return replace(_read(), hypotheses=hypotheses)
+
+
+@lru_cache(maxsize=1)
+def _read() -> QualityPredictor:
+    return from_dict(QualityPredictor, read_yaml(ANY_MODEL, "install sepkit again"))
+
+
+def any_model_text(regression: RidgeRegression, baseline: RidgeRegression, about: str, examples: int) -> str:
+    """Return the content of `ANY_MODEL`, YAML.
+
+    Args:
+        baseline: of the mixture alone.
+        about: what it was fitted on.
+        examples: number of estimates of sources.
+    """
+    predictor = QualityPredictor(
+        weights="any model",
+        hypotheses=2,
+        manifest=about,
+        mixtures=0,
+        examples=examples,
+        coverage=COVERAGE,
+        model=regression,
+        baseline=baseline,
+        views=2,
+        of_any_model=True,
+    )
+    return predictor_text(predictor)
