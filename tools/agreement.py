@@ -1,4 +1,4 @@
-"""Fit what predicts SI-SDR for models without calibration, from the agreement of two views.
+"""Fit what predicts SI-SDR for models without calibration, from two views of each mixture.
 
     python -m tools.agreement MODEL ... --manifest DEV.jsonl [--test TEST.jsonl ...] [--write]
 
@@ -55,7 +55,8 @@ def collect(model: str, manifest: Path) -> Examples:
         except UserError as error:
             print(f"{entry.id}: {error}", file=sys.stderr)
             continue
-        parts.append((found.matched_features(), found.si_sdr_db, found.improvement_db, np.full(len(found.matches), number)))
+        mixture = np.full(len(found.matches), number)
+        parts.append((found.matched_features(), found.si_sdr_db, found.improvement_db, mixture))
     features = {name: np.concatenate([part[0][name] for part in parts]) for name in parts[0][0]}
     return Examples(features, *(np.concatenate([part[place] for part in parts]) for place in (1, 2, 3)))
 
@@ -89,6 +90,7 @@ def scores(predicted: np.ndarray, interval: np.ndarray, examples: Examples) -> s
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Fit, report, and write if asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="+", metavar="MODEL")
     parser.add_argument("--manifest", type=Path, required=True, help="mixtures to fit on")

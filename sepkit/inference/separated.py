@@ -38,8 +38,8 @@ class Separated:
         gains: (k,) what the model's own estimates were multiplied by.
         scores: (n,) log-odds that each hypothesis is a speaker; None for a model without scoring head.
         predicted_si_sdr_db: (n,) SI-SDR to expect of each hypothesis, if `sepkit calibrate` gave the model a predictor
-            or there are several views. NaN for an estimate that is silent or that nobody speaks in, and for all if a model without
-            scores found one speaker, or if the recording is silent or shorter than half a second.
+            or there are several views. NaN for an estimate that is silent or that nobody speaks in, and for all if a
+            model without scores found one speaker, or if the recording is silent or shorter than half a second.
         predicted_interval_db: (n, 2) ends of the interval that should hold 90 % of them.
         predicted_by: "calibration": by a predictor fitted for this model. "agreement of views": by one for any model,
             with a wider interval. None: nothing is predicted.

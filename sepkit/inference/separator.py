@@ -93,7 +93,9 @@ class Separator:
         calibrated = self.runner.info.get("score_threshold", DEFAULT_THRESHOLD)
         self.score_threshold = float(calibrated if options.score_threshold is None else options.score_threshold)
         fits = quality is not None and quality.depth_steps in (None, self.depth_steps)
-        self.quality = quality if fits else any_model_predictor(self.hypotheses) if views > 1 < self.hypotheses else None
+        self.quality = quality if fits else None
+        if self.quality is None and views > 1 and self.hypotheses > 1:
+            self.quality = any_model_predictor(self.hypotheses)
         self.activity: ActivityThreshold | None = self.quality.activity if self.quality is not None else None
         needs = needs_of(self.runner.info, "model")
         self.levels: Levels = options.levels or needs.get("levels", "mixture")

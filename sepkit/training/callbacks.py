@@ -61,7 +61,8 @@ class BestModel(Callback):
         """Compare the epoch with the best one, and save the models."""
         task = pl_module
         if task.monitor is not None and task.validated_epoch != task.position.epoch:
-            if task.position.epoch + 1 >= self.config.max_epochs and trainer.is_global_zero:
+            ends = task.position.epoch + 1 >= self.config.max_epochs or task.stopping
+            if ends and trainer.is_global_zero:
                 self._save_unjudged(task)
             return
         if self.stage not in (None, task.stage):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.stats import mannwhitneyu
 
-from sepkit.inference.quality.by_agreement import ANY_MODEL, any_model_predictor
+from sepkit.inference.quality.by_agreement import ANY_MODEL, FEATURES, any_model_predictor
 from sepkit.inference.quality.regression import fit_ridge
 from sepkit.inference.runners.base import AGREEMENT
 from tools.agreement import Examples, fit, scores
@@ -35,8 +35,9 @@ def test_scores_are_those_of_mixtures():
     assert f"AUC {area:.3f} ({worse.sum()} of 200 worse)" in text and "inside 90 %" in text
 
 
-def test_what_ships_asks_for_agreement_alone_and_rises_with_it():
+def test_what_ships_rises_with_agreement_and_falls_where_estimates_are_alike():
     predictor = any_model_predictor(3)
-    assert predictor.model.features == [AGREEMENT] and predictor.hypotheses == 3 and predictor.of_any_model
-    assert predictor.model.coefficients[0] > 0 and predictor.views == 2
+    assert predictor.model.features == list(FEATURES) and predictor.hypotheses == 3 and predictor.of_any_model
+    agreement, likeness = predictor.model.coefficients
+    assert agreement > 0 > likeness and predictor.views == 2
     assert ANY_MODEL.stat().st_size < 2000

@@ -112,9 +112,11 @@ def test_validation_every_so_many_epochs(config: TrainConfig, tmp_path: Path) ->
     assert ["dev_si_sdr_db" in line for line in epochs(tmp_path)] == [False, True, False, True, False]
     assert read_description(tmp_path / "last_model")["info"]["epoch"] == 5
     assert read_description(tmp_path / "model")["info"]["epoch"] in (2, 4)
-    # A run too short for a validation leaves a model.
+    # A run too short for a validation leaves a model, by epochs or by minutes.
     train(with_trainer(config, max_epochs=2, validate_every_epochs=3), tmp_path / "short", limit_batches=1)
     assert read_description(tmp_path / "short" / "model")["info"] == {"epoch": 2, "step": 2}
+    train(with_trainer(config, max_minutes=1e-9, validate_every_epochs=3), tmp_path / "timed")
+    assert read_description(tmp_path / "timed" / "model")["info"] == {"epoch": 1, "step": 2}
 
 
 def test_temperature_in_multiples_of_the_spread(config: TrainConfig, tmp_path: Path) -> None:

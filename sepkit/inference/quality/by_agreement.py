@@ -1,5 +1,6 @@
 """SI-SDR predicted for a model that was never calibrated, from how far two views of a recording agree.
 
+A model that has learned nothing agrees with itself, too, so how alike its estimates are counts beside it.
 The regression was fitted on the estimates of several models (`python -m tools.agreement`), and its interval on those of
 models that it was not fitted on.
 """
@@ -16,7 +17,7 @@ from sepkit.inference.quality.predictor import QualityPredictor, predictor_text
 from sepkit.inference.quality.regression import COVERAGE, RidgeRegression
 from sepkit.inference.runners.base import AGREEMENT
 
-FEATURES = (AGREEMENT,)
+FEATURES = (AGREEMENT, "correlation_db")
 
 ANY_MODEL = Path(__file__).with_name("any_model.yaml")
 
