@@ -118,6 +118,7 @@ class OneVoice:
     """A predictor that takes every recording for one speaker alone."""
 
     single_speaker, activity = SingleSpeakerDetector(SURE, SURE, "voices", 1.0, 0.0, 0.0), None
+    of_any_model = False
 
     def is_single_speaker(self, features, levels_db, voice):
         assert levels_db.max() == 0

@@ -236,4 +236,7 @@ def test_predictions_hold_for_the_steps_they_were_fitted_with() -> None:
     assert of_another is not None and of_another.depth_steps is None
     model, quality = separation_model(), dataclasses.replace(of_another, depth_steps=4)
     assert Separator(model, quality=quality).quality is quality
-    assert Separator(model, quality=quality, depth_steps=8).quality is None
+    # With other steps the agreement of the views remains.
+    other = Separator(model, quality=quality, depth_steps=8).quality
+    assert other is not None and other.of_any_model
+    assert Separator(model, quality=dataclasses.replace(quality, views=1), depth_steps=8).quality is None
