@@ -70,7 +70,9 @@ def for_each(
     processes = min(processes or available_processes(), len(items))
     results = (attempt(function, item) for item in items) if processes <= 1 else _elsewhere(function, items, processes)
     try:
-        yield from tqdm(zip(items, results, strict=True), description, len(items), unit=unit, disable=None)
+        # One item has no progress to show, and shows its own if it takes long.
+        disable = True if len(items) <= 1 else None
+        yield from tqdm(zip(items, results, strict=True), description, len(items), unit=unit, disable=disable)
     except OSError as error:
         if line := exhausted(error):
             raise UserError(line) from error

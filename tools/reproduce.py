@@ -86,6 +86,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("row", nargs="?", default="", help="egs/NAME:ROW")
     parser.add_argument("--out", type=Path, default=REPOSITORY / "build" / "reproduce", help="folder of the results")
     arguments = parser.parse_args(argv)
+    if not arguments.row:
+        rows = declared_rows()
+        width = max(map(len, rows))
+        print("\n".join(f"{name:<{width}}  {row.minutes:g} min" for name, row in rows.items()))
+        print("\nmake reproduce ROW=NAME runs one; docs/reproduce.md tells the rest")
+        return 0
     try:
         return 0 if reproduce(find_row(arguments.row), arguments.out) else 1
     except UserError as error:
@@ -115,8 +121,7 @@ def find_row(name: str) -> Row:
     """
     rows = declared_rows()
     if name not in rows:
-        found = f"found {name!r}" if name else "nothing given"
-        raise UserError(f"ROW: {found}, expected one of {', '.join(rows)}")
+        raise UserError(f"ROW: found {name!r}, expected one of {', '.join(rows)}")
     return rows[name]
 
 

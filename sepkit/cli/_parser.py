@@ -9,6 +9,8 @@ import difflib
 import functools
 import importlib
 import inspect
+import itertools
+import re
 import shutil
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +29,9 @@ DEVICE = "auto"
 
 MODEL_LINE = "MODEL is a folder that `sepkit train` wrote, or a name: `sepkit models` lists what it can be."
 """Last line of the help of every command that takes a MODEL."""
+
+SHORT = {"--out": "-o", "--model": "-m"}
+"""Option -> its short form, in every command that has it."""
 
 Groups = Mapping[str, Sequence[str]]
 """Title -> names of the parameters below it, in the order of the help."""
@@ -60,17 +65,19 @@ class Parser(argparse.ArgumentParser):
         if default not in (None, "", [], ()) and "default" not in help and "action" not in settings:
             shown = " ".join(map(str, default)) if isinstance(default, (list, tuple)) else str(default)
             help = f"{help} (default: {shown.lower() if isinstance(default, bool) else shown})".lstrip()
-        self._groups[title].add_argument(name, help=help.replace("%", "%%"), default=default, **settings)
-        self._options += [name] if name.startswith("--") else []
+        names = [SHORT[name], name] if name in SHORT else [name]
+        self._groups[title].add_argument(*names, help=help.replace("%", "%%"), default=default, **settings)
+        self._options += names if name.startswith("--") else []
 
     def parse(self, arguments: Sequence[str]) -> dict[str, Any]:
         """Return the value of every argument, by name."""
         last = self._groups[next(reversed(self._groups))] if self._groups else self
         last.add_argument("-h", "--help", action="help", help="show this help and exit")
-        known = [*self._options, "--help"]
-        for argument in arguments:
+        known = [*self._options, "-h", "--help"]
+        for argument in itertools.takewhile("--".__ne__, arguments):
             name = argument.partition("=")[0]
-            if name.startswith("--") and name not in ("--", *known):
+            # -out is no -o with the value "ut".
+            if re.match("--|-[a-z]", name) and name not in known:
                 raise UserError(f"{name}: unknown option{_option_meant(name, known)}; see {self.prog} --help")
         return vars(self.parse_args(arguments))
 
@@ -81,8 +88,15 @@ class Parser(argparse.ArgumentParser):
 
 class _Formatter(argparse.HelpFormatter):
     def __init__(self, prog: str) -> None:
-        columns = min(100, shutil.get_terminal_size((100, 24)).columns)
+        columns = min(100, shutil.get_terminal_size((80, 24)).columns)
         super().__init__(prog, max_help_position=26, width=columns - 1)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        """Return `-o, --out OUT`, as Python 3.13 and later do it, instead of `-o OUT, --out OUT`."""
+        if not action.option_strings or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        values = self._format_args(action, self._get_default_metavar_for_optional(action))
+        return f"{', '.join(action.option_strings)} {values}"
 
 
 def _option_meant(name: str, known: Sequence[str]) -> str:

@@ -48,10 +48,10 @@ def main(
     if tables:
         summary: dict[str, Any] = {"tables": tables}
     else:
-        from sepkit.inference.batch.inputs import find_recordings
+        from sepkit.inference.batch.inputs import check_inputs
 
-        # All mistakes in the arguments are reported before torch is imported.
-        find_recordings(inputs, Path(out))
+        # Mistakes in names are reported before a model is loaded.
+        check_inputs(inputs, Path(out))
         from sepkit.inference.batch.cluster import cluster_recordings
 
         summary = cluster_recordings(inputs, out, model=model, speakers=speakers, seed=seed)

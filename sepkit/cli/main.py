@@ -11,7 +11,7 @@ import importlib
 import io
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sepkit import studies
@@ -22,26 +22,37 @@ from sepkit.extras import EXTRAS, missing, require
 from sepkit.limits import MESSAGE_CHARACTERS
 from sepkit.version import __version__
 
-COMMANDS = {
-    "download": "fetch the corpora that may be downloaded: resumed, checked, unpacked",
-    "prepare": "make manifests: mini, pulses, folder, conversation, mixed, librimix, wsj0-mix ...",
-    "train": "train a model; the same command again resumes",
-    "separate": "separate audio files",
-    "stream": "separate standard input, wav or raw PCM, while it comes in",
-    "cluster": "who speaks when in recordings or estimates, without enrollment",
-    "calibrate": "teach a model to predict the SI-SDR of its own estimates, without references",
-    "evaluate": "measure a model, or a folder of estimates, on manifests",
-    "benchmark": "several models on several corpora in one table, with what they cost",
-    "summarize": "several evaluations, or runs over training seeds, in one table with figures",
-    "find-temperature": "where hypotheses split, and a schedule for annealed multiple choice learning",
-    "plan-schedule": "an annealing schedule from theory instead of by search: amcl and others",
-    "report": "one HTML page about a run, or comparing several: scores, figures, sound",
-    "models": "list the models that can be named",
-    "export": "a model as an ONNX file, compared with torch",
-    "web": "a web page that separates in the browser, with a model of yours",
-    "upload": "a model and its card to the Hugging Face hub",
-    "smoke": "two training steps, a validation, a save and a resume on your own configuration",
+GROUPS = {
+    "use": {
+        "separate": "separate audio files",
+        "stream": "separate standard input, wav or raw PCM, while it comes in",
+        "cluster": "who speaks when in recordings, or in estimates",
+        "models": "list the models that can be named",
+    },
+    "train": {
+        "prepare": "make manifests: mini, folder, mixed, librimix ...",
+        "download": "fetch corpora that may be downloaded: resumed and checked",
+        "smoke": "two training steps and a save on your own configuration",
+        "train": "train a model; the same command again resumes",
+        "calibrate": "teach a model to predict the SI-SDR of its estimates",
+        "find-temperature": "where hypotheses split, and a schedule for annealing",
+        "plan-schedule": "an annealing schedule from theory instead of by search",
+    },
+    "measure": {
+        "evaluate": "measure a model, or a folder of estimates, on manifests",
+        "benchmark": "several models on several corpora in one table",
+        "summarize": "several evaluations or seeds in one table with figures",
+        "report": "one HTML page about runs: scores, figures, sound",
+    },
+    "share": {
+        "export": "a model as an ONNX file, compared with torch",
+        "web": "a web page that separates in the browser, with your model",
+        "upload": "a model and its card to the Hugging Face hub",
+    },
 }
+"""Heading -> command -> what it does."""
+
+COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
 
 EVERY_COMMAND = COMMANDS | {name: text for name, (text, _) in studies.COMMANDS.items()}
 """Command -> what it does, with those of the studies."""
@@ -68,12 +79,7 @@ USAGE = """usage: sepkit [-h] [--version] COMMAND ...
 
 Separate overlapping speakers.
 
-commands:
-{commands}
-
-studies, the other systems of the papers:
-{studies}
-
+{groups}
 `sepkit COMMAND --help` tells the rest."""
 
 
@@ -81,7 +87,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line; return its exit code: 0, 1 for a failure, 2 for a user's mistake."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(USAGE.format(commands=_listed(COMMANDS), studies=_listed(EVERY_COMMAND.keys() - COMMANDS.keys())))
+        of_studies = {name: text for name, text in EVERY_COMMAND.items() if name not in COMMANDS}
+        groups = GROUPS | {"studies, the other systems of the papers": of_studies}
+        print(USAGE.format(groups="\n".join(_listed(title, group) for title, group in groups.items())))
         return 0 if arguments else 2
     if arguments[0] == "--version":
         print(__version__)
@@ -118,8 +126,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _listed(names: Iterable[str]) -> str:
-    return "\n".join(f"  {name:<20} {text}" for name, text in EVERY_COMMAND.items() if name in names)
+def _listed(title: str, group: Mapping[str, str]) -> str:
+    return "".join([f"{title}:\n", *(f"  {name:<19}{text}\n" for name, text in group.items())])
 
 
 def _print_any_name() -> None:

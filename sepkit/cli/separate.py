@@ -61,10 +61,10 @@ def main(
 
     from sepkit.cli._ranks import device_of_rank, share
     from sepkit.cli._threads import keep_small_steps_together
-    from sepkit.inference.batch.inputs import find_recordings
+    from sepkit.inference.batch.inputs import check_inputs
 
-    # All mistakes in the arguments are reported before torch is imported.
-    find_recordings(inputs, Path(out))
+    # Mistakes in names are reported before a model is loaded.
+    check_inputs(inputs, Path(out))
     from sepkit.inference import separate_files
     from sepkit.inference.loading import load_model
     from sepkit.models.published.hub import pinned
@@ -80,21 +80,27 @@ def main(
     if (note := _unpredicted(model, separator, predict=not no_predict)) is not None:
         print(f"sepkit separate: {note}", file=sys.stderr)
     shared = {"processes": processes, "rank": rank, "world_size": world_size}
-    report = separate_files(inputs, separator, out, output, model_name=pinned(model), **shared)
+    report = separate_files(inputs, separator, out, output, model_name=pinned(model), tell=_tell, **shared)
     if summary is not None:
         _write_summary(report, Path(summary), rank, world_size)
-    for line in report.lines():
-        print(line)
     if report.warning:
         print(f"sepkit separate: {report.warning}", file=sys.stderr)
     if report.failed:
-        for reason in report.failed.values():
-            print(f"sepkit separate: {reason}", file=sys.stderr)
         print(f"sepkit separate: {report}", file=sys.stderr)
         print(out, flush=True)
         raise SystemExit(1)
     print(report)
     return Path(out)
+
+
+def _tell(line: str, failed: bool) -> None:
+    """Print a line above the bar; at once, so that whatever ends the command takes none away."""
+    import sys
+
+    from tqdm import tqdm
+
+    tqdm.write(f"sepkit separate: {line}" if failed else line, file=sys.stderr if failed else sys.stdout)
+    sys.stdout.flush()
 
 
 def _unpredicted(model: str, separator: Separator, predict: bool) -> str | None:

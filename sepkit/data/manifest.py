@@ -138,6 +138,11 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
+        if path.is_dir():
+            raise UserError(
+                f"{path}: is a folder, expected a manifest such as test.jsonl; `sepkit prepare mixed` makes one of a "
+                "corpus that is mixed already, `sepkit prepare folder` of recordings of one speaker each"
+            ) from error
         reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read ({error})"
         raise UserError(f"{path}: {reason}; expected a manifest, one JSON object a line") from error
     entries: list[MixtureEntry] = []

@@ -119,8 +119,8 @@ class OutputOptions:
         speakers: how many speak: auto (as the model's scores say, perhaps nobody) or a number (the best scored ones);
             default: an estimate per hypothesis
         format: of the estimates
-        subtype: sample format; estimates that would clip as PCM_16 are written as a wav of FLOAT; default: FLOAT for
-            wav, PCM_16 for flac
+        subtype: sample format; default: FLOAT as wav of a recording of more than 16 bits a sample, else PCM_16;
+            estimates that would clip as PCM_16 are written as a wav of FLOAT
         rttm: also write who speaks when, OUT/<relative path>.rttm
         link_speakers: more speakers than the model has outputs: link the turns of all estimates to this many speakers,
             or auto; _s1 ... _sN are speakers then, silent where they do not speak; chunks are joined by overlaps alone

@@ -53,7 +53,7 @@ class Study:
 
 STUDIES: dict[str, Study] = {
     "audiogram": Study(
-        commands={"audiogram": "which threshold of an audiogram to measure next, and when to stop"},
+        commands={"audiogram": "which threshold to measure next, and when to stop"},
         tasks={"audiogram": StudyTask(("partial_vae",), {"calibrate": "commands:calibrate"})},
         preparations={
             "audiograms": ("config:AudiogramOptions", "prepare:prepare_audiograms"),
@@ -71,11 +71,11 @@ STUDIES: dict[str, Study] = {
         preparations={"images": ("config:ImagesOptions", "data:prepare_images")},
     ),
     "quantization": Study(
-        commands={"quantize": "what matching does where the truth is known: UCI, three Gaussians and more"},
+        commands={"quantize": "what matching does where the truth is known"},
         preparations={"uci": ("config:UCIOptions", "uci_data:prepare_uci")},
     ),
     "annealed_inference": Study(
-        commands={"annealed-inference": "mode collapse of annealed variational inference over annealing schedules"},
+        commands={"annealed-inference": "mode collapse of annealed variational inference"},
         leaves={
             "plan-schedule": {"inverse-temperature": "planning:inverse_temperature", "kl-warmup": "planning:kl_warmup"}
         },

@@ -19,6 +19,7 @@ def test_help_lists_every_command(capsys):
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
     assert all(f"  {name} " in text for name in EVERY_COMMAND)
+    assert max(map(len, text.splitlines())) <= 80
 
 
 @pytest.mark.parametrize("name", EVERY_COMMAND)
@@ -52,6 +53,8 @@ def test_the_page_and_the_command_list_what_a_model_can_be(capsys):
         (["seperate", "x.wav"], "did you mean separate?"),
         (["prepare", "libri-mix"], "did you mean librimix?"),
         (["separate", "x.wav", "--modle", "m"], "--modle: unknown option (did you mean --model?)"),
+        (["separate", "x.wav", "-out", "m"], "-out: unknown option (did you mean --out?)"),
+        (["separate", "-"], "sepkit stream -"),
         (
             ["train", "--config", "dual_path_rnn", "--model.masker.hiden_channels", "9"],
             "mean --model.masker.hidden_channels?",

@@ -37,6 +37,24 @@ def test_infinity_is_a_number():
     assert call(command, "x", ["inf", "--seconds", "2"]) == (["inf"], 2.0)
 
 
+def test_out_and_model_have_short_forms(capsys):
+    def command(*, out: str, model: str = "m") -> tuple[str, str]:
+        """Nothing.
+
+        Args:
+            out: where to
+            model: which
+        """
+        return out, model
+
+    assert call(command, "x", ["-o", "a", "-m", "b"]) == call(command, "x", ["--out", "a", "--model=b"]) == ("a", "b")
+    with pytest.raises(SystemExit):
+        call(command, "x", ["-h"])
+    assert "  -o, --out OUT " in capsys.readouterr().out
+    with pytest.raises(UserError, match=r"-model: unknown option \(did you mean --model"):
+        call(command, "x", ["-o", "a", "-model", "b"])
+
+
 def test_no_options_give_the_defaults():
     assert config_of() == TrainConfig()
 

@@ -123,7 +123,7 @@ def test_manifests_that_are_absent_empty_or_not_text(tmp_path: Path) -> None:
     (tmp_path / "binary.jsonl").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UserError, match="cannot be read"):
         read_manifest(tmp_path / "binary.jsonl")
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(UserError, match=r"is a folder, expected a manifest .* `sepkit prepare mixed`"):
         read_manifest(tmp_path)
 
 

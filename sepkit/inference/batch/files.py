@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from sepkit.data import audio
-from sepkit.errors import UserError
+from sepkit.errors import UserError, one_line
 from sepkit.files import check_writable
 from sepkit.inference.batch.inputs import find_recordings, name_outputs
 from sepkit.inference.batch.outputs import Blocks, file_identity, is_done, write_outputs
@@ -24,7 +24,7 @@ from sepkit.inference.diarization.linking import link
 from sepkit.inference.loading import load_model
 from sepkit.inference.long.recordings import FileRecording
 from sepkit.inference.long.upper_band import upper_band_note
-from sepkit.inference.options import OutputOptions, check_samples
+from sepkit.inference.options import OutputOptions, Subtype, check_samples
 from sepkit.inference.selection import check_speakers
 from sepkit.inference.separated import Separated, counted, summary_line
 from sepkit.inference.separator import Separator
@@ -33,6 +33,10 @@ from sepkit.parallel import Failed, for_each
 from sepkit.version import __version__
 
 __all__ = ["FilesReport", "separate_files"]
+
+
+# As libsndfile names them; what is compressed with loss has no bits to keep.
+_FINER_THAN_16_BITS = frozenset({"PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ALAC_20", "ALAC_24", "ALAC_32"})
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,7 @@ def separate_files(
     processes: int = 1,
     rank: int = 0,
     world_size: int = 1,
+    tell: Callable[[str, bool], None] | None = None,
 ) -> FilesReport:
     """Separate recordings to files and return what became of each; the same call again continues where it stopped.
 
@@ -74,6 +79,7 @@ def separate_files(
         rank: of this process among those that share the recordings: each takes every `world_size`-th. Its list of
             failures is OUT/failed_rank<rank>.jsonl then.
         world_size: how many processes share them.
+        tell: takes a line about each recording as soon as it is separated or has failed, and whether it has failed.
 
     Raises:
         UserError: an input that does not exist, a folder without audio files, an output folder that cannot be
@@ -106,7 +112,7 @@ def separate_files(
         "channel": options.channel,
         "speakers_option": options.speakers,
         "score_threshold": separator.score_threshold if options.speakers == "auto" else None,
-        "subtype": options.subtype or ("FLOAT" if options.format == "wav" else "PCM_16"),
+        "subtype": options.subtype,
         "format": options.format,
         "rttm": options.rttm,
         "link_speakers": options.link_speakers,
@@ -118,13 +124,17 @@ def separate_files(
     highest_rate = 0
     for (path, target), done in for_each(partial(_separate_one, job, out), recordings, processes, "separating"):
         if isinstance(done, Failed):
-            report.failed[str(path)] = failure_reason(UserError(done.reason), path)
+            reason = report.failed[str(path)] = failure_reason(UserError(done.reason), path)
+            if tell:
+                tell(reason, True)
         elif done is None:
             report.already_done += 1
         else:
             report.separated += 1
             report.audio_seconds += done.seconds
             report.summaries[str(target)] = done.summary
+            if tell:
+                tell(one_line(f"{target}: {done.summary}"), False)
             highest_rate = max(highest_rate, done.sample_rate)
     report.warning = upper_band_note(separator.options.high_band, highest_rate, separator.sample_rate)
     write_failures(out / report.list_name, report.failed)
@@ -154,9 +164,9 @@ def _separate_one(job: _Job, out: Path, recording: tuple[Path, Path]) -> _Done |
     try:
         header = audio.info(path)
         if job.separator.is_long(header.num_samples, header.sample_rate):
-            summary = _separate_long(job, path, target, description)
+            summary = _separate_long(job, path, target, description, header)
         else:
-            summary = _separate_whole(job, path, target, description, header.sample_rate)
+            summary = _separate_whole(job, path, target, description, header)
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
@@ -164,18 +174,20 @@ def _separate_one(job: _Job, out: Path, recording: tuple[Path, Path]) -> _Done |
     return _Done(header.duration_seconds, header.sample_rate, summary)
 
 
-def _separate_whole(job: _Job, path: Path, target: Path, description: dict[str, Any], sample_rate: int) -> str:
+def _separate_whole(job: _Job, path: Path, target: Path, description: dict[str, Any], header: audio.AudioInfo) -> str:
     provenance = job.provenance
     waveform = audio.read(path, channel=provenance["channel"])
     _check_unchanged(path, description)
     separated = job.separator.separate(
-        waveform, sample_rate, speakers=provenance["speakers_option"], samples=provenance["spread_samples"]
+        waveform, header.sample_rate, speakers=provenance["speakers_option"], samples=provenance["spread_samples"]
     )
-    summary = _write_speakers(job, target, separated, len(waveform), lambda: iter([separated.estimates]), description)
+    subtype = _subtype(description, header)
+    blocks = lambda: iter([separated.estimates])  # noqa: E731
+    summary = _write_speakers(job, target, separated, len(waveform), blocks, description, subtype)
     return summary or summary_line(separated)
 
 
-def _separate_long(job: _Job, path: Path, target: Path, description: dict[str, Any]) -> str:
+def _separate_long(job: _Job, path: Path, target: Path, description: dict[str, Any], header: audio.AudioInfo) -> str:
     recording = FileRecording(path, job.provenance["channel"])
     check_writable(target.parent)
     # The temporary file needs as much room as the estimates, and not in a system folder that may be memory.
@@ -190,11 +202,18 @@ def _separate_long(job: _Job, path: Path, target: Path, description: dict[str, A
     )
     try:
         _check_unchanged(path, description)
-        summary = _write_speakers(job, target, long.separated, recording.num_samples, long.blocks, description)
+        subtype = _subtype(description, header)
+        summary = _write_speakers(job, target, long.separated, recording.num_samples, long.blocks, description, subtype)
         _check_unchanged(path, description)
         return summary or summary_line(long.separated)
     finally:
         long.close()
+
+
+def _subtype(description: dict[str, Any], header: audio.AudioInfo) -> Subtype:
+    """Return the sample format of the estimates: as asked for, or with as many bits as the recording has."""
+    fine = description["format"] == "wav" and header.subtype in _FINER_THAN_16_BITS
+    return description["subtype"] or ("FLOAT" if fine else "PCM_16")
 
 
 def _check_unchanged(path: Path, description: dict[str, Any]) -> None:
@@ -204,15 +223,22 @@ def _check_unchanged(path: Path, description: dict[str, Any]) -> None:
 
 
 def _write_speakers(
-    job: _Job, target: Path, separated: Separated, num_samples: int, blocks: Blocks, description: dict[str, Any]
+    job: _Job,
+    target: Path,
+    separated: Separated,
+    num_samples: int,
+    blocks: Blocks,
+    description: dict[str, Any],
+    subtype: Subtype,
 ) -> str | None:
     """Write the estimates, or the speakers that they are linked to; return a line about those."""
     if job.encoder is None:
-        write_outputs(target, separated, num_samples, blocks, description)
+        write_outputs(target, separated, num_samples, blocks, description, subtype)
         return None
     linked = link(blocks, len(separated.kept), separated.sample_rate, job.encoder, job.provenance["link_speakers"])
     of_speakers = replace(separated, linked_speakers=linked.speakers)
-    write_outputs(target, of_speakers, num_samples, linked.blocks, description, {"linked": linked.to_plain()})
+    more = {"linked": linked.to_plain()}
+    write_outputs(target, of_speakers, num_samples, linked.blocks, description, subtype, more)
     return f"{counted(linked.speakers, 'speaker')} in {counted(len(separated.kept), 'estimate')}"
 
 

@@ -11,6 +11,17 @@ from sepkit.data import audio
 from sepkit.errors import UserError
 
 
+def check_inputs(inputs: Iterable[str | os.PathLike[str]], out: Path) -> None:
+    """Raise UserError for an input that does not exist, for standard input, and where `out` is one of them."""
+    for given in inputs:
+        if os.fspath(given) == "-":
+            raise UserError("-: standard input is separated by `sepkit stream -`; expected a file or folder")
+        if os.path.abspath(given) == os.path.abspath(out):
+            raise UserError(f"--out {os.path.abspath(out)}: is also an input; choose another folder")
+        if not os.path.exists(given):
+            raise UserError(f"{given}: no such file or folder; check the path")
+
+
 def find_recordings(inputs: Iterable[str | os.PathLike[str]], out: Path) -> dict[Path, Path]:
     """Return audio file -> its path relative to the input that led to it, in the order of `inputs`, folders sorted.
 
@@ -19,21 +30,18 @@ def find_recordings(inputs: Iterable[str | os.PathLike[str]], out: Path) -> dict
     Raises:
         UserError: an input that does not exist, a folder without audio files, or `out` itself.
     """
-    out = Path(os.path.abspath(out))
+    inputs, out = list(inputs), Path(os.path.abspath(out))
+    check_inputs(inputs, out)
     found: dict[Path, Path] = {}
     for given in inputs:
         path = Path(os.path.abspath(given))
-        if path == out:
-            raise UserError(f"--out {out}: is also an input; choose another folder")
         if path.is_dir():
             files = audio.without_undecodable(f for f in sorted(path.rglob("*")) if _is_recording(f, path, out))
             if not files:
                 suffixes = ", ".join(sorted(audio.AUDIO_SUFFIXES))
                 raise UserError(f"{given}: no audio files in this folder, expected {suffixes}")
-        elif path.exists():
-            files = [path]
         else:
-            raise UserError(f"{given}: no such file or folder; check the path")
+            files = [path]
         root = path if path.is_dir() else path.parent
         for file in files:
             found.setdefault(file, file.relative_to(root))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tqdm import tqdm
 
 from sepkit.data.activity import ActivityMeter, rttm_lines
 from sepkit.data.audio_streams import write_blocks
@@ -36,30 +37,35 @@ def write_outputs(
     num_samples: int,
     blocks: Blocks,
     description: dict[str, Any],
+    subtype: Subtype,
     more: dict[str, Any] | None = None,
 ) -> None:
     """Write the estimates of a recording, and then the JSON file: where it stands, everything stands.
 
     Files that the JSON file of an earlier call names, and this call does not make, are removed. Estimates that would
-    clip as PCM are written as 32-bit float wav instead, and a line on standard error says so.
+    clip as PCM are written as 32-bit float wav instead; where PCM or flac was asked for, a line on standard error says
+    so.
 
     Args:
         target: path without ending.
         num_samples: of each estimate.
         description: how they came about.
+        subtype: sample format, unless they would clip.
         more: what else the JSON file tells.
     """
-    subtype, suffix = description["subtype"], f".{description['format']}"
+    suffix = f".{description['format']}"
     try:
         paths, activity = _write_estimates(target, separated, num_samples, blocks, subtype, suffix)
     except _WouldClipError:
+        asked = description["subtype"] is not None or description["format"] != "wav"
         subtype, suffix = "FLOAT", ".wav"
         paths, activity = _write_estimates(target, separated, num_samples, blocks, subtype, suffix)
-        print(
-            f"{description['input']}: an estimate peaks at {activity.peak:.2f} and would clip; "
-            "written as 32-bit float wav",
-            file=sys.stderr,
-        )
+        if asked:
+            tqdm.write(
+                f"{description['input']}: an estimate peaks at {activity.peak:.2f} and would clip; "
+                "written as 32-bit float wav",
+                file=sys.stderr,
+            )
     spread_paths = [path.with_name(f"{path.stem}_spread.npy") for path in paths if separated.spread is not None]
     for path, deviation in zip(spread_paths, () if separated.spread is None else separated.spread, strict=True):
         buffer = io.BytesIO()

@@ -40,12 +40,6 @@ class FilesReport:
     summaries: dict[str, str] = field(default_factory=dict)
     warning: str = ""
 
-    def lines(self, most: int = 50) -> list[str]:
-        """Return one line per recording; if there are too many, the last line has the number of the others."""
-        lines = [one_line(f"{name}: {text}") for name, text in list(self.summaries.items())[:most]]
-        more = len(self.summaries) - len(lines)
-        return [*lines, f"and {more} more, each with its .json"] if more else lines
-
     @property
     def real_time_factor(self) -> float | None:
         """Seconds of work per second of sound, reading and writing included; None if nothing was separated."""

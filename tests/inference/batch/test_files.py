@@ -83,7 +83,14 @@ def test_one_bad_file_never_stops_a_folder(tmp_path, separator):
     for rate in (1, 999, 768_001, 2**31 - 1):
         wav_of_rate(folder / f"claims_{rate}.wav", rate, 1800)
     os.mkfifo(folder / "pipe.wav")
-    report = separate_files([folder, folder / "pipe.wav"], separator, tmp_path / "out", OutputOptions(format="flac"))
+    told = []
+    report = separate_files(
+        [folder, folder / "pipe.wav"],
+        separator,
+        tmp_path / "out",
+        OutputOptions(format="flac"),
+        tell=lambda line, failed: told.append((line, failed)),
+    )
     reasons = {Path(name).stem[:12]: reason for name, reason in report.failed.items()}
     claims = {"claims_1", "claims_999", "claims_76800", "claims_21474"}
     assert set(reasons) == claims | {"pipe", "m" * 12, "rate", "two\nlines"}, reasons
@@ -94,7 +101,8 @@ def test_one_bad_file_never_stops_a_folder(tmp_path, separator):
     assert separate_files([folder], separator, tmp_path / "out", OutputOptions(format="flac")).already_done == 3
     failed = [json.loads(line) for line in (tmp_path / "out" / "failed.jsonl").read_text().splitlines()]
     assert len(failed) == 7
-    assert not any("\n" in line for line in report.lines())
+    assert not any("\n" in line for line, _ in told)
+    assert [line for line, failed in told if failed] == list(report.failed.values()) and len(told) == 11
     assert "\n" not in reasons["two\nlines"] and "two lines.wav" in reasons["two\nlines"]
 
 

@@ -7,9 +7,11 @@ import errno
 import io
 import json
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import soundfile
 
 from sepkit.data import audio
 from sepkit.errors import UserError
@@ -108,6 +110,31 @@ def test_nothing_clips(tmp_path, separator, capsys):
     assert audio.info(tmp_path / "out" / "quiet_s1.wav").subtype == "PCM_16"
     assert np.abs(audio.read(tmp_path / "out" / "loud_s1.wav")).max() > 1
     assert "would clip" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("kind", "written"), [("PCM_16", "PCM_16"), ("PCM_U8", "PCM_16"), ("PCM_24", "FLOAT"), ("FLOAT", "FLOAT")]
+)
+def test_estimates_have_the_bits_of_the_recording(kind, written, tmp_path, separator, capsys):
+    record(tmp_path / "float.wav", level=0.1)
+    soundfile.write(tmp_path / "in.wav", audio.read(tmp_path / "float.wav"), 8000, subtype=kind)
+    separate_files([tmp_path / "in.wav"], separator, tmp_path / "out")
+    separate_files([tmp_path / "in.wav"], separator, tmp_path / "float", OutputOptions(subtype="FLOAT"))
+    assert audio.info(tmp_path / "out" / "in_s1.wav").subtype == written
+    exact, rounded = (audio.read(tmp_path / folder / "in_s1.wav") for folder in ("float", "out"))
+    assert np.abs(exact - rounded).max() <= (0.5 / 32768 + 1e-7 if written == "PCM_16" else 0)
+    assert capsys.readouterr().err == ""
+
+
+def test_what_would_clip_is_float_without_a_word_where_nothing_was_asked_for(tmp_path, separator, capsys, monkeypatch):
+    soundfile.write(tmp_path / "in.wav", np.random.default_rng(0).uniform(-0.9, 0.9, 4000), 8000, subtype="PCM_16")
+    separate = Separator.separate
+    louder = lambda *a, **k: (made := separate(*a, **k)) and replace(made, estimates=50 * made.estimates)  # noqa: E731
+    monkeypatch.setattr(Separator, "separate", louder)
+    separate_files([tmp_path / "in.wav"], separator, tmp_path / "out")
+    assert [audio.info(tmp_path / "out" / f"in_s{k}.wav").subtype for k in (1, 2)] == ["FLOAT"] * 2
+    assert max(np.abs(audio.read(tmp_path / "out" / f"in_s{k}.wav")).max() for k in (1, 2)) > 1
+    assert capsys.readouterr().err == ""
 
 
 def test_flac_holds_what_does_not_clip(tmp_path, chunked, capsys):
