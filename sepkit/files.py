@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import csv
 import errno
+import functools
 import hashlib
+import io
 import json
 import os
+import platform
+import re
+import stat
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from sepkit.errors import UserError, exhausted, one_line
-from sepkit.limits import YAML_BYTES, YAML_NODES, YAML_NUMBER_CHARACTERS
+from sepkit.limits import TEXT_BYTES, YAML_BYTES, YAML_NODES, YAML_NUMBER_CHARACTERS
 
 # Of names, which hold 255 bytes: the rest is for what temporary names have beside them.
 _LONG_NAME_BYTES = 200
 _LONGEST_SUFFIX = 16
+# Of temporary names: machine, process and thread.
+_TEMPORARY = re.compile(r"\..+\.([0-9a-f]{8})-(\d+)-\d+\.tmp(\..*)?", re.DOTALL)
+_swept: set[Path] = set()
+_DIGEST = ', "digest": "'
 
 
 @contextmanager
@@ -32,7 +41,8 @@ def atomic_output(path: str | os.PathLike[str], *, durable: bool = False) -> Ite
     stem = path.stem
     if len(os.fsencode(path.name)) > _LONG_NAME_BYTES:
         stem = hashlib.sha256(os.fsencode(path.name)).hexdigest()[:16]
-    temporary = path.with_name(f".{stem}.{os.getpid()}-{threading.get_ident()}.tmp{path.suffix[:_LONGEST_SUFFIX]}")
+    writer = f"{_machine()}-{os.getpid()}-{threading.get_ident()}"
+    temporary = path.with_name(f".{stem}.{writer}.tmp{path.suffix[:_LONGEST_SUFFIX]}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if not os.access(path.parent, os.W_OK):
@@ -46,6 +56,7 @@ def atomic_output(path: str | os.PathLike[str], *, durable: bool = False) -> Ite
         if getattr(error, "errno", None) == errno.ENAMETOOLONG:
             raise UserError(f"{path}: cannot be written to ({reason}); give the file a shorter name") from error
         raise UserError(f"{path.parent}: cannot be written to ({reason}); give an output folder that can") from error
+    _sweep(path.parent)
     try:
         yield temporary
         if durable:
@@ -55,6 +66,39 @@ def atomic_output(path: str | os.PathLike[str], *, durable: bool = False) -> Ite
             _sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@functools.cache
+def _machine() -> str:
+    """Return a digest of what process numbers are of: a machine, or a container on it."""
+    space = ""
+    with suppress(OSError):
+        space = os.readlink("/proc/self/ns/pid")
+    return hashlib.sha256(f"{platform.node()} {space}".encode()).hexdigest()[:8]
+
+
+def _sweep(folder: Path) -> None:
+    """Remove temporary files of processes of this machine that were killed; once for each folder."""
+    # Windows has no way to ask for a process that does not end it.
+    if folder in _swept or os.name == "nt":
+        return
+    _swept.add(folder)
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            made = _TEMPORARY.fullmatch(entry.name)
+            if made and made[1] == _machine() and not _is_running(int(made[2])):
+                with suppress(OSError):
+                    os.unlink(entry.path)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        pass  # somebody else's
+    return True
 
 
 def _sync(path: Path) -> None:
@@ -117,10 +161,32 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("nested too deeply") from error
 
 
+def journal_line(row: Mapping[str, Any]) -> str:
+    """Return plain data as a line of JSON that ends with a digest of itself, as `journal_rows` reads it."""
+    text = json.dumps(row, ensure_ascii=False)
+    return f'{text[:-1]}{_DIGEST}{_line_digest(text)}"}}\n'
+
+
+def journal_rows(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a file of such lines; those that are damaged, or were cut short by a kill, are left out."""
+    try:
+        text = file_text(path, errors="replace")
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error, "remove it") from error
+    for line in text.split("\n"):
+        head, found, digest = line.rpartition(_DIGEST)
+        if found and digest == _line_digest(head + "}") + '"}':
+            yield parse_json(head + "}")
+
+
+def _line_digest(text: str) -> str:
+    return hashlib.blake2b(text.encode("utf-8", "backslashreplace"), digest_size=8).hexdigest()
+
+
 def read_json(path: str | os.PathLike[str], remedy: str = "write it again") -> Any:
     """Return the plain data of a JSON file."""
     try:
-        return parse_json(Path(path).read_text(encoding="utf-8"))
+        return parse_json(file_text(path))
     except (OSError, ValueError) as error:
         raise _unreadable(path, error, remedy) from error
 
@@ -128,10 +194,7 @@ def read_json(path: str | os.PathLike[str], remedy: str = "write it again") -> A
 def read_yaml(path: str | os.PathLike[str], remedy: str = "write it again", loader: type[Any] | None = None) -> Any:
     """Return the plain data of a YAML file, as `parse_yaml` does."""
     try:
-        size = os.stat(path).st_size
-        if size > YAML_BYTES:
-            raise UserError(f"{path}: holds {size} bytes, expected a YAML file of at most {YAML_BYTES}; {remedy}")
-        text = Path(path).read_text(encoding="utf-8")
+        text = file_text(path, most=YAML_BYTES)
     except (OSError, ValueError) as error:
         raise _unreadable(path, error, remedy) from error
     return parse_yaml(text, str(path), remedy, loader)
@@ -188,22 +251,53 @@ def _unreadable(path: str | os.PathLike[str], error: Exception, remedy: str) -> 
     return UserError(f"{path}: cannot be read ({reason}); {remedy}")
 
 
+def file_bytes(path: str | os.PathLike[str], most: int = TEXT_BYTES) -> bytes:
+    """Return the content of a file.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: more than `most` bytes, or no regular file: devices and pipes may have no end.
+    """
+    status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
+        raise ValueError("no regular file; save its content in one")
+    if status.st_size > most:
+        raise ValueError(f"{status.st_size:,} bytes, expected at most {most:,}")
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def file_text(
+    path: str | os.PathLike[str], encoding: str = "utf-8", errors: str = "strict", *, most: int = TEXT_BYTES
+) -> str:
+    """Return the text of a file, lines ending with a newline, as `Path.read_text` does; see `file_bytes`."""
+    with io.TextIOWrapper(io.BytesIO(file_bytes(path, most)), encoding, errors) as text:
+        return text.read()
+
+
 def read_text(path: str | os.PathLike[str], expected: str) -> str:
     """Return the text of a UTF-8 file, without a byte order mark; UserError says what was `expected`."""
     try:
-        return Path(path).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read ({error})"
-        raise UserError(f"{path}: {reason}; expected {expected}") from None
+        return file_text(path, "utf-8-sig")
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: {_reason(error)}; expected {expected}") from None
 
 
-def read_csv(path: str | os.PathLike[str]) -> tuple[list[str], list[tuple[int, dict[str, str | None]]]]:
+def _reason(error: Exception) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "no such file"
+    return f"cannot be read ({getattr(error, 'strerror', None) or one_line(str(error))})"
+
+
+def read_csv(
+    path: str | os.PathLike[str], expected: str = "a CSV file"
+) -> tuple[list[str], list[tuple[int, dict[str, str | None]]]]:
     """Return the columns of a CSV file, and number and cells of each line after the first."""
     try:
-        reader = csv.DictReader(read_text(path, "a CSV file").splitlines())
+        reader = csv.DictReader(io.StringIO(read_text(path, expected)))
         return list(reader.fieldnames or []), [(reader.line_num, row) for row in reader]
     except csv.Error as error:
-        raise UserError(f"{path}: cannot be read ({error}); expected a CSV file") from None
+        raise UserError(f"{path}: cannot be read ({error}); expected {expected}") from None
 
 
 def write_csv(path: str | os.PathLike[str], columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Path:

@@ -12,6 +12,9 @@ VALUE_CHARACTERS = 160
 """Longest form in which a message shows a value that was found."""
 SAMPLE_RATES = (1_000, 768_000)
 """Hz, of recordings: telephone speech has 8000, the fastest converters have 768000."""
+WAV_HEADER_BYTES = 2**16
+"""Before the samples of a wav that comes through a pipe, whose header is read as a whole; programs write 44 to some
+hundreds."""
 CHANNELS = 256
 """Of a recording: the largest microphone arrays in use have fewer, and every channel multiplies memory."""
 RECORDING_SECONDS = 7 * 24 * 3600
@@ -30,6 +33,9 @@ ID_BYTES = 200
 """Of the id of a mixture: file names, which hold 255 bytes, are made of it."""
 TEXT_CHARACTERS = 4096
 """Of any other text in a manifest: the longest path that Linux takes."""
+TEXT_BYTES = 2**28
+"""Of a manifest or any other table or text; a manifest has some 600 bytes for each mixture, and the largest corpora in
+use have 60,000."""
 YAML_BYTES = 4_000_000
 """Of a configuration, `model.yaml` or `quality.yaml`: the largest that sepkit writes has some 10 kB."""
 YAML_NODES = 100_000

@@ -12,8 +12,26 @@ import pytest
 import yaml
 
 from sepkit import files
+from sepkit.data.manifest import read_manifest
+from sepkit.data.segments import read_segments
 from sepkit.errors import UserError
-from sepkit.files import atomic_output, file_digest, parse_json, parse_yaml, read_yaml, write_json, write_text
+from sepkit.evaluation.diarization import read_rttm
+from sepkit.evaluation.run_folder import load_evaluation, read_curve
+from sepkit.files import (
+    atomic_output,
+    file_digest,
+    journal_line,
+    journal_rows,
+    parse_json,
+    parse_yaml,
+    read_csv,
+    read_json,
+    read_yaml,
+    write_json,
+    write_text,
+)
+from sepkit.reporting.clusters import read_embeddings
+from sepkit.studies.audiogram.data import read_audiograms
 
 LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{name}: &{name} [{', '.join(['*' + before] * 10)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
@@ -53,8 +71,68 @@ def test_what_the_limits_allow_is_read_as_ever():
 def test_a_large_file_is_not_read(tmp_path):
     with (tmp_path / "big.yaml").open("wb") as file:
         file.truncate(1 << 40)
-    with pytest.raises(UserError, match="holds 1099511627776 bytes"):
+    with pytest.raises(UserError, match=r"\(1,099,511,627,776 bytes, expected at most 4,000,000\)"):
         read_yaml(tmp_path / "big.yaml")
+
+
+READERS = {
+    "a manifest": read_manifest,
+    "segments": read_segments,
+    "RTTM": read_rttm,
+    "a table": read_csv,
+    "a curve": read_curve,
+    "an evaluation": lambda path: load_evaluation(path.parent),
+    "JSON": read_json,
+    "YAML": read_yaml,
+    "a journal": lambda path: list(journal_rows(path)),
+    "audiograms": read_audiograms,
+    "embeddings": read_embeddings,
+}
+
+
+@pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
+@pytest.mark.parametrize("kind", ["large", "endless", "pipe", "folder"])
+def test_text_without_an_end_is_refused(reader, kind, tmp_path):
+    path = tmp_path / "summary.json"
+    if kind == "large":
+        with path.open("wb") as file:
+            file.truncate(1 << 40)
+    elif kind == "endless":
+        path.symlink_to("/dev/zero")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.mkdir()
+    with pytest.raises(UserError, match=r"summary\.json") as refused:
+        reader(path)
+    assert "\n" not in str(refused.value)
+
+
+def test_temporary_files_of_killed_processes_are_removed(tmp_path):
+    """And no others: of processes that run, or of other machines."""
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    with atomic_output(tmp_path / "x.wav") as own:
+        own.touch()
+    machine, name = own.name.split(".")[2].split("-")[0], own.name
+    dead = name.replace(f"-{os.getpid()}-", f"-{ended.pid}-")
+    kept = [name.replace(f"-{os.getpid()}-", f"-{os.getppid()}-"), dead.replace(machine, "0" * 8), ".x.tmp.wav"]
+    kept += [f".x.{ended.pid}.wav", f"x.{machine}-{ended.pid}-1.tmp.wav"]
+    (tmp_path / "out").mkdir()
+    for file in [dead, *kept]:
+        (tmp_path / "out" / file).touch()
+    write_text(tmp_path / "out" / "y.txt", "y")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted([*kept, "y.txt"])
+
+
+def test_a_line_of_a_journal_says_whether_it_is_whole(tmp_path):
+    rows = [{"key": "a", "name": os.fsdecode(b"caf\xe9"), "text": ', "digest": "0"}'}, {"key": "ü", "x": [1.5, None]}]
+    text = "".join(map(journal_line, rows)).encode("utf-8", "backslashreplace")
+    (tmp_path / "journal").write_bytes(text)
+    assert list(journal_rows(tmp_path / "journal")) == rows
+    for at in range(len(text)):
+        (tmp_path / "journal").write_bytes(text[:at] + bytes([text[at] ^ 1]) + text[at + 1 :])
+        assert list(journal_rows(tmp_path / "journal")) in (rows[:1], rows[1:], [])
 
 
 def test_refusing_costs_little_memory(tmp_path):

@@ -30,7 +30,7 @@ from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, NoiseEntry, SourceEntry, write_manifest
 from sepkit.data.mixing import extend_librimix
 from sepkit.errors import UserError
-from sepkit.files import check_writable, parse_json, write_csv, write_text
+from sepkit.files import check_writable, journal_line, journal_rows, write_csv, write_text
 from sepkit.parallel import Failed, for_each
 
 SOURCE_RATE = 16000
@@ -172,7 +172,7 @@ def _write_part(part: Part, layout: Layout, skipped: dict[str, str], processes: 
     missing = [recipe for recipe in part.recipes if recipe.id not in made]
     if missing:
         # First drop lines that no longer hold, so that a later run does not trust half of a new mixture.
-        write_text(journal, "".join(_journal_line(name, known) for name, known in made.items()))
+        write_text(journal, "".join(journal_line({"id": name, **known}) for name, known in made.items()))
         work = partial(_write_one, layout=layout, folder=folder)
         with open(journal, "a", encoding="utf-8", errors="backslashreplace") as file:
             for recipe, result in for_each(work, missing, processes, part.name, "mixture"):
@@ -180,7 +180,7 @@ def _write_part(part: Part, layout: Layout, skipped: dict[str, str], processes: 
                     skipped[f"{part.name}/{recipe.id}"] = result.reason
                     continue
                 made[recipe.id] = result
-                file.write(_journal_line(recipe.id, result))
+                file.write(journal_line({"id": recipe.id, **result}))
                 file.flush()
     made = {recipe.id: made[recipe.id] for recipe in part.recipes if recipe.id in made}
     for kind in _KINDS:
@@ -232,19 +232,11 @@ def _fingerprint(recipe: Recipe, layout: Layout) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _journal_line(name: str, known: _Made) -> str:
-    return json.dumps({"id": name, **known}) + "\n"
-
-
 def _read_journal(path: Path) -> dict[str, _Made]:
     recorded: dict[str, _Made] = {}
     if path.is_file():
-        for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
-            try:
-                known = parse_json(line)
-                recorded[known.pop("id")] = {name: known[name] for name in ("recipe", "num_samples", "snr_db")}
-            except (ValueError, KeyError, TypeError, AttributeError):
-                continue  # the line that a run was killed in
+        for known in journal_rows(path):
+            recorded[known.pop("id")] = {name: known[name] for name in ("recipe", "num_samples", "snr_db")}
     return recorded
 
 

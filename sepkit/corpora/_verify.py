@@ -23,7 +23,7 @@ from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry
 from sepkit.data.mixing import mix_entry
 from sepkit.errors import UserError
-from sepkit.files import parse_json, write_json
+from sepkit.files import file_text, parse_json, write_json
 from sepkit.parallel import Failed, for_each
 
 REPORT = "verification.json"
@@ -157,7 +157,7 @@ def _speakers(entries: Sequence[MixtureEntry]) -> set[str]:
 
 def _earlier_checksums(path: Path) -> dict[str, dict[str, str]]:
     try:
-        splits = parse_json(path.read_text(encoding="utf-8"))["splits"]
+        splits = parse_json(file_text(path))["splits"]
         return {name: split["sha256"] for name, split in splits.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}

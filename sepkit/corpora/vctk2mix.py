@@ -29,7 +29,7 @@ from sepkit.corpora._verify import check_whole
 from sepkit.corpora.options import VCTK2MixOptions, check_variant
 from sepkit.data import audio
 from sepkit.errors import UserError
-from sepkit.files import check_writable
+from sepkit.files import check_writable, file_text
 from sepkit.parallel import Failed, for_each
 
 _PREFIX = "VCTK2mix_"
@@ -89,7 +89,7 @@ def _sexes(corpus: Path) -> dict[str, str]:
     path = corpus / "speaker-info.txt"
     if not path.is_file():
         return {}
-    rows = (line.split() for line in path.read_text(encoding="utf-8", errors="replace").splitlines()[1:])
+    rows = (line.split() for line in file_text(path, errors="replace").splitlines()[1:])
     return {row[0].lstrip("p"): row[2] for row in rows if len(row) > 2 and row[2] in ("F", "M")}
 
 

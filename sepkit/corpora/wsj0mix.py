@@ -45,7 +45,7 @@ from sepkit.corpora.options import WSJ0MixOptions, check_variant
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, SourceEntry, read_manifest, write_manifest
 from sepkit.errors import UserError
-from sepkit.files import check_writable, parse_json, write_json
+from sepkit.files import check_writable, file_text, parse_json, write_json
 from sepkit.parallel import Failed, for_each
 
 _PEAK = 0.9
@@ -290,7 +290,7 @@ class _Earlier:
 
 def _read_stamps(path: Path) -> dict[str, str]:
     try:
-        stamps = parse_json(path.read_text(encoding="utf-8"))
+        stamps = parse_json(file_text(path))
         return {str(key): str(value) for key, value in stamps.items()}
     except (OSError, ValueError, AttributeError):
         return {}

@@ -16,7 +16,7 @@ from typing import Any, overload
 
 from sepkit.data.audio import RESAMPLERS
 from sepkit.errors import UserError, one_line, shown
-from sepkit.files import parse_json, write_text
+from sepkit.files import parse_json, read_text, write_text
 from sepkit.limits import FILE_SAMPLES, GAIN, ID_BYTES, MIXTURE_SAMPLES, SAMPLE_RATES, TEXT_CHARACTERS
 
 MODES = ("min", "max")
@@ -135,16 +135,12 @@ class Manifest(Sequence[MixtureEntry]):
 def read_manifest(path: str | os.PathLike[str]) -> Manifest:
     """Return a manifest. Blank lines are skipped; recordings need not exist."""
     path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        if path.is_dir():
-            raise UserError(
-                f"{path}: is a folder, expected a manifest such as test.jsonl; `sepkit prepare mixed` makes one of a "
-                "corpus that is mixed already, `sepkit prepare folder` of recordings of one speaker each"
-            ) from error
-        reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read ({error})"
-        raise UserError(f"{path}: {reason}; expected a manifest, one JSON object a line") from error
+    if path.is_dir():
+        raise UserError(
+            f"{path}: is a folder, expected a manifest such as test.jsonl; `sepkit prepare mixed` makes one of a "
+            "corpus that is mixed already, `sepkit prepare folder` of recordings of one speaker each"
+        )
+    text = read_text(path, "a manifest, one JSON object a line")
     entries: list[MixtureEntry] = []
     first_seen: dict[str, int] = {}
     # splitlines() would also split at characters that JSON text may hold.

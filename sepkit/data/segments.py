@@ -10,7 +10,7 @@ from io import StringIO
 from pathlib import Path
 
 from sepkit.errors import UserError, shown
-from sepkit.files import write_csv
+from sepkit.files import read_text, write_csv
 from sepkit.limits import RECORDING_SECONDS
 
 EMBEDDINGS = "embeddings.csv"
@@ -33,13 +33,7 @@ class Segment:
 
 def read_segments(path: str | Path) -> list[Segment]:
     """Return the rows of a table of segments; the column `path` is necessary, the others may be absent or empty."""
-    try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{path}: cannot be read ({error}); expected a CSV file with columns {', '.join(COLUMNS)}"
-        ) from (error)
-    reader = csv.DictReader(StringIO(text))
+    reader = csv.DictReader(StringIO(read_text(path, f"a CSV file with columns {', '.join(COLUMNS)}")))
     if "path" not in (reader.fieldnames or ()):
         found = ", ".join(reader.fieldnames or ()) or "nothing"
         raise UserError(f"{path}: found columns {found[:200]}, expected {', '.join(COLUMNS)}")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from sepkit.errors import UserError
+from sepkit.limits import CHANNELS, SAMPLE_RATES, WAV_HEADER_BYTES
 
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
 _FORMATS: dict[tuple[int, int], Literal["s16le", "f32le"]] = {(_PCM, 16): "s16le", (_FLOAT, 32): "f32le"}
@@ -65,9 +66,15 @@ class WavHeader:
 def read_wav_header(source: BufferedIOBase, begin: bytes = b"") -> WavHeader:
     """Return the header of a wav of 16-bit integers or 32-bit floats, read up to its first sample; `begin` was read
     before."""
+    left = WAV_HEADER_BYTES
 
     def read(count: int) -> bytes:
-        nonlocal begin
+        nonlocal begin, left
+        if (left := left - count) < 0:
+            raise UserError(
+                f"standard input: the wav has more than {WAV_HEADER_BYTES} bytes before its samples; convert it "
+                "(ffmpeg -i FILE -f wav -)"
+            )
         taken, begin = begin[:count], begin[count:]
         while len(taken) < count:
             more = source.read(count - len(taken))
@@ -96,9 +103,12 @@ def read_wav_header(source: BufferedIOBase, begin: bytes = b"") -> WavHeader:
         raise UserError("standard input: the wav has no format before its samples; write it again")
     tag, channels, rate, bits = layout
     sample_format = _FORMATS.get((tag, bits))
-    if sample_format is None or channels < 1 or rate < 1:
+    if sample_format is None:
         raise UserError(
             f"standard input: found a wav of {bits} bits (format {tag}, {channels} channels at {rate} Hz), expected "
             "16-bit integers or 32-bit floats; convert it (ffmpeg -i FILE -c:a pcm_s16le -f wav -)"
         )
+    for name, found, (least, most) in (("Hz", rate, SAMPLE_RATES), ("channels", channels, (1, CHANNELS))):
+        if not least <= found <= most:
+            raise UserError(f"standard input: the wav has {found} {name}, expected {least} to {most}; convert it")
     return WavHeader(rate, channels, sample_format, None if size in _UNKNOWN_SIZES else size)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ import numpy as np
 
 from sepkit.errors import UserError
 from sepkit.evaluation.results import interval_unit
-from sepkit.evaluation.run_folder import EvaluationFolder, load_evaluation
+from sepkit.evaluation.run_folder import EvaluationFolder, load_evaluation, read_rows
 from sepkit.evaluation.statistics import paired_difference
 from sepkit.files import atomic_output, read_json, write_json
 
@@ -58,8 +57,7 @@ def compare(
 
 
 def _rows(folder: str | os.PathLike[str]) -> EvaluationFolder:
-    with (Path(folder) / "utterances.csv").open(encoding="utf-8", newline="") as file:
-        return EvaluationFolder(Path(folder), Path(folder).name, {}, list(csv.DictReader(file)))
+    return EvaluationFolder(Path(folder), Path(folder).name, {}, read_rows(Path(folder) / "utterances.csv"))
 
 
 def _pairs(first: EvaluationFolder, second: EvaluationFolder) -> list[tuple[int, int]]:

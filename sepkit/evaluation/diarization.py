@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from sepkit.errors import UserError, shown
+from sepkit.files import read_text
 from sepkit.limits import RECORDING_SECONDS, TURN_SPEAKERS, TURNS
 from sepkit.matching import linear_sum_assignment
 
@@ -108,10 +109,7 @@ def read_rttm(path: str | Path) -> dict[str, dict[str, list[tuple[float, float]]
     Raises:
         UserError: unreadable, or a line that is none of RTTM.
     """
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read ({error}); expected an RTTM file") from error
+    lines = read_text(path, "an RTTM file").splitlines()
     recordings: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for number, line in enumerate(lines, start=1):
         words = line.split()

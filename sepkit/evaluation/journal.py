@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
 from sepkit.errors import UserError
-from sepkit.files import parse_json
+from sepkit.files import journal_line, journal_rows
 
 
 class Journal:
-    """Rows by key, one JSON object per line. The last row of a key counts; a success counts before a failure.
+    """Rows by key, one JSON object with a digest per line; damaged lines do not count.
+
+    The last row of a key counts; a success counts before a failure.
 
     Ranks that share a job write one file each and read all of them.
 
@@ -32,7 +33,7 @@ class Journal:
         """Read the files again: other ranks may have added to theirs."""
         self.rows = {}
         for path in sorted(self.folder.glob("journal*.jsonl")):
-            for row in {row["key"]: row for row in _read(path)}.values():
+            for row in {row["key"]: row for row in journal_rows(path)}.values():
                 known = self.rows.get(row["key"])
                 if known is None or "reason" in known or "reason" not in row:
                     self.rows[row["key"]] = row
@@ -59,16 +60,6 @@ class Journal:
             row: plain data with a `key`.
         """
         self.rows[row["key"]] = row
-        self._file.write(self._before_next + json.dumps(row, ensure_ascii=False) + "\n")
+        self._file.write(self._before_next + journal_line(row))
         self._before_next = ""
         self._file.flush()
-
-
-def _read(path: Path) -> Iterator[dict[str, Any]]:
-    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
-        try:
-            row = parse_json(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict) and isinstance(row.get("key"), str):
-            yield row

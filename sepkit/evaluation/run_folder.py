@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import os
 import re
@@ -20,7 +19,7 @@ from sepkit.errors import UserError, shown
 from sepkit.evaluation.labels import BOUNDS
 from sepkit.evaluation.statistics import summarize_columns
 from sepkit.evaluation.summary_shape import check_summary
-from sepkit.files import parse_json, read_yaml
+from sepkit.files import file_text, parse_json, read_csv, read_json, read_yaml
 
 # Columns of utterances.csv that name an utterance, or say how it was scored.
 _NOT_PROPERTIES = frozenset(
@@ -256,7 +255,7 @@ def _is_of_clusters(folder: Path) -> bool:
     """Return whether a summary is of `sepkit cluster`, which has no mixtures."""
     return (folder / EMBEDDINGS).is_file() or (
         not (folder / "utterances.csv").exists()
-        and '"n_clusters"' in (folder / "summary.json").read_text("utf-8", "ignore")
+        and '"n_clusters"' in file_text(folder / "summary.json", errors="ignore")
     )
 
 
@@ -270,13 +269,8 @@ def load_evaluation(folder: str | os.PathLike[str]) -> EvaluationFolder:
         UserError: a file is absent or cannot be read.
     """
     folder = Path(folder)
-    try:
-        summary = parse_json((folder / "summary.json").read_text(encoding="utf-8"))
-        rows = _read_table(folder / "utterances.csv")
-    except FileNotFoundError as error:
-        raise UserError(f"{error.filename}: no such file, expected a folder that sepkit evaluate wrote") from error
-    except (OSError, ValueError, csv.Error) as error:
-        raise UserError(f"{folder}: its evaluation cannot be read ({error}); evaluate again") from error
+    summary = read_json(folder / "summary.json", "evaluate again")
+    rows = read_rows(folder / "utterances.csv")
     check_summary(summary, str(folder / "summary.json"))
     if rows and "id" not in rows[0]:
         raise UserError(f"{folder / 'utterances.csv'}: found no column id; evaluate again")
@@ -293,10 +287,7 @@ def read_curve(path: Path) -> Curve:
     Raises:
         UserError: it cannot be read, or has fewer than two columns.
     """
-    try:
-        rows = _read_table(path)
-    except (OSError, ValueError, csv.Error) as error:
-        raise UserError(f"{path}: cannot be read ({error}); make it again") from error
+    rows = read_rows(path)
     names = [name for name in rows[0] if name != "curve"] if rows else []
     if len(names) < 2:
         raise UserError(f"{path}: found columns {', '.join(names) or 'none'}, expected two of numbers or more")
@@ -336,17 +327,16 @@ def _experiment_of(folder: Path, evaluations: Sequence[EvaluationFolder]) -> Pat
     return next((path for path in candidates if (path / "metrics.jsonl").is_file()), None)
 
 
-def _read_table(path: Path) -> list[dict[str, str]]:
+def read_rows(path: Path) -> list[dict[str, str]]:
     """Return the lines of a CSV file, column -> cell; cells that a line lacks are empty, surplus ones left out."""
-    with path.open(encoding="utf-8", newline="") as file:
-        lines = list(csv.DictReader(file))
-    return [{name: cell or "" for name, cell in line.items() if name is not None} for line in lines]
+    _, lines = read_csv(path, "a CSV file that sepkit wrote")
+    return [{name: cell or "" for name, cell in line.items() if name is not None} for _, line in lines]
 
 
 def _read_log(path: Path) -> TrainingLog:
     records = []
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = file_text(path).splitlines()
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read ({error}); remove it, or get it again") from error
     for number, line in enumerate(lines, start=1):

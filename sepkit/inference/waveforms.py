@@ -11,14 +11,12 @@ import numpy as np
 
 from sepkit.data import audio
 from sepkit.errors import UserError
+from sepkit.limits import CHANNELS, SAMPLE_RATES
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     AnyRecording = np.ndarray | Tensor | bytes | io.BytesIO | str | os.PathLike[str]
-
-# No microphone array has more channels, but an array of shape (T, C) does.
-_MAX_CHANNELS = 256
 
 
 def read_waveform(waveform: AnyRecording, sample_rate: float | None, channel: int | None) -> tuple[np.ndarray, int]:
@@ -85,7 +83,7 @@ def to_mono(waveform: Any, name: str) -> np.ndarray:
         raise UserError(
             f"{name}: found {samples.dtype} samples, expected floating point, full scale 1.0 (int16: divide by 32768)"
         )
-    if samples.ndim not in (1, 2) or (samples.ndim == 2 and not 1 <= samples.shape[0] <= _MAX_CHANNELS):
+    if samples.ndim not in (1, 2) or (samples.ndim == 2 and not 1 <= samples.shape[0] <= CHANNELS):
         raise UserError(
             f"{name}: found shape {samples.shape}, expected (samples,) or (channels, samples); transpose it?"
         )
@@ -97,10 +95,11 @@ def checked_rate(sample_rate: float) -> int:
     """Return a rate as an int.
 
     Raises:
-        UserError: not a whole number of Hz.
+        UserError: not a whole number of Hz, or beyond `SAMPLE_RATES`.
     """
-    if isinstance(sample_rate, bool) or not sample_rate >= 1 or int(sample_rate) != sample_rate:
-        raise UserError(f"sample_rate: found {sample_rate!r}, expected a whole number of Hz, at least 1")
+    least, most = SAMPLE_RATES
+    if isinstance(sample_rate, bool) or not least <= sample_rate <= most or int(sample_rate) != sample_rate:
+        raise UserError(f"sample_rate: found {sample_rate!r}, expected a whole number of Hz from {least} to {most}")
     return int(sample_rate)
 
 

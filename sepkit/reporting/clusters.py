@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from sepkit.errors import UserError, shown
+from sepkit.files import read_csv
 from sepkit.limits import RECORDING_SECONDS
 from sepkit.reporting.figures import COLORS
 
@@ -45,19 +45,17 @@ def read_embeddings(path: Path) -> list[DrawnSegment]:
     Raises:
         UserError: a column is missing, or a number is none.
     """
-    with path.open(encoding="utf-8", newline="") as stream:
-        reader = csv.DictReader(stream)
-        missing = [name for name in _COLUMNS if name not in (reader.fieldnames or ())]
-        if missing:
-            raise UserError(f"{path}: found no column {', '.join(missing)}; cluster again")
-        return [_segment(row, f"{path}: line {reader.line_num}") for row in reader]
+    columns, rows = read_csv(path, "what sepkit cluster wrote")
+    if missing := [name for name in _COLUMNS if name not in columns]:
+        raise UserError(f"{path}: found no column {', '.join(missing)}; cluster again")
+    return [_segment(row, f"{path}: line {number}") for number, row in rows]
 
 
-def _segment(row: dict[str, str], where: str) -> DrawnSegment:
+def _segment(row: dict[str, str | None], where: str) -> DrawnSegment:
     numbers = []
     for name in ("start_seconds", "duration_seconds", "x", "y"):
         try:
-            number = float(row[name])
+            number = float(row[name] or math.nan)
         except (TypeError, ValueError):
             number = math.nan
         if not abs(number) <= RECORDING_SECONDS:

@@ -14,7 +14,7 @@ from lightning.pytorch import Callback, Trainer
 from tqdm import tqdm
 
 from sepkit.config import TrainerConfig
-from sepkit.files import parse_json, write_text
+from sepkit.files import file_text, parse_json, write_text
 from sepkit.models import save_model
 from sepkit.models.storage.folders import read_description
 from sepkit.training.folder import resume_file
@@ -323,7 +323,7 @@ class MetricsLog(Callback):
         file = self.out / "metrics.jsonl"
         if not file.exists():
             return
-        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = file_text(file, errors="replace").splitlines()
         kept = [line for line in lines if _step_of(line) <= step]
         write_text(file, "".join(line + "\n" for line in kept))
 

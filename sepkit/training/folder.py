@@ -16,7 +16,7 @@ from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from sepkit.choices import from_dict, to_dict
 from sepkit.config import TaskConfig
 from sepkit.errors import UserError, one_line
-from sepkit.files import atomic_output, file_digest, read_yaml, write_text
+from sepkit.files import atomic_output, file_digest, file_text, read_yaml, write_text
 from sepkit.training.messages import is_first_process, say
 
 _DIGEST = re.compile(r"^# SHA-256 of data\.(train|dev) when training began: ([0-9a-f]{64})$", re.MULTILINE)
@@ -115,6 +115,6 @@ def _digests_now(config: TaskConfig) -> dict[str, str]:
 
 def _digests(file: Path) -> dict[str, str]:
     try:
-        return dict(_DIGEST.findall(file.read_text(encoding="utf-8")))
+        return dict(_DIGEST.findall(file_text(file)))
     except (OSError, ValueError):
         return {}

@@ -190,14 +190,6 @@ def test_rows_of_a_model_that_tells_nothing_are_as_they_were(corpus: Any, tmp_pa
     out = tmp_path / "out"
     first = evaluate([corpus.manifest], out, separate=corpus.separator(), metrics=["si_sdr"]).summary
     assert set(first["metrics"]) == {"si_sdr_db", "si_sdri_db", "mcl_si_sdr_db"}
-    # A journal from before rates were kept.
-    lines = [json.loads(line) for line in (out / "journal.jsonl").read_text().splitlines() if line]
-    for line in lines:
-        del line["scores"]["rates"]
-    (out / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    separator = corpus.separator()
-    again = evaluate([corpus.manifest], out, separate=separator, metrics=["si_sdr"]).summary
-    assert separator.calls == 0 and again["metrics"] == first["metrics"]
 
 
 def test_calibration_is_in_the_summary_and_in_files(corpus: Any, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shlex
 import sys
 from dataclasses import asdict
@@ -150,6 +151,28 @@ def test_the_same_call_continues_after_an_interruption(corpus: Any, tmp_path: Pa
     written = (tmp_path / "out" / "journal.jsonl").read_bytes()
     evaluate([corpus.manifest], tmp_path / "out", separate=separator, fingerprint="a")
     assert separator.calls == 5 and (tmp_path / "out" / "journal.jsonl").read_bytes() == written
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (r'("si_sdr_db": \[)-?\d', r"\1"),
+        (r'("reasons": )\{\}', r"\g<1>1"),
+        (r'"scores"', '"score"'),
+        (r'"(\w+)": ', r"'\1': "),
+        (r".+", "[]"),
+        (r", .digest.*", "}"),
+    ],
+)
+def test_a_row_of_a_damaged_line_is_done_again(corpus: Any, tmp_path: Path, before: str, after: str) -> None:
+    evaluate([corpus.manifest], tmp_path / "out", separate=corpus.separator(), fingerprint="a")
+    journal, table = tmp_path / "out" / "journal.jsonl", tmp_path / "out" / "utterances.csv"
+    whole, written = table.read_bytes(), journal.read_text()
+    journal.write_text(re.sub(before, after, written, count=1))
+    assert journal.read_text() != written
+    separator = corpus.separator()
+    evaluate([corpus.manifest], tmp_path / "out", separate=separator, fingerprint="a")
+    assert separator.calls == 1 and table.read_bytes() == whole
 
 
 def test_processes_give_the_same_rows(corpus: Any, tmp_path: Path) -> None:

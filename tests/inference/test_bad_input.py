@@ -35,7 +35,7 @@ WAVEFORMS = [
     (torch.tensor([0.0, math.inf]), 8000, {}, "infinite"),
     (np.zeros(5, np.int16), 8000, {}, "int16"),
     (torch.zeros(5, dtype=torch.int32), 8000, {}, "int32"),
-    *((np.zeros(5), rate, {}, "sample_rate") for rate in (0, -8000, 8000.5, math.nan, None)),
+    *((np.zeros(5), rate, {}, "sample_rate") for rate in (0, -8000, 1, 999, 8000.5, 768_001, 2**31, math.nan, None)),
     (b"no audio", None, {}, "cannot be read as audio"),
     (b"no audio", 8000, {}, "sample_rate"),
     ("/no/such/file.wav", None, {}, "no such file"),

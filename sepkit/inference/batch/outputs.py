@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from sepkit.data.activity import ActivityMeter, rttm_lines
 from sepkit.data.audio_streams import write_blocks
-from sepkit.files import atomic_output, file_digest, parse_json, write_json, write_text
+from sepkit.files import atomic_output, file_digest, file_text, parse_json, write_json, write_text
 from sepkit.inference.options import Subtype
 from sepkit.inference.separated import Separated
 
@@ -180,7 +180,7 @@ def _stands(path: Path, expected: Any, verify: bool) -> bool:
 def _written_before(target: Path) -> dict[str, Any]:
     """What the JSON file of an earlier call holds; nothing where there is none that can be read."""
     try:
-        written = parse_json(_beside(target, ".json").read_text(encoding="utf-8"))
+        written = parse_json(file_text(_beside(target, ".json")))
     except (OSError, ValueError):
         return {}
     return written if isinstance(written, dict) else {}

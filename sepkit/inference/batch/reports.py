@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sepkit.errors import one_line
-from sepkit.files import parse_json, write_json, write_text
+from sepkit.files import file_text, parse_json, write_json, write_text
 from sepkit.inference.runners.base import is_out_of_memory
 from sepkit.version import __version__
 
@@ -94,7 +94,7 @@ def merge_summaries(path: Path, world_size: int) -> None:
     parts = []
     for rank in range(world_size):
         try:
-            parts.append(parse_json(path.with_name(f"{path.name}.rank{rank}").read_text(encoding="utf-8")))
+            parts.append(parse_json(file_text(path.with_name(f"{path.name}.rank{rank}"))))
         except (OSError, ValueError):
             return
     if any(part["world_size"] != world_size for part in parts):

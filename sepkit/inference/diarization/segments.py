@@ -12,7 +12,7 @@ import numpy as np
 from sepkit.data import audio
 from sepkit.data.activity import ActivityMeter
 from sepkit.errors import UserError
-from sepkit.files import parse_json
+from sepkit.files import file_text, parse_json
 from sepkit.heap import return_freed_memory
 from sepkit.inference.diarization.clustering import unit_rows
 from sepkit.inference.diarization.encoders import Encoder
@@ -80,7 +80,7 @@ def _description_of(path: Path) -> Path | None:
     if not mark or not number.isdigit() or not description.is_file():
         return None
     try:
-        estimates = parse_json(description.read_text(encoding="utf-8")).get("estimates")
+        estimates = parse_json(file_text(description)).get("estimates")
     except (OSError, ValueError, AttributeError):
         return None
     return description if isinstance(estimates, list) and path.name in estimates else None

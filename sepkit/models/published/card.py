@@ -10,7 +10,8 @@ from typing import Any
 import yaml
 
 from sepkit.errors import UserError
-from sepkit.files import parse_json, parse_yaml, read_yaml
+from sepkit.files import file_text, parse_yaml, read_json, read_yaml
+from sepkit.limits import YAML_BYTES
 from sepkit.models.storage.folders import find_checkpoint, read_description
 
 # Identifiers that the Hugging Face hub knows as `license`; any other is given to it as "other" with a name.
@@ -243,10 +244,7 @@ def read_summary(path: Path) -> dict[str, Any]:
         path: the file, or its folder.
     """
     path = path / "summary.json" if path.is_dir() else path
-    try:
-        summary = parse_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read ({error}); expected summary.json of `sepkit evaluate`") from error
+    summary = read_json(path, "expected summary.json of `sepkit evaluate`")
     metrics = summary.get("metrics") if isinstance(summary, dict) else None
     if not isinstance(metrics, dict) or not all(isinstance(values, dict) for values in metrics.values()):
         raise UserError(f"{path}: found no metrics, expected summary.json of `sepkit evaluate`")
@@ -295,6 +293,6 @@ def card_license(folder: Path) -> str | None:
 def _card_head(folder: Path) -> dict[str, Any]:
     """Return the YAML between the dashes at the beginning of a card; empty without one."""
     card = folder / "README.md"
-    head = card.read_text(encoding="utf-8", errors="replace").split("---\n")[1:2] if card.is_file() else []
+    head = file_text(card, errors="replace", most=YAML_BYTES).split("---\n")[1:2] if card.is_file() else []
     found = parse_yaml(head[0], str(card), "mend its head, or delete it") if head else None
     return found if isinstance(found, dict) else {}

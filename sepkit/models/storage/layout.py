@@ -19,7 +19,8 @@ from torch.nn.modules import module as hooks
 from torch.overrides import TorchFunctionMode
 
 from sepkit.errors import UserError, one_line
-from sepkit.limits import MODEL_PARAMETERS, MODEL_PARTS, MODEL_PARTS_PER_TENSOR
+from sepkit.files import file_bytes
+from sepkit.limits import GRAPH_BYTES, MODEL_PARAMETERS, MODEL_PARTS, MODEL_PARTS_PER_TENSOR
 from sepkit.models.storage.folders import GRAPH
 from sepkit.models.storage.onnx_reader import read_onnx
 
@@ -113,7 +114,7 @@ def shapes_in_file(path: Path) -> dict[str, Tensor]:
 def tensors_in_graph(path: Path) -> dict[str, Tensor]:
     """Return the initializers of a graph by name, the weights of its model among them."""
     try:
-        tensors = read_onnx(path.read_bytes()).tensors
+        tensors = read_onnx(file_bytes(path, GRAPH_BYTES)).tensors
         return {name: torch.from_numpy(values.copy()) for name, values in tensors.items()}
     except (OSError, ValueError) as error:
         raise damaged(path, error) from error

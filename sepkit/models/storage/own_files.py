@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from sepkit.files import file_bytes
+
 
 def files_of(config: Any) -> list[dict[str, str]]:
     """Return name and digest of every file, other than sepkit's, that defines a part of a configuration.
@@ -53,6 +55,6 @@ def _classes(value: Any) -> Iterator[type]:
 
 def _digest(path: Path) -> str:
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError:
+        return hashlib.sha256(file_bytes(path)).hexdigest()
+    except (OSError, ValueError):
         return ""

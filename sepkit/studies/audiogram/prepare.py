@@ -17,7 +17,7 @@ import numpy as np
 
 from sepkit.errors import UserError
 from sepkit.extras import missing
-from sepkit.files import write_text
+from sepkit.files import file_bytes, write_text
 from sepkit.studies.audiogram.config import (
     EARS,
     FREQUENCIES_HZ,
@@ -262,9 +262,9 @@ def _read_xpt(file: str | Path, wanted: Sequence[str]) -> pandas.DataFrame:
     except ImportError as error:
         raise UserError(missing("pandas", "reading NHANES")) from error
     try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); expected an XPT file of NHANES") from error
+        content = file_bytes(path)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read ({error}); expected an XPT file of NHANES") from error
     if not content.startswith(_HEADER):
         raise UserError(f"{path}: found no XPT header, expected a SAS transport file (.XPT) of NHANES")
     try:

@@ -5,7 +5,6 @@ Audiograms are drawn as audiologists do: decibels downwards, a red O for the rig
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -16,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Ellipse
 
 from sepkit.errors import UserError
-from sepkit.evaluation.run_folder import Run
+from sepkit.evaluation.run_folder import Run, read_rows
 from sepkit.files import atomic_output
 from sepkit.reporting import page
 from sepkit.reporting.figures import COLORS, panels
@@ -69,8 +68,7 @@ def _audiograms(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def _session_figures(path: Path) -> Iterator[tuple[str, Figure]]:
-    with path.open(encoding="utf-8", newline="") as stream:
-        rows = list(csv.DictReader(stream))
+    rows = read_rows(path)
     for name in dict.fromkeys(row.get("id", "") for row in rows):
         figure = Figure(figsize=(4.2, 3.8), layout="constrained")
         own = {f"{row.get('ear')}_{row.get('frequency_hz')}": row for row in rows if row.get("id") == name}

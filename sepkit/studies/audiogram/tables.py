@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 from sepkit.errors import UserError
 from sepkit.evaluation.run_folder import read_curve
 from sepkit.evaluation.statistics import paired_difference
-from sepkit.files import read_json, write_csv, write_text
+from sepkit.files import read_csv, read_json, write_csv, write_text
 from sepkit.reporting.curve_figures import rate_distortion_curve
 from sepkit.reporting.text import escaped, markdown_table
 from sepkit.studies.audiogram.data import NOT_A_MEDICAL_DEVICE
@@ -170,9 +169,9 @@ def _paired_table(groups: Sequence[Group]) -> str:
 def _areas_by_id(folder: Path) -> dict[tuple[str, str], float]:
     file = folder / "sequences.csv"
     try:
-        with file.open(encoding="utf-8", newline="") as stream:
-            return {(row["strategy"], row["id"]): float(row["area_rmse_db"]) for row in csv.DictReader(stream)}
-    except (OSError, KeyError, TypeError, ValueError, csv.Error) as error:
+        _, rows = read_csv(file)
+        return {(str(row["strategy"]), str(row["id"])): float(row["area_rmse_db"] or "") for _, row in rows}
+    except (KeyError, ValueError) as error:
         raise UserError(f"{file}: cannot be read ({error}); simulate again") from error
 
 

