@@ -15,6 +15,7 @@ EXTRAS = {
     "fast_bss_eval": "evaluate",
     "pystoi": "evaluate",
     "scipy": "evaluate",
+    "meeteval": "meeting",
     "matplotlib": "report",
     "PIL": "report",
     "pesq": "metrics",

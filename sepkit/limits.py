@@ -25,6 +25,8 @@ TURNS = 50_000
 """Of people in a recording, where who speaks when is measured: a meeting of an hour has about a thousand."""
 TURN_SPEAKERS = 200
 """In a recording, where who speaks when is measured: its memory grows with turns times speakers."""
+MEETING_WORDS = 100_000
+"""In a meeting, where words are measured: its time grows with the square; an hour of talk has some 10,000."""
 FILE_SAMPLES = 2**40
 """Largest position in a recording that a manifest may name: a week at the highest rate."""
 GAIN = 1e6

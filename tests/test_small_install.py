@@ -24,6 +24,7 @@ SMALL = (
     "sepkit.data.segments",
     "sepkit.evaluation.clusters",
     "sepkit.evaluation.evaluate",
+    "sepkit.evaluation.meeting",
     "sepkit.evaluation.run_folder",
     "sepkit.matching",
     "sepkit.models.export.graph_file",

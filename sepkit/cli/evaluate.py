@@ -1,4 +1,4 @@
-"""`sepkit evaluate`: measure a model, or a folder of estimates, on manifests."""
+"""`sepkit evaluate`: measure a model, or a folder of estimates, on manifests; or who said what when in meetings."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from sepkit.cli._parser import DEVICE
 
 def main(
     *,
-    manifest: list[str],
     out: str,
+    manifest: list[str] | None = None,
     model: str | None = None,
     estimates: str | None = None,
     metrics: list[str] | None = None,
@@ -25,8 +25,13 @@ def main(
     processes: int | None = None,
     depth_steps: list[int] | None = None,
     views: int | None = None,
+    meeting: bool = False,
+    reference: str | None = None,
+    hypothesis: list[str] | None = None,
 ) -> Path | None:
     """Measure a model, or a folder of estimates, on manifests; the same command again continues.
+
+    With --meeting, measure who spoke when (DER) and who said what (cpWER, tcpWER) in meetings.
 
     Args:
         out: Folder for utterances.csv and summary.json.
@@ -37,7 +42,8 @@ def main(
             (of long recordings: how often estimates change speakers); by default si_sdr, sdr, stoi, pesq, blr where
             the training deviation is known and words with --asr-command, and what the model predicts of its SI-SDR.
         signal_std: Deviation that blr divides references by; by default the model's.
-        asr_command: Prints the transcript of a wav ('CMD {wav}'), for word errors against the manifest's text.
+        asr_command: Prints the transcript of a wav ('CMD {wav}'), for word errors against the manifest's text; with
+            --meeting it is given whole tracks, and tcpWER needs lines '[START --> END] TEXT'.
         compare: Folder of another evaluation of the same mixtures: adds paired differences from it.
         count_speakers: Measure as if their number were not known: only hypotheses that the model says are speakers
             are matched, sources that are missed and speakers too many are counted.
@@ -52,13 +58,22 @@ def main(
             of the middle one).
         views: How many views of a mixture estimates are means over; by default the model's own. Two also predict the
             SI-SDR of a model without a predictor.
+        meeting: Measure --hypothesis against --reference; takes --out and --asr-command beside them.
+        reference: With --meeting: who really speaks, as RTTM (FILE.rttm), for DER alone, or SegLST (FILE.json).
+        hypothesis: With --meeting: RTTM or SegLST files, or audio files: the tracks of one meeting, one for each
+            speaker.
     """
+    if meeting or reference is not None or hypothesis is not None:
+        others = {"manifest": manifest, "model": model, "estimates": estimates, "metrics": metrics, "compare": compare}
+        return _meeting(meeting, reference, hypothesis, out, asr_command, [name for name in others if others[name]])
     from sepkit.cli._ranks import share
     from sepkit.errors import UserError
     from sepkit.evaluation.comparison import write_by_depth
     from sepkit.evaluation.evaluate import evaluate
     from sepkit.reporting.text import depth_lines
 
+    if not manifest:
+        raise UserError("--manifest: found none, expected one or more; or --meeting for who spoke when")
     if estimates is None and model is None:
         from sepkit.models.published.shipped import default_model
 
@@ -113,6 +128,25 @@ def main(
     if failed:
         print(out)
         raise SystemExit(1)
+    return Path(out)
+
+
+def _meeting(
+    meeting: bool,
+    reference: str | None,
+    hypothesis: list[str] | None,
+    out: str,
+    asr_command: str | None,
+    others: list[str],
+) -> Path:
+    from sepkit.errors import UserError
+    from sepkit.evaluation.meeting import evaluate_meetings, meeting_lines
+
+    if not meeting or reference is None or not hypothesis:
+        raise UserError("--meeting, --reference and --hypothesis: found some of them, expected all three")
+    if others:
+        raise UserError(f"--{others[0]}: does not go with --meeting")
+    print("\n".join(meeting_lines(evaluate_meetings(reference, hypothesis, out, asr_command))))
     return Path(out)
 
 

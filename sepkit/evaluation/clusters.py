@@ -15,10 +15,8 @@ import numpy as np
 
 from sepkit.data.segments import Segment, read_segments
 from sepkit.errors import UserError
-from sepkit.evaluation.diarization import DiarizationErrors, Turns, diarization_errors, read_rttm
+from sepkit.evaluation.diarization import Turns, error_rates, read_rttm
 from sepkit.matching import linear_sum_assignment
-
-COLLARS_SECONDS = (0.0, 0.25)
 
 
 @dataclass(frozen=True)
@@ -142,18 +140,7 @@ def _error_rates(turns: Mapping[str, Turns], segments: Sequence[Segment], known:
             raise UserError(f"{segment.path}: a segment has no beginning or end, which error rates need; name them")
         own = found.setdefault(_recording_of(segment, known), {}).setdefault(str(segment.speaker), [])
         own.append((segment.start_seconds, segment.duration_seconds))
-    rates: dict[str, Any] = {"recordings": {name: {} for name in turns}}
-    for collar in COLLARS_SECONDS:
-        name = "der" if collar == 0 else f"der_collar_{collar:g}"
-        errors = {key: diarization_errors(own, found.get(key, {}), collar) for key, own in turns.items()}
-        total = sum(errors.values(), DiarizationErrors(0.0, 0.0, 0.0, 0.0))
-        rates[name] = total.rate
-        if collar == 0:
-            parts = {"missed": total.missed, "false_alarm": total.false_alarm, "confused": total.confused}
-            rates |= {f"{part}_share": value / total.speech if total.speech else 0.0 for part, value in parts.items()}
-        for key, own in errors.items():
-            rates["recordings"][key][name] = own.rate
-    return rates
+    return error_rates(turns, found)
 
 
 def contingency(labels: Sequence[Any], clusters: Sequence[Any]) -> np.ndarray:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +17,8 @@ from sepkit.matching import linear_sum_assignment
 
 Turns = Mapping[str, Sequence[tuple[float, float]]]
 """Speaker -> beginnings and lengths of turns, seconds."""
+
+COLLARS_SECONDS = (0.0, 0.25)
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,32 @@ def diarization_errors(reference: Turns, hypothesis: Turns, collar_seconds: floa
         false_alarm=float((np.maximum(given - spoken, 0) * lengths).sum()),
         confused=max(0.0, both - correct),
     )
+
+
+def error_rates(reference: Mapping[str, Turns], hypothesis: Mapping[str, Turns]) -> dict[str, Any]:
+    """Return `der` and `der_collar_0.25` of all recordings together, the shares of errors, and the rates of each.
+
+    Args:
+        reference: recording -> true turns.
+        hypothesis: recording -> found turns; of a recording that it lacks, all speech is missed.
+
+    Raises:
+        UserError: nobody speaks in the reference.
+    """
+    rates: dict[str, Any] = {"recordings": {name: {} for name in reference}}
+    for collar in COLLARS_SECONDS:
+        name = "der" if collar == 0 else f"der_collar_{collar:g}"
+        errors = {key: diarization_errors(own, hypothesis.get(key, {}), collar) for key, own in reference.items()}
+        total = sum(errors.values(), DiarizationErrors(0.0, 0.0, 0.0, 0.0))
+        if not total.speech:
+            raise UserError("the reference: nobody speaks in it, expected turns longer than 0 s and than the collar")
+        rates[name] = total.rate
+        if collar == 0:
+            parts = {"missed": total.missed, "false_alarm": total.false_alarm, "confused": total.confused}
+            rates |= {f"{part}_share": value / total.speech if total.speech else 0.0 for part, value in parts.items()}
+        for key, own in errors.items():
+            rates["recordings"][key][name] = own.rate if math.isfinite(own.rate) else None
+    return rates
 
 
 def _distances(times: np.ndarray, ends: np.ndarray) -> np.ndarray:

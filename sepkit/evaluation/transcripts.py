@@ -12,8 +12,11 @@ import numpy as np
 
 from sepkit.data import audio
 
-# No recognizer needs this long for one utterance; one that hangs must not stop the evaluation.
-_TIMEOUT_SECONDS = 600
+# No recognizer needs this long for one utterance, or so many times a recording's length; one that hangs must not stop
+# the evaluation.
+_TIMEOUT_SECONDS, _TIMES_REAL_TIME = 600, 20
+_TIME = r"((?:\d{1,3}:){0,2}\d{1,6}(?:[.,]\d{1,9})?)"
+_CUE = re.compile(rf"\s*\[?\s*{_TIME}\s*-->\s*{_TIME}\s*(?:\]|$)(.*)")
 
 
 def transcribe(command: str, waveform: np.ndarray, sample_rate: int) -> str:
@@ -25,7 +28,7 @@ def transcribe(command: str, waveform: np.ndarray, sample_rate: int) -> str:
         sample_rate: Hz.
 
     Raises:
-        RuntimeError: the command is not found, fails, or takes more than 10 minutes.
+        RuntimeError: the command is not found, fails, or takes longer than 10 minutes and 20 times the waveform.
     """
     with tempfile.TemporaryDirectory(prefix="sepkit-asr-") as folder:
         path = Path(folder) / "utterance.wav"
@@ -35,13 +38,44 @@ def transcribe(command: str, waveform: np.ndarray, sample_rate: int) -> str:
         parts = shlex.split(command if "{wav}" in command else f"{command} {{wav}}")
         parts = [part.replace("{wav}", str(path)) for part in parts]
         try:
-            done = subprocess.run(parts, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=True)
+            limit = _TIMEOUT_SECONDS + _TIMES_REAL_TIME * len(waveform) / sample_rate
+            done = subprocess.run(parts, capture_output=True, text=True, timeout=limit, check=True)
         except subprocess.CalledProcessError as error:
             last = (error.stderr or "").strip().split("\n")[-1]
             raise RuntimeError(f"{parts[0]}: exit code {error.returncode}: {last}") from error
         except (OSError, subprocess.TimeoutExpired) as error:
             raise RuntimeError(f"{parts[0]}: {error}") from error
     return done.stdout
+
+
+def timed_lines(transcript: str) -> list[tuple[float, float, str]]:
+    """Return beginning and end, seconds, and text of the cues of a transcript; without cues, nothing.
+
+    A cue is a line `[START --> END] TEXT`, as whisper and whisper.cpp print, or a line `START --> END` with the text on
+    the lines below it up to an empty one, as in WebVTT and SRT. Times are seconds, M:S or H:M:S. Other
+    lines are not text.
+
+    >>> timed_lines("[00:01.500 --> 00:03.000]  so it is")
+    [(1.5, 3.0, 'so it is')]
+    """
+    cues: list[tuple[float, float, list[str]]] = []
+    below = False
+    for line in transcript.splitlines():
+        if found := _CUE.match(line):
+            cues.append((_seconds(found[1]), _seconds(found[2]), [found[3].strip()]))
+            below = not found[3].strip()
+        elif below and line.strip():
+            cues[-1][2].append(line.strip())
+        else:
+            below = False
+    return [(start, max(start, end), " ".join(filter(None, text))) for start, end, text in cues]
+
+
+def _seconds(time: str) -> float:
+    seconds = 0.0
+    for part in time.replace(",", ".").split(":"):
+        seconds = 60 * seconds + float(part)
+    return seconds
 
 
 def words(text: str) -> list[str]:
