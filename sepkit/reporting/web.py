@@ -32,21 +32,24 @@ MOST_SECONDS = 60
 """Longest recording that a page takes, because it is separated as a whole."""
 
 
-def write_web_page(model: str, out: str | os.PathLike[str], runtime: str | os.PathLike[str] | None = None) -> Path:
+def write_web_page(
+    model: str, out: str | os.PathLike[str], runtime: str | os.PathLike[str] | None = None, home: str | None = None
+) -> Path:
     """Write the page of a model into a folder, and return that; its `index.html` has to be served, not opened.
 
     Args:
         model: MODEL that can be exported, or what `sepkit export` wrote.
         out: the folder; files of a page that is there are replaced.
         runtime: folder with the files of ONNX Runtime Web; None: it is fetched once into the user's cache.
+        home: address of the page that it links back to; None: no link.
 
     Raises:
         UserError: no such model, one that has no graph, a folder that cannot be written, or no runtime.
     """
     out = Path(out)
     check_writable(out)
-    source = find_runtime(runtime)
     graph, folder = out / GRAPH, model_folder(model)
+    source = find_runtime(runtime)
     name = Path(model).stem if is_onnx(model) else Path(model).name
     if folder is not None and (folder / GRAPH).is_file():
         model = str(folder / GRAPH)
@@ -70,6 +73,7 @@ def write_web_page(model: str, out: str | os.PathLike[str], runtime: str | os.Pa
         "causal": _causal(loaded),
         "most_seconds": MOST_SECONDS,
         "version": __version__,
+        "home": home,
     }
     write_text(out / "model.json", json.dumps(description, indent=1) + "\n")
     (out / "runtime").mkdir(exist_ok=True)

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 import numpy as np
 import pytest
@@ -57,6 +57,7 @@ def test_folder_holds_all_that_the_page_asks_for(model: Path, stand_in: Path, tm
     names = {path.name for path in out.iterdir()}
     assert names == {
         "index.html",
+        "icon.svg",
         "style.css",
         "app.js",
         "sound.js",
@@ -169,6 +170,24 @@ def test_estimates_are_those_of_the_command(page: Any, tmp_path: Path) -> None:
     assert played == [True] * 3
 
 
+@pytest.mark.parametrize(("kind", "rate", "least_db"), [("wav", 16_000, 60), ("flac", 48_000, 60), ("wav", 44_100, 40)])
+def test_other_rates_are_resampled_as_the_command_does(
+    kind: str, rate: int, least_db: float, page: Any, tmp_path: Path
+) -> None:
+    # Steep as speech is, but with treble up to the end of the band.
+    noise = np.random.default_rng(1).standard_normal(3 * rate)
+    spectrum = np.fft.rfft(noise) / (1 + (np.fft.rfftfreq(len(noise), 1 / rate) / 500) ** 2)
+    samples = (0.1 * np.fft.irfft(spectrum) / np.fft.irfft(spectrum).std()).astype(np.float32)
+    audio.write(tmp_path / f"two.{kind}", samples, rate, subtype="PCM_16")
+    page.locator("#file").set_input_files(str(tmp_path / f"two.{kind}"))
+    page.get_by_text("were separated in").wait_for(timeout=60_000)
+    voices = np.stack([*downloaded(page).values()])
+    mixture = audio.read(tmp_path / f"two.{kind}", sample_rate=RATE)
+    expected = load_model("boxed_8k", predict=False, views=1).separate(mixture, RATE).estimates
+    assert voices.shape == expected.shape
+    assert 10 * np.log10(np.square(expected).sum(1) / np.square(voices - expected).sum(1)).min() > least_db
+
+
 def test_a_causal_model_runs_in_the_page_too(browser: Any, runtime: Path, tmp_path: Path) -> None:
     samples = recording(tmp_path / "two.wav", 2.01)
     with serving(write_web_page("boxed_8k_causal", tmp_path / "page", runtime), 0) as address:
@@ -252,6 +271,15 @@ def test_keyboard_reaches_everything(page: Any) -> None:
     with page.expect_file_chooser():
         page.keyboard.press("Shift+Tab")
         page.keyboard.press("Enter")
+
+
+def test_the_page_of_a_site_links_back_to_it(page: Any, address: str) -> None:
+    assert page.locator("#home").is_hidden()
+    page.route("**/model.json", lambda route: route.fulfill(json={**route.fetch().json(), "home": "../index.html"}))
+    page.reload()
+    page.locator("#home a").wait_for()
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.href") == urljoin(address, "../index.html")
 
 
 def test_bad_recordings_are_told_in_a_sentence(page: Any, tmp_path: Path) -> None:

@@ -38,6 +38,10 @@ async function begin() {
   model = await response.json();
   find("limit").textContent = `at most ${model.most_seconds} seconds`;
   find("about").textContent = `The model is ${model.name}: ${model.hypotheses} voices at ${model.sample_rate} Hz, ${(model.bytes / 1e6).toFixed(1)} MB, made with sepkit ${model.version}. It runs in ONNX Runtime Web.`;
+  if (model.home) {
+    find("home").firstElementChild.href = model.home;
+    find("home").hidden = false;
+  }
   worker = new Worker("worker.js", { type: "module" });
   progress.hidden = false;
   say(`The model is being loaded (${(model.bytes / 1e6).toFixed(1)} MB).`);
