@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -58,7 +59,7 @@ class Rules:
     mixture_consistency: bool
 
 
-def decide(evidence: Evidence, rules: Rules, speakers: Speakers) -> tuple[Selection, Separated]:
+def decide(evidence: Evidence, rules: Rules, speakers: Speakers) -> tuple[Selection, Separated[Any]]:
     """Return which hypotheses are kept at which levels, and the result with its predictions but without estimates.
 
     Without scores, levels and features tell which hypotheses are speakers. A number of speakers that is given counts
@@ -90,7 +91,7 @@ def decide(evidence: Evidence, rules: Rules, speakers: Speakers) -> tuple[Select
     if loud is not None and single is None and rules.activity is None:
         selection.is_speaker = None
     kept = selection.kept
-    separated = Separated(None, selection.gains[kept], scores, kept=kept, is_speaker=selection.is_speaker)
+    separated = Separated[Any](None, selection.gains[kept], scores, kept=kept, is_speaker=selection.is_speaker)
     if scores is not None and rules.score_loss is not None:
         separated.weights = hypothesis_weights(scores, rules.score_loss)  # type: ignore[arg-type]  # one of both
     if rules.quality is not None:
@@ -114,7 +115,7 @@ def _is_single_speaker(evidence: Evidence, quality: QualityPredictor | None) -> 
     return quality.is_single_speaker(evidence.features, levels_db(np.diagonal(evidence.products.gram)), voice)
 
 
-def _predict(separated: Separated, evidence: Evidence, quality: QualityPredictor) -> None:
+def _predict(separated: Separated[Any], evidence: Evidence, quality: QualityPredictor) -> None:
     found = quality.predict(evidence.features)
     speaks = np.ones(len(evidence.products.cross), bool) if separated.is_speaker is None else separated.is_speaker
     several = bool(speaks.sum() > 1)

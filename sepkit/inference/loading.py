@@ -27,7 +27,7 @@ _DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 
 def load_model(
     model: str | os.PathLike[str] | None = None,
-    device: Any = "cpu",
+    device: Any = "auto",
     options: SeparatorOptions | None = None,
     *,
     predict: bool = True,
@@ -38,7 +38,7 @@ def load_model(
     Args:
         model: a folder or file that `sepkit train` wrote (EXP, EXP/model), a file that `sepkit export` wrote, or
             whatever `sepkit.models.load_pretrained` takes; None: the model that ships with the package.
-        device: of torch, or "auto": an accelerator if there is one.
+        device: "auto": an accelerator if there is one; or one of torch (cpu, cuda:0).
         predict: False: without the predictor, which saves its time. Speakers are still counted, unless its file is
             damaged or of another model.
         **changed: fields of `SeparatorOptions` with other values than in `options` (levels="model").

@@ -8,19 +8,25 @@ import os
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import numpy as np
 
 from sepkit.data import audio
 from sepkit.inference.waveforms import as_given
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ArrayT = TypeVar("ArrayT", bound="np.ndarray | Tensor")
+"""Arrays of numpy, or tensors of torch."""
+
 # A page, or a saved notebook, holds every sound that it shows.
 _MOST_SECONDS = 60.0
 
 
 @dataclass(repr=False)
-class Separated:
+class Separated(Generic[ArrayT]):
     """One separated recording. Arrays are numpy arrays, or CPU tensors if the recording was a tensor.
 
     A notebook shows a player for each estimate; `save` writes them.
@@ -56,20 +62,20 @@ class Separated:
             if it is not predicted.
     """
 
-    estimates: Any
-    gains: Any
-    scores: Any = None
-    predicted_si_sdr_db: Any = None
-    predicted_interval_db: Any = None
+    estimates: ArrayT
+    gains: ArrayT
+    scores: ArrayT | None = None
+    predicted_si_sdr_db: ArrayT | None = None
+    predicted_interval_db: ArrayT | None = None
     predicted_by: str | None = None
-    baseline_si_sdr_db: Any = None
+    baseline_si_sdr_db: ArrayT | None = None
     kept: Any = None
-    is_speaker: Any = None
+    is_speaker: ArrayT | None = None
     rates: dict[str, float] | None = None
-    spread: Any = None
+    spread: ArrayT | None = None
     sample_rate: int = 0
     linked_speakers: int | None = None
-    weights: Any = None
+    weights: ArrayT | None = None
     likely_not_separated: bool | None = None
 
     @property
@@ -77,10 +83,10 @@ class Separated:
         """How many speak, whatever was kept; None for a model that does not count them."""
         return None if self.is_speaker is None else int(np.sum(np.asarray(self.is_speaker)))
 
-    def as_tensors(self) -> Separated:
+    def as_tensors(self) -> Separated[Tensor]:
         """Return the same with tensors in place of arrays."""
         arrays = {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
-        return replace(self, **{name: as_given(value) for name, value in arrays.items()})
+        return replace(cast("Separated[Any]", self), **{name: as_given(value) for name, value in arrays.items()})
 
     def __repr__(self) -> str:
         count, num_samples = self.estimates.shape
@@ -101,7 +107,7 @@ class Separated:
         return [audio.write(path, wave, self.sample_rate) for path, wave in zip(paths, estimates, strict=True)]
 
 
-def summary_line(separated: Separated) -> str:
+def summary_line(separated: Separated[Any]) -> str:
     """Return the result in words, "2 speakers, expect 9.9 dB (6 to 13)"; the second half needs a prediction.
 
     A number of speakers is one that was found; where none was, the line says how many outputs there are. It ends in
@@ -127,7 +133,7 @@ def counted(number: int, what: str) -> str:
     return f"{number} {what}{'s' * (number != 1)}"
 
 
-def expectation(separated: Separated) -> str:
+def expectation(separated: Separated[Any]) -> str:
     """Return the SI-SDR to expect of the estimates that were kept, "expect 9.9 dB (6 to 13)", means over them.
 
     The interval in parentheses contains 90 % of such separations. Without a prediction it is "". It ends in "by the
@@ -148,7 +154,7 @@ def expectation(separated: Separated) -> str:
     return f"{text} by the agreement of views" if separated.predicted_by == "agreement of views" else text
 
 
-def _players_html(separated: Separated) -> str:
+def _players_html(separated: Separated[Any]) -> str:
     """Return a table with a player for each estimate, at one level; of long recordings the first minute."""
     estimates = np.asarray(separated.estimates, np.float32)
     shown = estimates[:, : round(_MOST_SECONDS * separated.sample_rate)]

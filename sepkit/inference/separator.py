@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast, overload
 
 import numpy as np
 
@@ -39,7 +40,9 @@ from sepkit.models.hypotheses import DEFAULT_THRESHOLD
 from sepkit.models.needs import needs_of
 
 if TYPE_CHECKING:
-    from sepkit.inference.waveforms import AnyRecording
+    from torch import Tensor
+
+    from sepkit.inference.waveforms import AnyRecording, Named
     from sepkit.models import EncoderMaskerDecoder
 
 __all__ = ["Separated", "Separator"]
@@ -166,10 +169,6 @@ class Separator:
             "activity_threshold_db": None if self.activity is None else self.activity.threshold_db,
         }
 
-    def __call__(self, *arguments: Any, **options: Any) -> Separated:
-        """Return what `separate` does with the same arguments."""
-        return self.separate(*arguments, **options)
-
     def __repr__(self) -> str:
         return f"Separator({self.hypotheses} speakers at {self.sample_rate} Hz on {self.device})"
 
@@ -178,9 +177,10 @@ class Separator:
         at_model_rate = audio.resampled_length(num_samples, sample_rate, self.sample_rate)
         return num_samples > self.whole_seconds * sample_rate and at_model_rate > self._chunking.chunk
 
+    @overload
     def separate(
         self,
-        waveform: AnyRecording,
+        waveform: Tensor,
         sample_rate: int | None = None,
         *,
         speakers: Speakers = None,
@@ -188,7 +188,30 @@ class Separator:
         seed: int = 0,
         channel: int | None = None,
         evidence: bool = False,
-    ) -> Separated:
+    ) -> Separated[Tensor]: ...
+    @overload
+    def separate(
+        self,
+        waveform: np.ndarray | Named,
+        sample_rate: int | None = None,
+        *,
+        speakers: Speakers = None,
+        samples: int | None = None,
+        seed: int = 0,
+        channel: int | None = None,
+        evidence: bool = False,
+    ) -> Separated[np.ndarray]: ...
+    def separate(
+        self,
+        waveform: Any,
+        sample_rate: int | None = None,
+        *,
+        speakers: Speakers = None,
+        samples: int | None = None,
+        seed: int = 0,
+        channel: int | None = None,
+        evidence: bool = False,
+    ) -> Separated[Any]:
         """Return the estimates of the sources in one recording, at its length, rate and level.
 
         Silence gives silence if levels are the mixture's, and has no speakers.
@@ -198,7 +221,7 @@ class Separator:
 
         Args:
             waveform: (T,) or (C, T) floating-point samples; several channels are averaged. Or an audio file: its path,
-                or its bytes.
+                its bytes, or the file opened for reading.
             sample_rate: Hz, of the waveform; None for a file.
             speakers: None: all hypotheses. "auto": those whose score is above `score_threshold`, only the best scored
                 of duplicates (see `sepkit.models.scoring`); none in silence. N: the N best scored; duplicates only if
@@ -227,6 +250,29 @@ class Separator:
         else:
             separated = self._separate_whole(recording, rate, speakers, samples, seed, evidence)
         return separated.as_tensors() if is_tensor(waveform) else separated
+
+    __call__ = separate
+
+    def separate_many(
+        self, waveforms: Iterable[AnyRecording], sample_rate: int | None = None, **options: Any
+    ) -> list[Separated[Any]]:
+        """Return what `separate` makes of each of several recordings, which need not be of one length.
+
+        Args:
+            waveforms: of each recording; an array (B, T) or (B, C, T) is one of B recordings.
+            sample_rate: Hz, of all; None for files.
+            **options: those of `separate`.
+
+        Raises:
+            UserError: a recording that `separate` refuses; the line begins with its number, from 0.
+        """
+        results = []
+        for number, waveform in enumerate(waveforms):
+            try:
+                results.append(self.separate(waveform, sample_rate, **options))
+            except UserError as error:
+                raise UserError(f"recording {number}: {error}") from error
+        return results
 
     def check_spread(self) -> None:
         """Raise UserError unless estimates have a spread that is not zero."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import io
+import numbers
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
@@ -16,14 +16,15 @@ from sepkit.limits import CHANNELS, SAMPLE_RATES
 if TYPE_CHECKING:
     from torch import Tensor
 
-    AnyRecording = np.ndarray | Tensor | bytes | io.BytesIO | str | os.PathLike[str]
+    Named = bytes | BinaryIO | str | os.PathLike[str]
+    AnyRecording = np.ndarray | Tensor | Named
 
 
-def read_waveform(waveform: AnyRecording, sample_rate: float | None, channel: int | None) -> tuple[np.ndarray, int]:
+def read_waveform(waveform: Any, sample_rate: float | None, channel: int | None) -> tuple[np.ndarray, int]:
     """Return (T,) float32 samples of one channel and their rate, Hz.
 
     Args:
-        waveform: (T,) or (C, T) samples, an audio file, or the bytes of one.
+        waveform: (T,) or (C, T) samples; or an audio file: its path, its bytes, or the file opened for reading.
         sample_rate: Hz, of samples; None for a file, which has its own.
         channel: which channel, from 0; None: the mean of all.
 
@@ -31,12 +32,13 @@ def read_waveform(waveform: AnyRecording, sample_rate: float | None, channel: in
         UserError: samples without a rate, a file with one, no such channel, or see `to_mono`.
     """
     is_path = isinstance(waveform, str | os.PathLike)
-    if is_path or isinstance(waveform, bytes | io.BytesIO):
+    if is_path or isinstance(waveform, bytes) or hasattr(waveform, "read"):
         if sample_rate is not None:
             raise UserError(f"sample_rate: found {sample_rate}, but an audio file tells its own; leave it out")
         if not is_path:
-            return audio.decode(waveform, channel)
+            return audio.decode(waveform if isinstance(waveform, bytes) else _content(waveform), channel)
         return audio.read(waveform, channel=channel), audio.info(waveform).sample_rate
+    _check_is_one(waveform)
     if sample_rate is None:
         raise UserError("sample_rate: nothing given, expected that of the waveform in Hz")
     rate = checked_rate(sample_rate)
@@ -54,6 +56,27 @@ def read_waveform(waveform: AnyRecording, sample_rate: float | None, channel: in
             "waveform: found samples that are NaN or infinite, expected finite numbers; repair the recording"
         )
     return mono, rate
+
+
+def _content(file: Any) -> bytes:
+    content = file.read()
+    if not isinstance(content, bytes):
+        raise UserError("waveform: found a file opened as text, expected bytes; open it with mode 'rb'")
+    return content
+
+
+def _check_is_one(waveform: Any) -> None:
+    """Raise UserError if several recordings are given: arrays in a list would be taken for channels of one."""
+    found = ""
+    if isinstance(waveform, list | tuple) and not all(isinstance(value, numbers.Real) for value in waveform):
+        found = f"a {type(waveform).__name__} of {len(waveform)}"
+    elif getattr(waveform, "ndim", 0) > 2:
+        found = f"shape {tuple(np.shape(waveform))}"
+    if found:
+        raise UserError(
+            f"waveform: found {found}, expected one recording, (samples,) or (channels, samples); use separate_many "
+            "for several"
+        )
 
 
 def is_tensor(value: Any) -> bool:
@@ -98,7 +121,8 @@ def checked_rate(sample_rate: float) -> int:
         UserError: not a whole number of Hz, or beyond `SAMPLE_RATES`.
     """
     least, most = SAMPLE_RATES
-    if isinstance(sample_rate, bool) or not least <= sample_rate <= most or int(sample_rate) != sample_rate:
+    is_number = isinstance(sample_rate, numbers.Real) and not isinstance(sample_rate, bool)
+    if not is_number or not least <= sample_rate <= most or int(sample_rate) != sample_rate:
         raise UserError(f"sample_rate: found {sample_rate!r}, expected a whole number of Hz from {least} to {most}")
     return int(sample_rate)
 

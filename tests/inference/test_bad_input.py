@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from dataclasses import replace
 
@@ -29,13 +30,21 @@ WAVEFORMS = [
     (np.zeros((2, 0)), 8000, {}, "no samples"),
     (np.zeros((0, 5)), 8000, {}, "shape"),
     (np.zeros((8000, 2)), 8000, {}, "transpose"),
-    (np.zeros((1, 1, 5)), 8000, {}, "shape"),
+    (np.zeros((4, 1, 5)), 8000, {}, r"shape \(4, 1, 5\).*use separate_many"),
+    ([np.zeros(5), np.zeros(6)], 8000, {}, "a list of 2.*use separate_many"),
+    ([np.zeros(5), np.zeros(5)], 8000, {}, "a list of 2.*use separate_many"),
+    (io.StringIO("text"), None, {}, "opened as text.*'rb'"),
+    (io.BytesIO(b"no audio"), None, {}, "cannot be read as audio"),
     (np.float64(3.0), 8000, {}, "shape"),
     (np.array([0.0, math.nan]), 8000, {}, "NaN"),
     (torch.tensor([0.0, math.inf]), 8000, {}, "infinite"),
     (np.zeros(5, np.int16), 8000, {}, "int16"),
     (torch.zeros(5, dtype=torch.int32), 8000, {}, "int32"),
-    *((np.zeros(5), rate, {}, "sample_rate") for rate in (0, -8000, 1, 999, 8000.5, 768_001, 2**31, math.nan, None)),
+    *(
+        (np.zeros(5), rate, {}, "sample_rate")
+        for rate in (0, -8000, 1, 999, 8000.5, 768_001, 2**31, math.nan, math.inf, None)
+    ),
+    (np.zeros(5), "16000", {}, "sample_rate: found '16000', expected a whole number"),
     (b"no audio", None, {}, "cannot be read as audio"),
     (b"no audio", 8000, {}, "sample_rate"),
     ("/no/such/file.wav", None, {}, "no such file"),

@@ -10,6 +10,7 @@ from torch import nn
 
 import sepkit
 from sepkit.config import ScoringConfig
+from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.inference import Separator
 from sepkit.inference.options import SeparatorOptions
@@ -86,6 +87,20 @@ def test_results_are_of_the_kind_of_the_recording(separator, kind):
     expected = torch.Tensor if isinstance(kind, torch.dtype) else np.ndarray
     assert isinstance(separated.estimates, expected) and isinstance(separated.gains, expected)
     assert str(separated.estimates.dtype).endswith("float32")
+
+
+def test_several_recordings_and_an_open_file_are_separated_as_each_alone(separator, tmp_path):
+    recordings = [np.random.default_rng(n).standard_normal(300 + n).astype(np.float32) for n in range(3)]
+    alone = [separator.separate(recording, 8000).estimates for recording in recordings]
+    for found, expected in zip(separator.separate_many(recordings, 8000), alone, strict=True):
+        np.testing.assert_array_equal(found.estimates, expected)
+    batch = torch.from_numpy(np.stack([recording[:300] for recording in recordings]))[:, None]
+    assert [tuple(found.estimates.shape) for found in separator.separate_many(batch, 8000)] == [(2, 300)] * 3
+    path = audio.write(tmp_path / "a.wav", recordings[0], 8000)
+    with open(path, "rb") as file:
+        np.testing.assert_array_equal(separator(file).estimates, alone[0])
+    with pytest.raises(UserError, match=r"^recording 1: waveform: found no samples"):
+        separator.separate_many([recordings[0], np.zeros(0)], 8000)
 
 
 def test_the_recording_is_left_as_it_was(separator):

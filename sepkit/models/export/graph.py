@@ -48,7 +48,7 @@ class GraphModel(nn.Module):
         _replace_sliding_filters(self.model)
         _replace_scalar_prelus(self.model)
         self.inputs, self.outputs = ["mixture"], ["estimates"]
-        self.axes = {name: {0: "batch", 2: "samples"} for name in self.outputs} | {
+        self.axes = {name: {0: "batch", 1: "speakers", 2: "samples"} for name in self.outputs} | {
             "mixture": {0: "batch", 1: "samples"}
         }
 
@@ -95,7 +95,7 @@ class GraphModel(nn.Module):
     def _named(self, separation: Separation, features: dict[str, Tensor]) -> tuple[Tensor, ...]:
         scores = {} if separation.scores is None else {"scores": separation.scores}
         self.outputs = ["estimates", *scores, *features]
-        self.axes |= {name: {0: "batch"} for name in self.outputs[1:]}
+        self.axes |= {name: {0: "batch", 1: "speakers"} for name in self.outputs[1:]}
         return separation.estimates, *scores.values(), *features.values()
 
 
