@@ -249,17 +249,17 @@ clusters() {
 
 # linked SPEAKERS: one file for each speaker of the hour, by one command, with the error of who speaks when.
 linked() {
-  sepkit separate "$data/hour/mixture.flac" --model "$separator" --link-speakers "$1" --link-encoder "$exp/encoder_projected" \
+  sepkit separate "$data/hour/mixture.flac" --model "$separator" --link-speakers "$1" --speaker-encoder "$exp/encoder_projected" \
     --rttm --no-predict --out "$data/hour/linked_$1"
   sepkit cluster "$data/hour/linked_$1/mixture.rttm" --reference "$data/hour/conversation.rttm" --out "$exp/hour/linked_$1"
 }
 
 cluster_hour() {
   meet "$data/hour" --minutes "$hour_minutes" --speakers "$hour_speakers"
-  clusters auto --model "$exp/encoder_projected"
-  clusters given --model "$exp/encoder_projected" --speakers "$hour_speakers"
-  clusters one --model "$exp/encoder_projected" --speakers 1
-  clusters mean_mfcc --model mean_mfcc --speakers "$hour_speakers"
+  clusters auto --speaker-encoder "$exp/encoder_projected"
+  clusters given --speaker-encoder "$exp/encoder_projected" --speakers "$hour_speakers"
+  clusters one --speaker-encoder "$exp/encoder_projected" --speakers 1
+  clusters mean_mfcc --speaker-encoder mean_mfcc --speakers "$hour_speakers"
   linked auto
   linked "$hour_speakers"
 }

@@ -10,7 +10,7 @@ def main(
     inputs: list[str],
     *,
     out: str,
-    model: str | None = None,
+    speaker_encoder: str | None = None,
     speakers: Literal["auto"] | int = "auto",
     reference: str | None = None,
     seed: int = 0,
@@ -25,8 +25,8 @@ def main(
         inputs: audio files, and folders that are searched for them; with --reference also RTTM files or segments.csv,
             which are scored as they are
         out: folder of segments.csv, summary.json and <relative path>.rttm
-        model: folder that `sepkit train --config speaker_encoder` wrote, or the name of an encoder that ships; to
-            compare with: mean_mfcc or mean_log_mel; default: the encoder that ships with sepkit
+        speaker_encoder: folder that `sepkit train --config speaker_encoder` wrote, or the name of an encoder that
+            ships; to compare with: mean_mfcc or mean_log_mel; default: the encoder that ships with sepkit
         speakers: their number, or auto: it is found
         reference: who really speaks, to score against: FILE.rttm, or a CSV file with the columns path and speaker
         seed: of k-means
@@ -54,7 +54,7 @@ def main(
         check_inputs(inputs, Path(out))
         from sepkit.inference.batch.cluster import cluster_recordings
 
-        summary = cluster_recordings(inputs, out, model=model, speakers=speakers, seed=seed)
+        summary = cluster_recordings(inputs, out, encoder=speaker_encoder, speakers=speakers, seed=seed)
     if known is not None:
         from sepkit.evaluation.clusters import score_clusters
 

@@ -107,7 +107,7 @@ def _encoders() -> list[str]:
     from sepkit.models.published.shipped import shipped_encoders
 
     names = ", ".join(shipped_encoders())
-    return [f"Encoders of voices that ship with sepkit (sepkit cluster --model NAME): {names}"] if names else []
+    return [f"Encoders of voices that ship with sepkit (--speaker-encoder NAME): {names}"] if names else []
 
 
 def _measured(model: str | None) -> list[str]:

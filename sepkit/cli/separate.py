@@ -26,7 +26,7 @@ GROUPS = {
         "spread",
         "samples",
     ],
-    "More speakers than outputs": ["link_speakers", "link_encoder"],
+    "More speakers than outputs": ["link_speakers", "speaker_encoder"],
     "Long recordings": ["whole_seconds", "chunk_seconds", "overlap_seconds", "stitcher", "processes"],
 }
 

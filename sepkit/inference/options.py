@@ -124,7 +124,7 @@ class OutputOptions:
         rttm: also write who speaks when, OUT/<relative path>.rttm
         link_speakers: more speakers than the model has outputs: link the turns of all estimates to this many speakers,
             or auto; _s1 ... _sN are speakers then, silent where they do not speak; chunks are joined by overlaps alone
-        link_encoder: the speaker encoder for --link-speakers; default: the one that ships with sepkit
+        speaker_encoder: that --link-speakers tells speakers by; default: the one that ships with sepkit
         spread: also write the standard deviation of every sample over samples of a variational model's latents,
             OUT/<relative path>_s1_spread.npy ...
         samples: how many samples of the latents --spread takes
@@ -140,7 +140,7 @@ class OutputOptions:
     subtype: Subtype | None = None
     rttm: bool = False
     link_speakers: LinkSpeakers | None = None
-    link_encoder: str | None = None
+    speaker_encoder: str | None = None
     spread: bool = False
     samples: int = 8
     verify: bool = False
@@ -148,8 +148,8 @@ class OutputOptions:
     def __post_init__(self) -> None:
         if self.link_speakers is not None and self.link_speakers != "auto" and self.link_speakers < 1:
             raise UserError(f"link_speakers: found {self.link_speakers}, expected auto or 1 or more")
-        if self.link_speakers is None and self.link_encoder is not None:
-            raise UserError("link_encoder: only applies with link_speakers")
+        if self.link_speakers is None and self.speaker_encoder is not None:
+            raise UserError("speaker_encoder: only applies with link_speakers")
         if self.link_speakers is not None and (self.spread or self.speakers is not None):
             raise UserError("link_speakers: goes with neither speakers nor spread, which are of the model's outputs")
         if self.format == "flac" and self.subtype == "FLOAT":

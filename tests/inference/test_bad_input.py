@@ -106,7 +106,7 @@ def test_blocks_of_a_stream(block):
         ({"whole_seconds": math.nan}, "whole_seconds: found"),
         ({"stitcher": "any"}, "stitcher: found"),
         ({"link_speakers": 0}, "link_speakers"),
-        ({"link_encoder": "x"}, "link_encoder"),
+        ({"speaker_encoder": "x"}, "speaker_encoder"),
         ({"link_speakers": 2, "speakers": 2}, "link_speakers"),
         ({"format": "flac", "subtype": "FLOAT"}, "flac cannot hold"),
     ],

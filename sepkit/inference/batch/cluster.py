@@ -113,7 +113,7 @@ def cluster_recordings(
     inputs: Sequence[str | Path],
     out: str | Path,
     *,
-    model: str | None = None,
+    encoder: str | None = None,
     speakers: int | Literal["auto"] = "auto",
     seed: int = 0,
 ) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def cluster_recordings(
 
     Args:
         inputs: recordings, folders of them, or what `sepkit separate` wrote.
-        model: folder of a speaker encoder, the name of one that ships, mean_mfcc or mean_log_mel; None: the default.
+        encoder: folder of a speaker encoder, the name of one that ships, mean_mfcc or mean_log_mel; None: the default.
         speakers: their number; auto: it is found.
 
     Returns:
@@ -135,9 +135,9 @@ def cluster_recordings(
     began, out = time.perf_counter(), Path(out)
     if speakers != "auto" and speakers < 1:
         raise UserError(f"--speakers: found {speakers}, expected auto or 1 or more")
-    encoder = None if model in BASELINES else load_encoder(model)
-    if encoder is None and speakers == "auto":
-        raise UserError(f"--model {model}: has no threshold to count with; give --speakers N")
+    loaded = None if encoder in BASELINES else load_encoder(encoder)
+    if loaded is None and speakers == "auto":
+        raise UserError(f"--speaker-encoder {encoder}: has no threshold to count with; give --speakers N")
     speech = find_speech(inputs, out)
     check_writable(out)
     segments = speech.all
@@ -145,16 +145,16 @@ def cluster_recordings(
         raise UserError(
             f"--speakers: found {speakers} for {len(segments)} segments of speech, expected at most as many"
         )
-    if encoder is None:
-        points = mean_spectra(str(model), speech.waveforms(8000), 8000)
+    if loaded is None:
+        points = mean_spectra(str(encoder), speech.waveforms(8000), 8000)
     else:
-        points = embed(encoder, speech.waveforms(encoder.sample_rate))
+        points = embed(loaded, speech.waveforms(loaded.sample_rate))
         if not np.isfinite(points).all():
-            raise UserError("--model: the encoder gives embeddings that are not finite; train it again")
+            raise UserError("--speaker-encoder: it gives embeddings that are not finite; train it again")
     blended, counted = speech.blend(points), None
     if speakers == "auto":
-        assert encoder is not None
-        counted = count_speakers(blended, speech.seconds, encoder.info.get("counting"), speech.separated)
+        assert loaded is not None
+        counted = count_speakers(blended, speech.seconds, loaded.info.get("counting"), speech.separated)
     clusters = spherical_k_means(blended, counted.speakers if counted else int(speakers), seed)
     labels = in_order_of_appearance(clusters.labels.tolist())
     confidence = clusters.posterior[np.arange(len(labels)), clusters.labels]
@@ -169,7 +169,7 @@ def cluster_recordings(
         "counting": _counting(counted),
         "seconds": {name: round(float(sum(speech.seconds[np.array(names) == name])), 3) for name in sorted(set(names))},
         "mean_confidence": float(confidence.mean()),
-        "model": model or str(encoder_folder(None).name),
+        "speaker_encoder": encoder or str(encoder_folder(None).name),
         "window_seconds": WINDOW_SECONDS,
         "n_short": len(speech.short),
         "short": [

@@ -102,7 +102,7 @@ def separate_files(
     report = FilesReport(out, list_name=FAILED if world_size == 1 else f"failed_rank{rank}.jsonl")
     encoder = None
     if options.link_speakers is not None:
-        encoder = load_encoder(options.link_encoder)
+        encoder = load_encoder(options.speaker_encoder)
     provenance = {
         "model": model_name,
         "weights": separator.fingerprint(),
@@ -116,7 +116,7 @@ def separate_files(
         "format": options.format,
         "rttm": options.rttm,
         "link_speakers": options.link_speakers,
-        "link_encoder": None if encoder is None else encoder.fingerprint(),
+        "speaker_encoder": None if encoder is None else encoder.fingerprint(),
         "spread_samples": options.samples if options.spread else None,
         "sepkit": __version__,
     }

@@ -15,7 +15,12 @@ import numpy as np
 
 from sepkit.data import audio
 from sepkit.data.activity import ActivityMeter
-from sepkit.inference.diarization.clustering import in_order_of_appearance, spherical_k_means
+from sepkit.inference.diarization.clustering import (
+    in_order_of_appearance,
+    mean_directions,
+    spherical_k_means,
+    unit_rows,
+)
 from sepkit.inference.diarization.counting import SpeakerCount, count_speakers
 from sepkit.inference.diarization.encoders import Encoder
 from sepkit.inference.diarization.segments import SpeechSegment, blend_turns, cut_turns, embed
@@ -35,11 +40,13 @@ class LinkedSpeakers:
     Args:
         speakers: how many.
         counted: how that was found; None if it was given.
+        embeddings: (speakers, D) unit vectors, the mean of those of their segments; zeros for one without segments.
         owners: of each estimate, (E,) ends of its parts, in samples, and (E,) whose they are.
     """
 
     speakers: int
     counted: SpeakerCount | None
+    embeddings: np.ndarray
     owners: list[tuple[np.ndarray, np.ndarray]]
     sample_rate: int
     estimates: Blocks
@@ -98,7 +105,8 @@ def link(
     if not segments:
         known = 1 if speakers == "auto" else speakers
         owner = np.array([length]), np.array([0])
-        return LinkedSpeakers(known, None, [owner] * count, sample_rate, estimates)
+        nothing = np.zeros((known, encoder.embedding_size))
+        return LinkedSpeakers(known, None, nothing, [owner] * count, sample_rate, estimates)
     alone = embed(encoder, _waveforms(estimates, segments, sample_rate, encoder.sample_rate))
     embeddings = blend_turns(alone, segments)
     if speakers == "auto":
@@ -109,7 +117,9 @@ def link(
     found = spherical_k_means(embeddings, speakers, seed)
     labels = in_order_of_appearance(found.labels.tolist())
     owners = [_owners(segments, labels, channel, length, sample_rate) for channel in range(count)]
-    return LinkedSpeakers(speakers, counted, owners, sample_rate, estimates)
+    zeros = np.zeros((speakers, embeddings.shape[1]))
+    means = mean_directions(unit_rows(alone), np.array(labels), zeros)
+    return LinkedSpeakers(speakers, counted, means, owners, sample_rate, estimates)
 
 
 def _owners(

@@ -35,7 +35,7 @@ RATE = 8000
 
 
 def cluster(folder: Path, encoder: Path, out: Path, *options: str) -> int:
-    return main(["cluster", str(folder), "--model", str(encoder), "--out", str(out), *options])
+    return main(["cluster", str(folder), "--speaker-encoder", str(encoder), "--out", str(out), *options])
 
 
 @pytest.mark.parametrize("speakers", ["3", "auto"])
@@ -60,13 +60,13 @@ def test_a_meeting(meeting, encoder, tmp_path, speakers, capsys):
 
 
 def test_one_speaker_is_an_answer(encoder, voices, tmp_path):
-    summary = cluster_recordings([voices / "1"], tmp_path, model=str(encoder))
+    summary = cluster_recordings([voices / "1"], tmp_path, encoder=str(encoder))
     assert summary["n_speakers"] == 1 and summary["counting"]["runner_up"] == 2
 
 
 @pytest.mark.parametrize("model", ["mean_mfcc", "mean_log_mel"])
 def test_plain_spectra_to_compare_with(voices, tmp_path, model):
-    cluster_recordings([voices], tmp_path, model=model, speakers=3)
+    cluster_recordings([voices], tmp_path, encoder=model, speakers=3)
     rows = read_segments(tmp_path / "segments.csv")
     assert len({(row.path.split("/")[0], row.speaker) for row in rows}) == 3
 
@@ -121,7 +121,7 @@ def test_estimates_of_a_recording_belong_together(separated, tmp_path):
 
 def test_speakers_who_speak_at_once_are_different(separated, encoder, tmp_path):
     (separated / "other_s1.wav").unlink()
-    cluster_recordings([separated], tmp_path / "out", model=str(encoder), speakers=2)
+    cluster_recordings([separated], tmp_path / "out", encoder=str(encoder), speakers=2)
     rows = read_segments(tmp_path / "out" / "segments.csv")
     for row in rows:
         at_once = [o for o in rows if o.path != row.path and abs(o.start_seconds - row.start_seconds) < 0.1]
@@ -136,7 +136,7 @@ def test_what_is_left_of_a_voice_in_the_other_estimate_goes_to_its_speaker(encod
     audio.write(tmp_path / "in" / "a_s1.wav", talk, RATE)
     audio.write(tmp_path / "in" / "a_s2.wav", 0.3 * talk, RATE)
     write_json(tmp_path / "in" / "a.json", {"estimates": ["a_s1.wav", "a_s2.wav"]})
-    cluster_recordings([tmp_path / "in"], tmp_path / "out", model=str(encoder), speakers=2)
+    cluster_recordings([tmp_path / "in"], tmp_path / "out", encoder=str(encoder), speakers=2)
     found = read_rttm(tmp_path / "out" / "a.rttm")["a"]
     assert diarization_errors({"a": [(0.0, 2.0), (5.0, 2.0)], "b": [(2.5, 2.0)]}, found).rate < 0.05
 
@@ -217,7 +217,7 @@ def test_short_segments_are_counted_and_listed(encoder, tmp_path):
         [noise, np.zeros(RATE, np.float32), noise[: round(0.22 * RATE)], np.zeros(RATE, np.float32)]
     )
     audio.write(tmp_path / "in" / "a.wav", waveform, RATE)
-    summary = cluster_recordings([tmp_path / "in"], tmp_path / "out", model=str(encoder), speakers=1)
+    summary = cluster_recordings([tmp_path / "in"], tmp_path / "out", encoder=str(encoder), speakers=1)
     assert summary["n_short"] == 1 and summary["short"][0]["start_seconds"] == pytest.approx(2, abs=0.03)
 
 
@@ -226,7 +226,7 @@ def test_short_segments_are_counted_and_listed(encoder, tmp_path):
     [
         (["--speakers", "99"], "--speakers: found 99 for 8 segments of speech"),
         (["--speakers", "0"], "--speakers: found 0"),
-        (["--model", "mean_mfcc"], "give --speakers N"),
+        (["--speaker-encoder", "mean_mfcc"], "give --speakers N"),
     ],
 )
 def test_one_line_for_what_cannot_be_done(meeting, encoder, tmp_path, options, line, capsys):
@@ -246,4 +246,4 @@ def test_models_of_other_kinds(meeting, encoder, tmp_path, tiny_model_config, ca
 def test_nothing_heard_anywhere(encoder, tmp_path):
     audio.write(tmp_path / "in" / "a.wav", np.zeros(RATE, np.float32), RATE)
     with pytest.raises(UserError, match=r"no recording can be used; the first: .*a\.wav"):
-        cluster_recordings([tmp_path / "in"], tmp_path / "out", model=str(encoder), speakers=1)
+        cluster_recordings([tmp_path / "in"], tmp_path / "out", encoder=str(encoder), speakers=1)

@@ -47,6 +47,9 @@ def test_every_turn_goes_to_its_speaker(estimates, speakers):
         # Speakers are named in order of appearance, which is that of their numbers here.
         np.testing.assert_array_equal(made[speaker, middle], estimates[output, middle])
         assert not np.delete(made, speaker, axis=0)[:, middle].any()
+    alone = [TorchEncoder(noise_encoder()).embed(track[track != 0][None])[0] for track in made]
+    likeness = found.embeddings @ np.array(alone).T
+    assert (likeness.argmax(1) == np.arange(3)).all() and np.allclose(np.linalg.norm(found.embeddings, axis=1), 1)
 
 
 def test_speakers_add_up_to_estimates(estimates):
@@ -81,7 +84,7 @@ def test_separate_writes_a_file_for_each_speaker(estimates, tiny_model_config, t
     mixture = estimates.sum(0)[: round(seconds * RATE)]
     audio.write(tmp_path / "in" / "talk.wav", mixture, RATE)
     command = ["separate", str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--model", str(tmp_path / "separator")]
-    command += ["--link-speakers", "3", "--link-encoder", str(tmp_path / "encoder"), "--mixture-consistency"]
+    command += ["--link-speakers", "3", "--speaker-encoder", str(tmp_path / "encoder"), "--mixture-consistency"]
     command += ["--whole-seconds", "4", "--chunk-seconds", "2", "--overlap-seconds", "1", "--rttm"]
     assert main(command) == 0
     told = json.loads((tmp_path / "out" / "talk.json").read_text())
