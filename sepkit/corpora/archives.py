@@ -63,6 +63,12 @@ WEB_RUNTIME = "onnxruntime-web-1.30.0"
 WEB_RUNTIME_FILES = frozenset({"ort.wasm.min.mjs", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threaded.wasm"})
 """What a page needs of it: WebAssembly on the processor, without WebGPU."""
 
+BACKGROUND_NOISE_FILES = frozenset(
+    f"{name}.wav"
+    for name in ("doing_the_dishes", "dude_miaowing", "exercise_bike", "pink_noise", "running_tap", "white_noise")
+)
+"""The noise of Speech Commands, whose other files are words."""
+
 DOWNLOADS: dict[str, Download] = {
     "librispeech": Download(
         (
@@ -76,6 +82,50 @@ DOWNLOADS: dict[str, Download] = {
         ),
         "CC BY 4.0",
         ("train-clean-100", "dev-clean", "test-clean"),
+    ),
+    "speechocean762": Download(
+        (
+            Archive(
+                "speechocean762",
+                "speechocean762.tar.gz",
+                "https://www.openslr.org/resources/101/speechocean762.tar.gz",
+                "speechocean762",
+                about_bytes=520_000_000,
+                unpacked_bytes=620_000_000,
+            ),
+        ),
+        "CC BY 4.0",
+    ),
+    "esc-10": Download(
+        (
+            # The last commit that holds the clips; ESC-50 has them as WAV, under other names.
+            Archive(
+                "esc-10",
+                "ESC-10.tar.gz",
+                "https://github.com/karolpiczak/ESC-10/archive/553c8f1743b9dba6b282e1323c3ca8fa76923448.tar.gz",
+                "ESC-10",
+                about_bytes=42_000_000,
+                unpacked_bytes=42_000_000,
+                members="ESC-10-*",
+            ),
+        ),
+        "CC BY 3.0, some clips CC0",
+    ),
+    "speech-commands-noise": Download(
+        (
+            Archive(
+                "speech-commands-noise",
+                "speech_commands_v0.02.tar.gz",
+                "https://storage.googleapis.com/download.tensorflow.org/data/speech_commands_v0.02.tar.gz",
+                "speech_commands/_background_noise_",
+                about_bytes=2_430_000_000,
+                unpacked_bytes=12_000_000,
+                digest="sha256:af14739ee7dc311471de98f5f9d2c9191b18aedfe957f4a6ff791c709868ff58",
+                members="_background_noise_",
+                names=BACKGROUND_NOISE_FILES,
+            ),
+        ),
+        "CC BY 4.0",
     ),
     "wham-noise": Download(
         (

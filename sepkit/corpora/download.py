@@ -1,10 +1,10 @@
 """Download archives of corpora into a cache (`sepkit.fetching`) and unpack them completely.
 
-What it is: LibriSpeech, the noise of WHAM, VCTK 0.80, and the published mixing tables of LibriMix, VCTK-2mix and
-WSJ0-mix. WSJ0 itself is licensed (LDC93S6A) and has to be bought.
+What it is: LibriSpeech, speechocean762, the noise of WHAM, ESC-10 and Speech Commands, VCTK 0.80, and the published
+mixing tables of LibriMix, VCTK-2mix and WSJ0-mix. WSJ0 itself is licensed (LDC93S6A) and has to be bought.
 Size: printed before anything is fetched, and compared with the free space.
-Traps: VCTK-2mix is made of VCTK 0.80 (wav48), not of 0.92 (FLAC, silence trimmed). Only LibriSpeech publishes
-checksums (MD5); the tables are those of a commit, and zip and gzip hold checksums of their own.
+Traps: VCTK-2mix is made of VCTK 0.80 (wav48), not of 0.92 (FLAC, silence trimmed). Checksums: of LibriSpeech
+and Speech Commands. The tables and ESC-10 are those of a commit, and zip and gzip hold checksums of their own.
 """
 
 from __future__ import annotations

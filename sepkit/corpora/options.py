@@ -279,7 +279,16 @@ class WavsOptions:
 
 
 DownloadName = Literal[
-    "librispeech", "wham-noise", "vctk", "librimix-metadata", "vctk-2mix-metadata", "wsj0-mix-lists", "onnxruntime-web"
+    "librispeech",
+    "speechocean762",
+    "esc-10",
+    "speech-commands-noise",
+    "wham-noise",
+    "vctk",
+    "librimix-metadata",
+    "vctk-2mix-metadata",
+    "wsj0-mix-lists",
+    "onnxruntime-web",
 ]
 
 
