@@ -31,8 +31,8 @@ export function rateOf(view) {
     if (text(0, 4) === "fLaC") return view.getUint32(18) >>> 12;
     if (text(0, 4) === "OggS" && text(29, 6) === "vorbis") return view.getUint32(40, true);
     if (text(4, 4) === "ftyp") {
-      for (let at = 8; at + 44 < view.byteLength; at++) {
-        if (view.getUint32(at) === 0x73747364 && text(at + 12, 4) === "mp4a") return view.getUint16(at + 40); // stsd
+      for (let at = 8; at + 46 <= view.byteLength; at++) {
+        if (view.getUint32(at) === 0x73747364 && text(at + 16, 4) === "mp4a") return view.getUint16(at + 44); // stsd
       }
     }
     let at = 0;
