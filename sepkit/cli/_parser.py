@@ -44,6 +44,7 @@ SHARED_HELP = {
 """Help of parameters that mean the same in several commands, unless the command says more."""
 
 _LONGEST_LIST = 24
+_METAVARS = {"import_": "FILE", "enroll": "NAME=FILE", "only": "NAME"}
 
 
 class Parser(argparse.ArgumentParser):
@@ -145,7 +146,7 @@ class _Parameter:
     def metavar(self) -> str:
         if self.is_positional:
             return self.name.rstrip("s").upper()
-        return "FILE" if self.name == "import_" else metavar_of(self.name, self.item or self.hint)
+        return _METAVARS.get(self.name) or metavar_of(self.name, self.item or self.hint)
 
     @property
     def usage(self) -> str:

@@ -26,7 +26,7 @@ GROUPS = {
         "spread",
         "samples",
     ],
-    "More speakers than outputs": ["link_speakers", "speaker_encoder"],
+    "More speakers than outputs": ["link_speakers", "speaker_encoder", "enroll", "only"],
     "Long recordings": ["whole_seconds", "chunk_seconds", "overlap_seconds", "stitcher", "processes"],
 }
 
@@ -83,8 +83,8 @@ def main(
     report = separate_files(inputs, separator, out, output, model_name=pinned(model), tell=_tell, **shared)
     if summary is not None:
         _write_summary(report, Path(summary), rank, world_size)
-    if report.warning:
-        print(f"sepkit separate: {report.warning}", file=sys.stderr)
+    for line in report.warnings:
+        print(f"sepkit separate: {line}", file=sys.stderr)
     if report.failed:
         print(f"sepkit separate: {report}", file=sys.stderr)
         print(out, flush=True)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from sepkit.choices import convert, field_types
-from sepkit.errors import UserError
+from sepkit.errors import UserError, shown
 from sepkit.limits import DEPTH_STEPS
 
 Levels = Literal["mixture", "model"]
@@ -35,6 +38,7 @@ WHOLE_SECONDS, CHUNK_SECONDS, OVERLAP_SECONDS = 30.0, 10.0, 5.0
 MOST_VIEWS = 5
 # More samples of latents than this are certainly a typing error.
 _MOST_SAMPLES = 10_000
+_NAME_BYTES = 64
 
 
 def check_samples(samples: int) -> None:
@@ -125,6 +129,9 @@ class OutputOptions:
         link_speakers: more speakers than the model has outputs: link the turns of all estimates to this many speakers,
             or auto; _s1 ... _sN are speakers then, silent where they do not speak; chunks are joined by overlaps alone
         speaker_encoder: that --link-speakers tells speakers by; default: the one that ships with sepkit
+        enroll: names of speakers and a recording of each alone, for --link-speakers: their tracks are called by them,
+            OUT/<relative path>_NAME.wav, and the JSON file says who is absent
+        only: of the enrolled speakers, write the track of this one, and no others
         spread: also write the standard deviation of every sample over samples of a variational model's latents,
             OUT/<relative path>_s1_spread.npy ...
         samples: how many samples of the latents --spread takes
@@ -141,6 +148,8 @@ class OutputOptions:
     rttm: bool = False
     link_speakers: LinkSpeakers | None = None
     speaker_encoder: str | None = None
+    enroll: list[str] | None = None
+    only: str | None = None
     spread: bool = False
     samples: int = 8
     verify: bool = False
@@ -152,5 +161,41 @@ class OutputOptions:
             raise UserError("speaker_encoder: only applies with link_speakers")
         if self.link_speakers is not None and (self.spread or self.speakers is not None):
             raise UserError("link_speakers: goes with neither speakers nor spread, which are of the model's outputs")
+        if self.enroll is not None:
+            if self.link_speakers is None:
+                raise UserError("enroll: only applies with link_speakers")
+            read_names(self.enroll)
+        names = [word.partition("=")[0] for word in self.enroll or ()]
+        if self.only is not None and self.only not in names:
+            raise UserError(f"only: found {self.only}, expected one of enroll: {', '.join(names) or 'none is given'}")
         if self.format == "flac" and self.subtype == "FLOAT":
             raise UserError("subtype: found FLOAT, which flac cannot hold; expected PCM_16, or format wav")
+
+
+def read_names(words: Sequence[str]) -> dict[str, Path]:
+    """Return name -> recording of words NAME=FILE.
+
+    Names become parts of file names and fields of RTTM, and tracks without a name are called s1, s2 ...
+
+    Raises:
+        UserError: another form, a name that cannot be used, or two that cannot be told apart.
+    """
+    named: dict[str, Path] = {}
+    for word in words:
+        name, mark, path = word.partition("=")
+        if not (name and mark and path):
+            raise UserError(f"enroll: found {shown(word)}, expected NAME=FILE")
+        if not re.fullmatch(r"\w(?:[\w.-]*\w)?", name) or len(name.encode()) > _NAME_BYTES:
+            raise UserError(
+                f"enroll: found the name {shown(name)}, expected letters, digits, _, . and - between them, "
+                f"at most {_NAME_BYTES} bytes"
+            )
+        if re.search(r"(?:^|_)s\d+$", name, re.IGNORECASE):
+            raise UserError(f"enroll: found the name {shown(name)}, but speakers without a name are called s1, s2 ...")
+        for other in named:
+            # Files that differ in case alone are one file on some systems; talk_a_b is b of talk_a, or a_b of talk.
+            one, two = name.casefold(), other.casefold()
+            if one == two or one.endswith(f"_{two}") or two.endswith(f"_{one}"):
+                raise UserError(f"enroll: found the names {other} and {name}, expected names that differ more")
+        named[name] = Path(path)
+    return named

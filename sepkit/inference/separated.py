@@ -56,7 +56,8 @@ class Separated(Generic[ArrayT]):
         spread: (k, T) standard deviation of every sample of the estimates over samples of the latents, at the rate and
             level of the recording, if it was asked for; zeros for a deterministic model.
         sample_rate: Hz, of the estimates and of the recording.
-        linked_speakers: how many speakers the estimates are linked to; None: they are not.
+        tracks: names of the speakers that the estimates are linked to, None for one that is not written; None: they are
+            not linked.
         weights: (n,) share of the sources that each hypothesis should be the best for, by its score; their sum is 1.
         likely_not_separated: whether the mean SI-SDR improvement is likely below 1 dB; False for a single speaker, None
             if it is not predicted.
@@ -74,7 +75,7 @@ class Separated(Generic[ArrayT]):
     rates: dict[str, float] | None = None
     spread: ArrayT | None = None
     sample_rate: int = 0
-    linked_speakers: int | None = None
+    tracks: list[str | None] | None = None
     weights: ArrayT | None = None
     likely_not_separated: bool | None = None
 

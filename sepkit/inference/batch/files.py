@@ -20,11 +20,12 @@ from sepkit.inference.batch.inputs import find_recordings, name_outputs
 from sepkit.inference.batch.outputs import Blocks, file_identity, is_done, write_outputs
 from sepkit.inference.batch.reports import FAILED, FilesReport, failure_reason, is_out_of_memory, write_failures
 from sepkit.inference.diarization.encoders import Encoder, load_encoder
-from sepkit.inference.diarization.linking import link
+from sepkit.inference.diarization.enrollment import Enrolled, enroll, name_speakers, threshold_of
+from sepkit.inference.diarization.linking import LinkedSpeakers, link
 from sepkit.inference.loading import load_model
 from sepkit.inference.long.recordings import FileRecording
 from sepkit.inference.long.upper_band import upper_band_note
-from sepkit.inference.options import OutputOptions, Subtype, check_samples
+from sepkit.inference.options import OutputOptions, Subtype, check_samples, read_names
 from sepkit.inference.selection import check_speakers
 from sepkit.inference.separated import Separated, counted, summary_line
 from sepkit.inference.separator import Separator
@@ -48,6 +49,7 @@ class _Job:
     progress: bool
     verify: bool
     encoder: Encoder | None = None
+    enrolled: Sequence[Enrolled] = ()
 
 
 def separate_files(
@@ -100,9 +102,10 @@ def separate_files(
     recordings = list(name_outputs(find_recordings(inputs, out)).items())[rank::world_size]
     check_writable(out)
     report = FilesReport(out, list_name=FAILED if world_size == 1 else f"failed_rank{rank}.jsonl")
-    encoder = None
+    encoder, enrolled = None, []
     if options.link_speakers is not None:
         encoder = load_encoder(options.speaker_encoder)
+        enrolled = enroll(read_names(options.enroll or []), encoder)
     provenance = {
         "model": model_name,
         "weights": separator.fingerprint(),
@@ -117,10 +120,12 @@ def separate_files(
         "rttm": options.rttm,
         "link_speakers": options.link_speakers,
         "speaker_encoder": None if encoder is None else encoder.fingerprint(),
+        "enroll": {speaker.name: speaker.sha256 for speaker in enrolled} or None,
+        "only": options.only,
         "spread_samples": options.samples if options.spread else None,
         "sepkit": __version__,
     }
-    job = _Job(separator, provenance, processes == 1, options.verify, encoder)
+    job = _Job(separator, provenance, processes == 1, options.verify, encoder, enrolled)
     highest_rate = 0
     for (path, target), done in for_each(partial(_separate_one, job, out), recordings, processes, "separating"):
         if isinstance(done, Failed):
@@ -136,7 +141,8 @@ def separate_files(
             if tell:
                 tell(one_line(f"{target}: {done.summary}"), False)
             highest_rate = max(highest_rate, done.sample_rate)
-    report.warning = upper_band_note(separator.options.high_band, highest_rate, separator.sample_rate)
+    note = upper_band_note(separator.options.high_band, highest_rate, separator.sample_rate)
+    report.warnings = list(filter(None, [note, *(speaker.warning() for speaker in enrolled)]))
     write_failures(out / report.list_name, report.failed)
     report.wall_seconds = time.perf_counter() - began
     return report
@@ -236,10 +242,29 @@ def _write_speakers(
         write_outputs(target, separated, num_samples, blocks, description, subtype)
         return None
     linked = link(blocks, len(separated.kept), separated.sample_rate, job.encoder, job.provenance["link_speakers"])
-    of_speakers = replace(separated, linked_speakers=linked.speakers)
-    more = {"linked": linked.to_plain()}
-    write_outputs(target, of_speakers, num_samples, linked.blocks, description, subtype, more)
-    return f"{counted(linked.speakers, 'speaker')} in {counted(len(separated.kept), 'estimate')}"
+    names, found = _names(job, linked)
+    more = {"linked": linked.to_plain(), **found}
+    write_outputs(target, replace(separated, tracks=names), num_samples, linked.blocks, description, subtype, more)
+    line = f"{counted(linked.speakers, 'speaker')} in {counted(len(separated.kept), 'estimate')}"
+    if found:
+        line += f"; written: {', '.join(filter(None, names)) or 'none'}; absent: {', '.join(found['absent']) or 'none'}"
+    return line
+
+
+def _names(job: _Job, linked: LinkedSpeakers) -> tuple[list[str | None], dict[str, Any]]:
+    """The names of tracks, None for those that are not written, and what the JSON file tells of enrolled speakers."""
+    names: list[str | None] = [f"s{number + 1}" for number in range(linked.speakers)]
+    if not job.enrolled or job.encoder is None:
+        return names, {}
+    threshold = threshold_of(job.encoder)
+    found = name_speakers(job.enrolled, linked.embeddings, threshold)
+    for one in found:
+        if one.speaker is not None:
+            names[one.speaker] = one.enrolled.name
+    only = job.provenance["only"]
+    absent = [one.enrolled.name for one in found if one.speaker is None]
+    more = {"enrolled": [one.to_plain() for one in found], "enroll_threshold": threshold, "absent": absent}
+    return [name if only in (None, name) else None for name in names], more
 
 
 def check_separates(path: Path) -> None:

@@ -75,9 +75,12 @@ def write_outputs(
             temporary.write_bytes(buffer.getbuffer())
     written = [*paths, *spread_paths]
     if description["rttm"]:
-        written.append(write_text(_beside(target, ".rttm"), "".join(rttm_lines(target.name, activity.segments()))))
+        names = _tracks(separated)
+        named = [(name, own) for name, own in zip(names, activity.segments(), strict=True) if name is not None]
+        lines = rttm_lines(target.name, [own for _, own in named], [name for name, _ in named])
+        written.append(write_text(_beside(target, ".rttm"), "".join(lines)))
     for name in _names_of(_written_before(target)) - {path.name for path in (*paths, *spread_paths)}:
-        if name.startswith(f"{target.name}_s"):
+        if name.startswith(f"{target.name}_"):
             target.with_name(name).unlink(missing_ok=True)
     intervals = separated.predicted_interval_db
     result = {
@@ -108,20 +111,28 @@ def write_outputs(
 def _write_estimates(
     target: Path, separated: Separated, num_samples: int, blocks: Blocks, subtype: Subtype, suffix: str
 ) -> tuple[list[Path], ActivityMeter]:
-    """The paths written, and when something is heard in each."""
+    """The paths written, and when something is heard in each track, those that are not written, too."""
     rate = separated.sample_rate
-    count = len(separated.kept) if separated.linked_speakers is None else separated.linked_speakers
-    paths = [_beside(target, f"_s{index + 1}{suffix}") for index in range(count)]
-    activity = ActivityMeter(count, rate)
+    names = _tracks(separated)
+    written = [index for index, name in enumerate(names) if name is not None]
+    paths = [_beside(target, f"_{names[index]}{suffix}") for index in written]
+    activity = ActivityMeter(len(names), rate)
     with ExitStack() as stack:
         writers = [stack.enter_context(write_blocks(path, rate, num_samples, subtype)) for path in paths]
         for block in blocks():
             activity.add(block)
             if subtype == "PCM_16" and activity.peak >= 1.0:
                 raise _WouldClipError
-            for writer, samples in zip(writers, block, strict=True):
-                writer.write(samples)
+            for writer, index in zip(writers, written, strict=True):
+                writer.write(block[index])
     return paths, activity
+
+
+def _tracks(separated: Separated) -> list[str | None]:
+    """The name of each track; None for one that is not written."""
+    if separated.tracks is not None:
+        return separated.tracks
+    return [f"s{index + 1}" for index in range(len(separated.kept))]
 
 
 def _numbers(values: Any) -> list[float | None] | None:

@@ -27,7 +27,7 @@ class FilesReport:
         wall_seconds: duration of the call.
         list_name: of the list of failures, in `out`.
         summaries: output -> line about it, for recordings separated by this call: number of speakers, SI-SDR to expect.
-        warning: what all outputs lack, such as the band above the model's; "" for nothing.
+        warnings: what all outputs lack, such as the band above the model's, and enrollments to doubt.
     """
 
     out: Path
@@ -38,7 +38,7 @@ class FilesReport:
     wall_seconds: float = 0.0
     list_name: str = FAILED
     summaries: dict[str, str] = field(default_factory=dict)
-    warning: str = ""
+    warnings: list[str] = field(default_factory=list)
 
     @property
     def real_time_factor(self) -> float | None:

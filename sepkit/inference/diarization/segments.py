@@ -75,15 +75,18 @@ def group_estimates(recordings: dict[Path, Path]) -> list[Source]:
 
 def _description_of(path: Path) -> Path | None:
     """Return the JSON file beside an estimate that names it; None for other recordings."""
-    stem, mark, number = path.stem.rpartition("_s")
-    description = path.with_name(f"{stem}.json")
-    if not mark or not number.isdigit() or not description.is_file():
-        return None
-    try:
-        estimates = parse_json(file_text(description)).get("estimates")
-    except (OSError, ValueError, AttributeError):
-        return None
-    return description if isinstance(estimates, list) and path.name in estimates else None
+    parts = path.stem.split("_")
+    for count in range(len(parts) - 1, 0, -1):
+        description = path.with_name(f"{'_'.join(parts[:count])}.json")
+        if not description.is_file():
+            continue
+        try:
+            estimates = parse_json(file_text(description)).get("estimates")
+        except (OSError, ValueError, AttributeError):
+            continue
+        if isinstance(estimates, list) and path.name in estimates:
+            return description
+    return None
 
 
 def find_segments(

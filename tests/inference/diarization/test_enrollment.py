@@ -1,0 +1,204 @@
+"""Enrolled speakers: who is named, who is absent, and recordings that cannot be enrolled."""
+
+from __future__ import annotations
+
+import json
+from itertools import permutations
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sepkit.cli.main import main
+from sepkit.config import DeterministicConfig, ModelConfig, RecurrentConfig, STFTFilterbankConfig
+from sepkit.data import audio
+from sepkit.errors import UserError
+from sepkit.inference.diarization.clustering import unit_rows
+from sepkit.inference.diarization.encoders import TorchEncoder
+from sepkit.inference.diarization.enrollment import Enrolled, enroll, name_speakers
+from sepkit.inference.diarization.segments import group_estimates
+from sepkit.inference.options import OutputOptions, read_names
+from sepkit.models import build_model, save_model
+from tests.noise_voices import RATE, noise_encoder, voice
+
+
+def enrolled(embeddings: np.ndarray) -> list[Enrolled]:
+    return [Enrolled(f"p{k}", Path(f"p{k}.wav"), "", 3.0, row, None) for k, row in enumerate(embeddings)]
+
+
+@pytest.mark.parametrize(("people", "speakers"), [(3, 3), (4, 2), (1, 4), (2, 5)])
+@pytest.mark.parametrize("seed", range(5))
+def test_names_are_those_of_the_best_assignment(people: int, speakers: int, seed: int) -> None:
+    """Of all ways to give names one to one, the one with the greatest likeness above the threshold."""
+    generator, threshold = np.random.default_rng(seed), 0.1
+    known, tracks = (unit_rows(generator.standard_normal((count, 4))) for count in (people, speakers))
+    likeness = known @ tracks.T
+    spare = [None] * people
+
+    def gain(way: tuple[int | None, ...]) -> float:
+        return sum(likeness[k, place] - threshold for k, place in enumerate(way) if place is not None)
+
+    ways = [
+        way
+        for way in set(permutations([*range(speakers), *spare], people))
+        if all(place is None or likeness[k, place] >= threshold for k, place in enumerate(way))
+    ]
+    found = name_speakers(enrolled(known), tracks, threshold)
+    assert tuple(one.speaker for one in found) == max(ways, key=gain)
+    for k, one in enumerate(found):
+        if one.speaker is not None:
+            assert one.likeness == pytest.approx(likeness[k, one.speaker], abs=1e-3)
+
+
+def test_nobody_is_named_where_nobody_speaks() -> None:
+    known = unit_rows(np.random.default_rng(0).standard_normal((2, 4)))
+    for embeddings in (np.zeros((1, 4)), np.zeros((3, 4))):
+        assert [(one.speaker, one.likeness) for one in name_speakers(enrolled(known), embeddings, -2.0)] == [
+            (None, None),
+            (None, None),
+        ]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["alice"], "enroll: found 'alice', expected NAME=FILE"),
+        (["=a.wav"], "expected NAME=FILE"),
+        (["alice="], "expected NAME=FILE"),
+        (["a/b=a.wav"], "found the name 'a/b', expected letters"),
+        (["..=a.wav"], "found the name '..', expected letters"),
+        (["a b=a.wav"], "found the name 'a b', expected letters"),
+        (["a\\b=a.wav"], "expected letters"),
+        (["a" * 65 + "=a.wav"], "at most 64 bytes"),
+        (["s2=a.wav"], "speakers without a name are called s1, s2"),
+        (["al=a.wav", "al=b.wav"], "found the names al and al"),
+        (["al=a.wav", "AL=b.wav"], "found the names al and AL"),
+        (["ann=a.wav", "mary_ann=b.wav"], "found the names ann and mary_ann"),
+    ],
+)
+def test_names_that_cannot_be_used(words: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        OutputOptions(link_speakers="auto", enroll=words)
+
+
+def test_names_of_any_language_can_be_used() -> None:
+    assert list(read_names(["Zoë=a=b.wav", "José-María=c.wav"]).items()) == [
+        ("Zoë", Path("a=b.wav")),
+        ("José-María", Path("c.wav")),
+    ]
+
+
+def test_options_that_do_not_go_together() -> None:
+    with pytest.raises(UserError, match="enroll: only applies with link_speakers"):
+        OutputOptions(enroll=["a=a.wav"])
+    with pytest.raises(UserError, match="only: found bob, expected one of enroll: alice"):
+        OutputOptions(link_speakers="auto", enroll=["alice=a.wav"], only="bob")
+    with pytest.raises(UserError, match="only: found bob, expected one of enroll: none is given"):
+        OutputOptions(link_speakers="auto", only="bob")
+
+
+@pytest.mark.parametrize(
+    ("wave", "message"),
+    [
+        (np.zeros(3 * RATE), r"alice.wav: found 0.0 s of sound, expected a recording of alice alone with at least 1 s"),
+        (np.zeros(0), "alice.wav"),
+        (voice(0, 0.9, 0), "found 0.9 s of sound"),
+        (np.concatenate([voice(0, 0.7, 0), np.zeros(RATE)]), "found 0.7 s of sound"),
+        (None, "alice.wav"),
+    ],
+    ids=["silence", "empty", "short", "short with silence", "no audio"],
+)
+def test_recordings_that_cannot_be_enrolled(wave: np.ndarray | None, message: str, tmp_path: Path) -> None:
+    if wave is None:
+        (tmp_path / "alice.wav").write_text("hello")
+    else:
+        audio.write(tmp_path / "alice.wav", wave.astype(np.float32), RATE)
+    with pytest.raises(UserError, match=message):
+        enroll({"alice": tmp_path / "alice.wav"}, TorchEncoder(noise_encoder()))
+    with pytest.raises(UserError, match=r"none\.wav: no such file"):
+        enroll({"alice": tmp_path / "none.wav"}, TorchEncoder(noise_encoder()))
+
+
+def test_the_rate_of_an_enrollment_does_not_matter(tmp_path: Path) -> None:
+    wave = voice(1, 4.0, 0)
+    audio.write(tmp_path / "8.wav", wave, RATE)
+    audio.write(tmp_path / "44.wav", np.stack([audio.resample(wave, RATE, 44100)] * 2), 44100)
+    one, two = enroll({"a": tmp_path / "8.wav", "b": tmp_path / "44.wav"}, TorchEncoder(noise_encoder()))
+    assert one.embedding @ two.embedding > 0.99
+
+
+def test_two_speakers_in_an_enrollment_are_doubted(tmp_path: Path) -> None:
+    takes = {"one": [(0, 4.5), (0, 4.5)], "two": [(0, 4.5), (2, 4.5)], "short": [(0, 1.5), (2, 1.5)]}
+    for name, parts in takes.items():
+        audio.write(tmp_path / f"{name}.wav", np.concatenate([voice(k, s, n) for n, (k, s) in enumerate(parts)]), RATE)
+    found = enroll({name: tmp_path / f"{name}.wav" for name in takes}, TorchEncoder(noise_encoder()))
+    assert [speaker.maybe_two for speaker in found] == [False, True, None]
+    assert found[0].warning() is None and "two.wav: may hold two speakers" in str(found[1].warning())
+
+
+@pytest.fixture
+def command(meeting: Path, tmp_path: Path) -> list[str]:
+    """Separate the meeting of speakers 2, 0, 2 and 1, with 0, 1 and a voice that is not there enrolled.
+
+    Masks of one half everywhere leave the color of voices as it is.
+    """
+    masker, masks = RecurrentConfig(hidden_size=4, num_layers=1), DeterministicConfig(activation="sigmoid")
+    model = build_model(ModelConfig(filterbank=STFTFilterbankConfig(), masker=masker, masks=masks))
+    for weight in model.masker.parameters():
+        torch.nn.init.zeros_(weight)
+    save_model(model, tmp_path / "separator")
+    info = {"counting": {"threshold": 0.65}, "enrollment": {"threshold": 0.6}}
+    save_model(noise_encoder(), tmp_path / "encoder", info)
+    for name, speaker in {"zero": 0, "one": 1, "nobody": 6}.items():
+        audio.write(tmp_path / f"{name}.wav", voice(speaker, 3.0, 77), RATE)
+    words = ["separate", meeting / "talk" / "meeting.wav", "--out", tmp_path / "out", "--model", tmp_path / "separator"]
+    words += ["--link-speakers", "3", "--speaker-encoder", tmp_path / "encoder", "--rttm"]
+    return [*map(str, words), "--enroll", *(f"{name}={tmp_path / name}.wav" for name in ("zero", "one", "nobody"))]
+
+
+def test_tracks_have_names_and_who_is_absent_is_told(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command) == 0
+    assert "written: s1, zero, one; absent: nobody" in capsys.readouterr().out
+    told = json.loads((tmp_path / "out/meeting.json").read_text())
+    assert told["absent"] == ["nobody"] and told["enroll_threshold"] == 0.6
+    assert told["estimates"] == ["meeting_s1.wav", "meeting_zero.wav", "meeting_one.wav"]
+    assert [(one["name"], one["speaker"]) for one in told["enrolled"]] == [("zero", 2), ("one", 3), ("nobody", None)]
+    # Each track is heard where its speaker speaks: 2.5 s each.
+    for name, turn in (("zero", 1), ("one", 3)):
+        energy = np.square(audio.read(tmp_path / f"out/meeting_{name}.wav")).reshape(4, -1).sum(1)
+        assert energy.argmax() == turn and energy[turn] > 0.9 * energy.sum()
+    names = [line.split()[7] for line in (tmp_path / "out/meeting.rttm").read_text().splitlines()]
+    assert set(names) == {"s1", "zero", "one"}
+    tracks = {tmp_path / "out" / name: Path(name) for name in told["estimates"]}
+    (source,) = group_estimates(tracks)
+    assert source.name == Path("meeting") and len(source.paths) == 3
+
+
+def test_only_one_track_is_written(command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(command) == 0
+    before = audio.read(tmp_path / "out/meeting_one.wav")
+    assert main([*command, "--only", "one"]) == 0
+    assert [path.name for path in (tmp_path / "out").glob("*.wav")] == ["meeting_one.wav"]
+    np.testing.assert_array_equal(audio.read(tmp_path / "out/meeting_one.wav"), before)
+    assert {line.split()[7] for line in (tmp_path / "out/meeting.rttm").read_text().splitlines()} == {"one"}
+    assert main([*command, "--only", "one"]) == 0
+    assert "already done 1" in capsys.readouterr().out
+    assert main([*command, "--only", "nobody"]) == 0
+    assert "written: none; absent: nobody" in capsys.readouterr().out
+    told = json.loads((tmp_path / "out/meeting.json").read_text())
+    assert told["estimates"] == [] and told["absent"] == ["nobody"] and not list((tmp_path / "out").glob("*.wav"))
+    # Another recording of the same name is another enrollment.
+    audio.write(tmp_path / "nobody.wav", voice(2, 3.0, 77), RATE)
+    assert main([*command, "--only", "nobody"]) == 0
+    assert "written: nobody; absent: none" in capsys.readouterr().out
+
+
+def test_a_meeting_of_nobody_has_everybody_absent(command: list[str], tmp_path: Path) -> None:
+    audio.write(tmp_path / "silence.wav", np.zeros(3 * RATE, np.float32), RATE)
+    command[1] = str(tmp_path / "silence.wav")
+    assert main(command) == 0
+    told = json.loads((tmp_path / "out/silence.json").read_text())
+    assert told["absent"] == ["zero", "one", "nobody"]
