@@ -1,6 +1,7 @@
 """Make the default model, which ships, from an experiment of egs/folder.
 
-    python -m tools.default_model EXP --dev DEV.jsonl [--tests TEST.jsonl ...] [--more-speech] [--voices] [--out FOLDER]
+    python -m tools.default_model EXP --dev DEV.jsonl [--tests TEST.jsonl ...] [--views N]
+        [--more-speech] [--voices] [--out FOLDER]
     python -m tools.default_model --card SUMMARY ... [--out FOLDER]
     python -m tools.default_model --graph MODEL --out FOLDER
 
@@ -74,7 +75,7 @@ AS_ONE = (
 )
 
 
-def make(experiment: Path, dev: Path, tests: list[Path], out: Path, more: Sequence[str] = ()) -> Path:
+def make(experiment: Path, dev: Path, tests: list[Path], out: Path, more: Sequence[str] = (), views: int = 2) -> Path:
     """Make the folder of the shipped model, with its card; change it only if every step succeeds.
 
     Args:
@@ -83,6 +84,7 @@ def make(experiment: Path, dev: Path, tests: list[Path], out: Path, more: Sequen
         tests: manifests; none: the card has no scores.
         out: the folder, whose content is replaced.
         more: training speech beside `CORPORA`.
+        views: of a recording, by default; 1 for a causal model, whose live sound has one.
 
     Raises:
         UserError: a command fails, after printing why, or the model is larger than `LARGEST_BYTES`.
@@ -95,7 +97,7 @@ def make(experiment: Path, dev: Path, tests: list[Path], out: Path, more: Sequen
         size = save_graph(loaded, folder).num_bytes
         if size > LARGEST_BYTES:
             raise UserError(f"{experiment}: the graph takes {size} bytes, expected at most {LARGEST_BYTES}")
-        _run("calibrate", folder, "--manifest", dev, "--device", "cpu")
+        _run("calibrate", folder, "--manifest", dev, "--device", "cpu", "--views", views)
         summaries = []
         for test in tests:
             evaluation = experiment / "evaluation" / test.stem
@@ -189,6 +191,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--graph", type=Path, metavar="MODEL", help="folder to write only the graph of")
     parser.add_argument("--out", type=Path, default=SHIPPED / DEFAULT_MODEL, help="default: in the package")
+    parser.add_argument("--views", type=int, default=2, help="of a recording by default; 1 for a causal model")
     parser.add_argument("--more-speech", action="store_true", help="the training speech includes speech_more")
     parser.add_argument("--voices", action="store_true", help="the training speech includes speech_voices")
     options = parser.parse_args(arguments)
@@ -200,7 +203,7 @@ def main(arguments: list[str] | None = None) -> int:
         elif options.experiment and options.dev:
             named = (options.experiment, options.dev, options.tests, options.out)
             more = [MORE_SPEECH] * options.more_speech + [VOICES] * options.voices
-            print(make(*named, more))
+            print(make(*named, more, options.views))
         else:
             raise UserError("expected EXP and --dev, --card, or --graph")
     except UserError as error:

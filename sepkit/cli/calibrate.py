@@ -27,7 +27,7 @@ def main(
         first: how many mixtures, from the beginning of the manifest; default: all
         depth_steps: steps of a model of continuous depth, for which alone predictions hold; default: the model's own
         views: how many views of a recording the model has from now on where none are named; default: 2 if a view takes
-            less than 0.01 of real time here, else 1
+            less processor time here than 0.01 of the recording's length, else 1
     """
     import sys
 

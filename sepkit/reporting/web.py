@@ -17,16 +17,22 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+from sepkit.choices import to_dict
 from sepkit.corpora.archives import WEB_RUNTIME, WEB_RUNTIME_FILES
 from sepkit.corpora.download import download
 from sepkit.corpora.options import DownloadOptions
 from sepkit.errors import UserError
 from sepkit.extras import require
 from sepkit.files import atomic_output, cache_folder, check_writable, write_text
+from sepkit.inference.quality.predictor import QualityPredictor, read_quality
+from sepkit.inference.runners.views import SPEEDS
 from sepkit.models import model_folder
-from sepkit.models.export.graph_file import Graph
+from sepkit.models.export.graph_file import FEATURES, Graph
+from sepkit.models.published.shipped import encoder_folder
 from sepkit.models.storage.folders import GRAPH, is_onnx
 from sepkit.version import __version__
+
+ENCODER = "encoder.onnx"
 
 MOST_SECONDS = 60
 """Longest recording that a page takes, because it is separated as a whole."""
@@ -64,6 +70,9 @@ def write_web_page(
 
         export_onnx(load_pretrained(folder or model), graph)
         loaded = Graph(graph)
+    quality = None if folder is None else read_quality(folder, loaded.fingerprint, loaded.hypotheses)
+    if quality is not None and quality.depth_steps not in (None, loaded.depth_steps):
+        quality = None
     description = {
         "name": name,
         "file": GRAPH,
@@ -71,6 +80,11 @@ def write_web_page(
         "sample_rate": loaded.sample_rate,
         "hypotheses": loaded.hypotheses,
         "causal": _causal(loaded),
+        "scored": "scores" in loaded.outputs,
+        "features": {name: FEATURES[name] if loaded.state else name for name in loaded.features},
+        "speeds": SPEEDS[: quality.views - 1] if quality is not None else [],
+        "quality": None if quality is None else to_dict(quality),
+        "encoder": _write_encoder(out / ENCODER, quality),
         "most_seconds": MOST_SECONDS,
         "version": __version__,
         "home": home,
@@ -83,6 +97,19 @@ def write_web_page(
     for asset in (resources.files("sepkit.reporting") / "assets" / "web").iterdir():
         write_text(out / asset.name, asset.read_text(encoding="utf-8"))
     return out
+
+
+def _write_encoder(path: Path, quality: QualityPredictor | None) -> dict[str, Any] | None:
+    """Write the speaker encoder that tells one speaker alone; return None where the predictor has no use for it."""
+    source = encoder_folder(None) / GRAPH
+    if quality is None or quality.single_speaker is None:
+        return None
+    encoder = Graph(source)
+    if encoder.fingerprint != quality.single_speaker.encoder:
+        return None
+    with atomic_output(path) as draft:
+        shutil.copyfile(source, draft)
+    return {"file": path.name, "bytes": path.stat().st_size, "sample_rate": encoder.sample_rate}
 
 
 def _causal(graph: Graph) -> dict[str, Any] | None:

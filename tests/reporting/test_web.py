@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -25,6 +26,9 @@ from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.files import cache_folder
 from sepkit.inference import load_model
+from sepkit.inference.quality.features import hypothesis_features
+from sepkit.inference.runners.base import ModelOutput
+from sepkit.inference.separated import summary_line
 from sepkit.models import build_model, save_model
 from sepkit.reporting.web import MOST_SECONDS, find_runtime, serving, write_web_page
 
@@ -63,6 +67,7 @@ def test_folder_holds_all_that_the_page_asks_for(model: Path, stand_in: Path, tm
         "icon.svg",
         "style.css",
         "app.js",
+        "prediction.js",
         "sound.js",
         "worker.js",
         "model.json",
@@ -141,7 +146,8 @@ def page(page: Any) -> Any:
 
 
 def recording(path: Path, seconds: float, level: float = 0.1) -> np.ndarray:
-    samples = level * np.random.default_rng(0).standard_normal(int(seconds * RATE)).astype(np.float32)
+    noise = np.random.default_rng(0).standard_normal(int(seconds * RATE))
+    samples = (level * np.convolve(noise, np.array([1, 6, 15, 20, 15, 6, 1]) / 32, mode="same")).astype(np.float32)
     audio.write(path, samples, RATE)
     return samples
 
@@ -156,14 +162,36 @@ def downloaded(page: Any) -> dict[str, np.ndarray]:
     return voices
 
 
-def test_estimates_are_those_of_the_command(page: Any, tmp_path: Path) -> None:
+def separated(page: Any, path: Path) -> None:
+    page.locator("#file").set_input_files(str(path))
+    page.get_by_text("were separated in").wait_for(timeout=120_000)
+
+
+def assert_as_the_command(page: Any, expected: Any, least_db: float = 50) -> None:
+    """The page shows and offers what the command makes of the same recording."""
+    voices = np.stack([*downloaded(page).values()])
+    assert voices.shape == expected.estimates.shape
+    errors = np.square(voices - expected.estimates).sum(1)
+    assert 10 * np.log10(np.square(expected.estimates).sum(1) / errors).min() > least_db
+    printed = summary_line(expected).replace("_s", "voice ").replace(" (--speakers 2 if there are more)", "")
+    # The numbers, which may be rounded to another digit, are compared below.
+    words = [
+        re.sub(r"-?[\d.]+ dB \(.*?\)", "N dB", text) for text in (page.locator("#summary").inner_text(), printed + ".")
+    ]
+    assert words[0] == words[1]
+    shown = [float(value.get_attribute("value")) for value in page.locator("h2 data").all()]
+    known = np.isfinite(expected.predicted_si_sdr_db)
+    np.testing.assert_allclose(shown, expected.predicted_si_sdr_db[known], atol=0.05)
+
+
+def test_estimates_and_prediction_are_those_of_the_command(page: Any, tmp_path: Path) -> None:
     samples = recording(tmp_path / "two.wav", 4)
-    page.locator("#file").set_input_files(str(tmp_path / "two.wav"))
-    page.get_by_text("were separated in").wait_for(timeout=60_000)
-    voices = downloaded(page)
-    expected = load_model("boxed_8k", predict=False, views=1).separate(samples, RATE).estimates
-    assert list(voices) == ["two_s1.wav", "two_s2.wav"]
-    np.testing.assert_allclose(np.stack([*voices.values()]), expected, atol=1e-3 * np.abs(samples).max())
+    separated(page, tmp_path / "two.wav")
+    assert_as_the_command(page, load_model("boxed_8k").separate(samples, RATE))
+    assert [link.get_attribute("download") for link in page.locator("a[download]").all()] == [
+        "two_s1.wav",
+        "two_s2.wav",
+    ]
     played = page.evaluate("""async () => Promise.all([...document.querySelectorAll("audio")].map(async (player) => {
         player.playbackRate = 4;
         const ended = new Promise((resolve) => { player.onended = () => resolve(true); });
@@ -182,13 +210,9 @@ def test_other_rates_are_resampled_as_the_command_does(
     spectrum = np.fft.rfft(noise) / (1 + (np.fft.rfftfreq(len(noise), 1 / rate) / 500) ** 2)
     samples = (0.1 * np.fft.irfft(spectrum) / np.fft.irfft(spectrum).std()).astype(np.float32)
     audio.write(tmp_path / f"two.{kind}", samples, rate, subtype="PCM_16")
-    page.locator("#file").set_input_files(str(tmp_path / f"two.{kind}"))
-    page.get_by_text("were separated in").wait_for(timeout=60_000)
-    voices = np.stack([*downloaded(page).values()])
+    separated(page, tmp_path / f"two.{kind}")
     mixture = audio.read(tmp_path / f"two.{kind}", sample_rate=RATE)
-    expected = load_model("boxed_8k", predict=False, views=1).separate(mixture, RATE).estimates
-    assert voices.shape == expected.shape
-    assert 10 * np.log10(np.square(expected).sum(1) / np.square(voices - expected).sum(1)).min() > least_db
+    assert_as_the_command(page, load_model("boxed_8k").separate(mixture, RATE), least_db)
 
 
 def test_rates_are_read_from_headers(page: Any, tmp_path: Path) -> None:
@@ -215,18 +239,66 @@ def test_rates_are_read_from_headers(page: Any, tmp_path: Path) -> None:
     assert page.evaluate(cut) == 48_000
 
 
+def speech(data_folder: Path, first: int, count: int = 1, seconds: float = 6) -> np.ndarray:
+    """Recordings of test speakers one after the other, from each of them `seconds`."""
+    folders = sorted((data_folder / "speech_mini" / "wav8k" / "test").iterdir())[first : first + count]
+    parts = [audio.read(next(iter(sorted(folder.rglob("*.flac")))), sample_rate=RATE) for folder in folders]
+    return np.concatenate([np.resize(part, round(seconds * RATE)) for part in parts])
+
+
+@pytest.mark.parametrize("case", ["two at once", "one alone", "two in turn", "longer than 30 s"])
+def test_speech_is_told_as_the_command_tells_it(case: str, page: Any, data_folder: Path, tmp_path: Path) -> None:
+    samples = {
+        "two at once": lambda: speech(data_folder, 0) + speech(data_folder, 1),
+        "one alone": lambda: speech(data_folder, 2),
+        "two in turn": lambda: speech(data_folder, 0, 2, 4),
+        "longer than 30 s": lambda: speech(data_folder, 0, 4, 8.3) + speech(data_folder, 4, 4, 8.3),
+    }[case]()
+    samples = (0.5 * samples / np.abs(samples).max()).astype(np.float32)
+    audio.write(tmp_path / "talk.wav", samples, RATE)
+    separated(page, tmp_path / "talk.wav")
+    expected = load_model("boxed_8k").separate(samples, RATE)
+    if case == "longer than 30 s":
+        # Estimates of the command come in chunks there, those of the page at once.
+        shown = sorted(float(value.get_attribute("value")) for value in page.locator("h2 data").all())
+        np.testing.assert_allclose(shown, sorted(expected.predicted_si_sdr_db), atol=0.05)
+    else:
+        assert_as_the_command(page, expected)
+        assert expected.speakers == (1 if case == "one alone" else 2)
+
+
+def test_features_are_those_of_python(page: Any) -> None:
+    """At rates whose frames are no power of two, with more than two estimates, and with one."""
+    generator = np.random.default_rng(0)
+    for rate, count in ((8000, 2), (22050, 3), (16000, 1)):
+        estimates = generator.standard_normal((count, rate), np.float32) * np.linspace(
+            0.01, 0.2, rate, dtype=np.float32
+        )
+        estimates[:1] = np.repeat(estimates[:1, ::2], 2, axis=1)
+        mixture = estimates.sum(0) + 0.01 * generator.standard_normal(rate, np.float32)
+        found = page.evaluate(
+            """async ([rate, mixture, estimates]) => {
+                const { hypothesisFeatures } = await import("./prediction.js");
+                const output = { estimates: estimates.map((one) => Float32Array.from(one)), features: {} };
+                return hypothesisFeatures(Float32Array.from(mixture), output, rate);
+            }""",
+            [rate, mixture.tolist(), estimates.tolist()],
+        )
+        expected = hypothesis_features(mixture, ModelOutput(estimates[None]), rate)
+        assert set(found) == set(expected)
+        for name, values in expected.items():
+            np.testing.assert_allclose(found[name], values, atol=1e-6, err_msg=name)
+
+
 def test_a_causal_model_runs_in_the_page_too(browser: Any, runtime: Path, tmp_path: Path) -> None:
     samples = recording(tmp_path / "two.wav", 2.01)
     with serving(write_web_page("boxed_8k_causal", tmp_path / "page", runtime), 0) as address:
         page = browser.new_page()
         page.goto(address)
         page.get_by_text("The model is ready").wait_for(timeout=60_000)
-        page.locator("#file").set_input_files(str(tmp_path / "two.wav"))
-        page.get_by_text("were separated in").wait_for(timeout=60_000)
-        voices = downloaded(page)
+        separated(page, tmp_path / "two.wav")
+        assert_as_the_command(page, load_model("boxed_8k_causal").separate(samples, RATE))
         page.close()
-    expected = load_model("boxed_8k_causal", predict=False).separate(samples, RATE).estimates
-    np.testing.assert_allclose(np.stack([*voices.values()]), expected, atol=1e-3 * np.abs(samples).max())
 
 
 def test_a_file_can_be_dropped(page: Any, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Recordings that are likely not separated: a logistic regression on predicted SI-SDR and on how alike voices are."""
+"""Recordings that are likely not separated: a logistic regression on predicted SI-SDR and on how estimates overlap."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from sepkit.inference.quality.features import LIKENESS_FEATURES
+from sepkit.inference.quality.features import DOMINANCE
 from sepkit.inference.quality.regression import LogisticRegression, fit_logistic, threshold_above
 
 LIMIT_DB = 1.0
@@ -21,10 +21,10 @@ LEAST_OF_EACH = 10
 
 
 def failure_features(features: Mapping[str, np.ndarray], predicted_si_sdr_db: np.ndarray) -> dict[str, float]:
-    """Return the mean and least prediction of a recording, and the likeness of its voices; nothing without predictions.
+    """Return the mean and least prediction of a recording, and the dominance; nothing without predictions.
 
     Args:
-        features: (n,) each, by name; those of `LIKENESS_FEATURES` that the model has are used.
+        features: (n,) each, by name; `DOMINANCE` is used where there are two estimates or more.
         predicted_si_sdr_db: (n,) predictions for the same estimates; those that are not finite are left out.
     """
     known = np.isfinite(predicted_si_sdr_db)
@@ -34,7 +34,7 @@ def failure_features(features: Mapping[str, np.ndarray], predicted_si_sdr_db: np
         "predicted_mean_db": float(predicted_si_sdr_db[known].mean()),
         "predicted_least_db": float(predicted_si_sdr_db[known].min()),
     }
-    return found | {name: float(features[name][known].mean()) for name in LIKENESS_FEATURES if name in features}
+    return found | ({DOMINANCE: float(features[DOMINANCE][known].mean())} if DOMINANCE in features else {})
 
 
 def fit_failure(

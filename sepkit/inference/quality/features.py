@@ -7,12 +7,11 @@ no rates and no spread. None takes another pass of the masker, so that predictio
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 import numpy as np
 
-from sepkit.inference.diarization.profiles import TraitStatistics, measure_voices
 from sepkit.inference.runners.base import ModelOutput, Runner, pairwise_si_sdr_db, ratio_db
 from sepkit.matching import linear_sum_assignment
 
@@ -37,21 +36,10 @@ LONGEST_SECONDS = 30.0
 EXCERPT_SECONDS = 5.0
 
 DOMINANCE = "dominance"
-"""Share of the energy of all estimates that is in the strongest one of each frame and frequency."""
-
-LIKENESS_FEATURES = (DOMINANCE, "pitch_distance", "voice_distance")
-"""Names of the features of `likeness_features`."""
-
-# A trait of less is not known. Unknown distances are taken to be those of a usual pair of voices.
-_LEAST_SECONDS = 0.1
-# Of cepstra; steady tones have less.
-_LEAST_DEVIATION = 0.1
-_USUAL_PITCH_DISTANCE, _USUAL_VOICE_DISTANCE = 0.35, 1.1
+"""Share of the energy of all estimates that is in the strongest one of each frame and frequency; 1: no overlap."""
 
 _LEAST_DB = -60.0
 _FRAME_SECONDS = 0.032
-# An estimate that is voiced for less, where it is the strongest, is taken to have a pitch between those of most voices.
-_LEAST_PITCH_SECONDS, _USUAL_LOG_PITCH = 0.1, math.log(150.0)
 
 
 def recording_features(runner: Runner, mixture: np.ndarray, output: ModelOutput) -> dict[str, np.ndarray] | None:
@@ -115,9 +103,8 @@ def hypothesis_features(mixture: np.ndarray, output: ModelOutput, sample_rate: i
     * `residual_db`: what the best sum of the estimates leaves of the mixture's energy.
     * `correlation_db`: SI-SDR to the estimate it is most like, (corr^2 / (1 - corr^2)); of two hypotheses or more.
     * `relative_level_db`: energy of the mixture's projection on the estimate over the mixture's.
-    * `estimate_flatness_db`, `estimate_level_deviation_db`: those of `mixture_features`, of the estimate.
-    * `estimate_log_pitch`: mean logarithm of the pitch in Hz, where the estimate is much stronger than the others.
-    * those of `likeness_features`, of two hypotheses or more.
+    * `estimate_level_deviation_db`: as in `mixture_features`, of the estimate.
+    * `DOMINANCE`, the same for all, of two hypotheses or more.
     * `score`: log-odds that it is a speaker.
     * those of the mixture, the same for all hypotheses.
 
@@ -171,8 +158,8 @@ def mixture_features(mixture: np.ndarray, sample_rate: int) -> dict[str, float]:
     }
 
 
-def _frame_of(waveform: np.ndarray, sample_rate: int) -> int:
-    return min(len(waveform), round(_FRAME_SECONDS * sample_rate))
+def _frame_of(waveforms: np.ndarray, sample_rate: int) -> int:
+    return min(waveforms.shape[-1], round(_FRAME_SECONDS * sample_rate))
 
 
 def _flatness_db(spectrum: np.ndarray) -> float:
@@ -236,21 +223,15 @@ def _relations(estimates: np.ndarray, mixture: np.ndarray) -> dict[str, np.ndarr
 
 def _sound(estimates: np.ndarray, sample_rate: int) -> dict[str, np.ndarray]:
     """Return how estimates (n, T) sound, independent of their levels."""
-    flatness, deviations, powers = [], [], []
-    for estimate in estimates - estimates.mean(-1, keepdims=True, dtype=np.float64):
-        frame = _frame_of(estimate, sample_rate)
-        powers.append(_frame_powers(estimate, frame))
-        flatness.append(_flatness_db(_welch(powers[-1], frame)))
-        deviations.append(_level_deviation_db(estimate, frame))
-    power = float(np.square(estimates, dtype=np.float64).sum(0).mean())
-    voices = measure_voices(estimates, sample_rate, power)
-    pitch = voices["pitch"]
-    likeness = likeness_features(powers, voices) if len(estimates) > 1 else {}
-    return likeness | {
-        "estimate_flatness_db": np.array(flatness),
-        "estimate_level_deviation_db": np.array(deviations),
-        "estimate_log_pitch": np.where(pitch.seconds > _LEAST_PITCH_SECONDS, pitch.means[:, 0], _USUAL_LOG_PITCH),
-    }
+    centered = estimates - estimates.mean(-1, keepdims=True, dtype=np.float64)
+    frame = _frame_of(centered, sample_rate)
+    found = {"estimate_level_deviation_db": np.array([_level_deviation_db(one, frame) for one in centered])}
+    if len(centered) > 1:
+        powers = np.stack([_frame_powers(one, frame) for one in centered])
+        total = float(powers.sum())
+        share = float(powers.max(0).sum()) / total if total > 0 else 1.0
+        found[DOMINANCE] = np.full(len(centered), share)
+    return found
 
 
 def _mean_of_finite(values: Sequence[np.ndarray]) -> np.ndarray:
@@ -259,38 +240,3 @@ def _mean_of_finite(values: Sequence[np.ndarray]) -> np.ndarray:
     finite = np.isfinite(stacked)
     total, count = np.where(finite, stacked, 0.0).sum(0), finite.sum(0)
     return np.divide(total, count, out=np.full(stacked.shape[1], np.nan), where=count > 0)
-
-
-def likeness_features(powers: Sequence[np.ndarray], voices: Mapping[str, TraitStatistics]) -> dict[str, np.ndarray]:
-    """Return (n,) of each of `LIKENESS_FEATURES`, for two estimates or more.
-
-    * `dominance`: share of the energy of all estimates that is in the strongest one of each frame and frequency; 1 if
-      they never overlap. The same for all estimates.
-    * `pitch_distance`: difference of the mean log pitch from that of the nearest other estimate.
-    * `voice_distance`: root mean square difference of the mean cepstra from those of the nearest other estimate, in
-      standard deviations inside estimates.
-
-    Args:
-        powers: power spectra of the frames of each estimate, (F, K).
-        voices: their traits, see `measure_voices`.
-    """
-    stacked = np.stack(powers)
-    total = float(stacked.sum())
-    share = float(stacked.max(0).sum()) / total if total > 0 else 1.0
-    pitch, cepstra = voices["pitch"], voices["cepstra"]
-    deviations = np.maximum(np.sqrt(np.diagonal(cepstra.scatter) / max(1, cepstra.frames)), _LEAST_DEVIATION)
-    return {
-        DOMINANCE: np.full(len(stacked), share),
-        "pitch_distance": _to_nearest(pitch.means, pitch.seconds, _USUAL_PITCH_DISTANCE),
-        "voice_distance": _to_nearest(cepstra.means / deviations, cepstra.seconds, _USUAL_VOICE_DISTANCE),
-    }
-
-
-def _to_nearest(means: np.ndarray, seconds: np.ndarray, unknown: float) -> np.ndarray:
-    """Return (n,) root mean square differences of means (n, D) from the nearest other whose trait is known."""
-    known = seconds > _LEAST_SECONDS
-    distances = np.sqrt(np.square(means[:, None] - means[None]).mean(-1))
-    distances[:, ~known] = np.inf
-    np.fill_diagonal(distances, np.inf)
-    nearest = distances.min(1)
-    return np.where(known & np.isfinite(nearest), nearest, unknown)

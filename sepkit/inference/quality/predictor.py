@@ -32,7 +32,7 @@ from sepkit.version import __version__
 
 QUALITY = "quality.yaml"
 FORMAT = 2
-FEATURES_VERSION = 4
+FEATURES_VERSION = 5
 """Goes up when a feature changes its meaning: coefficients of another version would multiply something else."""
 
 

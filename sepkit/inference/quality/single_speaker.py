@@ -44,11 +44,7 @@ _OF_ESTIMATES = (
     "mask_spread_db",
     "mask_rate_nats_per_frame",
     "dominance",
-    "pitch_distance",
-    "voice_distance",
-    "estimate_flatness_db",
     "estimate_level_deviation_db",
-    "estimate_log_pitch",
 )
 
 _WINDOW_SECONDS, _HOP_SECONDS, _SHORTEST_SECONDS = 0.75, 0.375, 0.25

@@ -217,7 +217,7 @@ def changed(data, *keys, value):
         (("model", "scales"), [1.0], "not one for each feature"),
         (("baseline", "scales"), [0.0] * 8, "not positive"),
         (("surprise",), 1, "surprise: unknown field"),
-        (("features_version",), 2, "found features_version 2, expected 4"),
+        (("features_version",), 2, "found features_version 2, expected 5"),
         (("model", "interval_db"), [float("nan"), 1.0], "interval that is not finite"),
         (("single_speaker", "in_turn", "scales"), [0.0], "not positive"),
         (("single_speaker", "at_once", "coefficients"), [], "not one for each feature"),

@@ -1,5 +1,5 @@
 // The page: take a recording, let the worker separate it, show and play what comes out.
-import { atItsLevel, decode, drawSpectrogram, drawWaveform, spectrogram, wav } from "./sound.js";
+import { decode, drawSpectrogram, drawWaveform, spectrogram, wav } from "./sound.js";
 
 const RECORDED_SECONDS = 10;
 const find = (id) => document.getElementById(id);
@@ -45,7 +45,7 @@ async function begin() {
   worker = new Worker("worker.js", { type: "module" });
   progress.hidden = false;
   say(`The model is being loaded (${(model.bytes / 1e6).toFixed(1)} MB).`);
-  await ask({ kind: "load", url: model.file, size: model.bytes, causal: model.causal }, (share) => { progress.value = share; });
+  await ask({ kind: "load", model }, (share) => { progress.value = share; });
   progress.hidden = true;
   say("The model is ready. From here on the page needs no network.");
 }
@@ -72,9 +72,9 @@ async function separate(name, bytes) {
     const seconds = mixture.length / model.sample_rate;
     say(`${name}, ${seconds.toFixed(1)} s, is being separated.`);
     const began = performance.now();
-    const { estimates } = await ask({ kind: "separate", mixture });
+    const separated = await ask({ kind: "separate", mixture });
     const took = (performance.now() - began) / 1000;
-    show(name, mixture, estimates.map((estimate) => atItsLevel(mixture, estimate)));
+    show(name, mixture, separated);
     say(`${name}: ${seconds.toFixed(1)} s of sound were separated in ${took.toFixed(1)} s.`);
   } catch (error) {
     say(error instanceof Mistake ? error.message : `Something went wrong: ${error.message ?? error}`, true);
@@ -93,8 +93,29 @@ function check(name, mixture) {
   if (mixture.every((sample) => sample === mixture[0])) throw new Mistake(`${name}: the recording is silent; choose one in which people speak.`);
 }
 
-function show(name, mixture, estimates) {
+// The result in words, as `sepkit separate` prints it.
+function summary({ estimates, speakers, loudest, scored, predicted, interval, failed }) {
+  const counted = (number, what) => `${number} ${what}${number === 1 ? "" : "s"}`, count = estimates.length;
+  let text = counted(speakers ?? count, speakers === null && !scored ? "output" : "speaker");
+  if (speakers === 1 && count > 1) text += `, in voice ${loudest + 1}`;
+  const known = (predicted ?? []).map((_, i) => i).filter((i) => Number.isFinite(predicted[i]));
+  if (known.length) {
+    const mean = (of) => known.reduce((sum, i) => sum + of(i), 0) / known.length;
+    text += `, expect ${expected(mean((i) => predicted[i]), [0, 1].map((end) => mean((i) => interval[i][end])))}`;
+  }
+  return text + (failed ? ", likely not separated." : ".");
+}
+
+// A predicted SI-SDR and the interval that holds 90 % of such separations; adding 0 turns -0 into 0.
+const expected = (value, ends) => `${(Number(value.toFixed(1)) + 0).toFixed(1)} dB (${ends.map((end) => Math.round(end) + 0).join(" to ")})`;
+
+function show(name, mixture, separated) {
+  const { estimates, predicted, interval } = separated;
   const stem = name.replace(/\.[^.]*$/, "");
+  const told = document.createElement("p");
+  told.id = "summary";
+  told.textContent = summary(separated);
+  results.append(told);
   const sounds = [["Mixture", mixture, null], ...estimates.map((estimate, i) => [`Voice ${i + 1}`, estimate, `${stem}_s${i + 1}.wav`])];
   const peak = Math.max(1e-6, ...sounds.map(([, samples]) => samples.reduce((most, sample) => Math.max(most, Math.abs(sample)), 0)));
   const pictures = sounds.map(([, samples]) => spectrogram(samples));
@@ -111,6 +132,12 @@ function show(name, mixture, estimates) {
     player.src = URL.createObjectURL(wav(samples, model.sample_rate));
     addresses.push(player.src);
     section.append(heading, waveform, colors, player);
+    if (download && Number.isFinite(predicted?.[i - 1])) {
+      const data = document.createElement("data");
+      data.value = predicted[i - 1];
+      data.textContent = expected(predicted[i - 1], interval[i - 1]);
+      heading.append(", expect ", data);
+    }
     if (download) {
       const link = document.createElement("a");
       link.href = player.src;

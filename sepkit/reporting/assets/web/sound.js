@@ -90,17 +90,6 @@ function bessel(x) {
   return sum;
 }
 
-// Scale an estimate to its level in the mixture: <x, s> / <s, s>, as `sepkit separate` does.
-export function atItsLevel(mixture, estimate) {
-  let cross = 0, energy = 0;
-  for (let t = 0; t < mixture.length; t++) {
-    cross += mixture[t] * estimate[t];
-    energy += estimate[t] * estimate[t];
-  }
-  const gain = Math.fround(energy > 0 ? cross / energy : 0);
-  return estimate.map((sample) => sample * gain);
-}
-
 // A wav file of 32-bit floats.
 export function wav(samples, rate) {
   const bytes = new ArrayBuffer(58 + 4 * samples.length);
@@ -167,9 +156,11 @@ export function spectrogram(samples) {
   return frames;
 }
 
-// The discrete Fourier transform in place; the length is a power of two (Cooley and Tukey, 1965).
-function transform(real, imaginary) {
+// The discrete Fourier transform in place (Cooley and Tukey, 1965).
+export function transform(real, imaginary) {
   const size = real.length;
+  if (size & (size - 1)) return chirped(real, imaginary);
+  const [cosines, sines] = waves(size);
   for (let i = 1, j = 0; i < size; i++) {
     let bit = size >> 1;
     for (; j & bit; bit >>= 1) j ^= bit;
@@ -182,7 +173,7 @@ function transform(real, imaginary) {
   for (let length = 2; length <= size; length <<= 1) {
     for (let begin = 0; begin < size; begin += length) {
       for (let k = 0; k < length / 2; k++) {
-        const angle = (-2 * Math.PI * k) / length, c = Math.cos(angle), s = Math.sin(angle);
+        const c = cosines[(k * size) / length], s = -sines[(k * size) / length];
         const a = begin + k, b = a + length / 2;
         const r = c * real[b] - s * imaginary[b], i = s * real[b] + c * imaginary[b];
         real[b] = real[a] - r; imaginary[b] = imaginary[a] - i;
@@ -190,6 +181,37 @@ function transform(real, imaginary) {
       }
     }
   }
+}
+
+// The same of any length, as a convolution with a chirp (Bluestein, 1970).
+function chirped(real, imaginary) {
+  const size = real.length, long = 2 ** Math.ceil(Math.log2(2 * size - 1));
+  const [a, b, c, d] = Array.from({ length: 4 }, () => new Float64Array(long));
+  for (let k = 0; k < size; k++) {
+    const angle = (Math.PI * ((k * k) % (2 * size))) / size;
+    c[k] = c[(long - k) % long] = Math.cos(angle);
+    d[k] = d[(long - k) % long] = Math.sin(angle);
+    a[k] = real[k] * c[k] + imaginary[k] * d[k];
+    b[k] = imaginary[k] * c[k] - real[k] * d[k];
+  }
+  const [cosines, sines] = [c.slice(0, size), d.slice(0, size)];
+  transform(a, b);
+  transform(c, d);
+  // The transform of the conjugate is that back, up to a factor.
+  for (let k = 0; k < long; k++) [a[k], b[k]] = [a[k] * c[k] - b[k] * d[k], -a[k] * d[k] - b[k] * c[k]];
+  transform(a, b);
+  for (let k = 0; k < size; k++) {
+    real[k] = (a[k] * cosines[k] - b[k] * sines[k]) / long;
+    imaginary[k] = (-b[k] * cosines[k] - a[k] * sines[k]) / long;
+  }
+}
+
+const known = new Map();
+
+// Cosines and sines of a period of `size` samples.
+function waves(size) {
+  if (!known.has(size)) known.set(size, [Math.cos, Math.sin].map((of) => Float64Array.from({ length: size }, (_, t) => of((2 * Math.PI * t) / size))));
+  return known.get(size);
 }
 
 // Give a canvas as many pixels as it shows; its width is `ratio` times its height.

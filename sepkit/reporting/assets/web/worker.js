@@ -1,14 +1,16 @@
 // Runs the model beside the page, so that the page answers while it computes.
 import * as ort from "./runtime/ort.wasm.min.mjs";
+import { decide, recordingFeatures, runInViews } from "./prediction.js";
 
 ort.env.wasm.wasmPaths = new URL("./runtime/", import.meta.url).href;
 // More threads would need headers that a plain file server does not send.
 ort.env.wasm.numThreads = 1;
 ort.env.logLevel = "fatal";
 
-let session, causal;
+let model, session, embed = null;
 
-async function load(url, size) {
+// Open a graph; `told` hears which share of it is there.
+async function opened(url, size, told = () => {}) {
   const response = await fetch(url);
   if (!response.ok) throw new Error(`${url}: ${response.status}`);
   const bytes = new Uint8Array(size);
@@ -18,15 +20,34 @@ async function load(url, size) {
     if (done) break;
     bytes.set(value, read);
     read += value.length;
-    postMessage({ kind: "loading", share: read / size });
+    told(read / size);
   }
-  session = await ort.InferenceSession.create(bytes, { executionProviders: ["wasm"] });
+  return ort.InferenceSession.create(bytes, { executionProviders: ["wasm"], logSeverityLevel: 4 });
+}
+
+async function load(described) {
+  model = described;
+  session = await opened(model.file, model.bytes, (share) => postMessage({ kind: "loading", share }));
+  if (model.encoder) embed = await encoder(model.encoder);
+}
+
+// What gives the embedding of each window of speech.
+async function encoder({ file, bytes, sample_rate }) {
+  const graph = await opened(file, bytes);
+  const ofWindows = async (windows) => {
+    const length = windows[0].length, samples = new Float32Array(windows.length * length);
+    windows.forEach((window, i) => samples.set(window, i * length));
+    const { embeddings } = await graph.run({ waveforms: new ort.Tensor("float32", samples, [windows.length, length]) }, ["embeddings"]);
+    const size = embeddings.dims[1];
+    return windows.map((_, i) => Float64Array.from(embeddings.data.subarray(i * size, (i + 1) * size)));
+  };
+  return Object.assign(ofWindows, { rate: sample_rate });
 }
 
 // A causal graph takes whole strides and a state, zeros at first, and its estimates are late by the padding on the left.
-function inputs(mixture) {
+function inputs(mixture, frames) {
+  const causal = model.causal;
   if (!causal) return { mixture: new ort.Tensor("float32", mixture, [1, mixture.length]) };
-  const frames = Math.ceil((mixture.length + causal.kernel_size) / causal.stride) - 1;
   const padded = new Float32Array(frames * causal.stride).fill(causal.signal_mean);
   padded.set(mixture);
   const feeds = { mixture: new ort.Tensor("float32", padded, [1, padded.length]) };
@@ -37,20 +58,40 @@ function inputs(mixture) {
   return feeds;
 }
 
+async function run(mixture) {
+  const causal = model.causal, late = causal ? causal.kernel_size - causal.stride : 0;
+  const frames = causal && Math.ceil((mixture.length + causal.kernel_size) / causal.stride) - 1;
+  const found = await session.run(inputs(mixture, frames), ["estimates", ...(model.scored ? ["scores"] : []), ...Object.values(model.features)]);
+  const { data, dims } = found.estimates;
+  const estimates = Array.from({ length: dims[1] }, (_, i) => data.slice(i * dims[2] + late, i * dims[2] + late + mixture.length));
+  const features = Object.entries(model.features).map(([name, output]) => {
+    const values = [...found[output].data];
+    // A causal graph gives sums over frames.
+    if (causal && name === "mask_spread_db") return [name, values.map((value, i) => spreadDb(value, estimates[i]))];
+    return [name, causal ? values.map((value) => value / frames) : values];
+  });
+  return { estimates, scores: model.scored ? found.scores.data : null, features: Object.fromEntries(features) };
+}
+
+function spreadDb(sum, estimate) {
+  const ratio = Math.max(sum, 0) / estimate.reduce((energy, sample) => energy + sample * sample, 0);
+  return Math.min(60, Math.max(-60, 10 * Math.log10(ratio)));
+}
+
 async function separate(mixture) {
-  const { estimates } = await session.run(inputs(mixture), ["estimates"]);
-  const { data, dims } = estimates, late = causal ? causal.kernel_size - causal.stride : 0;
-  return Array.from({ length: dims[1] }, (_, i) => data.slice(i * dims[2] + late, i * dims[2] + late + mixture.length));
+  const rate = model.sample_rate, inViews = (samples) => runInViews(run, samples, model.speeds, rate);
+  const output = await inViews(mixture);
+  const features = model.quality && (await recordingFeatures(inViews, mixture, output, rate));
+  return decide(model.quality, mixture, output, features, rate, embed);
 }
 
 onmessage = async ({ data }) => {
   try {
     if (data.kind === "load") {
-      causal = data.causal;
-      await load(data.url, data.size);
+      await load(data.model);
       postMessage({ kind: "loaded" });
     } else {
-      postMessage({ kind: "separated", estimates: await separate(data.mixture) });
+      postMessage({ kind: "separated", ...(await separate(data.mixture)) });
     }
   } catch (error) {
     postMessage({ kind: "failed", reason: String(error?.message ?? error) });

@@ -1,0 +1,375 @@
+// What `sepkit separate` tells beside its estimates: their mean over views, features, SI-SDR to expect, who speaks, levels.
+// Each function computes what the one named above it does in sepkit.inference.
+import { resample, transform } from "./sound.js";
+
+const FRAME_SECONDS = 0.032, SHORTEST_SECONDS = 0.5, LONGEST_SECONDS = 30, EXCERPT_SECONDS = 5;
+const LEAST_DB = -60, LOWEST_LEVEL_DB = -80, OTHERS_DB = -40, FARTHEST = 4, TINY = 2 ** -1022;
+
+const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
+const range = (values) => Math.max(...values) - Math.min(...values);
+const centered = (values) => { const middle = mean(values); return Float64Array.from(values, (value) => value - middle); };
+const isConstant = (values) => values.every((value) => value === values[0]);
+// Half to even, as Python rounds.
+const round = (x) => (x % 1 === 0.5 || x % 1 === -0.5 ? 2 * Math.round(x / 2) : Math.round(x));
+const decibels = (power) => 10 * Math.log10(power);
+
+function dot(a, b) {
+  let sum = 0;
+  for (let t = 0; t < a.length; t++) sum += a[t] * b[t];
+  return sum;
+}
+
+// runners.base.ratio_db
+const ratioDb = (part, whole) => Math.min(60, Math.max(LEAST_DB, decibels(Math.max(part, 0) / whole)));
+
+// runners.base.pairwise_si_sdr_db
+function pairwiseSiSdrDb(estimates, sources) {
+  const [a, b] = [estimates.map(centered), sources.map(centered)];
+  return a.map((one) => b.map((other) => {
+    const energies = dot(one, one) * dot(other, other), squared = energies > 0 ? dot(one, other) ** 2 / energies : 0;
+    return ratioDb(squared, 1 - squared);
+  }));
+}
+
+// matching.linear_sum_assignment of a square table, the greatest sum: the column of each row.
+export function assignment(table) {
+  const size = table.length, zeros = () => new Array(size + 1).fill(0);
+  const ofRows = zeros(), ofColumns = zeros(), rowOf = zeros();
+  for (let row = 1; row <= size; row++) {
+    const least = zeros().fill(Infinity), used = zeros(), before = zeros();
+    let column = 0;
+    rowOf[0] = row;
+    do {
+      used[column] = 1;
+      const current = rowOf[column];
+      let next = 0, step = Infinity;
+      for (let j = 1; j <= size; j++) {
+        if (used[j]) continue;
+        const cost = -table[current - 1][j - 1] - ofRows[current] - ofColumns[j];
+        if (cost < least[j]) [least[j], before[j]] = [cost, column];
+        if (least[j] < step) [step, next] = [least[j], j];
+      }
+      for (let j = 0; j <= size; j++) {
+        if (used[j]) { ofRows[rowOf[j]] += step; ofColumns[j] -= step; } else least[j] -= step;
+      }
+      column = next;
+    } while (rowOf[column]);
+    for (; column; column = before[column]) rowOf[column] = rowOf[before[column]];
+  }
+  const columns = new Array(size);
+  rowOf.slice(1).forEach((row, j) => { columns[row - 1] = j; });
+  return columns;
+}
+
+// numpy.linalg.lstsq of a symmetric matrix: by its eigenvalues, those below `least` of the largest count as zero (Jacobi).
+export function leastSquares(matrix, right, least) {
+  const size = right.length, a = matrix.map((row) => [...row]);
+  const vectors = a.map((_, i) => a.map((_, j) => Number(i === j)));
+  for (let sweep = 0; sweep < 50; sweep++) {
+    for (let p = 0; p < size; p++) {
+      for (let q = p + 1; q < size; q++) {
+        if (Math.abs(a[p][q]) < 1e-300) continue;
+        const angle = 0.5 * Math.atan2(2 * a[p][q], a[q][q] - a[p][p]), c = Math.cos(angle), s = Math.sin(angle);
+        for (const rows of [a, vectors]) for (const row of rows) [row[p], row[q]] = [c * row[p] - s * row[q], s * row[p] + c * row[q]];
+        for (let k = 0; k < size; k++) [a[p][k], a[q][k]] = [c * a[p][k] - s * a[q][k], s * a[p][k] + c * a[q][k]];
+      }
+    }
+  }
+  const values = a.map((row, i) => row[i]), largest = Math.max(...values.map(Math.abs)), solution = new Array(size).fill(0);
+  values.forEach((value, k) => {
+    if (!(Math.abs(value) > least * largest)) return;
+    const along = right.reduce((sum, entry, i) => sum + entry * vectors[i][k], 0) / value;
+    for (let i = 0; i < size; i++) solution[i] += along * vectors[i][k];
+  });
+  return solution;
+}
+
+// ---------------------------------------------------------------------------------------------------------------- views
+
+// runners.views.ViewsRunner.run; `run` gives { estimates, scores, features } of samples.
+export async function runInViews(run, mixture, speeds, rate) {
+  const first = await run(mixture);
+  const total = first.estimates.map((estimate) => Float64Array.from(estimate)), agreement = total.map(() => 0);
+  for (const speed of speeds) {
+    const faster = round(speed * rate);
+    const { estimates } = await run(await resample(mixture, faster, rate)), views = [];
+    for (const estimate of estimates) {
+      const back = await resample(estimate, rate, faster), fitted = new Float32Array(mixture.length);
+      fitted.set(back.subarray(0, mixture.length));
+      views.push(fitted);
+    }
+    const table = pairwiseSiSdrDb(first.estimates, views);
+    assignment(table).forEach((column, i) => {
+      const view = views[column], energy = dot(view, view), gain = energy > 0 ? dot(view, first.estimates[i]) / energy : 0;
+      agreement[i] += table[i][column] / speeds.length;
+      for (let t = 0; t < view.length; t++) total[i][t] += gain * view[t];
+    });
+  }
+  const estimates = total.map((sum) => Float32Array.from(sum, (value) => value / (1 + speeds.length)));
+  return { ...first, estimates, features: { ...first.features, ...(speeds.length ? { agreement_db: agreement } : {}) } };
+}
+
+// ------------------------------------------------------------------------------------------------------------- features
+
+// quality.features.recording_features; `runWhole` is `runInViews` of an excerpt.
+export async function recordingFeatures(runWhole, mixture, output, rate) {
+  if (mixture.length < SHORTEST_SECONDS * rate || isConstant(mixture)) return null;
+  if (mixture.length <= LONGEST_SECONDS * rate) return hypothesisFeatures(mixture, output, rate);
+  const length = Math.min(mixture.length, round(EXCERPT_SECONDS * rate)), count = LONGEST_SECONDS / EXCERPT_SECONDS, parts = [];
+  for (let k = 0; k < count; k++) {
+    const start = round((k * (mixture.length - length)) / (count - 1)), excerpt = mixture.slice(start, start + length);
+    if (isConstant(excerpt)) continue;
+    const own = await runWhole(excerpt), features = hypothesisFeatures(excerpt, own, rate);
+    const order = assignment(pairwiseSiSdrDb(output.estimates.map((one) => one.subarray(start, start + length)), own.estimates));
+    parts.push(Object.fromEntries(Object.entries(features).map(([name, values]) => [name, order.map((column) => values[column])])));
+  }
+  if (!parts.length) return null;
+  const means = Object.keys(parts[0]).map((name) => [name, output.estimates.map((_, i) => mean(parts.map((part) => part[name][i]).filter(Number.isFinite)))]);
+  return { ...Object.fromEntries(means), log_duration_seconds: output.estimates.map(() => Math.log(LONGEST_SECONDS)) };
+}
+
+// quality.features.hypothesis_features
+export function hypothesisFeatures(mixture, { estimates, scores, features }, rate) {
+  const found = { ...relations(estimates, mixture), ...features, ...sound(estimates, rate), ...(scores ? { score: [...scores] } : {}) };
+  const silent = estimates.map(isConstant);
+  for (const name of Object.keys(found)) found[name] = found[name].map((value, i) => (silent[i] ? NaN : value));
+  for (const [name, value] of Object.entries(mixtureFeatures(mixture, rate))) found[name] = estimates.map(() => value);
+  return found;
+}
+
+// quality.features.mixture_features
+function mixtureFeatures(mixture, rate) {
+  const wave = centered(mixture), squares = wave.map((value) => value * value), power = mean(squares);
+  const frame = frameOf(wave, rate), spectrum = welch(framePowers(wave, frame), frame);
+  const signs = wave.map((value) => Number(value < 0 || Object.is(value, -0)));
+  let crossings = 0;
+  for (let t = 1; t < signs.length; t++) crossings += signs[t] !== signs[t - 1];
+  return {
+    level_dbfs: decibels(dot(mixture, mixture) / mixture.length),
+    crest_factor_db: decibels(squares.reduce((a, b) => Math.max(a, b)) / power),
+    spectral_flatness_db: mean(spectrum.map(decibels)) - decibels(mean(spectrum)),
+    spectral_centroid_hz: dot(spectrum.map((_, k) => ((k + 1) * rate) / 2 / spectrum.length), spectrum) / (mean(spectrum) * spectrum.length),
+    zero_crossing_rate: crossings / (wave.length - 1),
+    log_kurtosis: Math.log(dot(squares, squares) / squares.length / power ** 2),
+    level_deviation_db: levelDeviationDb(wave, frame),
+    log_duration_seconds: Math.log(mixture.length / rate),
+  };
+}
+
+const frameOf = (waveform, rate) => Math.min(waveform.length, round(FRAME_SECONDS * rate));
+
+// quality.features._level_deviation_db
+function levelDeviationDb(waveform, frame) {
+  const energies = Float64Array.from({ length: Math.floor(waveform.length / frame) }, (_, i) => {
+    const part = waveform.subarray(i * frame, (i + 1) * frame);
+    return dot(part, part) / frame;
+  });
+  const levels = centered(floored(energies, LEAST_DB).map(decibels));
+  return Math.sqrt(dot(levels, levels) / levels.length);
+}
+
+// quality.features._frame_powers: frames one after the other, each of `frame` / 2 + 1 bins.
+function framePowers(waveform, frame) {
+  const hop = frame - Math.floor(frame / 2), bins = Math.floor(frame / 2) + 1, count = Math.floor((waveform.length - frame) / hop) + 1;
+  const hann = Float64Array.from({ length: frame }, (_, t) => 0.5 - 0.5 * Math.cos((2 * Math.PI * t) / frame));
+  const powers = new Float64Array(count * bins);
+  for (let i = 0; i < count; i++) {
+    const real = centered(waveform.subarray(i * hop, i * hop + frame)).map((value, t) => value * hann[t]);
+    const imaginary = new Float64Array(frame);
+    transform(real, imaginary);
+    for (let k = 0; k < bins; k++) powers[i * bins + k] = real[k] ** 2 + imaginary[k] ** 2;
+  }
+  return powers;
+}
+
+// quality.features._welch
+function welch(powers, frame) {
+  const bins = Math.floor(frame / 2) + 1, spectrum = new Float64Array(bins);
+  for (let i = 0; i < powers.length; i++) spectrum[i % bins] += powers[i] / (powers.length / bins);
+  for (let k = 1; k < Math.floor((frame + 1) / 2); k++) spectrum[k] *= 2;
+  return floored(spectrum.subarray(1), -120);
+}
+
+// quality.features._floored
+function floored(powers, leastDb) {
+  const least = Math.max(powers.reduce((a, b) => Math.max(a, b)) * 10 ** (leastDb / 10), TINY);
+  return powers.map((power) => Math.max(power, least));
+}
+
+// quality.features._relations
+function relations(estimates, mixture) {
+  const gram = estimates.map((a) => estimates.map((b) => dot(a, b))), cross = estimates.map((a) => dot(a, mixture));
+  const total = dot(mixture, mixture), energies = gram.map((row, i) => Math.max(row[i], TINY)), norms = energies.map(Math.sqrt);
+  const unit = gram.map((row, i) => row.map((value, j) => value / (norms[i] * norms[j]))), along = cross.map((value, i) => value / norms[i]);
+  const residual = ratioDb(total - dot(leastSquares(unit, along, 1e-9), along), total);
+  const found = {
+    residual_db: estimates.map(() => residual),
+    relative_level_db: cross.map((value, i) => ratioDb(value ** 2 / energies[i], total)),
+  };
+  if (estimates.length > 1) {
+    found.correlation_db = unit.map((row, i) => {
+      const nearest = Math.max(0, ...row.filter((_, j) => j !== i).map((value) => value ** 2));
+      return ratioDb(nearest, 1 - nearest);
+    });
+  }
+  return found;
+}
+
+// quality.features._sound
+function sound(estimates, rate) {
+  const waves = estimates.map(centered), frame = frameOf(waves[0], rate);
+  const found = { estimate_level_deviation_db: waves.map((wave) => levelDeviationDb(wave, frame)) };
+  if (waves.length > 1) {
+    const powers = waves.map((wave) => framePowers(wave, frame));
+    let total = 0, strongest = 0;
+    for (let i = 0; i < powers[0].length; i++) {
+      const here = powers.map((one) => one[i]);
+      total += here.reduce((a, b) => a + b);
+      strongest += Math.max(...here);
+    }
+    found.dominance = waves.map(() => (total > 0 ? strongest / total : 1));
+  }
+  return found;
+}
+
+// ------------------------------------------------------------------------------------------------------------ decisions
+
+// quality.regression: what a ridge or logistic regression gives for features, by name; NaN where one is not known.
+function evaluate({ features, means, scales, coefficients, intercept }, row) {
+  return features.reduce((sum, name, i) => {
+    const standardized = ((row[name] ?? NaN) - means[i]) / scales[i];
+    return sum + coefficients[i] * Math.min(FARTHEST, Math.max(-FARTHEST, standardized));
+  }, intercept);
+}
+
+// quality.regression.LogisticRegression.flags
+const flags = (model, row) => (model.features.every((name) => Number.isFinite(row[name])) ? evaluate(model, row) > model.threshold : null);
+
+// decision.decide, for outputs that are all kept: what they are at their levels, and what is told of them.
+// `embed` gives unit vectors of windows of speech, at `embed.rate`.
+export async function decide(quality, mixture, { estimates, scores }, features, rate, embed) {
+  const gram = estimates.map((a) => estimates.map((b) => dot(a, b))), energies = gram.map((row, i) => row[i]);
+  const cross = estimates.map((a) => dot(a, mixture)), loudest = energies.indexOf(Math.max(...energies));
+  const gains = cross.map((value, i) => (energies[i] > 0 ? value / energies[i] : 0));
+  const speech = () => mixed(estimates, bestSum(gram, cross));
+  let isSpeaker = null, outputs = estimates;
+  if (!scores && (quality?.activity || quality?.single_speaker)) {
+    const levels = levelsDb(energies), judged = features && mixture.length <= LONGEST_SECONDS * rate;
+    const single = judged ? await isSingleSpeaker(quality.single_speaker, features, levels, estimates, speech, rate, embed) : null;
+    if (single) isSpeaker = energies.map((_, i) => i === loudest);
+    else if (quality.activity) isSpeaker = levels.map((level) => level > quality.activity.threshold_db);
+    else if (single === false) isSpeaker = energies.map(() => true);
+    if (isSpeaker) isSpeaker.forEach((speaks, i) => { if (!speaks) gains[i] = gains[loudest]; });
+    if (single) {
+      const alone = speech(), quietest = 10 ** (OTHERS_DB / 10) * dot(alone, alone);
+      outputs = estimates.map((_, i) => (i === loudest ? alone : null));
+      energies.forEach((energy, i) => { gains[i] = i === loudest ? 1 : Math.min(gains[i], Math.sqrt(quietest / Math.max(energy, TINY))); });
+    }
+  }
+  const speaks = isSpeaker ?? energies.map(() => true), several = speaks.filter(Boolean).length > 1;
+  const told = { predicted: null, interval: null, failed: null };
+  if (quality) {
+    const rows = features && estimates.map((_, i) => Object.fromEntries(Object.entries(features).map(([name, values]) => [name, values[i]])));
+    const all = rows ? rows.map((row) => evaluate(quality.model, row)) : energies.map(() => NaN);
+    told.predicted = all.map((value, i) => (scores || (speaks[i] && several) ? value : NaN));
+    told.interval = told.predicted.map((value) => quality.model.interval_db.map((end) => value + end));
+    const flag = rows && quality.failure ? flags(quality.failure, failureFeatures(features, all)) : null;
+    told.failed = flag && several;
+  }
+  const leveled = outputs.map((output, i) => (output ?? estimates[i]).map((sample) => sample * Math.fround(gains[i])));
+  return { estimates: leveled, speakers: isSpeaker && speaks.filter(Boolean).length, loudest, scored: Boolean(scores), ...told };
+}
+
+// selection.gains_of, consistent
+function bestSum(gram, cross) {
+  const norms = gram.map((row, i) => Math.sqrt(Math.max(row[i], TINY)));
+  const unit = gram.map((row, i) => row.map((value, j) => value / (norms[i] * norms[j])));
+  return leastSquares(unit, cross.map((value, i) => value / norms[i]), 1e-6).map((value, i) => (gram[i][i] > 0 ? value / norms[i] : 0));
+}
+
+const mixed = (estimates, gains) => estimates[0].map((_, t) => estimates.reduce((sum, estimate, i) => sum + Math.fround(gains[i]) * estimate[t], 0));
+
+// quality.activity.levels_db
+function levelsDb(energies) {
+  const strongest = Math.max(...energies);
+  return energies.map((energy) => (strongest > 0 ? decibels(Math.max(energy / strongest, 10 ** (LOWEST_LEVEL_DB / 10))) : LOWEST_LEVEL_DB));
+}
+
+// quality.failure.failure_features
+function failureFeatures(features, predicted) {
+  const known = predicted.map((_, i) => i).filter((i) => Number.isFinite(predicted[i]));
+  if (!known.length) return {};
+  const values = known.map((i) => predicted[i]), dominance = features.dominance && mean(known.map((i) => features.dominance[i]));
+  return { predicted_mean_db: mean(values), predicted_least_db: Math.min(...values), dominance };
+}
+
+// quality.single_speaker.SingleSpeakerDetector.flags
+async function isSingleSpeaker(detector, features, levels, estimates, speech, rate, embed) {
+  if (!detector) return null;
+  const summary = { levels_range: range(levels) };
+  for (const [name, values] of Object.entries(features)) {
+    summary[`${name}_mean`] = mean(values);
+    summary[`${name}_range`] = range(values);
+  }
+  const single = flags(detector.at_once, summary);
+  return single ? flags(detector.in_turn, embed ? { ...summary, ...(await voiceChange(embed, speech(), estimates, rate)) } : summary) : single;
+}
+
+const WINDOW_SECONDS = 0.75, HOP_SECONDS = 0.375, SHORTEST_WINDOW_SECONDS = 0.25, PAUSE_FRAME_SECONDS = 0.02;
+const PAUSE_DB = 30, LOUD_SHARE = 0.95, LEAST_SHARE = 0.15;
+
+// quality.single_speaker.voice_change
+export async function voiceChange(embed, speech, estimates, rate) {
+  const embeddings = await windowEmbeddings(embed, speech, rate), count = embeddings.length, middle = Math.floor(count / 2);
+  const pairs = pairsOf(embeddings), all = meanWhere(pairs, () => true), least = Math.max(1, round(LEAST_SHARE * count));
+  let best = [-Infinity];
+  for (let number = least; number <= count - least; number++) {
+    const across = meanWhere(pairs, (i, j) => i < number !== j < number), inside = meanWhere(pairs, (i, j) => i < number === j < number);
+    const within = Number.isNaN(inside) ? all : inside, share = number / count;
+    const change = (within - across) * Math.sqrt(4 * share * (1 - share));
+    if (change > best[0]) best = [change, across, within];
+  }
+  const sumOf = (rows) => unit(rows[0].map((_, d) => rows.reduce((sum, row) => sum + row[d], 0)));
+  const ofEstimates = [];
+  for (const estimate of estimates) ofEstimates.push(meanWhere(pairsOf(await windowEmbeddings(embed, estimate, rate)), () => true));
+  return {
+    voice_mean: all,
+    voice_change: best[0],
+    voice_across: best[1],
+    voice_within: best[2],
+    voice_halves: dot(sumOf(embeddings.slice(0, middle)), sumOf(embeddings.slice(middle))),
+    voice_of_estimates: mean(ofEstimates),
+  };
+}
+
+const unit = (values) => { const norm = Math.sqrt(dot(values, values)); return values.map((value) => value / (norm > 0 ? norm : 1)); };
+
+// Pairs of windows without common samples, or all, with their cosines.
+function pairsOf(embeddings) {
+  const pairs = [];
+  embeddings.forEach((a, i) => embeddings.forEach((b, j) => {
+    if (Math.abs(i - j) >= Math.min(2, embeddings.length - 1)) pairs.push([i, j, dot(a, b)]);
+  }));
+  return pairs;
+}
+
+const meanWhere = (pairs, counts) => mean(pairs.filter(([i, j]) => counts(i, j)).map(([, , value]) => value));
+
+// quality.single_speaker._embeddings
+async function windowEmbeddings(embed, waveform, rate) {
+  const samples = await resample(waveform, rate, embed.rate), frame = round(PAUSE_FRAME_SECONDS * embed.rate);
+  const frames = Array.from({ length: Math.floor(samples.length / frame) }, (_, i) => samples.subarray(i * frame, (i + 1) * frame));
+  const levels = frames.map((part) => decibels(Math.max(dot(part, part) / frame, TINY))), sorted = [...levels].sort((a, b) => a - b);
+  const place = LOUD_SHARE * (levels.length - 1), low = Math.floor(place), high = Math.min(low + 1, levels.length - 1);
+  const loud = sorted[low] + (place - low) * (sorted[high] - sorted[low]);
+  const kept = frames.filter((_, i) => levels[i] > loud - PAUSE_DB);
+  let [window, hop] = [round(WINDOW_SECONDS * embed.rate), round(HOP_SECONDS * embed.rate)];
+  if (kept.length * frame < 2 * window) {
+    window = Math.max(Math.floor((kept.length * frame) / 2), round(SHORTEST_WINDOW_SECONDS * embed.rate));
+    hop = Math.floor(window / 2);
+  }
+  const speech = new Float32Array(Math.max(kept.length * frame, window + hop));
+  kept.forEach((part, i) => speech.set(part, i * frame));
+  const starts = Array.from({ length: Math.floor((speech.length - window) / hop) + 1 }, (_, i) => i * hop);
+  return (await embed(starts.map((start) => speech.subarray(start, start + window)))).map(unit);
+}
