@@ -120,8 +120,8 @@ class OutputOptions:
 
     Args:
         channel: which channel to separate, from 0; default: the mean of all
-        speakers: how many speak: auto (as the model's scores say, perhaps nobody) or a number (the best scored ones);
-            default: an estimate per hypothesis
+        speakers: how many speak: auto (as the model's scores say, perhaps nobody) or a number (the best scored ones;
+            a model that counts is told it); default: auto for a model that counts, else an estimate per hypothesis
         format: of the estimates
         subtype: sample format; default: FLOAT as wav of a recording of more than 16 bits a sample, else PCM_16;
             estimates that would clip as PCM_16 are written as a wav of FLOAT

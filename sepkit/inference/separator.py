@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable
 from dataclasses import replace
@@ -63,7 +64,6 @@ class Separator:
     Attributes:
         runner: what runs the model.
         levels, mixture_consistency, whole_seconds: those of the options, or else what the model needs.
-        needed_speakers: what `speakers` should be where the user says nothing: "auto" for a model that counts.
         score_threshold: log-odds above which a hypothesis counts as a speaker; can be set.
         quality: predicts SI-SDR without references; None: nothing is predicted; can be set. A model without a
             predictor of its own is judged by the agreement of views, if it has two or more.
@@ -107,7 +107,6 @@ class Separator:
         chunk = _first(options.chunk_seconds, needs.get("chunk_seconds"), CHUNK_SECONDS)
         overlap = _first(options.overlap_seconds, needs.get("overlap_seconds"), OVERLAP_SECONDS)
         self._chunking = chunking_of(self.sample_rate, chunk, min(overlap, chunk / 2))
-        self.needed_speakers: Speakers = needs.get("speakers")
 
     @property
     def sample_rate(self) -> int:
@@ -135,6 +134,11 @@ class Separator:
         """Whether speakers are counted: by scores, by outputs that fall silent, or by what estimates have in common."""
         by_quality = self.quality is not None and self.quality.single_speaker is not None
         return self.runner.scored or self.activity is not None or by_quality
+
+    @property
+    def default_speakers(self) -> Speakers:
+        """What `speakers` should be where the user says nothing: "auto" for a model that counts."""
+        return "auto" if self.runner.counts_speakers else None
 
     @property
     def hypotheses(self) -> int:
@@ -225,8 +229,8 @@ class Separator:
             sample_rate: Hz, of the waveform; None for a file.
             speakers: None: all hypotheses. "auto": those whose score is above `score_threshold`, only the best scored
                 of duplicates (see `sepkit.models.scoring`); none in silence. N: the N best scored; duplicates only if
-                there are not enough others. Without scores, `activity` tells which are speakers, and the N strongest
-                are kept.
+                there are not enough others. A model that counts is told N. Without scores, `activity` tells which are
+                speakers, and the N strongest are kept.
             samples: how many times to sample the latents for the spread; None: no spread. Not for recordings that are
                 separated in chunks.
             channel: which channel to separate, from 0; None: the mean of all.
@@ -241,14 +245,15 @@ class Separator:
         check_speakers(speakers, self.hypotheses, self.counts_speakers)
         if samples is not None:
             check_samples(samples)
+        told = self._told(speakers)
         recording, rate = read_waveform(waveform, sample_rate, channel)
         if self.is_long(recording.size, rate):
-            long = self.separate_long(
+            long = told.separate_long(
                 ArrayRecording(recording, rate), speakers=speakers, samples=samples, rates=evidence
             )
             separated = long.in_memory()
         else:
-            separated = self._separate_whole(recording, rate, speakers, samples, seed, evidence)
+            separated = told._separate_whole(recording, rate, speakers, samples, seed, evidence)
         return separated.as_tensors() if is_tensor(waveform) else separated
 
     __call__ = separate
@@ -278,6 +283,17 @@ class Separator:
         """Raise UserError unless estimates have a spread that is not zero."""
         if not self.runner.variational:
             raise UserError("spread: the model is deterministic, its estimates have none; use a variational one")
+
+    def _told(self, speakers: Speakers) -> Separator:
+        """Return what separates for these speakers: another, if the model counts and is to be told their number."""
+        if not (isinstance(speakers, int) and self.runner.counts_speakers):
+            return self
+        told = copy.copy(self)
+        told.runner = self.runner.told(speakers)
+        # What predicts is fitted for all hypotheses, but for the agreement of views.
+        by_views = self.quality is not None and self.quality.of_any_model and speakers > 1
+        told.quality = any_model_predictor(speakers) if by_views else None
+        return told
 
     def _rules(self) -> Rules:
         return Rules(
@@ -353,20 +369,20 @@ class Separator:
                 "spread: found a recording that is separated in chunks, which has none; separate it as a whole "
                 "(--whole-seconds inf; in Python whole_seconds=math.inf), which takes memory, or cut it"
             )
-        options = self.options
-        rates = rates or self.quality is not None
+        options, told = self.options, self._told(speakers)
+        rates = rates or told.quality is not None
         joined = separate_long(
-            self.runner, recording, self._chunking, stitcher or options.stitcher, folder, progress, rates
+            told.runner, recording, self._chunking, stitcher or options.stitcher, folder, progress, rates
         )
         features = None
-        if self.quality is not None:
+        if told.quality is not None:
             spans = excerpt_spans(joined.num_samples, self.sample_rate)
             excerpts = ((recording.excerpt(*span, self.sample_rate), joined.read(*span)) for span in spans)
-            features = excerpt_features(self.runner, excerpts)
+            features = excerpt_features(told.runner, excerpts)
         # Speakers in turn look like one who is alone, excerpt by excerpt, so that long recordings are not judged.
         products = joined.products()
         known = Evidence(products, joined.scores(), features, joined.silent, self.sample_rate)
-        selection, separated = decide(known, self._rules(), speakers)
+        selection, separated = decide(known, told._rules(), speakers)
         separated.rates, separated.sample_rate = joined.rates(), recording.sample_rate
         shares = selection.shares(products) if self.mixture_consistency else None
         return LongSeparation(

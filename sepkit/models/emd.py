@@ -84,7 +84,7 @@ class EncoderMaskerDecoder(SavedModel):
         self.pad: Literal["full", "asteroid"] = pad
         self.input_norm: Literal["training", "mixture"] = input_norm
         # A masker that counts speakers makes the scores itself.
-        self.scoring_head = nn.Identity() if "scores" in self._masker_offers else scoring_head
+        self.scoring_head = nn.Identity() if self.counts_speakers else scoring_head
         self.encoding_prior = encoding_prior
         self.mask_prior = mask_prior
         self.scale_decoder = _another_decoder(filterbank) if estimate_scales else None
@@ -227,6 +227,11 @@ class EncoderMaskerDecoder(SavedModel):
         return self.encoding_family.variational or self.mask_family.variational or "path_rate" in self._masker_offers
 
     @property
+    def counts_speakers(self) -> bool:
+        """Whether the masker counts speakers, and makes no more estimates than it counts or is told."""
+        return "scores" in self._masker_offers
+
+    @property
     def _masker_offers(self) -> Set[str]:
         return self.masker.offers if isinstance(self.masker, Masker) else frozenset()
 
@@ -272,7 +277,7 @@ class EncoderMaskerDecoder(SavedModel):
 
     def _scores(self, made: MaskerOutput, mask: Tensor) -> Tensor | None:
         """Return scores (B, n), the masker's own or those of its masks (B, n, K_mask, F); None if there are none."""
-        if "scores" in self._masker_offers:
+        if self.counts_speakers:
             scores = made.extras["scores"]
             assert isinstance(scores, Tensor)
             return scores

@@ -1,7 +1,7 @@
 """What a model needs of separation: `needs` in its `info`, options that hold where the user gives none. Without torch.
 
 Bridges state them, and `model.yaml` and exported graphs hold them. Their names are those of the options of `sepkit
-separate`: whole_seconds, chunk_seconds, overlap_seconds, levels, mixture_consistency, speakers.
+separate`: whole_seconds, chunk_seconds, overlap_seconds, levels, mixture_consistency.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from sepkit.errors import UserError, shown
 
-_WORDS = {"levels": ("mixture", "model"), "mixture_consistency": (False, True), "speakers": ("auto",)}
+_WORDS = {"levels": ("mixture", "model"), "mixture_consistency": (False, True)}
 _SECONDS = ("whole_seconds", "chunk_seconds", "overlap_seconds")
 
 

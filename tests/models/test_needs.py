@@ -10,7 +10,7 @@ from sepkit.models import build_model, load_checkpoint, save_model
 from sepkit.models.needs import chunks_for, needs_of
 from tests.complaint import complaint
 
-NEEDS = {"whole_seconds": 8, "levels": "mixture", "mixture_consistency": False, "speakers": "auto"}
+NEEDS = {"whole_seconds": 8, "levels": "mixture", "mixture_consistency": False}
 
 
 def test_they_are_kept_beside_the_weights(tmp_path):
@@ -35,7 +35,7 @@ def test_they_are_kept_beside_the_weights(tmp_path):
         {"levels": "loud"},
         {"levels": ["mixture"]},
         {"mixture_consistency": 1},
-        {"speakers": 2},
+        {"speakers": "auto"},
         {"device": "cuda"},
         {3: 4},
     ],

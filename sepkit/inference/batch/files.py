@@ -90,7 +90,7 @@ def separate_files(
     """
     began, out, options = time.perf_counter(), Path(out), options or OutputOptions()
     if options.speakers is None and options.link_speakers is None and not options.spread:
-        options = replace(options, speakers=separator.needed_speakers)
+        options = replace(options, speakers=separator.default_speakers)
     check_speakers(options.speakers, separator.hypotheses, separator.counts_speakers)
     if options.spread:
         check_samples(options.samples)

@@ -76,6 +76,7 @@ class Runner(Protocol):
         device: where it computes: cpu, cuda:0 ...
         scored: whether estimates have scores.
         score_loss: what scores are trained by; None without scores.
+        counts_speakers: whether the model counts speakers, and makes no more estimates than it counts or is told.
         variational: whether latents have a distribution that can be sampled.
         has_rates: whether latents have priors, and so rates.
         depth_steps: steps of a model of continuous depth; None for other models.
@@ -91,6 +92,7 @@ class Runner(Protocol):
     device: str
     scored: bool
     score_loss: str | None
+    counts_speakers: bool
     variational: bool
     has_rates: bool
     depth_steps: int | None
@@ -107,6 +109,14 @@ class Runner(Protocol):
 
         Raises:
             UserError: estimates that are not finite.
+        """
+        ...
+
+    def told(self, speakers: int) -> Runner:
+        """Return a runner of the same model with this many estimates, for a model that counts speakers.
+
+        Raises:
+            UserError: the runner cannot tell the model.
         """
         ...
 

@@ -33,6 +33,7 @@ class GraphRunner:
         self.info: Mapping[str, Any] = graph.info
         self.signal_std = graph.signal_std
         self.scored, self.score_loss = "scores" in graph.outputs, graph.score_loss
+        self.counts_speakers = graph.counts_speakers
         self.variational, self.has_rates = graph.variational, any("_rate_" in name for name in graph.features)
         self.depth_steps = graph.depth_steps
         self.trained_steps: int | None = None
@@ -50,6 +51,12 @@ class GraphRunner:
         check_finite(found["estimates"])
         told = {name: found[name].astype(np.float64) for name in wanted}
         return ModelOutput(found["estimates"], found.get("scores"), told if features else {}, _rates(told, rates))
+
+    def told(self, speakers: int) -> GraphRunner:
+        """Raise UserError: a graph counts by itself."""
+        raise UserError(
+            f"speakers: found {speakers}, but this graph counts, and cannot be told; use the model it was made of"
+        )
 
     def stream(self) -> BlockRunner:
         """Return a recording's way through a causal graph, which takes and returns its state."""

@@ -65,6 +65,8 @@ class TorchRunner:
         self.info: Mapping[str, Any] = model.info
         self.signal_std = float(model.signal_std)
         self.scored, self.score_loss = model.scoring_head is not None, model.score_loss
+        self.counts_speakers = model.counts_speakers
+        self._speakers: int | None = None
         self.variational = model.variational
         self.has_rates = model.encoding_prior is not None or model.mask_prior is not None
         self.depth_steps = model.depth_steps
@@ -84,12 +86,14 @@ class TorchRunner:
         model, on_device = self.model, self._tensor(mixtures)
         of_latents: dict[str, np.ndarray] = {}
         scores = found = None
+        kept = slice(self.hypotheses)
         with torch.inference_mode():
             if not self.scored and not features and not (rates and self.variational):
                 estimates = model.estimates(on_device)
             else:
-                separation = model(on_device)
-                estimates = separation.estimates
+                speakers = None if self._speakers is None else self._tensor(np.full(len(mixtures), self._speakers))
+                separation = model(on_device, speakers=speakers)
+                estimates = separation.estimates[:, kept]
                 if features:
                     told = latent_features(model, separation)
                     of_latents = {name: values.cpu().double().numpy() for name, values in told.items()}
@@ -98,10 +102,16 @@ class TorchRunner:
                 if evidence and found is not None:
                     bound = mixture_elbo(model, on_device, separation, samples=1)
                     found |= {} if bound is None else {"mixture_elbo_nats_per_sample": float(bound.mean())}
-                scores = None if separation.scores is None else separation.scores.float().cpu().numpy()
+                scores = None if separation.scores is None else separation.scores[:, kept].float().cpu().numpy()
         on_cpu = estimates.float().cpu().numpy()
         check_finite(on_cpu)
         return ModelOutput(on_cpu, scores, of_latents, found)
+
+    def told(self, speakers: int) -> TorchRunner:
+        """Return a runner of the same model that does not count: it makes estimates of this many speakers."""
+        told = copy.copy(self)
+        told.counts_speakers, told.hypotheses, told._speakers = False, speakers, speakers
+        return told
 
     def stream(self) -> TorchStream:
         """Return a recording's way through a causal model."""

@@ -56,6 +56,10 @@ class ViewsRunner:
             first.features[AGREEMENT] = agreement / (self.views - 1)
         return first
 
+    def told(self, speakers: int) -> ViewsRunner:
+        """Return views of what the runner of one view is if told."""
+        return ViewsRunner(self._runner.told(speakers), self.views)
+
     def _at_speed(self, mixtures: np.ndarray, speed: float) -> np.ndarray:
         """Return estimates (B, n, T) of mixtures that are played faster, at the time of the recording."""
         rate = self._runner.sample_rate

@@ -77,6 +77,7 @@ class Graph:
             `sepkit.models.features.latent_features`; none in a graph of format 1.
         variational: whether the model's latents have distributions. A graph does not sample from them.
         score_loss: what the scores were trained by, as in `EncoderMaskerDecoder`.
+        counts_speakers: whether the model counts speakers, and makes no more estimates than it counts.
         depth_steps: number of steps of a masker of continuous depth, which the graph takes always; None: fixed depth.
         fingerprint: digest of the weights, as `sepkit.models.storage.fingerprint` gives it for the model in torch; for
             a graph of format 1 a digest of the file.
@@ -106,6 +107,7 @@ class Graph:
         self.signal_std = float(description.get("signal_std", 1.0))
         self.variational: bool = description.get("variational", False)
         self.score_loss: str | None = description.get("score_loss")
+        self.counts_speakers: bool = description.get("counts_speakers", False)
         self.depth_steps: int | None = description.get("depth_steps")
         self.features: tuple[str, ...] = tuple(description.get("features", ()))
         self.fingerprint: str = description["fingerprint"] if "fingerprint" in description else _digest(content)
@@ -409,8 +411,9 @@ def _check_values(path: Path, description: Mapping[str, Any]) -> None:
     if unknown := [name for name in description.get("features", ()) if name not in FEATURES]:
         raise UserError(f"{path}: features in its description has {shown(unknown[0])}; {_EXPECTED}")
     _check_causal(path, description.get("causal"))
-    for name, allowed in (("score_loss", (str, type(None))), ("depth_steps", (int, type(None)))):
-        if not isinstance(description.get(name), allowed):
+    kinds: dict[str, Any] = {"score_loss": (str, type(None)), "depth_steps": (int, type(None)), "counts_speakers": bool}
+    for name, allowed in kinds.items():
+        if name in description and not isinstance(description[name], allowed):
             raise UserError(f"{path}: {name} in its description is {shown(description[name])}; {_EXPECTED}")
 
 

@@ -286,6 +286,7 @@ def _description(model: SavedModel, module: GraphModel | GraphEncoder) -> dict[s
             "signal_std": float(model.signal_std),
             "variational": model.variational,
             "score_loss": model.score_loss,
+            "counts_speakers": model.counts_speakers,
             "depth_steps": model.depth_steps,
         }
     return description | {"embedding_size": model.embedding_size}

@@ -50,7 +50,7 @@ def test_layouts_of_one_model(counts, tmp_path):
     expected = model.state_dict()
     # Twice the 4 s of its training, and a level of the mixture's.
     needs = {"whole_seconds": 8.0, "chunk_seconds": 8.0, "overlap_seconds": 4.0, "levels": "mixture"}
-    assert model.info == {"needs": needs | ({"speakers": "auto"} if counts else {})}
+    assert model.info == {"needs": needs} and model.counts_speakers == counts
     older = {older_name(name): tensor for name, tensor in weights.items()}
     totals = {"total_ops": torch.zeros(1), "_orig_mod.encoder.total_params": torch.zeros(1)}
     for layout in ({"epoch": 3, "model_state_dict": weights}, older, {"model_state_dict": older | totals}):
@@ -163,13 +163,19 @@ def test_level_and_sign_of_the_outputs_do_not_matter(options, recording, tmp_pat
         np.testing.assert_allclose(found @ recording, np.square(found).sum(1), rtol=1e-3)
 
 
-def test_a_separator_keeps_the_speakers_that_are_counted(recording, tmp_path):
+@pytest.fixture
+def counting() -> dict[str, torch.Tensor]:
     weights = sr_corrnet_weights(3, True)
     # Estimates that are alike would count as one.
     weights["spk_split.spk_query"] = 1000 * torch.eye(5, 8)[None]
     weights["spk_split.split.fusion.0.weight"] *= 5
     weights["filter_estim.mask.net.weight"] *= 60
     weights["filter_estim.mask.net.bias"] *= 0
+    return weights
+
+
+def test_a_separator_keeps_the_speakers_that_are_counted(recording, counting, tmp_path):
+    weights = counting
     write(tmp_path, weights, sr_corrnet_description(3, True))
     with torch.no_grad():
         scores = from_sr_corrnet(tmp_path)(torch.from_numpy(recording)[None]).scores[0].tolist()
@@ -182,3 +188,29 @@ def test_a_separator_keeps_the_speakers_that_are_counted(recording, tmp_path):
         separated = separator.separate(recording, 8000, speakers="auto")
         assert separated.estimates.shape == (count, 6000)
         assert np.isfinite(separated.estimates).all() and separated.estimates.any(1).all()
+
+
+@pytest.mark.parametrize("counted", [0, 1, 3])
+@pytest.mark.parametrize(
+    "options", [{}, {"views": 2}, {"whole_seconds": 0.0, "chunk_seconds": 0.3, "overlap_seconds": 0.1}], ids=str
+)
+def test_a_model_that_counts_is_told_how_many_speak(counted, options, recording, counting, tmp_path):
+    """It makes the estimates of so many speakers, whatever it would have counted: none of them is silent."""
+    write(tmp_path, counting, sr_corrnet_description(3, True))
+    model = from_sr_corrnet(tmp_path)
+    # The first query is that of silence.
+    logits = (0.5 + counted - torch.arange(5.0))[:, None]
+    model.masker.split.presence.forward = lambda attractors: logits.expand(len(attractors), -1, -1)
+    separator = Separator(model, levels="model", **options)
+    assert separator.default_speakers == "auto"
+    assert separator.separate(recording, 8000, speakers="auto").estimates.shape[0] == counted
+    mixture = torch.from_numpy(recording)[None]
+    for speakers in (1, 2, 3):
+        separated = separator.separate(recording, 8000, speakers=speakers)
+        assert separated.estimates.shape == (speakers, 6000) and separated.estimates.any(1).all()
+        assert separated.kept.tolist() == list(range(speakers)) and separated.scores.shape == (speakers,)
+        if not options:
+            with torch.no_grad():
+                expected = model(mixture, speakers=torch.tensor([speakers])).estimates[0, :speakers].numpy()
+            np.testing.assert_allclose(separated.estimates, expected, atol=1e-6)
+    assert complaint(lambda: separator.separate(recording, 8000, speakers=4)).startswith("speakers: found 4, expected")

@@ -228,6 +228,14 @@ def test_an_exported_variational_model_is_not_sampled(tmp_path):
     assert "no latents to sample" in complaint(lambda: separator.separate(recording, 8000, samples=2))
 
 
+def test_the_graph_of_a_model_that_counts_is_not_told_how_many_speak(tmp_path):
+    export_onnx(made(CONFIGS["sr_corrnet, counting"]), tmp_path / "model.onnx", [100])
+    separator = sepkit.load_model(tmp_path / "model.onnx")
+    assert separator.default_speakers == "auto"
+    line = complaint(lambda: separator.separate(np.ones(500, np.float32), 8000, speakers=2))
+    assert line == "speakers: found 2, but this graph counts, and cannot be told; use the model it was made of"
+
+
 def test_commands_take_an_exported_model(exported, make_corpus, tmp_path, capsys):
     graph = str(exported / "model.onnx")
     audio.write(tmp_path / "x.wav", 0.1 * np.random.default_rng(0).standard_normal(900).astype(np.float32), 8000)

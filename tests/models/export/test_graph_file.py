@@ -227,8 +227,6 @@ def test_torch_loads_the_weights_of_a_graph(tmp_path):
 @pytest.mark.parametrize("name", ["sudormrf", "batch_norm", "dual_path_gru", "sepformer", "variational"])
 def test_every_masker_comes_back_from_its_graph(name, tmp_path):
     """Also where the graph computes with other modules than torch, and leaves weights unused."""
-    if name == "sepformer":
-        pytest.importorskip("speechbrain", reason="speechbrain is missing: pip install 'sepkit[sepformer]'")
     model = made(CONFIGS[name])
     with torch.no_grad():
         for buffer in model.buffers():
