@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sepkit.config import ModelConfig, STFTFilterbankConfig
 from sepkit.errors import UserError, one_line
@@ -55,45 +55,62 @@ def renamed(name: str, patterns: Iterable[tuple[str, str]]) -> str:
     return name
 
 
+Pieces = Callable[[nn.Module, str, Tensor], Mapping[str, Tensor]]
+"""Of a model's masker, name and tensor: the names of the other toolkit's tensors, and their places in ours: views."""
+
+
+def one_by_one(name_of: Callable[[str], str]) -> Pieces:
+    """Return the pieces of a toolkit that has one tensor for each of ours, `name_of` our name."""
+    return lambda masker, name, tensor: {name_of(name): tensor}
+
+
 def build_with(
     where: str,
     config: ModelConfig,
     weights: Mapping[str, Tensor],
-    name_of: Callable[[str], str],
+    pieces_of: Pieces,
     own: Collection[str] = OWN,
     needs: Mapping[str, Any] | None = None,
 ) -> EncoderMaskerDecoder:
-    """Build a model and give every tensor the values of the other toolkit's tensor; return it in evaluation mode.
+    """Build a model and give every tensor the values of the other toolkit's tensors; return it in evaluation mode.
 
     Args:
         weights: the other toolkit's tensors by name; all must be used.
-        name_of: our name -> theirs.
         own: our names that the other toolkit does not have.
         needs: what the model needs of separation, see `sepkit.models.needs`.
     """
+    check_plain(where, weights)
     shapes = lay_out(lambda: build_model(config), where, len(weights))
     assert shapes is not None
-    wanted = {name: tensor for name, tensor in shapes.state_dict().items() if name not in own}
-    names = {name: name_of(name) for name in wanted}
-    left = sorted(set(weights).difference(names.values()))
+    wanted = _pieces(shapes, pieces_of, own)
+    left = sorted(set(weights).difference(wanted))
     if left:
         raise UserError(f"{where}: {one_line(left[0])[:100]} is unexpected; the weights are of another model")
     for name, tensor in wanted.items():
-        _check_fit(where, names[name], weights.get(names[name]), tensor)
+        _check_fit(where, name, weights.get(name), tensor)
     model = build_model(config)
     with torch.no_grad():
-        for name, tensor in model.state_dict().items():
-            if name in names:
-                tensor.copy_(weights[names[name]].reshape(tensor.shape))
+        for name, tensor in _pieces(model, pieces_of, own).items():
+            tensor.copy_(weights[name].reshape(tensor.shape))
     model.info = {"needs": dict(needs)} if needs else {}
     return model.eval()
+
+
+def _pieces(model: EncoderMaskerDecoder, pieces_of: Pieces, own: Collection[str]) -> dict[str, Tensor]:
+    """Return the other toolkit's names and the places of their tensors in a model."""
+    tensors = {name: tensor for name, tensor in model.state_dict().items() if name not in own}
+    return {
+        theirs: piece
+        for name, tensor in tensors.items()
+        for theirs, piece in pieces_of(model.masker, name, tensor).items()
+    }
 
 
 def check_plain(where: str, weights: Mapping[str, Tensor]) -> None:
     """Refuse tensors that are not simply real numbers in memory, whose shapes or values other code cannot ask for."""
     for name, tensor in weights.items():
-        special = tensor.is_nested or tensor.is_quantized or tensor.is_complex() or tensor.is_meta
-        if special or tensor.layout != torch.strided:
+        special = not isinstance(tensor, Tensor) or tensor.is_nested or tensor.is_quantized or tensor.is_complex()
+        if special or tensor.is_meta or tensor.layout != torch.strided:
             raise UserError(f"{where}: {one_line(name)[:100]} is no plain tensor of real numbers; get the file again")
 
 

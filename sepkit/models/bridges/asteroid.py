@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from sepkit.config import (
@@ -29,12 +28,14 @@ from sepkit.config import (
 from sepkit.errors import UserError, shown
 from sepkit.models.bridges._asteroid_names import PORTABLE, asteroid_pieces
 from sepkit.models.bridges._pickles import check_sizes, read_checkpoint
-from sepkit.models.emd import EncoderMaskerDecoder, build_model
+from sepkit.models.bridges._weights import OWN, build_with
+from sepkit.models.emd import EncoderMaskerDecoder
 from sepkit.models.filterbanks import FreeFilterbank
 from sepkit.models.maskers import ConvTasNetMasker, ImprovedSuDoRMRFMasker, SuDoRMRFMasker
-from sepkit.models.storage.layout import lay_out
 
 _EXPECTED = "expected what asteroid's serialize() gives (model_name, model_args, state_dict)"
+# Second name of the encoder's filters in SuDoRM-RF, where a wrapper pads.
+_WRAPPED = "encoder.encoder.filterbank._filters"
 
 # ------------------------------------------------------------------------------------------- asteroid -> sepkit
 
@@ -57,12 +58,9 @@ def from_asteroid(model_or_path: nn.Module | str | Path, *, sample_rate: int | N
         raise UserError(f"{where}: model_args are not those of a {name} ({type(error).__name__}: {error})") from None
     # Types and ranges are config's to check.
     config = from_dict(ModelConfig, to_dict(config), where)
-    laid_out = lay_out(lambda: build_model(config), where, len(weights))
-    assert laid_out is not None
-    _check_fit(where, laid_out, weights)
-    model = build_model(config)
-    _load(model, weights)
-    return model.eval()
+    if name.startswith("SuDORMRF"):
+        weights = {key: tensor for key, tensor in weights.items() if key != _WRAPPED}
+    return build_with(where, config, weights, asteroid_pieces)
 
 
 def _unpack(model_or_path: nn.Module | str | Path) -> tuple[str, Mapping[str, Any]]:
@@ -92,26 +90,6 @@ def _trained_rate(checkpoint: Mapping[str, Any]) -> Any:
     for key in ("infos", "training_config", "data", "sample_rate"):
         found = found.get(key) if isinstance(found, Mapping) else None
     return found
-
-
-def _check_fit(where: str, model: EncoderMaskerDecoder, weights: Mapping[str, Tensor]) -> None:
-    """Raise UserError unless names match both ways, and shapes; the model needs no values."""
-    expected = _pieces(model)
-    for name in sorted({*expected, *map(str, weights)}):
-        if name not in weights or name not in expected:
-            kind = "missing" if name in expected else "unexpected"
-            raise UserError(f"{where}: the weights do not match its model_args: {name} is {kind}")
-        found, asked = tuple(getattr(weights[name], "shape", ())), tuple(expected[name].shape)
-        if found != asked:
-            raise UserError(f"{where}: {name} has shape {found}, expected {asked} by its model_args")
-
-
-def _load(model: EncoderMaskerDecoder, weights: Mapping[str, Tensor]) -> None:
-    """Copies asteroid's weights, which fit, into `model`."""
-    with torch.no_grad():
-        for name, tensor in _weights(model).items():
-            for theirs, piece in asteroid_pieces(model.masker, name, tensor).items():
-                piece.copy_(weights[theirs])
 
 
 def _model_config(where: str, name: str, arguments: Mapping[str, Any]) -> ModelConfig:
@@ -238,7 +216,7 @@ def to_asteroid_state_dict(model: EncoderMaskerDecoder) -> dict[str, Tensor]:
     _check_portable(model)
     exported = {name: piece.detach().clone() for name, piece in _pieces(model).items()}
     for name in exported:
-        if name in ("encoder.filterbank._filters", "encoder.encoder.filterbank._filters"):
+        if name in ("encoder.filterbank._filters", _WRAPPED):
             exported[name] /= model.signal_std
     exported["decoder.filterbank._filters"] *= model.signal_std
     return exported
@@ -247,18 +225,12 @@ def to_asteroid_state_dict(model: EncoderMaskerDecoder) -> dict[str, Tensor]:
 def _pieces(model: EncoderMaskerDecoder) -> dict[str, Tensor]:
     """Name in asteroid -> view of the weight of ours that it stands for, but for the training deviation."""
     pieces: dict[str, Tensor] = {}
-    for name, tensor in _weights(model).items():
-        pieces |= asteroid_pieces(model.masker, name, tensor)
+    for name, tensor in model.state_dict().items():
+        if name not in OWN:
+            pieces |= asteroid_pieces(model.masker, name, tensor)
     if isinstance(model.masker, SuDoRMRFMasker | ImprovedSuDoRMRFMasker):
-        # asteroid's padding wrapper holds the same encoder filters under a second name.
-        pieces["encoder.encoder.filterbank._filters"] = pieces["encoder.filterbank._filters"]
+        pieces[_WRAPPED] = pieces["encoder.filterbank._filters"]
     return pieces
-
-
-def _weights(model: EncoderMaskerDecoder) -> dict[str, Tensor]:
-    """Return the parameters and buffers that asteroid has too: all but the signal statistics."""
-    statistics = ("signal_mean", "signal_std")
-    return {name: tensor for name, tensor in model.state_dict().items() if name not in statistics}
 
 
 def _check_portable(model: EncoderMaskerDecoder) -> None:

@@ -17,7 +17,7 @@ from sepkit.config import DeterministicConfig, FreeFilterbankConfig, ModelConfig
 from sepkit.errors import UserError, shown
 from sepkit.files import read_yaml
 from sepkit.models.bridges._pickles import check_sizes, read_checkpoint
-from sepkit.models.bridges._weights import build_with, check_plain, renamed
+from sepkit.models.bridges._weights import build_with, check_plain, one_by_one, renamed
 from sepkit.models.emd import EncoderMaskerDecoder
 
 _EXPECTED = "expected what SepReformer's training saves (model_state_dict, optimizer_state_dict ...)"
@@ -38,7 +38,7 @@ def from_sepreformer(path: str | Path) -> EncoderMaskerDecoder:
     """
     path = Path(path)
     weights = _read(path)
-    return build_with(str(path), _config(path, weights), weights, reference_name, needs=_NEEDS)
+    return build_with(str(path), _config(path, weights), weights, one_by_one(reference_name), needs=_NEEDS)
 
 
 def _read(path: Path) -> dict[str, Tensor]:

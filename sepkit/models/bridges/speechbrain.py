@@ -12,18 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 import yaml
-from torch import Tensor
+from torch import Tensor, nn
 
-from sepkit.choices import from_dict, to_dict
-from sepkit.config import DeterministicConfig, FreeFilterbankConfig, ModelConfig, SepFormerConfig
+from sepkit.choices import from_dict
+from sepkit.config import ModelConfig
 from sepkit.errors import UserError
 from sepkit.files import read_yaml
 from sepkit.models.bridges._pickles import check_sizes, read_state_dict
-from sepkit.models.emd import EncoderMaskerDecoder, build_model
-from sepkit.models.maskers import SepFormerMasker
-from sepkit.models.storage.layout import lay_out
+from sepkit.models.bridges._weights import build_with, renamed
+from sepkit.models.emd import EncoderMaskerDecoder
 
 HYPERPARAMETERS = "hyperparams.yaml"
 FILES = (HYPERPARAMETERS, "encoder.ckpt", "masknet.ckpt", "decoder.ckpt")
@@ -46,16 +44,13 @@ def from_speechbrain(folder: str | Path, *, sample_rate: int | None = None) -> E
         raise UserError(f"{folder}: {found}, {_EXPECTED}")
     where = str(folder / HYPERPARAMETERS)
     config = _model_config(where, _read_hyperparameters(folder / HYPERPARAMETERS), sample_rate)
-    weights = {name: read_state_dict(folder / f"{name}.ckpt", _EXPECTED) for name in ("encoder", "masknet", "decoder")}
-    config = from_dict(ModelConfig, to_dict(config), where)
-    laid_out = lay_out(lambda: build_model(config), where, sum(map(len, weights.values())))
-    assert laid_out is not None
-    _fitting(folder, laid_out, weights)
-    model = build_model(config)
-    with torch.no_grad():
-        for tensor, value in _fitting(folder, model, weights):
-            tensor.copy_(value)
-    return model.eval()
+    weights = {
+        f"{file}: {name}": tensor
+        for file in FILES[1:]
+        for name, tensor in read_state_dict(folder / file, _EXPECTED).items()
+        if not name.endswith("pos_enc.pe")
+    }
+    return build_with(str(folder), config, weights, _pieces)
 
 
 # --------------------------------------------------------------------------------------------------------- the YAML
@@ -190,10 +185,14 @@ def _model_config(where: str, entries: Mapping[str, Any], sample_rate: int | Non
         raise UserError(f"{where}: found no sample_rate in it; give one: speechbrain:FOLDER@8000")
     layers = {"num_layers": masker["num_layers"], "the transformers' num_layers": intra.get("num_layers")}
     check_sizes(where, layers, 1000)
+    points = {"name": "deterministic", "activation": "relu"}
     plain = {
         "sample_rate": rate,
         "hypotheses": masker["num_spks"],
         "filterbank": {"name": "free", "num_filters": filters, "kernel_size": kernel_size, "stride": stride},
+        "encoding": points,
+        "masks": points,
+        "pad": "asteroid",
         "masker": {
             "name": "sepformer",
             "model_dim": channels,
@@ -205,17 +204,8 @@ def _model_config(where: str, entries: Mapping[str, Any], sample_rate: int | Non
             "dropout": intra["dropout"],
         },
     }
-    return _typed(where, plain)
-
-
-def _typed(where: str, plain: dict[str, Any]) -> ModelConfig:
-    """Return the configuration with checked types, because sizes in a YAML may be anything."""
-    config: ModelConfig = from_dict(ModelConfig, plain, where)
-    assert isinstance(config.filterbank, FreeFilterbankConfig) and isinstance(config.masker, SepFormerConfig)
-    config.encoding = DeterministicConfig(activation="relu")
-    config.masks = DeterministicConfig(activation="relu")
-    config.pad = "asteroid"
-    return config
+    # Sizes in a YAML may be anything: types are checked here.
+    return from_dict(ModelConfig, plain, where)
 
 
 def _checked(read: _Hyperparameters, value: Any, kind: str, **defaults: Any) -> dict[str, Any]:
@@ -247,31 +237,13 @@ def _checked(read: _Hyperparameters, value: Any, kind: str, **defaults: Any) -> 
     return arguments
 
 
-def _fitting(
-    folder: Path, model: EncoderMaskerDecoder, weights: Mapping[str, Mapping[str, Tensor]]
-) -> list[tuple[Tensor, Tensor]]:
-    """Tensors of `model` with speechbrain's weights for them; names must match both ways, and shapes."""
-    assert isinstance(model.masker, SepFormerMasker)
-    analysis, synthesis = model.filterbank.encoder.filterbank, model.filterbank.decoder.filterbank
-    wanted: dict[str, dict[str, Tensor]] = {
-        "encoder": {"conv1d.weight": analysis._filters},
-        "masknet": model.masker.network.state_dict(),
-        "decoder": {"weight": synthesis._filters},
-    }
-    pairs: list[tuple[Tensor, Tensor]] = []
-    for part, tensors in wanted.items():
-        path = folder / f"{part}.ckpt"
-        found = weights[part]
-        # The table of positions follows from its formula; only some versions store it.
-        names = {name for name in {*tensors, *found} if not name.endswith("pos_enc.pe")}
-        for name in sorted(names):
-            if name not in found or name not in tensors:
-                kind = "unexpected" if name in found else "missing"
-                raise UserError(f"{path}: the weights do not match {HYPERPARAMETERS}: {name} is {kind}")
-            if found[name].shape != tensors[name].shape:
-                raise UserError(
-                    f"{path}: {name} has shape {tuple(found[name].shape)}, "
-                    f"{HYPERPARAMETERS} asks for {tuple(tensors[name].shape)}"
-                )
-        pairs += [(tensors[name], found[name]) for name in names]
-    return pairs
+def _pieces(masker: nn.Module, name: str, tensor: Tensor) -> dict[str, Tensor]:
+    # The table of positions follows from its formula; only some versions store it.
+    return {} if name.endswith("pos_enc.pe") else {renamed(name, _NAMES): tensor}
+
+
+_NAMES = (
+    (r"^filterbank\.encoder\.filterbank\._filters", "encoder.ckpt: conv1d.weight"),
+    (r"^filterbank\.decoder\.filterbank\._filters", "decoder.ckpt: weight"),
+    (r"^masker\.network\.", "masknet.ckpt: "),
+)

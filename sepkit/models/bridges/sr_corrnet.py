@@ -17,7 +17,7 @@ from sepkit.config import DeterministicConfig, ModelConfig, SRCorrNetConfig
 from sepkit.errors import UserError, shown
 from sepkit.files import read_yaml
 from sepkit.models.bridges._pickles import check_sizes, read_checkpoint
-from sepkit.models.bridges._weights import OWN_OF_FOURIER, build_with, check_plain, coefficients, renamed
+from sepkit.models.bridges._weights import OWN_OF_FOURIER, build_with, coefficients, one_by_one, renamed
 from sepkit.models.emd import EncoderMaskerDecoder
 from sepkit.models.needs import chunks_for
 
@@ -41,7 +41,7 @@ def from_sr_corrnet(path: str | Path) -> EncoderMaskerDecoder:
     file = path / FILES[0] if path.is_dir() else path
     weights = _read(file)
     config, needs = _config(file.with_name(FILES[1]), file, weights)
-    return build_with(str(file), config, weights, reference_name, own=OWN_OF_FOURIER, needs=needs)
+    return build_with(str(file), config, weights, one_by_one(reference_name), own=OWN_OF_FOURIER, needs=needs)
 
 
 def _read(path: Path) -> dict[str, Tensor]:
@@ -51,9 +51,7 @@ def _read(path: Path) -> dict[str, Tensor]:
         raise UserError(f"{path}: found no mapping of names to tensors; {_EXPECTED}")
     # Tools that count operations leave their totals in a model.
     dropped = re.compile(r"(.*\.)?(total_ops|total_params)")
-    weights = {renamed(str(name), _OLDER): tensor for name, tensor in found.items() if not dropped.fullmatch(str(name))}
-    check_plain(str(path), weights)
-    return weights
+    return {renamed(str(name), _OLDER): tensor for name, tensor in found.items() if not dropped.fullmatch(str(name))}
 
 
 def _config(path: Path, weights_file: Path, weights: Mapping[str, Tensor]) -> tuple[ModelConfig, dict[str, Any]]:
@@ -132,7 +130,7 @@ def _config(path: Path, weights_file: Path, weights: Mapping[str, Tensor]) -> tu
         masks=DeterministicConfig(activation="linear"),
         input_norm="mixture",
     )
-    return config, needs | ({"speakers": "auto"} if counts else {})
+    return config, needs
 
 
 _OLDER = (

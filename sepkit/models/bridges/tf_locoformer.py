@@ -14,7 +14,7 @@ from sepkit.config import DeterministicConfig, ModelConfig, TFLocoformerConfig
 from sepkit.errors import UserError, shown
 from sepkit.files import read_yaml
 from sepkit.models.bridges._pickles import check_sizes, read_state_dict
-from sepkit.models.bridges._weights import OWN_OF_FOURIER, build_with, check_plain, coefficients, renamed
+from sepkit.models.bridges._weights import OWN_OF_FOURIER, build_with, coefficients, one_by_one, renamed
 from sepkit.models.emd import EncoderMaskerDecoder
 from sepkit.models.needs import chunks_for
 
@@ -38,12 +38,11 @@ def from_tf_locoformer(path: str | Path) -> EncoderMaskerDecoder:
     """
     path = Path(path)
     weights = read_state_dict(path, _EXPECTED)
-    check_plain(str(path), weights)
     for name in weights:
         if not name.startswith("separator."):
             raise UserError(f"{path}: found {shown(name)}, which no TF-Locoformer has; {_EXPECTED}")
     config, needs = _config(path.with_name(DESCRIPTION), path)
-    return build_with(str(path), config, weights, reference_name, own=OWN_OF_FOURIER, needs=needs)
+    return build_with(str(path), config, weights, one_by_one(reference_name), own=OWN_OF_FOURIER, needs=needs)
 
 
 def _config(path: Path, weights: Path) -> tuple[ModelConfig, dict[str, Any]]:

@@ -14,7 +14,7 @@ from sepkit.config import DeterministicConfig, ModelConfig, TIGERConfig
 from sepkit.errors import UserError, shown
 from sepkit.files import read_json
 from sepkit.models.bridges._pickles import refuse_pointer
-from sepkit.models.bridges._weights import OWN_OF_FOURIER, build_with, check_plain, coefficients, renamed
+from sepkit.models.bridges._weights import OWN_OF_FOURIER, build_with, coefficients, one_by_one, renamed
 from sepkit.models.emd import EncoderMaskerDecoder
 from sepkit.models.storage.layout import damaged
 
@@ -47,10 +47,9 @@ def from_tiger(path: str | Path) -> EncoderMaskerDecoder:
     # A global part of the coarsest scale that nothing uses.
     unused = re.compile(rf"separator\.(freq|frame)_path\.0\.loc_glo_fus\.{config.masker.scales - 1}\..*")
     weights = {name: tensor for name, tensor in found.items() if not unused.fullmatch(name)}
-    check_plain(str(file), weights)
     # Its cost knows levels, and its masks sum to one.
     needs = {"levels": "model"}
-    return build_with(str(file), config, weights, reference_name, own=OWN_OF_FOURIER, needs=needs)
+    return build_with(str(file), config, weights, one_by_one(reference_name), own=OWN_OF_FOURIER, needs=needs)
 
 
 def _config(path: Path) -> ModelConfig:
