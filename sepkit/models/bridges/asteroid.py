@@ -33,6 +33,8 @@ from sepkit.models.emd import EncoderMaskerDecoder
 from sepkit.models.filterbanks import FreeFilterbank
 from sepkit.models.maskers import ConvTasNetMasker, ImprovedSuDoRMRFMasker, SuDoRMRFMasker
 
+FILES = ("pytorch_model.bin",)
+"""Fetched from a repository."""
 _EXPECTED = "expected what asteroid's serialize() gives (model_name, model_args, state_dict)"
 # Second name of the encoder's filters in SuDoRM-RF, where a wrapper pads.
 _WRAPPED = "encoder.encoder.filterbank._filters"

@@ -20,7 +20,7 @@ _EXPECTED = "expected the weights of torchaudio's conv_tasnet_base, a file of it
 _BLOCKS = 8
 
 
-def from_torchaudio(path: str | Path, *, sample_rate: int) -> EncoderMaskerDecoder:
+def from_torchaudio(path: str | Path, *, sample_rate: int | None) -> EncoderMaskerDecoder:
     """Return a sepkit model, in evaluation mode, with the outputs (to rounding) of torchaudio's conv_tasnet_base.
 
     Args:
@@ -28,6 +28,8 @@ def from_torchaudio(path: str | Path, *, sample_rate: int) -> EncoderMaskerDecod
         sample_rate: Hz, which torchaudio's models do not state; 8000 for its CONVTASNET_BASE_LIBRI2MIX.
     """
     where = str(path)
+    if sample_rate is None:
+        raise UserError(f"{where}: torchaudio's files do not tell their sample rate; write torchaudio:{where}@8000")
     weights = read_state_dict(Path(path), _EXPECTED)
     check_plain(where, weights)
     config = _model_config(where, weights, sample_rate)

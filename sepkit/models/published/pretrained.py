@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -11,7 +11,7 @@ import torch
 from sepkit.errors import UserError
 from sepkit.models.emd import EncoderMaskerDecoder
 from sepkit.models.published import hub
-from sepkit.models.published.names import check_read, model_folder
+from sepkit.models.published.names import TOOLKITS, check_read, model_folder
 from sepkit.models.published.public import PUBLIC, fetch_address, fetch_public, zenodo_address
 from sepkit.models.saved import SavedModel
 from sepkit.models.storage.checkpoints import LoadReport, compare, load_checkpoint
@@ -24,9 +24,8 @@ def load_pretrained(model: Path_) -> EncoderMaskerDecoder:
     Args:
         model: a folder or file that `sepkit train` wrote (EXP, EXP/model, EXP/model/model.safetensors), the name of a
             model that ships with the package or of a public one (`sepkit models --public`), a word of `names.TOOLKITS`,
-            a colon and
-            what it takes, or `hf:` and a repository of one of sepkit's own models. An existing path of that name takes
-            precedence.
+            a colon and what it takes, or `hf:` and a repository of one of sepkit's own models. An existing path of that
+            name takes precedence.
     """
     if is_onnx(model):
         raise UserError(
@@ -36,98 +35,61 @@ def load_pretrained(model: Path_) -> EncoderMaskerDecoder:
         name = fetch_public(str(model)) if str(model) in PUBLIC else str(model)
         kind, _, rest = name.partition(":")
         check_read(name)
-        if kind in _BRIDGES:
-            return _BRIDGES[kind](rest).eval()
+        if kind in TOOLKITS:
+            return _bridged(kind, rest)
     folder = model_folder(model)
     assert folder is not None
     return load_checkpoint(folder)
 
 
-# Bridges are slow to import, so they are imported only if they are named.
+_WITH_RATE = ("asteroid", "speechbrain", "torchaudio")
+"""Toolkits whose files may lack a sample rate, which is then written behind their name: FILE@8000."""
 
 
-def _from_asteroid(source: str) -> EncoderMaskerDecoder:
-    from sepkit.models.bridges import from_asteroid
-
-    source, rate = _at_rate(source)
-    path = Path(source)
-    if not path.exists():
-        address = zenodo_address(source) or (source if source.startswith(("http://", "https://")) else None)
-        if address is not None:
-            path = fetch_address(address)
-        elif hub.is_repository(source):
-            path = hub.fetch(source, [_ASTEROID_FILE]) / _ASTEROID_FILE
-            if not path.is_file():
-                raise UserError(f"{source}: the repository has no {_ASTEROID_FILE}, where asteroid's models are stored")
-    return _checked_rate(source, from_asteroid(path, sample_rate=rate), rate)
-
-
-def _from_speechbrain(source: str) -> EncoderMaskerDecoder:
-    from sepkit.models.bridges.speechbrain import FILES, from_speechbrain
-
-    source, rate = _at_rate(source)
-    fetched = not Path(source).exists() and hub.is_repository(source)
-    folder = hub.fetch(source, FILES) if fetched else source
-    return _checked_rate(source, from_speechbrain(folder, sample_rate=rate), rate)
-
-
-def _from_sepreformer(source: str) -> EncoderMaskerDecoder:
-    from sepkit.models.bridges import from_sepreformer
-
-    return from_sepreformer(source)
-
-
-def _from_tf_locoformer(source: str) -> EncoderMaskerDecoder:
-    from sepkit.models.bridges import from_tf_locoformer
-
-    return from_tf_locoformer(source)
-
-
-def _from_sr_corrnet(source: str) -> EncoderMaskerDecoder:
-    from sepkit.models.bridges.sr_corrnet import FILES, from_sr_corrnet
-
-    fetched = not Path(source).exists() and hub.is_repository(source)
-    return from_sr_corrnet(hub.fetch(source, FILES) if fetched else source)
-
-
-def _from_tiger(source: str) -> EncoderMaskerDecoder:
-    from sepkit.models.bridges.tiger import FILES, from_tiger
-
-    fetched = not Path(source).exists() and hub.is_repository(source)
-    return from_tiger(hub.fetch(source, FILES) if fetched else source)
-
-
-def _from_torchaudio(source: str) -> EncoderMaskerDecoder:
-    from sepkit.models.bridges import from_torchaudio
-
-    source, rate = _at_rate(source)
-    if rate is None:
-        raise UserError(f"{source}: torchaudio's files do not tell their sample rate; write torchaudio:{source}@8000")
-    return from_torchaudio(source, sample_rate=rate)
-
-
-def _at_rate(source: str) -> tuple[str, int | None]:
-    """Return a source and the sample rate that is written behind it, SOURCE@8000; None without one."""
-    found = None if Path(source).exists() else re.fullmatch(r"(.+)@([1-9]\d{3,5})", source)
-    return (source, None) if found is None else (found[1], int(found[2]))
-
-
-def _checked_rate(source: str, model: EncoderMaskerDecoder, rate: int | None) -> EncoderMaskerDecoder:
+def _bridged(kind: str, source: str) -> EncoderMaskerDecoder:
+    """Return another toolkit's model, from files here or fetched; `kind` is one of `names.TOOLKITS`."""
+    read, files = _bridge(kind)
+    if kind not in _WITH_RATE:
+        return read(_place(kind, source, files))
+    named = None if Path(source).exists() else re.fullmatch(r"(.+)@([1-9]\d{3,5})", source)
+    source, rate = (source, None) if named is None else (named[1], int(named[2]))
+    model = read(_place(kind, source, files), sample_rate=rate)
     if rate not in (None, model.sample_rate):
         raise UserError(f"{source}: says that its rate is {model.sample_rate} Hz, found @{rate}; leave out @{rate}")
     return model
 
 
-_ASTEROID_FILE = "pytorch_model.bin"
-_BRIDGES: dict[str, Callable[[str], EncoderMaskerDecoder]] = {
-    "asteroid": _from_asteroid,
-    "speechbrain": _from_speechbrain,
-    "sepreformer": _from_sepreformer,
-    "tf-locoformer": _from_tf_locoformer,
-    "torchaudio": _from_torchaudio,
-    "sr-corrnet": _from_sr_corrnet,
-    "tiger": _from_tiger,
-}
+def _bridge(kind: str) -> tuple[Callable[..., EncoderMaskerDecoder], Sequence[str]]:
+    """Return what reads a toolkit's files, and their names in a repository of the hub; none if there are none."""
+    # Slow to import.
+    from sepkit.models.bridges import asteroid, sepreformer, speechbrain, sr_corrnet, tf_locoformer, tiger, torchaudio
+
+    return {
+        "asteroid": (asteroid.from_asteroid, asteroid.FILES),
+        "speechbrain": (speechbrain.from_speechbrain, speechbrain.FILES),
+        "sepreformer": (sepreformer.from_sepreformer, ()),
+        "tf-locoformer": (tf_locoformer.from_tf_locoformer, ()),
+        "sr-corrnet": (sr_corrnet.from_sr_corrnet, sr_corrnet.FILES),
+        "tiger": (tiger.from_tiger, tiger.FILES),
+        "torchaudio": (torchaudio.from_torchaudio, ()),
+    }[kind]
+
+
+def _place(kind: str, source: str, files: Sequence[str]) -> Path:
+    """Return the path that a MODEL names behind its colon; what names a repository or an address is fetched."""
+    if Path(source).exists():
+        return Path(source)
+    if kind == "asteroid":
+        address = zenodo_address(source) or (source if source.startswith(("http://", "https://")) else None)
+        if address is not None:
+            return fetch_address(address)
+    if not files or not hub.is_repository(source):
+        return Path(source)
+    folder = hub.fetch(source, files)
+    for name in files:
+        if not (folder / name).is_file():
+            raise UserError(f"{source}: the repository has no {name}, which {kind}'s models have")
+    return folder / files[0] if len(files) == 1 else folder
 
 
 def load_weights_into(model: SavedModel, source: Path_) -> LoadReport:
