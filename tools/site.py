@@ -1,6 +1,6 @@
 """What the site adds to docs/: pages made from the code, and the recipes' own pages.
 
-mkdocs calls `on_files`, `on_page_markdown` and `on_post_build` (mkdocs.yml, hooks).
+mkdocs calls `on_config`, `on_files`, `on_page_markdown` and `on_post_build` (mkdocs.yml, hooks).
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import os
 import pkgutil
 import re
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import yaml
 from mkdocs.structure.files import File, Files
 
 from tools.error_messages import errors_page
@@ -41,29 +43,67 @@ PACKAGES = {
 }
 """Package -> what its page is about."""
 
+UNSEARCHED = ("reference/changes.md", "reference/errors.md")
+"""Pages that searching does not find: they hold words of every other page."""
+
+
+def on_config(config: Any) -> Any:
+    """Put the generated pages into the menu; link to the repository that CITATION.cff names, if it names one."""
+    menu = next(part["Reference"] for part in config.nav if "Reference" in part)
+    for entry in menu:
+        ((title, page),) = entry.items()
+        if below := GENERATED_BELOW.get(page):
+            entry[title] = [page, *below()]
+    citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text(encoding="utf-8"))
+    config.repo_url = citation.get("repository-code")
+    config.copyright = f"sepkit {citation['version']}, {citation['license']} license"
+    return config
+
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the generated pages, the notebooks of the tutorials, and the figures of the recipes."""
+    """Add the generated pages, the notebooks of the tutorials, the icon, and the figures of the recipes."""
     for path, make in generated_pages().items():
         files.append(File.generated(config, path, content=make()))
     for figure in sorted(REPOSITORY.glob("egs/*/figures/*.png")):
         path = f"reference/recipes/{figure.parent.parent.name}/figures/{figure.name}"
         files.append(File.generated(config, path, abs_src_path=str(figure)))
+    icon = REPOSITORY / "sepkit" / "reporting" / "assets" / "web" / "icon.svg"
+    files.append(File.generated(config, "assets/icon.svg", abs_src_path=str(icon)))
     for path, content in shown_files().items():
         files.append(File.generated(config, path, content=content))
+    if _has_web_runtime():
+        # Stands for the page that on_post_build makes, so that links to it are known.
+        files.append(File.generated(config, "try/index.html", content=""))
     for page in tutorials():
         files.append(File.generated(config, f"tutorials/{page.stem}.ipynb", content=notebook_text(page)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Write links to files of the repository that have no page as plain paths; offer tutorials as notebooks."""
-    markdown = with_shows(markdown, page.file.src_path)
-    if page.file.src_path.startswith("tutorials/"):
-        return with_notebook(markdown, Path(page.file.src_path).stem)
-    if "/" in page.file.src_path:
+    """Write links to files of the repository that have no page as plain paths; offer tutorials as notebooks.
+
+    Searching finds how-tos and tutorials before the reference, and neither the changelog nor pages of studies first.
+    """
+    path = page.file.src_path
+    page.meta["search"] = {"exclude": True} if path in UNSEARCHED else {"boost": _boost(path)}
+    # Tells the test of the pages why it does not run a block, and readers nothing.
+    markdown = re.sub(r"^# not run: .*\n", "", with_shows(markdown, path), flags=re.MULTILINE)
+    if path == "index.md":
+        page.meta["hide"] = ["navigation"]
+    if path.startswith("tutorials/"):
+        return with_notebook(markdown, Path(path).stem)
+    if "/" in path:
         return markdown
+    if path == "index.md" and _has_web_runtime():
+        # The page that separates stands beside the site, and is no page of it.
+        markdown = markdown.replace("(web.md){ .try }", "(try/index.html){ .try }")
     return re.sub(r"\[([^\]]+)\]\(\.\./[^)]+\)", r"`\1`", markdown)
+
+
+def _boost(path: str) -> float:
+    if path.startswith("reference/commands/"):
+        return 2
+    return 0.5 if path.startswith("reference/") else 3
 
 
 def with_notebook(markdown: str, name: str) -> str:
@@ -78,42 +118,60 @@ def on_post_build(config: Any) -> None:
 
     It needs ONNX Runtime Web, which `make docs` fetches once; without it the page is left out, and a line says so.
     """
-    from sepkit.corpora.archives import WEB_RUNTIME
-    from sepkit.files import cache_folder
     from sepkit.models.published.shipped import default_model
     from sepkit.reporting.web import write_web_page
 
-    if (cache_folder("web") / WEB_RUNTIME).is_dir():
-        write_web_page(default_model(), Path(config["site_dir"]) / "try")
+    if _has_web_runtime():
+        write_web_page(default_model(), Path(config["site_dir"]) / "try", home="../index.html")
     else:
-        print(f"site: no try/, since {cache_folder('web') / WEB_RUNTIME} is not there: sepkit download onnxruntime-web")
+        print("site: no try/, since ONNX Runtime Web is not there: sepkit download onnxruntime-web")
+
+
+def _has_web_runtime() -> bool:
+    from sepkit.corpora.archives import WEB_RUNTIME
+    from sepkit.files import cache_folder
+
+    return (cache_folder("web") / WEB_RUNTIME).is_dir()
 
 
 def generated_pages() -> dict[str, Callable[[], str]]:
     """Path of each page below docs/ -> what makes its Markdown."""
+    from sepkit.cli.main import EVERY_COMMAND
+
     pages: dict[str, Callable[[], str]] = {
-        "reference/commands.md": commands_page,
+        "reference/commands/index.md": commands_index,
         "reference/configuration.md": configuration_page,
         "reference/changes.md": changes_page,
-        "reference/python.md": python_index,
+        "reference/python/index.md": python_index,
         "reference/errors.md": errors_page,
-        "reference/recipes.md": recipe_index,
+        "reference/recipes/index.md": recipe_index,
         "reference/rows.md": rows_page,
     }
-    pages |= {f"reference/python/{package}.md": partial(python_page, package) for package in PACKAGES}
+    pages |= {f"reference/commands/{command}.md": partial(command_page, command) for command in EVERY_COMMAND}
+    for package in PACKAGES:
+        pages |= {module_path(name): partial(module_page, name) for name in public_modules(package)}
     return pages | {recipe_path(path): partial(recipe_page, path) for path in recipe_documents()}
 
 
-def commands_page() -> str:
-    """The help of every command and of its subcommands, as the terminal shows it."""
-    from sepkit.cli.main import EVERY_COMMAND
+def commands_index() -> str:
+    """The commands in their groups, as `sepkit --help` lists them, with links to their pages."""
+    from sepkit.cli.main import groups
 
-    parts = ["# Commands\n\n`sepkit COMMAND --help` prints the same.\n"]
-    for command in EVERY_COMMAND:
-        told = help_of(command)
-        parts.append(f"## sepkit {command}\n\n```text\n{told}\n```\n")
-        for name in subcommands(told):
-            parts.append(f"### sepkit {command} {name}\n\n```text\n{help_of(command, name)}\n```\n")
+    parts = ["# Commands\n\n`sepkit COMMAND --help` prints what stands on these pages.\n"]
+    for title, commands in groups().items():
+        rows = [f"| [`{name}`]({name}.md) | {text} |" for name, text in commands.items()]
+        parts.append(
+            "\n".join([f"## {title[0].upper()}{title[1:]}\n", "| command | what it does |", "|---|---|", *rows, ""])
+        )
+    return "\n".join(parts)
+
+
+def command_page(command: str) -> str:
+    """The help of a command and of its subcommands, as a terminal of 80 columns shows it."""
+    told = help_of(command)
+    parts = [f"# sepkit {command}\n\n```text\n{told}\n```\n"]
+    for name in subcommands(told):
+        parts.append(f"## sepkit {command} {name}\n\n```text\n{help_of(command, name)}\n```\n")
     return "\n".join(parts)
 
 
@@ -121,6 +179,7 @@ def help_of(*words: str) -> str:
     """What `sepkit WORDS --help` prints."""
     from sepkit.cli.main import main
 
+    os.environ["COLUMNS"] = "80"
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
         main([*words, "--help"])
@@ -128,9 +187,8 @@ def help_of(*words: str) -> str:
 
 
 def subcommands(told: str) -> list[str]:
-    """Names of the subcommands that a usage line lists: `usage: sepkit prepare {mini,folder} ...`."""
-    found = re.match(r"usage: sepkit [a-z-]+ \{([a-z0-9,-]+)\} \.\.\.", told)
-    return found[1].split(",") if found else []
+    """Names of the subcommands that a help lists; of none without the word KIND in its usage."""
+    return re.findall(r"^  ([a-z0-9-]+) ", told, re.MULTILINE) if re.match(r"usage: sepkit \S+ KIND ", told) else []
 
 
 def configuration_page() -> str:
@@ -147,13 +205,27 @@ def configuration_page() -> str:
 
 def python_index() -> str:
     """The packages, with links to their pages."""
-    rows = [f"| [`{package}`](python/{package}.md) | {about} |" for package, about in PACKAGES.items()]
+    rows = [f"| [`{package}`]({package}.md) | {about} |" for package, about in PACKAGES.items()]
     return "\n".join(["# Python\n", "| package | what |", "|---|---|", *rows, ""])
 
 
-def python_page(package: str) -> str:
-    """Everything public of a package, from its docstrings, in the order of the source."""
-    return f"# {package}\n\n{PACKAGES[package]}\n\n" + "\n\n".join(f"::: {name}" for name in public_modules(package))
+def module_path(name: str) -> str:
+    """Path of a module's page below docs/."""
+    return f"reference/python/{name}.md"
+
+
+def module_page(name: str) -> str:
+    """Everything public of a module, from its docstrings, in the order of the source; of a package also its modules."""
+    modules = public_modules(name)[1:] if name in PACKAGES else []
+    rows = [f"| [`{below}`]({below}.md) | {_first_line(below)} |" for below in modules]
+    table = "\n".join(["\n\n| module | what |", "|---|---|", *rows]) if rows else ""
+    about = f"{PACKAGES[name]}\n\n" if name in PACKAGES else ""
+    options = "    options: {show_root_heading: false, show_root_toc_entry: false}"
+    return f"# {name}\n\n{about}::: {name}\n{options}{table}\n"
+
+
+def _first_line(name: str) -> str:
+    return (importlib.import_module(name).__doc__ or "").strip().partition("\n")[0].replace("|", "\\|")
 
 
 def public_modules(package: str) -> list[str]:
@@ -163,6 +235,35 @@ def public_modules(package: str) -> list[str]:
     if package != "sepkit" and hasattr(module, "__path__"):
         found += [info.name for info in pkgutil.walk_packages(module.__path__, f"{package}.")]
     return [name for name in found if not any(part.startswith("_") for part in name.split("."))]
+
+
+def _commands_below() -> list[Any]:
+    from sepkit.cli.main import EVERY_COMMAND
+
+    return [{command: f"reference/commands/{command}.md"} for command in EVERY_COMMAND]
+
+
+def _modules_below() -> list[Any]:
+    below: list[Any] = []
+    for package in PACKAGES:
+        pages = [{name.removeprefix(f"{package}."): module_path(name)} for name in public_modules(package)[1:]]
+        below.append({package: [module_path(package), *pages]} if pages else {package: module_path(package)})
+    return below
+
+
+def _recipes_below() -> list[Any]:
+    pages: dict[str, list[Any]] = {}
+    for document in sorted(recipe_documents()):
+        pages.setdefault(document.parent.name, []).append({document.stem.lower(): recipe_path(document)})
+    return [{name: own} for name, own in pages.items()]
+
+
+GENERATED_BELOW: dict[str, Callable[[], list[Any]]] = {
+    "reference/commands/index.md": _commands_below,
+    "reference/python/index.md": _modules_below,
+    "reference/recipes/index.md": _recipes_below,
+}
+"""Page of the menu -> the generated pages below it."""
 
 
 def changes_page() -> str:
@@ -189,7 +290,7 @@ def recipe_index() -> str:
     """The recipes, with links to their pages."""
     links: dict[str, list[str]] = {}
     for document in recipe_documents():
-        path = recipe_path(document).removeprefix("reference/")
+        path = recipe_path(document).removeprefix("reference/recipes/")
         links.setdefault(document.parent.name, []).append(f"[{document.stem.lower()}]({path})")
     rows = [f"| `egs/{name}` | {', '.join(links[name])} |" for name in sorted(links)]
     return "\n".join(["# Recipes and results\n", "| recipe | pages |", "|---|---|", *rows, ""])

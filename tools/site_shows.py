@@ -15,6 +15,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
+import yaml
+
 from sepkit.cli.main import main
 from sepkit.errors import UserError
 
@@ -47,7 +49,7 @@ _FILES: dict[str, bytes] = {}
 @lru_cache(None)
 def made() -> dict[str, str]:
     """Name -> Markdown of what is shown, with {here} for the folder of the files; makes them once."""
-    shows: dict[str, Callable[[Path], str]] = {"parting": parting, "separated": separated}
+    shows: dict[str, Callable[[Path], str]] = {"parting": parting, "separated": separated, "citation": citation}
     texts = {}
     for name, make in shows.items():
         with tempfile.TemporaryDirectory() as folder:
@@ -84,9 +86,31 @@ def separated(folder: Path) -> str:
         columns[f"estimate {number}"] = told.parent / name
     for name, path in columns.items():
         _FILES[f"{PLACE}/{name.replace(' ', '_')}{path.suffix}"] = path.read_bytes()
-    sources = {name: f"{{here}}/{name.replace(' ', '_')}{path.suffix}" for name, path in columns.items()}
-    players = [f'<audio controls preload="none" aria-label="{n}" src="{s}"></audio>' for n, s in sources.items()]
-    return f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}\n| {' | '.join(players)} |"
+    players = [
+        f'<figure><figcaption>{name}</figcaption><audio controls preload="none" aria-label="{name}" '
+        f'src="{{here}}/{name.replace(" ", "_")}{path.suffix}"></audio></figure>'
+        for name, path in columns.items()
+    ]
+    return f'<div class="players">{"".join(players)}</div>'
+
+
+def citation(folder: Path) -> str:
+    """The entry for a bibliography, from CITATION.cff.
+
+    Args:
+        folder: not used.
+    """
+    told = yaml.safe_load((Path(__file__).resolve().parent.parent / "CITATION.cff").read_text(encoding="utf-8"))
+    fields = {
+        "title": f"{{{told['title']}: {told['abstract'].strip().rstrip('.')}}}",
+        "author": f"{{{{{told['authors'][0]['name']}}}}}",
+        "year": f"{{{str(told['date-released'])[:4]}}}",
+        "version": f"{{{told['version']}}}",
+    }
+    if "repository-code" in told:
+        fields["url"] = f"{{{told['repository-code']}}}"
+    lines = "".join(f"  {name} = {value},\n" for name, value in fields.items())
+    return f"```bibtex\n@software{{sepkit,\n{lines}}}\n```"
 
 
 def _sepkit(*words: object) -> None:

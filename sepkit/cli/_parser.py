@@ -12,6 +12,7 @@ import inspect
 import itertools
 import re
 import shutil
+import textwrap
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -53,6 +54,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, program: str, usage: str, description: str, takes_model: bool = False) -> None:
         epilog = MODEL_LINE if takes_model else None
+        usage = textwrap.fill(usage, _columns() - 8, subsequent_indent="  ", break_on_hyphens=False)
         super().__init__(
             program, usage, description, epilog, formatter_class=_Formatter, allow_abbrev=False, add_help=False
         )
@@ -87,10 +89,13 @@ class Parser(argparse.ArgumentParser):
         raise UserError(f"{' '.join(message.removeprefix('argument ').split())}; see {self.prog} --help")
 
 
+def _columns() -> int:
+    return max(40, min(100, shutil.get_terminal_size((80, 24)).columns))
+
+
 class _Formatter(argparse.HelpFormatter):
     def __init__(self, prog: str) -> None:
-        columns = min(100, shutil.get_terminal_size((80, 24)).columns)
-        super().__init__(prog, max_help_position=26, width=columns - 1)
+        super().__init__(prog, max_help_position=26, width=_columns() - 1)
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         """Return `-o, --out OUT`, as Python 3.13 and later do it, instead of `-o OUT, --out OUT`."""

@@ -11,6 +11,7 @@ import importlib
 import io
 import os
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -87,9 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line; return its exit code: 0, 1 for a failure, 2 for a user's mistake."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help"):
-        of_studies = {name: text for name, text in EVERY_COMMAND.items() if name not in COMMANDS}
-        groups = GROUPS | {"studies, the other systems of the papers": of_studies}
-        print(USAGE.format(groups="\n".join(_listed(title, group) for title, group in groups.items())))
+        print(USAGE.format(groups="\n".join(_listed(title, group) for title, group in groups().items())))
         return 0 if arguments else 2
     if arguments[0] == "--version":
         print(__version__)
@@ -124,6 +123,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"sepkit {arguments[0]}: failed: {type(error).__name__}: {reason} (SEPKIT_TRACEBACK=1 shows where)", 1
         )
     return 0
+
+
+def groups() -> dict[str, dict[str, str]]:
+    """Return heading -> command -> what it does, those of the studies last."""
+    of_studies = {name: text for name, text in EVERY_COMMAND.items() if name not in COMMANDS}
+    return GROUPS | {"studies, the other systems of the papers": of_studies}
 
 
 def _listed(title: str, group: Mapping[str, str]) -> str:
@@ -188,11 +193,13 @@ def _of_study(command: str, arguments: list[str]) -> Callable[..., Any] | None:
 def _pick(kinds: dict[str, Callable[..., Any]], program: str, arguments: list[str]) -> Callable[..., Any]:
     if arguments and arguments[0] in kinds:
         return kinds[arguments[0]]
-    width = max(10, *map(len, kinds))
+    width = max(10, *map(len, kinds)) + 3
+    about = {name: (function.__doc__ or "").strip().splitlines()[0] for name, function in kinds.items()}
     lines = [
-        f"  {name:<{width}} {(function.__doc__ or '').strip().splitlines()[0]}" for name, function in kinds.items()
+        textwrap.fill(text, 79, initial_indent=f"  {name}".ljust(width), subsequent_indent=" " * width)
+        for name, text in about.items()
     ]
-    text = f"usage: {program} {{{','.join(kinds)}}} ...\n\n" + "\n".join(lines)
+    text = "\n".join([f"usage: {program} KIND ...\n", *lines, f"\n`{program} KIND --help` tells the rest."])
     if arguments and arguments[0] in ("-h", "--help"):
         print(text)
         raise SystemExit(0)

@@ -6,23 +6,43 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sepkit.cli.main import EVERY_COMMAND
-from tools import site, site_shows
+from tools import griffe_examples, site, site_shows
 
 
-def test_subcommands_are_those_of_the_usage_line() -> None:
-    assert site.subcommands("usage: sepkit prepare {mini,wsj0-mix} ...\n\n  mini  Make speech.") == ["mini", "wsj0-mix"]
+def test_subcommands_are_those_that_the_help_lists() -> None:
+    told = "usage: sepkit prepare KIND ...\n\n  mini      Make speech\n            of voices.\n  wsj0-mix  Mix."
+    assert site.subcommands(told) == ["mini", "wsj0-mix"]
     assert site.subcommands("usage: sepkit separate INPUT [INPUT ...] [options]") == []
 
 
-def test_the_page_of_commands_has_all_of_them() -> None:
-    page = site.commands_page()
-    headings = re.findall(r"^## sepkit (\S+)$", page, re.MULTILINE)
-    assert headings == list(EVERY_COMMAND)
-    assert "### sepkit prepare folder" in page and "--speaker-from" in page
+def test_every_command_has_a_page_of_80_columns() -> None:
+    index = site.commands_index()
+    assert re.findall(r"^\| \[`(\S+)`\]\((\S+)\.md\)", index, re.MULTILINE) == [(name, name) for name in EVERY_COMMAND]
+    for name in EVERY_COMMAND:
+        page = site.command_page(name)
+        assert page.startswith(f"# sepkit {name}\n")
+        assert not [line for line in page.splitlines() if len(line) > 80 and " " in line.strip()]
+    page = site.command_page("prepare")
+    assert "## sepkit prepare folder" in page and "--speaker-from" in page
+
+
+def test_modules_have_a_page_each_and_packages_list_theirs() -> None:
+    page = site.module_page("sepkit.annealing")
+    assert (
+        "::: sepkit.annealing\n" in page
+        and "[`sepkit.annealing.temperature`](sepkit.annealing.temperature.md) |" in page
+    )
+    assert "| module |" not in site.module_page("sepkit.annealing.temperature")
+
+
+def test_examples_in_docstrings_are_blocks_of_code() -> None:
+    fenced = griffe_examples.fenced("A.\n\n  >>> 1 + 1\n  2\n  >>> 3\n\nB")
+    assert fenced == "A.\n\n  ```pycon\n  >>> 1 + 1\n  2\n  >>> 3\n  ```\n\nB"
 
 
 def test_modules_with_an_underscore_are_left_out() -> None:
@@ -41,7 +61,7 @@ def test_what_pages_show_is_made(repository: Path, monkeypatch: pytest.MonkeyPat
         for page in repository.glob("docs/**/*.md")
         for name in re.findall("<!-- made: (.*?) -->", page.read_text())
     ]
-    assert set(marks) == {"parting", "separated"}
+    assert set(marks) == {"parting", "separated", "citation"}
     monkeypatch.setattr(site_shows, "made", lambda: {"parting": "![a]({here}/a.png)"})
     assert site_shows.with_shows("b\n<!-- made: parting -->", "tutorials/c.md") == "b\n![a](../made/a.png)"
     assert site_shows.with_shows("<!-- made: parting -->", "index.md") == "![a](made/a.png)"
@@ -50,8 +70,14 @@ def test_what_pages_show_is_made(repository: Path, monkeypatch: pytest.MonkeyPat
 def test_every_page_is_in_the_menu_or_listed(repository: Path) -> None:
     menu = re.findall(r": (\S+\.md)$", (repository / "mkdocs.yml").read_text(), re.MULTILINE)
     written = {str(path.relative_to(repository / "docs")) for path in repository.glob("docs/**/*.md")}
-    listed = {path for path in site.generated_pages() if path.count("/") > 1}
-    assert len(menu) == len(set(menu)) and set(menu) == (written | site.generated_pages().keys()) - listed
+    menu += _pages([below() for below in site.GENERATED_BELOW.values()])
+    assert len(menu) == len(set(menu)) and set(menu) == written | site.generated_pages().keys()
+
+
+def _pages(menu: Any) -> list[str]:
+    if isinstance(menu, str):
+        return [menu]
+    return [page for part in (menu.values() if isinstance(menu, dict) else menu) for page in _pages(part)]
 
 
 @pytest.mark.slow
