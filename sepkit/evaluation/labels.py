@@ -91,6 +91,7 @@ LABELS = {
     "baseline_si_sdr_db": "SI-SDR predicted from the mixture alone [dB]",
     "likely_not_separated": "flagged as not separated",
     "measured_si_sdr_db": "measured SI-SDR [dB]",
+    "hard_cost": "cost of the best hypotheses",
     "coverage_percent": "kept, best predicted first [%]",
     "si_sdr_of_sources_db": "mean SI-SDR of the sources kept [dB]",
     "si_sdr_of_mixtures_db": "mean SI-SDR of the mixtures kept [dB]",

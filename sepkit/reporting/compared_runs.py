@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from sepkit.evaluation.labels import NO_SCORES
-from sepkit.evaluation.run_folder import EvaluationFolder, Run
+from sepkit.evaluation.run_folder import EvaluationFolder, Run, TrainingLog
+from sepkit.evaluation.statistics import paired_difference
 
 # The leading metric of a report is the first of these that was measured.
 _LEADING = ("si_sdri_db", "si_sdr_db", "sdri_db", "sdr_db")
@@ -43,13 +46,19 @@ class ComparedRuns:
         """The leading metric; None if nothing was scored."""
         return leading_metric([name for evaluation in self.evaluations.values() for name in evaluation.metrics])
 
-    def best(self, metric: str) -> float | None:
-        """Return the best mean of several runs; None for a single run, or if the metric is no score."""
-        if metric in NO_SCORES:
+    def best(self, metric: str) -> str | None:
+        """Return the run that is better than every other one: the interval of each paired difference leaves out 0.
+
+        None: a single run, no such run, or a metric that is no score.
+        """
+        scores = {run: better(metric) * values for run, values in self.aligned(metric).items()}
+        scores = {run: values for run, values in scores.items() if np.isfinite(values).any()}
+        if metric in NO_SCORES or len(scores) < 2:
             return None
-        scores = [evaluation.summary["metrics"].get(metric, {}).get("mean") for evaluation in self.evaluations.values()]
-        known = [score for score in scores if score is not None]
-        return max(known, key=lambda score: better(metric) * score) if len(known) > 1 else None
+        first = max(scores, key=lambda run: np.nanmean(scores[run]))
+        others = (values for run, values in scores.items() if run != first)
+        differences = (paired_difference(scores[first], values, self.first.speakers()) for values in others)
+        return first if all(found.ci95 and found.ci95[0] > 0 for found in differences) else None
 
     def properties(self) -> dict[str, list[str | float | None]]:
         """Return column -> (N,) values in the order of the first run's utterances, of every property of any run."""
@@ -70,6 +79,51 @@ class ComparedRuns:
             score_by_key = dict(zip(evaluation.keys(), evaluation.scores(metric), strict=True))
             aligned[run] = np.array([score_by_key.get(key, np.nan) for key in keys], dtype=np.float64)
         return aligned
+
+
+_OF_MATCHING = re.compile(r"(train_|dev_)?(mcl_.*|usage_\d+|hard_cost)(_s\d+)?")
+_OF_EVIDENCE = re.compile(r"blr_nats_per_sample(_s\d+)?")
+
+
+def without_what_methods_lack(runs: Sequence[Run]) -> list[Run]:
+    """Return runs without scores and training curves that mean nothing for any of their methods; files keep them.
+
+    With permutation invariant training that is what hypotheses win beyond their permutation, and without likelihood and
+    latents the evidence. A run whose configuration is not known may have both.
+    """
+    patterns = []
+    if all(_chosen(run, "objective", "assignment") == "pit" for run in runs):
+        patterns.append(_OF_MATCHING)
+    if not any(_has_evidence(run) for run in runs):
+        patterns.append(_OF_EVIDENCE)
+    return [_without(run, patterns) for run in runs] if patterns else list(runs)
+
+
+def _chosen(run: Run, section: str, field: str) -> str | None:
+    """Return the name of a choice in a run's configuration; None if that is not known."""
+    found = ((run.config or {}).get(section) or {}).get(field)
+    return found.get("name") if isinstance(found, Mapping) else None
+
+
+def _has_evidence(run: Run) -> bool:
+    names = [_chosen(run, *where) for where in (("objective", "cost"), ("model", "encoding"), ("model", "masks"))]
+    return None in names or names[0] in ("blr_nll", "cauchy_nll") or names[1:] != ["deterministic"] * 2
+
+
+def _without(run: Run, patterns: Sequence[re.Pattern[str]]) -> Run:
+    def kept(values: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: v for name, v in values.items() if not any(pattern.fullmatch(name) for pattern in patterns)}
+
+    evaluations = []
+    for evaluation in run.evaluations:
+        summary = evaluation.summary | {"metrics": kept(evaluation.summary.get("metrics", {}))}
+        matching = summary.get("matching")
+        if matching and _OF_MATCHING in patterns:
+            summary["matching"] = {"speaker_count": matching["speaker_count"]} if "speaker_count" in matching else None
+        rows = [kept(row) for row in evaluation.rows]
+        evaluations.append(replace(evaluation, summary=summary, rows=rows))
+    log = run.log and TrainingLog([kept(record) for record in run.log.records])
+    return replace(run, evaluations=evaluations, log=log)
 
 
 def compared_runs(runs: Sequence[Run]) -> list[ComparedRuns]:

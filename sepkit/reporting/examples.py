@@ -181,11 +181,10 @@ def example_html(example: Example, metric: str, name: str) -> str:
     top_db = figures.spectral_peak_db(gain * mixture, rate)
     unit = " dB" if metric.endswith("_db") else ""
 
-    def view(waveform: np.ndarray, title: str, text: str, kind: int, place: str) -> str:
+    def view(waveform: np.ndarray, title: str, text: str, color: str, place: str) -> str:
         peak = float(np.abs(gain * waveform).max(initial=0))
         waveform = gain * waveform * (_PEAK / peak if peak > 1 else 1.0)
         text += f" · turned down {20 * np.log10(peak / _PEAK):.0f} dB" * (peak > 1)
-        color = figures.COLORS[kind % len(figures.COLORS)]
         figure = figures.signal_view(waveform, rate, color=color, peak=1.0, top_db=top_db)
         picture = page.figure_html(figure, f"example-{name}-{place}", f"Waveform and spectrogram: {title}, {text}")
         sound = page.player(waveform, rate, f"{title}, {text}")
@@ -197,13 +196,15 @@ def example_html(example: Example, metric: str, name: str) -> str:
         f"{escape(run + ' ') if several else ''}{page.number(score, 3 if not unit else 2)}{unit}"
         for run, score in example.scores.items()
     )
-    rows = [view(mixture, "Mixture", f"{entry.duration_seconds:.1f} s{cut}", 7, "mixture")]
-    html = [_signals(rows, 1 + len(example.outcomes))]
+    of_mixture = view(mixture, "Mixture", f"{entry.duration_seconds:.1f} s{cut}", figures.MIXTURE_COLOR, "mixture")
+    html = [_signals([of_mixture, _gains(example)], 2)]
     for j, source in enumerate(sources):
         part = entry.sources[j]
         who = " ".join(filter(None, (part.speaker, part.sex and {"F": "female", "M": "male"}.get(part.sex, part.sex))))
         title = f"Speaker {j + 1}"
-        cells = [view(source, title, f"reference{' · ' + who if who else ''}", 2, f"reference{j}")]
+        cells = [
+            view(source, title, f"reference{' · ' + who if who else ''}", figures.REFERENCE_COLOR, f"reference{j}")
+        ]
         for place, (run, outcome) in enumerate(example.outcomes.items()):
             cells.append(_estimate(outcome, j, stop, run if several else "estimate", title, view, place))
         html.append(_signals(cells, len(cells)))
@@ -225,7 +226,20 @@ def _estimate(outcome: Outcome, source: int, stop: int, run: str, title: str, vi
         text = "no estimate" if outcome.note else "silent: nothing is matched with it"
         return f'<div class="signal"><p><b>{escape(title)}</b>{escape(run)} · {text}</p></div>'
     score = f"{run} · SI-SDR {page.number(outcome.si_sdr_db[source])} dB"
-    return view(outcome.estimates[source][:stop], title, score, place and place + 2, f"estimate{source}-{place}")
+    color = figures.COLORS[place % len(figures.COLORS)]
+    return view(outcome.estimates[source][:stop], title, score, color, f"estimate{source}-{place}")
+
+
+def _gains(example: Example) -> str:
+    """Return a table of SI-SDR, dB: of the mixture and of each run's estimate, a line for each speaker."""
+    rows = []
+    for source, part in enumerate(example.entry.sources):
+        before = float(si_sdr_db(example.mixed.mixture, example.mixed.sources[source]))
+        after = [outcome.si_sdr_db.get(source) for outcome in example.outcomes.values()]
+        name = f"Speaker {source + 1}" + (f" ({part.speaker})" if part.speaker else "")
+        rows.append([page.Cell.text(name), *(page.Cell(page.number(value), value) for value in (before, *after))])
+    runs = list(example.outcomes) if len(example.outcomes) > 1 else ["estimate"]
+    return f'<div class="gains">{page.table("SI-SDR [dB]", ["speaker", "mixture", *runs], rows)}</div>'
 
 
 def _signals(cells: list[str], columns: int) -> str:

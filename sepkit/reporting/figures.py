@@ -12,8 +12,10 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
+from sepkit.evaluation.labels import label_of
 from sepkit.evaluation.run_folder import TrainingLog
 from sepkit.files import atomic_output
 
@@ -21,6 +23,10 @@ COLORS = ("#3d86c6", "#d9792b", "#3f9e6b", "#b566b8", "#c9524f", "#8a8f3a", "#4a
 """Of data, in order of use; each has a contrast of at least 3 to 1 with white and with black."""
 
 SIGNAL_COLOR = COLORS[0]
+MIXTURE_COLOR, REFERENCE_COLOR = COLORS[7], "#808890"
+
+SPLIT_COLORS = {"training": COLORS[0], "validation": COLORS[1]}
+"""Split -> color of its curves in every panel of one run's training; what is of neither is gray."""
 
 TRAINING_PANELS = {
     "loss": ("train_loss", "dev_loss"),
@@ -40,7 +46,7 @@ _STYLES = ("-", "--", ":", "-.")
 
 
 def score_distributions(scores: Mapping[str, ArrayLike], label: str = "SI-SDR improvement [dB]") -> Figure:
-    """Return histograms of scores over utterances, one per name, on shared bins; each mean is a dashed line.
+    """Return histograms of scores over mixtures, one per name, on shared bins; each mean is a dashed line.
 
     Args:
         scores: (N,) each, by name.
@@ -50,15 +56,15 @@ def score_distributions(scores: Mapping[str, ArrayLike], label: str = "SI-SDR im
     kept = {name: _finite(values) for name, values in scores.items()}
     everything = np.concatenate([*kept.values(), np.empty(0)])
     if everything.size:
-        count = min(40, max(8, round(2 * len(everything) ** (1 / 3))))
-        bins = np.histogram_bin_edges(everything, bins=count).tolist()
+        count = min(40, max(12, round(3 * len(everything) ** (1 / 3))))
+        bins = MaxNLocator(count, steps=[1, 2, 5, 10]).tick_values(everything.min(), everything.max()).tolist()
         for color, (name, values) in _colored(kept):
             if len(values):
                 weights = np.full(len(values), 100 / len(values))
                 axes.hist(values, bins=bins, weights=weights, color=color, alpha=0.25 if len(kept) < 3 else 0.1)
                 axes.hist(values, bins=bins, weights=weights, color=color, histtype="step", linewidth=1.6, label=name)
                 axes.axvline(float(values.mean()), color=color, linestyle="--", linewidth=1.4)
-    axes.set(xlabel=label, ylabel="utterances [%]")
+    axes.set(xlabel=label, ylabel="mixtures [%]")
     _legend(axes, len(kept))
     return figure
 
@@ -112,7 +118,7 @@ def _scatter(points: Points, x_label: str, y_label: str, on_line: str, links: Li
     if everything.size:
         ends = np.array([everything.min(), everything.max()])
         # Mixtures of equal levels differ by tenths of a dB; an axis of only that range would exaggerate them.
-        axes.set_xlim(*np.array([-1, 1]) * max(1.0, 0.55 * np.ptp(ends)) + ends.mean())
+        axes.set_xlim(*np.array([-1, 1]) * max(0.3, 0.55 * np.ptp(ends)) + ends.mean())
         axes.plot(ends, ends, color="black", alpha=0.6, linestyle="--", linewidth=1.2)
         axes.annotate(on_line, (ends[1], ends[1]), xytext=(-2, 5), textcoords="offset points", ha="right", fontsize=9)
     axes.set(xlabel=x_label, ylabel=y_label)
@@ -205,7 +211,9 @@ def training_panels(logs: Iterable[TrainingLog]) -> dict[str, list[str]]:
         if all(_never_changes(log, name) or any(_equal(log, name, known) for known in before) for log in logs):
             continue
         if name not in taken:
-            panels.setdefault(stem.replace("_", " "), []).append(name)
+            hypothesis = stem.removeprefix("usage_")
+            label = label_of(stem) if hypothesis == stem else f"share of sources won by hypothesis {hypothesis}"
+            panels.setdefault(label, []).append(name)
     return panels
 
 
@@ -226,9 +234,12 @@ def training_curves(logs: Mapping[str, TrainingLog], panels: Mapping[str, Sequen
         drawn = [(run, name) for run, log in logs.items() for name in names if _recorded(log, name)]
         for run, name in drawn:
             text = " ".join([run] * (len(logs) > 1) + [_split(name)] * (len(names) > 1)) or run
-            place = list(logs).index(run) if len(logs) > 1 else names.index(name)
-            style = _STYLES[names.index(name) % len(_STYLES)] if len(logs) > 1 else "-"
-            _draw_log(axes, logs[run], name, COLORS[place % len(COLORS)], style, text)
+            color, style = COLORS[list(logs).index(run) % len(COLORS)], _STYLES[names.index(name) % len(_STYLES)]
+            if len(logs) == 1:
+                # Several quantities of one split, such as temperature and epsilon, differ by style.
+                color = SPLIT_COLORS.get(_split_of(name), REFERENCE_COLOR)
+                style = _STYLES[[_split_of(other) for other in names[: names.index(name)]].count(_split_of(name)) % 4]
+            _draw_log(axes, logs[run], name, color, style, text)
         if label == "learning rate":
             axes.set_yscale("log")
         axes.set_ylabel(label)
@@ -292,9 +303,12 @@ def _colored(named: Mapping[str, object]) -> list:
     return [(COLORS[place % len(COLORS)], item) for place, item in enumerate(named.items())]
 
 
+def _split_of(name: str) -> str:
+    return {"train": "training", "dev": "validation"}.get(name.partition("_")[0], "")
+
+
 def _split(name: str) -> str:
-    split, _, rest = name.partition("_")
-    return {"train": "training", "dev": "validation"}.get(split, "") or f"{split} {rest}".replace("_", " ").strip()
+    return _split_of(name) or name.replace("_", " ")
 
 
 def _recorded(log: TrainingLog, name: str) -> bool:

@@ -21,7 +21,14 @@ from sepkit.evaluation.run_folder import EvaluationFolder, Run, load_run
 from sepkit.files import atomic_output
 from sepkit.reporting import figures, page
 from sepkit.reporting.clusters import embedding_figure, read_embeddings, timeline_figure
-from sepkit.reporting.compared_runs import ComparedRuns, better, compared_runs, leading_metric, name_apart
+from sepkit.reporting.compared_runs import (
+    ComparedRuns,
+    better,
+    compared_runs,
+    leading_metric,
+    name_apart,
+    without_what_methods_lack,
+)
 from sepkit.reporting.curve_figures import DRAWERS, score_boxes
 from sepkit.reporting.examples import LoadSeparator, Outcomes, choose_examples, example_html
 from sepkit.reporting.page import Cell
@@ -31,8 +38,8 @@ from sepkit.reporting.score_tables import (
     group_tables,
     headlines,
     matching_tables,
+    mixture_tables,
     score_tables,
-    utterance_tables,
 )
 from sepkit.version import __version__
 
@@ -74,7 +81,7 @@ def write_report(
     """
     if not runs:
         raise UserError("report: no run given, expected one folder or more")
-    loaded = [run if isinstance(run, Run) else load_run(run) for run in runs]
+    loaded = without_what_methods_lack([run if isinstance(run, Run) else load_run(run) for run in runs])
     names = name_apart(loaded)
     loaded = [replace(run, name=names[place]) for place, run in enumerate(loaded)]
     test_sets = compared_runs(loaded)
@@ -86,7 +93,7 @@ def write_report(
         "matching": ("Hypotheses and speakers", list(matching_tables(test_sets))),
         "distributions": ("Distributions", list(_distributions(loaded, test_sets, made_of))),
         "groups": ("By property", list(group_tables(test_sets))),
-        "utterances": ("Utterances", list(utterance_tables(test_sets))),
+        "mixtures": ("Mixtures", list(mixture_tables(test_sets))),
         "training": ("Training", list(_training(loaded))),
         "curves": ("Rate-distortion and calibration", list(_curves(loaded))),
         "clusters": ("Who speaks when", list(_clusters(loaded))),

@@ -45,7 +45,7 @@ def _headline(test_set: ComparedRuns, run: str, metric: str | None, name_run: bo
     assert metric is not None
     score, digits = test_set.evaluations[run].summary["metrics"][metric], digits_of(metric)
     label, _, unit = label_of(metric).partition(" [")
-    is_best = score["mean"] == test_set.best(metric)
+    is_best = run == test_set.best(metric)
     name = " · ".join([run] * name_run + [test_set.name] * name_set) or test_set.name
     low, high = (page.number(end, digits) for end in score["ci95"])
     speakers = f" of {score['n_speakers']} speakers" if score.get("n_speakers") else ""
@@ -70,7 +70,7 @@ def score_tables(runs: Sequence[Run], test_sets: Sequence[ComparedRuns]) -> Iter
             cells = [Cell.text(run)] * (len(runs) > 1) + [Cell.text(test_set.name)]
             for name in metrics:
                 score = evaluation.summary["metrics"].get(name)
-                cells.append(_score_cell(score, digits_of(name), best[name]))
+                cells.append(_score_cell(score, digits_of(name), run == best[name]))
             rows.append([*cells, Cell(str(count), count), _speakers_cell(evaluation.summary["metrics"].values())])
     header = ["run"] * (len(runs) > 1) + ["test set", *map(short_label_of, metrics), "mixtures", "speakers"]
     yield page.table("Means with 95 % confidence intervals", header, rows)
@@ -86,12 +86,12 @@ def _speakers_cell(scores: Iterable[Mapping[str, Any]]) -> Cell:
     return Cell(str(count), count) if count else Cell("-")
 
 
-def _score_cell(score: Mapping[str, Any] | None, digits: int, best: float | None = None) -> Cell:
+def _score_cell(score: Mapping[str, Any] | None, digits: int, is_best: bool = False) -> Cell:
     if not score or score.get("mean") is None:
         return Cell("-")
     mean = page.number(score["mean"], digits)
     ends = f"<small>{page.number(score['ci95'][0], digits)} to {page.number(score['ci95'][1], digits)}</small>"
-    return Cell((f"<strong>{mean}</strong>" if score["mean"] == best else mean) + ends, score["mean"])
+    return Cell((f"<strong>{mean}</strong>" if is_best else mean) + ends, score["mean"])
 
 
 def _left_out(runs: Sequence[Run]) -> Iterator[str]:
@@ -141,7 +141,17 @@ def _paired(test_sets: Sequence[ComparedRuns]) -> Iterator[str]:
         return
     scale = (min(0.0, *ends), max(0.0, *ends))
     rows = [_paired_row(*entry, scale) for entry in compared if entry[-1].ci95]
-    header = ["run", "less", "difference", "interval", "test set", "score", "higher [%]", "mixtures", "speakers"]
+    header = [
+        "run",
+        "compared with",
+        "difference",
+        "interval",
+        "test set",
+        "score",
+        "higher [%]",
+        "mixtures",
+        "speakers",
+    ]
     yield page.table("Differences on the same mixtures, with 95 % intervals", header, rows)
     yield (
         '<p class="quiet">Where the interval leaves out 0, the dashed line, other mixtures of this kind (and other '
@@ -175,15 +185,14 @@ def _paired_row(
 
 def matching_tables(test_sets: Sequence[ComparedRuns]) -> Iterator[str]:
     """Yield tables of the use of hypotheses, and of the number of speakers found, where there are any, as HTML."""
-    told = [
+    all_told = [
         (Cell.text(run), Cell.text(test_set.name), evaluation.summary["matching"])
         for test_set in test_sets
         for run, evaluation in test_set.evaluations.items()
         if evaluation.summary.get("matching")
     ]
-    if not told:
-        return
-    most = max(len(matching["hypothesis_usage"]) for *_, matching in told)
+    told = [entry for entry in all_told if "hypothesis_usage" in entry[-1]]
+    most = max((len(matching["hypothesis_usage"]) for *_, matching in told), default=0)
     rows = []
     for run, name, matching in told:
         usage = [_percent(share) for share in matching["hypothesis_usage"]]
@@ -197,8 +206,9 @@ def matching_tables(test_sets: Sequence[ComparedRuns]) -> Iterator[str]:
         "missed",
         "too many",
     ]
-    yield page.table("Share of the sources that each hypothesis is the best for", header, rows)
-    counted = [(run, name, m["speaker_count"]) for run, name, m in told if "speaker_count" in m]
+    if rows:
+        yield page.table("Share of the sources that each hypothesis is the best for", header, rows)
+    counted = [(run, name, m["speaker_count"]) for run, name, m in all_told if "speaker_count" in m]
     if not counted:
         return
     numbers = sorted({int(n) for *_, c in counted for found in c["confusion"].values() for n in found})
@@ -247,7 +257,7 @@ def group_tables(test_sets: Sequence[ComparedRuns]) -> Iterator[str]:
             yield f'<h3>{escape(test_set.name)}</h3><div class="tables">{"".join(tables)}</div>'
 
 
-def utterance_tables(test_sets: Sequence[ComparedRuns]) -> Iterator[str]:
+def mixture_tables(test_sets: Sequence[ComparedRuns]) -> Iterator[str]:
     """Yield the scores of every mixture, worst first, up to 200 of each evaluation, as HTML."""
     for test_set in test_sets:
         metric = test_set.leading
