@@ -1,0 +1,27 @@
+"""PyPI's page: no link that leads nowhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tools.pypi_page import page, repository
+
+README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
+
+
+def test_links_are_absolute_where_the_repository_is_known() -> None:
+    address = repository("title: x\nrepository-code: https://code.org/a/b/\n")
+    assert address == "https://code.org/a/b"
+    shown = page(README, address)
+    assert f"![The spectrograms show a mixture of two voices and the two estimates made of it.]({address}/raw/" in shown
+    links = re.findall(r"\]\(([^)]+)\)", shown)
+    assert len(links) == len(re.findall(r"\]\(([^)]+)\)", README)) > 20
+    assert all(link.startswith("https://") for link in links) and f"{address}/blob/main/docs/install.md" in links
+
+
+def test_without_one_they_are_words() -> None:
+    assert repository("title: x\n# repository-code: https://...\n") == ""
+    shown = page(README, "")
+    assert all(link.startswith("https://") for link in re.findall(r"\]\(([^)]+)\)", shown))
+    assert "Install · Train" in shown and "docs/images" not in shown and "# not run" not in shown
