@@ -57,7 +57,7 @@ def score_distributions(scores: Mapping[str, ArrayLike], label: str = "SI-SDR im
     everything = np.concatenate([*kept.values(), np.empty(0)])
     if everything.size:
         count = min(40, max(12, round(3 * len(everything) ** (1 / 3))))
-        bins = MaxNLocator(count, steps=[1, 2, 5, 10]).tick_values(everything.min(), everything.max()).tolist()
+        bins = list(MaxNLocator(count, steps=[1, 2, 5, 10]).tick_values(everything.min(), everything.max()))
         for color, (name, values) in _colored(kept):
             if len(values):
                 weights = np.full(len(values), 100 / len(values))
