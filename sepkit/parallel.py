@@ -14,6 +14,7 @@ function checks whether its output exists; outputs are written atomically, so an
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -23,7 +24,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from multiprocessing import get_all_start_methods, get_context, parent_process
 from typing import Any, TypeVar
 
@@ -40,6 +41,8 @@ _CHUNKS_PER_PROCESS = 8
 _WAITING = 4
 # What `concurrent.futures` can wait for there.
 _MOST_ON_WINDOWS = 61
+# Of the process of a pool: what it was started with.
+_pickled_function = b""
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -82,11 +85,11 @@ def for_each(
 def _elsewhere(function: Callable[[Item], Result], items: Sequence[Item], processes: int) -> Iterator[Result | Failed]:
     size = max(1, min(_MOST_IN_CHUNK, len(items) // (processes * _CHUNKS_PER_PROCESS)))
     named = function.func if isinstance(function, partial) else function
-    with Pool(processes, ["scipy.signal", named.__module__]) as pool:
+    with Pool(processes, [named.__module__], function) as pool:
         waiting: deque[tuple[Sequence[Item], Task]] = deque()
         for first in range(0, len(items), size):
             chunk = items[first : first + size]
-            waiting.append((chunk, pool.submit(_call_all, function, chunk)))
+            waiting.append((chunk, pool.submit(_call_all, chunk)))
             if len(waiting) == processes * _WAITING:
                 yield from _results(function, *waiting.popleft())
         while waiting:
@@ -99,8 +102,8 @@ def _results(function: Callable[[Item], Result], chunk: Sequence[Item], task: Ta
     except ProcessDied as error:
         if len(chunk) == 1:
             return [Failed(str(error))]
-    with Pool(1) as pool:
-        tasks = [([item], pool.submit(_call_all, function, [item])) for item in chunk]
+    with Pool(1, [], function) as pool:
+        tasks = [([item], pool.submit(_call_all, [item])) for item in chunk]
         return [result for item, task in tasks for result in _results(function, item, task)]
 
 
@@ -117,8 +120,14 @@ def attempt(function: Callable[[Item], Result], item: Item) -> Result | Failed:
         return Failed(f"{os.fspath(error.filename)}: {error.strerror}")
 
 
-def _call_all(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result | Failed]:
-    return [attempt(function, item) for item in items]
+def _call_all(items: Sequence[Any]) -> list[Any]:
+    """Return the results of items, in a process of a pool, by the function that it was started with."""
+    return [attempt(_function(), item) for item in items]
+
+
+@cache
+def _function() -> Callable[[Any], Any]:
+    return pickle.loads(_pickled_function)
 
 
 # --------------------------------------------------------------------------------------------------------------- tasks
@@ -133,11 +142,17 @@ class Pool:
 
     A function that brings its process down (a crash in a library, too little memory) takes those with it that run
     beside it: they are run again, each alone, and only the guilty one raises `ProcessDied`.
+
+    `function` goes to each process once and not with each task: it may hold a model, which takes long to open.
     """
 
-    def __init__(self, processes: int, preloaded: Sequence[str] = ()) -> None:
-        self._processes, self._preloaded = processes, list(preloaded)
-        self._executor = _start(processes, self._preloaded) if processes else None
+    def __init__(
+        self, processes: int, preloaded: Sequence[str] = (), function: Callable[..., Any] | None = None
+    ) -> None:
+        pickled = pickle.dumps(function) if processes and function else b""
+        self._start = partial(_start, processes, list(preloaded), pickled)
+        self._start_alone = partial(_start, 1, [], pickled)
+        self._executor = self._start() if processes else None
 
     def __enter__(self) -> Pool:
         return self
@@ -155,19 +170,26 @@ class Pool:
                     future.set_result(function(*arguments))
             except Exception as error:
                 future.set_exception(error)
-            return Task(future, function, arguments)
+            return Task(future, self._start_alone, function, arguments)
         try:
-            return Task(self._executor.submit(function, *arguments), function, arguments)
+            future = self._executor.submit(function, *arguments)
         except BrokenProcessPool:
-            self._executor = _start(self._processes, self._preloaded)
-            return Task(self._executor.submit(function, *arguments), function, arguments)
+            self._executor = self._start()
+            future = self._executor.submit(function, *arguments)
+        return Task(future, self._start_alone, function, arguments)
 
 
 class Task:
     """A call that is under way."""
 
-    def __init__(self, future: Future[Any], function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-        self._future, self._function, self._arguments = future, function, arguments
+    def __init__(
+        self,
+        future: Future[Any],
+        start_alone: Callable[[], ProcessPoolExecutor],
+        function: Callable[..., Any],
+        arguments: tuple[Any, ...],
+    ) -> None:
+        self._future, self._start_alone, self._function, self._arguments = future, start_alone, function, arguments
 
     def done(self) -> bool:
         """Return whether `result` returns without waiting for other processes that are alive."""
@@ -179,21 +201,21 @@ class Task:
             return self._future.result()
         except BrokenProcessPool:
             pass
-        with _start(1, []) as alone:
+        with self._start_alone() as alone:
             try:
                 return alone.submit(self._function, *self._arguments).result()
             except BrokenProcessPool as error:
                 raise ProcessDied("the process that worked on it crashed, or ran out of memory") from error
 
 
-def _start(processes: int, preloaded: list[str]) -> ProcessPoolExecutor:
+def _start(processes: int, preloaded: list[str], pickled: bytes) -> ProcessPoolExecutor:
     # A fork would copy the threads and the accelerator of a notebook, which do not survive it.
     context = get_context("forkserver" if "forkserver" in get_all_start_methods() else "spawn")
     if preloaded and context.get_start_method() == "forkserver":
         context.set_forkserver_preload(preloaded)
     if sys.platform == "win32":
         processes = min(processes, _MOST_ON_WINDOWS)
-    executor = ProcessPoolExecutor(processes, context, _prepare_process, (imported_files(),))
+    executor = ProcessPoolExecutor(processes, context, _prepare_process, (imported_files(), pickled))
     before = {name: os.environ.get(name) for name in _THREAD_VARIABLES}
     os.environ.update(dict.fromkeys(_THREAD_VARIABLES, "1"))
     try:
@@ -208,13 +230,15 @@ def _start(processes: int, preloaded: list[str]) -> ProcessPoolExecutor:
     return executor
 
 
-def _prepare_process(own_files: Sequence[str]) -> None:
+def _prepare_process(own_files: Sequence[str], pickled: bytes) -> None:
+    global _pickled_function
     # An interrupt goes to the process that the user sees, which ends the others.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     # What is sent here may be of classes that the user's own files define.
     for file in own_files:
         import_file(file)
+    _pickled_function = pickled
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
 

@@ -48,6 +48,21 @@ def fill_disk(folder, number: int) -> int:
 
 def defect(number: int) -> int:
     raise ZeroDivisionError
+
+
+class Model:
+
+    def __init__(self, log):
+        self.log = log
+        with open(log, "a") as file:
+            file.write(f"{os.getpid()} ")
+
+    def __reduce__(self):
+        return Model, (self.log,)
+
+
+def use(model: Model, number: int) -> int:
+    return -number
 """
 
 
@@ -68,6 +83,14 @@ def test_results_come_in_order_and_a_bad_item_fails_alone(processes, work):
     assert [item for item, _ in results] == list(range(40))
     assert results[13][1] == Failed("thirteen: unlucky; expected another number")
     assert [result for item, result in results if item != 13] == [2 * n for n in range(40) if n != 13]
+
+
+def test_what_a_function_holds_is_opened_once_in_each_process(work, tmp_path):
+    log = tmp_path / "opened"
+    results = list(for_each(partial(work.use, work.Model(log)), range(64), 2))
+    assert [result for _, result in results] == [-number for number in range(64)]
+    opened = log.read_text().split()
+    assert opened[0] == str(os.getpid()) and 2 <= len(opened) == len(set(opened)) <= 3
 
 
 def test_no_items_are_no_work(work):

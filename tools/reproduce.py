@@ -17,11 +17,14 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
+
+from yaml import safe_load
 
 from sepkit.choices import from_dict
 from sepkit.errors import UserError
-from sepkit.files import read_json, read_yaml, write_yaml
+from sepkit.files import read_json, read_text, read_yaml, write_yaml
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -32,23 +35,36 @@ class Figure:
 
     Args:
         name: what it is, with its unit.
-        file: JSON file that holds it, below the folder of the results.
+        file: JSON file that holds it, below the folder of the results; a pattern: the mean over the files, as of seeds.
         query: JMESPath of the number in it.
+        spread: where the spread comes from.
+        line: part of the line of RESULTS.md that prints it.
         printed: the figure as RESULTS.md prints it.
         lowest: lower end of the stated spread.
         highest: upper end of it.
-        spread: where the spread comes from.
-        line: part of the line of RESULTS.md that prints it.
+        card: in place of these three: card of a model that ships, from the root of the repository ...
+        card_query: ... and JMESPath of the figure in the YAML at its head, two decimals of which RESULTS.md prints ...
+        margin: ... and how far the spread goes to both sides of it.
     """
 
     name: str
     file: str
     query: str
-    printed: str
-    lowest: float
-    highest: float
     spread: str
     line: str
+    printed: str = ""
+    lowest: float = 0.0
+    highest: float = 0.0
+    card: str = ""
+    card_query: str = ""
+    margin: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.card:
+            path = REPOSITORY / self.card
+            found = _number(safe_load(read_text(path, "a card").split("---")[1]), self.card_query, path, self.name)
+            self.printed = f"{found:.2f}"
+            self.lowest, self.highest = found - self.margin, found + self.margin
 
 
 @dataclass(kw_only=True)
@@ -187,7 +203,7 @@ def _merged(below: Any, above: Any) -> Any:
 
 
 def found_figure(figure: Figure, folder: Path) -> float:
-    """The number that a run wrote.
+    """The number that a run wrote, or the mean of several runs.
 
     Args:
         figure: which one.
@@ -196,14 +212,20 @@ def found_figure(figure: Figure, folder: Path) -> float:
     Raises:
         UserError: no such file, or no number there.
     """
+    paths = sorted(folder.glob(figure.file))
+    if not paths:
+        raise UserError(
+            f"{folder / figure.file}: no such file, expected it from the command; remove {folder} and run it again"
+        )
+    return fmean(_number(read_json(path), figure.query, path, figure.name) for path in paths)
+
+
+def _number(content: Any, query: str, path: Path, name: str) -> float:
     import jmespath
 
-    path = folder / figure.file
-    if not path.is_file():
-        raise UserError(f"{path}: no such file, expected it from the command; remove {folder} and run it again")
-    found = jmespath.search(figure.query, read_json(path))
+    found = jmespath.search(query, content)
     if isinstance(found, bool) or not isinstance(found, int | float):
-        raise UserError(f"{path}: found {found!r} at {figure.query}, expected a number ({figure.name})")
+        raise UserError(f"{path}: found {found!r} at {query}, expected a number ({name})")
     return float(found)
 
 

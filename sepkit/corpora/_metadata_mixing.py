@@ -13,7 +13,8 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,7 +29,7 @@ from sepkit.corpora._verify import check_whole, verify
 from sepkit.corpora.options import Mode
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, NoiseEntry, SourceEntry, write_manifest
-from sepkit.data.mixing import extend_librimix
+from sepkit.data.mixing import check_librimix_extends, extend_librimix
 from sepkit.errors import UserError
 from sepkit.files import check_writable, journal_line, journal_rows, write_csv, write_text
 from sepkit.parallel import Failed, for_each
@@ -115,7 +116,8 @@ def render(recipe: Recipe, layout: Layout) -> list[np.ndarray]:
     longest = max(len(waveform) for waveform in waveforms)
     noise = audio.read(noise_path, 0, min(available, longest), channel=0)
     if layout.extend_noise and available < longest:
-        noise = _extend(noise, longest, noise_path)
+        with _naming(noise_path):
+            noise = extend_librimix(noise, longest, SOURCE_RATE)
     scaled = [w * g for w, g in zip([*waveforms, noise], [*recipe.gains, recipe.noise_gain], strict=True)]
     resampled = [audio.resample(waveform, SOURCE_RATE, layout.sample_rate, "scipy_poly") for waveform in scaled]
     lengths = [len(waveform) for waveform in resampled]
@@ -147,7 +149,9 @@ def _measure(recipe: Recipe, layout: Layout) -> _Made:
     longest = max(lengths)
     fitted = min(available, longest)
     if layout.extend_noise and available < longest:
-        fitted = len(_extend(np.zeros(available, dtype=np.float32), longest, noise_path))
+        with _naming(noise_path):
+            check_librimix_extends(available, SOURCE_RATE)
+        fitted = longest
     resampled = [
         audio.resampled_length(length, SOURCE_RATE, layout.sample_rate, "scipy_poly") for length in (*lengths, fitted)
     ]
@@ -327,8 +331,10 @@ def _read(path: Path) -> np.ndarray:
     return audio.read(path, channel=0)
 
 
-def _extend(noise: np.ndarray, num_samples: int, path: Path) -> np.ndarray:
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Let a user's mistake in the block name the file."""
     try:
-        return extend_librimix(noise, num_samples, SOURCE_RATE)
+        yield
     except UserError as error:
         raise UserError(f"{path}: {error}") from None

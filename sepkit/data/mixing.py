@@ -86,18 +86,23 @@ def extend_librimix(noise: np.ndarray, num_samples: int, sample_rate: int) -> np
     """
     if len(noise) >= num_samples:
         return noise[:num_samples]
+    check_librimix_extends(len(noise), sample_rate)
     window = np.hanning(sample_rate + 1)
     rising = window[: len(window) // 2 + 1]
     fade = len(rising)
-    if len(noise) <= fade:
-        raise UserError(
-            f"noise of {len(noise)} samples: LibriMix extends only noise longer than {fade} samples (0.5 s)"
-        )
     extended = noise
     while len(extended) < num_samples:
         seam = extended[-fade:] * rising[::-1] + noise[:fade] * rising
         extended = np.concatenate([extended[:-fade], seam, noise[fade:]])
     return extended[:num_samples]
+
+
+def check_librimix_extends(num_samples: int, sample_rate: int) -> None:
+    """Raise UserError for noise that is too short for `extend_librimix`."""
+    if num_samples <= (fade := (sample_rate + 1) // 2 + 1):
+        raise UserError(
+            f"noise of {num_samples} samples: LibriMix extends only noise longer than {fade} samples (0.5 s)"
+        )
 
 
 EXTENSIONS: dict[str, Callable[[np.ndarray, int, int], np.ndarray]] = {

@@ -23,7 +23,10 @@ def test_a_row_says_what_its_results_say(name: str) -> None:
     for figure in row.figures:
         (line,) = [line for line in results.splitlines() if figure.line in line]
         printed = re.findall(r"(?<![\d.])\d*\.?\d+", line)
-        assert figure.printed in printed, f"{figure.name}: {figure.printed} is not in {line}"
+        # A card has a third decimal, which may round otherwise than all of them did.
+        near = 0.011 if figure.card else 0
+        found = any(abs(float(number) - float(figure.printed)) <= near for number in printed)
+        assert found, f"{figure.name}: {figure.printed} is not in {line}"
         assert figure.lowest <= float(figure.printed) <= figure.highest and figure.spread
         jmespath.compile(figure.query)
 
@@ -88,6 +91,20 @@ def test_a_run_is_judged_by_the_stated_spread(
         assert ("NOT reproduced" in told.out) == (code == 1)
     else:
         assert "found 'x' at deep.b, expected a number" in told.err
+
+
+def test_a_figure_may_be_a_mean_over_runs_and_that_of_a_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reproduce, "REPOSITORY", tmp_path)
+    (tmp_path / "card.md").write_text("---\nscores:\n- {type: dB, value: 7.454}\n---\n# The card\n")
+    for seed, value in enumerate((7.2, 7.7)):
+        (tmp_path / f"seed{seed}.json").write_text(f'{{"mean": {value}}}')
+    figure = reproduce.Figure(
+        name="dB", file="seed*.json", query="mean", spread="rounding", line="", card="card.md",
+        card_query="scores[?type=='dB'].value | [0]", margin=0.02,
+    )  # fmt: skip
+    assert figure.printed == "7.45" and (figure.lowest, figure.highest) == pytest.approx((7.434, 7.474))
+    assert reproduce.found_figure(figure, tmp_path) == 7.45 and reproduce.lies_within(figure, 7.45)
+    assert not reproduce.lies_within(figure, 7.48)
 
 
 def test_mistakes_are_one_line(toy: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
