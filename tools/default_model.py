@@ -53,7 +53,7 @@ VOICES = (
     "Commands (CC BY 4.0 each), and synthesized ones (VITS and GlowTTS voices of VCTK, MLS and CMU Arctic; MIT and "
     "CC BY 4.0)."
 )
-LARGEST_BYTES = 12_000_000
+LARGEST_BYTES = 15_000_000
 """Of what ships."""
 
 CREDIT = (

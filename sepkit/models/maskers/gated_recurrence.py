@@ -141,6 +141,14 @@ class GatedRecurrenceBlock(nn.Module):
         )
         self.dropout = nn.Dropout(dropout)
 
+    @torch.no_grad()
+    def change_nothing(self) -> None:
+        """Set the last layer of each residual branch to 0, so that the block returns what it is given."""
+        branches = [branch.output for branch in (self.time, self.over_bands) if branch is not None]
+        for layer in (*branches, self.feedforward[-1]):
+            for parameter in layer.parameters():
+                parameter.zero_()
+
     def forward(self, x: Tensor, state: StreamState | None = None) -> Tensor:
         """Return the next values of all bands, of the shape of `x`; x is (F, B, bands, model_dim)."""
         x = x + self.dropout(self.time(self.time_norm(x), state))

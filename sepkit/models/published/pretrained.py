@@ -95,7 +95,8 @@ def _place(kind: str, source: str, files: Sequence[str]) -> Path:
 def load_weights_into(model: SavedModel, source: Path_) -> LoadReport:
     """Copy every tensor of `source` into the tensor of `model` with the same name and shape; return what was copied.
 
-    The stored training mean and deviation (`signal_mean`, `signal_std`) are copied, too.
+    The stored training mean and deviation (`signal_mean`, `signal_std`) are copied, too. Residual blocks that only
+    `model` has change nothing at first, so that a deeper model begins as the one that it grows from.
 
     Args:
         source: MODEL, as `load_pretrained` takes it; for a model of another kind than separators, its folder.
@@ -116,6 +117,11 @@ def load_weights_into(model: SavedModel, source: Path_) -> LoadReport:
             wanted[name].copy_(tensors[name])
         if isinstance(model, EncoderMaskerDecoder) and isinstance(given, EncoderMaskerDecoder):
             _copy_common_values(model, given, report)
+        missing = set(report.missing)
+        for name, module in model.named_modules():
+            change_nothing = getattr(module, "change_nothing", None)
+            if change_nothing and missing.issuperset(f"{name}.{own}" for own, _ in module.named_parameters()):
+                change_nothing()
     return report
 
 

@@ -11,7 +11,13 @@ import yaml
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from sepkit.config import DeterministicConfig, GaussianConfig, MaskerConfig, STFTFilterbankConfig
+from sepkit.config import (
+    DeterministicConfig,
+    GatedRecurrenceConfig,
+    GaussianConfig,
+    MaskerConfig,
+    STFTFilterbankConfig,
+)
 from sepkit.models import build_model, load_checkpoint, load_pretrained, load_weights_into, save_model
 from sepkit.models.maskers import Masker
 from sepkit.models.storage import checkpoints
@@ -272,6 +278,22 @@ def test_points_start_from_the_means_of_gaussian_masks_and_back(tmp_path):
     back = build_model(replace(points, masks=GaussianConfig(activation="linear"))).eval()
     load_weights_into(back, save_model(model, tmp_path / "points"))
     torch.testing.assert_close(back(mixture).estimates, expected)
+
+
+@pytest.mark.parametrize("bands", [1, 2])
+def test_a_deeper_model_begins_as_the_one_that_it_grows_from(tmp_path, bands):
+    masker = GatedRecurrenceConfig(model_dim=8, hidden_size=6, feedforward_dim=10, num_layers=1, bands=bands)
+    shallow = build_model(replace(RECURRENT, masker=masker)).eval()
+    deep = build_model(replace(RECURRENT, masker=replace(masker, num_layers=3))).eval()
+    report = load_weights_into(deep, save_model(shallow, tmp_path / "shallow"))
+    assert report.missing and all(name.startswith(("masker.blocks.1.", "masker.blocks.2.")) for name in report.missing)
+    mixture = torch.randn(2, 400)
+    estimates = deep(mixture).estimates
+    torch.testing.assert_close(estimates, shallow(mixture).estimates, rtol=0, atol=0)
+    # The new blocks learn: their last layers have gradients, and after a step the layers before them, too.
+    estimates.square().sum().backward()
+    added = deep.masker.blocks[2]
+    assert added.time.output.weight.grad.abs().max() > 0 and added.feedforward[-1].weight.grad.abs().max() > 0
 
 
 def test_fine_tuning_between_maskers_names_both_sides(folder):
