@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from http import HTTPStatus
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
 from pathlib import Path
@@ -143,16 +144,22 @@ def find_runtime(folder: str | os.PathLike[str] | None = None) -> Path:
     return folder
 
 
+def page_files() -> frozenset[str]:
+    """Return the names of all files that a page may have."""
+    assets = (asset.name for asset in (resources.files("sepkit.reporting") / "assets" / "web").iterdir())
+    return frozenset({GRAPH, ENCODER, "model.json", *assets, *(f"runtime/{name}" for name in WEB_RUNTIME_FILES)})
+
+
 @contextmanager
 def serving(folder: Path, port: int) -> Iterator[str]:
-    """Inside the block, serve a folder to this machine alone; yield the address.
+    """Inside the block, serve the page in a folder, and nothing else in it, to this machine alone; yield the address.
 
     Raises:
         UserError: a port that another program uses, or that may not be used.
     """
     handler = partial(_Handler, directory=str(folder))
     try:
-        server = ThreadingHTTPServer(("127.0.0.1", port), handler)
+        server = _Server(("127.0.0.1", port), handler)
     except (OSError, OverflowError) as error:
         raise UserError(f"--port {port}: cannot be used ({error}); choose another, or 0 for a free one") from error
     thread = Thread(target=server.serve_forever, daemon=True)
@@ -164,7 +171,14 @@ def serving(folder: Path, port: int) -> Iterator[str]:
         server.server_close()
 
 
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print nothing for clients that break off."""
+
+
 class _Handler(SimpleHTTPRequestHandler):
+    # Seconds that a client may be silent.
+    timeout = 30
     # What the system's tables say of these differs, and browsers refuse modules and WebAssembly of other types.
     extensions_map = {  # noqa: RUF012  # as in the base class
         **SimpleHTTPRequestHandler.extensions_map,
@@ -176,3 +190,20 @@ class _Handler(SimpleHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Print nothing for each request."""
+
+    def send_head(self) -> Any:
+        """Answer for files of the page, asked for under a name of this machine."""
+        # Another site whose name leads here (DNS rebinding) must not read the model.
+        if self.headers.get("Host", "").partition(":")[0] not in ("127.0.0.1", "localhost"):
+            return self.send_error(HTTPStatus.MISDIRECTED_REQUEST)
+        name = self.path.partition("?")[0].lstrip("/") or "index.html"
+        if name not in page_files() or Path(self.directory, name).is_symlink():
+            return self.send_error(HTTPStatus.NOT_FOUND)
+        return super().send_head()
+
+    def end_headers(self) -> None:
+        """Add what keeps other sites from showing or reading the page."""
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Content-Security-Policy", "frame-ancestors 'none'")
+        self.send_header("Cross-Origin-Resource-Policy", "same-origin")
+        super().end_headers()

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import socket
+import struct
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -79,18 +80,61 @@ def test_folder_holds_all_that_the_page_asks_for(model: Path, stand_in: Path, tm
     assert (again / "model.onnx").read_bytes() == (out / "model.onnx").read_bytes()
 
 
-def test_it_is_served_to_this_machine_with_the_types_that_browsers_want(stand_in: Path) -> None:
-    with serving(stand_in, 0) as address:
+def test_it_is_served_to_this_machine_with_the_types_that_browsers_want(stand_in: Path, tmp_path: Path) -> None:
+    (tmp_path / "runtime").symlink_to(stand_in)
+    with serving(tmp_path, 0) as address:
         parts = urlsplit(address)
         assert parts.hostname == "127.0.0.1"
         connection = http.client.HTTPConnection("127.0.0.1", parts.port or 0, timeout=10)
         for name in WEB_RUNTIME_FILES:
-            connection.request("GET", f"/{name}")
+            connection.request("GET", f"/runtime/{name}")
             response = connection.getresponse()
             kind = "application/wasm" if name.endswith(".wasm") else "text/javascript"
             assert (response.status, response.getheader("Content-Type")) == (200, kind)
             assert response.read() == name.encode()
         connection.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "host", "status"),
+    [
+        ("/", "127.0.0.1", 200),
+        ("/index.html?x=1", "localhost:9", 200),
+        ("/", "attacker.example", 421),
+        ("/", "127.0.0.1.attacker.example:80", 421),
+        ("/", "[::1", 421),
+        ("/", None, 421),
+        ("/private.txt", "localhost", 404),
+        ("/model.json", "localhost", 404),
+        ("/runtime/", "localhost", 404),
+        ("/runtime/../index.html", "localhost", 404),
+        ("//etc/passwd", "localhost", 404),
+        ("/%00", "localhost", 404),
+        ("/%2e%2e/index.html", "localhost", 404),
+    ],
+)
+def test_nothing_but_the_page_is_served_and_under_no_other_name(
+    path: str, host: str | None, status: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "runtime").mkdir()
+    for name in ("index.html", "private.txt"):
+        (tmp_path / name).write_text(name)
+    (tmp_path / "model.json").symlink_to(tmp_path / "private.txt")
+    with serving(tmp_path, 0) as address:
+        connection = http.client.HTTPConnection("127.0.0.1", urlsplit(address).port or 0, timeout=10)
+        connection.putrequest("GET", path, skip_host=True)
+        if host is not None:
+            connection.putheader("Host", host)
+        connection.endheaders()
+        response = connection.getresponse()
+        assert response.status == status and (response.read() == b"index.html") == (status == 200)
+        assert response.getheader("X-Content-Type-Options") == "nosniff"
+        assert response.getheader("Content-Security-Policy") == "frame-ancestors 'none'"
+        connection.close()
+        with socket.create_connection(("127.0.0.1", urlsplit(address).port or 0)) as broken:
+            broken.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            broken.sendall(b"GET / HTT")
+    assert capfd.readouterr() == ("", "")
 
 
 def test_mistakes_are_one_line(model: Path, stand_in: Path, tmp_path: Path, capsys: Any) -> None:
