@@ -72,6 +72,9 @@ def from_dict(cls: type[T], data: Any, where: str = "") -> T:
             raise UserError(
                 f"{_join(where, key)}: unknown field{did_you_mean(_word(key), hints)}; known here: {', '.join(hints)}"
             )
+    for field in dataclasses.fields(concrete):  # type: ignore[arg-type]
+        if field.name not in data and field.default is field.default_factory is dataclasses.MISSING:
+            raise UserError(f"{_join(where, field.name)}: nothing given, expected a value")
     return concrete(**{key: convert(hints[key], value, _join(where, key)) for key, value in data.items()})  # type: ignore[return-value]
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import reprlib
 from typing import Any
 
@@ -80,6 +81,24 @@ def exhausted(error: BaseException) -> str:
     return (
         f"{where}{_EXHAUSTED[error.errno]} ({error.strerror}); what is written is whole: make room, and run the same "
         "command again"
+    )
+
+
+_NO_MEMORY = (
+    "failed to allocate memory", "bad_alloc", "bad allocation", "out of memory", "can't allocate memory",
+    "could not allocate", "unable to allocate",
+)  # fmt: skip
+
+
+def out_of_memory(error: BaseException) -> str:
+    """Return the line for an error that means too little memory, of a device too; empty for any other."""
+    text = str(error).lower()
+    if not isinstance(error, MemoryError) and not any(sign in text for sign in _NO_MEMORY):
+        return ""
+    reason = re.search(r"(unable|tried|trying) to allocate [\d.]+ ?\w+", text)
+    return (
+        f"not enough memory{f' ({reason[0]})' if reason else ''}; take a smaller model, batch or segment, or end other "
+        "programs"
     )
 
 

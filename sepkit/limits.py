@@ -49,12 +49,17 @@ MODEL_PARAMETERS = 1_000_000_000
 MODEL_PARTS, MODEL_PARTS_PER_TENSOR = 1000, 10
 """Layers and weights of a model, which each take time to make, and more for each of its tensors; models that ship have
 2 to 3 for each."""
+MODEL_TENSORS = 5000
+"""Of a model that is trained: those that ship have some hundred, the largest published ones 2000."""
 DEPTH_STEPS = 10_000
 """Of a model of continuous depth; its errors fall in proportion to the steps, and are gone long before."""
 WINDOW_SAMPLES = 8192
 """Of a frame of the short-time Fourier transform, whose filters take its square in memory: 43 ms at 192 kHz."""
 GRAPH_BYTES = 2**31 - 1
 """Of an exported model: the most that a file of its format can hold."""
+FOLDED_BYTES, FOLDED_BYTES_PER_BYTE = 2**20, 2
+"""Of a tensor that ONNX Runtime computes of an exported graph's constants while it loads it, plus those for each byte
+of the file: weights in half precision become twice as large."""
 ONNX_SECONDS, ONNX_SECONDS_PER_SECOND = 120.0, 60.0
 """Of one run of an exported graph, plus those for each second of sound; a slower one is of no use, or does not end."""
 ARCHIVE_MEMBERS = 2_000_000

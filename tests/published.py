@@ -27,6 +27,51 @@ from sepkit.models.bridges import sepreformer, sr_corrnet, tf_locoformer, tiger
 CONVOLUTIONS = ("feature_projector.conv1d", "separator.simple_fusion", "separator.spk_split_block.linear")
 """Linear layers of ours that are convolutions over one frame in SepReformer's code."""
 
+SPEECHBRAIN_YAML = """
+# As published, with what speechbrain would carry out.
+sample_rate: 8000
+num_spks: 2
+seed: 1234
+__set_seed: !apply:torch.manual_seed [!ref <seed>]
+Encoder: !new:speechbrain.lobes.models.dual_path.Encoder
+  kernel_size: 8
+  out_channels: 12
+SBtfintra: !new:speechbrain.lobes.models.dual_path.SBTransformerBlock
+  num_layers: 1
+  d_model: 16
+  nhead: 4
+  d_ffn: 20
+  dropout: 0
+  use_positional_encoding: true
+  norm_before: true
+SBtfinter: !copy <SBtfintra>
+MaskNet: !new:speechbrain.lobes.models.dual_path.Dual_Path_Model
+  num_spks: !ref <num_spks>
+  in_channels: !ref <Encoder[out_channels]>
+  out_channels: 16
+  num_layers: 2
+  K: 10
+  intra_model: !ref <SBtfintra>
+  inter_model: !ref <SBtfinter>
+  norm: ln
+  linear_layer_after_inter_intra: false
+  skip_around_intra: true
+Decoder: !new:speechbrain.lobes.models.dual_path.Decoder
+  in_channels: 12
+  out_channels: 1
+  kernel_size: 8
+  stride: 4
+  bias: false
+modules:
+  encoder: !ref <Encoder>
+  decoder: !ref <Decoder>
+  masknet: !ref <MaskNet>
+pretrainer: !new:speechbrain.utils.parameter_transfer.Pretrainer
+  loadables:
+    encoder: !ref <Encoder>
+"""
+"""hyperparams.yaml of a SepFormer of speechbrain's: 12 filters of 8 samples, 16 channels, 2 layers."""
+
 
 def numbers(name: str, shape: torch.Size) -> Tensor:
     """Return the value of the reference's tensor of this name, as the golden outputs were made with."""

@@ -96,6 +96,24 @@ def test_what_the_system_refuses_is_said_with_its_path(number, monkeypatch, caps
     assert out_of_reach(OSError(number, "x")) == out_of_reach(OSError(errno.ENOENT, "x", "a")) == ""
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("Unable to allocate 5.00 GiB for an array"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory: you tried ..."),
+        RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has ..."),
+    ],
+)
+def test_too_little_memory_is_said_and_exits_with_2(error, monkeypatch, capsys):
+    def fail(*arguments):
+        raise error
+
+    monkeypatch.setattr(command_line, "_run", fail)
+    assert command_line.main(["models"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("sepkit models: not enough memory") and "enforce fail" not in said
+
+
 def test_other_errors_are_not_for_the_machine():
     assert exhausted(OSError(errno.EIO, "x")) == exhausted(ValueError("x")) == ""
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib
 import os
 import subprocess
 import sys
 import tempfile
 import types
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -49,7 +51,7 @@ def main() -> int:
 
 def _fuzz(name: str, seconds: int) -> None:
     """Fuzz until a case falls or the time is over. Atheris ends the process."""
-    import atheris  # type: ignore[import-not-found]
+    atheris: Any = importlib.import_module("atheris")
 
     with atheris.instrument_imports(include=["sepkit", "yaml", "json", "csv"]):
         from tests.fuzz.oracle import run_here
@@ -76,6 +78,7 @@ def _fuzz(name: str, seconds: int) -> None:
         for place, file in enumerate(names):
             (Path(corpus) / file).write_bytes(bytes([place]) + reader.files[file])
         options = [f"-max_total_time={seconds}", "-timeout=300", "-rss_limit_mb=8192", "-max_len=262144"]
+        options += ["-print_final_stats=1"]
         atheris.Setup([sys.argv[0], *options, corpus], one_input)
         atheris.Fuzz()
 

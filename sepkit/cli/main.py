@@ -18,7 +18,7 @@ from typing import Any
 from sepkit import studies
 from sepkit.choices import did_you_mean
 from sepkit.cli._threads import let_waiting_threads_sleep
-from sepkit.errors import UserError, exhausted, one_line, out_of_reach
+from sepkit.errors import UserError, exhausted, one_line, out_of_memory, out_of_reach
 from sepkit.extras import EXTRAS, missing, require
 from sepkit.limits import MESSAGE_CHARACTERS
 from sepkit.version import __version__
@@ -116,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         module = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
         if module in EXTRAS:
             return _complain(f"sepkit {arguments[0]}: {missing(module, 'this')}", 2)
-        if line := exhausted(error) or out_of_reach(error):
+        if line := exhausted(error) or out_of_reach(error) or out_of_memory(error):
             return _complain(f"sepkit {arguments[0]}: {line}", 2)
         reason = str(error)[:MESSAGE_CHARACTERS] or "no message"
         return _complain(

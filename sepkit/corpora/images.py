@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import io
+import math
+import tokenize
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
 
-from sepkit.errors import UserError, shown
+from sepkit.errors import UserError, one_line, shown
+from sepkit.files import file_text
 
 SPLITS = ("train", "dev", "test")
 MNIST_SIZE = 28
 """Height and width, pixels."""
-_LARGEST_FILE_BYTES = 4_000_000_000
+_LARGEST_FILE_BYTES = 1_000_000_000
+# What zipfile, its decompression and numpy raise on damaged files.
+_DAMAGED = (
+    OSError, ValueError, TypeError, AttributeError, KeyError, EOFError, RuntimeError, OverflowError, SyntaxError,
+    zipfile.BadZipFile, zlib.error, tokenize.TokenError,
+)  # fmt: skip
 
 
 def read_mnist(source: Path) -> dict[str, np.ndarray]:
@@ -29,8 +39,8 @@ def read_mnist(source: Path) -> dict[str, np.ndarray]:
             if not where.is_file():
                 raise UserError(f"{where}: no such file, expected text of zeros and ones")
             try:
-                values = np.loadtxt(where, dtype=np.uint8, ndmin=2)
-            except ValueError as error:
+                values = np.loadtxt(io.StringIO(file_text(where)), dtype=np.uint8, ndmin=2)
+            except (OSError, ValueError) as error:
                 raise UserError(f"{where}: found something else than numbers ({str(error)[:80]})") from error
         else:
             fields, where = read_npz(source), f"{source}, {theirs}"
@@ -39,6 +49,9 @@ def read_mnist(source: Path) -> dict[str, np.ndarray]:
                     f"{source}: found {', '.join(sorted(fields)) or 'nothing'}, expected train, valid and test"
                 )
             values = fields[theirs]
+            if not values.size:
+                raise UserError(f"{where}: holds no images; prepare the images again")
+            values = np.atleast_2d(values)
             if values.ndim == 2 and values.shape[1] == MNIST_SIZE**2 // 8:
                 values = np.unpackbits(values.astype(np.uint8), axis=1)
         values = values.reshape(len(values), -1)
@@ -58,14 +71,27 @@ def is_binary(values: np.ndarray) -> bool:
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
-    """Return name -> array of an .npz file of images."""
+    """Return name -> array of an .npz file of images: numbers, or text."""
     if not path.is_file():
         raise UserError(f"{path}: no such file, expected an .npz file of images")
     try:
         with zipfile.ZipFile(path) as archive:
-            if sum(member.file_size for member in archive.infolist()) > _LARGEST_FILE_BYTES:
+            members = [member for member in archive.infolist() if member.filename.endswith(".npy")]
+            if sum(member.file_size for member in members) > _LARGEST_FILE_BYTES:
                 raise UserError(f"{path}: holds more than {_LARGEST_FILE_BYTES:,} bytes; expected images")
-        with np.load(path, allow_pickle=False) as content:
-            return {name: content[name] for name in content.files}
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError, KeyError) as error:
-        raise UserError(f"{path}: cannot be read as .npz ({str(error)[:80]}); prepare the images again") from error
+            return {member.filename.removesuffix(".npy"): _read_npy(archive, member) for member in members}
+    except _DAMAGED as error:
+        raise UserError(
+            f"{path}: cannot be read as .npz ({one_line(str(error))[:80]}); prepare the images again"
+        ) from error
+
+
+def _read_npy(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
+    """Return an array. ValueError: of something else than numbers or text, or larger than the member."""
+    with archive.open(member) as file:
+        read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+        shape, _, dtype = read_header[np.lib.format.read_magic(file)](file)
+    if dtype.kind not in "biufU" or math.prod(shape) * dtype.itemsize > member.file_size:
+        raise ValueError(f"{member.filename} holds no numbers, or fewer than it says")
+    with archive.open(member) as file:
+        return np.lib.format.read_array(file, allow_pickle=False)

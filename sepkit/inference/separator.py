@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast, overload
 import numpy as np
 
 from sepkit.data import audio
-from sepkit.errors import UserError
+from sepkit.errors import UserError, shown
 from sepkit.inference.decision import Evidence, Rules, decide
 from sepkit.inference.live.streaming import Stream
 from sepkit.inference.long.recordings import ArrayRecording, LongSeparation, Recording, separate_long
@@ -94,6 +94,8 @@ class Separator:
         views = options.views or own_views
         self.runner = _in_views(_runner_of(model, device, options), views)
         calibrated = self.runner.info.get("score_threshold", DEFAULT_THRESHOLD)
+        if type(calibrated) not in (int, float):
+            raise UserError(f"model: info.score_threshold is {shown(calibrated)}, expected a number; get it again")
         self.score_threshold = float(calibrated if options.score_threshold is None else options.score_threshold)
         fits = quality is not None and quality.depth_steps in (None, self.depth_steps)
         self.quality = quality if fits else None

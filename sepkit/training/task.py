@@ -12,6 +12,7 @@ import signal
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, is_dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,9 @@ from torch.utils.data import DataLoader
 from sepkit.data.dataset import EpochSampler
 from sepkit.errors import UserError
 from sepkit.files import atomic_output
+from sepkit.limits import MODEL_TENSORS
+from sepkit.models.storage.layout import lay_out
+from sepkit.models.storage.own_files import files_of
 from sepkit.training.averaging import average_of
 from sepkit.training.position import Position, TrainingDiverged
 from sepkit.training.task_definition import TaskDefinition
@@ -62,7 +66,10 @@ class Task(TaskDefinition):
         self._statistics: frozenset[str] = frozenset()
         self.train_data, self.dev_data = self.make_data_sets()
         torch.manual_seed(config.trainer.seed)
-        self.model: Any = self.model_type.from_config(config.model)
+        # Counted before it takes memory.
+        make = partial(self.model_type.from_config, config.model)
+        lay_out(make, "model", MODEL_TENSORS, bool(files_of(config.model)), "make it smaller")
+        self.model: Any = make()
         if not resuming:
             self.begin()
         self.model.train()

@@ -20,9 +20,8 @@ import traceback
 from pathlib import Path
 from unittest import mock
 
-from sepkit.cli.main import main
 from sepkit.limits import MESSAGE_CHARACTERS
-from tests.fuzz.readers import STDIN, Files, Reader
+from tests.fuzz.reader import STDIN, Files, Reader
 
 SECONDS = 20.0
 """Of the processor."""
@@ -85,7 +84,7 @@ def _run(reader: Reader, files: Files, folder: Path) -> tuple[int, list[str]]:
             contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO())),
             contextlib.redirect_stderr(said),
         ):
-            code = main(command)
+            code = reader.program(command)
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
     except BaseException:

@@ -5,132 +5,49 @@
 
 from __future__ import annotations
 
-import contextlib
-import csv
 import functools
 import hashlib
-import importlib.util
 import io
 import json
 import shutil
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import yaml
 
-from sepkit.cli.main import main
-from sepkit.config import ModelConfig, from_dict
-from sepkit.data import audio
 from sepkit.models import build_model, save_model
 from sepkit.models.published.shipped import DEFAULT_MODEL, SHIPPED
+from tests.fuzz import graph_readers, published_readers, study_readers
+from tests.fuzz.reader import (
+    STDIN,
+    Files,
+    Reader,
+    make,
+    model_files,
+    separate_command,
+    sound,
+    text_of,
+    with_model,
+    write_corpus,
+    write_files,
+)
 from tests.tiny_models import RECURRENT
-
-Files = dict[str, bytes]
-"""Name -> content."""
-STDIN = "stdin"
-"""The name of the file that a command gets as its standard input."""
-
-
-@dataclass
-class Reader:
-    """What reads files.
-
-    Args:
-        files: valid ones; what is changed.
-        command: of a folder that holds the files in its folder `in` -> the command line that reads them. It may write
-            further files, which are not changed.
-        plain: of these files the plain data (JSON, YAML) is changed, too.
-        passes: the exit code that the valid files give.
-        examples: how many changes `make test` tries.
-    """
-
-    files: Files
-    command: Callable[[Path], Sequence[str]]
-    plain: Sequence[str] = ()
-    passes: int = 0
-    examples: int = 15
-
-
-@functools.cache
-def model_files() -> Files:
-    """The two files of a tiny model."""
-    torch.manual_seed(0)
-    with tempfile.TemporaryDirectory() as folder:
-        save_model(build_model(RECURRENT), folder, {"epoch": 1})
-        return {name: Path(folder, name).read_bytes() for name in ("model.yaml", "model.safetensors")}
-
-
-@functools.cache
-def sound(suffix: str, subtype: Any = "FLOAT", rate: int = 8000) -> bytes:
-    """A recording of 400 samples."""
-    samples = 0.1 * np.random.default_rng(0).standard_normal(400).astype(np.float32)
-    with tempfile.TemporaryDirectory() as folder:
-        return audio.write(Path(folder, f"x{suffix}"), samples, rate, subtype=subtype).read_bytes()
-
-
-def write_files(folder: Path, files: Files) -> Path:
-    """Write files that are not changed; return their folder."""
-    for name, data in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(data)
-    return folder
-
-
-def write_corpus(folder: Path) -> Path:
-    """Write two mixtures with their recordings and estimates; return the manifest."""
-    write_files(folder, {"a.wav": sound(".wav"), "b.wav": sound(".wav", "PCM_16")})
-    parts = [{"path": "a.wav", "speaker": "1", "sex": "F"}, {"path": "b.wav", "speaker": "2", "sex": "M", "offset": 7}]
-    line = {"sample_rate": 8000, "num_samples": 400, "sources": parts}
-    lines = "".join(json.dumps({"id": name} | line) + "\n" for name in "mn")
-    estimates = {f"estimates/{name}_s{k}.wav": sound(".wav") for name in "mn" for k in (1, 2)}
-    return write_files(folder, {"test.jsonl": lines.encode()} | estimates) / "test.jsonl"
-
-
-def make(*command: object) -> None:
-    """Run a command whose outputs are an input to start from."""
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-        if main([str(word) for word in command]):
-            raise RuntimeError(f"{command}: {said.getvalue()}")
-
-
-def text_of(lines: Sequence[Sequence[object]]) -> bytes:
-    """The bytes of a CSV file."""
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows(lines)
-    return out.getvalue().encode()
-
+from tools import recordings
 
 SIZES = ["--train-mixtures", "2", "--dev-mixtures", "1", "--test-mixtures", "1", "--segment-seconds", "0.02"]
 
 # ------------------------------------------------------------------------------------------------ recordings, models
 
 
-def _separate(source: Path, model: object, folder: Path) -> list[str]:
-    places = ["--model", str(model), "--out", str(folder / "out"), "--device", "cpu"]
-    return ["separate", str(source), *places]
-
-
-def _with_model(model: Callable[[Path], object]) -> Callable[[Path], list[str]]:
-    """The command that separates a recording with the model that is made of the folder of the files."""
-
-    def command(folder: Path) -> list[str]:
-        write_files(folder, {"x.wav": sound(".wav")})
-        return _separate(folder / "x.wav", model(folder / "in"), folder)
-
-    return command
-
-
 def _recordings() -> Reader:
     files = {"a.wav": sound(".wav"), "b.wav": sound(".wav", "PCM_16"), "c.flac": sound(".flac", "PCM_16")}
-    return Reader(files, lambda f: _separate(f / "in", write_files(f / "whole", model_files()), f), examples=50)
+    return Reader(files, lambda f: separate_command(f / "in", write_files(f / "whole", model_files()), f), examples=50)
 
 
 def _standard_input() -> Reader:
@@ -153,7 +70,7 @@ def _models() -> Reader:
         text = (given / "model.yaml").read_bytes()
         return write_files(given, {"model.yaml": text.replace(before.encode(), digest.encode())})
 
-    return Reader(files, _with_model(model), ["model.yaml"], examples=50)
+    return Reader(files, with_model(model), ["model.yaml"], examples=50)
 
 
 def _predictors() -> Reader:
@@ -166,63 +83,7 @@ def _predictors() -> Reader:
             (given / path.name).symlink_to(path)
         return given
 
-    return Reader({"quality.yaml": (home / "quality.yaml").read_bytes()}, _with_model(model), ["quality.yaml"])
-
-
-def _graphs() -> Reader:
-    import onnx
-
-    from sepkit.models.export.graph_file import METADATA
-    from sepkit.models.export.onnx_export import export_onnx
-
-    torch.manual_seed(0)
-    with tempfile.TemporaryDirectory() as temporary:
-        path = Path(temporary) / "model.onnx"
-        export_onnx(build_model(RECURRENT).eval(), path, [100])
-        graph = onnx.load(str(path))
-        described = next(entry.value for entry in graph.metadata_props if entry.key == METADATA).encode()
-        files = {"model.onnx": path.read_bytes(), "description.json": described}
-
-    def model(given: Path) -> Path:
-        text, path = (given / "description.json").read_bytes(), given / "model.onnx"
-        if text != described:
-            changed = onnx.load(str(path))
-            del changed.metadata_props[:]
-            onnx.helper.set_model_props(changed, {METADATA: text.decode("utf-8", "replace")})
-            onnx.save(changed, str(path))
-        return path
-
-    return Reader(files, _with_model(model), ["description.json"])
-
-
-def _asteroid() -> Reader:
-    from sepkit.models.bridges import to_asteroid_state_dict
-
-    arguments = {
-        "n_src": 2, "fb_name": "free", "n_filters": 8, "kernel_size": 16, "stride": 8, "sample_rate": 8000.0,
-        "bn_chan": 4, "hid_chan": 6, "skip_chan": 4, "conv_kernel_size": 3, "n_blocks": 2, "n_repeats": 1,
-        "mask_act": "relu", "norm_type": "gLN", "in_chan": 8, "causal": False,
-    }  # fmt: skip
-    channels = {"bottleneck_channels": 4, "hidden_channels": 6, "skip_channels": 4, "blocks": 2, "repeats": 1}
-    config = {"filterbank": {"name": "free", "num_filters": 8}, "masker": {"name": "conv_tasnet"} | channels}
-    torch.manual_seed(0)
-    weights = to_asteroid_state_dict(build_model(from_dict(ModelConfig, config | {"pad": "asteroid"})))
-
-    def packed(given: Any) -> bytes:
-        buffer = io.BytesIO()
-        torch.save({"model_name": "ConvTasNet", "model_args": given, "state_dict": weights}, buffer)
-        return buffer.getvalue()
-
-    def model(given: Path) -> str:
-        text = (given / "arguments.json").read_bytes()
-        if text != files["arguments.json"]:
-            with contextlib.suppress(Exception):
-                text = yaml.safe_load(text)
-            (given / "model.pth").write_bytes(packed(text))
-        return f"asteroid:{given / 'model.pth'}"
-
-    files = {"arguments.json": json.dumps(arguments).encode(), "model.pth": packed(arguments)}
-    return Reader(files, _with_model(model), ["arguments.json"])
+    return Reader({"quality.yaml": (home / "quality.yaml").read_bytes()}, with_model(model), ["quality.yaml"])
 
 
 # ---------------------------------------------------------------------------------------------------------- corpora
@@ -456,7 +317,7 @@ def _descriptions() -> Reader:
 
     def separation(folder: Path) -> list[str]:
         write_files(folder, {"x.wav": sound(".wav")})
-        return _separate(folder / "x.wav", write_files(folder / "model", model_files()), folder)
+        return separate_command(folder / "x.wav", write_files(folder / "model", model_files()), folder)
 
     with tempfile.TemporaryDirectory() as temporary:
         make(*separation(Path(temporary)))
@@ -487,6 +348,19 @@ def _turns() -> Reader:
     return Reader(files, command)
 
 
+def _lists() -> Reader:
+    """The list of `tools.recordings`, and an archive that lacks what it names."""
+    lines = recordings.LIST.read_bytes().splitlines(keepends=True)
+    files = {"list.csv": b"".join([lines[0], *[line for line in lines if b",train-clean-100," in line][:3]])}
+
+    def command(folder: Path) -> list[str]:
+        mirror = write_files(folder / "mirror", {"train-clean-100.tar.gz": b""})
+        places = ["--list", folder / "in" / "list.csv", "--cache", folder / "out", "--out", folder / "out" / "tree"]
+        return [*map(str, places), "--mirror", mirror.as_uri()]
+
+    return Reader(files, command, passes=2, program=recordings.main)
+
+
 READERS: dict[str, Callable[[], Reader]] = {
     name: functools.cache(make)
     for name, make in {
@@ -494,13 +368,15 @@ READERS: dict[str, Callable[[], Reader]] = {
         "standard_input": _standard_input,
         "models": _models,
         "predictors": _predictors,
-        "asteroid": _asteroid,
+        **published_readers.READERS,
+        **graph_readers.READERS,
         "manifests": _manifests,
         "archives": _archives,
         "kaldi": _kaldi,
         "speaker_tables": _speaker_tables,
         "mixed_tables": _mixed_tables,
         "metadata": _metadata,
+        "lists": _lists,
         "configurations": _configurations,
         "trainings": _trainings,
         "states": _states,
@@ -508,8 +384,7 @@ READERS: dict[str, Callable[[], Reader]] = {
         "journals": _journals,
         "descriptions": _descriptions,
         "turns": _turns,
+        **study_readers.READERS,
     }.items()
 }
 """Name -> what makes the reader."""
-if importlib.util.find_spec("onnx") and importlib.util.find_spec("onnxruntime"):
-    READERS["graphs"] = functools.cache(_graphs)

@@ -15,7 +15,8 @@ from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
 from tests.fuzz.oracle import falls_of, run_here
-from tests.fuzz.readers import READERS, Files, Reader
+from tests.fuzz.reader import Files, Reader
+from tests.fuzz.readers import READERS
 
 FOUND = sorted(path for path in (Path(__file__).parent / "cases").glob("*/*") if path.is_dir())
 

@@ -13,6 +13,7 @@ from torch import nn
 from sepkit.models import load_pretrained
 from sepkit.models.bridges import from_asteroid, from_speechbrain, from_torchaudio
 from tests.complaint import complaint
+from tests.published import SPEECHBRAIN_YAML
 
 TOLERANCE = 1e-5
 
@@ -144,50 +145,6 @@ def test_asteroid_from_the_hub(asteroid_checkpoint, tmp_path, monkeypatch):
 
 # -------------------------------------------------------------------------------------------------------- speechbrain
 
-YAML = """
-# As published, with what speechbrain would carry out.
-sample_rate: 8000
-num_spks: 2
-seed: 1234
-__set_seed: !apply:torch.manual_seed [!ref <seed>]
-Encoder: !new:speechbrain.lobes.models.dual_path.Encoder
-  kernel_size: 8
-  out_channels: 12
-SBtfintra: !new:speechbrain.lobes.models.dual_path.SBTransformerBlock
-  num_layers: 1
-  d_model: 16
-  nhead: 4
-  d_ffn: 20
-  dropout: 0
-  use_positional_encoding: true
-  norm_before: true
-SBtfinter: !copy <SBtfintra>
-MaskNet: !new:speechbrain.lobes.models.dual_path.Dual_Path_Model
-  num_spks: !ref <num_spks>
-  in_channels: !ref <Encoder[out_channels]>
-  out_channels: 16
-  num_layers: 2
-  K: 10
-  intra_model: !ref <SBtfintra>
-  inter_model: !ref <SBtfinter>
-  norm: ln
-  linear_layer_after_inter_intra: false
-  skip_around_intra: true
-Decoder: !new:speechbrain.lobes.models.dual_path.Decoder
-  in_channels: 12
-  out_channels: 1
-  kernel_size: 8
-  stride: 4
-  bias: false
-modules:
-  encoder: !ref <Encoder>
-  decoder: !ref <Decoder>
-  masknet: !ref <MaskNet>
-pretrainer: !new:speechbrain.utils.parameter_transfer.Pretrainer
-  loadables:
-    encoder: !ref <Encoder>
-"""
-
 
 @pytest.fixture(scope="module")
 def speechbrain_folder(tmp_path_factory):
@@ -205,7 +162,7 @@ def speechbrain_folder(tmp_path_factory):
         "decoder": dual_path.Decoder(12, 1, 8, 4, bias=False),
     }
     folder = tmp_path_factory.mktemp("sepformer")
-    (folder / "hyperparams.yaml").write_text(YAML)
+    (folder / "hyperparams.yaml").write_text(SPEECHBRAIN_YAML)
     for name, module in parts.items():
         randomize(module.eval())
         torch.save(module.state_dict(), folder / f"{name}.ckpt")
@@ -287,8 +244,8 @@ def test_speechbrain_from_the_hub(speechbrain_folder, monkeypatch):
     ],
 )
 def test_what_is_no_such_sepformer_is_refused_in_one_line(copied, old, new, message):
-    assert YAML.count(old) >= 1
-    (copied / "hyperparams.yaml").write_text(YAML.replace(old, new, 1))
+    assert SPEECHBRAIN_YAML.count(old) >= 1
+    (copied / "hyperparams.yaml").write_text(SPEECHBRAIN_YAML.replace(old, new, 1))
     assert message in complaint(lambda: from_speechbrain(copied))
 
 
@@ -299,11 +256,13 @@ def test_nothing_in_the_yaml_is_carried_out(copied, tmp_path):
         f"evil: !name:pathlib.Path.touch\nshell: !applyref:os.system {{command: 'touch {marker}'}}\n",
     ]
     for text in evil:
-        (copied / "hyperparams.yaml").write_text(text + YAML)
+        (copied / "hyperparams.yaml").write_text(text + SPEECHBRAIN_YAML)
         assert from_speechbrain(copied).hypotheses == 2
-    (copied / "hyperparams.yaml").write_text(f"evil: !!python/object/apply:os.system ['touch {marker}']\n" + YAML)
+    (copied / "hyperparams.yaml").write_text(
+        f"evil: !!python/object/apply:os.system ['touch {marker}']\n" + SPEECHBRAIN_YAML
+    )
     assert "not YAML" in complaint(lambda: from_speechbrain(copied))
-    (copied / "hyperparams.yaml").write_text("a: " + "[" * 20000 + YAML)
+    (copied / "hyperparams.yaml").write_text("a: " + "[" * 20000 + SPEECHBRAIN_YAML)
     assert "nested too deeply" in complaint(lambda: from_speechbrain(copied))
     assert not marker.exists()
 

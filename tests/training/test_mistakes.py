@@ -92,3 +92,13 @@ def test_what_does_not_go_together(config: c.TrainConfig, tmp_path: Path, change
     if torch.cuda.is_available() and "GPU" in words.upper():
         pytest.skip("wants a machine without CUDA")
     assert words in refused(change(config), tmp_path / "exp")
+
+
+@pytest.mark.parametrize(
+    "model",
+    [{"hypotheses": 2**63 - 1}, {"hypotheses": 10**8}, {"masker": c.RecurrentConfig(num_layers=10**6)}],
+)
+def test_models_too_large_for_any_machine(config: c.TrainConfig, tmp_path: Path, model: dict[str, Any]) -> None:
+    """They are counted before they take memory."""
+    line = refused(with_model(config, **model), tmp_path / "exp")
+    assert line.startswith("model: ") and line.endswith("; make it smaller")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -15,7 +14,7 @@ import numpy as np
 from sepkit.data.activity import rttm_lines
 from sepkit.data.segments import EMBEDDINGS, Segment, write_segments
 from sepkit.errors import UserError
-from sepkit.files import atomic_output, check_writable, write_json, write_text
+from sepkit.files import check_writable, write_csv, write_json, write_text
 from sepkit.inference.batch.inputs import find_recordings
 from sepkit.inference.batch.reports import failure_reason
 from sepkit.inference.diarization.baselines import BASELINES, mean_spectra
@@ -219,12 +218,11 @@ def _write_embeddings(path: Path, speech: Speech, names: Sequence[str], points: 
     values, axes = np.linalg.eigh(centered.T @ centered)
     places = centered @ axes[:, np.argsort(-values)[:2]]
     places = np.pad(places, ((0, 0), (0, 2 - places.shape[1])))
-    with atomic_output(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["recording", "start_seconds", "duration_seconds", "speaker", "x", "y"])
-        for (source, segment), name, (x, y) in zip(speech.all, names, places.tolist(), strict=True):
-            times = f"{segment.start_seconds:.3f}", f"{segment.duration_seconds:.3f}"
-            writer.writerow([str(source.name), *times, name, f"{x:.5f}", f"{y:.5f}"])
+    rows = []
+    for (source, segment), name, (x, y) in zip(speech.all, names, places.tolist(), strict=True):
+        times = f"{segment.start_seconds:.3f}", f"{segment.duration_seconds:.3f}"
+        rows.append([str(source.name), *times, name, f"{x:.5f}", f"{y:.5f}"])
+    write_csv(path, ["recording", "start_seconds", "duration_seconds", "speaker", "x", "y"], rows)
 
 
 def join_turns(turns: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

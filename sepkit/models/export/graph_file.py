@@ -11,9 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from sepkit.errors import UserError, one_line, shown
+from sepkit.errors import UserError, one_line, out_of_memory, shown
 from sepkit.files import parse_json
-from sepkit.limits import GRAPH_BYTES, ONNX_SECONDS, ONNX_SECONDS_PER_SECOND, SAMPLE_RATES
+from sepkit.limits import (
+    FOLDED_BYTES,
+    FOLDED_BYTES_PER_BYTE,
+    GRAPH_BYTES,
+    ONNX_SECONDS,
+    ONNX_SECONDS_PER_SECOND,
+    SAMPLE_RATES,
+)
 from sepkit.models.needs import needs_of
 from sepkit.models.storage.onnx_reader import OnnxContents, read_onnx
 
@@ -151,7 +158,7 @@ class Graph:
         try:
             values = self._session.run(list(outputs), dict(inputs), options)
         except Exception as error:  # ONNX Runtime's exceptions have no common base but this.
-            if _says_out_of_memory(error):
+            if out_of_memory(error):
                 raise MemoryError(f"{self.path}: {one_line(str(error))[:200]}") from error
             reason = f"stopped after {seconds:.0f} s" if options.terminate else one_line(str(error))[:200]
             raise UserError(
@@ -331,6 +338,9 @@ def _session(path: Path, content: bytes, device: str, threads: int | None) -> An
     options.intra_op_num_threads = threads or (int(wanted) if wanted.isdecimal() else 0)
     # Log only fatal errors: others are raised, and reported in one line.
     options.log_severity_level = 4
+    # What follows from constants alone is computed before any check of the graph.
+    largest = FOLDED_BYTES + FOLDED_BYTES_PER_BYTE * len(content)
+    options.add_session_config_entry("optimization.constant_folding_max_output_size_in_bytes", str(largest))
     providers = _providers(device, onnxruntime.get_available_providers())
     try:
         return onnxruntime.InferenceSession(content, options, providers=providers)
@@ -357,13 +367,6 @@ def has_accelerator() -> bool:
     import onnxruntime
 
     return PROVIDERS["cuda"] in onnxruntime.get_available_providers()
-
-
-def _says_out_of_memory(error: Exception) -> bool:
-    text = str(error).lower()
-    return isinstance(error, MemoryError) or any(
-        sign in text for sign in ("failed to allocate memory", "bad_alloc", "out of memory", "bad allocation")
-    )
 
 
 # ------------------------------------------------------------------------------------------------------ descriptions

@@ -18,7 +18,9 @@ from sepkit.errors import UserError
 OWN_FILES = ("model.safetensors", "model.onnx", "model.yaml", "quality.yaml", "README.md")
 """Files of a sepkit model on the hub."""
 
-_REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
+# The hub's names begin and end with a letter or digit, and have no two dashes or dots in a row.
+_WORD = r"\w+([.-]\w+)*"
+_REPOSITORY = re.compile(rf"{_WORD}/{_WORD}(@\w+([./-]\w+)*)?", re.ASCII)
 _FILE = re.compile(r".*\.(bin|ckpt|onnx|pt|pth|safetensors|tar|ya?ml)", re.IGNORECASE)
 
 
@@ -71,7 +73,7 @@ def fetch(repository: str, files: Sequence[str]) -> Path:
         # A download that breaks off; which exceptions that makes depends on the library below huggingface_hub.
         try:
             return _noted(repository, huggingface_hub.snapshot_download(name, local_files_only=True, **options))
-        except LocalEntryNotFoundError:
+        except Exception:
             raise UserError(
                 f"{repository}: cannot be fetched from the Hugging Face hub ({' '.join(str(error).split())}); try again"
             ) from error

@@ -38,24 +38,27 @@ _DRAWS = {
 }  # fmt: skip
 
 
-def lay_out(make: Callable[[], M], where: str, tensors: int, own_code: bool = False) -> M | None:
+def lay_out(
+    make: Callable[[], M], where: str, tensors: int, own_code: bool = False, remedy: str = "get the model again"
+) -> M | None:
     """Return the model that `make` makes, on the meta device: with shapes and without values.
 
     Args:
         tensors: how many there are in the file of its weights.
         own_code: whether classes of the user's own take part, which may need values while they are made; None is
             returned for those.
+        remedy: what to do about one that cannot be made.
     """
     try:
-        with _counted(where, tensors), torch.random.fork_rng(devices=[]), torch.device("meta"), _NoDraws():
+        with _counted(where, tensors, remedy), torch.random.fork_rng(devices=[]), torch.device("meta"), _NoDraws():
             return make()
     except UserError as error:
         raise UserError(str(error) if str(error).startswith(where) else f"{where}: {error}") from error
     except _IMPOSSIBLE as error:
         if own_code:
             return None
-        reason = f"{type(error).__name__}: {one_line(str(error))[:300]}"
-        raise UserError(f"{where}: no model can be made of it ({reason}); get the model again") from error
+        reason = f"{type(error).__name__}: {one_line(str(error).partition('Exception raised from')[0])[:300]}"
+        raise UserError(f"{where}: no model can be made of it ({reason}); {remedy}") from error
 
 
 class _NoDraws(TorchFunctionMode):
@@ -74,7 +77,7 @@ class _NoDraws(TorchFunctionMode):
 
 
 @contextmanager
-def _counted(where: str, tensors: int) -> Iterator[None]:
+def _counted(where: str, tensors: int, remedy: str) -> Iterator[None]:
     """Inside the block, a model that grows beyond the limits, or far beyond its weights, is stopped where it does."""
     most_parts = MODEL_PARTS + MODEL_PARTS_PER_TENSOR * tensors
     parameters, parts, thread = 0, 0, threading.get_ident()
@@ -84,13 +87,13 @@ def _counted(where: str, tensors: int) -> Iterator[None]:
         add_part(module, name, None)
         parameters += tensor.numel() if isinstance(tensor, Tensor) and threading.get_ident() == thread else 0
         if parameters > MODEL_PARAMETERS:
-            raise UserError(f"{where}: describes more than {MODEL_PARAMETERS:,} parameters; get the model again")
+            raise UserError(f"{where}: describes more than {MODEL_PARAMETERS:,} parameters; {remedy}")
 
     def add_part(module: nn.Module, name: str, part: nn.Module | None) -> None:
         nonlocal parts
         parts += threading.get_ident() == thread
         if parts > most_parts:
-            raise UserError(f"{where}: describes more than {most_parts:,} layers and weights; get the model again")
+            raise UserError(f"{where}: describes more than {most_parts:,} layers and weights; {remedy}")
 
     with ExitStack() as stack:
         stack.callback(hooks.register_module_parameter_registration_hook(add_tensor).remove)

@@ -150,7 +150,7 @@ def read_stopping(folder: Path, weights: str) -> StoppingRule | None:
         return None
     try:
         rule = from_dict(StoppingRule, read_yaml(path))
-    except (UserError, TypeError) as error:
+    except UserError as error:
         raise UserError(f"{path}: damaged ({' '.join(str(error).split())}); {_AGAIN}") from error
     columns = (rule.means, rule.scales, rule.coefficients)
     numbers = [*(number for column in columns for number in column), rule.intercept, rule.limit]

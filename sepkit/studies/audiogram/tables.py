@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sepkit.errors import UserError
+from sepkit.errors import UserError, one_line
 from sepkit.evaluation.run_folder import read_curve
 from sepkit.evaluation.statistics import paired_difference
 from sepkit.files import read_csv, read_json, write_csv, write_text
@@ -85,7 +85,11 @@ def write_tables(
     """Write tables in Markdown to the file OUT, with figures beside it; return the text."""
     path = Path(out)
     sections = {"strategies": _strategies, "rates": _rates, "gap": _gap}[kind](load_groups(simulations), path)
-    text = "\n".join([*sections, f"{NOT_A_MEDICAL_DEVICE}.\n"])
+    try:
+        text = "\n".join([*sections, f"{NOT_A_MEDICAL_DEVICE}.\n"])
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        reason = one_line(f"{type(error).__name__}: {error}")[:200]
+        raise UserError(f"{path}: a {SIMULATION} does not hold what it should ({reason}); simulate again") from error
     write_text(path, text)
     return text
 

@@ -124,7 +124,12 @@ def read_images(path: str | Path, size: int, binary: bool) -> ImageSet:
         raise UserError(
             f"{path}: found {', '.join(sorted(fields)) or 'nothing'}, expected what sepkit prepare images wrote"
         )
-    shape = tuple(int(n) for n in fields["shape"])
+    kinds = {"kind": "U", "shape": "biu", "bits": "u", "images": "f", "noise": "f", "solutions": "f"}
+    wrong = [name for name, kind in kinds.items() if name in fields and fields[name].dtype.kind not in kind]
+    wrong += [name for name in ("kind", "noise") if name in fields and fields[name].ndim]
+    if wrong:
+        raise UserError(f"{path}: {wrong[0]} is of another type than sepkit prepare images wrote; prepare them again")
+    shape = tuple(fields["shape"].ravel().tolist())
     if len(shape) != 3 or shape[1:] != (size, size) or shape[0] < 1:
         raise UserError(f"{path}: found images of shape {shape}, expected (N, {size}, {size}); see model.size")
     if "bits" in fields:

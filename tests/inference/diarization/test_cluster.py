@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -201,14 +202,17 @@ def test_recordings_that_cannot_be_used_are_left_out(meeting, encoder, tmp_path,
     import soundfile
 
     soundfile.write(bad / "nan.wav", broken, RATE, subtype="FLOAT")
-    audio.write(bad / "good.wav", np.nan_to_num(broken), RATE)
+    # Names need not be UTF-8.
+    good = os.fsdecode(b"caf\xe9")
+    audio.write(bad / f"{good}.wav", np.nan_to_num(broken), RATE)
     with pytest.raises(SystemExit, match="1"):
         cluster(bad, encoder, tmp_path / "out", "--speakers", "3")
     lines = capsys.readouterr().err.strip().split("\n")
     assert len(lines) == 2 and "nan.wav" in lines[0] and "no speech" in lines[1]
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["n_skipped"] == 2 and summary["n_recordings"] == 1
-    assert (tmp_path / "out" / "good.rttm").is_file()
+    assert (tmp_path / "out" / f"{good}.rttm").is_file()
+    assert "caf\\udce9" in (tmp_path / "out" / "embeddings.csv").read_text()
 
 
 def test_short_segments_are_counted_and_listed(encoder, tmp_path):

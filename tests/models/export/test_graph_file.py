@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import resource
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -23,7 +25,7 @@ from tests.complaint import complaint
 from tests.models.export.test_export import CONFIGS, made
 
 onnx = pytest.importorskip("onnx", reason="onnx is missing: pip install 'sepkit[torch]'")
-pytest.importorskip("onnxruntime", reason="onnxruntime is missing: pip install 'sepkit[torch]'")
+onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is missing: pip install 'sepkit[torch]'")
 
 from sepkit.models.export.graph_file import METADATA, Graph  # noqa: E402
 from sepkit.models.export.onnx_export import export_onnx, save_graph  # noqa: E402
@@ -169,6 +171,34 @@ def test_descriptions_that_do_not_fit_are_refused(description, message, exported
     changed(path, tmp_path / "model.onnx", description)
     mixture = np.ones((1, 700), np.float32)
     assert message in complaint(lambda: Graph(tmp_path / "model.onnx").separate(mixture))
+
+
+@pytest.mark.skipif(
+    tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 31), reason="older ones fold whatever the size"
+)
+@pytest.mark.parametrize("kind", ["products", "doubled"])
+def test_constants_that_grow_are_not_computed_while_a_graph_is_loaded(kind, exported, tmp_path):
+    """Products that take minutes, and 8 GB in 31 steps from 16 bytes."""
+
+    def grow(proto):
+        helper = onnx.helper
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array([12_000, 12_000]), "sizes"))
+        if kind == "products":
+            value = helper.make_tensor("v", onnx.TensorProto.FLOAT, [1], [1.0])
+            nodes = [helper.make_node("ConstantOfShape", ["sizes"], ["c0"], value=value)]
+            nodes += [helper.make_node("MatMul", [f"c{k}", "c0"], [f"c{k + 1}"]) for k in range(40)]
+        else:
+            nodes = [helper.make_node("Cast", ["sizes"], ["c0"], to=1)]
+            nodes += [helper.make_node("Concat", [f"c{k}"] * 2, [f"c{k + 1}"], axis=0) for k in range(31)]
+        last = nodes[-1].output[0]
+        proto.graph.node.extend([*nodes, helper.make_node("ReduceMax", [last], ["unused"], keepdims=0)])
+        proto.graph.output.append(helper.make_tensor_value_info("unused", onnx.TensorProto.FLOAT, []))
+
+    changed(exported[1], tmp_path / "model.onnx", change=grow)
+    began, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert "its outputs are" in complaint(lambda: Graph(tmp_path / "model.onnx"))
+    assert time.process_time() - began < 10
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # KiB
 
 
 def test_cut_and_scrambled_files_are_refused_in_one_line(exported, tmp_path):

@@ -158,7 +158,21 @@ def test_a_repository_that_is_no_model(tmp_path, monkeypatch):
     assert "found no model" in complaint(lambda: load_pretrained("hf:somebody/something"))
 
 
-@pytest.mark.parametrize("name", ["hf:", "hf:nobody", "hf:a/b/c", "hf:../../etc", "hf:a b/c"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "hf:",
+        "hf:nobody",
+        "hf:a/b/c",
+        "hf:../../etc",
+        "hf:a b/c",
+        "hf:../..",
+        "hf:é/b",
+        "hf:a--b/c",
+        "hf:a/c..d",
+        "hf:a/b@../c",
+    ],
+)
 def test_what_is_no_repository(name):
     assert "\n" not in complaint(lambda: load_pretrained(name))
 

@@ -1,0 +1,92 @@
+"""Exported models, and the commands that run them; there are none without onnx."""
+
+from __future__ import annotations
+
+import importlib.util
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from sepkit.config import ScoringConfig, SpeakerEncoderConfig
+from sepkit.models import build_model
+from sepkit.models.saved import SavedModel
+from sepkit.models.speaker_encoder import SpeakerEncoder
+from tests.fuzz.reader import STDIN, Reader, separate_command, sound, write_files
+from tests.tiny_models import RECURRENT, VARIATIONAL
+
+
+def _graph(model: SavedModel, command: Callable[[Path, Path], Sequence[str]], examples: int = 15) -> Reader:
+    """The graph of a model: its bytes and its description are changed. `command` is of the folder and of the graph."""
+    import onnx
+
+    from sepkit.models.export.graph_file import METADATA
+    from sepkit.models.export.onnx_export import export_onnx
+
+    with tempfile.TemporaryDirectory() as temporary:
+        path = Path(temporary) / "model.onnx"
+        export_onnx(model.eval(), path, [2000])
+        graph = onnx.load(str(path))
+        described = next(entry.value for entry in graph.metadata_props if entry.key == METADATA).encode()
+        files = {"model.onnx": path.read_bytes(), "description.json": described}
+
+    def run(folder: Path) -> Sequence[str]:
+        text, path = (folder / "in" / "description.json").read_bytes(), folder / "in" / "model.onnx"
+        if text != described:
+            changed = onnx.load(str(path))
+            del changed.metadata_props[:]
+            onnx.helper.set_model_props(changed, {METADATA: text.decode("utf-8", "replace")})
+            onnx.save(changed, str(path))
+        write_files(folder, {"x.wav": sound(".wav")})
+        return command(folder, path)
+
+    return Reader(files, run, ["description.json"], examples=examples)
+
+
+def graphs() -> Reader:
+    """A model that is not variational."""
+    torch.manual_seed(0)
+    return _graph(build_model(RECURRENT), lambda folder, path: separate_command(folder / "x.wav", path, folder))
+
+
+def graphs_with_features() -> Reader:
+    """A model with posteriors and scores."""
+    torch.manual_seed(0)
+    model = build_model(replace(VARIATIONAL, scoring=ScoringConfig()))
+    return _graph(model, lambda folder, path: [*separate_command(folder / "x.wav", path, folder), "--speakers", "auto"])
+
+
+def causal_graphs() -> Reader:
+    """A model whose state goes from block to block."""
+    torch.manual_seed(0)
+    model = build_model(replace(RECURRENT, masker=replace(RECURRENT.masker, bidirectional=False)))
+    reader = _graph(model, lambda folder, path: ["stream", "--model", str(path)])
+    return replace(reader, files=reader.files | {STDIN: sound(".wav", "PCM_16")})
+
+
+def encoder_graphs() -> Reader:
+    """A speaker encoder."""
+    torch.manual_seed(0)
+    model = SpeakerEncoder(SpeakerEncoderConfig(bands=8, channels=4, pooled=6, dimensions=5))
+
+    def command(folder: Path, path: Path) -> list[str]:
+        # Short recordings hold nothing to cluster.
+        write_files(folder, {"x.wav": sound(".wav", samples=8000)})
+        return ["cluster", str(folder / "x.wav"), "--model", str(path.parent), "--out", str(folder / "out")]
+
+    return _graph(model, command)
+
+
+HAS_ONNX = all(map(importlib.util.find_spec, ("onnx", "onnxruntime")))
+
+READERS: dict[str, Callable[[], Reader]] = {
+    "graphs": graphs,
+    "graphs_with_features": graphs_with_features,
+    "causal_graphs": causal_graphs,
+    "encoder_graphs": encoder_graphs,
+}
+"""Name -> what makes the reader."""
+if not HAS_ONNX:
+    READERS = {}

@@ -1,0 +1,157 @@
+"""Models in the layouts of other toolkits and of authors, and the command that separates with them."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from safetensors.torch import save
+
+from sepkit.config import (
+    ConvTasNetConfig,
+    DeterministicConfig,
+    FreeFilterbankConfig,
+    ModelConfig,
+    SepFormerConfig,
+    from_dict,
+)
+from sepkit.models import build_model
+from sepkit.models.bridges import to_asteroid_state_dict, torchaudio
+from tests.fuzz.reader import Files, Reader, with_model
+from tests.published import (
+    SPEECHBRAIN_YAML,
+    sepreformer_checkpoint,
+    sepreformer_weights,
+    sr_corrnet_description,
+    sr_corrnet_weights,
+    tf_locoformer_weights,
+    tf_locoformer_yaml,
+    tiger_arguments,
+    tiger_weights,
+)
+
+
+def _saved(content: Any) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    return buffer.getvalue()
+
+
+def _published(kind: str, files: Files, named: str, plain: Sequence[str] = ()) -> Reader:
+    """A folder of published files; `named` is the one that MODEL names, or empty for the folder."""
+    return Reader(files, with_model(lambda given: f"{kind}:{given / named}"), plain)
+
+
+def asteroid() -> Reader:
+    """With its arguments, and as asteroid 0.3 wrote them: the rate stands in the training's configuration."""
+    arguments = {
+        "n_src": 2, "fb_name": "free", "n_filters": 8, "kernel_size": 16, "stride": 8, "bn_chan": 4, "hid_chan": 6,
+        "skip_chan": 4, "conv_kernel_size": 3, "n_blocks": 2, "n_repeats": 1, "mask_act": "relu", "norm_type": "gLN",
+        "in_chan": 8, "causal": False,
+    }  # fmt: skip
+    channels = {"bottleneck_channels": 4, "hidden_channels": 6, "skip_channels": 4, "blocks": 2, "repeats": 1}
+    config = {"filterbank": {"name": "free", "num_filters": 8}, "masker": {"name": "conv_tasnet"} | channels}
+    torch.manual_seed(0)
+    weights = to_asteroid_state_dict(build_model(from_dict(ModelConfig, config | {"pad": "asteroid"})))
+    described = {"model_name": "ConvTasNet", "model_args": arguments, "infos": {"training_config": {"data": {}}}}
+    described["infos"]["training_config"]["data"]["sample_rate"] = 8000
+
+    def model(given: Path) -> str:
+        text = (given / "description.json").read_bytes()
+        if text != files["description.json"]:
+            with contextlib.suppress(Exception):
+                text = yaml.safe_load(text) | {"state_dict": weights}
+            (given / "model.pth").write_bytes(_saved(text))
+        return f"asteroid:{given / 'model.pth'}"
+
+    newer = {"model_name": "ConvTasNet", "model_args": arguments | {"sample_rate": 8000.0}, "state_dict": weights}
+    files = {"description.json": json.dumps(described).encode(), "model.pth": _saved(newer)}
+    return Reader(files, with_model(model), ["description.json"])
+
+
+def speechbrain() -> Reader:
+    """A SepFormer's YAML, whose tags speechbrain would carry out, and its three files of weights."""
+    torch.manual_seed(0)
+    masker = SepFormerConfig(
+        model_dim=16, num_layers=2, chunk_size=10, transformer_layers=1, num_heads=4, feedforward_dim=20
+    )
+    relu = DeterministicConfig(activation="relu")
+    config = ModelConfig(
+        filterbank=FreeFilterbankConfig(12, 8, 4), masker=masker, encoding=relu, masks=relu, pad="asteroid"
+    )
+    model: Any = build_model(config)
+    weights = {
+        "encoder": {"conv1d.weight": model.filterbank.encoder.filterbank._filters.data},
+        "masknet": model.masker.network.state_dict(),
+        "decoder": {"weight": model.filterbank.decoder.filterbank._filters.data},
+    }
+    files = {f"{name}.ckpt": _saved(tensors) for name, tensors in weights.items()}
+    return _published("speechbrain", {"hyperparams.yaml": SPEECHBRAIN_YAML.encode(), **files}, "")
+
+
+def sepreformer() -> Reader:
+    """A state of its training."""
+    described = {"model": {"module_audio_enc": {"stride": 4}}, "dataset": {"sampling_rate": 8000}}
+    files = {
+        "configs.yaml": yaml.safe_dump({"config": described}).encode(),
+        "epoch.0180.pth": _saved(sepreformer_checkpoint(sepreformer_weights())),
+    }
+    return _published("sepreformer", files, "epoch.0180.pth", ["configs.yaml"])
+
+
+def tf_locoformer() -> Reader:
+    """ESPnet's weights and configuration."""
+    files = {"config.yaml": tf_locoformer_yaml().encode(), "valid.loss.ave_5best.pth": _saved(tf_locoformer_weights())}
+    return _published("tf-locoformer", files, "valid.loss.ave_5best.pth", ["config.yaml"])
+
+
+def sr_corrnet() -> Reader:
+    """Weights and configuration of one that counts speakers."""
+    files = {
+        "config.yaml": yaml.safe_dump(sr_corrnet_description(counts=True)).encode(),
+        "model.pt": _saved({"model_state_dict": sr_corrnet_weights(counts=True)}),
+    }
+    return _published("sr-corrnet", files, "", ["config.yaml"])
+
+
+def tiger() -> Reader:
+    """Safetensors and JSON."""
+    weights = {name: tensor.contiguous() for name, tensor in tiger_weights().items()}
+    files = {"config.json": json.dumps(tiger_arguments()).encode(), "model.safetensors": save(weights)}
+    return _published("tiger", files, "", ["config.json"])
+
+
+def of_torchaudio() -> Reader:
+    """Weights alone: sizes follow from them."""
+    linear, relu = DeterministicConfig(activation="linear"), DeterministicConfig(activation="relu")
+    masker = ConvTasNetConfig(
+        bottleneck_channels=4, hidden_channels=6, skip_channels=4, kernel_size=3, blocks=8, repeats=1
+    )
+    bank = FreeFilterbankConfig(8, 16, 8, padding=8, multiple=8)
+    torch.manual_seed(0)
+    model = build_model(ModelConfig(filterbank=bank, encoding=linear, masker=masker, masks=relu, pad="asteroid"))
+    weights = {
+        theirs: piece
+        for name, tensor in model.state_dict().items()
+        if not name.startswith("signal_")
+        for theirs, piece in torchaudio._pieces(model, name, tensor)
+    }
+    return _published("torchaudio", {"model.pt": _saved(weights)}, "model.pt@8000")
+
+
+READERS: dict[str, Callable[[], Reader]] = {
+    "asteroid": asteroid,
+    "speechbrain": speechbrain,
+    "sepreformer": sepreformer,
+    "tf_locoformer": tf_locoformer,
+    "sr_corrnet": sr_corrnet,
+    "tiger": tiger,
+    "torchaudio": of_torchaudio,
+}
+"""Name -> what makes the reader."""
