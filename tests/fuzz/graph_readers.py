@@ -74,7 +74,7 @@ def encoder_graphs() -> Reader:
     def command(folder: Path, path: Path) -> list[str]:
         # Short recordings hold nothing to cluster.
         write_files(folder, {"x.wav": sound(".wav", samples=8000)})
-        return ["cluster", str(folder / "x.wav"), "--model", str(path.parent), "--out", str(folder / "out")]
+        return ["cluster", str(folder / "x.wav"), "--speaker-encoder", str(path.parent), "--out", str(folder / "out")]
 
     return _graph(model, command)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib.util
 import io
 import json
 import shutil
@@ -361,6 +362,36 @@ def _lists() -> Reader:
     return Reader(files, command, passes=2, program=recordings.main)
 
 
+def _enrollments() -> Reader:
+    """A recording of a speaker alone, who is looked for in another."""
+
+    def command(folder: Path) -> list[str]:
+        write_files(folder, {"x.wav": sound(".wav", samples=16000)})
+        model = write_files(folder / "model", model_files())
+        named = ["--link-speakers", "2", "--enroll", f"anna={folder / 'in' / 'anna.wav'}"]
+        return [*separate_command(folder / "x.wav", model, folder), *named]
+
+    return Reader({"anna.wav": sound(".wav", samples=16000)}, command)
+
+
+def _meetings() -> Reader:
+    """Who says what when, as found and as known."""
+    turns = [("anna", 0.0, 1.1, "good day"), ("bob", 1.1, 3.0, "and you"), ("anna", 3.0, 4.0, "")]
+    names = ("speaker", "start_time", "end_time", "words")
+    rows = [{"session_id": "m"} | dict(zip(names, turn, strict=True)) for turn in turns]
+    lines = [f"SPEAKER m 1 {start} {end - start} <NA> <NA> {who} <NA> <NA>\n" for who, start, end, _ in turns]
+    files = {name: json.dumps(rows).encode() for name in ("reference.json", "found.json")}
+    files["found.rttm"] = "".join(lines).encode()
+
+    def command(folder: Path) -> list[str]:
+        changed = (folder / "in" / "found.rttm").read_bytes() != files["found.rttm"]
+        found = folder / "in" / f"found.{'rttm' if changed else 'json'}"
+        places = ["--reference", str(folder / "in" / "reference.json"), "--hypothesis", str(found)]
+        return ["evaluate", "--meeting", *places, "--out", str(folder / "out")]
+
+    return Reader(files, command, ["reference.json", "found.json"])
+
+
 READERS: dict[str, Callable[[], Reader]] = {
     name: functools.cache(make)
     for name, make in {
@@ -384,6 +415,8 @@ READERS: dict[str, Callable[[], Reader]] = {
         "journals": _journals,
         "descriptions": _descriptions,
         "turns": _turns,
+        "enrollments": _enrollments,
+        **({"meetings": _meetings} if importlib.util.find_spec("meeteval") else {}),
         **study_readers.READERS,
     }.items()
 }

@@ -434,6 +434,7 @@ def _check_causal(path: Path, causal: Any) -> None:
     for part in parts if good and parts else []:
         shape, axis = part.get("shape"), part.get("batch_axis")
         good = good and isinstance(shape, list) and all(size(length, 0) for length in shape)
-        good = good and math.prod(shape) <= _MOST_STATE and (axis is None or axis in range(len(shape)))
+        good = good and math.prod(shape) <= _MOST_STATE and "batch_axis" in part
+        good = good and (axis is None or (isinstance(axis, int) and axis in range(len(shape))))
     if not good:
         raise UserError(f"{path}: causal in its description is {shown(causal)}; {_EXPECTED}")
