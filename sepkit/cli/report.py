@@ -19,7 +19,8 @@ def main(
     """Write one self-contained HTML page about a run, or comparing several: scores, figures, sound, training.
 
     Args:
-        runs: Folders that `sepkit train` or `sepkit evaluate` wrote, one or more.
+        runs: Folders that `sepkit train` or `sepkit evaluate` wrote, one or more; or `sepkit cluster`, to see who
+            speaks when; or `sepkit separate`, to listen to tracks.
         out: The file, FILE.html.
         names: What to call the runs in the page, one name each; their folders' names by default.
         title: Of the page.

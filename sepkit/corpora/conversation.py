@@ -3,7 +3,8 @@
 What it is: the recordings of each speaker laid end to end with pauses between them, so that speakers overlap, take
 turns, and are silent for up to half a minute. They are written as s1.flac, s2.flac ... and their sum, mixture.flac,
 with a manifest of one row and conversation.rttm, who is heard when. With --max-overlap N they take turns, and never
-do more than N speak at once. A seed determines speakers, order of recordings, pauses and levels.
+do more than N speak at once. With --texts, conversation.seglst.json tells what is said. A seed determines speakers,
+order of recordings, pauses and levels.
 Size: 16-bit FLAC; an hour of two speakers at 8 kHz takes about 100 MB and less than a minute.
 License: that of the recordings.
 Traps: speakers do not react to each other. If a speaker's recordings do not fill the time, they repeat in another
@@ -12,6 +13,7 @@ order. The mixture is the sum of the sources to the last bit.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -28,8 +30,9 @@ from sepkit.data import audio
 from sepkit.data.activity import ActivityMeter, rttm_lines
 from sepkit.data.audio_streams import write_blocks
 from sepkit.data.manifest import MixtureEntry, SourceEntry, write_manifest
+from sepkit.data.seglst import SpokenSegment, write_seglst
 from sepkit.errors import UserError
-from sepkit.files import write_text
+from sepkit.files import read_text, write_text
 
 LONGEST_SILENCE_SECONDS = 30.0
 
@@ -69,6 +72,7 @@ def prepare_conversation(options: ConversationOptions) -> Path:
         raise UserError(f"max_overlap: found {options.max_overlap}, expected at least 1")
     if speakers < 1:
         raise UserError(f"speakers: found {speakers}, expected at least 1")
+    texts = None if options.texts is None else _read_texts(options.texts)
     num_samples = round(60 * minutes * sample_rate)
     recordings, skipped = find_recordings(Path(options.speech), options.speaker_from)
     recordings = [recording for recording in recordings if recording.split in (split, None)]
@@ -77,6 +81,7 @@ def prepare_conversation(options: ConversationOptions) -> Path:
     check_provenance(
         out / "conversation.json",
         ({} if options.max_overlap is None else {"max_overlap": options.max_overlap})
+        | ({} if options.texts is None else {"texts": str(options.texts)})
         | {"speech": str(options.speech), "split": split, "num_samples": num_samples, "speakers": names}
         | {"sample_rate": sample_rate, "gain_range_db": gain_range_db, "seed": options.seed},
     )
@@ -89,6 +94,10 @@ def prepare_conversation(options: ConversationOptions) -> Path:
         if not of_speakers[-1]:
             raise UserError(f"speaker {name}: none of the recordings can be used; see {out / 'skipped.tsv'}")
     tracks = _draw(of_speakers, num_samples, options, generator)
+    if texts is not None:
+        # A recording that the end cuts has no text.
+        tracks = [[turn for turn in track if turn.end <= num_samples] for track in tracks]
+        _write_words(out, tracks, texts, sample_rate)
     paths = [f"s{number}.flac" for number in range(1, speakers + 1)]
     scale = _headroom(tracks, sample_rate)
     with ExitStack() as stack:
@@ -182,6 +191,28 @@ def _write_truth(out: Path, names: Sequence[str], sample_rate: int) -> Path:
     return write_text(out / "conversation.rttm", "".join(rttm_lines("mixture", segments, names)))
 
 
+def _read_texts(path: Path) -> dict[str, str]:
+    """Return name -> words of lines 'NAME WORDS'."""
+    lines = [
+        line.split(maxsplit=1) for line in read_text(path, "lines of a name and words").splitlines() if line.strip()
+    ]
+    return {words[0]: words[1].strip() if len(words) > 1 else "" for words in lines}
+
+
+def _write_words(out: Path, tracks: Sequence[Sequence[Turn]], texts: dict[str, str], sample_rate: int) -> None:
+    segments = []
+    paths: dict[str, Path] = {}
+    for turn in sorted(itertools.chain(*tracks), key=lambda turn: turn.offset):
+        name = turn.utterance.recording.label
+        if name not in texts:
+            raise UserError(f"texts: found no line for {name}, expected one for each recording")
+        if (path := paths.setdefault(name, turn.utterance.recording.path)) != turn.utterance.recording.path:
+            raise UserError(f"texts: {path} and {turn.utterance.recording.path} have one name, expected different ones")
+        times = turn.offset / sample_rate, turn.end / sample_rate
+        segments.append(SpokenSegment("mixture", turn.utterance.speaker, *times, texts[name]))
+    write_seglst(out / "conversation.seglst.json", segments)
+
+
 def draw_turns(
     utterances: Sequence[Utterance], num_samples: int, sample_rate: int, gain: float, generator: np.random.Generator
 ) -> list[Turn]:
@@ -222,8 +253,9 @@ def _headroom(tracks: Sequence[Sequence[Turn]], sample_rate: int) -> float:
     peaks = []
     for track in tracks:
         gains = {turn.utterance: turn.gain for turn in track}
-        peaks.append(max(gain * float(np.abs(_samples(own, sample_rate)).max()) for own, gain in gains.items()))
-    return min(1.0, 0.98 / sum(peaks))
+        own_peaks = [gain * float(np.abs(_samples(own, sample_rate)).max()) for own, gain in gains.items()]
+        peaks.append(max(own_peaks, default=0.0))
+    return min(1.0, 0.98 / max(sum(peaks), 1e-9))
 
 
 def _render(track: Sequence[Turn], start: int, stop: int, sample_rate: int, scale: float) -> np.ndarray:

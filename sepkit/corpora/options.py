@@ -139,6 +139,8 @@ class ConversationOptions:
         chosen: names of the speakers; default: drawn among those with at least half as many recordings as the speaker
             with most
         speaker_from: how to find the speaker, see `sepkit prepare folder`
+        texts: what is said in each recording, a line 'NAME WORDS' with the name of its file without ending, as Kaldi's
+            text: also write conversation.seglst.json, who says what when
         sample_rate: Hz
         gain_range_db: the gain of each speaker is uniform in +- this range, relative to equal level
         seed: seed of speakers, order, pauses and gains
@@ -152,6 +154,7 @@ class ConversationOptions:
     max_overlap: int | None = None
     chosen: Sequence[str] | None = None
     speaker_from: str = "first"
+    texts: Path | None = None
     sample_rate: int = 8000
     gain_range_db: float = 2.5
     seed: int = 0

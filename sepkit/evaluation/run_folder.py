@@ -189,6 +189,7 @@ class Run:
         log: of the training, or None.
         config: of the training as plain data, or None.
         curves: kind (`CURVES`) -> name of the evaluation, or of the folder -> curves, for existing files.
+        separated: recording -> its tracks, of a folder that `sepkit separate` wrote.
     """
 
     folder: Path
@@ -197,6 +198,7 @@ class Run:
     log: TrainingLog | None = None
     config: dict[str, Any] | None = None
     curves: dict[str, dict[str, Curve]] = field(default_factory=dict)
+    separated: dict[Path, list[Path]] = field(default_factory=dict)
 
     def evaluation(self, name: str) -> EvaluationFolder | None:
         """Return an evaluation; None without it."""
@@ -212,8 +214,8 @@ def load_run(folder: str | os.PathLike[str], name: str | None = None) -> Run:
     """Return everything known about an experiment.
 
     `folder` is the experiment itself (config.yaml, metrics.jsonl and, below evaluation/, one folder for each test set),
-    or one evaluation, or a folder of evaluations, or what `sepkit cluster` wrote, or a folder with curves of several
-    experiments. For an evaluation that
+    or one evaluation, or a folder of evaluations, or what `sepkit cluster` or `sepkit separate` wrote, or a folder with
+    curves of several experiments. For an evaluation that
     lies in no experiment, configuration and log are those beside the model that its summary names.
 
     Args:
@@ -233,7 +235,8 @@ def load_run(folder: str | os.PathLike[str], name: str | None = None) -> Run:
     evaluations = [load_evaluation(path) for path in found if path not in clusters]
     home = _experiment_of(folder, evaluations)
     curves: dict[str, dict[str, Curve]] = {kind: {} for kind in CURVES}
-    if home is None and not found and not any((folder / f"{kind}.csv").is_file() for kind in curves):
+    separated = {} if found or home else _separated(folder)
+    if not (home or found or separated or any((folder / f"{kind}.csv").is_file() for kind in curves)):
         raise UserError(
             f"{folder}: neither metrics.jsonl nor summary.json found, expected what sepkit train or evaluate wrote"
         )
@@ -248,7 +251,24 @@ def load_run(folder: str | os.PathLike[str], name: str | None = None) -> Run:
         _read_log(home / "metrics.jsonl") if home else None,
         _read_config(home / "config.yaml") if home else None,
         {kind: by_name for kind, by_name in curves.items() if by_name},
+        separated,
     )
+
+
+def _separated(folder: Path) -> dict[Path, list[Path]]:
+    """Return recording -> tracks of the descriptions in a folder that `sepkit separate` wrote."""
+    found: dict[Path, list[Path]] = {}
+    for path in sorted(folder.glob("*.json")):
+        try:
+            told = parse_json(file_text(path))
+        except (OSError, ValueError):
+            continue
+        names = told.get("estimates") if isinstance(told, dict) else None
+        if isinstance(names, list) and isinstance(told.get("input"), str):
+            # Names of files beside the description, and nothing else that it may say.
+            tracks = [path.with_name(name) for name in names if isinstance(name, str) and Path(name).name == name]
+            found[Path(told["input"])] = [track for track in tracks if track.is_file()]
+    return found
 
 
 def _is_of_clusters(folder: Path) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from sepkit.data import audio
 from sepkit.data.segments import EMBEDDINGS
 from sepkit.errors import UserError
 from sepkit.evaluation.labels import label_of
@@ -44,7 +45,7 @@ from sepkit.reporting.score_tables import (
 from sepkit.version import __version__
 
 # Further metrics that do not repeat the leading one in another form.
-_MOST_TIMELINES = 20
+_MOST_TIMELINES, _MOST_RECORDINGS, _MOST_SECONDS = 20, 20, 60
 _ALSO_DRAWN = ("stoi", "estoi", "pesq", "pesq_nb", "pesq_wb", "word_accuracy", "blr_nats_per_sample")
 
 # Parts of a summary that do not concern its origin.
@@ -97,6 +98,7 @@ def write_report(
         "training": ("Training", list(_training(loaded))),
         "curves": ("Rate-distortion and calibration", list(_curves(loaded))),
         "clusters": ("Who speaks when", list(_clusters(loaded))),
+        "tracks": ("Tracks", list(_tracks(loaded))),
         **{name: (heading, list(content)) for make in sections for name, heading, content in make(loaded)},
         "configuration": ("Configuration", list(_configuration(loaded))),
         "environment": ("Environment", list(_environment(loaded))),
@@ -225,6 +227,29 @@ def _clusters(runs: Sequence[Run]) -> Iterator[str]:
     if drawn:
         yield f'<div class="figures">{"".join(drawn + lines)}</div>'
         yield '<p class="quiet">A point is a segment of speech; segments of one speaker have one color.</p>'
+
+
+def _tracks(runs: Sequence[Run]) -> Iterator[str]:
+    """Yield players of recordings and their tracks, of the first recordings and the first minute of each."""
+    recordings = [(recording, tracks) for run in runs for recording, tracks in run.separated.items()]
+    for recording, tracks in recordings[:_MOST_RECORDINGS]:
+        rows = []
+        for path in (recording, *tracks):
+            try:
+                rate = audio.info(path).sample_rate
+                wave = audio.read(path, 0, round(_MOST_SECONDS * rate), pad_end=True)
+                wave = wave[: audio.info(path).num_samples]
+            except UserError as error:
+                rows.append(f'<tr><th>{escape(path.name)}</th><td class="quiet">{escape(str(error))}</td></tr>')
+                continue
+            wave = wave / max(1.0, float(np.abs(wave).max(initial=0.0)))
+            rows.append(f"<tr><th>{escape(path.name)}</th><td>{page.player(wave, rate, path.name)}</td></tr>")
+        yield f"<h3>{escape(recording.stem)}</h3><table>{''.join(rows)}</table>"
+    if recordings:
+        yield (
+            f'<p class="quiet">The first {_MOST_SECONDS} s of each; {min(len(recordings), _MOST_RECORDINGS)} of '
+            f"{len(recordings)} recordings.</p>"
+        )
 
 
 def _examples(

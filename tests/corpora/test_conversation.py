@@ -10,6 +10,7 @@ from sepkit.corpora.options import ConversationOptions
 from sepkit.data import audio
 from sepkit.data.manifest import read_manifest
 from sepkit.data.mixing import mix_entry
+from sepkit.data.seglst import read_seglst
 from sepkit.errors import UserError
 
 
@@ -115,3 +116,30 @@ def test_turn_taking(tmp_path, speech, most):
 def test_nobody_at_once_is_refused(tmp_path, speech):
     with pytest.raises(UserError, match="max_overlap: found 0"):
         prepare_conversation(speech, tmp_path / "out", max_overlap=0)
+
+
+def test_what_is_said_is_told_with_its_time(tmp_path, speech):
+    """Each text stands where its recording is heard; what the end cuts is neither heard nor told."""
+    for name in "abc":
+        for number in range(2):
+            wave = audio.read(speech / f"test/{name}/{number}.wav")
+            audio.write(tmp_path / f"speech/test/{name}/{name}{number}.wav", wave, RATE)
+    (tmp_path / "text").write_text("".join(f"{name}{k} word of  {name}{k}\n" for name in "abc" for k in range(2)))
+    options = {"minutes": 0.5, "speakers": 2, "max_overlap": 1, "texts": tmp_path / "text"}
+    prepare_conversation(tmp_path / "speech", tmp_path / "out", **options)
+    segments = read_seglst(tmp_path / "out/conversation.seglst.json")
+    mixture = audio.read(tmp_path / "out/mixture.flac")
+    heard = np.zeros(len(mixture), bool)
+    for segment in segments:
+        begin, end = round(segment.start_seconds * RATE), round(segment.end_seconds * RATE)
+        heard[max(0, begin - 16) : end + 16] = True
+        assert segment.session == "mixture" and segment.words.startswith(f"word of  {segment.speaker}")
+        # Its length tells which of both recordings it is. Times are in whole milliseconds.
+        assert abs(end - begin - 3 * RATE - 100 * int(segment.words[-1])) <= 16
+    assert len(segments) > 3 and np.abs(mixture[heard]).mean() > 0.01 and not mixture[~heard].any()
+    (tmp_path / "text").write_text("a0 word\n")
+    with pytest.raises(UserError, match="texts: found no line for"):
+        prepare_conversation(tmp_path / "speech", tmp_path / "other", **options)
+    with pytest.raises(UserError, match="have one name"):
+        (tmp_path / "text").write_text("0 word\n1 word\n")
+        prepare_conversation(speech, tmp_path / "third", **options)

@@ -15,6 +15,7 @@ import pytest
 import soundfile
 
 from sepkit.cli.main import main
+from sepkit.data import audio
 from sepkit.evaluation.run_folder import load_evaluation
 from sepkit.reporting.examples import choose_examples
 from sepkit.reporting.report import write_report
@@ -149,3 +150,19 @@ def test_command(experiments: list[Path], tmp_path: Path, capsys: pytest.Capture
     assert "Comparison: ours, theirs" in out.read_text() and "<audio" not in out.read_text()
     assert main(["report", str(experiments[0]), "--out", str(out), *names]) == 2
     assert main(["report", str(tmp_path / "absent"), "--out", str(out)]) == 2
+
+
+def test_tracks_of_separated_recordings_can_be_heard(tmp_path: Path) -> None:
+    """What `sepkit separate` wrote: the recording and each track; a file that is gone is said."""
+    waves = {name: 0.5 * np.random.default_rng(k).uniform(-1, 1, 800) for k, name in enumerate(("a<b", "a<b_x"))}
+    for name, wave in waves.items():
+        audio.write(tmp_path / f"{name}.wav", wave.astype(np.float32), 8000, subtype="PCM_16")
+    told = {"input": str(tmp_path / "gone.wav"), "estimates": ["a<b_x.wav", "../a<b.wav", "no.wav"]}
+    (tmp_path / "a<b.json").write_text(json.dumps(told))
+    (tmp_path / "other.json").write_text("[1]")
+    html = write_report([tmp_path], tmp_path / "page.html").read_text()
+    assert "a&lt;b_x.wav" in html and "a<b_x" not in html and html.count("<audio") == 1 and "gone.wav: no such" in html
+    (source,) = re.findall(r'<audio[^>]*src="data:[^;]*;base64,([^"]*)"', html)
+    heard, rate = soundfile.read(io.BytesIO(base64.b64decode(source)))
+    assert rate == 8000
+    np.testing.assert_allclose(heard, audio.read(tmp_path / "a<b_x.wav"), atol=1e-3)

@@ -1,0 +1,149 @@
+"""How often enrolled speakers are found in meetings, and absent ones named: by thresholds of likeness.
+
+    python -m tools.enrollment --speech speech_mini/wav8k --split dev --out DIR
+
+The first part of each speaker's recordings is the enrollment, of 3 and of up to 10 s; the rest speaks in meetings. In
+each meeting all who speak are enrolled, and eight others who do not. A speaker who gets no track is missed, and one who
+gets that of another is confused. A false alarm is an absent speaker who gets a track. Choose a threshold on dev, and
+report it on test.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from sepkit.cli.main import main as sepkit
+from sepkit.data import audio
+from sepkit.data.activity import ActivityMeter
+from sepkit.evaluation.diarization import Turns, read_rttm
+from sepkit.inference.diarization.encoders import load_encoder
+from sepkit.inference.diarization.enrollment import Enrolled, enroll, name_speakers
+from sepkit.inference.diarization.linking import link
+
+RATE = 8000
+SECONDS = 3, 10
+_SPEAKERS, _SEEDS, _MINUTES, _ABSENT = (2, 3, 4, 6), (1, 2), 3, 8
+# What is left for meetings at least, the shortest of enrollments to speak of, and the longest piece of a turn.
+_REST_SECONDS, _SHORTEST_SECONDS, _PIECE_SECONDS, _STEP_SECONDS = 4.0, 3.2, 6.0, 0.02
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Enrolled speakers and the tracks of a meeting.
+
+    Args:
+        enrolled: those who speak, and others.
+        embeddings: (tracks, D).
+        owners: who really speaks most in each track.
+        present: names of those who speak.
+    """
+
+    enrolled: list[Enrolled]
+    embeddings: np.ndarray
+    owners: list[str]
+    present: set[str]
+
+    def counts(self, threshold: float) -> np.ndarray:
+        """Return how many are missed, confused, present, falsely named and absent."""
+        missed = confused = false = 0
+        for one in name_speakers(self.enrolled, self.embeddings, threshold):
+            if one.enrolled.name not in self.present:
+                false += one.speaker is not None
+            elif one.speaker is None:
+                missed += 1
+            else:
+                confused += self.owners[one.speaker] != one.enrolled.name
+        return np.array([missed, confused, len(self.present), false, len(self.enrolled) - len(self.present)])
+
+
+def divide(speech: Path, split: str, out: Path) -> None:
+    """Write OUT/CORPUS/enroll3, enroll10 and speech/SPLIT/SPEAKER; speechocean762's speakers are called 9...."""
+    for folder in sorted((speech / split).iterdir()):
+        wave = np.concatenate([audio.read(path, sample_rate=RATE) for path in sorted(folder.rglob("*.flac"))])
+        seconds = min(max(SECONDS), len(wave) / RATE - _REST_SECONDS)
+        if seconds < _SHORTEST_SECONDS:
+            continue
+        to = out / ("speechocean762" if folder.name.startswith("9") and len(folder.name) == 5 else "librispeech")
+        for name, length in zip(("enroll3", "enroll10"), (min(SECONDS), seconds), strict=True):
+            audio.write(to / name / f"{folder.name}.wav", wave[: round(length * RATE)], RATE, subtype="PCM_16")
+        rest = wave[round(seconds * RATE) :]
+        for number, part in enumerate(np.array_split(rest, max(1, round(len(rest) / RATE / _PIECE_SECONDS)))):
+            audio.write(to / "speech" / split / folder.name / f"{number}.wav", part, RATE, subtype="PCM_16")
+
+
+def meet(corpus: Path, split: str, speakers: int, seed: int) -> Path:
+    """Return the folder of a meeting with its estimates in separated/."""
+    out = corpus / f"meeting_{speakers}_{seed}"
+    words = ["prepare", "conversation", "--speech", corpus / "speech", "--split", split, "--minutes", _MINUTES]
+    words += ["--speakers", speakers, "--max-overlap", 2, "--seed", f"{seed}{speakers}", "--out", out]
+    separating = ["--stitcher", "overlap", "--no-predict", "--out", out / "separated"]
+    for command in (words, ["separate", out / "mixture.flac", *separating]):
+        if code := sepkit([str(word) for word in command]):
+            raise SystemExit(code)
+    return out
+
+
+def trials(corpus: Path, meeting: Path) -> Iterator[tuple[str, int, Trial]]:
+    """Yield how speakers were counted, the seconds of enrollments, and the trial, of a meeting."""
+    encoder = load_encoder()
+    truth = next(iter(read_rttm(meeting / "conversation.rttm").values()))
+    estimates = np.stack([audio.read(path) for path in sorted((meeting / "separated").glob("*.wav"))])
+    others = [path.stem for path in sorted((corpus / "enroll10").iterdir()) if path.stem not in truth]
+    generator = np.random.default_rng(len(truth))
+    names = [*sorted(truth), *generator.permutation(others)[:_ABSENT].tolist()]
+    for how in ("auto", len(truth)):
+        linked = link(lambda: iter([estimates]), len(estimates), RATE, encoder, how)  # type: ignore[arg-type]
+        owners = [_owner(track, truth) for track in np.concatenate(list(linked.blocks()), axis=1)]
+        for seconds in SECONDS:
+            known = enroll({name: corpus / f"enroll{seconds}" / f"{name}.wav" for name in names}, encoder)
+            found = Trial(known, linked.embeddings, owners, set(truth))
+            yield "auto" if how == "auto" else "given", seconds, found
+
+
+def _owner(track: np.ndarray, truth: Turns) -> str:
+    """Return who really speaks most where a track is heard."""
+    meter = ActivityMeter(1, RATE)
+    meter.add(track[None])
+    heard = _steps(meter.segments()[0], len(track))
+    return max(truth, key=lambda name: (heard & _steps(truth[name], len(track))).sum())
+
+
+def _steps(turns: Sequence[tuple[float, float]], samples: int) -> np.ndarray:
+    active = np.zeros(int(samples / RATE / _STEP_SECONDS) + 1, bool)
+    for start, length in turns:
+        active[int(start / _STEP_SECONDS) : int((start + length) / _STEP_SECONDS)] = True
+    return active
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--speech", type=Path, required=True)
+    parser.add_argument("--split", choices=("dev", "test"), default="dev")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--thresholds", type=float, nargs="+", default=[0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6])
+    given = parser.parse_args(arguments)
+    divide(given.speech, given.split, given.out)
+    found: dict[tuple[str, int], dict[str, list[Trial]]] = {}
+    for corpus in sorted(given.out.iterdir()):
+        for speakers in _SPEAKERS:
+            for seed in _SEEDS:
+                for how, seconds, trial in trials(corpus, meet(corpus, given.split, speakers, seed)):
+                    found.setdefault((how, seconds), {}).setdefault(corpus.name, []).append(trial)
+    print("| number | enrolled from | corpus | threshold | missed | confused | false alarms |")
+    print("|---|---|---|---|---|---|---|")
+    for (how, seconds), of_corpora in found.items():
+        for corpus_name, own in of_corpora.items():
+            for threshold in given.thresholds:
+                missed, confused, present, false, absent = sum(trial.counts(threshold) for trial in own)
+                numbers = f"{missed} of {present} | {confused} | {false} of {absent}"
+                print(f"| {how} | {seconds} s | {corpus_name} | {threshold:g} | {numbers} |")
+
+
+if __name__ == "__main__":
+    main()
