@@ -87,7 +87,7 @@ def separated(folder: Path) -> str:
     for name, path in columns.items():
         _FILES[f"{PLACE}/{name.replace(' ', '_')}{path.suffix}"] = path.read_bytes()
     players = [
-        f'<figure><figcaption>{name}</figcaption><audio controls preload="none" aria-label="{name}" '
+        f'<figure><figcaption>{name}</figcaption><audio controls preload="metadata" aria-label="{name}" '
         f'src="{{here}}/{name.replace(" ", "_")}{path.suffix}"></audio></figure>'
         for name, path in columns.items()
     ]

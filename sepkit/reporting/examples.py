@@ -168,7 +168,7 @@ _PEAK = 0.9
 
 
 def example_html(example: Example, metric: str, name: str) -> str:
-    """Return the mixture, then for every source its reference beside each run's estimate, as HTML.
+    """Return the mixture with the references, then a row for each run: its gains and estimates, as HTML.
 
     Sounds and waveforms share one scale: the loudest of the mixture and references is at 0.9 of full scale. An estimate
     that would exceed this is turned down to it, with a note.
@@ -196,18 +196,17 @@ def example_html(example: Example, metric: str, name: str) -> str:
         f"{escape(run + ' ') if several else ''}{page.number(score, 3 if not unit else 2)}{unit}"
         for run, score in example.scores.items()
     )
-    of_mixture = view(mixture, "Mixture", f"{entry.duration_seconds:.1f} s{cut}", figures.MIXTURE_COLOR, "mixture")
-    html = [_signals([of_mixture, _gains(example)], 2)]
+    rows = [[view(mixture, "Mixture", f"{entry.duration_seconds:.1f} s{cut}", figures.MIXTURE_COLOR, "mixture")]]
     for j, source in enumerate(sources):
         part = entry.sources[j]
         who = " ".join(filter(None, (part.speaker, part.sex and {"F": "female", "M": "male"}.get(part.sex, part.sex))))
-        title = f"Speaker {j + 1}"
-        cells = [
-            view(source, title, f"reference{' · ' + who if who else ''}", figures.REFERENCE_COLOR, f"reference{j}")
-        ]
-        for place, (run, outcome) in enumerate(example.outcomes.items()):
-            cells.append(_estimate(outcome, j, stop, run if several else "estimate", title, view, place))
-        html.append(_signals(cells, len(cells)))
+        text = f"reference{' · ' + who if who else ''}"
+        rows[0].append(view(source, f"Speaker {j + 1}", text, figures.REFERENCE_COLOR, f"reference{j}"))
+    for place, (run, outcome) in enumerate(example.outcomes.items()):
+        name = run if several else "estimate"
+        cells = [_estimate(outcome, j, stop, name, f"Speaker {j + 1}", view, place) for j in range(len(sources))]
+        rows.append([_gains(example, outcome, run if several else "Estimates"), *cells])
+    html = [_signals(cells) for cells in rows]
     notes = "".join(
         f'<p class="note">{escape(f"{run}: " if several else "")}{escape(outcome.note.strip())}</p>'
         for run, outcome in example.outcomes.items()
@@ -230,17 +229,16 @@ def _estimate(outcome: Outcome, source: int, stop: int, run: str, title: str, vi
     return view(outcome.estimates[source][:stop], title, score, color, f"estimate{source}-{place}")
 
 
-def _gains(example: Example) -> str:
-    """Return a table of SI-SDR, dB: of the mixture and of each run's estimate, a line for each speaker."""
+def _gains(example: Example, outcome: Outcome, title: str) -> str:
+    """Return a table of SI-SDR, dB, of the mixture and of a run's estimate, a line for each speaker, as HTML."""
     rows = []
-    for source, part in enumerate(example.entry.sources):
-        before = float(si_sdr_db(example.mixed.mixture, example.mixed.sources[source]))
-        after = [outcome.si_sdr_db.get(source) for outcome in example.outcomes.values()]
-        name = f"Speaker {source + 1}" + (f" ({part.speaker})" if part.speaker else "")
-        rows.append([page.Cell.text(name), *(page.Cell(page.number(value), value) for value in (before, *after))])
-    runs = list(example.outcomes) if len(example.outcomes) > 1 else ["estimate"]
-    return f'<div class="gains">{page.table("SI-SDR [dB]", ["speaker", "mixture", *runs], rows)}</div>'
+    for source, reference in enumerate(example.mixed.sources):
+        before, after = float(si_sdr_db(example.mixed.mixture, reference)), outcome.si_sdr_db.get(source)
+        values = [page.Cell(page.number(value), value) for value in (before, after)]
+        rows.append([page.Cell.text(f"Speaker {source + 1}"), *values])
+    table = page.table("SI-SDR [dB]", ["", "mixture", "estimate"], rows)
+    return f'<div class="signal gains"><p><b>{escape(title)}</b></p>{table}</div>'
 
 
-def _signals(cells: list[str], columns: int) -> str:
-    return f'<div class="signals" style="--columns: {min(max(2, columns), 4)}">{"".join(cells)}</div>'
+def _signals(cells: list[str]) -> str:
+    return f'<div class="signals" style="--columns: {len(cells)}">{"".join(cells)}</div>'
