@@ -235,8 +235,8 @@ def _gains(example: Example, outcome: Outcome, title: str) -> str:
     for source, reference in enumerate(example.mixed.sources):
         before, after = float(si_sdr_db(example.mixed.mixture, reference)), outcome.si_sdr_db.get(source)
         values = [page.Cell(page.number(value), value) for value in (before, after)]
-        rows.append([page.Cell.text(f"Speaker {source + 1}"), *values])
-    table = page.table("SI-SDR [dB]", ["", "mixture", "estimate"], rows)
+        rows.append([page.Cell.text(source + 1), *values])
+    table = page.table("SI-SDR [dB]", ["speaker", "mixture", "estimate"], rows)
     return f'<div class="signal gains"><p><b>{escape(title)}</b></p>{table}</div>'
 
 

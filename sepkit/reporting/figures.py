@@ -234,11 +234,13 @@ def training_curves(logs: Mapping[str, TrainingLog], panels: Mapping[str, Sequen
         drawn = [(run, name) for run, log in logs.items() for name in names if _recorded(log, name)]
         for run, name in drawn:
             text = " ".join([run] * (len(logs) > 1) + [_split(name)] * (len(names) > 1)) or run
-            color, style = COLORS[list(logs).index(run) % len(COLORS)], _STYLES[names.index(name) % len(_STYLES)]
-            if len(logs) == 1:
-                # Several quantities of one split, such as temperature and epsilon, differ by style.
-                color = SPLIT_COLORS.get(_split_of(name), REFERENCE_COLOR)
-                style = _STYLES[[_split_of(other) for other in names[: names.index(name)]].count(_split_of(name)) % 4]
+            split = _split_of(name)
+            color = SPLIT_COLORS.get(split, REFERENCE_COLOR)
+            # Several quantities of one split, such as temperature and epsilon, differ by style.
+            style = _STYLES[[_split_of(other) for other in names[: names.index(name)]].count(split) % len(_STYLES)]
+            if len(logs) > 1:
+                color = COLORS[list(logs).index(run) % len(COLORS)]
+                style = "--" if split == "validation" else style
             _draw_log(axes, logs[run], name, color, style, text)
         if label == "learning rate":
             axes.set_yscale("log")

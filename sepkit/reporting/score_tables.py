@@ -154,9 +154,9 @@ def _paired(test_sets: Sequence[ComparedRuns]) -> Iterator[str]:
     ]
     yield page.table("Differences on the same mixtures, with 95 % intervals", header, rows)
     yield (
-        '<p class="quiet">Where the interval leaves out 0, the dashed line, other mixtures of this kind (and other '
-        "speakers, where their number is given) would hardly turn the difference round. What another seed of "
-        "training would do is another question.</p>"
+        '<p class="quiet">Where the interval leaves out 0 (dashed), the difference would hardly change its sign '
+        "with other mixtures of this kind (and other speakers, where their number is given). Another seed of training "
+        "may still change it.</p>"
     )
 
 
