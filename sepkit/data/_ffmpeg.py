@@ -137,6 +137,8 @@ class _Process:
         self._messages.seek(0)
         lines = self._messages.read().decode(errors="replace").strip().splitlines()
         self.close()
+        if any("matches no streams" in line for line in lines):
+            raise UserError(f"{self._path}: holds no sound; leave out the file")
         raise UserError(
             f"{self._path}: ffmpeg failed after sample {self.position} ({lines[-1] if lines else 'without a reason'}); "
             "get the file again, or leave it out"

@@ -109,10 +109,13 @@ def evaluation_lines(summary: Mapping[str, Any], asked: Sequence[str] | None = N
         asked: names of columns; None: the usual ones.
     """
     yield from score_lines(summary, asked)
-    for name, difference in summary.get("comparison", {}).get("metrics", {}).items():
-        if difference["n"]:
-            low, high = difference["ci95"]
-            yield f"{name} over {summary['comparison']['other']}: {difference['mean']:+.2f} [{low:+.2f}, {high:+.2f}]"
+    compared = summary.get("comparison", {}).get("metrics", {})
+    for name, difference in compared.items():
+        if difference["n"] and not (name == "mcl_si_sdr_db" and "si_sdr_db" in compared):
+            digits, (low, high) = digits_of(name), difference["ci95"]
+            ends = f"{low:+.{digits}f} to {high:+.{digits}f}"
+            other = summary["comparison"]["other"]
+            yield f"{label_of(name)} over {other}: {difference['mean']:+.{digits}f} ({ends})"
     if summary["n_utterances"] and summary["interval_unit"] == "mixture":
         yield BY_MIXTURES
     yield from _matching_lines(summary.get("matching", {}))

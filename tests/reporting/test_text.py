@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sepkit.reporting.text import aligned, score_lines
+from sepkit.reporting.text import aligned, evaluation_lines, score_lines
 
 
 def score(mean: float, **more: Any) -> dict[str, Any]:
@@ -46,3 +46,14 @@ def test_manifests_stand_side_by_side() -> None:
 
 def test_alignment() -> None:
     assert aligned([["a", "1"], ["bcd", "23"]]) == ["a     1", "bcd  23"]
+
+
+def test_differences_from_another_run_have_names_and_digits_of_their_scores() -> None:
+    metrics = {
+        name: {"mean": 0.0312, "ci95": [0.0278, 0.0351], "n": 9} for name in ("stoi", "si_sdr_db", "mcl_si_sdr_db")
+    }
+    told = {"n_utterances": 0, "interval_unit": "speaker", "comparison": {"other": "exp/a", "metrics": metrics}}
+    lines = list(evaluation_lines(SUMMARY | told))
+    assert "STOI over exp/a: +0.031 (+0.028 to +0.035)" in lines
+    assert "SI-SDR [dB] over exp/a: +0.03 (+0.03 to +0.04)" in lines
+    assert not any("mcl" in line.lower() for line in lines)
