@@ -203,9 +203,9 @@ def example_html(example: Example, metric: str, name: str) -> str:
         text = f"reference{' · ' + who if who else ''}"
         rows[0].append(view(source, f"Speaker {j + 1}", text, figures.REFERENCE_COLOR, f"reference{j}"))
     for place, (run, outcome) in enumerate(example.outcomes.items()):
-        name = run if several else "estimate"
-        cells = [_estimate(outcome, j, stop, name, f"Speaker {j + 1}", view, place) for j in range(len(sources))]
-        rows.append([_gains(example, outcome, run if several else "Estimates"), *cells])
+        label, title = (run, run) if several else ("estimate", "Estimates")
+        cells = [_estimate(outcome, j, stop, label, f"Speaker {j + 1}", view, place) for j in range(len(sources))]
+        rows.append([_gains(example, outcome, title), *cells])
     html = [_signals(cells) for cells in rows]
     notes = "".join(
         f'<p class="note">{escape(f"{run}: " if several else "")}{escape(outcome.note.strip())}</p>'

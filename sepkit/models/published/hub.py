@@ -110,6 +110,7 @@ def upload(folder: Path, card: str, repository: str, private: bool = False) -> s
     if not is_repository(repository) or "@" in repository:
         raise UserError(f"--repo {repository}: expected OWNER/NAME")
     import huggingface_hub
+    from huggingface_hub.errors import HfHubHTTPError
 
     with tempfile.TemporaryDirectory() as temporary:
         for name in OWN_FILES:
@@ -122,8 +123,14 @@ def upload(folder: Path, card: str, repository: str, private: bool = False) -> s
                 repo_id=repository, folder_path=temporary, commit_message="Model and card, uploaded by sepkit"
             )
         except Exception as error:
+            reason = " ".join(str(error).split())
+            # Invalid names are ValueErrors.
+            if not isinstance(error, (HfHubHTTPError, ValueError)):
+                raise UserError(
+                    f"--repo {repository}: the Hugging Face hub cannot be reached ({reason}); check the network"
+                ) from error
             raise UserError(
-                f"--repo {repository}: the Hugging Face hub did not take it ({' '.join(str(error).split())}); "
-                "run `hf auth login` with a token that may write"
+                f"--repo {repository}: the Hugging Face hub did not take it ({reason}); run `hf auth login` with a "
+                "token that may write"
             ) from error
     return str(address)

@@ -273,6 +273,12 @@ def test_an_upload_that_fails_is_one_line(folder, monkeypatch):
 
     monkeypatch.setattr(huggingface_hub, "create_repo", refuse)
     assert "did not take it" in complaint(lambda: hub.upload(folder, "card", "somebody/separator"))
+
+    def unplugged(*_, **__):
+        raise OSError(-2, "Name or service not known")
+
+    monkeypatch.setattr(huggingface_hub, "create_repo", unplugged)
+    assert "cannot be reached" in complaint(lambda: hub.upload(folder, "card", "somebody/separator"))
     for name in ("separator", "a/b@c", "a/b/c"):
         assert "expected OWNER/NAME" in complaint(lambda name=name: hub.upload(folder, "card", name))
 
