@@ -91,6 +91,14 @@ def test_a_model_in_torch_is_refused_in_one_line(tmp_path):
         assert "pip install 'sepkit[torch]'" in done.stderr
 
 
+def test_graphs_need_onnxruntime_which_a_line_says(tmp_path):
+    recording = audio.write(tmp_path / "x.wav", np.zeros(8000), 8000)
+    for words in (["separate", recording], ["cluster", recording, "--out", "c"], ["web", "boxed_8k", "--out", "page"]):
+        done = run(tmp_path, "-m", "sepkit", *words, without="onnxruntime")
+        assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
+        assert "pip install onnxruntime" in done.stderr
+
+
 def test_estimates_are_measured(corpus, tmp_path):
     folder = tmp_path / "estimates"
     folder.mkdir()

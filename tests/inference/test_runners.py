@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from sepkit.cli.main import main
 from sepkit.config import (
     ConvTasNetConfig,
     FreeFilterbankConfig,
     ModelConfig,
 )
+from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.inference import loading
 from sepkit.inference.diarization.encoders import load_encoder
@@ -130,3 +135,76 @@ def test_graphs_of_another_kind_are_refused_before_any_work():
         load_model(encoder)
     with pytest.raises(UserError, match="found a graph of kind separation, expected a speaker encoder"):
         load_encoder(model.parent)
+
+
+# ------------------------------------------------------------------------------------------------ graph against torch
+
+
+RATES = (8000, 16_000, 44_100, 11_025, 48_000, 22_050, 6000, 32_000, 24_000, 96_000)
+
+
+def fifty_recordings(data_folder: Path, folder: Path) -> Path:
+    """Two speakers at once, one, two in turn, and noise: .05 to 70 s, at rates of 6 to 96 kHz, also stereo."""
+    speakers = sorted((data_folder / "speech_mini" / "wav8k" / "test").iterdir())
+    generator = np.random.default_rng(0)
+
+    def speech(number: int, length: int) -> np.ndarray:
+        return np.resize(audio.read(min(speakers[number % len(speakers)].rglob("*.flac"))), length)
+
+    for number, seconds in enumerate([*np.geomspace(0.05, 14, 46), 29.9, 30.3, 41.0, 70.0]):
+        length, rate = round(8000 * seconds), RATES[number % len(RATES)]
+        one, other = speech(number, length), speech(number + 1, length)
+        turn = np.arange(length) < length // 2
+        noise = 0.05 * generator.standard_normal(length, np.float32)
+        kinds = (one + other, one + other + noise, one, np.where(turn, one, other), noise)
+        channel = audio.resample(kinds[number % len(kinds)].astype(np.float32), 8000, rate)
+        samples = np.stack([channel, 0.5 * channel], axis=1).T if number % 7 == 0 else channel
+        audio.write(folder / f"{number:02d}_{seconds:.2f}s_{rate}.wav", 0.4 * samples, rate)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [[], ["--whole-seconds", "3", "--chunk-seconds", "3"]], ids=["whole", "in chunks"])
+@pytest.mark.parametrize("name", ["boxed_8k", "boxed_8k_causal"])
+def test_both_runners_make_the_same_of_fifty_recordings(name, options, data_folder, tmp_path):
+    (tmp_path / "in").mkdir()
+    recordings = fifty_recordings(data_folder, tmp_path / "in")
+    for kind in ("graph", "torch"):
+        words = ["--model", name, "--device", "cpu", "--runner", kind, "--rttm", "--out", str(tmp_path / kind)]
+        assert main(["separate", str(recordings), *words, *options]) == 0
+    worst = {"estimates, of the peak": 0.0, "prediction, dB": 0.0}
+    for path in sorted(recordings.iterdir()):
+        graph, torch_ = (tmp_path / kind / path.stem for kind in ("graph", "torch"))
+        found, expected = (json.loads(base.with_suffix(".json").read_text()) for base in (graph, torch_))
+        assert graph.with_suffix(".rttm").read_text() == torch_.with_suffix(".rttm").read_text(), path.name
+        for same in ("speakers", "kept_hypotheses", "likely_not_separated"):
+            assert found[same] == expected[same], path.name
+        values = [np.array(one["predicted_si_sdr_db"], float) for one in (found, expected)]
+        assert (np.isnan(values[0]) == np.isnan(values[1])).all()
+        worst["prediction, dB"] = max(worst["prediction, dB"], *np.nan_to_num(np.abs(values[0] - values[1])))
+        peak = np.abs(audio.read(path)).max()
+        for estimate in expected["estimates"]:
+            pair = [audio.read(tmp_path / kind / estimate) for kind in ("graph", "torch")]
+            worst["estimates, of the peak"] = max(
+                worst["estimates, of the peak"], np.abs(pair[0] - pair[1]).max() / peak
+            )
+    print(name, options, worst)
+    assert worst["estimates, of the peak"] < 1e-4 and worst["prediction, dB"] < 0.01
+
+
+@pytest.mark.slow
+def test_both_runners_stream_the_same_of_fifty_recordings(data_folder, tmp_path):
+    generator, worst = np.random.default_rng(1), 0.0
+    separators = [load_model("boxed_8k_causal", runner=kind) for kind in ("graph", "torch")]
+    for path in sorted(fifty_recordings(data_folder, tmp_path).iterdir()):
+        samples, rate = audio.read(path), audio.info(path).sample_rate
+        edges = np.cumsum(generator.integers(1, rate, size=2 + len(samples) // (rate // 4)))
+        pair = []
+        for separator in separators:
+            with separator.streaming(rate) as stream:
+                parts = [stream.push(block) for block in np.split(samples, edges[edges < len(samples)])]
+                pair.append(np.concatenate([*parts, stream.finish()], axis=1))
+        assert pair[0].shape == pair[1].shape == (2, len(samples))
+        worst = max(worst, float(np.abs(pair[0] - pair[1]).max() / np.abs(pair[1]).max()))
+    print("streams, of the peak", worst)
+    assert worst < 1e-4

@@ -336,6 +336,9 @@ def _session(path: Path, content: bytes, device: str, threads: int | None) -> An
     options = onnxruntime.SessionOptions()
     wanted = os.environ.get("OMP_NUM_THREADS", "")
     options.intra_op_num_threads = threads or (int(wanted) if wanted.isdecimal() else 0)
+    # As `sepkit.cli._threads` says of torch: threads that spin keep a busy machine from those that work.
+    spinning = os.environ.get("OMP_WAIT_POLICY", "").upper() == "ACTIVE"
+    options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
     # Log only fatal errors: others are raised, and reported in one line.
     options.log_severity_level = 4
     # What follows from constants alone is computed before any check of the graph.
@@ -364,8 +367,10 @@ def _providers(device: str, available: Sequence[str]) -> list[Any]:
 
 def has_accelerator() -> bool:
     """Whether ONNX Runtime has a provider for an accelerator that "auto" takes: CoreML has to be named."""
-    import onnxruntime
-
+    try:
+        import onnxruntime
+    except ImportError:
+        return False
     return PROVIDERS["cuda"] in onnxruntime.get_available_providers()
 
 
