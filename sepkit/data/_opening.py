@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,14 +41,18 @@ def open_audio(path: AudioPath, kind: type[soundfile.SoundFile] = soundfile.Soun
     """Open a file with libsndfile, or with ffmpeg if its ending asks for it."""
     try:
         check_is_file(path)
-        # As bytes, because names need not be UTF-8.
-        file: OpenFile = FFmpegFile(path) if _is_for_ffmpeg(path) else kind(os.fsencode(path))  # type: ignore[arg-type]
+        file: OpenFile = FFmpegFile(path) if _is_for_ffmpeg(path) else kind(_name_of(path))  # type: ignore[arg-type]
     except (soundfile.LibsndfileError, TypeError, ValueError, OSError) as error:
         _raise_if_exhausted(error)
         raise _unreadable(path, error) from error
     with file:
         check_holds_samples(file, path)
         yield file
+
+
+def _name_of(path: AudioPath) -> str | bytes:
+    """Return a path for libsndfile: bytes, because names need not be UTF-8, except on Windows, where they are text."""
+    return os.fspath(path) if sys.platform == "win32" else os.fsencode(path)
 
 
 def check_is_file(path: AudioPath) -> None:
@@ -76,7 +81,7 @@ def _is_for_ffmpeg(path: AudioPath) -> bool:
     # libsndfile reads only some of these containers, and mistakes some AAC streams for MP3.
     if suffix == ".caf":
         with contextlib.suppress(soundfile.LibsndfileError):
-            soundfile.info(os.fsencode(path))  # type: ignore[arg-type]
+            soundfile.info(_name_of(path))  # type: ignore[arg-type]
             return False
     if not has_ffmpeg():
         raise UserError(

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import os
 import stat
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import soxr
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sepkit.data import audio
+from sepkit.data import _opening, audio
 from sepkit.errors import UserError
 
 RATES = [8000, 11025, 16000, 22050, 44100, 48000]
@@ -34,6 +35,12 @@ def one_line(error: pytest.ExceptionInfo[UserError]) -> str:
     message = str(error.value)
     assert "\n" not in message
     return message
+
+
+def test_libsndfile_takes_names_as_text_on_windows_and_as_bytes_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    for platform, expected in (("win32", "gr\u00fc\u00dfe.wav"), ("linux", "gr\u00fc\u00dfe.wav".encode())):
+        monkeypatch.setattr(sys, "platform", platform)
+        assert _opening._name_of(Path("gr\u00fc\u00dfe.wav")) == expected
 
 
 @pytest.mark.parametrize("suffix", [".wav", ".flac"])

@@ -159,7 +159,7 @@ def fifty_recordings(data_folder: Path, folder: Path) -> Path:
         kinds = (one + other, one + other + noise, one, np.where(turn, one, other), noise)
         channel = audio.resample(kinds[number % len(kinds)].astype(np.float32), 8000, rate)
         samples = np.stack([channel, 0.5 * channel], axis=1).T if number % 7 == 0 else channel
-        audio.write(folder / f"{number:02d}_{seconds:.2f}s_{rate}.wav", 0.4 * samples, rate)
+        audio.write(folder / f"{number:02d}_{rate}.wav", 0.4 * samples, rate)
     return folder
 
 

@@ -13,7 +13,6 @@ from sepkit.data import audio
 from sepkit.data.activity import ActivityMeter
 from sepkit.errors import UserError
 from sepkit.files import file_text, parse_json
-from sepkit.heap import return_freed_memory
 from sepkit.inference.diarization.clustering import unit_rows
 from sepkit.inference.diarization.encoders import Encoder
 
@@ -28,8 +27,6 @@ _BLOCK_SECONDS, _READ_SECONDS = 10.0, 30.0
 _LENGTH_SLACK = 0.01
 # Segments of one turn touch each other; turns are at least 0.3 s apart.
 _TURN_PAUSE_SECONDS, _NEIGHBOR_WEIGHT = 0.1, 0.5
-# Embeddings between two returns of freed memory.
-_RETURN_MEMORY_EVERY = 200
 
 
 @dataclass(frozen=True)
@@ -181,9 +178,5 @@ def embed(encoder: Encoder, waveforms: Iterator[np.ndarray] | Sequence[np.ndarra
     Args:
         waveforms: (T,) each, at the encoder's rate.
     """
-    rows = []
-    for number, waveform in enumerate(waveforms, 1):
-        rows.append(encoder.embed(waveform[None])[0])
-        if number % _RETURN_MEMORY_EVERY == 0:
-            return_freed_memory()
+    rows = [encoder.embed(waveform[None])[0] for waveform in waveforms]
     return np.stack(rows) if rows else np.zeros((0, encoder.embedding_size), np.float32)

@@ -12,14 +12,10 @@ from typing import IO
 import numpy as np
 
 from sepkit.errors import UserError
-from sepkit.heap import return_freed_memory
 from sepkit.inference.long.stitching import Chunking, Stitcher
 from sepkit.inference.options import StitcherKind
 from sepkit.inference.runners.base import Batches, Runner
 from sepkit.inference.selection import Products
-
-# Calls of the model between two returns of freed memory.
-_RETURN_MEMORY_EVERY = 4
 
 
 @dataclass
@@ -78,7 +74,6 @@ class ChunkedSeparation:
         self._batches = Batches(runner, runner.batch_size(chunking.chunk / runner.sample_rate))
         self._chunks: list[_Chunk] = []
         self._tail: np.ndarray | None = None
-        self._calls = 0
         self._lowest, self._highest = math.inf, -math.inf
 
     def push(self, block: np.ndarray) -> None:
@@ -123,9 +118,6 @@ class ChunkedSeparation:
         for mixture, output in zip(mixtures, outputs, strict=True):
             scores = None if output.scores is None else output.scores[0]
             self._add(mixture, output.estimates[0], scores, output.rates, last)
-        self._calls += 1
-        if self._calls % _RETURN_MEMORY_EVERY == 0:
-            return_freed_memory()
 
     def _add(
         self,
