@@ -11,6 +11,7 @@ def main(
     *,
     out: str,
     speaker_encoder: str | None = None,
+    speaker_features: Literal["waveform", "fbank", "mel"] | None = None,
     speakers: Literal["auto"] | int = "auto",
     reference: str | None = None,
     seed: int = 0,
@@ -25,8 +26,10 @@ def main(
         inputs: audio files, and folders that are searched for them; with --reference also RTTM files or segments.csv,
             which are scored as they are
         out: folder of segments.csv, summary.json and <relative path>.rttm
-        speaker_encoder: folder that `sepkit train --config speaker_encoder` wrote, or the name of an encoder that
-            ships; to compare with: mean_mfcc or mean_log_mel; default: the encoder that ships with sepkit
+        speaker_encoder: folder that `sepkit train --config speaker_encoder` wrote, or FILE.onnx of any toolkit; to
+            compare with: mean_mfcc or mean_log_mel; default: the encoder that ships with sepkit
+        speaker_features: what FILE.onnx hears: waveform, fbank (WeSpeaker, 3D-Speaker) or mel (Resemblyzer); default:
+            as its metadata say
         speakers: their number, or auto: it is found
         reference: who really speaks, to score against: FILE.rttm, or a CSV file with the columns path and speaker
         seed: of k-means
@@ -54,7 +57,9 @@ def main(
         check_inputs(inputs, Path(out))
         from sepkit.inference.batch.cluster import cluster_recordings
 
-        summary = cluster_recordings(inputs, out, encoder=speaker_encoder, speakers=speakers, seed=seed)
+        summary = cluster_recordings(
+            inputs, out, encoder=speaker_encoder, features=speaker_features, speakers=speakers, seed=seed
+        )
     if known is not None:
         from sepkit.evaluation.clusters import score_clusters
 
@@ -82,7 +87,7 @@ def _sentences(summary: dict[str, Any]) -> list[str]:
         what = counted(count, "speaker"), counted(summary["n_segments"], "segment"), counted(recordings, "recording")
         text = "{} in {} of {}".format(*what)
         if counting is not None:
-            text += f"; next best: {counting['runner_up']}"
+            text += f"; uncertain, perhaps {counting['runner_up']}" if counting["uncertain"] else ""
         if summary["n_short"]:
             text += f"; {summary['n_short']} segments are too short to tell (see summary.json)"
         lines.append(text)

@@ -26,7 +26,7 @@ GROUPS = {
         "spread",
         "samples",
     ],
-    "More speakers than outputs": ["link_speakers", "speaker_encoder", "enroll", "only"],
+    "More speakers than outputs": ["link_speakers", "speaker_encoder", "speaker_features", "enroll", "only"],
     "Long recordings": ["whole_seconds", "chunk_seconds", "overlap_seconds", "stitcher", "processes"],
 }
 

@@ -32,6 +32,10 @@ LinkSpeakers = Literal["auto"] | int
 """How many speakers to link estimates to: their number, or "auto": it is found."""
 
 
+SpeakerFeatures = Literal["waveform", "fbank", "mel"]
+"""What the speaker encoder of another toolkit hears: samples; log energies of 80 mel bands as Kaldi's, of WeSpeaker and
+3D-Speaker; or powers of 40 mel bands, of Resemblyzer."""
+
 WHOLE_SECONDS, CHUNK_SECONDS, OVERLAP_SECONDS = 30.0, 10.0, 5.0
 """Where neither the user nor the model says how long a recording may be to go in one piece, and how chunks are cut."""
 
@@ -128,7 +132,10 @@ class OutputOptions:
         rttm: also write who speaks when, OUT/<relative path>.rttm
         link_speakers: more speakers than the model has outputs: link the turns of all estimates to this many speakers,
             or auto; _s1 ... _sN are speakers then, silent where they do not speak; chunks are joined by overlaps alone
-        speaker_encoder: that --link-speakers tells speakers by; default: the one that ships with sepkit
+        speaker_encoder: that --link-speakers tells speakers by: a folder that `sepkit train` wrote, or FILE.onnx of any
+            toolkit; default: the one that ships with sepkit
+        speaker_features: what FILE.onnx hears: waveform, fbank (WeSpeaker, 3D-Speaker) or mel (Resemblyzer); default:
+            as its metadata say
         enroll: names of speakers and a recording of each alone, for --link-speakers: their tracks are called by them,
             OUT/<relative path>_NAME.wav, and the JSON file says who is absent
         only: of the enrolled speakers, write the track of this one, and no others
@@ -148,6 +155,7 @@ class OutputOptions:
     rttm: bool = False
     link_speakers: LinkSpeakers | None = None
     speaker_encoder: str | None = None
+    speaker_features: SpeakerFeatures | None = None
     enroll: list[str] | None = None
     only: str | None = None
     spread: bool = False
@@ -157,8 +165,9 @@ class OutputOptions:
     def __post_init__(self) -> None:
         if self.link_speakers is not None and self.link_speakers != "auto" and self.link_speakers < 1:
             raise UserError(f"link_speakers: found {self.link_speakers}, expected auto or 1 or more")
-        if self.link_speakers is None and self.speaker_encoder is not None:
-            raise UserError("speaker_encoder: only applies with link_speakers")
+        for name in ("speaker_encoder", "speaker_features"):
+            if self.link_speakers is None and getattr(self, name) is not None:
+                raise UserError(f"{name}: only applies with link_speakers")
         if self.link_speakers is not None and (self.spread or self.speakers is not None):
             raise UserError("link_speakers: goes with neither speakers nor spread, which are of the model's outputs")
         if self.enroll is not None:

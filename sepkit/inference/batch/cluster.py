@@ -30,8 +30,10 @@ from sepkit.inference.diarization.segments import (
     embed,
     find_segments,
     group_estimates,
+    neighbors_in_turns,
     waveforms_of,
 )
+from sepkit.inference.options import SpeakerFeatures
 from sepkit.models.published.shipped import encoder_folder
 from sepkit.version import __version__
 
@@ -66,20 +68,16 @@ class Speech:
         return [(source, s) for source, own in zip(self.sources, self.segments, strict=True) for s in own]
 
     @property
-    def separated(self) -> bool:
-        """Whether estimates of a separated recording are among the inputs."""
-        return any(len(source.paths) > 1 for source in self.sources)
-
-    @property
     def seconds(self) -> np.ndarray:
         """(N,) lengths of the segments."""
         return np.array([segment.duration_seconds for _, segment in self.all])
 
-    def blend(self, values: np.ndarray) -> np.ndarray:
-        """Return (N, D) values of the segments as unit vectors with their neighbors' added, see `blend_turns`."""
-        rows = np.cumsum([len(own) for own in self.segments])[:-1]
-        parts = zip(np.split(values, rows), self.segments, strict=True)
-        return np.concatenate([blend_turns(part, own) for part, own in parts])
+    @property
+    def neighbors(self) -> np.ndarray:
+        """(P, 2) which segments follow each other in a turn, see `neighbors_in_turns`."""
+        firsts = np.cumsum([0, *(len(own) for own in self.segments)])
+        parts = [first + neighbors_in_turns(own) for first, own in zip(firsts[:-1], self.segments, strict=True)]
+        return np.concatenate(parts)
 
 
 def find_speech(inputs: Sequence[str | Path], out: Path) -> Speech:
@@ -113,6 +111,7 @@ def cluster_recordings(
     out: str | Path,
     *,
     encoder: str | None = None,
+    features: SpeakerFeatures | None = None,
     speakers: int | Literal["auto"] = "auto",
     seed: int = 0,
 ) -> dict[str, Any]:
@@ -122,7 +121,9 @@ def cluster_recordings(
 
     Args:
         inputs: recordings, folders of them, or what `sepkit separate` wrote.
-        encoder: folder of a speaker encoder, the name of one that ships, mean_mfcc or mean_log_mel; None: the default.
+        encoder: folder of a speaker encoder, the name of one that ships, FILE.onnx, mean_mfcc or mean_log_mel; None:
+            the default.
+        features: what FILE.onnx hears; None: as its metadata say.
         speakers: their number; auto: it is found.
 
     Returns:
@@ -134,9 +135,9 @@ def cluster_recordings(
     began, out = time.perf_counter(), Path(out)
     if speakers != "auto" and speakers < 1:
         raise UserError(f"--speakers: found {speakers}, expected auto or 1 or more")
-    loaded = None if encoder in BASELINES else load_encoder(encoder)
+    loaded = None if encoder in BASELINES else load_encoder(encoder, features)
     if loaded is None and speakers == "auto":
-        raise UserError(f"--speaker-encoder {encoder}: has no threshold to count with; give --speakers N")
+        raise UserError(f"--speaker-encoder {encoder}: plain spectra do not count speakers; give --speakers N")
     speech = find_speech(inputs, out)
     check_writable(out)
     segments = speech.all
@@ -150,10 +151,10 @@ def cluster_recordings(
         points = embed(loaded, speech.waveforms(loaded.sample_rate))
         if not np.isfinite(points).all():
             raise UserError("--speaker-encoder: it gives embeddings that are not finite; train it again")
-    blended, counted = speech.blend(points), None
+    neighbors, counted = speech.neighbors, None
+    blended = blend_turns(points, neighbors)
     if speakers == "auto":
-        assert loaded is not None
-        counted = count_speakers(blended, speech.seconds, loaded.info.get("counting"), speech.separated)
+        counted = count_speakers(points, blended, neighbors, speech.seconds)
     clusters = spherical_k_means(blended, counted.speakers if counted else int(speakers), seed)
     labels = in_order_of_appearance(clusters.labels.tolist())
     confidence = clusters.posterior[np.arange(len(labels)), clusters.labels]
@@ -188,7 +189,8 @@ def cluster_recordings(
 def _counting(counted: SpeakerCount | None) -> dict[str, Any] | None:
     if counted is None:
         return None
-    return asdict(counted) | {"margin": counted.margin if math.isfinite(counted.margin) else None}
+    margin = counted.margin if math.isfinite(counted.margin) else None
+    return asdict(counted) | {"margin": margin, "uncertain": counted.uncertain}
 
 
 def _segments(

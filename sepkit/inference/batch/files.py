@@ -104,7 +104,7 @@ def separate_files(
     report = FilesReport(out, list_name=FAILED if world_size == 1 else f"failed_rank{rank}.jsonl")
     encoder, enrolled = None, []
     if options.link_speakers is not None:
-        encoder = load_encoder(options.speaker_encoder)
+        encoder = load_encoder(options.speaker_encoder, options.speaker_features)
         enrolled = enroll(read_names(options.enroll or []), encoder)
     provenance = {
         "model": model_name,
@@ -246,6 +246,8 @@ def _write_speakers(
     more = {"linked": linked.to_plain(), **found}
     write_outputs(target, replace(separated, tracks=names), num_samples, linked.blocks, description, subtype, more)
     line = f"{counted(linked.speakers, 'speaker')} in {counted(len(separated.kept), 'estimate')}"
+    if linked.counted is not None and linked.counted.uncertain:
+        line += f" (uncertain, perhaps {linked.counted.runner_up})"
     if found:
         line += f"; written: {', '.join(filter(None, names)) or 'none'}; absent: {', '.join(found['absent']) or 'none'}"
     return line

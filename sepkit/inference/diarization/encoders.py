@@ -8,10 +8,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from sepkit.errors import UserError
-from sepkit.models.export.graph_file import Graph
+from sepkit.errors import UserError, one_line, shown
+from sepkit.inference.diarization.clustering import unit_rows
+from sepkit.inference.diarization.frontends import FRONTEND_RATE, FRONTENDS
+from sepkit.inference.options import SpeakerFeatures
+from sepkit.limits import SAMPLE_RATES
+from sepkit.models.export.graph_file import METADATA, Graph, digest, read_graph, session
 from sepkit.models.published.shipped import encoder_folder
 from sepkit.models.storage.folders import GRAPH
+
+# Names in the metadata that sherpa-onnx's exporters write.
+_FBANK_FRAMEWORKS = ("wespeaker", "3d-speaker")
 
 if TYPE_CHECKING:
     from sepkit.models.speaker_encoder import SpeakerEncoder
@@ -88,16 +95,95 @@ class TorchEncoder:
         return weights_fingerprint(self.model)
 
 
-def load_encoder(model: str | Path | None = None) -> Encoder:
+class OtherEncoder:
+    """An encoder of another toolkit as a graph: spectra (B, F, bands) or samples (B, T) to embeddings (B, D).
+
+    Args:
+        path: FILE.onnx with one input and one output that is a matrix.
+        features: what it hears; None: fbank, if its metadata name the framework wespeaker or 3d-speaker.
+
+    Raises:
+        UserError: no such graph, or nothing says what it hears.
+    """
+
+    def __init__(self, path: Path, features: SpeakerFeatures | None = None) -> None:
+        expected = "expected a speaker encoder with one input, spectra or samples, and embeddings (B, D) as its output"
+        content, contents = read_graph(path, expected)
+        if other := sorted(name for name in contents.operators if "::" in name):
+            raise UserError(f"{path}: holds the operator {shown(other[0])}, which is none of ONNX's own; {expected}")
+        if features is None and contents.metadata.get("framework") in _FBANK_FRAMEWORKS:
+            features = "fbank"
+        if features is None:
+            raise UserError(
+                f"{path}: its metadata do not say what it hears; give --speaker-features: fbank (WeSpeaker, "
+                "3D-Speaker), mel (Resemblyzer) or waveform"
+            )
+        self.path, self.features, self._fingerprint = path, features, f"{digest(content)}-{features}"
+        self._session = session(path, content)
+        inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
+        matrices = [value for value in outputs if len(value.shape) == 2]
+        if len(inputs) != 1 or len(matrices) != 1 or inputs[0].type != "tensor(float)":
+            found = [f"{value.name} {value.shape}" for value in (*inputs, *outputs)]
+            raise UserError(f"{path}: found {shown(found)}; {expected}")
+        wanted: list[int] = [FRONTENDS[features][0]] if features in FRONTENDS else []
+        shape = inputs[0].shape
+        if len(shape) != 2 + len(wanted) or (wanted and isinstance(shape[2], int) and shape[2] != wanted[0]):
+            sizes = f"(B, F, {wanted[0]})" if wanted else "(B, T)"
+            raise UserError(f"{path}: its input is {shown(shape)}, expected {sizes} for --speaker-features {features}")
+        self._input, self._output = inputs[0].name, matrices[0].name
+        self.sample_rate = FRONTEND_RATE
+        rate = contents.metadata.get("sample_rate", str(FRONTEND_RATE))
+        if features == "waveform" and rate.isdecimal() and SAMPLE_RATES[0] <= int(rate) <= SAMPLE_RATES[1]:
+            self.sample_rate = int(rate)
+        elif rate != str(FRONTEND_RATE):
+            raise UserError(f"{path}: sample_rate in its metadata is {shown(rate)}, expected {FRONTEND_RATE}")
+        self.info: Mapping[str, Any] = {}
+        self.embedding_size = self.embed(np.zeros((1, self.sample_rate), np.float32)).shape[1]
+
+    def embed(self, waveforms: np.ndarray) -> np.ndarray:
+        """Return unit vectors (B, D) of waveforms (B, T)."""
+        values = np.asarray(waveforms, np.float32)
+        if self.features in FRONTENDS:
+            values = np.stack([FRONTENDS[self.features][1](waveform) for waveform in values])
+        try:
+            (found,) = self._session.run([self._output], {self._input: values})
+        except Exception as error:  # ONNX Runtime's exceptions have no common base but this.
+            reason = one_line(str(error))[:200]
+            raise UserError(f"{self.path}: ONNX Runtime failed on {shown(values.shape)} ({reason})") from error
+        return unit_rows(np.asarray(found, np.float32))
+
+    def fingerprint(self) -> str:
+        """Return a digest of the file and what it hears."""
+        return self._fingerprint
+
+    def __reduce__(self) -> Any:
+        """Sessions cannot go to another process: it opens the file again."""
+        return OtherEncoder, (self.path, self.features)
+
+
+def load_encoder(model: str | Path | None = None, features: SpeakerFeatures | None = None) -> Encoder:
     """Return a speaker encoder.
 
     Args:
-        model: the name of one that ships, or a folder that `sepkit train` wrote; None: the default one.
+        model: the name of one that ships, a folder that `sepkit train` wrote, or FILE.onnx of any toolkit; None: the
+            default one.
+        features: what a graph of another toolkit hears; None: as its metadata say.
+
+    Raises:
+        UserError: no encoder, or features for one of sepkit's own.
     """
-    folder = encoder_folder(model)
-    if (folder / GRAPH).is_file():
-        return GraphEncoder(Graph(folder / GRAPH))
+    if model is not None and Path(model).suffix.lower() == ".onnx":
+        path = Path(model)
+        if METADATA not in read_graph(path, "expected a speaker encoder")[1].metadata:
+            return OtherEncoder(path, features)
+    else:
+        path = encoder_folder(model)
+    if features is not None:
+        raise UserError(f"--speaker-features: {path} is an encoder of sepkit's, which hears samples; leave it out")
+    graph = path if path.is_file() else path / GRAPH
+    if graph.is_file():
+        return GraphEncoder(Graph(graph))
     from sepkit.models import load_checkpoint
     from sepkit.models.speaker_encoder import SpeakerEncoder
 
-    return TorchEncoder(load_checkpoint(folder, of=SpeakerEncoder))
+    return TorchEncoder(load_checkpoint(path, of=SpeakerEncoder))

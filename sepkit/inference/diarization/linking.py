@@ -23,7 +23,7 @@ from sepkit.inference.diarization.clustering import (
 )
 from sepkit.inference.diarization.counting import SpeakerCount, count_speakers
 from sepkit.inference.diarization.encoders import Encoder
-from sepkit.inference.diarization.segments import SpeechSegment, blend_turns, cut_turns, embed
+from sepkit.inference.diarization.segments import SpeechSegment, blend_turns, cut_turns, embed, neighbors_in_turns
 from sepkit.inference.options import LinkSpeakers
 
 Blocks = Callable[[], Iterator[np.ndarray]]
@@ -75,7 +75,9 @@ class LinkedSpeakers:
     def to_plain(self) -> dict[str, Any]:
         """Return plain data for the JSON file."""
         counted = self.counted
-        return {"speakers": self.speakers, "runner_up": None if counted is None else counted.runner_up}
+        if counted is None:
+            return {"speakers": self.speakers, "runner_up": None, "uncertain": False}
+        return {"speakers": self.speakers, "runner_up": counted.runner_up, "uncertain": counted.uncertain}
 
 
 def _ramp(times: np.ndarray, edge: int, fade: int) -> np.ndarray:
@@ -108,10 +110,11 @@ def link(
         nothing = np.zeros((known, encoder.embedding_size))
         return LinkedSpeakers(known, None, nothing, [owner] * count, sample_rate, estimates)
     alone = embed(encoder, _waveforms(estimates, segments, sample_rate, encoder.sample_rate))
-    embeddings = blend_turns(alone, segments)
+    neighbors = neighbors_in_turns(segments)
+    embeddings = blend_turns(alone, neighbors)
     if speakers == "auto":
         seconds = np.array([segment.duration_seconds for segment in segments])
-        counted = count_speakers(embeddings, seconds, encoder.info.get("counting"), separated=count > 1)
+        counted = count_speakers(alone, embeddings, neighbors, seconds)
         speakers = counted.speakers
     # Estimates that are heard at once may still be one speaker: where one speaks alone, the others hold what is left.
     found = spherical_k_means(embeddings, speakers, seed)

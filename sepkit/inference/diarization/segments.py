@@ -138,20 +138,32 @@ def turns_of(paths: Sequence[Path]) -> list[list[tuple[float, float]]]:
     return meter.segments()
 
 
-def blend_turns(values: np.ndarray, segments: Sequence[SpeechSegment]) -> np.ndarray:
-    """Return unit vectors of segments, each with half of those before and after it in the same turn added, (N, D).
-
-    A segment is short for a voice. What is said before and after it without a pause is mostly said by the same speaker.
-    """
-    points = unit_rows(np.asarray(values, np.float64))
-    blended = points.copy()
+def neighbors_in_turns(segments: Sequence[SpeechSegment]) -> np.ndarray:
+    """Return which segments follow each other in the same turn, (P, 2) int."""
+    pairs = []
     order = sorted(range(len(segments)), key=lambda k: (segments[k].channel, segments[k].start_seconds))
     for a, b in itertools.pairwise(order):
         first, second = segments[a], segments[b]
         pause = second.start_seconds - first.start_seconds - first.duration_seconds
         if first.channel == second.channel and pause < _TURN_PAUSE_SECONDS:
-            blended[a] += _NEIGHBOR_WEIGHT * points[b]
-            blended[b] += _NEIGHBOR_WEIGHT * points[a]
+            pairs.append((a, b))
+    return np.array(pairs, int).reshape(-1, 2)
+
+
+def blend_turns(values: np.ndarray, neighbors: np.ndarray) -> np.ndarray:
+    """Return unit vectors of segments, each with half of those before and after it in the same turn added, (N, D).
+
+    A segment is short for a voice. What is said before and after it without a pause is mostly said by the same speaker.
+
+    Args:
+        values: (N, D) embeddings.
+        neighbors: (P, 2), of `neighbors_in_turns`.
+    """
+    points = unit_rows(np.asarray(values, np.float64))
+    blended = points.copy()
+    first, second = neighbors.T
+    np.add.at(blended, first, _NEIGHBOR_WEIGHT * points[second])
+    np.add.at(blended, second, _NEIGHBOR_WEIGHT * points[first])
     return unit_rows(blended)
 
 

@@ -117,9 +117,9 @@ class Graph:
         self.counts_speakers: bool = description.get("counts_speakers", False)
         self.depth_steps: int | None = description.get("depth_steps")
         self.features: tuple[str, ...] = tuple(description.get("features", ()))
-        self.fingerprint: str = description["fingerprint"] if "fingerprint" in description else _digest(content)
+        self.fingerprint: str = description["fingerprint"] if "fingerprint" in description else digest(content)
         self._opened = path, device, threads
-        self._session = _session(path, content, device, threads)
+        self._session = session(path, content, device, threads)
         self.providers: list[str] = self._session.get_providers()
         given = {output.name for output in self._session.get_outputs()}
         of_kind = (*OUTPUTS[: 1 + ("scores" in given)], *self.features)
@@ -301,20 +301,12 @@ class GraphStream:
 
 
 def read_checked(path: Path) -> tuple[bytes, OnnxContents]:
-    """Return the bytes of a graph's file and what they hold, once its size and its operators are found good.
+    """Return the bytes of an exported model's file and what they hold, once its size and operators are found good.
 
     Raises:
         UserError: no such file, no graph, tensors in other files, or operators that no exported model has.
     """
-    if not path.is_file():
-        raise UserError(f"{path}: no such file; {_EXPECTED}")
-    if (size := path.stat().st_size) > GRAPH_BYTES:
-        raise UserError(f"{path}: has {size:,} bytes, expected at most {GRAPH_BYTES:,}; {_EXPECTED}")
-    content = path.read_bytes()
-    try:
-        contents = read_onnx(content)
-    except ValueError as error:
-        raise UserError(f"{path}: no graph that can be read ({one_line(str(error))[:200]}); {_EXPECTED}") from error
+    content, contents = read_graph(path, _EXPECTED)
     if METADATA not in contents.metadata:
         raise UserError(f"{path}: found a graph without sepkit's description; {_EXPECTED}")
     if unknown := contents.operators - _OPERATORS:
@@ -322,13 +314,41 @@ def read_checked(path: Path) -> tuple[bytes, OnnxContents]:
     return content, contents
 
 
-def _digest(content: bytes) -> str:
+def read_graph(path: Path, expected: str) -> tuple[bytes, OnnxContents]:
+    """Return the bytes of a graph's file and what they hold.
+
+    Args:
+        expected: what an error says that the file should be.
+
+    Raises:
+        UserError: no such file, too large, no graph, or tensors in other files.
+    """
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; {expected}")
+    if (size := path.stat().st_size) > GRAPH_BYTES:
+        raise UserError(f"{path}: has {size:,} bytes, expected at most {GRAPH_BYTES:,}; {expected}")
+    content = path.read_bytes()
+    try:
+        return content, read_onnx(content)
+    except ValueError as error:
+        raise UserError(f"{path}: no graph that can be read ({one_line(str(error))[:200]}); {expected}") from error
+
+
+def digest(content: bytes) -> str:
+    """Return a digest of a graph's file."""
     import hashlib
 
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
-def _session(path: Path, content: bytes, device: str, threads: int | None) -> Any:
+def session(path: Path, content: bytes, device: str = "cpu", threads: int | None = None) -> Any:
+    """Return ONNX Runtime's session of a graph.
+
+    Args:
+        path: of its file, for errors.
+        device: see `Graph`.
+        threads: see `Graph`.
+    """
     try:
         import onnxruntime
     except ImportError as error:

@@ -1,0 +1,103 @@
+"""Speaker encoders of other toolkits: what they hear beside Kaldi's and librosa's spectra, and graphs that are none."""
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper
+
+from sepkit.cli.main import main
+from sepkit.data import audio
+from sepkit.errors import UserError
+from sepkit.inference.diarization.encoders import load_encoder
+from sepkit.inference.diarization.frontends import fbank, mel
+
+
+def speech(seconds=1.3):
+    generator = np.random.default_rng(0)
+    noise = generator.standard_normal(round(16000 * seconds))
+    return (0.01 * np.convolve(noise, np.hanning(9), "same")).astype(np.float32)
+
+
+def test_fbank_is_kaldis():
+    kaldi = pytest.importorskip("torchaudio.compliance.kaldi")
+    samples = torch.from_numpy(speech())[None] * 2**15
+    wanted = kaldi.fbank(samples, num_mel_bins=80, window_type="hamming", dither=0.0).numpy()
+    np.testing.assert_allclose(fbank(speech()), wanted - wanted.mean(0), atol=2e-3)
+
+
+def test_mel_is_librosas():
+    librosa = pytest.importorskip("librosa")
+    level = np.sqrt(np.square(speech().astype(np.float64)).mean())
+    raised = speech() * max(1.0, 10**-1.5 / level)
+    wanted = librosa.feature.melspectrogram(y=raised, sr=16000, n_fft=400, hop_length=160, n_mels=40).T
+    np.testing.assert_allclose(mel(speech()), wanted, atol=1e-5 * wanted.max())
+
+
+def graph(path, shape, metadata=(), operator="ReduceMean", domain=""):
+    """Write a graph whose embedding is the mean over time."""
+    node = helper.make_node(operator, ["in"], ["mean"], axes=[1], keepdims=int(len(shape) == 2), domain=domain)
+    made = helper.make_graph(
+        [node],
+        "encoder",
+        [helper.make_tensor_value_info("in", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("mean", TensorProto.FLOAT, [None, shape[2] if len(shape) == 3 else 1])],
+    )
+    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    helper.set_model_props(model, dict(metadata))
+    onnx.save(model, str(path))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "features"), [({"framework": "wespeaker", "sample_rate": "16000"}, None), ({}, "fbank")]
+)
+def test_what_a_graph_hears_is_said_by_its_metadata_or_by_an_option(tmp_path, metadata, features):
+    encoder = load_encoder(graph(tmp_path / "a.onnx", [None, None, 80], metadata), features)
+    assert encoder.embedding_size == 80 and encoder.sample_rate == 16000
+    # The mean is taken off: what is left is a direction of rounding errors, of unit length or nothing.
+    assert np.linalg.norm(encoder.embed(speech()[None])) == pytest.approx(1, abs=1e-5)
+
+
+def test_mel_graph_gives_the_direction_of_the_mean(tmp_path):
+    encoder = load_encoder(graph(tmp_path / "a.onnx", [None, None, 40]), "mel")
+    wanted = mel(speech()).mean(0)
+    np.testing.assert_allclose(encoder.embed(speech()[None])[0], wanted / np.linalg.norm(wanted), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("shape", "features", "told"),
+    [
+        ([None, None, 80], None, "--speaker-features"),
+        ([None, None, 80], "mel", r"expected \(B, F, 40\)"),
+        ([None, None, 80], "waveform", r"expected \(B, T\)"),
+        ([None, None], "fbank", r"expected \(B, F, 80\)"),
+    ],
+)
+def test_graphs_that_hear_something_else(tmp_path, shape, features, told):
+    with pytest.raises(UserError, match=told):
+        load_encoder(graph(tmp_path / "a.onnx", shape), features)
+
+
+def test_operators_outside_onnx_are_refused(tmp_path):
+    with pytest.raises(UserError, match="none of ONNX's own"):
+        load_encoder(graph(tmp_path / "a.onnx", [None, None, 80], operator="Anything", domain="my.ops"), "fbank")
+
+
+def test_sepkits_own_encoder_hears_samples(tmp_path):
+    with pytest.raises(UserError, match="leave it out"):
+        load_encoder(None, "fbank")
+    with pytest.raises(UserError, match="no such file"):
+        load_encoder(tmp_path / "none.onnx", "fbank")
+
+
+def test_a_recording_is_clustered_by_the_encoder_of_another_toolkit(tmp_path):
+    times = np.arange(32000) / 16000
+    low, high = (0.1 * np.sin(2 * np.pi * hz * times) for hz in (200, 3000))
+    pause = np.zeros(16000)
+    audio.write(tmp_path / "in.wav", np.concatenate([low, pause, high, pause, low]).astype(np.float32), 16000)
+    encoder = graph(tmp_path / "a.onnx", [None, None, 40])
+    command = ["cluster", str(tmp_path / "in.wav"), "--out", str(tmp_path / "out"), "--speakers", "2"]
+    assert main([*command, "--speaker-encoder", encoder, "--speaker-features", "mel"]) == 0
+    names = [line.split()[7] for line in (tmp_path / "out" / "in.rttm").read_text().splitlines()]
+    assert names == ["speaker_1", "speaker_2", "speaker_1"]
