@@ -36,7 +36,6 @@ def noise_encoder() -> SpeakerEncoder:
             module.momentum = None
     with torch.no_grad():
         model.train()(torch.from_numpy(np.stack([voice(k % 3, 1.5, k) for k in range(12)])))
-    model.info = {"counting": {"threshold": 0.75}}
     return model.eval()
 
 
@@ -53,7 +52,7 @@ def voices(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of an encoder that tells noise-like voices apart."""
-    return save_model(noise_encoder(), tmp_path_factory.mktemp("encoder"), {"counting": {"threshold": 0.65}})
+    return save_model(noise_encoder(), tmp_path_factory.mktemp("encoder"))
 
 
 @pytest.fixture(scope="session")

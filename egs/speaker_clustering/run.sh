@@ -6,8 +6,8 @@
 # --speech DIR         recordings of single speakers, train/dev/test below it, a folder a speaker (speech_mini/wav8k)
 # --conf FILE          the training on a collection (stages 3 to 6)
 # --encoder-conf FILE  the training on unlabeled speech of the train split (stage 7)
-# --second-conf FILE   its second step, on that speech and on separated estimates of it (stage 9)
-# --separator MODEL    what separates the mixtures of the separated collections (stage 9)
+# --second-conf FILE   its second step, on that speech and on separated estimates of it (stage 8)
+# --separator MODEL    what separates the mixtures of the separated collections (stage 8)
 # --regex REGEX        names of the test speakers to cluster, those with most recordings first
 # --speakers N         how many of them
 # --dev-regex REGEX    names of the dev speakers that temperatures are chosen on
@@ -18,22 +18,19 @@
 # --mice-temperature T  the one chosen for MiCE
 # --ablations "..."    of table 3: uniform_gate one_head uniform_gate_one_head no_prototypes no_update no_gradient
 #                      learned_gate random_gate
-# --meetings "..."     numbers of speakers of the dev meetings that the count is calibrated on (stage 10)
-# --named-meetings FILE  longer ones, with their speakers; those of other corpora are left out
-# --hour-minutes M     length of the meeting of test speakers (stage 11)
+# --hour-minutes M     length of the meeting of test speakers (stage 10)
 # --hour-speakers N    how many they are
 #
 # Stages: 1 prepare collections; 2 score plain spectra; 3 choose temperatures on dev; 4 train MoCo, MiCE, and MiCE from
-# MoCo, and score them; 5 ablations; 6 tables; 7 train on unlabeled speech; 8 calibrate and measure the count; 9, which only
-# runs with `--stop-stage 9`: train on separated estimates of that speech, too, and score both encoders on separated speech;
-# 10, likewise: fit a projection to that encoder, and calibrate its count on separated dev meetings, too; 11, likewise: an
-# hour of six speakers, separated and clustered, and linked to speakers while it is separated.
+# MoCo, and score them; 5 ablations; 6 tables; 7 train on unlabeled speech; 8, which only runs with `--stop-stage 8`: train on
+# separated estimates of that speech, too, and score both encoders on separated speech; 9, likewise: fit a projection to that
+# encoder; 10, likewise: an hour of six speakers, separated and clustered, and linked to speakers while it is separated.
 # The same command again continues. Time: see RESULTS.md.
 # Citation: T. W. Tsai, C. Li and J. Zhu, "MiCE: mixture of contrastive experts for unsupervised image clustering", ICLR
 # 2021.
 . "$(dirname "$0")/../utils/options.sh" run
 
-stop_stage=8
+stop_stage=7
 speech=
 conf=conf/cpu.yaml
 encoder_conf=conf/encoder.yaml
@@ -48,8 +45,6 @@ temperatures="0.1 0.3 1"
 moco_temperature=0.3
 mice_temperature=0.3
 ablations="uniform_gate one_head uniform_gate_one_head no_prototypes no_update no_gradient learned_gate random_gate"
-meetings="6 2 4 3 5"
-named_meetings=conf/dev_meetings.txt
 hour_minutes=60
 hour_speakers=6
 data=
@@ -60,7 +55,6 @@ speech=$(resolve "$speech")
 conf=$(resolve "$conf")
 encoder_conf=$(resolve "$encoder_conf")
 second_conf=$(resolve "$second_conf")
-named_meetings=$(resolve "$named_meetings")
 setting=$(basename "$conf" .yaml)
 data=${data:-data/$setting}
 exp=${exp:-exp/$setting}
@@ -177,13 +171,6 @@ train_encoder() {
   for set in noisy clean others; do score "$exp/encoder" encoder 0 "$set"; done
 }
 
-count() {
-  local model
-  for model in "$exp/encoder" mean_mfcc; do
-    sepkit voices count "$model" --dev "$data/dev" --collection "$data/clean" --out "$exp/counts/$(basename "$model").json"
-  done
-}
-
 train_separated() {
   local test="--speech $speech --regex $regex --speakers $speakers" dev="--speech $speech --split dev --regex $dev_regex" set model
   # shellcheck disable=SC2086
@@ -200,7 +187,6 @@ train_separated() {
     for set in dev dev_clean dev_separated separated; do score "$model" "$(basename "$model")" 0 "$set"; done
   done
   for set in noisy clean others; do score "$exp/encoder_separated" encoder_separated 0 "$set"; done
-  sepkit voices count "$exp/encoder_separated" --dev "$data/dev_clean" --collection "$data/clean" --out "$exp/counts/encoder_separated.json"
 }
 
 # meet OUT OPTIONS...: a meeting in which at most two speak at once, and its estimates.
@@ -212,31 +198,10 @@ meet() {
 }
 
 project() {
-  local number first=1 names model set minutes seed
+  local set
   sepkit prepare voices --speech "$speech" --split train --noisy --out "$data/train_noisy"
   sepkit voices project "$exp/encoder_separated" --collections "$data/train" "$data/train_separated" "$data/train_noisy" \
     --domains "$dev_regex" --out "$exp/encoder_projected"
-  for number in $meetings; do
-    meet "$data/meetings/drawn_$number" --split dev --minutes 6 --speakers "$number" --seed "$number"
-    # The same of dev speakers of the other corpus, each in one meeting.
-    names=$(find "$speech/dev" -mindepth 1 -maxdepth 1 -type d -printf '%f\n' | LC_ALL=C sort | { grep -Ev "$dev_regex" || true; } |
-      tail -n "+$first" | head -n "$number")
-    first=$((first + number))
-    [ "$(wc -w <<<"$names")" -lt "$number" ] ||
-      # shellcheck disable=SC2086
-      meet "$data/meetings/others_$number" --split dev --minutes 6 --speakers "$number" --seed "$number" --chosen $names
-  done
-  while read -r minutes seed names <&3; do
-    # shellcheck disable=SC2086
-    if [[ $minutes =~ ^[0-9]+$ ]] && (cd "$speech/dev" && ls -d $names >/dev/null 2>&1); then
-      meet "$data/meetings/named_$seed" --split dev --minutes "$minutes" --seed "$seed" --speakers "$(wc -w <<<"$names")" \
-        --chosen $names
-    fi
-  done 3<"$named_meetings"
-  for model in "$exp/encoder_projected" mean_mfcc; do
-    sepkit voices count "$model" --dev "$data/dev" "$data/dev_clean" "$data/dev_separated" --meetings "$data"/meetings/* \
-      --collection "$data/clean" --out "$exp/counts/$(basename "$model")_with_meetings.json"
-  done
   for set in dev dev_clean dev_separated noisy clean others separated; do score "$exp/encoder_projected" encoder_projected 0 "$set"; done
 }
 
@@ -271,7 +236,6 @@ run_stage 4 "train on the collection with $(wc -w <<<"$seeds") seeds" train_all
 run_stage 5 "ablations of MiCE" ablate
 run_stage 6 "write tables" write_tables
 run_stage 7 "train on unlabeled speech" train_encoder
-run_stage 8 "count speakers" count
-run_stage 9 "train on separated speech" train_separated
-run_stage 10 "fit a projection and calibrate the count" project
-run_stage 11 "cluster an hour of six speakers" cluster_hour
+run_stage 8 "train on separated speech" train_separated
+run_stage 9 "fit a projection" project
+run_stage 10 "cluster an hour of six speakers" cluster_hour

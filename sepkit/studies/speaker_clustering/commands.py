@@ -21,44 +21,6 @@ def score(model: str, *, collection: str, out: str, seeds: int = 3) -> Path:
     return write_json(out, score_encoder(model, read_collection(collection), seeds))
 
 
-def count(
-    model: str,
-    *,
-    dev: list[str],
-    collection: str,
-    out: str,
-    meetings: list[str] | None = None,
-    collections: int = 100,
-    most: int = 10,
-    seconds: tuple[float, float] = (20.0, 60.0),
-    seed: int = 0,
-) -> Path:
-    """Calibrate how an encoder counts speakers on dev collections, and measure it on collections of 1 to N speakers.
-
-    Dev collections give the threshold for recordings of one person each. Separated meetings give the two for estimates:
-    as a whole, in parts, and of each person alone. What is found is kept beside the encoder.
-
-    Args:
-        model: folder of an encoder, mean_mfcc or mean_log_mel
-        dev: folders that `sepkit prepare voices` wrote, of dev speakers
-        collection: one of test speakers, that collections are drawn from
-        meetings: folders that `sepkit prepare conversation` wrote, of dev speakers, with what `sepkit separate` made of
-            mixture.flac in separated/
-        out: the file, FILE.json
-        collections: how many are drawn
-        most: speakers of the largest
-        seconds: range of the speech of each speaker
-        seed: of the draws
-    """
-    from sepkit.studies.speaker_clustering.counting import CountOptions, count_trial
-
-    options = CountOptions(collections, most, seconds, seed)
-    result = count_trial(model, dev, collection, out, options, meetings or [])
-    test = result["test"]
-    print(f"exact in {100 * test['exact']:.0f} %, within one in {100 * test['within_one']:.0f} %")
-    return Path(out)
-
-
 def table(scores: list[str], *, out: str) -> Path:
     """Write a table of scores, mean and deviation over the runs of each method.
 
@@ -110,4 +72,4 @@ def draw(models: list[str], *, collection: str, out: str, seed: int = 0) -> Path
     return Path(out)
 
 
-COMMANDS = {"score": score, "count": count, "table": table, "project": project, "draw": draw}
+COMMANDS = {"score": score, "table": table, "project": project, "draw": draw}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -115,19 +115,6 @@ def has_rule(rule: str, encoder: SpeakerEncoder, count: int) -> bool:
     if rule == "posterior":
         return encoder.config.gate != "none" and encoder.config.experts == count
     return rule != "embedding" or encoder.config.experts == 1 or encoder.config.one_head
-
-
-def embeddings_of(model: str, collection: Collection) -> np.ndarray:
-    """Return the embeddings of a collection under an encoder, or its plain features, (N, D)."""
-    return embeddings_of_waveforms(model, collection.at)
-
-
-def embeddings_of_waveforms(model: str, waveforms: Callable[[int], Iterable[np.ndarray]]) -> np.ndarray:
-    """Return embeddings of the segments that `waveforms` gives at a rate in Hz, or their plain features, (N, D)."""
-    if model in BASELINES:
-        return mean_spectra(model, waveforms(_RATE), _RATE)
-    encoder = load_checkpoint(encoder_folder(model), of=SpeakerEncoder)
-    return listen(encoder, waveforms(encoder.sample_rate)).embeddings
 
 
 def table_of(files: Sequence[str | Path]) -> str:

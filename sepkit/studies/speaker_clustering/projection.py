@@ -53,7 +53,8 @@ def project_encoder(
     with torch.no_grad():
         encoder.projection.weight.copy_(torch.from_numpy(directions.T))
         encoder.projection.bias.copy_(torch.from_numpy(-mean @ directions))
-    info = {name: value for name, value in before.info.items() if name != "counting"}
+    # Thresholds of other embeddings mean nothing for these.
+    info = {name: value for name, value in before.info.items() if name != "enrollment"}
     return save_model(encoder, Path(out), info | {"rule": "embedding"})
 
 

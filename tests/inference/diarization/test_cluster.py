@@ -21,7 +21,6 @@ from sepkit.inference.diarization.encoders import load_encoder
 from sepkit.inference.diarization.segments import (
     Source,
     SpeechSegment,
-    blend_turns,
     embed,
     find_segments,
     group_estimates,
@@ -140,19 +139,6 @@ def test_what_is_left_of_a_voice_in_the_other_estimate_goes_to_its_speaker(encod
     cluster_recordings([tmp_path / "in"], tmp_path / "out", encoder=str(encoder), speakers=2)
     found = read_rttm(tmp_path / "out" / "a.rttm")["a"]
     assert diarization_errors({"a": [(0.0, 2.0), (5.0, 2.0)], "b": [(2.5, 2.0)]}, found).rate < 0.05
-
-
-def test_neighbors_in_a_turn_help_each_other():
-    segments = [
-        SpeechSegment(0, 0.0, 1.0),
-        SpeechSegment(1, 0.5, 1.0),
-        SpeechSegment(0, 1.0, 1.0),
-        SpeechSegment(0, 2.3, 1.0),
-    ]
-    east, north = np.array([1.0, 0.0]), np.array([0.0, 1.0])
-    found = blend_turns(np.stack([east, north, 3 * north, east]), segments)
-    first = np.array([2.0, 1.0]) / np.sqrt(5)
-    np.testing.assert_allclose(found, [first, north, first[::-1], east], atol=1e-12)
 
 
 # -------------------------------------------------------------------------------------------------------------- parts

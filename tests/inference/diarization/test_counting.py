@@ -6,13 +6,10 @@ import numpy as np
 import pytest
 
 from sepkit.inference.diarization.clustering import unit_rows
-from sepkit.inference.diarization.counting import (
-    MOST_SPEAKERS,
-    SpeakerGains,
-    SpeakerTree,
-    average_linkage,
-    count_speakers,
-)
+from sepkit.inference.diarization.counting import SpeakerTree, average_linkage, count_speakers
+from sepkit.inference.diarization.segments import SpeechSegment, blend_turns, neighbors_in_turns
+
+NOBODY = np.zeros((0, 2), int)
 
 
 def groups(count: int, each: int, spread: float = 0.15, seed: int = 0) -> np.ndarray:
@@ -22,66 +19,57 @@ def groups(count: int, each: int, spread: float = 0.15, seed: int = 0) -> np.nda
     return unit_rows(np.repeat(centers, each, axis=0) + spread * generator.standard_normal((count * each, 32)))
 
 
-@pytest.mark.parametrize("separated", [False, True])
+def turns(count: int) -> np.ndarray:
+    """Two segments a turn."""
+    return np.arange(count).reshape(-1, 2)
+
+
+@pytest.mark.parametrize("spread", [0.02, 0.06, 0.15])
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
-def test_count(count, separated):
-    points = groups(count, 40 if separated else 10)
-    counted = count_speakers(points, np.full(len(points), 1.5), None, separated)
-    assert counted.speakers == count and counted.runner_up != count and counted.margin > 0
-    assert counted.rule == ("gain" if separated else "distance")
+def test_count_at_any_distance_within_turns(count, spread):
+    """No threshold fits all: within speakers, distances differ by a factor of 30."""
+    points = groups(count, 20, spread)
+    pairs = turns(len(points))
+    found = count_speakers(points, blend_turns(points, pairs), pairs, np.full(len(points), 1.5))
+    assert found.speakers == count and found.runner_up != count and found.margin > 0
+    first, second = points[::2], points[1::2]
+    assert found.turn_distance == pytest.approx(np.median(1 - (first * second).sum(1)))
 
 
 def test_stray_segments_do_not_count():
     points = groups(2, 20)
     stray = unit_rows(np.random.default_rng(9).standard_normal((1, 32)))
-    seconds = np.array([1.5] * 40 + [0.5])
-    assert count_speakers(np.concatenate([points, stray]), seconds).speakers == 2
-    for separated in (False, True):
-        alone = count_speakers(stray, np.array([0.5]), None, separated)
-        assert (alone.speakers, alone.runner_up) == (1, 2)
+    seconds, everything = np.array([1.5] * 40 + [0.5]), np.concatenate([points, stray])
+    assert count_speakers(everything, everything, turns(40), seconds).speakers == 2
+    alone = count_speakers(stray, stray, NOBODY, np.array([0.5]))
+    assert (alone.speakers, alone.runner_up, alone.turn_distance, alone.uncertain) == (1, 2, None, True)
 
 
-def test_segments_between_speakers_are_nobody():
-    """Leftovers of one voice under another lie between three speakers: a group to linkage, no gain to k-means."""
-    generator = np.random.default_rng(1)
-    points, pairs = groups(3, 40), generator.integers(0, 120, (240, 2))
-    shares = generator.uniform(0.4, 0.6, (240, 1))
-    mixed = unit_rows(shares * points[pairs[:, 0]] + (1 - shares) * points[pairs[:, 1]])
-    everything = np.concatenate([points, mixed])
-    counting = {"threshold": 0.6}
-    seconds = np.full(len(everything), 1.5)
-    assert count_speakers(everything, seconds, counting).speakers > 3
-    assert count_speakers(everything, seconds, counting, separated=True).speakers == 3
-
-
-@pytest.mark.parametrize("separated", [False, True])
-def test_runner_up_is_what_the_told_change_gives(separated):
+def test_runner_up_is_what_the_told_change_gives():
     points = groups(4, 30, 0.3)
-    counting = {"threshold": 0.5, "second_gain": 0.05, "further_gain": 0.03}
     seconds = np.full(len(points), 1.5)
-    counted = count_speakers(points, seconds, counting, separated)
-    names = [name for name, value in counting.items() if value == counted.threshold]
-    assert names == (["further_gain"] if separated else ["threshold"])
-    changed = [
-        count_speakers(points, seconds, counting | {names[0]: counted.threshold + sign * amount}, separated).speakers
-        for sign in (-1, 1)
-        for amount in (counted.margin - 1e-6, counted.margin + 1e-6)
-    ]
-    assert changed[0] == changed[2] == counted.speakers and counted.runner_up in changed
-
-
-def test_gains_are_what_k_means_explains():
-    """Two opposite voices: one direction explains nothing, two explain everything."""
-    points = np.repeat(np.array([[1.0, 0.0], [-1.0, 0.0]]), 50, axis=0)
-    gains = SpeakerGains(points).gains
-    assert gains[0] == pytest.approx(1 - 2 / 100) and (gains[1:] < 0).all()
-    assert SpeakerGains(groups(20, 20, 0.05)).speakers(0.05, 0.001) == MOST_SPEAKERS
+    found = count_speakers(points, points, turns(len(points)), seconds)
+    tree = SpeakerTree(points, seconds)
+    near, past = (
+        {tree.speakers(found.threshold * (1 + sign * change)) for sign in (-1, 1)}
+        for change in (found.margin - 1e-6, found.margin + 1e-6)
+    )
+    assert near == {found.speakers} and found.runner_up in past
+    assert found.uncertain is (found.margin < 0.1)
 
 
 def test_long_recordings_are_counted_from_an_even_part():
     points = groups(3, 500)
-    assert SpeakerTree(points, np.full(1500, 1.5), {"least_share": 0.0}).speakers(0.0) == 1200
-    assert count_speakers(points, np.full(1500, 1.5), None, separated=True).speakers == 3
+    assert count_speakers(points, points, turns(1500), np.full(1500, 1.5)).speakers == 3
+
+
+def test_neighbors_are_of_one_turn_and_channel():
+    segments = [SpeechSegment(0, 0.0, 1.0), SpeechSegment(1, 0.5, 1.0), SpeechSegment(0, 1.0, 1.0)]
+    segments += [SpeechSegment(0, 2.5, 1.0), SpeechSegment(1, 1.5, 1.0)]
+    found = neighbors_in_turns(segments)
+    assert {tuple(pair) for pair in found.tolist()} == {(0, 2), (1, 4)}
+    blended = blend_turns(np.eye(5), found)
+    assert np.allclose(blended[0], unit_rows(np.array([1, 0, 0.5, 0, 0]))) and np.allclose(blended[3], np.eye(5)[3])
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 60])
@@ -95,8 +83,7 @@ def test_groups_are_those_of_scipys_average_linkage(count):
     tree = linkage(squareform(distances, checks=False), "average")
     merges = average_linkage(distances)
     np.testing.assert_allclose([height for _, _, height in merges], tree[:, 2], rtol=1e-12)
-    least = max(0.02 * seconds.sum(), seconds.min())
-    speakers = SpeakerTree(points, seconds, {"least_share": 0.02})
+    speakers = SpeakerTree(points, seconds)
     for threshold in np.linspace(0.01, 1.5, 40):
-        expected = (np.bincount(fcluster(tree, threshold, "distance"), seconds) >= least).sum()
+        expected = (np.bincount(fcluster(tree, threshold, "distance"), seconds) >= max(0.04 * seconds.sum(), 2)).sum()
         assert speakers.speakers(threshold) == max(1, expected)

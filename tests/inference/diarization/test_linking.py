@@ -80,7 +80,7 @@ def test_more_speakers_than_segments_are_refused(estimates):
 @pytest.mark.parametrize("seconds", [3.0, 8.0], ids=["whole", "long"])
 def test_separate_writes_a_file_for_each_speaker(estimates, tiny_model_config, tmp_path, seconds):
     save_model(build_model(tiny_model_config), tmp_path / "separator")
-    save_model(noise_encoder(), tmp_path / "encoder", {"counting": {"threshold": 0.65}})
+    save_model(noise_encoder(), tmp_path / "encoder")
     mixture = estimates.sum(0)[: round(seconds * RATE)]
     audio.write(tmp_path / "in" / "talk.wav", mixture, RATE)
     command = ["separate", str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--model", str(tmp_path / "separator")]
@@ -89,7 +89,7 @@ def test_separate_writes_a_file_for_each_speaker(estimates, tiny_model_config, t
     assert main(command) == 0
     told = json.loads((tmp_path / "out" / "talk.json").read_text())
     assert told["estimates"] == ["talk_s1.wav", "talk_s2.wav", "talk_s3.wav"]
-    assert told["linked"] == {"speakers": 3, "runner_up": None}
+    assert told["linked"] == {"speakers": 3, "runner_up": None, "uncertain": False}
     speakers = np.stack([audio.read(tmp_path / "out" / name) for name in told["estimates"]])
     np.testing.assert_allclose(speakers.sum(0), mixture, atol=1e-4)
     assert (tmp_path / "out" / "talk.rttm").read_text().startswith("SPEAKER talk 1")

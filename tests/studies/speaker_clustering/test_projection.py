@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -72,27 +71,12 @@ def collection(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "out"
 
 
-@pytest.fixture
-def meeting_of_two(tmp_path: Path) -> Path:
-    """Two people on two estimates, as `prepare conversation` and `separate` leave them."""
-    folder = tmp_path / "meeting"
-    gap = np.zeros(RATE, np.float32)
-    for number in range(2):
-        lane = [voice(number, 3.0, 7), gap] if number == 0 else [gap, gap, gap, gap, voice(number, 3.0, 8)]
-        samples = np.concatenate(lane)
-        audio.write(folder / "separated" / f"m_s{number + 1}.wav", np.pad(samples, (0, 8 * RATE - len(samples))), RATE)
-    (folder / "separated" / "m.json").write_text('{"estimates": ["m_s1.wav", "m_s2.wav"]}')
-    row = "SPEAKER mixture 1 {} 3 <NA> <NA> {} <NA> <NA>\n"
-    (folder / "conversation.rttm").write_text(row.format(0, "a") + row.format(4, "b"))
-    return folder
-
-
-def test_project_and_count(collection: Path, encoder: Path, meeting_of_two: Path, tmp_path: Path) -> None:
+def test_project(collection: Path, encoder: Path, tmp_path: Path) -> None:
     out = tmp_path / "projected"
     words = ["voices", "project", str(encoder), "--collections", str(collection), "--domains", "^0"]
     assert main([*words, "--dimensions", "4", "--out", str(out)]) == 0
     made, before = (load_checkpoint(path, of=SpeakerEncoder) for path in (out, encoder))
-    assert made.config.projected == made.embedding_size == 4 and "counting" not in made.info
+    assert made.config.projected == made.embedding_size == 4
     waveform = torch.from_numpy(voice(1, 1.5, 9))[None]
     spectra = before.log_mel(waveform)
     assert made.projection is not None
@@ -100,13 +84,6 @@ def test_project_and_count(collection: Path, encoder: Path, meeting_of_two: Path
         expected = made.projection(beside_spectra(before(waveform), spectra))
         torch.testing.assert_close(made(waveform), expected / expected.norm(), atol=2e-3, rtol=0)
     np.testing.assert_allclose(listen(made, [waveform[0].numpy()]).embeddings, made(waveform).detach(), atol=1e-6)
-    words = ["voices", "count", str(out), "--dev", str(collection), str(collection), "--collection", str(collection)]
-    words += ["--meetings", str(meeting_of_two), "--collections", "6", "--most", "3"]
-    assert main([*words, "--out", str(tmp_path / "count.json")]) == 0
-    result = json.loads((tmp_path / "count.json").read_text())
-    assert set(result["dev"]) == {str(collection), "meetings"} and result["dev"]["meetings"]["collections"] == 1
-    assert set(result["counting"]) == {"threshold", "second_gain", "further_gain"}
-    assert load_checkpoint(out, of=SpeakerEncoder).info["counting"] == result["counting"]
 
 
 def test_what_cannot_be_projected(collection: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
