@@ -148,6 +148,11 @@ def convert(hint: Any, value: Any, where: str) -> Any:
             )
         kinds = inner if origin is tuple else inner * len(value)
         return origin(convert(k, v, f"{where}[{i}]") for i, (k, v) in enumerate(zip(kinds, value, strict=True)))
+    if origin is dict:
+        if not isinstance(value, dict):
+            raise UserError(f"{where}: found {shown(value)}, expected names with their values")
+        kind = typing.get_args(hint)[1]
+        return {key: convert(kind, own, _join(where, key)) for key, own in value.items()}
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         try:
             return float(value)

@@ -77,9 +77,9 @@ def main(
         )
     if (single := fitted.single_speaker) is not None:
         print(
-            f"  one speaker alone is found in {100 * single.found:.0f} % of such recordings, in at most "
-            f"{100 * single.missed_at_once:.0f} % of those of more at once, and in "
-            f"{100 * single.missed_in_turn:.0f} % of those of two in turn"
+            f"  one speaker alone is found in {100 * single.found_one:.0f} % of such recordings and taken for several "
+            f"in {100 * single.taken_for_several:.0f} %, several are found in {100 * single.found_several:.0f} % and "
+            f"taken for one in {100 * single.taken_for_one:.0f} %; else no number is given"
         )
     elif activity is None and not separator.runner.scored:
         print("  speakers are not counted: estimates do not tell one speaker from more")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -16,14 +16,13 @@ from sepkit.data.manifest import MixtureEntry, read_manifest
 from sepkit.data.mixing import Mixed, mix_entry
 from sepkit.errors import UserError
 from sepkit.inference.quality.activity import fit_activity, levels_db
-from sepkit.inference.quality.features import recording_features
+from sepkit.inference.quality.features import SHORTEST_SECONDS, mixture_features, recording_features
 from sepkit.inference.quality.predictor import QualityPredictor, fit_quality
 from sepkit.inference.quality.single_speaker import (
     LabeledRecording,
     default_encoder,
-    estimates_summary,
     fit_single_speaker,
-    voice_change,
+    speaker_evidence,
 )
 from sepkit.inference.runners.base import ModelOutput, Runner, pairwise_si_sdr_db
 from sepkit.inference.selection import products_of
@@ -32,6 +31,11 @@ from sepkit.matching import linear_sum_assignment
 
 # A view that takes less of real time is not noticed.
 _AFFORDABLE_SHARE, _TIMED_SECONDS, _TIMED_CALLS = 0.01, 4.0, 3
+
+MOST_HEARD = 150
+"""Count speakers by at most this many recordings of one speaker, of two in turn, and of two who overlap."""
+
+_MOST_SECONDS, _TURN_SECONDS, _OVERLAPS = (10.0, 25.0), (2.0, 3.0, 5.0, 8.0), (1.0, 0.5, 0.25)
 
 
 @dataclass
@@ -65,12 +69,11 @@ def calibrate(
 
     The target is the SI-SDR of each active source's hypothesis in the best one-to-one matching, at the mixture's rate,
     as `sepkit evaluate` measures it. A second head is fitted on the mean SI-SDR improvement of each mixture, see
-    `fit_failure`. Where all sources of a mixture but one are left out, the model hears one speaker alone; where
-    one speaks in the first half and another in the second, two take turns. Recordings of these two kinds are twice as
-    long for every other mixture, so that their length tells nothing; the speaker alone then goes on with an utterance
-    of another mixture. From these and the mixtures follow the level below which nobody speaks in an estimate
-    (`fit_activity`) and what tells one speaker alone (`fit_single_speaker`). The separator's own predictor does not
-    change.
+    `fit_failure`. For up to `MOST_HEARD` of the mixtures the model hears all that the manifest has of the first
+    speaker, alone, and of the first two, who take turns or overlap in part. From these recordings follows what tells
+    one speaker from several (`fit_single_speaker`), or else the level below which nobody speaks in an estimate
+    (`fit_activity`).
+    The separator's own predictor does not change.
 
     Args:
         manifest: of mixtures with sources, dev.jsonl for example.
@@ -90,18 +93,20 @@ def calibrate(
     improvements: list[np.ndarray] = []
     mixtures: list[int] = []
     examples: list[_Example] = []
+    heard = [] if plain.runner.scored else _chosen(entries)
     for number, entry in enumerate(tqdm(entries, disable=None, unit="mixture")):
         try:
-            more = _more_of_first(entries, number) if number % 2 else None
-            features, si_sdr_db, improvement_db, levels = _measure(plain, entry, more)
+            mixed = mix_entry(entry)
+            measured = measure_sources(plain, mixed, entry.sample_rate)
+            if number in heard:
+                examples += _hear(plain, entries, number, mixed)
         except UserError as error:
             skipped[entry.id] = str(error)
             continue
-        rows.append(features)
-        targets.append(si_sdr_db)
-        improvements.append(improvement_db)
-        examples += levels
-        mixtures += [number] * len(si_sdr_db)
+        rows.append(measured.matched_features())
+        targets.append(measured.si_sdr_db)
+        improvements.append(measured.improvement_db)
+        mixtures += [number] * len(measured.matches)
     if not rows:
         name, reason = next(iter(skipped.items()), ("none", "the manifest is empty"))
         raise UserError(f"{manifest}: no mixture could be used ({name}: {reason}); expected mixtures with sources")
@@ -116,16 +121,12 @@ def calibrate(
             manifest=str(Path(manifest)),
         )
         predictor.depth_steps, predictor.views = plain.depth_steps, getattr(plain.runner, "views", 1)
-        if not plain.runner.scored:
-            speakers = [one.speakers for one in examples]
-            predictor.activity = fit_activity([one.levels_db for one in examples], speakers)
-            labeled = [
-                LabeledRecording(
-                    estimates_summary(one.features, one.levels_db), one.voice, one.speakers, one.in_turn, one.group
-                )
-                for one in examples
-            ]
+        if examples:
+            labeled = [LabeledRecording(one.evidence, one.speakers, one.group, one.sound) for one in examples]
             predictor.single_speaker = fit_single_speaker(labeled, default_encoder().fingerprint())
+            if predictor.single_speaker is None:
+                levels, speakers = zip(*((one.levels_db, one.speakers) for one in examples), strict=True)
+                predictor.activity = fit_activity(levels, speakers)
     except UserError as error:
         raise UserError(f"{manifest}: {error}") from error
     return Calibration(predictor, skipped)
@@ -133,43 +134,90 @@ def calibrate(
 
 @dataclass
 class _Example:
-    """Levels and features of all hypotheses of a recording, (n,) each, its voice, and who speaks in it."""
+    """Levels of all estimates of a recording (n,), what tells how many speak, how many do, and how it sounds."""
 
     levels_db: np.ndarray
-    features: dict[str, np.ndarray]
+    evidence: dict[str, float]
     speakers: int
     group: str
-    in_turn: bool = False
-    voice: dict[str, float] = field(default_factory=dict)
+    sound: dict[str, float]
 
 
-def _more_of_first(entries: Sequence[MixtureEntry], number: int) -> MixtureEntry | None:
-    """Return the speaker of an entry's first source alone in the next entry with another recording of them."""
-    own = entries[number].sources[0] if entries[number].sources else None
-    for other in (*entries[number + 1 :], *entries[:number]):
-        for source in other.sources:
-            if own is not None and source.speaker and source.speaker == own.speaker and source.path != own.path:
-                return replace(other, sources=[source], mixture=None, noise=None)
-    return None
+def _chosen(entries: Sequence[MixtureEntry]) -> list[int]:
+    """Return the numbers of up to `MOST_HEARD` mixtures of two or more, evenly from all."""
+    several = [number for number, entry in enumerate(entries) if len(entry.sources) > 1]
+    places = np.linspace(0, len(several) - 1, min(MOST_HEARD, len(several))).round().astype(int)
+    return [several[place] for place in places.tolist()]
 
 
-def _measure(
-    separator: Separator, entry: MixtureEntry, more: MixtureEntry | None
-) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray, list[_Example]]:
-    """Return (k,) of every feature, SI-SDR and its improvement, dB, of the hypotheses matched with the active sources.
+def _hear(separator: Separator, entries: Sequence[MixtureEntry], number: int, mixed: Mixed) -> list[_Example]:
+    """Return what a model makes of the first speaker of a mixture, and of the first two in turn and overlapping."""
+    entry, rate = entries[number], entries[number].sample_rate
+    # Neighbors in the manifest differ in all of these, so that the length of a recording tells nothing.
+    most, turn = _MOST_SECONDS[number % 2], round(_TURN_SECONDS[number // 2 % 4] * rate)
+    first, second = (_speech_of(entries, number, which, round(most * rate)) for which in (0, 1))
+    share, count = _OVERLAPS[number % 3], min(len(first), len(second))
+    half, part = (min(count, round(most * rate / divisor)) for divisor in (2, 2 - share))
+    heard = (
+        (first[: round(most * rate)], 1),
+        (in_turns((first[:half], second[:half]), turn), 2),
+        (overlapping(first[:part], second[:part], share), 2),
+    )
+    background = mixed.mixture - mixed.sources.sum(0)
+    examples = []
+    for recording, speakers in heard:
+        recording = audio.resample(recording + np.resize(background, len(recording)), rate, separator.sample_rate)
+        if len(recording) < SHORTEST_SECONDS * separator.sample_rate or not np.ptp(recording):
+            continue
+        estimates = separator.runner.run(recording[None].astype(np.float32)).estimates[0]
+        products = products_of(recording, estimates)
+        evidence = speaker_evidence(default_encoder(), products, estimates, separator.sample_rate)
+        group = entry.sources[0].speaker or entry.id
+        sound = mixture_features(recording, separator.sample_rate)
+        examples.append(_Example(levels_db(np.diagonal(products.gram)), evidence, speakers, group, sound))
+    return examples
 
-    The last tell of all hypotheses, for the mixture, for its first source alone, and for its first two in turn; the
-    latter two twice as long if there is more of the first source's speaker.
+
+def _speech_of(entries: Sequence[MixtureEntry], number: int, which: int, most: int) -> np.ndarray:
+    """Return what a manifest has of the speaker of a source, (T,) at one level, until it is at least `most` samples.
+
+    It begins with the recording that the source is a part of. Others are known by the speaker's name; those that cannot
+    be read are left out.
     """
-    mixed = mix_entry(entry)
-    measured = measure_sources(separator, mixed, entry.sample_rate)
-    group = entry.sources[0].speaker or entry.id
-    count = len(measured.matches)
-    examples = [_Example(_levels(measured.output), measured.features, count, group)]
-    if count > 1 and not separator.runner.scored:
-        for speech, in_turn in ((_single(mixed, more), False), (_in_turn(mixed, more is not None), True)):
-            examples += _example_of(separator, speech.astype(np.float32), entry.sample_rate, in_turn, group)
-    return measured.matched_features(), measured.si_sdr_db, measured.improvement_db, examples
+    own, parts = entries[number].sources[which], {}
+    for entry in (*entries[number:], *entries[:number]):
+        for source in entry.sources if parts else [own]:
+            if source is own or (own.speaker and source.speaker == own.speaker and source.path not in parts):
+                # A source with a length of its own is a segment of a recording of more than it.
+                start, count = (0, most) if source.num_samples is None else (source.start, source.num_samples)
+                path, rate = entry.resolve(source.path), entry.sample_rate
+                try:
+                    speech = audio.read(path, start, min(count, most), rate, channel=source.channel, pad_end=True)
+                except UserError:
+                    if source is own:
+                        raise
+                    continue
+                parts[source.path] = np.trim_zeros(speech, "b")
+        if sum(map(len, parts.values())) >= most:
+            break
+    levels = {path: float(np.sqrt(np.mean(np.square(part)))) if len(part) else 0.0 for path, part in parts.items()}
+    level = own.gain * levels[own.path]
+    return np.concatenate([part * (level / max(levels[path], 1e-9)) for path, part in parts.items()])
+
+
+def in_turns(voices: Sequence[np.ndarray], turn: int) -> np.ndarray:
+    """Return all of several voices (T,) of one length, in turns of this many samples."""
+    cut = [np.array_split(voice, range(turn, len(voice), turn)) for voice in voices]
+    return np.concatenate([part for turns in zip(*cut, strict=True) for part in turns])
+
+
+def overlapping(first: np.ndarray, second: np.ndarray, share: float) -> np.ndarray:
+    """Return two voices (T,) of which this share of each overlaps; of 0 the second follows the first."""
+    offset = round((1 - share) * len(first))
+    mixture = np.zeros(offset + len(second), np.float32)
+    mixture[: len(first)] += first
+    mixture[offset:] += second
+    return mixture
 
 
 @dataclass
@@ -218,50 +266,9 @@ def measure_sources(separator: Separator, mixed: Mixed, sample_rate: int) -> Mea
     return MeasuredSources(output, features, matches, si_sdr, improvement_db)
 
 
-def _single(mixed: Mixed, more: MixtureEntry | None) -> np.ndarray:
-    """Return the first active source of a mixture with its noise; twice as long, with more of the same speaker."""
-    first = mixed.sources[mixed.sources.any(axis=1)][0]
-    if more is None:
-        return first + _background(mixed, 1)
-    second = mix_entry(more).sources[0]
-    length = min(len(first), len(second))
-    level = np.linalg.norm(first[:length]) / max(float(np.linalg.norm(second[:length])), np.finfo(np.float32).tiny)
-    second = np.pad(level * second[:length], (0, len(first) - length))
-    return np.concatenate([first, second]) + _background(mixed, 2)
-
-
-def _in_turn(mixed: Mixed, long: bool) -> np.ndarray:
-    """Return the first two active sources of a mixture in turn with its noise: half of each, or all of each."""
-    first, second = mixed.sources[mixed.sources.any(axis=1)][:2]
-    if long:
-        return np.concatenate([first, second]) + _background(mixed, 2)
-    middle = len(first) // 2
-    return np.concatenate([first[:middle], second[middle:]]) + _background(mixed, 1)
-
-
-def _background(mixed: Mixed, times: int) -> np.ndarray:
-    """Return what is in a mixture beside its sources, forwards and then, if asked for, backwards."""
-    background = mixed.mixture - mixed.sources.sum(0)
-    return np.concatenate([background, background[::-1]][:times])
-
-
 def _output_of(
     separator: Separator, waveform: np.ndarray, rate: int
 ) -> tuple[ModelOutput, dict[str, np.ndarray] | None]:
     mixture = audio.resample(waveform, rate, separator.sample_rate)
     output = separator.runner.run(mixture[None], features=True)
     return output, recording_features(separator.runner, mixture, output)
-
-
-def _example_of(separator: Separator, speech: np.ndarray, rate: int, in_turn: bool, group: str) -> list[_Example]:
-    """Return what a model makes of one speaker, or of two in turn; nothing of a silent or too short recording."""
-    output, features = _output_of(separator, speech, rate)
-    if features is None:
-        return []
-    waveform, estimates = audio.resample(speech, rate, separator.sample_rate), output.estimates[0]
-    voice = voice_change(default_encoder(), products_of(waveform, estimates), estimates, separator.sample_rate)
-    return [_Example(_levels(output), features, 1 + in_turn, group, in_turn, voice)]
-
-
-def _levels(output: ModelOutput) -> np.ndarray:
-    return levels_db(np.square(output.estimates[0], dtype=np.float64).sum(-1))

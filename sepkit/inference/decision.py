@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from sepkit.inference.options import Levels, Speakers
-from sepkit.inference.quality.activity import ActivityThreshold, levels_db
+from sepkit.inference.quality.activity import ActivityThreshold
 from sepkit.inference.quality.predictor import QualityPredictor
-from sepkit.inference.quality.single_speaker import default_encoder, voice_change
+from sepkit.inference.quality.single_speaker import default_encoder, speaker_evidence
 from sepkit.inference.selection import Products, Selection, select_speakers
 from sepkit.inference.separated import Separated
 from sepkit.models.hypotheses import hypothesis_weights
@@ -26,8 +26,7 @@ class Evidence:
         features: (n,) of each, see `hypothesis_features`; None: there are none, or they were not asked for.
         silent: whether all samples of the mixture are the same.
         sample_rate: Hz, of the model.
-        estimates: (n, T) at the level of the model, if they are in memory; else it is not known whether one speaker is
-            alone.
+        estimates: (n, T) at the level of the model, or excerpts one after the other.
     """
 
     products: Products
@@ -35,7 +34,7 @@ class Evidence:
     features: dict[str, np.ndarray] | None
     silent: bool
     sample_rate: int
-    estimates: np.ndarray | None = None
+    estimates: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -70,10 +69,9 @@ def decide(evidence: Evidence, rules: Rules, speakers: Speakers) -> tuple[Select
     single = loud = None
     counts = rules.activity is not None or (rules.quality is not None and rules.quality.single_speaker is not None)
     if scores is None and counts:
-        single = _is_single_speaker(evidence, rules.quality)
-        if isinstance(speakers, int) and speakers > 1 and single:
-            # Whoever says that there are two knows better than a guess.
-            single = False
+        # Whoever says that there are two knows better than a guess.
+        told = isinstance(speakers, int) and speakers > 1
+        single = False if told else _is_single_speaker(evidence, rules.quality)
         loud = np.ones(len(energies), bool) if rules.activity is None else rules.activity.is_speaker(energies)
         if single:
             loud = np.arange(len(energies)) == np.argmax(energies)
@@ -90,6 +88,8 @@ def decide(evidence: Evidence, rules: Rules, speakers: Speakers) -> tuple[Select
     )
     if loud is not None and single is None and rules.activity is None:
         selection.is_speaker = None
+    if evidence.silent and selection.is_speaker is None:
+        selection.is_speaker = np.zeros(len(energies), bool)
     kept = selection.kept
     separated = Separated[Any](None, selection.gains[kept], scores, kept=kept, is_speaker=selection.is_speaker)
     if scores is not None and rules.score_loss is not None:
@@ -101,18 +101,19 @@ def decide(evidence: Evidence, rules: Rules, speakers: Speakers) -> tuple[Select
 
 def _is_single_speaker(evidence: Evidence, quality: QualityPredictor | None) -> bool | None:
     """Return whether one speaker is alone; None if that is not known."""
-    estimates = evidence.estimates
-    if quality is None or quality.single_speaker is None or estimates is None:
+    features, rule = evidence.features, None if quality is None else quality.single_speaker
+    if (
+        rule is None
+        or features is None
+        or not rule.knows({name: float(values[0]) for name, values in features.items()})
+    ):
         return None
-    fitted_with = quality.single_speaker.encoder
-
-    def voice() -> dict[str, float]:
-        encoder = default_encoder()
+    encoder = default_encoder()
+    if encoder.fingerprint() != rule.encoder:
         # The numbers of another encoder mean something else.
-        known = encoder.fingerprint() == fitted_with
-        return voice_change(encoder, evidence.products, estimates, evidence.sample_rate) if known else {}
-
-    return quality.is_single_speaker(evidence.features, levels_db(np.diagonal(evidence.products.gram)), voice)
+        return None
+    found = speaker_evidence(encoder, evidence.products, evidence.estimates, evidence.sample_rate)
+    return rule.is_one(found)
 
 
 def _predict(separated: Separated[Any], evidence: Evidence, quality: QualityPredictor) -> None:
@@ -125,5 +126,6 @@ def _predict(separated: Separated[Any], evidence: Evidence, quality: QualityPred
         found = tuple(np.where(speaks if values.ndim == 1 else speaks[:, None], values, np.nan) for values in found)
     separated.predicted_si_sdr_db, separated.predicted_interval_db, separated.baseline_si_sdr_db = found
     separated.predicted_by = "agreement of views" if quality.of_any_model else "calibration"
+    separated.out_of_domain = quality.out_of_domain(evidence.features) if np.isfinite(found[0]).any() else None
     flag = quality.likely_not_separated(evidence.features)
     separated.likely_not_separated = flag if flag is None else bool(flag and several)

@@ -10,9 +10,6 @@ from sepkit.errors import UserError
 from sepkit.inference.options import Levels, Speakers
 from sepkit.models.hypotheses import best_hypotheses, distinct_by_products
 
-# Level of the other outputs relative to that of a speaker who is alone.
-_OTHERS_DB = -40.0
-
 
 @dataclass
 class Products:
@@ -103,8 +100,8 @@ class Selection:
         gains: (n,) float32, of all hypotheses, see `gains_of`.
         kept: (k,) int64, numbers of those that are kept, from 0.
         is_speaker: (n,) bool, those that "auto" keeps; None for a model that does not count.
-        joined: (n,) float32 gains of all hypotheses whose sum is the output of the only speaker, far below which the
-            others are; None: each hypothesis is an output of its own.
+        joined: (n,) float32 gains of all hypotheses whose sum is the output of the only speaker; None: each hypothesis
+            is an output of its own.
     """
 
     gains: np.ndarray
@@ -161,8 +158,8 @@ def select_speakers(
 
     Without scores, hypotheses that are not loud are no speakers. Their best gains would lift what is left in them to
     the level of the recording; they have that of the strongest hypothesis. If one speaker is alone, the output of the
-    strongest hypothesis is the sum of all hypotheses that is nearest to the mixture, and the others are 40 dB below it:
-    they keep their content, because two speakers may be taken for one.
+    strongest hypothesis is the sum of all hypotheses that is nearest to the mixture. The others keep content and level:
+    two speakers may be taken for one, and whoever listens then hears it.
 
     Args:
         scores: (n,) log-odds that each is a speaker; None: `loud` tells.
@@ -190,10 +187,7 @@ def select_speakers(
             kept = np.sort(np.argsort(-energies, kind="stable")[:speakers])
         gains = gains_of(products, levels, consistent, kept[loud[kept]])
         gains[~loud] = gains[np.argmax(energies)]
-        if not single_speaker or silent:
-            return Selection(gains, kept, is_speaker)
-        joined = gains_of(products, levels, True, np.arange(len(energies)))
-        allowed = 10 ** (_OTHERS_DB / 10) * max(float(joined.astype(np.float64) @ products.gram @ joined), 0.0)
-        quiet = np.sqrt(allowed / np.maximum(energies, np.finfo(np.float64).tiny))
-        return Selection(np.where(loud, gains, np.minimum(gains, quiet)).astype(np.float32), kept, is_speaker, joined)
+        alone = single_speaker and not silent
+        joined = gains_of(products, levels, True, np.arange(len(energies))) if alone else None
+        return Selection(gains, kept, is_speaker, joined)
     return Selection(gains_of(products, levels, consistent, kept), kept, is_speaker)

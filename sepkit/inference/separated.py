@@ -59,6 +59,8 @@ class Separated(Generic[ArrayT]):
         tracks: names of the speakers that the estimates are linked to, None for one that is not written; None: they are
             not linked.
         weights: (n,) share of the sources that each hypothesis should be the best for, by its score; their sum is 1.
+        out_of_domain: whether the recording or its estimates are unlike all that the prediction was fitted on, so that
+            it may be wrong by more than the interval says; None if nothing is predicted.
         likely_not_separated: whether the mean SI-SDR improvement is likely below 1 dB; False for a single speaker, None
             if it is not predicted.
     """
@@ -78,6 +80,7 @@ class Separated(Generic[ArrayT]):
     tracks: list[str | None] | None = None
     weights: ArrayT | None = None
     likely_not_separated: bool | None = None
+    out_of_domain: bool | None = None
 
     @property
     def speakers(self) -> int | None:
@@ -112,7 +115,7 @@ def summary_line(separated: Separated[Any]) -> str:
     """Return the result in words, "2 speakers, expect 9.9 dB (6 to 13)"; the second half needs a prediction.
 
     A number of speakers is one that was found; where none was, the line says how many outputs there are. It ends in
-    "likely not separated" where that is predicted.
+    "likely not separated" where that is predicted. Out of the domain of the prediction no quality is told.
     """
     outputs = len(separated.kept) if separated.kept is not None else len(separated.estimates)
     found = separated.speakers
@@ -126,7 +129,12 @@ def summary_line(separated: Separated[Any]) -> str:
     else:
         what = counted(found if separated.scores is None else outputs, "speaker")
     failed = "likely not separated" if separated.likely_not_separated else ""
-    return ", ".join([what, *filter(None, [expectation(separated), failed])])
+    if separated.out_of_domain:
+        return f"{what}, quality unknown: unlike what the prediction was fitted on"
+    expected = expectation(separated)
+    if expected and found is None:
+        expected += f" if {outputs} speak"
+    return ", ".join([what, *filter(None, [expected, failed])])
 
 
 def counted(number: int, what: str) -> str:

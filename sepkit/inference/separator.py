@@ -32,6 +32,7 @@ from sepkit.inference.quality.activity import ActivityThreshold
 from sepkit.inference.quality.by_agreement import any_model_predictor
 from sepkit.inference.quality.features import excerpt_features, excerpt_spans, recording_features
 from sepkit.inference.quality.predictor import QualityPredictor
+from sepkit.inference.quality.single_speaker import evidence_spans
 from sepkit.inference.runners.base import Runner
 from sepkit.inference.runners.views import ViewsRunner
 from sepkit.inference.selection import Selection, check_speakers, distribute_residual, products_of
@@ -381,9 +382,9 @@ class Separator:
             spans = excerpt_spans(joined.num_samples, self.sample_rate)
             excerpts = ((recording.excerpt(*span, self.sample_rate), joined.read(*span)) for span in spans)
             features = excerpt_features(told.runner, excerpts)
-        # Speakers in turn look like one who is alone, excerpt by excerpt, so that long recordings are not judged.
         products = joined.products()
-        known = Evidence(products, joined.scores(), features, joined.silent, self.sample_rate)
+        heard = np.concatenate([joined.read(*s) for s in evidence_spans(joined.num_samples, self.sample_rate)], axis=1)
+        known = Evidence(products, joined.scores(), features, joined.silent, self.sample_rate, heard)
         selection, separated = decide(known, told._rules(), speakers)
         separated.rates, separated.sample_rate = joined.rates(), recording.sample_rate
         shares = selection.shares(products) if self.mixture_consistency else None

@@ -5,55 +5,38 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, SourceEntry
-from sepkit.data.mixing import Mixed
-from sepkit.inference.calibration import _in_turn, _more_of_first, _single
+from sepkit.inference.calibration import _chosen, _speech_of, in_turns, overlapping
 
 T = 400
 
 
-@pytest.fixture
-def mixed() -> Mixed:
-    """Two steady sources, and noise that rises."""
-    sources = np.stack([np.full(T, 0.5), np.full(T, -0.25), np.zeros(T)]).astype(np.float32)
-    return Mixed(sources.sum(0) + np.linspace(0, 0.1, T, dtype=np.float32), sources)
+def test_turns_and_overlaps_hold_all_of_both():
+    one, two = np.arange(1.0, 8.0), -np.arange(1.0, 8.0)
+    np.testing.assert_array_equal(in_turns((one, two), 3), [1, 2, 3, -1, -2, -3, 4, 5, 6, -4, -5, -6, 7, -7])
+    np.testing.assert_array_equal(overlapping(one[:4], two[:4], 0.5), [1, 2, 2, 2, -3, -4])
+    np.testing.assert_array_equal(overlapping(one[:2], two[:2], 0), [1, 2, -1, -2])
 
 
-def test_two_take_turns_for_half_or_all_of_their_time(mixed):
-    noise = np.linspace(0, 0.1, T)
-    short, long = _in_turn(mixed, False), _in_turn(mixed, True)
-    np.testing.assert_allclose(short, np.repeat([0.5, -0.25], T // 2) + noise, atol=1e-6)
-    np.testing.assert_allclose(long, np.repeat([0.5, -0.25], T) + np.concatenate([noise, noise[::-1]]), atol=1e-6)
+def entry(folder: Path, name: str, *sources: tuple[str, str, float]) -> MixtureEntry:
+    named = [SourceEntry(path=path, speaker=speaker, gain=gain) for path, speaker, gain in sources]
+    return MixtureEntry(id=name, sample_rate=8000, num_samples=T, sources=named, folder=folder)
 
 
-def test_one_is_alone_as_long_as_two_in_turn(mixed, tmp_path: Path):
-    np.testing.assert_allclose(_single(mixed, None), 0.5 + np.linspace(0, 0.1, T), atol=1e-6)
-    audio.write(tmp_path / "more.wav", np.full(T, 0.1, np.float32), 8000)
-    more = MixtureEntry(
-        id="more",
-        sample_rate=8000,
-        num_samples=T,
-        sources=[SourceEntry(path=str(tmp_path / "more.wav"), speaker="a")],
-    )
-    # At the level of the first utterance.
-    quiet = Mixed(mixed.sources.sum(0), mixed.sources)
-    np.testing.assert_allclose(_single(quiet, more), np.full(2 * T, 0.5), atol=1e-3)
-
-
-def test_more_of_a_speaker_is_another_recording_of_them():
-    def entry(name: str, *sources: tuple[str, str]) -> MixtureEntry:
-        named = [SourceEntry(path=path, speaker=speaker) for path, speaker in sources]
-        return MixtureEntry(id=name, sample_rate=8000, num_samples=T, sources=named)
-
+def test_a_speaker_is_heard_in_all_recordings_of_the_manifest(tmp_path: Path):
+    for name, level, length in (("a1", 0.5, 300), ("a2", 0.1, 200), ("b1", 0.3, 100)):
+        audio.write(tmp_path / f"{name}.wav", np.full(length, level, np.float32), 8000)
     entries = [
-        entry("0", ("a1", "a"), ("b1", "b")),
-        entry("1", ("b1", "b"), ("a1", "a")),
-        entry("2", ("c1", "c"), ("a2", "a")),
-        entry("3", ("d1", ""), ("d2", "")),
+        entry(tmp_path, "0", ("a1.wav", "a", 0.5), ("b1.wav", "b", 1.0)),
+        entry(tmp_path, "1", ("b1.wav", "b", 1.0), ("a2.wav", "a", 1.0)),
+        entry(tmp_path, "2", ("a1.wav", "", 1.0), ("a2.wav", "", 1.0)),
     ]
-    more = _more_of_first(entries, 0)
-    assert more is not None and [source.path for source in more.sources] == ["a2"]
-    assert all(_more_of_first(entries, number) is None for number in (1, 2, 3))
+    # At the level of the source.
+    np.testing.assert_allclose(_speech_of(entries, 0, 0, 10_000), np.full(500, 0.25), atol=1e-4)
+    assert len(_speech_of(entries, 0, 0, 300)) == 300 and len(_speech_of(entries, 0, 1, 10_000)) == 100
+    np.testing.assert_allclose(_speech_of(entries, 1, 1, 10_000), np.full(500, 0.1), atol=1e-4)
+    # Without names nobody is known to be the same.
+    assert len(_speech_of(entries, 2, 0, 10_000)) == 300
+    assert _chosen([*entries, entry(tmp_path, "3", ("a1.wav", "a", 1.0))]) == [0, 1, 2]

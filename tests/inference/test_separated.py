@@ -29,15 +29,19 @@ def test_the_sentence_tells_speakers_and_what_to_expect() -> None:
     assert summary_line(alone) == "1 speaker, in _s2 (--speakers 2 if there are more)"
     assert summary_line(separated(is_speaker=np.zeros(3, bool))) == "no sound"
     low = separated(predicted_si_sdr_db=np.full(3, 4.0), predicted_interval_db=np.tile([-0.3, 8.2], (3, 1)))
-    assert summary_line(low) == "2 outputs, expect 4.0 dB (0 to 8)"
-    assert summary_line(separated(predicted_si_sdr_db=np.full(3, -0.04))) == "2 outputs, expect 0.0 dB"
+    assert summary_line(low) == "2 outputs, expect 4.0 dB (0 to 8) if 2 speak"
+    assert summary_line(separated(predicted_si_sdr_db=np.full(3, -0.04))) == "2 outputs, expect 0.0 dB if 2 speak"
     found = separated(
         predicted_si_sdr_db=np.array([9.0, -50.0, 10.8]),
         predicted_interval_db=np.array([[5.0, 12.0], [-60.0, -40.0], [7.2, 14.1]]),
     )
     # Means over the hypotheses that were kept: the first and the third.
-    assert summary_line(found) == "2 outputs, expect 9.9 dB (6 to 13)"
-    assert repr(found) == "Separated(2 x 0.5 s at 8000 Hz: 2 outputs, expect 9.9 dB (6 to 13))"
+    assert summary_line(found) == "2 outputs, expect 9.9 dB (6 to 13) if 2 speak"
+    assert repr(found) == "Separated(2 x 0.5 s at 8000 Hz: 2 outputs, expect 9.9 dB (6 to 13) if 2 speak)"
+    found.is_speaker = np.array([True, False, True])
+    assert summary_line(found) == "2 speakers, expect 9.9 dB (6 to 13)"
+    found.out_of_domain = True
+    assert summary_line(found) == "2 speakers, quality unknown: unlike what the prediction was fitted on"
     assert expectation(separated(predicted_si_sdr_db=np.array([9.0, 0.0, np.nan]))) == "expect 9.0 dB"
     assert expectation(separated(predicted_si_sdr_db=np.full(3, np.nan))) == ""
 

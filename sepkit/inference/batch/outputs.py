@@ -75,8 +75,12 @@ def write_outputs(
             temporary.write_bytes(buffer.getbuffer())
     written = [*paths, *spread_paths]
     if description["rttm"]:
-        names = _tracks(separated)
-        named = [(name, own) for name, own in zip(names, activity.segments(), strict=True) if name is not None]
+        names, turns = _tracks(separated), activity.segments()
+        if separated.tracks is None and separated.is_speaker is not None:
+            # What is left in an output that nobody speaks in is no turn.
+            speaks = np.asarray(separated.is_speaker)[separated.kept]
+            turns = [own if speaker else [] for own, speaker in zip(turns, speaks, strict=True)]
+        named = [(name, own) for name, own in zip(names, turns, strict=True) if name is not None]
         lines = rttm_lines(target.name, [own for _, own in named], [name for name, _ in named])
         written.append(write_text(_beside(target, ".rttm"), "".join(lines)))
     for name in _names_of(_written_before(target)) - {path.name for path in (*paths, *spread_paths)}:
@@ -98,6 +102,7 @@ def write_outputs(
         "predicted_interval_db": intervals if intervals is None else [_numbers(ends) for ends in intervals],
         "predicted_by": separated.predicted_by,
         "likely_not_separated": separated.likely_not_separated,
+        "out_of_domain": separated.out_of_domain,
         "rates": separated.rates,
         "spreads": None if separated.spread is None else [path.name for path in spread_paths],
         "spread_db": _spread_db(separated),

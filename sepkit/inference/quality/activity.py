@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-LEAST_RIGHT = 0.8
+LEAST_RIGHT = 0.9
 """A threshold is kept only if it counts at least this share right, mean over the numbers of speakers."""
 
 HIGHEST_DB = -15.0

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,8 @@ from sepkit.files import parse_json, read_yaml, write_text
 from sepkit.inference.quality.activity import ActivityThreshold
 from sepkit.inference.quality.failure import failure_features, fit_failure
 from sepkit.inference.quality.features import BASELINE_FEATURES
-from sepkit.inference.quality.regression import COVERAGE, LogisticRegression, RidgeRegression, fit_ridge
-from sepkit.inference.quality.single_speaker import SingleSpeakerDetector, estimates_summary
+from sepkit.inference.quality.regression import COVERAGE, FARTHEST, LogisticRegression, RidgeRegression, fit_ridge
+from sepkit.inference.quality.single_speaker import SingleSpeakerDetector
 from sepkit.inference.runners.base import AGREEMENT
 from sepkit.models.storage.earlier import quality_of_format_1, with_frames
 from sepkit.version import __version__
@@ -52,8 +52,7 @@ class QualityPredictor:
         depth_steps: number of steps of a model of continuous depth that it was fitted with; None for other models.
         failure: flags recordings that are not separated; None if too few mixtures are not, or too few are.
         activity: counts speakers by the levels of the estimates; None if they do not tell.
-        single_speaker: tells recordings of one speaker, whose voice is in all estimates; None if that cannot be told
-            safely.
+        single_speaker: tells recordings of one speaker from those of several; None if that cannot be told safely.
         of_any_model: whether it stands on the agreement of views alone, and was not fitted for this model.
         sepkit: version that wrote it.
     """
@@ -94,27 +93,26 @@ class QualityPredictor:
         alone = self.one_view is not None and features is not None and AGREEMENT not in features
         return self.one_view if alone and self.one_view is not None else self.model
 
+    def out_of_domain(self, features: Mapping[str, np.ndarray] | None) -> bool | None:
+        """Return whether a recording or its estimates are unlike all that the prediction was fitted on.
+
+        They are if a feature is farther than four deviations from its mean; level and length do not count.
+        """
+        if features is None:
+            return None
+        model = self._regression(features)
+        far = [
+            np.abs((np.asarray(features[name]) - mean) / scale) > FARTHEST
+            for name, mean, scale in zip(model.features, model.means, model.scales, strict=True)
+            if name not in ("level_dbfs", "log_duration_seconds")
+        ]
+        return bool(np.any(far))
+
     def likely_not_separated(self, features: Mapping[str, np.ndarray] | None) -> bool | None:
         """Return whether a recording of two estimates or more is likely not separated; None if that is not known."""
         if features is None or self.failure is None:
             return None
         return self.failure.flags(failure_features(features, self._regression(features).predict(features)))
-
-    def is_single_speaker(
-        self,
-        features: Mapping[str, np.ndarray] | None,
-        levels_db: np.ndarray,
-        voice: Callable[[], Mapping[str, float]],
-    ) -> bool | None:
-        """Return whether one speaker is alone in a recording; None if that is not known.
-
-        Args:
-            levels_db: (n,) of the estimates, relative to the strongest.
-            voice: returns what `single_speaker.voice_change` does; called only if it matters.
-        """
-        if features is None or self.single_speaker is None:
-            return None
-        return self.single_speaker.flags(estimates_summary(features, levels_db), voice)
 
     def digest(self) -> str:
         """Return a hexadecimal digest of everything, which identifies this predictor."""
@@ -205,7 +203,7 @@ def read_quality(folder: Path, weights: str, hypotheses: int) -> QualityPredicto
     except TypeError as error:
         raise UserError(f"{path}: a field is missing ({error}); {_AGAIN}") from error
     single = predictor.single_speaker
-    logistic = [predictor.failure, *((single.at_once, single.in_turn) if single else ())]
+    logistic = [predictor.failure, single and single.one]
     for model in filter(None, (predictor.model, predictor.baseline, predictor.one_view, *logistic)):
         _check(model, path)
     if predictor.hypotheses != hypotheses or predictor.weights != weights:

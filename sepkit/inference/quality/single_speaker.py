@@ -1,15 +1,14 @@
-"""One speaker alone: a recording in which all estimates hold the same voice from beginning to end.
+"""One speaker or several: a logistic regression on what estimates have in common and on how the voice changes in time.
 
-Two logistic regressions have to say so. The first tells one speaker from several who speak at once, by what the
-estimates tell of each other. The second tells one speaker from several who take turns, who may all be in one estimate,
-by how the voice changes as well: how alike parts of the speech are for a speaker encoder, which is asked only if the
-first one finds one speaker. Nothing in them depends on the level of the recording.
+One speaker alone leaves little in the other estimate, or the same in both, and all segments of the speech are of one
+voice. Where this is sure, or where it is surely not so, a recording has a number of speakers; between, it is not known.
+Nothing depends on the level of the recording.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -18,143 +17,152 @@ import numpy as np
 from sepkit.data import audio
 from sepkit.inference.diarization.clustering import unit_rows
 from sepkit.inference.diarization.encoders import Encoder, load_encoder
+from sepkit.inference.quality.activity import levels_db
 from sepkit.inference.quality.regression import LogisticRegression, fit_logistic, threshold_above
+from sepkit.inference.runners.base import ratio_db
 from sepkit.inference.selection import Products, gains_of
 
-MOST_AT_ONCE_MISSED = 0.05
-"""Share of the mixtures of several speakers that may be taken for one speaker."""
+MOST_TAKEN_FOR_ONE = 0.01
+"""Share of the recordings of several speakers that may be taken for one speaker."""
 
-MOST_IN_TURN_MISSED = 0.015
-"""Share of the recordings of speakers in turn that may be taken for one speaker. It is less, because the words of two
-speakers are then in one file, and because of new speakers it is up to three times as many, where turns are short."""
+MOST_TAKEN_FOR_SEVERAL = 0.025
+"""Share of the recordings of one speaker that may be taken for several."""
 
-LEAST_FOUND = 0.5
-"""The detector is kept only if it finds at least this share of the recordings of one speaker."""
+LEAST_FOUND = 0.25
+"""The rule is kept only if it finds at least this share of the recordings of one speaker."""
 
 LEAST_OF_EACH = 30
-"""Fit only with at least this many recordings of one speaker, of several at once, and of several in turn."""
+"""Fit only with at least this many recordings of one speaker, and of several."""
 
-VOICE_FEATURES = ("voice_mean", "voice_change", "voice_across", "voice_within", "voice_halves", "voice_of_estimates")
-"""Names of the features of `voice_change`."""
-
-_OF_ESTIMATES = (
-    "residual_db",
-    "relative_level_db",
-    "correlation_db",
-    "mask_spread_db",
-    "mask_rate_nats_per_frame",
-    "dominance",
-    "estimate_level_deviation_db",
-)
-
-_WINDOW_SECONDS, _HOP_SECONDS, _SHORTEST_SECONDS = 0.75, 0.375, 0.25
-_FRAME_SECONDS = 0.02
+_WINDOW_SECONDS, _HOP_SECONDS, _FRAME_SECONDS = 1.5, 0.75, 0.02
+# Fewer windows tell nothing of how a voice changes: 3 s of speech.
+_LEAST_WINDOWS = 3
 # Frames this far below the loud ones are pauses.
 _PAUSE_DB, _LOUD_PERCENTILE = 30.0, 95
-# A voice changes nowhere nearer to the ends.
-_LEAST_SHARE = 0.15
+# Two speakers of whom one speaks for at least 5 % of the time make this share of unlike pairs.
+_UNLIKE_PERCENTILE = 10
+# A window belongs to the estimate that has this share of its energy.
+_OWN_SHARE = 0.8
+# Longer recordings are listened to in excerpts: as many seconds in all, of as many each.
+_MOST_SECONDS, _EXCERPT_SECONDS = 180.0, 10.0
+# What tells speech from other sounds: neither level nor length.
+_SOUND = (
+    "spectral_flatness_db",
+    "spectral_centroid_hz",
+    "zero_crossing_rate",
+    "log_kurtosis",
+    "level_deviation_db",
+    "crest_factor_db",
+)
+# Share of a range that is added to it on both sides.
+_SLACK = 0.1
+# Windows that go through the encoder at once.
+_AT_ONCE = 64
 
 
 @dataclass
 class LabeledRecording:
-    """What is known of a recording to fit the detector.
+    """What is known of a recording to fit the rule.
 
     Args:
-        voice: of `voice_change`; not needed of those who speak at once.
-        in_turn: whether the speakers take turns.
+        evidence: of `speaker_evidence`.
         group: of recordings that are left out together, those of a speaker.
+        sound: of `mixture_features`.
     """
 
-    estimates: Mapping[str, float]
-    voice: Mapping[str, float] = field(default_factory=dict)
-    speakers: int = 1
-    in_turn: bool = False
+    evidence: Mapping[str, float]
+    speakers: int
     group: str = ""
+    sound: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass
 class SingleSpeakerDetector:
-    """Tells recordings of one speaker.
+    """Tells recordings of one speaker, and recordings of several.
 
     Args:
-        at_once: flags one speaker rather than several at once, by `estimates_summary`.
-        in_turn: flags one speaker rather than several in turn, by `estimates_summary` and `voice_change`.
+        one: its log-odds are for one speaker, who is found above its threshold.
+        several_below: log-odds below which several are found.
         encoder: fingerprint of the speaker encoder that it was fitted with.
-        found: share of the recordings of one speaker that both flag, by fits without the recording's speaker.
-        missed_at_once: share of the mixtures that the first one flags, in the same way.
-        missed_in_turn: share of the recordings of speakers in turn that both flag, in the same way.
+        found_one, found_several: shares of the recordings of each kind that are found, by fits without the speaker.
+        taken_for_one: share of the recordings of several that are taken for one, in the same way.
+        taken_for_several: share of the recordings of one that are taken for several.
+        sound: least and largest value of each feature in `_SOUND`, of the recordings that it was fitted on and a little
+            beyond. What is beyond these, such as noise, hum and music, is not counted.
     """
 
-    at_once: LogisticRegression
-    in_turn: LogisticRegression
+    one: LogisticRegression
+    several_below: float
     encoder: str
-    found: float
-    missed_at_once: float
-    missed_in_turn: float
+    found_one: float
+    found_several: float
+    taken_for_one: float
+    taken_for_several: float
+    sound: dict[str, tuple[float, float]] = field(default_factory=dict)
 
-    def flags(self, estimates: Mapping[str, float], voice: Callable[[], Mapping[str, float]]) -> bool | None:
-        """Return whether one speaker is alone in a recording; None if a feature is not known.
+    def knows(self, sound: Mapping[str, float]) -> bool:
+        """Return whether a recording sounds like those that the rule was fitted on.
 
         Args:
-            voice: returns what `voice_change` does; called only if it matters.
+            sound: of `mixture_features`.
         """
-        single = self.at_once.flags(estimates)
-        return self.in_turn.flags({**estimates, **voice()}) if single else single
+        return all(low <= sound[name] <= high for name, (low, high) in self.sound.items())
 
+    def is_one(self, evidence: Mapping[str, float]) -> bool | None:
+        """Return whether one speaker is alone in a recording; None if that is not sure.
 
-def estimates_summary(features: Mapping[str, np.ndarray], levels_db: np.ndarray) -> dict[str, float]:
-    """Return numbers of a recording: mean and range of each feature (n,) over estimates, and the range of levels."""
-    summary = {"levels_range": float(np.ptp(levels_db))}
-    for name in _OF_ESTIMATES:
-        if name in features:
-            summary[f"{name}_mean"] = float(np.mean(features[name]))
-            summary[f"{name}_range"] = float(np.ptp(features[name]))
-    return summary
+        Args:
+            evidence: of `speaker_evidence`.
+        """
+        log_odds = float(self.one.log_odds([evidence])[0])
+        if log_odds > self.one.threshold:
+            return True
+        return False if log_odds < self.several_below else None
 
 
 def fit_single_speaker(recordings: Sequence[LabeledRecording], encoder: str) -> SingleSpeakerDetector | None:
-    """Return the detector of recordings of one speaker, or None if it would not find enough of them.
+    """Return the rule that tells one speaker from several, or None if it would not find enough of them.
 
-    By fits without the speaker in question, the first regression flags at most 5 % of the mixtures, and both flag at
-    most 1.5 % of the recordings of speakers in turn.
+    By fits without the speaker in question, 1 % of the recordings of several speakers are taken for one, and 2.5 % of
+    those of one speaker for several.
 
     Args:
-        recordings: those with numbers that are not finite are left out.
+        recordings: those without evidence, or with numbers that are not finite, are left out.
     """
-    usable = [one for one in recordings if all(map(math.isfinite, (*one.estimates.values(), *one.voice.values())))]
-    single = [one for one in usable if one.speakers == 1]
-    at_once = [one for one in usable if one.speakers > 1 and not one.in_turn]
-    in_turn = [one for one in usable if one.in_turn]
-    if min(map(len, (single, at_once, in_turn))) < LEAST_OF_EACH:
+    usable = [one for one in recordings if one.evidence and all(map(math.isfinite, one.evidence.values()))]
+    alone = np.array([one.speakers == 1 for one in usable], bool)
+    if min(alone.sum(), (~alone).sum()) < LEAST_OF_EACH:
         return None
-    first = _fit(single, at_once, [one.estimates for one in single + at_once])
-    second = _fit(single, in_turn, [{**one.estimates, **one.voice} for one in single + in_turn])
-    if first is None or second is None:
+    names = {group: number for number, group in enumerate(sorted({one.group for one in usable}))}
+    groups = np.array([names[one.group] for one in usable])
+    if (fit := fit_logistic([one.evidence for one in usable], alone, groups)) is None:
         return None
-    (at_once_model, singles, others), (in_turn_model, singles_of_second, turns) = first, second
-    at_once_model.set_threshold(threshold_above(others, MOST_AT_ONCE_MISSED), singles, others)
-    # Those in turn are unknown to the first one.
-    passed = at_once_model.log_odds([one.estimates for one in in_turn]) > at_once_model.threshold
-    turns = np.where(passed, turns, -np.inf)
-    in_turn_model.set_threshold(max(threshold_above(turns, MOST_IN_TURN_MISSED), -1e3), singles_of_second, turns)
-    found = np.mean((singles > at_once_model.threshold) & (singles_of_second > in_turn_model.threshold))
-    if found < LEAST_FOUND:
+    regression, scores = fit
+    several_below = -threshold_above(-scores[alone], MOST_TAKEN_FOR_SEVERAL)
+    threshold = threshold_above(scores[~alone], MOST_TAKEN_FOR_ONE)
+    # Where both kinds hardly overlap, what lies between the thresholds is still not known.
+    regression.set_threshold(max(threshold, several_below), scores[alone], scores[~alone])
+    several_below = min(threshold, several_below)
+    if regression.found < LEAST_FOUND:
         return None
-    missed = at_once_model.false_alarms, in_turn_model.false_alarms
-    return SingleSpeakerDetector(at_once_model, in_turn_model, encoder, float(found), *missed)
+    return SingleSpeakerDetector(
+        regression,
+        several_below,
+        encoder,
+        regression.found,
+        float(np.mean(scores[~alone] < several_below)),
+        regression.false_alarms,
+        float(np.mean(scores[alone] < several_below)),
+        {name: _range([one.sound[name] for one in usable]) for name in _SOUND if name in usable[0].sound},
+    )
 
 
-def _fit(
-    single: Sequence[LabeledRecording], others: Sequence[LabeledRecording], rows: Sequence[Mapping[str, float]]
-) -> tuple[LogisticRegression, np.ndarray, np.ndarray] | None:
-    """Return the regression of one speaker against others, and log-odds by fits without the speaker, of both."""
-    names = {group: number for number, group in enumerate(sorted({one.group for one in (*single, *others)}))}
-    groups = np.array([names[one.group] for one in (*single, *others)])
-    fit = fit_logistic(rows, np.arange(len(rows)) < len(single), groups)
-    return None if fit is None else (fit[0], fit[1][: len(single)], fit[1][len(single) :])
+def _range(values: Sequence[float]) -> tuple[float, float]:
+    slack = _SLACK * float(np.ptp(values))
+    return min(values) - slack, max(values) + slack
 
 
-# -------------------------------------------------------------------------------------------------------- voice change
+# ------------------------------------------------------------------------------------------------------------- evidence
 
 
 @lru_cache(maxsize=1)
@@ -163,69 +171,78 @@ def default_encoder() -> Encoder:
     return load_encoder()
 
 
-def voice_change(encoder: Encoder, products: Products, estimates: np.ndarray, sample_rate: int) -> dict[str, float]:
-    """Return numbers of a recording, cosines between embeddings of windows of its speech without the pauses.
+def evidence_spans(num_samples: int, sample_rate: int) -> list[tuple[int, int]]:
+    """Return beginnings and ends of what is listened to of a recording: all, or evenly spaced excerpts of 3 min."""
+    most, length = round(_MOST_SECONDS * sample_rate), round(_EXCERPT_SECONDS * sample_rate)
+    if num_samples <= most:
+        return [(0, num_samples)]
+    starts = np.linspace(0, num_samples - length, round(_MOST_SECONDS / _EXCERPT_SECONDS)).round().astype(int)
+    return [(start, start + length) for start in starts.tolist()]
 
-    Its speech is the sum of all estimates that is nearest to the recording.
 
-    * `voice_mean`: mean over all pairs of windows.
-    * `voice_change`: how much more alike pairs on the same side of an instant are than pairs across it, for the instant
-      where this is largest; instants near the ends count less.
-    * `voice_across`, `voice_within`: means of the pairs across that instant, and on the same side of it.
-    * `voice_halves`: between the mean directions of both halves.
-    * `voice_of_estimates`: mean over all pairs of windows of an estimate (of n, T), mean over the estimates.
+def speaker_evidence(encoder: Encoder, products: Products, estimates: np.ndarray, sample_rate: int) -> dict[str, float]:
+    """Return what tells one speaker from several; nothing of less than 3 s of speech, or of one estimate.
+
+    Of the whole recording, by products of its estimates:
+
+    * `levels_range`: between the strongest and the weakest estimate, dB.
+    * `projections_range`: the same of the mixture's projections on them.
+    * `correlation_db`: SI-SDR of an estimate to the one it is most like, mean.
+
+    Of windows of 1.5 s of its speech without pauses, which is the sum of all estimates nearest to the recording:
+
+    * `voice_least`: the cosine between embeddings that the 10 % most unlike pairs of windows are below.
+    * `voice_between`: cosine between the mean embeddings of the windows that belong to either of two estimates, the
+      least of all pairs of estimates; the mean cosine of all windows where all belong to one.
+
+    Args:
+        estimates: (n, T), or excerpts of them one after the other.
     """
-    speech = gains_of(products, "mixture", True, np.arange(len(estimates))) @ estimates
-    embeddings = _embeddings(encoder, speech, sample_rate)
-    likeness, apart = _pairs(embeddings)
-    mean = _mean(likeness, apart)
-    change, across, within = _largest_change(likeness, apart, mean)
-    middle = len(embeddings) // 2
-    halves = unit_rows(np.stack([embeddings[:middle].sum(0), embeddings[middle:].sum(0)]))
-    of_estimates = [_mean(*_pairs(_embeddings(encoder, estimate, sample_rate))) for estimate in estimates]
-    values = (mean, change, across, within, float(halves[0] @ halves[1]), float(np.mean(of_estimates)))
-    return dict(zip(VOICE_FEATURES, values, strict=True))
-
-
-def _embeddings(encoder: Encoder, waveform: np.ndarray, sample_rate: int) -> np.ndarray:
-    """Return (N, D) unit vectors of half overlapping windows of a waveform (T,) without its pauses, N at least 2."""
-    waveform = audio.resample(waveform.astype(np.float32), sample_rate, encoder.sample_rate)
-    frame = round(_FRAME_SECONDS * encoder.sample_rate)
-    count = len(waveform) // frame
-    frames = waveform[: count * frame].reshape(count, frame)
-    levels = 10 * np.log10(np.maximum(np.square(frames, dtype=np.float64).mean(-1), np.finfo(np.float64).tiny))
-    speech = frames[levels > np.percentile(levels, _LOUD_PERCENTILE) - _PAUSE_DB].reshape(-1)
-    window, hop = (round(seconds * encoder.sample_rate) for seconds in (_WINDOW_SECONDS, _HOP_SECONDS))
-    if len(speech) < 2 * window:
-        window = max(len(speech) // 2, round(_SHORTEST_SECONDS * encoder.sample_rate))
-        hop = window // 2
-    speech = np.pad(speech, (0, max(0, window + hop - len(speech))))
-    windows = np.lib.stride_tricks.sliding_window_view(speech, window)[::hop]
-    return unit_rows(encoder.embed(windows).astype(np.float64))
-
-
-def _pairs(embeddings: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return (N, N) cosines between windows, and which pairs count: those without common samples, or all others."""
+    gram, energies = products.gram, np.maximum(np.diagonal(products.gram), np.finfo(np.float64).tiny)
+    if len(estimates) < 2 or not gram.any():
+        return {}
+    speech, own = _speech(gains_of(products, "mixture", True, np.arange(len(estimates))), estimates, sample_rate)
+    windows, shares = _windows(speech, own, sample_rate)
+    if len(windows) < _LEAST_WINDOWS:
+        return {}
+    waveforms = audio.resample(windows, sample_rate, encoder.sample_rate)
+    parts = [encoder.embed(waveforms[start : start + _AT_ONCE]) for start in range(0, len(waveforms), _AT_ONCE)]
+    embeddings = unit_rows(np.concatenate(parts).astype(np.float64))
     numbers = np.arange(len(embeddings))
-    distances = np.abs(numbers[:, None] - numbers)
-    return embeddings @ embeddings.T, distances >= min(2, len(numbers) - 1)
+    # Neighbors have samples in common.
+    cosines = (embeddings @ embeddings.T)[np.abs(numbers[:, None] - numbers) > 1]
+    centers = [embeddings[share > _OWN_SHARE].sum(0) for share in shares.T if (share > _OWN_SHARE).any()]
+    among = unit_rows(np.array(centers)) if len(centers) > 1 else None
+    alike = np.square(gram / np.sqrt(np.outer(energies, energies)))
+    np.fill_diagonal(alike, 0.0)
+    nearest = alike.max(1)
+    return {
+        "levels_range": float(np.ptp(levels_db(energies))),
+        "projections_range": float(np.ptp(levels_db(np.square(products.cross) / energies))),
+        "correlation_db": float(ratio_db(nearest, 1 - nearest).mean()),
+        "voice_least": float(np.percentile(cosines, _UNLIKE_PERCENTILE)),
+        "voice_between": float(cosines.mean() if among is None else (among @ among.T).min()),
+    }
 
 
-def _mean(values: np.ndarray, counted: np.ndarray) -> float:
-    return float((values * counted).sum() / counted.sum())
+def _speech(gains: np.ndarray, estimates: np.ndarray, sample_rate: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the frames (F, t) of the speech without its pauses, and the energies of the estimates in them (F, n)."""
+    frame = max(1, round(_FRAME_SECONDS * sample_rate))
+    count = estimates.shape[1] // frame
+    frames = estimates[:, : count * frame].reshape(len(estimates), count, frame)
+    speech = np.einsum("n,nft->ft", gains, frames)
+    powers = np.square(speech, dtype=np.float64).mean(-1)
+    if not count or not powers.any():
+        return np.zeros((0, frame), np.float32), np.zeros((0, len(estimates)))
+    levels = 10 * np.log10(np.maximum(powers, np.finfo(np.float64).tiny))
+    heard = levels > np.percentile(levels, _LOUD_PERCENTILE) - _PAUSE_DB
+    return speech[heard].astype(np.float32), np.square(frames[:, heard], dtype=np.float64).sum(-1).T
 
 
-def _largest_change(likeness: np.ndarray, apart: np.ndarray, mean: float) -> tuple[float, float, float]:
-    """Return the largest change of the voice, and the mean likeness of pairs across it and on the same side of it."""
-    count = len(likeness)
-    least = max(1, round(_LEAST_SHARE * count))
-    changes = []
-    for number in range(least, count - least + 1):
-        first = np.arange(count) < number
-        crossing = apart & (first[:, None] != first)
-        inside = apart & ~crossing
-        across = _mean(likeness, crossing)
-        within = _mean(likeness, inside) if inside.any() else mean
-        share = number / count
-        changes.append(((within - across) * math.sqrt(4 * share * (1 - share)), across, within))
-    return max(changes)
+def _windows(frames: np.ndarray, energies: np.ndarray, sample_rate: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return half overlapping windows (N, T) of frames, and the share of each estimate in the energy of each (N, n)."""
+    length, hop = (round(seconds / _FRAME_SECONDS) for seconds in (_WINDOW_SECONDS, _HOP_SECONDS))
+    starts = range(0, len(frames) - length + 1, hop)
+    windows = np.array([frames[start : start + length].reshape(-1) for start in starts], np.float32)
+    totals = np.array([energies[start : start + length].sum(0) for start in starts])
+    return windows, totals / np.maximum(totals.sum(-1, keepdims=True), np.finfo(np.float64).tiny)

@@ -61,7 +61,8 @@ def with_frames(data: Any) -> Any:
 
 
 def quality_of_format_1(data: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of quality.yaml of format 1 in format 2: other names, and no intervals by likeness."""
+    """Return the content of quality.yaml of format 1 in format 2: other names, no intervals by likeness, and no rule
+    that tells one speaker alone, which listens to other things by now."""
 
     def logistic(old: dict[str, Any] | None) -> dict[str, Any] | None:
         if old is None:
@@ -71,13 +72,8 @@ def quality_of_format_1(data: dict[str, Any]) -> dict[str, Any]:
     def ridge(old: dict[str, Any]) -> dict[str, Any]:
         return {name: old[name] for name in old if name != "by_likeness"}
 
-    names = {"not_separated": "failure", "silence": "activity", "alone": "single_speaker"}
-    new = {names.get(name, name): value for name, value in data.items()}
+    names = {"not_separated": "failure", "silence": "activity"}
+    new = {names.get(name, name): value for name, value in data.items() if name != "alone"}
     new |= {"format": 2, "model": ridge(data["model"]), "baseline": ridge(data["baseline"])}
     new["failure"] = logistic(data.get("not_separated"))
-    if (old := data.get("alone")) is not None:
-        parts = {name: logistic(old[name]) for name in ("at_once", "in_turn")}
-        new["single_speaker"] = (
-            {name: old[name] for name in old if name != "flagged"} | {"found": old["flagged"]} | parts
-        )
     return new

@@ -25,6 +25,7 @@ from sepkit.evaluation.metrics import si_sdr_db
 from sepkit.inference import Separator, load_model, separate_files
 from sepkit.inference.calibration import calibrate
 from sepkit.inference.options import OutputOptions
+from sepkit.inference.quality.activity import ActivityThreshold
 from sepkit.inference.quality.features import BASELINE_FEATURES, recording_features
 from sepkit.inference.quality.predictor import QualityPredictor, fit_quality, read_quality, write_quality
 from sepkit.inference.quality.regression import LogisticRegression, fit_ridge
@@ -183,9 +184,25 @@ def test_examples_with_missing_features_are_left_out():
     assert set(found.model.features) == set(table)
 
 
+ONE = LogisticRegression(["x0"], [0.0], [1.0], [1.0], 0.0, 0.0, 1.0, 0.0)
+RULE = SingleSpeakerDetector(ONE, -1.0, "voices", 1.0, 1.0, 0.0, 0.0, {"log_kurtosis": (1.0, 3.0)})
+
+
+def test_what_is_far_from_all_that_it_was_fitted_on_is_out_of_domain():
+    ridge = predictor().model
+    center = dict(zip(ridge.features, map(np.array, zip(ridge.means, ridge.means, strict=True)), strict=True))
+    assert predictor().out_of_domain(None) is None and predictor().out_of_domain(center) is False
+    name, scale = ridge.features[0], ridge.scales[0]
+    for deviations, expected in ((3.9, False), (-4.1, True)):
+        moved = center | {name: center[name] + deviations * scale * np.array([1, 0])}
+        assert predictor().out_of_domain(moved) is expected
+    # Level and length are not what a recording sounds like.
+    louder = replace(predictor(), model=replace(ridge, features=["level_dbfs", *ridge.features[1:]]))
+    assert louder.out_of_domain(center | {"level_dbfs": center[name] + 10 * scale}) is False
+
+
 def test_files_are_plain_and_come_back(tmp_path):
-    one = LogisticRegression(["x0"], [0.0], [1.0], [1.0], 0.0, 0.0, 1.0, 0.0)
-    written = replace(predictor(), single_speaker=SingleSpeakerDetector(one, one, "voices", 1.0, 0.0, 0.0))
+    written = replace(predictor(), single_speaker=RULE, activity=ActivityThreshold(-30.0, {"1": 0.9}, {"1": 10}))
     path = write_quality(written, tmp_path)
     assert path == tmp_path / "quality.yaml" and "!!" not in path.read_text()
     read = read_quality(tmp_path, "abc", 2)
@@ -219,15 +236,14 @@ def changed(data, *keys, value):
         (("surprise",), 1, "surprise: unknown field"),
         (("features_version",), 2, "found features_version 2, expected 5"),
         (("model", "interval_db"), [float("nan"), 1.0], "interval that is not finite"),
-        (("single_speaker", "in_turn", "scales"), [0.0], "not positive"),
-        (("single_speaker", "at_once", "coefficients"), [], "not one for each feature"),
+        (("single_speaker", "one", "scales"), [0.0], "not positive"),
+        (("single_speaker", "one", "coefficients"), [], "not one for each feature"),
         (("single_speaker", "encoder"), None, "a field is missing"),
         (("single_speaker", "features"), ["x0"], "features: unknown field"),
     ],
 )
 def test_files_of_other_models_and_damaged_ones_are_refused(tmp_path, keys, value, words):
-    one = LogisticRegression(["x0"], [0.0], [1.0], [1.0], 0.0, 0.0, 1.0, 0.0)
-    whole = replace(predictor(), single_speaker=SingleSpeakerDetector(one, one, "voices", 1.0, 0.0, 0.0))
+    whole = replace(predictor(), single_speaker=RULE)
     data = json.loads(json.dumps(to_dict(whole)))
     changed(data, *keys, value=value)
     (tmp_path / "quality.yaml").write_text(yaml.safe_dump(data))

@@ -1,78 +1,117 @@
-"""One speaker alone, several at once and speakers in turn."""
+"""One speaker, several, or not known: the rule, and what it hears."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from sepkit.inference.quality.single_speaker import (
+    MOST_TAKEN_FOR_ONE,
+    MOST_TAKEN_FOR_SEVERAL,
     LabeledRecording,
-    SingleSpeakerDetector,
-    estimates_summary,
+    default_encoder,
+    evidence_spans,
     fit_single_speaker,
+    speaker_evidence,
 )
+from sepkit.inference.selection import products_of
+
+RATE = 8000
 
 
-def recordings(kind: str, count: int, seed: int, changed: float = -3.0) -> list[LabeledRecording]:
-    """Return recordings: estimates are alike where nobody speaks at once, and voices that change in turns."""
+def recordings(alone: float, apart: float, count: int = 400, seed: int = 0) -> list[LabeledRecording]:
+    """Return recordings of one speaker and of several, with these means of their evidence; its deviation is one."""
     generator = np.random.default_rng(seed)
-    found = []
-    for number in range(count):
-        alike = generator.normal(-6 if kind == "at once" else 6, 3)
-        features = {"correlation_db": np.full(2, alike), "residual_db": np.full(2, -20.0), "level_dbfs": np.ones(2)}
-        voice = {} if kind == "at once" else {"voice_halves": generator.normal(changed if kind == "in turn" else 3, 1)}
-        summary = estimates_summary(features, np.array([0.0, -2.0]))
-        speakers = 1 if kind == "alone" else 2
-        found.append(LabeledRecording(summary, voice, speakers, kind == "in turn", f"speaker {number % 20}"))
-    return found
-
-
-KINDS = "alone", "at once", "in turn"
-
-
-@pytest.fixture(scope="module")
-def detector() -> SingleSpeakerDetector:
-    found = fit_single_speaker([one for seed, kind in enumerate(KINDS) for one in recordings(kind, 80, seed)], "voices")
-    assert found is not None
-    return found
-
-
-def test_one_speaker_is_told_from_several_at_once_and_in_turn(detector):
-    assert detector.encoder == "voices"
-    assert detector.at_once.features == ["correlation_db_mean"]
-    assert detector.in_turn.features == ["correlation_db_mean", "voice_halves"]
-    assert detector.found > 0.8 and detector.missed_at_once <= 0.1 and detector.missed_in_turn <= 0.05
-    new = {kind: recordings(kind, 200, seed) for seed, kind in enumerate(KINDS, start=10)}
-    shares = {
-        kind: np.mean(
-            [detector.flags(one.estimates, lambda own=one.voice: own or {"voice_halves": 3.0}) for one in ones]
+    return [
+        LabeledRecording(
+            {"voice_least": generator.normal(alone if number % 2 else apart)}, 2 - number % 2, f"speaker {number % 40}"
         )
-        for kind, ones in new.items()
-    }
-    assert shares["alone"] > 0.8 and shares["at once"] < 0.2 and shares["in turn"] < 0.1
+        for number in range(count)
+    ]
 
 
-def test_the_encoder_of_voices_is_asked_only_if_estimates_are_alike(detector):
+def test_between_one_and_several_there_is_no_number():
+    rule = fit_single_speaker(recordings(3, 0, 2000), "voices")
+    assert rule is not None and rule.encoder == "voices"
+    new = recordings(3, 0, 4000, seed=1)
+    said = [rule.is_one(one.evidence) for one in new]
+    of_one, of_several = ([found for found, one in zip(said, new, strict=True) if one.speakers == n] for n in (1, 2))
+    assert 0.6 < np.mean([found is True for found in of_one]) == pytest.approx(rule.found_one, abs=0.1)
+    assert 0.6 < np.mean([found is False for found in of_several]) == pytest.approx(rule.found_several, abs=0.1)
+    assert np.mean([found is True for found in of_several]) < 2.5 * MOST_TAKEN_FOR_ONE
+    assert np.mean([found is False for found in of_one]) < 2.5 * MOST_TAKEN_FOR_SEVERAL
+    assert None in of_one and None in of_several
+    assert rule.is_one({}) is None and rule.is_one({"voice_least": math.nan}) is None
+    # Where nothing lies between, both are found.
+    sure = fit_single_speaker(recordings(20, 0), "voices")
+    assert sure is not None and [sure.is_one({"voice_least": value}) for value in (20, 0)] == [True, False]
 
-    def asked() -> dict[str, float]:
-        raise AssertionError
 
-    assert detector.flags({"correlation_db_mean": -20.0}, asked) is False
-    with pytest.raises(AssertionError):
-        detector.flags({"correlation_db_mean": 20.0}, asked)
-    # Unknown is neither yes nor no.
-    assert detector.flags({"correlation_db_mean": 20.0}, dict) is None and detector.flags({}, asked) is None
+def test_a_rule_that_would_find_too_few_is_none():
+    assert fit_single_speaker(recordings(1, 0), "voices") is None
+    assert fit_single_speaker(recordings(3, 0, 58), "voices") is None
+    unknown = [LabeledRecording({"voice_least": math.nan}, one.speakers) for one in recordings(3, 0)]
+    assert fit_single_speaker([*unknown, *recordings(3, 0, 58)], "voices") is None
+    assert fit_single_speaker(recordings(3, 0, 80), "voices") is not None
 
 
-def test_there_is_no_rule_that_takes_turns_for_one():
-    heard = [one for seed, kind in enumerate(KINDS) for one in recordings(kind, 40, seed, changed=3.0)]
-    assert fit_single_speaker(heard, "voices") is None
-    # Nor one that too few turns were heard for, or whose numbers are not known.
-    apart = [one for seed, kind in enumerate(KINDS) for one in recordings(kind, 40, seed)]
-    assert fit_single_speaker(apart, "voices") is not None
-    assert fit_single_speaker(apart[:80], "voices") is None and fit_single_speaker(apart[:109], "voices") is None
-    unknown = [replace(one, estimates={"correlation_db_mean": math.nan}) for one in apart[:11]]
-    assert fit_single_speaker(unknown + apart[11:], "voices") is None
+def voice(seconds: float, pitch_hz: float, resonance_hz: float, seed: int = 0) -> np.ndarray:
+    """Return pulses through a resonance, in syllables with pauses: a voice for an encoder."""
+    generator = np.random.default_rng(seed)
+    times = np.arange(round(seconds * RATE)) / RATE
+    pitch = pitch_hz * (1 + 0.1 * np.sin(2 * np.pi * 0.7 * times + generator.uniform(0, 6)))
+    phase = np.cumsum(2 * np.pi * pitch / RATE)
+    numbers = np.arange(1, 20)[:, None]
+    gains = 1 / (1 + np.square((numbers * pitch_hz - resonance_hz) / 300))
+    syllables = np.clip(np.sin(2 * np.pi * 3 * times), 0, None)
+    noise = 1e-3 * generator.standard_normal(len(times))
+    return (0.05 * syllables * (gains * np.sin(numbers * phase)).sum(0) + noise).astype(np.float32)
+
+
+def evidence(estimates: np.ndarray, scale: float = 1.0) -> dict[str, float]:
+    mixture = estimates.sum(0)
+    products = products_of(scale * mixture, scale * estimates)
+    return speaker_evidence(default_encoder(), products, scale * estimates, RATE)
+
+
+LOW, HIGH = voice(8, 110.0, 600.0), voice(8, 220.0, 1800.0, seed=1)
+QUIET = 1e-3 * np.random.default_rng(2).standard_normal(8 * RATE).astype(np.float32)
+
+
+def test_one_voice_is_unlike_two_in_turn_and_two_at_once():
+    one = evidence(np.stack([LOW, QUIET]))
+    first = np.arange(8 * RATE) < 4 * RATE
+    turns = np.where(first, LOW, HIGH)
+    together, apart, at_once = (
+        evidence(np.stack(both)) for both in ((turns, QUIET), (LOW * first, HIGH * ~first), (LOW, HIGH))
+    )
+    assert one["levels_range"] > 15 and apart["levels_range"] < 6 and one["correlation_db"] < -20
+    assert together["voice_least"] < one["voice_least"] - 0.2 and apart["voice_least"] < one["voice_least"] - 0.2
+    # All windows belong to one estimate, or each voice has its own.
+    assert together["voice_between"] > apart["voice_between"] and apart["voice_between"] < one["voice_between"] - 0.2
+    assert at_once["levels_range"] < 6
+    # The same voice in both.
+    assert evidence(np.stack([0.5 * LOW, 0.5 * LOW + QUIET]))["correlation_db"] > 10
+
+
+def test_neither_level_nor_pauses_matter():
+    estimates = np.stack([np.where(np.arange(8 * RATE) < 4 * RATE, LOW, HIGH), QUIET])
+    found = evidence(estimates)
+    assert evidence(estimates, 8.0) == pytest.approx(found, abs=1e-3)
+    paused = np.concatenate([estimates[:, : 4 * RATE], np.zeros((2, 3 * RATE)), estimates[:, 4 * RATE :]], axis=1)
+    assert evidence(paused.astype(np.float32))["voice_least"] == pytest.approx(found["voice_least"], abs=0.1)
+
+
+def test_what_is_too_short_or_silent_tells_nothing():
+    assert evidence(np.stack([LOW, QUIET])[:, : round(2.9 * RATE)]) == {}
+    assert evidence(np.zeros((2, 8 * RATE), np.float32)) == {} and evidence(LOW[None]) == {}
+    assert evidence(np.stack([LOW, QUIET])[:, :5]) == {}
+
+
+def test_long_recordings_are_listened_to_in_excerpts_from_beginning_to_end():
+    assert evidence_spans(100, RATE) == [(0, 100)]
+    spans = evidence_spans(3600 * RATE, RATE)
+    assert spans[0] == (0, 10 * RATE) and spans[-1] == (3590 * RATE, 3600 * RATE)
+    assert sum(stop - start for start, stop in spans) == 180 * RATE
