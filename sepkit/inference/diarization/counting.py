@@ -50,10 +50,6 @@ class SpeakerCount:
         """Whether the runner-up is nearly as good, or the threshold is a guess."""
         return self.turn_distance is None or self.margin < _CERTAIN_MARGIN
 
-    def sentence(self) -> str:
-        """Return what else may be, for people; empty if the count is certain."""
-        return f"uncertain, perhaps {self.runner_up}" if self.uncertain else ""
-
 
 def count_speakers(
     embeddings: np.ndarray, blended: np.ndarray, neighbors: np.ndarray, seconds: np.ndarray

@@ -30,7 +30,7 @@ class Encoder(Protocol):
     Attributes:
         sample_rate: Hz, of the waveforms.
         embedding_size: D.
-        info: what was saved beside the weights; `counting` has its thresholds.
+        info: what was saved beside the weights; `enrollment` has the threshold of `sepkit separate --enroll`.
     """
 
     sample_rate: int
