@@ -58,3 +58,18 @@ def _check(code: int, said: str, limit: int) -> None:
     last = said.splitlines()[-1] if said else ""
     assert code == 2, (limit, code, said)
     assert last.startswith("sepkit ") and "failed:" not in last and "Traceback" not in said, (limit, said)
+
+
+def test_data_workers_that_cannot_open_files(inputs, tmp_path):
+    """Whichever of them meets the limit, and where: one line, and an end."""
+    assert exit_code(COMMANDS["train"](inputs, tmp_path / "out")) == 0
+    refused = 0
+    for more in range(4, 18, 3):
+        out = tmp_path / f"out_{more}"
+        line = [*COMMANDS["train"](inputs, out), "--data.workers", "2"]
+        code, said = in_fork(line, lower(resource.RLIMIT_NOFILE, OPEN_FILES + more))
+        if code != 0:
+            _check(code, said, more)
+            assert "ulimit -n" in said, said
+            refused += 1
+    assert refused >= 2

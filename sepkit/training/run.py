@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 import threading
+import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -15,7 +17,7 @@ import torch
 
 from sepkit.choices import to_dict
 from sepkit.config import TaskConfig, TrainerConfig
-from sepkit.errors import UserError
+from sepkit.errors import UserError, exhausted
 from sepkit.models.runtime import has_bfloat16, has_bfloat16_recurrence
 from sepkit.parallel import available_processes
 from sepkit.registry import registered
@@ -287,9 +289,37 @@ def _quiet_tensorboard() -> Iterator[None]:
 
 @contextmanager
 def _one_line_from_workers() -> Iterator[None]:
-    """Unwrap a user's mistake found by a data worker from that worker's traceback."""
+    """Unwrap a user's mistake found by a data worker from that worker's traceback, and say why workers cannot go on."""
     try:
         yield
     except UserError as error:
         lines = re.findall(r"UserError: (.*)", str(error))
         raise UserError(lines[-1] if lines else str(error)) from None
+    except RuntimeError as error:
+        if (reason := _without_workers(error)) is None:
+            raise
+        # Half of a loader complains when it is deleted, which is here.
+        before, sys.unraisablehook = sys.unraisablehook, lambda _: None
+        for one in _chain(error):
+            traceback.clear_frames(one.__traceback__)
+        sys.unraisablehook = before
+        raise reason from None
+
+
+def _without_workers(error: BaseException) -> Exception | None:
+    """Return what to raise for an error that data workers end of; None for another."""
+    for one in _chain(error):
+        if isinstance(one, OSError) and exhausted(one):
+            return one
+    if "DataLoader worker" in str(error):
+        return UserError(
+            "data.workers: a data worker ended without a word, for want of memory or of open files (`ulimit -n`, "
+            "`ulimit -v`); take fewer workers, or raise the limit"
+        )
+    return None
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

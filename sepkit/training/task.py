@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import signal
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, is_dataclass
 from functools import partial
+from multiprocessing.queues import Queue
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +120,7 @@ class Task(TaskDefinition):
             num_workers=workers,
             persistent_workers=workers > 0,
             pin_memory=self.device.type == "cuda",
-            worker_init_fn=_leave_interrupts_to_parent,
+            worker_init_fn=_begin_worker,
         )
 
     # ------------------------------------------------------------------------------------------------------- training
@@ -340,6 +342,8 @@ def _step_seed(seed: int, step: int, rank: int) -> int:
     return int.from_bytes(digest, "little") >> 1
 
 
-def _leave_interrupts_to_parent(worker: int) -> None:
+def _begin_worker(worker: int) -> None:
     # Ctrl-C reaches every process of the terminal; a worker that died of it would break the step that is being saved.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A batch that cannot be sent, for want of open files, would be waited for without end.
+    Queue._on_queue_feeder_error = staticmethod(lambda error, batch: os._exit(1))  # type: ignore[attr-defined]
