@@ -47,4 +47,4 @@ def test_others_are_refused(needs):
 @pytest.mark.parametrize("seconds", [3.0, 4.0])
 def test_chunks_are_options_of_a_separator(seconds):
     options = SeparatorOptions(**chunks_for(seconds))
-    assert options.whole_seconds == options.chunk_seconds == 2 * options.overlap_seconds == 2 * seconds
+    assert options.whole_seconds == options.chunk_seconds == 2 * options.overlap_seconds == 4 * seconds

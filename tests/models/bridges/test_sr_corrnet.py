@@ -48,8 +48,8 @@ def test_layouts_of_one_model(counts, tmp_path):
     write(tmp_path, weights, sr_corrnet_description(3, counts))
     model = load_pretrained(f"sr-corrnet:{tmp_path}")
     expected = model.state_dict()
-    # Twice the 4 s of its training, and a level of the mixture's.
-    needs = {"whole_seconds": 8.0, "chunk_seconds": 8.0, "overlap_seconds": 4.0, "levels": "mixture"}
+    # Four times the 4 s of its training, and a level of the mixture's.
+    needs = {"whole_seconds": 16.0, "chunk_seconds": 16.0, "overlap_seconds": 8.0, "levels": "mixture"}
     assert model.info == {"needs": needs} and model.counts_speakers == counts
     older = {older_name(name): tensor for name, tensor in weights.items()}
     totals = {"total_ops": torch.zeros(1), "_orig_mod.encoder.total_params": torch.zeros(1)}

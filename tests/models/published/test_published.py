@@ -124,10 +124,10 @@ class TestTFLocoformer:
     def test_sizes_are_those_of_the_description(self, locoformer_file):
         model = load_pretrained(f"tf-locoformer:{locoformer_file}")
         assert model.config is not None and (model.sample_rate, model.input_norm) == (8000, "mixture")
-        assert model.info == {"needs": {"whole_seconds": 8.0, "chunk_seconds": 8.0, "overlap_seconds": 4.0}}
+        assert model.info == {"needs": {"whole_seconds": 16.0, "chunk_seconds": 16.0, "overlap_seconds": 8.0}}
         text = locoformer_file.with_name("config.yaml").read_text()
         locoformer_file.with_name("config.yaml").write_text(text + "speech_segment: 24000\n")
-        assert from_tf_locoformer(locoformer_file).info["needs"]["chunk_seconds"] == 6.0
+        assert from_tf_locoformer(locoformer_file).info["needs"]["chunk_seconds"] == 12.0
         assert model.config.masker == TFLocoformerConfig(
             channels=8, num_layers=2, num_heads=2, attention_dim=8, feedforward_dim=6, kernel_size=3, norm_groups=2
         )
