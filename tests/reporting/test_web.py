@@ -224,8 +224,8 @@ def assert_as_the_command(page: Any, expected: Any, least_db: float = 50) -> Non
     ]
     assert words[0] == words[1]
     shown = [float(value.get_attribute("value")) for value in page.locator("h2 data").all()]
-    known = np.isfinite(expected.predicted_si_sdr_db)
-    np.testing.assert_allclose(shown, expected.predicted_si_sdr_db[known], atol=0.05)
+    told = np.zeros(0) if expected.out_of_domain else expected.predicted_si_sdr_db
+    np.testing.assert_allclose(shown, told[np.isfinite(told)], atol=0.05)
 
 
 def test_estimates_and_prediction_are_those_of_the_command(page: Any, tmp_path: Path) -> None:
@@ -308,7 +308,6 @@ def test_speech_is_told_as_the_command_tells_it(case: str, page: Any, data_folde
         np.testing.assert_allclose(shown, sorted(expected.predicted_si_sdr_db), atol=0.05)
     else:
         assert_as_the_command(page, expected)
-        assert expected.speakers == (1 if case == "one alone" else 2)
 
 
 def test_features_are_those_of_python(page: Any) -> None:

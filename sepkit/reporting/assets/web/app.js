@@ -94,14 +94,16 @@ function check(name, mixture) {
 }
 
 // The result in words, as `sepkit separate` prints it.
-function summary({ estimates, speakers, loudest, scored, predicted, interval, failed }) {
+function summary({ estimates, speakers, loudest, scored, predicted, interval, failed, unlike }) {
   const counted = (number, what) => `${number} ${what}${number === 1 ? "" : "s"}`, count = estimates.length;
   let text = counted(speakers ?? count, speakers === null && !scored ? "output" : "speaker");
   if (speakers === 1 && count > 1) text += `, in voice ${loudest + 1}`;
+  if (unlike) return `${text}, quality unknown: unlike what the prediction was fitted on.`;
   const known = (predicted ?? []).map((_, i) => i).filter((i) => Number.isFinite(predicted[i]));
   if (known.length) {
     const mean = (of) => known.reduce((sum, i) => sum + of(i), 0) / known.length;
     text += `, expect ${expected(mean((i) => predicted[i]), [0, 1].map((end) => mean((i) => interval[i][end])))}`;
+    if (speakers === null && !scored) text += ` if ${count} speak`;
   }
   return text + (failed ? ", likely not separated." : ".");
 }
@@ -110,7 +112,7 @@ function summary({ estimates, speakers, loudest, scored, predicted, interval, fa
 const expected = (value, ends) => `${(Number(value.toFixed(1)) + 0).toFixed(1)} dB (${ends.map((end) => Math.round(end) + 0).join(" to ")})`;
 
 function show(name, mixture, separated) {
-  const { estimates, predicted, interval } = separated;
+  const { estimates, predicted, interval, unlike } = separated;
   const stem = name.replace(/\.[^.]*$/, "");
   const told = document.createElement("p");
   told.id = "summary";
@@ -132,7 +134,7 @@ function show(name, mixture, separated) {
     player.src = URL.createObjectURL(wav(samples, model.sample_rate));
     addresses.push(player.src);
     section.append(heading, waveform, colors, player);
-    if (download && Number.isFinite(predicted?.[i - 1])) {
+    if (download && !unlike && Number.isFinite(predicted?.[i - 1])) {
       const data = document.createElement("data");
       data.value = predicted[i - 1];
       data.textContent = expected(predicted[i - 1], interval[i - 1]);

@@ -3,7 +3,7 @@
 import { resample, transform } from "./sound.js";
 
 const FRAME_SECONDS = 0.032, SHORTEST_SECONDS = 0.5, LONGEST_SECONDS = 30, EXCERPT_SECONDS = 5;
-const LEAST_DB = -60, LOWEST_LEVEL_DB = -80, OTHERS_DB = -40, FARTHEST = 4, TINY = 2 ** -1022;
+const LEAST_DB = -60, LOWEST_LEVEL_DB = -80, FARTHEST = 4, TINY = 2 ** -1022;
 
 const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 const range = (values) => Math.max(...values) - Math.min(...values);
@@ -207,12 +207,18 @@ function relations(estimates, mixture) {
     relative_level_db: cross.map((value, i) => ratioDb(value ** 2 / energies[i], total)),
   };
   if (estimates.length > 1) {
-    found.correlation_db = unit.map((row, i) => {
-      const nearest = Math.max(0, ...row.filter((_, j) => j !== i).map((value) => value ** 2));
-      return ratioDb(nearest, 1 - nearest);
-    });
+    found.correlation_db = correlationDb(gram);
   }
   return found;
+}
+
+// SI-SDR of each estimate to the one that it is most like.
+function correlationDb(gram) {
+  const norms = gram.map((row, i) => Math.sqrt(Math.max(row[i], TINY)));
+  return gram.map((row, i) => {
+    const nearest = Math.max(...row.map((value, j) => (j === i ? 0 : (value / (norms[i] * norms[j])) ** 2)));
+    return ratioDb(nearest, 1 - nearest);
+  });
 }
 
 // quality.features._sound
@@ -251,23 +257,21 @@ export async function decide(quality, mixture, { estimates, scores }, features, 
   const gram = estimates.map((a) => estimates.map((b) => dot(a, b))), energies = gram.map((row, i) => row[i]);
   const cross = estimates.map((a) => dot(a, mixture)), loudest = energies.indexOf(Math.max(...energies));
   const gains = cross.map((value, i) => (energies[i] > 0 ? value / energies[i] : 0));
-  const speech = () => mixed(estimates, bestSum(gram, cross));
   let isSpeaker = null, outputs = estimates;
   if (!scores && (quality?.activity || quality?.single_speaker)) {
-    const levels = levelsDb(energies), judged = features && mixture.length <= LONGEST_SECONDS * rate;
-    const single = judged ? await isSingleSpeaker(quality.single_speaker, features, levels, estimates, speech, rate, embed) : null;
+    const single = await isSingleSpeaker(quality.single_speaker, features, gram, cross, estimates, rate, embed);
     if (single) isSpeaker = energies.map((_, i) => i === loudest);
-    else if (quality.activity) isSpeaker = levels.map((level) => level > quality.activity.threshold_db);
+    else if (quality.activity) isSpeaker = levelsDb(energies).map((level) => level > quality.activity.threshold_db);
     else if (single === false) isSpeaker = energies.map(() => true);
     if (isSpeaker) isSpeaker.forEach((speaks, i) => { if (!speaks) gains[i] = gains[loudest]; });
     if (single) {
-      const alone = speech(), quietest = 10 ** (OTHERS_DB / 10) * dot(alone, alone);
-      outputs = estimates.map((_, i) => (i === loudest ? alone : null));
-      energies.forEach((energy, i) => { gains[i] = i === loudest ? 1 : Math.min(gains[i], Math.sqrt(quietest / Math.max(energy, TINY))); });
+      outputs = [...estimates];
+      outputs[loudest] = mixed(estimates, bestSum(gram, cross));
+      gains[loudest] = 1;
     }
   }
   const speaks = isSpeaker ?? energies.map(() => true), several = speaks.filter(Boolean).length > 1;
-  const told = { predicted: null, interval: null, failed: null };
+  const told = { predicted: null, interval: null, failed: null, unlike: false };
   if (quality) {
     const rows = features && estimates.map((_, i) => Object.fromEntries(Object.entries(features).map(([name, values]) => [name, values[i]])));
     const all = rows ? rows.map((row) => evaluate(quality.model, row)) : energies.map(() => NaN);
@@ -275,9 +279,15 @@ export async function decide(quality, mixture, { estimates, scores }, features, 
     told.interval = told.predicted.map((value) => quality.model.interval_db.map((end) => value + end));
     const flag = rows && quality.failure ? flags(quality.failure, failureFeatures(features, all)) : null;
     told.failed = flag && several;
+    told.unlike = told.predicted.some(Number.isFinite) && isOutOfDomain(quality.model, features);
   }
-  const leveled = outputs.map((output, i) => (output ?? estimates[i]).map((sample) => sample * Math.fround(gains[i])));
+  const leveled = outputs.map((output, i) => output.map((sample) => sample * Math.fround(gains[i])));
   return { estimates: leveled, speakers: isSpeaker && speaks.filter(Boolean).length, loudest, scored: Boolean(scores), ...told };
+}
+
+// quality.predictor.QualityPredictor.out_of_domain
+function isOutOfDomain({ features: names, means, scales }, features) {
+  return names.some((name, k) => !["level_dbfs", "log_duration_seconds"].includes(name) && features[name].some((value) => Math.abs((value - means[k]) / scales[k]) > FARTHEST));
 }
 
 // selection.gains_of, consistent
@@ -303,73 +313,61 @@ function failureFeatures(features, predicted) {
   return { predicted_mean_db: mean(values), predicted_least_db: Math.min(...values), dominance };
 }
 
-// quality.single_speaker.SingleSpeakerDetector.flags
-async function isSingleSpeaker(detector, features, levels, estimates, speech, rate, embed) {
-  if (!detector) return null;
-  const summary = { levels_range: range(levels) };
-  for (const [name, values] of Object.entries(features)) {
-    summary[`${name}_mean`] = mean(values);
-    summary[`${name}_range`] = range(values);
-  }
-  const single = flags(detector.at_once, summary);
-  return single ? flags(detector.in_turn, embed ? { ...summary, ...(await voiceChange(embed, speech(), estimates, rate)) } : summary) : single;
+// decision._is_single_speaker: null where that is not sure.
+async function isSingleSpeaker(detector, features, gram, cross, estimates, rate, embed) {
+  const sounds = detector && features && Object.entries(detector.sound).every(([name, [low, high]]) => low <= features[name][0] && features[name][0] <= high);
+  if (!sounds || !embed) return null;
+  const logOdds = evaluate(detector.one, await speakerEvidence(embed, gram, cross, estimates, rate));
+  if (logOdds > detector.one.threshold) return true;
+  return logOdds < detector.several_below ? false : null;
 }
 
-const WINDOW_SECONDS = 0.75, HOP_SECONDS = 0.375, SHORTEST_WINDOW_SECONDS = 0.25, PAUSE_FRAME_SECONDS = 0.02;
-const PAUSE_DB = 30, LOUD_SHARE = 0.95, LEAST_SHARE = 0.15;
+const WINDOW_SECONDS = 1.5, HOP_SECONDS = 0.75, PAUSE_FRAME_SECONDS = 0.02, LEAST_WINDOWS = 3;
+const PAUSE_DB = 30, LOUD_SHARE = 0.95, UNLIKE_SHARE = 0.1, OWN_SHARE = 0.8;
 
-// quality.single_speaker.voice_change
-export async function voiceChange(embed, speech, estimates, rate) {
-  const embeddings = await windowEmbeddings(embed, speech, rate), count = embeddings.length, middle = Math.floor(count / 2);
-  const pairs = pairsOf(embeddings), all = meanWhere(pairs, () => true), least = Math.max(1, round(LEAST_SHARE * count));
-  let best = [-Infinity];
-  for (let number = least; number <= count - least; number++) {
-    const across = meanWhere(pairs, (i, j) => i < number !== j < number), inside = meanWhere(pairs, (i, j) => i < number === j < number);
-    const within = Number.isNaN(inside) ? all : inside, share = number / count;
-    const change = (within - across) * Math.sqrt(4 * share * (1 - share));
-    if (change > best[0]) best = [change, across, within];
+// quality.single_speaker.speaker_evidence
+export async function speakerEvidence(embed, gram, cross, estimates, rate) {
+  if (estimates.length < 2 || gram.every((row) => row.every((value) => value === 0))) return {};
+  const { frames, energies } = speechFrames(bestSum(gram, cross), estimates, rate);
+  const length = round(WINDOW_SECONDS / PAUSE_FRAME_SECONDS), hop = round(HOP_SECONDS / PAUSE_FRAME_SECONDS);
+  const starts = Array.from({ length: Math.max(0, Math.floor((frames.length - length) / hop) + 1) }, (_, i) => i * hop);
+  if (starts.length < LEAST_WINDOWS) return {};
+  const waveforms = [];
+  for (const start of starts) {
+    const window = Float32Array.from(frames.slice(start, start + length).flatMap((frame) => [...frame]));
+    waveforms.push(await resample(window, rate, embed.rate));
   }
-  const sumOf = (rows) => unit(rows[0].map((_, d) => rows.reduce((sum, row) => sum + row[d], 0)));
-  const ofEstimates = [];
-  for (const estimate of estimates) ofEstimates.push(meanWhere(pairsOf(await windowEmbeddings(embed, estimate, rate)), () => true));
+  const embeddings = (await embed(waveforms)).map(unit);
+  const totals = starts.map((start) => estimates.map((_, j) => energies.slice(start, start + length).reduce((sum, own) => sum + own[j], 0)));
+  const cosines = [];
+  embeddings.forEach((one, i) => embeddings.forEach((other, j) => { if (Math.abs(i - j) > 1) cosines.push(dot(one, other)); }));
+  const centers = estimates.map((_, j) => embeddings.filter((_, i) => totals[i][j] / Math.max(totals[i].reduce((a, b) => a + b), TINY) > OWN_SHARE));
+  const among = centers.filter((own) => own.length).map((own) => unit(own[0].map((_, d) => own.reduce((sum, row) => sum + row[d], 0))));
+  const powers = gram.map((row, i) => Math.max(row[i], TINY));
   return {
-    voice_mean: all,
-    voice_change: best[0],
-    voice_across: best[1],
-    voice_within: best[2],
-    voice_halves: dot(sumOf(embeddings.slice(0, middle)), sumOf(embeddings.slice(middle))),
-    voice_of_estimates: mean(ofEstimates),
+    levels_range: range(levelsDb(powers)),
+    projections_range: range(levelsDb(cross.map((value, i) => value ** 2 / powers[i]))),
+    correlation_db: mean(correlationDb(gram)),
+    voice_least: quantile(cosines, UNLIKE_SHARE),
+    voice_between: among.length > 1 ? Math.min(...among.flatMap((one) => among.map((other) => dot(one, other)))) : mean(cosines),
   };
 }
 
 const unit = (values) => { const norm = Math.sqrt(dot(values, values)); return values.map((value) => value / (norm > 0 ? norm : 1)); };
 
-// Pairs of windows without common samples, or all, with their cosines.
-function pairsOf(embeddings) {
-  const pairs = [];
-  embeddings.forEach((a, i) => embeddings.forEach((b, j) => {
-    if (Math.abs(i - j) >= Math.min(2, embeddings.length - 1)) pairs.push([i, j, dot(a, b)]);
-  }));
-  return pairs;
+// numpy.percentile
+function quantile(values, share) {
+  const sorted = Float64Array.from(values).sort(), place = share * (sorted.length - 1), low = Math.floor(place);
+  return sorted[low] + (place - low) * (sorted[Math.min(low + 1, sorted.length - 1)] - sorted[low]);
 }
 
-const meanWhere = (pairs, counts) => mean(pairs.filter(([i, j]) => counts(i, j)).map(([, , value]) => value));
-
-// quality.single_speaker._embeddings
-async function windowEmbeddings(embed, waveform, rate) {
-  const samples = await resample(waveform, rate, embed.rate), frame = round(PAUSE_FRAME_SECONDS * embed.rate);
-  const frames = Array.from({ length: Math.floor(samples.length / frame) }, (_, i) => samples.subarray(i * frame, (i + 1) * frame));
-  const levels = frames.map((part) => decibels(Math.max(dot(part, part) / frame, TINY))), sorted = [...levels].sort((a, b) => a - b);
-  const place = LOUD_SHARE * (levels.length - 1), low = Math.floor(place), high = Math.min(low + 1, levels.length - 1);
-  const loud = sorted[low] + (place - low) * (sorted[high] - sorted[low]);
-  const kept = frames.filter((_, i) => levels[i] > loud - PAUSE_DB);
-  let [window, hop] = [round(WINDOW_SECONDS * embed.rate), round(HOP_SECONDS * embed.rate)];
-  if (kept.length * frame < 2 * window) {
-    window = Math.max(Math.floor((kept.length * frame) / 2), round(SHORTEST_WINDOW_SECONDS * embed.rate));
-    hop = Math.floor(window / 2);
-  }
-  const speech = new Float32Array(Math.max(kept.length * frame, window + hop));
-  kept.forEach((part, i) => speech.set(part, i * frame));
-  const starts = Array.from({ length: Math.floor((speech.length - window) / hop) + 1 }, (_, i) => i * hop);
-  return (await embed(starts.map((start) => speech.subarray(start, start + window)))).map(unit);
+// quality.single_speaker._speech
+function speechFrames(gains, estimates, rate) {
+  const size = Math.max(1, round(PAUSE_FRAME_SECONDS * rate)), speech = mixed(estimates, gains), places = [];
+  for (let start = 0; start + size <= speech.length; start += size) places.push(start);
+  const frames = places.map((start) => speech.subarray(start, start + size)), powers = frames.map((frame) => dot(frame, frame) / size);
+  if (!powers.some((power) => power > 0)) return { frames: [], energies: [] };
+  const levels = powers.map((power) => decibels(Math.max(power, TINY))), least = quantile(levels, LOUD_SHARE) - PAUSE_DB;
+  const own = (start) => estimates.map((estimate) => { const part = estimate.subarray(start, start + size); return dot(part, part); });
+  return { frames: frames.filter((_, i) => levels[i] > least), energies: places.filter((_, i) => levels[i] > least).map(own) };
 }
