@@ -140,7 +140,7 @@ def of_torchaudio() -> Reader:
         theirs: piece
         for name, tensor in model.state_dict().items()
         if not name.startswith("signal_")
-        for theirs, piece in torchaudio._pieces(model, name, tensor)
+        for theirs, piece in torchaudio._pieces(model.masker, name, tensor).items()
     }
     return _published("torchaudio", {"model.pt": _saved(weights)}, "model.pt@8000")
 

@@ -16,6 +16,7 @@ import numpy as np
 from sepkit.choices import did_you_mean
 from sepkit.errors import UserError
 from sepkit.files import file_text
+from sepkit.limits import FILE_SAMPLES
 from sepkit.studies.quantization.config import UCIOptions
 
 SHORT_NAMES = {
@@ -72,6 +73,8 @@ def read_table(folder: Path, name: str, drop_constant: bool = False) -> Table:
     columns = _read_indices(path / "index_features.txt", values.shape[1])
     place = _read_index(path / "index_target.txt", values.shape[1])
     count = _read_index(path / "n_splits.txt", None)
+    if not count:
+        raise UserError(f"{path / 'n_splits.txt'}: found 0, expected one split or more")
     target = values[:, place]
     if np.ptp(target) == 0:
         raise UserError(f"{path / 'data.txt'}: target (column {place}) is constant; there is nothing to predict")
@@ -125,11 +128,13 @@ def _read_numbers(path: Path) -> np.ndarray:
 
 
 def _read_indices(path: Path, limit: int | None) -> np.ndarray:
-    values = [cell for line in _lines(path) for cell in line.split()]
     try:
-        indices = np.array([int(float(value)) for value in values])
-    except (ValueError, OverflowError):
-        raise UserError(f"{path}: expected whole numbers") from None
+        values = np.array([float(cell) for line in _lines(path) for cell in line.split()])
+    except ValueError:
+        values = np.full(1, np.nan)
+    if not (values % 1 == 0).all() or np.abs(values).max(initial=0) > FILE_SAMPLES:
+        raise UserError(f"{path}: expected whole numbers")
+    indices = values.astype(int)
     if not len(indices) or indices.min() < 0 or (limit is not None and indices.max() >= limit):
         expected = "one or more numbers" if limit is None else f"numbers from 0 to {limit - 1}"
         raise UserError(f"{path}: expected {expected}, found {'none' if not len(indices) else indices.tolist()[:5]}")
