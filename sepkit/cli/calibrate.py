@@ -38,9 +38,11 @@ def main(
     from sepkit.inference.quality.failure import LIMIT_DB
     from sepkit.inference.quality.predictor import write_quality
     from sepkit.inference.separator import Separator
+    from sepkit.models.published.public import PUBLIC
+    from sepkit.models.published.shipped import shipped_models
     from sepkit.models.storage.folders import find_checkpoint
 
-    if not Path(model).exists() and ":" in model:
+    if not Path(model).exists() and (":" in model or model in {**shipped_models(), **PUBLIC}):
         raise UserError(f"{model}: has no folder to keep predictions in; expected one that `sepkit train` wrote")
     folder = find_checkpoint(model)
     separator = load_model(folder, device, predict=False, depth_steps=depth_steps, views=1)

@@ -20,12 +20,16 @@ def main(model: str, *, out: str) -> Path:
     import shutil
     import tempfile
 
+    from sepkit.errors import UserError
     from sepkit.files import atomic_output, check_writable
     from sepkit.inference.batch.files import check_separates
     from sepkit.models import load_pretrained
     from sepkit.models.export.onnx_export import export_onnx
+    from sepkit.models.storage.folders import SUFFIX
 
-    loaded, kept = load_pretrained(model), Path(out)
+    if (kept := Path(out)).suffix.lower() != SUFFIX:
+        raise UserError(f"--out {out}: expected a file that ends in {SUFFIX}")
+    loaded = load_pretrained(model)
     check_writable(kept.parent)
     with tempfile.TemporaryDirectory() as temporary:
         whole = Path(temporary) / f"whole{kept.suffix}"

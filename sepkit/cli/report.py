@@ -32,6 +32,8 @@ def main(
 
     from sepkit.errors import UserError
 
+    if Path(out).suffix.lower() not in (".html", ".htm"):
+        raise UserError(f"--out {out}: expected a file that ends in .html")
     if names is not None and len(names) != len(runs):
         raise UserError(f"--names: found {len(names)}, expected one for each of {len(runs)} runs")
     if examples < 0:

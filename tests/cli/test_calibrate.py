@@ -70,6 +70,7 @@ def test_calibrates_and_separate_then_predicts(tmp_path, experiment, manifest, c
     ("model", "more", "word"),
     [
         ("none", [], "no such file"),
+        ("boxed_8k", [], "no folder"),
         ("asteroid:model.pth", [], "no folder"),
         (None, ["--first", "0"], "first: found 0"),
         (None, ["--first", "2"], "expected"),

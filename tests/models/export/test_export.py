@@ -254,6 +254,11 @@ def test_commands_take_an_exported_model(exported, make_corpus, tmp_path, capsys
 def test_what_an_exported_model_is_not_for(exported, capsys):
     assert "separates and evaluates only" in complaint(lambda: load_pretrained(exported / "model.onnx"))
     assert main(["export", str(exported / "model.onnx"), "--out", "again.onnx"]) == 2
+    capsys.readouterr()
+    assert main(["export", str(exported / "exp"), "--out", "again.pt"]) == 2
+    assert "--out again.pt: expected a file that ends in .onnx" in capsys.readouterr().err
+    assert main(["report", str(exported / "exp"), "--out", "page.txt"]) == 2
+    assert "--out page.txt: expected a file that ends in .html" in capsys.readouterr().err
 
 
 def test_a_graph_that_separates_no_recording_is_not_kept(exported, tmp_path, capsys, monkeypatch):
