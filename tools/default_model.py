@@ -70,8 +70,8 @@ LIMITS = (
 )
 AS_TWO = "comes out as two"
 AS_ONE = (
-    "comes out once in most recordings, with little in the other estimate; two like voices that take short turns may "
-    "be taken for one"
+    "is found in about half of such recordings, and then comes out whole in one estimate; where the number of speakers "
+    "is not sure, none is given"
 )
 
 

@@ -131,6 +131,9 @@ class OneVoice:
     def out_of_domain(self, features):
         return False
 
+    def digest(self):
+        return "one voice"
+
 
 SHARES = {"found_one": 1.0, "found_several": 1.0, "taken_for_one": 0.0, "taken_for_several": 0.0}
 
@@ -214,3 +217,16 @@ def test_json_files_tell_how_many_speak(separator, tmp_path: Path):
     assert separate_files([tmp_path / "in"], separator, tmp_path / "out", OutputOptions()).already_done == 2
     separator.activity = ActivityThreshold(-70.0, {}, {})
     assert separate_files([tmp_path / "in"], separator, tmp_path / "out", OutputOptions()).separated == 2
+
+
+def test_what_is_left_in_the_other_output_is_no_turn(tmp_path: Path):
+    torch.manual_seed(0)
+    separator = Separator(build_model(CONFIG))
+    path = audio.write(tmp_path / "one.wav", one_speaker(both=True), RATE)
+    turns = []
+    for quality in (None, OneVoice()):
+        separator.quality = quality
+        separate_files([path], separator, tmp_path / str(len(turns)), OutputOptions(rttm=True))
+        lines = (tmp_path / str(len(turns)) / "one.rttm").read_text().splitlines()
+        turns.append({line.split()[7] for line in lines})
+    assert len(turns[0]) == 2 and len(turns[1]) == 1
