@@ -13,7 +13,7 @@ __all__ = ["FilesReport", "Separated", "Separator", "load_model", "separate_file
 
 
 def __getattr__(name: str) -> Any:
-    # Checking the inputs of a command must not take the second that importing torch takes.
+    # The options of this room are read for help, which must not take the time that importing numpy and soundfile takes.
     from importlib import import_module
 
     if name in ("FilesReport", "separate_files"):
