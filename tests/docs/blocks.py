@@ -13,7 +13,8 @@ _ORDER = """
 install separate public-models stream web train gpus matching plan-schedule variational depth quantize measure corpora
 rooms fine-tune export share extend reproduce cluster meetings audiograms index
 tutorials/separate tutorials/train tutorials/part tutorials/variational tutorials/masker tutorials/measure
-explanation/data explanation/matching explanation/variational explanation/scores explanation/glossary
+explanation/data explanation/matching explanation/variational explanation/scores explanation/failures
+explanation/glossary
 reference/files
 """
 
