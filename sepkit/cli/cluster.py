@@ -89,7 +89,7 @@ def _sentences(summary: dict[str, Any]) -> list[str]:
         if counting is not None:
             text += f"; uncertain, perhaps {counting['runner_up']}" if counting["uncertain"] else ""
         if summary["n_short"]:
-            text += f"; {summary['n_short']} segments are too short to tell (see summary.json)"
+            text += f"; {counted(summary['n_short'], 'segment')} too short to tell (see summary.json)"
         lines.append(text)
     if scores := summary.get("scores"):
         lines += [f"{path}: in {scores['reference']}, but in no cluster" for path in scores["unknown_paths"]]

@@ -25,7 +25,7 @@ from sepkit.inference.diarization.linking import LinkedSpeakers, link
 from sepkit.inference.loading import load_model
 from sepkit.inference.long.recordings import FileRecording
 from sepkit.inference.long.upper_band import upper_band_note
-from sepkit.inference.options import OutputOptions, Subtype, check_samples, read_names
+from sepkit.inference.options import LinkSpeakers, OutputOptions, Subtype, check_samples, read_names
 from sepkit.inference.selection import check_speakers
 from sepkit.inference.separated import Separated, counted, summary_line
 from sepkit.inference.separator import Separator
@@ -241,7 +241,7 @@ def _write_speakers(
     if job.encoder is None:
         write_outputs(target, separated, num_samples, blocks, description, subtype)
         return None
-    linked = link(blocks, len(separated.kept), separated.sample_rate, job.encoder, job.provenance["link_speakers"])
+    linked = link(blocks, len(separated.kept), separated.sample_rate, job.encoder, _speakers_to_link(job, separated))
     names, found = _names(job, linked)
     more = {"linked": linked.to_plain(), **found}
     write_outputs(target, replace(separated, tracks=names), num_samples, linked.blocks, description, subtype, more)
@@ -251,6 +251,17 @@ def _write_speakers(
     if found:
         line += f"; written: {', '.join(filter(None, names)) or 'none'}; absent: {', '.join(found['absent']) or 'none'}"
     return line
+
+
+def _speakers_to_link(job: _Job, separated: Separated) -> LinkSpeakers:
+    """Return the number that was asked for; for "auto" 1 if the model's detector is sure that one speaker is alone.
+
+    The other estimates of such a recording hold what is left of the voice, which sounds like somebody else. Scores and
+    levels tell how many outputs are heard, each of which may hold several speakers.
+    """
+    wanted = job.provenance["link_speakers"]
+    by_detector = separated.scores is None and job.separator.activity is None
+    return 1 if wanted == "auto" and by_detector and separated.speakers == 1 else wanted
 
 
 def _names(job: _Job, linked: LinkedSpeakers) -> tuple[list[str | None], dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,8 +12,10 @@ import pytest
 from sepkit.cli.main import main
 from sepkit.data import audio
 from sepkit.errors import UserError
+from sepkit.inference.batch.files import _speakers_to_link
 from sepkit.inference.diarization.encoders import TorchEncoder
 from sepkit.inference.diarization.linking import LinkedSpeakers, link
+from sepkit.inference.separated import Separated
 from sepkit.models import build_model, save_model
 from tests.noise_voices import RATE, noise_encoder, voice
 
@@ -95,3 +98,21 @@ def test_separate_writes_a_file_for_each_speaker(estimates, tiny_model_config, t
     assert (tmp_path / "out" / "talk.rttm").read_text().startswith("SPEAKER talk 1")
     before = (tmp_path / "out" / "talk.json").stat().st_mtime_ns
     assert main(command) == 0 and (tmp_path / "out" / "talk.json").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize(
+    ("wanted", "is_speaker", "scores", "activity", "expected"),
+    [
+        ("auto", [True, False], None, None, 1),
+        ("auto", [True, True], None, None, "auto"),
+        ("auto", None, None, None, "auto"),
+        # Outputs that are heard are no speakers: one output may hold several in turn.
+        ("auto", [True, False], np.zeros(2), None, "auto"),
+        ("auto", [True, False], None, object(), "auto"),
+        (3, [True, False], None, None, 3),
+    ],
+)
+def test_a_detector_of_one_speaker_counts(wanted, is_speaker, scores, activity, expected):
+    separated = Separated(np.zeros((2, 8)), np.ones(2), scores, is_speaker=is_speaker)
+    job = SimpleNamespace(provenance={"link_speakers": wanted}, separator=SimpleNamespace(activity=activity))
+    assert _speakers_to_link(job, separated) == expected  # type: ignore[arg-type]
