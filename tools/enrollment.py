@@ -81,7 +81,7 @@ def meet(corpus: Path, split: str, speakers: int, seed: int) -> Path:
     out = corpus / f"meeting_{speakers}_{seed}"
     words = ["prepare", "conversation", "--speech", corpus / "speech", "--split", split, "--minutes", _MINUTES]
     words += ["--speakers", speakers, "--max-overlap", 2, "--seed", f"{seed}{speakers}", "--out", out]
-    separating = ["--stitcher", "overlap", "--no-predict", "--out", out / "separated"]
+    separating = ["--stitcher", "overlap", "--no-predict", "--views", 1, "--out", out / "separated"]
     for command in (words, ["separate", out / "mixture.flac", *separating]):
         if code := sepkit([str(word) for word in command]):
             raise SystemExit(code)

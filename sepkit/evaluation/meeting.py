@@ -178,13 +178,15 @@ def _add_word_errors(summary: dict[str, Any], truth: Sequence[SpokenSegment], sa
     from meeteval.wer import cp_word_error_rate
 
     timed = all(segment.start_seconds is not None for segment in (*truth, *said))
+    # Texts are in order of time already; else a line on standard error says so.
+    in_order: dict[str, Any] = {"reference_sort": False, "hypothesis_sort": False}
     totals = dict.fromkeys(["n_words", "cpwer", *["tcpwer"] * timed], 0)
     recordings: Mapping[str, dict[str, Any]] = summary["recordings"]
     for session, own in recordings.items():
         sides = [[segment for segment in side if segment.session == session] for side in (truth, said)]
         # It takes mappings, too, though its types do not say so.
         texts: list[Any] = [_texts(side) for side in sides]
-        errors = cp_word_error_rate(*texts)
+        errors = cp_word_error_rate(*texts, **in_order)
         counts = {"n_words": int(errors.length), "cpwer": int(errors.errors)}
         if timed:
             counts["tcpwer"] = _time_constrained_errors(*sides)
