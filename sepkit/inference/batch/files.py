@@ -20,7 +20,7 @@ from sepkit.inference.batch.inputs import find_recordings, name_outputs
 from sepkit.inference.batch.outputs import Blocks, file_identity, is_done, write_outputs
 from sepkit.inference.batch.reports import FAILED, FilesReport, failure_reason, is_out_of_memory, write_failures
 from sepkit.inference.diarization.encoders import Encoder, load_encoder
-from sepkit.inference.diarization.enrollment import Enrolled, enroll, name_speakers, threshold_of
+from sepkit.inference.diarization.enrollment import Enrolled, enroll, name_speakers, threshold_of, threshold_warning
 from sepkit.inference.diarization.linking import LinkedSpeakers, link
 from sepkit.inference.loading import load_model
 from sepkit.inference.long.recordings import FileRecording
@@ -142,7 +142,8 @@ def separate_files(
                 tell(one_line(f"{target}: {done.summary}"), False)
             highest_rate = max(highest_rate, done.sample_rate)
     note = upper_band_note(separator.options.high_band, highest_rate, separator.sample_rate)
-    report.warnings = list(filter(None, [note, *(speaker.warning() for speaker in enrolled)]))
+    unsure = threshold_warning(encoder) if enrolled and encoder is not None else None
+    report.warnings = list(filter(None, [note, unsure, *(speaker.warning() for speaker in enrolled)]))
     write_failures(out / report.list_name, report.failed)
     report.wall_seconds = time.perf_counter() - began
     return report

@@ -16,7 +16,7 @@ import numpy as np
 from sepkit.errors import UserError
 from sepkit.files import file_digest
 from sepkit.inference.diarization.clustering import spherical_k_means, unit_rows
-from sepkit.inference.diarization.encoders import Encoder
+from sepkit.inference.diarization.encoders import Encoder, load_encoder
 from sepkit.inference.diarization.segments import Source, embed, find_segments, waveforms_of
 from sepkit.matching import linear_sum_assignment
 
@@ -24,7 +24,7 @@ LEAST_SECONDS = 1.0
 """Of speech in an enrollment."""
 
 DEFAULT_THRESHOLD = 0.45
-"""Cosine likeness below which nobody is named, for encoders without their own; chosen for the one that ships."""
+"""Cosine likeness below which nobody is named, for encoders that state none; it is that of the one that ships."""
 
 # Two speakers: halves found by k-means that are less alike than this, each of this much speech, in enough of it. On dev
 # speakers, on whom it was chosen, it finds 79 % of the enrollments of two, and takes 3 % of those of one for two.
@@ -94,6 +94,16 @@ def _maybe_two(points: np.ndarray, seconds: np.ndarray) -> bool | None:
 def threshold_of(encoder: Encoder) -> float:
     """Return the cosine likeness below which nobody is named."""
     return float((encoder.info.get("enrollment") or {}).get("threshold", DEFAULT_THRESHOLD))
+
+
+def threshold_warning(encoder: Encoder) -> str | None:
+    """Return the line for an encoder that states no threshold and is not the one that ships; None otherwise."""
+    if encoder.info.get("enrollment") or encoder.fingerprint() == load_encoder().fingerprint():
+        return None
+    return (
+        f"--enroll: the speaker encoder states no threshold, so {DEFAULT_THRESHOLD}, that of the shipped one, decides "
+        "who is absent; look at the likeness in the JSON file"
+    )
 
 
 @dataclass(frozen=True)
