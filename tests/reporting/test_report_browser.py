@@ -58,8 +58,8 @@ def column(page: Any, table: Any, place: int) -> list[float]:
 
 @pytest.mark.parametrize("way", ["click", "keyboard"])
 def test_tables_sort(way: str, page: Any) -> None:
-    page.locator("#utterances summary").first.click()
-    table = page.locator("#utterances table").first
+    page.locator("#mixtures summary").first.click()
+    table = page.locator("#mixtures table").first
     heading = table.locator("th").nth(1)
     for expected in ("descending", "ascending", "descending"):
         if way == "click":

@@ -88,7 +88,7 @@ def test_commands_for_separators_refuse_the_model(
     arguments = {
         "separate": [str(tmp_path / "in.wav"), "--model", model, "--out", out],
         "calibrate": [model, "--manifest", "dev.jsonl"],
-        "export": [model, "--out", out],
+        "export": [model, "--out", f"{out}.onnx"],
         "evaluate": ["--model", model, "--manifest", "dev.jsonl", "--out", out],
     }
     assert main([command, *arguments[command]]) == 2

@@ -229,7 +229,7 @@ def changed(data, *keys, value):
         (("format",), 3, "found format 3, expected 2"),
         (("features_version",), 0, "found features_version 0"),
         (("mixtures",), "many", "mixtures: found 'many', expected int"),
-        (("model", "intercept"), None, "a field is missing"),
+        (("model", "intercept"), None, "nothing given, expected a value"),
         (("model", "intercept"), float("nan"), "not finite"),
         (("model", "scales"), [1.0], "not one for each feature"),
         (("baseline", "scales"), [0.0] * 8, "not positive"),
@@ -238,7 +238,7 @@ def changed(data, *keys, value):
         (("model", "interval_db"), [float("nan"), 1.0], "interval that is not finite"),
         (("single_speaker", "one", "scales"), [0.0], "not positive"),
         (("single_speaker", "one", "coefficients"), [], "not one for each feature"),
-        (("single_speaker", "encoder"), None, "a field is missing"),
+        (("single_speaker", "encoder"), None, "nothing given, expected a value"),
         (("single_speaker", "features"), ["x0"], "features: unknown field"),
     ],
 )
