@@ -94,7 +94,7 @@ def test_a_package_without_models_says_so(tmp_path, monkeypatch, capsys):
 def test_what_ships_is_small_and_loads():
     for name, folder in shipped.shipped_models().items():
         assert load_pretrained(name).sample_rate > 0
-        assert (folder / "model.onnx").stat().st_size <= 12e6
+        assert (folder / "model.onnx").stat().st_size <= 15e6
         assert {path.name for path in folder.iterdir()} == {"README.md", "model.onnx", "model.yaml", "quality.yaml"}
 
 
