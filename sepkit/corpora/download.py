@@ -183,6 +183,8 @@ def _members(path: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
     if path.suffix == ".zip":
         with zipfile.ZipFile(path) as archive:
             for entry in archive.infolist():
+                if not entry.filename:
+                    raise zipfile.BadZipFile("a member without a name")
                 if not entry.is_dir():
                     with archive.open(entry) as file:
                         yield entry.filename, entry.file_size, file
