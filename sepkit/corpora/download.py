@@ -89,9 +89,10 @@ def unpack(path: Path, archive: Archive, cache: Path) -> None:
                 _move_files(source.parent, final.parent)
             os.replace(source, final)
         except (
-            tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, OSError, RuntimeError
+            tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, OSError, RuntimeError,
+            UnicodeError,
         ) as error:  # fmt: skip
-            # RuntimeError: encrypted members, and compression that Python does not know.
+            # RuntimeError: encrypted members, and compression that Python does not know. UnicodeError: members' names.
             if getattr(error, "errno", None):  # a full disk says nothing about the archive
                 raise UserError(f"{staging}: cannot be written to ({error})") from error
             path.unlink()
