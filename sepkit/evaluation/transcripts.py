@@ -12,7 +12,7 @@ import numpy as np
 
 from sepkit.data import audio
 
-# No recognizer needs this long for one utterance, or so many times a recording's length; one that hangs must not stop
+# No recognizer needs this long for one utterance, or this many times its length; one that hangs must not stop
 # the evaluation.
 _TIMEOUT_SECONDS, _TIMES_REAL_TIME = 600, 20
 _TIME = r"((?:\d{1,3}:){0,2}\d{1,6}(?:[.,]\d{1,9})?)"

@@ -195,7 +195,7 @@ def test_a_separator_keeps_the_speakers_that_are_counted(recording, counting, tm
     "options", [{}, {"views": 2}, {"whole_seconds": 0.0, "chunk_seconds": 0.3, "overlap_seconds": 0.1}], ids=str
 )
 def test_a_model_that_counts_is_told_how_many_speak(counted, options, recording, counting, tmp_path):
-    """It makes the estimates of so many speakers, whatever it would have counted: none of them is silent."""
+    """It makes N estimates, whatever it would have counted, and none of them is silent."""
     write(tmp_path, counting, sr_corrnet_description(3, True))
     model = from_sr_corrnet(tmp_path)
     # The first query is that of silence.
