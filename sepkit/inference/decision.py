@@ -48,6 +48,7 @@ class Rules:
         score_loss: what scores were trained by; None: their shares are not known.
         levels: of the estimates, see `SeparatorOptions`.
         mixture_consistency: whether estimates add up to the recording.
+        joins_single_speaker: whether all hypotheses make the output of one speaker who is alone.
     """
 
     quality: QualityPredictor | None
@@ -56,6 +57,7 @@ class Rules:
     score_loss: str | None
     levels: Levels
     mixture_consistency: bool
+    joins_single_speaker: bool
 
 
 def decide(evidence: Evidence, rules: Rules, speakers: Speakers) -> tuple[Selection, Separated[Any]]:
@@ -84,7 +86,7 @@ def decide(evidence: Evidence, rules: Rules, speakers: Speakers) -> tuple[Select
         rules.levels,
         rules.mixture_consistency,
         loud,
-        bool(single),
+        bool(single) and rules.joins_single_speaker,
     )
     if loud is not None and single is None and rules.activity is None:
         selection.is_speaker = None

@@ -69,6 +69,7 @@ class Separator:
         quality: predicts SI-SDR without references; None: nothing is predicted; can be set. A model without a
             predictor of its own is judged by the agreement of views, if it has two or more.
         activity: counts speakers by the levels of the estimates of a model without scores; can be set.
+        joins_single_speaker: whether all hypotheses make the output of one speaker who is alone; can be set.
 
     Args:
         model: in torch, which is put into evaluation mode and moved to `device`; or what runs one.
@@ -103,6 +104,7 @@ class Separator:
         if self.quality is None and views > 1 and self.hypotheses > 1:
             self.quality = any_model_predictor(self.hypotheses)
         self.activity: ActivityThreshold | None = self.quality.activity if self.quality is not None else None
+        self.joins_single_speaker = True
         needs = needs_of(self.runner.info, "model")
         self.levels: Levels = options.levels or needs.get("levels", "mixture")
         self.mixture_consistency = options.mixture_consistency or needs.get("mixture_consistency", False)
@@ -306,6 +308,7 @@ class Separator:
             self.runner.score_loss,
             self.levels,
             self.mixture_consistency,
+            self.joins_single_speaker,
         )
 
     def _separate_whole(
