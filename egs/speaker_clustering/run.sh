@@ -205,18 +205,24 @@ project() {
   for set in dev dev_clean dev_separated noisy clean others separated; do score "$exp/encoder_projected" encoder_projected 0 "$set"; done
 }
 
+# error_rate RTTM OUT: of who speaks when in the hour.
+error_rate() {
+  sepkit evaluate --meeting --reference "$data/hour/conversation.rttm" --hypothesis "$1" --out "$2"
+}
+
 # clusters NAME OPTIONS...: of the estimates of the hour, with their errors.
 clusters() {
   local out="$exp/hour/$1"
   shift
-  sepkit cluster "$data/hour/separated" --out "$out" --reference "$data/hour/conversation.rttm" "$@"
+  sepkit cluster "$data/hour/separated" --out "$out" "$@"
+  error_rate "$out"/*.rttm "$out/scores"
 }
 
 # linked SPEAKERS: one file for each speaker of the hour, by one command, with the error of who speaks when.
 linked() {
   sepkit separate "$data/hour/mixture.flac" --model "$separator" --link-speakers "$1" --speaker-encoder "$exp/encoder_projected" \
     --rttm --no-predict --out "$data/hour/linked_$1"
-  sepkit cluster "$data/hour/linked_$1/mixture.rttm" --reference "$data/hour/conversation.rttm" --out "$exp/hour/linked_$1"
+  error_rate "$data/hour/linked_$1/mixture.rttm" "$exp/hour/linked_$1"
 }
 
 cluster_hour() {

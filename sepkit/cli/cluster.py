@@ -23,49 +23,41 @@ def main(
     which they appear.
 
     Args:
-        inputs: audio files, and folders that are searched for them; with --reference also RTTM files or segments.csv,
-            which are scored as they are
+        inputs: audio files, and folders that are searched for them
         out: folder of segments.csv, summary.json and <relative path>.rttm
         speaker_encoder: folder that `sepkit train --config speaker_encoder` wrote, or FILE.onnx of any toolkit; to
             compare with: mean_mfcc or mean_log_mel; default: the encoder that ships with sepkit
         speaker_features: what FILE.onnx hears: waveform, fbank (WeSpeaker, 3D-Speaker) or mel (Resemblyzer); default:
             as its metadata say
         speakers: their number, or auto: it is found
-        reference: who really speaks, to score against: FILE.rttm, or a CSV file with the columns path and speaker
+        reference: who really speaks in each recording, to score against: a CSV file with the columns path and speaker;
+            for who speaks when, see `sepkit evaluate --meeting`
         seed: of k-means
         json: print the summary as JSON instead of sentences
     """
     import sys
 
-    from sepkit.errors import UserError
     from sepkit.files import write_json
+    from sepkit.inference.batch.inputs import check_inputs
 
-    tables = [given for given in inputs if Path(given).suffix.lower() in (".rttm", ".csv")]
-    if tables and (reference is None or len(tables) < len(inputs)):
-        raise UserError(f"{tables[0]}: is a table, which --reference FILE scores; expected recordings to cluster")
     known = None
     if reference is not None:
         from sepkit.evaluation.clusters import read_reference
 
         known = read_reference(reference)
-    if tables:
-        summary: dict[str, Any] = {"tables": tables}
-    else:
-        from sepkit.inference.batch.inputs import check_inputs
+    # Mistakes in names are reported before a model is loaded.
+    check_inputs(inputs, Path(out))
+    from sepkit.inference.batch.cluster import cluster_recordings
 
-        # Mistakes in names are reported before a model is loaded.
-        check_inputs(inputs, Path(out))
-        from sepkit.inference.batch.cluster import cluster_recordings
-
-        summary = cluster_recordings(
-            inputs, out, encoder=speaker_encoder, features=speaker_features, speakers=speakers, seed=seed
-        )
+    summary = cluster_recordings(
+        inputs, out, encoder=speaker_encoder, features=speaker_features, speakers=speakers, seed=seed
+    )
     if known is not None:
         from sepkit.evaluation.clusters import score_clusters
 
-        summary["scores"] = score_clusters(tables or [Path(out) / "segments.csv"], known)
+        summary["scores"] = {"reference": reference, **score_clusters(Path(out) / "segments.csv", known)}
         write_json(Path(out) / "summary.json", summary)
-    for item in summary.get("skipped", ()):
+    for item in summary["skipped"]:
         print(f"sepkit cluster: {item['reason']}", file=sys.stderr)
     if json:
         from json import dumps
@@ -73,7 +65,7 @@ def main(
         print(dumps(summary, indent=1), flush=True)
     else:
         print("\n".join([*_sentences(summary), out]), flush=True)
-    if summary.get("n_skipped"):
+    if summary["n_skipped"]:
         raise SystemExit(1)
     return None
 
@@ -81,21 +73,16 @@ def main(
 def _sentences(summary: dict[str, Any]) -> list[str]:
     from sepkit.inference.separated import counted
 
-    lines = []
-    if "n_recordings" in summary:
-        count, counting, recordings = summary["n_speakers"], summary["counting"], summary["n_recordings"]
-        what = counted(count, "speaker"), counted(summary["n_segments"], "segment"), counted(recordings, "recording")
-        text = "{} in {} of {}".format(*what)
-        if counting is not None:
-            text += f"; uncertain, perhaps {counting['runner_up']}" if counting["uncertain"] else ""
-        if summary["n_short"]:
-            text += f"; {counted(summary['n_short'], 'segment')} too short to tell (see summary.json)"
-        lines.append(text)
+    count, counting, recordings = summary["n_speakers"], summary["counting"], summary["n_recordings"]
+    what = counted(count, "speaker"), counted(summary["n_segments"], "segment"), counted(recordings, "recording")
+    text = "{} in {} of {}".format(*what)
+    if counting is not None:
+        text += f"; uncertain, perhaps {counting['runner_up']}" if counting["uncertain"] else ""
+    if summary["n_short"]:
+        text += f"; {counted(summary['n_short'], 'segment')} too short to tell (see summary.json)"
+    lines = [text]
     if scores := summary.get("scores"):
         lines += [f"{path}: in {scores['reference']}, but in no cluster" for path in scores["unknown_paths"]]
         text = ", ".join(f"{name.upper()} {100 * scores[name]:.1f} %" for name in ("nmi", "acc", "ari", "purity"))
         lines.append(f"{text}; {scores['n_clusters']} clusters, {scores['n_speakers']} speakers")
-        if "der" in scores:
-            der, collar = 100 * scores["der"], 100 * scores["der_collar_0.25"]
-            lines.append(f"DER {der:.1f} %, with a collar of 0.25 s {collar:.1f} %")
     return lines

@@ -1,13 +1,13 @@
-"""Measure what `sepkit cluster` wrote against known speakers, a table of segments or RTTM: NMI and more, error rates.
+"""Measure what `sepkit cluster` wrote against a table of known speakers: NMI and more.
+
+Who speaks when is measured by `sepkit.evaluation.meeting`.
 
 Measures of clusters take (N,) labels, which are true, and the (N,) clusters that were found.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,61 +15,42 @@ import numpy as np
 
 from sepkit.data.segments import Segment, read_segments
 from sepkit.errors import UserError
-from sepkit.evaluation.diarization import Turns, error_rates, read_rttm
 from sepkit.matching import linear_sum_assignment
 
 
-@dataclass(frozen=True)
-class Reference:
-    """Who really speaks.
+def read_reference(path: str | Path) -> dict[str, list[Segment]]:
+    """Return recording -> segments with who really speaks in them.
 
     Args:
-        path: of the file.
-        segments: recording -> segments with their speakers.
-        turns: recording -> turns, of an RTTM file; empty without error rates.
-    """
-
-    path: Path
-    segments: dict[str, list[Segment]]
-    turns: Mapping[str, Turns]
-
-
-def read_reference(path: str | Path) -> Reference:
-    """Return who really speaks.
-
-    Args:
-        path: FILE.rttm, or a CSV file with the columns path and speaker, and perhaps start_seconds and
-            duration_seconds.
+        path: a CSV file with the columns path and speaker, and perhaps start_seconds and duration_seconds.
 
     Raises:
-        UserError: an unreadable file, or a row without a speaker.
+        UserError: an RTTM file, an unreadable file, or a row without a speaker.
     """
     if Path(path).suffix.lower() == ".rttm":
-        turns = read_rttm(path)
-        return Reference(Path(path), {name: _segments_of(name, own) for name, own in turns.items()}, turns)
+        raise UserError(
+            f"--reference {path}: expected a CSV file with the columns path and speaker; an RTTM file is for "
+            "sepkit evaluate --meeting, whose --hypothesis takes the RTTM files that sepkit cluster writes"
+        )
     known: dict[str, list[Segment]] = {}
     for row in read_segments(path):
         if row.speaker is None:
             raise UserError(f"{path}: {row.path} has no speaker, expected one in every row")
         known.setdefault(_name(row.path), []).append(row)
-    return Reference(Path(path), known, {})
+    return known
 
 
-def score_clusters(tables: Sequence[str | Path], reference: Reference) -> dict[str, Any]:
-    """Return the scores of clusters.
-
-    NMI, ACC, ARI and purity are of the segments, each with the speaker who has most of it. With an RTTM reference there
-    is the diarization error rate, too, of all recordings together and of each; overlapping speech is counted.
+def score_clusters(table: str | Path, known: Mapping[str, Sequence[Segment]]) -> dict[str, Any]:
+    """Return NMI, ACC, ARI and purity of the segments, each with the speaker who has most of it.
 
     Args:
-        tables: segments.csv of `sepkit cluster`, or RTTM files.
-        reference: who really speaks.
+        table: segments.csv of `sepkit cluster`.
+        known: of `read_reference`.
 
     Raises:
-        UserError: files that cannot be read, or nothing of the clusters is in the reference.
+        UserError: nothing of the clusters is in the reference.
     """
-    known = reference.segments
-    segments = [segment for table in tables for segment in _read_clusters(Path(table))]
+    segments = read_segments(table)
     labels, found, unlabeled = [], [], 0
     for segment in segments:
         speaker = _speaker_of(segment, known.get(_recording_of(segment, known), []))
@@ -79,10 +60,9 @@ def score_clusters(tables: Sequence[str | Path], reference: Reference) -> dict[s
         labels.append(speaker)
         found.append(segment.speaker)
     if not labels:
-        raise UserError(f"{reference.path}: names none of the recordings of {tables[0]}, such as {segments[0].path}")
+        raise UserError(f"--reference: names none of the recordings of {table}, such as {segments[0].path}")
     names = {_recording_of(segment, known) for segment in segments}
-    scores: dict[str, Any] = {
-        "reference": str(reference.path),
+    return {
         "n_segments": len(labels),
         "n_without_label": unlabeled,
         "unknown_paths": sorted(set(known) - names),
@@ -90,21 +70,10 @@ def score_clusters(tables: Sequence[str | Path], reference: Reference) -> dict[s
         "n_speakers": len({row.speaker for rows in known.values() for row in rows}),
         "n_clusters": len({segment.speaker for segment in segments}),
     }
-    return scores | (_error_rates(reference.turns, segments, known) if reference.turns else {})
-
-
-def _read_clusters(path: Path) -> list[Segment]:
-    """Return the segments of a table or an RTTM file."""
-    if path.suffix.lower() != ".rttm":
-        return read_segments(path)
-    found = [segment for name, own in read_rttm(path).items() for segment in _segments_of(name, own)]
-    if not found:
-        raise UserError(f"{path}: nobody speaks in it, expected turns")
-    return found
 
 
 def _name(path: str) -> str:
-    """Return a path without ending: what an RTTM file, or another format of the same recording, calls it."""
+    """Return a path without ending: another format of the same recording has the same name."""
     return str(Path(path).with_suffix("")) if Path(path).name else path
 
 
@@ -118,10 +87,6 @@ def _recording_of(segment: Segment, known: Mapping[str, Any]) -> str:
     return next((candidate for candidate in names if candidate in known), name)
 
 
-def _segments_of(name: str, turns: Turns) -> list[Segment]:
-    return [Segment(name, start, length, speaker) for speaker, own in turns.items() for start, length in own]
-
-
 def _speaker_of(segment: Segment, rows: Sequence[Segment]) -> str | None:
     """Return who has most of a segment; None for nobody."""
     shares: dict[str, float] = {}
@@ -131,16 +96,6 @@ def _speaker_of(segment: Segment, rows: Sequence[Segment]) -> str | None:
         if overlap > 0 and row.speaker is not None:
             shares[row.speaker] = shares.get(row.speaker, 0.0) + overlap
     return max(shares, key=lambda name: shares[name]) if shares else None
-
-
-def _error_rates(turns: Mapping[str, Turns], segments: Sequence[Segment], known: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    for segment in segments:
-        if not math.isfinite(segment.start_seconds + segment.duration_seconds):
-            raise UserError(f"{segment.path}: a segment has no beginning or end, which error rates need; name them")
-        own = found.setdefault(_recording_of(segment, known), {}).setdefault(str(segment.speaker), [])
-        own.append((segment.start_seconds, segment.duration_seconds))
-    return error_rates(turns, found)
 
 
 def contingency(labels: Sequence[Any], clusters: Sequence[Any]) -> np.ndarray:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from sklearn import metrics
 
+from sepkit.data.segments import Segment, write_segments
 from sepkit.errors import UserError
 from sepkit.evaluation.clusters import (
     adjusted_rand_index,
@@ -16,6 +17,8 @@ from sepkit.evaluation.clusters import (
     clustering_scores,
     normalized_mutual_information,
     purity,
+    read_reference,
+    score_clusters,
 )
 from sepkit.evaluation.diarization import diarization_errors, read_rttm
 
@@ -100,3 +103,32 @@ def test_rttm_is_read_and_a_broken_line_is_named(tmp_path: Path) -> None:
     file.write_text("SPEAKER talk 1 x 1.25 <NA> <NA> anna <NA> <NA>\n")
     with pytest.raises(UserError, match=r"a\.rttm: line 1"):
         read_rttm(file)
+
+
+def test_table_of_clusters(tmp_path):
+    rows = [
+        Segment("in/a_s1.wav", 0.0, 1.0, "speaker_1", 0.9),
+        Segment("in/a_s2.wav", 1.0, 1.0, "speaker_2", 0.9),
+        Segment("in/a_s1.wav", 2.0, 1.0, "speaker_1", 0.9),
+        Segment("in/b.wav", 0.0, 1.0, "speaker_2", 0.9),
+    ]
+    table = write_segments(tmp_path / "segments.csv", rows)
+    truth = [("in/a_s1.wav", "x"), ("in/a_s2.flac", "y"), ("absent.wav", "z")]
+    known = read_reference(write_segments(tmp_path / "truth.csv", [Segment(path, speaker=who) for path, who in truth]))
+    scores = score_clusters(table, known)
+    assert (scores["nmi"], scores["n_segments"], scores["n_without_label"]) == (1.0, 3, 1)
+    assert scores["unknown_paths"] == ["absent"]
+    # One segment of four has another speaker.
+    turns = [("in/a", 0.0, 1.0, "x"), ("in/a", 1.0, 1.0, "y"), ("in/a", 2.0, 1.0, "y"), ("in/b", 0.0, 1.5, "y")]
+    known = read_reference(write_segments(tmp_path / "turns.csv", [Segment(*turn) for turn in turns]))
+    assert score_clusters(table, known)["acc"] == 0.75
+
+
+def test_one_line_for_what_cannot_be_measured(tmp_path):
+    table = write_segments(tmp_path / "segments.csv", [Segment("in/b.wav", 0.0, 1.0, "speaker_1")])
+    with pytest.raises(UserError, match="names none of the recordings"):
+        score_clusters(table, {"elsewhere": []})
+    with pytest.raises(UserError, match=r"in/b\.wav has no speaker"):
+        read_reference(write_segments(tmp_path / "nobody.csv", [Segment("in/b.wav")]))
+    with pytest.raises(UserError, match="is for sepkit evaluate --meeting"):
+        read_reference(tmp_path / "truth.rttm")

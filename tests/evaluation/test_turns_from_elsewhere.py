@@ -10,7 +10,6 @@ import pytest
 
 from sepkit.data.segments import read_segments
 from sepkit.errors import UserError
-from sepkit.evaluation.clusters import read_reference, score_clusters
 from sepkit.evaluation.diarization import _distances, diarization_errors, read_rttm
 from sepkit.limits import TURN_SPEAKERS, TURNS
 
@@ -32,13 +31,6 @@ def test_segments_beyond_reason(row: str, tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text(f"path,start_seconds,duration_seconds\n{row}\n")
     with pytest.raises(UserError, match="line 2: "):
         read_segments(tmp_path / "x.csv")
-
-
-def test_segments_without_an_end_have_no_error_rate(tmp_path: Path) -> None:
-    (tmp_path / "segments.csv").write_text("path,start_seconds,duration_seconds,speaker\na.wav,0,,1\n")
-    (tmp_path / "x.rttm").write_text(RTTM.format(start=0, length=1))
-    with pytest.raises(UserError, match=r"a\.wav: a segment has no beginning or end"):
-        score_clusters([tmp_path / "segments.csv"], read_reference(tmp_path / "x.rttm"))
 
 
 def test_too_many_turns_or_speakers_are_refused() -> None:

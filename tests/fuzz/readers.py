@@ -332,21 +332,17 @@ def _descriptions() -> Reader:
 
 
 def _turns() -> Reader:
-    """Who speaks when, as found and as known."""
+    """A table of who speaks in what, beside the recordings."""
     head = ("path", "start_seconds", "duration_seconds", "speaker", "confidence")
-    segments = text_of([head, ("a.wav", 0.0, 1.0, 1, 0.9), ("a.wav", 1.0, 2.0, 2, 0.8), ("b.wav", 0, 1, 1, "")])
-    turns = [("a", 0.0, 1.1, "anna"), ("a", 1.1, 1.9, "bob"), ("b", 0.0, 1.0, "anna")]
-    rttm = "".join(f"SPEAKER {name} 1 {at} {length} <NA> <NA> {who} <NA> <NA>\n" for name, at, length, who in turns)
-    known = text_of([(*head[:1], "speaker", *head[1:3]), *((f"{n}.wav", w, a, d) for n, a, d, w in turns)])
-    files = {"segments.csv": segments, "reference.rttm": rttm.encode(), "reference.csv": known}
+    known = text_of([head, ("x.wav", 0.0, 1.0, "anna", 0.9), ("y.wav", 1.0, 2.0, "bob", "")])
 
     def command(folder: Path) -> list[str]:
-        is_table = (folder / "in" / "reference.csv").read_bytes() != known
-        reference = folder / "in" / f"reference.{'csv' if is_table else 'rttm'}"
-        found = str(folder / "in" / "segments.csv")
-        return ["cluster", found, "--reference", str(reference), "--out", str(folder / "out")]
+        write_files(folder / "speech", {"x.wav": sound(".wav")})
+        places = ["--reference", str(folder / "in" / "reference.csv"), "--out", str(folder / "out")]
+        encoder = ["--speaker-encoder", "mean_mfcc", "--speakers", "1"]
+        return ["cluster", str(folder / "speech"), *encoder, *places]
 
-    return Reader(files, command)
+    return Reader({"reference.csv": known}, command)
 
 
 def _lists() -> Reader:

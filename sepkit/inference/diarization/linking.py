@@ -42,6 +42,7 @@ class LinkedSpeakers:
         counted: how that was found; None if it was given.
         embeddings: (speakers, D) unit vectors, the mean of those of their segments; zeros for one without segments.
         owners: of each estimate, (E,) ends of its parts, in samples, and (E,) whose they are.
+        full_seconds: in which somebody speaks in every estimate. Whether one more speaks then cannot be known.
     """
 
     speakers: int
@@ -50,6 +51,7 @@ class LinkedSpeakers:
     owners: list[tuple[np.ndarray, np.ndarray]]
     sample_rate: int
     estimates: Blocks
+    full_seconds: float = 0.0
 
     def blocks(self) -> Iterator[np.ndarray]:
         """Yield (speakers, t) float32; where a speaker is in no estimate, zeros."""
@@ -74,10 +76,15 @@ class LinkedSpeakers:
 
     def to_plain(self) -> dict[str, Any]:
         """Return plain data for the JSON file."""
-        counted = self.counted
-        if counted is None:
-            return {"speakers": self.speakers, "runner_up": None, "uncertain": False}
-        return {"speakers": self.speakers, "runner_up": counted.runner_up, "uncertain": counted.uncertain}
+        counted, outputs = self.counted, len(self.owners)
+        return {
+            "speakers": self.speakers,
+            "runner_up": None if counted is None else counted.runner_up,
+            "uncertain": counted is not None and counted.uncertain,
+            "outputs": outputs,
+            "seconds_with_all_outputs": round(self.full_seconds, 2),
+            "note": f"no more than {outputs} at once are separated; one more is heard in the others' tracks",
+        }
 
 
 def _ramp(times: np.ndarray, edge: int, fade: int) -> np.ndarray:
@@ -102,7 +109,8 @@ def link(
     for block in estimates():
         meter.add(block)
         length += block.shape[-1]
-    segments, _ = cut_turns(meter.segments())
+    turns = meter.segments()
+    segments, _ = cut_turns(turns)
     counted = None
     if not segments:
         known = 1 if speakers == "auto" else speakers
@@ -122,7 +130,23 @@ def link(
     owners = [_owners(segments, labels, channel, length, sample_rate) for channel in range(count)]
     zeros = np.zeros((speakers, embeddings.shape[1]))
     means = mean_directions(unit_rows(alone), np.array(labels), zeros)
-    return LinkedSpeakers(speakers, counted, means, owners, sample_rate, estimates)
+    return LinkedSpeakers(speakers, counted, means, owners, sample_rate, estimates, seconds_of_all(turns))
+
+
+def seconds_of_all(turns: Sequence[Sequence[tuple[float, float]]]) -> float:
+    """Return for how long all of some channels have a turn.
+
+    Args:
+        turns: of each channel: beginnings and lengths, seconds, which do not overlap.
+    """
+    edges = [
+        (time, step) for own in turns for start, length in own for time, step in ((start, 1), (start + length, -1))
+    ]
+    total, active, last = 0.0, 0, 0.0
+    for time, step in sorted(edges):
+        total += (time - last) * (active == len(turns))
+        active, last = active + step, time
+    return total
 
 
 def _owners(

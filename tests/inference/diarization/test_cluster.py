@@ -73,8 +73,8 @@ def test_plain_spectra_to_compare_with(voices, tmp_path, model):
 
 def test_a_report_draws_voices_and_turns(meeting, encoder, tmp_path):
     out = tmp_path / "clusters"
-    truth = tmp_path / "truth.rttm"
-    truth.write_text("SPEAKER meeting 1 0 2 <NA> <NA> a <NA> <NA>\nSPEAKER meeting 1 2.5 2 <NA> <NA> b <NA> <NA>\n")
+    rows = [Segment("talk/meeting.wav", 0.0, 2.0, "a"), Segment("talk/meeting.wav", 2.5, 2.0, "b")]
+    truth = write_segments(tmp_path / "truth.csv", rows)
     assert cluster(meeting, encoder, out, "--speakers", "3", "--reference", str(truth)) == 0
     assert json.loads((out / "summary.json").read_text())["scores"]["n_clusters"] == 3
     segments = read_embeddings(out / "embeddings.csv")

@@ -75,6 +75,17 @@ def test_silence_belongs_to_somebody():
     assert linked(np.zeros((2, RATE), np.float32), 4).speakers == 4
 
 
+@pytest.mark.parametrize(("at_once", "expected"), [(1, 0.0), (2, 2.0), (3, 2.0)])
+def test_time_in_which_one_more_would_not_be_separated(at_once, expected):
+    """One, two or three voices for 2 s, which a model of two outputs puts into both."""
+    outputs = np.zeros((2, 6 * RATE), np.float32)
+    for number in range(at_once):
+        outputs[number % 2, 2 * RATE : 4 * RATE] += voice(number, 2.0, number)
+    outputs[0, :RATE] = voice(0, 1.0, 9)
+    plain = linked(outputs, at_once).to_plain()
+    assert plain["outputs"] == 2 and plain["seconds_with_all_outputs"] == pytest.approx(expected, abs=0.04)
+
+
 def test_more_speakers_than_segments_are_refused(estimates):
     with pytest.raises(UserError, match="expected at least 40"):
         linked(estimates, 40)
@@ -92,7 +103,8 @@ def test_separate_writes_a_file_for_each_speaker(estimates, tiny_model_config, t
     assert main(command) == 0
     told = json.loads((tmp_path / "out" / "talk.json").read_text())
     assert told["estimates"] == ["talk_s1.wav", "talk_s2.wav", "talk_s3.wav"]
-    assert told["linked"] == {"speakers": 3, "runner_up": None, "uncertain": False}
+    assert told["linked"].items() >= {"speakers": 3, "runner_up": None, "uncertain": False, "outputs": 2}.items()
+    assert "no more than 2 at once" in told["linked"]["note"]
     speakers = np.stack([audio.read(tmp_path / "out" / name) for name in told["estimates"]])
     np.testing.assert_allclose(speakers.sum(0), mixture, atol=1e-4)
     assert (tmp_path / "out" / "talk.rttm").read_text().startswith("SPEAKER talk 1")
