@@ -68,5 +68,6 @@ def test_separated_speech(speech: Path, tmp_path: Path, run) -> None:
     scores = json.loads((tmp_path / "exp" / "scores" / "separated" / "encoder_separated" / "0.json").read_text())
     assert scores["speakers"] == 3 and 0 <= scores["rules"]["embedding"]["nmi"] <= 100
     assert json.loads((tmp_path / "exp" / "hour" / "given" / "summary.json").read_text())["n_speakers"] == 2
-    linked = json.loads((tmp_path / "exp" / "hour" / "linked_2" / "summary.json").read_text())["scores"]
-    assert linked["n_clusters"] == 2
+    assert json.loads((tmp_path / "data" / "hour" / "linked_2" / "mixture.json").read_text())["linked"]["speakers"] == 2
+    scored = json.loads((tmp_path / "exp" / "hour" / "linked_2" / "summary.json").read_text())
+    assert scored["missing"] == scored["not_in_reference"] == [] and scored["der"] >= 0
