@@ -9,11 +9,8 @@ from typing import Protocol, runtime_checkable
 from sepkit.config import (
     ConstantConfig,
     InverseTemperatureConfig,
-    LinearInverseTemperatureConfig,
     LinearWarmupConfig,
-    SaturatingInverseTemperatureConfig,
     SigmoidWarmupConfig,
-    StepInverseTemperatureConfig,
     TruncatedExponentialConfig,
     TruncatedLinearConfig,
 )
@@ -124,48 +121,6 @@ class InverseTemperature:
     def __call__(self, t: float) -> float:
         """Return the value."""
         return min(self.initial ** (1 - t / self.end), 1.0) if t < self.end else 1.0
-
-
-@register(LinearInverseTemperatureConfig)
-@dataclass(frozen=True)
-class LinearInverseTemperature:
-    """initial + (1 - initial) * t / end before `end`, 1 from there on."""
-
-    initial: float
-    end: float
-
-    def __call__(self, t: float) -> float:
-        """Return the value."""
-        return self.initial + (1 - self.initial) * t / self.end if t < self.end else 1.0
-
-
-@register(SaturatingInverseTemperatureConfig)
-@dataclass(frozen=True)
-class SaturatingInverseTemperature:
-    """initial + (1 - initial) * (1 - exp(-t / time)): it comes near 1 after several times `time`.
-
-    Source: annealed VI paper, footnote 1.
-    """
-
-    initial: float
-    time: float
-
-    def __call__(self, t: float) -> float:
-        """Return the value."""
-        return self.initial - (1 - self.initial) * math.expm1(-t / self.time)
-
-
-@register(StepInverseTemperatureConfig)
-@dataclass(frozen=True)
-class StepInverseTemperature:
-    """`initial` before `end`, 1 from there on."""
-
-    initial: float
-    end: float
-
-    def __call__(self, t: float) -> float:
-        """Return the value."""
-        return self.initial if t < self.end else 1.0
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,8 @@ from sepkit.registry import build
 from sepkit.schedules import (
     Constant,
     InverseTemperature,
-    LinearInverseTemperature,
-    SaturatingInverseTemperature,
     Schedule,
     SigmoidWarmup,
-    StepInverseTemperature,
     TruncatedExponential,
     TruncatedLinear,
 )
@@ -58,14 +55,6 @@ def test_inverse_temperature():
     schedule = InverseTemperature(1 / 90, 500)
     assert [schedule(t) for t in (0, 250, 500, 600)] == pytest.approx([1 / 90, 90**-0.5, 1, 1])
     assert InverseTemperature(3.0, 500)(0) == 1
-
-
-def test_other_ways_for_the_inverse_temperature_to_rise():
-    """Along a line, saturating, at once."""
-    assert [LinearInverseTemperature(0.2, 10)(t) for t in (0, 5, 10, 11)] == pytest.approx([0.2, 0.6, 1, 1])
-    saturating = SaturatingInverseTemperature(0.2, 10)
-    assert [saturating(t) for t in (0, 10, 1000)] == pytest.approx([0.2, 0.2 + 0.8 * (1 - math.exp(-1)), 1])
-    assert [StepInverseTemperature(0.2, 10)(t) for t in (0, 9.9, 10, 11)] == [0.2, 0.2, 1, 1]
 
 
 @pytest.mark.parametrize("schedule", [TruncatedLinear(1.0, 0), SigmoidWarmup(1.0, 0), InverseTemperature(0.1, 0)])

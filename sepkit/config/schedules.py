@@ -69,33 +69,3 @@ class InverseTemperatureConfig(ScheduleConfig, name="inverse_temperature"):
     """Value at the start, above 0."""
     end: float = 100.0
     """Epochs."""
-
-
-@dataclass
-class LinearInverseTemperatureConfig(ScheduleConfig, name="linear_inverse_temperature"):
-    """Rises from `initial` to 1 along a line that ends at `end`."""
-
-    initial: float = 0.01
-    """Value at the start."""
-    end: float = 100.0
-    """Epochs."""
-
-
-@dataclass
-class SaturatingInverseTemperatureConfig(ScheduleConfig, name="saturating_inverse_temperature"):
-    """initial + (1 - initial) * (1 - exp(-t / time))."""
-
-    initial: float = 0.01
-    """Value at the start."""
-    time: float = 100.0
-    """Epochs."""
-
-
-@dataclass
-class StepInverseTemperatureConfig(ScheduleConfig, name="step_inverse_temperature"):
-    """`initial` before `end`, 1 from there on."""
-
-    initial: float = 0.01
-    """Value at the start."""
-    end: float = 100.0
-    """Epochs."""

@@ -277,10 +277,14 @@ def panels(x_label: str, y_labels: Sequence[str]) -> Figure:
 
 def save_png(figure: Figure, path: Path, name: str) -> str:
     """Write a figure beside FILE.md as FILE_NAME.png; return the name of the file."""
-    file = path.with_name(f"{path.stem}_{name}.png")
-    with atomic_output(file) as temporary:
-        figure.savefig(temporary, format="png", dpi=160)
-    return file.name
+    return save_figure(figure, path.with_name(f"{path.stem}_{name}.png"), dpi=160).name
+
+
+def save_figure(figure: Figure, path: Path, dpi: int = 100) -> Path:
+    """Write a figure as a PNG file and return its path."""
+    with atomic_output(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=dpi)
+    return path
 
 
 def _figure(width: float = 4.8, height: float = 3.2) -> tuple[Figure, Axes]:

@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 
 from sepkit.annealing.free_hypotheses import SourceAnnealing
 from sepkit.annealing.temperature import ENTROPY_SHARE, EntropyByTemperature, Findings
-from sepkit.files import atomic_output, write_json
+from sepkit.files import write_json
 from sepkit.reporting.curve_figures import falling
-from sepkit.reporting.figures import COLORS, curves
+from sepkit.reporting.figures import COLORS, curves, save_figure
 
 
 def temperature_figure(findings: Findings) -> Figure:
@@ -32,8 +32,7 @@ def write_findings(findings: Findings, folder: str | os.PathLike[str]) -> Path:
         UserError: the folder cannot be written to.
     """
     folder = Path(folder)
-    with atomic_output(folder / "temperature.png") as temporary:
-        temperature_figure(findings).savefig(temporary, format="png", dpi=160)
+    save_figure(temperature_figure(findings), folder / "temperature.png", dpi=160)
     skipped = [{"id": name, "reason": reason} for name, reason in findings.skipped.items()]
     write_json(folder / "temperature.json", findings.data | {"skipped": skipped})
     return folder

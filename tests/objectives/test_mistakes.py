@@ -49,8 +49,6 @@ def objective(traits: ModelTraits | None = None, **changes) -> tuple[c.Objective
         (rates(tempering=c.InverseTemperatureConfig(0.1, 0.0)), "from 1 to 1, expected one that rises"),
         (rates(tempering=c.InverseTemperatureConfig(0.1, math.inf)), "from 0.1 to 0.1, expected one that rises"),
         (rates(tempering=c.ConstantConfig(0.5)), "from 0.5 to 0.5, expected one that rises"),
-        (rates(tempering=c.SaturatingInverseTemperatureConfig(0.1, 0.0)), "a length of 0 epochs"),
-        (rates(tempering=c.SaturatingInverseTemperatureConfig(-0.1, 3.0)), "tempering.initial: found -0.1"),
         (rates(ModelTraits(), tempering=RISING), "deterministic"),
         (objective(BOTH, cost=c.NegSISDRConfig(), rates=c.RatesConfig(tempering=RISING)), "expected a likelihood"),
         (rates(tempering=RISING, encoding=c.RateConfig(free_nats=1.0)), "free_nats"),

@@ -12,14 +12,10 @@ import math
 from scipy.special import erfinv, lambertw, stdtr
 
 from sepkit.errors import UserError
-from sepkit.schedules import Schedule
 from sepkit.studies.annealed_inference.order_parameters import bias, pull_slope, repulsion
 
 PAPER_ALPHA = 0.608
 """End of the hot phase, R^2 beta, as the annealed VI paper fitted it."""
-
-# A schedule counts as reaching 1 if it comes this near.
-_ONE = 1e-6
 
 
 def stability_alpha(radius: float, heavy_weight: float) -> float:
@@ -50,7 +46,8 @@ def stability_alpha(radius: float, heavy_weight: float) -> float:
 def growth_exponent(initial_beta: float, steps: float, step_size: float, radius: float, alpha: float) -> float:
     """Return I = sqrt(2 / pi) eta t0 / ln(1 / beta_i) (sqrt(alpha) - sqrt(R^2 beta_i)), 0 without a hot phase.
 
-    It is that of the schedule min(beta_i^(1 - t / t0), 1).
+    It is the integral of eta sqrt(R^2 beta / (2 pi)) over the steps with R^2 beta < alpha (eq. 3.7) under the schedule
+    beta = min(beta_i^(1 - t / t0), 1).
 
     Source: annealed VI paper, eq. 3.8, with eta.
     """
@@ -64,28 +61,6 @@ def growth_by_rate(rate: float, step_size: float, alpha: float) -> float:
     Source: annealed VI paper, eq. D.15.
     """
     return math.sqrt(2 * alpha / math.pi) * step_size / math.log(rate)
-
-
-def growth_of_schedule(schedule: Schedule, end: float, step_size: float, radius: float, alpha: float) -> float:
-    """Return I = eta int_0^t1 sqrt(R^2 beta(t) / (2 pi)) dt, beta(t1) = alpha / R^2, by quadrature; 0 if not hot.
-
-    Source: annealed VI paper, eq. 3.7.
-    """
-    last = schedule(end)
-    if not last >= 1 - _ONE:
-        raise UserError(f"schedule: found beta {last:.6g} after {end:g} steps, expected one that reaches 1")
-    border = min(alpha / radius**2, 1 - 2 * _ONE)
-    if schedule(0.0) >= border:
-        return 0.0
-    # Bisection also finds a jump of the schedule over the border.
-    low, high = 0.0, float(end)
-    while high - low > 1e-12 * end:
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if schedule(middle) < border else (low, middle)
-    from scipy.integrate import quad
-
-    value, _ = quad(lambda t: math.sqrt(radius**2 * schedule(t) / (2 * math.pi)), 0.0, low, epsabs=1e-12, epsrel=1e-10)
-    return step_size * value
 
 
 def start_probability(dimension: int, radius: float, heavy_weight: float) -> float:

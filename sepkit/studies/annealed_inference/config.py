@@ -35,11 +35,6 @@ class AgreementConfig:
     steps: list[int] = field(default_factory=lambda: [100, 200])
     replicas: int = 400
     samples: int = 64
-    cost_dimension: int = 512
-    """d of the cell whose cost is compared."""
-    cost_samples: int = 1024
-    cost_replicas: int = 100
-    cost_steps: int = 4
 
 
 @dataclass

@@ -6,7 +6,6 @@ Each takes the configuration and a folder, and returns a table of plain numbers;
 from __future__ import annotations
 
 import math
-import time
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +99,7 @@ def _integrate(
 
 
 def agreement(config: AnnealedInferenceConfig, folder: Path) -> dict[str, Any]:
-    """Return the collapse under the full and the reduced update, cell by cell, and the cost of a step of either."""
+    """Return the collapse under the full and the reduced update, cell by cell, and the processor time of either."""
     own = config.agreement
 
     def compute(
@@ -135,26 +134,7 @@ def agreement(config: AnnealedInferenceConfig, folder: Path) -> dict[str, Any]:
             | {"full": full["collapse"], "reduced": reduced["collapse"], "standard_error": error}
             | {"full_seconds": full["processor_seconds"], "reduced_seconds": reduced["processor_seconds"]}
         )
-    return {"rows": rows, "cost": _cost(config, folder)}
-
-
-def _cost(config: AnnealedInferenceConfig, folder: Path) -> dict[str, Any]:
-    """Measure processor seconds per step of all replicas at the dimension of the paper."""
-    own = config.agreement
-
-    def compute(dimension: int, samples: int, replicas: int, steps: int, seed: int) -> dict[str, Any]:
-        schedule = InverseTemperature(1 / config.runs.temperature, config.runs.steps)
-        seconds = {}
-        for name, fit in (("full", _fit_full), ("reduced", _fit_reduced)):
-            fit(config, schedule, dimension, 1, samples, 1, seed)
-            begin = time.process_time()
-            fit(config, schedule, dimension, replicas, samples, steps, seed)
-            seconds[f"{name}_seconds_a_step"] = (time.process_time() - begin) / steps
-        return seconds | {"ratio": seconds["full_seconds_a_step"] / seconds["reduced_seconds_a_step"]}
-
-    settings = {"dimension": own.cost_dimension, "samples": own.cost_samples, "replicas": own.cost_replicas}
-    cells = {"cost": settings | {"steps": own.cost_steps}}
-    return run_cells(cells, compute, folder / "agreement", config.seed)["cost"]
+    return {"rows": rows}
 
 
 def _fit_full(

@@ -13,8 +13,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sepkit.files import atomic_output
-from sepkit.reporting.figures import COLORS
+from sepkit.reporting.figures import COLORS, save_figure
 from sepkit.studies.annealed_inference import collapse
 from sepkit.studies.annealed_inference.config import AnnealedInferenceConfig
 
@@ -46,14 +45,7 @@ def write_figures(experiment: str, table: Any, config: AnnealedInferenceConfig, 
         }
     elif experiment == "flows":
         drawn = {"figure_4": lambda: _flows(table, config)}
-    elif experiment == "formulas":
-        drawn = {"formulas": lambda: _formulas(table, config)}
-    paths = []
-    for name, draw in drawn.items():
-        paths.append(folder / f"{name}.png")
-        with atomic_output(paths[-1]) as temporary:
-            draw().savefig(temporary, format="png", dpi=110)
-    return paths
+    return [save_figure(draw(), folder / f"{name}.png") for name, draw in drawn.items()]
 
 
 def _new(columns: int = 1, rows: int = 1, width: float = 4.8, height: float = 3.6) -> tuple[Figure, list[Axes]]:
@@ -237,22 +229,4 @@ def _flows(table: dict[str, Any], config: AnnealedInferenceConfig) -> Figure:
         f"{own.replicas} replicas a cell; without annealing {plain['collapse']:.2f}",
         fontsize=8,
     )
-    return figure
-
-
-def _formulas(rows: Rows, config: AnnealedInferenceConfig) -> Figure:
-    temperatures = _values(rows, "temperature")
-    figure, panels = _new(len(temperatures), 1, 3.0, 3.0)
-    for axes, temperature in zip(panels, temperatures, strict=True):
-        row = [r for r in rows if r["temperature"] == temperature]
-        steps = [r["steps"] for r in row]
-        axes.plot(steps, [r["quasi_static"] for r in row], "o-", color=COLORS[0], label="flow")
-        axes.plot(steps, [r["integrated"] for r in row], "s-", color=COLORS[1], label="flow, variances lag")
-        axes.plot(steps, [r["paper"] for r in row], "--", color="black", label="paper's form")
-        axes.plot(steps, [r["stability"] for r in row], ":", color="black", label="stability form")
-        axes.set(title=f"1 / beta_i = {temperature:g}", ylim=(0, 1))
-    panels[0].legend(fontsize=7)
-    figure.supxlabel("annealing time t0 [steps]")
-    figure.supylabel("probability of collapse")
-    figure.suptitle(f"{config.formulas.starts} starts, no sampling noise, d = {config.dimension}", fontsize=9)
     return figure

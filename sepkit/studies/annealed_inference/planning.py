@@ -4,44 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
 
 from sepkit.annealing.planning import Plan, command_of, inside, positive
 from sepkit.errors import UserError
-from sepkit.schedules import (
-    InverseTemperature,
-    LinearInverseTemperature,
-    SaturatingInverseTemperature,
-    Schedule,
-    StepInverseTemperature,
-)
 from sepkit.studies.annealed_inference import collapse
 from sepkit.studies.annealed_inference.order_parameters import bias
 
-Shape = Literal["exponential", "linear", "saturating", "step"]
-
-_NAMES = {
-    "exponential": "inverse_temperature",
-    "linear": "linear_inverse_temperature",
-    "saturating": "saturating_inverse_temperature",
-    "step": "step_inverse_temperature",
-}
-# After this many time constants 1 - exp(-t / time) is 1 to six digits.
-_SATURATED = 20.0
 _MOST_STEPS = 1e6
-
-
-def rising_schedule(shape: Shape, initial_beta: float, steps: float) -> tuple[Schedule, float]:
-    """Return beta(t) of this shape, and the number of steps after which it is 1.
-
-    Args:
-        shape: "exponential" min(beta_i^(1 - t / t0), 1); "linear" in beta; "saturating" the exponential approach to 1
-            with time constant t0; "step" from beta_i to 1 at t0.
-    """
-    if shape == "saturating":
-        return SaturatingInverseTemperature(initial_beta, steps), _SATURATED * steps
-    kinds = {"exponential": InverseTemperature, "linear": LinearInverseTemperature, "step": StepInverseTemperature}
-    return kinds[shape](initial_beta, steps), steps
 
 
 def plan_inverse_temperature(
@@ -53,7 +22,6 @@ def plan_inverse_temperature(
     steps: float | None = None,
     target_probability: float | None = None,
     step_size: float = 0.05,
-    schedule: Shape = "exponential",
     alpha: float = collapse.PAPER_ALPHA,
 ) -> Plan:
     """Predict how likely annealed variational inference loses a mode, and the temperature and length that avoid it.
@@ -66,7 +34,6 @@ def plan_inverse_temperature(
         steps: t0, after which the inverse temperature is 1
         target_probability: of collapse, instead of --steps; the steps that it needs are printed
         step_size: eta, of a gradient step
-        schedule: shape of the inverse temperature; "saturating" approaches 1 with time constant --steps
         alpha: R^2 beta at the end of the hot phase, for the paper's form and the optimum
     """
     positive(dimension=dimension, radius=radius, step_size=step_size, alpha=alpha)
@@ -81,8 +48,6 @@ def plan_inverse_temperature(
     stable_alpha = collapse.stability_alpha(radius, heavy_weight)
     if target_probability is not None:
         inside(target_probability=target_probability)
-        if schedule != "exponential":
-            raise UserError("--target-probability: only for --schedule exponential; give --steps for other schedules")
         steps = collapse.steps_for_probability(
             target_probability, beta, step_size, dimension, radius, heavy_weight, stable_alpha, repelled=True
         )
@@ -95,9 +60,8 @@ def plan_inverse_temperature(
         steps = max(1.0, float(math.ceil(steps)))
     assert steps is not None
     positive(steps=steps)
-    rising, end = rising_schedule(schedule, beta, steps)
-    growth_paper = collapse.growth_of_schedule(rising, end, step_size, radius, alpha)
-    growth = collapse.growth_of_schedule(rising, end, step_size, radius, stable_alpha)
+    growth_paper = collapse.growth_exponent(beta, steps, step_size, radius, alpha)
+    growth = collapse.growth_exponent(beta, steps, step_size, radius, stable_alpha)
     start = collapse.start_probability(dimension, radius, heavy_weight)
     probability = collapse.collapse_probability(growth, dimension, radius, heavy_weight, repelled=True)
     warnings = []
@@ -114,13 +78,12 @@ def plan_inverse_temperature(
         "dimension": dimension,
         "radius": radius,
         "heavy_weight": heavy_weight,
-        "schedule": schedule,
         "initial_beta": beta,
         "optimal_initial_beta": optimum,
         "steps": steps,
         "step_size": step_size,
         "flow_time": step_size * steps,
-        "rate": beta ** (-1 / steps) if schedule == "exponential" else None,
+        "rate": beta ** (-1 / steps),
         "alpha": alpha,
         "stability_alpha": stable_alpha,
         "growth_exponent_paper": growth_paper,
@@ -136,12 +99,11 @@ def plan_inverse_temperature(
         f"collapse probability  {low:.3f} to {high:.3f}  (two closed forms for many samples a step; few samples make it"
         f" larger; without annealing {start:.3f})",
     ]
-    length = "time" if schedule == "saturating" else "end"
     yaml = [
         "objective:",
         "  rates:",
-        f"    tempering: {{name: {_NAMES[schedule]}, initial: {beta:.6g}, {length}: {steps:.6g}}}"
-        f"  # {length} in epochs, if a step is one",
+        f"    tempering: {{name: inverse_temperature, initial: {beta:.6g}, end: {steps:.6g}}}"
+        "  # end in epochs, if a step is one",
     ]
     return Plan(data, lines, warnings, yaml)
 

@@ -16,9 +16,8 @@ from matplotlib.patches import Ellipse
 
 from sepkit.errors import UserError
 from sepkit.evaluation.run_folder import Run, read_rows
-from sepkit.files import atomic_output
 from sepkit.reporting import page
-from sepkit.reporting.figures import COLORS, panels
+from sepkit.reporting.figures import COLORS, panels, save_figure
 from sepkit.studies.audiogram.config import EARS
 from sepkit.studies.audiogram.data import read_audiograms
 from sepkit.studies.audiogram.evaluate import AUDIOGRAMS, fit_rules
@@ -30,17 +29,9 @@ from sepkit.studies.audiogram.stopping import stopping_index
 _MARKERS = dict(zip(EARS, (("#c9524f", "o"), ("#3d86c6", "x")), strict=True))
 _LOWEST_DB, _HIGHEST_DB = -10, 120
 _COLUMNS = frozenset({"id", "ear", "frequency_hz", "measured", "reference_db", "estimate_db", "deviation_db"})
-_DPI = 110
 _SHOWN_STEPS = (0, 1, 2, 3, 5)
 _THRESHOLD_DB = 5.0
 RULES = {"number": "number alone", "ridge": "ridge with uncertainty"}
-
-
-def save_figure(figure: Figure, path: Path) -> Path:
-    """Write a figure as a PNG file and return its path."""
-    with atomic_output(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=_DPI)
-    return path
 
 
 # ---------------------------------------------------------------------------------------------------------- the report

@@ -14,10 +14,11 @@ from sepkit.evaluation.run_folder import read_curve
 from sepkit.evaluation.statistics import paired_difference
 from sepkit.files import read_csv, read_json, write_csv, write_text
 from sepkit.reporting.curve_figures import rate_distortion_curve
+from sepkit.reporting.figures import save_figure
 from sepkit.reporting.text import escaped, markdown_table
 from sepkit.studies.audiogram.data import NOT_A_MEDICAL_DEVICE
 from sepkit.studies.audiogram.evaluate import SIMULATION
-from sepkit.studies.audiogram.report import RULES, gap_figure, information_figure, save_figure
+from sepkit.studies.audiogram.report import RULES, gap_figure, information_figure
 
 _STRATEGIES = {"largest_variance": "largest variance", "random": "random", "single_best": "single best order"}
 _RULES = {"ridge": RULES["ridge"], "number": RULES["number"], "best_index": "best single index", "oracle": "oracle"}

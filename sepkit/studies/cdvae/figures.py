@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from sepkit.files import atomic_output
+from sepkit.reporting.figures import save_figure
 from sepkit.studies.cdvae.data import ImageSet
 from sepkit.studies.cdvae.model import ImageVAE, Noise, Source
 from sepkit.studies.cdvae.processes import LevelProcess, level_processes
@@ -56,7 +56,7 @@ def write_sheet(model: ImageVAE, images: ImageSet, path: Path, seed: int = 0) ->
             axes.set_axis_off()
         for axes, image in zip(axes_of_row, row[:, 0].numpy(), strict=False):
             axes.imshow(image, cmap="gray", vmin=low, vmax=high)
-    return _save(figure, path)
+    return save_figure(figure, path)
 
 
 def write_processes(model: ImageVAE, images: ImageSet, path: Path, seed: int = 0, steps: int = 50) -> Path:
@@ -79,7 +79,7 @@ def write_processes(model: ImageVAE, images: ImageSet, path: Path, seed: int = 0
         grid[:, 0], ("state", "posterior drift", "prior drift", "diffusion", "path rate"), strict=True
     ):
         axes.set_ylabel(name)
-    return _save(figure, path)
+    return save_figure(figure, path)
 
 
 def _draw_level(rows: Sequence[Axes], level: LevelProcess) -> None:
@@ -93,9 +93,3 @@ def _draw_level(rows: Sequence[Axes], level: LevelProcess) -> None:
     rate = level.rate.sum(1)
     rows[4].plot(before, rate, color="tab:purple")
     rows[4].plot(level.depths[1:], (rate * level.depths.diff()).cumsum(0), color="tab:purple", linestyle="--")
-
-
-def _save(figure: Figure, path: Path) -> Path:
-    with atomic_output(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=110)
-    return path

@@ -70,8 +70,8 @@ def gaussians(*, out: str, config: str | None = None) -> Path:
 def free(*, out: str, config: str | None = None) -> Path:
     """Compare free hypotheses with theory: rate and distortion of a Gaussian, temperatures at which splits are seen.
 
-    Writes OUT/free.json and OUT/figures: annealing.png, hypotheses that part as the temperature falls, and splits.png.
-    The same command again continues.
+    Writes OUT/free.json and OUT/figures/annealing.png, hypotheses that part as the temperature falls. The same command
+    again continues.
 
     Args:
         out: folder of the results
@@ -79,7 +79,7 @@ def free(*, out: str, config: str | None = None) -> Path:
     """
     from sepkit.studies.quantization.config import FreeConfig, read_config
     from sepkit.studies.quantization.gaussians import free
-    from sepkit.studies.quantization.report import free_figures
+    from sepkit.studies.quantization.report import annealing_figure
 
     table = free(read_config(FreeConfig, config), Path(out))
     rate = {"distortion": "distortion", "expected_distortion": "theory", "bits": "bits", "bound_bits": "bound, bits"}
@@ -90,7 +90,7 @@ def free(*, out: str, config: str | None = None) -> Path:
         (table["annealing"]["splits"], ["groups_before", "groups_after"], parted),
         (table["splits"], ["schedule"], split),
     ]
-    return _finished("free", table, out, shown, free_figures(table))
+    return _finished("free", table, out, shown, {"annealing": lambda: annealing_figure(table["annealing"])})
 
 
 def sines(*, out: str, config: str | None = None) -> Path:

@@ -2,7 +2,7 @@
 
 The free energy is -T sum_y log mean_k exp(-|f_k - y|^2 / T). Its stationary points are f_k = sum_y q y / sum_y q with
 q = softmin_k(|f_k - y|^2 / T). Repeated averaging gets there too, but it slows down just below a critical temperature,
-where it has to leave a saddle point. Newton steps within a trust region follow negative curvature away from it.
+where it has to leave a saddle point.
 
 Source: Rose, "Deterministic annealing for clustering, compression, classification, regression", 1998; aMCL paper,
 section 4.3.
@@ -22,7 +22,9 @@ from torch import Tensor
 # one group; each settling starts with a push of the second.
 _GROUP_LIMIT = 0.05
 _PUSH = 1e-3
-_MAX_STEPS = 300
+_MAX_STEPS = 10_000
+# Of the free energy in that unit: far smaller than what a push beside a saddle point makes.
+_LEAST_SLOPE = 1e-10
 
 
 def three_gaussians(count: int = 3000, seed: int = 0) -> Tensor:
@@ -121,73 +123,21 @@ def count_groups(hypotheses: Tensor, temperature: float) -> int:
     return len(labels.unique())
 
 
-def settle_points(points: Tensor, start: Tensor, temperature: float, tolerance: float = 1e-6) -> Tensor:
+def settle_points(points: Tensor, start: Tensor, temperature: float) -> Tensor:
     """Return the (n, d) hypotheses of least free energy below a start, for points (N, d), float64."""
-    energy = _FreeEnergy(points, temperature)
-    radius = math.sqrt(start.numel())
-    found = scipy.optimize.minimize(
-        energy.value_and_gradient,
-        (start / energy.unit).flatten().numpy(),
-        jac=True,
-        hess=energy.hessian,
-        method="trust-exact",
-        options={
-            "gtol": tolerance / len(start), "maxiter": _MAX_STEPS,
-            "initial_trust_radius": 0.1 * radius, "max_trust_radius": radius,
-        },
-    )  # fmt: skip
-    return torch.from_numpy(found.x).view_as(start) * energy.unit
+    unit = math.sqrt(temperature / 2)
+    y = points / unit
 
-
-class _FreeEnergy:
-    """-mean_y log sum_k exp(-|r_k|^2 / 2) with residuals r_k = u_k - y / sqrt(T / 2), in the form that SciPy needs.
-
-    Its gradient is mean q_k r_k with q = softmax(-|r|^2 / 2).
-    """
-
-    def __init__(self, points: Tensor, temperature: float) -> None:
-        self.unit = math.sqrt(temperature / 2)
-        self.points = points / self.unit
-        self._squares = (self.points.unsqueeze(2) * self.points.unsqueeze(1)).flatten(1)
-        self._place: np.ndarray | None = None
-        self._products: Tensor | None = None
-
-    def value_and_gradient(self, place: np.ndarray) -> tuple[float, np.ndarray]:
-        self._move_to(place)
-        gradient = self.weights.sum(0).unsqueeze(1) * self.hypotheses - self.weights.mT @ self.points
-        return self.value, (gradient / len(self.points)).flatten().numpy()
-
-    def hessian(self, place: np.ndarray) -> np.ndarray:
-        """Return all curvatures: products q_k r_k with each other, minus q_k r_k r_k per hypothesis, plus its mass."""
-        self._move_to(place)
-        n, d = self.hypotheses.shape
-        # Coordinates before hypotheses: the long dimension is the last one, where operations on elements are fast. New
-        # memory at every call would take longer than they do.
-        if self._products is None:
-            self._products = self.points.new_empty(len(self.points), d, n)
-        torch.sub(self.hypotheses.mT, self.points.unsqueeze(2), out=self._products)
-        flat = self._products.mul_(self.weights.unsqueeze(1)).flatten(1)
-        result = (flat.mT @ flat).view(d, n, d, n).permute(1, 0, 3, 2).reshape(n * d, n * d)
-        mass = self.weights.sum(0)
-        first = self.hypotheses.unsqueeze(2) * (self.weights.mT @ self.points).unsqueeze(1)
-        outer = self.hypotheses.unsqueeze(2) * self.hypotheses.unsqueeze(1)
-        second = (self.weights.mT @ self._squares).view(n, d, d) - first - first.mT + mass[:, None, None] * outer
-        own = mass[:, None, None] * torch.eye(d, dtype=flat.dtype) - second
-        blocks = result.view(n, d, n, d)
-        for k in range(n):
-            blocks[k, :, k] += own[k]
-        return (result / len(self.points)).numpy()
-
-    def _move_to(self, place: np.ndarray) -> None:
-        if self._place is not None and np.array_equal(self._place, place):
-            return
-        self._place = place.copy()
-        self.hypotheses = torch.from_numpy(self._place).view(-1, self.points.shape[1])
+    def energy(place: np.ndarray) -> tuple[float, np.ndarray]:
+        hypotheses = torch.from_numpy(place).view_as(start)
         # Inner products would round away what the last steps change.
-        distances = torch.cdist(self.points, self.hypotheses, compute_mode="donot_use_mm_for_euclid_dist")
-        exponents = distances.square_().mul_(-0.5)
-        largest = exponents.amax(1, keepdim=True)
-        self.weights = exponents.sub_(largest).exp_()
-        total = self.weights.sum(1, keepdim=True)
-        self.weights /= total
-        self.value = -float((largest + total.log()).mean())
+        distances = torch.cdist(y, hypotheses, compute_mode="donot_use_mm_for_euclid_dist")
+        exponents = distances.square() / -2
+        weights = exponents.softmax(1)
+        gradient = weights.sum(0).unsqueeze(1) * hypotheses - weights.mT @ y
+        return -float(exponents.logsumexp(1).mean()), (gradient / len(y)).flatten().numpy()
+
+    options = {"gtol": _LEAST_SLOPE, "ftol": 0.0, "maxiter": _MAX_STEPS, "maxfun": 2 * _MAX_STEPS}
+    begin = (start / unit).flatten().numpy()
+    found = scipy.optimize.minimize(energy, begin, jac=True, method="L-BFGS-B", options=options)
+    return torch.from_numpy(found.x).view_as(start) * unit

@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.stats import t as student
 
-from sepkit.files import atomic_output, write_json, write_text
-from sepkit.reporting.figures import COLORS, panels
+from sepkit.files import write_json, write_text
+from sepkit.reporting.figures import COLORS, panels, save_figure
 from sepkit.reporting.text import markdown_table
 from sepkit.studies.quantization.measures import shannon_lower_bound_bits
 
@@ -37,8 +37,7 @@ SELECTION_TITLES = {
 def write_figures(drawn: Figures, folder: Path) -> None:
     """Write each figure as FOLDER/NAME.png."""
     for name, draw in drawn.items():
-        with atomic_output(folder / f"{name}.png") as temporary:
-            draw().savefig(temporary, format="png", dpi=100)
+        save_figure(draw(), folder / f"{name}.png")
 
 
 def seeds_table(rows: Sequence[Row], labels: Sequence[str], measures: Mapping[str, str]) -> str:
@@ -143,12 +142,8 @@ def _phases(row: Row) -> Figure:
     return figure
 
 
-def free_figures(table: dict[str, Any]) -> Figures:
-    """Return figures of hypotheses that part as the temperature falls, and of predicted against seen splits."""
-    return {"annealing": lambda: _annealing(table["annealing"]), "splits": lambda: _splits(table["splits"])}
-
-
-def _annealing(found: Row) -> Figure:
+def annealing_figure(found: Row) -> Figure:
+    """Return a figure of hypotheses that part as the temperature falls."""
     figure = panels("temperature", ["position on the longest axis"])
     axes = figure.axes[0]
     axes.plot(found["temperatures"], found["places"], color=COLORS[0], marker="o", markersize=3, linewidth=1.3)
@@ -157,18 +152,6 @@ def _annealing(found: Row) -> Figure:
     axes.axvline(found["critical_temperature"], color="black", linestyle=":", label="first split expected")
     axes.set_xscale("log")
     axes.invert_xaxis()
-    axes.legend(frameon=False, fontsize=8)
-    return figure
-
-
-def _splits(rows: Sequence[Row]) -> Figure:
-    figure = panels("predicted split / critical temperature", ["seen split / critical temperature"])
-    axes = figure.axes[0]
-    for color, kind in zip(COLORS, ("linear", "exponential"), strict=False):
-        chosen = [row for row in rows if row["kind"] == kind and None not in row["seen"]]
-        x, y = ([np.mean(row[name]) / row["critical"] for row in chosen] for name in ("predicted", "seen"))
-        axes.plot(x, y, "o", color=color, label=kind)
-    axes.plot([0, 1], [0, 1], color="black", linewidth=0.8)
     axes.legend(frameon=False, fontsize=8)
     return figure
 
@@ -228,10 +211,12 @@ def _losses(rows: Sequence[Row]) -> Figure:
     axes: Axes = figure.axes[0]
     for color, row in zip(COLORS, rows, strict=False):
         steps = row["steps_a_record"] * (np.arange(len(row["losses"])) + 0.5)
-        axes.plot(steps, row["losses"], color=color, linewidth=1.3, label=f"{row['experts']} experts")
+        axes.plot(steps, row["losses"], color=color, linewidth=1.3, label=f"n = {row['experts']}")
         for split in row["splits"]:
             axes.axvline(split, color=color, linestyle=":", linewidth=1.2)
-    axes.set_yscale("log")
+    # The first steps are far above all that follows.
+    shown = np.concatenate([row["losses"][len(row["losses"]) // 20 :] for row in rows])
+    axes.set_ylim(0.95 * shown.min(), 1.05 * shown.max())
     axes.set_title("dotted: one more expert", fontsize=10)
     axes.legend(frameon=False, fontsize=8)
     return figure

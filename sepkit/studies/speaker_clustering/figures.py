@@ -12,10 +12,9 @@ from matplotlib.figure import Figure
 from sepkit.errors import UserError
 from sepkit.evaluation.clusters import clustering_scores
 from sepkit.extras import is_installed, missing
-from sepkit.files import atomic_output
 from sepkit.models import load_checkpoint
 from sepkit.models.speaker_encoder import SpeakerEncoder
-from sepkit.reporting.figures import COLORS, panels
+from sepkit.reporting.figures import COLORS, panels, save_figure
 from sepkit.studies.speaker_clustering.measures import Collection, Rule, Voices, cluster_by, has_rule, listen
 
 _BINS = 10
@@ -61,10 +60,7 @@ def draw(models: list[str], collection: Collection, out: Path, seed: int) -> lis
     figures = {"tsne": tsne_figure(drawn, speakers)}
     if any(found.posteriors for found in drawn.values()):
         figures["posteriors"] = posterior_figure(drawn, np.bincount(speakers))
-    for name, figure in figures.items():
-        with atomic_output(out / f"{name}.png") as temporary:
-            figure.savefig(temporary, format="png", dpi=100)
-    return [out / f"{name}.png" for name in figures]
+    return [save_figure(figure, out / f"{name}.png") for name, figure in figures.items()]
 
 
 def _drawn(model: str, collection: Collection, seed: int) -> Drawn:

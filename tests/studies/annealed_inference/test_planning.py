@@ -17,7 +17,7 @@ from sepkit.studies.annealed_inference.collapse import (
     growth_exponent,
     stability_alpha,
 )
-from sepkit.studies.annealed_inference.planning import Shape, plan_inverse_temperature, plan_kl_warmup
+from sepkit.studies.annealed_inference.planning import plan_inverse_temperature, plan_kl_warmup
 
 SETTING = ["--dimension", "512", "--radius", "3", "--heavy-weight", "0.8"]
 
@@ -39,15 +39,6 @@ def test_inverse_temperature(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["collapse_probability_paper"] == pytest.approx(0.248, abs=5e-4)
     assert found["collapse_probability"] == pytest.approx(0.188, abs=5e-4)
     assert found["start_probability"] == pytest.approx(0.922, abs=1e-3)
-
-
-@pytest.mark.parametrize("schedule", ["linear", "saturating", "step"])
-def test_other_schedules_are_planned_too(capsys: pytest.CaptureFixture[str], schedule: str) -> None:
-    """The probability lies between certain collapse and none, and falls with length."""
-    arguments = ["inverse-temperature", *SETTING, "--initial-beta", "0.01", "--schedule", schedule]
-    short, long = (_json(capsys, *arguments, "--steps", steps) for steps in ("500", "4000"))
-    assert 0 < long["collapse_probability"] < short["collapse_probability"] < 1
-    assert short["rate"] is None
 
 
 def test_target_probability(capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,7 +66,6 @@ def test_target_probability(capsys: pytest.CaptureFixture[str]) -> None:
         ([], "--steps, --target-probability: expected exactly one of the two"),
         (["--target-probability", "1.5"], "--target-probability: found 1.5"),
         (["--target-probability", "0.01", "--initial-beta", "0.1"], "no schedule of up to 1e+06 steps"),
-        (["--target-probability", "0.01", "--schedule", "step"], "only for --schedule exponential"),
         (["--radius", "0.4", "--steps", "9"], "radius: found 0.4, expected more than"),
     ],
 )
@@ -122,9 +112,7 @@ def test_kl_warmup(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_lines_for_a_configuration_are_one() -> None:
     """`sepkit train` accepts these lines."""
-    shapes: tuple[Shape, ...] = ("exponential", "linear", "saturating", "step")
-    plans = [plan_inverse_temperature(512, 3.0, 0.8, steps=100, schedule=shape) for shape in shapes]
-    for plan in (*plans, plan_kl_warmup([1.0], 0.5, 10)):
+    for plan in (plan_inverse_temperature(512, 3.0, 0.8, steps=100), plan_kl_warmup([1.0], 0.5, 10)):
         from_dict(TrainConfig, yaml.safe_load("\n".join(plan.yaml)), "planned")
 
 

@@ -33,7 +33,7 @@ generators:
 """
 FIGURES = {
     "gaussians": {"figure_1_predictions", "figure_2_rate", "figure_3_distortion"},
-    "free": {"annealing", "splits"},
+    "free": {"annealing"},
     "sines": {f"figure_{part}_{target}" for part in ("2_points", "3_weights") for target in ("raw", "standardized")},
     "digits": {"digits_upper_1", "digits_upper_2", "figure_1_loss_upper"},
 }

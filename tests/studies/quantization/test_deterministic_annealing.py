@@ -7,7 +7,6 @@ import pytest
 import scipy.optimize
 import torch
 
-from sepkit.studies.quantization import deterministic_annealing
 from sepkit.studies.quantization.deterministic_annealing import (
     anneal_points,
     count_groups,
@@ -26,19 +25,6 @@ def free_energy(y: np.ndarray, hypotheses: np.ndarray, temperature: float) -> fl
     """From the definition."""
     distances = ((y[:, None] - hypotheses[None]) ** 2).sum(-1)
     return float(-temperature * np.mean(np.log(np.mean(np.exp(-distances / temperature), axis=1))))
-
-
-def test_derivatives_against_differences() -> None:
-    energy = deterministic_annealing._FreeEnergy(points(), 0.8)
-    place = np.random.default_rng(1).standard_normal(6)
-    value = lambda x: energy.value_and_gradient(x)[0]  # noqa: E731
-    gradient = lambda x: energy.value_and_gradient(x)[1]  # noqa: E731
-    assert gradient(place) == pytest.approx(scipy.optimize.approx_fprime(place, value), abs=1e-6)
-    step = 1e-5
-    differences = [
-        (gradient(place + step * along) - gradient(place - step * along)) / (2 * step) for along in np.eye(6)
-    ]
-    assert energy.hessian(place) == pytest.approx(np.stack(differences, axis=1), abs=1e-8)
 
 
 def test_the_energy_is_least_and_hypotheses_are_means() -> None:
