@@ -90,11 +90,6 @@ class Latent(Protocol):
         ...
 
     @property
-    def median(self) -> Tensor:
-        """Posterior median, elementwise."""
-        ...
-
-    @property
     def variance(self) -> Tensor:
         """Posterior variance, elementwise."""
         ...
@@ -160,7 +155,7 @@ class ModelTraits:
     Args:
         offers: names of what the model returns or can return beside estimates: "scores", and extras of `Separation`.
         signal_std: the stored deviation of the training mixtures.
-        score_loss: what the scores are trained by; None: as the objective says.
+        score_loss: what the scores are trained by; None: binary.
         frames_for: number of samples -> frames in their encoding.
         adaptive_prior: whether the prior of the encodings changes with those of the sources.
     """

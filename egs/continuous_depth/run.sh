@@ -4,8 +4,7 @@
 #   ./run.sh --speech DIR [--conf conf/cpu.yaml] [--stage N] [--stop-stage N]
 #
 # --conf FILE          what all models share
-# --methods "..."      fixed: continuous depth, eight steps in training; stochastic: a latent stochastic
-#                      differential equation; separate: eight blocks with weights of their own
+# --methods "..."      fixed: continuous depth, eight steps in training; separate: eight blocks with weights of their own
 # --seeds "..."        of the weights and the order of the data
 # --steps "..."        numbers of steps that models of continuous depth are measured at
 #
@@ -16,7 +15,7 @@
 . "$(dirname "$0")/../utils/options.sh" speech run
 
 conf=conf/cpu.yaml
-methods="fixed stochastic separate"
+methods="fixed separate"
 seeds="0 1"
 steps="2 4 8 16 32"
 . ../utils/recipe.sh

@@ -137,11 +137,6 @@ class ContinuousDepthConfig(MaskerConfig, name="continuous_depth"):
     depth_steps: int = 8
     """Steps from the first depth to the last, in training and by default; --depth-steps of sepkit separate and evaluate
     takes another number."""
-    stochastic: bool = False
-    """The state follows a stochastic differential equation, from a start that knows nothing of the mixture, and its
-    path rate joins the rates of the objective."""
-    initial_diffusion: float = 0.3
-    """Deviation of the noise over the whole depth when training starts, if stochastic."""
     bidirectional: bool = True
     """Of the recurrence over time."""
     norm: Norm = "channel_layer_norm"

@@ -85,32 +85,21 @@ class GaussianConfig(LatentConfig, name="gaussian"):
 
     activation: Literal["linear", "relu", "sigmoid", "softmax", "softplus", "exp", "tanh", "gelu"] = "linear"
     """Function from raw network output to mean."""
-    at_test: Literal["mean", "median"] = "mean"
-    """The value that replaces the posterior outside training; for this family both are the same."""
 
 
 @dataclass
 class LogNormalConfig(LatentConfig, name="log_normal"):
     """Exponentials of normal distributions: positive, as relu masks are."""
 
-    at_test: Literal["mean", "median"] = "median"
-    """The value that replaces the posterior outside training."""
-
 
 @dataclass
 class GammaConfig(LatentConfig, name="gamma"):
     """Gamma distributions with modeled concentration and a rate of 1: positive, one value for each dimension."""
 
-    at_test: Literal["mean", "median"] = "mean"
-    """The value that replaces the posterior outside training; the median is slow to compute."""
-
 
 @dataclass
 class BetaConfig(LatentConfig, name="beta"):
     """Beta distributions: between 0 and 1, as sigmoid masks are."""
-
-    at_test: Literal["mean", "median"] = "mean"
-    """The value that replaces the posterior outside training; the median is slow to compute."""
 
 
 class PriorConfig(Choice):
@@ -126,46 +115,6 @@ class StandardPriorConfig(PriorConfig, name="standard"):
     """The standard of the family: N(0, 1), LN(0, 1), Gamma(1/2, 1) or Beta(1, 1)."""
 
     needs_rate: ClassVar[bool] = False
-
-
-@dataclass
-class GaussianPriorConfig(PriorConfig, name="gaussian"):
-    """A normal distribution."""
-
-    mean: float = 0.0
-    """Of every dimension."""
-    deviation: float = 1.0
-    """Of every dimension."""
-
-
-@dataclass
-class LogNormalPriorConfig(PriorConfig, name="log_normal"):
-    """The exponential of a normal distribution."""
-
-    location: float = 0.0
-    """Mean of the logarithm."""
-    deviation: float = 1.0
-    """Of the logarithm."""
-
-
-@dataclass
-class GammaPriorConfig(PriorConfig, name="gamma"):
-    """A gamma distribution."""
-
-    concentration: float = 0.5
-    """Shape c; the mean is c / rate."""
-    rate: float = 1.0
-    """Inverse scale."""
-
-
-@dataclass
-class BetaPriorConfig(PriorConfig, name="beta"):
-    """A beta distribution."""
-
-    alpha: float = 1.0
-    """The mean is alpha / (alpha + beta)."""
-    beta: float = 1.0
-    """Weight of values near 0, as alpha is of values near 1."""
 
 
 @dataclass

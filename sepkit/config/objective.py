@@ -21,8 +21,6 @@ class NegSISDRConfig(CostConfig, name="neg_si_sdr"):
     """Remove the means first."""
     eps: float = 1e-8
     """Keeps silence finite."""
-    limit_db: float = float("inf")
-    """Ratios approach this and gain nothing beyond it, so that easy mixtures (one speaker) do not drown the others."""
 
 
 @dataclass
@@ -119,8 +117,6 @@ class SinkhornConfig(AssignmentConfig, name="sinkhorn"):
 class ScoringLossConfig:
     """The training of scores, if the model has them (model.scoring)."""
 
-    kind: Literal["binary", "cross_entropy"] = "binary"
-    """The older name of model.scoring.loss: cross_entropy in either of the two counts."""
     weight: float = 0.1
     """Weight of this term relative to the separation loss."""
 
@@ -147,8 +143,6 @@ class SteeringConfig:
     """Target of the encoding's rate alone, with a weight of its own, nats."""
     masks: float | None = None
     """Target of the masks' rate alone (of all hypotheses), with a weight of its own, nats."""
-    path: float | None = None
-    """Target of the path rate of a stochastic masker alone, with a weight of its own, nats."""
     per: Literal["frame", "sample", "utterance"] = "frame"
     """Unit of targets and of recorded rates: nats per frame, per sample or per utterance."""
     initial_weight: float = 1e-6
@@ -169,8 +163,6 @@ class RatesConfig:
     """Of the encoding."""
     masks: RateConfig = field(default_factory=RateConfig)
     """Of the masks of all hypotheses."""
-    path: RateConfig = field(default_factory=RateConfig)
-    """Of the path of a stochastic masker, such as continuous_depth."""
     estimator: Literal["auto", "analytic", "sample"] = "auto"
     """analytic: the closed form. sample: the log ratio of the densities at the drawn sample. auto: the closed form if
     there is one, otherwise sample."""

@@ -128,9 +128,7 @@ def read_speaker_sexes(path: Path) -> dict[str, str]:
     return {speaker: sexes[sex.upper()] for speaker, sex in pairs if sex.upper() in sexes}
 
 
-def examine(
-    recordings: Sequence[Recording], sample_rate: int, resampler: str = "soxr_hq"
-) -> tuple[list[Utterance], dict[str, str]]:
+def examine(recordings: Sequence[Recording], sample_rate: int) -> tuple[list[Utterance], dict[str, str]]:
     """Return the recordings that can be used, in the order given, and the others with the reason.
 
     Every file is read to its end, to find truncated, empty, silent and non-finite ones now and not in training.
@@ -139,7 +137,7 @@ def examine(
 
     def look(recording: Recording) -> Utterance | str:
         try:
-            return _examine_one(recording, sample_rate, resampler)
+            return _examine_one(recording, sample_rate)
         except UserError as error:
             return str(error)
 
@@ -200,7 +198,7 @@ def corpus_root(folder: Path, nested: Sequence[str], holds: Sequence[str]) -> Pa
     raise UserError(f"{folder}: {found}; expected a folder that holds {', '.join(f'{name}.../' for name in holds)}")
 
 
-def _examine_one(recording: Recording, sample_rate: int, resampler: str) -> Utterance:
+def _examine_one(recording: Recording, sample_rate: int) -> Utterance:
     header = audio.info(recording.path)
     begin = round(recording.start_seconds * header.sample_rate)
     end = header.num_samples
@@ -211,7 +209,7 @@ def _examine_one(recording: Recording, sample_rate: int, resampler: str) -> Utte
             f"{recording.path}: {header.duration_seconds:.2f} s long, "
             f"but its part is said to begin at {recording.start_seconds:.2f} s"
         )
-    start, stop = (audio.resampled_length(n, header.sample_rate, sample_rate, resampler) for n in (begin, end))
+    start, stop = (audio.resampled_length(n, header.sample_rate, sample_rate) for n in (begin, end))
     if stop <= start:
         raise UserError(f"{recording.path}: {end - begin} samples at {header.sample_rate} Hz are too few")
     block = _BLOCK_SECONDS * header.sample_rate

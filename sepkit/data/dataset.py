@@ -52,7 +52,6 @@ class MixtureDataset(Dataset[Example]):
         random_crop: segments start anywhere; False: at the beginning.
         dynamic_mixing: if enabled, mix the manifest's recordings anew instead of using the manifest's mixtures.
         mixtures_per_epoch: with dynamic mixing, the length of the dataset; None: that of the manifest.
-        num_sources: rows of `sources` (m); None: the largest number in a mixture of the manifest.
     """
 
     def __init__(
@@ -65,13 +64,12 @@ class MixtureDataset(Dataset[Example]):
         random_crop: bool = True,
         dynamic_mixing: DynamicMixingConfig | None = None,
         mixtures_per_epoch: int | None = None,
-        num_sources: int | None = None,
         sample_rate: int | None = None,
     ) -> None:
         manifest = manifest if isinstance(manifest, Manifest) else read_manifest(manifest)
         self.manifest = _long_enough(manifest, min_seconds)
         self.sample_rate = _only_sample_rate(self.manifest, sample_rate)
-        self.num_sources = _enough_sources(self.manifest, num_sources)
+        self.num_sources = self.manifest.max_sources
         self.segment_samples = None if segment_seconds is None else max(1, round(segment_seconds * self.sample_rate))
         self.seed = seed
         self.random_crop = random_crop
@@ -225,13 +223,3 @@ def _only_sample_rate(manifest: Manifest, expected: int | None) -> int:
             f"prepare the data at {expected} Hz or set model.sample_rate"
         )
     return rates[0]
-
-
-def _enough_sources(manifest: Manifest, num_sources: int | None) -> int:
-    if num_sources is not None and manifest.max_sources > num_sources:
-        name = next(entry.id for entry in manifest if len(entry.sources) > num_sources)
-        raise UserError(
-            f"{manifest.path}: mixture {name!r} has {manifest.max_sources} sources, expected at most {num_sources}; "
-            "raise model.hypotheses or leave it out"
-        )
-    return manifest.max_sources if num_sources is None else num_sources

@@ -5,12 +5,11 @@ from __future__ import annotations
 RATES = (
     "encoding_rate_nats_per_frame",
     "mask_rate_nats_per_frame",
-    "path_rate_nats_per_frame",
     "rate_nats_per_dimension",
 )
 """Columns of an utterance that a model with variational latents fills."""
 
-ALIVE_SHARES = ("encoding_alive_share", "mask_alive_share", "path_alive_share")
+ALIVE_SHARES = ("encoding_alive_share", "mask_alive_share")
 """Columns of an utterance: the shares of its latent dimensions that a variational model uses."""
 
 MIXTURE_ELBO = "mixture_elbo_nats_per_sample"
@@ -79,10 +78,8 @@ LABELS = {
     "input_si_sdr_db": "SI-SDR of the mixture [dB]",
     "encoding_rate_nats_per_frame": "encoding rate [nats per frame]",
     "mask_rate_nats_per_frame": "mask rate [nats per frame]",
-    "path_rate_nats_per_frame": "path rate [nats per frame]",
     "encoding_alive_share": "share of alive dimensions, encoding",
     "mask_alive_share": "share of alive dimensions, masks",
-    "path_alive_share": "share of alive dimensions, path",
     "rate_nats_per_frame": "rate [nats per frame]",
     "rate_nats_per_dimension": "rate [nats per dimension]",
     "mixture_elbo_nats_per_sample": "bound on the mixture's evidence [nats per sample]",

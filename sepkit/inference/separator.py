@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, overload
+from typing import TYPE_CHECKING, Any, TypedDict, cast, overload
 
 import numpy as np
 
@@ -43,11 +43,22 @@ from sepkit.models.needs import needs_of
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from typing_extensions import Unpack
 
     from sepkit.inference.waveforms import AnyRecording, Named
     from sepkit.models import EncoderMaskerDecoder
 
 __all__ = ["Separated", "Separator"]
+
+
+class SeparateOptions(TypedDict, total=False):
+    """Keywords of `Separator.separate`, which describes them."""
+
+    speakers: Speakers
+    samples: int | None
+    seed: int
+    channel: int | None
+    evidence: bool
 
 
 class Separator:
@@ -188,27 +199,11 @@ class Separator:
 
     @overload
     def separate(
-        self,
-        waveform: Tensor,
-        sample_rate: int | None = None,
-        *,
-        speakers: Speakers = None,
-        samples: int | None = None,
-        seed: int = 0,
-        channel: int | None = None,
-        evidence: bool = False,
+        self, waveform: Tensor, sample_rate: int | None = None, **options: Unpack[SeparateOptions]
     ) -> Separated[Tensor]: ...
     @overload
     def separate(
-        self,
-        waveform: np.ndarray | Named,
-        sample_rate: int | None = None,
-        *,
-        speakers: Speakers = None,
-        samples: int | None = None,
-        seed: int = 0,
-        channel: int | None = None,
-        evidence: bool = False,
+        self, waveform: np.ndarray | Named, sample_rate: int | None = None, **options: Unpack[SeparateOptions]
     ) -> Separated[np.ndarray]: ...
     def separate(
         self,
@@ -264,7 +259,7 @@ class Separator:
     __call__ = separate
 
     def separate_many(
-        self, waveforms: Iterable[AnyRecording], sample_rate: int | None = None, **options: Any
+        self, waveforms: Iterable[AnyRecording], sample_rate: int | None = None, **options: Unpack[SeparateOptions]
     ) -> list[Separated[Any]]:
         """Return what `separate` makes of each of several recordings, which need not be of one length.
 

@@ -11,7 +11,6 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -34,11 +33,6 @@ class NormalDistribution:
     def shape(self) -> torch.Size:
         """Shape of one sample."""
         return _broadcast_shape(self.mean, self.deviation)
-
-    @property
-    def median(self) -> Tensor:
-        """The mean."""
-        return self.mean
 
     @property
     def variance(self) -> Tensor:
@@ -146,14 +140,6 @@ class GammaDistribution:
         return self.concentration / self.rate
 
     @property
-    def median(self) -> Tensor:
-        """The median, by inversion of the incomplete gamma function on the CPU: slow, and without gradient."""
-        from scipy.special import gammaincinv
-
-        half = gammaincinv(_numpy(self.concentration), 0.5)
-        return torch.as_tensor(half).to(self.concentration) / self.rate.detach()
-
-    @property
     def variance(self) -> Tensor:
         """concentration / rate^2."""
         return self.concentration / self.rate.square()
@@ -215,14 +201,6 @@ class BetaDistribution:
     def mean(self) -> Tensor:
         """alpha / (alpha + beta)."""
         return self.alpha / (self.alpha + self.beta)
-
-    @property
-    def median(self) -> Tensor:
-        """The median, by inversion of the incomplete beta function on the CPU: slow, and without gradient."""
-        from scipy.special import betaincinv
-
-        half = betaincinv(_numpy(self.alpha), _numpy(self.beta), 0.5)
-        return torch.as_tensor(half).to(self.alpha)
 
     @property
     def variance(self) -> Tensor:
@@ -305,7 +283,3 @@ def _log_gamma_sample(concentration: Tensor, shape: torch.Size, generator: torch
 
 def _tiny(like: Tensor) -> float:
     return torch.finfo(like.dtype).tiny
-
-
-def _numpy(tensor: Tensor) -> np.ndarray:
-    return tensor.detach().cpu().double().numpy()

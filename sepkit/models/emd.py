@@ -34,7 +34,7 @@ class EncoderMaskerDecoder(SavedModel):
         estimate_i = deviation * decoder(M_i (*) z)
 
     Latents are sampled in training mode. In evaluation mode they are sampled only on request; otherwise the family's
-    `at_test` value is used (mean or median). Deterministic latents give the same result either way.
+    `at_test` value is used. Deterministic latents give the same result either way.
 
     Attributes:
         sample_rate: Hz; part of the model.
@@ -185,7 +185,7 @@ class EncoderMaskerDecoder(SavedModel):
         num_samples = mixture.shape[-1]
         encoding = self.encode(mixture)
         z = _value(self.encoding_family, encoding, sample, generator)
-        made = self._masker_output(self.filterbank.features(z), wants, sample, generator, speakers)
+        made = self._masker_output(self.filterbank.features(z), wants, speakers)
         masks = self.mask_posterior(made.values)
         mask = _value(self.mask_family, masks, sample, generator)
         masked = self.filterbank.apply_mask(mask, z)
@@ -224,7 +224,7 @@ class EncoderMaskerDecoder(SavedModel):
     @property
     def variational(self) -> bool:
         """True if any latents have a distribution; the others are deterministic."""
-        return self.encoding_family.variational or self.mask_family.variational or "path_rate" in self._masker_offers
+        return self.encoding_family.variational or self.mask_family.variational
 
     @property
     def counts_speakers(self) -> bool:
@@ -264,15 +264,10 @@ class EncoderMaskerDecoder(SavedModel):
         return self.signal_std / mixture.std(-1, correction=0, keepdim=True).clamp_min(_SILENT_DEVIATION)
 
     def _masker_output(
-        self,
-        features: Tensor,
-        wants: Set[str] = frozenset(),
-        sample: bool = False,
-        generator: torch.Generator | None = None,
-        speakers: Tensor | None = None,
+        self, features: Tensor, wants: Set[str] = frozenset(), speakers: Tensor | None = None
     ) -> MaskerOutput:
         if isinstance(self.masker, Masker):
-            return self.masker.with_extras(features, wants, sample, generator, speakers)
+            return self.masker.with_extras(features, wants, speakers)
         return MaskerOutput(self.masker(features))
 
     def _scores(self, made: MaskerOutput, mask: Tensor) -> Tensor | None:

@@ -18,8 +18,7 @@ def latent_features(model: EncoderMaskerDecoder, separation: Separation, estimat
 
     * `mask_spread_db`: expected energy of what the width of the masks' posterior adds to the estimate, over the
       estimate's, see `EncoderMaskerDecoder.uncertainty_energy`.
-    * `encoding_rate_nats_per_frame`, the same for all hypotheses; `mask_rate_nats_per_frame` of the hypothesis itself;
-      `path_rate_nats_per_frame`, the same for all.
+    * `encoding_rate_nats_per_frame`, the same for all hypotheses; `mask_rate_nats_per_frame` of the hypothesis itself.
 
     Args:
         separation: of this model, with nothing sampled.
@@ -42,7 +41,7 @@ def latent_sums(model: EncoderMaskerDecoder, separation: Separation) -> dict[str
     """Return (B, n) float32 of what features in closed form follow from.
 
     They are sums over frames, so that those of parts of a recording add up: `mask_spread_energy` (in the
-    mixture's units), `encoding_rate_nats`, `mask_rate_nats` and `path_rate_nats`.
+    mixture's units), `encoding_rate_nats` and `mask_rate_nats`.
     """
     sums: dict[str, Tensor] = {}
     if model.mask_family.variational:
@@ -58,7 +57,6 @@ def _rates_of_frames(separation: Separation, estimated: bool) -> dict[str, Tenso
     rates = {
         "encoding": _rate(separation.encoding, extras.get("encoding_prior"), estimated),
         "mask": _rate(separation.masks, extras.get("mask_prior"), estimated),
-        "path": extras.get("path_rate"),
     }
     of_frames: dict[str, Tensor] = {}
     for name, rate in rates.items():

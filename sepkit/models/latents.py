@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -26,8 +26,6 @@ from sepkit.models.distributions import (
 )
 from sepkit.registry import register
 from sepkit.types import Latent
-
-AtTest = Literal["mean", "median"]
 
 FLOOR = 1e-6
 """The least value of a positive parameter (thesis, appendix J)."""
@@ -103,11 +101,6 @@ class Point:
         return self.value
 
     @property
-    def median(self) -> Tensor:
-        """The value."""
-        return self.value
-
-    @property
     def variance(self) -> Tensor:
         """Zeros."""
         return torch.zeros_like(self.value)
@@ -172,9 +165,6 @@ class VariationalFamily(ABC):
         activation: name of the map from the first raw value to the posterior's representative value.
         distribution: type of the posteriors.
         standard_parameters: of the family's default prior.
-
-    Args:
-        at_test: the value that represents a posterior if nothing is sampled: "mean" or "median".
     """
 
     values_per_dimension: int
@@ -182,10 +172,7 @@ class VariationalFamily(ABC):
     distribution: ClassVar[type[Distribution]]
     standard_parameters: ClassVar[tuple[float, ...]]
 
-    def __init__(self, at_test: AtTest, activation: str) -> None:
-        if at_test not in ("mean", "median"):
-            raise UserError(f"at_test: found {at_test!r}, expected mean or median")
-        self._at_test = at_test
+    def __init__(self, activation: str) -> None:
         self.activation = activation
 
     @abstractmethod
@@ -204,15 +191,15 @@ class VariationalFamily(ABC):
         return self.distribution(*map(_scalar, self.standard_parameters))
 
     def at_test(self, posterior: Latent) -> Tensor:
-        """Return the posterior's mean or median, as the family was configured."""
-        return posterior.mean if self._at_test == "mean" else posterior.median
+        """Return the posterior's mean."""
+        return posterior.mean
 
     def value(self, raw: Tensor) -> Tensor:
-        """Return the mean or median of the posterior for raw values; raw is (..., P, K, F)."""
+        """Return what `at_test` does of the posterior for raw values; raw is (..., P, K, F)."""
         return self.at_test(self.posterior(raw))
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(activation={self.activation!r}, at_test={self._at_test!r})"
+        return f"{type(self).__name__}(activation={self.activation!r})"
 
 
 @register(GaussianConfig)
@@ -226,8 +213,8 @@ class Gaussian(VariationalFamily):
     distribution = NormalDistribution
     standard_parameters = (0.0, 1.0)
 
-    def __init__(self, activation: str, at_test: AtTest) -> None:
-        super().__init__(at_test, activation)
+    def __init__(self, activation: str) -> None:
+        super().__init__(activation)
         self._to_mean = _activation(activation)
 
     def posterior(self, raw: Tensor) -> NormalDistribution:
@@ -252,13 +239,18 @@ class LogNormal(VariationalFamily):
     distribution = LogNormalDistribution
     standard_parameters = (0.0, 1.0)
 
-    def __init__(self, at_test: AtTest) -> None:
-        super().__init__(at_test, activation="exp")
+    def __init__(self) -> None:
+        super().__init__(activation="exp")
 
     def posterior(self, raw: Tensor) -> LogNormalDistribution:
         """The log-normal distributions of raw locations and deviations; raw is (..., 2, K, F)."""
         location, deviation = _values(raw, 2)
         return LogNormalDistribution(location, _positive(deviation))
+
+    def at_test(self, posterior: Latent) -> Tensor:
+        """Return the posterior's median."""
+        assert isinstance(posterior, LogNormalDistribution)
+        return posterior.median
 
 
 @register(GammaConfig)
@@ -272,8 +264,8 @@ class Gamma(VariationalFamily):
     distribution = GammaDistribution
     standard_parameters = (0.5, 1.0)
 
-    def __init__(self, at_test: AtTest) -> None:
-        super().__init__(at_test, activation="softplus")
+    def __init__(self) -> None:
+        super().__init__(activation="softplus")
 
     def posterior(self, raw: Tensor) -> GammaDistribution:
         """The gamma distributions of raw concentrations; raw is (..., 1, K, F)."""
@@ -296,8 +288,8 @@ class Beta(VariationalFamily):
     distribution = BetaDistribution
     standard_parameters = (1.0, 1.0)
 
-    def __init__(self, at_test: AtTest) -> None:
-        super().__init__(at_test, activation="softplus")
+    def __init__(self) -> None:
+        super().__init__(activation="softplus")
 
     def posterior(self, raw: Tensor) -> BetaDistribution:
         """The beta distributions of raw concentrations; raw is (..., 2, K, F)."""

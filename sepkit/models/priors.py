@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from contextlib import nullcontext
-from functools import partial
 from typing import ClassVar
 
 import torch
@@ -17,19 +16,13 @@ from torch import Tensor, nn
 
 from sepkit.config import (
     AdaptivePriorConfig,
-    BetaPriorConfig,
     FlowPriorConfig,
-    GammaPriorConfig,
-    GaussianPriorConfig,
-    LogNormalPriorConfig,
     StandardPriorConfig,
 )
 from sepkit.errors import UserError
 from sepkit.models.distributions import (
-    BetaDistribution,
     Distribution,
     GammaDistribution,
-    LogNormalDistribution,
     NormalDistribution,
 )
 from sepkit.models.latents import Gaussian, VariationalFamily
@@ -217,33 +210,6 @@ class FlowPrior(Prior):
 @register(StandardPriorConfig)
 def _standard(family: VariationalFamily, encoding_dim: int) -> FixedPrior:
     return FixedPrior(family.standard_prior())
-
-
-def _fixed(
-    distribution: type[Distribution], family: VariationalFamily, encoding_dim: int, **parameters: float
-) -> FixedPrior:
-    for name, value in parameters.items():
-        expected = "a finite number" if name in ("mean", "location") else "a positive number"
-        if not math.isfinite(value) or (value <= 0 and expected == "a positive number"):
-            raise UserError(f"model prior {name}: found {value}, expected {expected}")
-    if _SUPPORTS[distribution] > _SUPPORTS[family.distribution]:
-        raise UserError(
-            f"model prior: found a {distribution.__name__}, which is zero for values that {family!r} takes;"
-            " use the standard prior"
-        )
-    return FixedPrior(distribution(**{k: torch.tensor(v, dtype=torch.float64) for k, v in parameters.items()}))
-
-
-# The larger the number, the less of the real line has a density.
-_SUPPORTS = {NormalDistribution: 0, LogNormalDistribution: 1, GammaDistribution: 1, BetaDistribution: 2}
-
-for _config, _distribution in {
-    GaussianPriorConfig: NormalDistribution,
-    LogNormalPriorConfig: LogNormalDistribution,
-    GammaPriorConfig: GammaDistribution,
-    BetaPriorConfig: BetaDistribution,
-}.items():
-    register(_config)(partial(_fixed, _distribution))
 
 
 @register(AdaptivePriorConfig)

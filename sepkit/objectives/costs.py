@@ -11,7 +11,6 @@ which sources speak; None: all. Columns of the others hold finite numbers that p
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
@@ -47,11 +46,10 @@ def pairwise_neg_si_sdr(
     eps: float = 1e-8,
     lengths: Tensor | None = None,
     active: Tensor | None = None,
-    limit_db: float = math.inf,
 ) -> Tensor:
     """Return the negative scale-invariant signal-to-distortion ratio of every pair, (B, n, m) dB.
 
-    -10 log10( |a s|^2 / (|e - a s|^2 + tau |a s|^2 + eps) + eps ) with a = <e, s> / (|s|^2 + eps).
+    -10 log10( |a s|^2 / (|e - a s|^2 + eps) + eps ) with a = <e, s> / (|s|^2 + eps).
 
     A silent source or estimate costs -10 log10(eps) (80 dB), without gradient; with eps = 0 it is NaN.
 
@@ -62,10 +60,8 @@ def pairwise_neg_si_sdr(
         eps: keeps silence finite.
         lengths: (B,) samples of each utterance that count; None: all T.
         active: (B, m) bool, which sources speak; None: all.
-        limit_db: the ratio stays below this, tau = 10^(-limit_db / 10); infinity: no limit.
 
-    Source: Le Roux et al., "SDR - half-baked or well done?", 2019; placement of eps as in asteroid. The limit: Wisdom
-    et al., "Unsupervised sound separation using mixture invariant training", 2020, eq. 2.
+    Source: Le Roux et al., "SDR - half-baked or well done?", 2019; placement of eps as in asteroid.
 
     >>> import torch
     >>> sources = torch.tensor([[[1.0, -1.0, 1.0, -1.0], [1.0, 1.0, -1.0, -1.0]]])
@@ -77,7 +73,6 @@ def pairwise_neg_si_sdr(
     scale = products.cross / (products.source_energy + eps)
     target_energy = scale.square() * products.source_energy
     residual_energy = (products.estimate_energy - 2 * scale * products.cross + target_energy).clamp_min(0)
-    residual_energy = residual_energy + 10 ** (-limit_db / 10) * target_energy
     return as_inputs(_negative_db(target_energy / (residual_energy + eps) + eps), estimates, sources)
 
 

@@ -274,7 +274,7 @@ def build_objective(
     terms: dict[str, Term] = {"separation": SeparationTerm(costs, assignment, tempering)}
     weights: dict[str, float] = {}
     if "scores" in traits.offers:
-        terms["scoring"] = ScoringTerm(costs, assignment.one_to_one, traits.score_loss or config.scoring.kind)
+        terms["scoring"] = ScoringTerm(costs, assignment.one_to_one, traits.score_loss or "binary")
         weights["scoring"] = config.scoring.weight
     terms |= {name: build_term(config, assignment) for name, build_term in terms_of(traits.offers).items()}
     reconstructed: dict[Literal["source", "mixture"], float] = {

@@ -19,7 +19,7 @@ from sepkit.schedules import Schedule
 from sepkit.types import Density, Latent, ModelTraits, Separation
 
 Estimator = Literal["auto", "analytic", "sample"]
-What = Literal["encoding", "mask", "source", "path"]
+What = Literal["encoding", "mask", "source"]
 
 # Beyond these a weight has no effect in floating point, and its way back would be long.
 _LEAST_WEIGHT, _LARGEST_WEIGHT = 1e-15, 1e6
@@ -184,9 +184,7 @@ class RateTerm(Term):
         self.per = per
         self.steering = steering
         self.of_all = of_all
-        if what == "path":
-            self.wants = {"path_rate"}
-        elif what == "source" or (what == "encoding" and traits.adaptive_prior):
+        if what == "source" or (what == "encoding" and traits.adaptive_prior):
             self.wants = {"source_encodings"}
         self._beta = schedule(0.0)
         self._statistics: dict[str, Tensor] = {}
@@ -219,12 +217,8 @@ class RateTerm(Term):
             ValueError: the separation lacks the latents or their prior, or the masks' prior differs over hypotheses.
         """
         batch = step.batch
-        posterior = None
-        if self.what == "path":
-            rate = step.separation.extra("path_rate")
-        else:
-            posterior, prior, sample = self._latents_of(step.separation)
-            rate = elementwise_rate(posterior, prior, sample, self.estimator)
+        posterior, prior, sample = self._latents_of(step.separation)
+        rate = elementwise_rate(posterior, prior, sample, self.estimator)
         if self.what == "source":
             rate = rate.where(batch.active[..., None, None], 0.0)
         frames = torch.tensor([self.frames_for(n) for n in batch.lengths.tolist()], device=rate.device)
@@ -235,7 +229,7 @@ class RateTerm(Term):
             statistic_of(self.what, self.per): (plain / unit).detach(),
             f"{self.what}_alive_share": alive_share(rate, frames).where(counts, 0.0),
         }
-        if self.tempering is not None and posterior is not None:
+        if self.tempering is not None:
             tempered = tempered_rate(rate, posterior, self.tempering.beta)
             if self.what == "source":
                 tempered = tempered.where(batch.active[..., None, None], 0.0)
@@ -287,19 +281,17 @@ def build_rates(
 ) -> tuple[dict[str, RateTerm], list[Steering]]:
     """Return the rate terms of variational latents, by name, and their steerings.
 
-    The names are "encoding_rate", "mask_rate", "source_rate" and "path_rate".
+    The names are "encoding_rate", "mask_rate" and "source_rate".
 
     Args:
         autoencoding: whether the encodings of sources are decoded too, and so have a rate.
         of_mixtures: whether mixtures are decoded too, so that those without sources have a rate.
     """
-    for name, rate in (("encoding", config.encoding), ("masks", config.masks), ("path", config.path)):
+    for name, rate in (("encoding", config.encoding), ("masks", config.masks)):
         if not 0 <= rate.free_nats < math.inf:
             raise UserError(f"objective.rates.{name}.free_nats: found {rate.free_nats}, expected 0 or more")
-    offered: dict[What, str] = {"encoding": "encoding_prior", "mask": "mask_prior", "path": "path_rate"}
-    rated: list[What] = [what for what, extra in offered.items() if extra in traits.offers]
-    if tempering is not None and "path" in rated:
-        raise UserError("objective.rates.tempering: the path of a stochastic masker has no entropy; expected none")
+    latents: tuple[What, ...] = ("encoding", "mask")
+    rated: list[What] = [what for what in latents if f"{what}_prior" in traits.offers]
     per = "frame" if config.steering is None else config.steering.per
     steering_of = {} if config.steering is None else _steer(config.steering, rated)
     if "encoding" in rated and (traits.adaptive_prior or autoencoding):
@@ -307,7 +299,7 @@ def build_rates(
     terms: dict[str, RateTerm] = {}
     for what in rated:
         weighed_as: What = "encoding" if what == "source" else what
-        rate = {"mask": config.masks, "path": config.path}.get(what, config.encoding)
+        rate = config.masks if what == "mask" else config.encoding
         terms[f"{what}_rate"] = RateTerm(
             what,
             build(rate.weight),
@@ -327,14 +319,13 @@ def _steer(config: SteeringConfig, rated: list[What]) -> dict[What, Steering]:
     for name in ("initial_weight", "change", "tolerance"):
         if not 0 < getattr(config, name) < math.inf:
             raise UserError(f"{where}.{name}: found {getattr(config, name)}, expected more than 0")
-    targets: dict[What, float | None] = {"encoding": config.encoding, "mask": config.masks, "path": config.path}
-    of_each = (("encoding", config.encoding), ("masks", config.masks), ("path", config.path))
-    for name, target in (("total", config.total), *of_each):
+    targets: dict[What, float | None] = {"encoding": config.encoding, "mask": config.masks}
+    for name, target in (("total", config.total), ("encoding", config.encoding), ("masks", config.masks)):
         if target is not None and not 0 < target < math.inf:
             raise UserError(f"{where}.{name}: found {target}, expected more than 0 nats")
     separate: dict[What, float] = {what: target for what, target in targets.items() if target is not None}
     if (config.total is None) == (not separate):
-        raise UserError(f"{where}: expected a target, either `total`, or any of `encoding`, `masks` and `path`")
+        raise UserError(f"{where}: expected a target, either `total`, or `encoding`, `masks` or both")
     if not rated or not set(separate) <= set(rated):
         raise UserError(f"{where}: a target for latents that are deterministic and have no rate; see model.encoding")
     if config.total is not None:

@@ -61,11 +61,8 @@ def build_tempering(config: ScheduleConfig | None, variational: bool, unit: str,
     initial = getattr(config, "initial", None)
     if initial is not None and not 0 < initial < 1:
         raise UserError(f"{where}.initial: found {initial:g}, expected a number between 0 and 1")
-    try:
-        schedule: Schedule = build(config)
-        first, last = schedule(0.0), schedule(_FOREVER)
-    except ZeroDivisionError:
-        raise UserError(f"{where}: found a length of 0 epochs, expected more") from None
+    schedule: Schedule = build(config)
+    first, last = schedule(0.0), schedule(_FOREVER)
     if not (0 < first < 1 and math.isclose(last, 1.0, abs_tol=_ONE)):
         raise UserError(
             f"{where}: found a schedule from {first:g} to {last:g}, expected one that rises from above 0 to 1"

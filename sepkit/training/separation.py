@@ -64,10 +64,6 @@ class SeparationTask(Task):
         self._cost, self._assignment = _cost_and_assignment(config)
         self.data_scale = 1.0
         self.growth = _growth(config)
-        if config.model.scoring is not None and config.objective.scoring.kind == "cross_entropy":
-            # Whoever loads the model has to know what its scores say.
-            scoring = replace(config.model.scoring, loss="cross_entropy")
-            config = replace(config, model=replace(config.model, scoring=scoring))
         super().__init__(config, out, resuming)
         if self.growth is not None:
             self.growth.check(self.model)

@@ -143,10 +143,7 @@ def test_collate_takes_examples_of_different_numbers_of_sources() -> None:
     assert batch.active.tolist() == [[False, False], [True, False], [True, True]]
 
 
-def test_num_sources_and_sample_rate_are_checked(uneven: Manifest) -> None:
-    assert MixtureDataset(uneven, num_sources=5)[0].sources.shape == (5, 60)
-    with pytest.raises(UserError, match=r"mixture 'm3' has 3 sources, expected at most 2"):
-        MixtureDataset(uneven, num_sources=2)
+def test_the_sample_rate_is_checked(uneven: Manifest) -> None:
     with pytest.raises(UserError, match=r"sample_rate is 8000 Hz, but the model works at 16000 Hz"):
         MixtureDataset(uneven, sample_rate=16000)
     uneven[0].sample_rate = 16000

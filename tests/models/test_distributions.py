@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 import scipy.integrate
 import scipy.stats
@@ -41,7 +40,7 @@ def values(kind, shape=(3, 4)):
 
 @pytest.mark.parametrize("kind", PEERS)
 def test_densities_and_moments_equal_those_of_torch(kind):
-    """Log density, mean and variance agree to 1e-10, the median with scipy's."""
+    """Log density, mean and variance agree to 1e-10."""
     first, second = parameters(kind)
     mine, peer = kind(first, second), PEERS[kind](first, second)
     assert isinstance(mine, Latent) and isinstance(mine, Density)
@@ -49,9 +48,6 @@ def test_densities_and_moments_equal_those_of_torch(kind):
     torch.testing.assert_close(mine.log_prob(value), peer.log_prob(value), rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(mine.mean, peer.mean, rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(mine.variance, peer.variance, rtol=1e-10, atol=1e-10)
-    for index in np.ndindex(3, 4):
-        expected = FROZEN[kind](first[index].item(), second[index].item()).median()
-        assert mine.median[index].item() == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

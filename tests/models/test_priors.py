@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import scipy.signal
 import scipy.stats
@@ -14,17 +12,14 @@ from sepkit.config import (
     FlowPriorConfig,
     FreeFilterbankConfig,
     GammaConfig,
-    GammaPriorConfig,
     GaussianConfig,
-    GaussianPriorConfig,
     LogNormalConfig,
-    LogNormalPriorConfig,
     ModelConfig,
     RecurrentConfig,
 )
 from sepkit.errors import UserError
 from sepkit.models import build_model, load_checkpoint, save_model
-from sepkit.models.distributions import GammaDistribution, LogNormalDistribution, NormalDistribution
+from sepkit.models.distributions import GammaDistribution, NormalDistribution
 from sepkit.models.latents import Beta, Gamma, Gaussian, LogNormal, Point
 from sepkit.models.priors import AdaptivePrior, FlowPrior, convolution
 
@@ -47,22 +42,6 @@ def test_standard_priors():
     for family, oracle in oracles.items():
         found = family().standard_prior().log_prob(value)
         assert found.tolist() == pytest.approx(oracle.logpdf(value.numpy()).tolist(), abs=1e-12)
-
-
-def test_fixed_priors_by_configuration():
-    model = build_model(tiny(encoding_prior=GaussianPriorConfig(0.5, 2.0), mask_prior=LogNormalPriorConfig(0.9, 1.0)))
-    separation = model(torch.randn(1, 100))
-    expected = NormalDistribution(torch.tensor(0.5), torch.tensor(2.0))
-    torch.testing.assert_close(
-        separation.encoding.kl(separation.extras["encoding_prior"]),
-        separation.encoding.kl(expected),
-        rtol=1e-6,
-        atol=1e-6,
-    )
-    value = torch.tensor(1.7)
-    found = separation.extras["mask_prior"].log_prob(value).item()
-    assert found == pytest.approx(scipy.stats.lognorm(1.0, scale=math.exp(0.9)).logpdf(1.7), abs=1e-6)
-    assert not [name for name in model.state_dict() if "prior" in name]
 
 
 # ------------------------------------------------------------------------------------------------------- adaptive
@@ -220,10 +199,3 @@ def test_points_have_no_prior():
     assert not separation.extras
     with pytest.raises(UserError, match=r"model.encoding_prior: found flow, but Deterministic.* is deterministic"):
         build_model(ModelConfig(**TINY, encoding_prior=FlowPriorConfig()))
-
-
-def test_priors_of_another_kind_with_a_wider_support():
-    """Positive masks may have a gamma prior; their rate is estimated from samples."""
-    separation = build_model(tiny(mask_prior=GammaPriorConfig(2.0, 1.0)))(torch.randn(1, 50))
-    assert isinstance(separation.masks, LogNormalDistribution)
-    assert separation.extras["mask_prior"].log_prob(separation.extras["mask_sample"]).isfinite().all()

@@ -141,7 +141,7 @@ def test_sample_by_sample_and_recordings_side_by_side(name):
 
 @pytest.mark.parametrize(
     "masks",
-    [LogNormalConfig(), LogNormalConfig(at_test="mean"), BetaConfig(), DeterministicConfig(activation="softmax")],
+    [LogNormalConfig(), BetaConfig(), DeterministicConfig(activation="softmax")],
 )
 @pytest.mark.parametrize("name", ["conv-tasnet, cumulative", "dprnn", "lstm"])
 def test_variational_models_stream_their_means_and_medians(name, masks):

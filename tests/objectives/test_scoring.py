@@ -104,8 +104,8 @@ def test_choices_reach_the_term():
     separation.estimates = separation.estimates.detach()
 
     def scoring(assignment, kind="binary"):
-        config = ObjectiveConfig(assignment=assignment, scoring=ScoringLossConfig(kind, weight=2.0))
-        result = build_objective(config, ModelTraits({"scores"}))(batch, separation)
+        config = ObjectiveConfig(assignment=assignment, scoring=ScoringLossConfig(weight=2.0))
+        result = build_objective(config, ModelTraits({"scores"}, score_loss=kind))(batch, separation)
         torch.testing.assert_close(result.loss, result.terms["separation"] + 2 * result.terms["scoring"])
         return result.terms["scoring"]
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from sepkit.config import MCLConfig, ScoringConfig, ScoringLossConfig, TrainConfig
+from sepkit.config import MCLConfig, ScoringConfig, TrainConfig
 from sepkit.data.manifest import read_manifest, write_manifest
 from sepkit.data.mixing import mix_entry
 from sepkit.inference import load_model
@@ -22,7 +22,6 @@ from tests.training.runs import (
     records,
     run_process,
     run_ranks,
-    weights,
     with_data,
     with_model,
     with_trainer,
@@ -93,19 +92,10 @@ def test_two_ranks_find_the_threshold_of_one(config: TrainConfig, dev: Path, tmp
 
 
 def test_the_model_knows_what_its_scores_say(config: TrainConfig, dev: Path, tmp_path: Path) -> None:
-    """A distribution, asked for by model.scoring.loss or by its older name; weights follow from it."""
+    """A distribution; weights follow from it."""
     config = scored(config, dev)
-    ways = {
-        "model": replace(config, model=replace(config.model, scoring=ScoringConfig(8, "cross_entropy"))),
-        "older": replace(config, objective=replace(config.objective, scoring=ScoringLossConfig("cross_entropy"))),
-    }
-    models = {}
-    for name, way in ways.items():
-        train(way, tmp_path / name)
-        models[name] = weights(tmp_path / name, "model")
-        assert read_description(tmp_path / name / "model")["model"]["scoring"]["loss"] == "cross_entropy"
-    assert all(torch.equal(value, models["older"][key]) for key, value in models["model"].items())
-    found = load_model(tmp_path / "older").separate(np.random.default_rng(0).standard_normal(4000), 8000)
+    train(replace(config, model=replace(config.model, scoring=ScoringConfig(8, "cross_entropy"))), tmp_path / "exp")
+    found = load_model(tmp_path / "exp").separate(np.random.default_rng(0).standard_normal(4000), 8000)
     shares = np.exp(found.scores) / np.exp(found.scores).sum()
     np.testing.assert_allclose(found.weights, shares, rtol=1e-5)
 

@@ -188,10 +188,7 @@ def _separate_whole(job: _Job, path: Path, target: Path, description: dict[str, 
     separated = job.separator.separate(
         waveform, header.sample_rate, speakers=provenance["speakers_option"], samples=provenance["spread_samples"]
     )
-    subtype = _subtype(description, header)
-    blocks = lambda: iter([separated.estimates])  # noqa: E731
-    summary = _write_speakers(job, target, separated, len(waveform), blocks, description, subtype)
-    return summary or summary_line(separated)
+    return _write_speakers(job, target, separated, lambda: iter([separated.estimates]), description, header)
 
 
 def _separate_long(job: _Job, path: Path, target: Path, description: dict[str, Any], header: audio.AudioInfo) -> str:
@@ -209,10 +206,9 @@ def _separate_long(job: _Job, path: Path, target: Path, description: dict[str, A
     )
     try:
         _check_unchanged(path, description)
-        subtype = _subtype(description, header)
-        summary = _write_speakers(job, target, long.separated, recording.num_samples, long.blocks, description, subtype)
+        summary = _write_speakers(job, target, long.separated, long.blocks, description, header)
         _check_unchanged(path, description)
-        return summary or summary_line(long.separated)
+        return summary
     finally:
         long.close()
 
@@ -230,22 +226,17 @@ def _check_unchanged(path: Path, description: dict[str, Any]) -> None:
 
 
 def _write_speakers(
-    job: _Job,
-    target: Path,
-    separated: Separated,
-    num_samples: int,
-    blocks: Blocks,
-    description: dict[str, Any],
-    subtype: Subtype,
-) -> str | None:
-    """Write the estimates, or the speakers that they are linked to; return a line about those."""
+    job: _Job, target: Path, separated: Separated, blocks: Blocks, description: dict[str, Any], header: audio.AudioInfo
+) -> str:
+    """Write the estimates, or the speakers that they are linked to; return a line about them."""
+    count, subtype = header.num_samples, _subtype(description, header)
     if job.encoder is None:
-        write_outputs(target, separated, num_samples, blocks, description, subtype)
-        return None
+        write_outputs(target, separated, count, blocks, description, subtype)
+        return summary_line(separated)
     linked = link(blocks, len(separated.kept), separated.sample_rate, job.encoder, _speakers_to_link(job, separated))
     names, found = _names(job, linked)
     more = {"linked": linked.to_plain(), **found}
-    write_outputs(target, replace(separated, tracks=names), num_samples, linked.blocks, description, subtype, more)
+    write_outputs(target, replace(separated, tracks=names), count, linked.blocks, description, subtype, more)
     line = f"{counted(linked.speakers, 'speaker')} in {counted(len(separated.kept), 'estimate')}"
     if linked.counted is not None and linked.counted.uncertain:
         line += f" (uncertain, perhaps {linked.counted.runner_up})"

@@ -99,7 +99,7 @@ def hypothesis_features(mixture: np.ndarray, output: ModelOutput, sample_rate: i
 
     * `mask_spread_db`: expected energy of what the width of the masks' posterior adds to the estimate, over the
       estimate's, see `EncoderMaskerDecoder.uncertainty_energy`. It is known in closed form: nothing is sampled.
-    * `encoding_rate_nats_per_frame`; `mask_rate_nats_per_frame` of the hypothesis itself; `path_rate_nats_per_frame`.
+    * `encoding_rate_nats_per_frame`; `mask_rate_nats_per_frame` of the hypothesis itself.
     * `residual_db`: what the best sum of the estimates leaves of the mixture's energy.
     * `correlation_db`: SI-SDR to the estimate it is most like, (corr^2 / (1 - corr^2)); of two hypotheses or more.
     * `relative_level_db`: energy of the mixture's projection on the estimate over the mixture's.

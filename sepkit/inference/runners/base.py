@@ -27,8 +27,8 @@ class ModelOutput:
         estimates: (B, n, T) float32, finite.
         scores: (B, n) float32 log-odds that each is a speaker, where the model has scores.
         features: (B, n) float64 each, what the latents tell of each estimate, if asked for: `mask_spread_db`,
-            `encoding_rate_nats_per_frame`, `mask_rate_nats_per_frame` and `path_rate_nats_per_frame`, those that the
-            model has; see `sepkit.models.features`.
+            `encoding_rate_nats_per_frame` and `mask_rate_nats_per_frame`, those that the model has; see
+            `sepkit.models.features`.
         rates: nats, of the batch's mean, if they were asked for and the latents are variational.
     """
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -23,8 +22,8 @@ _SECONDS_AT_ONCE = 16.0
 # --------------------------------------------------------------------------------------------------------- Monte Carlo
 
 
-class RunningMoments:
-    """Mean and deviation, elementwise, of tensors that come one by one, float64; holds two tensors in memory.
+class RunningDeviation:
+    """Standard deviation, elementwise, of tensors that come one by one, float64; holds two tensors in memory.
 
     Source: Welford, "Note on a method for calculating corrected sums of squares and products", 1962.
     """
@@ -45,38 +44,19 @@ class RunningMoments:
         self._squares += difference * (value - self._mean)
 
     @property
-    def mean(self) -> Tensor:
-        """Return the mean of the tensors added."""
-        return self._mean
-
-    @property
-    def deviation(self) -> Tensor:
-        """Standard deviation, from squares over the count less one; zeros for fewer than two."""
+    def value(self) -> Tensor:
+        """From squares over the count less one; zeros for fewer than two."""
         return (self._squares / max(1, self.count - 1)).clamp_min(0).sqrt()
 
 
-@dataclass(frozen=True)
-class MonteCarlo:
-    """Mean and spread of separations with sampled latents.
-
-    Args:
-        estimates: (B, n, T) float64, mean over the samples.
-        spread: (B, n, T) float64, standard deviation over the samples, of each sample of the waveforms; zero for a
-            model whose latents are points.
-    """
-
-    estimates: Tensor
-    spread: Tensor
-
-
-def monte_carlo(
+def spread_of(
     model: EncoderMaskerDecoder,
     mixture: Tensor,
     samples: int = 8,
     seed: int = 0,
     through: Callable[[Tensor], Tensor] | None = None,
-) -> MonteCarlo:
-    """Return mean and spread of separations with latents sampled from their posteriors.
+) -> Tensor:
+    """Return the deviation of separations with latents sampled from their posteriors, (B, n, T) float64; else zeros.
 
     Nothing is matched, because a model keeps the order of its hypotheses between samples unless it is unsure of it. If
     it swaps them, the spread is large, as it should be.
@@ -89,16 +69,13 @@ def monte_carlo(
         through: applied to the estimates (B, n, T) of every sample first, such as a resampling, whose effect on a
             deviation does not follow from the deviation alone.
 
-    Raises:
-        UserError: see `check_samples`.
-
     Source: thesis, eq. 3 and 4: z ~ q(z | x), M ~ q(M | z).
     """
     check_samples(samples)
-    moments = RunningMoments()
+    deviation = RunningDeviation()
     for estimates in _draw(model, mixture, samples if model.variational else 1, seed):
-        moments.add(estimates if through is None else through(estimates))
-    return MonteCarlo(moments.mean, moments.deviation)
+        deviation.add(estimates if through is None else through(estimates))
+    return deviation.value
 
 
 def _draw(model: EncoderMaskerDecoder, mixture: Tensor, samples: int, seed: int) -> Iterator[Tensor]:
@@ -116,10 +93,9 @@ def _draw(model: EncoderMaskerDecoder, mixture: Tensor, samples: int, seed: int)
 def rates_of(separation: Separation) -> dict[str, float] | None:
     """Return how many nats the posteriors of an utterance are from their priors; None for deterministic latents.
 
-    `encoding_rate_nats_per_frame`, `mask_rate_nats_per_frame` (of all hypotheses together) and
-    `path_rate_nats_per_frame`, as far as they exist; `rate_nats_per_dimension`, their sum over the number of latent
-    values of a frame; and the shares of dimensions that are alive, `encoding_alive_share` ... (see
-    `sepkit.objectives.rates.alive_share`). They are means over a batch.
+    `encoding_rate_nats_per_frame` and `mask_rate_nats_per_frame` (of all hypotheses together), as far as they exist;
+    `rate_nats_per_dimension`, their sum over the number of latent values of a frame; and the shares of dimensions that
+    are alive, `encoding_alive_share` ... (see `sepkit.objectives.rates.alive_share`). They are means over a batch.
 
     Args:
         separation: of a batch without padding.
@@ -134,8 +110,6 @@ def rates_of(separation: Separation) -> dict[str, float] | None:
         for what, posterior in posteriors.items()
         if f"{what}_prior" in extras
     }
-    if "path_rate" in extras:
-        of_latents["path"] = extras["path_rate"]
     for what, rate in of_latents.items():
         frames = torch.full((len(rate),), rate.shape[-1], device=rate.device)
         rates[f"{what}_rate_nats_per_frame"] = float(rate.to(widest(rate)).sum() / (rate.shape[0] * rate.shape[-1]))
@@ -145,30 +119,24 @@ def rates_of(separation: Separation) -> dict[str, float] | None:
 
 
 @torch.no_grad()
-def mixture_elbo(
-    model: EncoderMaskerDecoder, mixture: Tensor, separation: Separation, samples: int = 8, seed: int = 0
-) -> Tensor | None:
+def mixture_elbo(model: EncoderMaskerDecoder, mixture: Tensor, separation: Separation, seed: int = 0) -> Tensor | None:
     """Return (B,) evidence lower bounds of mixtures, nats per sample; None if encodings have no posterior and prior.
 
     (E_q log p(x | z) - R_z) / T, with p(x | z) the Bayesian linear regression of the mixture on the signal decoded from
-    z ~ q(z | x) without masks. It is meaningful only if training has reconstructed mixtures
-    (objective.autoencoding.mixtures), because otherwise no decoder has learned to.
+    z ~ q(z | x) without masks. The expectation is over one sample, which has little variance, as an utterance has many
+    values. The bound is meaningful only if training has reconstructed mixtures (objective.autoencoding.mixtures),
+    because otherwise no decoder has learned to.
 
     Args:
         mixture: (B, T), without padding.
-        samples: of the encodings, over which the expectation is a mean; one has little variance, as an utterance has
-            many values.
 
     Source: thesis, appendix B, section 4.3 and figure 3.
     """
     extras = separation.extras
     if "encoding_prior" not in extras or not model.encoding_family.variational:
         return None
-    generator = torch.Generator(mixture.device).manual_seed(seed)
-    evidence, deviation = RunningMoments(), float(model.signal_std)
-    for _ in range(samples):
-        decoded = model.decode(separation.encoding.sample(generator).unsqueeze(1), mixture.shape[-1])
-        scaled = (decoded + model.signal_mean) / deviation
-        evidence.add(-pairwise_blr_nll(scaled, mixture[:, None] / deviation)[:, 0, 0])
+    sample = separation.encoding.sample(torch.Generator(mixture.device).manual_seed(seed))
+    scaled = (model.decode(sample.unsqueeze(1), mixture.shape[-1]) + model.signal_mean) / float(model.signal_std)
+    evidence = -pairwise_blr_nll(scaled, mixture[:, None] / float(model.signal_std))[:, 0, 0]
     rate = elementwise_rate(separation.encoding, extras["encoding_prior"], extras.get("encoding_sample"))
-    return (evidence.mean - rate.to(widest(rate)).flatten(1).sum(1)) / mixture.shape[-1]
+    return (evidence.to(widest(evidence)) - rate.to(widest(rate)).flatten(1).sum(1)) / mixture.shape[-1]

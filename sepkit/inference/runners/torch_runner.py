@@ -16,7 +16,7 @@ from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.inference.options import Precision
 from sepkit.inference.runners.base import ModelOutput, check_finite
-from sepkit.inference.runners.latents import mixture_elbo, monte_carlo, rates_of
+from sepkit.inference.runners.latents import mixture_elbo, rates_of, spread_of
 from sepkit.inference.waveforms import fit_length
 from sepkit.models import EncoderMaskerDecoder
 from sepkit.models.features import latent_features
@@ -100,7 +100,7 @@ class TorchRunner:
                 if rates:
                     found = rates_of(separation)
                 if evidence and found is not None:
-                    bound = mixture_elbo(model, on_device, separation, samples=1)
+                    bound = mixture_elbo(model, on_device, separation)
                     found |= {} if bound is None else {"mixture_elbo_nats_per_sample": float(bound.mean())}
                 scores = None if separation.scores is None else separation.scores[:, kept].float().cpu().numpy()
         on_cpu = estimates.float().cpu().numpy()
@@ -129,8 +129,8 @@ class TorchRunner:
             return torch.from_numpy(fit_length(resampled, num_samples))[None]
 
         through = None if rate == self.sample_rate else at_recording
-        drawn = monte_carlo(self.model, self._tensor(mixture)[None], samples, seed, through)
-        spread = drawn.spread[0].float().cpu().numpy()
+        drawn = spread_of(self.model, self._tensor(mixture)[None], samples, seed, through)
+        spread = drawn[0].float().cpu().numpy()
         check_finite(spread)
         return spread
 

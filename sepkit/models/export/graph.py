@@ -134,7 +134,7 @@ class CausalGraphModel(GraphModel):
         if model.input_norm != "training" or model.scoring_head is not None or not isinstance(model.masker, Masker):
             return False
         # The state of zeros stands for the padding on the left.
-        if left + bank.padding != bank.kernel_size - bank.stride or "path_rate" in model.masker.offers:
+        if left + bank.padding != bank.kernel_size - bank.stride:
             return False
         try:
             return isinstance(model.masker.stream(), FrameStream)

@@ -40,7 +40,6 @@ FEATURES = {
     "mask_spread_db": "mask_spread_energy",
     "encoding_rate_nats_per_frame": "encoding_rate_nats",
     "mask_rate_nats_per_frame": "mask_rate_nats",
-    "path_rate_nats_per_frame": "path_rate_nats",
 }
 """Feature -> the sum over frames that a causal graph gives instead, see `sepkit.models.features.latent_sums`."""
 

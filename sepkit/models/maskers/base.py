@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-import torch
 from torch import Tensor, nn
 
 from sepkit.errors import UserError
@@ -134,20 +133,13 @@ class Masker(nn.Module, ABC):
         return frozenset()
 
     def with_extras(
-        self,
-        features: Tensor,
-        wants: Set[str] = frozenset(),
-        sample: bool = False,
-        generator: torch.Generator | None = None,
-        speakers: Tensor | None = None,
+        self, features: Tensor, wants: Set[str] = frozenset(), speakers: Tensor | None = None
     ) -> MaskerOutput:
         """Return raw mask values, with the extras that are wanted, and "scores" (B, n) in any case if it offers them.
 
         Args:
             features: (B, K, F).
             wants: names of extras; those that the masker does not offer are ignored.
-            sample: whether latents of the masker's own are sampled.
-            generator: of the samples; None: torch's own.
             speakers: (B,) how many speak, for a masker that counts them; None: it is not known.
         """
         return MaskerOutput(self(features))

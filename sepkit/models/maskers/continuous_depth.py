@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from sepkit.config import ContinuousDepthConfig
-from sepkit.models.latent_sde import BrownianPath, DiffusionPath, LearnedDiffusion, check_depth_steps, depth_grid, solve
-from sepkit.models.maskers.base import FrameStream, Masker, MaskerOutput, require_at_least, stream_frames
+from sepkit.errors import UserError, shown
+from sepkit.limits import DEPTH_STEPS
+from sepkit.models.maskers.base import FrameStream, Masker, require_at_least, stream_frames
 from sepkit.models.maskers.gated_recurrence import GatedRecurrenceBlock
 from sepkit.models.norms import GlobalLayerNorm, StreamState, build_norm, normalize
 from sepkit.models.products import Linear
 from sepkit.registry import register
+
+
+def check_depth_steps(steps: Any, name: str = "depth_steps") -> int:
+    """Return a number of steps; raise UserError unless it is a whole number from 1 to 10,000."""
+    if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= DEPTH_STEPS:
+        raise UserError(f"{name}: found {shown(steps)}, expected a whole number of steps, 1 to {DEPTH_STEPS}")
+    return steps
+
+
+def depth_grid(steps: int) -> tuple[float, ...]:
+    """Return the depths 0 ... 1 between which equal steps lie."""
+    return (*(step / steps for step in range(steps)), 1.0)
 
 
 @register(ContinuousDepthConfig)
@@ -26,14 +41,9 @@ class ContinuousDepthMasker(Masker):
 
     The weights do not depend on N, which is chosen when the model is used: its cost is in proportion to N.
 
-    If stochastic, the state is a latent: dx = h(x + c, s) ds + sigma dW, from a learned start that is the same for
-    every mixture, where c are the features through the linear layer. The prior follows a drift of the state alone,
-    frame by frame. Without sampling there is no noise, and the path is that of h.
-
     With bidirectional=False and a causal norm (channel_layer_norm, cumulative_layer_norm) the masker is causal.
 
     Attributes:
-        variational: whether the path is a latent with a rate.
         trained_steps: number of steps it is trained with.
         recompute: whether steps are computed again in the backward pass, which keeps memory from growing with N.
 
@@ -53,15 +63,12 @@ class ContinuousDepthMasker(Masker):
         hidden_size: int,
         feedforward_dim: int,
         depth_steps: int,
-        stochastic: bool,
-        initial_diffusion: float,
         bidirectional: bool,
         norm: str,
     ) -> None:
         super().__init__(encoding_dim, hypotheses, values_per_dimension)
         require_at_least(1, model_dim=model_dim, hidden_size=hidden_size, feedforward_dim=feedforward_dim)
         self.trained_steps = check_depth_steps(depth_steps, "model.masker.depth_steps")
-        self.variational = stochastic
         self.bidirectional = bidirectional
         self.recompute = False
         self._chosen: int | None = None
@@ -71,10 +78,6 @@ class ContinuousDepthMasker(Masker):
         self.depth = nn.Parameter(nn.init.normal_(torch.empty(model_dim), std=0.1))
         self.output_norm = nn.LayerNorm(model_dim)
         self.output = Linear(model_dim, self.output_channels)
-        if stochastic:
-            self.start = nn.Parameter(nn.init.normal_(torch.empty(model_dim), std=0.1))
-            self.prior = _PriorDrift(model_dim, feedforward_dim)
-            self.diffusion = LearnedDiffusion(initial_diffusion)
 
     @property
     def depth_steps(self) -> int:
@@ -86,93 +89,30 @@ class ContinuousDepthMasker(Masker):
         self._chosen = None if steps is None else check_depth_steps(steps)
 
     def forward(self, features: Tensor, state: StreamState | None = None) -> Tensor:
-        """Return raw mask values (B, n, P, K, F), without noise."""
+        """Return raw mask values (B, n, P, K, F)."""
         return self.values(self.trunk(features, state))
 
     def trunk(self, features: Tensor, state: StreamState | None = None) -> Tensor:
-        """Return the normalized state at the last depth, (B, model_dim, F), without noise."""
-        return self._summary(self._solve(features, state=state))
+        """Return the normalized state at the last depth, (B, model_dim, F)."""
+        x = self.input(normalize(self.norm, features, state).permute(2, 0, 1))
+        for depth, following in pairwise(depth_grid(self.depth_steps)):
+            # In a stream, the block has a state at every depth.
+            states = None if state is None else state.setdefault(self, {}).setdefault(depth, {})
+            if self.recompute and state is None and torch.is_grad_enabled():
+                # Nothing is drawn in a step, so no random state has to be kept.
+                x = checkpoint(self._step, x, depth, following, use_reentrant=False, preserve_rng_state=False)
+            else:
+                x = self._step(x, depth, following, states)
+        return self.output_norm(x).permute(1, 2, 0)
+
+    def _step(self, x: Tensor, depth: float, following: float, states: StreamState | None = None) -> Tensor:
+        entered = x + self.depth * depth
+        return x + (self.block(entered, states) - entered) * (following - depth)
 
     def values(self, summary: Tensor) -> Tensor:
         """Return raw mask values (B, n, P, K, F')."""
         return self.unflatten(self.output(summary.transpose(1, 2)).transpose(1, 2))
 
-    @property
-    def offers(self) -> Set[str]:
-        """The rate of the path, if it is a latent."""
-        return frozenset({"path_rate"} if self.variational else ())
-
-    def with_extras(
-        self,
-        features: Tensor,
-        wants: Set[str] = frozenset(),
-        sample: bool = False,
-        generator: torch.Generator | None = None,
-        speakers: Tensor | None = None,
-    ) -> MaskerOutput:
-        """Return raw mask values, and if stochastic "path_rate", (B, D, F) nats of each value of the state.
-
-        Args:
-            wants: not used: the rate always comes with the values.
-            sample: whether there is noise; without, the rate is that of the path without noise.
-        """
-        if not self.variational:
-            return MaskerOutput(self(features))
-        path = self._solve(features, rate=True, sample=sample, generator=generator)
-        assert path.rate is not None
-        return MaskerOutput(self.values(self._summary(path)), {"path_rate": path.rate.permute(1, 2, 0)})
-
-    def _summary(self, path: DiffusionPath) -> Tensor:
-        return self.output_norm(path.value).permute(1, 2, 0)
-
-    def _solve(
-        self,
-        features: Tensor,
-        rate: bool = False,
-        sample: bool = False,
-        generator: torch.Generator | None = None,
-        state: StreamState | None = None,
-    ) -> DiffusionPath:
-        grid = depth_grid(self.depth_steps)
-        start = context = self.input(normalize(self.norm, features, state).permute(2, 0, 1))
-        if self.variational:
-            start = self.start.expand_as(start)
-
-        def drift(x: Tensor, depth: float) -> Tensor:
-            entered = x + self.depth * depth
-            if self.variational:
-                entered = entered + context
-            # In a stream, the block has a state at every depth.
-            states = None if state is None else state.setdefault(self, {}).setdefault(depth, {})
-            return self.block(entered, states) - entered
-
-        noise = None
-        if sample and self.variational:
-            noise = BrownianPath(start.shape, generator, start)
-        return solve(
-            start,
-            grid,
-            drift,
-            self.diffusion if self.variational else None,
-            noise,
-            self.prior if rate else None,
-            recompute=self.recompute and state is None,
-        )
-
     def stream(self) -> FrameStream:
         """Return a stream without look-ahead. Its state: the recurrence's last frame at every depth, norm's sums."""
         return stream_frames(self, "continuous_depth", self.bidirectional, isinstance(self.norm, GlobalLayerNorm))
-
-
-class _PriorDrift(nn.Module):
-    """The prior's drift: a feed-forward network of the state and the depth, frame by frame."""
-
-    def __init__(self, model_dim: int, hidden_size: int) -> None:
-        super().__init__()
-        self.hidden = Linear(model_dim, hidden_size)
-        self.depth = nn.Parameter(nn.init.normal_(torch.empty(hidden_size), std=0.1))
-        self.output = Linear(hidden_size, model_dim)
-
-    def forward(self, state: Tensor, depth: float) -> Tensor:
-        """Return the drift, of the state's shape (..., model_dim)."""
-        return self.output(nn.functional.silu(self.hidden(state) + self.depth * depth))

@@ -103,12 +103,7 @@ class SepReformerMasker(Masker):
         self.stage_decoders = nn.ModuleList(new_decoder() for _ in range(self.stages))
 
     def with_extras(
-        self,
-        features: Tensor,
-        wants: Set[str] = frozenset(),
-        sample: bool = False,
-        generator: torch.Generator | None = None,
-        speakers: Tensor | None = None,
+        self, features: Tensor, wants: Set[str] = frozenset(), speakers: Tensor | None = None
     ) -> MaskerOutput:
         """Return raw mask values; with "stage_estimates" also the encodings that each stage's masks, at least 0, make.
 

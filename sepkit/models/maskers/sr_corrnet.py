@@ -108,12 +108,7 @@ class SRCorrNetMasker(Masker):
         return self.with_extras(features).values
 
     def with_extras(
-        self,
-        features: Tensor,
-        wants: Set[str] = frozenset(),
-        sample: bool = False,
-        generator: torch.Generator | None = None,
-        speakers: Tensor | None = None,
+        self, features: Tensor, wants: Set[str] = frozenset(), speakers: Tensor | None = None
     ) -> MaskerOutput:
         """Return raw values, with "scores" (B, n) if it counts speakers, and "stage_estimates" if they are wanted.
 

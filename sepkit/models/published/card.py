@@ -41,11 +41,9 @@ _DIAGNOSTICS = {
     "blr_nats_per_sample",
     "encoding_rate_nats_per_frame",
     "mask_rate_nats_per_frame",
-    "path_rate_nats_per_frame",
     "rate_nats_per_dimension",
     "encoding_alive_share",
     "mask_alive_share",
-    "path_alive_share",
     "mixture_elbo_nats_per_sample",
     "baseline_si_sdr_db",
     "likely_not_separated",
@@ -148,7 +146,6 @@ def _result(summary: Mapping[str, Any]) -> dict[str, Any]:
 def _what(description: Mapping[str, Any]) -> str:
     model = description["model"]
     variational = any(model[part]["name"] != "deterministic" for part in ("encoding", "masks"))
-    variational |= bool(model["masker"].get("stochastic"))
     kind = "variational" if variational else "deterministic"
     return (
         f"Separates {model['hypotheses']} overlapping speakers in recordings of one channel. Works at "

@@ -1,11 +1,33 @@
-"""Descriptions and weights of models that were saved before 0.2.0: the one place that knows older names."""
+"""Descriptions and weights that older versions saved: the one place that knows older names and parts that are gone."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+
+# Fields that are gone, with the values at which they did nothing; ...: any.
+_GONE: dict[str, tuple[Any, ...]] = {
+    "model.encoding.at_test": ("mean", "median"),
+    "model.masks.at_test": ("mean", "median"),
+    "model.masker.embedding_dim": (...,),
+    "model.masker.training_steps": (...,),
+    "model.masker.stochastic": (False,),
+    "model.masker.initial_diffusion": (...,),
+    "objective.cost.limit_db": (math.inf,),
+    "objective.scoring.kind": ("binary",),
+    "objective.rates.path": (...,),
+    "objective.rates.steering.path": (None,),
+}
+
+
+def translated_run(config: Any) -> Any:
+    """Return the configuration of a run with today's fields; anything but a mapping is returned as it is."""
+    config = _without_gone(config)
+    return config | {"model": translated(config["model"])} if isinstance(config, dict) and "model" in config else config
 
 
 def translated(model: Any) -> Any:
@@ -13,19 +35,25 @@ def translated(model: Any) -> Any:
     if not isinstance(model, dict):
         return model
     model = _with_one_depth({"input_norm" if name == "level" else name: value for name, value in model.items()})
+    model = _without_gone(model, "model.")
     for family in ("encoding", "masks"):
         if isinstance(fields := model.get(family), dict):
             model[family] = {"activation" if name == "link" else name: value for name, value in fields.items()}
     masker = model.get("masker")
-    if not isinstance(masker, dict):
-        return model
-    masker = dict(masker)
-    if masker.get("name") == "gated_recurrence":
-        masker.pop("embedding_dim", None)
-    if masker.get("name") == "continuous_depth":
-        masker.pop("training_steps", None)
-        masker = _with_one_depth(masker)
-    return model | {"masker": masker}
+    if isinstance(masker, dict) and masker.get("name") == "continuous_depth":
+        model["masker"] = _with_one_depth(masker)
+    return model
+
+
+def _without_gone(part: Any, prefix: str = "") -> Any:
+    if not isinstance(part, dict):
+        return part
+    kept = {}
+    for name, value in part.items():
+        allowed = _GONE.get(f"{prefix}{name}", ())
+        if value not in allowed and ... not in allowed:
+            kept[name] = _without_gone(value, f"{prefix}{name}.")
+    return kept
 
 
 def _with_one_depth(part: dict[str, Any]) -> dict[str, Any]:

@@ -72,7 +72,7 @@ class PartialVAE(SavedModel):
         out = [config.latent, *reversed(config.hidden), 2 * dimensions]
         self.encoder = nn.ModuleList(StackedLinear(a, b, generators) for a, b in pairwise(into))
         self.decoder = nn.ModuleList(StackedLinear(a, b, generators) for a, b in pairwise(out))
-        self.family = Gaussian(activation="linear", at_test="mean")
+        self.family = Gaussian(activation="linear")
         noise = torch.tensor([dimension.noise for dimension in config.dimensions])
         self.register_buffer("center", torch.zeros(count, 1, dimensions))
         self.register_buffer("scale", torch.ones(count, 1, dimensions))

@@ -14,7 +14,7 @@ from sepkit.models.latents import Gaussian
 # Below this resolution a kernel of 3 pixels would see mostly padding.
 _SMALLEST_FOR_KERNEL = 3
 
-FAMILY = Gaussian(activation="linear", at_test="mean")
+FAMILY = Gaussian(activation="linear")
 """Of the latents."""
 
 

@@ -10,11 +10,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sepkit.errors import UserError
-from sepkit.models.latent_sde import BrownianPath, DiffusionBlock, LearnedDiffusion, check_depth_steps
+from sepkit.models.maskers.continuous_depth import check_depth_steps
 from sepkit.models.saved import SavedModel
 from sepkit.objectives.rates import elementwise_rate
 from sepkit.studies import older_names
 from sepkit.studies.cdvae.config import KIND, ImageVAEConfig
+from sepkit.studies.cdvae.latent_sde import BrownianPath, DiffusionBlock, LearnedDiffusion
 from sepkit.studies.cdvae.levels import FAMILY, ConvBlock, ConvDrift, DeterministicLevel, DiscreteLevel, gaussian
 
 _HALF_LOG_2PI = 0.9189385332046727

@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from sepkit.errors import UserError
-from sepkit.models.latent_sde import DiffusionBlock, depth_grid, solve
+from sepkit.models.maskers.continuous_depth import depth_grid
+from sepkit.studies.cdvae.latent_sde import DiffusionBlock, solve
 from sepkit.studies.cdvae.model import ImageVAE, Noise
 
 
@@ -53,7 +54,9 @@ def level_processes(
     contexts = model.contexts(image)
     _, start = model.first_state(contexts[0], noise)
     state = start.view(1, -1, *contexts[0].shape[2:])
-    grid = depth_grid(steps or model.depth_steps)
+    steps = steps or model.depth_steps
+    assert steps is not None
+    grid = depth_grid(steps)
     found = []
     for place, block in enumerate(blocks):
         if place:

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from sepkit.config import RateConfig
-from sepkit.models.latent_sde import NonFiniteStateError
 from sepkit.objectives.rates import Steering, total_rate
 from sepkit.registry import build, register
 from sepkit.studies.cdvae.config import CDVAETaskConfig, ImagesOptions
 from sepkit.studies.cdvae.data import ImageSet, prepare_images, read_images
+from sepkit.studies.cdvae.latent_sde import NonFiniteStateError
 from sepkit.studies.cdvae.model import ImageELBO, ImageVAE, Noise
 from sepkit.training.checkpointing import checkpoint_blocks
 from sepkit.training.messages import say

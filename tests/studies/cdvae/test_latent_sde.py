@@ -12,13 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from sepkit.errors import UserError
-from sepkit.models.latent_sde import (
+from sepkit.models.maskers.continuous_depth import depth_grid
+from sepkit.studies.cdvae.latent_sde import (
     BrownianPath,
     DiffusionBlock,
     LearnedDiffusion,
     NonFiniteStateError,
-    StateDiffusion,
-    depth_grid,
     solve,
 )
 
@@ -28,10 +27,9 @@ SIGMA = 0.8
 class Function(nn.Module):
     """A drift or a diffusion as a plain function."""
 
-    def __init__(self, function: Callable[..., Tensor], additive: bool = True) -> None:
+    def __init__(self, function: Callable[..., Tensor]) -> None:
         super().__init__()
         self.function = function
-        self.additive = additive
 
     def forward(self, *inputs: object) -> Tensor:
         return self.function(*inputs)
@@ -53,12 +51,10 @@ def motion(like: Tensor, seed: int = 0) -> BrownianPath:
 def test_constant_drifts_have_an_exact_rate_at_every_step() -> None:
     start = zeros(3, 4)
     drifts = block(lambda z, s: torch.full_like(z, -0.3), lambda z, s: torch.full_like(z, 1.1))
-    for options in ({"steps": 1}, {"steps": 7}, {"dt": 0.1}, {"steps": 40}):
-        path = drifts(start, noise=motion(start), **options)
+    for steps in (1, 7, 40):
+        path = drifts(start, noise=motion(start), steps=steps)
         expected = torch.full_like(start, 1.4**2 / (2 * SIGMA**2))
         torch.testing.assert_close(path.rate, expected, rtol=1e-12, atol=0)
-    with pytest.warns(UserWarning, match=r"dt 0.3 does not divide the depth; the last step is 0\.1"):
-        torch.testing.assert_close(drifts(start, noise=motion(start), dt=0.3).rate, expected, rtol=1e-12, atol=0)
 
 
 def test_without_drift_the_variance_grows_by_that_of_the_noise_and_the_rate_is_zero() -> None:
@@ -130,8 +126,8 @@ def test_equal_drifts_have_no_rate_and_give_the_samples_of_the_prior() -> None:
 def test_a_path_is_refined_and_the_strong_error_falls() -> None:
     start = torch.ones(2000, dtype=torch.float64)
     path = motion(start)
-    coarse = path.increments(depth_grid(steps=4))
-    fine = path.increments(depth_grid(steps=8))
+    coarse = path.increments(depth_grid(4))
+    fine = path.increments(depth_grid(8))
     for step, increment in enumerate(coarse):
         torch.testing.assert_close(fine[2 * step] + fine[2 * step + 1], increment, rtol=0, atol=1e-12)
         assert increment.var() == pytest.approx(0.25, rel=0.15) and fine[2 * step].var() == pytest.approx(
@@ -139,7 +135,7 @@ def test_a_path_is_refined_and_the_strong_error_falls() -> None:
         )
     assert torch.corrcoef(torch.stack(fine))[0, 1].abs() < 0.1
     sigma = Function(lambda state, depth: state.new_tensor(SIGMA))
-    grids = [depth_grid(steps=steps) for steps in (4, 8, 16, 128)]
+    grids = [depth_grid(steps) for steps in (4, 8, 16, 128)]
     ends = [solve(start, grid, lambda z, s: -3 * z.sin(), sigma, path).value for grid in grids]
     errors = [float((end - ends[-1]).abs().mean()) for end in ends[:-1]]
     assert errors[0] > 1.6 * errors[1] > 1.6**2 * errors[2]
@@ -150,32 +146,8 @@ def test_a_path_is_refined_and_the_strong_error_falls() -> None:
 def motion_again(start: Tensor) -> BrownianPath:
     """The path of `motion`, asked for the same depths in the same order."""
     path = motion(start)
-    path.increments(depth_grid(steps=4))
+    path.increments(depth_grid(4))
     return path
-
-
-def test_euler_heun_of_an_additive_diffusion_is_euler_maruyama() -> None:
-    start = torch.linspace(-1, 1, 7, dtype=torch.float64)
-    grid = depth_grid(steps=5)
-
-    class Constant(Function):
-        def __init__(self, additive: bool) -> None:
-            super().__init__(lambda state, depth: torch.full_like(state, SIGMA), additive)
-
-    drift, prior = (lambda z, s: torch.tanh(z) * (1 + s)), (lambda z, s: -z)
-    maruyama, heun = (solve(start, grid, drift, Constant(additive), motion(start), prior) for additive in (True, False))
-    torch.testing.assert_close(maruyama.value, heun.value, rtol=0, atol=1e-14)
-    torch.testing.assert_close(maruyama.rate, heun.rate, rtol=0, atol=1e-14)
-
-
-def test_euler_heun_solves_in_the_sense_of_stratonovich() -> None:
-    """dZ = Z o dW has the solution Z(0) exp(W)."""
-    start = torch.ones(500, dtype=torch.float64)
-    path = motion(start)
-    diffusion = Function(lambda state, depth: state, additive=False)
-    found = [solve(start, depth_grid(steps=n), lambda z, s: 0 * z, diffusion, path).value for n in (16, 256)]
-    errors = [float((value - path.at(1.0).exp()).abs().mean()) for value in found]
-    assert errors[1] < 0.12 * errors[0] < 0.05
 
 
 class Network(nn.Module):
@@ -194,19 +166,6 @@ class Network(nn.Module):
 def networks(diffusion: nn.Module | None = None) -> DiffusionBlock:
     torch.manual_seed(3)
     return DiffusionBlock(Network(4), Network(4), diffusion or LearnedDiffusion(0.6)).double()
-
-
-@pytest.mark.parametrize("kind", ["additive", "state-dependent"])
-def test_gradients_are_the_same_to_the_bit_when_steps_are_computed_again(kind: str) -> None:
-    gradients = []
-    for recompute in (False, True):
-        torch.manual_seed(0)
-        model = networks(None if kind == "additive" else StateDiffusion(Network(4)))
-        start = torch.linspace(0, 1, 12, dtype=torch.float64).view(3, 4).requires_grad_()
-        path = model(start, torch.ones_like(start), steps=6, noise=motion(start), recompute=recompute)
-        (path.value.square().sum() + path.rate.sum()).backward()
-        gradients.append([start.grad, *(parameter.grad for parameter in model.parameters())])
-    assert all(torch.equal(a, b) and bool(a.abs().sum() > 0) for a, b in zip(*gradients, strict=True))
 
 
 class Augmented(nn.Module):
@@ -274,19 +233,11 @@ def test_torchsde_agrees() -> None:
 
 def test_noise_follows_from_the_generator() -> None:
     start = zeros(2, 3)
-    first, again, other = (motion(start, seed).increments(depth_grid(steps=3)) for seed in (1, 1, 2))
+    first, again, other = (motion(start, seed).increments(depth_grid(3)) for seed in (1, 1, 2))
     assert all(map(torch.equal, first, again)) and not torch.equal(first[0], other[0])
 
 
-@pytest.mark.parametrize("steps", [0, -1, 2.5, "3", True, 10**9])
-def test_steps_that_are_no_number_of_steps_are_refused(steps: object) -> None:
-    with pytest.raises(UserError, match=r"^depth_steps: found .*, expected a whole number of steps, 1 to 10000$"):
-        depth_grid(steps=steps)
-
-
 def test_bad_input() -> None:
-    with pytest.raises(UserError, match=r"^dt: found 1\.5, expected more than 0 and at most 1$"):
-        depth_grid(dt=1.5)
     with pytest.raises(UserError, match=r"^initial_diffusion: found 0\.0, expected between 0\.001 and 10$"):
         LearnedDiffusion(0.0)
     with pytest.raises(ValueError, match="only with a diffusion"):

@@ -2,8 +2,8 @@
 
 A block holds two processes over the depth s in [0, 1] that begin at one point and share one diffusion:
 
-    prior      dZ = h_prior(Z, s) ds + sigma(Z, s) dW
-    posterior  dZ = h_posterior(Z, s) ds + sigma(Z, s) dW
+    prior      dZ = h_prior(Z, s) ds + sigma dW
+    posterior  dZ = h_posterior(Z, s) ds + sigma dW
 
 The divergence of the posterior process from the prior one is the path rate (Girsanov), in nats:
 
@@ -17,43 +17,26 @@ Sources: X. Li et al., "Scalable Gradients for Stochastic Differential Equations
 from __future__ import annotations
 
 import math
-import warnings
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from sepkit.errors import UserError, shown
-from sepkit.limits import DEPTH_STEPS
+from sepkit.models.maskers.continuous_depth import depth_grid
 
 Drift = Callable[[Tensor, float], Tensor]
 """(state, depth) -> change of the state per unit of depth, of the state's shape."""
 
+Diffusion = Callable[[Tensor, float], Tensor]
+"""(state, depth) -> deviation of the noise per square root of depth, the same for every state."""
+
 LEAST_DIFFUSION, LARGEST_DIFFUSION = 1e-3, 10.0
 """Bounds of a learned diffusion: the path rate grows without bound where it vanishes."""
-
-
-class Diffusion(Protocol):
-    """The deviation of the noise per square root of depth.
-
-    Attributes:
-        additive: whether it is the same for every state; then Euler-Heun and Euler-Maruyama are one method.
-    """
-
-    additive: bool
-
-    def __call__(self, state: Tensor, depth: float) -> Tensor:
-        """Return the deviation, positive, of a shape that broadcasts with the state.
-
-        Args:
-            depth: s, 0 to 1.
-        """
-        ...
 
 
 @dataclass
@@ -74,40 +57,6 @@ class DiffusionPath:
 
 class NonFiniteStateError(ValueError):
     """A state that is not finite; the message names the step."""
-
-
-def depth_grid(steps: int | None = None, dt: float | None = None) -> tuple[float, ...]:
-    """Return the depths 0 ... 1 between which a solver steps.
-
-    A `dt` that does not divide 1 has a shorter last step, and a warning says so.
-
-    Args:
-        steps: number of equal steps; or else
-        dt: width of a step.
-
-    Raises:
-        ValueError: both, or neither.
-    """
-    if (steps is None) == (dt is None):
-        raise ValueError("expected either steps or dt")
-    if steps is not None:
-        steps = check_depth_steps(steps)
-        return (*(step / steps for step in range(steps)), 1.0)
-    assert dt is not None
-    if not 0 < dt <= 1:
-        raise UserError(f"dt: found {shown(dt)}, expected more than 0 and at most 1")
-    whole = math.floor(1 / dt + 1e-9)
-    if abs(whole * dt - 1) <= 1e-9:
-        return depth_grid(steps=whole)
-    warnings.warn(f"dt {dt:g} does not divide the depth; the last step is {1 - whole * dt:.3g}", stacklevel=2)
-    return (*(step * dt for step in range(whole + 1)), 1.0)
-
-
-def check_depth_steps(steps: Any, name: str = "depth_steps") -> int:
-    """Return a number of steps; raise UserError unless it is a whole number from 1 to 10,000."""
-    if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= DEPTH_STEPS:
-        raise UserError(f"{name}: found {shown(steps)}, expected a whole number of steps, 1 to {DEPTH_STEPS}")
-    return steps
 
 
 class BrownianPath:
@@ -168,13 +117,11 @@ def solve(
     noise: BrownianPath | None = None,
     prior_drift: Drift | None = None,
     *,
-    recompute: bool = False,
     check: bool = False,
 ) -> DiffusionPath:
     """Return the end of the path that follows `drift`, and its rate against a process that follows `prior_drift`.
 
-    Euler-Maruyama for an additive diffusion or none, z' = z + h ds + sigma dW. Euler-Heun (Stratonovich) otherwise:
-    z' = z + h ds + (sigma(z) + sigma(z + sigma(z) dW)) dW / 2.
+    Euler-Maruyama: z' = z + h ds + sigma dW.
 
     Args:
         start: state at the first depth, of any shape.
@@ -182,8 +129,6 @@ def solve(
         diffusion: its deviation; None: an ordinary differential equation.
         noise: the Brownian motion; None: the path without noise, whose rate is not that of the process.
         prior_drift: of the process that the rate is measured from; None: no rate.
-        recompute: whether steps keep only their state for the backward pass and are computed again there. Gradients are
-            the same to the bit; the drifts must not draw random numbers.
         check: whether to look for states that are not finite after every step.
 
     Raises:
@@ -198,12 +143,8 @@ def solve(
         toward = drift(state, depth)
         after = state + toward * width
         deviation = None if diffusion is None else diffusion(state, depth)
-        if deviation is not None and diffusion is not None and increment is not None:
-            if not diffusion.additive:
-                deviation_ahead = diffusion(state + deviation * increment, depth + width)
-                after = after + 0.5 * (deviation + deviation_ahead) * increment
-            else:
-                after = after + deviation * increment
+        if deviation is not None and increment is not None:
+            after = after + deviation * increment
         if prior_drift is None or deviation is None:
             return (after,)
         control = (toward - prior_drift(state, depth)) / deviation
@@ -213,13 +154,7 @@ def solve(
     state, rate, log_ratio = start, None, None
     for index, (depth, after) in enumerate(pairwise(grid)):
         increment = None if increments is None else increments[index]
-        if recompute and torch.is_grad_enabled():
-            # The drifts draw nothing, so no random state has to be kept.
-            found: Any = checkpoint(
-                step, state, increment, depth, after - depth, use_reentrant=False, preserve_rng_state=False
-            )
-        else:
-            found = step(state, increment, depth, after - depth)
+        found = step(state, increment, depth, after - depth)
         state = found[0]
         if len(found) > 1:
             rate = found[1] if rate is None else rate + found[1]
@@ -238,8 +173,6 @@ class LearnedDiffusion(nn.Module):
     Source: thesis, part C, appendix A.1.
     """
 
-    additive = True
-
     def __init__(self, initial: float = 0.5) -> None:
         super().__init__()
         if not LEAST_DIFFUSION < initial < LARGEST_DIFFUSION:
@@ -257,23 +190,6 @@ class LearnedDiffusion(nn.Module):
     def forward(self, state: Tensor, depth: float) -> Tensor:
         """Return the deviation, a scalar."""
         return self.raw.exp().clamp(LEAST_DIFFUSION, LARGEST_DIFFUSION)
-
-
-class StateDiffusion(nn.Module):
-    """A deviation for every element that depends on state and depth: exp(network), limited to [1e-3, 10].
-
-    `network` is (state, depth) -> log deviation, of the state's shape.
-    """
-
-    additive = False
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, state: Tensor, depth: float) -> Tensor:
-        """Return the deviation, of the state's shape."""
-        return self.network(state, depth).exp().clamp(LEAST_DIFFUSION, LARGEST_DIFFUSION)
 
 
 class DiffusionBlock(nn.Module):
@@ -295,28 +211,23 @@ class DiffusionBlock(nn.Module):
         start: Tensor,
         context: Tensor | None = None,
         *,
-        steps: int | None = None,
-        dt: float | None = None,
+        steps: int,
         noise: BrownianPath | None = None,
         follow: Literal["posterior", "prior"] = "posterior",
-        recompute: bool = False,
         check: bool = False,
     ) -> DiffusionPath:
         """Return the end of a sample path of the posterior with its rate, or of the prior without.
 
         Args:
             start: state at depth 0, of any shape.
-            steps: number of equal steps; or else
-            dt: width of a step.
+            steps: number of equal steps.
             noise: the Brownian motion; None: no noise.
         """
-        grid = depth_grid(steps, dt)
+        grid = depth_grid(steps)
         if follow == "prior":
-            return solve(start, grid, self.prior_drift, self.diffusion, noise, recompute=recompute, check=check)
-        return solve(
-            start, grid, self._posterior(context), self.diffusion, noise, self.prior_drift,
-            recompute=recompute, check=check,
-        )  # fmt: skip
+            return solve(start, grid, self.prior_drift, self.diffusion, noise, check=check)
 
-    def _posterior(self, context: Tensor | None) -> Drift:
-        return lambda state, depth: self.posterior_drift(state, depth, context)
+        def posterior(state: Tensor, depth: float) -> Tensor:
+            return self.posterior_drift(state, depth, context)
+
+        return solve(start, grid, posterior, self.diffusion, noise, self.prior_drift, check=check)
