@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -100,7 +100,8 @@ class ContinuousDepthMasker(Masker):
             states = None if state is None else state.setdefault(self, {}).setdefault(depth, {})
             if self.recompute and state is None and torch.is_grad_enabled():
                 # Nothing is drawn in a step, so no random state has to be kept.
-                x = checkpoint(self._step, x, depth, following, use_reentrant=False, preserve_rng_state=False)
+                found = checkpoint(self._step, x, depth, following, use_reentrant=False, preserve_rng_state=False)
+                x = cast(Tensor, found)
             else:
                 x = self._step(x, depth, following, states)
         return self.output_norm(x).permute(1, 2, 0)
