@@ -7,7 +7,9 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 
 from sepkit.config import ScoringConfig, SpeakerEncoderConfig
@@ -79,6 +81,54 @@ def encoder_graphs() -> Reader:
     return _graph(model, command)
 
 
+def _other_encoder(nodes: Sequence[Any], shape: Sequence[str | int], weights: dict[str, np.ndarray]) -> bytes:
+    """A graph from `heard` to `told` with the metadata of WeSpeaker."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    ends = [("heard", shape), ("told", ["B", 5])]
+    heard, told = (helper.make_tensor_value_info(name, TensorProto.FLOAT, sizes) for name, sizes in ends)
+    constants = [numpy_helper.from_array(value, name) for name, value in weights.items()]
+    made = helper.make_graph(list(nodes), "encoder", [heard], [told], constants)
+    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    helper.set_model_props(model, {"framework": "wespeaker", "sample_rate": "16000"})
+    onnx.checker.check_model(model)
+    return model.SerializeToString()
+
+
+def other_encoders() -> Reader:
+    """Speaker encoders of other toolkits: one hears spectra, one samples."""
+    from onnx.helper import make_node
+
+    generator = np.random.default_rng(0)
+    spectra = [
+        make_node("ReduceMean", ["heard"], ["mean"], axes=[1], keepdims=0),
+        make_node("Gemm", ["mean", "w", "b"], ["told"]),
+    ]
+    samples = [
+        make_node("Unsqueeze", ["heard", "axis"], ["channel"]),
+        make_node("Conv", ["channel", "w"], ["frames"], strides=[160], kernel_shape=[400]),
+        make_node("Relu", ["frames"], ["energies"]),
+        make_node("ReduceMean", ["energies"], ["told"], axes=[2], keepdims=0),
+    ]
+    matrix = {"w": generator.standard_normal((80, 5)).astype(np.float32), "b": np.ones(5, np.float32)}
+    filters = {"w": generator.standard_normal((5, 1, 400)).astype(np.float32), "axis": np.array([1])}
+    files = {
+        "fbank.onnx": _other_encoder(spectra, ["B", "F", 80], matrix),
+        "waveform.onnx": _other_encoder(samples, ["B", "T"], filters),
+    }
+
+    def command(folder: Path) -> list[str]:
+        write_files(folder, {"x.wav": sound(".wav", samples=8000)})
+        changed = next((name for name, data in files.items() if (folder / "in" / name).read_bytes() != data), None)
+        # Metadata say what the first one hears.
+        features = ["--speaker-features", "waveform"] if changed == "waveform.onnx" else []
+        encoder = ["--speaker-encoder", str(folder / "in" / (changed or "fbank.onnx")), *features]
+        return ["cluster", str(folder / "x.wav"), *encoder, "--out", str(folder / "out")]
+
+    return Reader(files, command)
+
+
 HAS_ONNX = all(map(importlib.util.find_spec, ("onnx", "onnxruntime")))
 
 READERS: dict[str, Callable[[], Reader]] = {
@@ -86,6 +136,7 @@ READERS: dict[str, Callable[[], Reader]] = {
     "graphs_with_features": graphs_with_features,
     "causal_graphs": causal_graphs,
     "encoder_graphs": encoder_graphs,
+    "other_encoders": other_encoders,
 }
 """Name -> what makes the reader."""
 if not HAS_ONNX:
