@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from scipy.stats import rankdata
 
 from sepkit.data import audio
 from sepkit.data.reverberation import RoomBank, early_and_late, reverberate
@@ -30,10 +29,7 @@ from sepkit.errors import UserError
 from sepkit.files import write_json, write_text
 from sepkit.inference.calibration import in_turns, overlapping
 from sepkit.inference.loading import load_model
-from sepkit.inference.quality.by_agreement import any_model_predictor
-from sepkit.inference.quality.features import recording_features
 from sepkit.inference.runners.base import ModelOutput, Runner, pairwise_si_sdr_db
-from sepkit.inference.runners.views import ViewsRunner
 from sepkit.inference.separator import Separator
 from sepkit.matching import linear_sum_assignment
 
@@ -104,6 +100,12 @@ def counted_kinds(voices: Voices, noise: Sequence[Path], count: int) -> list[Cou
         for pair in voices.pairs(10 / (2 - share), count, drawn(1)):
             yield overlapping(*(voices.of(name)[:length] for name in pair), share)
 
+    def three() -> Iterator[np.ndarray]:
+        generator, names = drawn(5), voices.with_seconds(10)
+        for _ in range(count):
+            chosen = generator.choice(names, 3, replace=False)
+            yield np.sum([voices.of(name)[: 10 * rate] for name in chosen], axis=0)
+
     def turns(turn: float, seconds: float) -> Iterator[np.ndarray]:
         for pair in voices.pairs(seconds / 2, count, drawn(2)):
             yield in_turns([voices.of(name)[: round(seconds / 2 * rate)] for name in pair], round(turn * rate))
@@ -119,6 +121,7 @@ def counted_kinds(voices: Voices, noise: Sequence[Path], count: int) -> list[Cou
     spans = ((3, 10), (5, 15), (8, 28))
     kinds += [Counted(f"two in turns of {t} s, {s} s", 2, lambda t=t, s=s: turns(t, s)) for t, s in spans]
     kinds += [Counted(f"two in turns of 3, 5 or 8 s, {s} s", 2, lambda s=s: conversations(s)) for s in (45, 90)]
+    kinds.append(Counted("three speakers, 100 % overlap, 10 s", 3, three))
     return [*kinds, Counted("noise, 5 s", 0, lambda: without_speech(noise, rate, count)), *no_voice(rate)]
 
 
@@ -159,11 +162,13 @@ def melody(number: int, rate: int, seconds: float) -> np.ndarray:
 
 
 def count_table(separator: Separator, kinds: Sequence[Counted]) -> dict[str, dict[str, Any]]:
-    """Return what is said of the recordings of each kind: how often 0, 1, 2 speakers, and how often no number."""
+    """Return what is said of the recordings of each kind: 0, 1, 2, 2 or more (2+), or no number."""
     found = {}
     for kind in kinds:
         results = [separator.separate(wave, separator.sample_rate) for wave in kind.recordings()]
-        said = Counter("none" if one.speakers is None else str(one.speakers) for one in results)
+        said = Counter(
+            "none" if one.speakers is None else f"{one.speakers}{'+' if one.or_more else ''}" for one in results
+        )
         found[kind.name] = {
             "speakers": kind.speakers,
             "recordings": len(results),
@@ -177,7 +182,9 @@ def count_lines(found: dict[str, dict[str, Any]]) -> list[str]:
     """Return the table of counts in Markdown."""
     lines = ["| recording | N | right | no number given | wrong | out of domain |", "|---|---|---|---|---|---|"]
     for name, row in found.items():
-        right, none = row["said"].get(str(row["speakers"]), 0), row["said"].get("none", 0)
+        none, known = row["said"].get("none", 0), row["speakers"]
+        least = [f"{number}+" for number in range(known + 1)]
+        right = sum(number for said, number in row["said"].items() if said in (str(known), *least))
         wrong = row["recordings"] - right - none
         lines.append(f"| {name} | {row['recordings']} | {right} | {none} | {wrong} | {row['out_of_domain']} |")
     return lines
@@ -232,19 +239,16 @@ def halves(mixture: np.ndarray, estimates: np.ndarray) -> np.ndarray:
 
 @dataclass
 class Example:
-    """What is predicted of the estimates (k,) of one recording, and what is true, dB.
+    """What is predicted of the estimates (k,) of one recording, their interval (k, 2), and what is true, dB.
 
     Args:
-        by_agreement: predicted by the agreement of views alone, mean over estimates.
         improved: SI-SDR improvement, mean over estimates.
-        interval: (k, 2).
     """
 
     predicted: np.ndarray
     interval: np.ndarray
     true: np.ndarray
     improved: float
-    by_agreement: float
     out_of_domain: bool
     flagged: bool
 
@@ -323,45 +327,22 @@ def cases(voices: Voices, noise: Sequence[Path], count: int) -> list[Case]:
 
 
 def measure(separator: Separator, case: Case) -> list[Example]:
-    """Return what is predicted of the recordings of a case, and what is true."""
-    quality, agreement = separator.quality, any_model_predictor(separator.hypotheses)
-    if quality is None:
+    """Return what is predicted of the recordings of a case, and what is true; the number of outputs is given."""
+    if separator.quality is None:
         raise UserError("--model: it predicts nothing; run `sepkit calibrate`")
-    views = getattr(separator.runner, "views", 1)
-    runner = getattr(separator.runner, "_runner", separator.runner)
-    runner = runner if case.change is None else cast(Runner, Failing(runner, case.change))
-    runner = cast(Runner, ViewsRunner(runner, max(2, views)))
+    if case.change is not None:
+        runner = Failing(getattr(separator.runner, "_runner", separator.runner), case.change)
+        separator = Separator(cast(Runner, runner), quality=separator.quality, views=separator.quality.views)
     examples = []
     for mixture, sources in case.mixtures():
-        mixture = mixture.astype(np.float32)
-        output = runner.run(mixture[None], features=True)
-        if (features := recording_features(runner, mixture, output)) is None:
-            continue
-        predicted, interval, _ = quality.predict(features)
-        table = pairwise_si_sdr_db(output.estimates[0], sources)
+        found = separator.separate(mixture.astype(np.float32), separator.sample_rate, speakers=separator.hypotheses)
+        table = pairwise_si_sdr_db(found.estimates, sources)
         rows, columns = linear_sum_assignment(table, maximize=True)
         true, before = table[rows, columns], pairwise_si_sdr_db(mixture[None], sources)[0][columns]
-        examples.append(
-            Example(
-                predicted[rows],
-                interval[rows],
-                true,
-                float((true - before).mean()),
-                float(np.nanmean(agreement.predict(features)[0])),
-                bool(quality.out_of_domain(features)),
-                bool(quality.likely_not_separated(features)),
-            )
-        )
+        told = np.asarray(found.predicted_si_sdr_db)[rows], np.asarray(found.predicted_interval_db)[rows]
+        improved = float((true - before).mean())
+        examples.append(Example(*told, true, improved, bool(found.out_of_domain), bool(found.likely_not_separated)))
     return examples
-
-
-def area_worse(predicted: Sequence[float], improved: Sequence[float]) -> float | None:
-    """Return the area under the curve of low predictions for "worse than the mixture"; None if all or none are."""
-    worse = np.array(improved) < 0
-    if not 0 < worse.sum() < len(worse):
-        return None
-    ranks = rankdata(-np.array(predicted))
-    return float((ranks[worse].mean() - (worse.sum() + 1) / 2) / (~worse).sum())
 
 
 def prediction_row(examples: Sequence[Example]) -> dict[str, Any]:
@@ -369,7 +350,6 @@ def prediction_row(examples: Sequence[Example]) -> dict[str, Any]:
     true, predicted = (np.concatenate([getattr(one, name) for one in examples]) for name in ("true", "predicted"))
     low, high = np.concatenate([one.interval for one in examples]).T
     out = np.concatenate([np.full(len(one.true), one.out_of_domain) for one in examples])
-    improved = [one.improved for one in examples]
     return {
         "recordings": len(examples),
         "true_db": float(true.mean()),
@@ -379,34 +359,19 @@ def prediction_row(examples: Sequence[Example]) -> dict[str, Any]:
         "out_of_domain": float(out.mean()),
         "misled": float(np.mean((true < low) & ~out)),
         "flagged": float(np.mean([one.flagged for one in examples])),
-        "worse": float(np.mean(np.array(improved) < 0)),
-        "area": area_worse([float(np.nanmean(one.predicted)) for one in examples], improved),
-        "area_by_agreement": area_worse([one.by_agreement for one in examples], improved),
+        "worse": float(np.mean([one.improved < 0 for one in examples])),
     }
 
 
 def prediction_lines(rows: dict[str, dict[str, Any]]) -> list[str]:
     """Return the table of predictions in Markdown."""
-    heads = (
-        "recording",
-        "N",
-        "true, dB",
-        "predicted, dB",
-        "error, dB",
-        "in the interval",
-        "out of domain",
-        "below it and not said",
-        "flagged",
-        "worse than the mixture",
-        "area, all",
-        "area, agreement",
-    )
-    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    heads = "recording | N | true, dB | predicted, dB | error, dB | in the interval | out of domain | "
+    heads += "below it and not said | flagged | worse than the mixture"
+    lines = [f"| {heads} |", "|" + "---|" * (heads.count("|") + 1)]
     for name, row in rows.items():
-        areas = ["" if row[key] is None else f"{row[key]:.2f}" for key in ("area", "area_by_agreement")]
         shares = [f"{100 * row[key]:.0f} %" for key in ("inside", "out_of_domain", "misled", "flagged", "worse")]
         levels = [f"{row[key]:.1f}" for key in ("true_db", "predicted_db", "error_db")]
-        lines.append(f"| {' | '.join([name, str(row['recordings']), *levels, *shares, *areas])} |")
+        lines.append(f"| {' | '.join([name, str(row['recordings']), *levels, *shares])} |")
     return lines
 
 

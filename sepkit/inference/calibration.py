@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -70,9 +70,10 @@ def calibrate(
     The target is the SI-SDR of each active source's hypothesis in the best one-to-one matching, at the mixture's rate,
     as `sepkit evaluate` measures it. A second head is fitted on the mean SI-SDR improvement of each mixture, see
     `fit_failure`. For up to `MOST_HEARD` of the mixtures the model hears all that the manifest has of the first
-    speaker, alone, and of the first two, who take turns or overlap in part. From these recordings follows what tells
-    one speaker from several (`fit_single_speaker`), or else the level below which nobody speaks in an estimate
-    (`fit_activity`).
+    speaker, alone, and of the first two, who take turns or overlap in part, and the noise. From these follows what
+    tells one speaker from several (`fit_single_speaker`), or else the level below which nobody speaks in an estimate
+    (`fit_activity`). The same mixtures with as much noise as speech, if they have noise, and with one speaker more than
+    the model has estimates, widen the intervals: what the regression hears does not tell them from others.
     The separator's own predictor does not change.
 
     Args:
@@ -93,13 +94,18 @@ def calibrate(
     improvements: list[np.ndarray] = []
     mixtures: list[int] = []
     examples: list[_Example] = []
-    heard = [] if plain.runner.scored else _chosen(entries)
+    harder: dict[str, list[MeasuredSources]] = {}
+    chosen = _chosen(entries)
+    heard = [] if plain.runner.scored else chosen
     for number, entry in enumerate(tqdm(entries, disable=None, unit="mixture")):
         try:
             mixed = mix_entry(entry)
             measured = measure_sources(plain, mixed, entry.sample_rate)
             if number in heard:
                 examples += _hear(plain, entries, number, mixed)
+            if number in chosen:
+                for kind, hard in _harder(entries, number, mixed, plain.hypotheses):
+                    harder.setdefault(kind, []).append(measure_sources(plain, hard, entry.sample_rate, beyond=True))
         except UserError as error:
             skipped[entry.id] = str(error)
             continue
@@ -116,6 +122,7 @@ def calibrate(
             np.concatenate(targets),
             mixtures,
             np.concatenate(improvements),
+            [_together(measured) for measured in harder.values()],
             weights=separator.runner.fingerprint(),
             hypotheses=separator.hypotheses,
             manifest=str(Path(manifest)),
@@ -125,7 +132,8 @@ def calibrate(
             labeled = [LabeledRecording(one.evidence, one.speakers, one.group, one.sound) for one in examples]
             predictor.single_speaker = fit_single_speaker(labeled, default_encoder().fingerprint())
             if predictor.single_speaker is None:
-                levels, speakers = zip(*((one.levels_db, one.speakers) for one in examples), strict=True)
+                of_speech = [(one.levels_db, one.speakers) for one in examples if one.speakers]
+                levels, speakers = zip(*of_speech, strict=True)
                 predictor.activity = fit_activity(levels, speakers)
     except UserError as error:
         raise UserError(f"{manifest}: {error}") from error
@@ -151,22 +159,24 @@ def _chosen(entries: Sequence[MixtureEntry]) -> list[int]:
 
 
 def _hear(separator: Separator, entries: Sequence[MixtureEntry], number: int, mixed: Mixed) -> list[_Example]:
-    """Return what a model makes of the first speaker of a mixture, and of the first two in turn and overlapping."""
+    """Return what a model makes of the first speaker of a mixture, the first two in turn and overlapping, and noise."""
     entry, rate = entries[number], entries[number].sample_rate
     # Neighbors in the manifest differ in all of these, so that the length of a recording tells nothing.
     most, turn = _MOST_SECONDS[number % 2], round(_TURN_SECONDS[number // 2 % 4] * rate)
     first, second = (_speech_of(entries, number, which, round(most * rate)) for which in (0, 1))
     share, count = _OVERLAPS[number % 3], min(len(first), len(second))
     half, part = (min(count, round(most * rate / divisor)) for divisor in (2, 2 - share))
-    heard = (
+    heard = [
         (first[: round(most * rate)], 1),
         (in_turns((first[:half], second[:half]), turn), 2),
         (overlapping(first[:part], second[:part], share), 2),
-    )
-    background = mixed.mixture - mixed.sources.sum(0)
+    ]
     examples = []
+    if (background := _background(mixed)) is not None:
+        heard = [(recording + np.resize(background, len(recording)), speakers) for recording, speakers in heard]
+        heard.append((background, 0))
     for recording, speakers in heard:
-        recording = audio.resample(recording + np.resize(background, len(recording)), rate, separator.sample_rate)
+        recording = audio.resample(recording, rate, separator.sample_rate)
         if len(recording) < SHORTEST_SECONDS * separator.sample_rate or not np.ptp(recording):
             continue
         estimates = separator.runner.run(recording[None].astype(np.float32)).estimates[0]
@@ -176,6 +186,41 @@ def _hear(separator: Separator, entries: Sequence[MixtureEntry], number: int, mi
         sound = mixture_features(recording, separator.sample_rate)
         examples.append(_Example(levels_db(np.diagonal(products.gram)), evidence, speakers, group, sound))
     return examples
+
+
+def _background(mixed: Mixed) -> np.ndarray | None:
+    """Return what is in a mixture beside its sources, (T,); None if that is nothing but rounding errors."""
+    background = mixed.mixture - mixed.sources.sum(0)
+    return background if np.square(background).sum() > 1e-8 * np.square(mixed.mixture).sum() else None
+
+
+def _harder(entries: Sequence[MixtureEntry], number: int, mixed: Mixed, most: int) -> Iterator[tuple[str, Mixed]]:
+    """Yield a mixture with its noise as loud as its speech, and with one speaker more than `most`, and their kinds."""
+    speech = mixed.sources.sum(0)
+    power = float(np.square(speech).mean())
+    if (background := _background(mixed)) is not None:
+        gain = np.sqrt(power / float(np.square(background).mean()))
+        yield "noise", Mixed(speech + np.float32(gain) * background, mixed.sources)
+    known, others = {source.speaker for source in entries[number].sources}, []
+    for place in (*range(number + 1, len(entries)), *range(number)):
+        if len(mixed.sources) + len(others) > most:
+            break
+        if not known & {source.speaker for source in entries[place].sources}:
+            voice = np.resize(_speech_of(entries, place, 0, len(speech)), len(speech))
+            level = np.sqrt(power / len(mixed.sources) / max(float(np.square(voice).mean()), 1e-20))
+            others.append((level * voice).astype(np.float32))
+            known.add(entries[place].sources[0].speaker)
+    if len(mixed.sources) + len(others) > most:
+        added = np.stack(others)
+        yield "speakers", Mixed(mixed.mixture + added.sum(0), np.concatenate([mixed.sources, added]))
+
+
+def _together(measured: Sequence[MeasuredSources]) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Return the features of the estimates of several mixtures, and their SI-SDR."""
+    rows = [one.matched_features() for one in measured]
+    return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}, np.concatenate(
+        [one.si_sdr_db for one in measured]
+    )
 
 
 def _speech_of(entries: Sequence[MixtureEntry], number: int, which: int, most: int) -> np.ndarray:
@@ -242,8 +287,11 @@ class MeasuredSources:
         return {name: values[self.matches] for name, values in self.features.items()}
 
 
-def measure_sources(separator: Separator, mixed: Mixed, sample_rate: int) -> MeasuredSources:
+def measure_sources(separator: Separator, mixed: Mixed, sample_rate: int, beyond: bool = False) -> MeasuredSources:
     """Separate a mixture at a rate in Hz, and measure its estimates at that rate.
+
+    Args:
+        beyond: whether there may be more sources than estimates; those that are matched best are measured.
 
     Raises:
         UserError: no active source, more than the model has estimates, silence, or less than half a second.
@@ -252,7 +300,7 @@ def measure_sources(separator: Separator, mixed: Mixed, sample_rate: int) -> Mea
     count = int(active.sum())
     if not count:
         raise UserError("no active source")
-    if count > separator.hypotheses:
+    if count > separator.hypotheses and not beyond:
         raise UserError(f"{count} sources, but the model makes {separator.hypotheses} estimates")
     estimates = separator.separate(mixed.mixture, sample_rate).estimates
     output, features = _output_of(separator, mixed.mixture, sample_rate)
@@ -260,9 +308,9 @@ def measure_sources(separator: Separator, mixed: Mixed, sample_rate: int) -> Mea
         raise UserError("silent, or shorter than half a second")
     sources = mixed.sources[active]
     table = pairwise_si_sdr_db(estimates, sources)
-    matches = linear_sum_assignment(table.T, maximize=True)[1]
-    si_sdr = table[matches, np.arange(count)]
-    improvement_db = si_sdr - pairwise_si_sdr_db(mixed.mixture[None], sources)[0] if count > 1 else np.full(1, np.nan)
+    matched, matches = linear_sum_assignment(table.T, maximize=True)
+    si_sdr, before = table[matches, matched], pairwise_si_sdr_db(mixed.mixture[None], sources)[0][matched]
+    improvement_db = si_sdr - before if count > 1 else np.full(1, np.nan)
     return MeasuredSources(output, features, matches, si_sdr, improvement_db)
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from sepkit.inference.options import Levels, Speakers
-from sepkit.inference.quality.activity import ActivityThreshold
+from sepkit.inference.quality.activity import EMPTY_DB, ActivityThreshold, levels_db
 from sepkit.inference.quality.predictor import QualityPredictor
 from sepkit.inference.quality.single_speaker import default_encoder, speaker_evidence
+from sepkit.inference.quality.swaps import changes_speakers
 from sepkit.inference.selection import Products, Selection, select_speakers
 from sepkit.inference.separated import Separated
 from sepkit.models.hypotheses import hypothesis_weights
@@ -94,6 +95,8 @@ def decide(evidence: Evidence, rules: Rules, speakers: Speakers) -> tuple[Select
         selection.is_speaker = np.zeros(len(energies), bool)
     kept = selection.kept
     separated = Separated[Any](None, selection.gains[kept], scores, kept=kept, is_speaker=selection.is_speaker)
+    several = len(energies) > 1 and selection.is_speaker is not None and bool(selection.is_speaker.all())
+    separated.or_more = several and scores is None and not isinstance(speakers, int)
     if scores is not None and rules.score_loss is not None:
         separated.weights = hypothesis_weights(scores, rules.score_loss)  # type: ignore[arg-type]  # one of both
     if rules.quality is not None:
@@ -128,6 +131,12 @@ def _predict(separated: Separated[Any], evidence: Evidence, quality: QualityPred
         found = tuple(np.where(speaks if values.ndim == 1 else speaks[:, None], values, np.nan) for values in found)
     separated.predicted_si_sdr_db, separated.predicted_interval_db, separated.baseline_si_sdr_db = found
     separated.predicted_by = "agreement of views" if quality.of_any_model else "calibration"
-    separated.out_of_domain = quality.out_of_domain(evidence.features) if np.isfinite(found[0]).any() else None
+    if (predicted := np.isfinite(found[0])).any():
+        # What is predicted holds for estimates that are heard, each of one speaker all the time.
+        separated.out_of_domain = (
+            bool(quality.out_of_domain(evidence.features))
+            or bool((levels_db(np.diagonal(evidence.products.gram))[predicted] < EMPTY_DB).any())
+            or changes_speakers(default_encoder(), evidence.estimates, evidence.sample_rate)
+        )
     flag = quality.likely_not_separated(evidence.features)
     separated.likely_not_separated = flag if flag is None else bool(flag and several)

@@ -52,6 +52,7 @@ class Separated(Generic[ArrayT]):
         baseline_si_sdr_db: (n,) prediction from the mixture's level and statistics alone, to compare with.
         kept: (k,) int64, numbers of the hypotheses that were kept, from 0.
         is_speaker: (n,) bool, those that "auto" keeps, whatever was kept; None for a model that does not count.
+        or_more: whether `speakers` is the least number: all outputs speak, and nothing tells whether more do.
         rates: nats, see `rates_of`, for a model with variational latents if SI-SDR is predicted or they are asked for.
         spread: (k, T) standard deviation of every sample of the estimates over samples of the latents, at the rate and
             level of the recording, if it was asked for; zeros for a deterministic model.
@@ -74,6 +75,7 @@ class Separated(Generic[ArrayT]):
     baseline_si_sdr_db: ArrayT | None = None
     kept: Any = None
     is_speaker: ArrayT | None = None
+    or_more: bool = False
     rates: dict[str, float] | None = None
     spread: ArrayT | None = None
     sample_rate: int = 0
@@ -84,7 +86,7 @@ class Separated(Generic[ArrayT]):
 
     @property
     def speakers(self) -> int | None:
-        """How many speak, whatever was kept; None for a model that does not count them."""
+        """How many speak, whatever was kept, see `or_more`; None for a model that does not count them."""
         return None if self.is_speaker is None else int(np.sum(np.asarray(self.is_speaker)))
 
     def as_tensors(self) -> Separated[Tensor]:
@@ -128,6 +130,7 @@ def summary_line(separated: Separated[Any]) -> str:
         what = f"1 speaker, in _s{place + 1} (--speakers {outputs} if there are more)"
     else:
         what = counted(found if separated.scores is None else outputs, "speaker")
+        what += " or more" if separated.or_more else ""
     failed = "likely not separated" if separated.likely_not_separated else ""
     if separated.out_of_domain:
         return f"{what}, quality unknown: unlike what the prediction was fitted on"

@@ -25,7 +25,7 @@ from sepkit.corpora.options import DownloadOptions
 from sepkit.errors import UserError
 from sepkit.extras import require
 from sepkit.files import atomic_output, cache_folder, check_writable, write_text
-from sepkit.inference.quality.predictor import QualityPredictor, read_quality
+from sepkit.inference.quality.predictor import read_quality
 from sepkit.inference.runners.views import SPEEDS
 from sepkit.models import model_folder
 from sepkit.models.export.graph_file import FEATURES, Graph
@@ -85,7 +85,7 @@ def write_web_page(
         "features": {name: FEATURES[name] if loaded.state else name for name in loaded.features},
         "speeds": SPEEDS[: quality.views - 1] if quality is not None else [],
         "quality": None if quality is None else to_dict(quality),
-        "encoder": _write_encoder(out / ENCODER, quality),
+        "encoder": None if quality is None else _write_encoder(out / ENCODER),
         "most_seconds": MOST_SECONDS,
         "version": __version__,
         "home": home,
@@ -100,17 +100,14 @@ def write_web_page(
     return out
 
 
-def _write_encoder(path: Path, quality: QualityPredictor | None) -> dict[str, Any] | None:
-    """Write the speaker encoder that tells one speaker alone; return None where the predictor has no use for it."""
+def _write_encoder(path: Path) -> dict[str, Any]:
+    """Write the speaker encoder that ships, which hears what a prediction holds for; return what a page has to know."""
     source = encoder_folder(None) / GRAPH
-    if quality is None or quality.single_speaker is None:
-        return None
     encoder = Graph(source)
-    if encoder.fingerprint != quality.single_speaker.encoder:
-        return None
     with atomic_output(path) as draft:
         shutil.copyfile(source, draft)
-    return {"file": path.name, "bytes": path.stat().st_size, "sample_rate": encoder.sample_rate}
+    about = {"sample_rate": encoder.sample_rate, "fingerprint": encoder.fingerprint}
+    return {"file": path.name, "bytes": path.stat().st_size, **about}
 
 
 def _causal(graph: Graph) -> dict[str, Any] | None:

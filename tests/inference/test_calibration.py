@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, SourceEntry
-from sepkit.inference.calibration import _chosen, _speech_of, in_turns, overlapping
+from sepkit.data.mixing import Mixed
+from sepkit.inference.calibration import _chosen, _harder, _speech_of, in_turns, overlapping
 
 T = 400
 
@@ -40,3 +42,27 @@ def test_a_speaker_is_heard_in_all_recordings_of_the_manifest(tmp_path: Path):
     # Without names nobody is known to be the same.
     assert len(_speech_of(entries, 2, 0, 10_000)) == 300
     assert _chosen([*entries, entry(tmp_path, "3", ("a1.wav", "a", 1.0))]) == [0, 1, 2]
+
+
+def test_harder_mixtures_have_louder_noise_or_more_speakers(tmp_path: Path):
+    generator = np.random.default_rng(0)
+    for name in "abcd":
+        audio.write(tmp_path / f"{name}.wav", 0.1 * generator.standard_normal(T).astype(np.float32), 8000)
+    pairs = ["ab", "bc", "cd", "ad"]
+    entries = [entry(tmp_path, pair, *((f"{who}.wav", who, 1.0) for who in pair)) for pair in pairs]
+    sources = np.stack([audio.read(tmp_path / f"{who}.wav") for who in "ab"])
+    plain = Mixed(sources.sum(0), sources)
+    # The first entry of which nobody is known has the third speaker.
+    ((kind, more),) = _harder(entries, 0, plain, 2)
+    assert kind == "speakers" and len(more.sources) == 3
+    cosine = more.sources[2] @ audio.read(tmp_path / "c.wav")
+    assert cosine / np.linalg.norm(more.sources[2]) / np.linalg.norm(audio.read(tmp_path / "c.wav")) > 0.999
+    np.testing.assert_allclose(more.mixture, more.sources.sum(0), atol=1e-6)
+    assert np.square(more.sources[2]).mean() == pytest.approx(np.square(sources.sum(0)).mean() / 2, rel=1e-3)
+    noise = 0.01 * generator.standard_normal(T).astype(np.float32)
+    (kind, loud), _ = _harder(entries, 0, Mixed(sources.sum(0) + noise, sources), 2)
+    added = loud.mixture - sources.sum(0)
+    assert kind == "noise" and np.corrcoef(added, noise)[0, 1] > 0.9999
+    assert np.square(added).mean() == pytest.approx(np.square(sources.sum(0)).mean(), rel=1e-3)
+    # Nobody else is there.
+    assert list(_harder(entries[:1], 0, plain, 2)) == []

@@ -40,7 +40,9 @@ def test_the_sentence_tells_speakers_and_what_to_expect() -> None:
     assert repr(found) == "Separated(2 x 0.5 s at 8000 Hz: 2 outputs, expect 9.9 dB (6 to 13) if 2 speak)"
     found.is_speaker = np.array([True, False, True])
     assert summary_line(found) == "2 speakers, expect 9.9 dB (6 to 13)"
-    found.out_of_domain = True
+    found.or_more = True
+    assert summary_line(found) == "2 speakers or more, expect 9.9 dB (6 to 13)"
+    found.out_of_domain, found.or_more = True, False
     assert summary_line(found) == "2 speakers, quality unknown: unlike what the prediction was fitted on"
     assert expectation(separated(predicted_si_sdr_db=np.array([9.0, 0.0, np.nan]))) == "expect 9.0 dB"
     assert expectation(separated(predicted_si_sdr_db=np.full(3, np.nan))) == ""

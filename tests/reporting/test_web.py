@@ -29,6 +29,8 @@ from sepkit.errors import UserError
 from sepkit.files import cache_folder
 from sepkit.inference import load_model
 from sepkit.inference.quality.features import hypothesis_features
+from sepkit.inference.quality.single_speaker import default_encoder
+from sepkit.inference.quality.swaps import changes_speakers
 from sepkit.inference.runners.base import ModelOutput
 from sepkit.inference.separated import summary_line
 from sepkit.models import build_model, save_model
@@ -331,6 +333,30 @@ def test_features_are_those_of_python(page: Any) -> None:
         assert set(found) == set(expected)
         for name, values in expected.items():
             np.testing.assert_allclose(found[name], values, atol=1e-6, err_msg=name)
+
+
+def test_swapped_estimates_are_noticed_in_the_page_too(page: Any, data_folder: Path) -> None:
+    speakers = np.stack([speech(data_folder, number) for number in (0, 2)])
+    middle = speakers.shape[1] // 2
+    swapped = np.concatenate([speakers[:, :middle], speakers[::-1, middle:]], axis=1)
+    found = page.evaluate(
+        """async (all) => {
+            const { changesSpeakers } = await import("./prediction.js");
+            const ort = await import("./runtime/ort.wasm.min.mjs");
+            ort.env.wasm.wasmPaths = new URL("./runtime/", location.href).href;
+            const graph = await ort.InferenceSession.create("./encoder.onnx");
+            const embed = Object.assign(async (windows) => {
+                const waveforms = new ort.Tensor("float32", Float32Array.from(windows.flatMap((one) => [...one])), [windows.length, windows[0].length]);
+                const { data, dims } = (await graph.run({ waveforms }, ["embeddings"])).embeddings;
+                return windows.map((_, i) => Float64Array.from(data.subarray(i * dims[1], (i + 1) * dims[1])));
+            }, { rate: 8000 });
+            const told = [];
+            for (const estimates of all) told.push(await changesSpeakers(embed, estimates.map((one) => Float32Array.from(one)), 8000));
+            return told;
+        }""",  # noqa: E501
+        [speakers.tolist(), swapped.tolist()],
+    )
+    assert found == [False, True] == [changes_speakers(default_encoder(), one, RATE) for one in (speakers, swapped)]
 
 
 def test_a_causal_model_runs_in_the_page_too(browser: Any, runtime: Path, tmp_path: Path) -> None:

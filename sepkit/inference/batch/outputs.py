@@ -97,6 +97,7 @@ def write_outputs(
         "gains": _numbers(separated.gains),
         "scores": _numbers(separated.scores),
         "speakers": separated.speakers,
+        "or_more": separated.or_more,
         "kept_hypotheses": [int(index) + 1 for index in separated.kept],
         "predicted_si_sdr_db": _numbers(separated.predicted_si_sdr_db),
         "predicted_interval_db": intervals if intervals is None else [_numbers(ends) for ends in intervals],

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+EMPTY_DB = -30.0
+"""An estimate this far below the strongest is empty: all that was said is in others, however many speak."""
+
 LEAST_RIGHT = 0.9
 """A threshold is kept only if it counts at least this share right, mean over the numbers of speakers."""
 

@@ -44,7 +44,7 @@ class QualityPredictor:
         weights: fingerprint of the model it was fitted for.
         manifest: where the mixtures came from.
         examples: number of estimates of sources in the mixtures.
-        coverage: share of examples that the intervals should contain.
+        coverage: share of examples that the intervals should contain, of mixtures like those and of harder ones.
         model: predicts from everything.
         one_view: predicts where the agreement of views is not known, if the model was calibrated with several views.
         baseline: predicts from the mixture's level and statistics.
@@ -124,6 +124,7 @@ def fit_quality(
     targets: np.ndarray,
     mixtures: np.ndarray | Sequence[int],
     improvements_db: np.ndarray | None = None,
+    harder: Sequence[tuple[Mapping[str, np.ndarray], np.ndarray]] = (),
     **described: Any,
 ) -> QualityPredictor:
     """Return predictors of SI-SDR and of failure, fitted to the same examples.
@@ -133,6 +134,7 @@ def fit_quality(
         targets: (N,) SI-SDR, dB.
         mixtures: (N,) number of the mixture of each example.
         improvements_db: (N,) SI-SDR improvements, NaN for a source that is alone; None: failure is not predicted.
+        harder: features and targets of each kind of situation that intervals have to hold in, too.
         **described: weights, hypotheses and manifest of `QualityPredictor`.
 
     Raises:
@@ -144,6 +146,9 @@ def fit_quality(
     targets, mixtures = targets[usable], mixtures[usable]
     fit = fit_ridge(of_usable, targets, mixtures)
     of_one_view = {name: values for name, values in of_usable.items() if name != AGREEMENT}
+    one_view = fit_ridge(of_one_view, targets, mixtures) if AGREEMENT in of_usable else None
+    for own in filter(None, (fit, one_view)):
+        own.regression.widen(targets - own.left_out_db, harder)
     failure = None
     if improvements_db is not None:
         failure = fit_failure(of_usable, fit.left_out_db, np.asarray(improvements_db, np.float64)[usable], mixtures)
@@ -154,7 +159,7 @@ def fit_quality(
         coverage=COVERAGE,
         model=fit.regression,
         baseline=fit_ridge({name: of_usable[name] for name in BASELINE_FEATURES}, targets, mixtures).regression,
-        one_view=fit_ridge(of_one_view, targets, mixtures).regression if AGREEMENT in of_usable else None,
+        one_view=None if one_view is None else one_view.regression,
         failure=failure,
     )
 
@@ -203,7 +208,7 @@ def read_quality(folder: Path, weights: str, hypotheses: int) -> QualityPredicto
     except TypeError as error:
         raise UserError(f"{path}: a field is missing ({error}); {_AGAIN}") from error
     single = predictor.single_speaker
-    logistic = [predictor.failure, single and single.one]
+    logistic = [predictor.failure, single and single.one, single and single.noise]
     for model in filter(None, (predictor.model, predictor.baseline, predictor.one_view, *logistic)):
         _check(model, path)
     if predictor.hypotheses != hypotheses or predictor.weights != weights:

@@ -22,6 +22,8 @@ FARTHEST = 4.0
 _RIDGES = np.logspace(-5, 1, 25)
 _LOGISTIC_STRENGTHS = np.logspace(-4, 0, 9)
 _FOLDS = 10
+# Quantiles that stand for the errors of a kind of situation, however many there are.
+_RANKS = 1000
 
 
 @dataclass
@@ -35,7 +37,8 @@ class RidgeRegression:
         means, scales: means and standard deviations of the features, over the examples.
         coefficients: dB for each deviation.
         ridge: strength of the penalty on the squared coefficients, times the number of examples.
-        interval_db: from the prediction down and up to the ends of the interval, the first usually negative.
+        interval_db: from the prediction down and up to the ends of the interval, the first usually negative, see
+            `widen`.
         rank_correlation: Spearman's, of targets and their predictions by fits without the mixture in question; None
             where either does not vary.
         correlation: Pearson's, in the same way.
@@ -61,6 +64,26 @@ class RidgeRegression:
     def interval(self, predicted: np.ndarray) -> np.ndarray:
         """Return lower and upper ends, (n, 2) dB, of predictions (n,)."""
         return predicted[:, None] + np.array(self.interval_db)
+
+    def widen(
+        self,
+        errors_db: np.ndarray,
+        harder: Sequence[tuple[Mapping[str, np.ndarray], np.ndarray]],
+        coverage: float = COVERAGE,
+    ) -> None:
+        """Lower the interval until it holds in harder situations, too, where each kind of situation counts the same.
+
+        Args:
+            errors_db: (N,) targets minus their predictions, of the mixtures that this was fitted on.
+            harder: (M,) of each feature, and the targets (M,), of each kind of situation.
+        """
+        if not harder:
+            return
+        ranks = (np.arange(_RANKS) + 0.5) / _RANKS
+        errors = [errors_db, *(targets - self.predict(features) for features, targets in harder)]
+        of_all = np.concatenate([np.quantile(own[np.isfinite(own)], ranks) for own in errors])
+        low, high = self.interval_db
+        self.interval_db = (min(low, float(np.quantile(of_all, (1 - coverage) / 2))), high)
 
 
 @dataclass

@@ -34,7 +34,13 @@ LEAST_FOUND = 0.25
 LEAST_OF_EACH = 30
 """Fit only with at least this many recordings of one speaker, and of several."""
 
-_WINDOW_SECONDS, _HOP_SECONDS, _FRAME_SECONDS = 1.5, 0.75, 0.02
+MOST_TAKEN_FOR_NOISE = 0.01
+"""Share of the recordings of speech that may be taken for noise."""
+
+FRAME_SECONDS = 0.02
+"""Speech is told from pauses in frames of this length."""
+
+_WINDOW_SECONDS, _HOP_SECONDS = 1.5, 0.75
 # Fewer windows tell nothing of how a voice changes: 3 s of speech.
 _LEAST_WINDOWS = 3
 # Frames this far below the loud ones are pauses.
@@ -88,7 +94,8 @@ class SingleSpeakerDetector:
         taken_for_one: share of the recordings of several that are taken for one, in the same way.
         taken_for_several: share of the recordings of one that are taken for several.
         sound: least and largest value of each feature in `_SOUND`, of the recordings that it was fitted on and a little
-            beyond. What is beyond these, such as noise, hum and music, is not counted.
+            beyond. What is beyond these, such as hum and music, is not counted.
+        noise: flags recordings of noise alone by these features, which are not counted; None if none was heard.
     """
 
     one: LogisticRegression
@@ -99,6 +106,7 @@ class SingleSpeakerDetector:
     taken_for_one: float
     taken_for_several: float
     sound: dict[str, tuple[float, float]] = field(default_factory=dict)
+    noise: LogisticRegression | None = None
 
     def knows(self, sound: Mapping[str, float]) -> bool:
         """Return whether a recording sounds like those that the rule was fitted on.
@@ -106,6 +114,8 @@ class SingleSpeakerDetector:
         Args:
             sound: of `mixture_features`.
         """
+        if self.noise is not None and self.noise.flags(sound):
+            return False
         return all(low <= sound[name] <= high for name, (low, high) in self.sound.items())
 
     def is_one(self, evidence: Mapping[str, float]) -> bool | None:
@@ -127,9 +137,13 @@ def fit_single_speaker(recordings: Sequence[LabeledRecording], encoder: str) -> 
     those of one speaker for several.
 
     Args:
-        recordings: those without evidence, or with numbers that are not finite, are left out.
+        recordings: those without evidence, or with numbers that are not finite, are left out. Those without speakers
+            tell how noise sounds.
     """
-    usable = [one for one in recordings if one.evidence and all(map(math.isfinite, one.evidence.values()))]
+    noise = [one.sound for one in recordings if not one.speakers]
+    usable = [
+        one for one in recordings if one.speakers and one.evidence and all(map(math.isfinite, one.evidence.values()))
+    ]
     alone = np.array([one.speakers == 1 for one in usable], bool)
     if min(alone.sum(), (~alone).sum()) < LEAST_OF_EACH:
         return None
@@ -154,7 +168,22 @@ def fit_single_speaker(recordings: Sequence[LabeledRecording], encoder: str) -> 
         regression.false_alarms,
         float(np.mean(scores[alone] < several_below)),
         {name: _range([one.sound[name] for one in usable]) for name in _SOUND if name in usable[0].sound},
+        _fit_noise([one.sound for one in usable], noise) if len(noise) >= LEAST_OF_EACH else None,
     )
+
+
+def _fit_noise(
+    speech: Sequence[Mapping[str, float]], noise: Sequence[Mapping[str, float]]
+) -> LogisticRegression | None:
+    """Return what flags noise alone by its sound, and at most 1 % of speech, by fits without it."""
+    rows = [{name: one[name] for name in _SOUND} for one in (*speech, *noise)]
+    labels = np.arange(len(rows)) >= len(speech)
+    if (fit := fit_logistic(rows, labels)) is None:
+        return None
+    regression, scores = fit
+    threshold = threshold_above(scores[~labels], MOST_TAKEN_FOR_NOISE)
+    regression.set_threshold(threshold, scores[labels], scores[~labels])
+    return regression
 
 
 def _range(values: Sequence[float]) -> tuple[float, float]:
@@ -225,23 +254,27 @@ def speaker_evidence(encoder: Encoder, products: Products, estimates: np.ndarray
     }
 
 
+def speech_frames(waveform: np.ndarray, sample_rate: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return all frames (F, t) of 20 ms of a waveform (T,), and which of them are speech, not a pause (F,) bool."""
+    frame = max(1, round(FRAME_SECONDS * sample_rate))
+    frames = waveform[: len(waveform) // frame * frame].reshape(-1, frame)
+    powers = np.square(frames, dtype=np.float64).mean(-1)
+    if not powers.any():
+        return frames, np.zeros(len(frames), bool)
+    levels = 10 * np.log10(np.maximum(powers, np.finfo(np.float64).tiny))
+    return frames, levels > np.percentile(levels, _LOUD_PERCENTILE) - _PAUSE_DB
+
+
 def _speech(gains: np.ndarray, estimates: np.ndarray, sample_rate: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the frames (F, t) of the speech without its pauses, and the energies of the estimates in them (F, n)."""
-    frame = max(1, round(_FRAME_SECONDS * sample_rate))
-    count = estimates.shape[1] // frame
-    frames = estimates[:, : count * frame].reshape(len(estimates), count, frame)
-    speech = np.einsum("n,nft->ft", gains, frames)
-    powers = np.square(speech, dtype=np.float64).mean(-1)
-    if not count or not powers.any():
-        return np.zeros((0, frame), np.float32), np.zeros((0, len(estimates)))
-    levels = 10 * np.log10(np.maximum(powers, np.finfo(np.float64).tiny))
-    heard = levels > np.percentile(levels, _LOUD_PERCENTILE) - _PAUSE_DB
-    return speech[heard].astype(np.float32), np.square(frames[:, heard], dtype=np.float64).sum(-1).T
+    frames, heard = speech_frames(np.einsum("n,nt->t", gains, estimates), sample_rate)
+    own = estimates[:, : frames.size].reshape(len(estimates), *frames.shape)[:, heard]
+    return frames[heard].astype(np.float32), np.square(own, dtype=np.float64).sum(-1).T
 
 
 def _windows(frames: np.ndarray, energies: np.ndarray, sample_rate: int) -> tuple[np.ndarray, np.ndarray]:
     """Return half overlapping windows (N, T) of frames, and the share of each estimate in the energy of each (N, n)."""
-    length, hop = (round(seconds / _FRAME_SECONDS) for seconds in (_WINDOW_SECONDS, _HOP_SECONDS))
+    length, hop = (round(seconds / FRAME_SECONDS) for seconds in (_WINDOW_SECONDS, _HOP_SECONDS))
     starts = range(0, len(frames) - length + 1, hop)
     windows = np.array([frames[start : start + length].reshape(-1) for start in starts], np.float32)
     totals = np.array([energies[start : start + length].sum(0) for start in starts])

@@ -13,10 +13,12 @@ from sepkit.config import DeterministicConfig, ModelConfig, RecurrentConfig, STF
 from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.inference import Separator, separate_files
+from sepkit.inference.decision import Evidence, Rules, decide
 from sepkit.inference.options import OutputOptions
 from sepkit.inference.quality.activity import HIGHEST_DB, LOWEST_DB, ActivityThreshold, fit_activity, levels_db
 from sepkit.inference.quality.regression import LogisticRegression
 from sepkit.inference.quality.single_speaker import SingleSpeakerDetector, default_encoder
+from sepkit.inference.selection import products_of
 from sepkit.models import build_model
 
 RATE = 8000
@@ -200,13 +202,22 @@ def test_a_number_is_said_only_if_it_is_sure(monkeypatch):
     monkeypatch.setattr("sepkit.inference.decision.speaker_evidence", heard)
     found = [separator.separate(one_speaker(), RATE) for _ in range(3)]
     assert [one.speakers for one in found] == [1, None, 2] and asked == [(2, RATE)] * 3
-    assert "2 outputs, expect 3.0 dB" in repr(found[1]) and "2 speakers, expect 3.0 dB" in repr(found[2])
-    # Nobody is asked whose numbers mean something else, nor of sounds unlike all that the rule has heard.
-    for unknown in (OneVoice(rule, encoder="another"), OneVoice(rule, sound={"zero_crossing_rate": (0.9, 1.0)})):
-        separator.quality = unknown
-        assert separator.separate(one_speaker(), RATE).speakers is None and len(asked) == 3
-    separator.quality = OneVoice(rule)
-    assert separator.separate(one_speaker(), RATE, speakers=2).speakers == 2 and len(asked) == 3
+    assert "2 outputs, expect 3.0 dB" in repr(found[1]) and "2 speakers or more, expect" in repr(found[2])
+    monkeypatch.setattr("sepkit.inference.decision.changes_speakers", lambda *told: True)
+    told = separator.separate(one_speaker(), RATE, speakers=2)
+    assert told.out_of_domain and "2 speakers, quality unknown" in repr(told)
+
+
+def test_an_empty_estimate_is_out_of_domain():
+    mixture = one_speaker(both=True)
+    rules = Rules(OneVoice(), None, 0.0, None, "mixture", False, True)
+
+    def told(quiet: float) -> bool | None:
+        estimates = np.stack([mixture, quiet * np.roll(mixture, 7)])
+        known = Evidence(products_of(mixture, estimates), None, {"level_dbfs": np.zeros(2)}, False, RATE, estimates)
+        return decide(known, rules, 2)[1].out_of_domain
+
+    assert [told(10 ** (level / 20)) for level in (-29, -31)] == [False, True]
 
 
 def test_json_files_tell_how_many_speak(separator, tmp_path: Path):
@@ -214,10 +225,10 @@ def test_json_files_tell_how_many_speak(separator, tmp_path: Path):
         audio.write(tmp_path / "in" / f"{name}.wav", one_speaker(both), RATE)
     report = separate_files([tmp_path / "in"], separator, tmp_path / "out", OutputOptions())
     told = {name: json.loads((tmp_path / "out" / f"{name}.json").read_text()) for name in ("one", "two")}
-    assert [told[name]["speakers"] for name in told] == [1, 2]
+    assert [(told[name]["speakers"], told[name]["or_more"]) for name in told] == [(1, False), (2, True)]
     assert all(one["speakers_option"] is None and len(one["estimates"]) == 2 for one in told.values())
     assert told["one"]["likely_not_separated"] is None
-    assert report.summaries["two"] == "2 speakers" and report.summaries["one"].startswith("1 speaker, in _s")
+    assert report.summaries["two"] == "2 speakers or more" and report.summaries["one"].startswith("1 speaker, in _s")
     # Another threshold is another result.
     assert separate_files([tmp_path / "in"], separator, tmp_path / "out", OutputOptions()).already_done == 2
     separator.activity = ActivityThreshold(-70.0, {}, {})

@@ -134,6 +134,25 @@ def test_intervals_hold_the_share_they_promise(skewed):
     assert 0.03 < np.mean(below) < 0.065 and 0.03 < np.mean(above) < 0.065
 
 
+def test_intervals_reach_down_to_harder_situations():
+    table, targets, mixtures = synthetic(mixtures=400)
+    fit = fit_ridge(table, targets, mixtures)
+    plain, errors = fit.regression.interval_db, targets - fit.left_out_db
+    fit.regression.widen(errors, [])
+    assert fit.regression.interval_db == plain
+    worse = targets[:200] - 6
+    hard = {name: values[:200] for name, values in table.items()}
+    fit.regression.widen(errors, [(hard, worse)])
+    low, high = fit.regression.interval_db
+    # Half of what is pooled are the harder ones, however many there are.
+    wrong = worse - fit.regression.predict(hard)
+    assert (np.mean(errors < low) + np.mean(wrong < low)) / 2 == pytest.approx(0.05, abs=0.01)
+    assert high == plain[1] and low < plain[0] - 4
+    # Easier ones narrow nothing.
+    fit.regression.widen(errors, [(hard, targets[:200] + 20)])
+    assert fit.regression.interval_db == (low, high)
+
+
 def test_features_that_do_not_vary_are_left_out():
     table, targets, mixtures = synthetic()
     table["constant"] = np.full(len(targets), 3.7) + 1e-13 * np.arange(len(targets))

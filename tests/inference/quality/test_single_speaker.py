@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from sepkit.inference.quality.single_speaker import (
+    MOST_TAKEN_FOR_NOISE,
     MOST_TAKEN_FOR_ONE,
     MOST_TAKEN_FOR_SEVERAL,
     LabeledRecording,
@@ -55,6 +56,27 @@ def test_a_rule_that_would_find_too_few_is_none():
     unknown = [LabeledRecording({"voice_least": math.nan}, one.speakers) for one in recordings(3, 0)]
     assert fit_single_speaker([*unknown, *recordings(3, 0, 58)], "voices") is None
     assert fit_single_speaker(recordings(3, 0, 80), "voices") is not None
+
+
+def test_noise_is_told_by_its_sound():
+    generator = np.random.default_rng(4)
+
+    def sound(deviation: float) -> dict[str, float]:
+        names = ("spectral_flatness_db", "spectral_centroid_hz", "zero_crossing_rate", "log_kurtosis")
+        more = {"level_deviation_db": generator.normal(deviation), "crest_factor_db": generator.normal()}
+        return {name: generator.normal() for name in names} | more
+
+    speech = [LabeledRecording(one.evidence, one.speakers, one.group, sound(8)) for one in recordings(3, 0)]
+    noise = [LabeledRecording({}, 0, sound=sound(3)) for _ in range(60)]
+    assert fit_single_speaker([*speech, *noise[:10]], "voices").noise is None
+    rule = fit_single_speaker([*speech, *noise], "voices")
+    assert rule.noise.false_alarms <= MOST_TAKEN_FOR_NOISE and rule.noise.found > 0.9
+    assert np.mean([rule.knows(sound(8)) for _ in range(100)]) > 0.9
+    # Both ends of the range of speech are far away: it is the regression that tells.
+    assert np.mean([rule.knows(sound(4)) for _ in range(100)]) < 0.3
+    # Noise counts for nothing else.
+    alone = fit_single_speaker(speech, "voices")
+    assert (rule.one, rule.several_below, rule.sound) == (alone.one, alone.several_below, alone.sound)
 
 
 def voice(seconds: float, pitch_hz: float, resonance_hz: float, seed: int = 0) -> np.ndarray:

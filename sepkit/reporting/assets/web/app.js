@@ -94,9 +94,10 @@ function check(name, mixture) {
 }
 
 // The result in words, as `sepkit separate` prints it.
-function summary({ estimates, speakers, loudest, scored, predicted, interval, failed, unlike }) {
+function summary({ estimates, speakers, orMore, loudest, scored, predicted, interval, failed, unlike }) {
   const counted = (number, what) => `${number} ${what}${number === 1 ? "" : "s"}`, count = estimates.length;
   let text = counted(speakers ?? count, speakers === null && !scored ? "output" : "speaker");
+  if (orMore) text += " or more";
   if (speakers === 1 && count > 1) text += `, in voice ${loudest + 1}`;
   if (unlike) return `${text}, quality unknown: unlike what the prediction was fitted on.`;
   const known = (predicted ?? []).map((_, i) => i).filter((i) => Number.isFinite(predicted[i]));

@@ -3,7 +3,7 @@
 import { resample, transform } from "./sound.js";
 
 const FRAME_SECONDS = 0.032, SHORTEST_SECONDS = 0.5, LONGEST_SECONDS = 30, EXCERPT_SECONDS = 5;
-const LEAST_DB = -60, LOWEST_LEVEL_DB = -80, FARTHEST = 4, TINY = 2 ** -1022;
+const LEAST_DB = -60, LOWEST_LEVEL_DB = -80, FARTHEST = 4, EMPTY_DB = -30, TINY = 2 ** -1022;
 
 const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 const range = (values) => Math.max(...values) - Math.min(...values);
@@ -279,10 +279,13 @@ export async function decide(quality, mixture, { estimates, scores }, features, 
     told.interval = told.predicted.map((value) => quality.model.interval_db.map((end) => value + end));
     const flag = rows && quality.failure ? flags(quality.failure, failureFeatures(features, all)) : null;
     told.failed = flag && several;
-    told.unlike = told.predicted.some(Number.isFinite) && isOutOfDomain(quality.model, features);
+    const levels = levelsDb(energies), isPredicted = told.predicted.map(Number.isFinite);
+    told.unlike = isPredicted.includes(true) && (isOutOfDomain(quality.model, features) || levels.some((level, i) => isPredicted[i] && level < EMPTY_DB)
+      || (await changesSpeakers(embed, estimates, rate)));
   }
   const leveled = outputs.map((output, i) => output.map((sample) => sample * Math.fround(gains[i])));
-  return { estimates: leveled, speakers: isSpeaker && speaks.filter(Boolean).length, loudest, scored: Boolean(scores), ...told };
+  const orMore = Boolean(isSpeaker) && isSpeaker.length > 1 && isSpeaker.every(Boolean);
+  return { estimates: leveled, speakers: isSpeaker && speaks.filter(Boolean).length, orMore, loudest, scored: Boolean(scores), ...told };
 }
 
 // quality.predictor.QualityPredictor.out_of_domain
@@ -315,14 +318,17 @@ function failureFeatures(features, predicted) {
 
 // decision._is_single_speaker: null where that is not sure.
 async function isSingleSpeaker(detector, features, gram, cross, estimates, rate, embed) {
-  const sounds = detector && features && Object.entries(detector.sound).every(([name, [low, high]]) => low <= features[name][0] && features[name][0] <= high);
-  if (!sounds || !embed) return null;
+  if (!detector || !features || detector.encoder !== embed.fingerprint) return null;
+  const sound = Object.fromEntries(Object.entries(features).map(([name, values]) => [name, values[0]]));
+  if (detector.noise && flags(detector.noise, sound)) return null;
+  if (!Object.entries(detector.sound).every(([name, [low, high]]) => low <= sound[name] && sound[name] <= high)) return null;
   const logOdds = evaluate(detector.one, await speakerEvidence(embed, gram, cross, estimates, rate));
   if (logOdds > detector.one.threshold) return true;
   return logOdds < detector.several_below ? false : null;
 }
 
 const WINDOW_SECONDS = 1.5, HOP_SECONDS = 0.75, PAUSE_FRAME_SECONDS = 0.02, LEAST_WINDOWS = 3;
+const SWAP_WINDOW_SECONDS = 0.8, SWAP_SPLITS = [0.3, 0.4, 0.5, 0.6, 0.7], SWAP_MARGIN = 0.05;
 const PAUSE_DB = 30, LOUD_SHARE = 0.95, UNLIKE_SHARE = 0.1, OWN_SHARE = 0.8;
 
 // quality.single_speaker.speaker_evidence
@@ -361,13 +367,48 @@ function quantile(values, share) {
   return sorted[low] + (place - low) * (sorted[Math.min(low + 1, sorted.length - 1)] - sorted[low]);
 }
 
+// quality.single_speaker.speech_frames: where frames begin, and which of them are speech.
+function heardFrames(waveform, rate) {
+  const size = Math.max(1, round(PAUSE_FRAME_SECONDS * rate)), places = [];
+  for (let start = 0; start + size <= waveform.length; start += size) places.push(start);
+  const powers = places.map((start) => { const frame = waveform.subarray(start, start + size); return dot(frame, frame) / size; });
+  if (!powers.some((power) => power > 0)) return { size, places: [] };
+  const levels = powers.map((power) => decibels(Math.max(power, TINY))), least = quantile(levels, LOUD_SHARE) - PAUSE_DB;
+  return { size, places: places.filter((_, i) => levels[i] > least) };
+}
+
 // quality.single_speaker._speech
 function speechFrames(gains, estimates, rate) {
-  const size = Math.max(1, round(PAUSE_FRAME_SECONDS * rate)), speech = mixed(estimates, gains), places = [];
-  for (let start = 0; start + size <= speech.length; start += size) places.push(start);
-  const frames = places.map((start) => speech.subarray(start, start + size)), powers = frames.map((frame) => dot(frame, frame) / size);
-  if (!powers.some((power) => power > 0)) return { frames: [], energies: [] };
-  const levels = powers.map((power) => decibels(Math.max(power, TINY))), least = quantile(levels, LOUD_SHARE) - PAUSE_DB;
+  const speech = mixed(estimates, gains), { size, places } = heardFrames(speech, rate);
   const own = (start) => estimates.map((estimate) => { const part = estimate.subarray(start, start + size); return dot(part, part); });
-  return { frames: frames.filter((_, i) => levels[i] > least), energies: places.filter((_, i) => levels[i] > least).map(own) };
+  return { frames: places.map((start) => speech.subarray(start, start + size)), energies: places.map(own) };
+}
+
+// quality.swaps.changes_speakers
+export async function changesSpeakers(embed, estimates, rate) {
+  const voices = [];
+  for (const estimate of estimates) voices.push(await voicesOf(embed, estimate, rate));
+  const total = (windows) => (windows.length ? windows[0].voice.map((_, d) => windows.reduce((sum, { voice }) => sum + voice[d], 0)) : null);
+  return SWAP_SPLITS.some((split) => {
+    const at = split * estimates[0].length;
+    const halves = voices.map((own) => [own.filter(({ middle }) => middle < at), own.filter(({ middle }) => middle >= at)].map(total));
+    const heard = halves.filter(([early, late]) => early && late);
+    if (heard.length < 2) return false;
+    const cosines = heard.map(([early]) => heard.map(([, late]) => dot(unit(early), unit(late))));
+    return mean(assignment(cosines).map((column, row) => cosines[row][column])) - mean(cosines.map((row, i) => row[i])) > SWAP_MARGIN;
+  });
+}
+
+// quality.swaps._voices
+async function voicesOf(embed, estimate, rate) {
+  const { size, places } = heardFrames(estimate, rate), length = round(SWAP_WINDOW_SECONDS / PAUSE_FRAME_SECONDS);
+  const waveforms = [], middles = [];
+  for (let start = 0; start + length <= places.length; start += length) {
+    const own = places.slice(start, start + length), window = new Float32Array(length * size);
+    own.forEach((place, i) => window.set(estimate.subarray(place, place + size), i * size));
+    waveforms.push(await resample(window, rate, embed.rate));
+    middles.push(mean(own));
+  }
+  const voice = waveforms.length ? await embed(waveforms) : [];
+  return voice.map((one, i) => ({ voice: one, middle: middles[i] }));
 }

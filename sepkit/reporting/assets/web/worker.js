@@ -32,7 +32,7 @@ async function load(described) {
 }
 
 // What gives the embedding of each window of speech.
-async function encoder({ file, bytes, sample_rate }) {
+async function encoder({ file, bytes, sample_rate, fingerprint }) {
   const graph = await opened(file, bytes);
   const ofWindows = async (windows) => {
     const length = windows[0].length, samples = new Float32Array(windows.length * length);
@@ -41,7 +41,7 @@ async function encoder({ file, bytes, sample_rate }) {
     const size = embeddings.dims[1];
     return windows.map((_, i) => Float64Array.from(embeddings.data.subarray(i * size, (i + 1) * size)));
   };
-  return Object.assign(ofWindows, { rate: sample_rate });
+  return Object.assign(ofWindows, { rate: sample_rate, fingerprint });
 }
 
 // A causal graph takes whole strides and a state, zeros at first, and its estimates are late by the padding on the left.
