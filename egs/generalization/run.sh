@@ -31,7 +31,7 @@
 #
 # Stages: 1 prepare, 2 train all, 3 fit the predictors of their SI-SDR on dev, 4 evaluate all, 5 tables of scores and of the
 # drops from the first corpus to the others, for table 3 also EXP/evidence.md (figure 3), for table 2 also
-# EXP/rate_distortion.md (figure 2, bottom), 6 report.
+# EXP/rate_distortion.md (figure 2, bottom), for the twins EXP/latents.md (figures 4 and 5), 6 report.
 # The same command again continues. The output of each run is in EXP/METHOD_seedN.log.
 # Time: the configurations fix the number of steps, so that results do not depend on the machine. With conf/cpu.yaml, 9
 # runs of 1200 steps take about an hour on two idle cores with --jobs 2, and then the evaluation. The thesis's 200 epochs of
@@ -232,6 +232,9 @@ summarize_all() {
   case $setting in
     *table3) sepkit summarize $(run_folders) --figure evidence --out "$exp/evidence.md" ;;
     *table2) sepkit summarize $(run_folders) --figure rate-distortion --out "$exp/rate_distortion.md" ;;
+    *) if [[ " $methods " == *" variational "* ]]; then
+        sepkit summarize "$exp/variational_seed$first_seed" --figure encodings --out "$exp/latents.md"
+      fi ;;
   esac
 }
 

@@ -22,7 +22,7 @@
 # --hour-speakers N    how many they are
 #
 # Stages: 1 prepare collections; 2 score plain spectra; 3 choose temperatures on dev; 4 train MoCo, MiCE, and MiCE from
-# MoCo, and score them; 5 ablations; 6 tables; 7 train on unlabeled speech; 8, which only runs with `--stop-stage 8`: train on
+# MoCo, and score them; 5 ablations; 6 tables, and figures 2 to 5 of the first seed; 7 train on unlabeled speech; 8, which only runs with `--stop-stage 8`: train on
 # separated estimates of that speech, too, and score both encoders on separated speech; 9, likewise: fit a projection to that
 # encoder; 10, likewise: an hour of six speakers, separated and clustered, and linked to speakers while it is separated.
 # The same command again continues. Time: see RESULTS.md.
@@ -162,6 +162,10 @@ table() {
 write_tables() {
   local set
   for set in noisy clean others; do table "$set"; done
+  local seed=${seeds%% *}
+  if [ -d "$exp/mice_from_moco/$seed/model" ]; then
+    sepkit voices draw "$exp/moco/$seed" "$exp/mice_from_moco/$seed" --collection "$data/noisy" --out "$exp/figures"
+  fi
 }
 
 train_encoder() {
@@ -240,7 +244,7 @@ run_stage 2 "score plain spectra" score_spectra
 run_stage 3 "choose temperatures on dev" choose_temperatures
 run_stage 4 "train on the collection with $(wc -w <<<"$seeds") seeds" train_all
 run_stage 5 "ablations of MiCE" ablate
-run_stage 6 "write tables" write_tables
+run_stage 6 "write tables and figures" write_tables
 run_stage 7 "train on unlabeled speech" train_encoder
 run_stage 8 "train on separated speech" train_separated
 run_stage 9 "fit a projection" project

@@ -37,7 +37,7 @@ class Drawn:
         stride: samples between frames.
         mixture: the waveform.
         sources: of the speakers.
-        estimates: of each source, in the same order.
+        estimates: of each source, in the same order, at the levels nearest to the sources.
         encoding: absolute values of a sample, dB.
         masks: absolute values of a sample of each source's mask.
         masked: absolute values of the product of both, dB.
@@ -71,8 +71,8 @@ def encodings_section(runs: Sequence[Run], path: Path) -> str:
             raise UserError(f"--figure encodings: {run.name} has no evaluation with si_sdri_db; evaluate it")
         name, drawn = drawn_mixture(evaluation)
         ending = f"_{run.name}" if len(runs) > 1 else ""
-        whole = save_png(encodings_figure(drawn), path, f"encodings{ending}")
-        excerpt = save_png(masks_figure(drawn), path, f"masks{ending}")
+        whole = save_png(encodings_figure(drawn), path, f"encodings{ending}", dpi=75)
+        excerpt = save_png(masks_figure(drawn), path, f"masks{ending}", dpi=100)
         title = escaped(f"{run.name}, {evaluation.name}, mixture {name}")
         parts.append(f"![Encodings of {title}]({whole})\n\n![Masks of {title}]({excerpt})\n")
     return "\n".join(
@@ -121,13 +121,16 @@ def draw(model: EncoderMaskerDecoder, mixture: np.ndarray, sources: np.ndarray, 
     masked = model.filterbank.apply_mask(masks, z)
     chosen = list(matched)
     encoding = _absolute(model, z)[0]
+    estimates = separation.estimates[0, chosen].numpy()
+    # A cost that ignores levels leaves them open: those nearest to the sources.
+    levels = (estimates * sources).sum(1, keepdims=True) / np.square(estimates).sum(1, keepdims=True).clip(1e-12)
     order = np.arange(len(encoding))[::-1] if isinstance(model.filterbank, STFTFilterbank) else _order(encoding)
     return Drawn(
         model.sample_rate,
         model.filterbank.stride,
         mixture,
         sources,
-        separation.estimates[0, chosen].numpy(),
+        levels * estimates,
         _decibels(encoding[order]),
         _absolute(model, masks)[0, chosen][:, order],
         _decibels(_absolute(model, masked)[0, chosen][:, order]),
@@ -156,7 +159,7 @@ def encodings_figure(drawn: Drawn) -> Figure:
     """Return a figure with a column for the mixture and for each source: spectrogram, spectrogram of the estimate,
     encoding or masked encoding, and waveforms of estimate and truth."""
     count = len(drawn.sources)
-    figure = Figure(figsize=(3.6 * (1 + count), 7.5), layout="constrained")
+    figure = Figure(figsize=(3.0 * (1 + count), 6.2), layout="constrained")
     grid = figure.subplots(5, 1 + count, squeeze=False)
     seconds = len(drawn.mixture) / drawn.sample_rate
     loudest = float(drawn.encoding.max())

@@ -6,6 +6,7 @@ black.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
+from PIL import Image
 
 from sepkit.evaluation.labels import label_of
 from sepkit.evaluation.run_folder import TrainingLog
@@ -275,16 +277,25 @@ def panels(x_label: str, y_labels: Sequence[str]) -> Figure:
     return figure
 
 
-def save_png(figure: Figure, path: Path, name: str) -> str:
+def save_png(figure: Figure, path: Path, name: str, dpi: int = 160) -> str:
     """Write a figure beside FILE.md as FILE_NAME.png; return the name of the file."""
-    return save_figure(figure, path.with_name(f"{path.stem}_{name}.png"), dpi=160).name
+    return save_figure(figure, path.with_name(f"{path.stem}_{name}.png"), dpi).name
 
 
 def save_figure(figure: Figure, path: Path, dpi: int = 100) -> Path:
-    """Write a figure as a PNG file and return its path."""
+    """Write a figure as a PNG file with a palette, and return its path."""
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=dpi)
     with atomic_output(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=dpi)
+        temporary.write_bytes(with_palette(drawn, 128))
     return path
+
+
+def with_palette(image: io.BytesIO, colors: int = 64) -> bytes:
+    """Return a PNG image with N colors, which takes a third of the space and is enough for color maps."""
+    smaller = io.BytesIO()
+    Image.open(image).convert("RGB").quantize(colors, dither=Image.Dither.NONE).save(smaller, "PNG", optimize=True)
+    return smaller.getvalue()
 
 
 def _figure(width: float = 4.8, height: float = 3.2) -> tuple[Figure, Axes]:

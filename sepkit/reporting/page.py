@@ -13,9 +13,9 @@ from importlib import resources
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
-from PIL import Image
 
 from sepkit.data import audio
+from sepkit.reporting.figures import with_palette
 
 # The page may load nothing: the browser refuses any outside address that slips in by mistake.
 _POLICY = "default-src 'none'; img-src data:; media-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
@@ -178,11 +178,9 @@ def slug(text: str) -> str:
 
 
 def _smaller_png(encoded: str) -> str:
-    """Return the data address of the same picture with a palette, which is enough for color maps."""
-    buffer = io.BytesIO()
-    picture = Image.open(io.BytesIO(base64.b64decode(encoded))).convert("RGB")
-    picture.quantize(64, dither=Image.Dither.NONE).save(buffer, "PNG", optimize=True)
-    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+    """Return the data address of the same picture with a palette."""
+    smaller = with_palette(io.BytesIO(base64.b64decode(encoded)))
+    return f"data:image/png;base64,{base64.b64encode(smaller).decode()}"
 
 
 def _class(is_number: bool) -> str:
