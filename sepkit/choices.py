@@ -10,6 +10,7 @@ import difflib
 import types
 import typing
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any, ClassVar, Literal, TypeVar
 
 from sepkit.errors import UserError, shown
@@ -95,7 +96,8 @@ def pick(kind: type, name: Any, where: str = "") -> type:
     return choices[name]
 
 
-def field_types(cls: type) -> dict[str, Any]:
+@cache
+def field_types(cls: type) -> Mapping[str, Any]:
     """Return field name -> type of a dataclass, with annotations resolved."""
     hints = typing.get_type_hints(cls)
     return {f.name: hints[f.name] for f in dataclasses.fields(cls)}  # type: ignore[arg-type]

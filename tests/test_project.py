@@ -38,7 +38,10 @@ NARROW = {
     "tiger": ["--model.masker.channels", "16", "--model.masker.iterations", "1"],
     "tf_locoformer": ["--model.masker.channels", "16", "--model.masker.num_layers", "1"],
 }
-TINY_MODEL = {"filterbank": {"name": "free", "num_filters": 16}, "masker": {"name": "recurrent", "hidden_size": 8}}
+TINY_MODEL = {
+    "filterbank": {"name": "free", "num_filters": 16, "kernel_size": 32, "stride": 16},
+    "masker": {"name": "recurrent", "hidden_size": 8, "num_layers": 1},
+}
 
 
 def _run(*command: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
