@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -16,7 +15,7 @@ from sepkit.errors import UserError
 from sepkit.evaluation.labels import BOUNDS, NOT_SEPARATED, PREDICTIONS
 from sepkit.evaluation.results import Row, speakers_of
 from sepkit.evaluation.statistics import Speakers, resample_weights
-from sepkit.files import atomic_output
+from sepkit.files import write_csv
 
 COVERAGES_PERCENT = tuple(range(10, 101, 10))
 """Shares of the output that are kept, the best first by what is predicted."""
@@ -309,19 +308,9 @@ def _write_curves(folder: Path, of_sources: Predictions) -> None:
             risk_coverage(_orders(of_mixtures)[name], of_mixtures.measured),
         )
         coverage += [[*point, name] for point in zip(COVERAGES_PERCENT, *both, strict=True)]
-    tables = {
-        "calibration.csv": (["predicted_si_sdr_db", "measured_si_sdr_db", "curve"], calibration),
-        "risk_coverage.csv": (
-            ["coverage_percent", "si_sdr_of_sources_db", "si_sdr_of_mixtures_db", "curve"],
-            coverage,
-        ),
-    }
-    for name, (header, lines) in tables.items():
-        with (
-            atomic_output(folder / name) as temporary,
-            temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file,
-        ):
-            csv.writer(file, lineterminator="\n").writerows([header, *lines])
+    write_csv(folder / "calibration.csv", ["predicted_si_sdr_db", "measured_si_sdr_db", "curve"], calibration)
+    columns = ["coverage_percent", "si_sdr_of_sources_db", "si_sdr_of_mixtures_db", "curve"]
+    write_csv(folder / "risk_coverage.csv", columns, coverage)
 
 
 def _ranks(values: np.ndarray, counts: np.ndarray) -> np.ndarray:

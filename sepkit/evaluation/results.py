@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import platform
 import subprocess
@@ -19,7 +18,7 @@ from sepkit.evaluation.groups import PROPERTIES, by_group
 from sepkit.evaluation.labels import BOUNDS, FROM_LATENTS, NO_SCORES, NOT_SEPARATED, PER_MIXTURE, PREDICTIONS, WEIGHTED
 from sepkit.evaluation.scoring import COLUMNS, MISSED, PER_UTTERANCE, UtteranceScores
 from sepkit.evaluation.statistics import PairedDifference, Summary, summarize_columns
-from sepkit.files import atomic_output
+from sepkit.files import write_csv
 
 Row = dict[str, Any]
 """The journal's record of an utterance; "reason" in it means that it was skipped."""
@@ -149,24 +148,21 @@ def write_rows(path: Path, rows: Sequence[Row], columns: Sequence[str]) -> None:
         *columns,
         *(f"{c}_s{j + 1}" for c in bounded for j in places),
     ]
-    with (
-        atomic_output(path) as temporary,
-        temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file,
-    ):
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([*header, "reasons"])
-        for row in rows:
-            scores = _scores(row)
-            of_sources = [scores.values.get(c, []) for c in bounded]
-            numbers = [scores.mean(column) for column in columns]
-            numbers += [values[j] if j < len(values) else np.nan for values in of_sources for j in places]
-            cells = ["" if np.isnan(number) else repr(float(number)) for number in numbers]
-            matched = " ".join(str(k + 1) if k >= 0 else _UNMATCHED.get(k, "-") for k in scores.assignment)
-            count = [scores.speaker_count] * len(counted)
-            reasons = "; ".join(f"{name}: {reason}" for name, reason in scores.reasons.items())
-            described = ["" if row["mixture"][name] is None else row["mixture"][name] for name in PROPERTIES]
-            names = [*row["speakers"], *[""] * (len(named) - len(row["speakers"]))]
-            writer.writerow([*(row[name] for name in _PLAIN), *names, *described, matched, *count, *cells, reasons])
+
+    def cells_of(row: Row) -> list[Any]:
+        scores = _scores(row)
+        of_sources = [scores.values.get(c, []) for c in bounded]
+        numbers = [scores.mean(column) for column in columns]
+        numbers += [values[j] if j < len(values) else np.nan for values in of_sources for j in places]
+        cells = ["" if np.isnan(number) else repr(float(number)) for number in numbers]
+        matched = " ".join(str(k + 1) if k >= 0 else _UNMATCHED.get(k, "-") for k in scores.assignment)
+        count = [scores.speaker_count] * len(counted)
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in scores.reasons.items())
+        described = ["" if row["mixture"][name] is None else row["mixture"][name] for name in PROPERTIES]
+        names = [*row["speakers"], *[""] * (len(named) - len(row["speakers"]))]
+        return [*(row[name] for name in _PLAIN), *names, *described, matched, *count, *cells, reasons]
+
+    write_csv(path, [*header, "reasons"], map(cells_of, rows))
 
 
 def _done(rows: Sequence[Row]) -> list[Row]:

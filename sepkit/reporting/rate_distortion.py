@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import numpy as np
 from sepkit.errors import UserError
 from sepkit.evaluation.labels import RATES, short_label_of
 from sepkit.evaluation.run_folder import EvaluationFolder, Run, read_curve
-from sepkit.files import atomic_output
+from sepkit.files import write_csv
 from sepkit.reporting.compared_runs import digits_of
 from sepkit.reporting.curve_figures import optimum, rate_distortion_curve
 from sepkit.reporting.figures import save_png
@@ -163,17 +162,10 @@ def _point(run: Run, evaluation: EvaluationFolder) -> Point:
 
 
 def _write_csv(path: Path, points: dict[str, list[Point]]) -> None:
-    header = ["rate_nats_per_dimension", *_MEASURES]
-    with (
-        atomic_output(path) as temporary,
-        temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file,
-    ):
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([*header, "curve"])
-        for name, models in points.items():
-            for point in models:
-                numbers = [getattr(point, column) for column in header]
-                writer.writerow([*("" if math.isnan(number) else repr(number) for number in numbers), name])
+    columns = ["rate_nats_per_dimension", *_MEASURES]
+    curves = ((name, [getattr(point, c) for c in columns]) for name, models in points.items() for point in models)
+    rows = ([*("" if math.isnan(number) else repr(number) for number in numbers), name] for name, numbers in curves)
+    write_csv(path, [*columns, "curve"], rows)
 
 
 def _rate_table(runs: Sequence[Run], points: dict[str, list[Point]]) -> str:
