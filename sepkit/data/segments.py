@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from io import StringIO
 from pathlib import Path
 
 from sepkit.errors import UserError, shown
-from sepkit.files import read_text, write_csv
+from sepkit.files import read_csv, write_csv
 from sepkit.limits import RECORDING_SECONDS
 
 EMBEDDINGS = "embeddings.csv"
@@ -33,40 +31,26 @@ class Segment:
 
 def read_segments(path: str | Path) -> list[Segment]:
     """Return the rows of a table of segments; the column `path` is necessary, the others may be absent or empty."""
-    reader = csv.DictReader(StringIO(read_text(path, f"a CSV file with columns {', '.join(COLUMNS)}")))
-    if "path" not in (reader.fieldnames or ()):
-        found = ", ".join(reader.fieldnames or ()) or "nothing"
+    columns, rows = read_csv(path, f"a CSV file with columns {', '.join(COLUMNS)}")
+    if "path" not in columns:
+        found = ", ".join(columns) or "nothing"
         raise UserError(f"{path}: found columns {found[:200]}, expected {', '.join(COLUMNS)}")
     segments = []
-    for row in _rows(reader, path):
-        where = f"{path}: line {reader.line_num}"
+    for number, row in rows:
+        where = f"{path}: line {number}"
         if not row["path"]:
             raise UserError(f"{where}: path is empty, expected that of a recording")
         start = _number(row, "start_seconds", 0.0, where)
         duration = _number(row, "duration_seconds", math.inf, where)
         confidence = _number(row, "confidence", math.nan, where)
-        segments.append(
-            Segment(
-                row["path"],
-                start,
-                duration,
-                row.get("speaker") or None,
-                None if confidence != confidence else confidence,
-            )
-        )
+        sure = None if math.isnan(confidence) else confidence
+        segments.append(Segment(row["path"], start, duration, row.get("speaker") or None, sure))
     if not segments:
         raise UserError(f"{path}: holds no segments, expected a row for each")
     return segments
 
 
-def _rows(reader: csv.DictReader[str], path: str | Path) -> Iterator[dict[str, str]]:
-    try:
-        yield from reader
-    except csv.Error as error:
-        raise UserError(f"{path}: line {reader.line_num}: cannot be read ({error}), expected a CSV file") from error
-
-
-def _number(row: dict[str, str], name: str, default: float, where: str) -> float:
+def _number(row: dict[str, str | None], name: str, default: float, where: str) -> float:
     text = row.get(name)
     if not text:
         return default
