@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import importlib
+import pickle
+import warnings
 from pathlib import Path
 
 import pytest
@@ -120,6 +122,13 @@ def test_sizes_beyond_reason_are_refused_before_anything_is_made(asteroid_checkp
     line = complaint(lambda: from_asteroid(tmp_path / "model.pth"))
     # The rate's type is checked with the rest of the configuration.
     assert name in line or (name == "sample_rate" and "model_args" in line)
+
+
+def test_how_a_pickle_was_written_is_no_warning_to_its_reader(tmp_path):
+    (tmp_path / "model.pth").write_bytes(pickle.dumps({"a": 1}, protocol=4))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert "refused" in complaint(lambda: from_asteroid(tmp_path / "model.pth"))
 
 
 def test_a_missing_file_is_not_looked_for_on_the_hub():

@@ -28,8 +28,8 @@ from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.files import cache_folder
 from sepkit.inference import load_model
+from sepkit.inference.diarization.clustering import unit_rows
 from sepkit.inference.quality.features import hypothesis_features
-from sepkit.inference.quality.single_speaker import default_encoder
 from sepkit.inference.quality.swaps import changes_speakers
 from sepkit.inference.runners.base import ModelOutput
 from sepkit.inference.separated import summary_line
@@ -335,28 +335,38 @@ def test_features_are_those_of_python(page: Any) -> None:
             np.testing.assert_allclose(found[name], values, atol=1e-6, err_msg=name)
 
 
-def test_swapped_estimates_are_noticed_in_the_page_too(page: Any, data_folder: Path) -> None:
-    speakers = np.stack([speech(data_folder, number) for number in (0, 2)])
-    middle = speakers.shape[1] // 2
-    swapped = np.concatenate([speakers[:, :middle], speakers[::-1, middle:]], axis=1)
+class Differences:
+    """An encoder that hears how far samples differ that are 1 to 12 samples apart."""
+
+    sample_rate, embedding_size = RATE, 12
+
+    def embed(self, waveforms: np.ndarray) -> np.ndarray:
+        found = [np.abs(waveforms[:, lag:] - waveforms[:, :-lag]).sum(1) for lag in range(1, 13)]
+        return unit_rows(np.stack(found, 1) - np.mean(found, 0)[:, None])
+
+
+def test_swapped_estimates_are_noticed_in_the_page_too(page: Any) -> None:
+    generator = np.random.default_rng(0)
+    bright, dark = 0.1 * generator.standard_normal((2, 4 * RATE))
+    speakers = np.stack([bright, np.convolve(dark, np.ones(8) / 8, "same")])
+    swapped = np.concatenate([speakers[:, : 2 * RATE], speakers[::-1, 2 * RATE :]], axis=1)
+    late = speakers * (np.arange(4 * RATE) > 3 * RATE)
     found = page.evaluate(
         """async (all) => {
             const { changesSpeakers } = await import("./prediction.js");
-            const ort = await import("./runtime/ort.wasm.min.mjs");
-            ort.env.wasm.wasmPaths = new URL("./runtime/", location.href).href;
-            const graph = await ort.InferenceSession.create("./encoder.onnx");
-            const embed = Object.assign(async (windows) => {
-                const waveforms = new ort.Tensor("float32", Float32Array.from(windows.flatMap((one) => [...one])), [windows.length, windows[0].length]);
-                const { data, dims } = (await graph.run({ waveforms }, ["embeddings"])).embeddings;
-                return windows.map((_, i) => Float64Array.from(data.subarray(i * dims[1], (i + 1) * dims[1])));
-            }, { rate: 8000 });
+            const embed = Object.assign(async (windows) => windows.map((one) => {
+                const found = Array.from({ length: 12 }, (_, k) => one.reduce((sum, x, t) => sum + (t > k ? Math.abs(x - one[t - k - 1]) : 0), 0));
+                const middle = found.reduce((a, b) => a + b) / 12, centered = Float64Array.from(found, (x) => x - middle);
+                return centered.map((x) => x / Math.hypot(...centered));
+            }), { rate: 8000 });
             const told = [];
             for (const estimates of all) told.push(await changesSpeakers(embed, estimates.map((one) => Float32Array.from(one)), 8000));
             return told;
         }""",  # noqa: E501
-        [speakers.tolist(), swapped.tolist()],
+        [speakers.tolist(), swapped.tolist(), late.tolist()],
     )
-    assert found == [False, True] == [changes_speakers(default_encoder(), one, RATE) for one in (speakers, swapped)]
+    assert found == [changes_speakers(Differences(), one, RATE) for one in (speakers, swapped, late)]
+    assert found == [False, True, False]
 
 
 def test_a_causal_model_runs_in_the_page_too(browser: Any, runtime: Path, tmp_path: Path) -> None:

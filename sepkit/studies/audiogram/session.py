@@ -50,8 +50,11 @@ def load_vae(folder: Path) -> TrainedVAE:
         raise UserError(f"{folder}: found a stack of {config.models} models, expected one; name a folder beside it")
     try:
         vae = TrainedVAE.from_arrays(config, load_file(folder / _WEIGHTS))
-        # Weights that do not fit their description fail at the first question.
-        vae.predict(np.zeros((1, len(vae.names))), vae.nothing_measured(1), latent_draws(config.latent))
+        # Weights that do not fit their description fail at the first question, and damaged ones overflow.
+        with np.errstate(all="ignore"):
+            found = vae.predict(np.zeros((1, len(vae.names))), vae.nothing_measured(1), latent_draws(config.latent))
+            if not np.isfinite([found.estimate, found.variance]).all():
+                raise ValueError("what it predicts is not finite")
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise UserError(
