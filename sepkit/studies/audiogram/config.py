@@ -224,17 +224,16 @@ class AudiogramOptions:
 class NHANESOptions:
     """Join audiometry and demographics of the NHANES survey as train.csv, dev.csv and test.csv.
 
+    Audiograms with an age and all fourteen thresholds are kept.
+
     Args:
         audiometry: AUX1.XPT AUX_B.XPT AUX_C.XPT AUX_G.XPT AUX_I.XPT, those that you have
         demographics: DEMO.XPT DEMO_B.XPT ... of the same years
         out: folder of the files
-        keep_incomplete: also keep audiograms of which a threshold is missing; without it, only those with an age and
-            all fourteen thresholds
         seed: seed of the division into train, dev and test
     """
 
     audiometry: Sequence[str]
     demographics: Sequence[str]
     out: Path
-    keep_incomplete: bool = False
     seed: int = 0

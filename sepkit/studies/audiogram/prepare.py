@@ -191,7 +191,7 @@ _HEADER = b"HEADER RECORD*******LIBRARY HEADER RECORD"
 
 def prepare_nhanes(options: NHANESOptions) -> Path:
     """Write the audiograms of NHANES that have an age and all thresholds, print what was found, return the folder."""
-    data, found = read_nhanes(options.audiometry, options.demographics, options.keep_incomplete)
+    data, found = read_nhanes(options.audiometry, options.demographics)
     print("\n".join(found))
     return _write_splits(Path(options.out), data, options.seed)
 
@@ -203,11 +203,9 @@ def nhanes_column(name: str) -> str:
     return f"AUXU{tone}{ear[0].upper()}"
 
 
-def read_nhanes(
-    audiometry: Sequence[str | Path], demographics: Sequence[str | Path], keep_incomplete: bool = False
-) -> tuple[Audiograms, list[str]]:
-    """Return the audiograms in both kinds of file that have an age and all fourteen thresholds, or with
-    `keep_incomplete` at least one, and a line per finding."""
+def read_nhanes(audiometry: Sequence[str | Path], demographics: Sequence[str | Path]) -> tuple[Audiograms, list[str]]:
+    """Return the audiograms in both kinds of file that have an age and all fourteen thresholds, and a line per
+    finding."""
     # SAS files hold 0 as 5.4e-79, hence the rounding.
     demographic = [_read_xpt(file, ["SEQN", "RIDAGEYR"]) for file in demographics]
     ages = {int(p): round(float(age), 6) for t in demographic for p, age in zip(t["SEQN"], t["RIDAGEYR"], strict=True)}
@@ -241,9 +239,8 @@ def read_nhanes(
     )
     if not complete.any():
         raise UserError(f"{files}: found no complete row among {len(joined)}; expected at least one")
-    kept = np.isfinite(values[:, 1:]).any(axis=1) if keep_incomplete else complete
     names = [dimension.name for dimension in audiogram_dimensions()]
-    return Audiograms(names, [f"nhanes_{person}" for person in joined], values)[np.asarray(kept)], found
+    return Audiograms(names, [f"nhanes_{person}" for person in joined], values)[complete], found
 
 
 def _check_row(row: np.ndarray, where: str) -> None:
