@@ -35,7 +35,7 @@ _AFFORDABLE_SHARE, _TIMED_SECONDS, _TIMED_CALLS = 0.01, 4.0, 3
 MOST_HEARD = 150
 """Count speakers by at most this many recordings of one speaker, of two in turn, and of two who overlap."""
 
-_MOST_SECONDS, _TURN_SECONDS, _OVERLAPS = (10.0, 25.0), (2.0, 3.0, 5.0, 8.0), (1.0, 0.5, 0.25)
+_MOST_SECONDS, _TURN_SECONDS, _OVERLAPS = (5.0, 10.0, 25.0), (2.0, 3.0, 5.0, 8.0), (1.0, 0.5, 0.25)
 
 
 @dataclass
@@ -162,7 +162,7 @@ def _hear(separator: Separator, entries: Sequence[MixtureEntry], number: int, mi
     """Return what a model makes of the first speaker of a mixture, the first two in turn and overlapping, and noise."""
     entry, rate = entries[number], entries[number].sample_rate
     # Neighbors in the manifest differ in all of these, so that the length of a recording tells nothing.
-    most, turn = _MOST_SECONDS[number % 2], round(_TURN_SECONDS[number // 2 % 4] * rate)
+    most, turn = _MOST_SECONDS[number // 3 % 3], round(_TURN_SECONDS[number // 2 % 4] * rate)
     first, second = (_speech_of(entries, number, which, round(most * rate)) for which in (0, 1))
     share, count = _OVERLAPS[number % 3], min(len(first), len(second))
     half, part = (min(count, round(most * rate / divisor)) for divisor in (2, 2 - share))
