@@ -23,6 +23,7 @@ from sepkit.config import (
 )
 from sepkit.models import build_model
 from sepkit.models.bridges import sepreformer, sr_corrnet, tf_locoformer, tiger
+from sepkit.models.bridges._weights import renamed
 
 CONVOLUTIONS = ("feature_projector.conv1d", "separator.simple_fusion", "separator.spk_split_block.linear")
 """Linear layers of ours that are convolutions over one frame in SepReformer's code."""
@@ -104,7 +105,7 @@ def sepreformer_weights(hypotheses: int = 2, stages: int = 1) -> dict[str, Tenso
         theirs: numbers(theirs, shape).float()
         for name, shape in shapes.items()
         if not name.startswith("signal_")
-        for theirs in [sepreformer.reference_name(name)]
+        for theirs in [renamed(name, sepreformer.NAMES)]
     }
     # Their keys have an offset, which has no effect, and their linear layers over frames are convolutions.
     for name in [name for name in weights if name.endswith("linear_k.weight")]:
@@ -146,7 +147,7 @@ def tf_locoformer_weights(hypotheses: int = 2) -> dict[str, Tensor]:
     )
     weights = {}
     for name, tensor in build_model(config).masker.state_dict().items():
-        theirs = tf_locoformer.reference_name(f"masker.{name}")
+        theirs = renamed(f"masker.{name}", tf_locoformer.NAMES)
         made = tensor if theirs.endswith("freqs") else numbers(theirs, tensor.shape)
         weights[theirs] = made.float()
     return weights
@@ -194,7 +195,7 @@ def sr_corrnet_weights(
     )
     weights = {}
     for name, tensor in build_model(config).masker.state_dict().items():
-        theirs = sr_corrnet.reference_name(f"masker.{name}")
+        theirs = renamed(f"masker.{name}", sr_corrnet.NAMES)
         # Larger matrices would enlarge rounding errors by four orders of magnitude.
         made = tensor if theirs.endswith("freqs") else numbers(theirs, tensor.shape) * (0.3 if tensor.ndim > 1 else 1)
         weights[theirs] = made.float()
@@ -254,7 +255,7 @@ def tiger_weights(hypotheses: int = 2, scales: int = 3) -> dict[str, Tensor]:
     )
     weights = {}
     for name, tensor in build_model(config).masker.state_dict().items():
-        theirs = tiger.reference_name(f"masker.{name}")
+        theirs = renamed(f"masker.{name}", tiger.NAMES)
         matrix = tensor.ndim > 1
         weights[theirs] = (numbers(theirs, tensor.shape) * (0.3 if matrix else 1)).float()
     # What nothing uses: as large as the part before it.

@@ -224,6 +224,8 @@ class TFLocoformerConfig(MaskerConfig, name="tf_locoformer"):
     """Groups of channels that are normalized by themselves."""
     dropout: float = 0.0
     """Probability."""
+    edge_frames: int = 0
+    """Frames at either end that are not seen, for weights whose training did not have them (torch.stft's frames)."""
 
 
 @dataclass

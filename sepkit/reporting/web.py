@@ -28,7 +28,8 @@ from sepkit.files import atomic_output, cache_folder, check_writable, write_text
 from sepkit.inference.quality.predictor import read_quality
 from sepkit.inference.runners.views import SPEEDS
 from sepkit.models import model_folder
-from sepkit.models.export.graph_file import FEATURES, Graph
+from sepkit.models.export.graph_description import FEATURES
+from sepkit.models.export.graph_file import Graph
 from sepkit.models.published.shipped import encoder_folder
 from sepkit.models.storage.folders import GRAPH, is_onnx
 from sepkit.version import __version__

@@ -24,7 +24,7 @@ def _graph(model: SavedModel, command: Callable[[Path, Path], Sequence[str]], ex
     """The graph of a model: its bytes and its description are changed. `command` is of the folder and of the graph."""
     import onnx
 
-    from sepkit.models.export.graph_file import METADATA
+    from sepkit.models.export.graph_description import METADATA
     from sepkit.models.export.onnx_export import export_onnx
 
     with tempfile.TemporaryDirectory() as temporary:

@@ -13,7 +13,8 @@ from sepkit.inference.diarization.clustering import unit_rows
 from sepkit.inference.diarization.frontends import FRONTEND_RATE, FRONTENDS
 from sepkit.inference.options import SpeakerFeatures
 from sepkit.limits import SAMPLE_RATES
-from sepkit.models.export.graph_file import METADATA, Graph, digest, read_graph, session
+from sepkit.models.export.graph_description import METADATA
+from sepkit.models.export.graph_file import Graph, digest, read_graph, session
 from sepkit.models.published.shipped import encoder_folder
 from sepkit.models.storage.folders import GRAPH
 

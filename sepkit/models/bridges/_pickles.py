@@ -83,14 +83,33 @@ def _check_records(path: Path, expected: str) -> None:
         raise UserError(f"{path}: refused, its records hold more bytes than the file; {expected}")
 
 
+# Tools that count operations leave their totals in a model.
+_TOTALS = ("total_ops", "total_params")
+
+
 def read_state_dict(path: Path, expected: str) -> dict[str, Tensor]:
-    """Read the tensors by name in a file of `torch.save(module.state_dict())`."""
+    """Read the tensors by name in a file of `torch.save(module.state_dict())`, or of a training with such a part."""
     weights = read_checkpoint(path, expected)
+    weights = weights.get("model_state_dict", weights) if isinstance(weights, Mapping) else None
     if not isinstance(weights, Mapping) or not all(
         isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in weights.items()
     ):
         raise UserError(f"{path}: found no mapping of names to tensors; {expected}")
-    return dict(weights)
+    return {name: tensor for name, tensor in weights.items() if name.rpartition(".")[2] not in _TOTALS}
+
+
+def beside(weights: Path, name: str, expected: str) -> Path:
+    """Return the description of that name beside a file of weights; raise UserError unless there is one."""
+    if not (path := weights.with_name(name)).is_file():
+        raise UserError(f"{weights}: no {name} beside it; {expected}")
+    return path
+
+
+def whole_number(where: object, name: str, value: Any, largest: int = _LARGEST, least: int = 1) -> int:
+    """Return a value of a description if it is a whole number within bounds, else raise UserError."""
+    if type(value) is not int or not least <= value <= largest:
+        raise UserError(f"{where}: {name} is {shown(value)}, expected a whole number from {least} to {largest}")
+    return value
 
 
 def check_sizes(where: str, sizes: Mapping[str, Any], largest: int = _LARGEST) -> None:

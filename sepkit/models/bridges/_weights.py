@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sepkit.config import ModelConfig, STFTFilterbankConfig
+from sepkit.config import DeterministicConfig, MaskerConfig, ModelConfig, STFTFilterbankConfig
 from sepkit.errors import UserError, one_line
 from sepkit.models.emd import EncoderMaskerDecoder, build_model
 from sepkit.models.storage.layout import lay_out
@@ -28,11 +28,25 @@ OWN_OF_FOURIER = (
 """The same for a model whose filters are a Fourier transform."""
 
 
-def coefficients(
-    window: int, stride: int, *, like_torch: bool = False, like_sr_corrnet: bool = False
-) -> STFTFilterbankConfig:
-    """Return the filterbank of a model that maps Fourier coefficients, as they are, to those of the estimates."""
-    return STFTFilterbankConfig(
+def mapping_model(
+    sample_rate: int,
+    hypotheses: int,
+    window: int,
+    stride: int,
+    masker: MaskerConfig,
+    *,
+    like_torch: bool,
+    **options: Any,
+) -> ModelConfig:
+    """Return a model that maps Fourier coefficients, as they are, to those of the estimates.
+
+    Args:
+        window: samples.
+        stride: samples.
+        like_torch: the transform is torch.stft; else SR-CorrNet's.
+        options: fields of `ModelConfig`.
+    """
+    filterbank = STFTFilterbankConfig(
         window,
         stride,
         compression=1.0,
@@ -40,16 +54,23 @@ def coefficients(
         complex_masks=True,
         mapping=True,
         like_torch=like_torch,
-        like_sr_corrnet=like_sr_corrnet,
+        like_sr_corrnet=not like_torch,
     )
+    linear = DeterministicConfig(activation="linear")
+    return ModelConfig(sample_rate, hypotheses, filterbank, linear, masker, linear, **options)
 
 
-def renamed(name: str, patterns: Iterable[tuple[str, str]]) -> str:
-    """Return a name after all substitutions, one after another.
+def frames_beyond(window: int, stride: int) -> int:
+    """Return how many frames at either end torch.stft lacks: its first frame has the first sample in its middle."""
+    return 0 if window % (2 * stride) else window // (2 * stride) - 1
 
-    Args:
-        patterns: regular expressions and what takes their place.
-    """
+
+Names = Iterable[tuple[str, str | Callable[[re.Match[str]], str]]]
+"""Regular expressions, and what takes the place of what they find in a name of ours."""
+
+
+def renamed(name: str, patterns: Names) -> str:
+    """Return a name after all substitutions, one after another."""
     for pattern, replacement in patterns:
         name = re.sub(pattern, replacement, name)
     return name
@@ -59,9 +80,9 @@ Pieces = Callable[[nn.Module, str, Tensor], Mapping[str, Tensor]]
 """Of a model's masker, name and tensor: the names of the other toolkit's tensors, and their places in ours: views."""
 
 
-def one_by_one(name_of: Callable[[str], str]) -> Pieces:
-    """Return the pieces of a toolkit that has one tensor for each of ours, `name_of` our name."""
-    return lambda masker, name, tensor: {name_of(name): tensor}
+def one_by_one(names: Names) -> Pieces:
+    """Return the pieces of a toolkit that has one tensor for each of ours."""
+    return lambda masker, name, tensor: {renamed(name, names): tensor}
 
 
 def build_with(

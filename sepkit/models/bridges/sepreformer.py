@@ -14,10 +14,10 @@ from typing import Any
 from torch import Tensor
 
 from sepkit.config import DeterministicConfig, FreeFilterbankConfig, ModelConfig, SepReformerConfig
-from sepkit.errors import UserError, shown
+from sepkit.errors import UserError
 from sepkit.files import read_yaml
-from sepkit.models.bridges._pickles import check_sizes, read_checkpoint
-from sepkit.models.bridges._weights import build_with, check_plain, one_by_one, renamed
+from sepkit.models.bridges._pickles import check_sizes, read_state_dict, whole_number
+from sepkit.models.bridges._weights import build_with, check_plain, one_by_one
 from sepkit.models.emd import EncoderMaskerDecoder
 
 _EXPECTED = "expected what SepReformer's training saves (model_state_dict, optimizer_state_dict ...)"
@@ -37,20 +37,11 @@ def from_sepreformer(path: str | Path) -> EncoderMaskerDecoder:
         path: epoch.NNNN.pth.
     """
     path = Path(path)
-    weights = _read(path)
-    return build_with(str(path), _config(path, weights), weights, one_by_one(reference_name), needs=_NEEDS)
-
-
-def _read(path: Path) -> dict[str, Tensor]:
-    checkpoint = read_checkpoint(path, _EXPECTED)
-    found = checkpoint.get("model_state_dict") if isinstance(checkpoint, Mapping) else None
-    if not isinstance(found, Mapping) or not all(isinstance(tensor, Tensor) for tensor in found.values()):
-        raise UserError(f"{path}: no model_state_dict in it; {_EXPECTED}")
-    # Tools that count operations leave their totals in a model. Offsets of keys have no effect on attention.
-    dropped = re.compile(r"(.*\.)?(total_ops|total_params|linear_k\.bias)")
-    weights = {str(name): tensor for name, tensor in found.items() if not dropped.fullmatch(str(name))}
-    check_plain(str(path), weights)
-    return weights
+    found = read_state_dict(path, _EXPECTED)
+    check_plain(str(path), found)
+    # Offsets of keys have no effect on attention.
+    weights = {name: tensor for name, tensor in found.items() if not name.endswith("linear_k.bias")}
+    return build_with(str(path), _config(path, weights), weights, one_by_one(NAMES), needs=_NEEDS)
 
 
 def _config(path: Path, weights: Mapping[str, Tensor]) -> ModelConfig:
@@ -64,11 +55,9 @@ def _config(path: Path, weights: Mapping[str, Tensor]) -> ModelConfig:
     channels = size("feature_projector.conv1d.weight", 0)
     stages = {match[1] for name in weights if (match := re.match(r"separator\.enc_stages\.(\d+)\.", name))}
     described = _described(path)
-    stride, rate = described.get("stride", length // 4), described.get("sampling_rate", 8000)
-    for name, value in (("stride", stride), ("sampling_rate", rate)):
-        if not isinstance(value, int) or value < 1:
-            raise UserError(f"{path}: {name} of {DESCRIPTION} is {shown(value)}, expected a number above 0")
-    check_sizes(str(path), {"stride": stride, "stages": 1000 * len(stages)})
+    stride = whole_number(path, f"stride of {DESCRIPTION}", described.get("stride", length // 4))
+    rate = whole_number(path, f"sampling_rate of {DESCRIPTION}", described.get("sampling_rate", 8000), 10**6)
+    check_sizes(str(path), {"stages": len(stages)}, 65)
     return ModelConfig(
         sample_rate=rate,
         hypotheses=size("separator.spk_split_block.linear.2.weight", 0) // channels,
@@ -106,7 +95,12 @@ def _described(path: Path) -> dict[str, Any]:
         raise UserError(f"{file}: no configuration of SepReformer (config.model.module_audio_enc.stride ...)") from None
 
 
-_NAMES = (
+def _from_1(match: re.Match[str]) -> str:
+    """Their blocks of a kind are numbered from 1."""
+    return f".{match[1]}_{int(match[2]) + 1}."
+
+
+NAMES = (
     (r"^filterbank\.encoder\.filterbank\._filters", "audio_encoder.conv1d.weight"),
     (r"^filterbank\.decoder\.filterbank\._filters", "audio_decoder.weight"),
     (r"^masker\.stage_decoders\.(\d+)\.filterbank\._filters", r"decoder_bn.\1.weight"),
@@ -146,11 +140,6 @@ _NAMES = (
     (r"\.scale$", ".Layer_scale.layer_scale"),
     (r"\.gamma$", ".weight"),
     (r"\.beta$", ".bias"),
+    (r"\.(g_block|l_block|spk_attn)_(\d+)\.", _from_1),
 )
-
-
-def reference_name(name: str) -> str:
-    """Return the authors' name of a tensor."""
-    name = renamed(name, _NAMES)
-    # Their blocks of a kind are numbered from 1.
-    return re.sub(r"\.(g_block|l_block|spk_attn)_(\d+)\.", lambda match: f".{match[1]}_{int(match[2]) + 1}.", name)
+"""Our names -> the authors'."""

@@ -6,18 +6,17 @@ are in the file config.yaml beside them, which is read as plain data.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from sepkit.config import DeterministicConfig, ModelConfig, SRCorrNetConfig
+from sepkit.config import ModelConfig, SRCorrNetConfig
 from sepkit.errors import UserError, shown
 from sepkit.files import read_yaml
-from sepkit.models.bridges._pickles import check_sizes, read_checkpoint
-from sepkit.models.bridges._weights import OWN_OF_FOURIER, build_with, coefficients, one_by_one, renamed
+from sepkit.models.bridges._pickles import beside, read_state_dict, whole_number
+from sepkit.models.bridges._weights import OWN_OF_FOURIER, build_with, mapping_model, one_by_one, renamed
 from sepkit.models.emd import EncoderMaskerDecoder
 from sepkit.models.needs import chunks_for
 
@@ -39,24 +38,12 @@ def from_sr_corrnet(path: str | Path) -> EncoderMaskerDecoder:
     """
     path = Path(path)
     file = path / FILES[0] if path.is_dir() else path
-    weights = _read(file)
-    config, needs = _config(file.with_name(FILES[1]), file, weights)
-    return build_with(str(file), config, weights, one_by_one(reference_name), own=OWN_OF_FOURIER, needs=needs)
+    weights = {renamed(name, _OLDER): tensor for name, tensor in read_state_dict(file, _EXPECTED).items()}
+    config, needs = _config(beside(file, FILES[1], _EXPECTED), weights)
+    return build_with(str(file), config, weights, one_by_one(NAMES), own=OWN_OF_FOURIER, needs=needs)
 
 
-def _read(path: Path) -> dict[str, Tensor]:
-    checkpoint = read_checkpoint(path, _EXPECTED)
-    found = checkpoint.get("model_state_dict", checkpoint) if isinstance(checkpoint, Mapping) else None
-    if not isinstance(found, Mapping) or not all(isinstance(tensor, Tensor) for tensor in found.values()):
-        raise UserError(f"{path}: found no mapping of names to tensors; {_EXPECTED}")
-    # Tools that count operations leave their totals in a model.
-    dropped = re.compile(r"(.*\.)?(total_ops|total_params)")
-    return {renamed(str(name), _OLDER): tensor for name, tensor in found.items() if not dropped.fullmatch(str(name))}
-
-
-def _config(path: Path, weights_file: Path, weights: Mapping[str, Tensor]) -> tuple[ModelConfig, dict[str, Any]]:
-    if not path.is_file():
-        raise UserError(f"{weights_file}: no {path.name} beside it; {_EXPECTED}")
+def _config(path: Path, weights: Mapping[str, Tensor]) -> tuple[ModelConfig, dict[str, Any]]:
     found: Any = read_yaml(path, "get it again")
 
     def at(name: str) -> Any:
@@ -66,19 +53,13 @@ def _config(path: Path, weights_file: Path, weights: Mapping[str, Tensor]) -> tu
         return value
 
     def size(name: str, largest: int = 65536, least: int = 1) -> int:
-        value = at(name)
-        if type(value) is not int or not least <= value <= largest:
-            raise UserError(
-                f"{path}: config.{name} is {shown(value)}, expected a whole number from {least} to {largest}"
-            )
-        return value
+        return whole_number(path, f"config.{name}", at(name), largest, least)
 
     def taps(name: str) -> int:
         value = at(f"model.{name}")
-        if not isinstance(value, list) or len(value) != 2 or value[0] != value[1] or type(value[0]) is not int:
+        if not isinstance(value, list) or len(value) != 2 or value[0] != value[1]:
             raise UserError(f"{path}: config.model.{name} is {shown(value)}, expected two equal numbers")
-        check_sizes(str(path), {f"config.model.{name}": value[0]}, 16)
-        return value[0]
+        return whole_number(path, f"config.model.{name}", value[0], 16, least=0)
 
     block = "model.multi_path_block.spectral_module"
     channels, num_heads = size("model.d_model"), size("model.RoPE.n_head")
@@ -109,28 +90,21 @@ def _config(path: Path, weights_file: Path, weights: Mapping[str, Tensor]) -> tu
     rate = size("dataset.synthesis_config.sampling_rate", 10**6)
     # A scale-invariant cost leaves level and sign open.
     needs = chunks_for(size("dataset.synthesis_config.max_len", 10**9, rate) / rate) | {"levels": "mixture"}
-    config = ModelConfig(
-        sample_rate=rate,
-        hypotheses=size(f"{split}.max_n_spks", 100),
-        filterbank=coefficients(window, stride, like_sr_corrnet=True),
-        encoding=DeterministicConfig(activation="linear"),
-        masker=SRCorrNetConfig(
-            channels=channels,
-            encoder_layers=size("model.N_Enc", 1000),
-            decoder_layers=size("model.N_Dec", 1000),
-            num_heads=num_heads,
-            feedforward_dim=size(f"{block}.d_hidden"),
-            speaker_dim=size("model.cross_spk.d_hidden"),
-            kernel_size=size(f"{block}.kernel_size"),
-            bin_taps=taps("taps_freq"),
-            frame_taps=taps("taps_frame"),
-            count_speakers=bool(counts),
-            stage_heads=any(name.startswith("filter_estim_aux.") for name in weights),
-        ),
-        masks=DeterministicConfig(activation="linear"),
-        input_norm="mixture",
+    masker = SRCorrNetConfig(
+        channels=channels,
+        encoder_layers=size("model.N_Enc", 1000),
+        decoder_layers=size("model.N_Dec", 1000),
+        num_heads=num_heads,
+        feedforward_dim=size(f"{block}.d_hidden"),
+        speaker_dim=size("model.cross_spk.d_hidden"),
+        kernel_size=size(f"{block}.kernel_size"),
+        bin_taps=taps("taps_freq"),
+        frame_taps=taps("taps_frame"),
+        count_speakers=bool(counts),
+        stage_heads=any(name.startswith("filter_estim_aux.") for name in weights),
     )
-    return config, needs
+    hypotheses = size(f"{split}.max_n_spks", 100)
+    return mapping_model(rate, hypotheses, window, stride, masker, like_torch=False, input_norm="mixture"), needs
 
 
 _OLDER = (
@@ -145,7 +119,7 @@ _OLDER = (
     (r"\.block\.ega\.", ".block.sa."),
 )
 
-_NAMES = (
+NAMES = (
     (r"^masker\.input\.", "encoder.embed."),
     (r"^masker\.norm\.", "encoder.layer_norm."),
     (r"^masker\.encoder\.", "enc_block."),
@@ -184,8 +158,4 @@ _NAMES = (
     (r"\.(ca|sa)\.output\.", r".\1.block.aggregate_heads.0."),
     (r"\.sa\.frequencies$", ".sa.block.rope.freqs"),
 )
-
-
-def reference_name(name: str) -> str:
-    """Return the authors' name of a tensor."""
-    return renamed(name, _NAMES)
+"""Our names -> the authors'."""

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sepkit.config import DeterministicConfig, ModelConfig, TFLocoformerConfig
+from sepkit.config import ModelConfig, TFLocoformerConfig
 from sepkit.errors import UserError, shown
 from sepkit.files import read_yaml
-from sepkit.models.bridges._pickles import check_sizes, read_state_dict
-from sepkit.models.bridges._weights import OWN_OF_FOURIER, build_with, coefficients, one_by_one, renamed
+from sepkit.models.bridges._pickles import beside, read_state_dict, whole_number
+from sepkit.models.bridges._weights import OWN_OF_FOURIER, build_with, frames_beyond, mapping_model, one_by_one
 from sepkit.models.emd import EncoderMaskerDecoder
 from sepkit.models.needs import chunks_for
 
@@ -28,10 +28,9 @@ _TRAINED_SECONDS = 4.0
 def from_tf_locoformer(path: str | Path) -> EncoderMaskerDecoder:
     """Return a sepkit model, in evaluation mode, with the weights of a published TF-Locoformer.
 
-    On the same frames estimates are those of the authors' code to rounding. On a recording they are not: sepkit pads
-    its ends with zeros and ESPnet with the mirrored recording, and attention and group norm carry that everywhere. With
-    random weights the middle third differs by 32 to 43 dB less than its level. Where the hop is a quarter of the
-    window, or does not divide the length, the number of frames differs too, and estimates by 1 to 4 % of the peak.
+    Estimates are those of the authors' code to rounding, if a recording begins and ends with silence and the hop
+    divides its length. Else sepkit pads with zeros and ESPnet with the mirrored recording, which attention and group
+    norm carry everywhere: with random weights the middle third differs by 32 to 43 dB less than its level.
 
     Args:
         path: the weights (valid.loss.ave_5best.pth), with config.yaml in the same folder.
@@ -41,13 +40,11 @@ def from_tf_locoformer(path: str | Path) -> EncoderMaskerDecoder:
     for name in weights:
         if not name.startswith("separator."):
             raise UserError(f"{path}: found {shown(name)}, which no TF-Locoformer has; {_EXPECTED}")
-    config, needs = _config(path.with_name(DESCRIPTION), path)
-    return build_with(str(path), config, weights, one_by_one(reference_name), own=OWN_OF_FOURIER, needs=needs)
+    config, needs = _config(beside(path, DESCRIPTION, _EXPECTED))
+    return build_with(str(path), config, weights, one_by_one(NAMES), own=OWN_OF_FOURIER, needs=needs)
 
 
-def _config(path: Path, weights: Path) -> tuple[ModelConfig, dict[str, Any]]:
-    if not path.is_file():
-        raise UserError(f"{weights}: no {DESCRIPTION} beside it; {_EXPECTED}")
+def _config(path: Path) -> tuple[ModelConfig, dict[str, Any]]:
     found: Any = read_yaml(path, "get it again")
     if not isinstance(found, Mapping) or found.get("separator") != "tflocoformer":
         raise UserError(f"{path}: separator is not tflocoformer; {_EXPECTED}")
@@ -66,41 +63,31 @@ def _config(path: Path, weights: Path) -> tuple[ModelConfig, dict[str, Any]]:
     hidden = separator.get("ffn_hidden_dim")
     if not isinstance(hidden, list) or len(hidden) != 2 or hidden[0] != hidden[1]:
         raise UserError(f"{path}: separator_conf.ffn_hidden_dim is {shown(hidden)}, expected two equal numbers")
-    sizes = {
-        "channels": separator.get("emb_dim", 128),
-        "num_layers": separator.get("n_layers", 6),
-        "num_heads": separator.get("n_heads", 4),
-        "attention_dim": separator.get("attention_dim", 128),
-        "feedforward_dim": hidden[0],
-        "kernel_size": separator.get("conv1d_kernel", 4),
-        "norm_groups": separator.get("num_groups", 4),
-    }
-    numbers = sizes | {"n_fft": window, "hop_length": stride, "num_spk": separator.get("num_spk", 2)}
-    numbers["sample_rate"] = found.get("sample_rate", 8000)
-    for name, value in numbers.items():
-        if type(value) is not int or value < 1:
-            raise UserError(f"{path}: {name} is {shown(value)}, expected a whole number above 0")
-    check_sizes(str(path), {name: value for name, value in numbers.items() if name != "sample_rate"})
-    check_sizes(str(path), {"n_layers": sizes["num_layers"]}, 1000)
-    rate, samples = numbers["sample_rate"], found.get("speech_segment")
-    needs = chunks_for(samples / rate if type(samples) is int and samples >= rate else _TRAINED_SECONDS)
-    config = ModelConfig(
-        sample_rate=numbers["sample_rate"],
-        hypotheses=numbers["num_spk"],
-        filterbank=coefficients(window, stride, like_torch=True),
-        encoding=DeterministicConfig(activation="linear"),
-        masker=TFLocoformerConfig(**sizes, dropout=_dropout(path, separator)),
-        masks=DeterministicConfig(activation="linear"),
-        input_norm="mixture" if parts["model"].get("normalize_variance", False) else "training",
+
+    def size(name: str, default: int, largest: int = 65536) -> int:
+        return whole_number(path, f"separator_conf.{name}", separator.get(name, default), largest)
+
+    dropout = separator.get("dropout", 0.0)
+    if not isinstance(dropout, int | float) or not 0 <= dropout < 1:
+        raise UserError(f"{path}: separator_conf.dropout is {shown(dropout)}, expected 0 <= dropout < 1")
+    rate = whole_number(path, "sample_rate", found.get("sample_rate", 8000), 10**6)
+    window, stride = whole_number(path, "n_fft", window), whole_number(path, "hop_length", stride)
+    masker = TFLocoformerConfig(
+        channels=size("emb_dim", 128),
+        num_layers=size("n_layers", 6, 1000),
+        num_heads=size("n_heads", 4),
+        attention_dim=size("attention_dim", 128),
+        feedforward_dim=whole_number(path, "separator_conf.ffn_hidden_dim", hidden[0]),
+        kernel_size=size("conv1d_kernel", 4),
+        norm_groups=size("num_groups", 4),
+        dropout=float(dropout),
+        edge_frames=frames_beyond(window, stride),
     )
-    return config, needs
-
-
-def _dropout(path: Path, separator: Mapping[str, Any]) -> float:
-    value = separator.get("dropout", 0.0)
-    if not isinstance(value, int | float) or not 0 <= value < 1:
-        raise UserError(f"{path}: separator_conf.dropout is {shown(value)}, expected 0 <= dropout < 1")
-    return float(value)
+    norm = "mixture" if parts["model"].get("normalize_variance", False) else "training"
+    samples = found.get("speech_segment")
+    needs = chunks_for(samples / rate if type(samples) is int and samples >= rate else _TRAINED_SECONDS)
+    hypotheses = size("num_spk", 2)
+    return mapping_model(rate, hypotheses, window, stride, masker, like_torch=True, input_norm=norm), needs
 
 
 _ONLY: dict[str, Any] = {
@@ -112,7 +99,7 @@ _ONLY: dict[str, Any] = {
 }
 """Options of which sepkit has one value."""
 
-_NAMES = (
+NAMES = (
     (r"^masker\.input\.", "separator.conv.0."),
     (r"^masker\.norm\.", "separator.conv.1."),
     (r"^masker\.over_bins\.(\d+)\.", r"separator.blocks.\1.freq_path."),
@@ -130,8 +117,4 @@ _NAMES = (
     (r"\.attention\.output\.", ".attn.aggregate_heads.0."),
     (r"\.attention\.frequencies$", ".attn.rope.freqs"),
 )
-
-
-def reference_name(name: str) -> str:
-    """Return the authors' name of a tensor."""
-    return renamed(name, _NAMES)
+"""Our names -> the authors'."""

@@ -10,11 +10,11 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from sepkit.config import DeterministicConfig, ModelConfig, TIGERConfig
+from sepkit.config import ModelConfig, TIGERConfig
 from sepkit.errors import UserError, shown
 from sepkit.files import read_json
-from sepkit.models.bridges._pickles import refuse_pointer
-from sepkit.models.bridges._weights import OWN_OF_FOURIER, build_with, coefficients, one_by_one, renamed
+from sepkit.models.bridges._pickles import refuse_pointer, whole_number
+from sepkit.models.bridges._weights import OWN_OF_FOURIER, build_with, frames_beyond, mapping_model, one_by_one
 from sepkit.models.emd import EncoderMaskerDecoder
 from sepkit.models.storage.layout import damaged
 
@@ -26,8 +26,9 @@ _EXPECTED = f"expected a folder, or the first file, of what TIGER's authors publ
 def from_tiger(path: str | Path) -> EncoderMaskerDecoder:
     """Return a sepkit model, in evaluation mode, with the weights of a published TIGER.
 
-    Estimates are those of the authors' code to rounding, if a recording begins and ends with silence. Else sepkit pads
-    with zeros and theirs with the mirrored recording, which all estimates hear a little of, by norms.
+    Estimates are those of the authors' code to rounding, if a recording begins and ends with silence and the stride
+    divides its length. Else sepkit pads with zeros and theirs with the mirrored recording, which all estimates hear a
+    little of, by norms.
 
     Args:
         path: a folder with model.safetensors and config.json, or the file of the weights, with config.json beside it.
@@ -49,7 +50,7 @@ def from_tiger(path: str | Path) -> EncoderMaskerDecoder:
     weights = {name: tensor for name, tensor in found.items() if not unused.fullmatch(name)}
     # Its cost knows levels, and its masks sum to one.
     needs = {"levels": "model"}
-    return build_with(str(file), config, weights, one_by_one(reference_name), own=OWN_OF_FOURIER, needs=needs)
+    return build_with(str(file), config, weights, one_by_one(NAMES), own=OWN_OF_FOURIER, needs=needs)
 
 
 def _config(path: Path) -> ModelConfig:
@@ -61,30 +62,23 @@ def _config(path: Path) -> ModelConfig:
             raise UserError(f"{path}: {shown(name)} is no argument of TIGER; {_EXPECTED}")
     sizes = _DEFAULTS | dict(found)
     for name, value in sizes.items():
-        largest = {"num_blocks": 1000, "upsampling_depth": 16, "sample_rate": 10**6}.get(name, 65536)
-        if type(value) is not int or not 1 <= value <= largest:
-            raise UserError(f"{path}: {name} is {shown(value)}, expected a whole number from 1 to {largest}")
+        whole_number(
+            path, name, value, {"num_blocks": 1000, "upsampling_depth": 16, "sample_rate": 10**6}.get(name, 65536)
+        )
     window, stride = sizes["win"], sizes["stride"]
     if window % (2 * stride):
         raise UserError(f"{path}: win is {window}, expected a multiple of twice the stride, {2 * stride}")
-    return ModelConfig(
+    masker = TIGERConfig(
         sample_rate=sizes["sample_rate"],
-        hypotheses=sizes["num_sources"],
-        filterbank=coefficients(window, stride, like_torch=True),
-        encoding=DeterministicConfig(activation="linear"),
-        masker=TIGERConfig(
-            sample_rate=sizes["sample_rate"],
-            channels=sizes["out_channels"],
-            hidden_channels=sizes["in_channels"],
-            iterations=sizes["num_blocks"],
-            scales=sizes["upsampling_depth"],
-            num_heads=sizes["att_n_head"],
-            head_channels=sizes["att_hid_chan"],
-            # The first frame of torch.stft has the first sample in its middle.
-            edge_frames=window // (2 * stride) - 1,
-        ),
-        masks=DeterministicConfig(activation="linear"),
+        channels=sizes["out_channels"],
+        hidden_channels=sizes["in_channels"],
+        iterations=sizes["num_blocks"],
+        scales=sizes["upsampling_depth"],
+        num_heads=sizes["att_n_head"],
+        head_channels=sizes["att_hid_chan"],
+        edge_frames=frames_beyond(window, stride),
     )
+    return mapping_model(sizes["sample_rate"], sizes["num_sources"], window, stride, masker, like_torch=True)
 
 
 _DEFAULTS = {
@@ -93,8 +87,9 @@ _DEFAULTS = {
     "sample_rate": 44100,
 }  # fmt: skip
 """Arguments of the authors' class with their defaults; it does not use kernel size and stride of the attention."""
+_LARGEST = {"num_blocks": 1000, "upsampling_depth": 16, "sample_rate": 10**6}
 
-_NAMES = (
+NAMES = (
     (r"^masker\.inputs\.", "BN."),
     (r"^masker\.outputs\.", "mask."),
     (r"^masker\.again\.", "separator.concat_block."),
@@ -122,8 +117,4 @@ _NAMES = (
     (r"\.1\.values\.", ".1.Values."),
     (r"\.1\.output\.", ".1.attn_concat_proj."),
 )
-
-
-def reference_name(name: str) -> str:
-    """Return the authors' name of a tensor."""
-    return renamed(name, _NAMES)
+"""Our names -> the authors'."""

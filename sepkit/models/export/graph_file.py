@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -12,40 +11,19 @@ from typing import Any
 import numpy as np
 
 from sepkit.errors import UserError, one_line, out_of_memory, shown
-from sepkit.files import parse_json
 from sepkit.limits import (
     FOLDED_BYTES,
     FOLDED_BYTES_PER_BYTE,
     GRAPH_BYTES,
     ONNX_SECONDS,
     ONNX_SECONDS_PER_SECOND,
-    SAMPLE_RATES,
 )
-from sepkit.models.needs import needs_of
+from sepkit.models.export.graph_description import EXPECTED, FEATURES, METADATA, read_description
 from sepkit.models.storage.onnx_reader import OnnxContents, read_onnx
-
-METADATA = "sepkit"
-"""Key of the graph's metadata under which the model's description is kept, as JSON."""
-
-FORMAT = 2
-"""Of the description. Graphs of format 1 have neither features nor their weights by name."""
-
-FEATURES_VERSION = 1
-"""Of what `sepkit.models.features.latent_features` computes, and a graph with it."""
 
 OUTPUTS = ("estimates", "scores")
 """Outputs of a graph that separates, beside its features; `scores` where the model has a scoring head."""
 
-FEATURES = {
-    "mask_spread_db": "mask_spread_energy",
-    "encoding_rate_nats_per_frame": "encoding_rate_nats",
-    "mask_rate_nats_per_frame": "mask_rate_nats",
-}
-"""Feature -> the sum over frames that a causal graph gives instead, see `sepkit.models.features.latent_sums`."""
-
-# Of the state of a recording: values, and parts that hold them.
-_MOST_STATE, _MOST_PARTS = 10_000_000, 10_000
-_EXPECTED = "expected what `sepkit export` writes"
 _MISSING = "exported models need onnxruntime: pip install onnxruntime"
 PROVIDERS = {"cuda": "CUDAExecutionProvider", "coreml": "CoreMLExecutionProvider", "cpu": "CPUExecutionProvider"}
 """Device -> ONNX Runtime's provider, the best first."""
@@ -103,7 +81,7 @@ class Graph:
     def __init__(self, path: str | os.PathLike[str], device: str = "cpu", threads: int | None = None) -> None:
         self.path = path = Path(path)
         content, contents = read_checked(path)
-        self.description = description = _description(path, contents.metadata)
+        self.description = description = read_description(path, contents.metadata)
         self.kind: str = description["kind"]
         self.sample_rate: int = description["sample_rate"]
         self.info: dict[str, Any] = description["info"]
@@ -244,11 +222,11 @@ class Graph:
             ("outputs", outputs, wanted),
         ):
             if found != right:
-                raise UserError(f"{self.path}: its {what} are {shown(found)}, expected {right}; {_EXPECTED}")
+                raise UserError(f"{self.path}: its {what} are {shown(found)}, expected {right}; {EXPECTED}")
         sizes = {value.name: value.shape[1] for value in self._session.get_outputs() if value.name in self.outputs}
         for output, size in (("estimates", self.hypotheses), ("embeddings", self.embedding_size)):
             if isinstance(found := sizes.get(output, size), int) and found != size:
-                raise UserError(f"{self.path}: gives {found} {output}, its description says {size}; {_EXPECTED}")
+                raise UserError(f"{self.path}: gives {found} {output}, its description says {size}; {EXPECTED}")
 
 
 class GraphStream:
@@ -305,11 +283,11 @@ def read_checked(path: Path) -> tuple[bytes, OnnxContents]:
     Raises:
         UserError: no such file, no graph, tensors in other files, or operators that no exported model has.
     """
-    content, contents = read_graph(path, _EXPECTED)
+    content, contents = read_graph(path, EXPECTED)
     if METADATA not in contents.metadata:
-        raise UserError(f"{path}: found a graph without sepkit's description; {_EXPECTED}")
+        raise UserError(f"{path}: found a graph without sepkit's description; {EXPECTED}")
     if unknown := contents.operators - _OPERATORS:
-        raise UserError(f"{path}: holds the operator {shown(min(unknown))}, which no exported model has; {_EXPECTED}")
+        raise UserError(f"{path}: holds the operator {shown(min(unknown))}, which no exported model has; {EXPECTED}")
     return content, contents
 
 
@@ -368,7 +346,7 @@ def session(path: Path, content: bytes, device: str = "cpu", threads: int | None
         return onnxruntime.InferenceSession(content, options, providers=providers)
     except Exception as error:  # ONNX Runtime's exceptions have no common base but this.
         reason = " ".join(str(error).split())[:200]
-        raise UserError(f"{path}: no graph that ONNX Runtime can run ({reason}); {_EXPECTED}") from error
+        raise UserError(f"{path}: no graph that ONNX Runtime can run ({reason}); {EXPECTED}") from error
 
 
 def _providers(device: str, available: Sequence[str]) -> list[Any]:
@@ -391,74 +369,3 @@ def has_accelerator() -> bool:
     except ImportError:
         return False
     return PROVIDERS["cuda"] in onnxruntime.get_available_providers()
-
-
-# ------------------------------------------------------------------------------------------------------ descriptions
-
-
-def _description(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
-    try:
-        description = parse_json(metadata[METADATA])
-    except ValueError as error:
-        raise UserError(f"{path}: its description is damaged ({error}); {_EXPECTED}") from error
-    if not isinstance(description, dict) or description.get("format") not in (1, FORMAT):
-        raise UserError(f"{path}: its description is not of format {FORMAT}; use the sepkit that wrote it")
-    if description["format"] == 1:
-        description["kind"] = "separation"
-    if (kind := description.get("kind")) not in ("separation", "speaker_encoder"):
-        raise UserError(f"{path}: found a model of kind {shown(kind)}, expected separation or speaker_encoder")
-    kinds: dict[str, Any] = {"sample_rate": int, "info": dict}
-    if kind == "separation":
-        kinds |= {"hypotheses": int, "signal_mean": float, "signal_std": float, "variational": bool}
-    else:
-        kinds |= {"embedding_size": int}
-    if description["format"] == FORMAT:
-        kinds |= {"fingerprint": str, "features": list, "features_version": int}
-    for name, expected in kinds.items():
-        if not isinstance(description.get(name), expected):
-            raise UserError(f"{path}: {name} in its description is {shown(description.get(name))}; {_EXPECTED}")
-    _check_values(path, description)
-    return description
-
-
-def _check_values(path: Path, description: Mapping[str, Any]) -> None:
-    rate, kind = description["sample_rate"], description["kind"]
-    needs_of(description["info"], str(path))
-    if not SAMPLE_RATES[0] <= rate <= SAMPLE_RATES[1]:
-        raise UserError(f"{path}: sample_rate in its description is {shown(rate)}; {_EXPECTED}")
-    if kind == "separation":
-        deviation = description["signal_std"]
-        finite = 0 < deviation < math.inf and math.isfinite(description["signal_mean"])
-        if not finite or description["hypotheses"] < 1:
-            raise UserError(f"{path}: its description has a deviation of {deviation}, or no hypotheses; {_EXPECTED}")
-    if (version := description.get("features_version", FEATURES_VERSION)) != FEATURES_VERSION:
-        raise UserError(
-            f"{path}: its features are of version {shown(version)}, expected {FEATURES_VERSION}; export the model again"
-        )
-    if unknown := [name for name in description.get("features", ()) if name not in FEATURES]:
-        raise UserError(f"{path}: features in its description has {shown(unknown[0])}; {_EXPECTED}")
-    _check_causal(path, description.get("causal"))
-    kinds: dict[str, Any] = {"score_loss": (str, type(None)), "depth_steps": (int, type(None)), "counts_speakers": bool}
-    for name, allowed in kinds.items():
-        if name in description and not isinstance(description[name], allowed):
-            raise UserError(f"{path}: {name} in its description is {shown(description[name])}; {_EXPECTED}")
-
-
-def _check_causal(path: Path, causal: Any) -> None:
-    """Raise UserError unless the part of a description about blocks and their state is none, or as it should be."""
-
-    def size(value: Any, least: int = 1) -> bool:
-        return isinstance(value, int) and least <= value <= _MOST_STATE
-
-    if causal is None:
-        return
-    parts = causal.get("state") if isinstance(causal, dict) else None
-    good = isinstance(parts, list) and 2 <= len(parts) <= _MOST_PARTS and all(isinstance(part, dict) for part in parts)
-    good = good and size(causal.get("stride")) and size(causal.get("kernel_size"), causal["stride"])
-    for part in parts if good and parts else []:
-        shape, axis = part.get("shape"), part.get("batch_axis")
-        good = good and isinstance(shape, list) and all(size(length, 0) for length in shape)
-        good = good and math.prod(shape) <= _MOST_STATE and "batch_axis" in part
-        good = good and (axis is None or (isinstance(axis, int) and axis in range(len(shape))))
-    if not good:
-        raise UserError(f"{path}: causal in its description is {shown(causal)}; {_EXPECTED}")

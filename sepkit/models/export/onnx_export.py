@@ -21,7 +21,8 @@ from sepkit.errors import UserError
 from sepkit.files import atomic_output, file_digest, write_text
 from sepkit.models.emd import EncoderMaskerDecoder
 from sepkit.models.export.graph import CausalGraphModel, GraphEncoder, GraphModel, PlainOperations
-from sepkit.models.export.graph_file import FEATURES, FEATURES_VERSION, FORMAT, METADATA, Graph
+from sepkit.models.export.graph_description import FEATURES, FEATURES_VERSION, FORMAT, METADATA
+from sepkit.models.export.graph_file import Graph
 from sepkit.models.export.rewriting import rewrite
 from sepkit.models.features import latent_features
 from sepkit.models.saved import SavedModel

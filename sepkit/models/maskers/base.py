@@ -225,3 +225,19 @@ def require_at_least(minimum: int, **fields: Any) -> None:
     for name, value in fields.items():
         if value < minimum:
             raise UserError(f"model.masker.{name}: found {value}, expected at least {minimum}")
+
+
+def require_dropout(probability: float) -> None:
+    """Raise UserError unless the field dropout is a probability below 1."""
+    if not 0 <= probability < 1:
+        raise UserError(f"model.masker.dropout: found {probability}, expected 0 <= dropout < 1")
+
+
+def require_coefficients(masker: str, encoding_dim: int) -> None:
+    """Raise UserError unless features are real and imaginary parts; `masker` is its name in a configuration."""
+    # The number of bins below the last one is even, so only magnitudes have an odd K.
+    if encoding_dim % 2:
+        raise UserError(
+            f"masker {masker}: found features of {encoding_dim} values a frame, expected real and imaginary parts"
+            " (model.filterbank.features: real_imaginary)"
+        )

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from sepkit.config import GatedRecurrenceConfig
 from sepkit.errors import UserError
-from sepkit.models.maskers.base import FrameStream, Masker, require_at_least, stream_frames
+from sepkit.models.maskers.base import FrameStream, Masker, require_at_least, require_dropout, stream_frames
 from sepkit.models.maskers.gated_scan import gated_scan, two_way_scan
 from sepkit.models.norms import GlobalLayerNorm, StreamState, build_norm, normalize
 from sepkit.models.products import Linear, linear
@@ -66,8 +66,7 @@ class GatedRecurrenceMasker(Masker):
         )
         if bands > encoding_dim:
             raise UserError(f"model.masker.bands: found {bands}, expected at most {encoding_dim}, the size of a frame")
-        if not 0 <= dropout < 1:
-            raise UserError(f"model.masker.dropout: found {dropout}, expected 0 <= dropout < 1")
+        require_dropout(dropout)
         self.bands = bands
         self.bidirectional = bidirectional
         self.band_size = -(-encoding_dim // bands)

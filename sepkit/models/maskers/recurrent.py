@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from sepkit.config import RecurrentConfig
 from sepkit.errors import UserError
-from sepkit.models.maskers.base import FrameStream, Masker, require_at_least, stream_frames
+from sepkit.models.maskers.base import FrameStream, Masker, require_at_least, require_dropout, stream_frames
 from sepkit.models.norms import GlobalLayerNorm, StreamState, build_norm, normalize
 from sepkit.models.products import Linear
 from sepkit.registry import register
@@ -75,8 +75,7 @@ def build_rnn(
     """Return an nn.LSTM or nn.GRU over (time, batch, input_size)."""
     if kind not in _RNNS:
         raise UserError(f"model.masker.rnn: found {kind!r}, expected one of {', '.join(_RNNS)}")
-    if not 0 <= dropout < 1:
-        raise UserError(f"model.masker.dropout: found {dropout}, expected 0 <= dropout < 1")
+    require_dropout(dropout)
     if dropout and num_layers == 1:
         raise UserError(f"model.masker.dropout: found {dropout} with num_layers 1, but it acts between layers; use 0")
     return _RNNS[kind](input_size, hidden_size, num_layers, bidirectional=bidirectional, dropout=dropout)

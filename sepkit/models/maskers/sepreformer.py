@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from sepkit.config import SepReformerConfig
 from sepkit.errors import UserError
-from sepkit.models.maskers.base import Masker, MaskerOutput, ToDecode, require_at_least
+from sepkit.models.maskers.base import Masker, MaskerOutput, ToDecode, require_at_least, require_dropout
 from sepkit.models.norms import GlobalLayerNorm
 from sepkit.models.products import Linear
 from sepkit.registry import register
@@ -369,5 +369,4 @@ def _check(channels: int, num_stages: int, num_heads: int, kernel_size: int, dro
         raise UserError(f"model.masker.num_stages: found {num_stages}, expected at most 16")
     if kernel_size % 2 == 0:
         raise UserError(f"model.masker.kernel_size: found {kernel_size}, expected an odd number")
-    if not 0 <= dropout < 1:
-        raise UserError(f"model.masker.dropout: found {dropout}, expected 0 <= dropout < 1")
+    require_dropout(dropout)

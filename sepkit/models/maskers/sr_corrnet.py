@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from sepkit.config import SRCorrNetConfig
 from sepkit.errors import UserError
-from sepkit.models.maskers.base import Masker, MaskerOutput, ToDecode, require_at_least
+from sepkit.models.maskers.base import Masker, MaskerOutput, ToDecode, require_at_least, require_coefficients
 from sepkit.models.maskers.tf_locoformer import RotaryAttention
 from sepkit.models.products import Linear, linear
 from sepkit.models.runtime import is_traced
@@ -402,12 +402,7 @@ def sinusoids(length: int, channels: int, like: Tensor) -> Tensor:
 
 
 def _check(encoding_dim: int, channels: int, num_heads: int) -> None:
-    # The number of bins below the last one is even, so only magnitudes have an odd K.
-    if encoding_dim % 2:
-        raise UserError(
-            f"masker sr_corrnet: found features of {encoding_dim} values a frame, expected real and imaginary parts"
-            " (model.filterbank.features: real_imaginary)"
-        )
+    require_coefficients("sr_corrnet", encoding_dim)
     if channels % (2 * num_heads) or channels % 4 or channels < 8:
         raise UserError(
             f"model.masker.channels: found {channels}, expected an even multiple of num_heads {num_heads}, and a"

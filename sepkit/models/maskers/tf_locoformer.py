@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from sepkit.config import TFLocoformerConfig
 from sepkit.errors import UserError
-from sepkit.models.maskers.base import Masker, require_at_least
+from sepkit.models.maskers.base import Masker, require_at_least, require_coefficients, require_dropout
 from sepkit.models.products import Linear
 from sepkit.registry import register
 
@@ -27,7 +27,7 @@ class TFLocoformerMasker(Masker):
         x = x + feed-forward(norm(x));   x = x + attention(norm(x));   x = x + feed-forward(norm(x))
 
     It is made for features that are the coefficients themselves and for mapping: the values are the coefficients of
-    the estimates.
+    the estimates. `edge_frames` at either end, which training did not have, are not seen, and shared equally.
 
     Source: K. Saijo et al., "TF-Locoformer: Transformer with Local Modeling by Convolution for Speech Separation and
     Enhancement", IWAENC 2024. Same numbers as the authors' code, which leaves out the paper's factor of 1/2 before
@@ -48,6 +48,7 @@ class TFLocoformerMasker(Masker):
         kernel_size: int,
         norm_groups: int,
         dropout: float,
+        edge_frames: int,
     ) -> None:
         super().__init__(encoding_dim, hypotheses, values_per_dimension)
         require_at_least(
@@ -60,6 +61,8 @@ class TFLocoformerMasker(Masker):
             kernel_size=kernel_size,
             norm_groups=norm_groups,
         )
+        require_at_least(0, edge_frames=edge_frames)
+        self.edge_frames = edge_frames
         _check(encoding_dim, channels, num_heads, attention_dim, norm_groups, dropout)
         self.input = nn.Conv2d(2, channels, 3, padding=1)
         self.norm = nn.GroupNorm(1, channels, eps=_EPS)
@@ -70,15 +73,20 @@ class TFLocoformerMasker(Masker):
 
     def forward(self, features: Tensor) -> Tensor:
         """Raw values (B, n, P, K, F) of features (B, K, F), real parts before imaginary parts along K."""
+        edge, frames = self.edge_frames, features.shape[-1]
         # (B, 2 bins, F) -> (B, 2, F, bins)
-        spectrum = features.unflatten(1, (2, -1)).transpose(2, 3)
+        spectrum = features[..., edge : frames - edge].unflatten(1, (2, -1)).transpose(2, 3)
         x = self.norm(self.input(spectrum)).movedim(1, -1)
         for over_bins, over_frames in zip(self.over_bins, self.over_frames, strict=True):
             x = over_bins(x)
             x = over_frames(x.transpose(1, 2)).transpose(1, 2)
         values = self.output(x.movedim(-1, 1))
         sizes = (self.hypotheses, self.values_per_dimension, 2)
-        return values.unflatten(1, sizes).transpose(-1, -2).flatten(3, 4)
+        values = values.unflatten(1, sizes).transpose(-1, -2).flatten(3, 4)
+        if not edge:
+            return values
+        shared = (features[:, None, None] / self.hypotheses).expand(*values.shape[:-1], -1)
+        return torch.cat([shared[..., :edge], values, shared[..., frames - edge :]], dim=-1)
 
 
 class LocoformerBlock(nn.Module):
@@ -210,17 +218,11 @@ class RotaryAttention(nn.Module):
 def _check(
     encoding_dim: int, channels: int, num_heads: int, attention_dim: int, norm_groups: int, dropout: float
 ) -> None:
-    # The number of bins below the last one is even, so only magnitudes have an odd K.
-    if encoding_dim % 2:
-        raise UserError(
-            f"masker tf_locoformer: found features of {encoding_dim} values a frame, expected real and imaginary parts"
-            " (model.filterbank.features: real_imaginary)"
-        )
+    require_coefficients("tf_locoformer", encoding_dim)
     if channels % norm_groups:
         raise UserError(f"model.masker.channels: found {channels}, expected a multiple of norm_groups {norm_groups}")
     if attention_dim % (2 * num_heads):
         raise UserError(
             f"model.masker.attention_dim: found {attention_dim}, expected an even multiple of num_heads {num_heads}"
         )
-    if not 0 <= dropout < 1:
-        raise UserError(f"model.masker.dropout: found {dropout}, expected 0 <= dropout < 1")
+    require_dropout(dropout)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from sepkit.config import TIGERConfig
 from sepkit.errors import UserError
-from sepkit.models.maskers.base import Masker, require_at_least
+from sepkit.models.maskers.base import Masker, require_at_least, require_coefficients
 from sepkit.models.norms import ChannelLayerNorm, GlobalLayerNorm
 from sepkit.registry import register
 
@@ -248,13 +248,8 @@ def _conv_norm(
 
 def _band_widths(encoding_dim: int, sample_rate: int) -> list[int]:
     """Return the bins of each band; raise UserError where a band would have none."""
-    bins, odd = divmod(encoding_dim, 2)
-    # The number of bins below the last one is even, so only magnitudes have an odd K.
-    if odd:
-        raise UserError(
-            f"masker tiger: found features of {encoding_dim} values a frame, expected real and imaginary parts"
-            " (model.filterbank.features: real_imaginary)"
-        )
+    bins = encoding_dim // 2
+    require_coefficients("tiger", encoding_dim)
     widths = [int(2 * hz * bins / sample_rate) for count, hz in _LAYOUT for _ in range(count)]
     widths.append(bins - sum(widths))
     if min(widths) < 1:

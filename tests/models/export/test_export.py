@@ -46,7 +46,8 @@ from tests.complaint import complaint
 onnx = pytest.importorskip("onnx", reason="onnx is missing: pip install 'sepkit[torch]'")
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is missing: pip install 'sepkit[torch]'")
 
-from sepkit.models.export.graph_file import METADATA, Graph  # noqa: E402
+from sepkit.models.export.graph_description import METADATA  # noqa: E402
+from sepkit.models.export.graph_file import Graph  # noqa: E402
 from sepkit.models.export.onnx_export import TOLERANCE, export_onnx  # noqa: E402
 
 FREE = FreeFilterbankConfig(num_filters=12)

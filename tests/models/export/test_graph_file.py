@@ -27,7 +27,8 @@ from tests.models.export.test_export import CONFIGS, made
 onnx = pytest.importorskip("onnx", reason="onnx is missing: pip install 'sepkit[torch]'")
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is missing: pip install 'sepkit[torch]'")
 
-from sepkit.models.export.graph_file import METADATA, Graph  # noqa: E402
+from sepkit.models.export.graph_description import METADATA  # noqa: E402
+from sepkit.models.export.graph_file import Graph  # noqa: E402
 from sepkit.models.export.onnx_export import export_onnx, save_graph  # noqa: E402
 from sepkit.models.storage.onnx_reader import read_onnx  # noqa: E402
 
