@@ -152,7 +152,7 @@ class Knowing:
         return SimpleNamespace(
             estimates=estimates,
             scores=None,
-            rates=dict(zip(RATES, (10.0 + place, 4.0, 1.0, 0.5), strict=True)) if self.rates else None,
+            rates=dict(zip(RATES, (10.0 + place, 4.0, 0.5), strict=True)) if self.rates else None,
             predicted_si_sdr_db=told,
             predicted_interval_db=np.stack([predicted - 0.2, predicted + 2], axis=1),
             likely_not_separated=None if name == self.silent_on else place < 2,
