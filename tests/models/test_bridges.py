@@ -236,7 +236,7 @@ def test_speechbrain_from_the_hub(speechbrain_folder, monkeypatch):
         ("!ref <SBtfinter>", "!ref <absent>", "a reference names absent"),
         ("!ref <num_spks>", "!ref <num_spks> * 2", "a reference to one name"),
         ("num_spks: 2", "num_spks: !ref <num_spks>", "round in circles"),
-        ("sample_rate: 8000", "rate: 8000", "found no sample_rate in it; give one: speechbrain:FOLDER@8000"),
+        ("sample_rate: 8000", "rate: 8000", "found no sample_rate in it; give one: speechbrain:/"),
         ("sample_rate: 8000", "sample_rate: fast", "sample_rate: found 'fast', expected int"),
         ("modules:", "others:", "found no modules"),
         ("dual_path.Dual_Path_Model", "resepformer.ResourceEfficientSeparator", "expected speechbrain's Dual_Path"),

@@ -182,7 +182,7 @@ def _model_config(where: str, entries: Mapping[str, Any], sample_rate: int | Non
             raise UserError(f"{where}: {what} is {found}, expected {expected}")
     rate = read.follow(entries.get("sample_rate")) or sample_rate
     if not rate:
-        raise UserError(f"{where}: found no sample_rate in it; give one: speechbrain:FOLDER@8000")
+        raise UserError(f"{where}: found no sample_rate in it; give one: speechbrain:{Path(where).parent}@8000")
     layers = {"num_layers": masker["num_layers"], "the transformers' num_layers": intra.get("num_layers")}
     check_sizes(where, layers, 1000)
     points = {"name": "deterministic", "activation": "relu"}
