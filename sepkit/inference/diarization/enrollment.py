@@ -78,6 +78,8 @@ def _enroll_one(name: str, path: Path, encoder: Encoder) -> Enrolled:
             f"{LEAST_SECONDS:g} s; 10 s are better"
         )
     points = unit_rows(np.asarray(embed(encoder, waveforms_of(source, segments, encoder.sample_rate)), np.float64))
+    if not np.isfinite(points).all():
+        raise UserError(f"{path}: its samples are far beyond full scale, so that nobody can be heard; get it again")
     lengths = np.array([segment.duration_seconds for segment in segments])
     return Enrolled(name, path, file_digest(path), seconds, unit_rows(points.mean(0)), _maybe_two(points, lengths))
 

@@ -33,7 +33,8 @@ def changes_speakers(encoder: Encoder, estimates: np.ndarray, sample_rate: int) 
     for split in _SPLITS:
         at = split * estimates.shape[1]
         halves = [(own[middles < at].sum(0), own[middles >= at].sum(0)) for own, middles in voices]
-        heard = [pair for pair in halves if pair[0].any() and pair[1].any()]
+        # Samples far beyond full scale have no embedding.
+        heard = [pair for pair in halves if all(side.any() and np.isfinite(side).all() for side in pair)]
         if len(heard) < 2:
             continue
         early, late = (unit_rows(np.array(side)) for side in zip(*heard, strict=True))

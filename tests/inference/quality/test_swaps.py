@@ -36,3 +36,6 @@ def test_what_is_heard_before_or_after_alone_tells_nothing():
     silence = np.zeros_like(LOW)
     assert not told(joined(LOW, silence), joined(silence, LOW)) and not told(joined(LOW, HIGH), silence)
     assert not told(silence, silence) and not told(LOW) and not told(LOW[:100], HIGH[:100])
+    # Its embeddings are not finite.
+    beyond = LOW + 3e37 * (np.arange(len(LOW)) == 100)
+    assert not told(beyond, HIGH)

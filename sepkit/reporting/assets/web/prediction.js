@@ -392,7 +392,7 @@ export async function changesSpeakers(embed, estimates, rate) {
   return SWAP_SPLITS.some((split) => {
     const at = split * estimates[0].length;
     const halves = voices.map((own) => [own.filter(({ middle }) => middle < at), own.filter(({ middle }) => middle >= at)].map(total));
-    const heard = halves.filter(([early, late]) => early && late);
+    const heard = halves.filter(([early, late]) => early?.every(Number.isFinite) && late?.every(Number.isFinite));
     if (heard.length < 2) return false;
     const cosines = heard.map(([early]) => heard.map(([, late]) => dot(unit(early), unit(late))));
     return mean(assignment(cosines).map((column, row) => cosines[row][column])) - mean(cosines.map((row, i) => row[i])) > SWAP_MARGIN;
