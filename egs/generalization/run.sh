@@ -16,7 +16,7 @@
 #                        conf/cpu.yaml     twins, about 12 minutes a run on one core
 #                        conf/gpu.yaml     tables 1 and 4 as in the thesis
 #                        conf/table3.yaml  table 3 as in the thesis; conf/small_table3.yaml: 10 minutes a run on one core
-#                        conf/table2.yaml  table 2 as in the thesis; conf/small_table2.yaml: 10 minutes a run on one core
+#                        conf/table2.yaml  table 2 as in the thesis; conf/small_table2.yaml: 5 minutes a run on one core
 # --methods "..."      a method has its own file beside --conf (conf/cpu_variational.yaml) or is a name under conf/vi_emd;
 #                      default: all of
 #                        conf/cpu.yaml     deterministic deterministic_blr variational
@@ -76,7 +76,7 @@ methods_of_setting() {
     gpu) echo deterministic_tasnet vi_tasnet deterministic_sudormrf vi_sudormrf ;;
     table3 | small_table3) echo tasnet tasnet_blr gaussian gamma flow adaptive cauchy ;;
     table2) echo free0_beta1 free8_beta1 free64_beta1 free128_beta{1,8,64,128,8_128,128_8} ;;
-    small_table2) echo free0_beta1 free1_beta1 free8_beta1 free16_beta{1,8,64,128,8_128,128_8} ;;
+    small_table2) echo free0_beta{1,10,100,1000,10000} ;;
     *) for file in "${base}"_*.yaml; do file=$(basename "$file" .yaml); echo "${file#"${setting#small_}"_}"; done ;;
   esac
 }
