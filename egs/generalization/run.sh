@@ -13,7 +13,7 @@
 # --librimix DIR       in place of --speech: manifests that egs/librimix prepared (data/libri2mix_8k_min); needs --vctk
 # --vctk DIR           manifests that egs/vctk prepared (data/vctk2mix_8k_min); needs --librimix
 # --conf FILE          settings that all methods share:
-#                        conf/cpu.yaml     twins, about 12 minutes a run on one core
+#                        conf/cpu.yaml     twins, about 8 minutes a run on one core
 #                        conf/gpu.yaml     tables 1 and 4 as in the thesis
 #                        conf/table3.yaml  table 3 as in the thesis; conf/small_table3.yaml: 10 minutes a run on one core
 #                        conf/table2.yaml  table 2 as in the thesis; conf/small_table2.yaml: 5 minutes a run on one core
@@ -34,7 +34,7 @@
 # EXP/rate_distortion.md (figure 2, bottom), for the twins EXP/latents.md (figures 4 and 5), 6 report.
 # The same command again continues. The output of each run is in EXP/METHOD_seedN.log.
 # Time: the configurations fix the number of steps, so that results do not depend on the machine. With conf/cpu.yaml, 9
-# runs of 1200 steps take about an hour on two idle cores with --jobs 2, and then the evaluation. The thesis's 200 epochs of
+# runs of 4000 steps take about 40 minutes on two idle cores with --jobs 2, and then the evaluation. The thesis's 200 epochs of
 # LibriMix take days a run; --extra "--trainer.max_minutes 10" stops them early.
 # Limits: with less than an hour of training speech, overfitting matters more than in the thesis (100 hours).
 # Citation: R. M. Th. Høegh, "On learning useful variational autoencoder representations: applications in audio modelling and
