@@ -20,11 +20,15 @@
 #                      learned_gate random_gate
 # --hour-minutes M     length of the meeting of test speakers (stage 10)
 # --hour-speakers N    how many they are
+# --meetings-conf FILE  the training of an encoder on known speakers (stage 11)
+# --noise DIR          recordings of noise, train below it (stage 11)
+# --teacher FILE       encoder that hears mel bands, such as Resemblyzer's exported to ONNX (stage 11)
 #
 # Stages: 1 prepare collections; 2 score plain spectra; 3 choose temperatures on dev; 4 train MoCo, MiCE, and MiCE from
 # MoCo, and score them; 5 ablations; 6 tables, and figures 2 to 5 of the first seed; 7 train on unlabeled speech; 8, which only runs with `--stop-stage 8`: train on
 # separated estimates of that speech, too, and score both encoders on separated speech; 9, likewise: fit a projection to that
-# encoder; 10, likewise: an hour of six speakers, separated and clustered, and linked to speakers while it is separated.
+# encoder; 10, likewise: an hour of six speakers, separated and clustered, and linked to speakers while it is separated;
+# 11, likewise: train an encoder on known speakers.
 # The same command again continues. Time: see RESULTS.md.
 # Citation: T. W. Tsai, C. Li and J. Zhu, "MiCE: mixture of contrastive experts for unsupervised image clustering", ICLR
 # 2021.
@@ -47,6 +51,9 @@ mice_temperature=0.3
 ablations="uniform_gate one_head uniform_gate_one_head no_prototypes no_update no_gradient learned_gate random_gate"
 hour_minutes=60
 hour_speakers=6
+meetings_conf=conf/meetings.yaml
+noise=
+teacher=
 data=
 . ../utils/recipe.sh
 
@@ -55,6 +62,7 @@ speech=$(resolve "$speech")
 conf=$(resolve "$conf")
 encoder_conf=$(resolve "$encoder_conf")
 second_conf=$(resolve "$second_conf")
+meetings_conf=$(resolve "$meetings_conf")
 setting=$(basename "$conf" .yaml)
 data=${data:-data/$setting}
 exp=${exp:-exp/$setting}
@@ -239,6 +247,20 @@ cluster_hour() {
   linked "$hour_speakers"
 }
 
+train_meetings() {
+  [ -n "$noise" ] && [ -n "$teacher" ] || stop "--noise DIR and --teacher FILE: expected both for stage 11"
+  local spoken="$data/spoken" train="--speech $speech --split train"
+  # shellcheck disable=SC2086
+  {
+    sepkit prepare voices $train --recordings 5 --out "$spoken"
+    sepkit prepare voices $train --recordings 2 --separated "$separator" --noise "$(resolve "$noise")/train" --seed 1 \
+      --out "${spoken}_separated"
+    $train_cmd sepkit train --config "$meetings_conf" --data.train "$spoken/voices.csv" \
+      --data.separated "${spoken}_separated" --data.noise "$(resolve "$noise")/train" \
+      --data.teacher "$(resolve "$teacher")" --data.teacher_features mel $extra --out "$exp/meetings"
+  }
+}
+
 run_stage 1 "prepare collections in $data" prepare
 run_stage 2 "score plain spectra" score_spectra
 run_stage 3 "choose temperatures on dev" choose_temperatures
@@ -249,3 +271,4 @@ run_stage 7 "train on unlabeled speech" train_encoder
 run_stage 8 "train on separated speech" train_separated
 run_stage 9 "fit a projection" project
 run_stage 10 "cluster an hour of six speakers" cluster_hour
+run_stage 11 "train on known speakers" train_meetings

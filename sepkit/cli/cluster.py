@@ -14,7 +14,6 @@ def main(
     speaker_features: Literal["waveform", "fbank", "mel"] | None = None,
     speakers: Literal["auto"] | int = "auto",
     reference: str | None = None,
-    seed: int = 0,
     json: bool = False,
 ) -> Path | None:
     """Find who speaks when in recordings, in folders of them, or in what `sepkit separate` wrote.
@@ -32,7 +31,6 @@ def main(
         speakers: their number, or auto: it is found
         reference: who really speaks in each recording, to score against: a CSV file with the columns path and speaker;
             for who speaks when, see `sepkit evaluate --meeting`
-        seed: of k-means
         json: print the summary as JSON instead of sentences
     """
     import sys
@@ -49,9 +47,7 @@ def main(
     check_inputs(inputs, Path(out))
     from sepkit.inference.batch.cluster import cluster_recordings
 
-    summary = cluster_recordings(
-        inputs, out, encoder=speaker_encoder, features=speaker_features, speakers=speakers, seed=seed
-    )
+    summary = cluster_recordings(inputs, out, encoder=speaker_encoder, features=speaker_features, speakers=speakers)
     if known is not None:
         from sepkit.evaluation.clusters import score_clusters
 

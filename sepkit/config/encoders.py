@@ -33,6 +33,8 @@ class SpeakerEncoderConfig:
     gate: Gate = "none"
     """none: no gate (MoCo). fixed: prototypes of the gate are max-Mahalanobis centers, as in the paper. uniform,
     learned and random are ablations: no gate, prototypes that are trained, prototypes that are drawn."""
+    speech: bool = False
+    """Whether it also tells in which frames somebody speaks; needs loss speakers."""
     projected: int = 0
     """Dimensions that embeddings are mapped to, together with mean and deviation over time of the spectrum; 0: none.
     `sepkit voices project` fits that map to an encoder with one head."""

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-_FRAME_SECONDS = 0.02
+FRAME_SECONDS = 0.02
+"""Of what is heard or not."""
+
 # An estimate is heard unless it is this far below its own loud frames, or this far below all estimates together there.
 _BELOW_OWN_DB, _BELOW_ALL_DB = 30.0, 13.0
 _LOUD_PERCENTILE = 95
@@ -18,7 +20,7 @@ class ActivityMeter:
     """Energies of estimates that come in blocks: four bytes for each 20 ms and estimate are kept."""
 
     def __init__(self, count: int, sample_rate: int) -> None:
-        self._frame = max(1, round(_FRAME_SECONDS * sample_rate))
+        self._frame = max(1, round(FRAME_SECONDS * sample_rate))
         self._seconds = self._frame / sample_rate
         self._count = count
         self._rest = np.zeros((count, 0), np.float32)
@@ -34,12 +36,15 @@ class ActivityMeter:
         self._energies.append(np.einsum("nft,nft->nf", frames, frames))
         self._rest = samples[:, whole:]
 
-    def segments(self) -> list[list[tuple[float, float]]]:
-        """Return beginnings and lengths, seconds, of the turns in which each estimate is heard."""
+    def segments(self, speech: np.ndarray | None = None) -> list[list[tuple[float, float]]]:
+        """Return beginnings and lengths, seconds, of the turns in which each estimate is heard.
+
+        Args:
+            speech: (k, F) bool, where else than in speech, by 20 ms, nothing counts; None: all sound counts.
+        """
         if not self._count:
             return []
-        rest = np.square(self._rest).sum(1, keepdims=True)
-        energies = np.concatenate([*self._energies, rest], axis=1)
+        energies = self._all_energies()
         levels = 10 * np.log10(np.maximum(energies, np.finfo(np.float32).tiny))
         everything = 10 * np.log10(np.maximum(energies.sum(0), np.finfo(np.float32).tiny))
         heard = (
@@ -47,7 +52,29 @@ class ActivityMeter:
             & (levels > everything - _BELOW_ALL_DB)
             & (energies > 0)
         )
+        if speech is not None:
+            places = ((np.arange(heard.shape[1]) + 0.5) * self._seconds / FRAME_SECONDS).astype(int)
+            heard &= speech[:, np.minimum(places, speech.shape[1] - 1)]
         return [self._turns(row) for row in heard]
+
+    def _all_energies(self) -> np.ndarray:
+        rest = np.square(self._rest).sum(1, keepdims=True)
+        return np.concatenate([*self._energies, rest], axis=1)
+
+    def shares_db(self, spans: Sequence[tuple[int, float, float]]) -> np.ndarray:
+        """Return the energy of estimates over that of all together, dB, (N,).
+
+        Args:
+            spans: number of an estimate, beginning and length in seconds.
+        """
+        sums = np.cumsum(np.pad(self._all_energies(), ((0, 0), (1, 0))), axis=1, dtype=np.float64)
+        shares = []
+        for estimate, start, length in spans:
+            first = min(int(start / self._seconds), sums.shape[1] - 2)
+            last = min(max(first + 1, int((start + length) / self._seconds)), sums.shape[1] - 1)
+            own, everything = sums[estimate, last] - sums[estimate, first], (sums[:, last] - sums[:, first]).sum()
+            shares.append(own / max(everything, np.finfo(np.float32).tiny))
+        return 10 * np.log10(np.maximum(shares, np.finfo(np.float32).tiny))
 
     def _turns(self, heard: np.ndarray) -> list[tuple[float, float]]:
         edges = np.flatnonzero(np.diff(np.concatenate([[0], heard.astype(np.int8), [0]])))

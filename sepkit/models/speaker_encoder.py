@@ -18,6 +18,8 @@ _FRAME_SECONDS, _HOP_SECONDS, _LOWEST_HZ = 0.032, 0.01, 60.0
 # Power below a stretch's strongest band; what is weaker is noise of the recording.
 _FLOOR = 1e-6
 _SHORTEST_FRAMES = 24
+# Weight in means and deviations over time of frames in which nobody speaks.
+_SILENT_WEIGHT = 0.05
 
 
 class _ResidualBlock(nn.Module):
@@ -77,6 +79,7 @@ class SpeakerEncoder(SavedModel):
         has_prototypes = config.prototypes and config.gate != "none"
         self.prototypes = nn.Parameter(functional.normalize(torch.randn(shape), dim=-1)) if has_prototypes else None
         self.gate = None if config.gate in ("none", "uniform") else nn.Linear(2 * config.pooled, config.dimensions)
+        self.speech = nn.Conv1d(config.pooled, 1, 1) if config.speech else None
         self._add_centers(config)
         if config.projected and config.experts != 1:
             found = f"{config.projected} with {config.experts} experts"
@@ -135,9 +138,22 @@ class SpeakerEncoder(SavedModel):
 
         `spectra` is (B, bands, F), of `log_mel`.
         """
-        hidden = self.trunk(spectra)
-        deviation = (hidden.var(-1, unbiased=False) + 1e-5).sqrt()
-        return self.norm(torch.cat([hidden.mean(-1), deviation], dim=-1))
+        return self.pool(self.trunk(spectra))
+
+    def pool(self, hidden: Tensor) -> Tensor:
+        """Return normalized means and deviations over time of the trunk's output (B, C, F), (B, 2 pooled).
+
+        Frames in which nobody speaks hardly count, if the encoder tells speech.
+        """
+        if self.speech is None:
+            mean = hidden.mean(-1)
+            deviation = (hidden.var(-1, unbiased=False) + 1e-5).sqrt()
+        else:
+            weights = torch.sigmoid(self.speech(hidden)) + _SILENT_WEIGHT
+            weights = weights / weights.sum(-1, keepdim=True)
+            mean = (weights * hidden).sum(-1)
+            deviation = ((weights * (hidden - mean[..., None]).square()).sum(-1) + 1e-5).sqrt()
+        return self.norm(torch.cat([mean, deviation], dim=-1))
 
     def expert_embeddings(self, features: Tensor) -> Tensor:
         """Return unit vectors of the heads, (B, H, D); H is 1 or the number of experts.
@@ -199,6 +215,11 @@ class SpeakerEncoder(SavedModel):
         """Return embeddings, (B, D), see `embed_features` and `project`; waveforms are (B, T), all of one length."""
         spectra = self.log_mel(waveforms)
         return self.project(self.embed_features(self.features(spectra)), spectra)
+
+    def speech_of(self, waveforms: Tensor) -> Tensor:
+        """Return probabilities that somebody speaks, for each 20 ms, (B, F), of an encoder that tells speech."""
+        assert self.speech is not None
+        return torch.sigmoid(self.speech(self.trunk(self.log_mel(waveforms)))[:, 0])
 
 
 def beside_spectra(embeddings: Tensor, spectra: Tensor) -> Tensor:

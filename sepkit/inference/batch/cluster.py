@@ -18,27 +18,24 @@ from sepkit.files import check_writable, write_csv, write_json, write_text
 from sepkit.inference.batch.inputs import find_recordings
 from sepkit.inference.batch.reports import failure_reason
 from sepkit.inference.diarization.baselines import BASELINES, mean_spectra
-from sepkit.inference.diarization.clustering import in_order_of_appearance, spherical_k_means, unit_rows
-from sepkit.inference.diarization.counting import SpeakerCount, count_speakers
-from sepkit.inference.diarization.encoders import load_encoder
+from sepkit.inference.diarization.clustering import in_order_of_appearance, unit_rows
+from sepkit.inference.diarization.counting import SpeakerCount, group_speakers
+from sepkit.inference.diarization.encoders import Encoder, load_encoder
 from sepkit.inference.diarization.segments import (
     SHORTEST_SECONDS,
     WINDOW_SECONDS,
     Source,
     SpeechSegment,
-    blend_turns,
     embed,
     find_segments,
     group_estimates,
+    join_turns,
     neighbors_in_turns,
     waveforms_of,
 )
 from sepkit.inference.options import SpeakerFeatures
 from sepkit.models.published.shipped import encoder_folder
 from sepkit.version import __version__
-
-# Segments of one speaker that are nearer than this are one turn in the RTTM file.
-_PAUSE_SECONDS = 0.3
 
 
 @dataclass
@@ -80,7 +77,7 @@ class Speech:
         return np.concatenate(parts)
 
 
-def find_speech(inputs: Sequence[str | Path], out: Path) -> Speech:
+def find_speech(inputs: Sequence[str | Path], out: Path, encoder: Encoder | None) -> Speech:
     """Return the segments of all inputs but `out`; a recording that cannot be used is noted, and the rest goes on.
 
     Raises:
@@ -90,7 +87,7 @@ def find_speech(inputs: Sequence[str | Path], out: Path) -> Speech:
     for source in group_estimates(find_recordings(inputs, out)):
         path = source.paths[0]
         try:
-            segments, short = find_segments(source)
+            segments, short = find_segments(source, encoder)
         except UserError as error:
             speech.skipped[str(path)] = failure_reason(error, path)
             continue
@@ -113,7 +110,6 @@ def cluster_recordings(
     encoder: str | None = None,
     features: SpeakerFeatures | None = None,
     speakers: int | Literal["auto"] = "auto",
-    seed: int = 0,
 ) -> dict[str, Any]:
     """Find who speaks when; write OUT/segments.csv, OUT/summary.json and an RTTM file for each recording.
 
@@ -138,7 +134,7 @@ def cluster_recordings(
     loaded = None if encoder in BASELINES else load_encoder(encoder, features)
     if loaded is None and speakers == "auto":
         raise UserError(f"--speaker-encoder {encoder}: plain spectra do not count speakers; give --speakers N")
-    speech = find_speech(inputs, out)
+    speech = find_speech(inputs, out, loaded)
     check_writable(out)
     segments = speech.all
     if speakers != "auto" and speakers > len(segments):
@@ -151,11 +147,7 @@ def cluster_recordings(
         points = embed(loaded, speech.waveforms(loaded.sample_rate))
         if not np.isfinite(points).all():
             raise UserError("--speaker-encoder: it gives embeddings that are not finite; train it again")
-    neighbors, counted = speech.neighbors, None
-    blended = blend_turns(points, neighbors)
-    if speakers == "auto":
-        counted = count_speakers(points, blended, neighbors, speech.seconds)
-    clusters = spherical_k_means(blended, counted.speakers if counted else int(speakers), seed)
+    clusters, counted = group_speakers(points, speech.neighbors, speech.seconds, speakers)
     labels = in_order_of_appearance(clusters.labels.tolist())
     confidence = clusters.posterior[np.arange(len(labels)), clusters.labels]
     names = [f"speaker_{label + 1}" for label in labels]
@@ -178,7 +170,6 @@ def cluster_recordings(
         ],
         "n_skipped": len(speech.skipped),
         "skipped": [{"path": path, "reason": reason} for path, reason in speech.skipped.items()],
-        "seed": seed,
         "wall_seconds": time.perf_counter() - began,
         "sepkit": __version__,
     }
@@ -225,15 +216,3 @@ def _write_embeddings(path: Path, speech: Speech, names: Sequence[str], points: 
         times = f"{segment.start_seconds:.3f}", f"{segment.duration_seconds:.3f}"
         rows.append([str(source.name), *times, name, f"{x:.5f}", f"{y:.5f}"])
     write_csv(path, ["recording", "start_seconds", "duration_seconds", "speaker", "x", "y"], rows)
-
-
-def join_turns(turns: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return one speaker's turns, beginnings and lengths in seconds, joined where they have hardly a pause between."""
-    joined: list[tuple[float, float]] = []
-    for start, length in sorted(turns):
-        if joined and start <= joined[-1][0] + joined[-1][1] + _PAUSE_SECONDS:
-            first, before = joined[-1]
-            joined[-1] = first, max(before, start + length - first)
-        else:
-            joined.append((start, length))
-    return joined

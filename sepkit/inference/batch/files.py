@@ -236,7 +236,8 @@ def _write_speakers(
     linked = link(blocks, len(separated.kept), separated.sample_rate, job.encoder, _speakers_to_link(job, separated))
     names, found = _names(job, linked)
     more = {"linked": linked.to_plain(), **found}
-    write_outputs(target, replace(separated, tracks=names), count, linked.blocks, description, subtype, more)
+    tracks = replace(separated, tracks=names)
+    write_outputs(target, tracks, count, linked.blocks, description, subtype, more, linked.turns)
     line = f"{counted(linked.speakers, 'speaker')} in {counted(len(separated.kept), 'estimate')}"
     if linked.counted is not None and linked.counted.uncertain:
         line += f" (uncertain, perhaps {linked.counted.runner_up})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ def write_outputs(
     description: dict[str, Any],
     subtype: Subtype,
     more: dict[str, Any] | None = None,
+    turns: Sequence[Sequence[tuple[float, float]]] | None = None,
 ) -> None:
     """Write the estimates of a recording, and then the JSON file: where it stands, everything stands.
 
@@ -52,6 +53,7 @@ def write_outputs(
         description: how they came about.
         subtype: sample format, unless they would clip.
         more: what else the JSON file tells.
+        turns: of each track: beginnings and lengths, seconds; None: when something is heard in it.
     """
     suffix = f".{description['format']}"
     try:
@@ -75,7 +77,7 @@ def write_outputs(
             temporary.write_bytes(buffer.getbuffer())
     written = [*paths, *spread_paths]
     if description["rttm"]:
-        names, turns = _tracks(separated), activity.segments()
+        names, turns = _tracks(separated), activity.segments() if turns is None else turns
         if separated.tracks is None and separated.is_speaker is not None:
             # What is left in an output that nobody speaks in is no turn.
             speaks = np.asarray(separated.is_speaker)[separated.kept]

@@ -39,13 +39,11 @@ def spherical_k_means(
     clusters: int,
     seed: int = 0,
     restarts: int = _RESTARTS,
-    begin: np.ndarray | None = None,
 ) -> Clusters:
     """Return the best of several k-means by cosine likeness, each from centers that are drawn far apart (k-means++).
 
     Args:
         embeddings: (N, D), used at unit length.
-        begin: (J, D), fewer centers than K, which every other restart begins with.
 
     Raises:
         UserError: fewer embeddings than clusters.
@@ -57,8 +55,8 @@ def spherical_k_means(
     points = unit_rows(np.asarray(embeddings, np.float64))
     generator = np.random.default_rng(seed)
     best: tuple[float, np.ndarray, np.ndarray] | None = None
-    for number in range(restarts):
-        centers = _far_apart(points, clusters, generator, begin if number % 2 == 0 else None)
+    for _ in range(restarts):
+        centers = _far_apart(points, clusters, generator)
         labels = np.full(len(points), -1)
         for _ in range(_ROUNDS):
             before, labels = labels, (points @ centers.T).argmax(-1)
@@ -73,12 +71,10 @@ def spherical_k_means(
     return Clusters(labels, centers, posterior_of(points, centers, labels))
 
 
-def _far_apart(
-    points: np.ndarray, clusters: int, generator: np.random.Generator, begin: np.ndarray | None
-) -> np.ndarray:
+def _far_apart(points: np.ndarray, clusters: int, generator: np.random.Generator) -> np.ndarray:
     """Return (K, D) points drawn with probabilities in proportion to their distance from those drawn before."""
-    chosen = [int(generator.integers(len(points)))] if begin is None else []
-    centers = points[chosen] if begin is None else begin
+    chosen = [int(generator.integers(len(points)))]
+    centers = points[chosen]
     while len(centers) < clusters:
         distances = np.clip(1 - (points @ centers.T).max(1), 0, None)
         distances[chosen] = 0.0

@@ -1,19 +1,21 @@
-"""How many speakers speak: groups of segments that are further apart than the segments of one turn are.
+"""Who speaks: groups of segments that are further apart than the segments of one turn are.
 
 How far apart two segments of one speaker are depends on the encoder, the language, the noise and on separation. A turn
 tells it: nearly always one speaker has all of it. Two groups are therefore one speaker if their mean cosine distance is
 below a multiple of the median distance between neighboring segments of a turn. The multiple is the only number that was
-chosen, on development meetings and collections (`egs/speaker_clustering/RESULTS.md`).
+chosen, on development meetings (`egs/speaker_clustering/RESULTS.md`).
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
-from sepkit.inference.diarization.clustering import unit_rows
+from sepkit.errors import UserError
+from sepkit.inference.diarization.clustering import Clusters, mean_directions, posterior_of, unit_rows
 
 # Times the distance within turns, above which two groups are different speakers.
 _TURN_DISTANCES = 1.3
@@ -23,6 +25,8 @@ _THRESHOLD_WITHOUT_TURNS = 0.6
 _LEAST_SHARE, _LEAST_SECONDS = 0.04, 2.0
 # Counts whose threshold is nearer than this to that of another count were wrong in most development meetings.
 _CERTAIN_MARGIN = 0.1
+# Share of a segment's neighbors in a turn that is added to it, and rounds of moving segments to the nearest group.
+_NEIGHBOR_WEIGHT, _ROUNDS = 0.5, 20
 # Distances between all pairs take memory with the square of their number.
 _MOST_COUNTED = 1200
 
@@ -51,28 +55,63 @@ class SpeakerCount:
         return self.turn_distance is None or self.margin < _CERTAIN_MARGIN
 
 
-def count_speakers(
-    embeddings: np.ndarray, blended: np.ndarray, neighbors: np.ndarray, seconds: np.ndarray
-) -> SpeakerCount:
-    """Return how many speakers the segments are of.
+def group_speakers(
+    embeddings: np.ndarray, neighbors: np.ndarray, seconds: np.ndarray, speakers: int | Literal["auto"]
+) -> tuple[Clusters, SpeakerCount | None]:
+    """Return clusters of the segments of N >= 1, and how their number was found; None if it is given.
+
+    Clusters are the groups of average linkage that have enough speech. Each other segment goes to the nearest of them.
 
     Args:
-        embeddings: (N, D) of N >= 1 segments.
-        blended: (N, D) the same with their neighbors, see `blend_turns`.
+        embeddings: (N, D).
         neighbors: (P, 2) which segments follow each other in a turn, see `neighbors_in_turns`.
         seconds: (N,) their lengths.
+        speakers: their number; auto: it is found.
+
+    Raises:
+        UserError: fewer segments than speakers.
 
     Source: average linkage with a threshold, as in J. Han, K. J. Kim and S. S. Narayanan, "Strategies to improve the
     robustness of agglomerative hierarchical clustering under data source variation for speaker diarization", 2008.
     """
-    points = unit_rows(np.asarray(embeddings, np.float64))
+    if speakers != "auto" and not 1 <= speakers <= len(embeddings):
+        raise UserError(
+            f"found {len(embeddings)} segments of speech, expected at least {speakers}, one for each speaker"
+        )
+    points, blended = unit_rows(np.asarray(embeddings, np.float64)), blend_turns(embeddings, neighbors)
+    tree, counted = SpeakerTree(blended, seconds), None
+    if speakers == "auto":
+        first, second = np.asarray(neighbors, int).reshape(-1, 2).T
+        apart = 1 - (points[first] * points[second]).sum(-1)
+        turn_distance = float(np.median(apart)) if len(apart) else None
+        threshold = _THRESHOLD_WITHOUT_TURNS if turn_distance is None else max(1e-6, _TURN_DISTANCES * turn_distance)
+        counted = SpeakerCount(tree.speakers(threshold), *tree.runner_up(threshold), threshold, turn_distance)
+        speakers = counted.speakers
+    centers = tree.centers(speakers)
+    labels = (blended @ centers.T).argmax(-1)
+    for _ in range(_ROUNDS):
+        centers = mean_directions(blended, labels, centers)
+        before, labels = labels, (blended @ centers.T).argmax(-1)
+        if np.array_equal(before, labels):
+            break
+    return Clusters(labels, centers, posterior_of(blended, centers, labels)), counted
+
+
+def blend_turns(values: np.ndarray, neighbors: np.ndarray) -> np.ndarray:
+    """Return unit vectors of segments, each with half of those before and after it in the same turn added, (N, D).
+
+    A segment is short for a voice. What is said before and after it without a pause is mostly said by the same speaker.
+
+    Args:
+        values: (N, D) embeddings.
+        neighbors: (P, 2), of `neighbors_in_turns`.
+    """
+    points = unit_rows(np.asarray(values, np.float64))
+    blended = points.copy()
     first, second = np.asarray(neighbors, int).reshape(-1, 2).T
-    apart = 1 - (points[first] * points[second]).sum(-1)
-    turn_distance = float(np.median(apart)) if len(apart) else None
-    threshold = _THRESHOLD_WITHOUT_TURNS if turn_distance is None else max(1e-6, _TURN_DISTANCES * turn_distance)
-    tree = SpeakerTree(blended, seconds)
-    runner_up, margin = tree.runner_up(threshold)
-    return SpeakerCount(tree.speakers(threshold), runner_up, margin, threshold, turn_distance)
+    np.add.at(blended, first, _NEIGHBOR_WEIGHT * points[second])
+    np.add.at(blended, second, _NEIGHBOR_WEIGHT * points[first])
+    return unit_rows(blended)
 
 
 class SpeakerTree:
@@ -87,20 +126,41 @@ class SpeakerTree:
 
     def __init__(self, embeddings: np.ndarray, seconds: np.ndarray) -> None:
         chosen = np.linspace(0, len(embeddings) - 1, min(len(embeddings), _MOST_COUNTED)).astype(int)
-        points, seconds = unit_rows(np.asarray(embeddings, np.float64)[chosen]), np.asarray(seconds, float)[chosen]
-        least = float(max(_LEAST_SHARE * seconds.sum(), _LEAST_SECONDS))
-        distances = np.clip(1 - points @ points.T, 0, 2)
-        merges = average_linkage(0.5 * (distances + distances.T))
-        self._heights = np.array([height for _, _, height in merges])
+        self._points = unit_rows(np.asarray(embeddings, np.float64)[chosen])
+        self._seconds = np.asarray(seconds, float)[chosen]
+        self._least = float(max(_LEAST_SHARE * self._seconds.sum(), _LEAST_SECONDS))
+        distances = np.clip(1 - self._points @ self._points.T, 0, 2)
+        self._merges = average_linkage(0.5 * (distances + distances.T))
+        self._heights = np.array([height for _, _, height in self._merges])
         # After k merges, the number of groups with enough speech.
-        self._counts = [int((seconds >= least).sum())]
-        group, speech = list(range(len(points))), seconds.tolist()
-        for one, other, _ in merges:
+        self._counts = [int((self._seconds >= self._least).sum())]
+        group, speech = list(range(len(chosen))), self._seconds.tolist()
+        for one, other, _ in self._merges:
             left, right = _found(group, one), _found(group, other)
             both = speech[left] + speech[right]
-            gone = (speech[left] >= least) + (speech[right] >= least)
-            self._counts.append(self._counts[-1] - gone + (both >= least))
+            gone = (speech[left] >= self._least) + (speech[right] >= self._least)
+            self._counts.append(self._counts[-1] - gone + (both >= self._least))
             group[left], speech[right] = right, both
+
+    def centers(self, speakers: int) -> np.ndarray:
+        """Return mean directions (K, D) of K <= N groups: those that thresholds agree on most, among groups that have
+        enough speech if that can be."""
+        ends = np.append(self._heights, 2.0)
+        widths = [ends[k] - ends[k - 1] if count == speakers else -1.0 for k, count in enumerate(self._counts) if k]
+        if len(widths) and max(widths) >= 0:
+            return self._centers(1 + int(np.argmax(widths)), self._least)
+        return self._centers(len(self._points) - speakers, 0.0)
+
+    def _centers(self, merges: int, least: float) -> np.ndarray:
+        group = list(range(len(self._points)))
+        for one, other, _ in self._merges[:merges]:
+            group[_found(group, one)] = _found(group, other)
+        _, labels = np.unique([_found(group, point) for point in range(len(group))], return_inverse=True)
+        speech = np.bincount(labels, self._seconds)
+        kept = np.flatnonzero(speech >= min(least, speech.max()))
+        sums = np.zeros((len(speech), self._points.shape[1]))
+        np.add.at(sums, labels, self._points)
+        return unit_rows(sums[kept])
 
     def speakers(self, threshold: float) -> int:
         """Return the number of groups that have enough speech, at least 1; nearer ones than the threshold are one."""

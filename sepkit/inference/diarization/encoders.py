@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -31,15 +31,21 @@ class Encoder(Protocol):
     Attributes:
         sample_rate: Hz, of the waveforms.
         embedding_size: D.
+        tells_speech: whether it has `speech`.
         info: what was saved beside the weights; `enrollment` has the threshold of `sepkit separate --enroll`.
     """
 
     sample_rate: int
     embedding_size: int
+    tells_speech: bool
     info: Mapping[str, Any]
 
     def embed(self, waveforms: np.ndarray) -> np.ndarray:
         """Return unit vectors (B, D) float32 of waveforms (B, T) float32."""
+        ...
+
+    def speech(self, waveforms: np.ndarray) -> np.ndarray:
+        """Return probabilities that somebody speaks in each 20 ms, (B, F), of waveforms (B, T) float32."""
         ...
 
     def fingerprint(self) -> str:
@@ -59,11 +65,19 @@ class GraphEncoder:
             raise UserError(f"{graph.path}: found a graph of kind {graph.kind}, expected a speaker encoder")
         self.graph = graph
         self.sample_rate, self.embedding_size = graph.sample_rate, graph.embedding_size
+        self.tells_speech = "speech" in graph.outputs
         self.info: Mapping[str, Any] = graph.info
 
     def embed(self, waveforms: np.ndarray) -> np.ndarray:
         """Return unit vectors (B, D) of waveforms (B, T)."""
-        return self.graph.run({"waveforms": np.ascontiguousarray(waveforms, np.float32)}, ["embeddings"])["embeddings"]
+        return self._output("embeddings", waveforms)
+
+    def speech(self, waveforms: np.ndarray) -> np.ndarray:
+        """Return probabilities of speech (B, F) of waveforms (B, T)."""
+        return self._output("speech", waveforms)
+
+    def _output(self, name: str, waveforms: np.ndarray) -> np.ndarray:
+        return self.graph.run({"waveforms": np.ascontiguousarray(waveforms, np.float32)}, [name])[name]
 
     def fingerprint(self) -> str:
         """Return the digest of the weights of the encoder that the graph was made of."""
@@ -80,14 +94,23 @@ class TorchEncoder:
     def __init__(self, model: SpeakerEncoder) -> None:
         self.model = model
         self.sample_rate, self.embedding_size = model.sample_rate, model.embedding_size
+        self.tells_speech = model.speech is not None
         self.info: Mapping[str, Any] = model.info
 
     def embed(self, waveforms: np.ndarray) -> np.ndarray:
         """Return unit vectors (B, D) of waveforms (B, T)."""
+        return self._given(self.model, waveforms)
+
+    def speech(self, waveforms: np.ndarray) -> np.ndarray:
+        """Return probabilities of speech (B, F) of waveforms (B, T)."""
+        return self._given(self.model.speech_of, waveforms)
+
+    @staticmethod
+    def _given(function: Callable[[Any], Any], waveforms: np.ndarray) -> np.ndarray:
         import torch
 
         with torch.inference_mode():
-            return self.model(torch.from_numpy(np.ascontiguousarray(waveforms, np.float32))).numpy()
+            return function(torch.from_numpy(np.ascontiguousarray(waveforms, np.float32))).numpy()
 
     def fingerprint(self) -> str:
         """Return a digest of the weights."""
@@ -106,6 +129,8 @@ class OtherEncoder:
     Raises:
         UserError: no such graph, or nothing says what it hears.
     """
+
+    tells_speech = False
 
     def __init__(self, path: Path, features: SpeakerFeatures | None = None) -> None:
         expected = "expected a speaker encoder with one input, spectra or samples, and embeddings (B, D) as its output"
@@ -152,6 +177,10 @@ class OtherEncoder:
             reason = one_line(str(error))[:200]
             raise UserError(f"{self.path}: ONNX Runtime failed on {shown(values.shape)} ({reason})") from error
         return unit_rows(np.asarray(found, np.float32))
+
+    def speech(self, waveforms: np.ndarray) -> np.ndarray:
+        """Not called: `tells_speech` is false."""
+        raise NotImplementedError
 
     def fingerprint(self) -> str:
         """Return a digest of the file and what it hears."""

@@ -14,16 +14,21 @@ from typing import Any
 import numpy as np
 
 from sepkit.data import audio
-from sepkit.data.activity import ActivityMeter
 from sepkit.inference.diarization.clustering import (
     in_order_of_appearance,
     mean_directions,
-    spherical_k_means,
     unit_rows,
 )
-from sepkit.inference.diarization.counting import SpeakerCount, count_speakers
+from sepkit.inference.diarization.counting import SpeakerCount, group_speakers
 from sepkit.inference.diarization.encoders import Encoder
-from sepkit.inference.diarization.segments import SpeechSegment, blend_turns, cut_turns, embed, neighbors_in_turns
+from sepkit.inference.diarization.segments import (
+    SpeechSegment,
+    cut_turns,
+    embed,
+    join_turns,
+    neighbors_in_turns,
+)
+from sepkit.inference.diarization.speech import SpeechMeter
 from sepkit.inference.options import LinkSpeakers
 
 Blocks = Callable[[], Iterator[np.ndarray]]
@@ -42,6 +47,7 @@ class LinkedSpeakers:
         counted: how that was found; None if it was given.
         embeddings: (speakers, D) unit vectors, the mean of those of their segments; zeros for one without segments.
         owners: of each estimate, (E,) ends of its parts, in samples, and (E,) whose they are.
+        turns: of each speaker: beginnings and lengths, seconds.
         full_seconds: in which somebody speaks in every estimate. Whether one more speaks then cannot be known.
     """
 
@@ -51,6 +57,7 @@ class LinkedSpeakers:
     owners: list[tuple[np.ndarray, np.ndarray]]
     sample_rate: int
     estimates: Blocks
+    turns: list[list[tuple[float, float]]]
     full_seconds: float = 0.0
 
     def blocks(self) -> Iterator[np.ndarray]:
@@ -92,9 +99,7 @@ def _ramp(times: np.ndarray, edge: int, fade: int) -> np.ndarray:
     return np.clip((times - edge) / (2 * fade) + 0.5, 0.0, 1.0)
 
 
-def link(
-    estimates: Blocks, count: int, sample_rate: int, encoder: Encoder, speakers: LinkSpeakers, seed: int = 0
-) -> LinkedSpeakers:
+def link(estimates: Blocks, count: int, sample_rate: int, encoder: Encoder, speakers: LinkSpeakers) -> LinkedSpeakers:
     """Return which part of which estimate of a recording belongs to which speaker.
 
     Args:
@@ -104,33 +109,29 @@ def link(
     Raises:
         UserError: fewer segments than speakers.
     """
-    meter = ActivityMeter(count, sample_rate)
+    meter = SpeechMeter(count, sample_rate, encoder)
     length = 0
     for block in estimates():
         meter.add(block)
         length += block.shape[-1]
-    turns = meter.segments()
-    segments, _ = cut_turns(turns)
-    counted = None
+    segments, _ = cut_turns(meter.segments(), meter)
     if not segments:
         known = 1 if speakers == "auto" else speakers
         owner = np.array([length]), np.array([0])
         nothing = np.zeros((known, encoder.embedding_size))
-        return LinkedSpeakers(known, None, nothing, [owner] * count, sample_rate, estimates)
+        return LinkedSpeakers(known, None, nothing, [owner] * count, sample_rate, estimates, [[]] * known)
     alone = embed(encoder, _waveforms(estimates, segments, sample_rate, encoder.sample_rate))
-    neighbors = neighbors_in_turns(segments)
-    embeddings = blend_turns(alone, neighbors)
-    if speakers == "auto":
-        seconds = np.array([segment.duration_seconds for segment in segments])
-        counted = count_speakers(alone, embeddings, neighbors, seconds)
-        speakers = counted.speakers
-    # Estimates that are heard at once may still be one speaker: where one speaks alone, the others hold what is left.
-    found = spherical_k_means(embeddings, speakers, seed)
+    seconds = np.array([segment.duration_seconds for segment in segments])
+    found, counted = group_speakers(alone, neighbors_in_turns(segments), seconds, speakers)
+    speakers = len(found.centers)
     labels = in_order_of_appearance(found.labels.tolist())
     owners = [_owners(segments, labels, channel, length, sample_rate) for channel in range(count)]
-    zeros = np.zeros((speakers, embeddings.shape[1]))
+    zeros = np.zeros((speakers, alone.shape[1]))
     means = mean_directions(unit_rows(alone), np.array(labels), zeros)
-    return LinkedSpeakers(speakers, counted, means, owners, sample_rate, estimates, seconds_of_all(turns))
+    spans = [(segment.start_seconds, segment.duration_seconds) for segment in segments]
+    said = [join_turns([span for span, own in zip(spans, labels, strict=True) if own == k]) for k in range(speakers)]
+    in_use = [[span for span, s in zip(spans, segments, strict=True) if s.channel == one] for one in range(count)]
+    return LinkedSpeakers(speakers, counted, means, owners, sample_rate, estimates, said, seconds_of_all(in_use))
 
 
 def seconds_of_all(turns: Sequence[Sequence[tuple[float, float]]]) -> float:

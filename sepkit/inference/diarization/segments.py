@@ -10,11 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from sepkit.data import audio
-from sepkit.data.activity import ActivityMeter
 from sepkit.errors import UserError
 from sepkit.files import file_text, parse_json
-from sepkit.inference.diarization.clustering import unit_rows
 from sepkit.inference.diarization.encoders import Encoder
+from sepkit.inference.diarization.speech import SpeechMeter
 
 WINDOW_SECONDS = 1.5
 """Longest segment; a longer turn is cut into equal ones."""
@@ -22,11 +21,15 @@ WINDOW_SECONDS = 1.5
 SHORTEST_SECONDS = 0.25
 """Shorter segments tell nothing of a voice."""
 
+# Segments of one speaker that are nearer than this are one turn.
+_JOINED_PAUSE_SECONDS = 0.3
 _BLOCK_SECONDS, _READ_SECONDS = 10.0, 30.0
 # Differences of lengths that are no sign of files that do not belong together.
 _LENGTH_SLACK = 0.01
+# A segment that is further below all estimates together is what is left of a voice in another one.
+_LEAST_SHARE_DB = -8.0
 # Segments of one turn touch each other; turns are at least 0.3 s apart.
-_TURN_PAUSE_SECONDS, _NEIGHBOR_WEIGHT = 0.1, 0.5
+_TURN_PAUSE_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -87,23 +90,32 @@ def _description_of(path: Path) -> Path | None:
 
 
 def find_segments(
-    source: Source, window_seconds: float = WINDOW_SECONDS
+    source: Source, encoder: Encoder | None = None, window_seconds: float = WINDOW_SECONDS
 ) -> tuple[list[SpeechSegment], list[SpeechSegment]]:
     """Return the segments in which something is heard, in order of time, and those that are too short to use.
+
+    Args:
+        encoder: what is speech, see `SpeechMeter`.
 
     Raises:
         UserError: a file that cannot be read, or estimates of different lengths.
     """
-    return cut_turns(turns_of(source.paths), window_seconds)
+    return cut_turns(*turns_of(source.paths, encoder), window_seconds=window_seconds)
 
 
 def cut_turns(
-    turns: Sequence[Sequence[tuple[float, float]]], window_seconds: float = WINDOW_SECONDS
+    turns: Sequence[Sequence[tuple[float, float]]],
+    meter: SpeechMeter | None = None,
+    window_seconds: float = WINDOW_SECONDS,
 ) -> tuple[list[SpeechSegment], list[SpeechSegment]]:
     """Return the turns of several channels in equal segments, in order of time, and those that are too short to use.
 
+    Segments that are far below the other channels are left out: where one speaks alone, the other estimates hold what
+    is left of the voice, which sounds like somebody else.
+
     Args:
         turns: of each channel: beginnings and lengths, seconds.
+        meter: of the channels; None: no segment is left out.
         window_seconds: longest segment.
     """
     segments, short = [], []
@@ -113,11 +125,17 @@ def cut_turns(
             cut = [SpeechSegment(channel, start + k * length / count, length / count) for k in range(count)]
             (segments if cut[0].duration_seconds >= SHORTEST_SECONDS else short).extend(cut)
     order = sorted(segments, key=lambda s: (s.start_seconds, s.channel))
+    if meter is not None and len(turns) > 1:
+        shares = meter.shares_db([(s.channel, s.start_seconds, s.duration_seconds) for s in order])
+        order = [segment for segment, share in zip(order, shares.tolist(), strict=True) if share > _LEAST_SHARE_DB]
     return order, sorted(short, key=lambda s: (s.start_seconds, s.channel))
 
 
-def turns_of(paths: Sequence[Path]) -> list[list[tuple[float, float]]]:
-    """Return beginnings and lengths, seconds, of the turns in files of one length that are heard together.
+def turns_of(
+    paths: Sequence[Path], encoder: Encoder | None = None
+) -> tuple[list[list[tuple[float, float]]], SpeechMeter]:
+    """Return beginnings and lengths, seconds, of the turns in files of one length that are heard together, and what
+    measured them.
 
     Raises:
         UserError: a file that cannot be read, or files of different rates or lengths.
@@ -130,12 +148,12 @@ def turns_of(paths: Sequence[Path]) -> list[list[tuple[float, float]]]:
                 f"{path}: found {header.num_samples} samples at {header.sample_rate} Hz, expected {samples} at {rate}, "
                 f"as in {paths[0]}; separate the recording again"
             )
-    meter = ActivityMeter(len(paths), rate)
+    meter = SpeechMeter(len(paths), rate, encoder)
     readers = [audio.read_blocks(path, max(1, round(_BLOCK_SECONDS * rate))) for path in paths]
     for blocks in zip(*readers, strict=False):
         length = min(map(len, blocks))
         meter.add(np.stack([block[:length] for block in blocks]))
-    return meter.segments()
+    return meter.segments(), meter
 
 
 def neighbors_in_turns(segments: Sequence[SpeechSegment]) -> np.ndarray:
@@ -150,21 +168,16 @@ def neighbors_in_turns(segments: Sequence[SpeechSegment]) -> np.ndarray:
     return np.array(pairs, int).reshape(-1, 2)
 
 
-def blend_turns(values: np.ndarray, neighbors: np.ndarray) -> np.ndarray:
-    """Return unit vectors of segments, each with half of those before and after it in the same turn added, (N, D).
-
-    A segment is short for a voice. What is said before and after it without a pause is mostly said by the same speaker.
-
-    Args:
-        values: (N, D) embeddings.
-        neighbors: (P, 2), of `neighbors_in_turns`.
-    """
-    points = unit_rows(np.asarray(values, np.float64))
-    blended = points.copy()
-    first, second = neighbors.T
-    np.add.at(blended, first, _NEIGHBOR_WEIGHT * points[second])
-    np.add.at(blended, second, _NEIGHBOR_WEIGHT * points[first])
-    return unit_rows(blended)
+def join_turns(turns: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return one speaker's turns, beginnings and lengths in seconds, joined where they have hardly a pause between."""
+    joined: list[tuple[float, float]] = []
+    for start, length in sorted(turns):
+        if joined and start <= joined[-1][0] + joined[-1][1] + _JOINED_PAUSE_SECONDS:
+            first, before = joined[-1]
+            joined[-1] = first, max(before, start + length - first)
+        else:
+            joined.append((start, length))
+    return joined
 
 
 def waveforms_of(source: Source, segments: Sequence[SpeechSegment], sample_rate: int) -> Iterator[np.ndarray]:

@@ -21,6 +21,7 @@ from sepkit.inference.quality.activity import levels_db
 from sepkit.inference.quality.regression import LogisticRegression, fit_logistic, threshold_above
 from sepkit.inference.runners.base import ratio_db
 from sepkit.inference.selection import Products, gains_of
+from sepkit.models.published.shipped import DETECTOR_ENCODER
 
 MOST_TAKEN_FOR_ONE = 0.01
 """Share of the recordings of several speakers that may be taken for one speaker."""
@@ -196,8 +197,8 @@ def _range(values: Sequence[float]) -> tuple[float, float]:
 
 @lru_cache(maxsize=1)
 def default_encoder() -> Encoder:
-    """Return the speaker encoder that ships."""
-    return load_encoder()
+    """Return the speaker encoder that the rule of the shipped models was fitted with."""
+    return load_encoder(DETECTOR_ENCODER)
 
 
 def evidence_spans(num_samples: int, sample_rate: int) -> list[tuple[int, int]]:

@@ -208,7 +208,7 @@ def _padded(bank: Filterbank, num_samples: Any, pad: str) -> tuple[int, Any]:
 
 
 class GraphEncoder(nn.Module):
-    """Waveforms (B, T) to embeddings (B, D) of an encoder of voices: for tracing alone.
+    """Waveforms (B, T) to embeddings (B, D), and speech (B, F) where it is told, of an encoder: for tracing alone.
 
     Args:
         encoder: not changed.
@@ -222,14 +222,18 @@ class GraphEncoder(nn.Module):
         self.fourier = _FourierFilters(window, torch.ones(len(window) // 2 + 1))
         self.inputs, self.outputs = ["waveforms"], ["embeddings"]
         self.axes = {"waveforms": {0: "batch", 1: "samples"}, "embeddings": {0: "batch"}}
+        if encoder.speech is not None:
+            self.outputs.append("speech")
+            self.axes["speech"] = {0: "batch", 1: "frames"}
 
     def example(self, batch: int = 2) -> tuple[Tensor, ...]:
         """Inputs, a second of noise."""
         return (_noise(batch, self.model.sample_rate),)
 
-    def forward(self, waveforms: Tensor) -> Tensor:
-        """Embeddings."""
-        return self.model(waveforms)
+    def forward(self, waveforms: Tensor) -> tuple[Tensor, ...]:
+        """Embeddings, and speech."""
+        speech = () if self.model.speech is None else (self.model.speech_of(waveforms),)
+        return self.model(waveforms), *speech
 
     def _power_spectra(self, waveforms: Tensor) -> Tensor:
         shortest = self.model.shortest

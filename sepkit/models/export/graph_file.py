@@ -50,7 +50,7 @@ class Graph:
         path: the file.
         description: plain data of the file: format, kind, sample_rate, hypotheses, signal_mean, signal_std, info ...
         kind: "separation" (`mixture` (B, T) to `OUTPUTS` and `features`), or "speaker_encoder" (`waveforms` (B, T) to
-            `embeddings` (B, D)).
+            `embeddings` (B, D), and to `speech` (B, F), probabilities for each 20 ms, if it tells speech).
         sample_rate: Hz.
         hypotheses: n; 0 for an encoder.
         embedding_size: D; 0 for a graph that separates.
@@ -100,7 +100,8 @@ class Graph:
         self.providers: list[str] = self._session.get_providers()
         given = {output.name for output in self._session.get_outputs()}
         of_kind = (*OUTPUTS[: 1 + ("scores" in given)], *self.features)
-        self.outputs: tuple[str, ...] = ("embeddings",) if self.kind == "speaker_encoder" else of_kind
+        of_encoder = ("embeddings", *(["speech"] if "speech" in given else []))
+        self.outputs: tuple[str, ...] = of_encoder if self.kind == "speaker_encoder" else of_kind
         causal = description.get("causal") or {"stride": 0, "kernel_size": 0, "state": []}
         self.stride: int = causal["stride"]
         self.kernel_size: int = causal["kernel_size"]
@@ -145,7 +146,7 @@ class Graph:
             timer.cancel()
         found = dict(zip(outputs, values, strict=True))
         for name, value in found.items():
-            if value.shape != (expected := self._shape_of(name, samples.shape)):
+            if value.shape != (expected := self._shape_of(name, samples.shape, value.shape)):
                 raise UserError(f"{self.path}: gives {name} of shape {value.shape}, expected {expected}")
         return found
 
@@ -197,7 +198,9 @@ class Graph:
             )
         return GraphStream(self)
 
-    def _shape_of(self, name: str, samples: tuple[int, ...]) -> tuple[int, ...]:
+    def _shape_of(self, name: str, samples: tuple[int, ...], found: tuple[int, ...]) -> tuple[int, ...]:
+        if name == "speech":
+            return samples[0], found[-1]
         if name == "embeddings":
             return samples[0], self.embedding_size
         if (part := name.removeprefix("next_")) in self._batch_axes:

@@ -65,7 +65,7 @@ def export_onnx(model: SavedModel, path: str | os.PathLike[str], lengths: Sequen
     The graph of a separator takes `mixture` (B, T) of any B and T at the model's rate, in the units of recordings. It
     gives `estimates` (B, n, T), `scores` (B, n) if the model has a scoring head, and (B, n) of each feature that
     `latent_features` has in closed form. That of an encoder of voices takes `waveforms` (B, T) and gives `embeddings`
-    (B, D).
+    (B, D), and `speech` (B, F) of each 20 ms if it tells speech.
 
     All weights lie in the file by their names in torch, so that torch can load the model from it; those that half
     precision holds exactly are stored in it.
@@ -151,7 +151,9 @@ def difference(model: SavedModel, exported: Graph, num_samples: int, batch: int 
 
 def _outputs(model: SavedModel, waveforms: Tensor) -> dict[str, Tensor]:
     if not isinstance(model, EncoderMaskerDecoder):
-        return {"embeddings": model(waveforms)}
+        assert isinstance(model, SpeakerEncoder)
+        speech = {} if model.speech is None else {"speech": model.speech_of(waveforms)}
+        return {"embeddings": model(waveforms)} | speech
     separation = model(waveforms)
     scores = {} if separation.scores is None else {"scores": separation.scores}
     return {"estimates": separation.estimates} | scores | latent_features(model, separation, estimated=False)

@@ -12,8 +12,11 @@ SHIPPED = Path(__file__).resolve().parent / "weights"
 ENCODERS = Path(__file__).resolve().parent / "encoders"
 """Folder of the folders of encoders of voices."""
 
-DEFAULT_ENCODER = "voices_8k"
+DEFAULT_ENCODER = "meetings_8k"
 """The encoder of voices that is used if none is named."""
+
+DETECTOR_ENCODER = "voices_8k"
+"""The encoder by which the shipped models tell one speaker from several; their quality.yaml is fitted with it."""
 
 DEFAULT_MODEL = "boxed_8k"
 """The model that is used if none is named."""

@@ -8,8 +8,9 @@ from typing import Literal
 
 from sepkit.config import SpeakerEncoderConfig, TaskConfig, TrainerConfig
 from sepkit.errors import UserError
+from sepkit.inference.options import SpeakerFeatures
 
-Loss = Literal["moco", "mice"]
+Loss = Literal["moco", "mice", "speakers"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,11 +24,13 @@ class VoicesOptions:
         speaker_from: how to find the speaker, see `sepkit prepare folder`
         regex: regular expression that names of speakers match; default: all
         speakers: number of speakers, those with most recordings first; default: all
+        recordings: of each speaker at most; default: all
         noisy: add noise at 5 to 15 dB and a band tilt (four cosines of 0.3 nepers) to each utterance
         snr_db: range of the signal-to-noise ratio of --noisy, dB
         sample_rate: Hz
         separated: a model: mix each utterance with one of another speaker of the collection, within 2.5 dB of equal
             level, separate the two, and keep the estimate of the utterance
+        noise: with --separated: folder of recordings of noise, which half of the mixtures get at 3 to 20 dB
         seed: of noise, tilts and mixtures
     """
 
@@ -37,10 +40,12 @@ class VoicesOptions:
     speaker_from: str = "first"
     regex: str = ""
     speakers: int | None = None
+    recordings: int | None = None
     noisy: bool = False
     snr_db: tuple[float, float] = (5.0, 15.0)
     sample_rate: int = 8000
     separated: str | None = None
+    noise: Path | None = None
     seed: int = 0
 
 
@@ -50,6 +55,12 @@ class ViewConfig:
 
     crop_seconds: float = 1.0
     """Length of a view."""
+    shortest_seconds: float | None = None
+    """With loss speakers: views of a batch are cut to a length from this one to `crop_seconds`; none: not cut."""
+    pause_probability: float = 0.0
+    """Share of views that are silent in a part, 20 to 60 %, at their beginning or end, but for noise."""
+    noise_probability: float = 0.0
+    """With data.noise: share of views with one of its recordings, at levels as `snr_db`."""
     gain_db: float = 6.0
     """Gains are uniform within this range up and down."""
     snr_db: tuple[float, float] = (5.0, 25.0)
@@ -81,9 +92,16 @@ class StretchDataConfig:
     Labels are not used."""
     dev: str | None = None
     """The same with labels, for validation: the speaker is the first folder, or the column `speaker`."""
+    teacher: str | None = None
+    """With loss speakers: FILE.onnx of another speaker encoder, whose embeddings of the stretches are learned, too."""
+    teacher_features: SpeakerFeatures | None = None
+    """What the teacher hears, where its file does not say so."""
+    noise: str | None = None
+    """Folder of recordings of noise."""
     separated: str | None = None
-    """Folder with an estimate of each recording of `train` under the same relative path, of the same length, as
-    `sepkit prepare voices --separated MODEL` writes: separated speech sounds different."""
+    """Folder with estimates of recordings of `train` under the same relative paths, of the same length, as
+    `sepkit prepare voices --separated MODEL` writes: separated speech sounds different. Recordings without one are
+    heard as they are."""
     batch_size: int = 64
     """Stretches in a batch."""
     workers: int = 0
@@ -118,12 +136,13 @@ class ContrastiveObjectiveConfig:
 
 @dataclass
 class SpeakerClusteringConfig(TaskConfig, name="speaker_clustering"):
-    """Train an encoder of voices without labels."""
+    """Train an encoder of voices, without labels or with them."""
 
     model: SpeakerEncoderConfig = field(default_factory=SpeakerEncoderConfig)
     """The encoder of voices."""
     loss: Loss = "moco"
-    """moco: InfoNCE, one head. mice: a mixture of contrastive experts, one for each cluster."""
+    """moco: InfoNCE, one head. mice: a mixture of contrastive experts, one for each cluster. speakers: learn labels of
+    speakers, and a teacher's embeddings if there is one."""
     objective: ContrastiveObjectiveConfig = field(default_factory=ContrastiveObjectiveConfig)
     """Temperatures, the queue and the teacher."""
     data: StretchDataConfig = field(default_factory=StretchDataConfig)
@@ -136,7 +155,7 @@ class SpeakerClusteringConfig(TaskConfig, name="speaker_clustering"):
     @property
     def views(self) -> int:
         """Crops of each instance: for student, teacher and gate."""
-        return 2 if self.loss == "moco" else 3
+        return {"moco": 2, "mice": 3, "speakers": 1}[self.loss]
 
     def check(self) -> None:
         """Raise UserError if a number is outside its range, parts contradict each other, or there is no data."""
@@ -148,8 +167,10 @@ class SpeakerClusteringConfig(TaskConfig, name="speaker_clustering"):
             )
         if self.data.batch_size < 2:
             raise UserError("data.batch_size: found 1, expected 2 or more, as features are normalized over a batch")
-        if self.loss == "moco" and (self.model.experts != 1 or self.model.gate != "none"):
-            raise UserError("loss: moco has one head and no gate; set model.experts to 1 and model.gate to none")
+        if self.loss != "mice" and (self.model.experts != 1 or self.model.gate != "none"):
+            raise UserError(
+                f"loss: {self.loss} has one head and no gate; set model.experts to 1 and model.gate to none"
+            )
         if self.loss == "mice" and self.model.gate == "none":
             raise UserError("loss: mice needs a gate; set model.gate to fixed (or uniform, learned, random)")
         if self.model.gate == "fixed" and self.model.experts > self.model.dimensions + 1:
@@ -171,6 +192,8 @@ class SpeakerClusteringConfig(TaskConfig, name="speaker_clustering"):
             raise UserError(f"objective.queue: found {self.objective.queue}, expected 1 or more")
         if not 0 <= self.objective.teacher_decay < 1:
             raise UserError(f"objective.teacher_decay: found {self.objective.teacher_decay}, expected 0 to below 1")
+        if self.loss != "speakers" and (self.model.speech or self.data.teacher is not None):
+            raise UserError("loss: model.speech and data.teacher need loss speakers")
         self._check_views()
         if self.trainer.devices * self.trainer.num_nodes > 1:
             raise UserError("trainer.devices: task speaker_clustering trains on one device; leave --devices out")
@@ -179,10 +202,15 @@ class SpeakerClusteringConfig(TaskConfig, name="speaker_clustering"):
         views, data = self.data.views, self.data
         if not 0.25 <= views.crop_seconds <= 60:
             raise UserError(f"data.views.crop_seconds: found {views.crop_seconds}, expected 0.25 to 60")
+        if views.shortest_seconds is not None and not 0.25 <= views.shortest_seconds <= views.crop_seconds:
+            found = views.shortest_seconds
+            raise UserError(f"data.views.shortest_seconds: found {found}, expected 0.25 to data.views.crop_seconds")
         if not 0.25 <= data.min_seconds <= data.max_seconds:
             raise UserError(f"data.min_seconds: found {data.min_seconds}, expected 0.25 to data.max_seconds")
         for name in (
             "clean_probability",
+            "pause_probability",
+            "noise_probability",
             "room_probability",
             "other_probability",
             "separated_probability",

@@ -12,6 +12,7 @@ import numpy as np
 
 from sepkit.corpora._recordings import find_audio_files
 from sepkit.data import audio
+from sepkit.data.activity import FRAME_SECONDS, ActivityMeter
 from sepkit.data.coloring import color
 from sepkit.data.segments import Segment, read_segments
 from sepkit.errors import UserError
@@ -19,6 +20,7 @@ from sepkit.studies.speaker_clustering.config import StretchDataConfig, ViewConf
 from sepkit.training.messages import say
 
 _ROOM_SECONDS = 0.3
+_PAUSE_SHARES = 0.2, 0.6
 
 
 @dataclass
@@ -28,11 +30,13 @@ class Views:
     Args:
         waveforms: (B, V, T).
         masks: (B, V, 4) shares of time and of bands: where masks begin, and how long they are.
+        heard: (B, V, F) bool, in which 20 ms the speaker speaks.
         instances: (B,) numbers.
     """
 
     waveforms: Any
     masks: Any
+    heard: Any
     instances: Any
 
 
@@ -48,10 +52,19 @@ class Stretches:
         views: int,
         seed: int,
         separated: str | None = None,
+        with_speech: bool = False,
     ) -> None:
         self.config, self.sample_rate, self.views, self.seed = config, sample_rate, views, seed
         loaded = load_stretches(source, config, sample_rate, separated)
         self.segments, self.waveforms, self.estimates = loaded.segments, loaded.waveforms, loaded.estimates
+        self.noises: list[np.ndarray] = []
+        if config.noise is not None:
+            paths = find_audio_files(Path(config.noise))
+            self.noises = [_integers(audio.read(path, sample_rate=sample_rate)) for path in paths]
+            self.noises = [noise for noise in self.noises if np.ptp(noise) > 0]
+            if not self.noises:
+                raise UserError(f"data.noise: {config.noise} has no recording in which something is heard")
+        self.speech = [speech_frames(w, sample_rate) for w in self.waveforms] if with_speech else None
         if loaded.skipped:
             say(f"{source}: {loaded.skipped} stretches shorter than {config.min_seconds} s, or silent, are left out")
         if not self.segments:
@@ -60,30 +73,42 @@ class Stretches:
     def __len__(self) -> int:
         return len(self.segments)
 
-    def __getitem__(self, key: tuple[int, int]) -> tuple[np.ndarray, np.ndarray, int]:
-        """Return (V, T) waveforms, (V, 4) masks and the number of the instance."""
+    def __getitem__(self, key: tuple[int, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+        """Return (V, T) waveforms, (V, 4) masks, (V, F) where the speaker speaks, and the number of the instance."""
         epoch, index = key
-        pairs = [
+        views = [
             self._view(np.random.default_rng((self.seed, epoch, index, view)), index) for view in range(self.views)
         ]
-        waveforms, masks = zip(*pairs, strict=True)
-        return np.stack(waveforms), np.stack(masks), index
+        waveforms, masks, heard = (np.stack(part) for part in zip(*views, strict=True))
+        return waveforms, masks, heard, index
 
-    def _view(self, generator: np.random.Generator, index: int) -> tuple[np.ndarray, np.ndarray]:
+    def _view(self, generator: np.random.Generator, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         views = self.config.views
         length = round(views.crop_seconds * self.sample_rate)
         samples = self.waveforms[index]
         if self.estimates is not None and generator.random() < views.separated_probability:
             samples = self.estimates[index]
-        crop = _crop(samples, length, generator)
+        start = _place(samples, length, generator)
+        crop = _part(samples, start, length)
+        step = round(FRAME_SECONDS * self.sample_rate)
+        places = (start + np.arange(0, length, step)) % len(samples) // step
+        heard = self.speech[index][places] if self.speech is not None else np.ones(len(places), bool)
+        if views.pause_probability and generator.random() < views.pause_probability:
+            pause = round(generator.uniform(*_PAUSE_SHARES) * len(heard))
+            first = 0 if generator.random() < 0.5 else len(heard) - pause
+            crop[first * step : (first + pause) * step] = 0.0
+            heard[first : first + pause] = False
         if generator.random() < views.other_probability and len(self) > 1:
             other = _crop(self.waveforms[int(generator.integers(len(self)))], length, generator)
             crop = crop + other * _ratio(crop, other, -generator.uniform(*views.other_db))
+        if self.noises and generator.random() < views.noise_probability:
+            noise = _crop(self.noises[int(generator.integers(len(self.noises)))], length, generator)
+            crop = crop + noise * _ratio(crop, noise, -generator.uniform(*views.snr_db))
         waveform = augment(crop, views, self.sample_rate, generator)
         lengths = generator.random(2) * (views.longest_time_mask, views.longest_band_mask)
         begins = generator.random(2) * (1 - lengths)
         masks = np.array([begins[0], lengths[0], begins[1], lengths[1]], np.float32)
-        return waveform, masks
+        return waveform, masks, heard
 
 
 @dataclass
@@ -99,6 +124,8 @@ class Loaded:
 
 def load_stretches(source: str, config: StretchDataConfig, sample_rate: int, separated: str | None = None) -> Loaded:
     """Return the stretches of a folder or CSV file."""
+    if separated is not None and not Path(separated).is_dir():
+        raise UserError(f"data.separated: {separated} is no folder, expected one with estimates of data.train")
     loaded = Loaded([], [], None if separated is None else [], 0)
     for segment, path in _listed(Path(source)):
         start = round(segment.start_seconds * sample_rate)
@@ -108,13 +135,13 @@ def load_stretches(source: str, config: StretchDataConfig, sample_rate: int, sep
         samples = audio.read(path, min(start, stop), max(0, stop - start), sample_rate)
         both = samples[None]
         if separated is not None:
-            both = np.stack([samples, _estimate_of(Path(separated), segment, start, len(samples), sample_rate)])
+            both = np.stack([samples, _estimate_of(Path(separated), segment, start, samples, sample_rate)])
         parts = max(1, math.ceil(len(samples) / (config.max_seconds * sample_rate)))
         for part in np.array_split(both, parts, axis=1):
             if part.shape[1] < config.min_seconds * sample_rate or not np.ptp(part[0]) > 0:
                 loaded.skipped += 1
                 continue
-            integers = np.round(np.clip(part, -1, 1) * 32767).astype(np.int16)
+            integers = _integers(part)
             loaded.segments.append(segment)
             loaded.waveforms.append(integers[0])
             if loaded.estimates is not None:
@@ -122,11 +149,10 @@ def load_stretches(source: str, config: StretchDataConfig, sample_rate: int, sep
     return loaded
 
 
-def _estimate_of(folder: Path, segment: Segment, start: int, length: int, sample_rate: int) -> np.ndarray:
+def _estimate_of(folder: Path, segment: Segment, start: int, samples: np.ndarray, sample_rate: int) -> np.ndarray:
+    """Return the estimate of a stretch (T,), or the stretch itself where there is none."""
     path = folder / segment.path
-    if not path.is_file():
-        raise UserError(f"data.separated: {path} does not exist, expected an estimate of each recording of data.train")
-    return audio.read(path, start, length, sample_rate, pad_end=True)
+    return audio.read(path, start, len(samples), sample_rate, pad_end=True) if path.is_file() else samples
 
 
 def _listed(source: Path) -> list[tuple[Segment, Path]]:
@@ -141,11 +167,34 @@ def _listed(source: Path) -> list[tuple[Segment, Path]]:
 
 
 def _crop(waveform: np.ndarray, length: int, generator: np.random.Generator) -> np.ndarray:
-    """Return (length,) float32 samples from a random place; a shorter stretch repeats."""
-    if len(waveform) < length:
-        waveform = np.tile(waveform, -(-length // len(waveform)))
-    start = int(generator.integers(len(waveform) - length + 1))
+    """Return (length,) float32 samples of 16-bit ones from a random place; a shorter stretch repeats."""
+    return _part(waveform, _place(waveform, length, generator), length)
+
+
+def _place(waveform: np.ndarray, length: int, generator: np.random.Generator) -> int:
+    repeated = len(waveform) * -(-length // len(waveform)) if len(waveform) < length else len(waveform)
+    return int(generator.integers(repeated - length + 1))
+
+
+def _part(waveform: np.ndarray, start: int, length: int) -> np.ndarray:
+    """Return (length,) float32 samples of 16-bit ones from a place in a stretch that repeats."""
+    if start + length > len(waveform):
+        waveform = np.tile(waveform, -(-(start + length) // len(waveform)))
     return waveform[start : start + length].astype(np.float32) / 32767
+
+
+def _integers(waveform: np.ndarray) -> np.ndarray:
+    return np.round(np.clip(waveform, -1, 1) * 32767).astype(np.int16)
+
+
+def speech_frames(waveform: np.ndarray, sample_rate: int) -> np.ndarray:
+    """Return in which 20 ms of a clean recording (T,) something is heard, (F,) bool, by its energy."""
+    frames = np.zeros(-(-len(waveform) // round(FRAME_SECONDS * sample_rate)), bool)
+    meter = ActivityMeter(1, sample_rate)
+    meter.add(waveform.astype(np.float32)[None] / 32767)
+    for start, length in meter.segments()[0]:
+        frames[round(start / FRAME_SECONDS) : round((start + length) / FRAME_SECONDS)] = True
+    return frames
 
 
 def _ratio(signal: np.ndarray, other: np.ndarray, level_db: float) -> np.float32:

@@ -1,4 +1,4 @@
-"""Train encoders of voices by contrast: momentum contrast (MoCo) and a mixture of contrastive experts (MiCE)."""
+"""Train encoders of voices: momentum contrast (MoCo), a mixture of contrastive experts (MiCE), or known speakers."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.evaluation.clusters import clustering_scores
 from sepkit.inference.diarization.clustering import mean_directions, spherical_k_means
+from sepkit.inference.diarization.encoders import load_encoder
 from sepkit.models import load_checkpoint
 from sepkit.models.speaker_encoder import SpeakerEncoder
 from sepkit.registry import register
@@ -28,6 +29,7 @@ from sepkit.studies.speaker_clustering.contrastive import (
     max_mahalanobis_centers,
 )
 from sepkit.studies.speaker_clustering.data import Stretches, Views, speakers_of
+from sepkit.studies.speaker_clustering.supervised import KnownSpeakers, teacher_targets
 from sepkit.training.messages import say
 from sepkit.training.position import Monitor
 from sepkit.training.task import Task
@@ -63,6 +65,16 @@ class SpeakerClusteringTask(Task):
         self.sums = PrototypeSums(model.experts, model.dimensions)
         self._pending: list[tuple[Tensor, Tensor, Tensor | None]] = []
         self._info_nce = InfoNCE(objective.temperature)
+        self.known: KnownSpeakers | None = None
+        if config.loss == "speakers":
+            speakers = speakers_of(self.train_data.segments)
+            if speakers is None:
+                raise UserError(f"{config.data.train}: stretches without a speaker; loss speakers needs one for each")
+            self.known = KnownSpeakers(speakers, model.dimensions)
+            if config.data.teacher is not None and not resuming:
+                teacher = load_encoder(config.data.teacher, config.data.teacher_features)
+                waveforms = self.train_data.waveforms
+                self.known.take_targets(teacher_targets(teacher, waveforms, model.sample_rate, model.dimensions))
         self._mixture = MixtureOfContrastiveExperts(objective.temperature, objective.gate_temperature)
 
     # ----------------------------------------------------------------------------------------------- data and model
@@ -70,7 +82,8 @@ class SpeakerClusteringTask(Task):
     def make_data_sets(self) -> tuple[Stretches, Stretches | None]:
         """Return training stretches with a view for each encoder, and labeled validation stretches with one view."""
         data, rate = self.config.data, self.config.model.sample_rate
-        train = Stretches(data.train, data, rate, self.config.views, self.config.trainer.seed, data.separated)
+        seed, with_speech = self.config.trainer.seed, self.config.model.speech
+        train = Stretches(data.train, data, rate, self.config.views, seed, data.separated, with_speech)
         if len(train) < 2:
             raise UserError(f"{data.train}: found one stretch, expected at least 2 to tell apart")
         if data.dev is None:
@@ -88,10 +101,17 @@ class SpeakerClusteringTask(Task):
         if self.config.objective.start_from_clusters:
             start_from_clusters(self.model, self.config.init_from, self.train_data, self.config.trainer.seed)
 
-    def collate(self, items: Sequence[tuple[np.ndarray, np.ndarray, int]]) -> Views:
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Return the optimizer, which moves the centers of speakers, too."""
+        optimizer = super().configure_optimizers()
+        if self.known is not None:
+            optimizer.add_param_group({"params": [self.known.centers]})
+        return optimizer
+
+    def collate(self, items: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray, int]]) -> Views:
         """Return the batch of some items."""
-        waveforms, masks, instances = zip(*items, strict=True)
-        return Views(torch.from_numpy(np.stack(waveforms)), torch.from_numpy(np.stack(masks)), torch.tensor(instances))
+        *arrays, instances = zip(*items, strict=True)
+        return Views(*(torch.from_numpy(np.stack(values)) for values in arrays), torch.tensor(instances))
 
     # ----------------------------------------------------------------------------------------------------- objective
 
@@ -101,7 +121,9 @@ class SpeakerClusteringTask(Task):
             self._pending = []
 
     def losses(self, model: Any, batch: Views) -> Losses:
-        """Return InfoNCE, or minus the evidence lower bound of the mixture, nats."""
+        """Return InfoNCE, minus the evidence lower bound of the mixture, or the losses of known speakers, nats."""
+        if self.known is not None:
+            return self._losses_of_known(model, batch, self.known)
         spectra = [masked(model.log_mel(batch.waveforms[:, view]), batch.masks[:, view]) for view in range(2)]
         student = model.expert_embeddings(model.features(spectra[0]))
         with torch.no_grad():
@@ -123,6 +145,21 @@ class SpeakerClusteringTask(Task):
             "posterior_entropy_nats": -torch.xlogy(posterior, posterior).sum(-1),
         }
         return Losses(mixture.loss, statistics=statistics)
+
+    def _losses_of_known(self, model: Any, batch: Views, known: KnownSpeakers) -> Losses:
+        length = batch.waveforms.shape[-1]
+        if (shortest := self.config.data.views.shortest_seconds) is not None:
+            least = round(shortest * model.sample_rate)
+            length = int(torch.randint(least, length + 1, ()))
+        hidden = model.trunk(masked(model.log_mel(batch.waveforms[:, 0, :length]), batch.masks[:, 0]))
+        terms = known.terms(model.expert_embeddings(model.pool(hidden))[:, 0], batch.instances)
+        loss = known.loss(terms)
+        if model.speech is not None:
+            logits = model.speech(hidden)[:, 0]
+            heard = batch.heard[:, 0, : logits.shape[-1]].to(logits)
+            terms["speech"] = functional.binary_cross_entropy_with_logits(logits, heard, reduction="none").mean(-1)
+            loss = loss + terms["speech"]
+        return Losses(loss, terms)
 
     def after_step(self, means: Mapping[str, float]) -> None:
         """Move the teacher towards the student, and write the queue."""

@@ -15,7 +15,7 @@ from sepkit.data.segments import Segment, read_segments, write_segments
 from sepkit.errors import UserError
 from sepkit.evaluation.diarization import diarization_errors, read_rttm
 from sepkit.files import write_json
-from sepkit.inference.batch.cluster import cluster_recordings, join_turns
+from sepkit.inference.batch.cluster import cluster_recordings
 from sepkit.inference.batch.inputs import find_recordings
 from sepkit.inference.diarization.encoders import load_encoder
 from sepkit.inference.diarization.segments import (
@@ -24,6 +24,7 @@ from sepkit.inference.diarization.segments import (
     embed,
     find_segments,
     group_estimates,
+    join_turns,
     waveforms_of,
 )
 from sepkit.models import build_model, save_model

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from sepkit.errors import UserError
 from sepkit.inference.diarization.clustering import unit_rows
-from sepkit.inference.diarization.counting import SpeakerTree, average_linkage, count_speakers
-from sepkit.inference.diarization.segments import SpeechSegment, blend_turns, neighbors_in_turns
+from sepkit.inference.diarization.counting import SpeakerTree, average_linkage, blend_turns, group_speakers
+from sepkit.inference.diarization.segments import SpeechSegment, neighbors_in_turns
 
 NOBODY = np.zeros((0, 2), int)
 
@@ -30,8 +31,10 @@ def test_count_at_any_distance_within_turns(count, spread):
     """No threshold fits all: within speakers, distances differ by a factor of 30."""
     points = groups(count, 20, spread)
     pairs = turns(len(points))
-    found = count_speakers(points, blend_turns(points, pairs), pairs, np.full(len(points), 1.5))
-    assert found.speakers == count and found.runner_up != count and found.margin > 0
+    clusters, found = group_speakers(points, pairs, np.full(len(points), 1.5), "auto")
+    assert [len(set(own.tolist())) for own in clusters.labels.reshape(count, 20)] == [1] * count
+    assert found is not None and found.speakers == count == len(set(clusters.labels.tolist()))
+    assert found.runner_up != count and found.margin > 0
     first, second = points[::2], points[1::2]
     assert found.turn_distance == pytest.approx(np.median(1 - (first * second).sum(1)))
 
@@ -40,16 +43,24 @@ def test_stray_segments_do_not_count():
     points = groups(2, 20)
     stray = unit_rows(np.random.default_rng(9).standard_normal((1, 32)))
     seconds, everything = np.array([1.5] * 40 + [0.5]), np.concatenate([points, stray])
-    assert count_speakers(everything, everything, turns(40), seconds).speakers == 2
-    alone = count_speakers(stray, stray, NOBODY, np.array([0.5]))
-    assert (alone.speakers, alone.runner_up, alone.turn_distance, alone.uncertain) == (1, 2, None, True)
+    clusters, found = group_speakers(everything, turns(40), seconds, "auto")
+    assert found is not None and found.speakers == 2 and len(clusters.labels) == 41
+    _, alone = group_speakers(stray, NOBODY, np.array([0.5]), "auto")
+    assert alone is not None and (alone.speakers, alone.runner_up, alone.turn_distance, alone.uncertain) == (
+        1,
+        2,
+        None,
+        True,
+    )
 
 
 def test_runner_up_is_what_the_told_change_gives():
     points = groups(4, 30, 0.3)
     seconds = np.full(len(points), 1.5)
-    found = count_speakers(points, points, turns(len(points)), seconds)
-    tree = SpeakerTree(points, seconds)
+    pairs = turns(len(points))
+    _, found = group_speakers(points, pairs, seconds, "auto")
+    assert found is not None
+    tree = SpeakerTree(blend_turns(points, pairs), seconds)
     near, past = (
         {tree.speakers(found.threshold * (1 + sign * change)) for sign in (-1, 1)}
         for change in (found.margin - 1e-6, found.margin + 1e-6)
@@ -60,7 +71,22 @@ def test_runner_up_is_what_the_told_change_gives():
 
 def test_long_recordings_are_counted_from_an_even_part():
     points = groups(3, 500)
-    assert count_speakers(points, points, turns(1500), np.full(1500, 1.5)).speakers == 3
+    clusters, found = group_speakers(points, turns(1500), np.full(1500, 1.5), "auto")
+    assert found is not None and found.speakers == 3
+    np.testing.assert_array_equal(np.bincount(clusters.labels), [500] * 3)
+
+
+def test_a_given_number_is_kept():
+    """Below and above the number that is there, too; at it, clusters are the groups."""
+    points, seconds = groups(3, 20), np.full(60, 1.5)
+    for number in (1, 2, 3, 4, 20):
+        clusters, counted = group_speakers(points, turns(60), seconds, number)
+        assert counted is None and len(clusters.centers) == number == len(set(clusters.labels.tolist()))
+        np.testing.assert_allclose(clusters.posterior.sum(1), 1)
+        if number == 3:
+            assert [len(set(own.tolist())) for own in clusters.labels.reshape(3, 20)] == [1, 1, 1]
+    with pytest.raises(UserError, match="found 60 segments of speech, expected at least 61"):
+        group_speakers(points, turns(60), seconds, 61)
 
 
 def test_neighbors_are_of_one_turn_and_channel():

@@ -32,6 +32,6 @@ def test_a_path_is_itself(tmp_path: Path) -> None:
 def test_the_name_of_a_separator_is_not_that_of_an_encoder() -> None:
     name = sorted(shipped_models())[0]
     with pytest.raises(
-        UserError, match=f"^{name}: found a model that separates, expected an encoder of voices: voices_8k"
+        UserError, match=f"^{name}: found a model that separates, expected an encoder of voices: meetings_8k, voices_8k"
     ):
         encoder_folder(name)

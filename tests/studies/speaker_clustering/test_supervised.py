@@ -1,0 +1,126 @@
+"""Known speakers, a teacher's embeddings, and where somebody speaks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sepkit.data import audio
+from sepkit.errors import UserError
+from sepkit.models import load_checkpoint
+from sepkit.models.speaker_encoder import SpeakerEncoder
+from sepkit.studies.speaker_clustering.config import SpeakerClusteringConfig
+from sepkit.studies.speaker_clustering.data import Stretches, speech_frames
+from sepkit.studies.speaker_clustering.supervised import KnownSpeakers, teacher_targets
+from sepkit.studies.speaker_clustering.task import SpeakerClusteringTask
+from sepkit.training.run import train
+
+
+@pytest.fixture
+def speakers(moco: SpeakerClusteringConfig) -> SpeakerClusteringConfig:
+    """A training of a second on known speakers, with pauses."""
+    data = replace(moco.data, views=replace(moco.data.views, pause_probability=0.5, shortest_seconds=0.3))
+    return replace(moco, loss="speakers", model=replace(moco.model, speech=True), data=data)
+
+
+class Teacher:
+    """Embeddings with much in common: four levels and a constant."""
+
+    sample_rate, embedding_size = 4000, 5
+
+    def embed(self, waveforms: np.ndarray) -> np.ndarray:
+        levels = np.abs(waveforms.reshape(len(waveforms), 4, -1)).mean(-1)
+        return np.concatenate([levels, np.full((len(levels), 1), 9.0)], axis=1)
+
+
+def test_terms_are_those_of_torch() -> None:
+    torch.manual_seed(0)
+    known = KnownSpeakers(["b", "a", "b"], 4)
+    targets = torch.nn.functional.normalize(torch.randn(3, 4), dim=-1)
+    known.take_targets(targets)
+    # Speakers begin where their teacher's embeddings lie.
+    torch.testing.assert_close(known.centers[0], targets[1])
+    embeddings = torch.nn.functional.normalize(torch.randn(2, 4), dim=-1)
+    terms = known.terms(embeddings, torch.tensor([2, 1]))
+    for row, (speaker, instance) in enumerate(((1, 2), (0, 1))):
+        cosines = [float(torch.cosine_similarity(embeddings[row], center, dim=0)) for center in known.centers.detach()]
+        cosines[speaker] -= 0.15
+        powers = np.exp(20 * np.array(cosines))
+        assert float(terms["speakers"][row]) == pytest.approx(-np.log(powers[speaker] / powers.sum()), abs=1e-4)
+        assert float(terms["teacher"][row]) == pytest.approx(1 - float(embeddings[row] @ targets[instance]), abs=1e-6)
+
+
+def test_targets_are_around_their_mean() -> None:
+    """Two dimensions hold what differs between stretches of two shapes, at 4 kHz."""
+    rises, falls = np.repeat([1, 2, 3, 4], 4000), np.repeat([4, 3, 2, 1], 4000)
+    waveforms = [(1000 * shape * sign).astype(np.int16) for shape in (rises, falls) for sign in (1, -1)]
+    found = teacher_targets(Teacher(), waveforms, 8000, 2).numpy()  # type: ignore[arg-type]
+    assert np.allclose(np.linalg.norm(found, axis=1), 1)
+    np.testing.assert_allclose(
+        found @ found.T, [[1, 1, -1, -1], [1, 1, -1, -1], [-1, -1, 1, 1], [-1, -1, 1, 1]], atol=0.02
+    )
+
+
+def test_frames_of_a_view_are_where_its_samples_are(speakers: SpeakerClusteringConfig, tmp_path: Path) -> None:
+    """A tone, half a second of silence, a tone: without color and noise, what is heard in a view is what is labeled."""
+    tone = 0.3 * np.sin(np.arange(8000, dtype=np.float32))
+    wave = np.concatenate([tone, np.zeros(4000, np.float32), tone])
+    audio.write(tmp_path / "a" / "0.wav", wave, 8000)
+    views = replace(
+        speakers.data.views, gain_db=0.0, tilt_nepers=0.0, room_probability=0.0, clean_probability=1.0, crop_seconds=1.0
+    )
+    stretches = Stretches(str(tmp_path), replace(speakers.data, views=views), 8000, 40, 0, with_speech=True)
+    waveforms, _, heard, _ = stretches[0, 0]
+    frames = np.square(waveforms.reshape(40, 50, 160)).mean(-1) > 1e-3
+    # A crop begins anywhere in a frame, so one at each edge may differ.
+    assert heard.shape == (40, 50) and np.mean(frames != heard) < 0.03 and 0.2 < heard.mean() < 0.9
+    assert speech_frames((32767 * wave).astype(np.int16), 8000).sum() == pytest.approx(100, abs=2)
+
+
+def test_noise_has_its_level(speakers: SpeakerClusteringConfig, tmp_path: Path) -> None:
+    audio.write(tmp_path / "hum.wav", np.float32(0.1) * np.ones(8000, np.float32) * np.tile([1, -1], 4000), 8000)
+    plain = replace(
+        speakers.data.views,
+        gain_db=0.0,
+        tilt_nepers=0.0,
+        room_probability=0.0,
+        clean_probability=1.0,
+        pause_probability=0.0,
+        snr_db=(10.0, 10.0),
+    )
+    made = [
+        Stretches(str(speakers.data.train), replace(speakers.data, noise=str(tmp_path), views=v), 8000, 1, 0)[0, 0][0][
+            0
+        ]
+        for v in (plain, replace(plain, noise_probability=1.0))
+    ]
+    ratio = np.square(made[0]).sum() / np.square(made[1] - made[0]).sum()
+    assert 10 * np.log10(ratio) == pytest.approx(10, abs=0.1)
+
+
+def test_speakers_and_speech_are_learned(speakers: SpeakerClusteringConfig, tmp_path: Path) -> None:
+    trainer = replace(speakers.trainer, max_epochs=30, optimizer="adam", learning_rate=0.01)
+    train(replace(speakers, trainer=trainer), tmp_path)
+    model = load_checkpoint(tmp_path / "last_model", of=SpeakerEncoder)
+    waveforms = [audio.read(path, sample_rate=8000) for path in sorted(Path(str(speakers.data.train)).rglob("*.wav"))]
+    wave = np.concatenate([waveforms[0][:8000], np.zeros(8000, np.float32)])
+    with torch.inference_mode():
+        points = torch.cat([model(torch.from_numpy(w)[None]) for w in waveforms])
+        speech = model.speech_of(torch.from_numpy(wave)[None])[0]
+    likeness = points @ points.T
+    same = torch.arange(9)[:, None] // 3 == torch.arange(9) // 3
+    assert likeness[same].mean() > likeness[~same].mean() + 0.3
+    assert speech[5:45].mean() > 0.7 > 0.4 > speech[55:95].mean()
+
+
+def test_what_cannot_be_learned(speakers: SpeakerClusteringConfig, voices: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="need loss speakers"):
+        replace(speakers, loss="moco").check()
+    audio.write(tmp_path / "flat.wav", audio.read(voices / "0" / "0.wav"), 8000)
+    audio.write(tmp_path / "other.wav", audio.read(voices / "1" / "0.wav"), 8000)
+    with pytest.raises(UserError, match="stretches without a speaker"):
+        SpeakerClusteringTask(replace(speakers, data=replace(speakers.data, train=str(tmp_path), dev=None)), tmp_path)
