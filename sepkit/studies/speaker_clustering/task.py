@@ -110,8 +110,9 @@ class SpeakerClusteringTask(Task):
 
     def collate(self, items: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray, int]]) -> Views:
         """Return the batch of some items."""
-        *arrays, instances = zip(*items, strict=True)
-        return Views(*(torch.from_numpy(np.stack(values)) for values in arrays), torch.tensor(instances))
+        waveforms, masks, heard, instances = zip(*items, strict=True)
+        arrays = [torch.from_numpy(np.stack(values)) for values in (waveforms, masks, heard)]
+        return Views(arrays[0], arrays[1], arrays[2], torch.tensor(instances))
 
     # ----------------------------------------------------------------------------------------------------- objective
 
