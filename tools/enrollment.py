@@ -22,7 +22,7 @@ from sepkit.data import audio
 from sepkit.data.activity import ActivityMeter
 from sepkit.evaluation.diarization import Turns, read_rttm
 from sepkit.inference.diarization.encoders import load_encoder
-from sepkit.inference.diarization.enrollment import Enrolled, enroll, name_speakers
+from sepkit.inference.diarization.enrollment import Enrolled, default_namer, enroll, name_speakers
 from sepkit.inference.diarization.linking import link
 
 RATE = 8000
@@ -90,17 +90,17 @@ def meet(corpus: Path, split: str, speakers: int, seed: int) -> Path:
 
 def trials(corpus: Path, meeting: Path) -> Iterator[tuple[str, int, Trial]]:
     """Yield how speakers were counted, the seconds of enrollments, and the trial, of a meeting."""
-    encoder = load_encoder()
+    encoder, namer = load_encoder(), default_namer()
     truth = next(iter(read_rttm(meeting / "conversation.rttm").values()))
     estimates = np.stack([audio.read(path) for path in sorted((meeting / "separated").glob("*.wav"))])
     others = [path.stem for path in sorted((corpus / "enroll10").iterdir()) if path.stem not in truth]
     generator = np.random.default_rng(len(truth))
     names = [*sorted(truth), *generator.permutation(others)[:_ABSENT].tolist()]
     for how in ("auto", len(truth)):
-        linked = link(lambda: iter([estimates]), len(estimates), RATE, encoder, how)  # type: ignore[arg-type]
+        linked = link(lambda: iter([estimates]), len(estimates), RATE, encoder, how, namer)  # type: ignore[arg-type]
         owners = [_owner(track, truth) for track in np.concatenate(list(linked.blocks()), axis=1)]
         for seconds in SECONDS:
-            known = enroll({name: corpus / f"enroll{seconds}" / f"{name}.wav" for name in names}, encoder)
+            known = enroll({name: corpus / f"enroll{seconds}" / f"{name}.wav" for name in names}, namer)
             found = Trial(known, linked.embeddings, owners, set(truth))
             yield "auto" if how == "auto" else "given", seconds, found
 

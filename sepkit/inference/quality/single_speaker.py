@@ -21,7 +21,7 @@ from sepkit.inference.quality.activity import levels_db
 from sepkit.inference.quality.regression import LogisticRegression, fit_logistic, threshold_above
 from sepkit.inference.runners.base import ratio_db
 from sepkit.inference.selection import Products, gains_of
-from sepkit.models.published.shipped import DETECTOR_ENCODER
+from sepkit.models.published.shipped import VOICES_ENCODER
 
 MOST_TAKEN_FOR_ONE = 0.01
 """Share of the recordings of several speakers that may be taken for one speaker."""
@@ -198,7 +198,7 @@ def _range(values: Sequence[float]) -> tuple[float, float]:
 @lru_cache(maxsize=1)
 def default_encoder() -> Encoder:
     """Return the speaker encoder that the rule of the shipped models was fitted with."""
-    return load_encoder(DETECTOR_ENCODER)
+    return load_encoder(VOICES_ENCODER)
 
 
 def evidence_spans(num_samples: int, sample_rate: int) -> list[tuple[int, int]]:

@@ -15,8 +15,8 @@ ENCODERS = Path(__file__).resolve().parent / "encoders"
 DEFAULT_ENCODER = "meetings_8k"
 """The encoder of voices that is used if none is named."""
 
-DETECTOR_ENCODER = "voices_8k"
-"""The encoder by which the shipped models tell one speaker from several; their quality.yaml is fitted with it."""
+VOICES_ENCODER = "voices_8k"
+"""The encoder that names enrolled speakers, and by which the shipped models tell one speaker from several."""
 
 DEFAULT_MODEL = "boxed_8k"
 """The model that is used if none is named."""

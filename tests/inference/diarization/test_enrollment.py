@@ -15,8 +15,8 @@ from sepkit.config import DeterministicConfig, ModelConfig, RecurrentConfig, STF
 from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.inference.diarization.clustering import unit_rows
-from sepkit.inference.diarization.encoders import TorchEncoder, load_encoder
-from sepkit.inference.diarization.enrollment import Enrolled, enroll, name_speakers, threshold_warning
+from sepkit.inference.diarization.encoders import TorchEncoder
+from sepkit.inference.diarization.enrollment import Enrolled, default_namer, enroll, name_speakers, threshold_warning
 from sepkit.inference.diarization.segments import group_estimates
 from sepkit.inference.options import OutputOptions, read_names
 from sepkit.models import build_model, save_model
@@ -178,7 +178,7 @@ def test_tracks_have_names_and_who_is_absent_is_told(
 
 
 def test_another_encoder_without_a_threshold_is_doubted(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert threshold_warning(load_encoder()) is None
+    assert threshold_warning(default_namer()) is None
     encoder = Path(command[command.index("--speaker-encoder") + 1])
     assert main(command) == 0 and "states no threshold" not in capsys.readouterr().err
     save_model(noise_encoder(), encoder)
