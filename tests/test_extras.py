@@ -44,7 +44,9 @@ def imported_modules() -> dict[str, Path]:
             elif isinstance(node, ast.ImportFrom) and node.level == 0:
                 names = [node.module or ""]
             found |= {name.partition(".")[0]: path for name in names}
-    return {name: path for name, path in found.items() if name not in {*sys.stdlib_module_names, "sepkit"}}
+    # Type checkers bring typing_extensions, which is imported for them alone.
+    own = {*sys.stdlib_module_names, "sepkit", "typing_extensions"}
+    return {name: path for name, path in found.items() if name not in own}
 
 
 def test_everything_imported_is_declared_and_everything_declared_is_used() -> None:

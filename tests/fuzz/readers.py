@@ -337,7 +337,7 @@ def _turns() -> Reader:
     known = text_of([head, ("x.wav", 0.0, 1.0, "anna", 0.9), ("y.wav", 1.0, 2.0, "bob", "")])
 
     def command(folder: Path) -> list[str]:
-        write_files(folder / "speech", {"x.wav": sound(".wav")})
+        write_files(folder / "speech", {"x.wav": sound(".wav", samples=16000)})
         places = ["--reference", str(folder / "in" / "reference.csv"), "--out", str(folder / "out")]
         encoder = ["--speaker-encoder", "mean_mfcc", "--speakers", "1"]
         return ["cluster", str(folder / "speech"), *encoder, *places]
