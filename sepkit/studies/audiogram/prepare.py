@@ -232,7 +232,7 @@ def read_nhanes(audiometry: Sequence[str | Path], demographics: Sequence[str | P
         others = ", ".join(map(str, demographics))
         raise UserError(f"{files}: none of its people is in {others}; give the DEMO file of the same years")
     values = np.stack(list(joined.values()))
-    complete = np.isfinite(values).all(1)
+    complete = np.asarray(np.isfinite(values).all(1))
     found.append(
         f"{len(joined)} people with demographics ({len(rows) - len(joined)} without are left out), "
         f"{int(complete.sum())} complete"
