@@ -198,7 +198,8 @@ def test_the_wheel_alone_trains(wheel: Path, tmp_path: Path) -> None:
 def test_configuration_passes_smoke(path: Path, tmp_path: Path) -> None:
     base, short = tmp_path / "base.yaml", ["--data.batch_size", "1", "--trainer.accelerator", "cpu"]
     base.write_text(yaml.safe_dump({}))
-    if yaml.safe_load(path.read_text()).get("task", "separation") == "separation":
+    separates = yaml.safe_load(path.read_text()).get("task", "separation") == "separation"
+    if separates:
         base.write_text(yaml.safe_dump({"model": TINY_MODEL}))
         short += ["--data.segment_seconds", "0.25"]
     if path.parent.name == "model":
@@ -206,6 +207,6 @@ def test_configuration_passes_smoke(path: Path, tmp_path: Path) -> None:
     if "noise_probability" in path.read_text():
         # Whose noise it is, only the user knows.
         audio.write(tmp_path / "noise" / "n.wav", np.random.default_rng(0).standard_normal(8000) / 10, 8000)
-        short += ["--data.dynamic_mixing.noise", str(tmp_path / "noise")]
+        short += ["--data.dynamic_mixing.noise" if separates else "--data.noise", str(tmp_path / "noise")]
     files = [base, path, *([path.with_name(TWINS[path])] if path in TWINS else [])]
     assert main(["smoke", *(word for file in files for word in ("--config", str(file))), *short]) == 0

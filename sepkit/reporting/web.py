@@ -30,7 +30,7 @@ from sepkit.inference.runners.views import SPEEDS
 from sepkit.models import model_folder
 from sepkit.models.export.graph_description import FEATURES
 from sepkit.models.export.graph_file import Graph
-from sepkit.models.published.shipped import encoder_folder
+from sepkit.models.published.shipped import VOICES_ENCODER, encoder_folder
 from sepkit.models.storage.folders import GRAPH, is_onnx
 from sepkit.version import __version__
 
@@ -103,7 +103,7 @@ def write_web_page(
 
 def _write_encoder(path: Path) -> dict[str, Any]:
     """Write the speaker encoder that ships, which hears what a prediction holds for; return what a page has to know."""
-    source = encoder_folder(None) / GRAPH
+    source = encoder_folder(VOICES_ENCODER) / GRAPH
     encoder = Graph(source)
     with atomic_output(path) as draft:
         shutil.copyfile(source, draft)
