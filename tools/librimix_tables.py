@@ -16,6 +16,7 @@ import csv
 import math
 import random
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -65,7 +66,8 @@ def main(arguments: list[str] | None = None) -> int:
 def _write_split(recordings: Path, out: Path, split: str, part: str, noise_part: str, mixtures: int) -> None:
     draw = random.Random(split)
     speech = []
-    for file in _files(recordings / "speech_mini" / "wav8k" / split):
+    speech_folder = recordings / "speech_mini" / "wav8k" / split
+    for file in _files(speech_folder):
         reader = file.parent.parent.name
         # speechocean762's speakers have numbers from 90001 on.
         if len(reader) < 5:
@@ -77,6 +79,9 @@ def _write_split(recordings: Path, out: Path, split: str, part: str, noise_part:
         _resampled(file, out / "wham_noise", Path(noise_part, f"{file.parent.name}_{file.stem}.wav"), "")
         for file in _files(noise_folder)
     ]
+    pairs = len(speech) ** 2 - sum(count**2 for count in Counter(recording.reader for recording in speech).values())
+    if pairs < mixtures:
+        raise UserError(f"{speech_folder}: {pairs} pairs of two readers, expected {mixtures} or more")
     rows: dict[str, tuple[object, ...]] = {}
     while len(rows) < mixtures:
         first, second = draw.sample(speech, 2)

@@ -1,0 +1,58 @@
+"""A small corpus in LibriMix's layout, read by the command that reads LibriMix."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from sepkit.cli.main import main as sepkit
+from sepkit.data.manifest import read_manifest
+from sepkit.data.mixing import mix_entry
+from tools import librimix_tables
+
+
+@pytest.fixture
+def recordings(tmp_path: Path) -> Path:
+    """Three readers and a child of two utterances each in every split, the last reader's too short; noises."""
+    random = np.random.default_rng(0)
+    for number, split in enumerate(("train", "dev", "test")):
+        for reader, seconds in ((f"{number}1", 3.1), (f"{number}2", 3.4), (f"{number}3", 2.0), (f"9000{number}", 3.5)):
+            for take in range(2):
+                path = tmp_path / "speech_mini" / "wav8k" / split / reader / "7" / f"{reader}-7-{take}.flac"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                soundfile.write(path, 0.1 * random.standard_normal(int(8000 * seconds)), 8000)
+        path = tmp_path / "noise_mini" / "wav8k" / split / "rain" / f"{number}.flac"
+        path.parent.mkdir(parents=True)
+        soundfile.write(path, 0.1 * random.standard_normal(40000), 8000)
+    return tmp_path
+
+
+def test_librimix_reads_it(recordings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    sizes = [(*names, 6) for *names, _ in librimix_tables.SPLITS]
+    monkeypatch.setattr(librimix_tables, "SPLITS", sizes)
+    corpus = tmp_path / "corpus"
+    assert librimix_tables.main([str(recordings), "--out", str(corpus)]) == 0
+    assert "6 mixtures of 4 utterances of 2 readers, 1 noises" in capsys.readouterr().out
+    assert sepkit(
+        ["prepare", "librimix", "--librispeech", str(corpus / "LibriSpeech"), "--wham-noise", str(corpus / "wham_noise"),
+         "--metadata", str(corpus / "metadata"), "--sample-rate", "8000", "--out", str(tmp_path / "data")]
+    ) == 0  # fmt: skip
+    report = json.loads((tmp_path / "data" / "verification.json").read_text())
+    assert {name: split["mixtures"] for name, split in report["splits"].items()} == {"train-100": 6, "dev": 6, "test": 6}
+    for line in read_manifest(tmp_path / "data" / "test_noisy.jsonl"):
+        example = mix_entry(line)
+        levels_db = [10 * np.log10(np.mean(np.square(source))) for source in example.sources]
+        noise_db = 10 * np.log10(np.mean(np.square(example.noise)))
+        assert all(-33.5 < level < -24.5 for level in levels_db) and -38.5 < noise_db < -29.5
+        assert {source.speaker for source in line.sources} == {"21", "22"}
+
+
+def test_too_few_recordings_are_one_line(recordings: Path, tmp_path: Path, capsys) -> None:
+    assert librimix_tables.main([str(recordings), "--out", str(tmp_path / "corpus")]) == 2
+    assert "train: 8 pairs of two readers, expected 4000 or more" in capsys.readouterr().err
+    assert librimix_tables.main([str(tmp_path / "none"), "--out", str(tmp_path / "corpus")]) == 2
+    assert "no FLAC file" in capsys.readouterr().err
