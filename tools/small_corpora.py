@@ -60,6 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, help="folder of the corpora")
     options = parser.parse_args(arguments)
     speech, noise, out = options.recordings / "speech_mini/wav8k", options.recordings / "noise_mini/wav8k", options.out
+    noises: list[Recording] = []
     try:
         for split, part, noise_part, mixtures in LIBRIMIX:
             utterances = _utterances(speech / split, out, part)
@@ -70,7 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
             ]
             table = out / "metadata/libri2mix" / f"libri2mix_{part}.csv"
             _write_table(table, utterances, noises, mixtures, seed=split)
-        utterances = _utterances(speech / split, out, None)
+        utterances = _utterances(speech / "test", out, None)
         table = out / "metadata/vctk2mix/VCTK2mix_VCTK_md.csv"
         _write_table(table, utterances, noises, VCTK_MIXTURES, seed="vctk")
     except UserError as error:
