@@ -107,10 +107,6 @@ class Latent(Protocol):
         """Return the elementwise KL(posterior || prior) in nats; zero for a point."""
         ...
 
-    def base_entropy(self) -> Tensor:
-        """Return the elementwise entropy in nats; for log-normals that of the logarithm, for a point zero."""
-        ...
-
 
 @dataclass
 class Separation:

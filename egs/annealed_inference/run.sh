@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # How does annealing keep variational inference from losing a mode, and can it be planned? Figures 1 to 7 of the annealed VI
-# paper on Gaussian mixtures and a RealNVP, and tempering against KL warm-up for a variational separation model.
+# paper on Gaussian mixtures and a RealNVP, and KL warm-up for a variational separation model.
 #
 #   ./run.sh [--conf conf/cpu.yaml] [--stage N] [--stop-stage N]
 #   ./run.sh --stage 6 --stop-stage 6 --speech DIR --noise DIR
@@ -8,14 +8,14 @@
 # --conf FILE          conf/cpu.yaml: minutes; conf/paper.yaml: the paper's sizes, for the flows an accelerator
 # --device NAME        where the flows are trained: cpu, cuda ...
 # --noise DIR          recordings of noise for stage 6, as in egs/generalization
-# --separation FILE    what the settings of stage 6 share; each has its own file beside it (conf/separation_tempered.yaml)
-# --methods "..."      settings of stage 6: plain, warmup, tempered
+# --separation FILE    what the settings of stage 6 share; each has its own file beside it (conf/separation_warmup.yaml)
+# --methods "..."      settings of stage 6: plain, warmup
 # --seeds "0 1 2"      seeds of stage 6
 # --jobs N             trainings of stage 6 that run at once
 #
 # Stages: 1 closed forms against the flow of the order parameters, 2 reduced against full stochastic update, 3 phase diagram
 # (figures 2, 5, 7), 4 single runs (figures 1, 3, 6), 5 RealNVP (figure 4); with --speech and --noise also 6 separation: no
-# warm-up, KL warm-up, tempering. Every cell is kept: the same command again continues.
+# warm-up, KL warm-up. Every cell is kept: the same command again continues.
 # Time with conf/cpu.yaml, processor time of one core: stage 1 one minute, 2 four minutes, 3 thirteen, 4 half a minute, 5 two
 # and a half. Limits: stage 6 trains for 200 steps; its models are far from converged.
 # Citation: L. Fogliani, B. Loureiro and M. Gabrié, "Annealing in variational inference mitigates mode collapse: a theoretical
@@ -26,7 +26,7 @@ conf=conf/cpu.yaml
 device=cpu
 noise=
 separation=conf/separation.yaml
-methods="plain warmup tempered"
+methods="plain warmup"
 seeds="0 1 2"
 prepare_options="--dev-mixtures 40 --test-mixtures 80"
 jobs=1

@@ -168,9 +168,6 @@ class RatesConfig:
     there is one, otherwise sample."""
     steering: SteeringConfig | None = None
     """Weights that adapt until the rates reach their targets; they multiply the scheduled weights."""
-    tempering: ScheduleConfig | None = None
-    """Inverse temperature: a schedule that rises to 1, such as inverse_temperature. It multiplies the whole log joint,
-    likelihood and prior, and leaves the entropy of the posteriors as it is; the cost must be a likelihood."""
 
 
 @dataclass

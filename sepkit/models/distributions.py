@@ -53,10 +53,6 @@ class NormalDistribution:
         squares = (self.deviation.square() + (self.mean - prior.mean).square()) / (2 * prior.deviation.square())
         return squares - self.deviation.log() + (prior.deviation.log() - 0.5)
 
-    def base_entropy(self) -> Tensor:
-        """Return the elementwise entropy log s + log(2 pi e) / 2, nats."""
-        return (self.deviation.log() + (_HALF_LOG_2PI + 0.5)).expand(self.shape)
-
 
 @dataclass(frozen=True)
 class LogNormalDistribution:
@@ -107,14 +103,6 @@ class LogNormalDistribution:
     def kl(self, prior: Any) -> Tensor:
         """Return the elementwise KL to a log-normal prior, that of the logarithms, nats."""
         return self.logarithm.kl(_same_kind(self, prior).logarithm)
-
-    def base_entropy(self) -> Tensor:
-        """Return the elementwise entropy of the logarithm, nats.
-
-        A tempered density depends on the choice of variable. For the logarithm a tempered standard prior stays centered
-        at 1; for the value it would move to exp(1 / beta - 1).
-        """
-        return self.logarithm.base_entropy()
 
 
 @dataclass(frozen=True)
@@ -173,11 +161,6 @@ class GammaDistribution:
             + other * (self.rate / prior.rate).log()
             + mine * (prior.rate / self.rate - 1)
         )
-
-    def base_entropy(self) -> Tensor:
-        """Return the elementwise entropy c - log r + log Gamma(c) + (1 - c) psi(c), nats."""
-        c = self.concentration
-        return c - self.rate.log() + torch.lgamma(c) + (1 - c) * torch.digamma(c)
 
 
 @dataclass(frozen=True)
@@ -238,15 +221,6 @@ class BetaDistribution:
             + more_zeros * torch.digamma(self.beta)
             - (more_ones + more_zeros) * torch.digamma(self.alpha + self.beta)
         )
-
-    def base_entropy(self) -> Tensor:
-        """Return the elementwise entropy in nats.
-
-        log B(a, b) - (a - 1) psi(a) - (b - 1) psi(b) + (a + b - 2) psi(a + b)
-        """
-        a, b = self.alpha, self.beta
-        ones, zeros = (a - 1) * torch.digamma(a), (b - 1) * torch.digamma(b)
-        return self._log_normalizer() - ones - zeros + (a + b - 2) * torch.digamma(a + b)
 
     def _log_normalizer(self) -> Tensor:
         return torch.lgamma(self.alpha) + torch.lgamma(self.beta) - torch.lgamma(self.alpha + self.beta)

@@ -118,10 +118,6 @@ class Point:
         """Return elementwise zeros: a point carries no rate term."""
         return torch.zeros_like(self.value)
 
-    def base_entropy(self) -> Tensor:
-        """Return elementwise zeros, as for the rate."""
-        return torch.zeros_like(self.value)
-
 
 @register(DeterministicConfig)
 class Deterministic:

@@ -16,7 +16,6 @@ from sepkit.objectives.costs import PairwiseCosts, Step, pairwise_neg_si_sdr
 from sepkit.objectives.rates import Steering, build_rates
 from sepkit.objectives.scoring import ScoringTerm
 from sepkit.objectives.silence import SilenceTerm
-from sepkit.objectives.tempering import Tempering, build_tempering
 from sepkit.objectives.term import Term, terms_of
 from sepkit.registry import build
 from sepkit.types import Batch, Losses, ModelTraits, Separation
@@ -29,16 +28,11 @@ class SeparationTerm(Term):
 
     Costs in dB are averaged over the active sources. Costs in nats are summed over them and divided by T, which gives a
     negative log likelihood per sample. The value is zero, without gradient, where no source is active.
-
-    Args:
-        tempering: inverse temperature of the objective, which weighs a likelihood; None: 1.
     """
 
-    def __init__(self, costs: PairwiseCosts, assignment: Assignment, tempering: Tempering | None = None) -> None:
+    def __init__(self, costs: PairwiseCosts, assignment: Assignment) -> None:
         self.costs = costs
         self.assignment = assignment
-        self.tempering = tempering
-        self.weight = 1.0 if tempering is None else tempering.beta
         self._statistics: dict[str, Tensor] = {}
 
     def __call__(self, step: Step) -> Tensor:
@@ -54,15 +48,13 @@ class SeparationTerm(Term):
         return self._statistics
 
     def set_progress(self, t_epochs: float) -> None:
-        """Set the assignment's scheduled parameters, and the inverse temperature."""
+        """Set the assignment's scheduled parameters."""
         self.assignment.set_progress(t_epochs)
-        if self.tempering is not None:
-            self.weight = self.tempering.at(t_epochs)
 
     @property
     def scheduled(self) -> dict[str, float]:
-        """The assignment's scheduled parameters as they are now, and the inverse temperature."""
-        return self.assignment.scheduled | ({} if self.tempering is None else self.tempering.scheduled)
+        """The assignment's scheduled parameters as they are now."""
+        return self.assignment.scheduled
 
 
 @torch.no_grad()
@@ -176,19 +168,10 @@ class ReconstructionTerm(Term):
     Source: thesis, appendix D.
     """
 
-    def __init__(
-        self, what: Literal["source", "mixture"], costs: PairwiseCosts, tempering: Tempering | None = None
-    ) -> None:
+    def __init__(self, what: Literal["source", "mixture"], costs: PairwiseCosts) -> None:
         self.what = what
-        self.tempering = tempering
-        self.weight = 1.0 if tempering is None else tempering.beta
         self.costs = costs
         self.wants = {"source_reconstructions"} if what == "source" else {"reconstructions"}
-
-    def set_progress(self, t_epochs: float) -> None:
-        """Set the inverse temperature."""
-        if self.tempering is not None:
-            self.weight = self.tempering.at(t_epochs)
 
     def __call__(self, step: Step) -> Tensor:
         """Return the term's value for each utterance, (B,). Raise ValueError if the reconstructions are missing."""
@@ -268,10 +251,7 @@ def build_objective(
     """
     costs, assignment = PairwiseCosts(build(config.cost), traits.signal_std), build(config.assignment)
     assignment.set_data_scale(data_scale)
-    free_nats = max(config.rates.encoding.free_nats, config.rates.masks.free_nats) > 0
-    variational = bool(traits.offers & {"encoding_prior", "mask_prior"})
-    tempering = build_tempering(config.rates.tempering, variational, costs.unit, free_nats)
-    terms: dict[str, Term] = {"separation": SeparationTerm(costs, assignment, tempering)}
+    terms: dict[str, Term] = {"separation": SeparationTerm(costs, assignment)}
     weights: dict[str, float] = {}
     if "scores" in traits.offers:
         terms["scoring"] = ScoringTerm(costs, assignment.one_to_one, traits.score_loss or "binary")
@@ -285,14 +265,13 @@ def build_objective(
         if not 0 <= weight < math.inf:
             raise UserError(f"objective.autoencoding.{what}s: found {weight}, expected 0 or more")
         if weight > 0:
-            terms[f"{what}_reconstruction"] = ReconstructionTerm(what, costs, tempering)
+            terms[f"{what}_reconstruction"] = ReconstructionTerm(what, costs)
             weights[f"{what}_reconstruction"] = weight
     rates, steerings = build_rates(
         config.rates,
         traits,
         autoencoding=config.autoencoding.sources > 0,
         of_mixtures=config.autoencoding.mixtures > 0,
-        tempering=tempering,
     )
     terms |= rates
     if not (0 <= config.silence.weight < math.inf and 0 < config.silence.threshold_db < math.inf):

@@ -12,7 +12,6 @@ from torch import Tensor
 from sepkit.config import RateConfig, RatesConfig, SteeringConfig
 from sepkit.errors import UserError
 from sepkit.objectives.costs import Step
-from sepkit.objectives.tempering import Tempering
 from sepkit.objectives.term import Term
 from sepkit.registry import build
 from sepkit.schedules import Schedule
@@ -51,17 +50,6 @@ def elementwise_rate(posterior: Latent, prior: Density, sample: Tensor | None, e
         fixed = None if torch.is_grad_enabled() else torch.Generator(device).manual_seed(0)
         sample = posterior.sample(fixed)
     return posterior.log_prob(sample) - prior.log_prob(sample)
-
-
-def tempered_rate(rate: Tensor, posterior: Latent, beta: float) -> Tensor:
-    """Return a latent's part of a tempered objective, E_q[log q - beta log p], in nats.
-
-    It is beta rate - (1 - beta) H(q), with H the entropy of the posterior, elementwise.
-
-    Args:
-        beta: inverse temperature; 1: the result is the rate itself.
-    """
-    return rate if beta == 1 else beta * rate - (1 - beta) * posterior.base_entropy()
 
 
 def alive_share(rate: Tensor, frames: Tensor) -> Tensor:
@@ -160,7 +148,6 @@ class RateTerm(Term):
         per: unit of the recorded rate.
         steering: adapts a factor of the scheduled weight.
         of_all: whether utterances without an active source count.
-        tempering: the inverse temperature of the objective; the rate itself is recorded.
     """
 
     def __init__(
@@ -173,9 +160,7 @@ class RateTerm(Term):
         per: Literal["frame", "sample", "utterance"] = "frame",
         steering: Steering | None = None,
         of_all: bool = False,
-        tempering: Tempering | None = None,
     ) -> None:
-        self.tempering = tempering
         self.what: What = what
         self.schedule = schedule
         self.config = config
@@ -203,8 +188,6 @@ class RateTerm(Term):
     def set_progress(self, t_epochs: float) -> None:
         """Set the scheduled weight."""
         self._beta = self.schedule(t_epochs)
-        if self.tempering is not None:
-            self.tempering.at(t_epochs)
 
     def statistics(self) -> dict[str, Tensor]:
         """Return the rate of the last call without free nats, (B,) nats per frame, sample or utterance."""
@@ -229,11 +212,6 @@ class RateTerm(Term):
             statistic_of(self.what, self.per): (plain / unit).detach(),
             f"{self.what}_alive_share": alive_share(rate, frames).where(counts, 0.0),
         }
-        if self.tempering is not None:
-            tempered = tempered_rate(rate, posterior, self.tempering.beta)
-            if self.what == "source":
-                tempered = tempered.where(batch.active[..., None, None], 0.0)
-            plain = total_rate(tempered, frames).where(counts, 0.0)
         if self.config.free_nats > 0:
             plain = total_rate(rate, frames, self.config.free_nats, self.config.free_nats_over).where(counts, 0.0)
         return plain / batch.lengths
@@ -277,7 +255,6 @@ def build_rates(
     traits: ModelTraits,
     autoencoding: bool = False,
     of_mixtures: bool = False,
-    tempering: Tempering | None = None,
 ) -> tuple[dict[str, RateTerm], list[Steering]]:
     """Return the rate terms of variational latents, by name, and their steerings.
 
@@ -309,7 +286,6 @@ def build_rates(
             per,
             steering_of.get(weighed_as),
             of_all=of_mixtures and what == "encoding",
-            tempering=tempering,
         )
     return terms, list({id(steering): steering for steering in steering_of.values()}.values())
 

@@ -18,7 +18,6 @@ from sepkit.types import Batch, Latent, ModelTraits, Separation
 FIRST = ModelTraits({"encoding_prior"}, frames_for=lambda samples: samples // 8)
 BOTH = ModelTraits({"encoding_prior", "mask_prior"}, frames_for=lambda samples: samples // 8)
 STAGES = ModelTraits({"stage_estimates"})
-RISING = c.InverseTemperatureConfig(initial=0.25, end=10.0)
 
 
 def rates(traits: ModelTraits = BOTH, **changes) -> tuple[c.ObjectiveConfig, ModelTraits]:
@@ -44,14 +43,6 @@ def objective(traits: ModelTraits | None = None, **changes) -> tuple[c.Objective
         (steered(total=1.0, change=0.0), "change: found 0.0"),
         (steered(ModelTraits(), total=1.0), "deterministic"),
         (steered(FIRST, masks=1.0), "deterministic"),
-        (rates(tempering=c.InverseTemperatureConfig(1.5, 3.0)), "objective.rates.tempering.initial: found 1.5"),
-        (rates(tempering=c.InverseTemperatureConfig(0.0, 3.0)), "objective.rates.tempering.initial: found 0"),
-        (rates(tempering=c.InverseTemperatureConfig(0.1, 0.0)), "from 1 to 1, expected one that rises"),
-        (rates(tempering=c.InverseTemperatureConfig(0.1, math.inf)), "from 0.1 to 0.1, expected one that rises"),
-        (rates(tempering=c.ConstantConfig(0.5)), "from 0.5 to 0.5, expected one that rises"),
-        (rates(ModelTraits(), tempering=RISING), "deterministic"),
-        (objective(BOTH, cost=c.NegSISDRConfig(), rates=c.RatesConfig(tempering=RISING)), "expected a likelihood"),
-        (rates(tempering=RISING, encoding=c.RateConfig(free_nats=1.0)), "free_nats"),
         (objective(silence=c.SilenceConfig(weight=-1.0)), "objective.silence: found weight -1"),
         (objective(silence=c.SilenceConfig(weight=1.0, threshold_db=0.0)), "objective.silence: found weight 1"),
         (objective(silence=c.SilenceConfig(weight=1.0), assignment=c.MCLConfig()), "with mcl hypotheses without"),

@@ -26,7 +26,7 @@ from sepkit.config import (
 )
 from sepkit.objectives import Objective, build_objective
 from sepkit.objectives.costs import Step, pairwise_blr_nll, pairwise_neg_si_sdr
-from sepkit.objectives.rates import Steering, build_rates, elementwise_rate, total_rate
+from sepkit.objectives.rates import Steering, alive_share, build_rates, elementwise_rate, total_rate
 from sepkit.objectives.term import Term
 from sepkit.types import Batch, ModelTraits, Separation
 
@@ -480,3 +480,15 @@ def test_auto_encoding_of_sources_has_their_rate_and_asks_for_them():
     objective = build_objective(config, TRAITS)
     assert {"source_reconstruction", "source_rate"} <= set(objective.terms)
     assert set(objective.inputs(batch)) == {"wants", "sources", "active"}
+
+
+def test_alive_share_counts_dimensions_above_a_hundredth_of_a_nat():
+    """Means are over an utterance's own frames."""
+    rate = torch.zeros(2, 2, 2, 4)
+    rate[0, 0, 0] = 0.02
+    rate[0, 0, 1, 3] = 1.0
+    rate[1, :, :, 0] = 0.05
+    frames = torch.tensor([3, 4])
+    # First: only one of four is alive, for the large value is beyond its frames. Second: the mean is .0125 in each.
+    assert alive_share(rate, frames).tolist() == [0.25, 1.0]
+    assert alive_share(0.5 * rate, frames).tolist() == [0.0, 0.0]

@@ -99,13 +99,7 @@ def plan_inverse_temperature(
         f"collapse probability  {low:.3f} to {high:.3f}  (two closed forms for many samples a step; few samples make it"
         f" larger; without annealing {start:.3f})",
     ]
-    yaml = [
-        "objective:",
-        "  rates:",
-        f"    tempering: {{name: inverse_temperature, initial: {beta:.6g}, end: {steps:.6g}}}"
-        "  # end in epochs, if a step is one",
-    ]
-    return Plan(data, lines, warnings, yaml)
+    return Plan(data, lines, warnings)
 
 
 def plan_kl_warmup(
@@ -172,7 +166,6 @@ def plan_kl_warmup(
         "objective:",
         "  rates:",
         f"    encoding: {{weight: {{name: linear_warmup, value: {final_weight:g}, end: {epochs:g}}}}}",
-        f"    # or: tempering: {{name: inverse_temperature, initial: {beta:.6g}, end: {epochs:g}}}",
     ]
     return Plan(data, lines, warnings, yaml)
 
