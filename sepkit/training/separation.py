@@ -100,7 +100,8 @@ class SeparationTask(Task):
                 self._check_sources(part)
         return train_data, dev_data
 
-    def collate(self, items: Sequence[Example]) -> Batch:
+    @staticmethod
+    def collate(items: Sequence[Example]) -> Batch:
         """Return the padded batch."""
         return collate(items)
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import pickle
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, is_dataclass
 from functools import partial
@@ -29,6 +30,7 @@ from sepkit.files import atomic_output
 from sepkit.limits import MODEL_TENSORS
 from sepkit.models.storage.layout import lay_out
 from sepkit.models.storage.own_files import files_of
+from sepkit.registry import import_file, imported_files
 from sepkit.training.averaging import average_of
 from sepkit.training.position import Position, TrainingDiverged
 from sepkit.training.task_definition import TaskDefinition
@@ -114,7 +116,7 @@ class Task(TaskDefinition):
     def _make_loader(self, data: Any, sampler: EpochSampler) -> DataLoader[Any]:
         workers = self.config.data.workers
         return DataLoader(
-            data,
+            _Sent(data),
             batch_sampler=sampler,
             collate_fn=self.collate,
             num_workers=workers,
@@ -340,6 +342,32 @@ class Task(TaskDefinition):
 def _step_seed(seed: int, step: int, rank: int) -> int:
     digest = hashlib.blake2b(f"{seed}/{step}/{rank}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
+
+
+class _Sent:
+    """A data set that goes to data workers.
+
+    Where they are started anew (Python 3.14, macOS, Windows), what they get is pickled: the user's own files have to be
+    there before it, and before what makes batches of it.
+    """
+
+    def __init__(self, data: Any) -> None:
+        self._data = data
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._data[key]
+
+    def __reduce__(self) -> Any:
+        return _receive, (imported_files(), pickle.dumps(self._data))
+
+
+def _receive(own_files: Sequence[str], data: bytes) -> Any:
+    for file in own_files:
+        import_file(file)
+    return pickle.loads(data)
 
 
 def _begin_worker(worker: int) -> None:

@@ -58,8 +58,9 @@ class TaskDefinition(LightningModule):
             model: the one that is trained, or the one that is validated.
         """
 
-    def collate(self, items: Sequence[Any]) -> Any:
-        """Return a batch: tensors, or a dataclass, mapping or list of tensors."""
+    @staticmethod
+    def collate(items: Sequence[Any]) -> Any:
+        """Return a batch, in a data worker, which has no task: tensors, or a dataclass, mapping or list of them."""
         return default_collate(list(items))
 
     def begin(self) -> None:

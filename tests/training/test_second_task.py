@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import signal
 from pathlib import Path
 
@@ -38,6 +39,18 @@ def test_a_killed_run_ends_as_if_it_had_not_been_killed(
     assert run_process(train_interrupted, "0", tmp_path / "exp", 7, signal.SIGKILL, seeded) == -signal.SIGKILL
     assert train(tmp_path / "exp") == 0
     assert "resuming from" in capfd.readouterr().err
+    assert_same_weights(tmp_path / "exp", trained / "line_seed0")
+
+
+@pytest.mark.slow
+def test_workers_that_are_started_anew_load_the_same(trained: Path, tmp_path: Path) -> None:
+    """As on Python 3.14, macOS and Windows: what they get is pickled, and its class is in the user's file."""
+    before = multiprocessing.get_start_method()
+    multiprocessing.set_start_method("spawn", force=True)
+    try:
+        assert train(tmp_path / "exp", "--seed", "0", "--data.workers", "1") == 0
+    finally:
+        multiprocessing.set_start_method(before, force=True)
     assert_same_weights(tmp_path / "exp", trained / "line_seed0")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -58,6 +59,22 @@ def spoil(monkeypatch: pytest.MonkeyPatch, batches: set[int], value: float | Non
         return result
 
     monkeypatch.setattr(SeparationTask, "evaluate_objective", spoiled)
+
+
+def test_data_workers_get_no_model(config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that are started anew, as on Python 3.14, take some 250 tensors at most."""
+    loaders: list[Any] = []
+    make = SeparationTask._make_loader
+    monkeypatch.setattr(
+        SeparationTask, "_make_loader", lambda *arguments: loaders.append(make(*arguments)) or loaders[-1]
+    )
+    train(plain(config), tmp_path, limit_batches=1)
+    assert len(loaders) == 2
+    for loader in loaders:
+        assert len(pickle.dumps(loader.collate_fn)) < 200
+        sent = pickle.loads(pickle.dumps(loader.dataset))
+        assert len(sent) == len(loader.dataset)
+        assert torch.equal(sent[1, 0].mixture, loader.dataset[1, 0].mixture)
 
 
 # ------------------------------------------------------------------------------------------------------- the gradient

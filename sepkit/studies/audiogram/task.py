@@ -127,7 +127,8 @@ class AudiogramTask(Task):
                 raise UserError(f"{self.config.data.train}: {name} is the same for all, expected values that differ")
         self.model.set_statistics(center, scale)
 
-    def collate(self, items: Sequence[tuple[np.ndarray, np.ndarray]]) -> StackedBatch:
+    @staticmethod
+    def collate(items: Sequence[tuple[np.ndarray, np.ndarray]]) -> StackedBatch:
         """Return the batch of some items."""
         values, observed = zip(*items, strict=True)
         return StackedBatch(torch.from_numpy(np.stack(values, axis=1)), torch.from_numpy(np.stack(observed, axis=1)))

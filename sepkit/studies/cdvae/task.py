@@ -49,7 +49,8 @@ class CDVAETask(Task):
         dev = None if data.dev is None else read_images(data.dev, model.size, binary)
         return read_images(data.train, model.size, binary), dev
 
-    def collate(self, items: Sequence[np.ndarray]) -> Tensor:
+    @staticmethod
+    def collate(items: Sequence[np.ndarray]) -> Tensor:
         """Return the batch (B, 1, H, W)."""
         return torch.from_numpy(np.stack(items))
 

@@ -108,7 +108,8 @@ class SpeakerClusteringTask(Task):
             optimizer.add_param_group({"params": [self.known.centers]})
         return optimizer
 
-    def collate(self, items: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray, int]]) -> Views:
+    @staticmethod
+    def collate(items: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray, int]]) -> Views:
         """Return the batch of some items."""
         waveforms, masks, heard, instances = zip(*items, strict=True)
         arrays = [torch.from_numpy(np.stack(values)) for values in (waveforms, masks, heard)]
