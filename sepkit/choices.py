@@ -36,15 +36,13 @@ class Choice:
     choices: ClassVar[dict[str, type]]
     key: ClassVar[str]
     default: ClassVar[str | None]
-    aliases: ClassVar[dict[str, str]]
-    """Older name -> name: accepted, never shown."""
 
     def __init_subclass__(
         cls, name: str | None = None, key: str = "name", default: str | None = None, **kwargs: Any
     ) -> None:
         super().__init_subclass__(**kwargs)
         if name is None:
-            cls.kind, cls.choices, cls.aliases, cls.key, cls.default = cls, {}, {}, key, default
+            cls.kind, cls.choices, cls.key, cls.default = cls, {}, key, default
         else:
             cls.name = name
             cls.choices[name] = cls
@@ -81,8 +79,6 @@ def from_dict(cls: type[T], data: Any, where: str = "") -> T:
 
 def pick(kind: type, name: Any, where: str = "") -> type:
     """Return the dataclass that a name stands for among the choices of a kind; None stands for the default one."""
-    if isinstance(name, str):
-        name = getattr(kind, "aliases", {}).get(name, name)
     if kind in getattr(kind, "choices", {}).values() and name in (None, kind.name):  # type: ignore[attr-defined]
         return kind
     choices: dict[str, type] = kind.choices  # type: ignore[attr-defined]

@@ -12,14 +12,12 @@ class SavedModel(nn.Module):
 
     Attributes:
         kind: the name in `model.yaml`; commands refuse models of another kind.
-        older_kinds: what `model.yaml` of older models says instead.
         config_type: the dataclass of `config`.
         config: what `from_config` made the model from; None for a model put together by hand.
         info: plain data saved beside the weights it was loaded with (epoch, `score_threshold` ...), may be empty.
     """
 
     kind: ClassVar[str]
-    older_kinds: ClassVar[tuple[str, ...]] = ()
     config_type: ClassVar[type]
 
     def __init__(self) -> None:

@@ -22,11 +22,9 @@ class StudyTask:
     """A task that a study adds to `sepkit train`.
 
     Args:
-        older_names: by which configurations and saved models call it too.
         instead: core command (evaluate, calibrate) -> function that runs in its place for models of this task.
     """
 
-    older_names: tuple[str, ...] = ()
     instead: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -54,7 +52,7 @@ class Study:
 STUDIES: dict[str, Study] = {
     "audiogram": Study(
         commands={"audiogram": "which threshold to measure next, and when to stop"},
-        tasks={"audiogram": StudyTask(("partial_vae",), {"calibrate": "commands:calibrate"})},
+        tasks={"audiogram": StudyTask({"calibrate": "commands:calibrate"})},
         preparations={
             "audiograms": ("config:AudiogramOptions", "prepare:prepare_audiograms"),
             "nhanes": ("config:NHANESOptions", "prepare:prepare_nhanes"),
@@ -63,11 +61,11 @@ STUDIES: dict[str, Study] = {
     ),
     "speaker_clustering": Study(
         commands={"voices": "measure speaker encoders on collections with known speakers"},
-        tasks={"speaker_clustering": StudyTask(("contrastive",))},
+        tasks={"speaker_clustering": StudyTask()},
         preparations={"voices": ("config:VoicesOptions", "collections:prepare_voices")},
     ),
     "cdvae": Study(
-        tasks={"cdvae": StudyTask(("image_vae",), {"evaluate": "commands:evaluate"})},
+        tasks={"cdvae": StudyTask({"evaluate": "commands:evaluate"})},
         preparations={"images": ("config:ImagesOptions", "data:prepare_images")},
     ),
     "quantization": Study(
@@ -88,7 +86,7 @@ COMMANDS = {name: (text, room) for room, study in STUDIES.items() for name, text
 
 
 def import_configurations(task: Any = None) -> None:
-    """Import the configuration of a study's task, and make its older names known; none of them imports torch.
+    """Import the configuration of a study's task; none of them imports torch.
 
     Args:
         task: as in `task: NAME`; another name than a study's imports all of them, unless it is the core's.
@@ -97,14 +95,9 @@ def import_configurations(task: Any = None) -> None:
 
     if isinstance(task, str) and task in TaskConfig.choices:
         return
-    named = [
-        room for room, study in STUDIES.items() if any(task in (t, *s.older_names) for t, s in study.tasks.items())
-    ]
-    for room in named or STUDIES:
-        study = STUDIES[room]
-        if study.tasks:
+    for room in [room for room, study in STUDIES.items() if task in study.tasks] or STUDIES:
+        if STUDIES[room].tasks:
             import_module(f"{__name__}.{room}.config")
-        TaskConfig.aliases |= {older: name for name, task in study.tasks.items() for older in task.older_names}
 
 
 def import_task(name: str) -> None:
@@ -112,11 +105,6 @@ def import_task(name: str) -> None:
     for room, study in STUDIES.items():
         if name in study.tasks:
             import_module(f"{__name__}.{room}.task")
-
-
-def older_names(task: str) -> tuple[str, ...]:
-    """Return the names that a task and its models had before."""
-    return next(study.tasks[task].older_names for study in STUDIES.values() if task in study.tasks)
 
 
 def commands_of(room: str) -> Any:
@@ -128,7 +116,7 @@ def instead_of(command: str, kind: str) -> Callable[..., Any] | None:
     """Return what runs in place of "evaluate" or "calibrate" for models of a kind; None: the core's own."""
     for room, study in STUDIES.items():
         for name, task in study.tasks.items():
-            if kind in (name, *task.older_names) and command in task.instead:
+            if kind == name and command in task.instead:
                 return _found(room, task.instead[command])
     return None
 

@@ -17,7 +17,6 @@ from sepkit.choices import from_dict, to_dict
 from sepkit.config import TaskConfig
 from sepkit.errors import UserError, one_line
 from sepkit.files import atomic_output, file_digest, file_text, read_yaml, write_text
-from sepkit.models.storage.earlier import translated_run
 from sepkit.training.messages import is_first_process, say
 
 _DIGEST = re.compile(r"^# SHA-256 of data\.(train|dev) when training began: ([0-9a-f]{64})$", re.MULTILINE)
@@ -70,7 +69,7 @@ def read_first_config(out: Path) -> TaskConfig:
     data = read_yaml(file, remedy)
     try:
         # What a later sepkit has added stands at its default in older runs.
-        return from_dict(TaskConfig, translated_run(data))
+        return from_dict(TaskConfig, data)
     except UserError as error:
         raise UserError(f"{file}: {error}; {remedy}") from error
 

@@ -27,7 +27,6 @@ from sepkit.inference.quality.features import BASELINE_FEATURES
 from sepkit.inference.quality.regression import COVERAGE, FARTHEST, LogisticRegression, RidgeRegression, fit_ridge
 from sepkit.inference.quality.single_speaker import SingleSpeakerDetector
 from sepkit.inference.runners.base import AGREEMENT
-from sepkit.models.storage.earlier import quality_of_format_1, with_frames
 from sepkit.version import __version__
 
 QUALITY = "quality.yaml"
@@ -191,12 +190,7 @@ def read_quality(folder: Path, weights: str, hypotheses: int) -> QualityPredicto
     path = folder / QUALITY
     if not path.is_file():
         return None
-    data = with_frames(read_yaml(path, _AGAIN))
-    try:
-        if isinstance(data, dict) and data.get("format") == 1:
-            data = quality_of_format_1(data)
-    except (AttributeError, KeyError, TypeError) as error:
-        raise UserError(f"{path}: a field is missing ({error}); {_AGAIN}") from error
+    data = read_yaml(path, _AGAIN)
     for field, expected in {"format": FORMAT, "features_version": FEATURES_VERSION}.items():
         found = data.get(field) if isinstance(data, dict) else None
         if found != expected:

@@ -45,19 +45,16 @@ def read_description(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
         description = parse_json(metadata[METADATA])
     except ValueError as error:
         raise UserError(f"{path}: its description is damaged ({error}); {EXPECTED}") from error
-    if not isinstance(description, dict) or description.get("format") not in (1, FORMAT):
+    if not isinstance(description, dict) or description.get("format") != FORMAT:
         raise UserError(f"{path}: its description is not of format {FORMAT}; use the sepkit that wrote it")
-    if description["format"] == 1:
-        description["kind"] = "separation"
     if (kind := description.get("kind")) not in ("separation", "speaker_encoder"):
         raise UserError(f"{path}: found a model of kind {shown(kind)}, expected separation or speaker_encoder")
     kinds: dict[str, Any] = {"sample_rate": int, "info": dict}
+    kinds |= {"fingerprint": str, "features": list, "features_version": int}
     if kind == "separation":
         kinds |= {"hypotheses": int, "signal_mean": float, "signal_std": float, "variational": bool}
     else:
         kinds |= {"embedding_size": int}
-    if description["format"] == FORMAT:
-        kinds |= {"fingerprint": str, "features": list, "features_version": int}
     for name, expected in kinds.items():
         if not isinstance(description.get(name), expected):
             raise UserError(f"{path}: {name} in its description is {shown(description.get(name))}; {EXPECTED}")
@@ -75,7 +72,7 @@ def _check_values(path: Path, description: Mapping[str, Any]) -> None:
         finite = 0 < deviation < math.inf and math.isfinite(description["signal_mean"])
         if not finite or description["hypotheses"] < 1:
             raise UserError(f"{path}: its description has a deviation of {deviation}, or no hypotheses; {EXPECTED}")
-    if (version := description.get("features_version", FEATURES_VERSION)) != FEATURES_VERSION:
+    if (version := description["features_version"]) != FEATURES_VERSION:
         raise UserError(
             f"{path}: its features are of version {shown(version)}, expected {FEATURES_VERSION}; export the model again"
         )

@@ -27,7 +27,6 @@ from sepkit.files import atomic_output, file_digest, write_text
 from sepkit.models.emd import EncoderMaskerDecoder
 from sepkit.models.needs import needs_of
 from sepkit.models.saved import SavedModel
-from sepkit.models.storage.earlier import renamed, translated
 from sepkit.models.storage.folders import (
     DESCRIPTION,
     FORMAT,
@@ -149,12 +148,12 @@ def load_checkpoint(path: Path_, expected: Any = None, *, of: type[SavedModel] =
         _check_same(config, expected, folder)
     info, left_out = _checked_info(description, folder / DESCRIPTION)
     weights = weights_file(folder)
-    shapes = renamed(shapes_in_file(weights), description["model"])
+    shapes = shapes_in_file(weights)
     own = bool(files_of(config))
     laid_out = lay_out(lambda: of.from_config(config), str(folder / DESCRIPTION), len(shapes) + len(left_out), own)
     if laid_out is not None:
         _check_fit(_completed(shapes, laid_out, left_out), laid_out.state_dict(), weights)
-    tensors = renamed(_read_tensors(weights, description), description["model"])
+    tensors = _read_tensors(weights, description)
     # The initial weights are replaced at once; drawing them must not advance the caller's random stream.
     with torch.random.fork_rng(devices=[]):
         model = of.from_config(config)
@@ -189,13 +188,13 @@ def _checked_info(description: Mapping[str, Any], path: Path) -> tuple[dict[str,
 
 def _config_of(description: Mapping[str, Any], path: Path, of: type[SavedModel]) -> Any:
     kind = description.get("kind")
-    if kind not in (of.kind, *of.older_kinds):
+    if kind != of.kind:
         found = one_line(str(kind))[:60]
         raise UserError(
             f"{path.parent}: found a model of kind {found}, expected one of kind {of.kind}; name another model"
         )
     try:
-        config = from_dict(of.config_type, translated(description["model"]), "model")
+        config = from_dict(of.config_type, description["model"], "model")
     except UserError as error:
         wanted = files_wanted(description)
         hint = f"; it was trained with {wanted}: give that too" if wanted else ""

@@ -15,7 +15,6 @@ from sepkit.models.latents import Gaussian
 from sepkit.models.saved import SavedModel
 from sepkit.models.stacked import StackedLinear, split, uniform
 from sepkit.objectives.rates import elementwise_rate
-from sepkit.studies import older_names
 from sepkit.studies.audiogram import network
 from sepkit.studies.audiogram.config import KIND, PartialVAEConfig
 from sepkit.studies.audiogram.network import TrainedVAE
@@ -49,7 +48,6 @@ class PartialVAE(SavedModel):
     """
 
     kind = KIND
-    older_kinds = older_names(KIND)
     config_type = PartialVAEConfig
 
     center: Tensor

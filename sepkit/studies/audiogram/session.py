@@ -18,7 +18,6 @@ import numpy as np
 from sepkit.choices import from_dict
 from sepkit.errors import UserError
 from sepkit.files import read_yaml
-from sepkit.studies import older_names
 from sepkit.studies.audiogram.config import AGE, KIND, DimensionConfig, PartialVAEConfig, threshold_name
 from sepkit.studies.audiogram.data import NOT_A_MEDICAL_DEVICE, check_value, named_values
 from sepkit.studies.audiogram.network import SAMPLES, Prediction, TrainedVAE, latent_draws
@@ -42,7 +41,7 @@ def load_vae(folder: Path) -> TrainedVAE:
     from safetensors.numpy import load_file
 
     description = read_yaml(folder / _DESCRIPTION)
-    if not isinstance(description, dict) or description.get("kind") not in (KIND, *older_names(KIND)):
+    if not isinstance(description, dict) or description.get("kind") != KIND:
         raise UserError(f"{folder}: found another kind of model; {_EXPECTED}")
     config = from_dict(PartialVAEConfig, description.get("model"), "model")
     config.check()

@@ -13,7 +13,6 @@ from sepkit.errors import UserError
 from sepkit.models.maskers.continuous_depth import check_depth_steps
 from sepkit.models.saved import SavedModel
 from sepkit.objectives.rates import elementwise_rate
-from sepkit.studies import older_names
 from sepkit.studies.cdvae.config import KIND, ImageVAEConfig
 from sepkit.studies.cdvae.latent_sde import BrownianPath, DiffusionBlock, LearnedDiffusion
 from sepkit.studies.cdvae.levels import FAMILY, ConvBlock, ConvDrift, DeterministicLevel, DiscreteLevel, gaussian
@@ -80,7 +79,6 @@ class ImageVAE(SavedModel):
     """
 
     kind = KIND
-    older_kinds = older_names(KIND)
     config_type = ImageVAEConfig
 
     def __init__(self, config: ImageVAEConfig) -> None:

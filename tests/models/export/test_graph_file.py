@@ -108,20 +108,6 @@ def test_an_encoder_of_voices_as_a_graph(tmp_path):
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_a_graph_of_format_1_has_no_features(exported, tmp_path):
-    _, path = exported
-
-    def older(proto):
-        del proto.graph.output[1:]
-
-    old = changed(path, tmp_path / "old.onnx", {"format": 1, "features": [], "fingerprint": "00"}, older)
-    graph = Graph(old)
-    assert graph.features == () and graph.outputs == ("estimates",)
-    mixtures = np.ones((1, 500), np.float32)
-    expected = Graph(path).separate(mixtures)["estimates"]
-    np.testing.assert_array_equal(graph.separate(mixtures)["estimates"], expected)
-
-
 def external(proto):
     proto.graph.initializer[0].data_location = onnx.TensorProto.EXTERNAL
 
