@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sepkit.errors import UserError
+
 if TYPE_CHECKING:
     from sepkit.models.published.facts import ModelFacts
 
@@ -56,6 +58,8 @@ def main(
             size, cost, SI-SDRi in dB by test set, license; with --public the table of those, with addresses and digests
     """
     if public:
+        if model or measure or oracle:
+            raise UserError("--public: lists all public models; leave out --model, --measure and --oracle, or --public")
         print(_public_index() if json else "\n".join(_public()))
     elif json:
         print(_index(model))
@@ -68,7 +72,6 @@ def main(
 
 
 def _ceilings(model: str | None, manifests: list[str]) -> list[str]:
-    from sepkit.errors import UserError
     from sepkit.evaluation.oracle import ORACLE_MASKS, measure_oracle
     from sepkit.models import load_pretrained
 

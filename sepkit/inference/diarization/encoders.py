@@ -16,7 +16,7 @@ from sepkit.limits import SAMPLE_RATES
 from sepkit.models.export.graph_description import METADATA
 from sepkit.models.export.graph_file import Graph, digest, read_graph, session
 from sepkit.models.published.shipped import encoder_folder
-from sepkit.models.storage.folders import GRAPH
+from sepkit.models.storage.folders import GRAPH, find_checkpoint
 
 # Names in the metadata that sherpa-onnx's exporters write.
 _FBANK_FRAMEWORKS = ("wespeaker", "3d-speaker")
@@ -203,14 +203,14 @@ def load_encoder(model: str | Path | None = None, features: SpeakerFeatures | No
         UserError: no encoder, or features for one of sepkit's own.
     """
     if model is not None and Path(model).suffix.lower() == ".onnx":
-        path = Path(model)
+        graph = path = Path(model)
         if METADATA not in read_graph(path, "expected a speaker encoder")[1].metadata:
             return OtherEncoder(path, features)
     else:
         path = encoder_folder(model)
+        graph = find_checkpoint(path) / GRAPH
     if features is not None:
         raise UserError(f"--speaker-features: {path} is an encoder of sepkit's, which hears samples; leave it out")
-    graph = path if path.is_file() else path / GRAPH
     if graph.is_file():
         return GraphEncoder(Graph(graph))
     from sepkit.models import load_checkpoint

@@ -45,20 +45,19 @@ def encoder_folder(model: str | Path | None) -> Path:
     Args:
         model: a path, or the name of one that ships; None: the default one. An existing path takes precedence.
     """
-    folder = ENCODERS / str(model or DEFAULT_ENCODER)
-    if (folder / "model.yaml").is_file() and not (model and Path(model).exists()):
-        return folder
     if model is None:
-        raise UserError(
-            f"--model: none is named, and the default encoder {DEFAULT_ENCODER} is not in this version of sepkit; "
-            "name a folder that `sepkit train --config speaker_encoder` wrote"
-        )
-    if str(model) in shipped_models() and not Path(model).exists():
-        raise UserError(
-            f"{model}: found a model that separates, expected an encoder of voices: {', '.join(shipped_encoders())}, "
-            "or a folder that `sepkit train --config speaker_encoder` wrote"
-        )
-    return Path(model)
+        return ENCODERS / DEFAULT_ENCODER
+    path = Path(model)
+    if path.is_dir() or (path.is_file() and (path.parent / "model.yaml").is_file()):
+        return path
+    if str(model) in shipped_encoders():
+        return ENCODERS / str(model)
+    found = "a model that separates" if str(model) in shipped_models() else "no such file or folder"
+    found = "another file" if path.exists() else found
+    raise UserError(
+        f"{model}: found {found}, expected an encoder of voices: {', '.join(shipped_encoders())}, FILE.onnx, or a "
+        "folder that `sepkit train --config speaker_encoder` wrote"
+    )
 
 
 def default_model(causal: bool = False) -> str:

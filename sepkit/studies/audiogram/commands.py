@@ -65,7 +65,7 @@ def simulate(
     chosen = strategies or ["largest_variance", "random", *(["single_best"] if dev else [])]
     settings = Settings(chosen, stop_at_db or (5.0, 6.0, 7.0), samples, first, seed)
     folders, refused = simulate_all(model, manifest, out, settings, dev, training)
-    print(f"{len(folders)} models simulated. {NOT_A_MEDICAL_DEVICE}")
+    print(f"Models simulated: {len(folders)}. {NOT_A_MEDICAL_DEVICE}")
     if refused:
         for line in refused:
             print(line, file=sys.stderr)

@@ -174,6 +174,8 @@ def test_rows_say_where_files_are_and_what_reads_them(name: str) -> None:
 
 
 def test_the_table_is_printed_and_is_json(capsys) -> None:
+    assert main(["models", "--public", "--model", "boxed_8k"]) == 2
+    assert "--public: lists all public models; leave out --model" in capsys.readouterr().err
     assert main(["models", "--public", "--json"]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     assert rows.keys() == PUBLIC.keys()

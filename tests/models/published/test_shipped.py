@@ -29,9 +29,10 @@ def test_a_path_is_itself(tmp_path: Path) -> None:
     assert encoder_folder(tmp_path) == tmp_path
 
 
-def test_the_name_of_a_separator_is_not_that_of_an_encoder() -> None:
-    name = sorted(shipped_models())[0]
-    with pytest.raises(
-        UserError, match=f"^{name}: found a model that separates, expected an encoder of voices: meetings_8k, voices_8k"
-    ):
-        encoder_folder(name)
+def test_what_is_no_encoder(tmp_path: Path) -> None:
+    name, turns = sorted(shipped_models())[0], tmp_path / "r.rttm"
+    turns.touch()
+    given = {name: "a model that separates", turns: "another file", "none": "no such file or folder"}
+    for model, found in given.items():
+        with pytest.raises(UserError, match=f"^{model}: found {found}, expected an encoder of voices: meetings_8k, v"):
+            encoder_folder(model)
