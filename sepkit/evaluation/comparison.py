@@ -63,7 +63,7 @@ def _rows(folder: str | os.PathLike[str]) -> EvaluationFolder:
 def _pairs(first: EvaluationFolder, second: EvaluationFolder) -> list[tuple[int, int]]:
     """Return positions of the same mixture in both: of one manifest and identifier, or, where no manifest is common, of
     one identifier that each run has once."""
-    for key in (lambda row: (row["manifest"], row["id"]), lambda row: row["id"]):
+    for key in (lambda row: (row.get("manifest"), row["id"]), lambda row: row["id"]):
         mine, theirs = ([key(row) for row in run.rows] for run in (first, second))
         if len(set(mine)) < len(mine) or len(set(theirs)) < len(theirs):
             continue

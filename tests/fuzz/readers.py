@@ -313,6 +313,28 @@ def _journals() -> Reader:
     return Reader({"journal.jsonl": _evaluated()["journal.jsonl"]}, command, ["journal.jsonl"])
 
 
+def _compared() -> Reader:
+    """Another evaluation, which a new one is compared with."""
+
+    def command(folder: Path) -> list[str]:
+        return [*_evaluation(write_corpus(folder / "data"), folder / "out"), "--compare", str(folder / "in")]
+
+    files = {name: _evaluated()[name] for name in ("utterances.csv", "summary.json")}
+    return Reader(files, command, ["summary.json"], examples=8)
+
+
+def _separated() -> Reader:
+    """What `separate` wrote beside estimates, whose speakers `cluster` finds."""
+    files = {"x.json": json.dumps({"estimates": ["x_s1.wav", "x_s2.wav"]}).encode()}
+
+    def command(folder: Path) -> list[str]:
+        write_files(folder / "in", {f"x_s{k}.wav": sound(".wav", samples=16000) for k in (1, 2)})
+        encoder = ["--speaker-encoder", "mean_mfcc", "--speakers", "1"]
+        return ["cluster", str(folder / "in"), *encoder, "--out", str(folder / "out")]
+
+    return Reader(files, command, ["x.json"], examples=8)
+
+
 def _descriptions() -> Reader:
     """What `separate` wrote beside estimates, when it runs again."""
 
@@ -409,6 +431,8 @@ READERS: dict[str, Callable[[], Reader]] = {
         "states": _states,
         "reports": _reports,
         "journals": _journals,
+        "compared": _compared,
+        "separated": _separated,
         "descriptions": _descriptions,
         "turns": _turns,
         "enrollments": _enrollments,
