@@ -7,6 +7,7 @@ written outside of the folder of the outputs; less than `SECONDS` of the process
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import os
@@ -77,25 +78,31 @@ def _run(reader: Reader, files: Files, folder: Path) -> tuple[int, list[str]]:
     os.chdir(folder)
     command = [str(word) for word in reader.command(folder)]
     before, memory, began = _outside(folder), _peak_bytes(), time.process_time()
-    said, given = io.StringIO(), io.TextIOWrapper(io.BytesIO(files.get(STDIN, b"")))
-    try:
-        with (
-            mock.patch("sys.stdin", given),
-            contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO())),
-            contextlib.redirect_stderr(said),
-        ):
-            code = reader.program(command)
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else 1
-    except BaseException:
-        code = -1
-        falls.append(f"raised: {traceback.format_exc()[-1500:]}")
+    # Files, as a command has: what asks for the descriptor of a stream that has none can leave its error to others.
+    text = functools.partial(tempfile.TemporaryFile, "w+", encoding="utf-8", errors="backslashreplace")
+    with text() as written, text() as complaints, tempfile.TemporaryFile() as given:
+        given.write(files.get(STDIN, b""))
+        given.seek(0)
+        try:
+            with (
+                mock.patch("sys.stdin", io.TextIOWrapper(given)),
+                contextlib.redirect_stdout(written),
+                contextlib.redirect_stderr(complaints),
+            ):
+                code = reader.program(command)
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 1
+        except BaseException:
+            code = -1
+            falls.append(f"raised: {traceback.format_exc()[-1500:]}")
+        complaints.seek(0)
+        said = complaints.read()
     seconds, more = time.process_time() - began, _peak_bytes() - memory
-    lines = said.getvalue().split("\n")
+    lines = said.split("\n")
     falls += [f"exit code {code}"] if code not in (0, 1, 2) and not falls else []
     falls += [f"a line of {len(line)} characters" for line in lines if len(line) > MESSAGE_CHARACTERS]
     falls += [f"a failure: {line[:600]}" for line in lines if "failed: " in line or "Traceback" in line]
-    falls += [f"nothing said, exit code {code}"] if code not in (0, -1) and not said.getvalue().strip() else []
+    falls += [f"nothing said, exit code {code}"] if code not in (0, -1) and not said.strip() else []
     falls += [f"{seconds:.0f} s of the processor"] if seconds > SECONDS else []
     falls += [f"{more >> 20} MiB more memory"] if more > MOST_BYTES else []
     falls += ["wrote outside of its outputs"] if _outside(folder) != before else []

@@ -208,7 +208,7 @@ def load_encoder(model: str | Path | None = None, features: SpeakerFeatures | No
             return OtherEncoder(path, features)
     else:
         path = encoder_folder(model)
-        graph = find_checkpoint(path) / GRAPH
+        graph = (path if (path / GRAPH).is_file() else find_checkpoint(path)) / GRAPH
     if features is not None:
         raise UserError(f"--speaker-features: {path} is an encoder of sepkit's, which hears samples; leave it out")
     if graph.is_file():
