@@ -233,7 +233,8 @@ def training_curves(logs: Mapping[str, TrainingLog], panels: Mapping[str, Sequen
     rows = np.atleast_1d(figure.subplots(max(1, len(panels)), sharex=True))
     for axes, (label, names) in zip(rows, panels.items(), strict=False):
         _style(axes)
-        drawn = [(run, name) for run, log in logs.items() for name in names if _recorded(log, name)]
+        ordered = sorted(names, key=_split_of)
+        drawn = [(run, name) for run, log in logs.items() for name in ordered if _recorded(log, name)]
         for run, name in drawn:
             text = " ".join([run] * (len(logs) > 1) + [_split(name)] * (len(names) > 1)) or run
             split = _split_of(name)

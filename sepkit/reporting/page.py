@@ -94,7 +94,7 @@ def table(caption: str, header: Sequence[str], rows: Iterable[Sequence[Cell]]) -
     lines = "\n".join("<tr>" + "".join(map(_cell, row, numeric)) + "</tr>" for row in rows)
     return (
         f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(caption)}"><table>'
-        f"<caption>{escape(caption)}</caption><thead><tr>{heads}</tr></thead>\n<tbody>\n{lines}\n</tbody></table></div>"
+        f"<caption><span>{escape(caption)}</span></caption><thead><tr>{heads}</tr></thead>\n<tbody>\n{lines}\n</tbody></table></div>"
     )
 
 

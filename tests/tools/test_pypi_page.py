@@ -24,4 +24,5 @@ def test_without_one_they_are_words() -> None:
     assert repository("title: x\n# repository-code: https://...\n") == ""
     shown = page(README, "")
     assert all(link.startswith("https://") for link in re.findall(r"\]\(([^)]+)\)", shown))
+    assert "\npip install sepkit\n" in shown and 'pip install "sepkit[train]"' in shown
     assert "Install · Train" in shown and "docs/images" not in shown and "# not run" not in shown
