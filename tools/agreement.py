@@ -26,8 +26,9 @@ from sepkit.errors import UserError
 from sepkit.files import write_text
 from sepkit.inference.calibration import measure_sources
 from sepkit.inference.loading import load_model
-from sepkit.inference.quality.by_agreement import ANY_MODEL, FEATURES, any_model_text
+from sepkit.inference.quality.by_agreement import ANY_MODEL, FEATURES
 from sepkit.inference.quality.features import BASELINE_FEATURES
+from sepkit.inference.quality.predictor import QualityPredictor, predictor_text
 from sepkit.inference.quality.regression import COVERAGE, RidgeRegression, fit_ridge
 from sepkit.inference.runners.base import Runner
 from sepkit.inference.runners.views import ViewsRunner
@@ -113,7 +114,19 @@ def main(arguments: list[str] | None = None) -> int:
     if given.write:
         about = f"{', '.join(Path(model).name for model in dev)} on {given.manifest.name}"
         baseline = fit(list(dev.values()), BASELINE_FEATURES)
-        print(write_text(ANY_MODEL, any_model_text(fitted, baseline, about, len(errors))))
+        predictor = QualityPredictor(
+            weights="any model",
+            hypotheses=2,
+            manifest=about,
+            mixtures=0,
+            examples=len(errors),
+            coverage=COVERAGE,
+            model=fitted,
+            baseline=baseline,
+            views=2,
+            of_any_model=True,
+        )
+        print(write_text(ANY_MODEL, predictor_text(predictor)))
     return 0
 
 

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 
 import sepkit
 from sepkit.data import audio
 from sepkit.files import atomic_output
 from sepkit.objectives.assignment import PIT
 from sepkit.objectives.costs import pairwise_neg_si_sdr
-from sepkit.reporting.figures import spectrograms
+from sepkit.reporting.figures import draw_spectrogram, level_db
 
 SECONDS = 4
 
@@ -38,8 +39,15 @@ def main() -> None:
     signals = {"mixture": sources.sum(0)} | {
         f"estimate {k + 1}: SI-SDR improved by {improved[k]:.1f} dB": estimates[0, order[k]].numpy() for k in range(2)
     }
-    figure = spectrograms(signals, rate, range_db=60)
-    figure.set_size_inches(8, 5)
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    rows = figure.subplots(len(signals), sharex=True)
+    levels = [level_db(waveform, rate) for waveform in signals.values()]
+    loudest = max(level.max() for level in levels)
+    for axes, name, level in zip(rows, signals, levels, strict=True):
+        draw_spectrogram(axes, level, SECONDS, rate, loudest, 60)
+        axes.set_title(name, fontsize=10, loc="left")
+        axes.set_ylabel("[kHz]")
+    rows[-1].set_xlabel("time [s]")
     with atomic_output(options.out) as temporary:
         figure.savefig(temporary, format="png", dpi=90)
 

@@ -128,26 +128,6 @@ def _scatter(points: Points, x_label: str, y_label: str, on_line: str, links: Li
     return figure
 
 
-def spectrograms(signals: Mapping[str, ArrayLike], sample_rate: int, range_db: float = 70.0) -> Figure:
-    """Return a figure of spectrograms one below the other on one scale of colors.
-
-    Args:
-        signals: (T,) each, by name.
-        sample_rate: Hz.
-        range_db: colors go down to this far below the loudest bin of all signals, dB.
-    """
-    figure = Figure(figsize=(4.8, max(1.8, 1.5 * len(signals) + 0.5)), layout="constrained")
-    rows = np.atleast_1d(figure.subplots(max(1, len(signals)), sharex=True))
-    levels = {name: level_db(np.asarray(waveform), sample_rate) for name, waveform in signals.items()}
-    top = max((level.max() for level in levels.values()), default=0.0)
-    for axes, (name, level) in zip(rows, levels.items(), strict=False):
-        draw_spectrogram(axes, level, len(np.asarray(signals[name])) / sample_rate, sample_rate, top, range_db)
-        axes.set_title(name, fontsize=10, loc="left")
-        axes.set_ylabel("[kHz]")
-    rows[-1].set_xlabel("time [s]")
-    return figure
-
-
 def signal_view(
     waveform: ArrayLike,
     sample_rate: int,

@@ -46,7 +46,7 @@ SIGNAL = np.sin(np.arange(4000) * 0.3)
         lambda: curve_figures.score_boxes(SCORES, "SI-SDR"),
         lambda: figures.input_output_scatter({"a": (np.arange(5.0), np.arange(5.0)), "none": ([np.nan], [1.0])}),
         lambda: figures.predicted_scatter({"a": (np.arange(5.0), np.arange(5.0))}, {"a": {2: "worst"}}),
-        lambda: figures.spectrograms({"a": SIGNAL, "one sample": np.ones(1)}, 8000),
+        lambda: figures.signal_view(np.ones(1), 8000),
         lambda: figures.signal_view(SIGNAL, 8000),
         lambda: figures.signal_view(np.zeros(100), 8000),
         lambda: figures.training_curves({"a": TrainingLog(training_records()), "empty": TrainingLog([])}),
@@ -94,7 +94,7 @@ def test_waveform_keeps_a_lonely_click() -> None:
 
 def test_spectrogram_shows_the_tone_where_it_is() -> None:
     tone = np.sin(2 * np.pi * 1000 * np.arange(8000) / 8000)
-    image = figures.spectrograms({"tone": tone}, 8000).axes[0].images[0]
+    image = figures.signal_view(tone, 8000).axes[1].images[0]
     left, right, low, high = image.get_extent()
     levels = np.asarray(image.get_array())
     loudest = (levels.mean(axis=1).argmax() + 0.5) / levels.shape[0] * (high - low)

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from sepkit.choices import from_dict
 from sepkit.files import read_yaml
-from sepkit.inference.quality.predictor import QualityPredictor, predictor_text
-from sepkit.inference.quality.regression import COVERAGE, RidgeRegression
+from sepkit.inference.quality.predictor import QualityPredictor
 from sepkit.inference.runners.base import AGREEMENT
 
 FEATURES = (AGREEMENT, "correlation_db")
@@ -30,26 +29,3 @@ def any_model_predictor(hypotheses: int) -> QualityPredictor:
 @lru_cache(maxsize=1)
 def _read() -> QualityPredictor:
     return from_dict(QualityPredictor, read_yaml(ANY_MODEL, "install sepkit again"))
-
-
-def any_model_text(regression: RidgeRegression, baseline: RidgeRegression, about: str, examples: int) -> str:
-    """Return the content of `ANY_MODEL`, YAML.
-
-    Args:
-        baseline: of the mixture alone.
-        about: what it was fitted on.
-        examples: number of estimates of sources.
-    """
-    predictor = QualityPredictor(
-        weights="any model",
-        hypotheses=2,
-        manifest=about,
-        mixtures=0,
-        examples=examples,
-        coverage=COVERAGE,
-        model=regression,
-        baseline=baseline,
-        views=2,
-        of_any_model=True,
-    )
-    return predictor_text(predictor)
