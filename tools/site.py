@@ -118,11 +118,11 @@ def on_post_build(config: Any) -> None:
 
     It needs ONNX Runtime Web, which `make docs` fetches once; without it the page is left out, and a line says so.
     """
-    from sepkit.models.published.shipped import default_model
+    from sepkit.models.published.shipped import DEFAULT_MODEL
     from sepkit.reporting.web import write_web_page
 
     if _has_web_runtime():
-        write_web_page(default_model(), Path(config["site_dir"]) / "try", home="../index.html")
+        write_web_page(DEFAULT_MODEL, Path(config["site_dir"]) / "try", home="../index.html")
     else:
         print("site: no try/, since ONNX Runtime Web is not there: sepkit download onnxruntime-web")
 

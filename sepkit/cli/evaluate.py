@@ -75,9 +75,9 @@ def main(
     if not manifest:
         raise UserError("--manifest: found none, expected one or more; or --meeting for who spoke when")
     if estimates is None and model is None:
-        from sepkit.models.published.shipped import default_model
+        from sepkit.models.published.shipped import DEFAULT_MODEL
 
-        model = default_model()
+        model = DEFAULT_MODEL
     elif estimates is not None:
         of_models = {"model": model, "count-speakers": count_speakers, "calibration": calibration}
         for name, value in (of_models | {"depth-steps": depth_steps, "views": views}).items():

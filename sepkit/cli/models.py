@@ -93,24 +93,20 @@ def _overview() -> str:
     lines = ["A MODEL (--model, --init-from) is one of:"]
     width = max(map(len, MODEL_FORMS))
     lines += [f"  {form:<{width}} {meaning}" for form, meaning in MODEL_FORMS.items()]
-    lines += ["", *_shipped(), *_encoders(), "", "Models that can be trained (sepkit train --config NAME):"]
+    lines += ["", *_shipped(), "", "Models that can be trained (sepkit train --config NAME):"]
     return "\n".join(lines + _configurations())
 
 
 def _shipped() -> list[str]:
-    from sepkit.models.published.shipped import shipped_models
+    from sepkit.models.published.shipped import shipped_encoders, shipped_models
 
-    shipped = shipped_models()
-    if not shipped:
-        return ["No trained model ships with this version."]
-    return ["Models that ship with sepkit:", *_table({name: str(folder) for name, folder in shipped.items()})]
-
-
-def _encoders() -> list[str]:
-    from sepkit.models.published.shipped import shipped_encoders
-
-    names = ", ".join(shipped_encoders())
-    return [f"Encoders of voices that ship with sepkit (--speaker-encoder NAME): {names}"] if names else []
+    shipped = {name: str(folder) for name, folder in shipped_models().items()}
+    encoders = ", ".join(shipped_encoders())
+    return [
+        "Models that ship with sepkit:",
+        *_table(shipped),
+        f"Encoders of voices that ship with sepkit (--speaker-encoder NAME): {encoders}",
+    ]
 
 
 def _measured(model: str | None) -> list[str]:

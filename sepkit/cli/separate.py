@@ -68,9 +68,9 @@ def main(
     from sepkit.inference import separate_files
     from sepkit.inference.loading import load_model
     from sepkit.models.published.hub import pinned
-    from sepkit.models.published.shipped import default_model
+    from sepkit.models.published.shipped import DEFAULT_MODEL
 
-    model = model or default_model()
+    model = model or DEFAULT_MODEL
     rank, world_size = share()
     if output.spread and options.runner == "auto":
         # Latents are sampled in torch alone.

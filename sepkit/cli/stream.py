@@ -45,9 +45,9 @@ def main(
         raise UserError("standard input is a terminal, expected wav or raw PCM; pipe a recording into it")
     from sepkit.inference.live.pipe import open_pipe, separate_pipe
     from sepkit.inference.loading import load_model
-    from sepkit.models.published.shipped import default_model
+    from sepkit.models.published.shipped import DEFAULT_CAUSAL_MODEL
 
-    model = model or default_model(causal=True)
+    model = model or DEFAULT_CAUSAL_MODEL
     separator = load_model(model, device, predict=False, precision=precision, depth_steps=depth_steps)
     keep_small_steps_together(separator)
     # Its type hides that it is buffered.

@@ -18,7 +18,7 @@ from sepkit.inference.runners.base import Runner
 from sepkit.inference.separator import Separator
 from sepkit.models.export.graph_file import Graph, has_accelerator
 from sepkit.models.published.names import model_folder
-from sepkit.models.published.shipped import default_model
+from sepkit.models.published.shipped import DEFAULT_MODEL
 from sepkit.models.storage.folders import GRAPH, is_onnx
 
 # Of NVIDIA's and AMD's drivers for Linux, and of Windows' for Linux inside it.
@@ -47,7 +47,7 @@ def load_model(
         UserError: no such model or device, an option out of range, or a predictor that is damaged or another model's.
     """
     options = replace(options or SeparatorOptions(), **changed)
-    model = default_model() if model is None else model
+    model = DEFAULT_MODEL if model is None else model
     # A predictor needs a folder, which another toolkit's checkpoint does not have.
     folder = model_folder(model)
     graph = Path(model) if is_onnx(model) else None if folder is None else folder / GRAPH

@@ -27,15 +27,11 @@ DEFAULT_CAUSAL_MODEL = "boxed_8k_causal"
 
 def shipped_models() -> dict[str, Path]:
     """Return name -> folder of every model that ships with this version."""
-    if not SHIPPED.is_dir():
-        return {}
     return {folder.name: folder for folder in sorted(SHIPPED.iterdir()) if (folder / "model.yaml").is_file()}
 
 
 def shipped_encoders() -> list[str]:
     """Return the names of the encoders of voices that ship with this version."""
-    if not ENCODERS.is_dir():
-        return []
     return [folder.name for folder in sorted(ENCODERS.iterdir()) if (folder / "model.yaml").is_file()]
 
 
@@ -58,18 +54,3 @@ def encoder_folder(model: str | Path | None) -> Path:
         f"{model}: found {found}, expected an encoder of voices: {', '.join(shipped_encoders())}, FILE.onnx, or a "
         "folder that `sepkit train --config speaker_encoder` wrote"
     )
-
-
-def default_model(causal: bool = False) -> str:
-    """Return the name of the model that is used if none is named.
-
-    Args:
-        causal: of that for live sound.
-    """
-    name = DEFAULT_CAUSAL_MODEL if causal else DEFAULT_MODEL
-    if name not in shipped_models():
-        raise UserError(
-            f"--model: none is named, and the default {name} is not in this version of sepkit; "
-            "name a folder that `sepkit train` wrote, or another model, such as hf:OWNER/NAME (see `sepkit models`)"
-        )
-    return name

@@ -81,16 +81,6 @@ def test_the_shipped_model_is_the_default(box, tmp_path, capsys):
     assert json.loads((tmp_path / "out" / "x.json").read_text())["model"] == "boxed_8k"
 
 
-def test_a_package_without_models_says_so(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(shipped, "SHIPPED", tmp_path / "box")
-    assert "not in this version" in complaint(sepkit.load_model)
-    recording = audio.write(tmp_path / "x.wav", 0.1 * np.ones(400, dtype=np.float32), 8000)
-    assert main(["separate", str(recording), "--out", str(tmp_path / "out")]) == 2
-    assert "not in this version" in capsys.readouterr().err
-    assert main(["models"]) == 0
-    assert "No trained model" in capsys.readouterr().out
-
-
 def test_what_ships_is_small_and_loads():
     for name, folder in shipped.shipped_models().items():
         assert load_pretrained(name).sample_rate > 0
