@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from sepkit.errors import UserError
-from sepkit.files import write_csv
+from sepkit.files import read_csv, write_csv
 from sepkit.studies.audiogram.config import (
     EARS,
     FREQUENCIES_HZ,
@@ -25,7 +24,6 @@ NOT_A_MEDICAL_DEVICE = "sepkit is research software, not a medical device: do no
 """Every answer says this once."""
 
 _KNOWN_MISSING = frozenset({"", "nan", "na", "none"})
-_LARGEST_FILE_BYTES = 2**28
 # Streams of random numbers that one seed gives to training.
 _MASKS, _DEQUANTIZATION, _ORDER, _LATENT = range(4)
 
@@ -194,23 +192,15 @@ def read_audiograms(
     return data
 
 
-def _read_rows(path: Path, names: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
-    try:
-        if path.exists() and not (path.is_file() and path.stat().st_size <= _LARGEST_FILE_BYTES):
-            raise UserError(f"{path}: expected a CSV file of at most {_LARGEST_FILE_BYTES} bytes")
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            reader = csv.DictReader(stream)
-            missing = [name for name in ("id", *names) if name not in (reader.fieldnames or [])]
-            if missing:
-                found, expected = ", ".join(missing), ", ".join(names)
-                raise UserError(f"{path}: found no column {found}; expected id, {expected} and, optionally, split")
-            return [(reader.line_num, row) for row in reader]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"{path}: cannot be read ({reason}); expected a CSV file of audiograms") from error
+def _read_rows(path: Path, names: Sequence[str]) -> list[tuple[int, dict[str, str | None]]]:
+    columns, rows = read_csv(path, "a CSV file of audiograms")
+    if missing := [name for name in ("id", *names) if name not in columns]:
+        found, expected = ", ".join(missing), ", ".join(names)
+        raise UserError(f"{path}: found no column {found}; expected id, {expected} and, optionally, split")
+    return rows
 
 
-def _values_of(row: Mapping[str, str], dimensions: Sequence[DimensionConfig]) -> tuple[list[float], list[str]]:
+def _values_of(row: Mapping[str, str | None], dimensions: Sequence[DimensionConfig]) -> tuple[list[float], list[str]]:
     values = [_number(dimension.name, row[dimension.name]) for dimension in dimensions]
     pairs = list(zip(dimensions, values, strict=True))
     if all(math.isnan(value) for dimension, value in pairs if not dimension.known):
