@@ -105,7 +105,7 @@ def _shipped() -> list[str]:
     return [
         "Models that ship with sepkit:",
         *_table(shipped),
-        f"Encoders of voices that ship with sepkit (--speaker-encoder NAME): {encoders}",
+        f"Speaker encoders that ship with sepkit (--speaker-encoder NAME): {encoders}",
     ]
 
 

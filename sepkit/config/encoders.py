@@ -1,4 +1,4 @@
-"""Encoders of voices: from a stretch of speech to an embedding."""
+"""Speaker encoders: from a stretch of speech to an embedding."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Gate = Literal["none", "uniform", "fixed", "learned", "random"]
 
 @dataclass
 class SpeakerEncoderConfig:
-    """An encoder of voices: log-mel spectrum, a trunk, mean and deviation over time, expert heads and a gate."""
+    """A speaker encoder: log-mel spectrum, a trunk, mean and deviation over time, expert heads and a gate."""
 
     sample_rate: int = 8000
     """Hz."""

@@ -19,7 +19,7 @@ from sepkit.errors import UserError, shown
 from sepkit.evaluation.labels import BOUNDS
 from sepkit.evaluation.statistics import summarize_columns
 from sepkit.evaluation.summary_shape import check_summary
-from sepkit.files import file_text, parse_json, read_csv, read_json, read_yaml
+from sepkit.files import file_text, parse_json, read_csv, read_json, read_text, read_yaml
 
 # Columns of utterances.csv that name an utterance, or say how it was scored.
 _NOT_PROPERTIES = frozenset(
@@ -355,10 +355,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 
 def _read_log(path: Path) -> TrainingLog:
     records = []
-    try:
-        lines = file_text(path).splitlines()
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read ({error}); remove it, or get it again") from error
+    lines = read_text(path, "the log of a training; remove it, or get it again").splitlines()
     for number, line in enumerate(lines, start=1):
         try:
             record = parse_json(line)

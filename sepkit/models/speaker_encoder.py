@@ -1,4 +1,4 @@
-"""Encoders of voices: stretches of speech become unit vectors that are alike if the speaker is the same."""
+"""Speaker encoders: stretches of speech become unit vectors that are alike if the speaker is the same."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _trunk(config: SpeakerEncoderConfig) -> nn.Sequential:
 
 
 class SpeakerEncoder(SavedModel):
-    """An encoder of voices, with K expert heads, their prototypes and a gate where it was trained with MiCE.
+    """A speaker encoder, with K expert heads, their prototypes and a gate where it was trained with MiCE.
 
     Source: MiCE paper, section 4; trunk and statistics as in x-vectors (Snyder et al. 2018).
     """

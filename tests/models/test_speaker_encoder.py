@@ -1,4 +1,4 @@
-"""Encoders of voices: shapes, unit length, what they are deaf to, and their files."""
+"""Speaker encoders: shapes, unit length, what they are deaf to, and their files."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def export_onnx(model: SavedModel, path: str | os.PathLike[str], lengths: Sequen
 
     The graph of a separator takes `mixture` (B, T) of any B and T at the model's rate, in the units of recordings. It
     gives `estimates` (B, n, T), `scores` (B, n) if the model has a scoring head, and (B, n) of each feature that
-    `latent_features` has in closed form. That of an encoder of voices takes `waveforms` (B, T) and gives `embeddings`
+    `latent_features` has in closed form. That of a speaker encoder takes `waveforms` (B, T) and gives `embeddings`
     (B, D), and `speech` (B, F) of each 20 ms if it tells speech.
 
     All weights lie in the file by their names in torch, so that torch can load the model from it; those that half

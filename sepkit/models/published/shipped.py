@@ -10,10 +10,10 @@ SHIPPED = Path(__file__).resolve().parent / "weights"
 """Folder of the folders of models."""
 
 ENCODERS = Path(__file__).resolve().parent / "encoders"
-"""Folder of the folders of encoders of voices."""
+"""Folder of the folders of speaker encoders."""
 
 DEFAULT_ENCODER = "meetings_8k"
-"""The encoder of voices that is used if none is named."""
+"""The speaker encoder that is used if none is named."""
 
 VOICES_ENCODER = "voices_8k"
 """The encoder that names enrolled speakers, and by which the shipped models tell one speaker from several."""
@@ -31,12 +31,12 @@ def shipped_models() -> dict[str, Path]:
 
 
 def shipped_encoders() -> list[str]:
-    """Return the names of the encoders of voices that ship with this version."""
+    """Return the names of the speaker encoders that ship with this version."""
     return [folder.name for folder in sorted(ENCODERS.iterdir()) if (folder / "model.yaml").is_file()]
 
 
 def encoder_folder(model: str | Path | None) -> Path:
-    """Return the folder of an encoder of voices.
+    """Return the folder of a speaker encoder.
 
     Args:
         model: a path, or the name of one that ships; None: the default one. An existing path takes precedence.
@@ -51,6 +51,6 @@ def encoder_folder(model: str | Path | None) -> Path:
     found = "a model that separates" if str(model) in shipped_models() else "no such file or folder"
     found = "another file" if path.exists() else found
     raise UserError(
-        f"{model}: found {found}, expected an encoder of voices: {', '.join(shipped_encoders())}, FILE.onnx, or a "
+        f"{model}: found {found}, expected a speaker encoder: {', '.join(shipped_encoders())}, FILE.onnx, or a "
         "folder that `sepkit train --config speaker_encoder` wrote"
     )

