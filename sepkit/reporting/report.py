@@ -49,7 +49,7 @@ _MOST_TIMELINES, _MOST_RECORDINGS, _MOST_SECONDS = 20, 20, 60
 _ALSO_DRAWN = ("stoi", "estoi", "pesq", "pesq_nb", "pesq_wb", "word_accuracy", "blr_nats_per_sample")
 
 # Parts of a summary that do not concern its origin.
-_SHOWN_ELSEWHERE = frozenset({"metrics", "skipped", "failures", "by", "by_manifest", "comparison"})
+_SHOWN_ELSEWHERE = frozenset({"metrics", "n_utterances", "skipped", "failures", "by", "by_manifest", "comparison"})
 
 Sections = Callable[[Sequence[Run]], Iterable[tuple[str, str, Iterable[str]]]]
 """Takes the runs of a report; yields the name, the heading and the HTML of sections."""
