@@ -252,8 +252,8 @@ train_meetings() {
   local spoken="$data/spoken" train="--speech $speech --split train"
   # shellcheck disable=SC2086
   {
-    sepkit prepare voices $train --recordings 5 --out "$spoken"
-    sepkit prepare voices $train --recordings 2 --separated "$separator" --noise "$(resolve "$noise")/train" --seed 1 \
+    sepkit prepare voices $train --recordings 10 --out "$spoken"
+    sepkit prepare voices $train --recordings 10 --separated "$separator" --noise "$(resolve "$noise")/train" --seed 1 \
       --out "${spoken}_separated"
     $train_cmd sepkit train --config "$meetings_conf" --data.train "$spoken/voices.csv" \
       --data.separated "${spoken}_separated" --data.noise "$(resolve "$noise")/train" \

@@ -96,6 +96,8 @@ class StretchDataConfig:
     """With loss speakers: FILE.onnx of another speaker encoder, whose embeddings of the stretches are learned, too."""
     teacher_features: SpeakerFeatures | None = None
     """What the teacher hears, where its file does not say so."""
+    speeds: list[float] = field(default_factory=list)
+    """With loss speakers: `train` is also heard at these speeds, such as 0.9 and 1.1, each speaker as another one."""
     noise: str | None = None
     """Folder of recordings of noise."""
     separated: str | None = None
@@ -194,6 +196,8 @@ class SpeakerClusteringConfig(TaskConfig, name="speaker_clustering"):
             raise UserError(f"objective.teacher_decay: found {self.objective.teacher_decay}, expected 0 to below 1")
         if self.loss != "speakers" and (self.model.speech or self.data.teacher is not None):
             raise UserError("loss: model.speech and data.teacher need loss speakers")
+        if self.data.speeds and (self.loss != "speakers" or not all(0.5 <= speed <= 2 for speed in self.data.speeds)):
+            raise UserError(f"data.speeds: found {self.data.speeds}, expected 0.5 to 2, and loss speakers")
         self._check_views()
         if self.trainer.devices * self.trainer.num_nodes > 1:
             raise UserError("trainer.devices: task speaker_clustering trains on one device; leave --devices out")

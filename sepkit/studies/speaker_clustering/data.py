@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +53,10 @@ class Stretches:
         seed: int,
         separated: str | None = None,
         with_speech: bool = False,
+        speeds: Sequence[float] = (),
     ) -> None:
         self.config, self.sample_rate, self.views, self.seed = config, sample_rate, views, seed
-        loaded = load_stretches(source, config, sample_rate, separated)
+        loaded = load_stretches(source, config, sample_rate, separated, speeds)
         self.segments, self.waveforms, self.estimates = loaded.segments, loaded.waveforms, loaded.estimates
         self.noises: list[np.ndarray] = []
         if config.noise is not None:
@@ -122,8 +123,14 @@ class Loaded:
     skipped: int
 
 
-def load_stretches(source: str, config: StretchDataConfig, sample_rate: int, separated: str | None = None) -> Loaded:
-    """Return the stretches of a folder or CSV file."""
+def load_stretches(
+    source: str,
+    config: StretchDataConfig,
+    sample_rate: int,
+    separated: str | None = None,
+    speeds: Sequence[float] = (),
+) -> Loaded:
+    """Return the stretches of a folder or CSV file, and the same at other speeds, as other speakers."""
     if separated is not None and not Path(separated).is_dir():
         raise UserError(f"data.separated: {separated} is no folder, expected one with estimates of data.train")
     loaded = Loaded([], [], None if separated is None else [], 0)
@@ -136,17 +143,27 @@ def load_stretches(source: str, config: StretchDataConfig, sample_rate: int, sep
         both = samples[None]
         if separated is not None:
             both = np.stack([samples, _estimate_of(Path(separated), segment, start, samples, sample_rate)])
-        parts = max(1, math.ceil(len(samples) / (config.max_seconds * sample_rate)))
-        for part in np.array_split(both, parts, axis=1):
-            if part.shape[1] < config.min_seconds * sample_rate or not np.ptp(part[0]) > 0:
-                loaded.skipped += 1
-                continue
-            integers = _integers(part)
-            loaded.segments.append(segment)
-            loaded.waveforms.append(integers[0])
-            if loaded.estimates is not None:
-                loaded.estimates.append(integers[1])
+        _add_parts(loaded, segment, both, config, sample_rate)
+        for speed in speeds:
+            faster = audio.resample(both, round(speed * sample_rate), sample_rate)
+            _add_parts(loaded, replace(segment, speaker=f"{segment.speaker} x{speed}"), faster, config, sample_rate)
     return loaded
+
+
+def _add_parts(
+    loaded: Loaded, segment: Segment, both: np.ndarray, config: StretchDataConfig, sample_rate: int
+) -> None:
+    """Add the stretches of a recording, and of its estimate if there is one, (1 or 2, T)."""
+    parts = max(1, math.ceil(both.shape[1] / (config.max_seconds * sample_rate)))
+    for part in np.array_split(both, parts, axis=1):
+        if part.shape[1] < config.min_seconds * sample_rate or not np.ptp(part[0]) > 0:
+            loaded.skipped += 1
+            continue
+        integers = _integers(part)
+        loaded.segments.append(segment)
+        loaded.waveforms.append(integers[0])
+        if loaded.estimates is not None:
+            loaded.estimates.append(integers[1])
 
 
 def _estimate_of(folder: Path, segment: Segment, start: int, samples: np.ndarray, sample_rate: int) -> np.ndarray:

@@ -83,7 +83,7 @@ class SpeakerClusteringTask(Task):
         """Return training stretches with a view for each encoder, and labeled validation stretches with one view."""
         data, rate = self.config.data, self.config.model.sample_rate
         seed, with_speech = self.config.trainer.seed, self.config.model.speech
-        train = Stretches(data.train, data, rate, self.config.views, seed, data.separated, with_speech)
+        train = Stretches(data.train, data, rate, self.config.views, seed, data.separated, with_speech, data.speeds)
         if len(train) < 2:
             raise UserError(f"{data.train}: found one stretch, expected at least 2 to tell apart")
         if data.dev is None:
@@ -149,18 +149,22 @@ class SpeakerClusteringTask(Task):
         return Losses(mixture.loss, statistics=statistics)
 
     def _losses_of_known(self, model: Any, batch: Views, known: KnownSpeakers) -> Losses:
+        """All but the trunk is computed outside autocast."""
         length = batch.waveforms.shape[-1]
         if (shortest := self.config.data.views.shortest_seconds) is not None:
             least = round(shortest * model.sample_rate)
             length = int(torch.randint(least, length + 1, ()))
-        hidden = model.trunk(masked(model.log_mel(batch.waveforms[:, 0, :length]), batch.masks[:, 0]))
-        terms = known.terms(model.expert_embeddings(model.pool(hidden))[:, 0], batch.instances)
-        loss = known.loss(terms)
-        if model.speech is not None:
-            logits = model.speech(hidden)[:, 0]
-            heard = batch.heard[:, 0, : logits.shape[-1]].to(logits)
-            terms["speech"] = functional.binary_cross_entropy_with_logits(logits, heard, reduction="none").mean(-1)
-            loss = loss + terms["speech"]
+        with torch.autocast(self.device.type, enabled=False):
+            spectra = masked(model.log_mel(batch.waveforms[:, 0, :length]), batch.masks[:, 0])
+        hidden = model.trunk(spectra).float()
+        with torch.autocast(self.device.type, enabled=False):
+            terms = known.terms(model.expert_embeddings(model.pool(hidden))[:, 0], batch.instances)
+            loss = known.loss(terms)
+            if model.speech is not None:
+                logits = model.speech(hidden)[:, 0]
+                heard = batch.heard[:, 0, : logits.shape[-1]].to(logits)
+                terms["speech"] = functional.binary_cross_entropy_with_logits(logits, heard, reduction="none").mean(-1)
+                loss = loss + terms["speech"]
         return Losses(loss, terms)
 
     def after_step(self, means: Mapping[str, float]) -> None:

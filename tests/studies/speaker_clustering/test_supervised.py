@@ -81,6 +81,21 @@ def test_frames_of_a_view_are_where_its_samples_are(speakers: SpeakerClusteringC
     assert speech_frames((32767 * wave).astype(np.int16), 8000).sum() == pytest.approx(100, abs=2)
 
 
+def test_other_speeds_are_other_speakers(speakers: SpeakerClusteringConfig, tmp_path: Path) -> None:
+    """A tone of 1 kHz, played at 1.1, is one of 1.1 kHz and shorter by a tenth, also in the estimate."""
+    tone = 0.3 * np.sin(2 * np.pi * 1000 / 8000 * np.arange(8800, dtype=np.float32))
+    audio.write(tmp_path / "speech" / "a" / "0.wav", tone, 8000)
+    audio.write(tmp_path / "estimates" / "a" / "0.wav", 0.5 * tone, 8000)
+    source, separated = str(tmp_path / "speech"), str(tmp_path / "estimates")
+    made = Stretches(source, speakers.data, 8000, 1, 0, separated, speeds=[1.1])
+    assert [segment.speaker for segment in made.segments] == ["a", "a x1.1"] and made.estimates is not None
+    for waveform in (made.waveforms[1], made.estimates[1]):
+        spectrum = np.abs(np.fft.rfft(waveform * np.hanning(8000)))
+        assert len(waveform) == 8000 and spectrum.argmax() == 1100
+    with pytest.raises(UserError, match="expected 0.5 to 2, and loss speakers"):
+        replace(speakers, data=replace(speakers.data, speeds=[3.0])).check()
+
+
 def test_noise_has_its_level(speakers: SpeakerClusteringConfig, tmp_path: Path) -> None:
     audio.write(tmp_path / "hum.wav", np.float32(0.1) * np.ones(8000, np.float32) * np.tile([1, -1], 4000), 8000)
     plain = replace(
