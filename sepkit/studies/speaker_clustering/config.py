@@ -59,6 +59,8 @@ class ViewConfig:
     """With loss speakers: views of a batch are cut to a length from this one to `crop_seconds`; none: not cut."""
     pause_probability: float = 0.0
     """Share of views that are silent in a part, 20 to 60 %, at their beginning or end, but for noise."""
+    speechless_probability: float = 0.0
+    """With model.speech: share of views that are noise alone."""
     noise_probability: float = 0.0
     """With data.noise: share of views with one of its recordings, at levels as `snr_db`."""
     gain_db: float = 6.0
@@ -196,6 +198,8 @@ class SpeakerClusteringConfig(TaskConfig, name="speaker_clustering"):
             raise UserError(f"objective.teacher_decay: found {self.objective.teacher_decay}, expected 0 to below 1")
         if self.loss != "speakers" and (self.model.speech or self.data.teacher is not None):
             raise UserError("loss: model.speech and data.teacher need loss speakers")
+        if self.data.views.speechless_probability and not self.model.speech:
+            raise UserError("data.views.speechless_probability: needs model.speech")
         if self.data.speeds and (self.loss != "speakers" or not all(0.5 <= speed <= 2 for speed in self.data.speeds)):
             raise UserError(f"data.speeds: found {self.data.speeds}, expected 0.5 to 2, and loss speakers")
         self._check_views()
@@ -214,6 +218,7 @@ class SpeakerClusteringConfig(TaskConfig, name="speaker_clustering"):
         for name in (
             "clean_probability",
             "pause_probability",
+            "speechless_probability",
             "noise_probability",
             "room_probability",
             "other_probability",

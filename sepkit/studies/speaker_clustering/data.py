@@ -94,6 +94,8 @@ class Stretches:
         step = round(FRAME_SECONDS * self.sample_rate)
         places = (start + np.arange(0, length, step)) % len(samples) // step
         heard = self.speech[index][places] if self.speech is not None else np.ones(len(places), bool)
+        if views.speechless_probability and generator.random() < views.speechless_probability:
+            return self._finished(self._noise_alone(length, generator), np.zeros_like(heard), generator)
         if views.pause_probability and generator.random() < views.pause_probability:
             pause = round(generator.uniform(*_PAUSE_SHARES) * len(heard))
             first = 0 if generator.random() < 0.5 else len(heard) - pause
@@ -105,6 +107,18 @@ class Stretches:
         if self.noises and generator.random() < views.noise_probability:
             noise = _crop(self.noises[int(generator.integers(len(self.noises)))], length, generator)
             crop = crop + noise * _ratio(crop, noise, -generator.uniform(*views.snr_db))
+        return self._finished(crop, heard, generator)
+
+    def _noise_alone(self, length: int, generator: np.random.Generator) -> np.ndarray:
+        """Return (length,) samples of a recording of noise, or of white noise."""
+        if self.noises and generator.random() < 0.5:
+            return _crop(self.noises[int(generator.integers(len(self.noises)))], length, generator)
+        return np.float32(0.05) * generator.standard_normal(length, np.float32)
+
+    def _finished(
+        self, crop: np.ndarray, heard: np.ndarray, generator: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        views = self.config.views
         waveform = augment(crop, views, self.sample_rate, generator)
         lengths = generator.random(2) * (views.longest_time_mask, views.longest_band_mask)
         begins = generator.random(2) * (1 - lengths)

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from sepkit.data import audio
+from sepkit.data.activity import FRAME_SECONDS
 from sepkit.errors import UserError
 from sepkit.evaluation.clusters import clustering_scores
 from sepkit.inference.diarization.clustering import mean_directions, spherical_k_means
@@ -39,6 +40,8 @@ from sepkit.types import Losses
 _DEV_SEED = 2**31
 _SMOKE_SECONDS = 1.0
 _VIEWS_OF_EACH = 4
+# Views with less speech do not teach who speaks.
+_LEAST_SPEECH_SECONDS = 0.3
 
 
 @register(SpeakerClusteringConfig)
@@ -158,11 +161,13 @@ class SpeakerClusteringTask(Task):
             spectra = masked(model.log_mel(batch.waveforms[:, 0, :length]), batch.masks[:, 0])
         hidden = model.trunk(spectra).float()
         with torch.autocast(self.device.type, enabled=False):
+            heard = batch.heard[:, 0, : hidden.shape[-1]].to(hidden)
             terms = known.terms(model.expert_embeddings(model.pool(hidden))[:, 0], batch.instances)
+            spoken = (FRAME_SECONDS * heard.sum(-1) >= _LEAST_SPEECH_SECONDS).to(hidden)
+            terms = {name: spoken * term for name, term in terms.items()}
             loss = known.loss(terms)
             if model.speech is not None:
                 logits = model.speech(hidden)[:, 0]
-                heard = batch.heard[:, 0, : logits.shape[-1]].to(logits)
                 terms["speech"] = functional.binary_cross_entropy_with_logits(logits, heard, reduction="none").mean(-1)
                 loss = loss + terms["speech"]
         return Losses(loss, terms)
