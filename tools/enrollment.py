@@ -27,7 +27,7 @@ from sepkit.inference.diarization.linking import link
 
 RATE = 8000
 SECONDS = 3, 10
-_SPEAKERS, _SEEDS, _MINUTES, _ABSENT = (2, 3, 4, 6), (1, 2), 3, 8
+_MINUTES, _ABSENT = 3, 8
 # What is left for meetings at least, the shortest of enrollments to speak of, and the longest piece of a turn.
 _REST_SECONDS, _SHORTEST_SECONDS, _PIECE_SECONDS, _STEP_SECONDS = 4.0, 3.2, 6.0, 0.02
 
@@ -126,13 +126,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--speech", type=Path, required=True)
     parser.add_argument("--split", choices=("dev", "test"), default="dev")
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--speakers", type=int, nargs="+", default=[2, 3, 4, 6, 8], help="who speak in a meeting")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--thresholds", type=float, nargs="+", default=[0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6])
     given = parser.parse_args(arguments)
     divide(given.speech, given.split, given.out)
     found: dict[tuple[str, int], dict[str, list[Trial]]] = {}
     for corpus in sorted(given.out.iterdir()):
-        for speakers in _SPEAKERS:
-            for seed in _SEEDS:
+        for speakers in given.speakers:
+            for seed in given.seeds:
                 for how, seconds, trial in trials(corpus, meet(corpus, given.split, speakers, seed)):
                     found.setdefault((how, seconds), {}).setdefault(corpus.name, []).append(trial)
     print("| number | enrolled from | corpus | threshold | missed | confused | false alarms |")

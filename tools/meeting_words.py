@@ -2,16 +2,20 @@
 
     pip install pocketsphinx 'sepkit[meeting,tts]'
     python -m tools.meeting_words --out DIR
+    python -m tools.meeting_words --out DIR --speech FOLDER --texts FILE
 
 espeak-ng speaks lines of words from a short list, `sepkit prepare conversation` makes meetings of them, `sepkit
 separate --link-speakers` makes tracks, and `sepkit evaluate --meeting` measures all three. The recognizer, whose model
-its wheel brings, is told the list. With --transcribe FILE this is the recognizer, as --asr-command takes it.
+its wheel brings, is told the list. With --speech, speakers of FOLDER/test/SPEAKER read the lines of --texts ("NAME
+TEXT", NAME.flac being a recording), and the recognizer is told these lines. With --transcribe FILE this is the
+recognizer, as --asr-command takes it.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -52,12 +56,20 @@ def speak(folder: Path, seed: int = 0) -> Path:
     return write_text(folder / "text", "".join(lines))
 
 
-def transcribe(path: Path) -> Iterator[str]:
+def phrases_of(texts: Path | None) -> list[str]:
+    """Return what the recognizer is told: the lines that are read, or the words of espeak-ng's."""
+    if texts is None:
+        return list(WORDS)
+    return sorted({line.split(maxsplit=1)[1] for line in texts.read_text().splitlines()})
+
+
+def transcribe(path: Path, phrases: Sequence[str]) -> Iterator[str]:
     """Yield a line '[START --> END] WORDS' for each turn of a track."""
     from pocketsphinx import Decoder
 
     decoder = Decoder(samprate=RATE, loglevel="FATAL", lm=None)
-    decoder.add_jsgf_string("words", f"#JSGF V1.0; grammar words; public <line> = ({'|'.join(WORDS)})+;")
+    known = [one for one in phrases if all(decoder.lookup_word(word) for word in one.split())]
+    decoder.add_jsgf_string("words", f"#JSGF V1.0; grammar words; public <line> = ({'|'.join(known)})+;")
     decoder.activate_search("words")
     wave = audio.read(path, sample_rate=RATE)
     meter = ActivityMeter(1, RATE)
@@ -77,10 +89,12 @@ def transcribe(path: Path) -> Iterator[str]:
             yield f"[{start:.2f} --> {start + length:.2f}] {said}"
 
 
-def measure(out: Path, speakers: int, minutes: float, seed: int, max_overlap: int) -> dict[str, dict[str, float]]:
+def measure(
+    out: Path, speech: Path, texts: Path | None, speakers: int, minutes: float, seed: int, max_overlap: int
+) -> dict[str, dict[str, float]]:
     """Return the summary of each kind of tracks of one meeting."""
     meeting = out / f"meeting_{seed}"
-    words = ["prepare", "conversation", "--speech", out / "speech", "--texts", out / "speech/text", "--out", meeting]
+    words = ["prepare", "conversation", "--speech", speech, "--texts", texts or speech / "text", "--out", meeting]
     words += ["--speakers", speakers, "--minutes", minutes, "--max-overlap", max_overlap, "--seed", seed]
     run(*words, "--sample-rate", RATE)
     for how in ("auto", speakers):
@@ -93,6 +107,8 @@ def measure(out: Path, speakers: int, minutes: float, seed: int, max_overlap: in
         "true": sorted(meeting.glob("s*.flac")),
     }
     command = f"{sys.executable} -m tools.meeting_words --transcribe {{wav}}"
+    if texts is not None:
+        command += f" --texts {shlex.quote(str(texts))}"
     found = {}
     for number, (kind, tracks) in enumerate(kinds.items()):
         words = ["evaluate", "--meeting", "--reference", meeting / "conversation.seglst.json", "--hypothesis", *tracks]
@@ -112,19 +128,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--transcribe", type=Path, metavar="FILE", help="print what pocketsphinx hears in a wav file")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--speech", type=Path, help="read speech; default: espeak-ng speaks")
+    parser.add_argument("--texts", type=Path, help="what is read in it")
     parser.add_argument("--speakers", type=int, default=3)
     parser.add_argument("--minutes", type=float, default=2.0)
     parser.add_argument("--max-overlap", type=int, default=2)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
     given = parser.parse_args(arguments)
     if given.transcribe is not None:
-        print("\n".join(transcribe(given.transcribe)))
+        print("\n".join(transcribe(given.transcribe, phrases_of(given.texts))))
         return
-    if given.out is None:
-        parser.error("--out: expected a folder")
-    if not (given.out / "speech/text").is_file():
-        speak(given.out / "speech")
-    meetings = [measure(given.out, given.speakers, given.minutes, seed, given.max_overlap) for seed in given.seeds]
+    if given.out is None or (given.speech is None) != (given.texts is None):
+        parser.error("expected --out, and --speech and --texts or neither")
+    speech = given.speech or given.out / "speech"
+    if given.speech is None and not (speech / "text").is_file():
+        speak(speech)
+    of_all = given.speakers, given.minutes
+    meetings = [measure(given.out, speech, given.texts, *of_all, seed, given.max_overlap) for seed in given.seeds]
     print("| tracks | cpWER | tcpWER | DER |\n|---|---|---|---|")
     for kind in meetings[0]:
         n_words = np.array([found[kind]["n_words"] for found in meetings])

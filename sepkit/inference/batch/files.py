@@ -249,7 +249,8 @@ def _write_speakers(
     more = {"linked": linked.to_plain(), **found}
     tracks = replace(separated, tracks=names)
     write_outputs(target, tracks, count, linked.blocks, description, subtype, more, linked.turns)
-    line = f"{counted(linked.speakers, 'speaker')} in {counted(len(separated.kept), 'estimate')}"
+    heard = counted(linked.speakers, "speaker") if any(linked.turns) else "nobody is heard to speak"
+    line = f"{heard} in {counted(len(separated.kept), 'estimate')}"
     if linked.counted is not None and linked.counted.uncertain:
         line += f" (uncertain, perhaps {linked.counted.runner_up})"
     if found:

@@ -85,7 +85,7 @@ class LinkedSpeakers:
         """Return plain data for the JSON file."""
         counted, outputs = self.counted, len(self.owners)
         return {
-            "speakers": self.speakers,
+            "speakers": self.speakers if any(self.turns) else 0,
             "runner_up": None if counted is None else counted.runner_up,
             "uncertain": counted is not None and counted.uncertain,
             "outputs": outputs,

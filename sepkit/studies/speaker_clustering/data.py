@@ -164,9 +164,7 @@ def load_stretches(
     return loaded
 
 
-def _add_parts(
-    loaded: Loaded, segment: Segment, both: np.ndarray, config: StretchDataConfig, sample_rate: int
-) -> None:
+def _add_parts(loaded: Loaded, segment: Segment, both: np.ndarray, config: StretchDataConfig, sample_rate: int) -> None:
     """Add the stretches of a recording, and of its estimate if there is one, (1 or 2, T)."""
     parts = max(1, math.ceil(both.shape[1] / (config.max_seconds * sample_rate)))
     for part in np.array_split(both, parts, axis=1):

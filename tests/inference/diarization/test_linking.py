@@ -69,8 +69,9 @@ def test_blocks_do_not_matter(estimates):
     np.testing.assert_array_equal(a, b)
 
 
-def test_silence_belongs_to_somebody():
+def test_silence_is_a_track_of_nobody():
     found = linked(np.zeros((2, RATE), np.float32), "auto")
+    assert found.to_plain()["speakers"] == 0
     assert found.speakers == 1 and sum(block.shape[1] for block in found.blocks()) == RATE
     assert linked(np.zeros((2, RATE), np.float32), 4).speakers == 4
 

@@ -92,8 +92,19 @@ def test_other_speeds_are_other_speakers(speakers: SpeakerClusteringConfig, tmp_
     for waveform in (made.waveforms[1], made.estimates[1]):
         spectrum = np.abs(np.fft.rfft(waveform * np.hanning(8000)))
         assert len(waveform) == 8000 and spectrum.argmax() == 1100
-    with pytest.raises(UserError, match="expected 0.5 to 2, and loss speakers"):
+    with pytest.raises(UserError, match=r"expected 0\.5 to 2, and loss speakers"):
         replace(speakers, data=replace(speakers.data, speeds=[3.0])).check()
+
+
+def test_views_of_noise_alone_teach_no_speaker(speakers: SpeakerClusteringConfig, tmp_path: Path) -> None:
+    data = replace(speakers.data, views=replace(speakers.data.views, speechless_probability=1.0, shortest_seconds=None))
+    task = SpeakerClusteringTask(replace(speakers, data=data), tmp_path)
+    batch = task.collate([task.train_data[0, index] for index in range(3)])
+    assert not batch.heard.any() and batch.waveforms.any(-1).all()
+    terms = task.losses(task.model, batch).terms
+    assert not terms["speakers"].any() and not terms["teacher"].any() and (terms["speech"] > 0).all()
+    with pytest.raises(UserError, match=r"needs model\.speech"):
+        replace(speakers, model=replace(speakers.model, speech=False), data=data).check()
 
 
 def test_noise_has_its_level(speakers: SpeakerClusteringConfig, tmp_path: Path) -> None:
