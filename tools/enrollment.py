@@ -22,7 +22,7 @@ from sepkit.data import audio
 from sepkit.data.activity import ActivityMeter
 from sepkit.evaluation.diarization import Turns, read_rttm
 from sepkit.inference.diarization.encoders import load_encoder
-from sepkit.inference.diarization.enrollment import Enrolled, default_namer, enroll, name_speakers
+from sepkit.inference.diarization.enrollment import Enrolled, enroll, name_speakers
 from sepkit.inference.diarization.linking import link
 
 RATE = 8000
@@ -90,17 +90,17 @@ def meet(corpus: Path, split: str, speakers: int, seed: int) -> Path:
 
 def trials(corpus: Path, meeting: Path) -> Iterator[tuple[str, int, Trial]]:
     """Yield how speakers were counted, the seconds of enrollments, and the trial, of a meeting."""
-    encoder, namer = load_encoder(), default_namer()
+    encoder = load_encoder()
     truth = next(iter(read_rttm(meeting / "conversation.rttm").values()))
     estimates = np.stack([audio.read(path) for path in sorted((meeting / "separated").glob("*.wav"))])
     others = [path.stem for path in sorted((corpus / "enroll10").iterdir()) if path.stem not in truth]
     generator = np.random.default_rng(len(truth))
     names = [*sorted(truth), *generator.permutation(others)[:_ABSENT].tolist()]
     for how in ("auto", len(truth)):
-        linked = link(lambda: iter([estimates]), len(estimates), RATE, encoder, how, namer)  # type: ignore[arg-type]
+        linked = link(lambda: iter([estimates]), len(estimates), RATE, encoder, how)  # type: ignore[arg-type]
         owners = [_owner(track, truth) for track in np.concatenate(list(linked.blocks()), axis=1)]
         for seconds in SECONDS:
-            known = enroll({name: corpus / f"enroll{seconds}" / f"{name}.wav" for name in names}, namer)
+            known = enroll({name: corpus / f"enroll{seconds}" / f"{name}.wav" for name in names}, encoder)
             found = Trial(known, linked.embeddings, owners, set(truth))
             yield "auto" if how == "auto" else "given", seconds, found
 
@@ -142,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for (how, seconds), of_corpora in found.items():
         for corpus_name, own in of_corpora.items():
             for threshold in given.thresholds:
-                missed, confused, present, false, absent = sum(trial.counts(threshold) for trial in own)
+                missed, confused, present, false, absent = np.sum([trial.counts(threshold) for trial in own], axis=0)
                 numbers = f"{missed} of {present} | {confused} | {false} of {absent}"
                 print(f"| {how} | {seconds} s | {corpus_name} | {threshold:g} | {numbers} |")
 

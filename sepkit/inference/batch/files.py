@@ -22,7 +22,6 @@ from sepkit.inference.batch.reports import FAILED, FilesReport, failure_reason, 
 from sepkit.inference.diarization.encoders import Encoder, load_encoder
 from sepkit.inference.diarization.enrollment import (
     Enrolled,
-    default_namer,
     enroll,
     name_speakers,
     threshold_of,
@@ -56,7 +55,6 @@ class _Job:
     progress: bool
     verify: bool
     encoder: Encoder | None = None
-    namer: Encoder | None = None
     enrolled: Sequence[Enrolled] = ()
 
 
@@ -110,12 +108,11 @@ def separate_files(
     recordings = list(name_outputs(find_recordings(inputs, out)).items())[rank::world_size]
     check_writable(out)
     report = FilesReport(out, list_name=FAILED if world_size == 1 else f"failed_rank{rank}.jsonl")
-    encoder, namer, enrolled = None, None, []
+    encoder, enrolled = None, []
     if options.link_speakers is not None:
         encoder = load_encoder(options.speaker_encoder, options.speaker_features)
     if encoder is not None and options.enroll:
-        namer = default_namer() if options.speaker_encoder is None else encoder
-        enrolled = enroll(read_names(options.enroll), namer)
+        enrolled = enroll(read_names(options.enroll), encoder)
     provenance = {
         "model": model_name,
         "weights": separator.fingerprint(),
@@ -135,7 +132,7 @@ def separate_files(
         "spread_samples": options.samples if options.spread else None,
         "sepkit": __version__,
     }
-    job = _Job(separator, provenance, processes == 1, options.verify, encoder, namer, enrolled)
+    job = _Job(separator, provenance, processes == 1, options.verify, encoder, enrolled)
     highest_rate = 0
     for (path, target), done in for_each(partial(_separate_one, job, out), recordings, processes, "separating"):
         if isinstance(done, Failed):
@@ -152,7 +149,7 @@ def separate_files(
                 tell(one_line(f"{target}: {done.summary}"), False)
             highest_rate = max(highest_rate, done.sample_rate)
     note = upper_band_note(separator.options.high_band, highest_rate, separator.sample_rate)
-    unsure = None if namer is None else threshold_warning(namer)
+    unsure = threshold_warning(encoder) if encoder is not None and enrolled else None
     report.warnings = list(filter(None, [note, unsure, *(speaker.warning() for speaker in enrolled)]))
     write_failures(out / report.list_name, report.failed)
     report.wall_seconds = time.perf_counter() - began
@@ -244,7 +241,7 @@ def _write_speakers(
         write_outputs(target, separated, count, blocks, description, subtype)
         return summary_line(separated)
     speakers = _speakers_to_link(job, separated)
-    linked = link(blocks, len(separated.kept), separated.sample_rate, job.encoder, speakers, job.namer)
+    linked = link(blocks, len(separated.kept), separated.sample_rate, job.encoder, speakers)
     names, found = _names(job, linked)
     more = {"linked": linked.to_plain(), **found}
     tracks = replace(separated, tracks=names)
@@ -272,9 +269,9 @@ def _speakers_to_link(job: _Job, separated: Separated) -> LinkSpeakers:
 def _names(job: _Job, linked: LinkedSpeakers) -> tuple[list[str | None], dict[str, Any]]:
     """The names of tracks, None for those that are not written, and what the JSON file tells of enrolled speakers."""
     names: list[str | None] = [f"s{number + 1}" for number in range(linked.speakers)]
-    if not job.enrolled or job.namer is None:
+    if not job.enrolled or job.encoder is None:
         return names, {}
-    threshold = threshold_of(job.namer)
+    threshold = threshold_of(job.encoder)
     found = name_speakers(job.enrolled, linked.embeddings, threshold)
     for one in found:
         if one.speaker is not None:

@@ -18,15 +18,15 @@ from sepkit.errors import UserError
 from sepkit.inference.diarization.clustering import Clusters, mean_directions, posterior_of, unit_rows
 
 # Times the distance within turns, above which two groups are different speakers.
-_TURN_DISTANCES = 1.3
+_TURN_DISTANCES = 1.15
 # Mean cosine distance where no turn has two segments.
 _THRESHOLD_WITHOUT_TURNS = 0.6
 # Groups with less of all speech, or fewer seconds, are no speakers: they are noise, or what is left of other voices.
 _LEAST_SHARE, _LEAST_SECONDS = 0.04, 2.0
 # Counts whose threshold is nearer than this to that of another count were wrong in most development meetings.
 _CERTAIN_MARGIN = 0.1
-# Share of a segment's neighbors in a turn that is added to it, and rounds of moving segments to the nearest group.
-_NEIGHBOR_WEIGHT, _ROUNDS = 0.5, 20
+# Weight of a segment's neighbors in a turn, which are added to it, and rounds of moving segments to the nearest group.
+_NEIGHBOR_WEIGHT, _ROUNDS = 1.0, 20
 # Distances between all pairs take memory with the square of their number.
 _MOST_COUNTED = 1200
 
@@ -98,7 +98,7 @@ def group_speakers(
 
 
 def blend_turns(values: np.ndarray, neighbors: np.ndarray) -> np.ndarray:
-    """Return unit vectors of segments, each with half of those before and after it in the same turn added, (N, D).
+    """Return unit vectors of segments, each with those before and after it in the same turn added, (N, D).
 
     A segment is short for a voice. What is said before and after it without a pause is mostly said by the same speaker.
 

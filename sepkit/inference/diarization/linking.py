@@ -105,14 +105,12 @@ def link(
     sample_rate: int,
     encoder: Encoder,
     speakers: LinkSpeakers,
-    namer: Encoder | None = None,
 ) -> LinkedSpeakers:
     """Return which part of which estimate of a recording belongs to which speaker.
 
     Args:
-        estimates: read two or three times here.
+        estimates: read twice here.
         count: n, how many there are.
-        namer: speaker encoder of the `embeddings`, by which speakers get names; None: the same.
 
     Raises:
         UserError: fewer segments than speakers.
@@ -126,7 +124,7 @@ def link(
     if not segments:
         known = 1 if speakers == "auto" else speakers
         owner = np.array([length]), np.array([0])
-        nothing = np.zeros((known, (namer or encoder).embedding_size))
+        nothing = np.zeros((known, encoder.embedding_size))
         return LinkedSpeakers(known, None, nothing, [owner] * count, sample_rate, estimates, [[]] * known)
     alone = embed(encoder, _waveforms(estimates, segments, sample_rate, encoder.sample_rate))
     seconds = np.array([segment.duration_seconds for segment in segments])
@@ -134,8 +132,6 @@ def link(
     speakers = len(found.centers)
     labels = in_order_of_appearance(found.labels.tolist())
     owners = [_owners(segments, labels, channel, length, sample_rate) for channel in range(count)]
-    if namer is not None and namer is not encoder:
-        alone = embed(namer, _waveforms(estimates, segments, sample_rate, namer.sample_rate))
     zeros = np.zeros((speakers, alone.shape[1]))
     means = mean_directions(unit_rows(alone), np.array(labels), zeros)
     spans = [(segment.start_seconds, segment.duration_seconds) for segment in segments]

@@ -95,7 +95,7 @@ def test_neighbors_are_of_one_turn_and_channel():
     found = neighbors_in_turns(segments)
     assert {tuple(pair) for pair in found.tolist()} == {(0, 2), (1, 4)}
     blended = blend_turns(np.eye(5), found)
-    assert np.allclose(blended[0], unit_rows(np.array([1, 0, 0.5, 0, 0]))) and np.allclose(blended[3], np.eye(5)[3])
+    assert np.allclose(blended[0], unit_rows(np.array([1, 0, 1, 0, 0]))) and np.allclose(blended[3], np.eye(5)[3])
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 60])
