@@ -69,6 +69,8 @@ class Parser(argparse.ArgumentParser):
             shown = " ".join(map(str, default)) if isinstance(default, (list, tuple)) else str(default)
             help = f"{help} (default: {shown.lower() if isinstance(default, bool) else shown})".lstrip()
         names = [SHORT[name], name] if name in SHORT else [name]
+        if name.startswith("--") and settings.get("nargs") == "+":
+            settings["action"] = _Collect
         self._groups[title].add_argument(*names, help=help.replace("%", "%%"), default=default, **settings)
         self._options += names if name.startswith("--") else []
 
@@ -87,6 +89,14 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise argparse's message as UserError."""
         raise UserError(f"{' '.join(message.removeprefix('argument ').split())}; see {self.prog} --help")
+
+
+class _Collect(argparse.Action):
+    """Keeps the values of every occurrence of an option: `--enroll a=a.wav --enroll b=b.wav` names two."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        given = getattr(namespace, self.dest)
+        setattr(namespace, self.dest, [*([] if given is self.default else given), *values])
 
 
 def _columns() -> int:

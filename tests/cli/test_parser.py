@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,17 @@ def test_infinity_is_a_number():
     for arguments in (["inf", "--seconds", "inf"], ["inf", "--seconds=inf"]):
         assert call(command, "x", arguments) == (["inf"], float("inf"))
     assert call(command, "x", ["inf", "--seconds", "2"]) == (["inf"], 2.0)
+
+
+def test_an_option_given_twice_keeps_the_values_of_both() -> None:
+    def command(*, enroll: list[str] | None = None, metrics: Sequence[str] = ("si_sdr",)) -> tuple:
+        """Do it."""
+        return enroll, metrics
+
+    assert call(command, "x", []) == (None, ("si_sdr",))
+    assert call(command, "x", ["--enroll", "a=1", "b=2", "--enroll", "c=3"]) == (["a=1", "b=2", "c=3"], ("si_sdr",))
+    assert call(command, "x", ["--metrics", "pesq", "--metrics", "stoi"])[1] == ["pesq", "stoi"]
+    assert call(command, "x", [])[1] == ("si_sdr",)
 
 
 def test_out_and_model_have_short_forms(capsys):
