@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from sepkit.data.dataset import EpochSampler
 from sepkit.errors import UserError
@@ -344,7 +344,7 @@ def _step_seed(seed: int, step: int, rank: int) -> int:
     return int.from_bytes(digest, "little") >> 1
 
 
-class _Sent:
+class _Sent(Dataset[Any]):
     """A data set that goes to data workers.
 
     Where they are started anew (Python 3.14, macOS, Windows), what they get is pickled: the user's own files have to be
