@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sepkit.errors import UserError
+from sepkit.errors import UserError, shown
 from sepkit.files import read_csv, write_csv
 from sepkit.studies.audiogram.config import (
     EARS,
@@ -215,7 +215,7 @@ def _number(where: object, text: str | None) -> float:
     try:
         return float(text)
     except ValueError:
-        raise UserError(f"{where}: found {text!r}, expected a number, or nothing for a missing value") from None
+        raise UserError(f"{where}: found {shown(text)}, expected a number, or nothing for a missing value") from None
 
 
 # ------------------------------------------------------------------------------------------ random parts of training
