@@ -13,7 +13,6 @@ or VCTK-2mix: no official mixture has both utterances here.
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 import random
 import sys
@@ -25,7 +24,9 @@ import numpy as np
 import soundfile
 import soxr
 
+from sepkit.data import audio
 from sepkit.errors import UserError
+from sepkit.files import check_writable, write_csv
 
 # Split of ours, part of LibriSpeech and folder of WHAM whose names it takes, and mixtures.
 LIBRIMIX = (
@@ -62,6 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
     speech, noise, out = options.recordings / "speech_mini/wav8k", options.recordings / "noise_mini/wav8k", options.out
     noises: list[Recording] = []
     try:
+        check_writable(out)
         for split, part, noise_part, mixtures in LIBRIMIX:
             utterances = _utterances(speech / split, out, part)
             noises = [
@@ -115,9 +117,7 @@ def _write_table(table: Path, utterances: list[Recording], noises: list[Recordin
         gains = [source.gain(draw.uniform(-33, -25)) for source in (first, second)]
         noise_gain = noise.gain(draw.uniform(-38, -30))
         rows.setdefault(name, (name, first.path, gains[0], second.path, gains[1], noise.path, noise_gain))
-    table.parent.mkdir(parents=True, exist_ok=True)
-    with table.open("w", newline="") as file:
-        csv.writer(file).writerows([COLUMNS, *rows.values()])
+    write_csv(table, COLUMNS, rows.values())
     print(
         f"{table}: {len(rows)} mixtures of {len(utterances)} utterances of {len(counts)} speakers, {len(noises)} noises"
     )
@@ -135,8 +135,7 @@ def _resampled(file: Path, place: Path, rate_hz: int, path: str, speaker: str) -
     if rate != OURS_HZ or samples.ndim != 1:
         raise UserError(f"{file}: {rate} Hz, shape {samples.shape}; expected {OURS_HZ} Hz and one channel")
     samples = np.clip(soxr.resample(samples, OURS_HZ, rate_hz), -1, 1)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    soundfile.write(place, samples, rate_hz, subtype="PCM_16")
+    audio.write(place, samples, rate_hz, subtype="PCM_16")
     return Recording(path, speaker, math.sqrt(float(np.mean(samples**2))))
 
 
