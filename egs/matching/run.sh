@@ -4,18 +4,19 @@
 #
 #   ./run.sh --speech DIR [--conf conf/cpu.yaml] [--stage N] [--stop-stage N]
 #
-# --conf FILE          conf/cpu.yaml: about ten minutes a run on one core; conf/gpu.yaml: the paper's own setting
+# --conf FILE          conf/cpu.yaml: about ten minutes a run on one core; conf/masker.yaml: three minutes, with
+#                      --extra "--init-from MODEL", a trunk that separates (RESULTS.md); conf/gpu.yaml: the paper's own setting
 # --speakers N         speakers in a mixture: 2 or 3
 # --methods "..."      rows of the table, among pit mcl relaxed_wta amcl sinkhorn
-# --seeds "0 1 2"      seeds of the table; the other experiments use the first one
+# --seeds "0 1 2"      seeds of every experiment
 # --temperatures "..."  initial temperatures in dB of the phase transition plot (Fig. 8); "" leaves it out
 # --hypotheses "..."   numbers of hypotheses larger than --speakers, for MCL and aMCL (Fig. 7); "" leaves it out
-# --four "..."         ways to four hypotheses for two speakers, for all seeds: those of --methods at once from the start,
+# --four "..."         ways to four hypotheses for two speakers: those of --methods at once from the start,
 #                      and grown, from two; "" leaves them out
 # --jobs N             trainings that run at once; if more than 1, give each one core (OMP_NUM_THREADS=1)
 #
 # Stages: 1 prepare, 2 train all, 3 evaluate all, 4 table and figures, 5 report. The same command again continues.
-# Time: 19 runs with the defaults, about 90 minutes on two cores with --jobs 2.
+# Time: 33 runs with the defaults, about three hours on two cores with --jobs 2 (one hour with conf/masker.yaml).
 # Limits: ten minutes of training show which methods collapse and roughly how they compare, not their final scores.
 # Citation: D. Perera, V. Letzelter, T. Mariotte, A. Cortes, M. Chen, S. Essid, G. Richard, "Annealed multiple choice
 # learning: overcoming limitations of winner-takes-all with annealing", NeurIPS 2024.
@@ -46,20 +47,20 @@ list_runs() {
   for seed in $seeds; do
     for method in $methods; do echo "${method}_seed$seed --config conf/$method.yaml --seed $seed"; done
   done
-  for temperature in $temperatures; do
-    echo "amcl_t${temperature}_seed$first_seed --config conf/amcl_exponential.yaml --seed $first_seed" \
-      "--objective.assignment.temperature.initial $temperature"
-  done
   for seed in $seeds; do
+    for temperature in $temperatures; do
+      echo "amcl_t${temperature}_seed$seed --config conf/amcl_exponential.yaml --seed $seed" \
+        "--objective.assignment.temperature.initial $temperature"
+    done
     for method in $four; do
       count=4
       [ "$method" != grown ] || count=2
       echo "${method}_four_seed$seed --config conf/$method.yaml --seed $seed --model.hypotheses $count"
     done
-  done
-  for count in $hypotheses; do
-    for method in mcl amcl; do
-      echo "${method}_n${count}_seed$first_seed --config conf/$method.yaml --seed $first_seed --model.hypotheses $count"
+    for count in $hypotheses; do
+      for method in mcl amcl; do
+        echo "${method}_n${count}_seed$seed --config conf/$method.yaml --seed $seed --model.hypotheses $count"
+      done
     done
   done
 }
@@ -100,10 +101,10 @@ summarize_all() {
   [ -z "$four" ] || sepkit summarize $(runs "(${four// /|})_four_seed[0-9]+") --metric mcl_si_sdr_db --out "$exp/four.md"
   # shellcheck disable=SC2046
   [ -z "$temperatures" ] ||
-    sepkit summarize $(runs "amcl_t[0-9.]+_seed$first_seed") --figure temperature --out "$exp/phase_transition.md"
+    sepkit summarize $(runs "amcl_t[0-9.]+_seed[0-9]+") --figure temperature --out "$exp/phase_transition.md"
   # shellcheck disable=SC2046
   [ -z "$hypotheses" ] ||
-    sepkit summarize $(runs "a?mcl(_n[0-9]+)?_seed$first_seed") --metric mcl_si_sdr_db --figure boxes --out "$exp/hypotheses.md"
+    sepkit summarize $(runs "a?mcl(_n[0-9]+)?_seed[0-9]+") --metric mcl_si_sdr_db --figure boxes --out "$exp/hypotheses.md"
 }
 
 write_comparison() {

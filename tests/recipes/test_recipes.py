@@ -90,7 +90,7 @@ def test_comparison_of_matchings(matching: list[str], tmp_path: Path, run: Calla
     output = run(matching)
     assert re.findall(r"^stage (\d)", output, re.MULTILINE) == ["1", "2", "3", "4", "5"]
     exp = tmp_path / "exp"
-    runs = {"pit_seed0", "pit_seed1", "mcl_seed0", "mcl_seed1", "amcl_t5_seed0", "mcl_n3_seed0", "amcl_n3_seed0"}
+    runs = {f"{name}_seed{seed}" for name in ("pit", "mcl", "amcl_t5", "mcl_n3", "amcl_n3") for seed in (0, 1)}
     assert {path.name for path in exp.iterdir() if path.is_dir()} == runs
     for name in runs:
         config = yaml.safe_load((exp / name / "config.yaml").read_text())
