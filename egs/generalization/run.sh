@@ -16,7 +16,8 @@
 #                        conf/cpu.yaml     twins, about 8 minutes a run on one core
 #                        conf/gpu.yaml     tables 1 and 4 as in the thesis
 #                        conf/table3.yaml  table 3 as in the thesis; conf/small_table3.yaml: 10 minutes a run on one core
-#                        conf/table2.yaml  table 2 as in the thesis; conf/small_table2.yaml: 5 minutes a run on one core
+#                        conf/table2.yaml  table 2 as in the thesis; conf/small_table2.yaml: 3 minutes a run on one
+#                                          core from a model that separates (--extra "--init-from MODEL")
 # --methods "..."      a method has its own file beside --conf (conf/cpu_variational.yaml) or is a name under conf/vi_emd;
 #                      default: all of
 #                        conf/cpu.yaml     deterministic deterministic_blr variational
