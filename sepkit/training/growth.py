@@ -53,8 +53,8 @@ class Growth:
         if not getattr(model.masker, "hypothesis_layers", ()):
             raise UserError(
                 f"trainer.growth: the masker {type(model.masker).__name__} cannot grow, for it does not name the layers"
-                " that belong to single hypotheses; use conv_tasnet, dual_path_rnn, recurrent, sudormrf,"
-                " improved_sudormrf, sepformer or continuous_depth"
+                " that belong to single hypotheses; use gated_recurrence, conv_tasnet, dual_path_rnn, recurrent,"
+                " sudormrf, improved_sudormrf, sepformer or continuous_depth"
             )
         if model.mask_family.activation == "softmax":
             raise UserError(
@@ -119,12 +119,11 @@ def grown(model: EncoderMaskerDecoder, source: int, jitter: float, generator: to
     """
     assert model.config is not None
     larger = EncoderMaskerDecoder.from_config(replace(model.config, hypotheses=model.hypotheses + 1))
-    owned = _rows_of_hypotheses(model)
-    state = model.state_dict()
-    for name in owned:
-        rows = state[name].unflatten(0, (model.hypotheses, -1))[source]
+    axis, state = model.masker.hypothesis_axis, model.state_dict()
+    for name in _rows_of_hypotheses(model):
+        rows = _rows(state[name], axis, model.hypotheses, source)
         noise = torch.randn(rows.shape, generator=generator, dtype=torch.float32).to(rows)
-        state[name] = torch.cat([state[name], rows + jitter * rows.square().mean().sqrt() * noise])
+        state[name] = torch.cat([state[name], rows + jitter * rows.square().mean().sqrt() * noise], axis)
     like = next(model.parameters())
     larger.to(like.device, like.dtype).load_state_dict(state)
     larger.info = dict(model.info)
@@ -149,16 +148,22 @@ def hand_over(
     for parameter, (name, new) in moved.items():
         kept = optimizer.state.pop(parameter, None)
         if kept is not None and name in owned:
-            kept = {key: _with_copy(value, parameter, model.hypotheses, source) for key, value in kept.items()}
+            kept = {key: _with_copy(value, parameter, model, source) for key, value in kept.items()}
         if kept is not None:
             optimizer.state[new] = kept
 
 
-def _with_copy(value: object, parameter: Tensor, hypotheses: int, source: int) -> object:
+def _rows(tensor: Tensor, axis: int, hypotheses: int, source: int) -> Tensor:
+    """Return the part of one hypothesis, from 0."""
+    return tensor.tensor_split(hypotheses, axis)[source]
+
+
+def _with_copy(value: object, parameter: Tensor, model: EncoderMaskerDecoder, source: int) -> object:
     """Return a moment with the rows of the new hypothesis; what is no moment, such as a step count, as it is."""
     if not isinstance(value, Tensor) or value.shape != parameter.shape:
         return value
-    return torch.cat([value, value.unflatten(0, (hypotheses, -1))[source]])
+    axis = model.masker.hypothesis_axis
+    return torch.cat([value, _rows(value, axis, model.hypotheses, source)], axis)
 
 
 def _rows_of_hypotheses(model: EncoderMaskerDecoder) -> list[str]:

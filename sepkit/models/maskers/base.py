@@ -96,8 +96,11 @@ class Masker(nn.Module, ABC):
     """Modules of `sepkit.models.maskers.fast` with functions that replace methods of this masker."""
 
     hypothesis_layers: ClassVar[tuple[str, ...]] = ()
-    """Names of the layers that hold all parameters of single hypotheses. Along the first axis of each parameter come
-    those of hypothesis 1, then as many of hypothesis 2, and so on. Empty: the number of hypotheses cannot grow."""
+    """Names of the layers that hold all parameters of single hypotheses. Along an axis of each parameter come those of
+    hypothesis 1, then as many of hypothesis 2, and so on. Empty: the number of hypotheses cannot grow."""
+
+    hypothesis_axis: ClassVar[int] = 0
+    """That axis of all these parameters: 0 for the first, -1 for the last."""
 
     def __init__(self, encoding_dim: int, hypotheses: int = 2, values_per_dimension: int = 1) -> None:
         super().__init__()

@@ -39,6 +39,8 @@ class GatedRecurrenceMasker(Masker):
     """
 
     small_steps = True
+    hypothesis_layers = ("output",)
+    hypothesis_axis = -1
 
     def __init__(
         self,
