@@ -1,7 +1,7 @@
 """Make the default model, which ships, from an experiment of egs/folder.
 
     python -m tools.default_model EXP --dev DEV.jsonl [--tests TEST.jsonl ...] [--views N]
-        [--more-speech] [--voices] [--out FOLDER]
+        [--more-speech] [--voices] [--synthesized] [--out FOLDER]
     python -m tools.default_model --card SUMMARY ... [--out FOLDER]
     python -m tools.default_model --graph MODEL --out FOLDER
 
@@ -52,6 +52,10 @@ VOICES = (
     "551 further speakers, 3.0 hours, as Ogg Opus: recorded ones of VCTK, LibriSpeech and LibriTTS, MLS and Speech "
     "Commands (CC BY 4.0 each), and synthesized ones (VITS and GlowTTS voices of VCTK, MLS and CMU Arctic; MIT and "
     "CC BY 4.0)."
+)
+SYNTHESIZED = (
+    "300 synthesized speakers, 1.0 hour: Kokoro-82M (weights Apache 2.0) says sentences of VCTK (CC BY 4.0) in "
+    "mixtures of its 28 English voices, pitch and formants shifted."
 )
 LARGEST_BYTES = 15_000_000
 """Of what ships."""
@@ -142,7 +146,7 @@ def renew_card(out: Path, summaries: list[Path]) -> Path:
         measured = read_summary(path).get("model")
         if measured not in (out.name, str(out)):
             raise UserError(f"{path}: is of {measured}, expected of {out.name}; evaluate that")
-    more = [speech for speech in (MORE_SPEECH, VOICES) if speech in text]
+    more = [speech for speech in (MORE_SPEECH, VOICES, SYNTHESIZED) if speech in text]
     return _write_card(out, summaries, out.name, loss, (*CORPORA, *more))
 
 
@@ -194,6 +198,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--views", type=int, default=2, help="of a recording by default; 1 for a causal model")
     parser.add_argument("--more-speech", action="store_true", help="the training speech includes speech_more")
     parser.add_argument("--voices", action="store_true", help="the training speech includes speech_voices")
+    parser.add_argument("--synthesized", action="store_true", help="the training speech includes 300 voices of Kokoro")
     options = parser.parse_args(arguments)
     try:
         if options.card:
@@ -202,7 +207,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(write_graph(options.graph, options.out))
         elif options.experiment and options.dev:
             named = (options.experiment, options.dev, options.tests, options.out)
-            more = [MORE_SPEECH] * options.more_speech + [VOICES] * options.voices
+            more = [MORE_SPEECH] * options.more_speech + [VOICES] * options.voices + [SYNTHESIZED] * options.synthesized
             print(make(*named, more, options.views))
         else:
             raise UserError("expected EXP and --dev, --card, or --graph")
