@@ -19,7 +19,7 @@ from sepkit.inference.batch.inputs import find_recordings
 from sepkit.inference.batch.reports import failure_reason
 from sepkit.inference.diarization.baselines import BASELINES, mean_spectra
 from sepkit.inference.diarization.clustering import in_order_of_appearance, unit_rows
-from sepkit.inference.diarization.counting import SpeakerCount, group_speakers
+from sepkit.inference.diarization.counting import SpeakerCount, group_speakers, rule_of
 from sepkit.inference.diarization.encoders import Encoder, load_encoder
 from sepkit.inference.diarization.segments import (
     SHORTEST_SECONDS,
@@ -147,7 +147,8 @@ def cluster_recordings(
         points = embed(loaded, speech.waveforms(loaded.sample_rate))
         if not np.isfinite(points).all():
             raise UserError("--speaker-encoder: it gives embeddings that are not finite; train it again")
-    clusters, counted = group_speakers(points, speech.neighbors, speech.seconds, speakers)
+    rule = rule_of({} if loaded is None else loaded.info)
+    clusters, counted = group_speakers(points, speech.neighbors, speech.seconds, speakers, rule)
     labels = in_order_of_appearance(clusters.labels.tolist())
     confidence = clusters.posterior[np.arange(len(labels)), clusters.labels]
     names = [f"speaker_{label + 1}" for label in labels]

@@ -9,16 +9,15 @@ chosen, on development meetings (`egs/speaker_clustering/RESULTS.md`).
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from sepkit.errors import UserError
+from sepkit.errors import UserError, shown
 from sepkit.inference.diarization.clustering import Clusters, mean_directions, posterior_of, unit_rows
 
-# Times the distance within turns, above which two groups are different speakers.
-_TURN_DISTANCES = 1.15
 # Mean cosine distance where no turn has two segments.
 _THRESHOLD_WITHOUT_TURNS = 0.6
 # Groups with less of all speech, or fewer seconds, are no speakers: they are noise, or what is left of other voices.
@@ -55,8 +54,47 @@ class SpeakerCount:
         return self.turn_distance is None or self.margin < _CERTAIN_MARGIN
 
 
+@dataclass(frozen=True)
+class CountingRule:
+    """The mean cosine distance above which two groups are two speakers: a multiple of that within turns, and more.
+
+    Args:
+        turn_distances: the multiple.
+        distance: what is added; its size is that of the embeddings of one encoder.
+    """
+
+    turn_distances: float = 1.15
+    distance: float = 0.0
+
+    def threshold(self, turn_distance: float) -> float:
+        """Return the distance, given the median one within turns."""
+        return max(1e-6, self.turn_distances * turn_distance + self.distance)
+
+
+def rule_of(info: Mapping[str, Any]) -> CountingRule:
+    """Return the rule that was saved beside an encoder's weights, or one that suits any encoder.
+
+    Raises:
+        UserError: it is no rule.
+    """
+    stated = info.get("counting") or {}
+    if not isinstance(stated, dict) or not all(
+        name in CountingRule.__annotations__ and isinstance(value, int | float) and 0 <= value <= 10
+        for name, value in stated.items()
+    ):
+        raise UserError(
+            f"info.counting of the speaker encoder: found {shown(stated)}, expected turn_distances and distance, "
+            "numbers from 0 to 10"
+        )
+    return CountingRule(**stated)
+
+
 def group_speakers(
-    embeddings: np.ndarray, neighbors: np.ndarray, seconds: np.ndarray, speakers: int | Literal["auto"]
+    embeddings: np.ndarray,
+    neighbors: np.ndarray,
+    seconds: np.ndarray,
+    speakers: int | Literal["auto"],
+    rule: CountingRule = CountingRule(),
 ) -> tuple[Clusters, SpeakerCount | None]:
     """Return clusters of the segments of N >= 1, and how their number was found; None if it is given.
 
@@ -67,6 +105,7 @@ def group_speakers(
         neighbors: (P, 2) which segments follow each other in a turn, see `neighbors_in_turns`.
         seconds: (N,) their lengths.
         speakers: their number; auto: it is found.
+        rule: of the encoder, see `rule_of`.
 
     Raises:
         UserError: fewer segments than speakers.
@@ -84,7 +123,7 @@ def group_speakers(
         first, second = np.asarray(neighbors, int).reshape(-1, 2).T
         apart = 1 - (points[first] * points[second]).sum(-1)
         turn_distance = float(np.median(apart)) if len(apart) else None
-        threshold = _THRESHOLD_WITHOUT_TURNS if turn_distance is None else max(1e-6, _TURN_DISTANCES * turn_distance)
+        threshold = _THRESHOLD_WITHOUT_TURNS if turn_distance is None else rule.threshold(turn_distance)
         counted = SpeakerCount(tree.speakers(threshold), *tree.runner_up(threshold), threshold, turn_distance)
         speakers = counted.speakers
     centers = tree.centers(speakers)

@@ -32,7 +32,8 @@ class Encoder(Protocol):
         sample_rate: Hz, of the waveforms.
         embedding_size: D.
         tells_speech: whether it has `speech`.
-        info: what was saved beside the weights; `enrollment` has the threshold of `sepkit separate --enroll`.
+        info: what was saved beside the weights; `enrollment` has the threshold of `sepkit separate --enroll`,
+            `counting` the rule of `sepkit.inference.diarization.counting`.
     """
 
     sample_rate: int

@@ -19,7 +19,7 @@ from sepkit.inference.diarization.clustering import (
     mean_directions,
     unit_rows,
 )
-from sepkit.inference.diarization.counting import SpeakerCount, group_speakers
+from sepkit.inference.diarization.counting import SpeakerCount, group_speakers, rule_of
 from sepkit.inference.diarization.encoders import Encoder
 from sepkit.inference.diarization.segments import (
     SpeechSegment,
@@ -128,7 +128,7 @@ def link(
         return LinkedSpeakers(known, None, nothing, [owner] * count, sample_rate, estimates, [[]] * known)
     alone = embed(encoder, _waveforms(estimates, segments, sample_rate, encoder.sample_rate))
     seconds = np.array([segment.duration_seconds for segment in segments])
-    found, counted = group_speakers(alone, neighbors_in_turns(segments), seconds, speakers)
+    found, counted = group_speakers(alone, neighbors_in_turns(segments), seconds, speakers, rule_of(encoder.info))
     speakers = len(found.centers)
     labels = in_order_of_appearance(found.labels.tolist())
     owners = [_owners(segments, labels, channel, length, sample_rate) for channel in range(count)]

@@ -7,7 +7,15 @@ import pytest
 
 from sepkit.errors import UserError
 from sepkit.inference.diarization.clustering import unit_rows
-from sepkit.inference.diarization.counting import SpeakerTree, average_linkage, blend_turns, group_speakers
+from sepkit.inference.diarization.counting import (
+    CountingRule,
+    SpeakerTree,
+    average_linkage,
+    blend_turns,
+    group_speakers,
+    rule_of,
+)
+from sepkit.inference.diarization.encoders import load_encoder
 from sepkit.inference.diarization.segments import SpeechSegment, neighbors_in_turns
 
 NOBODY = np.zeros((0, 2), int)
@@ -113,3 +121,21 @@ def test_groups_are_those_of_scipys_average_linkage(count):
     for threshold in np.linspace(0.01, 1.5, 40):
         expected = (np.bincount(fcluster(tree, threshold, "distance"), seconds) >= max(0.04 * seconds.sum(), 2)).sum()
         assert speakers.speakers(threshold) == max(1, expected)
+
+
+def test_an_encoder_states_how_its_speakers_are_counted():
+    assert rule_of(load_encoder("meetings_8k").info) == CountingRule(turn_distances=0.6, distance=0.2)
+    assert rule_of(load_encoder("voices_8k").info) == rule_of({}) == CountingRule()
+    assert CountingRule(0.6, 0.2).threshold(0.5) == pytest.approx(0.5)
+    for stated in (
+        {"distance": "0.2"},
+        {"distance": float("nan")},
+        {"distance": -1},
+        {"share": 1.0},
+        [0.6, 0.2],
+        "0.6",
+    ):
+        with pytest.raises(
+            UserError, match=r"^info\.counting of the speaker encoder: found .*, expected turn_distances"
+        ):
+            rule_of({"counting": stated})
