@@ -119,7 +119,7 @@ def grown(model: EncoderMaskerDecoder, source: int, jitter: float, generator: to
     """
     assert model.config is not None
     larger = EncoderMaskerDecoder.from_config(replace(model.config, hypotheses=model.hypotheses + 1))
-    axis, state = model.masker.hypothesis_axis, model.state_dict()
+    axis, state = _axis(model), model.state_dict()
     for name in _rows_of_hypotheses(model):
         rows = _rows(state[name], axis, model.hypotheses, source)
         noise = torch.randn(rows.shape, generator=generator, dtype=torch.float32).to(rows)
@@ -153,6 +153,11 @@ def hand_over(
             optimizer.state[new] = kept
 
 
+def _axis(model: EncoderMaskerDecoder) -> int:
+    axis: int = getattr(model.masker, "hypothesis_axis", 0)
+    return axis
+
+
 def _rows(tensor: Tensor, axis: int, hypotheses: int, source: int) -> Tensor:
     """Return the part of one hypothesis, from 0."""
     return tensor.tensor_split(hypotheses, axis)[source]
@@ -162,7 +167,7 @@ def _with_copy(value: object, parameter: Tensor, model: EncoderMaskerDecoder, so
     """Return a moment with the rows of the new hypothesis; what is no moment, such as a step count, as it is."""
     if not isinstance(value, Tensor) or value.shape != parameter.shape:
         return value
-    axis = model.masker.hypothesis_axis
+    axis = _axis(model)
     return torch.cat([value, _rows(value, axis, model.hypotheses, source)], axis)
 
 

@@ -151,8 +151,7 @@ def command(meeting: Path, tmp_path: Path) -> list[str]:
     for weight in model.masker.parameters():
         torch.nn.init.zeros_(weight)
     save_model(model, tmp_path / "separator")
-    info = {"counting": {"threshold": 0.65}, "enrollment": {"threshold": 0.6}}
-    save_model(noise_encoder(), tmp_path / "encoder", info)
+    save_model(noise_encoder(), tmp_path / "encoder", {"enrollment": {"threshold": 0.6}})
     for name, speaker in {"zero": 0, "one": 1, "nobody": 6}.items():
         audio.write(tmp_path / f"{name}.wav", voice(speaker, 3.0, 77), RATE)
     words = ["separate", meeting / "talk" / "meeting.wav", "--out", tmp_path / "out", "--model", tmp_path / "separator"]
