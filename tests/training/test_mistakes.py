@@ -53,7 +53,7 @@ def assigning(config: c.TrainConfig, assignment: c.AssignmentConfig, **changes: 
     return replace(config, objective=c.ObjectiveConfig(assignment=assignment, **changes))
 
 
-GATED = c.GatedRecurrenceConfig(model_dim=4, hidden_size=4, feedforward_dim=4, num_layers=1)
+RIGID = c.SepReformerConfig()
 SPREAD = c.AnnealedMCLConfig(unit="spread")
 BATCH_NORM = c.RecurrentConfig(hidden_size=6, norm="batch_norm")
 SOFTMAX = c.DeterministicConfig(activation="softmax")
@@ -70,7 +70,7 @@ SOFTMAX = c.DeterministicConfig(activation="softmax")
         (lambda x: growing(x, hypotheses=[3]), "trainer.growth.hypotheses: found [3]"),
         (lambda x: growing(x, jitter=0.0), "trainer.growth.jitter: found 0.0"),
         (lambda x: with_trainer(growing(x), devices=2), "trainer.growth: models grow on one device only"),
-        (lambda x: with_model(growing(x), masker=GATED), "trainer.growth: the masker GatedRecurrenceMasker cannot"),
+        (lambda x: with_model(growing(x), masker=RIGID), "trainer.growth: the masker SepReformerMasker cannot"),
         (lambda x: with_model(growing(x), masks=SOFTMAX), "trainer.growth: found model.masks.activation softmax"),
         (lambda x: with_objective(x, cost=c.MSEConfig(), assignment=SPREAD), "objective.assignment.unit"),
         (lambda x: assigning(x, c.AnnealedMCLConfig(temperature=c.ConstantConfig(-3.0))), "temperature must not be"),
