@@ -15,8 +15,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sepkit.errors import UserError, shown
+from sepkit.errors import UserError
 from sepkit.inference.diarization.clustering import Clusters, mean_directions, posterior_of, unit_rows
+from sepkit.inference.diarization.encoders import stated
 
 # Mean cosine distance where no turn has two segments.
 _THRESHOLD_WITHOUT_TURNS = 0.6
@@ -75,18 +76,9 @@ def rule_of(info: Mapping[str, Any]) -> CountingRule:
     """Return the rule that was saved beside an encoder's weights, or one that suits any encoder.
 
     Raises:
-        UserError: it is no rule.
+        UserError: it is no rule, see `stated`.
     """
-    stated = info.get("counting") or {}
-    if not isinstance(stated, dict) or not all(
-        name in CountingRule.__annotations__ and isinstance(value, int | float) and 0 <= value <= 10
-        for name, value in stated.items()
-    ):
-        raise UserError(
-            f"info.counting of the speaker encoder: found {shown(stated)}, expected turn_distances and distance, "
-            "numbers from 0 to 10"
-        )
-    return CountingRule(**stated)
+    return CountingRule(**stated(info, "counting"))
 
 
 def group_speakers(

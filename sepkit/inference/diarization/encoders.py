@@ -25,6 +25,32 @@ if TYPE_CHECKING:
     from sepkit.models.speaker_encoder import SpeakerEncoder
 
 
+# Section of what is saved beside weights -> what it may state, and between which numbers: the threshold of enrolled
+# speakers, and the fields of `sepkit.inference.diarization.counting.CountingRule`.
+_STATED = {"enrollment": (("threshold",), -1, 1), "counting": (("turn_distances", "distance"), 0, 10)}
+
+
+def stated(info: Mapping[str, Any], section: str) -> dict[str, float]:
+    """Return the numbers that an encoder states for a use of it, those it does not state left out.
+
+    Args:
+        info: what was saved beside the weights.
+        section: enrollment or counting.
+
+    Raises:
+        UserError: something else is there.
+    """
+    found, (names, lowest, highest) = info.get(section) or {}, _STATED[section]
+    if not isinstance(found, dict) or not all(
+        name in names and isinstance(value, int | float) and lowest <= value <= highest for name, value in found.items()
+    ):
+        raise UserError(
+            f"info.{section} of the speaker encoder: found {shown(found)}, expected {' and '.join(names)}, "
+            f"from {lowest} to {highest}; mend it where the encoder was made"
+        )
+    return found
+
+
 class Encoder(Protocol):
     """A speaker encoder.
 
@@ -32,8 +58,7 @@ class Encoder(Protocol):
         sample_rate: Hz, of the waveforms.
         embedding_size: D.
         tells_speech: whether it has `speech`.
-        info: what was saved beside the weights; `enrollment` has the threshold of `sepkit separate --enroll`,
-            `counting` the rule of `sepkit.inference.diarization.counting`.
+        info: what was saved beside the weights, see `stated`.
     """
 
     sample_rate: int
@@ -201,7 +226,7 @@ def load_encoder(model: str | Path | None = None, features: SpeakerFeatures | No
         features: what a graph of another toolkit hears; None: as its metadata say.
 
     Raises:
-        UserError: no encoder, or features for one of sepkit's own.
+        UserError: no encoder, one that states what it cannot mean, or features for one of sepkit's own.
     """
     if model is not None and Path(model).suffix.lower() == ".onnx":
         graph = path = Path(model)
@@ -212,9 +237,14 @@ def load_encoder(model: str | Path | None = None, features: SpeakerFeatures | No
         graph = (path if (path / GRAPH).is_file() else find_checkpoint(path)) / GRAPH
     if features is not None:
         raise UserError(f"--speaker-features: {path} is an encoder of sepkit's, which hears samples; leave it out")
+    encoder: Encoder
     if graph.is_file():
-        return GraphEncoder(Graph(graph))
-    from sepkit.models import load_checkpoint
-    from sepkit.models.speaker_encoder import SpeakerEncoder
+        encoder = GraphEncoder(Graph(graph))
+    else:
+        from sepkit.models import load_checkpoint
+        from sepkit.models.speaker_encoder import SpeakerEncoder
 
-    return TorchEncoder(load_checkpoint(path, of=SpeakerEncoder))
+        encoder = TorchEncoder(load_checkpoint(path, of=SpeakerEncoder))
+    for section in _STATED:
+        stated(encoder.info, section)  # A mistake in it is told before an hour is separated.
+    return encoder

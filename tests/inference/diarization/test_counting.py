@@ -135,7 +135,5 @@ def test_an_encoder_states_how_its_speakers_are_counted():
         [0.6, 0.2],
         "0.6",
     ):
-        with pytest.raises(
-            UserError, match=r"^info\.counting of the speaker encoder: found .*, expected turn_distances"
-        ):
+        with pytest.raises(UserError, match=r"^info\.counting of the speaker encoder: found .*, expected turn_d"):
             rule_of({"counting": stated})

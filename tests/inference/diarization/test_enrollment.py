@@ -213,3 +213,15 @@ def test_a_meeting_of_nobody_has_everybody_absent(command: list[str], tmp_path: 
     assert main(command) == 0
     told = json.loads((tmp_path / "out/silence.json").read_text())
     assert told["absent"] == ["zero", "one", "nobody"]
+
+
+@pytest.mark.parametrize(
+    "info", [{"enrollment": {"threshold": "often"}}, {"enrollment": [1]}, {"counting": {"far": 1}}]
+)
+def test_what_an_encoder_cannot_mean_is_told_before_anything_is_separated(
+    info: dict[str, object], tmp_path: Path
+) -> None:
+    save_model(noise_encoder(), tmp_path / "encoder", info)
+    (section,) = info
+    with pytest.raises(UserError, match=rf"^info\.{section} of the speaker encoder: found .*; mend it where"):
+        load_encoder(tmp_path / "encoder")
