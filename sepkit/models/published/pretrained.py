@@ -14,7 +14,7 @@ from sepkit.models.published import hub
 from sepkit.models.published.names import TOOLKITS, check_read, model_folder
 from sepkit.models.published.public import PUBLIC, fetch_address, fetch_public, zenodo_address
 from sepkit.models.saved import SavedModel
-from sepkit.models.storage.checkpoints import LoadReport, compare, load_checkpoint
+from sepkit.models.storage.checkpoints import LoadReport, compare, constants_left_out, load_checkpoint
 from sepkit.models.storage.folders import Path_, is_onnx
 
 
@@ -107,13 +107,14 @@ def load_weights_into(model: SavedModel, source: Path_) -> LoadReport:
     wanted = model.state_dict()
     report = compare(tensors, wanted)
     report.source = str(source)
-    # Buffers (the STFT's filters, the training deviation) fit every model of their kind, so they do not count.
+    # Buffers (norms' statistics, the training deviation) fit every model of their kind, so they do not count.
     if not {name for name, _ in model.named_parameters()}.intersection(report.loaded):
         raise UserError(
             f"{source}: none of its {len(tensors)} tensors fits the model; expected weights of a like architecture"
         )
     with torch.no_grad():
-        for name in report.loaded:
+        # The STFT's filters follow from the model's own configuration.
+        for name in set(report.loaded).difference(constants_left_out(given)):
             wanted[name].copy_(tensors[name])
         if isinstance(model, EncoderMaskerDecoder) and isinstance(given, EncoderMaskerDecoder):
             _copy_common_values(model, given, report)

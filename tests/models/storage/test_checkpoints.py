@@ -280,6 +280,19 @@ def test_points_start_from_the_means_of_gaussian_masks_and_back(tmp_path):
     torch.testing.assert_close(back(mixture).estimates, expected)
 
 
+def test_a_model_keeps_its_own_windows_with_the_weights_of_another(tmp_path):
+    """Filters are as long with another stride or synthesis window, but others."""
+    masker, masks = GatedRecurrenceConfig(8, 6, 10, 1), DeterministicConfig(activation="linear")
+    bank = STFTFilterbankConfig(64, 32, complex_masks=True)
+    first = build_model(replace(RECURRENT, filterbank=bank, masker=masker, masks=masks))
+    later = replace(first.config, filterbank=replace(bank, stride=16, synthesis_size=32))
+    model, own = build_model(later), build_model(later).filterbank.state_dict()
+    load_weights_into(model, save_model(first, tmp_path / "first"))
+    kept = model.filterbank.state_dict()
+    assert all(kept[name].equal(value) for name, value in own.items()) and kept.keys() == own.keys()
+    assert torch.equal(model.masker.output.weight, first.masker.output.weight)
+
+
 @pytest.mark.parametrize("bands", [1, 2])
 def test_a_deeper_model_begins_as_the_one_that_it_grows_from(tmp_path, bands):
     masker = GatedRecurrenceConfig(model_dim=8, hidden_size=6, feedforward_dim=10, num_layers=1, bands=bands)
