@@ -65,6 +65,9 @@ class STFTFilterbankConfig(FilterbankConfig, name="stft"):
     like_sr_corrnet: bool = False
     """For weights of SR-CorrNet: a Hann window where the stride is a quarter of it, and a first and a last bin that
     are not halved, so that decoding makes them twice as loud."""
+    synthesis_size: int = 0
+    """Samples of synthesis windows, which are the end of a window, stride + 1 to 2 * stride; 0: all of it. They are the
+    latency of a causal model."""
 
 
 class LatentConfig(Choice):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sepkit.config import ModelConfig
+from sepkit.errors import UserError
 from sepkit.models.compatibility import check_encoding_activation, check_input_norm, check_mask_activation, check_masker
 from sepkit.models.filterbanks import Decoder, Filterbank, free_filters
 from sepkit.models.latents import FLOOR, LatentFamily
@@ -76,6 +77,10 @@ class EncoderMaskerDecoder(SavedModel):
         check_mask_activation(filterbank, mask_family)
         check_masker(masker, filterbank, sample_rate, scoring_head is not None)
         check_input_norm(input_norm, encoding_family, mask_family)
+        if pad == "asteroid" and filterbank.synthesis_size < filterbank.kernel_size:
+            raise UserError(
+                "model.pad: asteroid adds nothing on the left; with model.filterbank.synthesis_size take full"
+            )
         self.filterbank = filterbank
         self.masker = masker
         self.encoding_family = encoding_family

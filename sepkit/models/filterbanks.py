@@ -94,6 +94,7 @@ class Filterbank(nn.Module, ABC):
         encoding_dim: K, values per frame that the masker sees.
         full_dim: K_full, values per frame of an encoding.
         kernel_size: samples in a filter.
+        synthesis_size: the last samples of a synthesis filter, without which it is 0.
         stride: samples between frames.
         padding: zeros that the convolution adds at both ends and the decoder removes.
         multiple: input lengths are padded on the right to a multiple of this many samples.
@@ -119,7 +120,7 @@ class Filterbank(nn.Module, ABC):
         self.decoder = decoder
         self.encoding_dim = encoding_dim
         self.full_dim = full_dim
-        self.kernel_size = encoder.filters.shape[-1]
+        self.kernel_size = self.synthesis_size = encoder.filters.shape[-1]
         self.stride = encoder.stride
         self.padding = encoder.padding
         self.multiple = multiple
@@ -246,9 +247,9 @@ class Filterbank(nn.Module, ABC):
 
         Args:
             num_samples: T, at least 1.
-            pad: "full": every sample lies in all frames that can hold it, also at both ends, so that overlap-add
-                weights it as in the middle. "asteroid": nothing on the left, and on the right only what `multiple` and
-                the kernel's length require.
+            pad: "full": every sample lies in all synthesis filters that can hold it, also at both ends, so that
+                overlap-add weights it as in the middle. "asteroid": nothing on the left, and on the right only what
+                `multiple` and the kernel's length require.
         """
         if pad == "asteroid":
             # With much padding, the waveform of a single frame would be empty.
@@ -257,7 +258,7 @@ class Filterbank(nn.Module, ABC):
             left, padded = 0, max(num_samples, single + more * self.stride)
         else:
             left = self.kernel_size - self.stride - self.padding
-            last_frame = math.ceil((num_samples + self.kernel_size) / self.stride) - 2
+            last_frame = math.ceil((num_samples + self.synthesis_size) / self.stride) - 2
             padded = last_frame * self.stride + self.kernel_size - 2 * self.padding
         padded = math.ceil(padded / self.multiple) * self.multiple
         return left, padded - left - num_samples

@@ -30,7 +30,8 @@ class STFTFilterbank(Filterbank):
 
     The masker sees compressed magnitudes |X|^c, K = kernel_size / 2 + 1 values a frame, or X |X|^(c - 1), K = 2 bins. A
     mask has one value per bin, which scales real and imaginary part alike, or is complex: M X, two values per bin. The
-    synthesis window makes decode(encode(x)) = x wherever all frames of a sample exist.
+    synthesis window makes decode(encode(x)) = x wherever all frames of a sample exist. With `synthesis_size` it covers
+    the end of the window alone, so that estimates wait for less than frames hear.
 
     CPUs use the fast Fourier transform, in float32, under autocast too. In float64 they do not: the
     filters are rounded to float32, so that the transform would be another one.
@@ -57,12 +58,21 @@ class STFTFilterbank(Filterbank):
         mapping: bool,
         like_torch: bool,
         like_sr_corrnet: bool,
+        synthesis_size: int,
         *,
         values_per_dimension: int = 1,
     ) -> None:
         require("kernel_size", kernel_size, kernel_size >= 2 and kernel_size % 2 == 0, "an even number of samples")
         require("kernel_size", kernel_size, kernel_size <= WINDOW_SAMPLES, f"at most {WINDOW_SAMPLES} samples")
         require("stride", stride, 1 <= stride <= kernel_size // 2, f"1 to kernel_size / 2 ({kernel_size // 2})")
+        require(
+            "synthesis_size",
+            synthesis_size,
+            synthesis_size == 0 or stride < synthesis_size <= min(2 * stride, kernel_size - 1),
+            f"0, or {stride + 1} to {min(2 * stride, kernel_size - 1)} (2 * stride, and less than kernel_size)",
+        )
+        if synthesis_size and (like_torch or like_sr_corrnet):
+            raise UserError("model.filterbank.synthesis_size: like_torch and like_sr_corrnet need 0, all of the window")
         require("compression", compression, compression >= 0, "at least 0")
         require("initial_deviation", initial_deviation, 0 < initial_deviation < math.inf, "a positive number")
         if like_torch and like_sr_corrnet:
@@ -74,9 +84,12 @@ class STFTFilterbank(Filterbank):
                 " filterbank makes a coefficient and a deviation; use the deterministic or the gaussian family"
             )
         is_hann = like_torch or (like_sr_corrnet and kernel_size == 4 * stride)
-        window = np.hanning(kernel_size + 1)[:-1] ** (1.0 if is_hann else 0.5)
         bins = kernel_size // 2 + 1
-        synthesis_window = _synthesis_window(window, stride)
+        if synthesis_size:
+            window, synthesis_window = _asymmetric_windows(kernel_size, synthesis_size, stride)
+        else:
+            window = np.hanning(kernel_size + 1)[:-1] ** (1.0 if is_hann else 0.5)
+            synthesis_window = _synthesis_window(window, stride)
         analysis, synthesis = _fourier_filters(window, stride), _fourier_filters(synthesis_window, stride)
         if like_torch:
             _remove_scale(analysis, synthesis, stride)
@@ -89,6 +102,7 @@ class STFTFilterbank(Filterbank):
             encoding_dim=bins if features == "magnitude" else 2 * bins,
             full_dim=2 * bins,
         )
+        self.synthesis_size = synthesis_size or kernel_size
         self.compression = compression
         self.real_imaginary = features == "real_imaginary"
         self.complex_masks = complex_masks
@@ -224,6 +238,25 @@ def _synthesis_window(window: np.ndarray, stride: int) -> np.ndarray:
     return window * (len(window) / (2 * stride)) / overlap
 
 
+def _asymmetric_windows(kernel_size: int, synthesis_size: int, stride: int) -> tuple[np.ndarray, np.ndarray]:
+    """Windows of which the second is 0 but for its last samples; the scale is that of `_fourier_filters`.
+
+    The first rises as long as it can and falls within the overlap of two synthesis windows, V samples. The product is a
+    Tukey window, with flanks of V samples; copies of it at the stride add up to 1.
+
+    Source: D. Mauler and R. Martin, "A low delay, variable resolution, perfect reconstruction spectral
+    analysis-synthesis system for speech enhancement", EUSIPCO 2007.
+    """
+    overlap = synthesis_size - stride
+    rise, fall = (np.sin(np.pi / 2 * np.arange(size) / size) for size in (kernel_size - overlap, overlap))
+    falling = np.sqrt(1 - fall**2)
+    analysis = np.concatenate([rise, falling])
+    product = np.concatenate([fall**2, np.ones(synthesis_size - 2 * overlap), falling**2])
+    synthesis = np.zeros(kernel_size)
+    synthesis[-synthesis_size:] = product / analysis[-synthesis_size:]
+    return analysis, synthesis * (kernel_size / (2 * stride))
+
+
 def _fourier_filters(window: np.ndarray, stride: int) -> Tensor:
     """Return filters of real parts, s_k w(t) cos(2 pi k t / T), then of imaginary ones, -s_k w(t) sin(2 pi k t / T).
 
@@ -250,11 +283,12 @@ def _remove_scale(analysis: Tensor, synthesis: Tensor, stride: int) -> None:
 def window_and_scales(filters: Tensor) -> tuple[Tensor, Tensor]:
     """Return the window (T,), times the first scale, and the relative scales (K,) of the filters (2 K, 1, T).
 
-    Row k of the real parts is s_k w(t) cos(2 pi k t / T), which is +-s_k in the middle of the window.
+    Rows k are s_k w(t) cos(2 pi k t / T) and -s_k w(t) sin(2 pi k t / T).
     """
     window = filters[0, 0]
-    middle = filters.shape[-1] // 2
-    return window, filters[: middle + 1, 0, middle].abs() / window[middle]
+    largest = int(window.argmax())
+    real, imaginary = filters[:, 0, largest].chunk(2)
+    return window, torch.hypot(real, imaginary) / window[largest]
 
 
 def _at_least_float32(values: Tensor) -> Tensor:

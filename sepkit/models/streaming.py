@@ -41,14 +41,14 @@ class ModelStream:
         bank = model.filterbank
         self._model = model
         self._masker = model.masker.stream()
-        self.lookahead_samples = self._masker.lookahead_frames * bank.stride + bank.kernel_size - 1
+        self.lookahead_samples = self._masker.lookahead_frames * bank.stride + bank.synthesis_size - 1
         # The zeros on the left are the same for any length of the recording.
         self._left, _ = bank.padding_for(1, model.pad)
         self._like = model.signal_mean
         self._samples = self._zeros(batch_size, self._left + bank.padding)
         self._encodings = self._zeros(batch_size, bank.full_dim, 0)
-        self._overlap = self._zeros(batch_size, model.hypotheses, bank.kernel_size - bank.stride)
-        self._to_skip = self._left + bank.padding
+        self._overlap = self._zeros(batch_size, model.hypotheses, bank.synthesis_size - bank.stride)
+        self._to_skip = self._left + bank.padding - (bank.kernel_size - bank.synthesis_size)
         self._frames = 0
         self._pushed = 0
         self._returned = 0
@@ -117,7 +117,7 @@ class ModelStream:
             masks = model.mask_family.at_test(model.mask_posterior(raw_masks))
             masked = bank.apply_mask(masks, self._encodings[..., :ready])
             self._encodings = self._encodings[..., ready:]
-            final = self._overlap_add(bank.decode_frames(masked), ready)
+            final = self._overlap_add(bank.decode_frames(masked)[..., bank.kernel_size - bank.synthesis_size :], ready)
         else:
             final = self._overlap[..., :0]
         return self._trim(torch.cat([final, self._overlap], dim=-1) if end else final, end) * model.signal_std

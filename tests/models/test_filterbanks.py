@@ -7,6 +7,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from sepkit.errors import UserError
 from sepkit.models.filterbanks import FreeFilterbank
 from sepkit.models.stft_filterbank import STFTFilterbank
 
@@ -70,11 +71,19 @@ def test_products_are_the_convolutions(geometry, num_samples):
 
 
 @pytest.mark.parametrize(
-    ("kernel_size", "stride", "like_torch"),
-    [(512, 256, False), (64, 20, True), (256, 64, True), (10, 5, False), (2, 1, True)],
+    ("kernel_size", "stride", "changes"),
+    [
+        (512, 256, {}),
+        (64, 20, {"like_torch": True}),
+        (256, 64, {"like_torch": True}),
+        (10, 5, {}),
+        (2, 1, {"like_torch": True}),
+        (64, 16, {"synthesis_size": 32}),
+        (64, 24, {"synthesis_size": 30}),
+    ],
 )
-def test_fourier_transforms_are_the_convolutions(kernel_size, stride, like_torch):
-    bank = STFTFilterbank(kernel_size=kernel_size, stride=stride, like_torch=like_torch)
+def test_fourier_transforms_are_the_convolutions(kernel_size, stride, changes):
+    bank = STFTFilterbank(kernel_size=kernel_size, stride=stride, **changes)
     waveform = torch.randn(2, 1000, requires_grad=True)
     coefficients = bank.encoder(waveform.unsqueeze(1))
     encoding = torch.randn(2, 3, *coefficients.shape[1:], requires_grad=True)
@@ -208,6 +217,32 @@ def test_encoder_makes_as_many_values_as_the_family_asks_for():
     assert bank.decode(torch.randn(1, 3, 4, 4)).shape == (1, 3, 40)
 
 
+def test_synthesis_windows_at_the_end_are_those_of_mauler_and_martin():
+    """Half of a long root of a Hann window, then half of a short one; times the synthesis they are a Hann window."""
+    bank = STFTFilterbank(64, 16, synthesis_size=32)
+    analysis, synthesis = (coder.filterbank.torch_window for coder in (bank.encoder, bank.decoder))
+    long, short = (torch.hann_window(2 * size, dtype=torch.float64).sqrt().float() for size in (48, 16))
+    torch.testing.assert_close(analysis, torch.cat([long[:48], short[16:]]), rtol=0, atol=1e-6)
+    assert synthesis[:32].eq(0).all()
+    expected = torch.hann_window(32) * 64 / 32
+    torch.testing.assert_close((analysis * synthesis)[32:], expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"synthesis_size": 16}, r"synthesis_size: found 16, expected 0, or 17 to 32"),
+        ({"synthesis_size": 33}, r"synthesis_size: found 33, expected 0, or 17 to 32"),
+        ({"synthesis_size": -1}, r"synthesis_size: found -1"),
+        ({"stride": 32, "synthesis_size": 64}, r"found 64, expected 0, or 33 to 63"),
+        ({"synthesis_size": 32, "like_torch": True}, r"like_torch and like_sr_corrnet need 0"),
+    ],
+)
+def test_synthesis_windows_that_cannot_be_are_refused(changes, found):
+    with pytest.raises(UserError, match=found):
+        STFTFilterbank(**{"kernel_size": 64, "stride": 16} | changes)
+
+
 def test_free_mask_is_elementwise():
     bank = FreeFilterbank(num_filters=4)
     mask, encoding = torch.rand(2, 3, 4, 5), torch.randn(2, 4, 5)
@@ -229,9 +264,15 @@ def test_stft_matches_torch(kernel_size, stride):
     torch.testing.assert_close(torch.complex(real, imaginary), expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(("kernel_size", "stride"), [(256, 64), (256, 128), (300, 100), (64, 30), (64, 1), (2, 1)])
-def test_stft_reconstructs_every_sample(kernel_size, stride):
-    bank = STFTFilterbank(kernel_size, stride)
+@pytest.mark.parametrize(
+    ("kernel_size", "stride", "synthesis_size"),
+    [
+        *((256, 64, 0), (256, 128, 0), (300, 100, 0), (64, 30, 0), (64, 1, 0), (2, 1, 0)),
+        *((512, 128, 256), (512, 192, 256), (64, 16, 17), (64, 32, 63), (10, 1, 2)),
+    ],
+)
+def test_stft_reconstructs_every_sample(kernel_size, stride, synthesis_size):
+    bank = STFTFilterbank(kernel_size, stride, synthesis_size=synthesis_size)
     for num_samples in (1, stride, kernel_size - 1, kernel_size + 1, 1001):
         waveform = torch.randn(2, num_samples)
         left, right = bank.padding_for(num_samples)

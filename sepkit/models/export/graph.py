@@ -106,14 +106,14 @@ class CausalGraphModel(GraphModel):
     first are those of the padding on the left. All of a recording in one block is separated as `GraphModel` does it.
 
     Attributes:
-        delay_samples: kernel_size - stride.
+        delay_samples: synthesis_size - stride.
         state: shape for one recording, and axis of the recordings, of each part of the state; no axis: all share it.
     """
 
     def __init__(self, model: EncoderMaskerDecoder) -> None:
         super().__init__(model)
         bank = self.model.filterbank
-        self.delay_samples = bank.kernel_size - bank.stride
+        self.delay_samples = bank.synthesis_size - bank.stride
         of_batches = [self._first_state(batch) for batch in (1, 2)]
         self._structure = of_batches[0][0]
         self.state: list[tuple[tuple[int, ...], int | None]] = []
@@ -148,7 +148,7 @@ class CausalGraphModel(GraphModel):
         with torch.no_grad():
             model.masker(torch.zeros(batch, bank.encoding_dim, 2), state)
         waiting = bank.kernel_size - bank.stride
-        own = [torch.zeros(batch, waiting), torch.zeros(batch, model.hypotheses, waiting)]
+        own = [torch.zeros(batch, waiting), torch.zeros(batch, model.hypotheses, bank.synthesis_size - bank.stride)]
         return state, own + [torch.zeros_like(part) for part in _parts(state)]
 
     def example(self, batch: int = 2) -> tuple[Tensor, ...]:
@@ -163,7 +163,7 @@ class CausalGraphModel(GraphModel):
         samples = torch.cat([waiting, (mixture - model.signal_mean) / model.signal_std], dim=-1)
         stream = _filled(self._structure, iter(of_masker))
         masked, separation = self._masked(bank.encode_frames(samples), stream)
-        filters = bank.decoder.filters
+        filters = bank.decoder.filters[..., -bank.synthesis_size :]
         decoded = functional.conv_transpose1d(masked.flatten(0, 1), filters, stride=bank.stride)
         decoded = decoded.reshape(-1, model.hypotheses, decoded.shape[-1])
         rest = self.delay_samples
@@ -202,7 +202,7 @@ def _padded(bank: Filterbank, num_samples: Any, pad: str) -> tuple[int, Any]:
         left, total = 0, torch.as_tensor(num_samples).clamp(min=shortest)
     else:
         left = bank.kernel_size - bank.stride - bank.padding
-        frames = torch.as_tensor(num_samples + bank.kernel_size + bank.stride - 1) // bank.stride - 2
+        frames = torch.as_tensor(num_samples + bank.synthesis_size + bank.stride - 1) // bank.stride - 2
         total = frames * bank.stride + shortest
     return left, (total + bank.multiple - 1) // bank.multiple * bank.multiple
 

@@ -65,7 +65,7 @@ class Graph:
         depth_steps: number of steps of a masker of continuous depth, which the graph takes always; None: fixed depth.
         fingerprint: digest of the weights, as `sepkit.models.storage.fingerprint` gives it for the model in torch; for
             a graph of format 1 a digest of the file.
-        stride, kernel_size: of the frames of a causal model, in samples; 0 for another one.
+        stride, kernel_size: of the synthesis windows of a causal model, in samples; 0 for another one.
         state: name and shape, for one recording, of each part of the state that a causal graph takes beside `mixture`
             (B, k * stride), and returns as `next_` and the name, see `first_state`; empty for another one.
         delay_samples: by which the estimates (B, n, k * stride) of a call are late, in samples: the first are of what

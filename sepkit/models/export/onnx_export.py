@@ -279,7 +279,7 @@ def _description(model: SavedModel, module: GraphModel | GraphEncoder) -> dict[s
         bank = module.model.filterbank
         description["causal"] = {
             "stride": bank.stride,
-            "kernel_size": bank.kernel_size,
+            "kernel_size": bank.synthesis_size,
             "state": [{"shape": shape, "batch_axis": axis} for shape, axis in module.state],
         }
     if isinstance(model, EncoderMaskerDecoder):

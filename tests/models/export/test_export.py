@@ -92,6 +92,11 @@ CONFIGS = {
         masker=GatedRecurrenceConfig(8, 6, 10, 2),
         masks=GaussianConfig(),
     ),
+    "synthesis windows at the end": ModelConfig(
+        filterbank=STFTFilterbankConfig(64, 24, complex_masks=True, synthesis_size=32),
+        masker=GatedRecurrenceConfig(8, 6, 10, 1, bidirectional=False),
+        masks=LINEAR,
+    ),
     "bands, real and imaginary parts": ModelConfig(
         filterbank=STFTFilterbankConfig(64, 32, features="real_imaginary", complex_masks=True),
         masker=GatedRecurrenceConfig(8, 6, 10, 1, bands=5, bidirectional=False),
