@@ -106,13 +106,13 @@ def separate_files(
             f"processes: found {processes} on {separator.device}, expected 1; torchrun starts one for each accelerator"
         )
     recordings = list(name_outputs(find_recordings(inputs, out)).items())[rank::world_size]
-    check_writable(out)
-    report = FilesReport(out, list_name=FAILED if world_size == 1 else f"failed_rank{rank}.jsonl")
     encoder, enrolled = None, []
     if options.link_speakers is not None:
         encoder = load_encoder(options.speaker_encoder, options.speaker_features)
     if encoder is not None and options.enroll:
         enrolled = enroll(read_names(options.enroll), encoder)
+    check_writable(out)
+    report = FilesReport(out, list_name=FAILED if world_size == 1 else f"failed_rank{rank}.jsonl")
     provenance = {
         "model": model_name,
         "weights": separator.fingerprint(),
