@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from sepkit.choices import from_dict
 from sepkit.cli.main import main
 from sepkit.config import DeterministicConfig as Points
 from sepkit.config import GatedRecurrenceConfig, ModelConfig, RecurrentConfig, STFTFilterbankConfig
-from sepkit.files import parse_yaml
 from sepkit.inference.memory import peak_memory_mib
-from sepkit.models import build_model, save_model
+from sepkit.models import build_model, load_pretrained, save_model
+from sepkit.models.export.graph_file import Graph
 from sepkit.models.published.card import card_scores
 from sepkit.models.published.facts import model_facts, multiply_adds
+from sepkit.models.published.shipped import DEFAULT_CAUSAL_MODEL, shipped_models
 from sepkit.models.streaming import ModelStream
+from tools.default_model import LARGEST_BYTES
 
 CARD = """---
 license: mit
@@ -68,12 +68,11 @@ def test_a_causal_model_has_a_latency_and_another_has_none():
     assert (causal.sample_rate, causal.estimates, causal.scores) == (8000, 2, {})
 
 
-def test_the_causal_successor_of_the_box_lags_less_than_40_ms():
-    path = Path(__file__).parents[3] / "egs" / "folder" / "conf" / "default_causal.yaml"
-    described = parse_yaml(path.read_text(), str(path))["model"]
-    model = build_model(from_dict(ModelConfig, described)).eval()
-    assert 1000 * ModelStream(model).lookahead_samples / model.sample_rate <= 40
-    assert 2 * sum(parameter.numel() for parameter in model.parameters()) < 12e6
+def test_the_causal_model_that_ships_is_32_ms_behind_and_small():
+    folder = shipped_models()[DEFAULT_CAUSAL_MODEL]
+    stream = ModelStream(load_pretrained(DEFAULT_CAUSAL_MODEL).eval())
+    assert (1 + stream.lookahead_samples) / 8000 == Graph(folder / "model.onnx").kernel_size / 8000 == 0.032
+    assert (folder / "model.onnx").stat().st_size < LARGEST_BYTES
 
 
 def test_costs_are_those_of_a_second_of_audio():
