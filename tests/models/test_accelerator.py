@@ -16,24 +16,28 @@ STFT = {"name": "stft", "kernel_size": 64, "stride": 32}
 COMPLEX: dict[str, Any] = {"encoding": LINEAR, "masks": LINEAR, "filterbank": STFT | {"complex_masks": True}}
 PARTS: dict[str, Any] = COMPLEX | {"filterbank": STFT | {"features": "real_imaginary", "complex_masks": True}}
 MAPPING: dict[str, Any] = PARTS | {"filterbank": PARTS["filterbank"] | {"mapping": True, "compression": 1.0}}
-# What a masker needs beside its name: a few channels, and a filterbank that suits it.
+FREE = {"name": "free", "num_filters": 32}
+# What a masker needs beside its name: few layers and channels, and a filterbank that suits it.
 MODELS: dict[str, dict[str, Any]] = {
-    "conv_tasnet": {},
-    "dual_path_rnn": {},
-    "sudormrf": {},
-    "improved_sudormrf": {},
-    "sepformer": {},
-    "recurrent": {"filterbank": STFT},
-    "gated_recurrence": COMPLEX,
-    "continuous_depth": COMPLEX,
-    "tf_locoformer": PARTS,
+    "conv_tasnet": {"blocks": 3, "repeats": 2},
+    "dual_path_rnn": {"hidden_channels": 16, "chunk_size": 20, "hop_size": 10, "repeats": 2},
+    "sudormrf": {"blocks": 2},
+    "improved_sudormrf": {"blocks": 2},
+    "sepformer": {"model_dim": 32, "chunk_size": 20, "transformer_layers": 2, "feedforward_dim": 64},
+    "recurrent": {"hidden_size": 32, "num_layers": 2},
+    "gated_recurrence": {"num_layers": 2},
+    "continuous_depth": {},
+    "tf_locoformer": {"channels": 32, "num_layers": 2, "feedforward_dim": 32},
 }
-VARIATIONAL = {"encoding": {"name": "gaussian"}, "masks": {"name": "log_normal"}, "masker": {"name": "conv_tasnet"}}
+BANKS = {"recurrent": {"filterbank": STFT}, "tf_locoformer": PARTS}
+BANKS |= dict.fromkeys(("gated_recurrence", "continuous_depth"), COMPLEX)
+VARIATIONAL = {"encoding": {"name": "gaussian"}, "masks": {"name": "log_normal"}}
 
 
 def model_of(name: str) -> EncoderMaskerDecoder:
     torch.manual_seed(0)
-    described = VARIATIONAL if name == "variational" else {"masker": {"name": name}} | MODELS[name]
+    masker, bank = ("conv_tasnet", VARIATIONAL) if name == "variational" else (name, BANKS.get(name, {}))
+    described = {"filterbank": FREE} | bank | {"masker": {"name": masker} | MODELS[masker]}
     return build_model(from_dict(ModelConfig, described, name))
 
 
