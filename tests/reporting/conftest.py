@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -36,18 +37,41 @@ def browser(tmp_path_factory: pytest.TempPathFactory, browser_flags: tuple[str, 
         context.close()
 
 
-@pytest.fixture
-def page(browser: Any, address: str) -> Iterator[Any]:
-    """The page at the module's `address`; afterwards nobody may have complained, or asked for anything elsewhere."""
-    page = browser.new_page()
+@contextmanager
+def watched(page: Any, address: str) -> Iterator[None]:
+    """Nobody may complain meanwhile, or ask for anything elsewhere."""
     complaints: list[str] = []
     requests: list[str] = []
-    page.on("console", lambda message: complaints.append(message.text))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("request", lambda request: requests.append(request.url))
-    page.goto(address)
-    yield page
+    listeners = {
+        "console": lambda message: complaints.append(message.text),
+        "pageerror": lambda error: complaints.append(str(error)),
+        "request": lambda request: requests.append(request.url),
+    }
+    for event, listener in listeners.items():
+        page.on(event, listener)
+    yield
     page.wait_for_timeout(100)
     assert complaints == []
     assert [url[:80] for url in requests if not url.startswith((address, "data:", f"blob:{address}"))] == []
+    for event, listener in listeners.items():
+        page.remove_listener(event, listener)
+
+
+@pytest.fixture
+def page(browser: Any, address: str) -> Iterator[Any]:
+    """The page at the module's `address`, watched."""
+    page = browser.new_page()
+    with watched(page, address):
+        page.goto(address)
+        yield page
+    page.close()
+
+
+@pytest.fixture(scope="module")
+def opened_page(browser: Any, address: str) -> Iterator[Any]:
+    """One page for all tests of a module that leave it fit for the next, watched until it is closed."""
+    page = browser.new_page()
+    with watched(page, address):
+        page.goto(address)
+        yield page
     page.close()

@@ -25,12 +25,12 @@ def test_every_sound_decodes_and_plays(page: Any) -> None:
     played = page.evaluate("""async () => {
         const results = [];
         for (const player of document.querySelectorAll("audio")) {
-            const moved = new Promise((resolve) => player.addEventListener("timeupdate", () => {
-                if (player.currentTime > 0) resolve(true);
-            }));
             await player.play();
-            const late = new Promise((resolve) => setTimeout(() => resolve(false), 10000));
-            results.push([await Promise.race([moved, late]), player.error === null, player.duration]);
+            const late = performance.now() + 10000;
+            while (player.currentTime === 0 && performance.now() < late) {
+                await new Promise((resolve) => setTimeout(resolve, 5));
+            }
+            results.push([player.currentTime > 0, player.error === null, player.duration]);
             player.pause();
         }
         return results;
@@ -84,8 +84,8 @@ def test_sorting_is_reached_by_tab(page: Any) -> None:
     assert page.evaluate("document.activeElement.matches('th button')")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", SIZES)
+# Each size and each scheme: sizes decide where things are, schemes their colors.
+@pytest.mark.parametrize(("size", "scheme"), [("desktop", "light"), ("phone", "dark")])
 def test_figures_show(size: str, scheme: str, page: Any, tmp_path: Path) -> None:
     width, height = SIZES[size]
     page.set_viewport_size({"width": width, "height": height})

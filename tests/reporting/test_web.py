@@ -185,11 +185,28 @@ def address(tmp_path_factory: pytest.TempPathFactory, runtime: Path) -> Iterator
         yield address
 
 
+@pytest.fixture(scope="module")
+def loaded_page(opened_page: Any) -> Any:
+    """The page with its model, which takes seconds to load: one for all tests, as people use it."""
+    opened_page.get_by_text("The model is ready").wait_for(timeout=60_000)
+    return opened_page
+
+
 @pytest.fixture
-def page(page: Any) -> Any:
-    """The page, ready."""
-    page.get_by_text("The model is ready").wait_for(timeout=60_000)
-    return page
+def ready(loaded_page: Any) -> Any:
+    """The page, ready, without what the test before it left there."""
+    loaded_page.evaluate("""() => {
+        document.getElementById("status").textContent = "";
+        document.getElementById("status").classList.remove("error");
+        document.getElementById("results").replaceChildren();
+    }""")
+    return loaded_page
+
+
+@pytest.fixture(scope="module")
+def command() -> Any:
+    """The same model as the command has it."""
+    return load_model("boxed_8k")
 
 
 def recording(path: Path, seconds: float, level: float = 0.1) -> np.ndarray:
@@ -231,15 +248,15 @@ def assert_as_the_command(page: Any, expected: Any, least_db: float = 50) -> Non
     np.testing.assert_allclose(shown, told[np.isfinite(told)], atol=0.05)
 
 
-def test_estimates_and_prediction_are_those_of_the_command(page: Any, tmp_path: Path) -> None:
+def test_estimates_and_prediction_are_those_of_the_command(ready: Any, command: Any, tmp_path: Path) -> None:
     samples = recording(tmp_path / "two.wav", 4)
-    separated(page, tmp_path / "two.wav")
-    assert_as_the_command(page, load_model("boxed_8k").separate(samples, RATE))
-    assert [link.get_attribute("download") for link in page.locator("a[download]").all()] == [
+    separated(ready, tmp_path / "two.wav")
+    assert_as_the_command(ready, command.separate(samples, RATE))
+    assert [link.get_attribute("download") for link in ready.locator("a[download]").all()] == [
         "two_s1.wav",
         "two_s2.wav",
     ]
-    played = page.evaluate("""async () => Promise.all([...document.querySelectorAll("audio")].map(async (player) => {
+    played = ready.evaluate("""async () => Promise.all([...document.querySelectorAll("audio")].map(async (player) => {
         player.playbackRate = 4;
         const ended = new Promise((resolve) => { player.onended = () => resolve(true); });
         await player.play();
@@ -260,7 +277,7 @@ def speech(data_folder: Path, first: int, count: int = 1, seconds: float = 6, sa
 
 @pytest.mark.parametrize(("kind", "rate", "least_db"), [("wav", 16_000, 60), ("flac", 48_000, 50), ("wav", 44_100, 40)])
 def test_other_rates_are_resampled_as_the_command_does(
-    kind: str, rate: int, least_db: float, page: Any, data_folder: Path, tmp_path: Path
+    kind: str, rate: int, least_db: float, ready: Any, command: Any, data_folder: Path, tmp_path: Path
 ) -> None:
     # Speech with all of its treble: noise is unlike what the model knows, so it magnifies the least difference.
     samples = speech(data_folder, 0, seconds=3, sample_rate=16_000) + speech(
@@ -268,12 +285,12 @@ def test_other_rates_are_resampled_as_the_command_does(
     )
     samples = audio.resample((0.5 * samples / np.abs(samples).max()).astype(np.float32), 16_000, rate)
     audio.write(tmp_path / f"two.{kind}", samples, rate, subtype="PCM_16")
-    separated(page, tmp_path / f"two.{kind}")
+    separated(ready, tmp_path / f"two.{kind}")
     mixture = audio.read(tmp_path / f"two.{kind}", sample_rate=RATE)
-    assert_as_the_command(page, load_model("boxed_8k").separate(mixture, RATE), least_db)
+    assert_as_the_command(ready, command.separate(mixture, RATE), least_db)
 
 
-def test_rates_are_read_from_headers(page: Any, tmp_path: Path) -> None:
+def test_rates_are_read_from_headers(ready: Any, tmp_path: Path) -> None:
     samples = np.random.default_rng(0).uniform(-0.1, 0.1, 4000).astype(np.float32)
     found, written = {}, {}
     for rate in (16_000, 44_100):
@@ -285,7 +302,7 @@ def test_rates_are_read_from_headers(page: Any, tmp_path: Path) -> None:
             else:
                 soundfile.write(path, samples, rate)
             written[path.name] = rate
-            found[path.name] = page.evaluate(
+            found[path.name] = ready.evaluate(
                 """async (content) => {
                     const { rateOf } = await import("./sound.js");
                     return rateOf(new DataView(new Uint8Array(content).buffer));
@@ -294,25 +311,25 @@ def test_rates_are_read_from_headers(page: Any, tmp_path: Path) -> None:
             )
     assert found == written
     cut = """async () => (await import("./sound.js")).rateOf(new DataView(new Uint8Array([82, 73, 70, 70]).buffer))"""
-    assert page.evaluate(cut) == 48_000
+    assert ready.evaluate(cut) == 48_000
 
 
 @pytest.mark.parametrize("case", ["two at once", "one alone", "two in turn", "longer than 30 s"])
-def test_speech_is_told_as_the_command_tells_it(case: str, page: Any, data_folder: Path, tmp_path: Path) -> None:
+def test_speech_is_told_as_the_command_tells_it(case: str, ready: Any, data_folder: Path, tmp_path: Path) -> None:
     samples = {
-        "two at once": lambda: speech(data_folder, 0) + speech(data_folder, 1),
-        "one alone": lambda: speech(data_folder, 2),
+        "two at once": lambda: speech(data_folder, 0, seconds=4) + speech(data_folder, 1, seconds=4),
+        "one alone": lambda: speech(data_folder, 2, seconds=4),
         "two in turn": lambda: speech(data_folder, 0, 2, 4),
-        "longer than 30 s": lambda: speech(data_folder, 0, 4, 8.3) + speech(data_folder, 4, 4, 8.3),
+        "longer than 30 s": lambda: speech(data_folder, 0, 4, 7.6) + speech(data_folder, 4, 4, 7.6),
     }[case]()
     samples = (0.5 * samples / np.abs(samples).max()).astype(np.float32)
     audio.write(tmp_path / "talk.wav", samples, RATE)
-    separated(page, tmp_path / "talk.wav")
+    separated(ready, tmp_path / "talk.wav")
     # The page separates at once, however long the recording is.
-    assert_as_the_command(page, load_model("boxed_8k", whole_seconds=math.inf).separate(samples, RATE))
+    assert_as_the_command(ready, load_model("boxed_8k", whole_seconds=math.inf).separate(samples, RATE))
 
 
-def test_features_are_those_of_python(page: Any) -> None:
+def test_features_are_those_of_python(ready: Any) -> None:
     """At rates whose frames are no power of two, with more than two estimates, and with one."""
     generator = np.random.default_rng(0)
     for rate, count in ((8000, 2), (22050, 3), (16000, 1)):
@@ -321,7 +338,7 @@ def test_features_are_those_of_python(page: Any) -> None:
         )
         estimates[:1] = np.repeat(estimates[:1, ::2], 2, axis=1)
         mixture = estimates.sum(0) + 0.01 * generator.standard_normal(rate, np.float32)
-        found = page.evaluate(
+        found = ready.evaluate(
             """async ([rate, mixture, estimates]) => {
                 const { hypothesisFeatures } = await import("./prediction.js");
                 const output = { estimates: estimates.map((one) => Float32Array.from(one)), features: {} };
@@ -345,13 +362,13 @@ class Differences:
         return unit_rows(np.stack(found, 1) - np.mean(found, 0)[:, None])
 
 
-def test_swapped_estimates_are_noticed_in_the_page_too(page: Any) -> None:
+def test_swapped_estimates_are_noticed_in_the_page_too(ready: Any) -> None:
     generator = np.random.default_rng(0)
     bright, dark = 0.1 * generator.standard_normal((2, 4 * RATE))
     speakers = np.stack([bright, np.convolve(dark, np.ones(8) / 8, "same")])
     swapped = np.concatenate([speakers[:, : 2 * RATE], speakers[::-1, 2 * RATE :]], axis=1)
     late = speakers * (np.arange(4 * RATE) > 3 * RATE)
-    found = page.evaluate(
+    found = ready.evaluate(
         """async (all) => {
             const { changesSpeakers } = await import("./prediction.js");
             const embed = Object.assign(async (windows) => windows.map((one) => {
@@ -380,10 +397,10 @@ def test_a_causal_model_runs_in_the_page_too(browser: Any, runtime: Path, tmp_pa
         page.close()
 
 
-def test_a_file_can_be_dropped(page: Any, tmp_path: Path) -> None:
+def test_a_file_can_be_dropped(ready: Any, tmp_path: Path) -> None:
     recording(tmp_path / "dropped.wav", 1)
     content = list((tmp_path / "dropped.wav").read_bytes())
-    carried = page.evaluate_handle(
+    carried = ready.evaluate_handle(
         """(content) => {
             const carried = new DataTransfer();
             carried.items.add(new File([new Uint8Array(content)], "dropped.wav", { type: "audio/wav" }));
@@ -391,53 +408,54 @@ def test_a_file_can_be_dropped(page: Any, tmp_path: Path) -> None:
         }""",
         content,
     )
-    page.dispatch_event("body", "dragenter", {"dataTransfer": carried})
-    assert page.locator("#drop.over").count() == 1
+    ready.dispatch_event("body", "dragenter", {"dataTransfer": carried})
+    assert ready.locator("#drop.over").count() == 1
     # Anywhere on the page will do.
-    page.dispatch_event("h1", "drop", {"dataTransfer": carried})
-    page.get_by_text("dropped.wav: 1.0 s of sound were separated in").wait_for(timeout=60_000)
-    assert page.locator("#drop.over").count() == 0
-    assert page.locator("a[download]").count() == 2
+    ready.dispatch_event("h1", "drop", {"dataTransfer": carried})
+    ready.get_by_text("dropped.wav: 1.0 s of sound were separated in").wait_for(timeout=60_000)
+    assert ready.locator("#drop.over").count() == 0
+    assert ready.locator("a[download]").count() == 2
 
 
-def test_the_microphone_is_recorded_until_it_is_stopped(page: Any) -> None:
-    button = page.locator("#record")
+def test_the_microphone_is_recorded_until_it_is_stopped(ready: Any) -> None:
+    button = ready.locator("#record")
     button.click()
-    page.get_by_text("Recording, 10 seconds at most").wait_for(timeout=20_000)
-    page.wait_for_timeout(1500)
+    ready.get_by_text("Recording, 10 seconds at most").wait_for(timeout=20_000)
+    ready.wait_for_timeout(1200)
     assert button.inner_text() == "Stop"
     button.click()
-    page.get_by_text("of sound were separated in").wait_for(timeout=60_000)
+    ready.get_by_text("of sound were separated in").wait_for(timeout=60_000)
     assert button.inner_text() == "Record 10 seconds"
-    heard = sum(downloaded(page).values())
+    heard = sum(downloaded(ready).values())
     assert 1 < len(heard) / RATE < 5
     spectrum = np.abs(np.fft.rfft(heard * np.hanning(len(heard))))
     assert np.argmax(spectrum) * RATE / len(heard) == pytest.approx(TONE_HZ, abs=5)
 
 
-def test_a_microphone_that_is_refused_is_told_in_a_sentence(page: Any) -> None:
-    page.evaluate("""() => {
+def test_a_microphone_that_is_refused_is_told_in_a_sentence(ready: Any) -> None:
+    ready.evaluate("""() => {
         navigator.mediaDevices.getUserMedia = () => Promise.reject(new DOMException("", "NotAllowedError"));
     }""")
-    page.locator("#record").click()
-    page.get_by_text("The microphone cannot be used (NotAllowedError); allow it for this page").wait_for()
-    assert page.locator("#status.error").count() == 1 and page.locator("#record").is_enabled()
+    ready.locator("#record").click()
+    ready.get_by_text("The microphone cannot be used (NotAllowedError); allow it for this page").wait_for()
+    assert ready.locator("#status.error").count() == 1 and ready.locator("#record").is_enabled()
+    ready.evaluate("() => { delete navigator.mediaDevices.getUserMedia; }")
 
 
 @pytest.mark.parametrize("size", [(1280, 900), (390, 844)])
-def test_nothing_is_wider_than_the_screen(size: tuple[int, int], page: Any, tmp_path: Path) -> None:
-    page.set_viewport_size({"width": size[0], "height": size[1]})
+def test_nothing_is_wider_than_the_screen(size: tuple[int, int], ready: Any, tmp_path: Path) -> None:
+    ready.set_viewport_size({"width": size[0], "height": size[1]})
     recording(tmp_path / f"{'long_name_' * 12}.wav", 1)
-    page.locator("#file").set_input_files(str(tmp_path / f"{'long_name_' * 12}.wav"))
-    page.get_by_text("were separated in").wait_for(timeout=60_000)
-    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
-    colors = page.evaluate("""() => [...document.querySelectorAll("canvas")].map((canvas) => {
+    ready.locator("#file").set_input_files(str(tmp_path / f"{'long_name_' * 12}.wav"))
+    ready.get_by_text("were separated in").wait_for(timeout=60_000)
+    assert ready.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    colors = ready.evaluate("""() => [...document.querySelectorAll("canvas")].map((canvas) => {
         const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
         return new Set(data).size;
     })""")
     assert len(colors) == 6 and min(colors) >= 3
     if folder := os.environ.get("SEPKIT_SCREENSHOTS"):
-        page.screenshot(path=f"{folder}/web_{size[0]}.png", full_page=True)
+        ready.screenshot(path=f"{folder}/web_{size[0]}.png", full_page=True)
 
 
 def test_keyboard_reaches_everything(page: Any) -> None:
@@ -454,6 +472,7 @@ def test_keyboard_reaches_everything(page: Any) -> None:
 
 
 def test_the_page_of_a_site_links_back_to_it(page: Any, address: str) -> None:
+    page.get_by_text("The model is boxed_8k").wait_for()
     assert page.locator("#home").is_hidden()
     page.route("**/model.json", lambda route: route.fulfill(json={**route.fetch().json(), "home": "../index.html"}))
     page.reload()
@@ -462,7 +481,7 @@ def test_the_page_of_a_site_links_back_to_it(page: Any, address: str) -> None:
     assert page.evaluate("document.activeElement.href") == urljoin(address, "../index.html")
 
 
-def test_bad_recordings_are_told_in_a_sentence(page: Any, tmp_path: Path) -> None:
+def test_bad_recordings_are_told_in_a_sentence(ready: Any, tmp_path: Path) -> None:
     (tmp_path / "no.wav").write_text("no audio")
     recording(tmp_path / "silent.wav", 1, 0.0)
     recording(tmp_path / "long.wav", MOST_SECONDS + 2)
@@ -471,6 +490,6 @@ def test_bad_recordings_are_told_in_a_sentence(page: Any, tmp_path: Path) -> Non
         ("silent", "is silent"),
         ("long", "found 62 s, expected at most"),
     ):
-        page.locator("#file").set_input_files(str(tmp_path / f"{name}.wav"))
-        page.get_by_text(told).wait_for(timeout=20_000)
-        assert page.locator("#status.error").count() == 1
+        ready.locator("#file").set_input_files(str(tmp_path / f"{name}.wav"))
+        ready.get_by_text(told).wait_for(timeout=20_000)
+        assert ready.locator("#status.error").count() == 1
