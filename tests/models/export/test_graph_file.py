@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import resource
+import shutil
 import time
 from dataclasses import replace
 
@@ -79,19 +80,6 @@ def test_weights_lie_in_the_file_by_name_in_half_precision(exported):
     graph = Graph(path)
     assert graph.fingerprint == weights_fingerprint(model) and graph.variational
     assert (graph.sample_rate, graph.hypotheses, graph.signal_std) == (8000, 2, float(model.signal_std))
-
-
-@pytest.mark.parametrize("name", ["gated_recurrence", "deviation per bin", "variational", "gamma"])
-def test_features_are_those_of_torch(name, tmp_path):
-    model = made(CONFIGS[name])
-    export_onnx(model, tmp_path / "model.onnx", [100])
-    graph, mixtures = Graph(tmp_path / "model.onnx"), 0.1 * torch.randn(3, 4001)
-    with torch.no_grad():
-        expected = latent_features(model, model(mixtures))
-    assert graph.features == tuple(expected) and "mask_spread_db" in expected
-    found = graph.separate(mixtures.numpy(), graph.features)
-    for feature, values in expected.items():
-        np.testing.assert_allclose(found[feature], values.numpy(), rtol=2e-5, atol=2e-4)
 
 
 def test_an_encoder_of_voices_as_a_graph(tmp_path):
@@ -265,10 +253,17 @@ def test_what_half_precision_cannot_hold_is_not_saved(tmp_path):
     assert not (tmp_path / "model").exists()
 
 
+@pytest.fixture(scope="module")
+def as_shipped(tmp_path_factory):
+    """A model as it ships."""
+    folder = tmp_path_factory.mktemp("shipped")
+    save_graph(made(CONFIGS["conv_tasnet"]), folder)
+    return folder
+
+
 @pytest.mark.parametrize("change", ["weights", "shape", "cut", "description"])
-def test_graphs_that_are_not_the_description_s_are_refused(change, tmp_path):
-    model = made(CONFIGS["conv_tasnet"])
-    save_graph(model, tmp_path)
+def test_graphs_that_are_not_the_description_s_are_refused(change, as_shipped, tmp_path):
+    shutil.copytree(as_shipped, tmp_path, dirs_exist_ok=True)
     path, text = tmp_path / "model.onnx", tmp_path / "model.yaml"
     proto = onnx.load(str(path))
     weight = next(tensor for tensor in proto.graph.initializer if tensor.name == "masker.output.weight")
@@ -300,7 +295,7 @@ CAUSAL = {
 @pytest.mark.parametrize("name", CAUSAL)
 def test_blocks_of_any_size_give_what_torch_gives(name, tmp_path):
     model = made(CAUSAL[name])
-    export_onnx(model, tmp_path / "model.onnx")
+    export_onnx(model, tmp_path / "model.onnx", [100])
     graph = Graph(tmp_path / "model.onnx")
     mixtures = 0.1 * torch.randn(2, 4003)
     with torch.no_grad():
@@ -331,11 +326,17 @@ def test_blocks_of_any_size_give_what_torch_gives(name, tmp_path):
         assert given == length
 
 
-def test_what_a_causal_graph_takes_and_gives(tmp_path):
+@pytest.fixture(scope="module")
+def causal_graph(tmp_path_factory):
+    """A file of a causal graph."""
+    path = tmp_path_factory.mktemp("causal") / "model.onnx"
+    export_onnx(made(CAUSAL["gated_recurrence"]), path, [100])
+    return path
+
+
+def test_what_a_causal_graph_takes_and_gives(causal_graph):
     """As the documentation of `Graph` says it, for whoever runs one without sepkit."""
-    model = made(CAUSAL["gated_recurrence"])
-    export_onnx(model, tmp_path / "model.onnx", [100])
-    graph = Graph(tmp_path / "model.onnx")
+    graph = Graph(causal_graph)
     assert (graph.stride, graph.kernel_size, graph.delay_samples) == (32, 64, 32)
     state = graph.first_state(2)
     assert [(name, values.shape[0]) for name, values in state.items()] == [(f"state_{n}", 2) for n in range(4)]
@@ -368,7 +369,6 @@ def test_a_graph_of_a_whole_recording_does_not_stream(exported):
         {"stride": 32, "kernel_size": 64, "state": [{"shape": [1, 32], "batch_axis": 0}] * 2},
     ],
 )
-def test_descriptions_of_another_state_are_refused(causal, tmp_path):
-    export_onnx(made(CAUSAL["gated_recurrence"]), tmp_path / "model.onnx", [100])
-    changed(tmp_path / "model.onnx", tmp_path / "other.onnx", {"causal": causal})
+def test_descriptions_of_another_state_are_refused(causal, causal_graph, tmp_path):
+    changed(causal_graph, tmp_path / "other.onnx", {"causal": causal})
     assert "other.onnx: " in complaint(lambda: Graph(tmp_path / "other.onnx"))
