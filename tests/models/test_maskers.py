@@ -102,7 +102,7 @@ class TestEveryMasker:
         # Others are made for frames of one size.
         encoding_dim = DIMS.get(masker_class, encoding_dim)
         masker = small(masker_class, encoding_dim, hypotheses, values)
-        for frames in (1, 2, 3, 4, 5, 7, 8, 11, 16, 31, 64):
+        for frames in (1, 2, 3, 4, 5, 7, 8, 11, 16, 31, 64) if hypotheses == 3 else (1, 7, 16):
             raw = masker(torch.randn(2, encoding_dim, frames))
             assert raw.shape == (2, hypotheses, values, encoding_dim, frames)
 
