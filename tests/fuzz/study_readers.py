@@ -81,7 +81,7 @@ def _simulations() -> Reader:
     def command(folder: Path) -> list[str]:
         return ["audiogram", "tables", str(folder / "in"), "--out", str(folder / "out" / "tables.md")]
 
-    return Reader(files, command, ["simulation.json"], examples=30)
+    return Reader(files, command, ["simulation.json"], examples=12)
 
 
 def _packed(**arrays: Any) -> bytes:
