@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from sepkit.cli.main import EVERY_COMMAND, main
 from sepkit.config import ModelConfig
 from sepkit.data import audio
 from tests.docs.blocks import CODE, DOCUMENTS, REPOSITORY, Block, blocks
-from tests.docs.tiny import tiny_options, write_recordings
+from tests.docs.tiny import TINY_TEXT, tiny_options, tiny_text, write_recordings
 from tools.site import generated_pages, help_of, subcommands
 
 ALL = [block for document in DOCUMENTS for block in blocks(document)]
@@ -82,9 +83,16 @@ def commands(block: Block) -> list[str]:
 def test_every_block_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_model_config: ModelConfig, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    from sepkit.inference import calibration
     from sepkit.models import build_model
     from sepkit.models.storage.checkpoints import save_model
+    from sepkit.training import sweep
 
+    assert all(any(part in block.code for block in ALL if block.file) for part in TINY_TEXT)
+    # Of so many mixtures the model hears ten times as much sound again.
+    monkeypatch.setattr(calibration, "MOST_HEARD", 3)
+    # Each run in a process of its own imports torch anew; tests/training/test_sweep.py does that.
+    monkeypatch.setattr(sweep, "_start", in_this_process)
     monkeypatch.chdir(tmp_path)
     write_recordings(tmp_path / "recordings")
     write_recordings(tmp_path / "noise")
@@ -98,7 +106,7 @@ def test_every_block_runs(
         if block.not_run or block.language not in CODE:
             continue
         if block.file:
-            Path(block.file).write_text(block.code.partition("\n")[2])
+            Path(block.file).write_text(tiny_text(block.code.partition("\n")[2]))
         elif block.language == "python":
             exec(compile(block.code, block.page, "exec"), namespace)
         elif block.language == "console":
@@ -108,6 +116,12 @@ def test_every_block_runs(
                 run_command(command, block.page)
     assert Path("separated/conversation_s2.wav").is_file()
     assert Path("exp/evaluation/summary.json").is_file()
+
+
+def in_this_process(arguments: list[str], _: Path | None) -> SimpleNamespace:
+    """Run `sepkit ARGUMENTS`, and give what a process tells that ended."""
+    code = main(arguments)
+    return SimpleNamespace(poll=lambda: code, returncode=code)
 
 
 def run_console(block: Block, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,6 +23,7 @@ TINY = {
     ("prepare", "audiograms"): "--examples 128",
     ("prepare", "mini"): "--train-voices 4 --train-sentences 1 --heldout-sentences 1 --segment-seconds 1 "
     "--train-mixtures 8 --dev-mixtures 28 --test-mixtures 8",
+    ("prepare", "images"): "--images 80",
     # A prediction of quality is fitted on no fewer than these.
     ("prepare", "folder"): "--test-mixtures 4 --dev-mixtures 30 --segment-seconds 1",
     ("report", "exp/own"): "--examples 0",
@@ -33,6 +34,12 @@ TINY = {
     "--model.drift_width 4 --data.batch_size 128",
 }
 """Two words of a command -> options that make it small."""
+TINY_TEXT = {
+    "free: {split_seeds: 1,": "free: {points: 400, split_points: 120, split_seeds: 1,",
+    "seeds: 4, steps: 400": "seeds: 2, steps: 40, examples: 1000, test_examples: 500",
+    "free: {temperatures: [1.3],": "free: {points: 400, split_points: 120, temperatures: [1.3],",
+}
+"""Parts of files of the pages -> what makes an experiment small, for commands that have no options for it."""
 
 
 def write_recordings(folder: Path) -> None:
@@ -44,6 +51,13 @@ def write_recordings(folder: Path) -> None:
                 noise = np.cumsum(generator.standard_normal(16000)) / 300
                 name = f"{split}/{split}{speaker}/{split}{speaker}-{utterance}.wav"
                 audio.write(folder / name, (noise - noise.mean()).astype(np.float32), 8000)
+
+
+def tiny_text(text: str) -> str:
+    """Return a file of a page with what makes its experiment small."""
+    for part, smaller in TINY_TEXT.items():
+        text = text.replace(part, smaller)
+    return text
 
 
 def tiny_options(arguments: list[str]) -> list[str]:
