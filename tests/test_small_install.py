@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from sepkit.data import audio
 from tests.small_install import modules_of_small_install, run
@@ -42,6 +43,31 @@ def sepkit(folder: Path, *words: str | Path) -> str:
     done = run(folder, "-m", "sepkit", *words)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+# Their imports take most of the time of commands that are refused.
+ONE_AFTER_ANOTHER = """
+import contextlib, io, json, sys
+from sepkit.cli.main import main
+for words in json.loads(sys.argv[1]):
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:
+        try:
+            code = main(words)
+        except SystemExit as end:
+            code = end.code
+    print(json.dumps([code, said.getvalue()]))
+"""
+
+
+def refused(folder: Path, commands: Sequence[Sequence[str | Path]], without: str = "") -> list[str]:
+    """Run commands in one process, each of which ends with exit code 2 and a line; return the lines."""
+    words = json.dumps([list(map(str, command)) for command in commands])
+    done = run(folder, "-c", ONE_AFTER_ANOTHER, words, without=without)
+    assert done.returncode == 0, done.stderr
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(told) == len(commands)
+    assert all(code == 2 and len(said.strip().splitlines()) == 1 for code, said in told), told
+    return [said.strip() for _, said in told]
 
 
 def test_the_small_install_has_what_separates_and_nothing_that_trains():
@@ -83,20 +109,14 @@ def test_a_model_in_torch_is_refused_in_one_line(tmp_path):
 
     save_model(build_model(RECURRENT), tmp_path / "model")
     recording = audio.write(tmp_path / "x.wav", np.zeros(8000), 8000)
-    for command in (["separate", recording], ["web", "--out", "page"]):
-        name, *words = command
-        option = ["--model", "model"] if name == "separate" else ["model"]
-        done = run(tmp_path, "-m", "sepkit", name, *option, *words)
-        assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
-        assert "pip install 'sepkit[torch]'" in done.stderr
+    commands = (["separate", "--model", "model", recording], ["web", "model", "--out", "page"])
+    assert all("pip install 'sepkit[torch]'" in line for line in refused(tmp_path, commands))
 
 
 def test_graphs_need_onnxruntime_which_a_line_says(tmp_path):
     recording = audio.write(tmp_path / "x.wav", np.zeros(8000), 8000)
-    for words in (["separate", recording], ["cluster", recording, "--out", "c"], ["web", "boxed_8k", "--out", "page"]):
-        done = run(tmp_path, "-m", "sepkit", *words, without="onnxruntime")
-        assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
-        assert "pip install onnxruntime" in done.stderr
+    commands = (["separate", recording], ["cluster", recording, "--out", "c"], ["web", "boxed_8k", "--out", "page"])
+    assert all("pip install onnxruntime" in line for line in refused(tmp_path, commands, without="onnxruntime"))
 
 
 def test_estimates_are_measured(corpus, tmp_path):
@@ -112,26 +132,23 @@ def test_estimates_are_measured(corpus, tmp_path):
     assert done.returncode == 2 and "pip install 'sepkit[evaluate]'" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("words", "extra"),
-    [
-        (["train", "--config", "recurrent_stft", "--data.train", "x", "--data.dev", "x", "--out", "exp"], "train"),
-        (["smoke", "--config", "recurrent_stft"], "train"),
-        (["calibrate", "exp", "--manifest", "dev.jsonl"], "evaluate"),
-        (["prepare", "mini", "--out", "mini"], "evaluate"),
-        (["report", "exp", "--out", "x.html"], "report"),
-        (["summarize", "exp", "--out", "x.md"], "report"),
-        (["find-temperature", "--manifest", "x", "--out", "x"], "torch"),
-        (["export", "boxed_8k", "--out", "x.onnx"], "torch"),
-        (["quantize", "sines", "--out", "x"], "torch"),
-    ],
-    ids=lambda value: value[0] if isinstance(value, list) else "",
+NEEDING = (
+    ("train --config recurrent_stft --data.train x --data.dev x --out exp", "train"),
+    ("smoke --config recurrent_stft", "train"),
+    ("calibrate exp --manifest dev.jsonl", "evaluate"),
+    ("prepare mini --out mini", "evaluate"),
+    ("report exp --out x.html", "report"),
+    ("summarize exp --out x.md", "report"),
+    ("find-temperature --manifest x --out x", "torch"),
+    ("export boxed_8k --out x.onnx", "torch"),
+    ("quantize sines --out x", "torch"),
 )
-def test_a_command_that_needs_more_says_so_in_one_line_before_any_work(words, extra, tmp_path):
+
+
+def test_a_command_that_needs_more_says_so_in_one_line_before_any_work(tmp_path):
     (tmp_path / "x.wav").write_bytes(b"RIFF")
     before = sorted(tmp_path.iterdir())
-    done = run(tmp_path, "-m", "sepkit", *words)
-    lines = done.stderr.strip().splitlines()
-    assert done.returncode == 2 and len(lines) == 1, done.stdout + done.stderr
-    assert re.search(rf"needs \w+, which is not installed: pip install 'sepkit\[{extra}\]'$", lines[0]), lines[0]
+    lines = refused(tmp_path, [words.split() for words, _ in NEEDING])
+    for line, (words, extra) in zip(lines, NEEDING, strict=True):
+        assert re.search(rf"needs \w+, which is not installed: pip install 'sepkit\[{extra}\]'$", line), (words, line)
     assert sorted(path for path in tmp_path.iterdir() if path.name != "small_install") == before
