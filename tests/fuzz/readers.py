@@ -85,7 +85,7 @@ def _predictors() -> Reader:
     def model(given: Path) -> Path:
         return write_files(given, model_files())
 
-    return Reader({"quality.yaml": told}, with_model(model), ["quality.yaml"])
+    return Reader({"quality.yaml": told}, with_model(model), ["quality.yaml"], examples=50)
 
 
 # ---------------------------------------------------------------------------------------------------------- corpora
