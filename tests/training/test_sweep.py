@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from sepkit.cli.main import main
 from sepkit.config import BLRConfig, GaussianConfig, LogNormalConfig, RatesConfig, SteeringConfig, TrainConfig, to_dict
 from sepkit.errors import UserError
 from sepkit.training.sweep import run_name, sweep, towards_rates
+from tests.command_server import serving
 
 
 @pytest.fixture
@@ -30,6 +32,11 @@ def variational(config: TrainConfig) -> TrainConfig:
     )
 
 
+def weights_written(out: Path) -> dict[Path, int]:
+    """When the last weights of each run were written."""
+    return {path: path.stat().st_mtime_ns for path in out.glob("*/last_model/model.safetensors")}
+
+
 def target(run: Path) -> float:
     return yaml.safe_load((run / "config.yaml").read_text())["objective"]["rates"]["steering"]["total"]
 
@@ -42,21 +49,22 @@ def configuration(variational: TrainConfig, tmp_path: Path) -> Path:
 
 
 def test_every_rate_has_a_run_and_a_second_call_makes_nothing_again(
-    configuration: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    configuration: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From the command line, two at once."""
+    """From the command line, two at once, in processes that are spared the imports."""
     command = ["train", "--config", str(configuration), "--target-rates", "3", "0.5", "--jobs", "2"]
     command += ["--out", str(tmp_path / "exp")]
-    assert main(command) == 0
-    assert capfd.readouterr().out == f"{tmp_path / 'exp'}\n"
+    with serving(tmp_path, dict(os.environ)) as program:
+        monkeypatch.setattr(sys, "executable", str(program.with_name("python")))
+        assert main(command) == 0
+        assert capfd.readouterr().out == f"{tmp_path / 'exp'}\n"
+        written = weights_written(tmp_path / "exp")
+        assert main(command) == 0
+    assert weights_written(tmp_path / "exp") == written
     runs = {name: tmp_path / "exp" / name for name in ("rate_3", "rate_0.5")}
     assert {name: target(run) for name, run in runs.items()} == {"rate_3": 3.0, "rate_0.5": 0.5}
     assert all("epoch 1" in (tmp_path / "exp" / f"{name}.log").read_text() for name in runs)
-    written = {name: (run / "last_model" / "model.safetensors").stat().st_mtime_ns for name, run in runs.items()}
-    assert main(command) == 0
-    assert written == {
-        name: (run / "last_model" / "model.safetensors").stat().st_mtime_ns for name, run in runs.items()
-    }
+    assert len(written) == 2
 
 
 @pytest.mark.slow
