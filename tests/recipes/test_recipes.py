@@ -30,11 +30,11 @@ def command(repository: Path, speech: Path, tmp_path: Path) -> Callable[..., lis
             ],
             "folder": [
                 "--speech", str(speech), "--groups", "A=a.* B=b.*",
-                "--prepare-options", "--train-mixtures 12 --dev-mixtures 4 --test-mixtures 3 --segment-seconds 1",
+                "--prepare-options", "--train-mixtures 12 --dev-mixtures 4 --test-mixtures 1 --segment-seconds 1",
             ],
             "enhancement": [
                 "--speech", str(speech), "--noise", str(speech), "--hypotheses", "1",
-                "--prepare-options", "--train-mixtures 8 --dev-mixtures 4 --test-mixtures 3 --segment-seconds 1",
+                "--prepare-options", "--train-mixtures 8 --dev-mixtures 4 --test-mixtures 1 --segment-seconds 1",
             ],
         }[recipe]  # fmt: skip
         places = ["--conf", str(TINY), "--data", str(tmp_path / "data"), "--exp", str(tmp_path / "exp")]
@@ -59,7 +59,9 @@ def test_recipe_runs_from_first_to_last_stage(
         estimates = list((examples / "estimates").rglob(f"*_s{speakers}.wav"))
         assert len(estimates) == len(list((examples / "mix").glob("*.wav"))) > 0
     report = (tmp_path / "exp" / "report.html").read_text(encoding="utf-8")
-    assert report.count("<audio") == 3 * (1 + 2 * speakers) * len(sets) and 'id="training"' in report
+    # The worst, the middle and the best of the six of one recipe, and the only one of the others.
+    shown = 3 if recipe == "mini" else 1
+    assert report.count("<audio") == shown * (1 + 2 * speakers) * len(sets) and 'id="training"' in report
     assert_speakers_are_disjoint(tmp_path / "data", sets)
 
 
