@@ -50,7 +50,7 @@ SIZES = ["--train-mixtures", "2", "--dev-mixtures", "1", "--test-mixtures", "1",
 
 def _recordings() -> Reader:
     files = {"a.wav": sound(".wav"), "b.wav": sound(".wav", "PCM_16"), "c.flac": sound(".flac", "PCM_16")}
-    return Reader(files, lambda f: separate_command(f / "in", write_files(f / "whole", model_files()), f), examples=50)
+    return Reader(files, lambda f: separate_command(f / "in", write_files(f / "whole", model_files()), f), examples=25)
 
 
 def _standard_input() -> Reader:
@@ -60,7 +60,7 @@ def _standard_input() -> Reader:
         save_model(build_model(config), folder)
         causal = {name: Path(folder, name).read_bytes() for name in model_files()}
     files = {STDIN: sound(".wav", "PCM_16")}
-    return Reader(files, lambda f: ["stream", "--model", str(write_files(f / "whole", causal))], examples=50)
+    return Reader(files, lambda f: ["stream", "--model", str(write_files(f / "whole", causal))], examples=25)
 
 
 def _models() -> Reader:
@@ -73,7 +73,7 @@ def _models() -> Reader:
         text = (given / "model.yaml").read_bytes()
         return write_files(given, {"model.yaml": text.replace(before.encode(), digest.encode())})
 
-    return Reader(files, with_model(model), ["model.yaml"], examples=50)
+    return Reader(files, with_model(model), ["model.yaml"], examples=25)
 
 
 def _predictors() -> Reader:
@@ -91,7 +91,7 @@ def _predictors() -> Reader:
         write_files(folder, {"x.wav": sound(".wav", samples=8000)})
         return words
 
-    return Reader({"quality.yaml": told}, command, ["quality.yaml"], examples=50)
+    return Reader({"quality.yaml": told}, command, ["quality.yaml"], examples=25)
 
 
 # ---------------------------------------------------------------------------------------------------------- corpora
@@ -113,7 +113,7 @@ def _manifests() -> Reader:
         return ["evaluate", "--manifest", str(folder / "in" / "test.jsonl"), *places, "--metrics", "si_sdr"]
 
     # One of the two mixtures has no estimates.
-    return Reader({"test.jsonl": manifest}, command, ["test.jsonl"], passes=1, examples=50)
+    return Reader({"test.jsonl": manifest}, command, ["test.jsonl"], passes=1, examples=25)
 
 
 def _archives() -> Reader:
@@ -137,7 +137,7 @@ def _archives() -> Reader:
         return ["download", *names[changed], *places, "--checksums", str(folder / "sums.txt")]
 
     files = {"dev-clean.tar.gz": tar.getvalue(), "wham_noise.zip": packed.getvalue()}
-    return Reader(files, command, examples=50)
+    return Reader(files, command, examples=25)
 
 
 def _kaldi() -> Reader:
@@ -233,7 +233,7 @@ def _configurations() -> Reader:
     """Configurations that name a manifest that is not there: nothing is trained."""
     files = {"config.yaml": yaml.safe_dump(_configuration("absent.jsonl")).encode()}
     command = lambda f: ["train", "--config", str(f / "in" / "config.yaml"), "--out", str(f / "out")]  # noqa: E731
-    return Reader(files, command, ["config.yaml"], passes=2, examples=50)
+    return Reader(files, command, ["config.yaml"], passes=2, examples=25)
 
 
 def _trainings() -> Reader:

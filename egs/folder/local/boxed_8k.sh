@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# How boxed_8k and boxed_8k_causal were made: runs of `sepkit train`, each from the weights of one before.
+#
+#   local/boxed_8k.sh RECORDINGS OUT [OPTION ...]
+#
+# RECORDINGS  folder that holds speech_mini and noise_mini (docs/reproduce.md makes them), speech_more, speech_voices and
+#             speech_synthesized (the card of boxed_8k names their sources), each with wav8k/train/SPEAKER/...
+# OUT         folder for manifests and runs
+# OPTION      of `sepkit train`, for every run: --trainer.max_minutes 0.1 tries them all
+#
+# Minutes are those of one core of an AMD EPYC (bfloat16), and for the causal model of two of an Intel Xeon. What shipped
+# after each part of the work was kept in half precision, and the next part began from that.
+# The same command again continues.
+set -euo pipefail
+[ $# -ge 2 ] || { sed -n '2,/^set/p' "$0" | grep '^#' >&2; exit 2; }
+conf=$(cd "$(dirname "$0")/../conf" && pwd)
+. "$(dirname "$0")/../../utils/path.sh"
+recordings=$(realpath "$1") out=$(realpath -m "$2")
+shift 2
+groups=('librispeech=\d{1,4}' 'speechocean762=9\d{4}')
+mkdir -p "$out"
+
+# manifests NAME CORPUS...: of the training speakers of all, and of dev and test speakers of speech_mini
+manifests() {
+  if [ -f "$out/$1/train.jsonl" ]; then return; fi
+  mkdir -p "$out/speech_$1"
+  for corpus in "${@:2}"; do cp -r "$recordings/$corpus/wav8k/." "$out/speech_$1"; done
+  sepkit prepare folder --speech "$out/speech_$1" --groups "${groups[@]}" --out "$out/$1"
+}
+manifests mini speech_mini
+manifests more speech_mini speech_more
+manifests all speech_mini speech_more speech_voices
+manifests synthesized speech_mini speech_more speech_voices speech_synthesized
+
+# run NAME FROM MANIFESTS SEED OPTION...
+run() {
+  local name=$1 from=$2 train=$3 seed=$4
+  shift 4
+  if [ "$from" ] && [ -d "$out/$from" ]; then from=$out/$from/last_model; fi
+  sepkit train ${from:+--init-from "$from"} --data.train "$out/$train/train.jsonl" --data.dev "$out/mini/dev.jsonl" \
+    --seed "$seed" --out "$out/$name" "$@" "${options[@]}"
+}
+options=("$@")
+default=(--config "$conf/default.yaml")
+clean=(--config "$conf/clean.yaml")
+noise=(--data.dynamic_mixing.noise "$recordings/noise_mini/wav8k/train")
+# Clean pairs first, and then with noise, one speaker alone and silence.
+whole=("${clean[@]}" --config "$conf/whole.yaml" "${noise[@]}")
+often_one=(--data.dynamic_mixing.one_speaker_share 0.2)
+eight=(--model.masker.num_layers 8)
+causal=(--config "$conf/causal.yaml")
+
+run default_0 '' more 0 "${default[@]}" "${noise[@]}"
+run default_second_3 default_0 more 3 "${default[@]}" --config "$conf/default_second.yaml" "${noise[@]}"
+run clean_0 default_second_3 all 0 "${clean[@]}"
+run whole_1 clean_0 all 1 "${whole[@]}"
+run clean_2 whole_1 all 2 "${clean[@]}" "${eight[@]}" --trainer.max_minutes 85
+run whole_3 clean_2 all 3 "${whole[@]}" "${eight[@]}" --trainer.max_minutes 18
+run whole_4 whole_3 all 4 "${whole[@]}" "${eight[@]}" "${often_one[@]}" --trainer.max_minutes 11
+run clean_5 whole_4 synthesized 5 "${clean[@]}" "${eight[@]}" --trainer.max_minutes 50
+run whole_6 clean_5 synthesized 6 "${whole[@]}" "${eight[@]}" "${often_one[@]}" --trainer.max_minutes 14
+
+export OMP_NUM_THREADS=2
+run causal_0 whole_6 all 0 "${clean[@]}" "${causal[@]}" --trainer.max_minutes 68
+run causal_whole_1 causal_0 all 1 "${whole[@]}" "${causal[@]}" "${often_one[@]}" --trainer.max_minutes 18
+
+# What ships: weights in half precision, a predictor fitted on clean and noisy mixtures of dev speakers, and a card.
+if ! [ -f "$out/dev_both.jsonl" ]; then
+  sepkit prepare folder --speech "$recordings/speech_mini/wav8k" --noise "$recordings/noise_mini/wav8k" \
+    --groups "${groups[@]}" --noise-snr-db 5 20 --dev-mixtures 150 --test-mixtures 300 --out "$out/noisy"
+  { cat "$out/mini/dev.jsonl"; sed 's/"id": "/"id": "noisy_/' "$out/noisy/dev.jsonl"; } >"$out/dev_both.jsonl"
+fi
+# ship NAME RUN OPTION...
+ship() {
+  (cd "$repository" && python -m tools.default_model "$out/$2" --dev "$out/dev_both.jsonl" \
+    --tests "$out/mini/test_librispeech.jsonl" "$out/mini/test_speechocean762.jsonl" \
+    --more-speech --voices --synthesized --out "$out/$1" "${@:3}")
+}
+ship boxed_8k whole_6 --views 2
+ship boxed_8k_causal causal_whole_1 --views 1
