@@ -35,9 +35,9 @@ def test_scores_are_those_of_mixtures():
     assert f"AUC {area:.3f} ({worse.sum()} of 200 worse)" in text and "inside 90 %" in text
 
 
-def test_what_ships_rises_with_agreement_and_falls_where_estimates_are_alike():
+def test_what_ships_rises_with_agreement_and_pauses_and_falls_where_estimates_are_alike():
     predictor = any_model_predictor(3)
     assert predictor.model.features == list(FEATURES) and predictor.hypotheses == 3 and predictor.of_any_model
-    agreement, likeness = predictor.model.coefficients
-    assert agreement > 0 > likeness and predictor.views == 2
+    agreement, likeness, pauses = predictor.model.coefficients
+    assert agreement > 0 > likeness and pauses > 0 and predictor.views == 2
     assert ANY_MODEL.stat().st_size < 2000

@@ -1,6 +1,7 @@
 """SI-SDR predicted for a model that was never calibrated, from how far two views of a recording agree.
 
-A model that has learned nothing agrees with itself, too, so how alike its estimates are counts beside it.
+A model that has learned nothing agrees with itself, too, so how alike its estimates are counts beside it, and how much
+their level varies: one voice pauses, two seldom do at once.
 The regression was fitted on the estimates of several models (`python -m tools.agreement`), and its interval on those of
 models that it was not fitted on.
 """
@@ -16,7 +17,7 @@ from sepkit.files import read_yaml
 from sepkit.inference.quality.predictor import QualityPredictor
 from sepkit.inference.runners.base import AGREEMENT
 
-FEATURES = (AGREEMENT, "correlation_db")
+FEATURES = (AGREEMENT, "correlation_db", "estimate_level_deviation_db")
 
 ANY_MODEL = Path(__file__).with_name("any_model.yaml")
 
