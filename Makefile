@@ -2,8 +2,7 @@
 # with every extra, and run. SEPKIT_DATA names the folder of real recordings that some tests and recipes read.
 PYTHON ?= python3
 VENV ?= .venv
-# Of the tests. One more than the cores of a small machine: a fifth of their time they wait for a child, a disk or a clock.
-PROCESSES ?= 3
+PROCESSES ?= 2
 PYTEST_ARGS ?=
 SECONDS ?= 60
 # Suites of the benchmark; not what a terminal calls LINES, its height.

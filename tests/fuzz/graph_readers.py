@@ -20,7 +20,7 @@ from tests.fuzz.reader import STDIN, Reader, separate_command, sound, write_file
 from tests.tiny_models import RECURRENT, VARIATIONAL
 
 
-def _graph(model: SavedModel, command: Callable[[Path, Path], Sequence[str]], examples: int = 15) -> Reader:
+def _graph(model: SavedModel, command: Callable[[Path, Path], Sequence[str]], examples: int = 10) -> Reader:
     """The graph of a model: its bytes and its description are changed. `command` is of the folder and of the graph."""
     import onnx
 

@@ -45,7 +45,7 @@ class Reader:
     command: Callable[[Path], Sequence[str]]
     plain: Sequence[str] = ()
     passes: int = 0
-    examples: int = 15
+    examples: int = 10
     program: Callable[[list[str]], int] = main
 
 
