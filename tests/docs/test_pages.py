@@ -89,7 +89,7 @@ def test_every_block_runs(
     from sepkit.training import sweep
 
     assert all(any(part in block.code for block in ALL if block.file) for part in TINY_TEXT)
-    # Of so many mixtures the model hears ten times as much sound again.
+    # Calibration separates further recordings of this many mixtures, which takes most of its time.
     monkeypatch.setattr(calibration, "MOST_HEARD", 3)
     # Each run in a process of its own imports torch anew; tests/training/test_sweep.py does that.
     monkeypatch.setattr(sweep, "_start", in_this_process)

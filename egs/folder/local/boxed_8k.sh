@@ -17,6 +17,9 @@ conf=$(cd "$(dirname "$0")/../conf" && pwd)
 . "$(dirname "$0")/../../utils/path.sh"
 recordings=$(realpath "$1") out=$(realpath -m "$2")
 shift 2
+for corpus in speech_mini noise_mini speech_more speech_voices speech_synthesized; do
+  [ -d "$recordings/$corpus/wav8k" ] || { echo "$recordings/$corpus/wav8k: no such folder; see RECORDINGS in $0" >&2; exit 2; }
+done
 groups=('librispeech=\d{1,4}' 'speechocean762=9\d{4}')
 mkdir -p "$out"
 
@@ -36,8 +39,7 @@ manifests synthesized speech_mini speech_more speech_voices speech_synthesized
 run() {
   local name=$1 from=$2 train=$3 seed=$4
   shift 4
-  if [ "$from" ] && [ -d "$out/$from" ]; then from=$out/$from/last_model; fi
-  sepkit train ${from:+--init-from "$from"} --data.train "$out/$train/train.jsonl" --data.dev "$out/mini/dev.jsonl" \
+  sepkit train ${from:+--init-from "$out/$from/last_model"} --data.train "$out/$train/train.jsonl" --data.dev "$out/mini/dev.jsonl" \
     --seed "$seed" --out "$out/$name" "$@" "${options[@]}"
 }
 options=("$@")
