@@ -39,6 +39,19 @@ class DynamicMixingConfig:
     """What a source is in a room: all that is heard of it, or its first 50 ms; the rest is noise then."""
     coloring_db: float = 0.0
     """Each source is colored over frequency: its level in dB gains four cosines of this standard deviation; 0: none."""
+    channel_probability: float = 0.0
+    """Share of mixtures that pass through a random transmission channel, such as a telephone line: sources and noise
+    are limited to a band; what a codec or clipping adds belongs to the noise."""
+    highpass_hz: tuple[float, float] = (60.0, 400.0)
+    """With a channel: range of the cutoff of the high-pass filter, which 85 % of the channels have."""
+    lowpass_hz: tuple[float, float] = (2500.0, 4000.0)
+    """With a channel: range of the cutoff of the low-pass filter, which 60 % of the channels have."""
+    filter_order: tuple[float, float] = (2.0, 60.0)
+    """With a channel: range of the order of both filters (Butterworth magnitudes), log-uniform."""
+    codec_probability: float = 0.3
+    """Share of the channels with a codec: mu-law, A-law, GSM, mp3 or opus of a low bit rate."""
+    clipping_probability: float = 0.1
+    """Share of the channels that clip the loudest 0.05 to 2 % of the samples."""
     overlap_probability: float = 1.0
     """Share of mixtures whose sources overlap fully; the others start at a random offset."""
 

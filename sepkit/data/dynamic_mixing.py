@@ -13,6 +13,7 @@ import numpy as np
 from sepkit.config import DynamicMixingConfig
 from sepkit.data import audio
 from sepkit.data.bank import WaveformBank
+from sepkit.data.channels import RandomChannel
 from sepkit.data.coloring import colored
 from sepkit.data.manifest import Manifest, MixtureEntry, SourceEntry
 from sepkit.data.mixing import Mixed, active_level, place
@@ -161,7 +162,21 @@ class DynamicMixer:
         noise = self._draw_noise(entry, speech if late is None else speech + late, generator)
         if late is not None:
             noise = late if noise is None else noise + late
-        return Mixed(speech if noise is None else speech + noise, sources, noise)
+        mixed = Mixed(speech if noise is None else speech + noise, sources, noise)
+        return self._transmit(mixed, generator) if self.config.channel_probability else mixed
+
+    def _transmit(self, mixed: Mixed, generator: np.random.Generator) -> Mixed:
+        """Return a mixture as it sounds through a random channel, at the level that it has."""
+        if generator.random() >= self.config.channel_probability:
+            return mixed
+        channel = RandomChannel(self.config, self.sample_rate, generator)
+        limited = channel.limit_band(np.concatenate([mixed.sources, mixed.mixture[None]]))
+        before, after = (float(np.linalg.norm(mixture)) for mixture in (mixed.mixture, limited[-1]))
+        if after == 0:
+            return mixed
+        limited *= np.float32(before / after)
+        sources, mixture = limited[:-1], channel.distort(limited[-1])
+        return Mixed(mixture, sources, mixture - sources.sum(axis=0))
 
     def _draw_count(self, entry: MixtureEntry, generator: np.random.Generator) -> int:
         share = self.config.one_speaker_share
@@ -268,6 +283,8 @@ class DynamicMixer:
             return None
         path = self._noise_paths[generator.integers(len(self._noise_paths))]
         noise = self._read_noise(path, None, len(speech), generator)
+        if self.config.coloring_db:
+            noise = colored(noise, self.config.coloring_db, generator)
         snr_db = generator.uniform(*self.config.noise_snr_db)
         speech_norm, noise_norm = np.linalg.norm(speech), np.linalg.norm(noise)
         return None if noise_norm == 0 else noise * np.float32(speech_norm / noise_norm * 10 ** (-snr_db / 20))

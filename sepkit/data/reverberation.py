@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import cast
@@ -58,7 +59,7 @@ class RoomBank:
         name = f"{_VERSION}_{self.sample_rate}hz_{self.num_sources}talkers_seed{self.seed}_{room:05d}.npy"
         path = self.folder / name
         if not path.exists():
-            responses = _simulate(np.random.default_rng([self.seed, room]), self.sample_rate, self.num_sources)
+            responses = simulate_room(np.random.default_rng([self.seed, room]), self.sample_rate, self.num_sources)
             with atomic_output(path) as temporary:
                 np.save(temporary, responses)
         try:
@@ -83,16 +84,32 @@ def early_and_late(impulse_response: np.ndarray, sample_rate: int) -> list[np.nd
     return [early, late]
 
 
-def _simulate(generator: np.random.Generator, sample_rate: int, num_sources: int) -> np.ndarray:
+def simulate_room(
+    generator: np.random.Generator,
+    sample_rate: int,
+    num_sources: int,
+    reverberation_seconds: float | None = None,
+    talker_meters: tuple[float, float] = (_TALKER_DISTANCE, math.inf),
+) -> np.ndarray:
+    """Return impulse responses of a random room, (num_sources, L) float32, see `RoomBank`.
+
+    Args:
+        generator: Source of randomness.
+        sample_rate: Sampling rate, Hz.
+        num_sources: Number of talkers.
+        reverberation_seconds: Reverberation time T60, seconds; None: drawn from 0.1 to 0.6 s.
+        talker_meters: Least and largest distance of a talker from the microphone, meters.
+    """
     try:
         import pyroomacoustics
     except ImportError as error:
         raise UserError("simulated rooms need pyroomacoustics: pip install 'sepkit[reverb]'") from error
     size = generator.uniform([3.0, 3.0, 2.5], [10.0, 10.0, 4.0])
-    reverberation_seconds = generator.uniform(max(0.1, _sabine_seconds(size, absorption=0.9)), 0.6)
+    if reverberation_seconds is None:
+        reverberation_seconds = generator.uniform(max(0.1, _sabine_seconds(size, absorption=0.9)), 0.6)
     absorption, max_order = pyroomacoustics.inverse_sabine(reverberation_seconds, size, c=SPEED_OF_SOUND)
     microphone = _position(generator, size)
-    talkers = [_talker_position(generator, size, microphone) for _ in range(num_sources)]
+    talkers = [_talker_position(generator, size, microphone, talker_meters) for _ in range(num_sources)]
     room = pyroomacoustics.ShoeBox(
         size, fs=sample_rate, materials=pyroomacoustics.Material(absorption), max_order=max_order
     )
@@ -126,8 +143,10 @@ def _position(generator: np.random.Generator, size: np.ndarray) -> np.ndarray:
     return np.append(floor_plan, generator.uniform(1.0, 2.0))
 
 
-def _talker_position(generator: np.random.Generator, size: np.ndarray, microphone: np.ndarray) -> np.ndarray:
+def _talker_position(
+    generator: np.random.Generator, size: np.ndarray, microphone: np.ndarray, meters: tuple[float, float]
+) -> np.ndarray:
     while True:
         position = _position(generator, size)
-        if np.linalg.norm(position - microphone) >= _TALKER_DISTANCE:
+        if meters[0] <= np.linalg.norm(position - microphone) <= meters[1]:
             return position

@@ -280,3 +280,24 @@ def test_one_speaker_alone_has_his_share(steady: Manifest) -> None:
     mixer = DynamicMixer(steady, DynamicMixingConfig(enabled=True, one_speaker_share=0.3), 4000)
     counts = Counter(len(mixed.sources) for mixed in draws(mixer, 200))
     assert set(counts) == {1, 2} and 40 < counts[1] < 80
+
+
+def test_channels_limit_sources_and_noise_alike_and_add_to_the_noise_alone(corpus: Manifest, tmp_path: Path) -> None:
+    def mixed(**options) -> list:
+        mixer = DynamicMixer(corpus, DynamicMixingConfig(enabled=True, **options), 4000)
+        return [mixer.mix(np.random.default_rng(seed)) for seed in range(40)]
+
+    plain = mixed()
+    only_band = mixed(channel_probability=1.0, codec_probability=0.0, clipping_probability=0.0)
+    with_codec = mixed(channel_probability=1.0, codec_probability=1.0, clipping_probability=0.0)
+    for before, limited, coded in zip(plain, only_band, with_codec, strict=True):
+        # The channel is drawn last, so that the speech is the same.
+        level = np.linalg.norm(before.mixture)
+        assert np.linalg.norm(limited.mixture) == pytest.approx(level, rel=1e-4)
+        assert np.abs(limited.noise).max() < 1e-5 * np.abs(limited.mixture).max()
+        np.testing.assert_allclose(limited.mixture, limited.sources.sum(0), atol=1e-6)
+        error = coded.mixture - coded.sources.sum(0)
+        np.testing.assert_allclose(coded.noise, error, atol=1e-6)
+        assert 1e-8 < np.square(error).sum() / np.square(coded.mixture).sum()
+    half = mixed(channel_probability=0.5)
+    assert 10 < sum(one.noise is None for one in half) < 30
