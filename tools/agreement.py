@@ -110,7 +110,7 @@ def main(arguments: list[str] | None = None) -> int:
             examples = dev[model] if manifest == given.manifest else collect(model, manifest)
             without[model].interval_db = fitted.interval_db
             predicted = without[model].predict(examples.features)
-            print(f"{manifest.stem} {model}: {scores(predicted, without[model].interval(predicted), examples)}")
+            print(f"{manifest.stem} {model}: {scores(predicted, without[model].interval(predicted, None), examples)}")
     if given.write:
         about = f"{', '.join(Path(model).name for model in dev)} on {given.manifest.name}"
         baseline = fit(list(dev.values()), BASELINE_FEATURES)

@@ -96,8 +96,9 @@ def trials(corpus: Path, meeting: Path) -> Iterator[tuple[str, int, Trial]]:
     others = [path.stem for path in sorted((corpus / "enroll10").iterdir()) if path.stem not in truth]
     generator = np.random.default_rng(len(truth))
     names = [*sorted(truth), *generator.permutation(others)[:_ABSENT].tolist()]
+    whole = estimates.sum(0, keepdims=True)
     for how in ("auto", len(truth)):
-        linked = link(lambda: iter([estimates]), len(estimates), RATE, encoder, how)  # type: ignore[arg-type]
+        linked = link(lambda: iter([estimates]), len(estimates), RATE, encoder, how, lambda: iter([whole]))  # type: ignore[arg-type]
         owners = [_owner(track, truth) for track in np.concatenate(list(linked.blocks()), axis=1)]
         for seconds in SECONDS:
             known = enroll({name: corpus / f"enroll{seconds}" / f"{name}.wav" for name in names}, encoder)

@@ -57,12 +57,11 @@ def main(
     )
     print("SI-SDR of mixtures left out, predicted from")
     for name, ridge in (("model", fitted.model), ("baseline", fitted.baseline)):
-        what = "all that the separation tells" if name == "model" else "the mixture's level and statistics"
-        low, high = ridge.interval_db
+        what = "all that the separation tells" if name == "model" else "the mixture's statistics"
         print(
             f"  {name} ({what}, {len(ridge.features)} features): rank correlation {_shown(ridge.rank_correlation)}, "
             f"correlation {_shown(ridge.correlation)}, error {ridge.error_db:.2f} dB, "
-            f"{100 * fitted.coverage:.0f} % interval +-{(high - low) / 2:.2f} dB"
+            f"{100 * fitted.coverage:.0f} % interval +-{ridge.half_width_db:.2f} dB"
         )
     if (failure := fitted.failure) is None:
         print("  likely not separated: not predicted, too few mixtures are separated or too few are not")

@@ -52,6 +52,8 @@ class DynamicMixingConfig:
     """Share of the channels with a codec: mu-law, A-law, GSM, mp3 or opus of a low bit rate."""
     clipping_probability: float = 0.1
     """Share of the channels that clip the loudest 0.05 to 2 % of the samples."""
+    turns_probability: float = 0.0
+    """Share of the mixtures without a room whose speakers take two to four turns, and do not overlap."""
     overlap_probability: float = 1.0
     """Share of mixtures whose sources overlap fully; the others start at a random offset."""
 

@@ -158,12 +158,23 @@ class DynamicMixer:
             row[:] = placed[0]
             if len(placed) > 1:
                 late = placed[1] if late is None else late + placed[1]
+        if responses[0] is None and self.config.turns_probability:
+            self._take_turns(sources, generator)
         speech = sources.sum(axis=0)
         noise = self._draw_noise(entry, speech if late is None else speech + late, generator)
         if late is not None:
             noise = late if noise is None else noise + late
         mixed = Mixed(speech if noise is None else speech + noise, sources, noise)
         return self._transmit(mixed, generator) if self.config.channel_probability else mixed
+
+    def _take_turns(self, sources: np.ndarray, generator: np.random.Generator) -> None:
+        """In a share of the mixtures, silence all sources (m, T) but the one whose turn it is."""
+        if generator.random() >= self.config.turns_probability:
+            return
+        count = sources.shape[1]
+        edges = np.sort(generator.integers(0, count + 1, generator.integers(1, 4)))
+        turns = np.searchsorted(edges, np.arange(count), side="right") + generator.integers(len(sources))
+        sources *= turns % len(sources) == np.arange(len(sources))[:, None]
 
     def _transmit(self, mixed: Mixed, generator: np.random.Generator) -> Mixed:
         """Return a mixture as it sounds through a random channel, at the level that it has."""

@@ -19,14 +19,17 @@ from sepkit.inference.quality.activity import fit_activity, levels_db
 from sepkit.inference.quality.features import SHORTEST_SECONDS, mixture_features, recording_features
 from sepkit.inference.quality.predictor import QualityPredictor, fit_quality
 from sepkit.inference.quality.single_speaker import (
+    LEAST_OF_EACH,
     LabeledRecording,
     default_encoder,
     fit_single_speaker,
     speaker_evidence,
 )
 from sepkit.inference.runners.base import ModelOutput, Runner, pairwise_si_sdr_db
+from sepkit.inference.runners.level import standardize
 from sepkit.inference.selection import products_of
 from sepkit.inference.separator import Separator
+from sepkit.inference.waveforms import fit_length
 from sepkit.matching import linear_sum_assignment
 
 # A view that takes less of real time is not noticed.
@@ -73,7 +76,9 @@ def calibrate(
     speaker, alone, and of the first two, who take turns or overlap in part, and the noise. From these follows what
     tells one speaker from several (`fit_single_speaker`), or else the level below which nobody speaks in an estimate
     (`fit_activity`). The same mixtures with as much noise as speech, if they have noise, and with one speaker more than
-    the model has estimates, widen the intervals: what the regression hears does not tell them from others.
+    the model has estimates, widen the intervals: what the regression hears does not tell them from others. A manifest
+    with recordings of one speaker is taken as it is: the number of speakers is learned from its own recordings, and
+    the intervals hold for each `corpus` that it names.
     The separator's own predictor does not change.
 
     Args:
@@ -93,15 +98,25 @@ def calibrate(
     targets: list[np.ndarray] = []
     improvements: list[np.ndarray] = []
     mixtures: list[int] = []
+    kinds: list[str] = []
     examples: list[_Example] = []
     harder: dict[str, list[MeasuredSources]] = {}
-    chosen = _chosen(entries)
-    heard = [] if plain.runner.scored else chosen
+    # A manifest with recordings of one speaker has what the number of speakers is learned from.
+    complete = sum(len(entry.sources) == 1 for entry in entries) >= LEAST_OF_EACH
+    chosen = [] if complete else _chosen(entries)
     for number, entry in enumerate(tqdm(entries, disable=None, unit="mixture")):
         try:
             mixed = mix_entry(entry)
-            measured = measure_sources(plain, mixed, entry.sample_rate)
-            if number in heard:
+            if complete and not plain.runner.scored:
+                examples += _labeled(plain, entry, mixed)
+                if len(mixed.sources) < 2:
+                    continue
+            beyond = len(mixed.sources) > plain.hypotheses
+            measured = measure_sources(plain, mixed, entry.sample_rate, beyond=complete and beyond)
+            if beyond:
+                harder.setdefault("speakers", []).append(measured)
+                continue
+            if number in chosen and not plain.runner.scored:
                 examples += _hear(plain, entries, number, mixed)
             if number in chosen:
                 for kind, hard in _harder(entries, number, mixed, plain.hypotheses):
@@ -113,6 +128,7 @@ def calibrate(
         targets.append(measured.si_sdr_db)
         improvements.append(measured.improvement_db)
         mixtures += [number] * len(measured.matches)
+        kinds += [entry.corpus or ""] * len(measured.matches)
     if not rows:
         name, reason = next(iter(skipped.items()), ("none", "the manifest is empty"))
         raise UserError(f"{manifest}: no mixture could be used ({name}: {reason}); expected mixtures with sources")
@@ -122,6 +138,7 @@ def calibrate(
             np.concatenate(targets),
             mixtures,
             np.concatenate(improvements),
+            kinds,
             [_together(measured) for measured in harder.values()],
             weights=separator.runner.fingerprint(),
             hypotheses=separator.hypotheses,
@@ -158,6 +175,16 @@ def _chosen(entries: Sequence[MixtureEntry]) -> list[int]:
     return [several[place] for place in places.tolist()]
 
 
+def _labeled(separator: Separator, entry: MixtureEntry, mixed: Mixed) -> list[_Example]:
+    """Return what a model makes of a mixture whose number of speakers the manifest states; nothing if it is short."""
+    if len(mixed.mixture) < SHORTEST_SECONDS * entry.sample_rate or not np.ptp(mixed.mixture):
+        return []
+    mixture, output = _run(separator, mixed.mixture, entry.sample_rate)
+    speakers = int(mixed.sources.any(axis=1).sum()) if len(mixed.sources) else 0
+    group = (entry.sources[0].speaker if entry.sources else None) or entry.id
+    return [_example(mixture, output, separator.sample_rate, speakers, group)]
+
+
 def _hear(separator: Separator, entries: Sequence[MixtureEntry], number: int, mixed: Mixed) -> list[_Example]:
     """Return what a model makes of the first speaker of a mixture, the first two in turn and overlapping, and noise."""
     entry, rate = entries[number], entries[number].sample_rate
@@ -176,16 +203,19 @@ def _hear(separator: Separator, entries: Sequence[MixtureEntry], number: int, mi
         heard = [(recording + np.resize(background, len(recording)), speakers) for recording, speakers in heard]
         heard.append((background, 0))
     for recording, speakers in heard:
-        recording = audio.resample(recording, rate, separator.sample_rate)
-        if len(recording) < SHORTEST_SECONDS * separator.sample_rate or not np.ptp(recording):
-            continue
-        estimates = separator.runner.run(recording[None].astype(np.float32)).estimates[0]
-        products = products_of(recording, estimates)
-        evidence = speaker_evidence(default_encoder(), products, estimates, separator.sample_rate)
-        group = entry.sources[0].speaker or entry.id
-        sound = mixture_features(recording, separator.sample_rate)
-        examples.append(_Example(levels_db(np.diagonal(products.gram)), evidence, speakers, group, sound))
+        if len(recording) >= SHORTEST_SECONDS * rate and np.ptp(recording):
+            group = entry.sources[0].speaker or entry.id
+            examples.append(_example(*_run(separator, recording, rate), separator.sample_rate, speakers, group))
     return examples
+
+
+def _example(mixture: np.ndarray, output: ModelOutput, rate: int, speakers: int, group: str) -> _Example:
+    """Return what a model makes of a mixture (T,) of so many speakers, given its output."""
+    estimates = output.estimates[0]
+    products = products_of(mixture, estimates)
+    evidence = speaker_evidence(default_encoder(), products, estimates, rate)
+    sound = mixture_features(mixture, rate)
+    return _Example(levels_db(np.diagonal(products.gram)), evidence, speakers, group, sound)
 
 
 def _background(mixed: Mixed) -> np.ndarray | None:
@@ -302,10 +332,12 @@ def measure_sources(separator: Separator, mixed: Mixed, sample_rate: int, beyond
         raise UserError("no active source")
     if count > separator.hypotheses and not beyond:
         raise UserError(f"{count} sources, but the model makes {separator.hypotheses} estimates")
-    estimates = separator.separate(mixed.mixture, sample_rate).estimates
-    output, features = _output_of(separator, mixed.mixture, sample_rate)
+    mixture, output = _run(separator, mixed.mixture, sample_rate)
+    features = recording_features(separator.runner, mixture, output)
     if features is None:
         raise UserError("silent, or shorter than half a second")
+    estimates = audio.resample(output.estimates[0], separator.sample_rate, sample_rate)
+    estimates = fit_length(estimates, len(mixed.mixture))
     sources = mixed.sources[active]
     table = pairwise_si_sdr_db(estimates, sources)
     matched, matches = linear_sum_assignment(table.T, maximize=True)
@@ -314,9 +346,8 @@ def measure_sources(separator: Separator, mixed: Mixed, sample_rate: int, beyond
     return MeasuredSources(output, features, matches, si_sdr, improvement_db)
 
 
-def _output_of(
-    separator: Separator, waveform: np.ndarray, rate: int
-) -> tuple[ModelOutput, dict[str, np.ndarray] | None]:
-    mixture = audio.resample(waveform, rate, separator.sample_rate)
-    output = separator.runner.run(mixture[None], features=True)
-    return output, recording_features(separator.runner, mixture, output)
+def _run(separator: Separator, waveform: np.ndarray, rate: int) -> tuple[np.ndarray, ModelOutput]:
+    """Return a waveform (T,) at the rate and level of the model, and the output for it."""
+    resampled = audio.resample(waveform, rate, separator.sample_rate)
+    (mixture,), _ = standardize(resampled[None], separator.runner.level.deviation)
+    return mixture, separator.runner.run(mixture[None], features=True)

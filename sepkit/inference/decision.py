@@ -10,7 +10,7 @@ import numpy as np
 from sepkit.inference.options import Levels, Speakers
 from sepkit.inference.quality.activity import EMPTY_DB, ActivityThreshold, levels_db
 from sepkit.inference.quality.predictor import QualityPredictor
-from sepkit.inference.quality.single_speaker import default_encoder, speaker_evidence
+from sepkit.inference.quality.single_speaker import SAME_VOICE, default_encoder, speaker_evidence
 from sepkit.inference.quality.swaps import changes_speakers
 from sepkit.inference.selection import Products, Selection, select_speakers
 from sepkit.inference.separated import Separated
@@ -28,6 +28,7 @@ class Evidence:
         silent: whether all samples of the mixture are the same.
         sample_rate: Hz, of the model.
         estimates: (n, T) at the level of the model, or excerpts one after the other.
+        level: Factor from the level of the products to that of the recording.
     """
 
     products: Products
@@ -36,6 +37,7 @@ class Evidence:
     silent: bool
     sample_rate: int
     estimates: np.ndarray
+    level: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Rules:
         score_loss: what scores were trained by; None: their shares are not known.
         levels: of the estimates, see `SeparatorOptions`.
         mixture_consistency: whether estimates add up to the recording.
-        joins_single_speaker: whether all hypotheses make the output of one speaker who is alone.
+        joins_single_speaker: whether all hypotheses that hold parts of one voice make the output of the only speaker.
     """
 
     quality: QualityPredictor | None
@@ -69,12 +71,12 @@ def decide(evidence: Evidence, rules: Rules, speakers: Speakers) -> tuple[Select
     """
     scores, products = evidence.scores, evidence.products
     energies = np.diagonal(products.gram)
-    single = loud = None
+    single, alike, loud = None, False, None
     counts = rules.activity is not None or (rules.quality is not None and rules.quality.single_speaker is not None)
     if scores is None and counts:
         # Whoever says that there are two knows better than a guess.
         told = isinstance(speakers, int) and speakers > 1
-        single = False if told else _is_single_speaker(evidence, rules.quality)
+        single, alike = (False, False) if told else _is_single_speaker(evidence, rules.quality)
         loud = np.ones(len(energies), bool) if rules.activity is None else rules.activity.is_speaker(energies)
         if single:
             loud = np.arange(len(energies)) == np.argmax(energies)
@@ -87,7 +89,8 @@ def decide(evidence: Evidence, rules: Rules, speakers: Speakers) -> tuple[Select
         rules.levels,
         rules.mixture_consistency,
         loud,
-        bool(single) and rules.joins_single_speaker,
+        bool(single),
+        alike and rules.joins_single_speaker,
     )
     if loud is not None and single is None and rules.activity is None:
         selection.is_speaker = None
@@ -95,6 +98,7 @@ def decide(evidence: Evidence, rules: Rules, speakers: Speakers) -> tuple[Select
         selection.is_speaker = np.zeros(len(energies), bool)
     kept = selection.kept
     separated = Separated[Any](None, selection.gains[kept], scores, kept=kept, is_speaker=selection.is_speaker)
+    selection.scale(evidence.level)
     several = len(energies) > 1 and selection.is_speaker is not None and bool(selection.is_speaker.all())
     separated.or_more = several and scores is None and not isinstance(speakers, int)
     if scores is not None and rules.score_loss is not None:
@@ -104,21 +108,21 @@ def decide(evidence: Evidence, rules: Rules, speakers: Speakers) -> tuple[Select
     return selection, separated
 
 
-def _is_single_speaker(evidence: Evidence, quality: QualityPredictor | None) -> bool | None:
-    """Return whether one speaker is alone; None if that is not known."""
+def _is_single_speaker(evidence: Evidence, quality: QualityPredictor | None) -> tuple[bool | None, bool]:
+    """Return whether one speaker is alone, None if that is not known, and whether all estimates hold the same voice."""
     features, rule = evidence.features, None if quality is None else quality.single_speaker
     if (
         rule is None
         or features is None
         or not rule.knows({name: float(values[0]) for name, values in features.items()})
     ):
-        return None
+        return None, False
     encoder = default_encoder()
     if encoder.fingerprint() != rule.encoder:
         # The numbers of another encoder mean something else.
-        return None
+        return None, False
     found = speaker_evidence(encoder, evidence.products, evidence.estimates, evidence.sample_rate)
-    return rule.is_one(found)
+    return rule.is_one(found), found.get("outputs_between", -1.0) > SAME_VOICE
 
 
 def _predict(separated: Separated[Any], evidence: Evidence, quality: QualityPredictor) -> None:

@@ -109,6 +109,12 @@ class Selection:
     is_speaker: np.ndarray | None
     joined: np.ndarray | None = None
 
+    def scale(self, factor: float) -> None:
+        """Multiply all gains by a factor."""
+        self.gains = (factor * self.gains).astype(np.float32)
+        if self.joined is not None:
+            self.joined = (factor * self.joined).astype(np.float32)
+
     def outputs(self, estimates: np.ndarray) -> np.ndarray:
         """Return (k, T), the kept ones of a model's estimates (n, T) at their levels."""
         leveled = estimates[self.kept] * self.gains[self.kept][:, None]
@@ -153,19 +159,23 @@ def select_speakers(
     consistent: bool,
     loud: np.ndarray | None = None,
     single_speaker: bool = False,
+    same_voice: bool = False,
 ) -> Selection:
     """Return which hypotheses are kept, and the gains of all.
 
     Without scores, hypotheses that are not loud are no speakers. Their best gains would lift what is left in them to
     the level of the recording; they have that of the strongest hypothesis. If one speaker is alone, the output of the
-    strongest hypothesis is the sum of all hypotheses that is nearest to the mixture. The others keep content and level:
-    two speakers may be taken for one, and whoever listens then hears it.
+    strongest hypothesis comes first. It is the sum of all hypotheses if these hold parts of the same voice; otherwise
+    the others hold noise. They keep content and level: two speakers may be taken for one, and whoever listens then
+    hears it.
 
     Args:
         scores: (n,) log-odds that each is a speaker; None: `loud` tells.
         silent: whether the mixture is silent; then nobody speaks.
         threshold: score above which a hypothesis is a speaker.
         loud: (n,) bool, the hypotheses of a model without scores that are speakers; None: all are kept.
+        single_speaker: Whether one speaker is alone.
+        same_voice: Whether all hypotheses hold parts of one voice.
     """
     kept = np.arange(len(products.cross))
     is_speaker = None
@@ -188,6 +198,9 @@ def select_speakers(
         gains = gains_of(products, levels, consistent, kept[loud[kept]])
         gains[~loud] = gains[np.argmax(energies)]
         alone = single_speaker and not silent
-        joined = gains_of(products, levels, True, np.arange(len(energies))) if alone else None
+        if alone:
+            # The speaker comes first.
+            kept = kept[np.argsort(kept != np.argmax(energies), kind="stable")]
+        joined = np.full(len(energies), gains[np.argmax(energies)]) if alone and same_voice else None
         return Selection(gains, kept, is_speaker, joined)
     return Selection(gains_of(products, levels, consistent, kept), kept, is_speaker)

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 ArrayT = TypeVar("ArrayT", bound="np.ndarray | Tensor")
 """Arrays of numpy, or tensors of torch."""
 
+GOOD_DB, USABLE_DB = 4.0, -4.0
+"""Lower ends of the interval, dB, from which a separation is called good, and usable, with audible leakage."""
+
 # A page, or a saved notebook, holds every sound that it shows.
 _MOST_SECONDS = 60.0
 
@@ -114,10 +117,10 @@ class Separated(Generic[ArrayT]):
 
 
 def summary_line(separated: Separated[Any]) -> str:
-    """Return the result in words, "2 speakers, expect 9.9 dB (6 to 13)"; the second half needs a prediction.
+    """Return the result in words: "2 speakers; predicted SI-SDR 9.9 dB (90 % interval 6 to 13): good".
 
-    A number of speakers is one that was found; where none was, the line says how many outputs there are. It ends in
-    "likely not separated" where that is predicted. Out of the domain of the prediction no quality is told.
+    The second half needs a prediction. A number of speakers is one that was found; otherwise the line states the number
+    of outputs. Out of the domain of the prediction it states no quality.
     """
     outputs = len(separated.kept) if separated.kept is not None else len(separated.estimates)
     found = separated.speakers
@@ -131,13 +134,9 @@ def summary_line(separated: Separated[Any]) -> str:
     else:
         what = counted(found if separated.scores is None else outputs, "speaker")
         what += " or more" if separated.or_more else ""
-    failed = "likely not separated" if separated.likely_not_separated else ""
     if separated.out_of_domain:
-        return f"{what}, quality unknown: unlike what the prediction was fitted on"
-    expected = expectation(separated)
-    if expected and found is None:
-        expected += f" if {outputs} speak"
-    return ", ".join([what, *filter(None, [expected, failed])])
+        return f"{what}; quality unknown: unlike the recordings that the prediction was fitted on"
+    return "; ".join(filter(None, [what, expectation(separated)]))
 
 
 def counted(number: int, what: str) -> str:
@@ -146,10 +145,11 @@ def counted(number: int, what: str) -> str:
 
 
 def expectation(separated: Separated[Any]) -> str:
-    """Return the SI-SDR to expect of the estimates that were kept, "expect 9.9 dB (6 to 13)", means over them.
+    """Return the predicted SI-SDR of the estimates that were kept, means over them, and what that sounds like.
 
-    The interval in parentheses contains 90 % of such separations. Without a prediction it is "". It ends in "by the
-    agreement of views" where the model has no predictor of its own.
+    "predicted SI-SDR 9.9 dB (90 % interval 6 to 13): good". The words follow from the lower end of the interval, see
+    `verdict`. Without a prediction it is "". Where the model has no predictor of its own, it names the agreement of
+    views.
     """
     if separated.predicted_si_sdr_db is None:
         return ""
@@ -159,11 +159,29 @@ def expectation(separated: Separated[Any]) -> str:
     if not known.any():
         return ""
     # Adding 0 turns -0 into 0.
-    text = f"expect {round(float(predicted[known].mean()), 1) + 0.0:.1f} dB"
+    text, words = f"predicted SI-SDR {round(float(predicted[known].mean()), 1) + 0.0:.1f} dB", ""
     if separated.predicted_interval_db is not None:
         low, high = np.asarray(separated.predicted_interval_db, np.float64)[kept][known].mean(0)
-        text += f" ({round(low)} to {round(high)})" if math.isfinite(low) and math.isfinite(high) else ""
-    return f"{text} by the agreement of views" if separated.predicted_by == "agreement of views" else text
+        if math.isfinite(low) and math.isfinite(high):
+            text += f" (90 % interval {round(low)} to {round(high)})"
+            words = f": {verdict(low, bool(separated.likely_not_separated))}"
+    if separated.predicted_by == "agreement of views":
+        text += " by the agreement of views"
+    if separated.speakers is None:
+        text += f" if there are {counted(len(predicted), 'speaker')}"
+    return text + words
+
+
+def verdict(low_db: float, likely_not_separated: bool) -> str:
+    """Return what a separation sounds like.
+
+    Args:
+        low_db: Lower end of the interval of the predicted SI-SDR, dB.
+        likely_not_separated: Whether the prediction says that the recording was not separated.
+    """
+    if likely_not_separated or low_db < USABLE_DB:
+        return "probably failed"
+    return "good" if low_db >= GOOD_DB else "usable, with audible leakage"
 
 
 def _players_html(separated: Separated[Any]) -> str:
@@ -181,6 +199,6 @@ def _players_html(separated: Separated[Any]) -> str:
         hypothesis = place if separated.kept is None else int(separated.kept[place])
         predicted = separated.predicted_si_sdr_db
         value = math.nan if predicted is None else float(predicted[hypothesis])
-        expected = f"expect {value:.1f} dB" if math.isfinite(value) else ""
+        expected = f"predicted {value:.1f} dB" if math.isfinite(value) else ""
         rows.append(f"<tr><th>speaker {place + 1}</th><td>{player}</td><td>{expected}</td></tr>")
     return f"<p>{escape(summary_line(separated))}.{cut}</p><table>{''.join(rows)}</table>"

@@ -15,7 +15,7 @@ from sepkit.data import audio
 from sepkit.errors import UserError, shown
 from sepkit.inference.decision import Evidence, Rules, decide
 from sepkit.inference.live.streaming import Stream
-from sepkit.inference.long.recordings import ArrayRecording, LongSeparation, Recording, separate_long
+from sepkit.inference.long.recordings import ArrayRecording, LongSeparation, Recording, separate_long, without_offset
 from sepkit.inference.long.stitching import chunking_of
 from sepkit.inference.long.upper_band import shares_upper_band
 from sepkit.inference.options import (
@@ -34,6 +34,7 @@ from sepkit.inference.quality.features import excerpt_features, excerpt_spans, r
 from sepkit.inference.quality.predictor import QualityPredictor
 from sepkit.inference.quality.single_speaker import evidence_spans
 from sepkit.inference.runners.base import Runner
+from sepkit.inference.runners.level import standardize
 from sepkit.inference.runners.views import ViewsRunner
 from sepkit.inference.selection import Selection, check_speakers, distribute_residual, products_of
 from sepkit.inference.separated import Separated
@@ -309,27 +310,33 @@ class Separator:
     def _separate_whole(
         self, recording: np.ndarray, rate: int, speakers: Speakers, samples: int | None, seed: int, evidence: bool
     ) -> Separated:
+        (centered,) = without_offset([recording])
         # A recording shorter than one sample of the model's rate is empty at that rate.
-        mixture = resampled if (resampled := audio.resample(recording, rate, self.sample_rate)).size else recording[:1]
+        resampled = audio.resample(centered, rate, self.sample_rate)
+        mixture, level = self._standardize(resampled if resampled.size else centered[:1])
         predict = self.quality is not None
         output = self.runner.run(mixture[None], features=predict, rates=predict or evidence, evidence=evidence)
         features = recording_features(self.runner, mixture, output) if predict else None
         estimates = output.estimates[0]
         scores = None if output.scores is None else output.scores[0]
-        products, silent = products_of(mixture, estimates), bool(np.ptp(mixture) == 0)
-        known = Evidence(products, scores, features, silent, self.sample_rate, estimates)
+        products, silent = products_of(mixture, estimates), bool(np.ptp(recording) == 0)
+        known = Evidence(products, scores, features, silent, self.sample_rate, estimates, level)
         selection, separated = decide(known, self._rules(), speakers)
         separated.rates, separated.sample_rate = output.rates, rate
         shares = selection.shares(products) if self.mixture_consistency else None
-        separated.estimates = self._rendered(recording, rate, estimates, selection, shares)
+        outputs = self._rendered(centered, rate, estimates, selection)
+        separated.estimates = outputs if shares is None else distribute_residual(recording, outputs, shares)
         if samples is not None:
             spread = self.runner.spread(mixture, samples, seed, rate, recording.size)
-            separated.spread = np.abs(separated.gains)[:, None] * spread[separated.kept]
+            separated.spread = np.abs(selection.gains)[selection.kept, None] * spread[selection.kept]
         return separated
 
-    def _rendered(
-        self, recording: np.ndarray, rate: int, estimates: np.ndarray, selection: Selection, shares: np.ndarray | None
-    ) -> np.ndarray:
+    def _standardize(self, mixture: np.ndarray) -> tuple[np.ndarray, float]:
+        """Return a mixture (T,) with zero mean at the level of the model, and the factor back."""
+        standardized, factors = standardize(mixture[None], self.runner.level.deviation)
+        return standardized[0], float(factors[0, 0])
+
+    def _rendered(self, recording: np.ndarray, rate: int, estimates: np.ndarray, selection: Selection) -> np.ndarray:
         """Return what was kept of estimates (n, T), at the rate, length and level of the recording, (k, T)."""
         if not (count := selection.kept.size):
             return np.zeros((0, recording.size), np.float32)
@@ -337,7 +344,7 @@ class Separator:
         wanted = fit_length(leveled, recording.size)
         if (sharing := shares_upper_band(self.options.high_band, rate, self.sample_rate, count)) is not None:
             wanted = np.concatenate([sharing.push(recording, wanted), sharing.finish()], axis=1)
-        return wanted if shares is None else distribute_residual(recording, wanted, shares)
+        return wanted
 
     def separate_long(
         self,
@@ -378,10 +385,13 @@ class Separator:
         features = None
         if told.quality is not None:
             spans = excerpt_spans(joined.num_samples, self.sample_rate)
-            excerpts = ((recording.excerpt(*span, self.sample_rate), joined.read(*span)) for span in spans)
+            mixtures = (self._standardize(recording.excerpt(*span, self.sample_rate))[0] for span in spans)
+            excerpts = ((mixture, joined.read(*span)) for mixture, span in zip(mixtures, spans, strict=True))
             features = excerpt_features(told.runner, excerpts)
         products = joined.products()
         heard = np.concatenate([joined.read(*s) for s in evidence_spans(joined.num_samples, self.sample_rate)], axis=1)
+        if deviation := joined.deviation():
+            heard = (told.runner.level.deviation / deviation * heard).astype(np.float32)
         known = Evidence(products, joined.scores(), features, joined.silent, self.sample_rate, heard)
         selection, separated = decide(known, told._rules(), speakers)
         separated.rates, separated.sample_rate = joined.rates(), recording.sample_rate

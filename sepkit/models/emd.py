@@ -119,6 +119,17 @@ class EncoderMaskerDecoder(SavedModel):
         return self.masker.hypotheses  # type: ignore[return-value]
 
     @property
+    def causal(self) -> bool:
+        """Whether the model can run block by block, see `sepkit.models.streaming.ModelStream`."""
+        if self.input_norm != "training" or not isinstance(self.masker, Masker):
+            return False
+        try:
+            self.masker.stream()
+        except UserError:
+            return False
+        return True
+
+    @property
     def score_loss(self) -> Literal["binary", "cross_entropy"] | None:
         """What scores are trained by, which says what they mean; None for a model without scores."""
         if self.scoring_head is None:

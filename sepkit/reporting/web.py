@@ -26,11 +26,13 @@ from sepkit.errors import UserError
 from sepkit.extras import require
 from sepkit.files import atomic_output, cache_folder, check_writable, write_text
 from sepkit.inference.quality.predictor import read_quality
+from sepkit.inference.runners.level import ModelLevel
 from sepkit.inference.runners.views import SPEEDS
+from sepkit.inference.separated import GOOD_DB, USABLE_DB
 from sepkit.models import model_folder
 from sepkit.models.export.graph_description import FEATURES
 from sepkit.models.export.graph_file import Graph
-from sepkit.models.published.shipped import VOICES_ENCODER, encoder_folder
+from sepkit.models.published.shipped import DEFAULT_ENCODER, encoder_folder
 from sepkit.models.storage.folders import GRAPH, is_onnx
 from sepkit.version import __version__
 
@@ -75,6 +77,7 @@ def write_web_page(
     quality = None if folder is None else read_quality(folder, loaded.fingerprint, loaded.hypotheses)
     if quality is not None and quality.depth_steps not in (None, loaded.depth_steps):
         quality = None
+    level = ModelLevel(loaded.sample_rate, loaded.signal_std, loaded.causal)
     description = {
         "name": name,
         "file": GRAPH,
@@ -82,6 +85,10 @@ def write_web_page(
         "sample_rate": loaded.sample_rate,
         "hypotheses": loaded.hypotheses,
         "causal": _causal(loaded),
+        "running_level": level.causal,
+        "deviation": level.deviation,
+        "good_db": GOOD_DB,
+        "usable_db": USABLE_DB,
         "scored": "scores" in loaded.outputs,
         "features": {name: FEATURES[name] if loaded.state else name for name in loaded.features},
         "speeds": SPEEDS[: quality.views - 1] if quality is not None else [],
@@ -103,7 +110,7 @@ def write_web_page(
 
 def _write_encoder(path: Path) -> dict[str, Any]:
     """Write the speaker encoder that ships, which hears what a prediction holds for; return what a page has to know."""
-    source = encoder_folder(VOICES_ENCODER) / GRAPH
+    source = encoder_folder(DEFAULT_ENCODER) / GRAPH
     encoder = Graph(source)
     with atomic_output(path) as draft:
         shutil.copyfile(source, draft)

@@ -298,6 +298,6 @@ def test_channels_limit_sources_and_noise_alike_and_add_to_the_noise_alone(corpu
         np.testing.assert_allclose(limited.mixture, limited.sources.sum(0), atol=1e-6)
         error = coded.mixture - coded.sources.sum(0)
         np.testing.assert_allclose(coded.noise, error, atol=1e-6)
-        assert 1e-8 < np.square(error).sum() / np.square(coded.mixture).sum()
+        assert np.square(error).sum() / np.square(coded.mixture).sum() > 1e-8
     half = mixed(channel_probability=0.5)
     assert 10 < sum(one.noise is None for one in half) < 30

@@ -12,7 +12,7 @@ import torch
 from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.inference import Separator
-from sepkit.inference.separated import Separated, expectation, summary_line
+from sepkit.inference.separated import GOOD_DB, USABLE_DB, Separated, expectation, summary_line
 from sepkit.models import build_model
 from tests.tiny_models import RECURRENT
 
@@ -29,30 +29,52 @@ def test_the_sentence_tells_speakers_and_what_to_expect() -> None:
     assert summary_line(alone) == "1 speaker, in _s2 (--speakers 2 if there are more)"
     assert summary_line(separated(is_speaker=np.zeros(3, bool))) == "no sound"
     low = separated(predicted_si_sdr_db=np.full(3, 4.0), predicted_interval_db=np.tile([-0.3, 8.2], (3, 1)))
-    assert summary_line(low) == "2 outputs, expect 4.0 dB (0 to 8) if 2 speak"
-    assert summary_line(separated(predicted_si_sdr_db=np.full(3, -0.04))) == "2 outputs, expect 0.0 dB if 2 speak"
+    line = "2 outputs; predicted SI-SDR 4.0 dB (90 % interval 0 to 8) if there are 2 speakers"
+    assert summary_line(low) == f"{line}: usable, with audible leakage"
+    point = separated(predicted_si_sdr_db=np.full(3, -0.04))
+    assert summary_line(point) == "2 outputs; predicted SI-SDR 0.0 dB if there are 2 speakers"
     found = separated(
         predicted_si_sdr_db=np.array([9.0, -50.0, 10.8]),
         predicted_interval_db=np.array([[5.0, 12.0], [-60.0, -40.0], [7.2, 14.1]]),
     )
     # Means over the hypotheses that were kept: the first and the third.
-    assert summary_line(found) == "2 outputs, expect 9.9 dB (6 to 13) if 2 speak"
-    assert repr(found) == "Separated(2 x 0.5 s at 8000 Hz: 2 outputs, expect 9.9 dB (6 to 13) if 2 speak)"
+    line = "2 outputs; predicted SI-SDR 9.9 dB (90 % interval 6 to 13) if there are 2 speakers: good"
+    assert summary_line(found) == line
+    assert repr(found) == f"Separated(2 x 0.5 s at 8000 Hz: {line})"
     found.is_speaker = np.array([True, False, True])
-    assert summary_line(found) == "2 speakers, expect 9.9 dB (6 to 13)"
+    assert summary_line(found) == "2 speakers; predicted SI-SDR 9.9 dB (90 % interval 6 to 13): good"
     found.or_more = True
-    assert summary_line(found) == "2 speakers or more, expect 9.9 dB (6 to 13)"
+    assert summary_line(found) == "2 speakers or more; predicted SI-SDR 9.9 dB (90 % interval 6 to 13): good"
     found.out_of_domain, found.or_more = True, False
-    assert summary_line(found) == "2 speakers, quality unknown: unlike what the prediction was fitted on"
-    assert expectation(separated(predicted_si_sdr_db=np.array([9.0, 0.0, np.nan]))) == "expect 9.0 dB"
+    assert summary_line(found) == "2 speakers; quality unknown: unlike the recordings that the prediction was fitted on"
+    unsure = separated(predicted_si_sdr_db=np.array([9.0, 0.0, np.nan]), is_speaker=np.array([True, False, True]))
+    assert expectation(unsure) == "predicted SI-SDR 9.0 dB"
     assert expectation(separated(predicted_si_sdr_db=np.full(3, np.nan))) == ""
+
+
+@pytest.mark.parametrize(
+    ("low", "failed", "words"),
+    [
+        (GOOD_DB, False, "good"),
+        (GOOD_DB - 0.1, False, "usable, with audible leakage"),
+        (USABLE_DB, False, "usable, with audible leakage"),
+        (USABLE_DB - 0.1, False, "probably failed"),
+        (GOOD_DB, True, "probably failed"),
+    ],
+)
+def test_words_follow_the_lower_end_of_the_interval(low: float, failed: bool, words: str) -> None:
+    ends = np.tile([low, low + 8], (3, 1))
+    speaks = np.array([True, False, True])
+    found = separated(predicted_si_sdr_db=np.full(3, low + 4), predicted_interval_db=ends, is_speaker=speaks)
+    found.likely_not_separated = failed
+    assert summary_line(found).endswith(f": {words}")
 
 
 def test_a_notebook_shows_a_player_for_each_estimate() -> None:
     found = separated(predicted_si_sdr_db=np.array([9.0, 0.0, 10.8]))
     found.estimates = 30 * found.estimates
     html = found._repr_html_()
-    assert html.count("<audio") == 2 and "expect 10.8 dB" in html
+    assert html.count("<audio") == 2 and "predicted 10.8 dB" in html
     for place, sound in enumerate(re.findall(r"base64,([^\"]+)", html)):
         waveform, rate = audio.decode(base64.b64decode(sound))
         assert rate == 8000

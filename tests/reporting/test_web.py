@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
 import json
 import math
@@ -26,14 +27,16 @@ from sepkit.config import FreeFilterbankConfig, ModelConfig, RecurrentConfig
 from sepkit.corpora.archives import WEB_RUNTIME, WEB_RUNTIME_FILES
 from sepkit.data import audio
 from sepkit.errors import UserError
-from sepkit.files import cache_folder
+from sepkit.files import cache_folder, parse_json
 from sepkit.inference import load_model
 from sepkit.inference.diarization.clustering import unit_rows
 from sepkit.inference.quality.features import hypothesis_features
 from sepkit.inference.quality.swaps import changes_speakers
 from sepkit.inference.runners.base import ModelOutput
+from sepkit.inference.runners.level import RunningLevel, standardize
 from sepkit.inference.separated import summary_line
 from sepkit.models import build_model, save_model
+from sepkit.reporting import web
 from sepkit.reporting.web import MOST_SECONDS, find_runtime, serving, write_web_page
 
 RATE = 8000
@@ -350,6 +353,40 @@ def test_features_are_those_of_python(ready: Any) -> None:
         assert set(found) == set(expected)
         for name, values in expected.items():
             np.testing.assert_allclose(found[name], values, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("constant", [0.0, 0.3])
+def test_levels_are_those_of_python(constant: float) -> None:
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("no node on this machine (Debian: apt-get install nodejs)")
+    mixture = constant + np.random.default_rng(0).standard_normal(5000) * np.logspace(-3, -1, 5000)
+    mixtures = [samples.astype(np.float32) for samples in (mixture, np.full(500, constant))]
+    script = """
+        const { standardize, standardizeRunning } = await import(`data:text/javascript;base64,${process.argv[1]}`);
+        let text = "";
+        for await (const part of process.stdin) text += part;
+        const told = JSON.parse(text).map((one) => {
+            const samples = Float32Array.from(one), whole = standardize(samples, 0.07), running = standardizeRunning(samples, 0.07, 8000);
+            return [[...whole.standardized], whole.factor, [...running.standardized], [...running.factors]];
+        });
+        console.log(JSON.stringify(told));
+    """  # noqa: E501
+    code = base64.b64encode((Path(web.__file__).parent / "assets" / "web" / "sound.js").read_bytes()).decode()
+    done = subprocess.run(
+        [node, "--input-type=module", "-e", script, code],
+        input=json.dumps([samples.tolist() for samples in mixtures]),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for samples, (whole, factor, running, factors) in zip(mixtures, parse_json(done.stdout), strict=True):
+        expected, back = standardize(samples[None], 0.07)
+        np.testing.assert_allclose(whole, expected[0], rtol=1e-5, atol=1e-7)
+        assert factor == pytest.approx(back[0, 0], rel=1e-6)
+        expected, back = RunningLevel(RATE, 0.07).standardize(samples[None])
+        np.testing.assert_allclose(running, expected[0], rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(factors, back[0], rtol=1e-6)
 
 
 class Differences:

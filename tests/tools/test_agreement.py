@@ -28,7 +28,7 @@ def test_scores_are_those_of_mixtures():
     found = examples(0.0, 0)
     fitted = fit_ridge(found.features, found.si_sdr_db, found.mixture).regression
     predicted = fitted.predict(found.features)
-    text = scores(predicted, fitted.interval(predicted), found)
+    text = scores(predicted, fitted.interval(predicted, None), found)
     of_mixture, improvement = (values.reshape(200, 2).mean(1) for values in (predicted, found.improvement_db))
     worse = improvement < 0
     area = mannwhitneyu(-of_mixture[worse], -of_mixture[~worse]).statistic / worse.sum() / (~worse).sum()

@@ -8,7 +8,7 @@
 # OUT         folder for manifests and runs
 # OPTION      of `sepkit train`, for every run: --trainer.max_minutes 0.1 tries them all
 #
-# Minutes are those of one core of an AMD EPYC (bfloat16), and for the causal model of two of an Intel Xeon. What shipped
+# Minutes are those of one core of an AMD EPYC (bfloat16), and for the first two causal runs of two of an Intel Xeon. What shipped
 # after each part of the work was kept in half precision, and the next part began from that.
 # The same command again continues.
 set -euo pipefail
@@ -51,6 +51,9 @@ whole=("${clean[@]}" --config "$conf/whole.yaml" "${noise[@]}")
 often_one=(--data.dynamic_mixing.one_speaker_share 0.2)
 eight=(--model.masker.num_layers 8)
 causal=(--config "$conf/causal.yaml")
+# Telephones, rooms, noise and codecs at last.
+channels=("${clean[@]}" --config "$conf/channels.yaml" "${noise[@]}")
+cleaner=(--data.dynamic_mixing.channel_probability 0.45 --data.dynamic_mixing.noise_probability 0.4)
 
 run default_0 '' more 0 "${default[@]}" "${noise[@]}"
 run default_second_3 default_0 more 3 "${default[@]}" --config "$conf/default_second.yaml" "${noise[@]}"
@@ -61,22 +64,25 @@ run whole_3 clean_2 all 3 "${whole[@]}" "${eight[@]}" --trainer.max_minutes 18
 run whole_4 whole_3 all 4 "${whole[@]}" "${eight[@]}" "${often_one[@]}" --trainer.max_minutes 11
 run clean_5 whole_4 synthesized 5 "${clean[@]}" "${eight[@]}" --trainer.max_minutes 50
 run whole_6 clean_5 synthesized 6 "${whole[@]}" "${eight[@]}" "${often_one[@]}" --trainer.max_minutes 14
+run channels_0 whole_6 all 0 "${channels[@]}" "${eight[@]}" --trainer.max_minutes 34 --trainer.decay_share 0.15
+run channels_1 channels_0 synthesized 1 "${channels[@]}" "${eight[@]}" "${cleaner[@]}" --trainer.max_minutes 48 --trainer.decay_share 0.6
 
 export OMP_NUM_THREADS=2
 run causal_0 whole_6 all 0 "${clean[@]}" "${causal[@]}" --trainer.max_minutes 68
 run causal_whole_1 causal_0 all 1 "${whole[@]}" "${causal[@]}" "${often_one[@]}" --trainer.max_minutes 18
+export OMP_NUM_THREADS=1
+run causal_channels_0 causal_whole_1 synthesized 0 "${channels[@]}" "${causal[@]}" "${cleaner[@]}" --trainer.max_minutes 30 --trainer.decay_share 0.7
 
-# What ships: weights in half precision, a predictor fitted on clean and noisy mixtures of dev speakers, and a card.
-if ! [ -f "$out/dev_both.jsonl" ]; then
-  sepkit prepare folder --speech "$recordings/speech_mini/wav8k" --noise "$recordings/noise_mini/wav8k" \
-    --groups "${groups[@]}" --noise-snr-db 5 20 --dev-mixtures 150 --test-mixtures 300 --out "$out/noisy"
-  { cat "$out/mini/dev.jsonl"; sed 's/"id": "/"id": "noisy_/' "$out/noisy/dev.jsonl"; } >"$out/dev_both.jsonl"
+# What ships: weights in half precision, a predictor fitted on dev speakers under all conditions, and a card.
+if ! [ -f "$out/conditions/dev.jsonl" ]; then
+  (cd "$repository" && python -m tools.conditions manifest --speech "$recordings/speech_mini/wav8k/dev" \
+    --noise "$recordings/noise_mini/wav8k/dev" --count 70 --seed 1 --out "$out/conditions")
 fi
 # ship NAME RUN OPTION...
 ship() {
-  (cd "$repository" && python -m tools.default_model "$out/$2" --dev "$out/dev_both.jsonl" \
+  (cd "$repository" && python -m tools.default_model "$out/$2" --dev "$out/conditions/dev.jsonl" \
     --tests "$out/mini/test_librispeech.jsonl" "$out/mini/test_speechocean762.jsonl" \
     --more-speech --voices --synthesized --out "$out/$1" "${@:3}")
 }
-ship boxed_8k whole_6 --views 2
-ship boxed_8k_causal causal_whole_1 --views 1
+ship boxed_8k channels_1 --views 2
+ship boxed_8k_causal causal_channels_0 --views 1

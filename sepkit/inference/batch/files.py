@@ -195,7 +195,8 @@ def _separate_whole(job: _Job, path: Path, target: Path, description: dict[str, 
     separated = job.separator.separate(
         waveform, header.sample_rate, speakers=provenance["speakers_option"], samples=provenance["spread_samples"]
     )
-    return _write_speakers(job, target, separated, lambda: iter([separated.estimates]), description, header)
+    estimates, whole = (lambda: iter([separated.estimates])), (lambda: iter([waveform[None]]))
+    return _write_speakers(job, target, separated, estimates, whole, description, header)
 
 
 def _separate_long(job: _Job, path: Path, target: Path, description: dict[str, Any], header: audio.AudioInfo) -> str:
@@ -213,7 +214,15 @@ def _separate_long(job: _Job, path: Path, target: Path, description: dict[str, A
     )
     try:
         _check_unchanged(path, description)
-        summary = _write_speakers(job, target, long.separated, long.blocks, description, header)
+        summary = _write_speakers(
+            job,
+            target,
+            long.separated,
+            long.blocks,
+            lambda: (block[None] for block in recording.blocks()),
+            description,
+            header,
+        )
         _check_unchanged(path, description)
         return summary
     finally:
@@ -233,7 +242,13 @@ def _check_unchanged(path: Path, description: dict[str, Any]) -> None:
 
 
 def _write_speakers(
-    job: _Job, target: Path, separated: Separated, blocks: Blocks, description: dict[str, Any], header: audio.AudioInfo
+    job: _Job,
+    target: Path,
+    separated: Separated,
+    blocks: Blocks,
+    recording: Blocks,
+    description: dict[str, Any],
+    header: audio.AudioInfo,
 ) -> str:
     """Write the estimates, or the speakers that they are linked to; return a line about them."""
     count, subtype = header.num_samples, _subtype(description, header)
@@ -241,7 +256,7 @@ def _write_speakers(
         write_outputs(target, separated, count, blocks, description, subtype)
         return summary_line(separated)
     speakers = _speakers_to_link(job, separated)
-    linked = link(blocks, len(separated.kept), separated.sample_rate, job.encoder, speakers)
+    linked = link(blocks, len(separated.kept), separated.sample_rate, job.encoder, speakers, recording)
     names, found = _names(job, linked)
     more = {"linked": linked.to_plain(), **found}
     tracks = replace(separated, tracks=names)

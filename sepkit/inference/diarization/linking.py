@@ -29,6 +29,7 @@ from sepkit.inference.diarization.segments import (
     neighbors_in_turns,
 )
 from sepkit.inference.diarization.speech import SpeechMeter
+from sepkit.inference.long.recordings import BlockReader
 from sepkit.inference.options import LinkSpeakers
 
 Blocks = Callable[[], Iterator[np.ndarray]]
@@ -48,6 +49,9 @@ class LinkedSpeakers:
         embeddings: (speakers, D) unit vectors, the mean of those of their segments; zeros for one without segments.
         owners: of each estimate, (E,) ends of its parts, in samples, and (E,) whose they are.
         turns: of each speaker: beginnings and lengths, seconds.
+        recording: Blocks (1, t) of the recording; the track of a single speaker.
+        weights: Gain of each estimate, (E,): those of the sum nearest to the recording, from 0 to 1. Two estimates of
+            one voice are not added up to more than the voice.
         full_seconds: in which somebody speaks in every estimate. Whether one more speaks then cannot be known.
     """
 
@@ -58,13 +62,28 @@ class LinkedSpeakers:
     sample_rate: int
     estimates: Blocks
     turns: list[list[tuple[float, float]]]
+    recording: Blocks
+    weights: np.ndarray
     full_seconds: float = 0.0
 
     def blocks(self) -> Iterator[np.ndarray]:
-        """Yield (speakers, t) float32; where a speaker is in no estimate, zeros."""
+        """Yield (speakers, t) float32; where a speaker is in no estimate, zeros. No track is louder than the recording.
+
+        A single speaker has the recording itself.
+        """
+        if self.speakers == 1:
+            yield from self.recording()
+            return
+        energies = sum((np.square(block, dtype=np.float64).sum(-1) for block in self._tracks()), np.zeros(1))
+        most = sum(float(np.square(block, dtype=np.float64).sum()) for block in self.recording())
+        limits = np.sqrt(most / np.maximum(energies, max(most, np.finfo(np.float64).tiny)))
+        for block in self._tracks():
+            yield (limits[:, None] * block).astype(np.float32)
+
+    def _tracks(self) -> Iterator[np.ndarray]:
         done = 0
         for block in self.estimates():
-            yield self._share(block, done)
+            yield self._share(self.weights[:, None] * block, done)
             done += block.shape[-1]
 
     def _share(self, block: np.ndarray, start: int) -> np.ndarray:
@@ -105,27 +124,36 @@ def link(
     sample_rate: int,
     encoder: Encoder,
     speakers: LinkSpeakers,
+    recording: Blocks,
 ) -> LinkedSpeakers:
     """Return which part of which estimate of a recording belongs to which speaker.
 
     Args:
         estimates: read twice here.
         count: n, how many there are.
+        recording: Blocks (1, t) of the recording that the estimates are of.
 
     Raises:
         UserError: fewer segments than speakers.
     """
     meter = SpeechMeter(count, sample_rate, encoder)
-    length = 0
+    length, gram, cross = 0, np.zeros((count, count)), np.zeros(count)
+    mixture = BlockReader(block[0] for block in recording())
     for block in estimates():
         meter.add(block)
         length += block.shape[-1]
+        exact = block.astype(np.float64)
+        gram += exact @ exact.T
+        cross += exact @ mixture.take(block.shape[-1])
+    weights = np.clip(np.linalg.lstsq(gram, cross, rcond=1e-6)[0], 0.0, 1.0)
     segments, _ = cut_turns(meter.segments(), meter)
     if not segments:
         known = 1 if speakers == "auto" else speakers
         owner = np.array([length]), np.array([0])
         nothing = np.zeros((known, encoder.embedding_size))
-        return LinkedSpeakers(known, None, nothing, [owner] * count, sample_rate, estimates, [[]] * known)
+        silent: list[list[tuple[float, float]]] = [[] for _ in range(known)]
+        owners = [owner] * count
+        return LinkedSpeakers(known, None, nothing, owners, sample_rate, estimates, silent, recording, weights)
     alone = embed(encoder, _waveforms(estimates, segments, sample_rate, encoder.sample_rate))
     seconds = np.array([segment.duration_seconds for segment in segments])
     found, counted = group_speakers(alone, neighbors_in_turns(segments), seconds, speakers, rule_of(encoder.info))
@@ -137,7 +165,8 @@ def link(
     spans = [(segment.start_seconds, segment.duration_seconds) for segment in segments]
     said = [join_turns([span for span, own in zip(spans, labels, strict=True) if own == k]) for k in range(speakers)]
     in_use = [[span for span, s in zip(spans, segments, strict=True) if s.channel == one] for one in range(count)]
-    return LinkedSpeakers(speakers, counted, means, owners, sample_rate, estimates, said, seconds_of_all(in_use))
+    full = seconds_of_all(in_use)
+    return LinkedSpeakers(speakers, counted, means, owners, sample_rate, estimates, said, recording, weights, full)
 
 
 def seconds_of_all(turns: Sequence[Sequence[tuple[float, float]]]) -> float:

@@ -54,6 +54,7 @@ class Stream:
             + self._back.delay_seconds
         )
         self._as_tensor = False
+        self._offset: np.float32 | None = None
         self._pushed = 0
         self._returned = 0
         self._closed = False
@@ -84,8 +85,11 @@ class Stream:
         self._check_open()
         samples = _checked(block, self._pushed)
         self._as_tensor = is_tensor(block)
+        if self._offset is None and samples.size:
+            # A constant would ring at the beginning of a resampled recording.
+            self._offset = samples[0]
         self._pushed += samples.size
-        mixture = self._into.push(samples[None])
+        mixture = self._into.push((samples - (self._offset or 0.0)).astype(np.float32)[None])
         return self._give(self._back.push(self._estimates(mixture)))
 
     def finish(self) -> Any:
@@ -128,7 +132,7 @@ class Stream:
 class RunningGains:
     """Levels at which estimates explain the mixture best, given the samples so far.
 
-        g_i(t) = sum_{u <= t} x(u) s_i(u) / sum_{u <= t} s_i(u)^2
+        g_i(t) = sum_{u <= t} (x(u) - m(t)) s_i(u) / sum_{u <= t} s_i(u)^2,  m(t) the mean of x up to t
 
     At the end it is the gain of the whole recording. It moves in the first tenths of a second, but no sample is ever
     stronger than the root of the energy of the mixture so far.
@@ -138,6 +142,8 @@ class RunningGains:
         self._mixture = np.zeros(0)
         self._products = np.zeros((hypotheses, 1))
         self._energies = np.zeros((hypotheses, 1))
+        self._sums = np.zeros((hypotheses, 1))
+        self._total, self._count = 0.0, 0
 
     def hear(self, mixture: np.ndarray) -> None:
         """Keep the next samples (T,) of the mixture until their estimates come."""
@@ -152,8 +158,11 @@ class RunningGains:
         exact = estimates.astype(np.float64)
         products = self._products + np.cumsum(mixture * exact, axis=-1)
         energies = self._energies + np.cumsum(exact * exact, axis=-1)
-        self._products, self._energies = products[:, -1:], energies[:, -1:]
-        gains = np.divide(products, energies, out=np.zeros_like(products), where=energies > 0)
+        sums, totals = self._sums + np.cumsum(exact, axis=-1), self._total + np.cumsum(mixture, dtype=np.float64)
+        means = totals / np.arange(self._count + 1, self._count + count + 1)
+        self._products, self._energies, self._sums = products[:, -1:], energies[:, -1:], sums[:, -1:]
+        self._total, self._count = totals[-1], self._count + count
+        gains = np.divide(products - means * sums, energies, out=np.zeros_like(products), where=energies > 0)
         return (gains * exact).astype(np.float32)
 
 

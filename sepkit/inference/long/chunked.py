@@ -28,7 +28,8 @@ class _Chunk:
         gram: (n, n) <w e_i, w e_j>.
         overlap: (n, n) <w a_i, w e_j> with the estimates a of the chunk before, where they overlap.
         sums: (n,) sums of w e_i.
-        weight: energy of the mixture, weighted.
+        weight: energy of the mixture around its mean, weighted.
+        samples: sum of the squared weights, which that energy is of.
         scores: (n,) log-odds, where the model has a scoring head.
         rates: nats, see `rates_of`, if they were asked for.
     """
@@ -39,6 +40,7 @@ class _Chunk:
     overlap: np.ndarray
     sums: np.ndarray
     weight: float
+    samples: float
     scores: np.ndarray | None
     rates: dict[str, float] | None
 
@@ -130,6 +132,7 @@ class ChunkedSeparation:
         self._file.write(estimates.tobytes())
         self._stitcher.add(estimates)
         weights = self._chunking.weights(mixture.size, first=not self._chunks, last=last)
+        mixture = mixture - mixture.mean(dtype=np.float64)
         weighted = estimates * weights
         overlap = self._chunking.overlap
         before = np.zeros_like(weighted[:, :overlap]) if self._tail is None else self._tail
@@ -137,11 +140,12 @@ class ChunkedSeparation:
         self._chunks.append(
             _Chunk(
                 length=mixture.size,
-                cross=in_double @ mixture.astype(np.float64),
+                cross=in_double @ mixture,
                 gram=in_double @ in_double.T,
                 overlap=before[:, : mixture.size].astype(np.float64) @ in_double[:, :overlap].T,
                 sums=in_double.sum(-1),
-                weight=float(np.square(weights * mixture, dtype=np.float64).sum()),
+                weight=float(np.square(weights * mixture).sum()),
+                samples=float(np.square(weights, dtype=np.float64).sum()),
                 scores=scores,
                 rates=rates,
             )
@@ -180,6 +184,11 @@ class JoinedEstimates:
             cross += chunk.cross[order]
             sums += chunk.sums[order]
         return Products(gram, cross, sums, self.num_samples)
+
+    def deviation(self) -> float:
+        """Return the root mean square of the mixture around the mean of each chunk; 0 for silence."""
+        weights = sum(chunk.weight for chunk in self._chunks)
+        return math.sqrt(weights / max(1.0, sum(chunk.samples for chunk in self._chunks)))
 
     def scores(self) -> np.ndarray | None:
         """(n,) log-odds that an estimate is a speaker: the mean over chunks, weighted by energy of the mixture."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from sepkit.inference.options import HighBand, StitcherKind
 from sepkit.inference.runners.base import Runner
 from sepkit.inference.selection import Selection, distribute_residual
 from sepkit.inference.separated import Separated
+from sepkit.inference.waveforms import fit_length
 
 _BLOCK_SECONDS = 5.0
 
@@ -42,8 +44,9 @@ class ArrayRecording:
             yield self.samples[start : start + size]
 
     def excerpt(self, start: int, stop: int, sample_rate: int) -> np.ndarray:
-        """Return some samples at another rate, (stop - start,)."""
-        return audio.resample(self.samples, self.sample_rate, sample_rate)[start:stop]
+        """Return samples `start` to `stop` at another rate, less their mean, (stop - start,)."""
+        first, last = _span(start, stop, self.sample_rate / sample_rate)
+        return _resampled(self.samples[first:last], self.sample_rate, sample_rate, stop - start)
 
 
 class FileRecording:
@@ -66,11 +69,31 @@ class FileRecording:
         return audio.read_blocks(self.path, max(1, round(_BLOCK_SECONDS * self.sample_rate)), self.channel)
 
     def excerpt(self, start: int, stop: int, sample_rate: int) -> np.ndarray:
-        """Return some samples at another rate, (stop - start,)."""
-        return audio.read(self.path, start, stop - start, sample_rate, channel=self.channel)
+        """Return samples `start` to `stop` at another rate, less their mean, (stop - start,)."""
+        first, last = _span(start, stop, self.sample_rate / sample_rate)
+        samples = audio.read(self.path, first, min(last, self.num_samples) - first, channel=self.channel)
+        return _resampled(samples, self.sample_rate, sample_rate, stop - start)
+
+
+def _span(start: int, stop: int, ratio: float) -> tuple[int, int]:
+    return math.floor(start * ratio), math.ceil(stop * ratio)
+
+
+def _resampled(samples: np.ndarray, rate: int, wanted_rate: int, count: int) -> np.ndarray:
+    # A constant would ring at both ends.
+    (centered,) = without_offset([samples])
+    return fit_length(audio.resample(centered, rate, wanted_rate)[None], count)[0]
 
 
 Recording = ArrayRecording | FileRecording
+
+
+def without_offset(blocks: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+    """Yield blocks (t,) float32 less the mean of the first: a constant rings at both ends of what is resampled."""
+    offset = None
+    for block in blocks:
+        offset = block.mean(dtype=np.float64) if offset is None else offset
+        yield (block - offset).astype(np.float32)
 
 
 # ---------------------------------------------------------------------------------------------------------- separation
@@ -98,7 +121,7 @@ def separate_long(
     seconds = round(recording.num_samples / recording.sample_rate)
     try:
         with tqdm(total=seconds, unit="s", leave=False, disable=None if progress else True) as bar:
-            for block in recording.blocks():
+            for block in without_offset(recording.blocks()):
                 chunks.push(resampler.push(block[None])[0])
                 bar.update(len(block) / recording.sample_rate)
         chunks.push(resampler.finish()[0])
@@ -128,7 +151,7 @@ class LongSeparation:
 
     def blocks(self) -> Iterator[np.ndarray]:
         """Yield (k, t) float32, the estimates at the rate, level and length of the recording."""
-        mixture = None if self.shares is None else _Reader(self.recording.blocks())
+        mixture = None if self.shares is None else BlockReader(self.recording.blocks())
         for block in self._with_high_band():
             if mixture is not None and self.shares is not None:
                 block = distribute_residual(mixture.take(block.shape[-1]), block, self.shares)
@@ -142,7 +165,7 @@ class LongSeparation:
         if sharing is None:
             yield from self._fitted()
             return
-        mixture = _Reader(self.recording.blocks())
+        mixture = BlockReader(without_offset(self.recording.blocks()))
         for block in self._fitted():
             yield sharing.push(mixture.take(block.shape[-1]), block)
         yield sharing.finish()
@@ -176,13 +199,14 @@ class LongSeparation:
         self.joined.close()
 
 
-class _Reader:
-    """Reads blocks of any length from blocks of other lengths."""
+class BlockReader:
+    """Reads blocks of any length from blocks (t,) of other lengths."""
 
     def __init__(self, blocks: Iterator[np.ndarray]) -> None:
         self._blocks, self._held = blocks, np.zeros(0, np.float32)
 
     def take(self, count: int) -> np.ndarray:
+        """Return the next samples, (count,)."""
         while len(self._held) < count:
             self._held = np.concatenate([self._held, next(self._blocks)])
         taken, self._held = self._held[:count], self._held[count:]

@@ -16,7 +16,6 @@ from sepkit.inference.runners.base import ModelOutput, Runner, pairwise_si_sdr_d
 from sepkit.matching import linear_sum_assignment
 
 BASELINE_FEATURES = (
-    "level_dbfs",
     "crest_factor_db",
     "spectral_flatness_db",
     "spectral_centroid_hz",
@@ -126,9 +125,8 @@ def hypothesis_features(mixture: np.ndarray, output: ModelOutput, sample_rate: i
 
 
 def mixture_features(mixture: np.ndarray, sample_rate: int) -> dict[str, float]:
-    """Return level and statistics of a waveform (T,) that is not silent, by the names in `BASELINE_FEATURES`.
+    """Return statistics of a waveform (T,) that is not silent, by the names in `BASELINE_FEATURES`.
 
-    * `level_dbfs`: mean power, full scale 1.0.
     * `crest_factor_db`: peak over root mean square.
     * `spectral_flatness_db`: geometric over arithmetic mean of the power spectrum (Welch, 32 ms Hann windows).
     * `spectral_centroid_hz`: mean frequency, weighted by power.
@@ -139,7 +137,6 @@ def mixture_features(mixture: np.ndarray, sample_rate: int) -> dict[str, float]:
     * `log_duration_seconds`: natural logarithm.
     """
     mixture = mixture.astype(np.float64)
-    level = float(np.mean(np.square(mixture)))
     centered = mixture - mixture.mean()
     squares = np.square(centered)
     power = float(squares.mean())
@@ -147,7 +144,6 @@ def mixture_features(mixture: np.ndarray, sample_rate: int) -> dict[str, float]:
     spectrum = _welch(_frame_powers(centered, frame), frame)
     frequencies = np.linspace(0, sample_rate / 2, len(spectrum) + 1)[1:]
     return {
-        "level_dbfs": 10 * math.log10(level),
         "crest_factor_db": 10 * math.log10(float(squares.max()) / power),
         "spectral_flatness_db": _flatness_db(spectrum),
         "spectral_centroid_hz": float(frequencies @ spectrum / spectrum.sum()),

@@ -24,14 +24,21 @@ from sepkit.files import parse_json, read_yaml, write_text
 from sepkit.inference.quality.activity import ActivityThreshold
 from sepkit.inference.quality.failure import failure_features, fit_failure
 from sepkit.inference.quality.features import BASELINE_FEATURES
-from sepkit.inference.quality.regression import COVERAGE, FARTHEST, LogisticRegression, RidgeRegression, fit_ridge
+from sepkit.inference.quality.regression import (
+    COVERAGE,
+    FARTHEST,
+    LogisticRegression,
+    RidgeFit,
+    RidgeRegression,
+    fit_ridge,
+)
 from sepkit.inference.quality.single_speaker import SingleSpeakerDetector
 from sepkit.inference.runners.base import AGREEMENT
 from sepkit.version import __version__
 
 QUALITY = "quality.yaml"
 FORMAT = 2
-FEATURES_VERSION = 5
+FEATURES_VERSION = 6
 """Goes up when a feature changes its meaning: coefficients of another version would multiply something else."""
 
 
@@ -46,7 +53,7 @@ class QualityPredictor:
         coverage: share of examples that the intervals should contain, of mixtures like those and of harder ones.
         model: predicts from everything.
         one_view: predicts where the agreement of views is not known, if the model was calibrated with several views.
-        baseline: predicts from the mixture's level and statistics.
+        baseline: predicts from the mixture's statistics.
         views: how many views of a recording the model has by default, and had when this was fitted.
         depth_steps: number of steps of a model of continuous depth that it was fitted with; None for other models.
         failure: flags recordings that are not separated; None if too few mixtures are not, or too few are.
@@ -85,7 +92,7 @@ class QualityPredictor:
             predicted = baseline = np.full(self.hypotheses, np.nan)
         else:
             predicted, baseline = model.predict(features), self.baseline.predict(features)
-        interval = model.interval(predicted)
+        interval = model.interval(predicted, features)
         return predicted.astype(np.float32), interval.astype(np.float32), baseline.astype(np.float32)
 
     def _regression(self, features: Mapping[str, np.ndarray] | None) -> RidgeRegression:
@@ -95,7 +102,7 @@ class QualityPredictor:
     def out_of_domain(self, features: Mapping[str, np.ndarray] | None) -> bool | None:
         """Return whether a recording or its estimates are unlike all that the prediction was fitted on.
 
-        They are if a feature is farther than four deviations from its mean; level and length do not count.
+        They are if a feature is farther than four deviations from its mean; the length does not count.
         """
         if features is None:
             return None
@@ -103,7 +110,7 @@ class QualityPredictor:
         far = [
             np.abs((np.asarray(features[name]) - mean) / scale) > FARTHEST
             for name, mean, scale in zip(model.features, model.means, model.scales, strict=True)
-            if name not in ("level_dbfs", "log_duration_seconds")
+            if name != "log_duration_seconds"
         ]
         return bool(np.any(far))
 
@@ -123,6 +130,7 @@ def fit_quality(
     targets: np.ndarray,
     mixtures: np.ndarray | Sequence[int],
     improvements_db: np.ndarray | None = None,
+    kinds: np.ndarray | Sequence[str] | None = None,
     harder: Sequence[tuple[Mapping[str, np.ndarray], np.ndarray]] = (),
     **described: Any,
 ) -> QualityPredictor:
@@ -133,7 +141,8 @@ def fit_quality(
         targets: (N,) SI-SDR, dB.
         mixtures: (N,) number of the mixture of each example.
         improvements_db: (N,) SI-SDR improvements, NaN for a source that is alone; None: failure is not predicted.
-        harder: features and targets of each kind of situation that intervals have to hold in, too.
+        kinds: Kind of situation of each example, (N,); None: all are of one kind.
+        harder: Features and targets of further kinds that only the intervals are fitted on.
         **described: weights, hypotheses and manifest of `QualityPredictor`.
 
     Raises:
@@ -146,8 +155,10 @@ def fit_quality(
     fit = fit_ridge(of_usable, targets, mixtures)
     of_one_view = {name: values for name, values in of_usable.items() if name != AGREEMENT}
     one_view = fit_ridge(of_one_view, targets, mixtures) if AGREEMENT in of_usable else None
+    named = np.zeros(len(usable), int) if kinds is None else np.asarray(kinds)
+    of_kinds = np.unique(named[usable], return_inverse=True)[1]
     for own in filter(None, (fit, one_view)):
-        own.regression.widen(targets - own.left_out_db, harder)
+        _fit_interval(own, of_usable, targets, mixtures, of_kinds, harder)
     failure = None
     if improvements_db is not None:
         failure = fit_failure(of_usable, fit.left_out_db, np.asarray(improvements_db, np.float64)[usable], mixtures)
@@ -161,6 +172,30 @@ def fit_quality(
         one_view=None if one_view is None else one_view.regression,
         failure=failure,
     )
+
+
+def _fit_interval(
+    fit: RidgeFit,
+    features: Mapping[str, np.ndarray],
+    targets: np.ndarray,
+    mixtures: np.ndarray,
+    kinds: np.ndarray,
+    harder: Sequence[tuple[Mapping[str, np.ndarray], np.ndarray]],
+) -> None:
+    """Fit the interval on the examples and on harder ones, which are kinds and mixtures of their own."""
+    errors, rows = [targets - fit.left_out_db], [{name: features[name] for name in fit.regression.features}]
+    mixtures, kinds = [mixtures], [kinds]
+    for own, true in harder:
+        row = {name: np.asarray(own[name], np.float64) for name in fit.regression.features}
+        error = true - fit.regression.predict(row)
+        known = np.isfinite(error)
+        errors.append(error[known])
+        rows.append({name: values[known] for name, values in row.items()})
+        mixtures.append(mixtures[-1].max() + 1 + np.arange(known.sum()))
+        kinds.append(np.full(known.sum(), kinds[-1].max() + 1))
+    together = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
+    parts = (np.concatenate(part) for part in (mixtures, kinds))
+    fit.regression.fit_interval(np.concatenate(errors), together, *parts)
 
 
 # --------------------------------------------------------------------------------------------------------------- files
@@ -215,11 +250,12 @@ _AGAIN = "run `sepkit calibrate` again, or delete the file"
 
 
 def _check(model: RidgeRegression | LogisticRegression, path: Path) -> None:
-    columns = (model.means, model.scales, model.coefficients)
+    spread = getattr(model, "spread", None)
+    columns = (model.means, model.scales, model.coefficients, *([] if spread is None else [spread]))
     if any(len(column) != len(model.features) or not all(map(math.isfinite, column)) for column in columns):
         raise UserError(f"{path}: found numbers that are not finite or not one for each feature; {_AGAIN}")
     if not all(scale > 0 for scale in model.scales):
         raise UserError(f"{path}: found a scale that is not positive; {_AGAIN}")
-    ends = model.interval_db if isinstance(model, RidgeRegression) else ()
+    ends = (*model.interval_db, model.spread_intercept) if isinstance(model, RidgeRegression) else ()
     if not all(map(math.isfinite, (model.intercept, *ends))):
         raise UserError(f"{path}: found an intercept or an interval that is not finite; {_AGAIN}")

@@ -11,6 +11,8 @@ import numpy as np
 from sepkit.errors import UserError
 
 COVERAGE = 0.9
+LEAST_COVERAGE = 0.88
+"""Share of the examples of every kind of situation that the interval contains where it was fitted."""
 
 EXAMPLES_PER_FEATURE = 3
 """A ridge regression is only fitted with at least this many examples per feature."""
@@ -22,6 +24,10 @@ FARTHEST = 4.0
 _RIDGES = np.logspace(-5, 1, 25)
 _LOGISTIC_STRENGTHS = np.logspace(-4, 0, 9)
 _FOLDS = 10
+# A share of fewer examples tells little.
+_LEAST_OF_A_KIND = 20
+# Smaller errors count as this: their logarithm says nothing of what to expect.
+_LEAST_ERROR_DB = 0.2
 # Quantiles that stand for the errors of a kind of situation, however many there are.
 _RANKS = 1000
 
@@ -37,12 +43,14 @@ class RidgeRegression:
         means, scales: means and standard deviations of the features, over the examples.
         coefficients: dB for each deviation.
         ridge: strength of the penalty on the squared coefficients, times the number of examples.
-        interval_db: from the prediction down and up to the ends of the interval, the first usually negative, see
-            `widen`.
+        interval_db: from the prediction down and up to the ends of the interval, the first usually negative; in units
+            of the scale of the error if there is a `spread`, see `fit_interval`.
         rank_correlation: Spearman's, of targets and their predictions by fits without the mixture in question; None
             where either does not vary.
         correlation: Pearson's, in the same way.
         error_db: root mean square of these predictions' errors.
+        spread, spread_intercept: logarithm of the scale of the error, nats for each deviation of the features and at
+            their means; None: the interval has one width.
     """
 
     features: list[str]
@@ -55,35 +63,68 @@ class RidgeRegression:
     rank_correlation: float | None
     correlation: float | None
     error_db: float
+    spread: list[float] | None = None
+    spread_intercept: float = 0.0
 
     def predict(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return predictions, (n,) dB, from (n,) of each feature; NaN where a feature is."""
         table = np.stack([np.asarray(features[name], np.float64) for name in self.features], axis=-1)
         return self.intercept + _standardize(table, self.means, self.scales) @ np.array(self.coefficients)
 
-    def interval(self, predicted: np.ndarray) -> np.ndarray:
-        """Return lower and upper ends, (n, 2) dB, of predictions (n,)."""
-        return predicted[:, None] + np.array(self.interval_db)
+    def interval(self, predicted: np.ndarray, features: Mapping[str, np.ndarray] | None) -> np.ndarray:
+        """Return lower and upper ends, (n, 2) dB, of predictions (n,) by these features (n,)."""
+        if self.spread is None:
+            return predicted[:, None] + np.array(self.interval_db)
+        scales = np.full(len(predicted), np.nan) if features is None else self._error_scales(features)
+        return predicted[:, None] + scales[:, None] * np.array(self.interval_db)
 
-    def widen(
+    @property
+    def half_width_db(self) -> float:
+        """Half the width of the interval, dB; of examples with mean features if it varies."""
+        low, high = self.interval_db
+        return (high - low) / 2 * (1.0 if self.spread is None else math.exp(self.spread_intercept))
+
+    def _error_scales(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return how large the error is expected to be, (n,) dB."""
+        table = np.stack([np.asarray(features[name], np.float64) for name in self.features], axis=-1)
+        return np.exp(self.spread_intercept + _standardize(table, self.means, self.scales) @ np.array(self.spread))
+
+    def fit_interval(
         self,
         errors_db: np.ndarray,
-        harder: Sequence[tuple[Mapping[str, np.ndarray], np.ndarray]],
+        features: Mapping[str, np.ndarray],
+        mixtures: np.ndarray,
+        kinds: np.ndarray,
         coverage: float = COVERAGE,
     ) -> None:
-        """Lower the interval until it holds in harder situations, too, where each kind of situation counts the same.
+        """Make the interval as wide as the features let expect, so that it holds in each kind of situation.
+
+        A second regression, of the logarithm of the absolute error, gives a scale s(x); the ends are the quantiles of
+        e / s(x), each kind counting the same, times the least factor for which `LEAST_COVERAGE` of every kind is
+        inside (conformal prediction with normalized errors, by groups).
 
         Args:
-            errors_db: (N,) targets minus their predictions, of the mixtures that this was fitted on.
-            harder: (M,) of each feature, and the targets (M,), of each kind of situation.
+            errors_db: Target minus prediction by a fit without the mixture in question, (N,).
+            features: Features of the examples, (N,) each.
+            mixtures: Number of the mixture of each example, (N,).
+            kinds: Kind of situation of each example, (N,).
+            coverage: Share of examples that the interval should contain.
+
+        Source: Papadopoulos et al., "Normalized nonconformity measures for regression conformal prediction", 2008;
+        Romano et al., "With malice toward none: assessing uncertainty via equalized coverage", 2020.
         """
-        if not harder:
-            return
+        varying = {name: features[name] for name in self.features}
+        fit = fit_ridge(varying, np.log(np.maximum(np.abs(errors_db), _LEAST_ERROR_DB)), mixtures, coverage)
+        slopes = dict(zip(fit.regression.features, fit.regression.coefficients, strict=True))
+        self.spread = [slopes.get(name, 0.0) for name in self.features]
+        self.spread_intercept = fit.regression.intercept
+        relative = [(errors_db / np.exp(fit.left_out_db))[kinds == kind] for kind in np.unique(kinds)]
         ranks = (np.arange(_RANKS) + 0.5) / _RANKS
-        errors = [errors_db, *(targets - self.predict(features) for features, targets in harder)]
-        of_all = np.concatenate([np.quantile(own[np.isfinite(own)], ranks) for own in errors])
-        low, high = self.interval_db
-        self.interval_db = (min(low, float(np.quantile(of_all, (1 - coverage) / 2))), high)
+        of_all = np.concatenate([np.quantile(own, ranks) for own in relative])
+        low, high = np.quantile(of_all, [(1 - coverage) / 2, (1 + coverage) / 2])
+        reaches = [np.maximum(own / low, own / high) for own in relative if len(own) >= _LEAST_OF_A_KIND]
+        factor = max(1.0, *(np.quantile(own, LEAST_COVERAGE, method="higher") for own in reaches))
+        self.interval_db = (float(factor * low), float(factor * high))
 
 
 @dataclass

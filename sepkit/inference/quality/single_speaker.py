@@ -21,13 +21,16 @@ from sepkit.inference.quality.activity import levels_db
 from sepkit.inference.quality.regression import LogisticRegression, fit_logistic, threshold_above
 from sepkit.inference.runners.base import ratio_db
 from sepkit.inference.selection import Products, gains_of
-from sepkit.models.published.shipped import VOICES_ENCODER
+from sepkit.models.published.shipped import DEFAULT_ENCODER
 
 MOST_TAKEN_FOR_ONE = 0.01
 """Share of the recordings of several speakers that may be taken for one speaker."""
 
 MOST_TAKEN_FOR_SEVERAL = 0.025
 """Share of the recordings of one speaker that may be taken for several."""
+
+SAME_VOICE = 0.75
+"""Estimates whose voices are this much alike, by `outputs_between`, hold parts of one voice, not voice and noise."""
 
 LEAST_FOUND = 0.25
 """The rule is kept only if it finds at least this share of the recordings of one speaker."""
@@ -48,6 +51,10 @@ _LEAST_WINDOWS = 3
 _PAUSE_DB, _LOUD_PERCENTILE = 30.0, 95
 # Two speakers of whom one speaks for at least 5 % of the time make this share of unlike pairs.
 _UNLIKE_PERCENTILE = 10
+# Between an output and one without speech.
+_UNKNOWN_COSINE = 0.5
+# Beyond this, an output is empty: two who take turns in the other leave it as empty as one speaker does.
+_MOST_RANGE_DB = 20.0
 # A window belongs to the estimate that has this share of its energy.
 _OWN_SHARE = 0.8
 # Longer recordings are listened to in excerpts: as many seconds in all, of as many each.
@@ -198,7 +205,7 @@ def _range(values: Sequence[float]) -> tuple[float, float]:
 @lru_cache(maxsize=1)
 def default_encoder() -> Encoder:
     """Return the speaker encoder that the rule of the shipped models was fitted with."""
-    return load_encoder(VOICES_ENCODER)
+    return load_encoder(DEFAULT_ENCODER)
 
 
 def evidence_spans(num_samples: int, sample_rate: int) -> list[tuple[int, int]]:
@@ -215,13 +222,16 @@ def speaker_evidence(encoder: Encoder, products: Products, estimates: np.ndarray
 
     Of the whole recording, by products of its estimates:
 
-    * `levels_range`: between the strongest and the weakest estimate, dB.
+    * `levels_range`: between the strongest and the weakest estimate, dB, at most 20.
     * `projections_range`: the same of the mixture's projections on them.
     * `correlation_db`: SI-SDR of an estimate to the one it is most like, mean.
 
     Of windows of 1.5 s of its speech without pauses, which is the sum of all estimates nearest to the recording:
 
     * `voice_least`: the cosine between embeddings that the 10 % most unlike pairs of windows are below.
+    * `outputs_between`: cosine between the mean embeddings of the speech of either of two estimates by itself, the
+      least of all pairs.
+    * `loudest_least`: as `voice_least`, of the speech of the strongest estimate by itself.
     * `voice_between`: cosine between the mean embeddings of the windows that belong to either of two estimates, the
       least of all pairs of estimates; the mean cosine of all windows where all belong to one.
 
@@ -235,24 +245,46 @@ def speaker_evidence(encoder: Encoder, products: Products, estimates: np.ndarray
     windows, shares = _windows(speech, own, sample_rate)
     if len(windows) < _LEAST_WINDOWS:
         return {}
-    waveforms = audio.resample(windows, sample_rate, encoder.sample_rate)
-    parts = [encoder.embed(waveforms[start : start + _AT_ONCE]) for start in range(0, len(waveforms), _AT_ONCE)]
-    embeddings = unit_rows(np.concatenate(parts).astype(np.float64))
-    numbers = np.arange(len(embeddings))
-    # Neighbors have samples in common.
-    cosines = (embeddings @ embeddings.T)[np.abs(numbers[:, None] - numbers) > 1]
+    embeddings = _voices(encoder, windows, sample_rate)
+    cosines = _cosines(embeddings)
+    outputs = [_voices(encoder, _speech_windows(one, sample_rate), sample_rate) for one in estimates]
+    means = unit_rows(np.array([own.mean(0) for own in outputs if len(own)] or [embeddings.mean(0)]))
+    loudest = _cosines(outputs[int(np.argmax(energies))])
     centers = [embeddings[share > _OWN_SHARE].sum(0) for share in shares.T if (share > _OWN_SHARE).any()]
     among = unit_rows(np.array(centers)) if len(centers) > 1 else None
     alike = np.square(gram / np.sqrt(np.outer(energies, energies)))
     np.fill_diagonal(alike, 0.0)
     nearest = alike.max(1)
     return {
-        "levels_range": float(np.ptp(levels_db(energies))),
+        "levels_range": min(_MOST_RANGE_DB, float(np.ptp(levels_db(energies)))),
         "projections_range": float(np.ptp(levels_db(np.square(products.cross) / energies))),
         "correlation_db": float(ratio_db(nearest, 1 - nearest).mean()),
         "voice_least": float(np.percentile(cosines, _UNLIKE_PERCENTILE)),
         "voice_between": float(cosines.mean() if among is None else (among @ among.T).min()),
+        "outputs_between": float((means @ means.T).min()) if len(means) > 1 else _UNKNOWN_COSINE,
+        "loudest_least": float(np.percentile(loudest if len(loudest) else cosines, _UNLIKE_PERCENTILE)),
     }
+
+
+def _voices(encoder: Encoder, windows: np.ndarray, sample_rate: int) -> np.ndarray:
+    """Return the unit embedding of each window (N, T), (N, D) float64."""
+    if not len(windows):
+        return np.zeros((0, encoder.embedding_size))
+    waveforms = audio.resample(windows, sample_rate, encoder.sample_rate)
+    parts = [encoder.embed(waveforms[start : start + _AT_ONCE]) for start in range(0, len(waveforms), _AT_ONCE)]
+    return unit_rows(np.concatenate(parts).astype(np.float64))
+
+
+def _cosines(embeddings: np.ndarray) -> np.ndarray:
+    """Return the cosines of all pairs of windows but neighbors, which have samples in common."""
+    numbers = np.arange(len(embeddings))
+    return (embeddings @ embeddings.T)[np.abs(numbers[:, None] - numbers) > 1]
+
+
+def _speech_windows(waveform: np.ndarray, sample_rate: int) -> np.ndarray:
+    """Return half overlapping windows (N, T) of the speech in a waveform, without its pauses."""
+    frames, heard = speech_frames(waveform, sample_rate)
+    return _windows(frames[heard].astype(np.float32), np.ones((int(heard.sum()), 1)), sample_rate)[0]
 
 
 def speech_frames(waveform: np.ndarray, sample_rate: int) -> tuple[np.ndarray, np.ndarray]:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
 from sepkit.errors import UserError
+
+if TYPE_CHECKING:
+    from sepkit.inference.runners.level import ModelLevel
 
 # Ratios are limited to this range, dB; beyond it they measure float32 and the edges of windows.
 _LEAST_DB, _MOST_DB = -60.0, 60.0
@@ -72,6 +75,7 @@ class Runner(Protocol):
         hypotheses: n.
         info: what was saved beside the weights.
         signal_std: deviation of the training mixtures.
+        level: brings mixtures to the level of the model, and back.
         kind: graph or torch.
         device: where it computes: cpu, cuda:0 ...
         scored: whether estimates have scores.
@@ -88,6 +92,7 @@ class Runner(Protocol):
     hypotheses: int
     info: Mapping[str, Any]
     signal_std: float
+    level: ModelLevel
     kind: Literal["graph", "torch"]
     device: str
     scored: bool
@@ -102,7 +107,9 @@ class Runner(Protocol):
     def run(
         self, mixtures: np.ndarray, features: bool = False, rates: bool = False, evidence: bool = False
     ) -> ModelOutput:
-        """Return the output for mixtures (B, T) float32, computing what is asked for and no more.
+        """Return the output for mixtures (B, T) of any level and mean, computing what is asked for and no more.
+
+        The model gets mixtures of zero mean and its own level; estimates come back at the level of the mixtures.
 
         Args:
             evidence: whether rates include the bound on the evidence of the mixtures, where the runner can tell it.

@@ -9,6 +9,7 @@ import numpy as np
 
 from sepkit.errors import UserError
 from sepkit.inference.runners.base import BlockRunner, ModelOutput, check_finite
+from sepkit.inference.runners.level import ModelLevel
 from sepkit.models.export.graph_file import PROVIDERS, Graph
 
 
@@ -32,6 +33,7 @@ class GraphRunner:
         self.sample_rate, self.hypotheses = graph.sample_rate, graph.hypotheses
         self.info: Mapping[str, Any] = graph.info
         self.signal_std = graph.signal_std
+        self.level = ModelLevel(graph.sample_rate, graph.signal_std, graph.causal)
         self.scored, self.score_loss = "scores" in graph.outputs, graph.score_loss
         self.counts_speakers = graph.counts_speakers
         self.variational, self.has_rates = graph.variational, any("_rate_" in name for name in graph.features)
@@ -47,10 +49,12 @@ class GraphRunner:
             self.graph.features if features else [name for name in self.graph.features if rates and "_rate_" in name]
         )
         names = ["estimates", *(["scores"] if self.scored else []), *wanted]
-        found = self.graph.separate(mixtures, names)
-        check_finite(found["estimates"])
+        standardized, factors = self.level.standardize(mixtures)
+        found = self.graph.separate(standardized, names)
+        estimates = (factors[:, None] * found["estimates"]).astype(np.float32)
+        check_finite(estimates)
         told = {name: found[name].astype(np.float64) for name in wanted}
-        return ModelOutput(found["estimates"], found.get("scores"), told if features else {}, _rates(told, rates))
+        return ModelOutput(estimates, found.get("scores"), told if features else {}, _rates(told, rates))
 
     def told(self, speakers: int) -> GraphRunner:
         """Raise UserError: a graph counts by itself."""
@@ -60,7 +64,7 @@ class GraphRunner:
 
     def stream(self) -> BlockRunner:
         """Return a recording's way through a causal graph, which takes and returns its state."""
-        return self.graph.stream()
+        return self.level.blocks(self.graph.stream())
 
     def spread(self, mixture: np.ndarray, samples: int, seed: int, rate: int, num_samples: int) -> np.ndarray:
         """Raise UserError: a graph has no latents to sample."""

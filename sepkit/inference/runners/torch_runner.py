@@ -15,8 +15,9 @@ from torch import Tensor
 from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.inference.options import Precision
-from sepkit.inference.runners.base import ModelOutput, check_finite
+from sepkit.inference.runners.base import BlockRunner, ModelOutput, check_finite
 from sepkit.inference.runners.latents import mixture_elbo, rates_of, spread_of
+from sepkit.inference.runners.level import ModelLevel
 from sepkit.inference.waveforms import fit_length
 from sepkit.models import EncoderMaskerDecoder
 from sepkit.models.features import latent_features
@@ -64,6 +65,7 @@ class TorchRunner:
         self.sample_rate, self.hypotheses = model.sample_rate, model.hypotheses
         self.info: Mapping[str, Any] = model.info
         self.signal_std = float(model.signal_std)
+        self.level = ModelLevel(self.sample_rate, self.signal_std, model.causal)
         self.scored, self.score_loss = model.scoring_head is not None, model.score_loss
         self.counts_speakers = model.counts_speakers
         self._speakers: int | None = None
@@ -83,7 +85,8 @@ class TorchRunner:
 
         If only estimates are needed, masks are computed tile by tile, if the masker allows it, and never held in full.
         """
-        model, on_device = self.model, self._tensor(mixtures)
+        standardized, factors = self.level.standardize(mixtures)
+        model, on_device = self.model, self._tensor(standardized)
         of_latents: dict[str, np.ndarray] = {}
         scores = found = None
         kept = slice(self.hypotheses)
@@ -103,7 +106,7 @@ class TorchRunner:
                     bound = mixture_elbo(model, on_device, separation)
                     found |= {} if bound is None else {"mixture_elbo_nats_per_sample": float(bound.mean())}
                 scores = None if separation.scores is None else separation.scores[:, kept].float().cpu().numpy()
-        on_cpu = estimates.float().cpu().numpy()
+        on_cpu = (factors[:, None] * estimates.float().cpu().numpy()).astype(np.float32)
         check_finite(on_cpu)
         return ModelOutput(on_cpu, scores, of_latents, found)
 
@@ -113,9 +116,9 @@ class TorchRunner:
         told.counts_speakers, told.hypotheses, told._speakers = False, speakers, speakers
         return told
 
-    def stream(self) -> TorchStream:
+    def stream(self) -> BlockRunner:
         """Return a recording's way through a causal model."""
-        return TorchStream(self.model, self.device)
+        return self.level.blocks(TorchStream(self.model, self.device))
 
     def spread(self, mixture: np.ndarray, samples: int, seed: int, rate: int, num_samples: int) -> np.ndarray:
         """Return the deviation of estimates over samples of the latents, (n, num_samples) float32 at a rate in Hz.
@@ -123,13 +126,13 @@ class TorchRunner:
         Args:
             mixture: (T,) at the model's rate.
         """
+        standardized, factors = self.level.standardize(mixture[None])
 
         def at_recording(estimates: Tensor) -> Tensor:
-            resampled = audio.resample(estimates[0].float().cpu().numpy(), self.sample_rate, rate)
+            resampled = audio.resample(factors * estimates[0].float().cpu().numpy(), self.sample_rate, rate)
             return torch.from_numpy(fit_length(resampled, num_samples))[None]
 
-        through = None if rate == self.sample_rate else at_recording
-        drawn = spread_of(self.model, self._tensor(mixture)[None], samples, seed, through)
+        drawn = spread_of(self.model, self._tensor(standardized), samples, seed, at_recording)
         spread = drawn[0].float().cpu().numpy()
         check_finite(spread)
         return spread

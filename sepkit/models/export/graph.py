@@ -12,11 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from sepkit.errors import UserError
 from sepkit.models.emd import EncoderMaskerDecoder
 from sepkit.models.features import latent_features, latent_sums
 from sepkit.models.filterbanks import Filterbank
-from sepkit.models.maskers.base import FrameStream, Masker, MaskerOutput
+from sepkit.models.maskers.base import FrameStream, MaskerOutput
 from sepkit.models.maskers.sudormrf import SlidingFilters
 from sepkit.models.norms import StreamState
 from sepkit.models.speaker_encoder import SpeakerEncoder
@@ -131,15 +130,12 @@ class CausalGraphModel(GraphModel):
         """Whether a model's stream has a state of constant size and needs no frame that follows."""
         bank = model.filterbank
         left, _ = bank.padding_for(1, model.pad)
-        if model.input_norm != "training" or model.scoring_head is not None or not isinstance(model.masker, Masker):
+        if not model.causal or model.scoring_head is not None:
             return False
         # The state of zeros stands for the padding on the left.
         if left + bank.padding != bank.kernel_size - bank.stride:
             return False
-        try:
-            return isinstance(model.masker.stream(), FrameStream)
-        except UserError:
-            return False
+        return isinstance(model.masker.stream(), FrameStream)
 
     def _first_state(self, batch: int) -> tuple[StreamState, list[Tensor]]:
         """Return the form of the masker's state, and zeros for the whole state."""

@@ -65,6 +65,7 @@ class Graph:
         depth_steps: number of steps of a masker of continuous depth, which the graph takes always; None: fixed depth.
         fingerprint: digest of the weights, as `sepkit.models.storage.fingerprint` gives it for the model in torch; for
             a graph of format 1 a digest of the file.
+        causal: whether the model can run block by block, and so gets the level of the samples so far.
         stride, kernel_size: of the synthesis windows of a causal model, in samples; 0 for another one.
         state: name and shape, for one recording, of each part of the state that a causal graph takes beside `mixture`
             (B, k * stride), and returns as `next_` and the name, see `first_state`; empty for another one.
@@ -102,6 +103,7 @@ class Graph:
         of_kind = (*OUTPUTS[: 1 + ("scores" in given)], *self.features)
         of_encoder = ("embeddings", *(["speech"] if "speech" in given else []))
         self.outputs: tuple[str, ...] = of_encoder if self.kind == "speaker_encoder" else of_kind
+        self.causal: bool = bool(description.get("running_level", description.get("causal")))
         causal = description.get("causal") or {"stride": 0, "kernel_size": 0, "state": []}
         self.stride: int = causal["stride"]
         self.kernel_size: int = causal["kernel_size"]

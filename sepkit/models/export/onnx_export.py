@@ -288,6 +288,7 @@ def _description(model: SavedModel, module: GraphModel | GraphEncoder) -> dict[s
             "signal_mean": float(model.signal_mean),
             "signal_std": float(model.signal_std),
             "variational": model.variational,
+            "running_level": model.causal,
             "score_loss": model.score_loss,
             "counts_speakers": model.counts_speakers,
             "depth_steps": model.depth_steps,

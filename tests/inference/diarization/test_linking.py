@@ -33,11 +33,15 @@ def estimates():
     return made
 
 
-def linked(estimates: np.ndarray, speakers: int | str, block: int = 3001) -> LinkedSpeakers:
+def linked(
+    estimates: np.ndarray, speakers: int | str, block: int = 3001, recording: np.ndarray | None = None
+) -> LinkedSpeakers:
     def blocks() -> Iterator[np.ndarray]:
         return (estimates[:, start : start + block] for start in range(0, estimates.shape[1], block))
 
-    return link(blocks, len(estimates), RATE, TorchEncoder(noise_encoder()), speakers)  # type: ignore[arg-type]
+    whole = estimates.sum(0) if recording is None else recording
+    encoder = TorchEncoder(noise_encoder())
+    return link(blocks, len(estimates), RATE, encoder, speakers, lambda: iter([whole[None]]))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("speakers", [3, "auto"])
@@ -48,7 +52,7 @@ def test_every_turn_goes_to_its_speaker(estimates, speakers):
     for number, (output, speaker) in enumerate(TURNS):
         middle = slice(number * 20000 + 2000, number * 20000 + 14000)
         # Speakers are named in order of appearance, which is that of their numbers here.
-        np.testing.assert_array_equal(made[speaker, middle], estimates[output, middle])
+        np.testing.assert_allclose(made[speaker, middle], estimates[output, middle], rtol=1e-6)
         assert not np.delete(made, speaker, axis=0)[:, middle].any()
     alone = [TorchEncoder(noise_encoder()).embed(track[track != 0][None])[0] for track in made]
     likeness = found.embeddings @ np.array(alone).T
@@ -129,3 +133,20 @@ def test_a_detector_of_one_speaker_counts(wanted, is_speaker, scores, activity, 
     separated = Separated(np.zeros((2, 8)), np.ones(2), scores, is_speaker=is_speaker)
     job = SimpleNamespace(provenance={"link_speakers": wanted}, separator=SimpleNamespace(activity=activity))
     assert _speakers_to_link(job, separated) == expected  # type: ignore[arg-type]
+
+
+def test_a_single_speaker_has_the_recording_itself(estimates):
+    recording = estimates.sum(0) + 1e-3 * np.random.default_rng(0).standard_normal(estimates.shape[1]).astype(
+        np.float32
+    )
+    made = np.concatenate(list(linked(estimates, 1, recording=recording).blocks()), axis=1)
+    np.testing.assert_array_equal(made, recording[None])
+
+
+def test_a_voice_in_both_estimates_is_not_added_up_to_more_than_itself():
+    """Each estimate has the whole voice of either speaker, as a model leaves it that does not separate."""
+    whole = np.concatenate([voice(0, 3.0, 1), voice(1, 3.0, 2)])
+    made = np.concatenate(list(linked(np.stack([whole, whole]), 2, recording=whole).blocks()), axis=1)
+    middle = np.r_[2000 : 3 * RATE - 2000]
+    np.testing.assert_allclose(made[0, middle], whole[middle], rtol=1e-5, atol=1e-7)
+    assert np.square(made).sum(-1).max() <= np.square(whole).sum()

@@ -47,8 +47,8 @@ def mixture(num_samples: int) -> np.ndarray:
 
 
 def offline(separator: Separator, samples: np.ndarray) -> np.ndarray:
-    with torch.no_grad():
-        return separator.model(torch.from_numpy(samples)[None]).estimates[0].numpy()
+    """The estimates of the whole recording at once."""
+    return separator.runner.run(samples[None]).estimates[0]
 
 
 @pytest.mark.parametrize("source", [io.BytesIO, Trickle])

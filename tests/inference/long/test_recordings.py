@@ -14,6 +14,7 @@ import torch
 from sepkit.config import ModelConfig, RecurrentConfig, STFTFilterbankConfig
 from sepkit.data import audio
 from sepkit.inference import Separator
+from sepkit.inference.long.stitching import chunking_of
 from sepkit.inference.options import SeparatorOptions
 from sepkit.inference.selection import gains_of, products_of, residual_shares
 from sepkit.models import build_model, save_model
@@ -32,7 +33,8 @@ BOTH = pytest.mark.parametrize("options", [CHUNKS, {}], ids=["chunks", "whole"])
 @pytest.mark.parametrize("sample_rate", [8000, 7999, 11025, 22050, 44100, 48000])
 @pytest.mark.parametrize("extra", [0, 1])
 def test_chunks_are_the_whole_where_the_model_hears_little(sample_rate, extra):
-    waveform = noise(2 * sample_rate + extra)
+    # Differences of samples: chunks have no mean of their own, which a model never hears.
+    waveform = np.diff(noise(2 * sample_rate + extra + 1))
     whole = band_split(whole_seconds=float("inf")).separate(waveform, sample_rate)
     chunked = band_split(**CHUNKS).separate(waveform, sample_rate)
     assert chunked.estimates.shape == (2, len(waveform)) and chunked.sample_rate == sample_rate
@@ -62,15 +64,21 @@ def test_levels_follow_the_recording(gain, consistency, options):
 
 
 def test_gains_are_those_of_the_joined_estimates():
-    """Computed from sums over chunks, against the waveforms themselves."""
+    """Computed from sums over chunks, against the waveforms themselves; the model hears chunks less their means."""
     torch.manual_seed(0)
     model, waveform = build_model(RECURRENT), noise(16001)
     raw = Separator(model, options=SeparatorOptions(levels="model", **CHUNKS)).separate(waveform, 8000)
-    expected = [np.linalg.lstsq(row[:, None], waveform, rcond=None)[0][0] for row in raw.estimates]
+    chunking, heard = chunking_of(8000, 0.4, 0.15), np.zeros(16001)
+    starts = range(0, 16001 - 1200, 2000)
+    for start in starts:
+        chunk = waveform[start : start + 3200].astype(np.float64)
+        weights = chunking.weights(len(chunk), first=start == 0, last=start == starts[-1])
+        heard[start : start + 3200] += weights * (chunk - chunk.mean())
+    expected = [np.linalg.lstsq(row[:, None], heard, rcond=None)[0][0] for row in raw.estimates]
     np.testing.assert_allclose(
         Separator(model, options=SeparatorOptions(**CHUNKS)).separate(waveform, 8000).gains, expected, rtol=1e-4
     )
-    both = np.linalg.lstsq(raw.estimates.T, waveform, rcond=None)[0]
+    both = np.linalg.lstsq(raw.estimates.T, heard, rcond=None)[0]
     consistent = Separator(model, options=SeparatorOptions(mixture_consistency=True, **CHUNKS)).separate(waveform, 8000)
     np.testing.assert_allclose(consistent.gains, both, rtol=1e-3)
     np.testing.assert_allclose(consistent.estimates.sum(0), waveform, atol=1e-6)
@@ -79,9 +87,25 @@ def test_gains_are_those_of_the_joined_estimates():
 def test_silence_stays_silent_and_a_pause_does_no_harm():
     separator = band_split(**CHUNKS)
     np.testing.assert_array_equal(separator.separate(np.zeros(16000, np.float32), 8000).estimates, 0)
-    waveform = noise(16000)
+    # Each pair of samples has zero mean, and so has each chunk.
+    waveform = np.kron(noise(8000), np.float32([1, -1]))
     waveform[5000:12000] = 0
     assert np.abs(separator.separate(waveform, 8000).estimates[:, 5500:11500]).max() < 1e-6
+    # A pause that is not quite silent fills chunks of its own, and is not louder than it was.
+    waveform[5000:12000] = 1e-4 * noise(7000)
+    estimates = separator.separate(waveform, 8000).estimates
+    assert np.abs(estimates[:, 5500:11500]).max() < 2 * np.abs(waveform[5000:12000]).max()
+
+
+def test_a_pause_has_no_more_than_the_mean_of_its_chunk():
+    waveform = noise(16000)
+    waveform[5000:12000] = 0
+    separated = band_split(**CHUNKS).separate(waveform, 8000)
+    means = [abs(waveform[start : start + 3200].mean()) for start in range(0, 14001, 2000)]
+    loudest = np.abs(separated.estimates[:, 5500:11500]).max()
+    assert 0 < loudest < 1.01 * max(means)
+    # The chunk from 6000 to 9200 is all pause, and is alone from 7200 to 8000.
+    np.testing.assert_array_equal(separated.estimates[:, 7200:8000], 0)
 
 
 def test_one_voice_alone_stays_in_one_place():

@@ -57,7 +57,6 @@ def test_statistics_of_a_sine():
     time = np.arange(2 * RATE) / RATE
     found = mixture_features(0.5 * np.sin(2 * np.pi * 1000 * time + 0.1), RATE)
     assert tuple(found) == BASELINE_FEATURES
-    assert found["level_dbfs"] == pytest.approx(10 * math.log10(0.125), abs=1e-6)
     assert found["crest_factor_db"] == pytest.approx(10 * math.log10(2), abs=0.05)
     assert found["spectral_centroid_hz"] == pytest.approx(1000, abs=2)
     assert found["zero_crossing_rate"] == pytest.approx(2 * 1000 / RATE, abs=1e-3)
@@ -85,11 +84,10 @@ def test_the_spectrum_is_that_of_scipy(frame):
     np.testing.assert_allclose(found / found.sum(), expected / expected.sum(), rtol=1e-9)
 
 
-def test_only_the_level_tells_the_gain():
+def test_no_feature_depends_on_the_level():
     waveform = np.random.default_rng(0).standard_normal(8000)
     quiet, loud = mixture_features(0.01 * waveform, RATE), mixture_features(waveform, RATE)
-    assert loud["level_dbfs"] - quiet["level_dbfs"] == pytest.approx(40)
-    for name in BASELINE_FEATURES[1:]:
+    for name in BASELINE_FEATURES:
         assert quiet[name] == pytest.approx(loud[name], abs=1e-9)
 
 
@@ -173,7 +171,7 @@ def test_rates_and_spread_by_hand():
     found = features_of(model, mixture)
     assert found is not None
     with torch.no_grad():
-        plain = model(mixture[None])
+        plain = model(0.1 * (mixture - mixture.mean())[None] / mixture.std(correction=0))
         generator = torch.Generator().manual_seed(5)
         masks = torch.cat([plain.masks.sample(generator) for _ in range(400)])
         encoding = model.encoding_family.at_test(plain.encoding).expand(400, -1, -1)
@@ -252,7 +250,7 @@ def test_silent_excerpts_do_not_count():
     found = features_of(model, mixture)
     assert found is not None
     expected = mixture_features(mixture[: 5 * RATE].numpy(), RATE)
-    assert found["level_dbfs"] == pytest.approx([expected["level_dbfs"]] * 2)
+    assert found["log_kurtosis"] == pytest.approx([expected["log_kurtosis"]] * 2)
     mixture[: 5 * RATE] = 0
     mixture[11 * RATE // 2] = 1.0
     assert features_of(model, mixture) is None

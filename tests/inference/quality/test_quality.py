@@ -28,7 +28,7 @@ from sepkit.inference.options import OutputOptions
 from sepkit.inference.quality.activity import ActivityThreshold
 from sepkit.inference.quality.features import BASELINE_FEATURES, recording_features
 from sepkit.inference.quality.predictor import QualityPredictor, fit_quality, read_quality, write_quality
-from sepkit.inference.quality.regression import LogisticRegression, fit_ridge
+from sepkit.inference.quality.regression import LEAST_COVERAGE, LogisticRegression, fit_ridge
 from sepkit.inference.quality.single_speaker import SingleSpeakerDetector
 from sepkit.models import build_model, save_model
 from sepkit.models.storage.fingerprint import weights_fingerprint
@@ -127,7 +127,7 @@ def test_intervals_hold_the_share_they_promise(skewed):
         used, new = mixtures < 50, mixtures >= 50
         fitted = fit_ridge({k: v[used] for k, v in table.items()}, targets[used], mixtures[used]).regression
         predicted = fitted.predict({k: v[new] for k, v in table.items()})
-        ends = fitted.interval(predicted)
+        ends = fitted.interval(predicted, None)
         below.append(np.mean(targets[new] < ends[:, 0]))
         above.append(np.mean(targets[new] > ends[:, 1]))
         inside.append(1 - below[-1] - above[-1])
@@ -135,23 +135,38 @@ def test_intervals_hold_the_share_they_promise(skewed):
     assert 0.03 < np.mean(below) < 0.065 and 0.03 < np.mean(above) < 0.065
 
 
-def test_intervals_reach_down_to_harder_situations():
-    table, targets, mixtures = synthetic(mixtures=400)
-    fit = fit_ridge(table, targets, mixtures)
-    plain, errors = fit.regression.interval_db, targets - fit.left_out_db
-    fit.regression.widen(errors, [])
-    assert fit.regression.interval_db == plain
-    worse = targets[:200] - 6
-    hard = {name: values[:200] for name, values in table.items()}
-    fit.regression.widen(errors, [(hard, worse)])
-    low, high = fit.regression.interval_db
-    # Half of what is pooled are the harder ones, however many there are.
-    wrong = worse - fit.regression.predict(hard)
-    assert (np.mean(errors < low) + np.mean(wrong < low)) / 2 == pytest.approx(0.05, abs=0.01)
-    assert high == plain[1] and low < plain[0] - 4
-    # Easier ones narrow nothing.
-    fit.regression.widen(errors, [(hard, targets[:200] + 20)])
-    assert fit.regression.interval_db == (low, high)
+def test_the_interval_is_as_wide_as_the_features_let_expect_and_holds_in_every_kind():
+    """Errors grow with the feature, and one kind has larger ones than the features tell."""
+    generator = np.random.default_rng(0)
+    wide, kinds, mixtures = generator.uniform(-1, 1, 3000), np.repeat([0, 1], [2000, 1000]), np.arange(3000)
+    errors = 5 * np.exp(wide) * (1 + kinds) * generator.standard_normal(3000)
+    table = {"wide": wide, "other": generator.standard_normal(3000)}
+    fitted = fit_ridge(table, 5 * wide + errors, mixtures).regression
+    assert fitted.half_width_db == pytest.approx((fitted.interval_db[1] - fitted.interval_db[0]) / 2)
+    fitted.fit_interval(errors, table, mixtures, kinds)
+    low, high = (fitted.interval(np.zeros(3000), table)).T
+    # The logarithm of the width has a slope of 1 over `wide`, and none over the other.
+    slopes = np.linalg.lstsq(np.stack([wide, table["other"], np.ones(3000)], 1), np.log(high - low), rcond=None)[0]
+    assert slopes[:2] == pytest.approx([1, 0], abs=0.1)
+    inside = (low <= errors) & (errors <= high)
+    of_kinds = [inside[kinds == kind].mean() for kind in (0, 1)]
+    assert of_kinds[0] > 0.95 and of_kinds[1] == pytest.approx(LEAST_COVERAGE, abs=0.01)
+    middle = {name: np.zeros(1) for name in table}
+    ends = fitted.interval(np.zeros(1), middle)[0]
+    assert fitted.half_width_db == pytest.approx(np.ptp(ends) / 2, rel=0.05)
+    assert np.isnan(fitted.interval(np.zeros(1), None)).all()
+
+
+def test_kinds_count_the_same_however_many_examples_they_have():
+    generator = np.random.default_rng(1)
+    kinds, mixtures = np.repeat([0, 1], [4000, 400]), np.arange(4400)
+    errors = np.where(kinds == 1, 1.5, 1.0) * generator.standard_normal(4400)
+    table = {"nothing": generator.standard_normal(4400)}
+    fitted = fit_ridge(table, errors, mixtures).regression
+    fitted.fit_interval(errors, table, mixtures, kinds)
+    low, high = fitted.interval(np.zeros(4400), table).T
+    outside = (errors < low) | (errors > high)
+    assert np.mean([outside[kinds == kind].mean() for kind in (0, 1)]) < 0.105
 
 
 def test_features_that_do_not_vary_are_left_out():
@@ -217,8 +232,8 @@ def test_what_is_far_from_all_that_it_was_fitted_on_is_out_of_domain():
         moved = center | {name: center[name] + deviations * scale * np.array([1, 0])}
         assert predictor().out_of_domain(moved) is expected
     # Level and length are not what a recording sounds like.
-    louder = replace(predictor(), model=replace(ridge, features=["level_dbfs", *ridge.features[1:]]))
-    assert louder.out_of_domain(center | {"level_dbfs": center[name] + 10 * scale}) is False
+    louder = replace(predictor(), model=replace(ridge, features=["log_duration_seconds", *ridge.features[1:]]))
+    assert louder.out_of_domain(center | {"log_duration_seconds": center[name] + 10 * scale}) is False
 
 
 def test_files_are_plain_and_come_back(tmp_path):
@@ -252,9 +267,9 @@ def changed(data, *keys, value):
         (("model", "intercept"), None, "nothing given, expected a value"),
         (("model", "intercept"), float("nan"), "not finite"),
         (("model", "scales"), [1.0], "not one for each feature"),
-        (("baseline", "scales"), [0.0] * 8, "not positive"),
+        (("baseline", "scales"), [0.0] * 7, "not positive"),
         (("surprise",), 1, "surprise: unknown field"),
-        (("features_version",), 2, "found features_version 2, expected 5"),
+        (("features_version",), 2, "found features_version 2, expected 6"),
         (("model", "interval_db"), [float("nan"), 1.0], "interval that is not finite"),
         (("single_speaker", "one", "scales"), [0.0], "not positive"),
         (("single_speaker", "one", "coefficients"), [], "not one for each feature"),
@@ -346,13 +361,16 @@ def test_a_separator_predicts_what_the_predictor_says(calibrated):
     separator = load_model(folder)
     waveform = recording()
     separated = separator.separate(waveform, RATE)
-    output = separator.runner.run(waveform[None], features=True)
-    features = recording_features(separator.runner, waveform, output)
+    centered = waveform - waveform.mean(dtype=np.float64)
+    # Of a model whose level was never measured.
+    leveled = (0.05 * centered / centered.std()).astype(np.float32)
+    output = separator.runner.run(leveled[None], features=True)
+    features = recording_features(separator.runner, leveled, output)
     assert features is not None
     expected = found.predictor.model.predict(features)
     np.testing.assert_allclose(separated.predicted_si_sdr_db, expected, rtol=1e-5)
     np.testing.assert_allclose(separated.baseline_si_sdr_db, found.predictor.baseline.predict(features), rtol=1e-5)
-    low, high = (found.predictor.model.interval(expected) - expected[:, None]).T
+    low, high = (found.predictor.model.interval(expected, features) - expected[:, None]).T
     assert separated.predicted_interval_db.shape == (2, 2)
     np.testing.assert_allclose(separated.predicted_interval_db[:, 0], expected + low, rtol=1e-5)
     np.testing.assert_allclose(separated.predicted_interval_db[:, 1], expected + high, rtol=1e-5)

@@ -94,23 +94,25 @@ function check(name, mixture) {
 }
 
 // The result in words, as `sepkit separate` prints it.
-function summary({ estimates, speakers, orMore, loudest, scored, predicted, interval, failed, unlike }) {
+function summary({ estimates, speakers, orMore, scored, predicted, interval, failed, unlike }) {
   const counted = (number, what) => `${number} ${what}${number === 1 ? "" : "s"}`, count = estimates.length;
   let text = counted(speakers ?? count, speakers === null && !scored ? "output" : "speaker");
   if (orMore) text += " or more";
-  if (speakers === 1 && count > 1) text += `, in voice ${loudest + 1}`;
-  if (unlike) return `${text}, quality unknown: unlike what the prediction was fitted on.`;
+  if (speakers === 1 && count > 1) text += ", in voice 1";
+  if (unlike) return `${text}; quality unknown: unlike the recordings that the prediction was fitted on.`;
   const known = (predicted ?? []).map((_, i) => i).filter((i) => Number.isFinite(predicted[i]));
   if (known.length) {
     const mean = (of) => known.reduce((sum, i) => sum + of(i), 0) / known.length;
-    text += `, expect ${expected(mean((i) => predicted[i]), [0, 1].map((end) => mean((i) => interval[i][end])))}`;
-    if (speakers === null && !scored) text += ` if ${count} speak`;
+    const [low, high] = [0, 1].map((end) => mean((i) => interval[i][end]));
+    text += `; predicted SI-SDR ${expected(mean((i) => predicted[i]), [low, high], "90 % interval ")}`;
+    if (speakers === null && !scored) text += ` if there are ${counted(count, "speaker")}`;
+    text += `: ${failed || low < model.usable_db ? "probably failed" : low >= model.good_db ? "good" : "usable, with audible leakage"}`;
   }
-  return text + (failed ? ", likely not separated." : ".");
+  return `${text}.`;
 }
 
 // A predicted SI-SDR and the interval that holds 90 % of such separations; adding 0 turns -0 into 0.
-const expected = (value, ends) => `${(Number(value.toFixed(1)) + 0).toFixed(1)} dB (${ends.map((end) => Math.round(end) + 0).join(" to ")})`;
+const expected = (value, ends, name = "") => `${(Number(value.toFixed(1)) + 0).toFixed(1)} dB (${name}${ends.map((end) => Math.round(end) + 0).join(" to ")})`;
 
 function show(name, mixture, separated) {
   const { estimates, predicted, interval, unlike } = separated;
@@ -139,7 +141,7 @@ function show(name, mixture, separated) {
       const data = document.createElement("data");
       data.value = predicted[i - 1];
       data.textContent = expected(predicted[i - 1], interval[i - 1]);
-      heading.append(", expect ", data);
+      heading.append(", predicted ", data);
     }
     if (download) {
       const link = document.createElement("a");

@@ -3,7 +3,7 @@
 import { resample, transform } from "./sound.js";
 
 const FRAME_SECONDS = 0.032, SHORTEST_SECONDS = 0.5, LONGEST_SECONDS = 30, EXCERPT_SECONDS = 5;
-const LEAST_DB = -60, LOWEST_LEVEL_DB = -80, FARTHEST = 4, EMPTY_DB = -30, TINY = 2 ** -1022;
+const LEAST_DB = -60, LOWEST_LEVEL_DB = -80, FARTHEST = 4, EMPTY_DB = -30, MOST_RANGE_DB = 20, TINY = 2 ** -1022;
 
 const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 const range = (values) => Math.max(...values) - Math.min(...values);
@@ -145,7 +145,6 @@ function mixtureFeatures(mixture, rate) {
   let crossings = 0;
   for (let t = 1; t < signs.length; t++) crossings += signs[t] !== signs[t - 1];
   return {
-    level_dbfs: decibels(dot(mixture, mixture) / mixture.length),
     crest_factor_db: decibels(squares.reduce((a, b) => Math.max(a, b)) / power),
     spectral_flatness_db: mean(spectrum.map(decibels)) - decibels(mean(spectrum)),
     spectral_centroid_hz: dot(spectrum.map((_, k) => ((k + 1) * rate) / 2 / spectrum.length), spectrum) / (mean(spectrum) * spectrum.length),
@@ -259,15 +258,14 @@ export async function decide(quality, mixture, { estimates, scores }, features, 
   const gains = cross.map((value, i) => (energies[i] > 0 ? value / energies[i] : 0));
   let isSpeaker = null, outputs = estimates;
   if (!scores && (quality?.activity || quality?.single_speaker)) {
-    const single = await isSingleSpeaker(quality.single_speaker, features, gram, cross, estimates, rate, embed);
+    const [single, alike] = await isSingleSpeaker(quality.single_speaker, features, gram, cross, estimates, rate, embed);
     if (single) isSpeaker = energies.map((_, i) => i === loudest);
     else if (quality.activity) isSpeaker = levelsDb(energies).map((level) => level > quality.activity.threshold_db);
     else if (single === false) isSpeaker = energies.map(() => true);
     if (isSpeaker) isSpeaker.forEach((speaks, i) => { if (!speaks) gains[i] = gains[loudest]; });
-    if (single) {
+    if (single && alike) {
       outputs = [...estimates];
-      outputs[loudest] = mixed(estimates, bestSum(gram, cross));
-      gains[loudest] = 1;
+      outputs[loudest] = mixed(estimates, energies.map(() => 1));
     }
   }
   const speaks = isSpeaker ?? energies.map(() => true), several = speaks.filter(Boolean).length > 1;
@@ -276,7 +274,9 @@ export async function decide(quality, mixture, { estimates, scores }, features, 
     const rows = features && estimates.map((_, i) => Object.fromEntries(Object.entries(features).map(([name, values]) => [name, values[i]])));
     const all = rows ? rows.map((row) => evaluate(quality.model, row)) : energies.map(() => NaN);
     told.predicted = all.map((value, i) => (scores || (speaks[i] && several) ? value : NaN));
-    told.interval = told.predicted.map((value) => quality.model.interval_db.map((end) => value + end));
+    // quality.regression.RidgeRegression.interval
+    const spread = quality.model.spread && { ...quality.model, coefficients: quality.model.spread, intercept: quality.model.spread_intercept };
+    told.interval = told.predicted.map((value, i) => quality.model.interval_db.map((end) => value + end * (spread && rows ? Math.exp(evaluate(spread, rows[i])) : 1)));
     const flag = rows && quality.failure ? flags(quality.failure, failureFeatures(features, all)) : null;
     told.failed = flag && several;
     const levels = levelsDb(energies), isPredicted = told.predicted.map(Number.isFinite);
@@ -285,12 +285,14 @@ export async function decide(quality, mixture, { estimates, scores }, features, 
   }
   const leveled = outputs.map((output, i) => output.map((sample) => sample * Math.fround(gains[i])));
   const orMore = Boolean(isSpeaker) && isSpeaker.length > 1 && isSpeaker.every(Boolean);
-  return { estimates: leveled, speakers: isSpeaker && speaks.filter(Boolean).length, orMore, loudest, scored: Boolean(scores), ...told };
+  // The only speaker comes first.
+  if (isSpeaker && speaks.filter(Boolean).length === 1) leveled.unshift(...leveled.splice(loudest, 1));
+  return { estimates: leveled, speakers: isSpeaker && speaks.filter(Boolean).length, orMore, scored: Boolean(scores), ...told };
 }
 
 // quality.predictor.QualityPredictor.out_of_domain
 function isOutOfDomain({ features: names, means, scales }, features) {
-  return names.some((name, k) => !["level_dbfs", "log_duration_seconds"].includes(name) && features[name].some((value) => Math.abs((value - means[k]) / scales[k]) > FARTHEST));
+  return names.some((name, k) => name !== "log_duration_seconds" && features[name].some((value) => Math.abs((value - means[k]) / scales[k]) > FARTHEST));
 }
 
 // selection.gains_of, consistent
@@ -316,46 +318,71 @@ function failureFeatures(features, predicted) {
   return { predicted_mean_db: mean(values), predicted_least_db: Math.min(...values), dominance };
 }
 
-// decision._is_single_speaker: null where that is not sure.
+// decision._is_single_speaker: null where that is not sure, and whether all estimates hold the same voice.
 async function isSingleSpeaker(detector, features, gram, cross, estimates, rate, embed) {
-  if (!detector || !features || detector.encoder !== embed.fingerprint) return null;
+  if (!detector || !features || detector.encoder !== embed.fingerprint) return [null, false];
   const sound = Object.fromEntries(Object.entries(features).map(([name, values]) => [name, values[0]]));
-  if (detector.noise && flags(detector.noise, sound)) return null;
-  if (!Object.entries(detector.sound).every(([name, [low, high]]) => low <= sound[name] && sound[name] <= high)) return null;
-  const logOdds = evaluate(detector.one, await speakerEvidence(embed, gram, cross, estimates, rate));
-  if (logOdds > detector.one.threshold) return true;
-  return logOdds < detector.several_below ? false : null;
+  if (detector.noise && flags(detector.noise, sound)) return [null, false];
+  if (!Object.entries(detector.sound).every(([name, [low, high]]) => low <= sound[name] && sound[name] <= high)) return [null, false];
+  const evidence = await speakerEvidence(embed, gram, cross, estimates, rate), logOdds = evaluate(detector.one, evidence);
+  const single = logOdds > detector.one.threshold ? true : logOdds < detector.several_below ? false : null;
+  return [single, evidence.outputs_between > SAME_VOICE];
 }
 
 const WINDOW_SECONDS = 1.5, HOP_SECONDS = 0.75, PAUSE_FRAME_SECONDS = 0.02, LEAST_WINDOWS = 3;
 const SWAP_WINDOW_SECONDS = 0.8, SWAP_SPLITS = [0.3, 0.4, 0.5, 0.6, 0.7], SWAP_MARGIN = 0.05;
-const PAUSE_DB = 30, LOUD_SHARE = 0.95, UNLIKE_SHARE = 0.1, OWN_SHARE = 0.8;
+const PAUSE_DB = 30, LOUD_SHARE = 0.95, UNLIKE_SHARE = 0.1, OWN_SHARE = 0.8, UNKNOWN_COSINE = 0.5, SAME_VOICE = 0.75;
+
+// Where windows of speech begin, in frames.
+function windowStarts(count) {
+  const length = round(WINDOW_SECONDS / PAUSE_FRAME_SECONDS), hop = round(HOP_SECONDS / PAUSE_FRAME_SECONDS);
+  return Array.from({ length: Math.max(0, Math.floor((count - length) / hop) + 1) }, (_, i) => i * hop);
+}
+
+// quality.single_speaker._voices, of the windows of frames.
+async function speechVoices(embed, frames, rate) {
+  const length = round(WINDOW_SECONDS / PAUSE_FRAME_SECONDS), waveforms = [];
+  for (const start of windowStarts(frames.length)) {
+    const window = Float32Array.from(frames.slice(start, start + length).flatMap((frame) => [...frame]));
+    waveforms.push(await resample(window, rate, embed.rate));
+  }
+  return waveforms.length ? (await embed(waveforms)).map(unit) : [];
+}
+
+// quality.single_speaker._cosines
+function cosinesOf(embeddings) {
+  const cosines = [];
+  embeddings.forEach((one, i) => embeddings.forEach((other, j) => { if (Math.abs(i - j) > 1) cosines.push(dot(one, other)); }));
+  return cosines;
+}
+
+// The direction of the sum of embeddings.
+const direction = (own) => unit(own[0].map((_, d) => own.reduce((sum, row) => sum + row[d], 0)));
 
 // quality.single_speaker.speaker_evidence
 export async function speakerEvidence(embed, gram, cross, estimates, rate) {
   if (estimates.length < 2 || gram.every((row) => row.every((value) => value === 0))) return {};
-  const { frames, energies } = speechFrames(bestSum(gram, cross), estimates, rate);
-  const length = round(WINDOW_SECONDS / PAUSE_FRAME_SECONDS), hop = round(HOP_SECONDS / PAUSE_FRAME_SECONDS);
-  const starts = Array.from({ length: Math.max(0, Math.floor((frames.length - length) / hop) + 1) }, (_, i) => i * hop);
+  const { frames, energies } = speechFrames(bestSum(gram, cross), estimates, rate), length = round(WINDOW_SECONDS / PAUSE_FRAME_SECONDS);
+  const starts = windowStarts(frames.length);
   if (starts.length < LEAST_WINDOWS) return {};
-  const waveforms = [];
-  for (const start of starts) {
-    const window = Float32Array.from(frames.slice(start, start + length).flatMap((frame) => [...frame]));
-    waveforms.push(await resample(window, rate, embed.rate));
-  }
-  const embeddings = (await embed(waveforms)).map(unit);
+  const embeddings = await speechVoices(embed, frames, rate);
   const totals = starts.map((start) => estimates.map((_, j) => energies.slice(start, start + length).reduce((sum, own) => sum + own[j], 0)));
-  const cosines = [];
-  embeddings.forEach((one, i) => embeddings.forEach((other, j) => { if (Math.abs(i - j) > 1) cosines.push(dot(one, other)); }));
+  const cosines = cosinesOf(embeddings);
   const centers = estimates.map((_, j) => embeddings.filter((_, i) => totals[i][j] / Math.max(totals[i].reduce((a, b) => a + b), TINY) > OWN_SHARE));
-  const among = centers.filter((own) => own.length).map((own) => unit(own[0].map((_, d) => own.reduce((sum, row) => sum + row[d], 0))));
+  const among = centers.filter((own) => own.length).map(direction);
+  const outputs = [];
+  for (const estimate of estimates) outputs.push(await speechVoices(embed, speechFrames([1], [estimate], rate).frames, rate));
+  const means = outputs.filter((own) => own.length).map(direction), least = (rows) => Math.min(...rows.flatMap((one) => rows.map((other) => dot(one, other))));
+  const strongest = gram.map((row, i) => row[i]), loudest = cosinesOf(outputs[strongest.indexOf(Math.max(...strongest))]);
   const powers = gram.map((row, i) => Math.max(row[i], TINY));
   return {
-    levels_range: range(levelsDb(powers)),
+    levels_range: Math.min(MOST_RANGE_DB, range(levelsDb(powers))),
     projections_range: range(levelsDb(cross.map((value, i) => value ** 2 / powers[i]))),
     correlation_db: mean(correlationDb(gram)),
     voice_least: quantile(cosines, UNLIKE_SHARE),
-    voice_between: among.length > 1 ? Math.min(...among.flatMap((one) => among.map((other) => dot(one, other)))) : mean(cosines),
+    voice_between: among.length > 1 ? least(among) : mean(cosines),
+    outputs_between: means.length > 1 ? least(means) : UNKNOWN_COSINE,
+    loudest_least: quantile(loudest.length ? loudest : cosines, UNLIKE_SHARE),
   };
 }
 

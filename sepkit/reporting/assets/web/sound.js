@@ -16,7 +16,35 @@ export async function decode(bytes, rate) {
     const samples = decoded.getChannelData(channel);
     for (let t = 0; t < mono.length; t++) mono[t] += samples[t] / decoded.numberOfChannels;
   }
-  return resample(mono, decoded.sampleRate, rate);
+  // A constant would ring at both ends.
+  const middle = mono.reduce((sum, sample) => sum + sample, 0) / mono.length;
+  return resample(mono.map((sample) => sample - middle), decoded.sampleRate, rate);
+}
+
+// A deviation below this share of the mean is the rounding of 32 bits, not sound.
+const ROUNDING = 1e-7;
+
+// runners.level.standardize: samples of zero mean and a deviation, and the factor back.
+export function standardize(samples, deviation) {
+  const middle = samples.reduce((sum, sample) => sum + sample, 0) / samples.length;
+  const own = Math.sqrt(samples.reduce((sum, sample) => sum + (sample - middle) ** 2, 0) / samples.length);
+  const factor = own > ROUNDING * Math.abs(middle) ? own / deviation : 0;
+  return { standardized: samples.map((sample) => (factor ? (sample - middle) / factor : 0)), factor };
+}
+
+// runners.level.RunningLevel: the same by the samples so far, whose weight decays to 1/e in 10 s; a factor for each sample.
+export function standardizeRunning(samples, deviation, rate) {
+  const decay = Math.exp(-1 / (10 * rate)), standardized = new Float32Array(samples.length), factors = new Float64Array(samples.length);
+  let weight = 0, sum = 0, squares = 0;
+  samples.forEach((sample, t) => {
+    weight = decay * weight + 1;
+    sum = decay * sum + sample;
+    squares = decay * squares + sample ** 2;
+    const middle = sum / weight, own = Math.sqrt(Math.max(squares / weight - middle ** 2, 0));
+    factors[t] = own > ROUNDING * Math.abs(middle) ? own / deviation : 0;
+    standardized[t] = factors[t] ? (sample - middle) / factors[t] : 0;
+  });
+  return { standardized, factors };
 }
 
 // The sample rate that the header of a wav, flac, ogg, mp4 or mp3 file tells; 48000 where none is found.

@@ -1,6 +1,7 @@
 // Runs the model beside the page, so that the page answers while it computes.
 import * as ort from "./runtime/ort.wasm.min.mjs";
 import { decide, recordingFeatures, runInViews } from "./prediction.js";
+import { standardize, standardizeRunning } from "./sound.js";
 
 ort.env.wasm.wasmPaths = new URL("./runtime/", import.meta.url).href;
 // More threads would need headers that a plain file server does not send.
@@ -61,7 +62,8 @@ function inputs(mixture, frames) {
 async function run(mixture) {
   const causal = model.causal, late = causal ? causal.kernel_size - causal.stride : 0;
   const frames = causal && Math.ceil((mixture.length + causal.kernel_size) / causal.stride) - 1;
-  const found = await session.run(inputs(mixture, frames), ["estimates", ...(model.scored ? ["scores"] : []), ...Object.values(model.features)]);
+  const { standardized, factor, factors } = atModelLevel(mixture);
+  const found = await session.run(inputs(standardized, frames), ["estimates", ...(model.scored ? ["scores"] : []), ...Object.values(model.features)]);
   const { data, dims } = found.estimates;
   const estimates = Array.from({ length: dims[1] }, (_, i) => data.slice(i * dims[2] + late, i * dims[2] + late + mixture.length));
   const features = Object.entries(model.features).map(([name, output]) => {
@@ -70,7 +72,13 @@ async function run(mixture) {
     if (causal && name === "mask_spread_db") return [name, values.map((value, i) => spreadDb(value, estimates[i]))];
     return [name, causal ? values.map((value) => value / frames) : values];
   });
+  estimates.forEach((estimate) => estimate.forEach((sample, t) => { estimate[t] = sample * (factor ?? factors[t]); }));
   return { estimates, scores: model.scored ? found.scores.data : null, features: Object.fromEntries(features) };
+}
+
+// runners.level.ModelLevel
+function atModelLevel(mixture) {
+  return model.running_level ? standardizeRunning(mixture, model.deviation, model.sample_rate) : standardize(mixture, model.deviation);
 }
 
 function spreadDb(sum, estimate) {
@@ -79,10 +87,12 @@ function spreadDb(sum, estimate) {
 }
 
 async function separate(mixture) {
+  const { standardized, factor } = standardize(mixture, model.deviation);
   const rate = model.sample_rate, inViews = (samples) => runInViews(run, samples, model.speeds, rate);
-  const output = await inViews(mixture);
-  const features = model.quality && (await recordingFeatures(inViews, mixture, output, rate));
-  return decide(model.quality, mixture, output, features, rate, embed);
+  const output = await inViews(standardized);
+  const features = model.quality && (await recordingFeatures(inViews, standardized, output, rate));
+  const decided = await decide(model.quality, standardized, output, features, rate, embed);
+  return { ...decided, estimates: decided.estimates.map((estimate) => estimate.map((sample) => sample * factor)) };
 }
 
 onmessage = async ({ data }) => {
