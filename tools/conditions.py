@@ -161,7 +161,7 @@ def record(
         draw = np.random.default_rng([seed, condition.speakers, number])
         chosen = [names[place] for place in draw.choice(len(names), condition.speakers, replace=False)]
         sources = _speech(condition, [voices.of(name) for name in chosen], length, voices.rate, draw)
-        background = np.resize(audio.read(noise[draw.integers(len(noise))], sample_rate=voices.rate), length)
+        background = np.resize(audio.read(noise[int(draw.integers(len(noise)))], sample_rate=voices.rate), length)
         yield Recorded(*_transmitted(condition, sources, background, voices.rate, draw), chosen)
 
 

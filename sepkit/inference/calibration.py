@@ -107,12 +107,13 @@ def calibrate(
     for number, entry in enumerate(tqdm(entries, disable=None, unit="mixture")):
         try:
             mixed = mix_entry(entry)
+            made = _run(plain, mixed.mixture, entry.sample_rate)
             if complete and not plain.runner.scored:
-                examples += _labeled(plain, entry, mixed)
+                examples += _labeled(plain, entry, mixed, made)
                 if len(mixed.sources) < 2:
                     continue
             beyond = len(mixed.sources) > plain.hypotheses
-            measured = measure_sources(plain, mixed, entry.sample_rate, beyond=complete and beyond)
+            measured = measure_sources(plain, mixed, entry.sample_rate, complete and beyond, made)
             if beyond:
                 harder.setdefault("speakers", []).append(measured)
                 continue
@@ -175,14 +176,13 @@ def _chosen(entries: Sequence[MixtureEntry]) -> list[int]:
     return [several[place] for place in places.tolist()]
 
 
-def _labeled(separator: Separator, entry: MixtureEntry, mixed: Mixed) -> list[_Example]:
+def _labeled(separator: Separator, entry: MixtureEntry, mixed: Mixed, made: _Made) -> list[_Example]:
     """Return what a model makes of a mixture whose number of speakers the manifest states; nothing if it is short."""
     if len(mixed.mixture) < SHORTEST_SECONDS * entry.sample_rate or not np.ptp(mixed.mixture):
         return []
-    mixture, output = _run(separator, mixed.mixture, entry.sample_rate)
     speakers = int(mixed.sources.any(axis=1).sum()) if len(mixed.sources) else 0
     group = (entry.sources[0].speaker if entry.sources else None) or entry.id
-    return [_example(mixture, output, separator.sample_rate, speakers, group)]
+    return [_example(*made, separator.sample_rate, speakers, group)]
 
 
 def _hear(separator: Separator, entries: Sequence[MixtureEntry], number: int, mixed: Mixed) -> list[_Example]:
@@ -317,11 +317,17 @@ class MeasuredSources:
         return {name: values[self.matches] for name, values in self.features.items()}
 
 
-def measure_sources(separator: Separator, mixed: Mixed, sample_rate: int, beyond: bool = False) -> MeasuredSources:
+_Made = tuple[np.ndarray, ModelOutput]
+
+
+def measure_sources(
+    separator: Separator, mixed: Mixed, sample_rate: int, beyond: bool = False, made: _Made | None = None
+) -> MeasuredSources:
     """Separate a mixture at a rate in Hz, and measure its estimates at that rate.
 
     Args:
         beyond: whether there may be more sources than estimates; those that are matched best are measured.
+        made: Mixture at the rate and level of the model and the output for it; None: the model runs here.
 
     Raises:
         UserError: no active source, more than the model has estimates, silence, or less than half a second.
@@ -332,7 +338,7 @@ def measure_sources(separator: Separator, mixed: Mixed, sample_rate: int, beyond
         raise UserError("no active source")
     if count > separator.hypotheses and not beyond:
         raise UserError(f"{count} sources, but the model makes {separator.hypotheses} estimates")
-    mixture, output = _run(separator, mixed.mixture, sample_rate)
+    mixture, output = made or _run(separator, mixed.mixture, sample_rate)
     features = recording_features(separator.runner, mixture, output)
     if features is None:
         raise UserError("silent, or shorter than half a second")
@@ -346,8 +352,14 @@ def measure_sources(separator: Separator, mixed: Mixed, sample_rate: int, beyond
     return MeasuredSources(output, features, matches, si_sdr, improvement_db)
 
 
-def _run(separator: Separator, waveform: np.ndarray, rate: int) -> tuple[np.ndarray, ModelOutput]:
-    """Return a waveform (T,) at the rate and level of the model, and the output for it."""
+def _run(separator: Separator, waveform: np.ndarray, rate: int) -> _Made:
+    """Return a waveform (T,) at the rate and level of the model, and the output for it.
+
+    Raises:
+        UserError: nothing is left at that rate.
+    """
     resampled = audio.resample(waveform, rate, separator.sample_rate)
+    if not resampled.size:
+        raise UserError("silent, or shorter than half a second")
     (mixture,), _ = standardize(resampled[None], separator.runner.level.deviation)
     return mixture, separator.runner.run(mixture[None], features=True)

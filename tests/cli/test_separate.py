@@ -49,7 +49,7 @@ def test_what_to_expect_and_what_is_lost_is_said_once(tmp_path, capsys):
     ]
     assert [line.partition(":")[0] for line in told] == ["first", "second"]
     # Noise is unlike all that was counted and predicted, and nothing is said of it with confidence.
-    expected = "2 outputs, quality unknown: unlike what the prediction was fitted on$"
+    expected = "2 outputs; quality unknown: unlike the recordings that the prediction was fitted on$"
     assert all(re.search(expected, line) for line in told)
     lost = [line for line in captured.err.splitlines() if "above 4000 Hz is missing" in line]
     assert len(lost) == 1 and "44100 Hz" in lost[0]

@@ -301,3 +301,20 @@ def test_channels_limit_sources_and_noise_alike_and_add_to_the_noise_alone(corpu
         assert np.square(error).sum() / np.square(coded.mixture).sum() > 1e-8
     half = mixed(channel_probability=0.5)
     assert 10 < sum(one.noise is None for one in half) < 30
+
+
+def test_speakers_take_turns_in_their_share(corpus: Manifest) -> None:
+    def mixed(**options) -> list:
+        mixer = DynamicMixer(corpus, DynamicMixingConfig(enabled=True, **options), 4000)
+        return [mixer.mix(np.random.default_rng(seed)) for seed in range(60)]
+
+    # One of two sources or both are silent at every sample, and what is left is the source without turns.
+    alone = [not np.any((one.sources != 0).all(0)) for one in mixed(turns_probability=0.5)]
+    assert 18 < sum(alone) < 42
+    for turns, plain in zip(mixed(turns_probability=1.0), mixed(), strict=True):
+        assert not np.any((turns.sources != 0).all(0))
+        kept = turns.sources != 0
+        np.testing.assert_array_equal(turns.sources[kept], plain.sources[kept])
+        np.testing.assert_allclose(turns.mixture, turns.sources.sum(0), atol=1e-6)
+        changes = np.count_nonzero(np.diff(kept[0].astype(int)))
+        assert changes <= 3 + np.count_nonzero(plain.sources == 0)

@@ -155,7 +155,7 @@ def fit_quality(
     fit = fit_ridge(of_usable, targets, mixtures)
     of_one_view = {name: values for name, values in of_usable.items() if name != AGREEMENT}
     one_view = fit_ridge(of_one_view, targets, mixtures) if AGREEMENT in of_usable else None
-    named = np.zeros(len(usable), int) if kinds is None else np.asarray(kinds)
+    named = np.zeros(usable.shape, int) if kinds is None else np.asarray(kinds)
     of_kinds = np.unique(named[usable], return_inverse=True)[1]
     for own in filter(None, (fit, one_view)):
         _fit_interval(own, of_usable, targets, mixtures, of_kinds, harder)
@@ -184,18 +184,18 @@ def _fit_interval(
 ) -> None:
     """Fit the interval on the examples and on harder ones, which are kinds and mixtures of their own."""
     errors, rows = [targets - fit.left_out_db], [{name: features[name] for name in fit.regression.features}]
-    mixtures, kinds = [mixtures], [kinds]
+    all_mixtures, all_kinds = [mixtures], [kinds]
     for own, true in harder:
         row = {name: np.asarray(own[name], np.float64) for name in fit.regression.features}
         error = true - fit.regression.predict(row)
         known = np.isfinite(error)
         errors.append(error[known])
         rows.append({name: values[known] for name, values in row.items()})
-        mixtures.append(mixtures[-1].max() + 1 + np.arange(known.sum()))
-        kinds.append(np.full(known.sum(), kinds[-1].max() + 1))
+        all_mixtures.append(all_mixtures[-1].max() + 1 + np.arange(len(errors[-1])))
+        all_kinds.append(np.full(len(errors[-1]), all_kinds[-1].max() + 1))
     together = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
-    parts = (np.concatenate(part) for part in (mixtures, kinds))
-    fit.regression.fit_interval(np.concatenate(errors), together, *parts)
+    of_mixtures, of_kinds = np.concatenate(all_mixtures), np.concatenate(all_kinds)
+    fit.regression.fit_interval(np.concatenate(errors), together, of_mixtures, of_kinds)
 
 
 # --------------------------------------------------------------------------------------------------------------- files
