@@ -5,6 +5,7 @@ from __future__ import annotations
 import numbers
 import os
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
@@ -131,3 +132,17 @@ def fit_length(waveforms: np.ndarray, num_samples: int) -> np.ndarray:
     """Return waveforms (n, T) cut, or filled with zeros, to a length that resampling changed by a few samples."""
     missing = num_samples - waveforms.shape[-1]
     return np.pad(waveforms, ((0, 0), (0, missing))) if missing > 0 else waveforms[:, :num_samples]
+
+
+class BlockReader:
+    """Reads blocks of any length from blocks (t,) of other lengths."""
+
+    def __init__(self, blocks: Iterator[np.ndarray]) -> None:
+        self._blocks, self._held = blocks, np.zeros(0, np.float32)
+
+    def take(self, count: int) -> np.ndarray:
+        """Return the next samples, (count,)."""
+        while len(self._held) < count:
+            self._held = np.concatenate([self._held, next(self._blocks)])
+        taken, self._held = self._held[:count], self._held[count:]
+        return taken

@@ -29,8 +29,8 @@ from sepkit.inference.diarization.segments import (
     neighbors_in_turns,
 )
 from sepkit.inference.diarization.speech import SpeechMeter
-from sepkit.inference.long.recordings import BlockReader
 from sepkit.inference.options import LinkSpeakers
+from sepkit.inference.waveforms import BlockReader
 
 Blocks = Callable[[], Iterator[np.ndarray]]
 """Estimates (n, t) from beginning to end, block by block, as often as it is called."""

@@ -20,7 +20,7 @@ from sepkit.inference.options import HighBand, StitcherKind
 from sepkit.inference.runners.base import Runner
 from sepkit.inference.selection import Selection, distribute_residual
 from sepkit.inference.separated import Separated
-from sepkit.inference.waveforms import fit_length
+from sepkit.inference.waveforms import BlockReader, fit_length
 
 _BLOCK_SECONDS = 5.0
 
@@ -197,17 +197,3 @@ class LongSeparation:
     def close(self) -> None:
         """Delete the estimates."""
         self.joined.close()
-
-
-class BlockReader:
-    """Reads blocks of any length from blocks (t,) of other lengths."""
-
-    def __init__(self, blocks: Iterator[np.ndarray]) -> None:
-        self._blocks, self._held = blocks, np.zeros(0, np.float32)
-
-    def take(self, count: int) -> np.ndarray:
-        """Return the next samples, (count,)."""
-        while len(self._held) < count:
-            self._held = np.concatenate([self._held, next(self._blocks)])
-        taken, self._held = self._held[:count], self._held[count:]
-        return taken

@@ -5,14 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from sepkit.errors import UserError
-
-if TYPE_CHECKING:
-    from sepkit.inference.runners.level import ModelLevel
+from sepkit.inference.runners.level import BlockRunner, ModelLevel
 
 # Ratios are limited to this range, dB; beyond it they measure float32 and the edges of windows.
 _LEAST_DB, _MOST_DB = -60.0, 60.0
@@ -47,24 +45,6 @@ class ModelOutput:
         return ModelOutput(
             self.estimates[only], None if self.scores is None else self.scores[only], features, self.rates
         )
-
-
-class BlockRunner(Protocol):
-    """A recording that passes through a causal model block by block, at the model's rate and level.
-
-    Attributes:
-        lookahead_samples: at most this many samples must follow one before its estimates are final.
-    """
-
-    lookahead_samples: int
-
-    def push(self, mixture: np.ndarray) -> np.ndarray:
-        """Take the next samples (T,) float32; return the next final estimates (n, T'), float32."""
-        ...
-
-    def finish(self) -> np.ndarray:
-        """End the recording; return the estimates (n, T') of all samples that still have none."""
-        ...
 
 
 class Runner(Protocol):

@@ -8,8 +8,8 @@ from typing import Any, Literal
 import numpy as np
 
 from sepkit.errors import UserError
-from sepkit.inference.runners.base import BlockRunner, ModelOutput, check_finite
-from sepkit.inference.runners.level import ModelLevel
+from sepkit.inference.runners.base import ModelOutput, check_finite
+from sepkit.inference.runners.level import BlockRunner, ModelLevel
 from sepkit.models.export.graph_file import PROVIDERS, Graph
 
 

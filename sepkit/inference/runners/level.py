@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Protocol
 
-from sepkit.inference.runners.base import BlockRunner
+import numpy as np
 
 NOMINAL_DEVIATION = 0.05
 """For models whose training level is not known: -26 dB of full scale, the nominal speech level of ITU-T P.56."""
@@ -14,6 +14,24 @@ _MEMORY_SECONDS = 10.0
 _BLOCK = 4096
 # A deviation below this share of the mean is the rounding of float32, not sound.
 _ROUNDING = 1e-7
+
+
+class BlockRunner(Protocol):
+    """A recording that passes through a causal model block by block, at the model's rate and level.
+
+    Attributes:
+        lookahead_samples: at most this many samples must follow one before its estimates are final.
+    """
+
+    lookahead_samples: int
+
+    def push(self, mixture: np.ndarray) -> np.ndarray:
+        """Take the next samples (T,) float32; return the next final estimates (n, T'), float32."""
+        ...
+
+    def finish(self) -> np.ndarray:
+        """End the recording; return the estimates (n, T') of all samples that still have none."""
+        ...
 
 
 def standardize(mixtures: np.ndarray, deviation: float) -> tuple[np.ndarray, np.ndarray]:

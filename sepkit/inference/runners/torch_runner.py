@@ -15,9 +15,9 @@ from torch import Tensor
 from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.inference.options import Precision
-from sepkit.inference.runners.base import BlockRunner, ModelOutput, check_finite
+from sepkit.inference.runners.base import ModelOutput, check_finite
 from sepkit.inference.runners.latents import mixture_elbo, rates_of, spread_of
-from sepkit.inference.runners.level import ModelLevel
+from sepkit.inference.runners.level import BlockRunner, ModelLevel
 from sepkit.inference.waveforms import fit_length
 from sepkit.models import EncoderMaskerDecoder
 from sepkit.models.features import latent_features
