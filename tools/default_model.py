@@ -68,8 +68,8 @@ CREDIT = (
 LIMITS = (
     "Two speakers at a time, close to the microphone, over a telephone, in a room with a reverberation time of up to "
     "0.6 s, or in noise down to 0 dB: docs/explanation/failures.md has figures for each. It was trained on a CPU with "
-    "a few hours of speech; a model trained on your data will be better. Other languages, noises, larger rooms and more "
-    "speakers are separated worse, and one "
+    "a few hours of speech; a model trained on your data will be better. Other languages, noises, larger rooms and "
+    "more speakers are separated worse, and one "
     "speaker alone {alone}. Which estimate is which speaker is arbitrary. Not for telling who somebody is, and not to "
     "be relied on where a missed or added word does harm. Separate voices only of people who would agree to it."
 )
