@@ -25,7 +25,7 @@ _MAX_WAV_BYTES = 2**32 - 4096
 _BEGINS = (
     (0, b"fLaC", "FLAC"), (0, b"OggS", "Ogg"), (0, b"ID3", "MP3"), (0, b"FORM", "AIFF"), (0, b".snd", "AU"),
     (0, b"dns.", "AU"), (0, b"caff", "CAF"), (0, b"riff", "W64"), (0, b"RIFX", "RIFX"), (0, b"NIST_1A", "NIST sphere"),
-    (0, b"Creative Voice", "VOC"), (0, b"wvPK", "WavPack"), (0, b"TTA1", "TTA"), (0, b"MAC ", "Monkey's Audio"),
+    (0, b"Creative Voice", "VOC"), (0, b"wvpk", "WavPack"), (0, b"TTA1", "TTA"), (0, b"MAC ", "Monkey's Audio"),
     (0, b"#!AMR", "AMR"), (0, b"\x0bw", "AC-3"), (0, b"0&\xb2u\x8ef\xcf\x11", "WMA"), (0, b"FLV\1", "FLV"),
     (0, b"\x1aE\xdf\xa3", "Matroska or WebM"),
     *((4, box, "MP4 or M4A") for box in (b"ftyp", b"moov", b"mdat", b"wide")),
