@@ -200,6 +200,7 @@ def corpus_root(folder: Path, nested: Sequence[str], holds: Sequence[str]) -> Pa
 
 def _examine_one(recording: Recording, sample_rate: int) -> Utterance:
     header = audio.info(recording.path)
+    audio.check_mean(recording.path)
     begin = round(recording.start_seconds * header.sample_rate)
     end = header.num_samples
     if recording.end_seconds is not None:
