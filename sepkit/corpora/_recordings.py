@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -200,6 +200,7 @@ def corpus_root(folder: Path, nested: Sequence[str], holds: Sequence[str]) -> Pa
 
 def _examine_one(recording: Recording, sample_rate: int) -> Utterance:
     header = audio.info(recording.path)
+    audio.check_mean(recording.path)
     begin = round(recording.start_seconds * header.sample_rate)
     end = header.num_samples
     if recording.end_seconds is not None:
@@ -214,21 +215,13 @@ def _examine_one(recording: Recording, sample_rate: int) -> Utterance:
         raise UserError(f"{recording.path}: {end - begin} samples at {header.sample_rate} Hz are too few")
     block = _BLOCK_SECONDS * header.sample_rate
     powers = []
-    for waveform in _blocks(recording.path, begin, end, header.num_samples, block):
+    for waveform in audio.read_blocks(recording.path, block, start=begin, stop=end):
         powers.append(active_level(waveform, header.sample_rate) ** 2)
     loudest = max(powers)
     if loudest == 0:
         raise UserError(f"{recording.path}: digital silence; leave out the file")
     level = float(np.sqrt(np.mean([power for power in powers if power >= _PAUSE_POWER_RATIO * loudest])))
     return Utterance(recording, start, stop - start, level, header.sample_rate)
-
-
-def _blocks(path: Path, begin: int, end: int, num_samples: int, block: int) -> Iterator[np.ndarray]:
-    if (begin, end) == (0, num_samples):
-        yield from audio.read_blocks(path, block)
-        return
-    for position in range(begin, end, block):
-        yield audio.read(path, position, min(block, end - position))
 
 
 _Describe = Callable[[Path], "Recording | str"]

@@ -20,6 +20,7 @@ from typing import Any, Literal
 import numpy as np
 
 from sepkit.data import audio
+from sepkit.data.headers import read_wav_header
 from sepkit.data.manifest import MixtureEntry
 from sepkit.data.mixing import mix_entry
 from sepkit.errors import UserError
@@ -165,16 +166,8 @@ def _earlier_checksums(path: Path) -> dict[str, dict[str, str]]:
 
 def _missing_wav_bytes(path: Path) -> int:
     """Return the number of bytes that the data chunk of a RIFF file lacks; 0 for other files."""
-    try:
-        with open(path, "rb") as file:
-            if file.read(12)[:4] != b"RIFF":
-                return 0
-            while len(head := file.read(8)) == 8:
-                size = int.from_bytes(head[4:], "little")
-                if head[:4] == b"data":
-                    # Streams write such a size if they do not know theirs.
-                    return 0 if size >= 0x7FFFF000 else file.tell() + size - os.fstat(file.fileno()).st_size
-                file.seek(size + size % 2, os.SEEK_CUR)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
-    return 0
+    with open(path, "rb") as file:
+        if file.read(4) != b"RIFF":
+            return 0
+        size = read_wav_header(file, b"RIFF", str(path)).size_bytes
+        return 0 if size is None else file.tell() + size - os.fstat(file.fileno()).st_size

@@ -28,7 +28,7 @@ from sepkit.corpora._recordings import Utterance, examine, find_recordings, repo
 from sepkit.corpora.options import ConversationOptions
 from sepkit.data import audio
 from sepkit.data.activity import ActivityMeter, rttm_lines
-from sepkit.data.audio_streams import write_blocks
+from sepkit.data.audio import write_blocks
 from sepkit.data.manifest import MixtureEntry, SourceEntry, write_manifest
 from sepkit.data.seglst import SpokenSegment, write_seglst
 from sepkit.errors import UserError

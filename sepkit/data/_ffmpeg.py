@@ -1,20 +1,22 @@
-"""Decode formats that libsndfile cannot read (m4a, mp4, webm ...) with the ffmpeg program, through a pipe.
+"""Decode what libsndfile cannot (m4a, mp4, webm, joined mp3 ...) with the ffmpeg program, through a pipe.
 
-Nothing is written to disk and memory does not grow with the length. Such formats cannot be entered at an exact sample,
+Nothing is written to disk and memory does not grow with the length. Such files cannot be entered at an exact sample,
 so a file is decoded from its beginning: reading the end of a long file takes as long as reading all of it.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import struct
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import lru_cache
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +24,39 @@ import numpy as np
 
 from sepkit.errors import UserError
 
-FFMPEG_SUFFIXES = frozenset({".m4a", ".m4b", ".mp4", ".mov", ".mkv", ".webm", ".aac", ".wma", ".caf", ".amr", ".3gp"})
-"""File name endings, in lower case, of the formats that ffmpeg decodes."""
+FFMPEG_SUFFIXES = frozenset({
+    ".3g2", ".3gp", ".aac", ".ac3", ".amr", ".ape", ".avi", ".eac3", ".flv", ".m4a", ".m4b", ".m4v", ".mka", ".mkv",
+    ".mov", ".mp2", ".mp4", ".mts", ".tta", ".weba", ".webm", ".wma", ".wmv", ".wv",
+})  # fmt: skip
+"""File name endings, in lower case, of the formats that only ffmpeg decodes."""
 
-_BLOCK_FRAMES = 1 << 16
+# Containers that their first bytes show, and none that names other files, as playlists do.
+_FORMATS = (
+    "3g2,3gp,aac,ac3,aiff,amr,ape,asf,au,avi,caf,dts,eac3,flac,flv,m4a,matroska,mj2,mov,mp3,mp4,mpeg,mpegts,ogg,"
+    "tta,voc,w64,wav,webm,wv"
+)
+_BLOCK_BYTES = 1 << 20
 _HEADER = struct.Struct(">4sIIIII")
 _SAMPLE_BYTES = 4
+# Longest wait for the next bytes: ffmpeg may read a whole file before the first.
+_WAIT_SECONDS, _WAIT_BYTES_PER_SECOND = 60, 2_000_000
+# Linux ends the program with the thread that started it, however that ends. The process number shows whether it was
+# already gone.
+_WITH_PARENT = (
+    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); "
+    "os.getppid() == int(sys.argv[1]) and os.execvp(sys.argv[2], sys.argv[2:])"
+)
+_launcher = ThreadPoolExecutor(1, "ffmpeg")
+
+
+def _renew_launcher() -> None:
+    """Make a thread that starts programs and lives as long as this process, which has none after a fork."""
+    global _launcher
+    _launcher = ThreadPoolExecutor(1, "ffmpeg")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_launcher)
 
 
 def has_ffmpeg() -> bool:
@@ -47,43 +76,60 @@ def without_undecodable(paths: Iterable[Path]) -> list[Path]:
     return [path for path in paths if path.suffix.lower() not in FFMPEG_SUFFIXES]
 
 
-@dataclass(frozen=True)
-class _Stream:
-    sample_rate: int
-    channels: int
-    num_samples: int
-
-
 class FFmpegFile:
-    """The first audio stream of a file, with the methods of `soundfile.SoundFile` that `sepkit.data.audio` uses."""
+    """The first audio stream of a file, with the methods of `soundfile.SoundFile` that `sepkit.data.audio` uses.
+
+    A running ffmpeg writes it as 32-bit floats in an AU file, whose header needs no length.
+
+    Args:
+        source: path, or the content of a file, which is written to a temporary one meanwhile.
+        name: of the file, for errors.
+        in_parts: whether parts of the file may be no sound, such as the header of a second file that was appended;
+            otherwise they are damage.
+    """
 
     format = subtype = "FFMPEG"
+    stated_frames = None
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = Path(path)
-        self._process: _Process | None = None
-        status = os.stat(path)
-        stream = _measure(self._path, status.st_mtime_ns, status.st_size)
-        self.samplerate, self.channels, self.frames = stream.sample_rate, stream.channels, stream.num_samples
+    def __init__(self, source: str | os.PathLike[str] | io.BytesIO, name: str, in_parts: bool = False) -> None:
+        self._name, self._position, self._late = name, 0, False
+        with ExitStack() as stack:
+            if isinstance(source, io.BytesIO):
+                folder = stack.enter_context(tempfile.TemporaryDirectory())
+                content, source = source, os.path.join(folder, "bytes")
+                Path(source).write_bytes(content.getbuffer())
+            self._wait_seconds = _WAIT_SECONDS + os.path.getsize(source) / _WAIT_BYTES_PER_SECOND
+            self._messages = stack.enter_context(tempfile.TemporaryFile())
+            command = ["ffmpeg", "-nostdin", "-v", "error", *(() if in_parts else ("-xerror",))]
+            command += ["-protocol_whitelist", "file,pipe", "-format_whitelist", _FORMATS, "-i", f"file:{source}"]
+            command += ["-map", "0:a:0", "-c:a", "pcm_f32be", "-f", "au", "-"]
+            if sys.platform == "linux" and sys.executable and not hasattr(sys, "frozen"):
+                command = [sys.executable, "-I", "-S", "-c", _WITH_PARENT, str(os.getpid()), *command]
+            start = _launcher.submit(subprocess.Popen, command, stdout=subprocess.PIPE, stderr=self._messages)
+            self._process: subprocess.Popen[bytes] = stack.enter_context(start.result())
+            stack.callback(self._process.kill)
+            header = self._take(_HEADER.size)
+            if len(header) < _HEADER.size:
+                self._check_ended_well()
+                raise UserError(f"{name}: ffmpeg finds no audio in it; leave out the file")
+            _, offset, _, _, self.samplerate, self.channels = _HEADER.unpack(header)
+            self._take(offset - _HEADER.size)
+            self.close = stack.pop_all().close
 
-    def seek(self, position: int) -> None:
-        """Go to a sample, counted from 0."""
-        if self._process is None or self._process.position > position:
-            self._restart()
-        process = self._restart() if self._process is None else self._process
-        while process.position < position and len(process.read(min(_BLOCK_FRAMES, position - process.position))):
-            pass
+    def approach(self, position: int) -> int:
+        """Return the position, 0, from which samples are read and dropped up to the one that is wanted."""
+        return 0
 
     def read(self, count: int, dtype: str = "float32", always_2d: bool = True) -> np.ndarray:
         """Return the next samples, (T, C) float32; fewer than `count` at the end."""
-        process = self._restart() if self._process is None else self._process
-        return process.read(count)
-
-    def close(self) -> None:
-        """End the program."""
-        if self._process is not None:
-            self._process.close()
-            self._process = None
+        frame_bytes = self.channels * _SAMPLE_BYTES
+        data = self._take(count * frame_bytes)
+        num_samples = len(data) // frame_bytes
+        self._position += num_samples
+        if num_samples < count:
+            self._check_ended_well()
+        samples = np.frombuffer(data, ">f4", num_samples * self.channels).astype(np.float32)
+        return samples.reshape(-1, self.channels)
 
     def __enter__(self) -> FFmpegFile:
         return self
@@ -91,67 +137,38 @@ class FFmpegFile:
     def __exit__(self, *_: Any) -> None:
         self.close()
 
-    def _restart(self) -> _Process:
-        self.close()
-        self._process = _Process(self._path)
-        return self._process
-
-
-class _Process:
-    """A running ffmpeg that writes 32-bit floats as an AU file, whose header needs no length."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._messages = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `close`
-        command = ["ffmpeg", "-nostdin", "-v", "error", "-xerror", "-protocol_whitelist", "file,pipe"]
-        command += ["-i", f"file:{path}", "-map", "0:a:0", "-c:a", "pcm_f32be", "-f", "au", "-"]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._messages)
+    def _take(self, count: int) -> bytes:
+        """Return the next bytes, fewer at the end; end the program if it is silent for too long."""
         assert self._process.stdout is not None
-        self._pipe = self._process.stdout
-        self.position = 0
-        header = self._pipe.read(_HEADER.size)
-        if len(header) < _HEADER.size:
-            self._check_ended_well()
-            raise UserError(f"{path}: ffmpeg finds no audio in it; leave out the file")
-        _, offset, _, _, self.sample_rate, self.channels = _HEADER.unpack(header)
-        self._pipe.read(offset - _HEADER.size)
+        parts = [b"none"]
+        while count > 0 and parts[-1]:
+            timer = threading.Timer(self._wait_seconds, self._give_up)
+            timer.start()
+            try:
+                parts.append(self._process.stdout.read(min(count, _BLOCK_BYTES)))
+            finally:
+                timer.cancel()
+            count -= len(parts[-1])
+        return b"".join(parts[1:])
 
-    def read(self, count: int) -> np.ndarray:
-        frame_bytes = self.channels * _SAMPLE_BYTES
-        data = self._pipe.read(count * frame_bytes)
-        self.position += len(data) // frame_bytes
-        if len(data) < count * frame_bytes:
-            self._check_ended_well()
-        whole = data[: len(data) // frame_bytes * frame_bytes]
-        return np.frombuffer(whole, dtype=">f4").astype(np.float32).reshape(-1, self.channels)
-
-    def close(self) -> None:
+    def _give_up(self) -> None:
+        self._late = True
         self._process.kill()
-        self._process.wait()
-        self._pipe.close()
-        self._messages.close()
 
     def _check_ended_well(self) -> None:
         if self._process.wait() == 0:
             return
         self._messages.seek(0)
         lines = self._messages.read().decode(errors="replace").strip().splitlines()
-        self.close()
+        # Later lines tell what follows from the first.
+        line = lines[-1 if self._position else 0] if lines else "without a reason"
+        reason = line.rpartition("] ")[2].rpartition(": ")[2]
+        if self._late:
+            reason = f"it gave nothing for {self._wait_seconds:.0f} s"
         if any("matches no streams" in line for line in lines):
-            raise UserError(f"{self._path}: holds no sound; leave out the file")
+            raise UserError(f"{self._name}: holds no sound; leave out the file")
+        if not self._position:
+            raise ValueError(f"ffmpeg: {reason}")
         raise UserError(
-            f"{self._path}: ffmpeg failed after sample {self.position} ({lines[-1] if lines else 'without a reason'}); "
-            "get the file again, or leave it out"
+            f"{self._name}: ffmpeg failed after sample {self._position} ({reason}); get the file again, or leave it out"
         )
-
-
-@lru_cache(maxsize=4096)
-def _measure(path: Path, mtime_ns: int, size: int) -> _Stream:
-    """Decode the file once to count its samples, because lengths in such headers are not exact."""
-    process = _Process(path)
-    try:
-        while len(process.read(_BLOCK_FRAMES)):
-            pass
-        return _Stream(process.sample_rate, process.channels, process.position)
-    finally:
-        process.close()

@@ -1,57 +1,181 @@
-"""Open audio files, and report those that cannot be read."""
+"""Open audio files by what they hold, and report those that cannot be read.
+
+libsndfile decodes most, and ffmpeg what libsndfile refuses or would not read to the end.
+"""
 
 from __future__ import annotations
 
-import contextlib
+import io
 import os
 import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Any
 
 import numpy as np
 import soundfile
 
-from sepkit.data._ffmpeg import FFMPEG_SUFFIXES, FFmpegFile, has_ffmpeg
+from sepkit.data._ffmpeg import FFmpegFile, has_ffmpeg
+from sepkit.data.headers import SMALLEST_UNKNOWN_SIZE, decoder_of, read_wav_header
 from sepkit.errors import UserError, exhausted
 from sepkit.limits import CHANNELS, RECORDING_SECONDS, SAMPLE_RATES
 
 AudioPath = str | os.PathLike[str]
-SampleType = Literal["float32", "int16", "int32"]
-OpenFile = soundfile.SoundFile | FFmpegFile
+Source = AudioPath | io.BytesIO
 
 # libsndfile reports this length for a stream whose header does not give one.
 _UNKNOWN_LENGTH = 2**62
+_BLOCK_FRAMES = 1 << 16
+# Decoded before a position that is sought, so that what follows is exact: mp3 frames take bits of up to 30 frames
+# before them, and Opus forgets its state within a second.
+_LEAD_FRAMES = {"MP3": 30 * 1152, "OPUS": 48000}
+# An mp3 is decoded from its beginning up to here: libmpg123 may print errors of the frames that a seek leads to.
+_NEAR_FRAMES = {"MP3": 1 << 20}
+# The last page of Vorbis, of at most 255 packets of 1024 samples, begins where libsndfile takes it to begin only if
+# none of its samples are cut off; so it is not sought in.
+_TAIL_FRAMES = {"VORBIS": 255 * 1024}
+# Names of libsndfile by coding and bits.
+_WAV_SUBTYPES = {
+    (1, 8): "PCM_U8", (1, 16): "PCM_16", (1, 24): "PCM_24", (1, 32): "PCM_32", (3, 32): "FLOAT", (3, 64): "DOUBLE",
+    (6, 8): "ALAW", (7, 8): "ULAW",
+}  # fmt: skip
+# libsndfile cannot seek in these, or fails.
+_UNSEEKABLE = ("GSM610", "G721", "G723", "NMS_ADPCM", "DWVW", "DPCM_")
 
 
-class ReadThrough(soundfile.SoundFile):
-    """A file that is read from beginning to end, without the seek of python-soundfile after every read.
+class SoundFile(soundfile.SoundFile):
+    """A file that libsndfile decodes, read forward from where it is."""
 
-    That seek goes to the present position, and yet it spoils the next frames of an mp3.
-    """
+    def __init__(self, file: str | bytes | IO[bytes], **layout: Any) -> None:
+        self._samples = file if isinstance(file, _Samples) else None
+        super().__init__(file, **layout)  # type: ignore[arg-type]
+        self.stated_frames = None if self.frames >= _UNKNOWN_LENGTH else self.frames
+        """Length that the header gives; None if it gives none."""
 
     def seekable(self) -> bool:
+        """Return False: python-soundfile seeks after every read otherwise, which spoils the next frames of an mp3."""
         return False
+
+    def approach(self, position: int) -> int:
+        """Go to a sample from which decoding up to the one that is wanted is exact, and return its number."""
+        near = position < _NEAR_FRAMES.get(self.format, 0)
+        if near or self.stated_frames is None or self.subtype.startswith(_UNSEEKABLE):
+            return 0
+        lead = _LEAD_FRAMES.get(self.subtype, _LEAD_FRAMES.get(self.format, 0))
+        reached = min(position - lead, self.stated_frames - _TAIL_FRAMES.get(self.subtype, 0))
+        return self.seek(reached) if reached > 0 else 0
+
+    def close(self) -> None:
+        """Close the file."""
+        super().close()
+        if self._samples is not None:
+            self._samples.close()
+
+
+class _Samples(io.FileIO):
+    """The bytes of a file from some position on."""
+
+    def __init__(self, path: AudioPath, begin: int) -> None:
+        super().__init__(path)
+        self._begin = begin
+        self.seek(0)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return super().seek(offset if whence else offset + self._begin, whence) - self._begin
+
+    def tell(self) -> int:
+        return super().tell() - self._begin
+
+
+OpenFile = SoundFile | FFmpegFile
 
 
 @contextmanager
-def open_audio(path: AudioPath, kind: type[soundfile.SoundFile] = soundfile.SoundFile) -> Iterator[OpenFile]:
-    """Open a file with libsndfile, or with ffmpeg if its ending asks for it."""
+def open_audio(source: Source) -> Iterator[OpenFile]:
+    """Open a file, or the content of one, with the decoder that its first bytes ask for."""
     try:
-        check_is_file(path)
-        file: OpenFile = FFmpegFile(path) if _is_for_ffmpeg(path) else kind(_name_of(path))  # type: ignore[arg-type]
+        file = _open(source)
     except (soundfile.LibsndfileError, TypeError, ValueError, OSError) as error:
-        _raise_if_exhausted(error)
-        raise _unreadable(path, error) from error
+        if exhausted(error):
+            raise
+        raise _unreadable(source, error) from error
     with file:
-        check_holds_samples(file, path)
+        _check_header(file, name_of(source))
         yield file
 
 
-def _name_of(path: AudioPath) -> str | bytes:
-    """Return a path for libsndfile: bytes, because names need not be UTF-8, except on Windows, where they are text."""
+def name_of(source: Source) -> str:
+    """Return what messages call a file: its path, or "bytes"."""
+    return "bytes" if isinstance(source, io.BytesIO) else os.fspath(source)
+
+
+def identity(path: AudioPath) -> tuple[str, int, int]:
+    """Return path, time of change and size, by which results about a file are kept."""
+    status = os.stat(path)
+    return os.fspath(path), status.st_mtime_ns, status.st_size
+
+
+def _open(source: Source) -> OpenFile:
+    if isinstance(source, io.BytesIO):
+        decoder = decoder_of(source, "")
+        source.seek(0)
+    else:
+        check_is_file(source)
+        decoder = _decoder_of(*identity(source))
+    in_parts = decoder == "ffmpeg, in parts"
+    reason = "its header does not state the length of all its parts" if in_parts else "not a format of libsndfile"
+    if decoder.startswith("libsndfile"):
+        try:
+            file = SoundFile(source if isinstance(source, io.BytesIO) else _for_libsndfile(source))
+            if file.format in ("WAV", "WAVEX", "RF64"):
+                file = _to_the_end(file, source)
+            if file is not None and (decoder == "libsndfile, mp3" or not file.subtype.startswith("MPEG")):
+                return file
+            in_parts = True
+        except soundfile.LibsndfileError:
+            # Fails with the reason, which libsndfile keeps to itself, if no file at all can be opened.
+            os.close(os.open(os.devnull, os.O_RDONLY))
+    if not has_ffmpeg():
+        raise ValueError(f"{reason}, and the program ffmpeg, which reads more, is not installed")
+    return FFmpegFile(source, name_of(source), in_parts)
+
+
+@lru_cache(maxsize=4096)
+def _decoder_of(path: str, mtime_ns: int, size: int) -> str:
+    with open(path, "rb", buffering=0) as file:
+        return decoder_of(file, Path(path).suffix.lower())
+
+
+def _to_the_end(file: SoundFile, source: Source) -> SoundFile | None:
+    """Return a wav as it is, or read up to its end if its header was written before its length was known; None if only
+    ffmpeg can do so."""
+    size = len(source.getbuffer()) if isinstance(source, io.BytesIO) else os.path.getsize(source)
+    if file.frames and size <= SMALLEST_UNKNOWN_SIZE:
+        return file
+    with io.BytesIO(source.getvalue()) if isinstance(source, io.BytesIO) else open(source, "rb") as raw:
+        riff_bytes = int.from_bytes(raw.read(8)[4:], "little")
+        raw.seek(0)
+        try:
+            header = read_wav_header(raw, name=name_of(source))
+        except UserError:
+            return file
+        begin = raw.tell()
+        if header.size_bytes is not None or riff_bytes + 8 == size or begin == size:
+            return file
+        subtype = _WAV_SUBTYPES.get((header.tag, header.bits))
+        if subtype is None:
+            return None
+        samples = io.BytesIO(raw.read()) if isinstance(source, io.BytesIO) else _Samples(source, begin)
+    file.close()
+    layout = {"samplerate": header.sample_rate, "channels": header.channels, "subtype": subtype}
+    return SoundFile(samples, **layout, format="RAW", endian="LITTLE")
+
+
+def _for_libsndfile(path: AudioPath) -> str | bytes:
+    """Return a path as bytes, because names need not be UTF-8, except on Windows, where they are text."""
     return os.fspath(path) if sys.platform == "win32" else os.fsencode(path)
 
 
@@ -65,79 +189,100 @@ def check_is_file(path: AudioPath) -> None:
         raise UserError(f"{path}: is a pipe, socket or device, expected a file; write what it gives to a file first")
 
 
-def _raise_if_exhausted(error: Exception) -> None:
-    """Raise OSError where libsndfile, which keeps the reason to itself, fails because too many files are open."""
-    if exhausted(error):
-        raise error
-    if isinstance(error, soundfile.LibsndfileError):
-        # Fails with the reason if no file at all can be opened.
-        os.close(os.open(os.devnull, os.O_RDONLY))
-
-
-def _is_for_ffmpeg(path: AudioPath) -> bool:
-    suffix = Path(path).suffix.lower()
-    if suffix not in FFMPEG_SUFFIXES or not os.path.isfile(path):
-        return False
-    # libsndfile reads only some of these containers, and mistakes some AAC streams for MP3.
-    if suffix == ".caf":
-        with contextlib.suppress(soundfile.LibsndfileError):
-            soundfile.info(_name_of(path))  # type: ignore[arg-type]
-            return False
-    if not has_ffmpeg():
-        raise UserError(
-            f"{path}: {suffix} needs the program ffmpeg, which is not installed; install it, or convert the file"
-        )
-    return True
-
-
-def check_holds_samples(file: OpenFile, path: AudioPath) -> None:
-    """Raise UserError if the file is empty, or its header does not say how long it is, or is beyond `sepkit.limits`."""
-    if file.frames == 0:
-        raise UserError(f"{path}: holds 0 samples; leave out the file")
-    if file.frames >= _UNKNOWN_LENGTH:
-        raise UserError(f"{path}: its header does not say how many samples it holds; encode it again")
+def _check_header(file: OpenFile, name: str) -> None:
+    """Raise UserError if the file is empty, or its header gives what is beyond `sepkit.limits`."""
     low, high = SAMPLE_RATES
     if not low <= file.samplerate <= high:
         raise UserError(
-            f"{path}: its header says {file.samplerate} Hz, expected {low} to {high}; correct it, or resample"
+            f"{name}: its header says {file.samplerate} Hz, expected {low} to {high}; correct it, or resample"
         )
     if file.channels > CHANNELS:
-        raise UserError(f"{path}: has {file.channels} channels, expected at most {CHANNELS}; split the file")
-    if file.frames > RECORDING_SECONDS * file.samplerate:
+        raise UserError(f"{name}: has {file.channels} channels, expected at most {CHANNELS}; split the file")
+    if file.stated_frames is not None:
+        _check_length(file.stated_frames, file.samplerate, name)
+
+
+def _check_length(num_samples: int, sample_rate: int, name: str) -> None:
+    """Raise UserError if a recording is empty, or longer than any may be."""
+    if num_samples == 0:
+        raise UserError(f"{name}: holds 0 samples; leave out the file")
+    if num_samples > RECORDING_SECONDS * sample_rate:
         raise UserError(
-            f"{path}: its header says {file.frames / file.samplerate / 3600:.0f} hours, expected at most "
+            f"{name}: has {num_samples / sample_rate / 3600:.0f} hours, expected at most "
             f"{RECORDING_SECONDS // 3600}; cut the file"
         )
 
 
-def check_channel(file: OpenFile, path: AudioPath, channel: int | None) -> None:
+def check_channel(file: OpenFile, name: str, channel: int | None) -> None:
     """Raise UserError if the file has no such channel."""
     if channel is not None and not 0 <= channel < file.channels:
-        raise UserError(f"{path}: has {file.channels} channel(s), numbered from 0; channel {channel} was asked for")
+        raise UserError(f"{name}: has {file.channels} channel(s), numbered from 0; channel {channel} was asked for")
 
 
-def check_finite(waveform: np.ndarray, path: AudioPath) -> None:
+def check_finite(waveform: np.ndarray, name: str) -> None:
     """Raise UserError if a sample is NaN or infinite."""
     if not np.isfinite(waveform).all():
         raise UserError(
-            f"{path}: holds samples that are not finite numbers (NaN or infinity); repair or leave out the file"
+            f"{name}: holds samples that are not finite numbers (NaN or infinity); repair or leave out the file"
         )
 
 
-def _unreadable(path: AudioPath, error: Exception) -> UserError:
+def read_frames(file: OpenFile, name: str, count: int, start: int = 0, position: int = 0) -> np.ndarray:
+    """Return the samples from `start` on, (count, C) float32; with start 0, from the current position, `position`.
+
+    Where the header gives no length, there may be fewer.
+    """
+    try:
+        if start:
+            position = file.approach(start)
+        while position < start and (skipped := len(file.read(min(_BLOCK_FRAMES, start - position), "float32"))):
+            position += skipped
+        frames = file.read(count, dtype="float32", always_2d=True)
+    except soundfile.LibsndfileError as error:
+        raise UserError(
+            f"{name}: damaged or truncated ({error.error_string.rstrip('.')}); get the file again"
+        ) from error
+    if len(frames) < count and file.stated_frames is not None:
+        end = position + len(frames)
+        raise UserError(
+            f"{name}: damaged or truncated (ends after sample {end} of {file.stated_frames}); get the file again"
+        )
+    return frames
+
+
+def frame_blocks(
+    file: OpenFile, name: str, block_samples: int, start: int = 0, stop: int | None = None
+) -> Iterator[np.ndarray]:
+    """Yield the samples `start` to `stop`, or all, of a file that was just opened in blocks (T, C) float32."""
+    position, end = start, file.stated_frames if stop is None else stop
+    while end is None or position < end:
+        count = block_samples if end is None else min(block_samples, end - position)
+        if not len(frames := read_frames(file, name, count, start if position == start else 0, position)):
+            break
+        position += len(frames)
+        _check_length(position, file.samplerate, name)
+        yield frames
+    _check_length(position, file.samplerate, name)
+
+
+def _unreadable(source: Source, error: Exception) -> UserError:
     reason = str(getattr(error, "error_string", error)).rstrip(".")
-    if not os.path.exists(path):
+    path = None if isinstance(source, io.BytesIO) else source
+    if path is not None and not os.path.exists(path):
         return UserError(f"{path}: no such file; check the path")
-    if os.path.isdir(path):
+    if path is not None and os.path.isdir(path):
         reason = "it is a folder"
-    elif _is_shortened_sphere(path):
+    elif path is not None and not os.path.getsize(path):
+        reason = "it is empty"
+    elif path is not None and _is_shortened_sphere(path):
         return UserError(
             f"{path}: a NIST sphere file compressed with shorten, which cannot be read here; "
             f"convert it with: sph2pipe -p -f wav {path} {Path(path).with_suffix('.wav')}"
         )
+    remedy = "convert it (ffmpeg -i FILE FILE.wav)" if has_ffmpeg() else "install ffmpeg, convert the file to wav"
     return UserError(
-        f"{path}: cannot be read as audio ({reason}); expected wav, flac, mp3 or another format of libsndfile; "
-        "convert it (ffmpeg -i FILE FILE.wav), or get it again"
+        f"{name_of(source)}: cannot be read as audio ({reason}); expected wav, flac, mp3 or another format of "
+        f"libsndfile or ffmpeg; {remedy}, or get it again"
     )
 
 
@@ -148,54 +293,3 @@ def _is_shortened_sphere(path: AudioPath) -> bool:
     except OSError:
         return False
     return header.startswith(b"NIST_1A") and b"shorten" in header
-
-
-@contextmanager
-def write_flac(path: AudioPath, temporary: Path, sample_rate: int, channels: int) -> Iterator[soundfile.SoundFile]:
-    """Yield a FLAC file of 16 bits, written to `temporary`; messages name `path`."""
-    with open(temporary, "wb+") as raw:
-        sink = _Sink(raw)
-        try:
-            with soundfile.SoundFile(sink, "w", sample_rate, channels, "PCM_16", format="FLAC") as file:  # type: ignore[arg-type]
-                yield file
-        except soundfile.LibsndfileError as error:
-            if sink.error is None:
-                raise UserError(
-                    f"{path}: flac holds no {channels} channel(s) at {sample_rate} Hz ({error.error_string}); write wav"
-                ) from error
-        if sink.error is not None:
-            raise sink.error
-
-
-class _Sink:
-    """A file that libsndfile writes to; it keeps the error, which libsndfile would not tell."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self.error: OSError | None = None
-        self.seek, self.tell, self.read, self.flush = file.seek, file.tell, file.read, file.flush
-
-    def write(self, data: bytes) -> int:
-        try:
-            return self._file.write(data)
-        except OSError as error:
-            self.error = error
-            return 0
-
-
-def read_or_raise(
-    file: OpenFile, path: AudioPath, count: int, dtype: SampleType, start: int = 0, position: int = 0
-) -> np.ndarray:
-    """Return the samples from `start` on, (count, C); with start 0, from the current position, which is `position`."""
-    try:
-        if start:
-            file.seek(start)
-        frames = file.read(count, dtype=dtype, always_2d=True)
-    except soundfile.LibsndfileError as error:
-        raise UserError(
-            f"{path}: damaged or truncated ({str(error.error_string).rstrip('.')}); get the file again"
-        ) from error
-    if len(frames) < count:
-        end = max(start, position) + len(frames)
-        raise UserError(f"{path}: damaged or truncated (ends after sample {end} of {file.frames}); get the file again")
-    return frames

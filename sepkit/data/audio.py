@@ -7,7 +7,8 @@ file's own rate.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd
@@ -22,26 +23,30 @@ from sepkit.data._ffmpeg import FFMPEG_SUFFIXES, without_undecodable
 from sepkit.data._opening import (
     AudioPath,
     OpenFile,
-    ReadThrough,
+    Source,
     check_channel,
     check_finite,
-    check_holds_samples,
+    frame_blocks,
+    identity,
+    name_of,
     open_audio,
-    read_or_raise,
-    write_flac,
+    read_frames,
 )
-from sepkit.data.wav_header import wav_header
+from sepkit.data._writing import quantize_pcm16, write_blocks
 from sepkit.errors import UserError
-from sepkit.files import atomic_output
 
 __all__ = [
     "AUDIO_SUFFIXES",
     "RESAMPLERS",
     "AudioInfo",
     "Resampler",
+    "cancelled",
+    "cancelled_note",
+    "check_mean",
     "decode",
     "encode_sound",
     "info",
+    "loudest_if_cancelled",
     "quantize_pcm16",
     "read",
     "read_blocks",
@@ -49,18 +54,22 @@ __all__ = [
     "resampled_length",
     "without_undecodable",
     "write",
+    "write_blocks",
 ]
 
 Resampler = Literal["soxr_hq", "scipy_poly"]
 RESAMPLERS: tuple[str, ...] = get_args(Resampler)
 
 AUDIO_SUFFIXES = FFMPEG_SUFFIXES | {
-    ".wav", ".flac", ".ogg", ".opus", ".mp3", ".aif", ".aiff", ".au", ".w64", ".rf64", ".sph"
+    ".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au", ".caf", ".w64", ".rf64", ".sph"
 }  # fmt: skip
 """File name endings, in lower case, of the formats that can be read: by libsndfile, or by ffmpeg if it is installed."""
 
 # Both resamplers' filters end within this many samples of the slower of the two rates.
 _CONTEXT_SAMPLES = 256
+_BLOCK_SAMPLES = 1 << 16
+# Share of the power of unrelated channels that is left where channels cancel, and of direct current that is rounding.
+_CANCELLED, _ROUNDING = 0.2, 1e-5
 # Samples per block of libFLAC at its default strength.
 _FLAC_BLOCK = 4096
 
@@ -81,9 +90,16 @@ class AudioInfo:
 
 
 def info(path: AudioPath) -> AudioInfo:
-    """Return the header of an audio file; the samples are not read."""
+    """Return what the header of an audio file says; if it does not give the length, the samples are counted."""
     with open_audio(path) as file:
-        return AudioInfo(file.samplerate, file.frames, file.channels, file.subtype)
+        num_samples = _count(*identity(path)) if file.stated_frames is None else file.stated_frames
+        return AudioInfo(file.samplerate, num_samples, file.channels, file.subtype)
+
+
+@lru_cache(maxsize=4096)
+def _count(path: str, mtime_ns: int, size: int) -> int:
+    with open_audio(path) as file:
+        return sum(map(len, frame_blocks(file, path, _BLOCK_SAMPLES)))
 
 
 def read(
@@ -99,9 +115,9 @@ def read(
     """Return the samples `start` to `start + num_samples` of an audio file, (T,) float32.
 
     Only that part is read, with as much context as the resampler needs. The result equals the same crop of the whole
-    resampled file: exactly if nothing is resampled and for "scipy_poly", within 1e-6 of full scale for "soxr_hq".
-    Samples outside the part are not checked. A wav whose data end early is as long as its data, whatever its header
-    says; only a manifest or a partner file shows that something is missing.
+    resampled file: exactly if nothing is resampled and for "scipy_poly", within 1e-6 of full scale for "soxr_hq" and
+    for mp3. Samples outside the part are not checked. A wav whose data end early is as long as its data, whatever its
+    header says; only a manifest or a partner file shows that something is missing.
 
     Args:
         num_samples: None: to the end of the file.
@@ -109,9 +125,17 @@ def read(
         pad_end: whether to give zeros past the end of the file instead of raising.
         gain: applied before resampling.
     """
+    name = os.fspath(path)
     with open_audio(path) as file:
+        check_channel(file, name, channel)
         rate = sample_rate or file.samplerate
-        total = resampled_length(file.frames, file.samplerate, rate, resampler)
+        if (start, num_samples) == (0, None):
+            waveform = _scaled(_one_channel(_read_all(file, name), channel), gain)
+            waveform = resample(waveform, file.samplerate, rate, resampler)
+            check_finite(waveform, name)
+            return waveform
+        total_frames = _count(*identity(path)) if file.stated_frames is None else file.stated_frames
+        total = resampled_length(total_frames, file.samplerate, rate, resampler)
         stop = total if num_samples is None else start + num_samples
         if start < 0 or stop < start:
             raise UserError(f"{path}: start {start} and num_samples {num_samples} asked for, expected both at least 0")
@@ -120,49 +144,85 @@ def read(
                 f"{path}: holds {total} samples at {rate} Hz, but samples {start} to {stop} were asked for; "
                 "the file is not the one that was described; get it again, or write the manifest again"
             )
-        check_channel(file, path, channel)
         wanted = max(0, min(stop, total) - start)
         if wanted == 0:
             return np.zeros(stop - start, dtype=np.float32)
-        if file.samplerate == rate:
-            waveform = _scaled(_read_frames(file, path, start, wanted, channel), gain)
-        else:
-            first, last, skipped = _input_window(start, wanted, file.samplerate, rate, file.frames)
-            waveform = _scaled(_read_frames(file, path, first, last - first, channel), gain)
-            waveform = resample(waveform, file.samplerate, rate, resampler)[skipped : skipped + wanted]
-    check_finite(waveform, path)
+        first, last, skipped = start, start + wanted, 0
+        if file.samplerate != rate:
+            first, last, skipped = _input_window(start, wanted, file.samplerate, rate, total_frames)
+        waveform = _scaled(_one_channel(read_frames(file, name, last - first, first), channel), gain)
+        waveform = resample(waveform, file.samplerate, rate, resampler)[skipped : skipped + wanted]
+    check_finite(waveform, name)
     return np.pad(waveform, (0, stop - start - wanted)) if stop - start > wanted else waveform
 
 
-def read_blocks(path: AudioPath, block_samples: int, channel: int | None = None) -> Iterator[np.ndarray]:
-    """Yield the samples of an audio file at its own rate in blocks (T,) float32; the last one may be shorter.
+def read_blocks(
+    path: AudioPath, block_samples: int, channel: int | None = None, start: int = 0, stop: int | None = None
+) -> Iterator[np.ndarray]:
+    """Yield the samples `start` to `stop`, or all, of an audio file at its own rate in blocks (T,) float32; the last
+    one may be shorter.
 
     Errors are those of `read`, raised on reaching a bad block.
     """
-    with open_audio(path, ReadThrough) as file:
-        check_channel(file, path, channel)
-        for start in range(0, file.frames, block_samples):
-            frames = read_or_raise(file, path, min(block_samples, file.frames - start), "float32", position=start)
+    name = os.fspath(path)
+    with open_audio(path) as file:
+        check_channel(file, name, channel)
+        for frames in frame_blocks(file, name, block_samples, start, stop):
             block = _one_channel(frames, channel)
-            check_finite(block, path)
+            check_finite(block, name)
             yield block
 
 
-def decode(data: bytes | io.BytesIO, channel: int | None = None) -> tuple[np.ndarray, int]:
-    """Return the samples (T,) float32 of an audio file in memory, and its rate in Hz."""
-    name = "bytes"
-    try:
-        file = soundfile.SoundFile(io.BytesIO(data) if isinstance(data, bytes) else data)
-    except (soundfile.LibsndfileError, TypeError, OSError) as error:
-        reason = str(getattr(error, "error_string", error)).rstrip(".")
-        line = f"{name}: cannot be read as audio ({reason}); expected what a wav or flac file holds"
-        raise UserError(line) from error
-    with file:
-        check_holds_samples(file, name)
-        check_channel(file, name, channel)
-        waveform = _one_channel(read_or_raise(file, name, file.frames, "float32"), channel)
-        check_finite(waveform, name)
-        return waveform, file.samplerate
+def decode(source: Source) -> tuple[np.ndarray, int]:
+    """Return the samples (C, T) float32 of an audio file, or of the content of one, and its rate in Hz."""
+    with open_audio(source) as file:
+        return _read_all(file, name_of(source)).T, file.samplerate
+
+
+def loudest_if_cancelled(blocks: Iterable[np.ndarray]) -> int | None:
+    """Return the loudest channel of a recording if its channels cancel in their mean, else None.
+
+    They cancel if one is inverted, by a wrong cable or plug. Their mean then has less than a fifth of the power that
+    unrelated channels would leave, for two channels 10 dB less than each; that of microphones apart never has. Direct
+    current does not count.
+
+    Args:
+        blocks: the samples (T, C), from beginning to end.
+    """
+    count, sums, products = 0, np.zeros(1), np.zeros((1, 1))
+    for frames in blocks:
+        for begin in range(0, len(frames), _BLOCK_SAMPLES):
+            # Products of matrices of few rows are fast, while sums along columns are not.
+            part = frames[begin : begin + _BLOCK_SAMPLES]
+            count += len(part)
+            sums = sums + np.ones(len(part), part.dtype) @ part
+            products = products + part.T @ part
+    covariance = products - np.outer(sums, sums) / max(count, 1)
+    power, left = np.trace(covariance), covariance.sum() / len(covariance)
+    if power > _ROUNDING * np.trace(products) and left < _CANCELLED * power / len(covariance):
+        return int(np.argmax(np.diag(covariance)))
+    return None
+
+
+def cancelled(path: AudioPath) -> int | None:
+    """Return the loudest channel of an audio file if its channels cancel in their mean, else None; all is read."""
+    with open_audio(path) as file:
+        blocks = frame_blocks(file, os.fspath(path), _BLOCK_SAMPLES)
+        return loudest_if_cancelled(blocks) if file.channels > 1 else None
+
+
+def cancelled_note(channel: int) -> str:
+    """Return the line for a recording of which this channel is taken, because all together cancel."""
+    return f"the channels cancel in their mean (one is inverted), so channel {channel} alone is separated"
+
+
+def check_mean(path: AudioPath) -> None:
+    """Raise UserError if the channels of an audio file cancel in their mean; a file of several is read to its end."""
+    if (loudest := cancelled(path)) is not None:
+        raise UserError(
+            f"{path}: its channels cancel in their mean, because one is inverted; take one of them: ffmpeg -i FILE -af "
+            f"'pan=mono|c0=c{loudest}' MONO.wav"
+        )
 
 
 def resample(waveform: np.ndarray, from_rate: int, to_rate: int, resampler: str = "soxr_hq") -> np.ndarray:
@@ -217,31 +277,13 @@ def write(
         waveform: (T,) or (C, T).
         subtype: "FLOAT" keeps float32 values, also beyond +-1; "PCM_16" quantizes and saturates.
     """
-    path, waveform = Path(path), np.asarray(waveform)
-    suffix = path.suffix.lower()
-    if (suffix, subtype) not in {(".wav", "FLOAT"), (".wav", "PCM_16"), (".flac", "PCM_16")}:
-        raise ValueError(
-            f"{path}: {subtype} in {suffix or 'a file without ending'} cannot be written; use .wav, or .flac for PCM_16"
-        )
+    waveform = np.asarray(waveform)
     if waveform.ndim not in (1, 2):
         raise ValueError(f"{path}: waveform of shape {waveform.shape}, expected (T,) or (C, T)")
-    if not np.isfinite(waveform).all():
-        raise ValueError(f"{path}: samples that are not finite numbers are not written")
-    samples = waveform.astype(np.float32) if subtype == "FLOAT" else quantize_pcm16(waveform, rounding)
-    with atomic_output(path) as temporary:
-        if suffix == ".flac":
-            with write_flac(path, temporary, sample_rate, len(np.atleast_2d(samples))) as file:
-                file.write(samples.T)
-        else:
-            _write_wav(temporary, samples, sample_rate, subtype)
-    return path
-
-
-def _write_wav(path: Path, samples: np.ndarray, sample_rate: int, subtype: str) -> None:
-    samples = np.atleast_2d(samples)
-    with path.open("wb") as file:
-        file.write(wav_header(path, sample_rate, samples.shape[1], subtype, len(samples)))
-        file.write(samples.T.astype("<f4" if subtype == "FLOAT" else "<i2").tobytes())
+    channels, num_samples = np.atleast_2d(waveform).shape
+    with write_blocks(path, sample_rate, num_samples, subtype, channels, rounding) as writer:
+        writer.write(waveform)
+    return Path(path)
 
 
 def encode_sound(waveform: np.ndarray, sample_rate: int) -> tuple[bytes, str]:
@@ -260,22 +302,9 @@ def encode_sound(waveform: np.ndarray, sample_rate: int) -> tuple[bytes, str]:
     return buffer.getvalue(), f"audio/{kind}"
 
 
-def quantize_pcm16(waveform: np.ndarray, rounding: Literal["floor", "nearest"] = "nearest") -> np.ndarray:
-    """Return a waveform as int16 with saturation: full scale 1.0 becomes 32767, -1.0 becomes -32768.
-
-    Rounding by "floor" is `floor(round(2^31 x) / 2^16)`, as python-soundfile, and with it LibriMix, writes wav: this
-    differs from `floor(2^15 x)` only within 2^-32 below the next value. "nearest" rounds half to even, as the WHAM and
-    pywsj0-mix scripts do.
-    """
-    if rounding == "floor":
-        rounded = np.floor(np.round(waveform * np.float32(2**31)) / np.float32(2**16))
-    else:
-        rounded = np.round(waveform * np.float32(2**15))
-    return np.clip(rounded, -32768, 32767).astype(np.int16)
-
-
-def _read_frames(file: OpenFile, path: AudioPath, start: int, count: int, channel: int | None) -> np.ndarray:
-    return _one_channel(read_or_raise(file, path, count, "float32", start), channel)
+def _read_all(file: OpenFile, name: str) -> np.ndarray:
+    blocks = list(frame_blocks(file, name, file.stated_frames or _BLOCK_SAMPLES))
+    return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
 
 
 def _one_channel(frames: np.ndarray, channel: int | None) -> np.ndarray:

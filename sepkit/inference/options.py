@@ -123,7 +123,7 @@ class OutputOptions:
     """Selection and output of each recording.
 
     Args:
-        channel: which channel to separate, from 0; default: the mean of all
+        channel: which channel to separate, from 0; default: the mean of all, or the loudest if they cancel in it
         speakers: how many speak: auto (as the model's scores say, perhaps nobody) or a number (the best scored ones;
             a model that counts is told it); default: auto for a model that counts, else an estimate per hypothesis
         format: of the estimates

@@ -234,7 +234,8 @@ class Separator:
                 speakers, and the N strongest are kept.
             samples: how many times to sample the latents for the spread; None: no spread. Not for recordings that are
                 separated in chunks.
-            channel: which channel to separate, from 0; None: the mean of all.
+            channel: which channel to separate, from 0; None: the mean of all, or the loudest if they cancel in it,
+                which a warning says.
             evidence: whether to measure the rates of a variational model, which a prediction does too, and the bound
                 on the evidence of the mixture; not the bound for recordings that are separated in chunks.
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import numbers
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 def read_waveform(waveform: Any, sample_rate: float | None, channel: int | None) -> tuple[np.ndarray, int]:
     """Return (T,) float32 samples of one channel and their rate, Hz.
 
+    If the channels cancel in their mean, the loudest is taken, and a warning says so.
+
     Args:
         waveform: (T,) or (C, T) samples; or an audio file: its path, its bytes, or the file opened for reading.
         sample_rate: Hz, of samples; None for a file, which has its own.
@@ -32,13 +36,13 @@ def read_waveform(waveform: Any, sample_rate: float | None, channel: int | None)
     Raises:
         UserError: samples without a rate, a file with one, no such channel, or see `to_mono`.
     """
+    name = "waveform"
     is_path = isinstance(waveform, str | os.PathLike)
     if is_path or isinstance(waveform, bytes) or hasattr(waveform, "read"):
         if sample_rate is not None:
             raise UserError(f"sample_rate: found {sample_rate}, but an audio file tells its own; leave it out")
-        if not is_path:
-            return audio.decode(waveform if isinstance(waveform, bytes) else _content(waveform), channel)
-        return audio.read(waveform, channel=channel), audio.info(waveform).sample_rate
+        name = os.fspath(waveform) if is_path else "bytes"
+        waveform, sample_rate = audio.decode(waveform if is_path else io.BytesIO(_content(waveform)))
     _check_is_one(waveform)
     if sample_rate is None:
         raise UserError("sample_rate: nothing given, expected that of the waveform in Hz")
@@ -47,20 +51,25 @@ def read_waveform(waveform: Any, sample_rate: float | None, channel: int | None)
         waveform = waveform if is_tensor(waveform) else np.asarray(waveform)
         channels = waveform.shape[0] if waveform.ndim == 2 else 1
         if not 0 <= channel < channels:
-            raise UserError(f"channel: found {channel}, but the waveform has {channels}, numbered from 0")
+            raise UserError(f"channel: found {channel}, but {name} has {channels}, numbered from 0")
         waveform = waveform[channel] if waveform.ndim == 2 else waveform
-    mono = to_mono(waveform, "waveform")
+    mono = to_mono(waveform, name)
+    if getattr(waveform, "ndim", 1) == 2:
+        columns = np.stack([to_mono(row, name) for row in waveform], axis=1)
+        if (loudest := audio.loudest_if_cancelled([columns])) is not None:
+            warnings.warn(f"{name}: {audio.cancelled_note(loudest)}", stacklevel=3)
+            mono = columns[:, loudest]
     if not mono.size:
         raise UserError("waveform: found no samples, expected at least one")
     if not np.isfinite(mono).all():
         raise UserError(
-            "waveform: found samples that are NaN or infinite, expected finite numbers; repair the recording"
+            f"{name}: found samples that are NaN or infinite, expected finite numbers; repair the recording"
         )
     return mono, rate
 
 
 def _content(file: Any) -> bytes:
-    content = file.read()
+    content = file if isinstance(file, bytes) else file.read()
     if not isinstance(content, bytes):
         raise UserError("waveform: found a file opened as text, expected bytes; open it with mode 'rb'")
     return content

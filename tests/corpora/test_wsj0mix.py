@@ -333,22 +333,22 @@ def test_what_is_bad_is_listed_and_the_rest_goes_on(wsj0, tmp_path, capsys):
 def test_a_full_disk_leaves_nothing_half_written(wsj0, tmp_path, monkeypatch, capsys):
     import errno
 
-    from sepkit.data import audio
+    from sepkit.data import _writing
 
     lists, out = write_lists(tmp_path / "lists"), tmp_path / "out"
-    write, calls = audio._write_wav, []
+    opened, calls = _writing._open_wav, []
 
-    def full(path, *written):
+    def full(path, temporary, *layout):
         calls.append(path)
         if len(calls) == 5:
-            Path(path).write_bytes(b"RIFF")
+            temporary.write_bytes(b"RIFF")
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
-        write(path, *written)
+        return opened(path, temporary, *layout)
 
     command = ["prepare", "wsj0-mix", "--wsj0", str(wsj0), "--lists", str(lists), "--out", str(out), "--write",
                "--processes", "1"]  # fmt: skip
     with monkeypatch.context() as patch:
-        patch.setattr(audio, "_write_wav", full)
+        patch.setattr(_writing, "_open_wav", full)
         assert main(command) == 2
     error = capsys.readouterr().err.splitlines()[-1]
     assert "no room left on the disk" in error

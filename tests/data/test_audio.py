@@ -40,7 +40,7 @@ def one_line(error: pytest.ExceptionInfo[UserError]) -> str:
 def test_libsndfile_takes_names_as_text_on_windows_and_as_bytes_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     for platform, expected in (("win32", "gr\u00fc\u00dfe.wav"), ("linux", "gr\u00fc\u00dfe.wav".encode())):
         monkeypatch.setattr(sys, "platform", platform)
-        assert _opening._name_of(Path("gr\u00fc\u00dfe.wav")) == expected
+        assert _opening._for_libsndfile(Path("gr\u00fc\u00dfe.wav")) == expected
 
 
 @pytest.mark.parametrize("suffix", [".wav", ".flac"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import numpy as np
@@ -12,18 +13,21 @@ import pytest
 import soundfile
 
 from sepkit.corpora._recordings import find_audio_files
-from sepkit.data import audio
+from sepkit.data import _ffmpeg, audio
 from sepkit.errors import UserError
 from sepkit.inference.batch.inputs import find_recordings
 
 RATE = 16000
-# Files of these tests hold what ffmpeg would write; one whose name begins with "broken" ends early, with a reason.
+# Files of these tests hold what ffmpeg would write behind bytes that no format begins with; one whose name begins with
+# "broken" ends early, with a reason.
+MARK = b"no format"
 STAND_IN = """#!/bin/sh
 for word in "$@"; do case $word in file:*) file=${word#file:} ;; esac; done
 case $(basename "$file") in
-  broken*) head -c 40000 "$file"; echo "Invalid data found" >&2; exit 69 ;;
+  broken*) tail -c +10 "$file" | head -c 40000; echo "Invalid data found" >&2; exit 69 ;;
+  stuck*) exec sleep 60 ;;
   silent_film*) echo "Stream map '0:a:0' matches no streams." >&2; exit 1 ;;
-  *) cat "$file" ;;
+  *) tail -c +10 "$file" ;;
 esac
 """
 
@@ -47,7 +51,7 @@ def write_au(path: Path, seed: int = 0, num_samples: int = 100_000) -> np.ndarra
     path.parent.mkdir(parents=True, exist_ok=True)
     buffer = io.BytesIO()
     soundfile.write(buffer, waveform, RATE, "FLOAT", format="AU")
-    path.write_bytes(buffer.getvalue())
+    path.write_bytes(MARK + buffer.getvalue())
     return waveform
 
 
@@ -81,6 +85,15 @@ def test_ffmpeg_that_fails_is_one_line(stand_in: None, tmp_path: Path) -> None:
         audio.info(tmp_path / "absent.m4a")
 
 
+def test_an_ffmpeg_that_gives_nothing_is_ended(stand_in: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_ffmpeg, "_WAIT_SECONDS", 0.5)
+    write_au(tmp_path / "stuck.mkv", num_samples=9)
+    began = time.monotonic()
+    with pytest.raises(UserError, match=r"stuck.mkv: cannot be read as audio \(ffmpeg: it gave nothing for"):
+        audio.read(tmp_path / "stuck.mkv")
+    assert time.monotonic() - began < 30
+
+
 def test_nothing_is_skipped_in_silence(absent: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("a.m4a", "b.M4A", "c.mp4"):
         write_au(tmp_path / "in" / name)
@@ -90,7 +103,10 @@ def test_nothing_is_skipped_in_silence(absent: None, tmp_path: Path, capsys: pyt
     assert capsys.readouterr().err == line
     assert [path.name for path in find_recordings([tmp_path / "in"], tmp_path / "out")] == ["d.wav"]
     assert capsys.readouterr().err == line
-    with pytest.raises(UserError, match=r"a.m4a: .m4a needs the program ffmpeg, which is not installed; install it"):
+    line = (
+        r"a.m4a: cannot be read as audio \(.* the program ffmpeg, which reads more, is not installed\).*install ffmpeg"
+    )
+    with pytest.raises(UserError, match=line):
         audio.info(tmp_path / "in" / "a.m4a")
 
 

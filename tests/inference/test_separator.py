@@ -83,6 +83,17 @@ def test_channels_are_averaged(separator):
     )
 
 
+def test_channels_that_cancel_are_not_averaged(separator, tmp_path):
+    voice = torch.randn(400)
+    path = audio.write(tmp_path / "x.wav", torch.stack([0.9 * voice, -voice]).numpy(), 8000)
+    expected = separator.separate(-voice, 8000).estimates.numpy()
+    for recording, rate in ((np.stack([0.9 * voice, -voice]), 8000), (path, None), (path.read_bytes(), None)):
+        with pytest.warns(UserWarning, match="cancel in their mean.* channel 1 alone"):
+            separated = separator.separate(recording, rate)
+        np.testing.assert_allclose(separated.estimates, expected, atol=1e-6)
+    np.testing.assert_allclose(separator.separate(path, channel=1).estimates, expected, atol=1e-6)
+
+
 @pytest.mark.parametrize("kind", [list, np.float64, np.float32, torch.float64, torch.float16])
 def test_results_are_of_the_kind_of_the_recording(separator, kind):
     samples = torch.randn(300)

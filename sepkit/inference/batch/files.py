@@ -48,12 +48,14 @@ _FINER_THAN_16_BITS = frozenset({"PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ALAC_20
 
 @dataclass(frozen=True)
 class _Job:
-    """How every recording is separated; `provenance` is the part that its JSON file tells."""
+    """How every recording is separated; `provenance` is the part that its JSON file tells, and `channel` the one that
+    is taken: None for the mean."""
 
     separator: Separator
     provenance: dict[str, Any]
     progress: bool
     verify: bool
+    channel: int | None
     encoder: Encoder | None = None
     enrolled: Sequence[Enrolled] = ()
 
@@ -132,7 +134,7 @@ def separate_files(
         "spread_samples": options.samples if options.spread else None,
         "sepkit": __version__,
     }
-    job = _Job(separator, provenance, processes == 1, options.verify, encoder, enrolled)
+    job = _Job(separator, provenance, processes == 1, options.verify, options.channel, encoder, enrolled)
     highest_rate = 0
     for (path, target), done in for_each(partial(_separate_one, job, out), recordings, processes, "separating"):
         if isinstance(done, Failed):
@@ -175,8 +177,11 @@ def _separate_one(job: _Job, out: Path, recording: tuple[Path, Path]) -> _Done |
     description = {"input": str(path), **file_identity(path), **job.provenance}
     if is_done(target, description, job.verify):
         return None
+    note = ""
     try:
         header = audio.info(path)
+        if description["channel"] is None and (loudest := audio.cancelled(path)) is not None:
+            job, note = replace(job, channel=loudest), f"; {audio.cancelled_note(loudest)}"
         if job.separator.is_long(header.num_samples, header.sample_rate):
             summary = _separate_long(job, path, target, description, header)
         else:
@@ -185,12 +190,12 @@ def _separate_one(job: _Job, out: Path, recording: tuple[Path, Path]) -> _Done |
         if not is_out_of_memory(error):
             raise
         raise UserError(failure_reason(error, path)) from error
-    return _Done(header.duration_seconds, header.sample_rate, summary)
+    return _Done(header.duration_seconds, header.sample_rate, summary + note)
 
 
 def _separate_whole(job: _Job, path: Path, target: Path, description: dict[str, Any], header: audio.AudioInfo) -> str:
     provenance = job.provenance
-    waveform = audio.read(path, channel=provenance["channel"])
+    waveform = audio.read(path, channel=job.channel)
     _check_unchanged(path, description)
     separated = job.separator.separate(
         waveform, header.sample_rate, speakers=provenance["speakers_option"], samples=provenance["spread_samples"]
@@ -200,7 +205,7 @@ def _separate_whole(job: _Job, path: Path, target: Path, description: dict[str, 
 
 
 def _separate_long(job: _Job, path: Path, target: Path, description: dict[str, Any], header: audio.AudioInfo) -> str:
-    recording = FileRecording(path, job.provenance["channel"])
+    recording = FileRecording(path, job.channel)
     check_writable(target.parent)
     # The temporary file needs as much room as the estimates, and not in a system folder that may be memory.
     long = job.separator.separate_long(
@@ -252,13 +257,14 @@ def _write_speakers(
 ) -> str:
     """Write the estimates, or the speakers that they are linked to; return a line about them."""
     count, subtype = header.num_samples, _subtype(description, header)
+    more: dict[str, Any] = {} if job.channel == description["channel"] else {"channel_taken": job.channel}
     if job.encoder is None:
-        write_outputs(target, separated, count, blocks, description, subtype)
+        write_outputs(target, separated, count, blocks, description, subtype, more)
         return summary_line(separated)
     speakers = _speakers_to_link(job, separated)
     linked = link(blocks, len(separated.kept), separated.sample_rate, job.encoder, speakers, recording)
     names, found = _names(job, linked)
-    more = {"linked": linked.to_plain(), **found}
+    more |= {"linked": linked.to_plain(), **found}
     tracks = replace(separated, tracks=names)
     write_outputs(target, tracks, count, linked.blocks, description, subtype, more, linked.turns)
     heard = counted(linked.speakers, "speaker") if any(linked.turns) else "nobody is heard to speak"

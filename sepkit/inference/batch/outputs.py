@@ -14,7 +14,7 @@ import numpy as np
 from tqdm import tqdm
 
 from sepkit.data.activity import ActivityMeter, rttm_lines
-from sepkit.data.audio_streams import write_blocks
+from sepkit.data.audio import write_blocks
 from sepkit.files import atomic_output, file_digest, file_text, parse_json, write_json, write_text
 from sepkit.inference.options import Subtype
 from sepkit.inference.separated import Separated

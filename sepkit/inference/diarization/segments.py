@@ -140,6 +140,8 @@ def turns_of(
     Raises:
         UserError: a file that cannot be read, or files of different rates or lengths.
     """
+    for path in paths:
+        audio.check_mean(path)
     headers = [audio.info(path) for path in paths]
     rate, samples = headers[0].sample_rate, min(header.num_samples for header in headers)
     for path, header in zip(paths, headers, strict=True):

@@ -10,7 +10,7 @@ from typing import BinaryIO
 import numpy as np
 
 from sepkit.data.audio import quantize_pcm16
-from sepkit.data.wav_header import read_wav_header
+from sepkit.data.headers import WAV_BEGINS, container_of, frame_bytes, read_wav_header
 from sepkit.errors import UserError
 from sepkit.inference.live.streaming import Stream
 from sepkit.inference.options import SampleFormat
@@ -61,11 +61,20 @@ def open_pipe(
         sample_format: of PCM; None: data that begin like a wav are a wav, and all else is 16-bit integers.
 
     Raises:
-        UserError: a wav of another rate, or one that cannot be read.
+        UserError: a wav of another rate, or one that cannot be read; another format than wav.
     """
-    begin = b"" if sample_format else source.read(4)
-    if begin != b"RIFF":
-        return Pipe(source, sample_format or "s16le", sample_rate, begin=begin)
+    if sample_format:
+        return Pipe(source, sample_format, sample_rate)
+    begin = source.read(16)
+    if (more := frame_bytes(begin) - len(begin)) > 0:
+        begin += source.read(more)
+    if found := container_of(begin):
+        raise UserError(
+            f"standard input: found {found}, expected wav or raw PCM; convert it (ffmpeg -i FILE -f wav - | sepkit "
+            "stream -), or add --sample-format s16le if it is PCM after all"
+        )
+    if begin[:4] not in WAV_BEGINS:
+        return Pipe(source, "s16le", sample_rate, begin=begin)
     header = read_wav_header(source, begin)
     if sample_rate not in (None, header.sample_rate):
         raise UserError(f"--sample-rate {sample_rate}: the wav has {header.sample_rate} Hz; leave it out")

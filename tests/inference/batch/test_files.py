@@ -51,6 +51,26 @@ def test_a_tree_keeps_its_shape_and_equal_names_stay_apart(tmp_path, separator):
     assert {"a/x_s1.wav", "b/x_s1.wav", "deep/x_s1.wav"} <= set(files_of(tmp_path / "folders"))
 
 
+@pytest.mark.parametrize("weaker", [1.0, 0.9])
+def test_the_loudest_of_channels_that_cancel_is_separated_and_named(tmp_path, separator, chunked, weaker):
+    voice = np.random.default_rng(0).standard_normal(16000).astype(np.float32) / 8
+    audio.write(tmp_path / "in" / "inverted.wav", np.stack([-weaker * voice, voice]), 8000)
+    audio.write(tmp_path / "alone.wav", -voice if weaker == 1 else voice, 8000)
+    for number, model in enumerate((separator, chunked)):
+        out = tmp_path / str(number)
+        report = separate_files([tmp_path / "in", tmp_path / "alone.wav"], model, out)
+        assert "the channels cancel in their mean" in report.summaries["inverted"]
+        assert "cancel" not in report.summaries["alone"]
+        told = json.loads((out / "inverted.json").read_text())
+        assert told["channel"] is None and told["channel_taken"] == (0 if weaker == 1 else 1)
+        for k in (1, 2):
+            expected, found = audio.read(out / f"alone_s{k}.wav"), audio.read(out / f"inverted_s{k}.wav")
+            np.testing.assert_array_equal(found, expected)
+        assert separate_files([tmp_path / "in"], model, out).already_done == 1
+        named = separate_files([tmp_path / "in"], model, out, OutputOptions(channel=1))
+        assert "cancel" not in named.summaries["inverted"]
+
+
 def test_the_same_command_continues(tmp_path, separator):
     for name in ("x", "y", "z"):
         record(tmp_path / "in" / f"{name}.wav")

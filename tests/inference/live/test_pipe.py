@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -118,8 +119,10 @@ def test_channels_of_a_wav_are_averaged(separator, subtype, container):
 def test_a_wav_of_unknown_length_goes_on_until_its_end():
     sound = wav(mixture(300))
     assert struct.unpack("<I", sound[40:44]) == (600,)
-    for unknown in (b"\0\0\0\0", b"\xff\xff\xff\xff"):
-        pipe = open_pipe(io.BytesIO(sound[:40] + unknown + sound[44:]))
+    # As ffmpeg, sox, arecord and others write it.
+    for unknown in (0, 0x7FFFF000, 0x7FFFFF00, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF):
+        pipe = open_pipe(io.BytesIO(sound[:40] + struct.pack("<I", unknown) + sound[44:]))
+        assert pipe.size_bytes is None
         assert pipe.read() == sound[44:] and pipe.read() == b""
 
 
@@ -141,6 +144,64 @@ def test_other_wavs_are_one_line(sound, options, words):
     with pytest.raises(UserError, match=words) as found:
         open_pipe(io.BytesIO(sound), *options)
     assert "\n" not in str(found.value)
+
+
+def test_rf64_is_read_like_a_wav():
+    sound = wav(mixture(300), format="RF64")
+    assert sound.startswith(b"RF64")
+    pipe = open_pipe(io.BytesIO(sound + b"LIST"))
+    assert (pipe.sample_rate, pipe.sample_format, pipe.size_bytes) == (8000, "s16le", 600)
+    # The size is not known before the end.
+    at = sound.index(b"ds64") + 8
+    pipe = open_pipe(io.BytesIO(sound[:at] + bytes(24) + sound[at + 24 :]))
+    assert pipe.size_bytes is None and pipe.read() == sound[-600:]
+
+
+@pytest.mark.parametrize("kind", ["FLAC", "OGG", "AIFF", "AU", "W64", "NIST", "CAF", "MP3", "VOC"])
+def test_another_format_is_not_taken_for_samples(kind):
+    subtype = {"OGG": "VORBIS", "MP3": "MPEG_LAYER_III"}.get(kind, "PCM_16")
+    sound = wav(mixture(16000), format=kind, subtype=subtype)
+    with pytest.raises(UserError, match=r"standard input: found .*expected wav or raw PCM; convert it") as found:
+        open_pipe(io.BufferedReader(io.BytesIO(sound)))  # type: ignore[arg-type]
+    assert "\n" not in str(found.value)
+    with pytest.raises(UserError, match="found RIFX"):
+        open_pipe(io.BytesIO(wav(mixture(9), endian="BIG")))
+
+
+@pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="the program ffmpeg is not installed")
+@pytest.mark.parametrize(
+    "options",
+    [
+        "adts",
+        "mp3 -id3v2_version 0",
+        "mp3 -write_xing 0 -id3v2_version 0",
+        "matroska",
+        "webm",
+        "ac3",
+        "asf",
+        "wv",
+        "tta",
+        "caf",
+        "mp4 -movflags empty_moov",
+        "flv",
+    ],
+)
+def test_what_ffmpeg_writes_to_a_pipe_is_known(options, tmp_path):
+    soundfile.write(tmp_path / "x.wav", mixture(44100), 44100)
+    command = ["ffmpeg", "-nostdin", "-v", "error", "-i", tmp_path / "x.wav", "-f", *options.split(), "-"]
+    sound = subprocess.run(command, capture_output=True).stdout
+    if not sound:
+        pytest.skip("this ffmpeg does not write it")
+    with pytest.raises(UserError, match="standard input: found"):
+        open_pipe(io.BytesIO(sound))
+
+
+@pytest.mark.parametrize("scale", [0, 0.00005, 0.001, 0.1, 1.0])
+def test_samples_are_not_taken_for_a_format(scale):
+    generator = np.random.default_rng(0)
+    for _ in range(300):
+        samples = np.round(32767 * (scale * generator.standard_normal(4000)).clip(-1, 1)).astype("<i2").tobytes()
+        assert open_pipe(io.BytesIO(samples)).sample_format == "s16le"
 
 
 def test_what_begins_like_a_wav_is_pcm_if_a_format_is_named():

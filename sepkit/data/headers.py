@@ -1,0 +1,247 @@
+"""What the first bytes of audio files say, and the header of wav files, read and written.
+
+A file is read by its content: its name may have any ending.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from io import BufferedIOBase
+from pathlib import Path
+from typing import IO, Literal
+
+from sepkit.errors import UserError
+from sepkit.limits import CHANNELS, SAMPLE_RATES, WAV_HEADER_BYTES
+
+_PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
+_FORMATS: dict[tuple[int, int], Literal["s16le", "f32le"]] = {(_PCM, 16): "s16le", (_FLOAT, 32): "f32le"}
+SMALLEST_UNKNOWN_SIZE = 0x7FFFF000
+"""Programs that do not know the length write 0, or this size (sox), or a larger one (arecord, ffmpeg)."""
+WAV_BEGINS = (b"RIFF", b"RF64", b"BW64")
+"""First bytes of a wav, the last two of one of more than 4 GB."""
+# The most bytes of samples that a header can count.
+_MAX_WAV_BYTES = 2**32 - 4096
+_BEGINS = (
+    (0, b"fLaC", "FLAC"), (0, b"OggS", "Ogg"), (0, b"ID3", "MP3"), (0, b"FORM", "AIFF"), (0, b".snd", "AU"),
+    (0, b"dns.", "AU"), (0, b"caff", "CAF"), (0, b"riff", "W64"), (0, b"RIFX", "RIFX"), (0, b"NIST_1A", "NIST sphere"),
+    (0, b"Creative Voice", "VOC"), (0, b"wvpk", "WavPack"), (0, b"TTA1", "TTA"), (0, b"MAC ", "Monkey's Audio"),
+    (0, b"#!AMR", "AMR"), (0, b"\x0bw", "AC-3"), (0, b"0&\xb2u\x8ef\xcf\x11", "WMA"), (0, b"FLV\1", "FLV"),
+    (0, b"\x1aE\xdf\xa3", "Matroska or WebM"),
+    *((4, box, "MP4 or M4A") for box in (b"ftyp", b"moov", b"mdat", b"wide")),
+)  # fmt: skip
+_OF_LIBSNDFILE = ("FLAC", "AIFF", "AU", "CAF", "W64", "RIFX", "NIST sphere")
+# kbit/s of MPEG audio of layer III by whether it is MPEG-1, from index 1.
+_KBITS = {
+    True: (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),
+    False: (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
+}
+# More than a frame and the beginning of the next.
+_HEAD_BYTES = 1 << 13
+# More may follow the bytes that an mp3 states: tags, which hold no sound.
+_TAG_BYTES = 512
+
+
+def wav_header(path: Path, sample_rate: int, num_samples: int, subtype: str, channels: int = 1) -> bytes:
+    """Return everything before the samples, as `scipy.io.wavfile` writes it: no time of writing, as libsndfile adds.
+
+    Args:
+        path: of the file, for errors.
+        sample_rate: Hz.
+        num_samples: of each channel.
+        subtype: "FLOAT" (32 bits) or "PCM_16".
+        channels: how many.
+
+    Raises:
+        UserError: more bytes than a header can count.
+
+    Source: Multimedia Programming Interface and Data Specifications 1.0; formats other than PCM have a fact chunk.
+    """
+    is_float = subtype == "FLOAT"
+    width = 4 if is_float else 2
+    size = width * channels * num_samples
+    if size > _MAX_WAV_BYTES:
+        raise UserError(f"{path}: {size} bytes of samples, but a wav file holds at most {_MAX_WAV_BYTES}; write flac")
+    step = width * channels
+    form = struct.pack(
+        "<HHIIHH", _FLOAT if is_float else _PCM, channels, sample_rate, step * sample_rate, step, 8 * width
+    )
+    chunks = b"WAVE"
+    if is_float:
+        chunks += b"fmt " + struct.pack("<I", len(form) + 2) + form + b"\x00\x00"
+        chunks += b"fact" + struct.pack("<II", 4, num_samples)
+    else:
+        chunks += b"fmt " + struct.pack("<I", len(form)) + form
+    chunks += b"data" + struct.pack("<I", size)
+    return b"RIFF" + struct.pack("<I", len(chunks) + size) + chunks
+
+
+@dataclass(frozen=True)
+class WavHeader:
+    """What stands before the samples of a wav; without a size they go on until the file or pipe ends.
+
+    Args:
+        tag: number of the coding: 1 for integers, 3 for floats.
+        bits: of a sample.
+        size_bytes: of all samples.
+    """
+
+    sample_rate: int
+    channels: int
+    tag: int
+    bits: int
+    size_bytes: int | None
+
+    @property
+    def sample_format(self) -> Literal["s16le", "f32le"]:
+        """Format of the samples in a pipe. UserError: one that pipes do not take."""
+        found = _FORMATS.get((self.tag, self.bits))
+        if found is None:
+            raise UserError(
+                f"standard input: found a wav of {self.bits} bits (format {self.tag}, {self.channels} channels at "
+                f"{self.sample_rate} Hz), expected 16-bit integers or 32-bit floats; convert it "
+                "(ffmpeg -i FILE -c:a pcm_s16le -f wav -)"
+            )
+        return found
+
+
+def read_wav_header(source: IO[bytes] | BufferedIOBase, begin: bytes = b"", name: str = "standard input") -> WavHeader:
+    """Return the header of a wav or RF64, read up to its first sample.
+
+    Args:
+        source: file or pipe; it is not sought in.
+        begin: what was read before.
+        name: of the source, for errors.
+    """
+    left = WAV_HEADER_BYTES
+
+    def read(count: int) -> bytes:
+        nonlocal begin, left
+        if (left := left - count) < 0:
+            raise UserError(
+                f"{name}: the wav has more than {WAV_HEADER_BYTES} bytes before its samples; convert it "
+                "(ffmpeg -i FILE -f wav -)"
+            )
+        taken, begin = begin[:count], begin[count:]
+        while len(taken) < count:
+            more = source.read(count - len(taken))
+            if not more:
+                raise UserError(f"{name}: the wav ends within its header; pipe all of it")
+            taken += more
+        return taken
+
+    riff, _, wave = struct.unpack("<4sI4s", read(12))
+    if riff not in WAV_BEGINS or wave != b"WAVE":
+        raise UserError(f"{name}: begins like a wav but is none; expected wav, or raw PCM with --sample-format")
+    form, long_size = b"", 0
+    while True:
+        chunk, size = struct.unpack("<4sI", read(8))
+        if chunk == b"data":
+            break
+        content = read(size + size % 2)
+        if chunk == b"ds64" and size >= 16:
+            long_size = struct.unpack("<Q", content[8:16])[0]
+        if chunk == b"fmt ":
+            if size < 16:
+                raise UserError(f"{name}: the wav's format has {size} bytes, expected at least 16")
+            form = content[:size]
+    if not form:
+        raise UserError(f"{name}: the wav has no format before its samples; write it again")
+    tag, channels, rate, _, _, bits = struct.unpack("<HHIIHH", form[:16])
+    if tag == _EXTENSIBLE and len(form) >= 26:
+        tag = struct.unpack("<H", form[24:26])[0]
+    for unit, found, (least, most) in (("Hz", rate, SAMPLE_RATES), ("channels", channels, (1, CHANNELS))):
+        if not least <= found <= most:
+            raise UserError(f"{name}: the wav has {found} {unit}, expected {least} to {most}; convert it")
+    if size == 0 or size >= SMALLEST_UNKNOWN_SIZE:
+        return WavHeader(rate, channels, tag, bits, long_size if riff != b"RIFF" and long_size else None)
+    return WavHeader(rate, channels, tag, bits, size)
+
+
+def container_of(head: bytes) -> str:
+    """Return the name of the format, other than wav, that begins with these bytes; empty for what may be raw samples.
+
+    Args:
+        head: 16 bytes or more, for MP3 and AAC as many as `frame_bytes` says.
+    """
+    for at, begin, name in _BEGINS:
+        if head.startswith(begin, at):
+            return name
+    return "MP3 or AAC" if _is_framed(head) else ""
+
+
+def frame_bytes(head: bytes) -> int:
+    """Return how many bytes show whether these begin a frame of MP3 or AAC that another follows; 0: they do not.
+
+    Source: ISO/IEC 11172-3, 2.4.1.3; 13818-3 for low rates; 13818-7 for AAC (ADTS).
+    """
+    if len(head) < 6 or head[0] != 0xFF or head[1] & 0xE0 != 0xE0:
+        return 0
+    version, layer, index, rate = head[1] >> 3 & 3, head[1] >> 1 & 3, head[2] >> 4, head[2] >> 2 & 3
+    if layer == 0 and version > 1:
+        return ((head[3] & 3) << 11 | head[4] << 3 | head[5] >> 5) + 2
+    if layer != 1 or version == 1 or index in (0, 15) or rate == 3:
+        return 0
+    hz = (44100, 48000, 32000)[rate] >> (2, 0, 1, 0)[version]
+    samples_in_bytes = 144 if version == 3 else 72
+    return samples_in_bytes * 1000 * _KBITS[version == 3][index - 1] // hz + (head[2] >> 1 & 1) + 2
+
+
+def _is_framed(head: bytes) -> bool:
+    size = frame_bytes(head)
+    return 8 < size <= len(head) and head[size - 2 : size] == head[:2]
+
+
+def decoder_of(file: IO[bytes], suffix: str) -> Literal["libsndfile", "libsndfile, mp3", "ffmpeg", "ffmpeg, in parts"]:
+    """Return what can decode a file: libsndfile if it might, ffmpeg for what libsndfile mistakes for something else.
+
+    libsndfile believes the first header of joined files, and a guess if an mp3 does not state its length; it takes the
+    headers within a VOC file for samples. Those are for ffmpeg, which may find headers between the parts.
+
+    Args:
+        suffix: ending of the name; libsndfile takes anything called .mp3 for one.
+    """
+    size = file.seek(0, 2)
+    file.seek(0)
+    head = file.read(_HEAD_BYTES)
+    if head.startswith(b"OggS"):
+        return "ffmpeg, in parts" if _begins_again(file) else "libsndfile"
+    if head.startswith(b"Creative Voice"):
+        return "ffmpeg"
+    begin = 0
+    while head.startswith(b"ID3") and len(head) > 10:
+        begin += 10 + sum((byte & 127) << 7 * place for place, byte in enumerate(head[9:5:-1]))
+        file.seek(begin)
+        head = file.read(_HEAD_BYTES)
+    if _is_framed(head):
+        if not head[1] & 6:
+            return "ffmpeg"
+        return "libsndfile, mp3" if _states_length(head, size - begin) else "ffmpeg, in parts"
+    if begin or suffix in (".mp1", ".mp2", ".mp3", ".mpga"):
+        name = container_of(head)
+        if head[:4] not in WAV_BEGINS and name not in _OF_LIBSNDFILE:
+            return "ffmpeg" if name else "ffmpeg, in parts"
+    return "libsndfile"
+
+
+def _begins_again(file: IO[bytes]) -> bool:
+    """Whether a second stream begins in an Ogg file, after the first or beside it."""
+    file.seek(4)
+    rest = b""
+    while data := file.read(1 << 20):
+        if any(b"OggS\0" + flags in rest + data for flags in (b"\2", b"\6")):
+            return True
+        rest = data[-5:]
+    return False
+
+
+def _states_length(head: bytes, size: int) -> bool:
+    """Whether the first frame of an mp3 states how many frames follow, and counts all bytes up to the end of the file.
+
+    Source: the Xing header, which LAME and ffmpeg write; it has 1 and 2 as flags of these fields.
+    """
+    at = max(head.find(name, 0, 64) for name in (b"Xing", b"Info"))
+    if at < 0:
+        return False
+    flags, _, stated = struct.unpack(">III", head[at + 4 : at + 16].ljust(12, b"\0"))
+    return flags & 3 == 3 and stated >= size - _TAG_BYTES
