@@ -12,14 +12,16 @@ import os
 import platform
 import re
 import stat
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 from sepkit.errors import UserError, exhausted, one_line
 from sepkit.limits import TEXT_BYTES, YAML_BYTES, YAML_NODES, YAML_NUMBER_CHARACTERS
+from sepkit.owned import check, claim
 
 # Of names, which hold 255 bytes: the rest is for what temporary names have beside them.
 _LONG_NAME_BYTES = 200
@@ -27,12 +29,15 @@ _LONGEST_SUFFIX = 16
 # Of temporary names: machine, process and thread.
 _TEMPORARY = re.compile(r"\..+\.([0-9a-f]{8})-(\d+)-\d+\.tmp(\..*)?", re.DOTALL)
 _swept: set[Path] = set()
+_unfinished: set[Path] = set()
 _DIGEST = ', "digest": "'
 
 
 @contextmanager
 def atomic_output(path: str | os.PathLike[str], *, durable: bool = False) -> Iterator[Path]:
     """Yield a temporary path beside `path`; rename it to `path` if the block succeeds, remove it otherwise.
+
+    What the running command may not write over is refused, see `sepkit.owned`.
 
     `durable` waits until file and name are on the disk, so that no power cut loses them; it takes milliseconds.
     """
@@ -56,25 +61,45 @@ def atomic_output(path: str | os.PathLike[str], *, durable: bool = False) -> Ite
         if getattr(error, "errno", None) == errno.ENAMETOOLONG:
             raise UserError(f"{path}: cannot be written to ({reason}); give the file a shorter name") from error
         raise UserError(f"{path.parent}: cannot be written to ({reason}); give an output folder that can") from error
+    check(path)
     _sweep(path.parent)
+    _unfinished.add(temporary)
     try:
         yield temporary
         if durable:
             _sync(temporary)
+        claim(path, durable=durable)
         os.replace(temporary, path)
         if durable:
             _sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+        _unfinished.discard(temporary)
+
+
+def remove_unfinished() -> None:
+    """Remove the temporary files of this process, which is about to end."""
+    for temporary in _unfinished:
+        temporary.unlink(missing_ok=True)
+
+
+def remove(path: Path) -> None:
+    """Remove an output if it is there; refuse one that the running command may not write over."""
+    if os.path.lexists(path):
+        claim(path)
+        path.unlink(missing_ok=True)
 
 
 @functools.cache
 def _machine() -> str:
-    """Return a digest of what process numbers are of: a machine, or a container on it."""
-    space = ""
+    """Return a digest of what process numbers are of: a machine since it was started, or a container on it."""
+    space = boot = ""
     with suppress(OSError):
         space = os.readlink("/proc/self/ns/pid")
-    return hashlib.sha256(f"{platform.node()} {space}".encode()).hexdigest()[:8]
+    with suppress(OSError):
+        # Machines on a shared disk may have one name.
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+    return hashlib.sha256(f"{platform.node()} {space} {boot}".encode()).hexdigest()[:8]
 
 
 def _sweep(folder: Path) -> None:
@@ -126,11 +151,55 @@ def file_digest(path: str | os.PathLike[str], kind: str = "sha256") -> str:
     return digest.hexdigest()
 
 
+class _Withdrawn(Exception):
+    """An output that was begun only to see that it can be written."""
+
+
+@contextmanager
+def locked(file: Path, timeout: float = -1) -> Iterator[None]:
+    """While the block runs, no other process holds this lock; say so where the file system has no locks.
+
+    Args:
+        file: the lock, made if absent.
+        timeout: seconds to wait for another process; negative: without end.
+
+    Raises:
+        filelock.Timeout: another process holds it.
+    """
+    import filelock
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with filelock.FileLock(file, timeout) if _has_locks(file) else nullcontext():
+        yield
+
+
+def _has_locks(file: Path) -> bool:
+    if sys.platform == "win32":
+        return True
+    import fcntl
+
+    with open(file, "ab") as probe:
+        try:
+            fcntl.flock(probe, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS):
+                raise
+            print(
+                f"warning: {file.parent}: its file system has no locks ({error.strerror}); let no other command write "
+                "there at the same time",
+                file=sys.stderr,
+            )
+            return False
+    return True
+
+
 def check_writable(folder: Path) -> None:
     """Make a folder if it is absent; raise UserError if that, or writing to it, fails: before the work, not after."""
-    with atomic_output(folder / ".writable") as temporary:
+    with suppress(_Withdrawn), atomic_output(folder / ".writable") as temporary:
         temporary.touch()
-    (folder / ".writable").unlink(missing_ok=True)
+        raise _Withdrawn
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> Path:
