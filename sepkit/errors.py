@@ -46,19 +46,6 @@ def shown(value: Any) -> str:
     return text if len(text) <= VALUE_CHARACTERS else f"{text[: VALUE_CHARACTERS - 3]}..."
 
 
-# What a terminal obeys: control characters but tabs and line breaks, and marks of the direction of writing.
-_OBEYED = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-
-
-def plain(text: str) -> str:
-    """Return a text of strangers without what changes how the rest is shown: its characters as escapes."""
-    return _OBEYED.sub(lambda found: _escape(found[0]), text)
-
-
-def _escape(character: str) -> str:
-    return character.encode("unicode_escape", "surrogatepass").decode("ascii")
-
-
 def failure(error: BaseException) -> str:
     """Return the line about an error that is no mistake of the user: its kind and message."""
     return f"{type(error).__name__}: {str(error)[:MESSAGE_CHARACTERS] or 'no message'}"
@@ -72,7 +59,7 @@ def one_line(text: str) -> str:
     if len(text) > 4 * MESSAGE_CHARACTERS:
         text = f"{text[: 2 * MESSAGE_CHARACTERS]} {text[-2 * MESSAGE_CHARACTERS :]}"
     line = " ".join(text.split())
-    line = "".join(c if c.isprintable() else _escape(c) for c in line)
+    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in line)
     if len(line) <= MESSAGE_CHARACTERS:
         return line
     half = (MESSAGE_CHARACTERS - 5) // 2

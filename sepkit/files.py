@@ -19,6 +19,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
+from sepkit.cleaning import cell, uncell
 from sepkit.errors import UserError, exhausted, one_line
 from sepkit.limits import TEXT_BYTES, YAML_BYTES, YAML_NODES, YAML_NUMBER_CHARACTERS
 from sepkit.owned import check, claim
@@ -364,20 +365,20 @@ def read_csv(
     """Return the columns of a CSV file, and number and cells of each line after the first."""
     try:
         reader = csv.DictReader(io.StringIO(read_text(path, expected)))
-        return list(reader.fieldnames or []), [(reader.line_num, row) for row in reader]
+        columns = list(reader.fieldnames or [])
+        return columns, [(reader.line_num, {name: uncell(text) for name, text in row.items()}) for row in reader]
     except csv.Error as error:
         raise UserError(f"{path}: cannot be read ({error}); expected {expected}") from None
 
 
 def write_csv(path: str | os.PathLike[str], columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Path:
-    """Write a table atomically, numbers with all their digits, and return its path."""
+    """Write a table atomically, numbers with all their digits, and return its path; see `sepkit.cleaning.cell`."""
     with (
         atomic_output(path) as temporary,
         open(temporary, "w", encoding="utf-8", errors="backslashreplace", newline="") as file,
     ):
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows(rows)
+        writer.writerows([*map(cell, row)] for row in (columns, *rows))
     return Path(path)
 
 

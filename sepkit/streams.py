@@ -6,7 +6,7 @@ import io
 import os
 import sys
 
-from sepkit.errors import plain
+from sepkit.cleaning import plain
 
 
 class _Output(io.TextIOWrapper):

@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from sepkit.cleaning import code, escaped
 from sepkit.files import read_json, write_json, write_text
-from sepkit.reporting.text import INTERVALS, escaped, markdown_table
+from sepkit.reporting.text import INTERVALS, markdown_table
 
 MEMORY_SECONDS = 10
 """Length of the recording whose separation memory is measured in."""
@@ -63,7 +64,7 @@ def write_benchmark(entries: Sequence[Entry], corpora: Mapping[str, str], out: P
     header = ["model", *corpora, "M parameters", "GMAC/s", "MiB", "real-time factor", "license"]
     rows = [
         [
-            f"`{escaped(row['model'])}`",
+            code(row["model"]),
             *(_cell(row, name) for name in corpora),
             _number(row["parameters"], 1, 1e-6),
             _number(row["giga_multiply_adds_per_second"], 2),
@@ -73,7 +74,7 @@ def write_benchmark(entries: Sequence[Entry], corpora: Mapping[str, str], out: P
         ]
         for row in measured
     ]
-    failed = "".join(f"- `{escaped(row['model'])}`: {escaped(row['reason'])}\n" for row in measured if row["reason"])
+    failed = "".join(f"- {code(row['model'])}: {escaped(row['reason'])}\n" for row in measured if row["reason"])
     page = (
         "# Models on corpora\n\n"
         "SI-SDR improvement, dB, with half its 95 % interval. In brackets: how much less than on the model's home "
@@ -85,8 +86,8 @@ def write_benchmark(entries: Sequence[Entry], corpora: Mapping[str, str], out: P
         "scored on; `skipped` counts the others.\n"
         + (f"\n## Not measured\n\n{failed}" if failed else "")
         + "\n## Evaluations\n\n"
-        + "".join(f"- {escaped(name)}: `{escaped(file)}`\n" for name, file in corpora.items())
-        + f"\n`sepkit report {escaped(str(out))}/MODEL/CORPUS ... --out FILE.html` shows and plays them.\n"
+        + "".join(f"- {escaped(name)}: {code(file)}\n" for name, file in corpora.items())
+        + f"\n{code(f'sepkit report {out}/MODEL/CORPUS ... --out FILE.html')} shows and plays them.\n"
     )
     return write_text(out / "benchmark.md", page)
 
