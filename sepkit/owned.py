@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,8 +22,13 @@ RECORD = ".written-by-sepkit"
 FOREIGN = "{}: is there, not written by sepkit, and would be written over; move it, or choose another --out"
 """Line about a file of somebody else."""
 
-# By these the results of an earlier version are known, which kept no names.
-_OF_EARLIER_VERSIONS = {"journal.jsonl": b'"digest": "', "resume/last.ckpt": b"PK", "summary.json": b'\n "version": "'}
+# By these files sepkit's folders are known that have no names: of an earlier version, or of a web page.
+_FOLDERS = {
+    "journal.jsonl": b'"digest": "',
+    "model.json": b'\n "most_seconds": ',
+    "resume/last.ckpt": b"PK",
+    "summary.json": b'\n "version": "',
+}
 # What stands in every file of these kinds that sepkit writes: alone they need no record beside them.
 _MARKS = {".html": b"<footer>Made by sepkit ", ".htm": b"<footer>Made by sepkit ", ".onnx": b'"sepkit": "'}
 # Of a folder that is a model.
@@ -65,7 +70,11 @@ def adopt(other: Command) -> None:
 
 @contextmanager
 def writing(
-    out: str | os.PathLike[str] | None, inputs: Iterable[object], names: Sequence[str] | None = ()
+    out: str | os.PathLike[str] | None,
+    inputs: Iterable[object],
+    names: Sequence[str] | None = (),
+    *,
+    keeps_record: bool = True,
 ) -> Iterator[None]:
     """While the block runs, refuse to write over an input, or over a file that sepkit did not write.
 
@@ -74,17 +83,21 @@ def writing(
         inputs: values of the command line; those that are no paths of files or models do not count.
         names: what will be written below the folder, as far as it is known: refused before the work; None: `out` is
             a file.
+        keeps_record: whether the names are kept in the folder.
 
     Raises:
         UserError: one of them would be written over.
     """
     before = _command
     root = None if out is None else Path(os.path.realpath(out))
-    keeps_record = names is not None or root is None or root.suffix.lower() not in _MARKS
     if root is not None and names is None:
+        keeps_record = root.suffix.lower() not in _MARKS
         root, names = Path(os.path.realpath(root.parent)), [root.name]
     adopt(Command(root, frozenset(itertools.chain.from_iterable(map(_identities, inputs))), keeps_record))
     try:
+        if root is not None and not (root / RECORD).is_file() and _is_known(root):
+            _command.known = {_name(path) or "" for path in root.rglob("*") if path.is_file()}
+            _note(root, _command.known)
         for name in names or ():
             check(Path(root or "", name))
         yield
@@ -115,9 +128,7 @@ def check(path: str | os.PathLike[str]) -> None:
     if root is None or name is None or name in _command.known or not os.path.lexists(path):
         return
     _command.known |= _read_record(root)
-    if name in _command.known or _is_marked(Path(path)):
-        return
-    if (root / RECORD).is_file() or not _is_of_earlier_version(root):
+    if name not in _command.known and not _is_marked(Path(path)):
         raise UserError(FOREIGN.format(path))
 
 
@@ -128,14 +139,19 @@ def claim(path: str | os.PathLike[str], *, durable: bool = False) -> None:
     """
     check(path)
     name, root = _name(path), _command.root
-    if root is None or name is None or not _command.keeps_record or name in _command.known:
+    if root is None or name is None or name in _command.known:
         return
-    # One write: lines of processes that append at once do not mix.
-    with open(root / RECORD, "ab", buffering=0) as file:
-        file.write(os.fsencode(name.replace("\n", "\0")) + b"\n")
-        if durable:
-            os.fsync(file.fileno())
+    _note(root, {name}, durable)
     _command.known.add(name)
+
+
+def _note(root: Path, names: Collection[str], durable: bool = False) -> None:
+    if _command.keeps_record:
+        # One write: lines of processes that append at once do not mix.
+        with open(root / RECORD, "ab", buffering=0) as file:
+            file.write(b"".join(os.fsencode(name.replace("\n", "\0")) + b"\n" for name in names))
+            if durable:
+                os.fsync(file.fileno())
 
 
 def _name(path: str | os.PathLike[str]) -> str | None:
@@ -156,7 +172,5 @@ def _is_marked(path: Path) -> bool:
     return mark is not None and path.is_file() and mark in path.read_bytes()
 
 
-def _is_of_earlier_version(root: Path) -> bool:
-    return any(
-        (root / name).is_file() and mark in (root / name).read_bytes() for name, mark in _OF_EARLIER_VERSIONS.items()
-    )
+def _is_known(root: Path) -> bool:
+    return any((root / name).is_file() and mark in (root / name).read_bytes() for name, mark in _FOLDERS.items())

@@ -11,6 +11,9 @@ FILES = frozenset({"audiogram tables", "export", "report", "summarize", "voices 
 OWN = frozenset({"separate"})
 """Commands whose function knows what earlier calls wrote."""
 
+WITHOUT_RECORD = frozenset({"web"})
+"""Commands whose folder is known by its files."""
+
 _SPLITS = ("train.jsonl", "dev.jsonl", "test.jsonl", "skipped.tsv")
 NAMES: dict[str, tuple[str, ...]] = {
     "benchmark": ("benchmark.md", "benchmark.json"),

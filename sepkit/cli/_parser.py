@@ -21,7 +21,7 @@ from typing import Any, Literal, NoReturn
 import docstring_parser
 
 from sepkit.choices import convert, did_you_mean, field_types
-from sepkit.cli._outputs import outputs_of
+from sepkit.cli._outputs import WITHOUT_RECORD, outputs_of
 from sepkit.errors import UserError, shown
 from sepkit.limits import SEED
 from sepkit.owned import writing
@@ -240,8 +240,9 @@ def call(function: Callable[..., Any], program: str, arguments: list[str], group
     values = parser.parse(arguments)
     for file in values.get("import_") or []:
         import_file(file)
-    out, names = outputs_of(program.removeprefix("sepkit "), values)
-    with writing(out, _inputs(values), names):
+    command = program.removeprefix("sepkit ")
+    out, names = outputs_of(command, values)
+    with writing(out, _inputs(values), names, keeps_record=command not in WITHOUT_RECORD):
         return _call(function, described, values)
 
 
