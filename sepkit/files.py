@@ -30,7 +30,6 @@ _LONGEST_SUFFIX = 16
 # Of temporary names: machine, process and thread.
 _TEMPORARY = re.compile(r"\..+\.([0-9a-f]{8})-(\d+)-\d+\.tmp(\..*)?", re.DOTALL)
 _swept: set[Path] = set()
-_unfinished: set[Path] = set()
 _DIGEST = ', "digest": "'
 
 
@@ -64,7 +63,6 @@ def atomic_output(path: str | os.PathLike[str], *, durable: bool = False) -> Ite
         raise UserError(f"{path.parent}: cannot be written to ({reason}); give an output folder that can") from error
     check(path)
     _sweep(path.parent)
-    _unfinished.add(temporary)
     try:
         yield temporary
         if durable:
@@ -74,13 +72,6 @@ def atomic_output(path: str | os.PathLike[str], *, durable: bool = False) -> Ite
         if durable:
             _sync(path.parent)
     finally:
-        temporary.unlink(missing_ok=True)
-        _unfinished.discard(temporary)
-
-
-def remove_unfinished() -> None:
-    """Remove the temporary files of this process, which is about to end."""
-    for temporary in _unfinished:
         temporary.unlink(missing_ok=True)
 
 

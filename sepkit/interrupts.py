@@ -6,7 +6,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
@@ -56,6 +57,26 @@ def ignore_terminal() -> None:
     for each in SIGNALS:
         if each != signal.SIGTERM:
             signal.signal(each, signal.SIG_IGN)
+
+
+@contextmanager
+def shielded() -> Iterator[None]:
+    """Let the helpers of `multiprocessing` that are started here outlive a terminal, and end without a word."""
+    if sys.platform == "win32" or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    from multiprocessing import resource_tracker
+
+    before, warnings = signal.signal(signal.SIGHUP, signal.SIG_IGN), os.environ.get("PYTHONWARNINGS")
+    try:
+        os.environ["PYTHONWARNINGS"] = "ignore"
+        resource_tracker.ensure_running()
+    finally:
+        os.environ["PYTHONWARNINGS"] = warnings or ""
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def end_now(number: int) -> NoReturn:

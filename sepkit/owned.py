@@ -102,6 +102,7 @@ def writing(
             check(Path(root or "", name))
         yield
     finally:
+        before.finished |= _command.finished
         adopt(before)
 
 

@@ -26,11 +26,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from multiprocessing import get_all_start_methods, get_context, parent_process
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from sepkit.errors import UserError, exhausted, failure, one_line
-from sepkit.files import remove_unfinished
-from sepkit.interrupts import ignore_terminal
+from sepkit.interrupts import Stopped, ignore_terminal, shielded
 from sepkit.owned import Command, adopt, command
 from sepkit.registry import import_file, imported_files
 from sepkit.streams import open_streams
@@ -134,6 +133,27 @@ def _call_all(items: Sequence[Any]) -> list[Any]:
     return [attempt(_function(), item) for item in items]
 
 
+_works = False
+
+
+def _task(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+    """Return what a function returns, in a process of a pool, which a signal ends when all is cleared away."""
+    global _works
+    _works = True
+    try:
+        return function(*arguments)
+    except Stopped:
+        os._exit(1)
+    finally:
+        _works = False
+
+
+def _stop(number: int, _: Any) -> NoReturn:
+    if _works:
+        raise Stopped
+    os._exit(1)
+
+
 @cache
 def _function() -> Callable[[Any], Any]:
     return pickle.loads(_pickled_function)
@@ -181,10 +201,10 @@ class Pool:
                 future.set_exception(error)
             return Task(future, self._start_alone, function, arguments)
         try:
-            future = self._executor.submit(function, *arguments)
+            future = self._executor.submit(_task, function, arguments)
         except BrokenProcessPool:
             self._executor = self._start()
-            future = self._executor.submit(function, *arguments)
+            future = self._executor.submit(_task, function, arguments)
         return Task(future, self._start_alone, function, arguments)
 
 
@@ -212,7 +232,7 @@ class Task:
             pass
         alone, kind = self._start_alone(), None
         try:
-            return alone.submit(self._function, *self._arguments).result()
+            return alone.submit(_task, self._function, self._arguments).result()
         except BrokenProcessPool as error:
             raise ProcessDied("the process that worked on it crashed, or ran out of memory") from error
         except BaseException as error:
@@ -237,12 +257,13 @@ def _start(processes: int, preloaded: list[str], pickled: bytes) -> ProcessPoolE
         context.set_forkserver_preload(preloaded)
     if sys.platform == "win32":
         processes = min(processes, _MOST_ON_WINDOWS)
-    executor = ProcessPoolExecutor(processes, context, _prepare_process, (imported_files(), pickled, command()))
     before = {name: os.environ.get(name) for name in _THREAD_VARIABLES}
     os.environ.update(dict.fromkeys(_THREAD_VARIABLES, "1"))
     try:
-        # The first task starts the server and the processes, which read the variables on importing numpy.
-        executor.submit(os.getpid)
+        with shielded():
+            executor = ProcessPoolExecutor(processes, context, _prepare_process, (imported_files(), pickled, command()))
+            # The first task starts the server and the processes, which read the variables on importing numpy.
+            executor.submit(os.getpid)
     finally:
         for name, value in before.items():
             if value is None:
@@ -256,7 +277,7 @@ def _prepare_process(own_files: Sequence[str], pickled: bytes, of_command: Comma
     global _pickled_function
     # What a terminal sends goes to the process that the user sees, which ends the others.
     ignore_terminal()
-    signal.signal(signal.SIGTERM, lambda number, _: (remove_unfinished(), os._exit(128 + number)))
+    signal.signal(signal.SIGTERM, _stop)
     open_streams()
     adopt(of_command)
     threading.Thread(target=_end_with_parent, daemon=True).start()
