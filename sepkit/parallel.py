@@ -44,6 +44,8 @@ _CHUNKS_PER_PROCESS = 8
 _WAITING = 4
 # What `concurrent.futures` can wait for there.
 _MOST_ON_WINDOWS = 61
+# Of each process, and of what starts and feeds them.
+_THREADS_OF_PROCESS, _THREADS_OF_POOL = 4, 6
 # Of the process of a pool: what it was started with.
 _pickled_function = b""
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -251,6 +253,7 @@ def _end(executor: ProcessPoolExecutor, kind: type[BaseException] | None) -> Non
 
 
 def _start(processes: int, preloaded: list[str], pickled: bytes) -> ProcessPoolExecutor:
+    _check_threads(processes * _THREADS_OF_PROCESS + _THREADS_OF_POOL)
     # A fork would copy the threads and the accelerator of a notebook, which do not survive it.
     context = get_context("forkserver" if "forkserver" in get_all_start_methods() else "spawn")
     if preloaded and context.get_start_method() == "forkserver":
@@ -271,6 +274,20 @@ def _start(processes: int, preloaded: list[str], pickled: bytes) -> ProcessPoolE
             else:
                 os.environ[name] = value
     return executor
+
+
+def _check_threads(count: int) -> None:
+    """Start as many threads as a pool will: processes that cannot start theirs leave tracebacks, or wait without end."""
+    end, threads = threading.Event(), list[threading.Thread]()
+    try:
+        for _ in range(count):
+            thread = threading.Thread(target=end.wait, daemon=True)
+            thread.start()
+            threads.append(thread)
+    finally:
+        end.set()
+        for thread in threads:
+            thread.join()
 
 
 def _prepare_process(own_files: Sequence[str], pickled: bytes, of_command: Command) -> None:

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import textwrap
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -93,6 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Only if the process is the command: other callers decide about their streams, signals and threads.
         open_streams()
         on_stop(stop)
+        warnings.filterwarnings("ignore", ".*monitor support")  # of progress bars, where no thread can be started
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE.format(groups="\n".join(_listed(title, group) for title, group in groups().items())))
         return 0 if arguments else 2
@@ -119,7 +121,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _end(error: BaseException) -> tuple[str, int]:
     """Return the line and the exit code of an error."""
     if isinstance(error, UserError):
-        return str(error), 2
+        return exhausted(error) or str(error), 2
     if os.environ.get("SEPKIT_TRACEBACK"):
         raise error
     module = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
