@@ -26,9 +26,11 @@ def received() -> int | None:
 
 
 def on_stop(handle: Callable[[int], Any]) -> None:
-    """Call `handle` with the number of the first signal that asks this process to end; the same again ends it at once.
+    """Call `handle` with the number of the first signal that asks this process to end.
 
-    A signal that whoever started this process wants ignored, as nohup does, stays ignored. Threads other than the main
+    The same signal again ends the process at once.
+
+    A hang-up that whoever started this process wants ignored, as nohup does, stays ignored. Threads other than the main
     one cannot handle signals; there this does nothing.
     """
 
@@ -43,7 +45,7 @@ def on_stop(handle: Callable[[int], Any]) -> None:
 
     if threading.current_thread() is threading.main_thread():
         for each in SIGNALS:
-            if signal.getsignal(each) != signal.SIG_IGN:
+            if each == signal.SIGINT or signal.getsignal(each) != signal.SIG_IGN:
                 signal.signal(each, first)
 
 

@@ -277,7 +277,7 @@ def _start(processes: int, preloaded: list[str], pickled: bytes) -> ProcessPoolE
 
 
 def _check_threads(count: int) -> None:
-    """Start as many threads as a pool will: processes that cannot start theirs leave tracebacks, or wait without end."""
+    """Start as many threads as a pool will: processes that cannot start theirs leave tracebacks, or wait forever."""
     end, threads = threading.Event(), list[threading.Thread]()
     try:
         for _ in range(count):

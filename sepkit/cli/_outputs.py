@@ -16,7 +16,6 @@ WITHOUT_RECORD = frozenset({"web"})
 
 _SPLITS = ("train.jsonl", "dev.jsonl", "test.jsonl", "skipped.tsv")
 NAMES: dict[str, tuple[str, ...]] = {
-    "benchmark": ("benchmark.md", "benchmark.json"),
     "cluster": ("segments.csv", "embeddings.csv", "summary.json"),
     "evaluate": ("utterances.csv", "summary.json", "journal.jsonl"),
     "find-temperature": ("temperature.json", "temperature.png"),

@@ -44,7 +44,6 @@ GROUPS = {
     },
     "measure": {
         "evaluate": "measure a model, or a folder of estimates, on manifests",
-        "benchmark": "several models on several corpora in one table",
         "summarize": "several evaluations or seeds in one table with figures",
         "report": "one HTML page about runs: scores, figures, sound",
     },
@@ -61,7 +60,7 @@ COMMANDS = {name: text for group in GROUPS.values() for name, text in group.item
 EVERY_COMMAND = COMMANDS | {name: text for name, (text, _) in studies.COMMANDS.items()}
 """Command -> what it does, with those of the studies."""
 
-SEPARATING = frozenset({"separate", "stream", "evaluate", "benchmark", "calibrate", "report"})
+SEPARATING = frozenset({"separate", "stream", "evaluate", "calibrate", "report"})
 """Commands that separate, and so may share a laptop with other work; see `sepkit.cli._threads`."""
 
 NEEDS = {
