@@ -15,6 +15,7 @@ import pytest
 from sepkit.data import audio
 from tests.noise_voices import voice
 
+SOURCES = ["{folder}/s1", "{folder}/s2"]
 TALK = ["{talk}", "--out", "{out}"]
 COMMANDS = {
     "separate": ["separate", *TALK],
@@ -22,7 +23,7 @@ COMMANDS = {
     "cluster": ["cluster", *TALK],
     "evaluate": ["evaluate", "--manifest", "{manifest}", "--metrics", "si_sdr", "--processes", "2", "--out", "{out}"],
     "models": ["models"],
-    "prepare": ["prepare", "mixed", "--mixture", "{folder}/mix", "--sources", "{folder}/s1", "{folder}/s2", "--out", "{out}"],
+    "prepare": ["prepare", "mixed", "--mixture", "{folder}/mix", "--sources", *SOURCES, "--out", "{out}"],
     "report": ["report", "{folder}/ev", "--out", "{out}/page.html"],
 }  # fmt: skip
 # Of matplotlib, which keeps a list of fonts in the user's cache: docs/install.md names it.
