@@ -52,11 +52,15 @@ systems of the papers.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from sepkit.version import __version__
 
 __all__ = ["Separator", "__version__", "load_model"]
+
+# Before any import of onnxruntime, which else notes a device and sends events.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 if TYPE_CHECKING:
     from sepkit.inference.loading import load_model

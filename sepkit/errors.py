@@ -46,6 +46,11 @@ def shown(value: Any) -> str:
     return text if len(text) <= VALUE_CHARACTERS else f"{text[: VALUE_CHARACTERS - 3]}..."
 
 
+def failure(error: BaseException) -> str:
+    """Return the line about an error that is no mistake of the user: its kind and message."""
+    return f"{type(error).__name__}: {str(error)[:MESSAGE_CHARACTERS] or 'no message'}"
+
+
 def one_line(text: str) -> str:
     """Return a message as one line that a terminal can print, of at most `MESSAGE_CHARACTERS` characters.
 
@@ -70,11 +75,23 @@ _EXHAUSTED = {
 }
 
 
+_NO_THREADS = ("can't start new thread", "pthread_create", "resource temporarily unavailable")
+
+
 def exhausted(error: BaseException) -> str:
-    """Return the line for an OSError that means that the machine has run out of something; empty for any other.
+    """Return the line for an error that means that the machine has run out of something; empty for any other.
 
     It stops a whole command, because the next file would meet it too.
     """
+    cause: BaseException | None = error
+    while cause is not None:
+        # Libraries say it in errors of their own, which others are raised from.
+        if any(sign in str(cause).lower() for sign in _NO_THREADS):
+            return (
+                "no more threads or processes may be started; raise `ulimit -u`, end other programs or take fewer "
+                "--processes"
+            )
+        cause = cause.__cause__ or cause.__context__
     if not isinstance(error, OSError) or error.errno not in _EXHAUSTED:
         return ""
     where = f"{_named(error)}: " if _named(error) else ""

@@ -14,10 +14,8 @@ from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Any
 
-import filelock
-
 from sepkit.errors import UserError
-from sepkit.files import file_digest
+from sepkit.files import file_digest, locked
 
 # Give up after this many attempts in a row without a new byte, with doubled pauses between them.
 _ATTEMPTS = 5
@@ -36,10 +34,9 @@ def fetch(url: str, path: Path, digest: str | None = None, size: int | None = No
     Args:
         digest: "md5:..." or "sha256:..." in hexadecimal; None: unknown, so the file's format has to show damage.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.part")
     kind, _, expected = (digest or "").partition(":")
-    with filelock.FileLock(path.with_name(f"{path.name}.lock")):
+    with locked(path.with_name(f"{path.name}.lock")):
         if path.is_file() and (not kind or file_digest(path, kind) == expected):
             return path
         found = ""

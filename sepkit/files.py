@@ -12,14 +12,17 @@ import os
 import platform
 import re
 import stat
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
+from sepkit.cleaning import cell, uncell
 from sepkit.errors import UserError, exhausted, one_line
 from sepkit.limits import TEXT_BYTES, YAML_BYTES, YAML_NODES, YAML_NUMBER_CHARACTERS
+from sepkit.owned import check, claim
 
 # Of names, which hold 255 bytes: the rest is for what temporary names have beside them.
 _LONG_NAME_BYTES = 200
@@ -33,6 +36,8 @@ _DIGEST = ', "digest": "'
 @contextmanager
 def atomic_output(path: str | os.PathLike[str], *, durable: bool = False) -> Iterator[Path]:
     """Yield a temporary path beside `path`; rename it to `path` if the block succeeds, remove it otherwise.
+
+    What the running command may not write over is refused, see `sepkit.owned`.
 
     `durable` waits until file and name are on the disk, so that no power cut loses them; it takes milliseconds.
     """
@@ -56,11 +61,13 @@ def atomic_output(path: str | os.PathLike[str], *, durable: bool = False) -> Ite
         if getattr(error, "errno", None) == errno.ENAMETOOLONG:
             raise UserError(f"{path}: cannot be written to ({reason}); give the file a shorter name") from error
         raise UserError(f"{path.parent}: cannot be written to ({reason}); give an output folder that can") from error
+    check(path)
     _sweep(path.parent)
     try:
         yield temporary
         if durable:
             _sync(temporary)
+        claim(path, durable=durable)
         os.replace(temporary, path)
         if durable:
             _sync(path.parent)
@@ -68,13 +75,23 @@ def atomic_output(path: str | os.PathLike[str], *, durable: bool = False) -> Ite
         temporary.unlink(missing_ok=True)
 
 
+def remove(path: Path) -> None:
+    """Remove an output if it is there; refuse one that the running command may not write over."""
+    if os.path.lexists(path):
+        claim(path)
+        path.unlink(missing_ok=True)
+
+
 @functools.cache
 def _machine() -> str:
-    """Return a digest of what process numbers are of: a machine, or a container on it."""
-    space = ""
+    """Return a digest of what process numbers are of: a machine since it was started, or a container on it."""
+    space = boot = ""
     with suppress(OSError):
         space = os.readlink("/proc/self/ns/pid")
-    return hashlib.sha256(f"{platform.node()} {space}".encode()).hexdigest()[:8]
+    with suppress(OSError):
+        # Machines on a shared disk may have one name.
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+    return hashlib.sha256(f"{platform.node()} {space} {boot}".encode()).hexdigest()[:8]
 
 
 def _sweep(folder: Path) -> None:
@@ -126,11 +143,55 @@ def file_digest(path: str | os.PathLike[str], kind: str = "sha256") -> str:
     return digest.hexdigest()
 
 
+class _Withdrawn(Exception):
+    """An output that was begun only to see that it can be written."""
+
+
+@contextmanager
+def locked(file: Path, timeout: float = -1) -> Iterator[None]:
+    """While the block runs, no other process holds this lock; say so where the file system has no locks.
+
+    Args:
+        file: the lock, made if absent.
+        timeout: seconds to wait for another process; negative: without end.
+
+    Raises:
+        filelock.Timeout: another process holds it.
+    """
+    import filelock
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with filelock.FileLock(file, timeout) if _has_locks(file) else nullcontext():
+        yield
+
+
+def _has_locks(file: Path) -> bool:
+    if sys.platform == "win32":
+        return True
+    import fcntl
+
+    with open(file, "ab") as probe:
+        try:
+            fcntl.flock(probe, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS):
+                raise
+            print(
+                f"warning: {file.parent}: its file system has no locks ({error.strerror}); let no other command write "
+                "there at the same time",
+                file=sys.stderr,
+            )
+            return False
+    return True
+
+
 def check_writable(folder: Path) -> None:
     """Make a folder if it is absent; raise UserError if that, or writing to it, fails: before the work, not after."""
-    with atomic_output(folder / ".writable") as temporary:
+    with suppress(_Withdrawn), atomic_output(folder / ".writable") as temporary:
         temporary.touch()
-    (folder / ".writable").unlink(missing_ok=True)
+        raise _Withdrawn
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> Path:
@@ -295,20 +356,20 @@ def read_csv(
     """Return the columns of a CSV file, and number and cells of each line after the first."""
     try:
         reader = csv.DictReader(io.StringIO(read_text(path, expected)))
-        return list(reader.fieldnames or []), [(reader.line_num, row) for row in reader]
+        columns = list(reader.fieldnames or [])
+        return columns, [(reader.line_num, {name: uncell(text) for name, text in row.items()}) for row in reader]
     except csv.Error as error:
         raise UserError(f"{path}: cannot be read ({error}); expected {expected}") from None
 
 
 def write_csv(path: str | os.PathLike[str], columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Path:
-    """Write a table atomically, numbers with all their digits, and return its path."""
+    """Write a table atomically, numbers with all their digits, and return its path; see `sepkit.cleaning.cell`."""
     with (
         atomic_output(path) as temporary,
         open(temporary, "w", encoding="utf-8", errors="backslashreplace", newline="") as file,
     ):
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows(rows)
+        writer.writerows([*map(cell, row)] for row in (columns, *rows))
     return Path(path)
 
 

@@ -5,9 +5,9 @@
             skipped[str(path)] = result.reason
 
 Results come in the order of the items, as soon as they exist. The function takes one item, and another process must be
-able to import it: it belongs to a module, or is a `functools.partial` of such. A `UserError` in it, or a file that
-cannot be read, fails the item, a full disk stops everything with one line, and any other exception is a defect and is
-raised. An item that brings its process down (too little memory, a crash in a library) fails alone. To be resumable the
+able to import it: it belongs to a module, or is a `functools.partial` of such. Any exception in it fails the item, and
+what the next item would meet too, such as a full disk, stops everything with one line. An item that brings its process
+down (too little memory, a crash in a library) fails alone. To be resumable the
 function checks whether its output exists; outputs are written atomically, so an existing one is complete.
 """
 
@@ -26,10 +26,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from multiprocessing import get_all_start_methods, get_context, parent_process
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
-from sepkit.errors import UserError, exhausted
+from sepkit.errors import UserError, exhausted, failure, one_line
+from sepkit.interrupts import Stopped, ignore_terminal, shielded
+from sepkit.owned import Command, adopt, command
 from sepkit.registry import import_file, imported_files
+from sepkit.streams import open_streams
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -41,6 +44,8 @@ _CHUNKS_PER_PROCESS = 8
 _WAITING = 4
 # What `concurrent.futures` can wait for there.
 _MOST_ON_WINDOWS = 61
+# Of each process, and of what starts and feeds them.
+_THREADS_OF_PROCESS, _THREADS_OF_POOL = 4, 6
 # Of the process of a pool: what it was started with.
 _pickled_function = b""
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -111,18 +116,44 @@ def attempt(function: Callable[[Item], Result], item: Item) -> Result | Failed:
     """Return the function's result for an item, or why it failed; see `for_each`."""
     try:
         return function(item)
-    except UserError as error:
-        return Failed(str(error))
-    except OSError as error:
-        # A file that vanished or cannot be read. What the next item would meet too stops everything.
-        if exhausted(error) or error.filename is None:
-            raise
-        return Failed(f"{os.fspath(error.filename)}: {error.strerror}")
+    except Exception as error:
+        return Failed(reason_of(error))
+
+
+def reason_of(error: Exception) -> str:
+    """Return why an item failed, in one line; raise the error if the next item would meet it too."""
+    if exhausted(error) or (os.environ.get("SEPKIT_TRACEBACK") and not isinstance(error, UserError | OSError)):
+        raise error
+    if isinstance(error, OSError) and error.filename is not None:
+        # It vanished, or cannot be read.
+        return f"{os.fspath(error.filename)}: {error.strerror}"
+    return one_line(str(error) if isinstance(error, UserError) else f"failed: {failure(error)}")
 
 
 def _call_all(items: Sequence[Any]) -> list[Any]:
     """Return the results of items, in a process of a pool, by the function that it was started with."""
     return [attempt(_function(), item) for item in items]
+
+
+_works = False
+
+
+def _task(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+    """Return what a function returns, in a process of a pool, which a signal ends when all is cleared away."""
+    global _works
+    _works = True
+    try:
+        return function(*arguments)
+    except Stopped:
+        os._exit(1)
+    finally:
+        _works = False
+
+
+def _stop(number: int, _: Any) -> NoReturn:
+    if _works:
+        raise Stopped
+    os._exit(1)
 
 
 @cache
@@ -157,9 +188,9 @@ class Pool:
     def __enter__(self) -> Pool:
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._executor is not None:
-            self._executor.shutdown(cancel_futures=True)
+            _end(self._executor, kind)
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Task:
         """Return the task of a call in another process."""
@@ -172,10 +203,10 @@ class Pool:
                 future.set_exception(error)
             return Task(future, self._start_alone, function, arguments)
         try:
-            future = self._executor.submit(function, *arguments)
+            future = self._executor.submit(_task, function, arguments)
         except BrokenProcessPool:
             self._executor = self._start()
-            future = self._executor.submit(function, *arguments)
+            future = self._executor.submit(_task, function, arguments)
         return Task(future, self._start_alone, function, arguments)
 
 
@@ -201,26 +232,41 @@ class Task:
             return self._future.result()
         except BrokenProcessPool:
             pass
-        with self._start_alone() as alone:
-            try:
-                return alone.submit(self._function, *self._arguments).result()
-            except BrokenProcessPool as error:
-                raise ProcessDied("the process that worked on it crashed, or ran out of memory") from error
+        alone, kind = self._start_alone(), None
+        try:
+            return alone.submit(_task, self._function, self._arguments).result()
+        except BrokenProcessPool as error:
+            raise ProcessDied("the process that worked on it crashed, or ran out of memory") from error
+        except BaseException as error:
+            kind = type(error)
+            raise
+        finally:
+            _end(alone, kind)
+
+
+def _end(executor: ProcessPoolExecutor, kind: type[BaseException] | None) -> None:
+    """End the processes of a pool; their work is waited for, unless what came is no error, such as a signal."""
+    if kind is not None and not issubclass(kind, Exception):
+        for process in list(executor._processes.values()):
+            process.terminate()
+    executor.shutdown(cancel_futures=True)
 
 
 def _start(processes: int, preloaded: list[str], pickled: bytes) -> ProcessPoolExecutor:
+    _check_threads(processes * _THREADS_OF_PROCESS + _THREADS_OF_POOL)
     # A fork would copy the threads and the accelerator of a notebook, which do not survive it.
     context = get_context("forkserver" if "forkserver" in get_all_start_methods() else "spawn")
     if preloaded and context.get_start_method() == "forkserver":
         context.set_forkserver_preload(preloaded)
     if sys.platform == "win32":
         processes = min(processes, _MOST_ON_WINDOWS)
-    executor = ProcessPoolExecutor(processes, context, _prepare_process, (imported_files(), pickled))
     before = {name: os.environ.get(name) for name in _THREAD_VARIABLES}
     os.environ.update(dict.fromkeys(_THREAD_VARIABLES, "1"))
     try:
-        # The first task starts the server and the processes, which read the variables on importing numpy.
-        executor.submit(os.getpid)
+        with shielded():
+            executor = ProcessPoolExecutor(processes, context, _prepare_process, (imported_files(), pickled, command()))
+            # The first task starts the server and the processes, which read the variables on importing numpy.
+            executor.submit(os.getpid)
     finally:
         for name, value in before.items():
             if value is None:
@@ -230,10 +276,27 @@ def _start(processes: int, preloaded: list[str], pickled: bytes) -> ProcessPoolE
     return executor
 
 
-def _prepare_process(own_files: Sequence[str], pickled: bytes) -> None:
+def _check_threads(count: int) -> None:
+    """Start as many threads as a pool will: processes that cannot start theirs leave tracebacks, or wait forever."""
+    end, threads = threading.Event(), list[threading.Thread]()
+    try:
+        for _ in range(count):
+            thread = threading.Thread(target=end.wait, daemon=True)
+            thread.start()
+            threads.append(thread)
+    finally:
+        end.set()
+        for thread in threads:
+            thread.join()
+
+
+def _prepare_process(own_files: Sequence[str], pickled: bytes, of_command: Command) -> None:
     global _pickled_function
-    # An interrupt goes to the process that the user sees, which ends the others.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # What a terminal sends goes to the process that the user sees, which ends the others.
+    ignore_terminal()
+    signal.signal(signal.SIGTERM, _stop)
+    open_streams()
+    adopt(of_command)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     # What is sent here may be of classes that the user's own files define.
     for file in own_files:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import filelock
 import pytest
 import yaml
 
@@ -22,6 +24,7 @@ from sepkit.files import (
     file_digest,
     journal_line,
     journal_rows,
+    locked,
     parse_json,
     parse_yaml,
     read_csv,
@@ -196,3 +199,43 @@ def test_json_that_is_nested_too_deeply_is_no_json():
     for text in ("[" * 100_000, '{"a":' * 100_000, "{", "1" * 5000):
         with pytest.raises(ValueError):
             parse_json(text)
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS])
+def test_a_file_system_without_locks_is_said_and_worked_on(number, tmp_path, monkeypatch, capsys):
+    fcntl = pytest.importorskip("fcntl", reason="Windows locks in another way")
+
+    def refuse(*_):
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "flock", refuse)
+        with locked(tmp_path / "new" / ".lock", timeout=0):
+            pass
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and f"no locks ({os.strerror(number)})" in said
+    with (
+        locked(tmp_path / ".lock"),
+        pytest.raises(filelock.Timeout),
+        locked(tmp_path / ".lock", timeout=0),
+    ):
+        pass
+    assert capsys.readouterr().err == ""
+
+
+def test_machines_of_one_name_leave_each_others_temporary_files(tmp_path, monkeypatch):
+    """On a disk that they share: each was started at another time, which the system has a number of."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    if not boot.is_file():
+        pytest.skip("this system numbers no starts")
+    with atomic_output(tmp_path / "x.txt") as own:
+        own.touch()
+    real = Path.read_text
+    monkeypatch.setattr(Path, "read_text", lambda self, **how: "other" if self == boot else real(self, **how))
+    files._machine.cache_clear()
+    try:
+        with atomic_output(tmp_path / "x.txt") as other:
+            other.touch()
+    finally:
+        files._machine.cache_clear()
+    assert own.name != other.name

@@ -47,7 +47,9 @@ def fill_disk(folder, number: int) -> int:
 
 
 def defect(number: int) -> int:
-    raise ZeroDivisionError
+    if number == 0:
+        raise ZeroDivisionError("of 0")
+    return number
 
 
 class Model:
@@ -112,9 +114,12 @@ def test_a_full_disk_stops_with_one_line(processes, tmp_path, work):
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_a_defect_is_raised(processes, work):
+def test_a_defect_fails_its_item_alone(processes, work, monkeypatch):
+    results = dict(for_each(work.defect, range(3), processes))
+    assert results == {0: Failed("failed: ZeroDivisionError: of 0"), 1: 1, 2: 2}
+    monkeypatch.setenv("SEPKIT_TRACEBACK", "1")
     with pytest.raises(ZeroDivisionError):
-        list(for_each(work.defect, range(3), processes))
+        list(for_each(work.defect, range(3), 1))
 
 
 def test_processes_below_one_are_refused(work):

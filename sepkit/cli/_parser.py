@@ -21,8 +21,10 @@ from typing import Any, Literal, NoReturn
 import docstring_parser
 
 from sepkit.choices import convert, did_you_mean, field_types
+from sepkit.cli._outputs import WITHOUT_RECORD, outputs_of
 from sepkit.errors import UserError, shown
 from sepkit.limits import SEED
+from sepkit.owned import writing
 from sepkit.registry import import_file
 
 DEVICE = "auto"
@@ -45,6 +47,7 @@ SHARED_HELP = {
 """Help of parameters that mean the same in several commands, unless the command says more."""
 
 _LONGEST_LIST = 24
+_WRITTEN = frozenset({"out", "summary", "cache"})
 _METAVARS = {"import_": "FILE", "enroll": "NAME=FILE", "only": "NAME"}
 
 
@@ -237,7 +240,18 @@ def call(function: Callable[..., Any], program: str, arguments: list[str], group
     values = parser.parse(arguments)
     for file in values.get("import_") or []:
         import_file(file)
-    return _call(function, described, values)
+    command = program.removeprefix("sepkit ")
+    out, names = outputs_of(command, values)
+    with writing(out, _inputs(values), names, keeps_record=command not in WITHOUT_RECORD):
+        return _call(function, described, values)
+
+
+def _inputs(values: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield what may be a path of an input; of NAME=FILE both the whole and FILE."""
+    for name, value in values.items():
+        for item in value if isinstance(value, list | tuple) else [value]:
+            if name not in _WRITTEN:
+                yield from (item, item.partition("=")[2]) if isinstance(item, str) else (item,)
 
 
 def _parameters(described: Any) -> Iterator[_Parameter]:

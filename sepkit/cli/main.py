@@ -1,26 +1,29 @@
 """`sepkit COMMAND ...`: finds the command, runs it, and turns exceptions into exit codes.
 
-0 done, 1 a failure, 2 the user's mistake. SEPKIT_TRACEBACK=1 shows where a failure happened, and
-OMP_WAIT_POLICY=ACTIVE lets waiting threads spin (see `sepkit.cli._threads`).
+0 done, 1 a failure, 2 the user's mistake, 130, 143 or 129 a signal. SEPKIT_TRACEBACK=1 shows where a failure happened,
+and OMP_WAIT_POLICY=ACTIVE lets waiting threads spin (see `sepkit.cli._threads`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
-import io
 import os
+import signal
 import sys
 import textwrap
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sepkit import studies
 from sepkit.choices import did_you_mean
 from sepkit.cli._threads import let_waiting_threads_sleep
-from sepkit.errors import UserError, exhausted, one_line, out_of_memory, out_of_reach
+from sepkit.errors import UserError, exhausted, failure, one_line, out_of_memory, out_of_reach
 from sepkit.extras import EXTRAS, missing, require
-from sepkit.limits import MESSAGE_CHARACTERS
+from sepkit.interrupts import on_stop, received, stop
+from sepkit.owned import command
+from sepkit.streams import open_streams
 from sepkit.version import __version__
 
 GROUPS = {
@@ -41,7 +44,6 @@ GROUPS = {
     },
     "measure": {
         "evaluate": "measure a model, or a folder of estimates, on manifests",
-        "benchmark": "several models on several corpora in one table",
         "summarize": "several evaluations or seeds in one table with figures",
         "report": "one HTML page about runs: scores, figures, sound",
     },
@@ -58,7 +60,7 @@ COMMANDS = {name: text for group in GROUPS.values() for name, text in group.item
 EVERY_COMMAND = COMMANDS | {name: text for name, (text, _) in studies.COMMANDS.items()}
 """Command -> what it does, with those of the studies."""
 
-SEPARATING = frozenset({"separate", "stream", "evaluate", "benchmark", "calibrate", "report"})
+SEPARATING = frozenset({"separate", "stream", "evaluate", "calibrate", "report"})
 """Commands that separate, and so may share a laptop with other work; see `sepkit.cli._threads`."""
 
 NEEDS = {
@@ -85,8 +87,13 @@ Separate overlapping speakers.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command line; return its exit code: 0, 1 for a failure, 2 for a user's mistake."""
+    """Run a command line; return its exit code: 0, 1 for a failure, 2 for a user's mistake, or 128 and a signal."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if argv is None:
+        # Only if the process is the command: other callers decide about their streams, signals and threads.
+        open_streams()
+        on_stop(stop)
+        warnings.filterwarnings("ignore", ".*monitor support")  # of progress bars, where no thread can be started
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE.format(groups="\n".join(_listed(title, group) for title, group in groups().items())))
         return 0 if arguments else 2
@@ -94,35 +101,38 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(__version__)
         return 0
     try:
-        if argv is None:
-            # Only if the process is the command: other callers decide about their streams and threads.
-            _print_any_name()
-            if arguments[0] in SEPARATING:
-                let_waiting_threads_sleep()
+        if argv is None and arguments[0] in SEPARATING:
+            let_waiting_threads_sleep()
         result = _run(arguments[0], arguments[1:])
         if result is not None:
             print(result, flush=True)
-    except UserError as error:
-        return _complain(f"sepkit {arguments[0]}: {error}", 2)
-    except BrokenPipeError:
-        # The reader of the output is gone (`sepkit models | head`), so stdout must not be flushed again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except KeyboardInterrupt:
-        return _complain(f"sepkit {arguments[0]}: interrupted; the same command again continues", 1)
-    except Exception as error:
-        if os.environ.get("SEPKIT_TRACEBACK"):
-            raise
-        module = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
-        if module in EXTRAS:
-            return _complain(f"sepkit {arguments[0]}: {missing(module, 'this')}", 2)
-        if line := exhausted(error) or out_of_reach(error) or out_of_memory(error):
-            return _complain(f"sepkit {arguments[0]}: {line}", 2)
-        reason = str(error)[:MESSAGE_CHARACTERS] or "no message"
-        return _complain(
-            f"sepkit {arguments[0]}: failed: {type(error).__name__}: {reason} (SEPKIT_TRACEBACK=1 shows where)", 1
-        )
+    except BaseException as error:
+        number = received() or isinstance(error, KeyboardInterrupt) * signal.SIGINT
+        if isinstance(error, SystemExit) and (not number or error.code == 128 + number):
+            raise  # the command has said why
+        # Whatever fails after a signal fails because of it: a process that it ended, a library's own error.
+        line, code = _end(error) if not number else (f"interrupted{_kept()}", 128 + number)
+        print(one_line(f"sepkit {arguments[0]}: {line}"), file=sys.stderr)
+        return code
     return 0
+
+
+def _end(error: BaseException) -> tuple[str, int]:
+    """Return the line and the exit code of an error."""
+    if isinstance(error, UserError):
+        return exhausted(error) or str(error), 2
+    if os.environ.get("SEPKIT_TRACEBACK"):
+        raise error
+    module = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if module in EXTRAS:
+        return missing(module, "this"), 2
+    if line := exhausted(error) or out_of_reach(error) or out_of_memory(error):
+        return line, 2
+    return f"failed: {failure(error)} (SEPKIT_TRACEBACK=1 shows where)", 1
+
+
+def _kept() -> str:
+    return "; the same command again continues" if command().finished else ""
 
 
 def groups() -> dict[str, dict[str, str]]:
@@ -133,18 +143,6 @@ def groups() -> dict[str, dict[str, str]]:
 
 def _listed(title: str, group: Mapping[str, str]) -> str:
     return "".join([f"{title}:\n", *(f"  {name:<19}{text}\n" for name, text in group.items())])
-
-
-def _print_any_name() -> None:
-    """Let names of files that are no UTF-8 be printed: their bytes are escaped."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-
-
-def _complain(line: str, code: int) -> int:
-    print(one_line(line), file=sys.stderr)
-    return code
 
 
 def _run(command: str, arguments: list[str]) -> Any:

@@ -62,9 +62,12 @@ def main(
     from sepkit.cli._ranks import device_of_rank, share
     from sepkit.cli._threads import keep_small_steps_together
     from sepkit.inference.batch.inputs import check_inputs
+    from sepkit.inference.batch.reports import check_summary
 
     # Mistakes in names are reported before a model is loaded.
     check_inputs(inputs, Path(out))
+    if summary is not None:
+        check_summary(Path(summary))
     from sepkit.inference import separate_files
     from sepkit.inference.loading import load_model
     from sepkit.models.published.hub import pinned

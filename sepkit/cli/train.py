@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from sepkit.cli._configuration import parse_config
+from sepkit.cli._outputs import NAMES
 from sepkit.cli._parser import Parser, reader
 from sepkit.errors import UserError
+from sepkit.owned import writing
 
 DESCRIPTION = """Train a model. Running the same command again resumes from the last saved step.
 
@@ -36,6 +38,11 @@ def run(arguments: list[str]) -> Path | None:
         "sepkit train", f"{DESCRIPTION}\nShort forms: {short}.", arguments, aliases=ALIASES, add_options=add_options
     )
     config.check()
+    with writing(options["out"], (), NAMES["train"]):
+        return _train(config, options)
+
+
+def _train(config: Any, options: dict[str, Any]) -> Path | None:
     if options["target_rates"] is not None or options["seeds"] is not None:
         return _sweep(config, options)
     if options["jobs"] is not None:

@@ -26,9 +26,6 @@ def main(model: str, *, out: str, serve: bool = False, port: int = 8000, runtime
     if serve:
         with serving(folder, port) as address:
             print(f"{address} shows the page; end with Ctrl+C", flush=True)
-            try:
-                while True:
-                    time.sleep(3600)
-            except KeyboardInterrupt:
-                print()
+            while True:
+                time.sleep(3600)
     return folder

@@ -16,7 +16,7 @@ import numpy as np
 from sepkit.data import audio
 from sepkit.data.mixing import active_level
 from sepkit.errors import UserError
-from sepkit.files import read_csv, read_text, write_text
+from sepkit.files import read_csv, read_text, remove, write_text
 
 SPLITS = ("train", "dev", "test")
 
@@ -182,7 +182,7 @@ def report_skipped(out: Path, skipped: Mapping[str, str], failure: str = "") -> 
     if skipped:
         write_text(path, "".join(f"{name}\t{reason}\n" for name, reason in skipped.items()))
     else:
-        path.unlink(missing_ok=True)
+        remove(path)
     if failure:
         raise UserError(f"{failure}: {first}")
     if skipped:

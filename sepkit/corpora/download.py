@@ -21,13 +21,11 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-import filelock
-
 from sepkit.corpora.archives import DOWNLOADS, Archive
 from sepkit.corpora.options import DownloadOptions
 from sepkit.errors import UserError
 from sepkit.fetching import fetch
-from sepkit.files import check_writable, read_text
+from sepkit.files import check_writable, locked, read_text
 from sepkit.limits import ARCHIVE_BYTES, ARCHIVE_GROWTH, ARCHIVE_MEMBERS
 
 _BLOCK_BYTES = 1 << 20
@@ -75,7 +73,7 @@ def unpack(path: Path, archive: Archive, cache: Path) -> None:
     """Unpack an archive below the cache: its folder appears when it is complete. Links, devices and paths outside are
     refused; a damaged archive is deleted."""
     staging, final = cache / f".{archive.file}.unpacking", cache / archive.folder
-    with filelock.FileLock(path.with_name(f"{path.name}.unpacking.lock")):
+    with locked(path.with_name(f"{path.name}.unpacking.lock")):
         if final.exists():
             return
         shutil.rmtree(staging, ignore_errors=True)

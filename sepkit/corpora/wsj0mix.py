@@ -45,7 +45,7 @@ from sepkit.corpora.options import WSJ0MixOptions, check_variant
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, SourceEntry, read_manifest, write_manifest
 from sepkit.errors import UserError
-from sepkit.files import check_writable, file_text, parse_json, write_json
+from sepkit.files import check_writable, file_text, parse_json, remove, write_json
 from sepkit.parallel import Failed, for_each
 
 _PEAK = 0.9
@@ -277,7 +277,7 @@ class _Earlier:
 
     def replace_manifest(self, entries: Sequence[MixtureEntry]) -> None:
         if not entries:
-            self._plan.manifest.unlink(missing_ok=True)
+            remove(self._plan.manifest)
             return
         write_manifest(self._plan.manifest, entries)
         self._save(self._plan.manifest.name, "written" if self._plan.write else self._described)

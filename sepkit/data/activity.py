@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import PurePath
 
 import numpy as np
 
@@ -91,14 +92,21 @@ class ActivityMeter:
         ]
 
 
+def rttm_id(name: str | PurePath) -> str:
+    """Return how RTTM names a recording: its path without ending, spaces as underscores."""
+    return "_".join(PurePath(name).as_posix().split())
+
+
 def rttm_lines(
-    name: str, segments: Sequence[Sequence[tuple[float, float]]], speakers: Sequence[str] | None = None
+    name: str | PurePath, segments: Sequence[Sequence[tuple[float, float]]], speakers: Sequence[str] | None = None
 ) -> list[str]:
     """Return the lines of an RTTM file, in order of time, for beginnings and lengths in seconds of each speaker.
 
     Source: NIST, "The 2009 (RT-09) rich transcription meeting recognition evaluation plan", appendix A.
     """
-    file = "_".join(name.split())
     names = speakers or [f"s{k}" for k in range(1, len(segments) + 1)]
     turns = sorted((start, length, k) for k, own in enumerate(segments) for start, length in own)
-    return [f"SPEAKER {file} 1 {start:.3f} {length:.3f} <NA> <NA> {names[k]} <NA> <NA>\n" for start, length, k in turns]
+    return [
+        f"SPEAKER {rttm_id(name)} 1 {start:.3f} {length:.3f} <NA> <NA> {names[k]} <NA> <NA>\n"
+        for start, length, k in turns
+    ]

@@ -302,7 +302,7 @@ class _Job:
             separated = self.separate(mixed.mixture, entry.sample_rate)
             estimates = np.asarray(getattr(separated, "estimates", separated))
             row["separate_seconds"] = time.perf_counter() - began
-        except _BAD_UTTERANCE as error:
+        except Exception as error:
             _raise_if_exhausted(error)
             return row | {"reason": _one_line(error)}, None
         rates, weights = getattr(separated, "rates", None) or {}, getattr(separated, "weights", None)
@@ -318,17 +318,13 @@ class _Job:
         if task is not None:
             try:
                 row |= task.result()
-            except _BAD_UTTERANCE as error:
+            except Exception as error:
                 _raise_if_exhausted(error)
                 row["reason"] = _one_line(error)
         now = time.perf_counter()
         row["wall_seconds"], self._last = now - self._last, now
         self.journal.add(row)
         return row
-
-
-# Errors that one bad mixture may cause: its files, its lengths, or a device's memory. Others end the job.
-_BAD_UTTERANCE = (UserError, OSError, ValueError, RuntimeError, MemoryError)
 
 
 def _score_files(entry: MixtureEntry, files: list[Path], options: ScoringOptions) -> dict[str, Any]:

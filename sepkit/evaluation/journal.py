@@ -9,6 +9,7 @@ from typing import Any, TextIO
 
 from sepkit.errors import UserError
 from sepkit.files import journal_line, journal_rows
+from sepkit.owned import claim, command
 
 
 class Journal:
@@ -43,6 +44,7 @@ class Journal:
         """While the block runs, `add` appends; yield this journal. Raise UserError if the file cannot be written to."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            claim(self.path)
             self._file: TextIO = self.path.open("a", encoding="utf-8", errors="backslashreplace")
         except OSError as error:
             raise UserError(
@@ -63,3 +65,4 @@ class Journal:
         self._file.write(self._before_next + journal_line(row))
         self._before_next = ""
         self._file.flush()
+        command().finished = True

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from sepkit.cleaning import escaped
 from sepkit.errors import UserError
 from sepkit.evaluation.labels import label_of, short_label_of
 from sepkit.evaluation.run_folder import Run
 from sepkit.reporting.compared_runs import digits_of
 from sepkit.reporting.figures import COLORS, panels, save_png
 from sepkit.reporting.seeds import group_runs
-from sepkit.reporting.text import escaped, markdown_table, mean_and_deviation
+from sepkit.reporting.text import markdown_table, mean_and_deviation
 
 _METRICS = ("si_sdri_db", "si_sdr_db")
 _FACTOR = "real_time_factor"

@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from sepkit.cleaning import escaped
 from sepkit.data import audio
 from sepkit.data.mixing import mix_entry
 from sepkit.errors import UserError
@@ -21,7 +22,6 @@ from sepkit.evaluation.run_folder import EvaluationFolder, Run, find
 from sepkit.models import EncoderMaskerDecoder, load_pretrained
 from sepkit.models.stft_filterbank import STFTFilterbank
 from sepkit.reporting.figures import COLORS, draw_spectrogram, level_db, save_png
-from sepkit.reporting.text import escaped
 
 # Least length of the excerpt, and its number of frames.
 _EXCERPT_SECONDS, _EXCERPT_FRAMES = 0.05, 16

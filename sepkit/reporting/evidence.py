@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from sepkit.cleaning import escaped
 from sepkit.errors import UserError
 from sepkit.evaluation.calibration import agreement
 from sepkit.evaluation.labels import MIXTURE_ELBO
@@ -16,7 +17,7 @@ from sepkit.evaluation.run_folder import Run
 from sepkit.evaluation.statistics import drawn_speakers
 from sepkit.reporting.figures import COLORS, panels, save_png
 from sepkit.reporting.seeds import group_runs
-from sepkit.reporting.text import INTERVALS, escaped, markdown_table
+from sepkit.reporting.text import INTERVALS, markdown_table
 
 _DISTORTION = "blr_nats_per_sample"
 _MOST_SHARP = 2000

@@ -14,6 +14,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
+from sepkit.cleaning import plain
 from sepkit.data import audio
 from sepkit.reporting.figures import with_palette
 
@@ -49,7 +50,7 @@ def document(title: str, navigation: Sequence[tuple[str, str]], body: str) -> st
     style = (assets / "report.css").read_text(encoding="utf-8")
     script = (assets / "report.js").read_text(encoding="utf-8")
     links = "".join(f'<a href="#{name}">{escape(text)}</a>' for name, text in navigation)
-    return f"""<!DOCTYPE html>
+    return plain(f"""<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -70,7 +71,7 @@ def document(title: str, navigation: Sequence[tuple[str, str]], body: str) -> st
 {script}</script>
 </body>
 </html>
-"""
+""")
 
 
 def section(name: str, title: str, *content: str) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from sepkit.cleaning import escaped
 from sepkit.errors import UserError
 from sepkit.evaluation.labels import RATES, short_label_of
 from sepkit.evaluation.run_folder import EvaluationFolder, Run, read_curve
@@ -16,7 +17,7 @@ from sepkit.files import write_csv
 from sepkit.reporting.compared_runs import digits_of
 from sepkit.reporting.curve_figures import optimum, rate_distortion_curve
 from sepkit.reporting.figures import save_png
-from sepkit.reporting.text import escaped, markdown_table
+from sepkit.reporting.text import markdown_table
 
 _STEERING = "objective.rates.steering"
 _REACHED = 0.1

@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import scipy.stats
 
+from sepkit.cleaning import escaped
 from sepkit.errors import UserError
 from sepkit.evaluation.labels import label_of, short_label_of
 from sepkit.evaluation.run_folder import EvaluationFolder, Run
 from sepkit.files import read_yaml
 from sepkit.reporting.compared_runs import better, digits_of
-from sepkit.reporting.text import escaped, markdown_table, mean_and_deviation
+from sepkit.reporting.text import markdown_table, mean_and_deviation
 
 _SEED = re.compile(r"_seed(\d+)")
 _DEFAULT_METRICS = ("si_sdr_db", "si_sdri_db", "mcl_si_sdr_db")

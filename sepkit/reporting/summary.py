@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from sepkit.cleaning import code, escaped
 from sepkit.errors import UserError
 from sepkit.evaluation.labels import label_of, short_label_of
 from sepkit.evaluation.run_folder import Run
@@ -20,7 +21,7 @@ from sepkit.reporting.evidence import evidence_section
 from sepkit.reporting.figures import save_png
 from sepkit.reporting.rate_distortion import rate_distortion_section
 from sepkit.reporting.seeds import SeedGroup, group_runs, metrics_of, seed_sections, temperature_series, with_dev_scores
-from sepkit.reporting.text import INTERVALS, escaped, markdown_table
+from sepkit.reporting.text import INTERVALS, markdown_table
 
 FigureKind = Literal["boxes", "temperature", "rate-distortion", "evidence", "depth", "encodings"]
 
@@ -118,7 +119,7 @@ def evaluations_table(runs: Sequence[Run], metrics: Sequence[str] | None = None)
             text = f"{value:.{digits}f} ± {(high - low) / 2:.{digits}f}"
             speakers = speakers or summary["metrics"][name].get("n_speakers")
             cells.append(f"**{text}**" if len(runs) > 1 and better(name) * value == best[name] else text)
-        command = f"`{escaped(summary['command'])}`" if summary.get("command") else ""
+        command = code(summary["command"]) if summary.get("command") else ""
         rows.append([escaped(names[place]), str(summary["n_utterances"]), str(speakers or "-"), *cells, command])
     header = ["run", "mixtures", "speakers", *map(short_label_of, columns), "command"]
     return markdown_table(header, rows, words=(0, len(header) - 1))

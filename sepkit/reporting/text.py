@@ -29,11 +29,6 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], words: 
     return "".join(f"| {' | '.join(line)} |\n" for line in [header, alignments, *rows])
 
 
-def escaped(text: str) -> str:
-    """Return a text without line breaks as a cell of a Markdown table can hold it."""
-    return text.replace("|", "\\|")
-
-
 def mean_and_deviation(values: Sequence[float | None], digits: int = 2) -> str:
     """Return "mean ± sample deviation" of the known values; a single one has no deviation, none an empty cell."""
     known = [value for value in values if value is not None and math.isfinite(value)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import signal
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,10 @@ from tqdm import tqdm
 
 from sepkit.config import TrainerConfig
 from sepkit.files import file_text, parse_json, write_text
+from sepkit.interrupts import on_stop
 from sepkit.models import save_model
 from sepkit.models.storage.folders import read_description
+from sepkit.owned import claim
 from sepkit.training.folder import resume_file
 from sepkit.training.learning_rate import halve
 from sepkit.training.messages import say
@@ -149,9 +150,7 @@ class ExactResume(Callback):
         self._last_attempt = pl_module.position.attempts
         if self._seconds_before >= self._budget_seconds:
             trainer.should_stop = True
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, lambda number, _: self._on_signal(number, pl_module))
+        on_stop(lambda number: self._on_signal(number, pl_module))
 
     def on_train_batch_end(  # type: ignore[override]
         self, trainer: Trainer, pl_module: Task, outputs: Any, batch: Any, batch_idx: int
@@ -188,8 +187,6 @@ class ExactResume(Callback):
         return math.inf if self.config.max_minutes is None else 60 * self.config.max_minutes
 
     def _on_signal(self, number: int, task: Task) -> None:
-        # A second signal ends the process at once.
-        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
         self.stopped_by = signal.Signals(number).name
         task.stop_wanted = True
 
@@ -313,6 +310,7 @@ class MetricsLog(Callback):
         position = task.position
         head = {"kind": kind, "epoch": position.epoch + 1, "step": position.attempts}
         plain = {name: value if math.isfinite(value) else None for name, value in values.items()}
+        claim(self.out / "metrics.jsonl")
         with (self.out / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(head | plain) + "\n")
         for name, value in values.items():

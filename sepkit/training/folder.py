@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 
+from sepkit import files
 from sepkit.choices import from_dict, to_dict
 from sepkit.config import TaskConfig
 from sepkit.errors import UserError, one_line
@@ -33,12 +34,10 @@ def locked(out: Path) -> Iterator[None]:
     if not is_first_process():
         yield
         return
-    from filelock import FileLock, Timeout
+    from filelock import Timeout
 
-    file = resume_file(out).with_name(".lock")
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(file, timeout=0):
+        with files.locked(resume_file(out).with_name(".lock"), timeout=0):
             yield
     except Timeout as error:
         raise UserError(

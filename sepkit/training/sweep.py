@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import copy
 import math
-import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +15,7 @@ from typing import Any
 from sepkit.config import SteeringConfig, TaskConfig, TrainConfig, to_dict
 from sepkit.errors import UserError
 from sepkit.files import write_yaml
+from sepkit.owned import claim
 
 _POLL_SECONDS = 0.2
 
@@ -102,20 +100,19 @@ def _run_all(commands: Mapping[str, list[str]], logs: Mapping[str, Path | None],
     An interrupt of this process reaches those that run; they save what they have, and this waits for it.
     """
     waiting, running, codes = list(commands), dict[str, subprocess.Popen[bytes]](), dict[str, int]()
-    with _termination_interrupts():
-        try:
-            while waiting or running:
-                while waiting and len(running) < jobs:
-                    running[waiting[0]] = _start(commands[waiting[0]], logs[waiting[0]])
-                    del waiting[0]
-                time.sleep(_POLL_SECONDS)
-                for name in [name for name, process in running.items() if process.poll() is not None]:
-                    codes[name] = running.pop(name).returncode
-        finally:
-            for process in running.values():
-                process.terminate()
-            for process in running.values():
-                process.wait()
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                running[waiting[0]] = _start(commands[waiting[0]], logs[waiting[0]])
+                del waiting[0]
+            time.sleep(_POLL_SECONDS)
+            for name in [name for name, process in running.items() if process.poll() is not None]:
+                codes[name] = running.pop(name).returncode
+    finally:
+        for process in running.values():
+            process.terminate()
+        for process in running.values():
+            process.wait()
     return codes
 
 
@@ -123,18 +120,6 @@ def _start(arguments: list[str], log: Path | None) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "sepkit", *arguments]
     if log is None:
         return subprocess.Popen(command)
+    claim(log)
     with log.open("ab") as stream:
         return subprocess.Popen(command, stdout=stream, stderr=stream)
-
-
-@contextmanager
-def _termination_interrupts() -> Iterator[None]:
-    """Make SIGTERM, which schedulers send, end this process as Ctrl-C does."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)

@@ -10,7 +10,6 @@ import hashlib
 import math
 import os
 import pickle
-import signal
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, is_dataclass
@@ -27,6 +26,7 @@ from torch.utils.data import DataLoader, Dataset
 from sepkit.data.dataset import EpochSampler
 from sepkit.errors import UserError
 from sepkit.files import atomic_output
+from sepkit.interrupts import ignore_terminal
 from sepkit.limits import MODEL_TENSORS
 from sepkit.models.storage.layout import lay_out
 from sepkit.models.storage.own_files import files_of
@@ -371,7 +371,7 @@ def _receive(own_files: Sequence[str], data: bytes) -> Any:
 
 
 def _begin_worker(worker: int) -> None:
-    # Ctrl-C reaches every process of the terminal; a worker that died of it would break the step that is being saved.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # They reach every process of the terminal; a worker that died of them would break the step that is being saved.
+    ignore_terminal()
     # A batch that cannot be sent, for want of open files, would be waited for without end.
     Queue._on_queue_feeder_error = staticmethod(lambda error, batch: os._exit(1))  # type: ignore[attr-defined]

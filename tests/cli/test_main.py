@@ -92,7 +92,7 @@ def test_version_and_nothing(capsys):
     [
         (UserError("a.wav: broken"), 2, "a.wav: broken"),
         (ValueError("two\nlines"), 1, "ValueError: two lines"),
-        (KeyboardInterrupt(), 1, "continues"),
+        (KeyboardInterrupt(), 130, "interrupted"),
     ],
 )
 def test_exceptions_become_exit_codes(monkeypatch, capsys, raised, code, words):
@@ -121,20 +121,21 @@ def test_result_is_the_last_line(monkeypatch, capsys):
 
 
 def test_a_reader_that_goes_away_leaves_no_traceback():
+    """The work is done to its end, so that `sepkit separate FOLDER | head -1` separates all files."""
     code = (
-        "import sys; from sepkit.cli import main as m; "
-        "m._run = lambda *_: print('x' * 10**6) or 'made'; sys.exit(m.main(['train']))"
+        "import sys; from sepkit.cli import main as m; sys.argv = ['sepkit', 'train']; "
+        "m._run = lambda *_: print('x' * 10**6) or 'made'; sys.exit(m.main())"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None and process.stderr is not None
     process.stdout.read(1)
     process.stdout.close()
-    assert process.stderr.read() == b"" and process.wait() == 1
+    assert process.stderr.read() == b"" and process.wait() == 0
     late = code.replace("print('x' * 10**6) or 'made'", "__import__('time').sleep(1) or 'made'")
     process = subprocess.Popen([sys.executable, "-c", late], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None and process.stderr is not None
     process.stdout.close()
-    assert process.stderr.read() == b"" and process.wait() == 1
+    assert process.stderr.read() == b"" and process.wait() == 0
 
 
 def test_import_file_registers_a_masker_of_ones_own(tmp_path):

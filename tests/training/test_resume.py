@@ -101,7 +101,7 @@ def test_killed_anywhere_with_workers(config: TrainConfig, reference: Path, tmp_
     assert_same_run(tmp_path, reference)
 
 
-@pytest.mark.parametrize(("number", "at_batch"), [(signal.SIGTERM, 8), (signal.SIGINT, 13)])
+@pytest.mark.parametrize(("number", "at_batch"), [(signal.SIGTERM, 8), (signal.SIGINT, 13), (signal.SIGHUP, 8)])
 def test_asked_to_stop(
     config: TrainConfig,
     reference: Path,

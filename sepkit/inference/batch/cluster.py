@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +18,7 @@ from sepkit.data.activity import rttm_lines
 from sepkit.data.segments import EMBEDDINGS, Segment, write_segments
 from sepkit.errors import UserError
 from sepkit.files import check_writable, write_csv, write_json, write_text
-from sepkit.inference.batch.inputs import find_recordings
+from sepkit.inference.batch.inputs import find_recordings, name_outputs, rttm_ids
 from sepkit.inference.batch.reports import failure_reason
 from sepkit.inference.diarization.baselines import BASELINES, mean_spectra
 from sepkit.inference.diarization.clustering import in_order_of_appearance, unit_rows
@@ -35,6 +38,8 @@ from sepkit.inference.diarization.segments import (
 )
 from sepkit.inference.options import SpeakerFeatures
 from sepkit.models.published.shipped import encoder_folder
+from sepkit.owned import check
+from sepkit.parallel import Failed, attempt
 from sepkit.version import __version__
 
 
@@ -84,13 +89,16 @@ def find_speech(inputs: Sequence[str | Path], out: Path, encoder: Encoder | None
         UserError: an input that does not exist, or no speech in any of them.
     """
     speech = Speech()
-    for source in group_estimates(find_recordings(inputs, out)):
+    sources = _named(group_estimates(find_recordings(inputs, out)))
+    for source in sources:
+        check(_rttm(out, source))
+    for source in sources:
         path = source.paths[0]
-        try:
-            segments, short = find_segments(source, encoder)
-        except UserError as error:
-            speech.skipped[str(path)] = failure_reason(error, path)
+        found = attempt(partial(find_segments, encoder=encoder), source)
+        if isinstance(found, Failed):
+            speech.skipped[str(path)] = failure_reason(UserError(found.reason), path)
             continue
+        segments, short = found
         speech.short += [(source.relative[segment.channel], segment) for segment in short]
         if not segments:
             speech.skipped[str(path)] = f"{path}: no speech of {SHORTEST_SECONDS} s or more is heard"
@@ -101,6 +109,28 @@ def find_speech(inputs: Sequence[str | Path], out: Path, encoder: Encoder | None
         reason = next(iter(speech.skipped.values()), "no recordings")
         raise UserError(f"no recording can be used; the first: {reason}")
     return speech
+
+
+def _named(sources: Sequence[Source]) -> list[Source]:
+    """Return sources of which no two have one name, as in `name_outputs`, nor one path in tables."""
+    counts = Counter(path for source in sources for path in source.relative)
+    shared = os.path.commonpath([path.parent for source in sources for path in source.paths])
+    recordings = {}
+    for source in sources:
+        path, relative = source.paths[0], Path(source.relative[0])
+        if source.name != relative.with_suffix(""):  # estimates are called like their JSON file
+            path, relative = (place.with_name(f"{source.name.name}.json") for place in (path, relative))
+        recordings[path] = relative
+    named = []
+    for source, name in zip(sources, name_outputs(recordings, rttm=True).values(), strict=True):
+        whole = zip(source.relative, source.paths, strict=True)
+        paths = [own if counts[own] == 1 else str(path.relative_to(shared)) for own, path in whole]
+        named.append(replace(source, name=name, relative=tuple(paths)))
+    return named
+
+
+def _rttm(out: Path, source: Source) -> Path:
+    return out / source.name.with_name(f"{source.name.name}.rttm")
 
 
 def cluster_recordings(
@@ -195,14 +225,14 @@ def _segments(
 
 def _write_rttms(speech: Speech, labels: Sequence[int], out: Path) -> None:
     rest = iter(labels)
-    count = max(labels) + 1
+    count, ids = max(labels) + 1, rttm_ids([source.name for source in speech.sources])
     for source, own in zip(speech.sources, speech.segments, strict=True):
         turns: list[list[tuple[float, float]]] = [[] for _ in range(count)]
         for segment in own:
             turns[next(rest)].append((segment.start_seconds, segment.duration_seconds))
         joined = [join_turns(own_turns) for own_turns in turns]
-        lines = rttm_lines(source.name.name, joined, [f"speaker_{k + 1}" for k in range(count)])
-        write_text(out / source.name.with_name(f"{source.name.name}.rttm"), "".join(lines))
+        lines = rttm_lines(ids[source.name], joined, [f"speaker_{k + 1}" for k in range(count)])
+        write_text(_rttm(out, source), "".join(lines))
 
 
 def _write_embeddings(path: Path, speech: Speech, names: Sequence[str], points: np.ndarray) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,24 @@ import numpy as np
 from sepkit.data import audio
 from sepkit.errors import UserError, one_line
 from sepkit.files import check_writable
-from sepkit.inference.batch.inputs import find_recordings, name_outputs
-from sepkit.inference.batch.outputs import Blocks, file_identity, is_done, write_outputs
-from sepkit.inference.batch.reports import FAILED, FilesReport, failure_reason, is_out_of_memory, write_failures
+from sepkit.inference.batch.inputs import find_recordings, name_outputs, rttm_ids
+from sepkit.inference.batch.outputs import (
+    Blocks,
+    check_free,
+    file_identity,
+    is_done,
+    marked,
+    tracks_of,
+    write_outputs,
+)
+from sepkit.inference.batch.reports import (
+    FAILED,
+    FilesReport,
+    check_failures,
+    failure_reason,
+    is_out_of_memory,
+    write_failures,
+)
 from sepkit.inference.diarization.encoders import Encoder, load_encoder
 from sepkit.inference.diarization.enrollment import (
     Enrolled,
@@ -36,6 +52,7 @@ from sepkit.inference.selection import check_speakers
 from sepkit.inference.separated import Separated, counted, summary_line
 from sepkit.inference.separator import Separator
 from sepkit.models.published.names import license_of
+from sepkit.owned import command
 from sepkit.parallel import Failed, for_each
 from sepkit.version import __version__
 
@@ -48,9 +65,10 @@ _FINER_THAN_16_BITS = frozenset({"PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ALAC_20
 
 @dataclass(frozen=True)
 class _Job:
-    """How every recording is separated; `provenance` is the part that its JSON file tells, and `channel` the one that
-    is taken: None for the mean."""
+    """How every recording is separated, and to where; `provenance` is the part that its JSON file states, and `channel`
+    the one that is taken: None for the mean."""
 
+    out: Path
     separator: Separator
     provenance: dict[str, Any]
     progress: bool
@@ -58,6 +76,7 @@ class _Job:
     channel: int | None
     encoder: Encoder | None = None
     enrolled: Sequence[Enrolled] = ()
+    rttm_ids: dict[Path, str] = field(default_factory=dict)
 
 
 def separate_files(
@@ -107,14 +126,21 @@ def separate_files(
         raise UserError(
             f"processes: found {processes} on {separator.device}, expected 1; torchrun starts one for each accelerator"
         )
-    recordings = list(name_outputs(find_recordings(inputs, out)).items())[rank::world_size]
+    named = name_outputs(find_recordings(inputs, out), rttm=options.rttm)
+    recordings = list(named.items())[rank::world_size]
+    list_name = FAILED if world_size == 1 else f"failed_rank{rank}.jsonl"
+    check_failures(out / list_name)
+    samples = read_names(options.enroll or ())
+    most = separator.hypotheses if options.link_speakers is None else math.inf
+    outputs = {"format": options.format, "rttm": options.rttm, "spread_samples": options.spread}
+    check_free([out / name for name in named.values()], [*named, *samples.values()], samples, most, outputs)
     encoder, enrolled = None, []
     if options.link_speakers is not None:
         encoder = load_encoder(options.speaker_encoder, options.speaker_features)
     if encoder is not None and options.enroll:
-        enrolled = enroll(read_names(options.enroll), encoder)
+        enrolled = enroll(samples, encoder)
     check_writable(out)
-    report = FilesReport(out, list_name=FAILED if world_size == 1 else f"failed_rank{rank}.jsonl")
+    report = FilesReport(out, list_name=list_name)
     provenance = {
         "model": model_name,
         "weights": separator.fingerprint(),
@@ -134,9 +160,10 @@ def separate_files(
         "spread_samples": options.samples if options.spread else None,
         "sepkit": __version__,
     }
-    job = _Job(separator, provenance, processes == 1, options.verify, options.channel, encoder, enrolled)
+    ids = rttm_ids(named.values()) if options.rttm else {}
+    job = _Job(out, separator, provenance, processes == 1, options.verify, options.channel, encoder, enrolled, ids)
     highest_rate = 0
-    for (path, target), done in for_each(partial(_separate_one, job, out), recordings, processes, "separating"):
+    for (path, target), done in for_each(partial(_separate_one, job), recordings, processes, "separating"):
         if isinstance(done, Failed):
             reason = report.failed[str(path)] = failure_reason(UserError(done.reason), path)
             if tell:
@@ -145,6 +172,7 @@ def separate_files(
             report.already_done += 1
         else:
             report.separated += 1
+            command().finished = True
             report.audio_seconds += done.seconds
             report.summaries[str(target)] = done.summary
             if tell:
@@ -167,13 +195,13 @@ class _Done:
     summary: str
 
 
-def _separate_one(job: _Job, out: Path, recording: tuple[Path, Path]) -> _Done | None:
+def _separate_one(job: _Job, recording: tuple[Path, Path]) -> _Done | None:
     """Return what became of a recording; None where it was separated before.
 
     Args:
-        recording: its path, and that of its outputs below `out`, without ending.
+        recording: its path, and that of its outputs below `job.out`, without ending.
     """
-    path, target = recording[0], out / recording[1]
+    path, target = recording[0], job.out / recording[1]
     description = {"input": str(path), **file_identity(path), **job.provenance}
     if is_done(target, description, job.verify):
         return None
@@ -258,15 +286,18 @@ def _write_speakers(
     """Write the estimates, or the speakers that they are linked to; return a line about them."""
     count, subtype = header.num_samples, _subtype(description, header)
     more: dict[str, Any] = {} if job.channel == description["channel"] else {"channel_taken": job.channel}
+    name = job.rttm_ids.get(target.relative_to(job.out), "")
     if job.encoder is None:
-        write_outputs(target, separated, count, blocks, description, subtype, more)
+        with marked(target, tracks_of(separated), description):
+            write_outputs(target, separated, count, blocks, description, subtype, more, recording=name)
         return summary_line(separated)
     speakers = _speakers_to_link(job, separated)
     linked = link(blocks, len(separated.kept), separated.sample_rate, job.encoder, speakers, recording)
     names, found = _names(job, linked)
     more |= {"linked": linked.to_plain(), **found}
     tracks = replace(separated, tracks=names)
-    write_outputs(target, tracks, count, linked.blocks, description, subtype, more, linked.turns)
+    with marked(target, names, description):
+        write_outputs(target, tracks, count, linked.blocks, description, subtype, more, linked.turns, name)
     heard = counted(linked.speakers, "speaker") if any(linked.turns) else "nobody is heard to speak"
     line = f"{heard} in {counted(len(separated.kept), 'estimate')}"
     if linked.counted is not None and linked.counted.uncertain:

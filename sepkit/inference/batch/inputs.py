@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import unicodedata
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from sepkit.data import audio
+from sepkit.data.activity import rttm_id
 from sepkit.errors import UserError
 
 
@@ -16,7 +19,7 @@ def check_inputs(inputs: Iterable[str | os.PathLike[str]], out: Path) -> None:
     for given in inputs:
         if os.fspath(given) == "-":
             raise UserError("-: standard input is separated by `sepkit stream -`; expected a file or folder")
-        if os.path.abspath(given) == os.path.abspath(out):
+        if os.path.realpath(given) == os.path.realpath(out):
             raise UserError(f"--out {os.path.abspath(out)}: is also an input; choose another folder")
         if not os.path.exists(given):
             raise UserError(f"{given}: no such file or folder; check the path")
@@ -30,8 +33,9 @@ def find_recordings(inputs: Iterable[str | os.PathLike[str]], out: Path) -> dict
     Raises:
         UserError: an input that does not exist, a folder without audio files, or `out` itself.
     """
-    inputs, out = list(inputs), Path(os.path.abspath(out))
+    inputs = list(inputs)
     check_inputs(inputs, out)
+    out = Path(os.path.realpath(out))
     found: dict[Path, Path] = {}
     for given in inputs:
         path = Path(os.path.abspath(given))
@@ -49,42 +53,54 @@ def find_recordings(inputs: Iterable[str | os.PathLike[str]], out: Path) -> dict
 
 
 def _is_recording(file: Path, folder: Path, out: Path) -> bool:
-    hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
+    relative = file.relative_to(folder)
+    hidden = any(part.startswith(".") for part in relative.parts)
     return (
-        file.suffix.lower() in audio.AUDIO_SUFFIXES and not hidden and not file.is_relative_to(out) and file.is_file()
+        file.suffix.lower() in audio.AUDIO_SUFFIXES
+        and not hidden
+        and not Path(os.path.realpath(folder), relative).is_relative_to(out)
+        and file.is_file()
     )
 
 
-def name_outputs(recordings: dict[Path, Path]) -> dict[Path, Path]:
-    """Return recording -> output path without ending, different for each of them.
+def name_outputs(recordings: dict[Path, Path], *, rttm: bool = False) -> dict[Path, Path]:
+    """Return recording -> output path without ending, different for each of them, on disks that ignore case too.
 
     It is the relative path if that is unambiguous, else the path below the folder that all recordings share, else
-    that with the recording's own ending ("talk_flac").
+    that with the recording's own ending ("talk_flac"), else that with a digest of the path.
 
     Args:
         recordings: recording -> relative path, of `find_recordings`.
-
-    Raises:
-        UserError: two recordings that would still be written to one name.
+        rttm: whether the names in RTTM, which hold no spaces, have to be different too.
     """
     if not recordings:
         return {}
     shared = Path(os.path.commonpath([path.parent for path in recordings]))
 
-    def candidates(path: Path) -> tuple[Path, Path, Path]:
+    def candidates(path: Path) -> tuple[Path, ...]:
         below = path.relative_to(shared)
-        return recordings[path].with_suffix(""), below.with_suffix(""), below.with_name(below.name.replace(".", "_"))
+        whole = below.with_name(below.name.replace(".", "_"))
+        digest = hashlib.sha256(os.fsencode(below)).hexdigest()[:8]
+        return recordings[path].with_suffix(""), below.with_suffix(""), whole, whole.with_name(f"{whole.name}_{digest}")
 
     level = dict.fromkeys(recordings, 0)
     while True:
         names = {path: candidates(path)[level[path]] for path in recordings}
-        counts = Counter(names.values())
-        ambiguous = [path for path in recordings if counts[names[path]] > 1]
+        keys = {path: same_name(rttm_id(name) if rttm else str(name)) for path, name in names.items()}
+        counts = Counter(keys.values())
+        ambiguous = [path for path in recordings if counts[keys[path]] > 1 and level[path] < 3]
         if not ambiguous:
             return names
-        if all(level[path] == 2 for path in ambiguous):
-            raise UserError(
-                f"{ambiguous[0]} and {ambiguous[1]}: would be written to one name; separate them one by one"
-            )
         for path in ambiguous:
-            level[path] = min(level[path] + 1, 2)
+            level[path] += 1
+
+
+def same_name(name: str) -> str:
+    """Return what is equal for names that some file systems take for one: those that differ in case or Unicode form."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
+
+
+def rttm_ids(names: Collection[Path]) -> dict[Path, str]:
+    """Return name of `name_outputs` -> how RTTM names the recording: by its last part if that is unambiguous."""
+    counts = Counter(same_name(rttm_id(name.name)) for name in names)
+    return {name: rttm_id(name.name if counts[same_name(rttm_id(name.name))] == 1 else name) for name in names}

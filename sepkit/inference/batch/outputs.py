@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import math
+import os
+import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,12 @@ from tqdm import tqdm
 
 from sepkit.data.activity import ActivityMeter, rttm_lines
 from sepkit.data.audio import write_blocks
+from sepkit.errors import UserError
 from sepkit.files import atomic_output, file_digest, file_text, parse_json, write_json, write_text
+from sepkit.inference.batch.inputs import same_name
 from sepkit.inference.options import Subtype
 from sepkit.inference.separated import Separated
+from sepkit.owned import FOREIGN
 
 Blocks = Callable[[], Iterator[np.ndarray]]
 """Yields the estimates (k, t) from beginning to end, each time that it is called."""
@@ -25,6 +30,88 @@ Blocks = Callable[[], Iterator[np.ndarray]]
 
 def _beside(target: Path, suffix: str) -> Path:
     return target.with_name(f"{target.name}{suffix}")
+
+
+def check_free(
+    targets: Collection[Path],
+    inputs: Collection[Path],
+    tracks: Collection[str],
+    most: float,
+    description: dict[str, Any],
+) -> None:
+    """Raise UserError if an output would be written over an input, or over a file that no earlier call has written.
+
+    Args:
+        targets: paths without ending.
+        inputs: recordings, and whatever else is read.
+        tracks: their names, beside s1, s2 ...
+        most: largest number of a track.
+        description: how estimates come about.
+    """
+    read = {(status.st_dev, status.st_ino) for status in map(os.stat, inputs)}
+    whole, of_tracks = ("|".join(map(re.escape, endings)) for endings in _endings(description))
+    track = "|".join(["s([0-9]+)", *map(re.escape, tracks)])
+    output = re.compile(rf"(.+?)(?:_(?:{track})(?:{of_tracks})|{whole})", re.IGNORECASE | re.DOTALL)
+    by_name = {(target.parent, same_name(target.name)): target for target in targets}
+    for folder in dict.fromkeys(target.parent for target in targets):
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+            found = output.fullmatch(path.name)
+            target = by_name.get((folder, same_name(found[1]))) if found and int(found[2] or 0) <= most else None
+            if target is None:
+                continue
+            if path.exists() and (path.stat().st_dev, path.stat().st_ino) in read:
+                raise UserError(f"{path}: is an input, and would be written over by a result; choose another --out")
+            if not _is_own(path, target):
+                raise UserError(FOREIGN.format(path))
+
+
+def _endings(description: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """Return how the names of files end that a recording has, and that each track has."""
+    of_tracks = {f".{description['format']}": None, ".wav": None, "_spread.npy": description["spread_samples"] or ()}
+    return [".json", *[".rttm"] * description["rttm"]], [ending for ending, none in of_tracks.items() if none != ()]
+
+
+def _is_own(path: Path, target: Path) -> bool:
+    """Return whether a file was written by an earlier call, which its JSON file tells, or a mark if it was killed."""
+    return same_name(path.name) in map(same_name, _recorded(target)) or _mark(target).is_file()
+
+
+def _recorded(target: Path) -> set[str]:
+    written = _written_before(target)
+    files = written.get("files")
+    named = _names_of(written) | (set(files) if isinstance(files, dict) else set())
+    return named | {f"{target.name}.json"} if "sepkit" in written else set()
+
+
+def _mark(target: Path) -> Path:
+    return target.with_name(f".{target.name}.begun")
+
+
+@contextmanager
+def marked(target: Path, tracks: Collection[str | None], description: dict[str, Any]) -> Iterator[None]:
+    """Mark a recording as begun until its files are recorded: what a kill leaves of them is known by the mark.
+
+    Args:
+        target: path without ending.
+        tracks: their names; None: not written.
+        description: how estimates come about.
+
+    Raises:
+        UserError: a file has appeared that would be written over.
+    """
+    whole, of_tracks = _endings(description)
+    endings = [*whole, *(f"_{track}{ending}" for track in tracks if track for ending in of_tracks)]
+    outputs = [_beside(target, ending) for ending in endings]
+    for path in filter(os.path.lexists, outputs):
+        if not _is_own(path, target):
+            raise UserError(FOREIGN.format(path))
+    with atomic_output(_mark(target)) as temporary:
+        temporary.touch()
+    try:
+        yield
+    finally:
+        if {path.name for path in filter(os.path.lexists, outputs)} <= _recorded(target):
+            _mark(target).unlink(missing_ok=True)
 
 
 class _WouldClipError(Exception):
@@ -40,6 +127,7 @@ def write_outputs(
     subtype: Subtype,
     more: dict[str, Any] | None = None,
     turns: Sequence[Sequence[tuple[float, float]]] | None = None,
+    recording: str = "",
 ) -> None:
     """Write the estimates of a recording, and then the JSON file: where it stands, everything stands.
 
@@ -54,6 +142,7 @@ def write_outputs(
         subtype: sample format, unless they would clip.
         more: what else the JSON file tells.
         turns: of each track: beginnings and lengths, seconds; None: when something is heard in it.
+        recording: its name in RTTM.
     """
     suffix = f".{description['format']}"
     try:
@@ -77,13 +166,13 @@ def write_outputs(
             temporary.write_bytes(buffer.getbuffer())
     written = [*paths, *spread_paths]
     if description["rttm"]:
-        names, turns = _tracks(separated), activity.segments() if turns is None else turns
+        names, turns = tracks_of(separated), activity.segments() if turns is None else turns
         if separated.tracks is None and separated.is_speaker is not None:
             # What is left in an output that nobody speaks in is no turn.
             speaks = np.asarray(separated.is_speaker)[separated.kept]
             turns = [own if speaker else [] for own, speaker in zip(turns, speaks, strict=True)]
         named = [(name, own) for name, own in zip(names, turns, strict=True) if name is not None]
-        lines = rttm_lines(target.name, [own for _, own in named], [name for name, _ in named])
+        lines = rttm_lines(recording, [own for _, own in named], [name for name, _ in named])
         written.append(write_text(_beside(target, ".rttm"), "".join(lines)))
     for name in _names_of(_written_before(target)) - {path.name for path in (*paths, *spread_paths)}:
         if name.startswith(f"{target.name}_"):
@@ -121,7 +210,7 @@ def _write_estimates(
 ) -> tuple[list[Path], ActivityMeter]:
     """The paths written, and when something is heard in each track, those that are not written, too."""
     rate = separated.sample_rate
-    names = _tracks(separated)
+    names = tracks_of(separated)
     written = [index for index, name in enumerate(names) if name is not None]
     paths = [_beside(target, f"_{names[index]}{suffix}") for index in written]
     activity = ActivityMeter(len(names), rate)
@@ -136,8 +225,8 @@ def _write_estimates(
     return paths, activity
 
 
-def _tracks(separated: Separated) -> list[str | None]:
-    """The name of each track; None for one that is not written."""
+def tracks_of(separated: Separated) -> list[str | None]:
+    """Return the name of each track; None for one that is not written."""
     if separated.tracks is not None:
         return separated.tracks
     return [f"s{index + 1}" for index in range(len(separated.kept))]
@@ -185,7 +274,11 @@ def is_done(target: Path, description: dict[str, Any], verify: bool) -> bool:
         return False
     if verify and written.get("input_sha256") != file_digest(description["input"]):
         return False
-    return all(_stands(target.with_name(name), files[name], verify) for name in names)
+    done = all(_stands(target.with_name(name), files[name], verify) for name in names)
+    if done:
+        # Of a call that was killed after all stood.
+        _mark(target).unlink(missing_ok=True)
+    return done
 
 
 def _stands(path: Path, expected: Any, verify: bool) -> bool:

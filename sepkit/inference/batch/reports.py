@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sepkit.errors import one_line
+from sepkit.errors import UserError, one_line
 from sepkit.files import file_text, parse_json, write_json, write_text
 from sepkit.inference.runners.base import is_out_of_memory
+from sepkit.owned import FOREIGN, check
 from sepkit.version import __version__
 
 FAILED = "failed.jsonl"
@@ -75,6 +78,26 @@ def failure_reason(error: Exception, path: Path) -> str:
         return f"{where}: too long for the device's memory; cut it into shorter files, or use another device"
     text = one_line(str(error))
     return text if where in text else f"{where}: {text}"
+
+
+def check_failures(path: Path) -> None:
+    """Raise UserError if a list of failures would be written over a file that is none."""
+    _check_own(path, lambda text: all(parse_json(line).keys() == {"input", "reason"} for line in text.splitlines()))
+
+
+def check_summary(path: Path) -> None:
+    """Raise UserError if a summary would be written over a file that is none, or over an input."""
+    check(path)
+    _check_own(path, lambda text: "n_already_done" in dict(parse_json(text)))
+
+
+def _check_own(path: Path, is_own: Callable[[str], bool]) -> None:
+    try:
+        own = not os.path.lexists(path) or is_own(file_text(path))
+    except (OSError, ValueError, AttributeError, TypeError):
+        own = False
+    if not own:
+        raise UserError(FOREIGN.format(path))
 
 
 def write_failures(path: Path, failed: dict[str, str]) -> None:

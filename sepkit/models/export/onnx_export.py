@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from sepkit.errors import UserError
-from sepkit.files import atomic_output, file_digest, write_text
+from sepkit.files import atomic_output, file_digest, remove, write_text
 from sepkit.models.emd import EncoderMaskerDecoder
 from sepkit.models.export.graph import CausalGraphModel, GraphEncoder, GraphModel, PlainOperations
 from sepkit.models.export.graph_description import FEATURES, FEATURES_VERSION, FORMAT, METADATA
@@ -115,7 +115,7 @@ def save_graph(model: SavedModel, folder: str | os.PathLike[str]) -> ExportRepor
     report = export_onnx(rounded, folder / GRAPH)
     more = {"left_out": constants_left_out(rounded), "weights_sha256": file_digest(folder / GRAPH)}
     write_text(folder / DESCRIPTION, description_of(rounded, rounded.info, **more))
-    (folder / WEIGHTS).unlink(missing_ok=True)
+    remove(folder / WEIGHTS)
     return report
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from sepkit.cleaning import escaped
 from sepkit.errors import UserError
 from sepkit.files import file_text, parse_yaml, read_json, read_yaml
 from sepkit.limits import YAML_BYTES
@@ -95,7 +96,7 @@ def model_card(
     scores = [read_summary(Path(path)) for path in summaries]
     head = yaml.safe_dump(_head(called, license, scores), sort_keys=False, allow_unicode=True)
     sections = [
-        f"# {called}",
+        f"# {escaped(called)}",
         _what(description),
         "## Use\n\n```\n"
         f"sepkit separate recording.wav --model {called if '/' not in called else f'hf:{called}'} --out separated\n```",
@@ -147,10 +148,11 @@ def _what(description: Mapping[str, Any]) -> str:
     model = description["model"]
     variational = any(model[part]["name"] != "deterministic" for part in ("encoding", "masks"))
     kind = "variational" if variational else "deterministic"
+    version = escaped(str(description.get("sepkit", "")))
     return (
         f"Separates {model['hypotheses']} overlapping speakers in recordings of one channel. Works at "
         f"{description['sample_rate']} Hz; recordings of other rates and channels are converted, and come back at "
-        f"their own rate. A {kind} encoder-masker-decoder, made with sepkit {description.get('sepkit', '')}."
+        f"their own rate. A {kind} encoder-masker-decoder, made with sepkit {version}."
     )
 
 
@@ -228,7 +230,7 @@ def _cell(values: Mapping[str, Any]) -> str:
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    return "\n".join("| " + " | ".join(map(escaped, line)) + " |" for line in lines)
 
 
 # ------------------------------------------------------------------------------------------------------- the summaries

@@ -9,13 +9,14 @@ from typing import Any, Literal
 
 import numpy as np
 
+from sepkit.cleaning import escaped
 from sepkit.errors import UserError, one_line
 from sepkit.evaluation.run_folder import read_curve
 from sepkit.evaluation.statistics import paired_difference
 from sepkit.files import read_csv, read_json, write_csv, write_text
 from sepkit.reporting.curve_figures import rate_distortion_curve
 from sepkit.reporting.figures import save_figure
-from sepkit.reporting.text import escaped, markdown_table
+from sepkit.reporting.text import markdown_table
 from sepkit.studies.audiogram.data import NOT_A_MEDICAL_DEVICE
 from sepkit.studies.audiogram.evaluate import SIMULATION
 from sepkit.studies.audiogram.report import RULES, gap_figure, information_figure

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from sepkit.cleaning import escaped
 from sepkit.data import audio
 from sepkit.data.segments import read_segments
 from sepkit.errors import UserError
@@ -132,7 +133,7 @@ def table_of(files: Sequence[str | Path]) -> str:
             values = [row[name] for row in rows]
             spread = f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
             cells.append(f"{np.mean(values):.1f}{spread}")
-        lines.append(f"| {method} | {rule} | {' | '.join(cells)} | {len(rows)} |")
+        lines.append(f"| {escaped(method)} | {escaped(rule)} | {' | '.join(cells)} | {len(rows)} |")
     return "\n".join(lines) + "\n"
 
 

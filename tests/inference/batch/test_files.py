@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import copy
 import json
 import os
 import struct
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -76,7 +78,8 @@ def test_the_same_command_continues(tmp_path, separator):
         record(tmp_path / "in" / f"{name}.wav")
     out = tmp_path / "out"
     separate_files([tmp_path / "in"], separator, out)
-    (out / "y.json").unlink()
+    for name in ("y.json", "y_s1.wav", "y_s2.wav"):
+        (out / name).unlink()
     (out / "z_s2.wav").unlink()
     before = (out / "x_s1.wav").stat().st_mtime_ns
     report = separate_files([tmp_path / "in"], separator, out)
@@ -124,6 +127,27 @@ def test_one_bad_file_never_stops_a_folder(tmp_path, separator):
     assert not any("\n" in line for line, _ in told)
     assert [line for line, failed in told if failed] == list(report.failed.values()) and len(told) == 11
     assert "\n" not in reasons["two\nlines"] and "two lines.wav" in reasons["two\nlines"]
+
+
+def test_any_exception_of_a_recording_leaves_the_others(tmp_path, separator):
+    """Two samples at 8 kHz, or whatever else nobody has thought of."""
+    for number, name in enumerate("abc"):
+        record(tmp_path / "in" / f"{name}.wav", 400 + number)
+    broken = copy.copy(separator)
+    broken.separate = partial(_break_down_at, separator, audio.read(tmp_path / "in" / "b.wav"))
+    report = separate_files([tmp_path / "in"], broken, tmp_path / "out")
+    assert report.separated == 2 and list(report.failed) == [str(tmp_path / "in" / "b.wav")]
+    (row,) = map(json.loads, (tmp_path / "out" / "failed.jsonl").read_text().splitlines())
+    assert row["reason"].endswith("b.wav: failed: KeyError: 'nobody thought of it'")
+    assert files_of(tmp_path / "out") == [
+        "a.json", "a_s1.wav", "a_s2.wav", "c.json", "c_s1.wav", "c_s2.wav", "failed.jsonl",
+    ]  # fmt: skip
+
+
+def _break_down_at(separator, recording, waveform, *arguments, **options):
+    if np.array_equal(waveform, recording):
+        raise KeyError("nobody thought of it")
+    return separator.separate(waveform, *arguments, **options)
 
 
 def test_bad_recordings_are_listed_and_the_rest_goes_on(tmp_path, separator):

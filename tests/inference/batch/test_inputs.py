@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import unicodedata
 from pathlib import Path
 
 import pytest
 
 from sepkit.inference import separate_files
-from sepkit.inference.batch.inputs import find_recordings, name_outputs
+from sepkit.inference.batch.inputs import find_recordings, name_outputs, rttm_ids
 from tests.inference.folders import files_of, record
 
 
@@ -23,6 +24,35 @@ from tests.inference.folders import files_of, record
 def test_names_of_outputs(recordings, expected):
     names = name_outputs({Path(path): Path(relative) for path, relative in recordings.items()})
     assert [str(name) for name in names.values()] == expected
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("Talk.wav", "talk.wav"),
+        ("caf\u00e9.wav", "cafe\u0301.wav"),
+        ("STRASSE.wav", "stra\u00dfe.wav"),
+        ("a/x.wav", "A/X.wav", "a_x.wav"),
+    ],
+)
+def test_names_differ_where_case_and_unicode_form_do_not_count(names):
+    found = [str(name) for name in name_outputs({Path("/d", name): Path(name) for name in names}).values()]
+    assert len({unicodedata.normalize("NFD", unicodedata.normalize("NFD", name).casefold()) for name in found}) == len(
+        names
+    ), found
+    again = [str(name) for name in name_outputs({Path("/d", name): Path(name) for name in names[::-1]}).values()]
+    assert sorted(again) == sorted(found), "whatever the order"
+
+
+@pytest.mark.parametrize(
+    "names", [("a b.wav", "a_b.wav"), ("A/x.wav", "B/x.wav"), ("x.wav", "x.flac"), ("A b/x.wav", "A_b/x.wav")]
+)
+def test_ids_in_rttm_differ(names):
+    found = name_outputs({Path("/d", name): Path(name) for name in names}, rttm=True)
+    ids = rttm_ids(found.values())
+    assert len({unicodedata.normalize("NFD", name.casefold()) for name in ids.values()}) == len(names)
+    assert not any(name.split() != [name] for name in ids.values()), "fields of RTTM hold no spaces"
+    assert list(rttm_ids([Path("deep/my talk")]).values()) == ["my_talk"]
 
 
 def test_names_that_cannot_be_told_apart():

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -235,7 +236,7 @@ def test_a_model_is_fetched_once_after_two_breaks_and_its_license_said(server, w
     found = json.loads((tmp_path / "out/talk.json").read_text())
     assert (found["model"], found["license"]) == (name, "Apache-2.0")
     server.close()
-    (tmp_path / "out/talk.json").unlink()
+    shutil.rmtree(tmp_path / "out")
     assert separate(tmp_path, name) == 0 and "Apache" not in capsys.readouterr().err
     assert json.loads((tmp_path / "out/talk.json").read_text())["license"] == "Apache-2.0"
 

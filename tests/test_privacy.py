@@ -1,0 +1,78 @@
+"""What README and SECURITY promise: nothing is written outside --out, and no name is looked up."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sepkit.data import audio
+from tests.noise_voices import voice
+
+SOURCES = ["{folder}/s1", "{folder}/s2"]
+TALK = ["{talk}", "--out", "{out}"]
+COMMANDS = {
+    "separate": ["separate", *TALK],
+    "separate in two processes": ["separate", *TALK, "--processes", "2"],
+    "cluster": ["cluster", *TALK],
+    "evaluate": ["evaluate", "--manifest", "{manifest}", "--metrics", "si_sdr", "--processes", "2", "--out", "{out}"],
+    "models": ["models"],
+    "prepare": ["prepare", "mixed", "--mixture", "{folder}/mix", "--sources", *SOURCES, "--out", "{out}"],
+    "report": ["report", "{folder}/ev", "--out", "{out}/page.html"],
+}  # fmt: skip
+# Of matplotlib, which keeps a list of fonts in the user's cache: docs/install.md names it.
+CACHES = re.compile(r"/(matplotlib|fontconfig)(/|$)")
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("inputs")
+    parts = {"s1": voice(0, 3.0, 1), "s2": voice(1, 3.0, 2)}
+    for name, waveform in (parts | {"mix": parts["s1"] + parts["s2"]}).items():
+        audio.write(folder / name / "a.wav", waveform, 8000)
+    sources = [{"path": f"{name}/a.wav"} for name in parts]
+    entry = {"id": "a", "sample_rate": 8000, "num_samples": 24000, "sources": sources}
+    (folder / "m.jsonl").write_text(json.dumps(entry) + "\n")
+    for name in parts:
+        audio.write(folder / "est" / f"a_{name}.wav", parts[name], 8000)
+    words = ["evaluate", "--manifest", folder / "m.jsonl", "--estimates", folder / "est", "--metrics", "si_sdr"]
+    subprocess.run([sys.executable, "-m", "sepkit", *map(str, words), "--out", str(folder / "ev")], check=True)
+    return folder
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_nothing_is_written_elsewhere_and_nobody_is_called(name, inputs, tmp_path):
+    home, temporary, out = tmp_path / "home", tmp_path / "tmp", tmp_path / "out"
+    for folder in (home, temporary, out):
+        folder.mkdir()
+    places = {"folder": inputs, "talk": inputs / "mix" / "a.wav", "manifest": inputs / "m.jsonl", "out": out}
+    words = [sys.executable, "-m", "sepkit", *(word.format(**places) for word in COMMANDS[name])]
+    hidden = {"ORT_DISABLE_TELEMETRY", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "MPLCONFIGDIR", "CI"}
+    environment = {key: value for key, value in os.environ.items() if key not in hidden}
+    environment |= {"HOME": str(home), "TMPDIR": str(temporary), "PYTHONDONTWRITEBYTECODE": "1"}
+    trace = tmp_path / "trace"
+    if shutil.which("strace"):
+        calls = "trace=openat,open,creat,connect,sendto,rename,renameat,mkdir,mkdirat"
+        words = ["strace", "-f", "-qq", "-s", "300", "-e", calls, "-o", str(trace), *words]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=600)
+    assert done.returncode == 0, done.stderr
+    left = [str(path) for folder in (home, temporary) for path in folder.rglob("*") if path.is_file()]
+    assert [path for path in left if not CACHES.search(path)] == []
+    assert sorted(path.name for path in tmp_path.iterdir() if path != trace) == ["home", "out", "tmp"]
+    if not trace.exists():
+        pytest.skip("no strace on this machine (Debian: apt-get install strace): files were looked at, calls were not")
+    lines = trace.read_text(errors="replace").splitlines()
+    calls = [line for line in lines if re.search(r"connect\(.*sa_family=AF_INET|sendto\(.*sa_family=AF_INET", line)]
+    assert calls == [], "an address was called"
+    assert [line for line in lines if re.search(r'"/etc/(hosts|resolv\.conf)"', line)] == [], "a name was looked up"
+    opened = (re.search(r'open(?:at)?\(.*?"([^"]+)", (\S+)', line) for line in lines)
+    written = {found[1] for found in opened if found and re.search("O_WRONLY|O_RDWR|O_CREAT", found[2])}
+    allowed = ("/dev/", "/proc/", str(out), str(temporary))
+    strange = [path for path in written if not path.startswith(allowed) and not CACHES.search(path)]
+    assert strange == [], "a file was opened for writing"
