@@ -57,6 +57,11 @@ from typing import TYPE_CHECKING, Any
 
 from sepkit.version import __version__
 
+# Set before the imports of ONNX Runtime, which sends events to Microsoft from 1.29 on, and of huggingface_hub, which
+# reports transfers beside making them.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+
 __all__ = ["Separator", "__version__", "load_model"]
 
 # Before any import of onnxruntime, which else notes a device and sends events.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+import sepkit  # noqa: F401 - so that ONNX Runtime reports nothing
 from tools.bench import separate
 from tools.bench.measure import (
     SAMPLE_RATE,
