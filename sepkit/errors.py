@@ -103,7 +103,7 @@ def exhausted(error: BaseException) -> str:
 
 _NO_MEMORY = (
     "failed to allocate memory", "bad_alloc", "bad allocation", "out of memory", "can't allocate memory",
-    "could not allocate", "unable to allocate",
+    "could not allocate", "unable to allocate", "smaller than requested bytes",
 )  # fmt: skip
 
 

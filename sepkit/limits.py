@@ -57,9 +57,23 @@ WINDOW_SAMPLES = 8192
 """Of a frame of the short-time Fourier transform, whose filters take its square in memory: 43 ms at 192 kHz."""
 GRAPH_BYTES = 2**31 - 1
 """Of an exported model: the most that a file of its format can hold."""
+GRAPH_FIELDS = 1_000_000
+"""Of an exported model's file: parts and numbers that are read one by one, in about a second. The models that ship have
+some 20,000, and larger weights add none."""
 FOLDED_BYTES, FOLDED_BYTES_PER_BYTE = 2**20, 2
 """Of a tensor that ONNX Runtime computes of an exported graph's constants while it loads it, plus those for each byte
 of the file: weights in half precision become twice as large."""
+OPENED_BYTES_PER_BYTE = 8
+"""Memory that an exported graph may take when it is opened on the CPU, for each byte of its file beside `GRAPH_MEMORY`:
+its weights lie there up to six times."""
+GRAPH_MEMORY, GRAPH_MEMORY_PER_SAMPLE = 3 * 2**28, 12_000
+"""Bytes that an exported graph may take when it runs on the CPU, beside what the process has, plus those for each
+sample of sound that it gets at once. Conv-TasNet takes 3,500 for each, a SepFormer 12,000."""
+GRAPH_MEMORY_PER_BYTE, MOST_GRAPH_MEMORY_OF_BYTES = 64, 2**31
+"""Bytes that it may take for each byte of its file beside that, and how many those may become: attention over all bands
+takes 2 GB for 4 s of sound, in a file of 20 MB."""
+GRAPH_ARENA_BYTES = 3 * 2**30
+"""What tensors of all exported graphs in a process may take together where the system has no such bound."""
 ONNX_SECONDS, ONNX_SECONDS_PER_SECOND = 120.0, 60.0
 """Of one run of an exported graph, plus those for each second of sound; a slower one is of no use, or does not end."""
 ARCHIVE_MEMBERS = 2_000_000

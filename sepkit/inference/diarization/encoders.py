@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from sepkit.errors import UserError, one_line, shown
+from sepkit.errors import UserError, shown
 from sepkit.inference.diarization.clustering import unit_rows
 from sepkit.inference.diarization.frontends import FRONTEND_RATE, FRONTENDS
 from sepkit.inference.options import SpeakerFeatures
 from sepkit.limits import SAMPLE_RATES
 from sepkit.models.export.graph_description import METADATA
-from sepkit.models.export.graph_file import Graph, digest, read_graph, session
+from sepkit.models.export.graph_file import Graph, Session, digest, read_graph
 from sepkit.models.published.shipped import encoder_folder
 from sepkit.models.storage.folders import GRAPH, find_checkpoint
 
@@ -171,8 +171,8 @@ class OtherEncoder:
                 "3D-Speaker), mel (Resemblyzer) or waveform"
             )
         self.path, self.features, self._fingerprint = path, features, f"{digest(content)}-{features}"
-        self._session = session(path, content)
-        inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
+        self._session = Session(path, content)
+        inputs, outputs = self._session.inner.get_inputs(), self._session.inner.get_outputs()
         matrices = [value for value in outputs if len(value.shape) == 2]
         if len(inputs) != 1 or len(matrices) != 1 or inputs[0].type != "tensor(float)":
             found = [f"{value.name} {value.shape}" for value in (*inputs, *outputs)]
@@ -197,11 +197,7 @@ class OtherEncoder:
         values = np.asarray(waveforms, np.float32)
         if self.features in FRONTENDS:
             values = np.stack([FRONTENDS[self.features][1](waveform) for waveform in values])
-        try:
-            (found,) = self._session.run([self._output], {self._input: values})
-        except Exception as error:  # ONNX Runtime's exceptions have no common base but this.
-            reason = one_line(str(error))[:200]
-            raise UserError(f"{self.path}: ONNX Runtime failed on {shown(values.shape)} ({reason})") from error
+        (found,) = self._session.run({self._input: values}, [self._output], waveforms.size, self.sample_rate)
         return unit_rows(np.asarray(found, np.float32))
 
     def speech(self, waveforms: np.ndarray) -> np.ndarray:

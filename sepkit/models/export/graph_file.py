@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,15 @@ from sepkit.limits import (
     FOLDED_BYTES,
     FOLDED_BYTES_PER_BYTE,
     GRAPH_BYTES,
+    GRAPH_MEMORY,
+    GRAPH_MEMORY_PER_BYTE,
+    GRAPH_MEMORY_PER_SAMPLE,
+    MOST_GRAPH_MEMORY_OF_BYTES,
     ONNX_SECONDS,
     ONNX_SECONDS_PER_SECOND,
+    OPENED_BYTES_PER_BYTE,
 )
+from sepkit.models.export.bounded_memory import HAS_LIMIT, bound_arena, bounded_memory, stacks
 from sepkit.models.export.graph_description import EXPECTED, FEATURES, METADATA, read_description
 from sepkit.models.storage.onnx_reader import OnnxContents, read_onnx
 
@@ -41,6 +48,7 @@ _NAMES = (
     "Where"
 )
 _OPERATORS = frozenset(_NAMES.split())
+_PACKAGE = Path(__file__).resolve().parents[2]
 
 
 class Graph:
@@ -97,9 +105,9 @@ class Graph:
         self.features: tuple[str, ...] = tuple(description.get("features", ()))
         self.fingerprint: str = description["fingerprint"] if "fingerprint" in description else digest(content)
         self._opened = path, device, threads
-        self._session = session(path, content, device, threads)
-        self.providers: list[str] = self._session.get_providers()
-        given = {output.name for output in self._session.get_outputs()}
+        self._session = Session(path, content, device, threads)
+        self.providers: list[str] = self._session.inner.get_providers()
+        given = {output.name for output in self._session.inner.get_outputs()}
         of_kind = (*OUTPUTS[: 1 + ("scores" in given)], *self.features)
         of_encoder = ("embeddings", *(["speech"] if "speech" in given else []))
         self.outputs: tuple[str, ...] = of_encoder if self.kind == "speaker_encoder" else of_kind
@@ -124,28 +132,11 @@ class Graph:
             inputs: by name, the samples (B, T) first; float32, T >= 1.
 
         Raises:
-            UserError: ONNX Runtime failed, took longer than `sepkit.limits` gives it, or an output has another shape.
+            UserError: as `Session.run`, or an output has another shape.
             MemoryError: the graph needs more memory than there is.
         """
-        import onnxruntime
-
         samples = next(iter(inputs.values()))
-        seconds = ONNX_SECONDS + ONNX_SECONDS_PER_SECOND * samples.size / self.sample_rate
-        options = onnxruntime.RunOptions()
-        timer = threading.Timer(seconds, setattr, (options, "terminate", True))
-        timer.daemon = True
-        timer.start()
-        try:
-            values = self._session.run(list(outputs), dict(inputs), options)
-        except Exception as error:  # ONNX Runtime's exceptions have no common base but this.
-            if out_of_memory(error):
-                raise MemoryError(f"{self.path}: {one_line(str(error))[:200]}") from error
-            reason = f"stopped after {seconds:.0f} s" if options.terminate else one_line(str(error))[:200]
-            raise UserError(
-                f"{self.path}: ONNX Runtime failed on a mixture of {samples.shape[-1]} samples ({reason})"
-            ) from error
-        finally:
-            timer.cancel()
+        values = self._session.run(inputs, outputs, samples.size, self.sample_rate)
         found = dict(zip(outputs, values, strict=True))
         for name, value in found.items():
             if value.shape != (expected := self._shape_of(name, samples.shape, value.shape)):
@@ -211,8 +202,8 @@ class Graph:
 
     def _check_signature(self) -> None:
         """Raise UserError unless inputs and outputs have the names, ranks and types that the description promises."""
-        inputs = {value.name: (value.type, len(value.shape)) for value in self._session.get_inputs()}
-        outputs = {value.name: (value.type, len(value.shape)) for value in self._session.get_outputs()}
+        inputs = {value.name: (value.type, len(value.shape)) for value in self._session.inner.get_inputs()}
+        outputs = {value.name: (value.type, len(value.shape)) for value in self._session.inner.get_outputs()}
         name = "mixture" if self.kind == "separation" else "waveforms"
         made = [FEATURES.get(output, output) if self.state else output for output in self.outputs]
         wanted = {output: ("tensor(float)", 3 if output == "estimates" else 2) for output in made}
@@ -228,7 +219,9 @@ class Graph:
         ):
             if found != right:
                 raise UserError(f"{self.path}: its {what} are {shown(found)}, expected {right}; {EXPECTED}")
-        sizes = {value.name: value.shape[1] for value in self._session.get_outputs() if value.name in self.outputs}
+        sizes = {
+            value.name: value.shape[1] for value in self._session.inner.get_outputs() if value.name in self.outputs
+        }
         for output, size in (("estimates", self.hypotheses), ("embeddings", self.embedding_size)):
             if isinstance(found := sizes.get(output, size), int) and found != size:
                 raise UserError(f"{self.path}: gives {found} {output}, its description says {size}; {EXPECTED}")
@@ -323,35 +316,102 @@ def digest(content: bytes) -> str:
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
-def session(path: Path, content: bytes, device: str = "cpu", threads: int | None = None) -> Any:
-    """Return ONNX Runtime's session of a graph.
+class Session:
+    """ONNX Runtime's session of a graph, which gets the time and memory that `sepkit.limits` gives one.
+
+    What ships with the package, and a graph on another device than the CPU, has no bound on its memory.
+
+    Attributes:
+        inner: `onnxruntime.InferenceSession`.
 
     Args:
         path: of its file, for errors.
+        content: of its file.
         device: see `Graph`.
         threads: see `Graph`.
+
+    Raises:
+        UserError: ONNX Runtime cannot run it, or it takes more memory to open than it may.
     """
-    try:
+
+    def __init__(self, path: Path, content: bytes, device: str = "cpu", threads: int | None = None) -> None:
+        try:
+            import onnxruntime
+        except ImportError as error:
+            raise UserError(_MISSING) from error
+        options = onnxruntime.SessionOptions()
+        wanted = os.environ.get("OMP_NUM_THREADS", "")
+        options.intra_op_num_threads = threads or (int(wanted) if wanted.isdecimal() else 0)
+        # As `sepkit.cli._threads` says of torch: threads that spin keep a busy machine from those that work.
+        spinning = os.environ.get("OMP_WAIT_POLICY", "").upper() == "ACTIVE"
+        options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
+        # Log only fatal errors: others are raised, and reported in one line.
+        options.log_severity_level = 4
+        # What follows from constants alone is computed before any check of the graph.
+        largest = FOLDED_BYTES + FOLDED_BYTES_PER_BYTE * len(content)
+        options.add_session_config_entry("optimization.constant_folding_max_output_size_in_bytes", str(largest))
+        providers = _providers(device, onnxruntime.get_available_providers())
+        shipped = path.resolve().is_relative_to(_PACKAGE)
+        self.path, self._bounded = path, not shipped and providers == [PROVIDERS["cpu"]]
+        self._bound = GRAPH_MEMORY + min(GRAPH_MEMORY_PER_BYTE * len(content), MOST_GRAPH_MEMORY_OF_BYTES)
+        if self._bounded and not HAS_LIMIT:
+            bound_arena(options)
+        to_open = GRAPH_MEMORY + OPENED_BYTES_PER_BYTE * len(content) + stacks(options.intra_op_num_threads)
+        try:
+            with self._bounded_by(to_open):
+                self.inner: Any = onnxruntime.InferenceSession(content, options, providers=providers)
+        except Exception as error:  # ONNX Runtime's exceptions have no common base but this.
+            if self._bounded and out_of_memory(error):
+                raise UserError(_too_large(path, "to open it", to_open)) from error
+            reason = " ".join(str(error).split())[:200]
+            raise UserError(f"{path}: no graph that ONNX Runtime can run ({reason}); {EXPECTED}") from error
+
+    def run(
+        self, inputs: Mapping[str, np.ndarray], outputs: Sequence[str], num_samples: int, sample_rate: int
+    ) -> list[np.ndarray]:
+        """Return the outputs of the graph.
+
+        Args:
+            inputs: by name.
+            outputs: names.
+            num_samples: of the sound that the inputs stand for, in all mixtures together.
+            sample_rate: Hz, of that sound.
+
+        Raises:
+            UserError: ONNX Runtime failed, or the graph takes longer or more memory than it may.
+            MemoryError: a graph without a bound needs more memory than there is.
+        """
         import onnxruntime
-    except ImportError as error:
-        raise UserError(_MISSING) from error
-    options = onnxruntime.SessionOptions()
-    wanted = os.environ.get("OMP_NUM_THREADS", "")
-    options.intra_op_num_threads = threads or (int(wanted) if wanted.isdecimal() else 0)
-    # As `sepkit.cli._threads` says of torch: threads that spin keep a busy machine from those that work.
-    spinning = os.environ.get("OMP_WAIT_POLICY", "").upper() == "ACTIVE"
-    options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
-    # Log only fatal errors: others are raised, and reported in one line.
-    options.log_severity_level = 4
-    # What follows from constants alone is computed before any check of the graph.
-    largest = FOLDED_BYTES + FOLDED_BYTES_PER_BYTE * len(content)
-    options.add_session_config_entry("optimization.constant_folding_max_output_size_in_bytes", str(largest))
-    providers = _providers(device, onnxruntime.get_available_providers())
-    try:
-        return onnxruntime.InferenceSession(content, options, providers=providers)
-    except Exception as error:  # ONNX Runtime's exceptions have no common base but this.
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"{path}: no graph that ONNX Runtime can run ({reason}); {EXPECTED}") from error
+
+        sound = num_samples / sample_rate
+        seconds = ONNX_SECONDS + ONNX_SECONDS_PER_SECOND * sound
+        bound = self._bound + GRAPH_MEMORY_PER_SAMPLE * num_samples
+        options = onnxruntime.RunOptions()
+        timer = threading.Timer(seconds, setattr, (options, "terminate", True))
+        timer.daemon = True
+        timer.start()
+        try:
+            with self._bounded_by(bound):
+                return self.inner.run(list(outputs), dict(inputs), options)
+        except Exception as error:  # ONNX Runtime's exceptions have no common base but this.
+            if out_of_memory(error) and self._bounded:
+                raise UserError(_too_large(self.path, f"for {sound:.1f} s of sound", bound)) from error
+            if out_of_memory(error):
+                raise MemoryError(f"{self.path}: {one_line(str(error))[:200]}") from error
+            reason = f"stopped after {seconds:.0f} s" if options.terminate else one_line(str(error))[:200]
+            raise UserError(f"{self.path}: ONNX Runtime failed on {num_samples} samples ({reason})") from error
+        finally:
+            timer.cancel()
+
+    def _bounded_by(self, num_bytes: int) -> AbstractContextManager[None]:
+        return bounded_memory(num_bytes) if self._bounded else nullcontext()
+
+
+def _too_large(path: Path, what: str, bound: int) -> str:
+    return (
+        f"{path}: takes more memory {what} than there is, or than the {bound / 1e9:.1f} GB that a graph may take; use "
+        "another model, or separate less at once (--whole-seconds, --chunk-seconds)"
+    )
 
 
 def _providers(device: str, available: Sequence[str]) -> list[Any]:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from sepkit.limits import GRAPH_FIELDS
+
 # Numbers of fields: of a model, a graph, a node, an attribute, a tensor, and a pair of strings.
 _OPSETS, _GRAPH, _METADATA, _FUNCTIONS = 8, 7, 14, 25
 _NODES, _INITIALIZERS, _SPARSE_INITIALIZERS = 1, 5, 15
@@ -34,12 +36,24 @@ class OnnxContents:
         tensors: initializers of the graph by name, as far as their values lie in the file as they are in memory.
         metadata: the texts beside the graph, by name.
         opset: version of ONNX's own operators.
+        num_fields: fields that were read, and numbers in packed ones.
     """
 
     operators: set[str] = field(default_factory=set)
     tensors: dict[str, np.ndarray] = field(default_factory=dict)
     metadata: dict[str, str] = field(default_factory=dict)
     opset: int = 0
+    num_fields: int = 0
+
+    def count(self) -> None:
+        """Count a field.
+
+        Raises:
+            ValueError: the file has more than `GRAPH_FIELDS`.
+        """
+        self.num_fields += 1
+        if self.num_fields > GRAPH_FIELDS:
+            raise ValueError(f"it has more than {GRAPH_FIELDS:,} fields")
 
 
 def read_onnx(content: bytes) -> OnnxContents:
@@ -49,14 +63,14 @@ def read_onnx(content: bytes) -> OnnxContents:
         ValueError: the bytes are no ONNX file, or one with tensors in other files or functions of its own.
     """
     contents = OnnxContents()
-    for number, value in _fields(memoryview(content)):
+    for number, value in _fields(memoryview(content), contents):
         if number == _GRAPH:
             _read_graph(_message(value), contents, 0)
         elif number == _METADATA:
-            key, text = _pair(_message(value))
+            key, text = _pair(_message(value), contents)
             contents.metadata[key] = text
         elif number == _OPSETS:
-            domain, version = _pair(_message(value))
+            domain, version = _pair(_message(value), contents)
             if domain in ("", "ai.onnx"):
                 contents.opset = int(version)
         elif number == _FUNCTIONS:
@@ -67,11 +81,11 @@ def read_onnx(content: bytes) -> OnnxContents:
 def _read_graph(graph: memoryview, contents: OnnxContents, depth: int) -> None:
     if depth > _DEEPEST_GRAPH:
         raise ValueError("its graphs are nested too deeply")
-    for number, value in _fields(graph):
+    for number, value in _fields(graph, contents):
         if number == _NODES:
             _read_node(_message(value), contents, depth)
         elif number == _INITIALIZERS:
-            name, tensor = _tensor(_message(value))
+            name, tensor = _tensor(_message(value), contents)
             if depth == 0 and tensor is not None:
                 contents.tensors[name] = tensor
         elif number == _SPARSE_INITIALIZERS:
@@ -80,28 +94,28 @@ def _read_graph(graph: memoryview, contents: OnnxContents, depth: int) -> None:
 
 def _read_node(node: memoryview, contents: OnnxContents, depth: int) -> None:
     operator = domain = ""
-    for number, value in _fields(node):
+    for number, value in _fields(node, contents):
         if number == _OPERATOR:
             operator = _text(value)
         elif number == _DOMAIN:
             domain = _text(value)
         elif number == _ATTRIBUTES:
-            for inner, part in _fields(_message(value)):
+            for inner, part in _fields(_message(value), contents):
                 if inner in _ATTRIBUTE_GRAPHS:
                     _read_graph(_message(part), contents, depth + 1)
                 elif inner in _ATTRIBUTE_TENSORS:
-                    _tensor(_message(part))
+                    _tensor(_message(part), contents)
                 elif inner in _ATTRIBUTE_SPARSE:
                     raise ValueError("it holds sparse tensors")
     contents.operators.add(operator if domain in ("", "ai.onnx") else f"{domain}::{operator}")
 
 
-def _tensor(message: memoryview) -> tuple[str, np.ndarray | None]:
+def _tensor(message: memoryview, contents: OnnxContents) -> tuple[str, np.ndarray | None]:
     """Return name and values of a tensor; no values where they do not lie in the file as they are in memory."""
     name, kind, raw, shape = "", 0, None, []
-    for number, value in _fields(message):
+    for number, value in _fields(message, contents):
         if number == _DIMENSIONS:
-            shape += [value] if isinstance(value, int) else list(_varints(value))
+            shape += [value] if isinstance(value, int) else list(_varints(value, contents))
         elif number == _TYPE:
             kind = value
         elif number == _NAME:
@@ -115,9 +129,11 @@ def _tensor(message: memoryview) -> tuple[str, np.ndarray | None]:
     return name, np.frombuffer(raw, _TYPES[kind]).reshape(shape)
 
 
-def _pair(message: memoryview) -> tuple[str, str]:
+def _pair(message: memoryview, contents: OnnxContents) -> tuple[str, str]:
     """Return the first two fields of a message as texts: a key and its value, or a domain and its version."""
-    found = {number: str(value) if isinstance(value, int) else _text(value) for number, value in _fields(message)}
+    found = {
+        number: str(value) if isinstance(value, int) else _text(value) for number, value in _fields(message, contents)
+    }
     return found.get(_KEY, ""), found.get(_VALUE, "")
 
 
@@ -131,10 +147,11 @@ def _text(value: int | memoryview) -> str:
     return str(_message(value), "utf-8")
 
 
-def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
+def _fields(message: memoryview, contents: OnnxContents) -> Iterator[tuple[int, int | memoryview]]:
     """Yield number and value of every field of a message."""
     at, end = 0, len(message)
     while at < end:
+        contents.count()
         tag, at = _varint(message, at)
         number, kind = tag >> 3, tag & 7
         if kind == 0:
@@ -150,9 +167,10 @@ def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
         at += size
 
 
-def _varints(packed: memoryview) -> Iterator[int]:
+def _varints(packed: memoryview, contents: OnnxContents) -> Iterator[int]:
     at = 0
     while at < len(packed):
+        contents.count()
         value, at = _varint(packed, at)
         yield value
 
