@@ -293,7 +293,7 @@ def _replace_scalar_prelus(model: nn.Module) -> None:
     for parent in model.modules():
         for name, child in parent.named_children():
             if isinstance(child, nn.PReLU) and child.num_parameters == 1:
-                setattr(parent, name, nn.LeakyReLU(float(child.weight)))
+                setattr(parent, name, nn.LeakyReLU(child.weight.item()))
 
 
 # ---------------------------------------------------------------------------------------------------- while tracing

@@ -32,7 +32,7 @@ def rewrite(proto: Any, weights: Mapping[str, np.ndarray], halved: set[str]) -> 
     shapes = {name: values.shape for name, values in weights.items()}
     same = [tensor.name for tensor in graph.initializer if shapes.get(names[tensor.name]) == tuple(tensor.dims)]
     _rename(graph, {name: names[name] for name in same})
-    _store(graph, weights, halved)
+    _store(proto, weights, halved)
 
 
 def _graphs(graph: Any) -> Iterator[Any]:
@@ -78,19 +78,27 @@ def _rename(graph: Any, names: Mapping[str, str]) -> None:
                 node.input[index] = names.get(name, name)
 
 
-def _store(graph: Any, weights: Mapping[str, np.ndarray], halved: set[str]) -> None:
-    """Hold every weight under its name; single precision, where it is used, comes out of a cast."""
+def _store(proto: Any, weights: Mapping[str, np.ndarray], halved: set[str]) -> None:
+    """Hold every weight under its name; single precision, where it is used, comes out of a cast.
+
+    ONNX Runtime warns about each initializer that no node takes, so weights that only torch needs lie in the part of
+    the file that it ignores.
+    """
     from onnx import TensorProto, helper, numpy_helper
 
-    used = {tensor.name for tensor in graph.initializer} & set(weights)
-    kept = [tensor for tensor in graph.initializer if tensor.name not in weights]
-    single = {name: f"{name}.single" for name in sorted(used & halved)}
+    graph = proto.graph
+    taken = {name for part in _graphs(graph) for node in part.node for name in node.input}
+    taken |= {value.name for part in _graphs(graph) for value in part.output}
+    kept = [tensor for tensor in graph.initializer if tensor.name in taken - set(weights)]
+    single = {name: f"{name}.single" for name in sorted(taken & halved)}
     _rename(graph, single)
     del graph.initializer[:]
     graph.initializer.extend(kept)
+    for_training = proto.training_info.add().algorithm
     for name, values in weights.items():
         stored = values.astype(np.float16) if name in halved else values
-        graph.initializer.append(numpy_helper.from_array(stored, name))
+        where = graph if name in taken else for_training
+        where.initializer.append(numpy_helper.from_array(stored, name))
     casts = [helper.make_node("Cast", [name], [cast], to=TensorProto.FLOAT) for name, cast in single.items()]
     nodes = casts + list(graph.node)
     del graph.node[:]

@@ -15,8 +15,9 @@ import numpy as np
 
 from sepkit.limits import GRAPH_FIELDS
 
-# Numbers of fields: of a model, a graph, a node, an attribute, a tensor, and a pair of strings.
-_OPSETS, _GRAPH, _METADATA, _FUNCTIONS = 8, 7, 14, 25
+# Numbers of fields: of a model, its training, a graph, a node, an attribute, a tensor, and a pair of strings.
+_OPSETS, _GRAPH, _METADATA, _TRAINING, _FUNCTIONS = 8, 7, 14, 20, 25
+_TRAINING_GRAPH = 2
 _NODES, _INITIALIZERS, _SPARSE_INITIALIZERS = 1, 5, 15
 _OPERATOR, _ATTRIBUTES, _DOMAIN = 4, 5, 7
 _ATTRIBUTE_TENSORS, _ATTRIBUTE_GRAPHS, _ATTRIBUTE_SPARSE = (5, 10), (6, 11), (22, 23)
@@ -33,7 +34,8 @@ class OnnxContents:
 
     Args:
         operators: names of all operators, of subgraphs too; those outside ONNX's own domain as "domain::name".
-        tensors: initializers of the graph by name, as far as their values lie in the file as they are in memory.
+        tensors: initializers by name, of the graph and of what it keeps for training, as far as their values lie in the
+            file as they are in memory.
         metadata: the texts beside the graph, by name.
         opset: version of ONNX's own operators.
         num_fields: fields that were read, and numbers in packed ones.
@@ -66,6 +68,10 @@ def read_onnx(content: bytes) -> OnnxContents:
     for number, value in _fields(memoryview(content), contents):
         if number == _GRAPH:
             _read_graph(_message(value), contents, 0)
+        elif number == _TRAINING:
+            for inner, part in _fields(_message(value), contents):
+                if inner == _TRAINING_GRAPH:
+                    _read_graph(_message(part), contents, 0)
         elif number == _METADATA:
             key, text = _pair(_message(value), contents)
             contents.metadata[key] = text
@@ -87,7 +93,7 @@ def _read_graph(graph: memoryview, contents: OnnxContents, depth: int) -> None:
         elif number == _INITIALIZERS:
             name, tensor = _tensor(_message(value), contents)
             if depth == 0 and tensor is not None:
-                contents.tensors[name] = tensor
+                contents.tensors.setdefault(name, tensor)
         elif number == _SPARSE_INITIALIZERS:
             raise ValueError("it holds sparse tensors")
 
