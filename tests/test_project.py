@@ -53,6 +53,7 @@ NARROW = {
 }
 # What twins share fits the latents of either, and no others.
 TWINS = {REPOSITORY / "egs" / "generalization" / "conf" / "cpu.yaml": "cpu_deterministic.yaml"}
+LICENSES = ("LICENSE", "LICENSE-CC-BY-4.0", "NOTICE")
 TINY_MODEL = {
     "filterbank": {"name": "free", "num_filters": 16, "kernel_size": 64, "stride": 32},
     "masker": {"name": "recurrent"},
@@ -172,10 +173,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_holds_the_package_and_its_configurations_only(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
+        metadata = archive.read(f"sepkit-{__version__}.dist-info/METADATA").decode()
     shipped = {f"sepkit/{path.relative_to(REPOSITORY)}" for path in REPOSITORY.glob("conf/**/*.yaml")}
     assert shipped and shipped <= set(names)
     assert {"sepkit/__init__.py", "sepkit/py.typed"} <= set(names)
-    assert any(name.endswith("licenses/NOTICE") for name in names)
+    assert {f"sepkit-{__version__}.dist-info/licenses/{name}" for name in LICENSES} <= set(names)
+    assert "License-Expression: MIT AND CC-BY-4.0\n" in metadata
     assert all(name.startswith(("sepkit/", f"sepkit-{__version__}.dist-info/")) for name in names)
 
 

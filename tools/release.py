@@ -1,4 +1,5 @@
 """`make release`: build the archives, look into them, and separate a wav with the wheel alone on each Python there is.
+A bill of materials in CycloneDX's form lies beside them.
 
     python -m tools.release [--pythons python3.10 python3.12 ...] [--out dist]
 
@@ -66,6 +67,9 @@ def release(out: Path, pythons: list[str] | None = None) -> dict[str, Any]:
     Raises:
         UserError: an archive lacks a file, its metadata are incomplete, or the wheel does not separate.
     """
+    # Before any work, for it needs a package of its own.
+    from tools.sbom import write_sbom
+
     _run(sys.executable, "-m", "build", "--no-isolation", "--outdir", out, REPOSITORY)
     wheel = _newest(out, f"sepkit-{__version__}-*.whl")
     source = _newest(out, f"sepkit-{__version__}.tar.gz")
@@ -75,6 +79,7 @@ def release(out: Path, pythons: list[str] | None = None) -> dict[str, Any]:
     for program in tried:
         separate_with(wheel, program)
         print(f"{program}: the wheel alone separates a wav")
+    print(f"bill of materials: {write_sbom(out / f'sepkit-{__version__}.cdx.json')}")
     figures = {
         "version": __version__,
         "wheel_bytes": wheel.stat().st_size,

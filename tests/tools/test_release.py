@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import subprocess
 import sys
 import tarfile
@@ -11,13 +13,14 @@ from pathlib import Path
 import pytest
 
 from sepkit.errors import UserError
+from sepkit.models.published.shipped import ENCODERS, SHIPPED
 from tools import release
 
 METADATA = """Metadata-Version: 2.4
 Name: sepkit
 Version: 0.1.0
 Summary: separation
-License-Expression: MIT
+License-Expression: MIT AND CC-BY-4.0
 Requires-Python: >=3.10
 Requires-Dist: torch<3,>=2.6
 Requires-Dist: numpy>=1.26
@@ -48,7 +51,10 @@ def test_a_whole_wheel_passes(tmp_path: Path) -> None:
     [
         ({"without": "sepkit/conf/"}, "lacks ['sepkit/conf/']"),
         ({"also": ("tests/test_x.py",)}, "holds ['tests'] beside sepkit"),
-        ({"metadata": METADATA.replace("License-Expression: MIT\n", "")}, "metadata lack License-Expression"),
+        (
+            {"metadata": METADATA.replace("License-Expression: MIT AND CC-BY-4.0\n", "")},
+            "metadata lack License-Expression",
+        ),
         ({"metadata": METADATA.replace("Read me.\n", "")}, "metadata lack the README"),
     ],
 )
@@ -93,3 +99,37 @@ def test_files_that_others_read_have_their_form(repository: Path, schema: str, p
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, *paths]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert paths and done.returncode == 0, done.stdout
+
+
+def test_the_bill_of_materials_names_packages_and_weights(tmp_path: Path) -> None:
+    pytest.importorskip("cyclonedx", reason="cyclonedx is missing: pip install 'sepkit[dev]'")
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator
+
+    from tools import sbom
+
+    text = sbom.write_sbom(tmp_path / "sepkit.cdx.json").read_text(encoding="utf-8")
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    told = json.loads(text)
+    assert told["metadata"]["component"]["name"] == "sepkit"
+    found = {component["name"]: component for component in told["components"]}
+    assert {found[name]["scope"] for name in ("numpy", "onnxruntime", "soundfile", "cffi")} == {"required"}
+    assert {found[name]["scope"] for name in ("torch", "lightning", "matplotlib")} == {"optional"}
+    # Tools of developers are no part of it.
+    assert not {"pytest", "ruff", "asteroid", "mkdocs"} & found.keys()
+    for path in (*SHIPPED.glob("*/model.onnx"), *ENCODERS.glob("*/model.onnx")):
+        weights = found[path.parent.name]
+        assert weights["hashes"] == [{"alg": "SHA-256", "content": hashlib.sha256(path.read_bytes()).hexdigest()}]
+        assert weights["licenses"] == [{"license": {"id": "CC-BY-4.0"}}]
+    links = {entry["ref"]: entry.get("dependsOn", []) for entry in told["dependencies"]}
+    assert f"cffi=={found['cffi']['version']}" in links[f"soundfile=={found['soundfile']['version']}"]
+
+
+def test_notice_credits_every_corpus_that_a_card_names(repository: Path) -> None:
+    notice = (repository / "NOTICE").read_text(encoding="utf-8")
+    corpora = ("LibriSpeech", "speechocean762", "LibriTTS", "MLS", "VCTK", "Speech Commands", "CMU Arctic", "ESC-10")
+    others = ("VITS", "GlowTTS", "Kokoro-82M", "resemblyzer")
+    cards = "".join(
+        path.read_text(encoding="utf-8") for path in (repository / "sepkit").rglob("published/*/*/README.md")
+    )
+    assert all(name in notice and name in cards for name in (*corpora, *others))

@@ -61,7 +61,9 @@ def changed(path, to, description=None, change=lambda proto: None):
 def test_the_reader_finds_what_the_library_finds(exported):
     _, path = exported
     proto, contents = onnx.load(str(path)), read_onnx(path.read_bytes())
-    named = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
+    onnx.checker.check_model(proto)
+    stored = [*proto.graph.initializer, *proto.training_info[0].algorithm.initializer]
+    named = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in stored}
     assert contents.tensors.keys() == named.keys()
     for name, values in named.items():
         np.testing.assert_array_equal(contents.tensors[name], values)
