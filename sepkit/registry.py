@@ -11,16 +11,15 @@ ever imported because a file names it; a user's own file is imported only by `--
     class MyMasker(Masker):
         def __init__(self, encoding_dim: int, hypotheses: int, values_per_dimension: int, *, width: int) -> None: ...
 
-The configuration is the one place for defaults: `MyMasker(512, 2, 1)` has a width of 64, too.
+`build` gives the constructor every field. Give it the defaults of the configuration if you call it yourself; the
+classes of sepkit have them.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import importlib
 import importlib.util
-import inspect
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -31,7 +30,6 @@ from sepkit.config import Choice
 from sepkit.errors import UserError, one_line
 
 C = TypeVar("C", bound=Callable[..., Any])
-T = TypeVar("T")
 
 _builders: dict[type, Callable[..., Any]] = {}
 _modules: dict[type, str] = {}
@@ -39,16 +37,11 @@ _imported: dict[str, ModuleType] = {}
 
 
 def register(config: type) -> Callable[[C], C]:
-    """Return a decorator for the class (or function) that `build` calls for configurations of a type.
-
-    A class, called directly, takes the arguments that are missing from the configuration's defaults.
-    """
+    """Return a decorator for the class (or function) that `build` calls for configurations of a type, with all of their
+    fields."""
 
     def decorate(builder: C) -> C:
         _builders[config] = builder
-        cls: Any = builder
-        if isinstance(cls, type):
-            with_defaults_of(config)(cls)
         return builder
 
     return decorate
@@ -70,37 +63,6 @@ def import_from(package: str, name: str, modules: Mapping[str, str]) -> Any:
             if error.name != f"{package}.{name}":
                 raise
     raise AttributeError(f"module {package!r} has no attribute {name!r}")
-
-
-def with_defaults_of(config: type) -> Callable[[type[T]], type[T]]:
-    """Return a class decorator: arguments that a call leaves out are taken from the fields of a dataclass.
-
-    Arguments for which the constructor has a default of its own keep it. Nested choices are built.
-    """
-
-    def decorate(cls: type[T]) -> type[T]:
-        init: Callable[..., None] = cls.__init__
-        signature = inspect.signature(init)
-        fields = [
-            field
-            for field in dataclasses.fields(config)
-            if field.name in signature.parameters
-            and signature.parameters[field.name].default is inspect.Parameter.empty
-            and (field.default, field.default_factory) != (dataclasses.MISSING, dataclasses.MISSING)
-        ]
-
-        if not fields:
-            return cls
-
-        @functools.wraps(init)
-        def complete(self: Any, *args: Any, **kwargs: Any) -> None:
-            given = signature.bind_partial(self, *args, **kwargs).arguments
-            init(self, *args, **kwargs, **{field.name: _default(field) for field in fields if field.name not in given})
-
-        cls.__init__ = complete  # type: ignore[misc]
-        return cls
-
-    return decorate
 
 
 def build(config: Choice, **structure: Any) -> Any:
@@ -169,7 +131,3 @@ def _is_name_of_another(file: Path) -> bool:
 
 def _built(value: Any) -> Any:
     return build(value) if isinstance(value, Choice) else value
-
-
-def _default(field: dataclasses.Field[Any]) -> Any:
-    return _built(field.default if field.default_factory is dataclasses.MISSING else field.default_factory())

@@ -34,7 +34,7 @@ class Schedule(Protocol):
 class Constant:
     """The same value always."""
 
-    value: float
+    value: float = 1.0
 
     def __call__(self, t: float) -> float:
         """Return the value."""
@@ -49,8 +49,8 @@ class TruncatedLinear:
     Source: aMCL paper, eq. 43.
     """
 
-    initial: float
-    end: float
+    initial: float = 1.0
+    end: float = 100.0
 
     def __call__(self, t: float) -> float:
         """Return the value."""
@@ -65,8 +65,8 @@ class TruncatedExponential:
     Source: aMCL paper, eq. 44.
     """
 
-    initial: float
-    decay: float
+    initial: float = 1.0
+    decay: float = 0.9
     end: float = math.inf
 
     def __call__(self, t: float) -> float:
@@ -82,8 +82,8 @@ class SigmoidWarmup:
     value * (s(x) - s(-6)) / (s(6) - s(-6)), x = 6 (2 t / end - 1), s the logistic function.
     """
 
-    value: float
-    end: float
+    value: float = 1.0
+    end: float = 10.0
 
     def __call__(self, t: float) -> float:
         """Return the value."""
@@ -99,8 +99,8 @@ class SigmoidWarmup:
 class LinearWarmup:
     """value * t / end before `end`, `value` from there on."""
 
-    value: float
-    end: float
+    value: float = 1.0
+    end: float = 10.0
 
     def __call__(self, t: float) -> float:
         """Return the value."""
@@ -115,8 +115,8 @@ class InverseTemperature:
     Source: annealed VI paper, eq. 2.4.
     """
 
-    initial: float
-    end: float
+    initial: float = 0.01
+    end: float = 100.0
 
     def __call__(self, t: float) -> float:
         """Return the value."""

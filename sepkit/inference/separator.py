@@ -200,12 +200,12 @@ class Separator:
 
     @overload
     def separate(
-        self, waveform: Tensor, sample_rate: int | None = None, **options: Unpack[SeparateOptions]
-    ) -> Separated[Tensor]: ...
-    @overload
-    def separate(
         self, waveform: np.ndarray | Named, sample_rate: int | None = None, **options: Unpack[SeparateOptions]
     ) -> Separated[np.ndarray]: ...
+    @overload
+    def separate(
+        self, waveform: Tensor, sample_rate: int | None = None, **options: Unpack[SeparateOptions]
+    ) -> Separated[Tensor]: ...
     def separate(
         self,
         waveform: Any,
@@ -260,6 +260,17 @@ class Separator:
 
     __call__ = separate
 
+    @overload
+    def separate_many(
+        self,
+        waveforms: Iterable[np.ndarray | Named],
+        sample_rate: int | None = None,
+        **options: Unpack[SeparateOptions],
+    ) -> list[Separated[np.ndarray]]: ...
+    @overload
+    def separate_many(
+        self, waveforms: Iterable[Tensor], sample_rate: int | None = None, **options: Unpack[SeparateOptions]
+    ) -> list[Separated[Tensor]]: ...
     def separate_many(
         self, waveforms: Iterable[AnyRecording], sample_rate: int | None = None, **options: Unpack[SeparateOptions]
     ) -> list[Separated[Any]]:

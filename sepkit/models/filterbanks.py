@@ -274,14 +274,14 @@ class FreeFilterbank(Filterbank):
 
     def __init__(
         self,
-        num_filters: int,
-        kernel_size: int,
-        stride: int,
-        padding: int,
-        output_padding: int,
-        multiple: int,
-        init_range: float,
-        mapping: bool,
+        num_filters: int = 512,
+        kernel_size: int = 16,
+        stride: int = 8,
+        padding: int = 0,
+        output_padding: int = 0,
+        multiple: int = 1,
+        init_range: float = 0.0,
+        mapping: bool = False,
         *,
         values_per_dimension: int = 1,
     ) -> None:

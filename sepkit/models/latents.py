@@ -126,7 +126,7 @@ class Deterministic:
     values_per_dimension = 1
     variational = False
 
-    def __init__(self, activation: str) -> None:
+    def __init__(self, activation: str = "relu") -> None:
         self._to_value = _activation(activation)
         self.activation = activation
 
@@ -209,7 +209,7 @@ class Gaussian(VariationalFamily):
     distribution = NormalDistribution
     standard_parameters = (0.0, 1.0)
 
-    def __init__(self, activation: str) -> None:
+    def __init__(self, activation: str = "linear") -> None:
         super().__init__(activation)
         self._to_mean = _activation(activation)
 

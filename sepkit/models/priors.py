@@ -26,7 +26,7 @@ from sepkit.models.distributions import (
     NormalDistribution,
 )
 from sepkit.models.latents import Gaussian, VariationalFamily
-from sepkit.registry import register, with_defaults_of
+from sepkit.registry import register
 from sepkit.types import Density, Latent
 
 
@@ -144,7 +144,6 @@ class FlowDensity:
         return -0.5 * self.flow.noise(value).square() - 0.5 * math.log(2 * math.pi)
 
 
-@with_defaults_of(FlowPriorConfig)
 class FlowPrior(Prior):
     """A learned prior of the dimensions of a frame: each network adds a function of the earlier dimensions to each one.
 
@@ -157,7 +156,9 @@ class FlowPrior(Prior):
     Source: thesis, appendix J (its sizes are a guess from the number of parameters); Germain et al., "MADE", 2015.
     """
 
-    def __init__(self, encoding_dim: int, transforms: int, hidden_features: int, hidden_layers: int) -> None:
+    def __init__(
+        self, encoding_dim: int, transforms: int = 6, hidden_features: int = 1024, hidden_layers: int = 2
+    ) -> None:
         super().__init__()
         sizes = {"transforms": transforms, "hidden_features": hidden_features, "hidden_layers": hidden_layers}
         for name, value in sizes.items():

@@ -29,7 +29,7 @@ from sepkit.config import AnnealedMCLConfig, MCLConfig, PITConfig, RelaxedWTACon
 from sepkit.errors import UserError
 from sepkit.objectives.products import float64_device
 from sepkit.registry import register
-from sepkit.schedules import Scaled, Schedule
+from sepkit.schedules import Scaled, Schedule, TruncatedExponential
 
 # Stands for an infinite or NaN cost: sums of it stay finite, and no meaningful cost comes near.
 _LAST_CHOICE = 1e18
@@ -42,6 +42,8 @@ _TIE_BREAK = 1e-12
 _ANNEALING_STEPS = 30
 _FINAL_STEPS = 10
 _RIDGE = 1e-13
+# Of annealed MCL, unless another one is given: from 5 by a tenth an epoch, and hard from 100 on.
+_FALLING = TruncatedExponential(5.0, 0.9, 100.0)
 
 
 class TooFewHypothesesError(UserError, ValueError):
@@ -206,7 +208,7 @@ class RelaxedWTA(Assignment):
              [0.2500, 0.2500]]])
     """
 
-    def __init__(self, epsilon: float | Schedule) -> None:
+    def __init__(self, epsilon: float | Schedule = 0.05) -> None:
         super().__init__()
         self._set("epsilon", epsilon)
 
@@ -249,7 +251,9 @@ class AnnealedMCL(Assignment):
              [0.2689, 0.1192]]])
     """
 
-    def __init__(self, temperature: float | Schedule, floor: float, unit: Literal["cost", "spread"]) -> None:
+    def __init__(
+        self, temperature: float | Schedule = _FALLING, floor: float = 0.0001, unit: Literal["cost", "spread"] = "cost"
+    ) -> None:
         super().__init__()
         self.floor = floor
         self.needs_data_scale = unit == "spread"
@@ -308,7 +312,7 @@ class Sinkhorn(Assignment):
     # The limit at regularization 0 is PIT.
     one_to_one = True
 
-    def __init__(self, regularization: float | Schedule) -> None:
+    def __init__(self, regularization: float | Schedule = 1.0) -> None:
         super().__init__()
         self._set("regularization", regularization)
 

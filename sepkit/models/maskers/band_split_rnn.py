@@ -50,12 +50,12 @@ class BandSplitRNNMasker(Masker):
         hypotheses: int = 2,
         values_per_dimension: int = 1,
         *,
-        bands: str,
-        channels: int,
-        num_layers: int,
-        bidirectional: bool,
-        residual: bool,
-        norm: str,
+        bands: str = "8k",
+        channels: int = 32,
+        num_layers: int = 4,
+        bidirectional: bool = True,
+        residual: bool = False,
+        norm: str = "global_layer_norm",
     ) -> None:
         super().__init__(encoding_dim, hypotheses, values_per_dimension)
         require_at_least(1, channels=channels, num_layers=num_layers)

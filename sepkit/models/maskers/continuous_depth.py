@@ -59,12 +59,12 @@ class ContinuousDepthMasker(Masker):
         hypotheses: int = 2,
         values_per_dimension: int = 1,
         *,
-        model_dim: int,
-        hidden_size: int,
-        feedforward_dim: int,
-        depth_steps: int,
-        bidirectional: bool,
-        norm: str,
+        model_dim: int = 128,
+        hidden_size: int = 128,
+        feedforward_dim: int = 256,
+        depth_steps: int = 8,
+        bidirectional: bool = True,
+        norm: str = "channel_layer_norm",
     ) -> None:
         super().__init__(encoding_dim, hypotheses, values_per_dimension)
         require_at_least(1, model_dim=model_dim, hidden_size=hidden_size, feedforward_dim=feedforward_dim)

@@ -48,14 +48,14 @@ class GatedRecurrenceMasker(Masker):
         hypotheses: int = 2,
         values_per_dimension: int = 1,
         *,
-        model_dim: int,
-        hidden_size: int,
-        feedforward_dim: int,
-        num_layers: int,
-        bands: int,
-        bidirectional: bool,
-        dropout: float,
-        norm: str,
+        model_dim: int = 256,
+        hidden_size: int = 256,
+        feedforward_dim: int = 512,
+        num_layers: int = 4,
+        bands: int = 1,
+        bidirectional: bool = True,
+        dropout: float = 0.0,
+        norm: str = "channel_layer_norm",
     ) -> None:
         super().__init__(encoding_dim, hypotheses, values_per_dimension)
         require_at_least(

@@ -30,12 +30,12 @@ class RecurrentMasker(Masker):
         hypotheses: int = 2,
         values_per_dimension: int = 1,
         *,
-        rnn: str,
-        hidden_size: int,
-        num_layers: int,
-        bidirectional: bool,
-        dropout: float,
-        norm: str,
+        rnn: str = "gru",
+        hidden_size: int = 256,
+        num_layers: int = 3,
+        bidirectional: bool = True,
+        dropout: float = 0.0,
+        norm: str = "channel_layer_norm",
     ) -> None:
         super().__init__(encoding_dim, hypotheses, values_per_dimension)
         require_at_least(1, hidden_size=hidden_size, num_layers=num_layers)

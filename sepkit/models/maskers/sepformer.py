@@ -46,13 +46,13 @@ class SepFormerMasker(Masker):
         hypotheses: int = 2,
         values_per_dimension: int = 1,
         *,
-        model_dim: int,
-        num_layers: int,
-        chunk_size: int,
-        transformer_layers: int,
-        num_heads: int,
-        feedforward_dim: int,
-        dropout: float,
+        model_dim: int = 256,
+        num_layers: int = 2,
+        chunk_size: int = 250,
+        transformer_layers: int = 8,
+        num_heads: int = 8,
+        feedforward_dim: int = 1024,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__(encoding_dim, hypotheses, values_per_dimension)
         require_at_least(

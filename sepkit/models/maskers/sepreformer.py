@@ -46,13 +46,13 @@ class SepReformerMasker(Masker):
         hypotheses: int = 2,
         values_per_dimension: int = 1,
         *,
-        channels: int,
-        num_stages: int,
-        num_heads: int,
-        kernel_size: int,
-        max_distance: int,
-        dropout: float,
-        stage_heads: bool,
+        channels: int = 128,
+        num_stages: int = 4,
+        num_heads: int = 8,
+        kernel_size: int = 65,
+        max_distance: int = 2000,
+        dropout: float = 0.05,
+        stage_heads: bool = True,
     ) -> None:
         super().__init__(encoding_dim, hypotheses, values_per_dimension)
         require_at_least(

@@ -124,10 +124,10 @@ class _SuDoRMRF(Masker):
         hypotheses: int = 2,
         values_per_dimension: int = 1,
         *,
-        bottleneck_channels: int,
-        hidden_channels: int,
-        blocks: int,
-        upsampling_depth: int,
+        bottleneck_channels: int = 128,
+        hidden_channels: int = 512,
+        blocks: int = 16,
+        upsampling_depth: int = 4,
     ) -> None:
         super().__init__(encoding_dim, hypotheses, values_per_dimension)
         require_at_least(

@@ -54,14 +54,14 @@ class TIGERMasker(Masker):
         hypotheses: int = 2,
         values_per_dimension: int = 1,
         *,
-        sample_rate: int,
-        channels: int,
-        hidden_channels: int,
-        iterations: int,
-        scales: int,
-        num_heads: int,
-        head_channels: int,
-        edge_frames: int,
+        sample_rate: int = 16000,
+        channels: int = 128,
+        hidden_channels: int = 256,
+        iterations: int = 4,
+        scales: int = 5,
+        num_heads: int = 4,
+        head_channels: int = 4,
+        edge_frames: int = 0,
     ) -> None:
         super().__init__(encoding_dim, hypotheses, values_per_dimension)
         require_at_least(
