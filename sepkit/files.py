@@ -32,6 +32,10 @@ _TEMPORARY = re.compile(r"\..+\.([0-9a-f]{8})-(\d+)-\d+\.tmp(\..*)?", re.DOTALL)
 _swept: set[Path] = set()
 _DIGEST = ', "digest": "'
 
+JSON_FORMAT = 1
+"""`format` of every JSON object that sepkit writes into a file: it grows if a field changes its meaning or goes away.
+Files of sepkit 0.2.0 and older have none, and are read as 1."""
+
 
 @contextmanager
 def atomic_output(path: str | os.PathLike[str], *, durable: bool = False) -> Iterator[Path]:
@@ -203,7 +207,13 @@ def write_text(path: str | os.PathLike[str], text: str) -> Path:
 
 
 def write_json(path: str | os.PathLike[str], data: Any) -> Path:
-    """Write plain data as JSON atomically, and return the path; raise ValueError for NaN or infinity."""
+    """Write plain data as JSON atomically, and return the path; raise ValueError for NaN or infinity.
+
+    An object begins with its `format`, see `JSON_FORMAT`; lists have none.
+    """
+    if isinstance(data, Mapping):
+        number = {"format": JSON_FORMAT}
+        data = number | dict(data) | number
     return write_text(path, json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 

@@ -239,3 +239,11 @@ def test_machines_of_one_name_leave_each_others_temporary_files(tmp_path, monkey
     finally:
         files._machine.cache_clear()
     assert own.name != other.name
+
+
+def test_json_objects_begin_with_the_number_of_their_format(tmp_path):
+    text = write_json(tmp_path / "x.json", {"b": 1, "format": 7}).read_text()
+    assert text == '{\n "format": 1,\n "b": 1\n}\n'
+    # A file that is read, added to and written again keeps one number.
+    assert write_json(tmp_path / "y.json", read_json(tmp_path / "x.json") | {"a": 2}).read_text().count("format") == 1
+    assert write_json(tmp_path / "rows.json", [{"a": 1}]).read_text() == '[\n {\n  "a": 1\n }\n]\n'

@@ -5,7 +5,6 @@ A plain file server is enough to serve it, and what is separated never leaves th
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -24,7 +23,7 @@ from sepkit.corpora.download import download
 from sepkit.corpora.options import DownloadOptions
 from sepkit.errors import UserError
 from sepkit.extras import require
-from sepkit.files import atomic_output, cache_folder, check_writable, write_text
+from sepkit.files import atomic_output, cache_folder, check_writable, write_json, write_text
 from sepkit.inference.quality.predictor import read_quality
 from sepkit.inference.runners.level import ModelLevel
 from sepkit.inference.runners.views import SPEEDS
@@ -98,7 +97,7 @@ def write_web_page(
         "version": __version__,
         "home": home,
     }
-    write_text(out / "model.json", json.dumps(description, indent=1) + "\n")
+    write_json(out / "model.json", description)
     (out / "runtime").mkdir(exist_ok=True)
     for name in WEB_RUNTIME_FILES:
         with atomic_output(out / "runtime" / name) as draft:
