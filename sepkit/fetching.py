@@ -14,7 +14,7 @@ from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Any
 
-from sepkit.errors import UserError
+from sepkit.errors import UserError, shown
 from sepkit.files import file_digest, locked
 
 # Give up after this many attempts in a row without a new byte, with doubled pauses between them.
@@ -81,9 +81,9 @@ def _fetch_rest(url: str, part: Path, have: int, size: int | None, bar: Any) -> 
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == 416:  # beyond the end: all is there, or it is another file
-            if error.headers.get("Content-Range") == f"bytes */{have}":
+            if have and error.headers.get("Content-Range") == f"bytes */{have}":
                 return
-            part.unlink()
+            part.unlink(missing_ok=True)
             raise _Broken(f"it holds less than the {have} bytes that are there") from None
         if error.code in _PASSING_STATUSES:
             raise _Broken(f"the server answers {error.code} {error.reason}") from None
@@ -98,6 +98,8 @@ def _fetch_rest(url: str, part: Path, have: int, size: int | None, bar: Any) -> 
     with response:
         first = have if response.status == 206 else 0
         length = response.headers.get("Content-Length")
+        if length is not None and not (length.isdecimal() and len(length) < 20):
+            raise UserError(f"{url}: the server states a length of {shown(length)} bytes; try another address")
         total = size if length is None else first + int(length)
         if first and not response.headers.get("Content-Range", "").startswith(f"bytes {first}-"):
             raise UserError(f"{url}: the server sends another part than that from byte {first} on; try another address")
@@ -109,6 +111,10 @@ def _fetch_rest(url: str, part: Path, have: int, size: int | None, bar: Any) -> 
                 while block := response.read(_BLOCK_BYTES):
                     _write(file, block, part)
                     bar.update(len(block))
+                    if total is not None and file.tell() > total:
+                        # Another file, of which nothing is kept: it may have no end.
+                        part.unlink()
+                        raise UserError(f"{url}: sends more than {total} bytes; try another address")
             except (HTTPException, OSError) as error:
                 raise _Broken(f"the connection broke ({error})") from None
         if total not in (None, arrived := part.stat().st_size):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import socket
 import subprocess
 import sys
 import threading
@@ -121,3 +123,36 @@ def test_two_at_once_fetch_once(server: Server, tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert (tmp_path / "file").read_bytes() == CONTENT and served.sent == len(CONTENT)
+
+
+def _answering(answer: bytes) -> Iterator[str]:
+    """Yield the address of a server that gives the same answer to everything."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = server.accept()
+                    with connection, contextlib.suppress(OSError):
+                        connection.recv(65536)
+                        connection.sendall(answer)
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}/file"
+        server.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize(
+    ("answer", "size", "line"),
+    [
+        (b"200 OK\r\nContent-Length: abc\r\n\r\nxxx", None, "states a length of 'abc' bytes"),
+        (b"200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\nxxx", None, "states a length of"),
+        (b"200 OK\r\n\r\n" + bytes(20_000_000), 1000, "sends more than 1000 bytes"),
+        (b"416 Range Not Satisfiable\r\nContent-Range: bytes */0\r\n\r\n", None, "holds less than the 0 bytes"),
+    ],
+)
+def test_answers_of_broken_servers(answer: bytes, size: int | None, line: str, tmp_path: Path) -> None:
+    with contextlib.contextmanager(_answering)(b"HTTP/1.1 " + answer) as url, pytest.raises(UserError, match=line):
+        fetch(url, tmp_path / "file", size=size)
+    assert not (tmp_path / "file").exists()
+    assert not (tmp_path / "file.part").exists() or (tmp_path / "file.part").stat().st_size == 0

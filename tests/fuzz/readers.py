@@ -26,7 +26,7 @@ import yaml
 from sepkit.models import build_model, save_model
 from sepkit.models.published.shipped import DEFAULT_MODEL, SHIPPED
 from sepkit.models.storage.fingerprint import weights_fingerprint
-from tests.fuzz import graph_readers, published_readers, study_readers
+from tests.fuzz import foreign_readers, graph_readers, published_readers, study_readers
 from tests.fuzz.reader import (
     STDIN,
     Files,
@@ -424,6 +424,7 @@ READERS: dict[str, Callable[[], Reader]] = {
     for name, make in {
         "recordings": _recordings,
         "standard_input": _standard_input,
+        **foreign_readers.READERS,
         "models": _models,
         "predictors": _predictors,
         **published_readers.READERS,
