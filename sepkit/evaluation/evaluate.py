@@ -28,7 +28,7 @@ from sepkit.evaluation.metrics import PESQ_MODES
 from sepkit.evaluation.results import Row, columns_of, commit, hardware, summarize_rows, write_rows
 from sepkit.evaluation.scoring import PACKAGES, ScoringOptions, check_metrics, score_utterance
 from sepkit.extras import is_installed, missing
-from sepkit.files import write_json
+from sepkit.files import JSON_FORMAT, write_json
 from sepkit.parallel import Pool, Task
 from sepkit.version import __version__
 
@@ -181,7 +181,8 @@ def evaluate(
         for utterance in utterances
     ]
     columns = columns_of(rows, options.metrics)
-    summary = summarize_rows(rows, columns) | {
+    summary = {"format": JSON_FORMAT} | summarize_rows(rows, columns)
+    summary |= {
         "model": model,
         "estimates": None if estimates is None else str(estimates),
         "manifest": [str(path) for path in manifests],

@@ -209,6 +209,7 @@ def test_the_command_line_and_the_same_command_again(wsj0, tmp_path, capsys):
     assert "share" not in captured.err, "tr and cv have the same speakers by design"
     assert json.loads((out / "verification.json").read_text())["problems"] == []
     noted = json.loads((out / "wsj0-mix.json").read_text())
+    assert noted.pop("format") == 1
     assert set(noted) == {f"2speakers/wav8k/min/{c}" for c in ("tr", "cv", "tt")} | {
         f"{n}.jsonl" for n in ("train", "dev", "test")
     }

@@ -180,6 +180,7 @@ def write_outputs(
     intervals = separated.predicted_interval_db
     result = {
         **description,
+        "audio_format": description["format"],
         "sample_rate": separated.sample_rate,
         "num_samples": num_samples,
         "estimates": [path.name for path in paths],
@@ -295,7 +296,10 @@ def _written_before(target: Path) -> dict[str, Any]:
         written = parse_json(file_text(_beside(target, ".json")))
     except (OSError, ValueError):
         return {}
-    return written if isinstance(written, dict) else {}
+    if not isinstance(written, dict):
+        return {}
+    # What files of sepkit 0.2.0 and older call their format is that of the audio.
+    return written | {"format": written.get("audio_format", written.get("format"))}
 
 
 def file_identity(path: Path) -> dict[str, int]:
