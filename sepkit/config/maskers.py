@@ -144,24 +144,6 @@ class ContinuousDepthConfig(MaskerConfig, name="continuous_depth"):
 
 
 @dataclass
-class BandSplitRNNConfig(MaskerConfig, name="band_split_rnn"):
-    """Band-split RNN (Yu & Luo 2023): LSTMs over time in each band and over bands in each frame. For the STFT."""
-
-    bands: Literal["8k", "16k"] = "8k"
-    """Layout of the bands: 32 up to 4 kHz, or 40 up to 8 kHz."""
-    channels: int = 32
-    """Values in a band of a frame, between the blocks."""
-    num_layers: int = 4
-    """Blocks of one LSTM over time and one over bands."""
-    bidirectional: bool = True
-    """Of the LSTMs over time; those over bands always are."""
-    residual: bool = False
-    """m X + r in place of a mask m, as in the paper; asks for a filterbank with mapping: true and compression: 1."""
-    norm: Literal["global_layer_norm", "channel_layer_norm"] = "global_layer_norm"
-    """channel_layer_norm: over one frame, does not look ahead."""
-
-
-@dataclass
 class SepFormerConfig(MaskerConfig, name="sepformer"):
     """SepFormer, a dual-path transformer (Subakan et al. 2021)."""
 

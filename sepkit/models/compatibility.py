@@ -49,8 +49,7 @@ def check_masker(masker: nn.Module, filterbank: Filterbank, sample_rate: int, ha
     if maps and not as_they_are:
         raise UserError(
             "model.masker: its values are the estimates' coefficients, made of the mixture's as they are; set"
-            " model.filterbank.mapping to true and model.filterbank.compression to 1, or residual of band_split_rnn to"
-            " false"
+            " model.filterbank.mapping to true and model.filterbank.compression to 1"
         )
     if has_scoring_head and isinstance(masker, Masker) and "scores" in masker.offers:
         raise UserError(

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from sepkit.config import (
-    BandSplitRNNConfig,
     ContinuousDepthConfig,
     ConvTasNetConfig,
     DualPathRNNConfig,
@@ -28,7 +27,6 @@ from sepkit.config import (
 )
 from sepkit.errors import UserError
 from sepkit.models.maskers import (
-    BandSplitRNNMasker,
     ContinuousDepthMasker,
     ConvTasNetMasker,
     DualPathRNNMasker,
@@ -65,13 +63,12 @@ SMALL = {
         channels=6, num_stages=1, num_heads=2, kernel_size=5, max_distance=7, stage_heads=False
     ),
     TFLocoformerMasker: TFLocoformerConfig(4, 1, 2, attention_dim=8, feedforward_dim=5, kernel_size=3, norm_groups=2),
-    BandSplitRNNMasker: BandSplitRNNConfig(channels=3, num_layers=1),
     TIGERMasker: TIGERConfig(16000, 30, 5, 2, 3, 2, 3),
     SRCorrNetMasker: SRCorrNetConfig(8, 1, 1, 2, feedforward_dim=5, speaker_dim=7, stage_heads=False),
 }
 MASKERS = list(SMALL)
 # Values a frame: real and imaginary parts, and the bins that a layout of bands divides.
-DIMS: dict[type[Masker], int] = {TFLocoformerMasker: 18, BandSplitRNNMasker: 65, SRCorrNetMasker: 18, TIGERMasker: 642}
+DIMS: dict[type[Masker], int] = {TFLocoformerMasker: 18, SRCorrNetMasker: 18, TIGERMasker: 642}
 
 
 def dim_of(masker_class: type[Masker]) -> int:

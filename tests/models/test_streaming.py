@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sepkit.config import (
-    BandSplitRNNConfig,
     BetaConfig,
     ContinuousDepthConfig,
     ConvTasNetConfig,
@@ -77,10 +76,6 @@ CAUSAL = {
     "continuous depth": (
         COMPLEX,
         ContinuousDepthConfig(6, 5, 7, depth_steps=3, bidirectional=False, norm="cumulative_layer_norm"),
-    ),
-    "band-split rnn": (
-        STFTFilterbankConfig(128, 64, complex_masks=True),
-        BandSplitRNNConfig(channels=3, num_layers=1, bidirectional=False, norm="channel_layer_norm"),
     ),
     "gru": (FREE, recurrent("gru", "channel_layer_norm")),
 }

@@ -12,7 +12,6 @@ from sepkit.registry import import_from, offer
 
 if TYPE_CHECKING:
     from sepkit.models.maskers import fast
-    from sepkit.models.maskers.band_split_rnn import BandSplitRNNMasker
     from sepkit.models.maskers.base import Masker
     from sepkit.models.maskers.continuous_depth import ContinuousDepthMasker
     from sepkit.models.maskers.conv_tasnet import ConvTasNetMasker
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from sepkit.models.maskers.tiger import TIGERMasker
 
 __all__ = [
-    "BandSplitRNNMasker",
     "ContinuousDepthMasker",
     "ConvTasNetMasker",
     "DualPathRNNMasker",
@@ -45,7 +43,6 @@ __all__ = [
 ]
 
 _MASKERS = {
-    "BandSplitRNNMasker": ("band_split_rnn", config.BandSplitRNNConfig),
     "ContinuousDepthMasker": ("continuous_depth", config.ContinuousDepthConfig),
     "ConvTasNetMasker": ("conv_tasnet", config.ConvTasNetConfig),
     "DualPathRNNMasker": ("dual_path_rnn", config.DualPathRNNConfig),

@@ -218,7 +218,7 @@ def looks_ahead(what: str) -> UserError:
     """
     return UserError(
         f"streaming: {what} hears the whole recording before its first sample is there; causal maskers are conv_tasnet"
-        " with causal: true, and recurrent, gated_recurrence, band_split_rnn or dual_path_rnn with"
+        " with causal: true, and recurrent, gated_recurrence or dual_path_rnn with"
         " bidirectional: false, none with global_layer_norm; boxed_8k_causal ships with sepkit"
     )
 

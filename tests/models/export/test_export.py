@@ -15,7 +15,6 @@ from torch import nn
 import sepkit
 from sepkit.cli.main import main
 from sepkit.config import (
-    BandSplitRNNConfig,
     ConvTasNetConfig,
     DeterministicConfig,
     DualPathRNNConfig,
@@ -41,7 +40,7 @@ from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.models import build_model, load_pretrained, save_model
 from sepkit.models.features import latent_features
-from sepkit.models.maskers import Masker, band_split_rnn, tiger
+from sepkit.models.maskers import Masker, tiger
 from sepkit.registry import register
 from tests.complaint import complaint
 
@@ -104,13 +103,6 @@ CONFIGS = {
         masker=GatedRecurrenceConfig(8, 6, 10, 1, bands=5, bidirectional=False),
         masks=DeterministicConfig(activation="linear"),
     ),
-    "band_split_rnn": ModelConfig(
-        filterbank=STFTFilterbankConfig(
-            128, 64, features="real_imaginary", complex_masks=True, mapping=True, compression=1.0
-        ),
-        masker=BandSplitRNNConfig(channels=3, num_layers=1, residual=True),
-        masks=DeterministicConfig(activation="linear"),
-    ),
     "sepreformer": ModelConfig(
         filterbank=FreeFilterbankConfig(6, 8, 4, mapping=True),
         encoding=DeterministicConfig(activation="gelu"),
@@ -160,7 +152,6 @@ def _few_bands():
     """Every band adds as many nodes to a graph: a few bands of each width in place of 67 and 32."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(tiger, "_LAYOUT", ((2, 25), (1, 100), (1, 250), (1, 500)))
-        patched.setitem(band_split_rnn._LAYOUTS, "8k", (8000, ((4, 1), (2, 2), (2, 4))))
         yield
 
 
