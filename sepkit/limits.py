@@ -57,9 +57,9 @@ WINDOW_SAMPLES = 8192
 """Of a frame of the short-time Fourier transform, whose filters take its square in memory: 43 ms at 192 kHz."""
 GRAPH_BYTES = 2**31 - 1
 """Of an exported model: the most that a file of its format can hold."""
-GRAPH_FIELDS = 1_000_000
-"""Of an exported model's file: parts and numbers that are read one by one, in about a second. The models that ship have
-some 20,000, and larger weights add none."""
+GRAPH_FIELDS = 500_000
+"""Of an exported model's file: parts and numbers that are read one by one, in about a second. Models of this package
+have some 30,000, and larger weights add none."""
 FOLDED_BYTES, FOLDED_BYTES_PER_BYTE = 2**20, 2
 """Of a tensor that ONNX Runtime computes of an exported graph's constants while it loads it, plus those for each byte
 of the file: weights in half precision become twice as large."""

@@ -45,9 +45,26 @@ def bounded_memory(num_bytes: int) -> Iterator[None]:
         with _lock:
             _bounds.remove(num_bytes)
             if not _bounds:
-                import resource
+                _restore_limit()
 
-                resource.setrlimit(resource.RLIMIT_DATA, _before)
+
+def _restore_limit() -> None:
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_DATA, _before)
+
+
+def _leave_blocks() -> None:
+    """Restore the limit in a process that was forked while a block ran in another thread."""
+    global _lock
+    _lock = threading.Lock()
+    if _bounds:
+        _bounds.clear()
+        _restore_limit()
+
+
+if HAS_LIMIT:
+    os.register_at_fork(after_in_child=_leave_blocks)
 
 
 def _raise_limit() -> None:

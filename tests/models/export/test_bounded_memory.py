@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import shutil
 import threading
@@ -176,6 +177,26 @@ def test_blocks_side_by_side_add_up_and_the_last_one_restores_the_limit():
     leave.set()
     thread.join()
     assert soft_limit() == limit and limit not in (alone, both)
+
+
+@linux
+def test_a_process_that_is_forked_meanwhile_has_no_limit():
+    limit, entered, leave = soft_limit(), threading.Event(), threading.Event()
+
+    def run():
+        with bounded_memory.bounded_memory(2**30):
+            entered.set()
+            leave.wait()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    entered.wait()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if soft_limit() == limit else 1)
+    leave.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
 
 
 @linux

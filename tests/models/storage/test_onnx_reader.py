@@ -24,20 +24,20 @@ def inside(number: int, content: bytes) -> bytes:
 
 SMALL = b"\x08\x01"  # field 1, the number 1
 JUNK = {
-    "numbers": SMALL * 3_000_000,
-    "empty parts": b"\x0a\x00" * 3_000_000,
-    "metadata": inside(14, SMALL * 3_000_000),
-    "nodes": inside(7, b"\x0a\x00" * 3_000_000),
-    "attributes": inside(7, inside(1, b"\x2a\x00" * 3_000_000)),
-    "dimensions": inside(7, inside(5, SMALL * 3_000_000)),
-    "packed dimensions": inside(7, inside(5, inside(1, b"\x01" * 3_000_000))),
+    "numbers": SMALL * 1_000_000,
+    "empty parts": b"\x0a\x00" * 1_000_000,
+    "metadata": inside(14, SMALL * 1_000_000),
+    "nodes": inside(7, b"\x0a\x00" * 1_000_000),
+    "attributes": inside(7, inside(1, b"\x2a\x00" * 1_000_000)),
+    "dimensions": inside(7, inside(5, SMALL * 1_000_000)),
+    "packed dimensions": inside(7, inside(5, inside(1, b"\x01" * 1_000_000))),
 }
 
 
 @pytest.mark.parametrize("kind", JUNK)
 def test_junk_is_refused_in_seconds(kind):
     began = time.process_time()
-    with pytest.raises(ValueError, match="more than 1,000,000 fields"):
+    with pytest.raises(ValueError, match="more than 500,000 fields"):
         read_onnx(JUNK[kind])
     assert time.process_time() - began < 5
 
