@@ -66,7 +66,7 @@ def test_a_wheel_that_is_not_whole(tmp_path: Path, options: dict, words: str) ->
 
 def test_a_source_archive(tmp_path: Path) -> None:
     path = tmp_path / "sepkit-0.1.0.tar.gz"
-    for name in (*release.IN_SOURCE, "tests/a.wav", "tests/fixtures/noise.wav"):
+    for name in (*release.IN_SOURCE, "tests/a.wav", "tests/fixtures/noise.wav", "tests/fuzz/cases/turns/1/a.wav"):
         file = tmp_path / "sepkit-0.1.0" / (f"{name.strip('/')}/x.py" if name.endswith("/") else name.strip("/"))
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
