@@ -64,9 +64,6 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 __all__ = ["Separator", "__version__", "load_model"]
 
-# Before any import of onnxruntime, which else notes a device and sends events.
-os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-
 if TYPE_CHECKING:
     from sepkit.inference.loading import load_model
     from sepkit.inference.separator import Separator
