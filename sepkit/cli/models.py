@@ -80,11 +80,11 @@ def _ceilings(model: str | None, manifests: list[str]) -> list[str]:
     loaded, lines = load_pretrained(model), []
     for manifest in manifests:
         for mask, score in measure_oracle(loaded, manifest).items():
-            (low, high), what = score.ci95 or (float("nan"),) * 2, ORACLE_MASKS[mask][1]
+            ends = f" [{score.ci95[0]:.2f}, {score.ci95[1]:.2f}]" if score.ci95 else ""
             speakers = f" of {score.n_speakers} speakers" if score.n_speakers else ""
             lines.append(
-                f"{manifest}: {mask} {score.mean:.2f} dB [{low:.2f}, {high:.2f}] over {score.n} mixtures{speakers}; "
-                f"{what}"
+                f"{manifest}: {mask} {score.mean:.2f} dB{ends} over {score.n} mixtures{speakers}; "
+                f"{ORACLE_MASKS[mask][1]}"
             )
     return lines
 

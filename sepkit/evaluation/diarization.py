@@ -111,7 +111,8 @@ def error_rates(reference: Mapping[str, Turns], hypothesis: Mapping[str, Turns])
         rates[name] = total.rate
         if collar == 0:
             parts = {"missed": total.missed, "false_alarm": total.false_alarm, "confused": total.confused}
-            rates |= {f"{part}_share": value / total.speech if total.speech else 0.0 for part, value in parts.items()}
+            rates |= {f"{part}_share": value / total.speech for part, value in parts.items()}
+            rates["speech_seconds"] = total.speech
         for key, own in errors.items():
             rates["recordings"][key][name] = own.rate if math.isfinite(own.rate) else None
     return rates
