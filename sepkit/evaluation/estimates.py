@@ -66,9 +66,8 @@ def _numbered(folder: Path, before: str, after: str, listed: Listed) -> list[Pat
     found: list[Path] = []
     while files := _files(path := folder / f"{before}{len(found) + 1}{after}", listed):
         if len(files) > 1:
-            raise UserError(
-                f"{path}: found {' and '.join(file.name for file in files)}, expected one; remove the other"
-            )
+            names = " and ".join(file.name for file in files)
+            raise UserError(f"{path.parent}: found {names}, which differ by case alone; remove all but one")
         found += files
     return found
 
