@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from sepkit.cleaning import cell, uncell
-from sepkit.errors import UserError, exhausted, one_line
+from sepkit.errors import UserError, exhausted, one_line, shown
 from sepkit.limits import TEXT_BYTES, YAML_BYTES, YAML_NODES, YAML_NUMBER_CHARACTERS
 from sepkit.owned import check, claim
 
@@ -264,6 +264,8 @@ def read_yaml(path: str | os.PathLike[str], remedy: str = "write it again", load
 def parse_yaml(text: str, where: str, remedy: str = "write it again", loader: type[Any] | None = None) -> Any:
     """Return the plain data of YAML text, None for empty text; `where` and `remedy` are for messages.
 
+    A key twice in a mapping is an error: of two blocks of one name YAML would silently drop the first.
+
     Values are counted before any is made, each alias as all that it stands for.
     """
     import yaml
@@ -296,6 +298,13 @@ def _count_nodes(node: Any, where: str, remedy: str, known: dict[int, int | None
     count = 1
     if isinstance(node.value, list):
         children = [child for item in node.value for child in (item if isinstance(item, tuple) else (item,))]
+        lines: dict[Any, int] = {}
+        for key in (item[0] for item in node.value if isinstance(item, tuple) and isinstance(item[0].value, str)):
+            name, line = (key.tag, key.value), key.start_mark.line + 1
+            if name in lines:
+                found = f"{shown(key.value)} stands in line {lines[name]} and again in line {line}"
+                raise UserError(f"{where}: {found} of one mapping, expected once; {remedy}")
+            lines[name] = line
         count += sum(_count_nodes(child, where, remedy, known) for child in children)
     elif len(node.value) > YAML_NUMBER_CHARACTERS and node.tag.endswith((":int", ":float")):
         line = node.start_mark.line + 1

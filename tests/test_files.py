@@ -49,6 +49,9 @@ LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("[" * 5000 + "]" * 5000, "nested too deeply"),
         ("x: " + "9" * 5000, "line 1 holds a number of 5000 characters"),
         ("a: 1\nx: 1" + ":1" * 5000, "line 2 holds a number of 10001 characters"),
+        ("a: 1\nb: 2\na: 3\n", "'a' stands in line 1 and again in line 3"),
+        ("x:\n- {a: 1, 'a': 2}\n", "'a' stands in line 2 and again in line 2"),
+        ("1: x\n1: y\n", "'1' stands in line 1 and again in line 2"),
         ('x: !!int "x"', "not YAML of plain values"),
         ("x: !!timestamp 2020-99-99", "not YAML of plain values"),
         ("? [1]\n: 2", "not YAML of plain values"),
@@ -66,7 +69,7 @@ def test_yaml_beyond_the_limits_is_refused_in_one_line(text, message):
 
 
 def test_what_the_limits_allow_is_read_as_ever():
-    text = "a: &a {x: [1, 2.5e-3, yes, null]}\nb: {<<: *a, y: *a}\nc: 1e-3\n"
+    text = "a: &a {x: [1, 2.5e-3, yes, null]}\nb: {<<: *a, x: 1, y: *a}\nc: 1e-3\n1: 2\n'1': 3\n"
     assert parse_yaml(text, "x") == yaml.safe_load(text)
     assert parse_yaml("", "x") is None
 
