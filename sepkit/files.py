@@ -362,10 +362,16 @@ def _reason(error: Exception) -> str:
 def read_csv(
     path: str | os.PathLike[str], expected: str = "a CSV file"
 ) -> tuple[list[str], list[tuple[int, dict[str, str | None]]]]:
-    """Return the columns of a CSV file, and number and cells of each line after the first."""
+    """Return the columns of a CSV file, and number and cells of each line after the first.
+
+    Cells are parted by commas, or by semicolons or tabs where the first line has no comma, with or without spaces after
+    them.
+    """
+    text = read_text(path, expected)
+    delimiter = next((mark for mark in ",;\t" if mark in text.partition("\n")[0]), ",")
     try:
-        reader = csv.DictReader(io.StringIO(read_text(path, expected)))
-        columns = list(reader.fieldnames or [])
+        reader = csv.DictReader(io.StringIO(text), delimiter=delimiter, skipinitialspace=True)
+        reader.fieldnames = columns = [name.strip() for name in reader.fieldnames or ()]
         return columns, [(reader.line_num, {name: uncell(text) for name, text in row.items()}) for row in reader]
     except csv.Error as error:
         raise UserError(f"{path}: cannot be read ({error}); expected {expected}") from None

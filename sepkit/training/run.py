@@ -22,7 +22,7 @@ from sepkit.models.runtime import has_bfloat16, has_bfloat16_recurrence
 from sepkit.parallel import available_processes
 from sepkit.registry import registered
 from sepkit.training import separation as _default_task  # noqa: F401
-from sepkit.training.callbacks import BestModel, ExactResume, MetricsLog
+from sepkit.training.callbacks import LAST_IS_BEST, BestModel, ExactResume, MetricsLog
 from sepkit.training.folder import (
     DurableStates,
     check_state,
@@ -265,7 +265,7 @@ def _describe(config: TaskConfig, task: Task) -> str:
             "leave --devices out"
         )
     if task.dev_data is None:
-        lines.append("no data.dev: the last model counts as the best; no halving, no early stopping")
+        lines.append(f"no data.dev: {LAST_IS_BEST}")
     return "\n".join(lines)
 
 
