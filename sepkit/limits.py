@@ -56,6 +56,8 @@ HYPOTHESES = 128
 each grow with the number."""
 EPOCH_MIXTURES = 10_000_000
 """In an epoch of dynamic mixing, whose order is held in memory: a year of segments of three seconds."""
+LAYER_SIZE, DILATED_BLOCKS = 100_000, 24
+"""Of a masker: any width, chunk or number of layers; and blocks whose dilations double, 16 million frames last."""
 QUEUE = 1_000_000
 """Of embeddings that contrastive training keeps: 0.5 GB at 128 dimensions."""
 PADDED_SAMPLES = 65536

@@ -242,3 +242,26 @@ def test_machines_of_one_name_leave_each_others_temporary_files(tmp_path, monkey
     finally:
         files._machine.cache_clear()
     assert own.name != other.name
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "path,speaker,start\na b.wav,Ann Lee,0.5\n",
+        "path, speaker, start\na b.wav, Ann Lee, 0.5\n",
+        'path, "speaker", start\n"a b.wav", "Ann Lee", 0.5\n',
+        "path;speaker;start\na b.wav;Ann Lee;0.5\n",
+        "path ;speaker ;start\r\na b.wav;Ann Lee;0.5\r\n",
+        "\ufeffpath;speaker;start\na b.wav;Ann Lee;0.5\n",
+        "path\tspeaker\tstart\na b.wav\tAnn Lee\t0.5\n",
+    ],
+)
+def test_tables_are_read_as_spreadsheets_write_them(text: str, tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text(text, encoding="utf-8")
+    row = {"path": "a b.wav", "speaker": "Ann Lee", "start": "0.5"}
+    assert read_csv(tmp_path / "x.csv") == (list(row), [(2, row)])
+
+
+def test_commas_part_a_table_whose_first_line_has_one(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("path,note\na;b.wav,c;d\n")
+    assert read_csv(tmp_path / "x.csv")[1] == [(2, {"path": "a;b.wav", "note": "c;d"})]
