@@ -297,8 +297,9 @@ def answer_pesq(sample_rate: int, mode: str) -> None:
 def _pesq(pair: np.ndarray, sample_rate: int, mode: str) -> float:
     import pesq as package
 
+    source, estimate = pair
     try:
-        return float(package.pesq(sample_rate, *pair, mode))
+        return float(package.pesq(sample_rate, source, estimate, mode))
     except package.PesqError as error:
         message = error.args[0] if error.args else type(error).__name__
         raise NoScore(message.decode() if isinstance(message, bytes) else str(message)) from error

@@ -174,7 +174,8 @@ def _paired_row(
     ends, drawing = "", "-"
     if difference.ci95:
         ends = f"<small>{_ends(difference.ci95, digits, signed=True)}</small>"
-        drawing = page.interval_svg(difference.mean, *difference.ci95, scale)
+        low, high = difference.ci95
+        drawing = page.interval_svg(difference.mean, low, high, scale)
     return [
         Cell.text(run),
         Cell.text(first),
