@@ -295,6 +295,7 @@ def answer_pesq(sample_rate: int, mode: str) -> None:
 
 
 def _pesq(pair: np.ndarray, sample_rate: int, mode: str) -> float:
+    """Return the PESQ of source and estimate, (2, T) float32, in this process; NoScore: it finds none."""
     import pesq as package
 
     source, estimate = pair
