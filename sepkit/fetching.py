@@ -7,6 +7,7 @@ of huggingface_hub that resumes is private.
 from __future__ import annotations
 
 import os
+import re
 import time
 import urllib.error
 import urllib.request
@@ -98,26 +99,29 @@ def _fetch_rest(url: str, part: Path, have: int, size: int | None, bar: Any) -> 
     with response:
         first = have if response.status == 206 else 0
         length = response.headers.get("Content-Length")
-        if length is not None and not (length.isdecimal() and len(length) < 20):
-            raise UserError(f"{url}: the server states a length of {shown(length)} bytes; try another address")
+        if length is not None and not re.fullmatch(r"\d{1,18}", length):
+            raise UserError(f"{url}: the server states {shown(length)} bytes, expected a number; try another address")
         total = size if length is None else first + int(length)
         if first and not response.headers.get("Content-Range", "").startswith(f"bytes {first}-"):
             raise UserError(f"{url}: the server sends another part than that from byte {first} on; try another address")
         if size not in (None, total):
             raise UserError(f"{url}: holds {total} bytes, expected {size}; it is another file, try another address")
         bar.update(first - bar.n)
+        arrived = first
         with part.open("ab" if first else "wb") as file:
             try:
                 while block := response.read(_BLOCK_BYTES):
+                    arrived += len(block)
+                    if total is not None and arrived > total:
+                        break
                     _write(file, block, part)
                     bar.update(len(block))
-                    if total is not None and file.tell() > total:
-                        # Another file, of which nothing is kept: it may have no end.
-                        part.unlink()
-                        raise UserError(f"{url}: sends more than {total} bytes; try another address")
             except (HTTPException, OSError) as error:
                 raise _Broken(f"the connection broke ({error})") from None
-        if total not in (None, arrived := part.stat().st_size):
+        if total is not None and arrived > total:
+            part.unlink()
+            raise UserError(f"{url}: holds more than {total} bytes; it is another file, try another address")
+        if total not in (None, arrived):
             raise _Broken(f"the connection broke after {arrived} of {total} bytes")
 
 

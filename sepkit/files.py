@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from sepkit.cleaning import cell, uncell
-from sepkit.errors import UserError, exhausted, one_line
+from sepkit.errors import UserError, exhausted, one_line, shown
 from sepkit.limits import TEXT_BYTES, YAML_BYTES, YAML_NODES, YAML_NUMBER_CHARACTERS
 from sepkit.owned import check, claim
 
@@ -274,6 +274,8 @@ def read_yaml(path: str | os.PathLike[str], remedy: str = "write it again", load
 def parse_yaml(text: str, where: str, remedy: str = "write it again", loader: type[Any] | None = None) -> Any:
     """Return the plain data of YAML text, None for empty text; `where` and `remedy` are for messages.
 
+    A key twice in a mapping is an error: of two blocks of one name YAML would silently drop the first.
+
     Values are counted before any is made, each alias as all that it stands for.
     """
     import yaml
@@ -306,6 +308,13 @@ def _count_nodes(node: Any, where: str, remedy: str, known: dict[int, int | None
     count = 1
     if isinstance(node.value, list):
         children = [child for item in node.value for child in (item if isinstance(item, tuple) else (item,))]
+        lines: dict[Any, int] = {}
+        for key in (item[0] for item in node.value if isinstance(item, tuple) and isinstance(item[0].value, str)):
+            name, line = (key.tag, key.value), key.start_mark.line + 1
+            if name in lines:
+                found = f"{shown(key.value)} stands in line {lines[name]} and again in line {line}"
+                raise UserError(f"{where}: {found} of one mapping, expected once; {remedy}")
+            lines[name] = line
         count += sum(_count_nodes(child, where, remedy, known) for child in children)
     elif len(node.value) > YAML_NUMBER_CHARACTERS and node.tag.endswith((":int", ":float")):
         line = node.start_mark.line + 1
@@ -363,10 +372,16 @@ def _reason(error: Exception) -> str:
 def read_csv(
     path: str | os.PathLike[str], expected: str = "a CSV file"
 ) -> tuple[list[str], list[tuple[int, dict[str, str | None]]]]:
-    """Return the columns of a CSV file, and number and cells of each line after the first."""
+    """Return the columns of a CSV file, and number and cells of each line after the first.
+
+    Cells are parted by commas, or by semicolons or tabs where the first line has no comma, with or without spaces after
+    them.
+    """
+    text = read_text(path, expected)
+    delimiter = next((mark for mark in ",;\t" if mark in text.partition("\n")[0]), ",")
     try:
-        reader = csv.DictReader(io.StringIO(read_text(path, expected)))
-        columns = list(reader.fieldnames or [])
+        reader = csv.DictReader(io.StringIO(text), delimiter=delimiter, skipinitialspace=True)
+        reader.fieldnames = columns = [name.strip() for name in reader.fieldnames or ()]
         return columns, [(reader.line_num, {name: uncell(text) for name, text in row.items()}) for row in reader]
     except csv.Error as error:
         raise UserError(f"{path}: cannot be read ({error}); expected {expected}") from None

@@ -51,6 +51,17 @@ MODEL_PARTS, MODEL_PARTS_PER_TENSOR = 1000, 10
 2 to 3 for each."""
 MODEL_TENSORS = 5000
 """Of a model that is trained: those that ship have some hundred, the largest published ones 2000."""
+HYPOTHESES = 128
+"""Of a model that is trained: the most speakers that published models separate is 20, and estimates, masks and costs
+each grow with the number."""
+EPOCH_MIXTURES = 10_000_000
+"""In an epoch of dynamic mixing, whose order is held in memory: a year of segments of three seconds."""
+LAYER_SIZE, DILATED_BLOCKS = 100_000, 24
+"""Of a masker: any width, chunk or number of layers; and blocks whose dilations double, 16 million frames last."""
+QUEUE = 1_000_000
+"""Of embeddings that contrastive training keeps: 0.5 GB at 128 dimensions."""
+PADDED_SAMPLES = 65536
+"""What the lengths of inputs may have to be a multiple of, and be padded to; SuDoRM-RF has 80."""
 DEPTH_STEPS = 10_000
 """Of a model of continuous depth; its errors fall in proportion to the steps, and are gone long before."""
 WINDOW_SAMPLES = 8192

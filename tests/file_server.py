@@ -17,7 +17,7 @@ class Served:
         statuses: returned to the first requests instead of the file.
         corrupt: number of answers with a wrong byte in the middle.
         ranges: whether parts are served.
-        length: whether Content-Length is sent.
+        length: whether Content-Length is sent, or the text to send as such.
     """
 
     content: bytes
@@ -25,7 +25,7 @@ class Served:
     statuses: list[int] = field(default_factory=list)
     corrupt: int = 0
     ranges: bool = True
-    length: bool = True
+    length: bool | str = True
     seen: list[str | None] = field(default_factory=list)
     """The Range header of each request."""
     sent: int = 0
@@ -90,8 +90,8 @@ def _answer(handler: BaseHTTPRequestHandler, served: Served, asked: str | None) 
     handler.send_response(206 if first else 200)
     if first:
         handler.send_header("Content-Range", f"bytes {first}-{len(content) - 1}/{len(content)}")
-    if served.length:
-        handler.send_header("Content-Length", str(len(body)))
+    if served.length is not False:
+        handler.send_header("Content-Length", str(len(body)) if served.length is True else served.length)
     handler.end_headers()
     body = body if served.drop_after is None else body[: served.drop_after]
     served.sent += len(body)

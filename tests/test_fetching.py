@@ -97,6 +97,32 @@ def test_what_cannot_be_fetched_is_one_line(
     assert not [path for path in tmp_path.iterdir() if path.is_file() and path.stat().st_size]
 
 
+@pytest.mark.parametrize("length", ["abc", "", "-1", "1.5", "9" * 400])
+def test_a_length_that_is_no_number_is_one_line(length: str, server: Server, tmp_path: Path) -> None:
+    server.put("file", CONTENT, length=length)
+    with pytest.raises(UserError, match=r"the server states .* bytes, expected a number; try another address"):
+        fetch(f"{server.url}/file", tmp_path / "file", DIGEST, len(CONTENT))
+
+
+@pytest.mark.parametrize("part", [None, CONTENT[:1000]])
+def test_a_server_without_a_length_is_read_to_the_known_size(
+    part: bytes | None, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetching, "_BLOCK_BYTES", 1000)
+    read: list[int] = []
+    write = fetching._write
+    monkeypatch.setattr(
+        fetching, "_write", lambda file, block, path: (read.append(len(block)), write(file, block, path))
+    )
+    if part is not None:
+        (tmp_path / "file.part").write_bytes(part)
+    server.put("file", CONTENT, length=False)
+    with pytest.raises(UserError, match="holds more than 150000 bytes; it is another file"):
+        fetch(f"{server.url}/file", tmp_path / "file", None, 150_000)
+    assert sum(read) <= 150_000 and not (tmp_path / "file.part").exists()
+    assert fetch(f"{server.url}/file", tmp_path / "file", DIGEST, len(CONTENT)).read_bytes() == CONTENT
+
+
 def test_a_killed_process_continues(server: Server, tmp_path: Path) -> None:
     served = server.put("file", CONTENT, drop_after=100_000)
     script = f"from sepkit.fetching import *\nfetch({f'{server.url}/file'!r}, Path({str(tmp_path / 'file')!r}))"
@@ -145,9 +171,9 @@ def _answering(answer: bytes) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("answer", "size", "line"),
     [
-        (b"200 OK\r\nContent-Length: abc\r\n\r\nxxx", None, "states a length of 'abc' bytes"),
-        (b"200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\nxxx", None, "states a length of"),
-        (b"200 OK\r\n\r\n" + bytes(20_000_000), 1000, "sends more than 1000 bytes"),
+        (b"200 OK\r\nContent-Length: abc\r\n\r\nxxx", None, "the server states 'abc' bytes"),
+        (b"200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\nxxx", None, "the server states"),
+        (b"200 OK\r\n\r\n" + bytes(20_000_000), 1000, "holds more than 1000 bytes"),
         (b"416 Range Not Satisfiable\r\nContent-Range: bytes */0\r\n\r\n", None, "holds less than the 0 bytes"),
     ],
 )

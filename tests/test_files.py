@@ -49,6 +49,9 @@ LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("[" * 5000 + "]" * 5000, "nested too deeply"),
         ("x: " + "9" * 5000, "line 1 holds a number of 5000 characters"),
         ("a: 1\nx: 1" + ":1" * 5000, "line 2 holds a number of 10001 characters"),
+        ("a: 1\nb: 2\na: 3\n", "'a' stands in line 1 and again in line 3"),
+        ("x:\n- {a: 1, 'a': 2}\n", "'a' stands in line 2 and again in line 2"),
+        ("1: x\n1: y\n", "'1' stands in line 1 and again in line 2"),
         ('x: !!int "x"', "not YAML of plain values"),
         ("x: !!timestamp 2020-99-99", "not YAML of plain values"),
         ("? [1]\n: 2", "not YAML of plain values"),
@@ -66,7 +69,7 @@ def test_yaml_beyond_the_limits_is_refused_in_one_line(text, message):
 
 
 def test_what_the_limits_allow_is_read_as_ever():
-    text = "a: &a {x: [1, 2.5e-3, yes, null]}\nb: {<<: *a, y: *a}\nc: 1e-3\n"
+    text = "a: &a {x: [1, 2.5e-3, yes, null]}\nb: {<<: *a, x: 1, y: *a}\nc: 1e-3\n1: 2\n'1': 3\n"
     assert parse_yaml(text, "x") == yaml.safe_load(text)
     assert parse_yaml("", "x") is None
 
@@ -247,3 +250,26 @@ def test_json_objects_begin_with_the_number_of_their_format(tmp_path):
     # A file that is read, added to and written again keeps one number.
     assert write_json(tmp_path / "y.json", read_json(tmp_path / "x.json") | {"a": 2}).read_text().count("format") == 1
     assert write_json(tmp_path / "rows.json", [{"a": 1}]).read_text() == '[\n {\n  "a": 1\n }\n]\n'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "path,speaker,start\na b.wav,Ann Lee,0.5\n",
+        "path, speaker, start\na b.wav, Ann Lee, 0.5\n",
+        'path, "speaker", start\n"a b.wav", "Ann Lee", 0.5\n',
+        "path;speaker;start\na b.wav;Ann Lee;0.5\n",
+        "path ;speaker ;start\r\na b.wav;Ann Lee;0.5\r\n",
+        "\ufeffpath;speaker;start\na b.wav;Ann Lee;0.5\n",
+        "path\tspeaker\tstart\na b.wav\tAnn Lee\t0.5\n",
+    ],
+)
+def test_tables_are_read_as_spreadsheets_write_them(text: str, tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text(text, encoding="utf-8")
+    row = {"path": "a b.wav", "speaker": "Ann Lee", "start": "0.5"}
+    assert read_csv(tmp_path / "x.csv") == (list(row), [(2, row)])
+
+
+def test_commas_part_a_table_whose_first_line_has_one(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("path,note\na;b.wav,c;d\n")
+    assert read_csv(tmp_path / "x.csv")[1] == [(2, {"path": "a;b.wav", "note": "c;d"})]

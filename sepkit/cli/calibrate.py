@@ -71,10 +71,13 @@ def main(
             f" and {100 * failure.false_alarms:.0f} % of the others"
         )
     if (activity := fitted.activity) is not None:
-        right = ", ".join(f"{100 * share:.0f} % of {number}" for number, share in activity.right.items())
+        right = ", ".join(
+            f"{100 * share:.0f} % of {activity.recordings[number]} recordings of {number}"
+            for number, share in activity.right.items()
+        )
         print(
             f"  estimates more than {-activity.threshold_db:.0f} dB below the strongest are silent;"
-            f" counts {right} right"
+            f" speakers are counted right in {right}"
         )
     if (single := fitted.single_speaker) is not None:
         print(

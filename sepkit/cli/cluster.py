@@ -80,5 +80,6 @@ def _sentences(summary: dict[str, Any]) -> list[str]:
     if scores := summary.get("scores"):
         lines += [f"{path}: in {scores['reference']}, but in no cluster" for path in scores["unknown_paths"]]
         text = ", ".join(f"{name.upper()} {100 * scores[name]:.1f} %" for name in ("nmi", "acc", "ari", "purity"))
-        lines.append(f"{text}; {scores['n_clusters']} clusters, {scores['n_speakers']} speakers")
+        counts = ", ".join(f"{scores[f'n_{name}']} {name}" for name in ("segments", "clusters", "speakers"))
+        lines.append(f"{text}; {counts}")
     return lines

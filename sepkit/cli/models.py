@@ -43,7 +43,6 @@ def main(
     model: str | None = None,
     public: bool = False,
     measure: bool = False,
-    oracle: list[str] | None = None,
     json: bool = False,
 ) -> None:
     """List the models that can be named and the maskers that can be trained, or describe one model.
@@ -53,40 +52,19 @@ def main(
         public: only the table of the models of others that --model NAME fetches
         measure: only the table of what models cost and score (of MODEL, or of those that ship), with the memory that
             separating 10 s and 10 minutes takes on this machine, above what importing torch takes
-        oracle: manifests: print the SI-SDR improvement that masks of the true sources reach in MODEL's STFT
         json: the models that ship (or MODEL, a folder) as JSON: name, SHA-256 of the weights, rate, estimates, latency,
             size, cost, SI-SDRi in dB by test set, license; with --public the table of those, with addresses and digests
     """
     if public:
-        if model or measure or oracle:
-            raise UserError("--public: lists all public models; leave out --model, --measure and --oracle, or --public")
+        if model or measure:
+            raise UserError("--public: lists all public models; leave out --model and --measure, or --public")
         print(_public_index() if json else "\n".join(_public()))
     elif json:
         print(_index(model))
-    elif oracle:
-        print("\n".join(_ceilings(model, oracle)))
     elif measure:
         print("\n".join(_measured(model)))
     else:
         print(_describe(model) if model is not None else _overview())
-
-
-def _ceilings(model: str | None, manifests: list[str]) -> list[str]:
-    from sepkit.evaluation.oracle import ORACLE_MASKS, measure_oracle
-    from sepkit.models import load_pretrained
-
-    if model is None:
-        raise UserError("--oracle: needs the STFT of a model; give --model")
-    loaded, lines = load_pretrained(model), []
-    for manifest in manifests:
-        for mask, score in measure_oracle(loaded, manifest).items():
-            (low, high), what = score.ci95 or (float("nan"),) * 2, ORACLE_MASKS[mask][1]
-            speakers = f" of {score.n_speakers} speakers" if score.n_speakers else ""
-            lines.append(
-                f"{manifest}: {mask} {score.mean:.2f} dB [{low:.2f}, {high:.2f}] over {score.n} mixtures{speakers}; "
-                f"{what}"
-            )
-    return lines
 
 
 def _overview() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal
@@ -12,7 +13,7 @@ from sepkit.config.data import DataConfig
 from sepkit.config.model import ModelConfig
 from sepkit.config.objective import ObjectiveConfig
 from sepkit.errors import UserError, shown
-from sepkit.limits import BATCH_SIZE, LARGEST_RATE, PROCESSES, SEED, SEGMENT_SECONDS
+from sepkit.limits import BATCH_SIZE, EPOCH_MIXTURES, HYPOTHESES, LARGEST_RATE, PROCESSES, SEED, SEGMENT_SECONDS
 
 
 @dataclass
@@ -144,12 +145,10 @@ class TaskConfig(Choice, key="task", default="separation"):
             value = self._value(key)
             if not value >= bound:
                 raise UserError(f"{key}: found {shown(value)}, expected at least {bound}")
-        most = {"data.batch_size": BATCH_SIZE, "trainer.seed": SEED}
+        most: dict[str, float] = {"data.batch_size": BATCH_SIZE, "trainer.seed": SEED}
         most |= dict.fromkeys(("trainer.learning_rate", "trainer.weight_decay"), LARGEST_RATE)
         most |= dict.fromkeys(("data.workers", "trainer.devices", "trainer.num_nodes"), PROCESSES)
-        for key, bound in most.items():
-            if self._value(key) > bound:
-                raise UserError(f"{key}: found {shown(self._value(key))}, expected at most {bound}")
+        self._check_most(most)
         self._check_positive("trainer.learning_rate", "trainer.max_minutes")
         for key in ("trainer.decay_share", "trainer.final_rate_share"):
             if not 0 <= self._value(key) <= 1:
@@ -163,6 +162,11 @@ class TaskConfig(Choice, key="task", default="separation"):
         for name, values in below_one.items():
             if not all(0 <= value < 1 for value in values):
                 raise UserError(f"trainer.{name}: found {values}, expected 0 or more and less than 1")
+
+    def _check_most(self, most: Mapping[str, float]) -> None:
+        for key, bound in most.items():
+            if (self._value(key) or 0) > bound:
+                raise UserError(f"{key}: found {shown(self._value(key))}, expected at most {bound}")
 
     def _check_positive(self, *keys: str) -> None:
         for key in keys:
@@ -193,6 +197,7 @@ class TrainConfig(TaskConfig, name="separation"):
     def check(self) -> None:
         """Raise UserError if a number is outside its range, or there is no training manifest."""
         super().check()
+        self._check_most({"model.hypotheses": HYPOTHESES, "data.mixtures_per_epoch": EPOCH_MIXTURES})
         if not 0 < self.data.segment_seconds <= SEGMENT_SECONDS:
             found = self.data.segment_seconds
             raise UserError(f"data.segment_seconds: found {found}, expected more than 0, at most {SEGMENT_SECONDS:.0f}")
@@ -221,6 +226,8 @@ class TrainConfig(TaskConfig, name="separation"):
                 f"trainer.growth.hypotheses: found {counts}, expected {len(epochs)} rising numbers, one for each"
                 f" growth, the first above model.hypotheses, {before}; a model never loses hypotheses"
             )
+        if counts is not None and counts[-1] > HYPOTHESES:
+            raise UserError(f"trainer.growth.hypotheses: found {shown(counts[-1])}, expected at most {HYPOTHESES}")
         if not 0 < growth.jitter < math.inf:
             raise UserError(f"trainer.growth.jitter: found {growth.jitter}, expected more than 0")
         if self.trainer.devices * self.trainer.num_nodes > 1:

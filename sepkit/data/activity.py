@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import PurePath
 
 import numpy as np
+
+from sepkit.errors import UserError
 
 FRAME_SECONDS = 0.02
 """Of what is heard or not."""
@@ -15,6 +18,8 @@ _BELOW_OWN_DB, _BELOW_ALL_DB = 30.0, 13.0
 _LOUD_PERCENTILE = 95
 # Shorter pauses do not end a turn; shorter turns are clicks.
 _SHORTEST_PAUSE_SECONDS, _SHORTEST_TURN_SECONDS = 0.3, 0.2
+# Of times in milliseconds.
+_ROUNDING = 1e-3
 
 
 class ActivityMeter:
@@ -22,6 +27,7 @@ class ActivityMeter:
 
     def __init__(self, count: int, sample_rate: int) -> None:
         self._frame = max(1, round(FRAME_SECONDS * sample_rate))
+        self._rate = sample_rate
         self._seconds = self._frame / sample_rate
         self._count = count
         self._rest = np.zeros((count, 0), np.float32)
@@ -85,8 +91,11 @@ class ActivityMeter:
                 turns[-1][1] = stop
             else:
                 turns.append([start, stop])
+        # The last frame may be shorter than the others.
+        whole = heard.size - 1
+        end = (whole * self._frame + self._rest.shape[1]) / self._rate
         return [
-            (start * self._seconds, (stop - start) * self._seconds)
+            (start * self._seconds, min(stop * self._seconds, end) - start * self._seconds)
             for start, stop in turns
             if (stop - start) * self._seconds >= _SHORTEST_TURN_SECONDS
         ]
@@ -97,16 +106,36 @@ def rttm_id(name: str | PurePath) -> str:
     return "_".join(PurePath(name).as_posix().split())
 
 
+def milliseconds(start: float, length: float) -> tuple[str, str]:
+    """Return a beginning and a length in seconds as text with three digits, an infinite length as none.
+
+    The end is rounded down, so that it is not beyond that of the recording.
+    """
+    begin = math.floor(1000 * start + _ROUNDING)
+    if math.isinf(length):
+        return f"{begin / 1000:.3f}", ""
+    end = math.floor(1000 * (start + length) + _ROUNDING)
+    return f"{begin / 1000:.3f}", f"{(end - begin) / 1000:.3f}"
+
+
 def rttm_lines(
     name: str | PurePath, segments: Sequence[Sequence[tuple[float, float]]], speakers: Sequence[str] | None = None
 ) -> list[str]:
     """Return the lines of an RTTM file, in order of time, for beginnings and lengths in seconds of each speaker.
 
+    Names have underscores in place of spaces, which RTTM parts its fields by.
+
+    Raises:
+        UserError: two speakers would have one name.
+
     Source: NIST, "The 2009 (RT-09) rich transcription meeting recognition evaluation plan", appendix A.
     """
     names = speakers or [f"s{k}" for k in range(1, len(segments) + 1)]
+    fields = ["_".join(word.split()) for word in names]
+    if len(set(fields)) < len(fields):
+        raise UserError(f"{name}: found speakers {', '.join(names)}, expected names that differ by more than spaces")
     turns = sorted((start, length, k) for k, own in enumerate(segments) for start, length in own)
     return [
-        f"SPEAKER {rttm_id(name)} 1 {start:.3f} {length:.3f} <NA> <NA> {names[k]} <NA> <NA>\n"
+        "SPEAKER {} 1 {} {} <NA> <NA> {} <NA> <NA>\n".format(rttm_id(name), *milliseconds(start, length), fields[k])
         for start, length, k in turns
     ]

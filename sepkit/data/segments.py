@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from sepkit.data.activity import milliseconds
 from sepkit.errors import UserError, shown
 from sepkit.files import read_csv, write_csv
 from sepkit.limits import RECORDING_SECONDS
@@ -67,10 +68,7 @@ def write_segments(path: str | Path, segments: Iterable[Segment]) -> Path:
     """Write a table of segments atomically, seconds to the millisecond, and return its path."""
     rows = []
     for segment in segments:
-        seconds = (
-            f"{value:.3f}" if math.isfinite(value) else ""
-            for value in (segment.start_seconds, segment.duration_seconds)
-        )
+        seconds = milliseconds(segment.start_seconds, segment.duration_seconds)
         confidence = "" if segment.confidence is None else f"{segment.confidence:.4f}"
         rows.append([segment.path, *seconds, segment.speaker or "", confidence])
     return write_csv(path, COLUMNS, rows)

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from sepkit.errors import UserError
 from sepkit.evaluation.labels import BOUNDS, NOT_SEPARATED, PREDICTIONS
 from sepkit.evaluation.results import Row, speakers_of
-from sepkit.evaluation.statistics import Speakers, resample_weights
+from sepkit.evaluation.statistics import Speakers, has_interval, resample_weights
 from sepkit.files import write_csv
 
 COVERAGES_PERCENT = tuple(range(10, 101, 10))
@@ -55,7 +55,8 @@ class Agreement:
     """Agreement of predictions with measurements; a number is None where it is not defined.
 
     Args:
-        spearman, pearson: rank and linear correlation; each `..._ci95` has the ends of a 95 % confidence interval.
+        spearman, pearson: rank and linear correlation; each `..._ci95` has the ends of a 95 % confidence interval, None
+            as in `Summary`.
         bias_db: mean of predicted minus measured.
         gain_at_50_db: mean SI-SDR of the half with the best predictions, minus that of all.
     """
@@ -184,8 +185,11 @@ def agreement(
         return np.stack([*weighted_correlations(x, y, counts), _gains(x, y, counts)])
 
     spearman, pearson, gain = measures(np.ones((1, len(x))))[:, 0]
-    pieces = resample_weights(int(groups.max()) + 1, speakers, _RESAMPLES, seed)
-    resampled = np.concatenate([measures(drawn[:, groups]) for drawn in pieces], axis=1)
+    count = int(groups.max()) + 1
+    resampled = np.full((3, 1), np.nan)
+    if has_interval(count, speakers):
+        pieces = resample_weights(count, speakers, _RESAMPLES, seed)
+        resampled = np.concatenate([measures(drawn[:, groups]) for drawn in pieces], axis=1)
     return Agreement(
         spearman=float(spearman) if math.isfinite(spearman) else None,
         spearman_ci95=_interval(resampled[0]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,10 @@ Turns = Mapping[str, Sequence[tuple[float, float]]]
 """Speaker -> beginnings and lengths of turns, seconds."""
 
 COLLARS_SECONDS = (0.0, 0.25)
+
+# Of the fields of RTTM: a number; and what may follow the name.
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_UNKNOWN = re.compile(r"<NA>|\d*\.\d+([eE][+-]?\d+)?")
 
 
 @dataclass(frozen=True)
@@ -111,7 +116,8 @@ def error_rates(reference: Mapping[str, Turns], hypothesis: Mapping[str, Turns])
         rates[name] = total.rate
         if collar == 0:
             parts = {"missed": total.missed, "false_alarm": total.false_alarm, "confused": total.confused}
-            rates |= {f"{part}_share": value / total.speech if total.speech else 0.0 for part, value in parts.items()}
+            rates |= {f"{part}_share": value / total.speech for part, value in parts.items()}
+            rates["speech_seconds"] = total.speech
         for key, own in errors.items():
             rates["recordings"][key][name] = own.rate if math.isfinite(own.rate) else None
     return rates
@@ -143,15 +149,27 @@ def read_rttm(path: str | Path) -> dict[str, dict[str, list[tuple[float, float]]
     recordings: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for number, line in enumerate(lines, start=1):
         words = line.split()
-        if not words or words[0].startswith(";") or words[0] != "SPEAKER":
+        if words[:1] != ["SPEAKER"]:
             continue
-        name = speaker = ""
-        try:
-            name, start, length, speaker = words[1], float(words[3]), float(words[4]), words[7]
-        except (IndexError, ValueError):
-            start = length = np.nan
-        if not (0 <= start <= RECORDING_SECONDS and 0 <= length <= RECORDING_SECONDS):
-            expected = "expected SPEAKER FILE CHANNEL START LENGTH <NA> <NA> NAME <NA> <NA>"
+        turns = _turns_of(words)
+        if len(turns) != 1 or not all(0 <= seconds <= RECORDING_SECONDS for seconds in turns[0][2:]):
+            expected = "expected SPEAKER FILE CHANNEL START LENGTH <NA> <NA> NAME <NA> <NA>, names without spaces"
             raise UserError(f"{path}: line {number}: found {shown(line)}, {expected}")
+        name, speaker, start, length = turns[0]
         recordings.setdefault(name, {}).setdefault(speaker, []).append((start, length))
     return recordings
+
+
+def _turns_of(words: Sequence[str]) -> list[tuple[str, str, float, float]]:
+    """Return every recording, speaker, beginning and length that the words of a line may stand for: names may have
+    spaces."""
+    found = []
+    for place in range(3, len(words) - 4):
+        after, name = words[place + 2], words[place + 4 :]
+        # Two fields follow the name: nothing known, or a confidence such as 0.9. Older files have fewer.
+        tail = next(k for k in (2, 1, 0) if k < len(name) and all(map(_UNKNOWN.fullmatch, name[len(name) - k :])))
+        is_whole = tail == 2 or len(name) == 1 + tail
+        if all(map(_NUMBER.fullmatch, words[place : place + 2])) and not _NUMBER.fullmatch(after) and is_whole:
+            start, length = map(float, words[place : place + 2])
+            found.append((" ".join(words[1 : place - 1]), " ".join(name[: len(name) - tail]), start, length))
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -12,21 +13,31 @@ from sepkit.errors import UserError
 
 _ENDINGS = (".wav", ".flac")
 
+Listed = dict[Path, dict[str, list[Path]]]
+"""Folder -> its files by name, the ending in lower case."""
 
-def find_estimates(folder: Path, entry: MixtureEntry) -> list[Path]:
+
+def find_estimates(folder: Path, entry: MixtureEntry, listed: Listed | None = None) -> list[Path]:
     """Return the files with the estimates of a mixture, s1 first.
 
     They are `folder/NAME_s1.wav, NAME_s2.wav ...` as `sepkit separate` writes them, `folder/s1/NAME.wav, s2/NAME.wav
-    ...`, or either with .flac; NAME is the entry's id or the name of its recorded mixture.
+    ...`, or either with .flac, endings in upper or lower case; NAME is the entry's id or the name of its recorded
+    mixture.
+
+    Args:
+        folder: of all estimates.
+        entry: line of the manifest.
+        listed: folders that were listed before, which are not listed again; None: none.
 
     Raises:
-        UserError: there are none.
+        UserError: there are none, or two files differ by the case of their ending alone.
     """
+    listed = {} if listed is None else listed
     names = [entry.id] + ([Path(entry.mixture).stem] if entry.mixture else [])
     for name in names:
         for ending in _ENDINGS:
             for before, after in ((f"{name}_s", ending), ("s", f"/{name}{ending}")):
-                if found := _numbered(folder, before, after):
+                if found := _numbered(folder, before, after, listed):
                     return found
     raise UserError(f"{folder}: no estimates; expected {names[0]}_s1.wav or s1/{names[0]}.wav and so on")
 
@@ -50,9 +61,22 @@ def read_estimates(paths: list[Path], sample_rate: int) -> np.ndarray:
     return np.stack(waveforms)
 
 
-def _numbered(folder: Path, before: str, after: str) -> list[Path]:
+def _numbered(folder: Path, before: str, after: str, listed: Listed) -> list[Path]:
     """The files BEFORE1AFTER, BEFORE2AFTER ... in a folder; the parts may hold any character."""
     found: list[Path] = []
-    while (path := folder / f"{before}{len(found) + 1}{after}").is_file():
-        found.append(path)
+    while files := _files(path := folder / f"{before}{len(found) + 1}{after}", listed):
+        if len(files) > 1:
+            names = " and ".join(file.name for file in files)
+            raise UserError(f"{path.parent}: found {names}, which differ by case alone; remove all but one")
+        found += files
     return found
+
+
+def _files(path: Path, listed: Listed) -> list[Path]:
+    """Return the files of a name, whatever the case of their ending."""
+    if path.parent not in listed:
+        by_name = listed[path.parent] = {}
+        for file in sorted(path.parent.iterdir()) if path.parent.is_dir() else ():
+            stem, ending = os.path.splitext(file.name)
+            by_name.setdefault(stem + ending.lower(), []).append(file)
+    return [file for file in listed[path.parent].get(path.name, ()) if file.is_file()]

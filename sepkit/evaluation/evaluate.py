@@ -20,7 +20,7 @@ from sepkit.data.mixing import mix_entry
 from sepkit.errors import UserError, exhausted, one_line
 from sepkit.evaluation.calibration import write_calibration
 from sepkit.evaluation.comparison import compare
-from sepkit.evaluation.estimates import find_estimates, read_estimates
+from sepkit.evaluation.estimates import Listed, find_estimates, read_estimates
 from sepkit.evaluation.groups import describe_mixture
 from sepkit.evaluation.journal import Journal
 from sepkit.evaluation.labels import BOUNDS, NOT_SEPARATED, PREDICTIONS
@@ -163,7 +163,8 @@ def evaluate(
     if calibration and "si_sdr" not in options.metrics:
         raise UserError(f"metrics: found {', '.join(options.metrics)}; for --calibration, add si_sdr")
     fingerprint = json.dumps([__version__, fingerprint, str(folder and folder.resolve()), asdict(options)])
-    utterances = [_utterance(manifest, entry, folder, fingerprint) for manifest, entry in entries]
+    listed: Listed = {}
+    utterances = [_utterance(manifest, entry, folder, fingerprint, listed) for manifest, entry in entries]
     out = Path(out)
     journal = Journal(out, rank if world_size > 1 else None)
     with journal.writing(), Pool(processes, _PRELOADED) as pool:
@@ -235,12 +236,14 @@ def _options(
     return options, left_out
 
 
-def _utterance(manifest: str, entry: MixtureEntry, estimates: Path | None, fingerprint: str) -> _Utterance:
+def _utterance(
+    manifest: str, entry: MixtureEntry, estimates: Path | None, fingerprint: str, listed: Listed
+) -> _Utterance:
     files: list[Path] = []
     problem = None if entry.sources else "the manifest has no references for this mixture"
     if problem is None and estimates is not None:
         try:
-            files = find_estimates(estimates, entry)
+            files = find_estimates(estimates, entry, listed)
         except UserError as error:
             problem = _one_line(error)
     paths = [source.path for source in entry.sources] + [entry.mixture, entry.noise and entry.noise.path]

@@ -71,7 +71,7 @@ LABELS = {
     "pesq_nb": "PESQ, narrow band",
     "pesq_wb": "PESQ, wide band",
     "word_accuracy": "word accuracy",
-    "speaker_count_accuracy": "speaker count accuracy",
+    "speaker_count_accuracy": "speakers counted right [share of all mixtures]",
     "sex_pair": "sexes",
     "overlap_ratio": "overlap",
     "level_difference_db": "level difference [dB]",

@@ -242,8 +242,9 @@ def meeting_lines(summary: Mapping[str, Any]) -> list[str]:
     lines = []
     if "der" in summary:
         parts = ", ".join(f"{100 * summary[f'{name}_share']:.1f} % {word}" for name, word in _PARTS.items())
-        collar = 100 * summary["der_collar_0.25"]
-        lines.append(f"DER {100 * summary['der']:.1f} % ({parts}); with a collar of 0.25 s {collar:.1f} %")
+        collar, seconds = 100 * summary["der_collar_0.25"], summary["speech_seconds"]
+        text = f"DER {100 * summary['der']:.1f} % of {seconds:.1f} s of speech ({parts})"
+        lines.append(f"{text}; with a collar of 0.25 s {collar:.1f} % of the speech outside it")
     if "cpwer" in summary:
         text = f"cpWER {100 * summary['cpwer']:.1f} %"
         if "tcpwer" in summary:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import subprocess
 import sys
 import warnings
 from collections.abc import Callable
@@ -28,6 +29,12 @@ PESQ_MODES = {8000: "nb", 16000: "wb"}
 PESQ_RATES = {"nb": (8000, 16000), "wb": (16000,)}
 # The mappings of P.862.1 and P.862.2 give these values for the lowest raw score, -0.5.
 PESQ_LOWEST = {"nb": 1.0169, "wb": 1.0428}
+# The package pesq (0.0.4) has tables for 50 utterances and 1000 bad stretches of a pair, and writes beyond them: scores
+# are wrong then, or the process dies. An utterance with its pause takes at least 0.388 s, and a bad stretch 0.096 s, so
+# shorter pairs always fit.
+PESQ_SAFE_SECONDS, PESQ_SECONDS = 18.5, 90.0
+# Below 50, because the package counts up to 5 more utterances than `_utterances`.
+PESQ_UTTERANCES = 40
 
 # Rounding leaves this share of a constant signal's energy when the mean is removed.
 _ROUNDING = 1e-24
@@ -256,17 +263,61 @@ def pesq_of_pair(estimate: np.ndarray, source: np.ndarray, sample_rate: int, mod
         mode: "nb" or "wb".
 
     Raises:
-        NoScore: PESQ finds no utterance, or less than 0.25 s.
+        NoScore: PESQ finds no utterance, less than 0.25 s, or more than the package has room for.
     """
-    import pesq as package
-
     if not estimate.any():
         return PESQ_LOWEST[mode]
+    pair = np.stack([source, estimate]).astype(np.float32)
+    if pair.shape[1] <= PESQ_SAFE_SECONDS * sample_rate:
+        return _pesq(pair, sample_rate, mode)
+    seconds, count = pair.shape[1] / sample_rate, _utterances(source, sample_rate)
+    if seconds > PESQ_SECONDS:
+        raise NoScore(f"the source lasts {seconds:.0f} s, expected at most {PESQ_SECONDS:g} s for PESQ")
+    if count > PESQ_UTTERANCES:
+        raise NoScore(f"the source has up to {count} utterances, expected at most {PESQ_UTTERANCES} for PESQ")
+    # In a process of its own, because a crash would end this one.
+    program = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import answer_pesq as answer; "
+    command = [sys.executable, "-c", f"{program}answer({sample_rate}, {mode!r})"]
+    answer = subprocess.run(command, input=pair.tobytes(), capture_output=True, check=False)
     try:
-        return float(package.pesq(sample_rate, source.astype(np.float32), estimate.astype(np.float32), mode))
+        return float(answer.stdout)
+    except ValueError:
+        reason = answer.stdout.decode(errors="replace").strip()
+        raise NoScore(reason or f"PESQ ended its process with exit code {answer.returncode}") from None
+
+
+def answer_pesq(sample_rate: int, mode: str) -> None:
+    """Print the PESQ of the source and the estimate that standard input holds as float32, or why there is none."""
+    try:
+        print(repr(_pesq(np.frombuffer(sys.stdin.buffer.read(), np.float32).reshape(2, -1), sample_rate, mode)))
+    except NoScore as error:
+        print(error)
+
+
+def _pesq(pair: np.ndarray, sample_rate: int, mode: str) -> float:
+    """Return the PESQ of source and estimate, (2, T) float32, in this process; NoScore: it finds none."""
+    import pesq as package
+
+    source, estimate = pair
+    try:
+        return float(package.pesq(sample_rate, source, estimate, mode))
     except package.PesqError as error:
         message = error.args[0] if error.args else type(error).__name__
         raise NoScore(message.decode() if isinstance(message, bytes) else str(message)) from error
+
+
+def _utterances(source: np.ndarray, sample_rate: int) -> int:
+    """Return the most stretches of 0.16 s or more between pauses of 0.188 s or more that any threshold finds."""
+    spectrum, hertz = np.fft.rfft(source), np.fft.rfftfreq(len(source), 1 / sample_rate)
+    speech = np.fft.irfft(np.where((hertz > 300) & (hertz < 3400), spectrum, 0), len(source))
+    frame = sample_rate // 250
+    powers = np.square(speech[: len(speech) // frame * frame].reshape(-1, frame)).mean(1)
+    most = 0
+    for threshold in powers.max() * np.logspace(-4, 0, 41):
+        loud = np.flatnonzero(powers >= threshold)
+        lengths = [part[-1] - part[0] for part in np.split(loud, np.flatnonzero(np.diff(loud) > 47) + 1)]
+        most = max(most, sum(length >= 40 for length in lengths))
+    return most
 
 
 def _prepare(*signals: Any) -> tuple[Any, list[Any]]:

@@ -78,8 +78,9 @@ def summarize_matching(rows: Sequence[Row]) -> dict[str, Any]:
 
     `hypothesis_usage`: the share of the speaking sources that each hypothesis is the best for (MCL, ties to the lowest
     index). `collapse_rate`: the share of hypotheses that are the best for none. If the model counts speakers,
-    `speaker_count` holds the `accuracy`, the shares of mixtures with too many (`over_separation_rate`) and too few
-    (`under_separation_rate`), and the `confusion`, true number -> number found -> mixtures. If only speakers were
+    `speaker_count` holds the shares of all `n` mixtures with the right number (`accuracy`), too many
+    (`over_separation_rate`) and too few (`under_separation_rate`), how many got no number (`n_without_number`), and the
+    `confusion`, true number -> number found (or "no number") -> mixtures. If only speakers were
     matched, `missed_sources` are sources left without a hypothesis, `extra_hypotheses` found speakers without a source,
     and `missed_source_rate` is over the sources that speak.
     """
@@ -91,31 +92,33 @@ def summarize_matching(rows: Sequence[Row]) -> dict[str, Any]:
         "hypothesis_usage": (usage / max(1, len(winners))).tolist(),
         "collapse_rate": float(np.mean(usage == 0)) if len(winners) else None,
     }
-    counts = [(one.active_sources, one.speaker_count) for one in scores if one.speaker_count is not None]
-    if counts:
-        found["speaker_count"] = _summarize_counts(counts)
+    if any(one.speaker_count is not None for one in scores):
+        found["speaker_count"] = _summarize_counts([(one.active_sources, one.speaker_count) for one in scores])
     if any(row.get("only_speakers") for row in rows):
         missed = sum(one.missed_sources for one in scores)
         matched = sum(k >= 0 for one in scores for k in one.assignment)
         found |= {
             "missed_sources": missed,
             "missed_source_rate": missed / max(1, len(winners)),
-            "extra_hypotheses": sum(count for _, count in counts) - matched,
+            "extra_hypotheses": sum(one.speaker_count or 0 for one in scores) - matched,
         }
     return found
 
 
-def _summarize_counts(counts: Sequence[tuple[int, int]]) -> dict[str, Any]:
-    """Summarize pairs (how many speak, how many were found)."""
-    true, found = np.array(counts).T
-    numbers = range(int(found.max()) + 1)
+def _summarize_counts(counts: Sequence[tuple[int, int | None]]) -> dict[str, Any]:
+    """Summarize pairs (how many speak, how many were found; None: no number)."""
+    true, found = np.array(counts, np.float64).T
+    numbers = {str(number): found == number for number in range(int(np.nanmax(found)) + 1)}
+    if np.isnan(found).any():
+        numbers["no number"] = np.isnan(found)
     return {
         "n": len(counts),
+        "n_without_number": int(np.isnan(found).sum()),
         "accuracy": float(np.mean(found == true)),
         "over_separation_rate": float(np.mean(found > true)),
         "under_separation_rate": float(np.mean(found < true)),
         "confusion": {
-            str(speak): {str(number): int(np.sum(found[true == speak] == number)) for number in numbers}
+            f"{speak:.0f}": {number: int(np.sum(chosen & (true == speak))) for number, chosen in numbers.items()}
             for speak in np.unique(true).tolist()
         },
     }

@@ -120,9 +120,12 @@ class UtteranceScores:
         return len(self.assignment) - self.silent_sources
 
     def mean(self, column: str) -> float:
-        """Return the mean of a column over sources that have a score, or the utterance's own value; NaN: none."""
+        """Return the mean of a column over sources that have a score, or the utterance's own value; NaN: none.
+
+        `speaker_count_accuracy` is 0 without a number of speakers.
+        """
         if column == "speaker_count_accuracy":
-            return float("nan") if self.speaker_count is None else float(self.speaker_count == self.active_sources)
+            return float(self.speaker_count == self.active_sources)
         if column in PER_MIXTURE:
             return self.rates.get(column, float("nan"))
         values = np.array(self.values.get(column, []))

@@ -13,6 +13,9 @@ from numpy.typing import ArrayLike
 Speakers = Sequence[Sequence[str]]
 """The names of the speakers of each utterance; an empty one is not known."""
 
+LEAST_UNITS = 5
+"""Of fewer mixtures, or speakers where these are drawn, the bootstrap tells no interval."""
+
 # Resampled index matrices are built in pieces of about this many entries (32 MB).
 _PIECE = 4_000_000
 
@@ -25,7 +28,7 @@ class Summary:
         mean: of the scores.
         std: standard deviation with n - 1 in the denominator; None for a single score.
         median: of the scores.
-        ci95: the ends of the 95 % confidence interval of the mean.
+        ci95: the ends of the 95 % confidence interval of the mean; None below `LEAST_UNITS` scores or speakers.
         n: number of scores.
         n_speakers: how many speakers the interval draws; None: it draws utterances, see `drawn_speakers`.
     """
@@ -44,7 +47,7 @@ class PairedDifference:
 
     Args:
         mean: of the differences; None where there is none.
-        ci95: the ends of the 95 % confidence interval of the mean difference.
+        ci95: the ends of the 95 % confidence interval of the mean difference, or None, as in `Summary`.
         n: number of utterances.
         share_better: share of the utterances that score higher in the first run; ties count half.
         n_speakers: as in `Summary`.
@@ -62,7 +65,7 @@ def summarize(scores: ArrayLike, speakers: Speakers | None = None, seed: int = 0
 
     >>> summary = summarize([1.0, float("nan"), 3.0])
     >>> summary.mean, summary.n, summary.ci95
-    (2.0, 2, [1.0, 3.0])
+    (2.0, 2, None)
     """
     return summarize_columns({"": scores}, speakers, seed)[""]
 
@@ -84,10 +87,12 @@ def summarize_columns(
             continue
         own = None if speakers is None else [speakers[int(place)] for place in present]
         scores = np.stack([values[name][present] for name in names], axis=1)
-        for name, column, ends in zip(names, scores.T, bootstrap_ci95(scores, own, seed=seed), strict=True):
+        known = has_interval(len(present), own)
+        intervals = bootstrap_ci95(scores, own, seed=seed).tolist() if known else [None] * len(names)
+        for name, column, ends in zip(names, scores.T, intervals, strict=True):
             std = float(column.std(ddof=1)) if len(column) > 1 else None
             mean, median = float(column.mean()), float(np.median(column))
-            found[name] = Summary(mean, std, median, ends.tolist(), len(column), drawn_speakers(own))
+            found[name] = Summary(mean, std, median, ends, len(column), drawn_speakers(own))
     return {name: found[name] for name in values}
 
 
@@ -119,6 +124,11 @@ def drawn_speakers(speakers: Speakers | None) -> int | None:
         return None
     count = len(set(chain.from_iterable(speakers)))
     return count if count > max((len(set(names)) for names in speakers), default=0) else None
+
+
+def has_interval(count: int, speakers: Speakers | None) -> bool:
+    """Return whether a number of utterances with these speakers is enough for a confidence interval."""
+    return min(count, drawn_speakers(speakers) or count) >= LEAST_UNITS
 
 
 def resample_weights(

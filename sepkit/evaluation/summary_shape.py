@@ -43,6 +43,7 @@ _SUMMARY = {
         "extra_hypotheses?": _NUMBER,
         "speaker_count?": {
             "n": _COUNT,
+            "n_without_number?": _COUNT,
             "accuracy": _NUMBER,
             "over_separation_rate": _NUMBER,
             "under_separation_rate": _NUMBER,

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from sepkit.config import FreeFilterbankConfig
 from sepkit.errors import UserError
+from sepkit.limits import PADDED_SAMPLES
 from sepkit.models.runtime import is_traced
 from sepkit.registry import register
 
@@ -295,7 +296,7 @@ class FreeFilterbank(Filterbank):
             f"0 to kernel_size - stride ({kernel_size - stride})",
         )
         require("output_padding", output_padding, 0 <= output_padding < stride, f"0 to stride - 1 ({stride - 1})")
-        require("multiple", multiple, multiple >= 1, "at least 1")
+        require("multiple", multiple, 1 <= multiple <= PADDED_SAMPLES, f"1 to {PADDED_SAMPLES}")
         require("init_range", init_range, init_range >= 0, "at least 0")
         super().__init__(
             Encoder(free_filters(num_filters * values_per_dimension, kernel_size), stride, padding),

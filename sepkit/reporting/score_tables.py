@@ -47,13 +47,13 @@ def _headline(test_set: ComparedRuns, run: str, metric: str | None, name_run: bo
     label, _, unit = label_of(metric).partition(" [")
     is_best = run == test_set.best(metric)
     name = " · ".join([run] * name_run + [test_set.name] * name_set) or test_set.name
-    low, high = (page.number(end, digits) for end in score["ci95"])
+    interval = f"95 % interval {_ends(score['ci95'], digits)} · " if score["ci95"] else ""
     speakers = f" of {score['n_speakers']} speakers" if score.get("n_speakers") else ""
     return (
         f'<div class="headline{" best" * is_best}"><div class="what">{escape(name)}</div>'
         f'<div class="value">{page.number(score["mean"], digits)} <small>{escape(unit.rstrip("]"))}</small></div>'
         f'<div class="how">{escape(label)}{" · best" * is_best}<br>'
-        f'<span class="quiet">95 % interval {low} to {high} · {score["n"]} mixtures{speakers}</span></div></div>'
+        f'<span class="quiet">{interval}{score["n"]} mixtures{speakers}</span></div></div>'
     )
 
 
@@ -90,8 +90,12 @@ def _score_cell(score: Mapping[str, Any] | None, digits: int, is_best: bool = Fa
     if not score or score.get("mean") is None:
         return Cell("-")
     mean = page.number(score["mean"], digits)
-    ends = f"<small>{page.number(score['ci95'][0], digits)} to {page.number(score['ci95'][1], digits)}</small>"
+    ends = f"<small>{_ends(score['ci95'], digits)}</small>" if score["ci95"] else ""
     return Cell((f"<strong>{mean}</strong>" if is_best else mean) + ends, score["mean"])
+
+
+def _ends(interval: Sequence[float], digits: int, signed: bool = False) -> str:
+    return " to ".join(page.number(end, digits, signed=signed) for end in interval)
 
 
 def _left_out(runs: Sequence[Run]) -> Iterator[str]:
@@ -120,7 +124,7 @@ def _statistics(test_sets: Sequence[ComparedRuns]) -> str:
             for metric in evaluation.metrics:
                 score, digits = evaluation.summary["metrics"][metric], digits_of(metric)
                 names = [Cell.text(run), Cell.text(test_set.name), Cell.text(label_of(metric))]
-                values = [score["mean"], *score["ci95"], score.get("median"), score.get("std")]
+                values = [score["mean"], *(score["ci95"] or (None, None)), score.get("median"), score.get("std")]
                 cells = [Cell(page.number(value, digits), value) for value in values]
                 rows.append([*names, *cells, Cell(str(score["n"]), score["n"]), _speakers_cell([score])])
     header = ["run", "test set", "score", "mean", "from", "to", "median", "deviation", "mixtures", "speakers"]
@@ -136,11 +140,12 @@ def _paired(test_sets: Sequence[ComparedRuns]) -> Iterator[str]:
         (first, base), *others = test_set.aligned(test_set.leading).items()
         speakers = test_set.first.speakers()
         compared += [(test_set, run, first, paired_difference(scores, base, speakers)) for run, scores in others]
-    ends = [end for *_, difference in compared for end in difference.ci95 or ()]
-    if not ends:
+    compared = [entry for entry in compared if entry[-1].mean is not None]
+    if not compared:
         return
+    ends = [end for *_, difference in compared for end in difference.ci95 or (difference.mean or 0.0,)]
     scale = (min(0.0, *ends), max(0.0, *ends))
-    rows = [_paired_row(*entry, scale) for entry in compared if entry[-1].ci95]
+    rows = [_paired_row(*entry, scale) for entry in compared]
     header = [
         "run",
         "compared with",
@@ -164,17 +169,18 @@ def _paired_row(
     test_set: ComparedRuns, run: str, first: str, difference: PairedDifference, scale: tuple[float, float]
 ) -> list[Cell]:
     metric = test_set.leading
-    assert (
-        metric is not None and difference.mean is not None and difference.ci95 and difference.share_better is not None
-    )
-    low, high = difference.ci95
+    assert metric is not None and difference.mean is not None and difference.share_better is not None
     digits, share = digits_of(metric), 100 * difference.share_better
-    ends = f"<small>{page.number(low, digits, signed=True)} to {page.number(high, digits, signed=True)}</small>"
+    ends, drawing = "", "-"
+    if difference.ci95:
+        ends = f"<small>{_ends(difference.ci95, digits, signed=True)}</small>"
+        low, high = difference.ci95
+        drawing = page.interval_svg(difference.mean, low, high, scale)
     return [
         Cell.text(run),
         Cell.text(first),
         Cell(page.number(difference.mean, digits, signed=True) + ends, difference.mean),
-        Cell(page.interval_svg(difference.mean, low, high, scale), difference.mean),
+        Cell(drawing, difference.mean),
         Cell.text(test_set.name),
         Cell.text(short_label_of(metric)),
         Cell(f"{share:.0f}", share),
@@ -196,13 +202,14 @@ def matching_tables(test_sets: Sequence[ComparedRuns]) -> Iterator[str]:
     rows = []
     for run, name, matching in told:
         usage = [_percent(share) for share in matching["hypothesis_usage"]]
-        lost = [_count(matching.get(key)) for key in ("missed_sources", "extra_hypotheses")]
+        lost = [_count(matching.get(key)) for key in ("n_sources", "missed_sources", "extra_hypotheses")]
         rows.append([run, name, *usage, *[Cell("-")] * (most - len(usage)), _percent(matching["collapse_rate"]), *lost])
     header = [
         "run",
         "test set",
         *(f"hypothesis {k + 1} [%]" for k in range(most)),
         "never best [%]",
+        "sources",
         "missed",
         "too many",
     ]
@@ -211,17 +218,19 @@ def matching_tables(test_sets: Sequence[ComparedRuns]) -> Iterator[str]:
     counted = [(run, name, m["speaker_count"]) for run, name, m in all_told if "speaker_count" in m]
     if not counted:
         return
-    numbers = sorted({int(n) for *_, c in counted for found in c["confusion"].values() for n in found})
+    found_numbers = {n for *_, c in counted for found in c["confusion"].values() for n in found}
+    numbers = sorted(found_numbers, key=lambda number: (len(number), number))
     rows = []
     for run, name, count in counted:
         for true, found in count["confusion"].items():
-            cells = [_count(found.get(str(n), 0)) for n in numbers]
+            cells = [_count(found.get(n, 0)) for n in numbers]
             right = _percent(found.get(true, 0) / max(1, sum(found.values())))
             rows.append([run, name, Cell(true, int(true)), *cells, right])
         rates = [f"{100 * count[f'{kind}_separation_rate']:.1f} %" for kind in ("over", "under")]
         yield (
             f'<p class="quiet">{run.html}, {name.html}: number of speakers right in {100 * count["accuracy"]:.1f} % of '
-            f"{count['n']} mixtures, too many in {rates[0]}, too few in {rates[1]}.</p>"
+            f"all {count['n']} mixtures, too many in {rates[0]}, too few in {rates[1]}, no number in "
+            f"{count.get('n_without_number', 0)} of them.</p>"
         )
     header = ["run", "test set", "speaking", *(f"{n} found" for n in numbers), "right [%]"]
     yield page.table("Number of speakers: mixtures by how many speak and how many were found", header, rows)
@@ -318,7 +327,7 @@ def _of_scores(evaluation: EvaluationFolder) -> Iterator[tuple[str, str]]:
     known = scores[np.isfinite(scores)]
     if len(known):
         shares = " · ".join(f"{100 * np.mean(known > level):.0f} %" for level in _LEVELS_DB)
-        yield f"mixtures above {', '.join(map(str, _LEVELS_DB))} dB SI-SDR", shares
+        yield f"of {len(known)} mixtures above {', '.join(map(str, _LEVELS_DB))} dB SI-SDR", shares
     pairs = np.array([row.get("sex_pair") or "" for row in evaluation.rows], dtype=str)
     alike = np.array([len(set(pair.split("-"))) == 1 for pair in pairs], dtype=bool)
     kinds = (("same sex", alike & (pairs != "")), ("different sexes", ~alike & (pairs != "")))

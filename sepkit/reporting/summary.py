@@ -115,8 +115,10 @@ def evaluations_table(runs: Sequence[Run], metrics: Sequence[str] | None = None)
             if value is None:
                 cells.append("")
                 continue
-            low, high = summary["metrics"][name]["ci95"]
-            text = f"{value:.{digits}f} ± {(high - low) / 2:.{digits}f}"
+            interval = summary["metrics"][name]["ci95"]
+            text = f"{value:.{digits}f}"
+            if interval:
+                text += f" ± {(interval[1] - interval[0]) / 2:.{digits}f}"
             speakers = speakers or summary["metrics"][name].get("n_speakers")
             cells.append(f"**{text}**" if len(runs) > 1 and better(name) * value == best[name] else text)
         command = code(summary["command"]) if summary.get("command") else ""

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sepkit.evaluation.labels import NO_SCORES, label_of
+from sepkit.evaluation.statistics import LEAST_UNITS
 from sepkit.reporting.compared_runs import digits_of
 
 # Printed only on request, or if they tell more than the others; summary.json has them all.
@@ -16,7 +17,7 @@ _ASIDE = frozenset({*NO_SCORES, "mcl_si_sdr_db", "blr_nats_per_sample"})
 
 INTERVALS = (
     "Intervals (95 %) are for other speakers: the bootstrap draws as many as are given. Where none are (-), it draws "
-    "mixtures, and the interval says nothing of other speakers."
+    f"mixtures, and the interval says nothing of other speakers. Below {LEAST_UNITS} of either there is no interval."
 )
 BY_MIXTURES = (
     "intervals draw mixtures, because manifests do not name the speakers or name too few: they say nothing of others"
@@ -107,11 +108,10 @@ def evaluation_lines(summary: Mapping[str, Any], asked: Sequence[str] | None = N
     compared = summary.get("comparison", {}).get("metrics", {})
     for name, difference in compared.items():
         if difference["n"] and not (name == "mcl_si_sdr_db" and "si_sdr_db" in compared):
-            digits, (low, high) = digits_of(name), difference["ci95"]
-            ends = f"{low:+.{digits}f} to {high:+.{digits}f}"
-            other = summary["comparison"]["other"]
-            yield f"{label_of(name)} over {other}: {difference['mean']:+.{digits}f} ({ends})"
-    if summary["n_utterances"] and summary["interval_unit"] == "mixture":
+            digits, interval, other = digits_of(name), difference["ci95"], summary["comparison"]["other"]
+            ends = f" ({interval[0]:+.{digits}f} to {interval[1]:+.{digits}f})" if interval else ""
+            yield f"{label_of(name)} over {other}: {difference['mean']:+.{digits}f}{ends}"
+    if summary["interval_unit"] == "mixture" and any(score["ci95"] for score in summary["metrics"].values()):
         yield BY_MIXTURES
     yield from _matching_lines(summary.get("matching", {}))
     if "calibration" in summary:
@@ -140,11 +140,12 @@ def warning_lines(summary: Mapping[str, Any]) -> Iterator[str]:
 def _matching_lines(matching: Mapping[str, Any]) -> Iterator[str]:
     if matching.get("collapse_rate"):
         shares = " ".join(f"{100 * share:.0f}" for share in matching["hypothesis_usage"])
-        never = 100 * matching["collapse_rate"]
-        yield f"{never:.0f} % of the hypotheses never win; sources won by each: {shares} %"
+        never, sources = 100 * matching["collapse_rate"], matching["n_sources"]
+        yield f"{never:.0f} % of the hypotheses never win; each wins {shares} % of the {sources} sources"
     if counted := matching.get("speaker_count"):
         rates = [100 * counted[name] for name in ("accuracy", "over_separation_rate", "under_separation_rate")]
-        yield "number of speakers: right {:.1f} %, too many {:.1f} %, too few {:.1f} %".format(*rates)
+        text = "number of speakers: right in {:.1f} %, too many in {:.1f} %, too few in {:.1f} %".format(*rates)
+        yield f"{text} of all {counted['n']} mixtures; no number in {counted.get('n_without_number', 0)} of them"
         for true, found in counted["confusion"].items():
             yield f"  {true} speaking: " + ", ".join(f"{number} found {n} times" for number, n in found.items() if n)
     if "missed_sources" in matching:
@@ -164,7 +165,7 @@ def _calibration_lines(calibration: Mapping[str, Any], name: str = "") -> Iterat
                     f"best half {half} dB above all"
                 )
         if "interval" in found:
-            yield f"{name}{unit}: {_coverage(found['interval'])} on average"
+            yield f"{name}{_coverage(found['interval'], found['n'], unit)} on average"
         curves = found["risk_coverage"]
         half = curves["percent"].index(50)
         yield (
@@ -173,13 +174,13 @@ def _calibration_lines(calibration: Mapping[str, Any], name: str = "") -> Iterat
             f"{found['n']} {unit}"
         )
     for voices, interval in calibration.get("by_voices", {}).items():
-        yield f"{name}{voices} voices, {interval['n']} sources: {_coverage(interval)}"
+        yield f"{name}{voices} voices: {_coverage(interval, interval['n'], 'sources')}"
     if (flags := calibration.get("not_separated")) is not None:
         keys = ("flagged", "false_alarms")
         found, alarms = ("none" if flags[key] is None else f"{100 * flags[key]:.0f} %" for key in keys)
         yield (
             f"{name}{flags['n_below']} of {flags['n']} mixtures are below {flags['limit_db']:g} dB SI-SDRi: {found} of "
-            f"them are flagged as likely not separated, {alarms} of the others"
+            f"them are flagged as likely not separated, {alarms} of the {flags['n'] - flags['n_below']} others"
         )
     if calibration.get("n_without_prediction"):
         yield f"{name}{calibration['n_without_prediction']} sources have no prediction and are left out of this"
@@ -187,10 +188,9 @@ def _calibration_lines(calibration: Mapping[str, Any], name: str = "") -> Iterat
         yield from _calibration_lines(part, f"{part['manifest']}: ")
 
 
-def _coverage(interval: Mapping[str, Any]) -> str:
-    return (
-        f"{100 * interval['coverage']:.0f} % are inside the predicted interval, {interval['mean_width_db']:.1f} dB wide"
-    )
+def _coverage(interval: Mapping[str, Any], count: int, unit: str) -> str:
+    inside, width = 100 * interval["coverage"], interval["mean_width_db"]
+    return f"{inside:.0f} % of {count} {unit} are inside the predicted interval, {width:.1f} dB wide"
 
 
 def _with_ends(fit: Mapping[str, Any], key: str) -> str:

@@ -95,7 +95,8 @@ def import_configurations(task: Any = None) -> None:
 
     if isinstance(task, str) and task in TaskConfig.choices:
         return
-    for room in [room for room, study in STUDIES.items() if task in study.tasks] or STUDIES:
+    known = [room for room, study in STUDIES.items() if isinstance(task, str) and task in study.tasks]
+    for room in known or STUDIES:
         if STUDIES[room].tasks:
             import_module(f"{__name__}.{room}.config")
 

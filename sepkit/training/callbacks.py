@@ -24,6 +24,9 @@ from sepkit.training.messages import say
 from sepkit.training.position import Monitor
 from sepkit.training.task import Task
 
+LAST_IS_BEST = "the last model counts as the best; no halving, no early stopping"
+"""Said where there is nothing to judge models by."""
+
 SHOW_EVERY_BATCHES = 10
 RECORD_EVERY_STEPS = 50
 
@@ -70,14 +73,17 @@ class BestModel(Callback):
             self.best_score, self.epochs_since_best, self.epochs_since_change = None, 0, 0
         self.stage = task.stage
         score = None if task.monitor is None else _score(task, task.monitor)
+        unknown = score is not None and math.isnan(score) and self.best_score is None
         info = _info(task) | task.validation
         if task.monitor is not None:
             info |= {"monitor": task.monitor.name, "score": score}
         if trainer.is_global_zero:
             save_model(task.kept_model, self.out / "last_model", info)
-            if score is None or self._is_best(score):
+            if score is None or unknown or self._is_best(score):
                 save_model(task.kept_model, self.out / "model", info)
-        if score is None:
+            if unknown and task.monitor is not None:
+                say(f"warning: data.dev: nothing in it has a {task.monitor.name}, as silence has none; {LAST_IS_BEST}")
+        if score is None or unknown:
             return
         if not math.isnan(score) and (self.best_score is None or score > self.best_score):
             self.best_score, self.epochs_since_best, self.epochs_since_change = score, 0, 0
@@ -112,7 +118,7 @@ class BestModel(Callback):
 
     def _is_best(self, score: float) -> bool:
         if self.best_score is None:
-            return not (self.out / "model").exists() or not math.isnan(score)
+            return True
         # A resumed run repeats the end of its last epoch; the model saved there may be better than the restored score.
         return score >= read_description(self.out / "model")["info"].get("score", -math.inf)
 

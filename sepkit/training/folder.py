@@ -19,6 +19,7 @@ from sepkit.config import TaskConfig
 from sepkit.errors import UserError, one_line
 from sepkit.files import atomic_output, file_digest, file_text, read_yaml, write_text
 from sepkit.training.messages import is_first_process, say
+from sepkit.training.position import Position
 
 _DIGEST = re.compile(r"^# SHA-256 of data\.(train|dev) when training began: ([0-9a-f]{64})$", re.MULTILINE)
 
@@ -94,6 +95,13 @@ def check_state(file: Path) -> None:
         reason = one_line(str(error))
     if reason:
         raise UserError(f"{file}: damaged ({reason}), expected the state of a run; remove it to begin anew")
+
+
+def saved_position(file: Path) -> Position:
+    """Return the position that a state of a run was saved at; the next epoch's beginning, if its epoch is complete."""
+    position = Position(**torch.load(file, map_location="cpu", mmap=True, weights_only=True)["position"])
+    position.enter_epoch()
+    return position
 
 
 class DurableStates(TorchCheckpointIO):

@@ -25,6 +25,7 @@ class Position:
         epoch: epochs begun before this one.
         batches_done: batches of this epoch already used.
         batches_per_epoch: batches in an epoch when this was saved.
+        batch_size: examples in a batch of all devices then; 0 in states of older versions.
         batches: batches used since the beginning.
         attempts: optimizer steps tried, skipped ones included.
         steps: optimizer steps taken; schedules advance with these.
@@ -35,6 +36,7 @@ class Position:
     epoch: int = 0
     batches_done: int = 0
     batches_per_epoch: int = 0
+    batch_size: int = 0
     batches: int = 0
     attempts: int = 0
     steps: int = 0

@@ -22,18 +22,20 @@ from sepkit.models.runtime import has_bfloat16, has_bfloat16_recurrence
 from sepkit.parallel import available_processes
 from sepkit.registry import registered
 from sepkit.training import separation as _default_task  # noqa: F401
-from sepkit.training.callbacks import BestModel, ExactResume, MetricsLog
+from sepkit.training.callbacks import LAST_IS_BEST, BestModel, ExactResume, MetricsLog
 from sepkit.training.folder import (
     DurableStates,
     check_state,
     locked,
     read_first_config,
     resume_file,
+    saved_position,
     warn_of_changed_manifests,
     write_config,
 )
 from sepkit.training.learning_rate import RateSchedule
 from sepkit.training.messages import is_first_process, say
+from sepkit.training.position import Position
 from sepkit.training.precision import matmul_precision
 from sepkit.training.task import Task
 
@@ -189,6 +191,20 @@ def _check_same_run(config: TaskConfig, out: Path) -> None:
                 f"{file}: {key} was {before.get(key)} when this training began, now {now.get(key)}; resume with the "
                 f"same value, or take a new --out (--init-from {out / 'last_model'} starts from its weights)"
             )
+    _check_position(saved_position(resume_file(out)), config, out)
+
+
+def _check_position(position: Position, config: TaskConfig, out: Path) -> None:
+    """Check that a run can go on from a position."""
+    begun, most = position.epoch + (position.batches_done > 0), config.trainer.max_epochs
+    if begun > most:
+        raise UserError(f"trainer.max_epochs: found {most}, but {out} has begun epoch {begun}; take {begun} or more")
+    size = config.data.batch_size * config.trainer.devices * config.trainer.num_nodes
+    if position.batches_done and position.batch_size not in (0, size):
+        raise UserError(
+            f"data.batch_size: found {size} on all devices together, but {out} stopped within an epoch of batches of "
+            f"{position.batch_size}; resume with the same size and number of devices until the epoch ends"
+        )
 
 
 def _flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
@@ -249,7 +265,7 @@ def _describe(config: TaskConfig, task: Task) -> str:
             "leave --devices out"
         )
     if task.dev_data is None:
-        lines.append("no data.dev: the last model counts as the best; no halving, no early stopping")
+        lines.append(f"no data.dev: {LAST_IS_BEST}")
     return "\n".join(lines)
 
 

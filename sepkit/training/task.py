@@ -158,6 +158,7 @@ class Task(TaskDefinition):
                 "resume with the same training set, batch size and number of devices, or take a new --out"
             )
         self.position.batches_per_epoch = found
+        self.position.batch_size = self.config.data.batch_size * self.trainer.world_size
 
     def on_train_epoch_start(self) -> None:
         """Start the next epoch's order."""

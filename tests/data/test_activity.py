@@ -1,8 +1,14 @@
 from __future__ import annotations
 
+from itertools import pairwise
+from pathlib import Path
+
 import numpy as np
+import pytest
 
 from sepkit.data.activity import ActivityMeter, rttm_lines
+from sepkit.data.segments import Segment, write_segments
+from sepkit.errors import UserError
 
 
 def test_who_speaks_when(tmp_path):
@@ -23,3 +29,28 @@ def test_who_speaks_when(tmp_path):
         ["SPEAKER", "my_talk", "1", "s2"],
     ]
     assert all(len(line.split()) == 10 for line in lines)
+
+
+@pytest.mark.parametrize(("rate", "length"), [(8000, 24077), (11025, 33160), (16000, 48050), (44100, 132313)])
+def test_no_turn_ends_after_the_recording(rate: int, length: int, tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).standard_normal((1, length)).astype(np.float32)
+    meter = ActivityMeter(1, rate)
+    meter.add(noise)
+    (((start, seconds),),) = meter.segments()
+    assert start == 0 and seconds == pytest.approx(length / rate, abs=1e-9)
+    # Neither does one that is written, and what is cut into three has no gaps of more than a rounding.
+    parts = [(k * seconds / 3, seconds / 3) for k in range(3)]
+    lines = [line.split() for line in rttm_lines("a", [parts])]
+    (tmp_path / "x.csv").write_text("")
+    rows = write_segments(tmp_path / "x.csv", [Segment("a", *part) for part in parts]).read_text().splitlines()[1:]
+    for written in ([line[3:5] for line in lines], [row.split(",")[1:3] for row in rows]):
+        milliseconds = [[round(1000 * float(word)) for word in words] for words in written]
+        assert sum(milliseconds[-1]) == int(1000 * length / rate)
+        assert all(sum(one) == two[0] for one, two in pairwise(milliseconds))
+
+
+def test_speakers_in_rttm_have_no_spaces_and_are_told_apart() -> None:
+    (line,) = rttm_lines("a", [[(0.0, 1.0)], []], ["Ann Lee", "Bo"])
+    assert line.split()[7] == "Ann_Lee" and len(line.split()) == 10
+    with pytest.raises(UserError, match="names that differ by more than spaces"):
+        rttm_lines("a", [[(0.0, 1.0)], []], ["Ann Lee", "Ann_Lee"])

@@ -45,6 +45,8 @@ def test_correlations_are_scipys() -> None:
     assert found.rmse_db == pytest.approx(math.sqrt(np.mean((x - y) ** 2)))
     assert found.bias_db == pytest.approx(np.mean(x) - np.mean(y))
     assert found.spearman_ci95 and found.spearman_ci95[0] < found.spearman < found.spearman_ci95[1]
+    few = agreement(x[:4], y[:4])
+    assert few.spearman is not None and few.spearman_ci95 is few.pearson_ci95 is few.gain_at_50_ci95 is None
 
 
 def test_correlations_of_resamples_are_those_of_points_written_out() -> None:

@@ -22,6 +22,8 @@ from sepkit.evaluation import metrics
 from sepkit.evaluation.evaluate import evaluate
 from sepkit.evaluation.run_folder import load_evaluation
 from sepkit.evaluation.statistics import summarize
+from sepkit.reporting.report import write_report
+from sepkit.reporting.text import evaluation_lines
 
 
 def _rows(folder: Path) -> list[dict[str, str]]:
@@ -385,6 +387,7 @@ def test_hypotheses_and_speakers_are_counted(corpus: Any, tmp_path: Path) -> Non
         "collapse_rate": 0.5,
         "speaker_count": {
             "n": 5,
+            "n_without_number": 0,
             "accuracy": 0.2,
             "over_separation_rate": 0.4,
             "under_separation_rate": 0.4,
@@ -393,6 +396,35 @@ def test_hypotheses_and_speakers_are_counted(corpus: Any, tmp_path: Path) -> Non
     }
     assert [row["speaker_count"] for row in _rows(tmp_path / "all")] == ["2", "1", "3", "0", "4"]
     assert found.summary["metrics"]["si_sdr_db"]["n"] == 5
+
+
+def test_mixtures_without_a_number_count_among_those_not_right(corpus: Any, tmp_path: Path) -> None:
+    """Two speak in each of five mixtures; 2, 1 and 2 are found, and twice there is no number."""
+    kept = [[True, True, False, False], [True, False, False, False], None, [True, True, False, False], None]
+    speakers = Speakers(corpus, [row or [] for row in kept])
+
+    def separate(mixture: np.ndarray, rate: int) -> Any:
+        separated = speakers(mixture, rate)
+        separated.is_speaker = separated.is_speaker if len(separated.is_speaker) else None
+        return separated
+
+    found = evaluate([corpus.manifest], tmp_path, separate=separate, metrics=["si_sdr"])
+    assert found.summary["matching"]["speaker_count"] == {
+        "n": 5,
+        "n_without_number": 2,
+        "accuracy": 0.4,
+        "over_separation_rate": 0.0,
+        "under_separation_rate": 0.2,
+        "confusion": {"2": {"0": 0, "1": 1, "2": 2, "no number": 2}},
+    }
+    score = found.summary["metrics"]["speaker_count_accuracy"]
+    assert (score["mean"], score["n"]) == (pytest.approx(0.4), 5)
+    assert [row["speaker_count"] for row in _rows(tmp_path)] == ["2", "1", "", "2", ""]
+    lines = list(evaluation_lines(found.summary))
+    assert "right in 40.0 %, too many in 0.0 %, too few in 20.0 % of all 5 mixtures; no number in 2" in " ".join(lines)
+    report = write_report([tmp_path], tmp_path / "report.html").read_text()
+    assert "right in 40.0 % of all 5 mixtures" in report and "no number in 2 of them" in report
+    assert "no number found" in report
 
 
 def test_unknown_numbers_of_speakers_are_matched_as_far_as_they_go(corpus: Any, tmp_path: Path) -> None:

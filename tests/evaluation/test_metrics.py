@@ -160,6 +160,46 @@ def test_stoi_and_pesq_are_those_of_their_packages() -> None:
             assert metrics.pesq(estimates, sources, rate)[row] == pytest.approx(score, abs=1e-6)
 
 
+def _bursts(count: int, seconds: float, pause: float, rate: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return noise of varying level in bursts of some seconds with pauses, and the same with more noise."""
+    pair = np.random.default_rng(0).standard_normal((2, count, round((seconds + pause) * rate)))
+    pair[0] *= 1 + np.sin(9 * np.arange(pair.shape[2]) / rate)
+    pair[0, :, round(seconds * rate) :] = 0
+    source, noise = pair.reshape(2, -1)
+    return source, source + 0.1 * noise
+
+
+@pytest.mark.parametrize(("rate", "mode"), [(8000, "nb"), (16000, "nb"), (16000, "wb")])
+def test_pesq_of_a_long_pair_is_that_of_its_package_and_leaves_no_room_for_too_many_utterances(
+    rate: int, mode: str
+) -> None:
+    package = pytest.importorskip("pesq", reason="pesq is missing: pip install 'sepkit[metrics]'")
+    source, estimate = _bursts(20, 0.7, 0.3, rate)
+    expected = package.pesq(rate, source.astype(np.float32), estimate.astype(np.float32), mode)
+    assert metrics.pesq(estimate, source, rate, mode) == pytest.approx(expected, abs=1e-6)
+    source, estimate = _bursts(52, 0.35, 0.25, rate)
+    with pytest.raises(metrics.NoScore, match="up to 52 utterances, expected at most 40"):
+        metrics.pesq_of_pair(estimate, source, rate, mode)
+    # Neither a hum nor an offset hides the pauses.
+    hum = 1 + np.sin(2 * np.pi * 50 / rate * np.arange(len(source)))
+    assert np.isnan(metrics.pesq(estimate, source + hum, rate, mode))
+
+
+def test_pesq_ends_at_the_length_that_its_package_has_room_for() -> None:
+    pytest.importorskip("pesq", reason="pesq is missing: pip install 'sepkit[metrics]'")
+    source, estimate = _bursts(91, 1.0, 0.0, 8000)
+    with pytest.raises(metrics.NoScore, match="lasts 91 s, expected at most 90 s"):
+        metrics.pesq_of_pair(estimate, source, 8000, "nb")
+
+
+def test_a_crash_of_pesq_leaves_this_process_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pesq", reason="pesq is missing: pip install 'sepkit[metrics]'")
+    monkeypatch.setattr(metrics, "PESQ_UTTERANCES", 1000)
+    source, estimate = _bursts(100, 0.35, 0.25, 8000)
+    with pytest.raises(metrics.NoScore, match="ended its process with exit code"):
+        metrics.pesq_of_pair(estimate, source, 8000, "nb")
+
+
 METRICS = {
     "si_sdr_db": metrics.si_sdr_db,
     "sdr_db": metrics.sdr_db,

@@ -152,10 +152,20 @@ def test_summary_leaves_out_nan() -> None:
     summary = statistics.summarize([1.0, np.nan, 3.0])
     assert (summary.mean, summary.median, summary.n) == (2.0, 2.0, 2)
     assert summary.std == pytest.approx(np.sqrt(2))
-    assert summary.ci95 == [1.0, 3.0]
+
+
+def test_there_is_no_interval_below_five_mixtures_or_speakers() -> None:
+    assert statistics.summarize([1.0, 2.0, 3.0, np.nan, 5.0]).ci95 is None
+    assert statistics.summarize([1.0, 2.0, 3.0, 4.0, 5.0]).ci95 is not None
+    of_pairs = [("abcd"[k % 4], "abcd"[(k + 1) % 4]) for k in range(20)]
+    found = statistics.summarize(np.arange(20.0), of_pairs)
+    assert (found.ci95, found.n_speakers, found.mean) == (None, 4, 9.5)
+    assert statistics.summarize(np.arange(20.0), [*of_pairs[:19], ("a", "e")]).ci95 is not None
+    few_mixtures = [("a", "b"), ("c", "d"), ("e", "f"), ("g", "h")]
+    assert statistics.paired_difference(np.arange(4.0), np.zeros(4), few_mixtures).ci95 is None
 
 
 def test_summary_of_one_score_and_of_none() -> None:
     one = statistics.summarize([4.0])
-    assert (one.mean, one.std, one.median, one.ci95, one.n) == (4.0, None, 4.0, [4.0, 4.0], 1)
+    assert (one.mean, one.std, one.median, one.ci95, one.n) == (4.0, None, 4.0, None, 1)
     assert statistics.summarize([np.nan]) == statistics.Summary(None, None, None, None, 0)

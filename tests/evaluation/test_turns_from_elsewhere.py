@@ -26,6 +26,42 @@ def test_turns_beyond_reason(start: str, length: str, tmp_path: Path) -> None:
         read_rttm(tmp_path / "x.rttm")
 
 
+READ = {
+    "f 1 0.5 1.5 <NA> <NA> A <NA> <NA>": ("f", "A"),
+    "f 1 0.5 1.5 <NA> <NA> A": ("f", "A"),
+    "f 1 0.5 1.5 <NA> <NA> A 0.93 <NA>": ("f", "A"),
+    "my rec 1 0.5 1.5 <NA> <NA> A <NA> <NA>": ("my rec", "A"),
+    "my rec 1 0.5 1.5 <NA> <NA> A": ("my rec", "A"),
+    "talk 2024 01 02 1 0.5 1.5 <NA> <NA> A <NA> <NA>": ("talk 2024 01 02", "A"),
+    "f 1 0.5 1.5 <NA> <NA> Ann Lee <NA> <NA>": ("f", "Ann Lee"),
+    "my rec 1 0.5 1.5 <NA> <NA> Speaker 1 <NA> 0.5": ("my rec", "Speaker 1"),
+}
+
+
+@pytest.mark.parametrize("line", READ)
+def test_names_with_spaces_are_read_whole(line: str, tmp_path: Path) -> None:
+    (tmp_path / "x.rttm").write_text(f";; a comment\nSPEAKER {line}\n")
+    recording, speaker = READ[line]
+    assert read_rttm(tmp_path / "x.rttm") == {recording: {speaker: [(0.5, 1.5)]}}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        # Speaker 1, or a speaker with the confidence 1; two places that may hold the times; no times at all.
+        "f 1 0.5 1.5 <NA> <NA> Speaker 1",
+        "f 1 0.5 1.5 <NA> <NA> Speaker 1 <NA>",
+        "f 1 0.5 1.5 <NA> <NA> Ann Lee",
+        "a 1 0.0 1.0 <NA> x 1 0.5 1.5 <NA> <NA> A <NA> <NA>",
+        "f 1 <NA> <NA> A <NA> <NA>",
+    ],
+)
+def test_lines_that_may_be_read_in_two_ways_are_refused(line: str, tmp_path: Path) -> None:
+    (tmp_path / "x.rttm").write_text(f"SPEAKER {line}\n")
+    with pytest.raises(UserError, match=r"line 1: found .* expected SPEAKER FILE .* names without spaces"):
+        read_rttm(tmp_path / "x.rttm")
+
+
 @pytest.mark.parametrize("row", ["a.wav,nan,1", "a.wav,-1,1", "a.wav,0,1e308", "a.wav,1e300,1", ",0,1"])
 def test_segments_beyond_reason(row: str, tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text(f"path,start_seconds,duration_seconds\n{row}\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ from sepkit.cli.main import main
 from sepkit.errors import UserError
 from sepkit.evaluation.evaluate import evaluate
 from sepkit.evaluation.run_folder import load_run
+from sepkit.reporting.report import write_report
 from sepkit.reporting.summary import evaluations_table
+from sepkit.reporting.text import evaluation_lines
 
 
 @pytest.fixture
@@ -39,6 +42,26 @@ def test_evaluations_are_sorted_best_first_with_commands(folders: list[Path], tm
     # Every row has every column, also of the metrics that it lacks.
     assert all(line.replace("\\|", "").count("|") == lines[0].count("|") for line in lines[:5])
     assert "draws as many as are given" in lines[6]
+
+
+def test_of_few_mixtures_there_are_means_alone(make_corpus: Any, tmp_path: Path, capsys: Any) -> None:
+    corpus = make_corpus(tmp_path / "corpus", count=2)
+    folders = [tmp_path / name for name in ("first", "second")]
+    for folder, noise in zip(folders, (0.5, 0.1), strict=True):
+        compared = {} if folder is folders[0] else {"compare_with": folders[0]}
+        found = evaluate([corpus.manifest], folder, separate=corpus.separator(noise), metrics=["si_sdr"], **compared)
+        assert all(score["ci95"] is None for score in found.summary["metrics"].values())
+    lines = list(evaluation_lines(found.summary))
+    gain = found.summary["comparison"]["metrics"]["si_sdr_db"]["mean"]
+    assert f"SI-SDR [dB] over {folders[0]}: {gain:+.2f}" in lines
+    assert not any(" to " in line or "intervals" in line for line in lines)
+    runs = [load_run(folder) for folder in folders]
+    table = evaluations_table(runs)
+    assert "±" not in table and f"{found.summary['metrics']['si_sdr_db']['mean']:.2f}" in table
+    page = write_report(folders, tmp_path / "report.html").read_text()
+    # Means and paired differences stand in the page without ends.
+    assert "Differences on the same mixtures" in page and f"{gain:+.2f}<" in page
+    assert not re.search(r"<small>[+-]?[0-9.]+ to |95 % interval [0-9-]", page)
 
 
 def test_the_first_metric_ranks_and_names_are_told_apart(folders: list[Path], corpus: Any, tmp_path: Path) -> None:

@@ -55,5 +55,7 @@ def test_differences_from_another_run_have_names_and_digits_of_their_scores() ->
     told = {"n_utterances": 0, "interval_unit": "speaker", "comparison": {"other": "exp/a", "metrics": metrics}}
     lines = list(evaluation_lines(SUMMARY | told))
     assert "STOI over exp/a: +0.031 (+0.028 to +0.035)" in lines
+    metrics["stoi"]["ci95"] = None
+    assert "STOI over exp/a: +0.031" in list(evaluation_lines(SUMMARY | told))
     assert "SI-SDR [dB] over exp/a: +0.03 (+0.03 to +0.04)" in lines
     assert not any("mcl" in line.lower() for line in lines)

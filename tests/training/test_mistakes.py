@@ -94,9 +94,42 @@ def test_what_does_not_go_together(config: c.TrainConfig, tmp_path: Path, change
     assert words in refused(change(config), tmp_path / "exp")
 
 
+@pytest.mark.parametrize("count", [129, 65536, 10**18])
+def test_sizes_beyond_any_use_are_refused_before_they_take_memory(
+    config: c.TrainConfig, tmp_path: Path, count: int
+) -> None:
+    line = refused(with_model(config, hypotheses=count), tmp_path / "exp")
+    assert line == f"model.hypotheses: found {count}, expected at most 128"
+    grown = refused(growing(config, hypotheses=[3, count]), tmp_path / "exp")
+    assert grown == f"trainer.growth.hypotheses: found {count}, expected at most 128"
+    mixing = replace(config.data.dynamic_mixing, enabled=True)
+    long_epoch = with_data(config, mixtures_per_epoch=10_000_000 + count, dynamic_mixing=mixing)
+    assert "data.mixtures_per_epoch: found" in refused(long_epoch, tmp_path / "exp")
+    padded = with_model(config, filterbank=c.FreeFilterbankConfig(num_filters=4, multiple=65536 + count))
+    assert "multiple: found" in refused(padded, tmp_path / "exp")
+
+
+@pytest.mark.parametrize(
+    ("masker", "words"),
+    [
+        (c.DualPathRNNConfig(chunk_size=10**9), "model.masker.chunk_size: found 1000000000, expected at most 100000"),
+        (c.RecurrentConfig(num_layers=10**6), "model.masker.num_layers: found 1000000, expected at most 100000"),
+        (c.ConvTasNetConfig(blocks=60), "model.masker.blocks: found 60, expected at most 24; add repeats"),
+    ],
+)
+def test_layers_beyond_any_use_are_refused(
+    config: c.TrainConfig, tmp_path: Path, masker: c.MaskerConfig, words: str
+) -> None:
+    assert refused(with_model(config, masker=masker), tmp_path / "exp") == words
+
+
 @pytest.mark.parametrize(
     "model",
-    [{"hypotheses": 2**63 - 1}, {"hypotheses": 10**8}, {"masker": c.RecurrentConfig(num_layers=10**6)}],
+    [
+        {"filterbank": c.FreeFilterbankConfig(num_filters=10**8)},
+        {"masker": c.RecurrentConfig(num_layers=90_000)},
+        {"masker": c.RecurrentConfig(hidden_size=90_000)},
+    ],
 )
 def test_models_too_large_for_any_machine(config: c.TrainConfig, tmp_path: Path, model: dict[str, Any]) -> None:
     """They are counted before they take memory."""

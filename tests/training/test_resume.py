@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import torch
 
 from sepkit.config import TrainConfig
 from sepkit.errors import UserError
-from sepkit.training.run import train
+from sepkit.training.position import Position
+from sepkit.training.run import _check_position, train
 from sepkit.training.separation import SeparationTask
 from tests.training.runs import (
     BATCHES,
@@ -158,10 +160,35 @@ def test_line_cut_short_is_dropped(config: TrainConfig, reference: Path, tmp_pat
     [
         (lambda c: with_trainer(c, learning_rate=0.5), r"config.yaml: trainer.learning_rate was 0.001 .* now 0.5"),
         (lambda c: with_model(c, hypotheses=3), r"model\.hypotheses was 2 .* now 3"),
-        (lambda c: with_data(c, batch_size=1), "an epoch had 7 batches when this training stopped, now 14"),
+        (lambda c: with_data(c, batch_size=1), "data.batch_size: found 1 .* batches of 2; resume with the same size"),
+        (lambda c: with_trainer(with_data(c, batch_size=2), devices=2), "data.batch_size: found 4 on all devices"),
     ],
 )
 def test_what_cannot_go_on_is_refused(config: TrainConfig, tmp_path: Path, changed: Any, message: str) -> None:
     train(with_trainer(config, max_minutes=1e-9), tmp_path)
     with pytest.raises(UserError, match=message):
         train(changed(config), tmp_path)
+
+
+def test_fewer_epochs_than_are_done_are_refused(config: TrainConfig, reference: Path, tmp_path: Path) -> None:
+    shutil.copytree(reference, tmp_path / "run")
+    config, before = with_trainer(config, max_epochs=EPOCHS - 1), (tmp_path / "run" / "config.yaml").read_bytes()
+    with pytest.raises(UserError, match=r"trainer.max_epochs: found 3, but .* has begun epoch 4; take 4 or more"):
+        train(config, tmp_path / "run")
+    assert (tmp_path / "run" / "config.yaml").read_bytes() == before
+    train(with_trainer(config, max_epochs=EPOCHS), tmp_path / "run")
+    assert_same_run(tmp_path / "run", reference)
+
+
+@pytest.mark.parametrize(("batches", "devices", "goes_on"), [(0, 1, True), (3, 1, False), (3, 2, True)])
+def test_batches_of_one_size_on_all_devices_go_on_within_an_epoch(
+    config: TrainConfig, batches: int, devices: int, goes_on: bool
+) -> None:
+    """As many batches in an epoch do not make the same ones: 11 mixtures are 2 batches of 4 and 2 of 5."""
+    position = Position(epoch=1, batches_done=batches, batches_per_epoch=7, batch_size=4)
+    config = with_trainer(with_data(config, batch_size=2), devices=devices, max_epochs=2)
+    if goes_on:
+        _check_position(position, config, Path("exp"))
+        return
+    with pytest.raises(UserError, match="found 2 on all devices together, but exp stopped within an epoch"):
+        _check_position(position, config, Path("exp"))

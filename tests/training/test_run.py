@@ -228,7 +228,7 @@ def test_run_that_begins_anew_replaces_the_model(
     assert len(epochs(tmp_path)) == 1
 
 
-@pytest.mark.parametrize(("scores", "best"), [([math.nan, 1.0, math.nan], 2), ([math.nan, math.nan], 1)])
+@pytest.mark.parametrize(("scores", "best"), [([math.nan, 1.0, math.nan], 2), ([math.nan, math.nan], 2)])
 def test_a_score_that_is_not_a_number_is_no_better_one(config, tmp_path, monkeypatch, scores, best) -> None:
     script_scores(monkeypatch, scores)
     train(with_trainer(config, max_epochs=len(scores)), tmp_path, limit_batches=1)
@@ -287,6 +287,19 @@ def test_silent_training_set(config: TrainConfig, tmp_path: Path) -> None:
     (tmp_path / "corpus" / "wav" / "noise.wav").write_bytes((tmp_path / "corpus" / "wav" / "0_0.wav").read_bytes())
     with pytest.raises(UserError, match="its mixtures are silent"):
         signal_statistics(MixtureDataset(manifest))
+
+
+def test_a_silent_dev_set_is_said_and_the_last_model_counts(config: TrainConfig, tmp_path: Path, capsys: Any) -> None:
+    dev = write_corpus(tmp_path / "dev", mixtures=2, seed=0, silent={0: {0, 1}, 1: {0, 1}})
+    config = with_trainer(with_data(config, dev=str(dev)), max_epochs=3, halve_patience=1, early_stop_patience=1)
+    train(config, tmp_path / "exp")
+    said = capsys.readouterr()
+    lines = [line for line in (said.out + said.err).splitlines() if "data.dev" in line]
+    assert len(lines) == 3 and "nothing in it has a dev_si_sdr_db" in lines[0]
+    assert "the last model counts as the best; no halving, no early stopping" in lines[0]
+    best, last = (read_description(tmp_path / "exp" / name)["info"] for name in ("model", "last_model"))
+    assert best["epoch"] == last["epoch"] == 3
+    assert {line["learning_rate"] for line in epochs(tmp_path / "exp")} == {config.trainer.learning_rate}
 
 
 def test_out_is_a_file(config: TrainConfig, tmp_path: Path) -> None:

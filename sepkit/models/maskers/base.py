@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 from torch import Tensor, nn
 
 from sepkit.errors import UserError
+from sepkit.limits import LAYER_SIZE
 from sepkit.models.norms import StreamState
 
 
@@ -224,10 +225,12 @@ def looks_ahead(what: str) -> UserError:
 
 
 def require_at_least(minimum: int, **fields: Any) -> None:
-    """Raise UserError unless all sizes are large enough."""
+    """Raise UserError unless all sizes are large enough, and no larger than any layer can be."""
     for name, value in fields.items():
         if value < minimum:
             raise UserError(f"model.masker.{name}: found {value}, expected at least {minimum}")
+        if value > LAYER_SIZE:
+            raise UserError(f"model.masker.{name}: found {value}, expected at most {LAYER_SIZE}")
 
 
 def require_dropout(probability: float) -> None:

@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from sepkit.config import ConvTasNetConfig
 from sepkit.errors import UserError
+from sepkit.limits import DILATED_BLOCKS
 from sepkit.models.maskers.base import FrameStream, Masker, looks_ahead, require_at_least
 from sepkit.models.maskers.replaceable import replaceable
 from sepkit.models.norms import GlobalLayerNorm, StreamState, build_norm, normalize
@@ -106,6 +107,8 @@ class ConvTasNetMasker(Masker):
             repeats=repeats,
         )
         require_at_least(0, skip_channels=skip_channels)
+        if blocks > DILATED_BLOCKS:
+            raise UserError(f"model.masker.blocks: found {blocks}, expected at most {DILATED_BLOCKS}; add repeats")
         if causal and norm == "global_layer_norm":
             raise UserError(
                 "model.masker.norm: found global_layer_norm, which sees the whole utterance; with causal: true "

@@ -29,7 +29,7 @@ _METRICS = {
     "stoi": "STOI",
     "pesq": "PESQ",
     "predicted_si_sdr_db": "SI-SDR predicted (dB)",
-    "speaker_count_accuracy": "Speakers counted right (share)",
+    "speaker_count_accuracy": "Speakers counted right (share of all mixtures)",
 }
 
 # Columns of the table by voices.
@@ -198,6 +198,9 @@ def _scores(scores: Sequence[Mapping[str, Any]]) -> str:
     for summary in scores:
         measured = dict(_measured(summary))
         cells = [_cell(measured[metric]) if metric in measured else "" for metric in columns]
+        counted = (summary.get("matching") or {}).get("speaker_count") or {}
+        if "speaker_count_accuracy" in measured and (count := counted.get("n_without_number")):
+            cells[columns.index("speaker_count_accuracy")] += f"; no number for {count}"
         speakers = max((values.get("n_speakers") or 0 for values in measured.values()), default=0)
         counts = (str(summary.get("n_utterances", "")), str(speakers or "-"))
         rows.append((_test_set(summary), *counts, *cells))

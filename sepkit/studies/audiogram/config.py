@@ -10,6 +10,7 @@ from typing import Literal
 
 from sepkit.config import LinearWarmupConfig, ScheduleConfig, SteeringConfig, TaskConfig, TrainerConfig
 from sepkit.errors import UserError
+from sepkit.limits import LAYER_SIZE
 
 EARS = ("right", "left")
 FREQUENCIES_HZ = (500, 1000, 2000, 3000, 4000, 6000, 8000)
@@ -77,13 +78,16 @@ class PartialVAEConfig:
         if all(dimension.known for dimension in self.dimensions):
             raise UserError("model.dimensions: found none that can be measured, expected at least one")
         for dimension in self.dimensions:
-            if not dimension.noise > 0 or not dimension.step >= 0 or not dimension.lowest < dimension.highest:
+            ends = dimension.lowest, dimension.highest
+            if not 0 < dimension.noise < math.inf or not 0 <= dimension.step < math.inf or not ends[0] < ends[1]:
                 raise UserError(
                     f"model.dimensions: {dimension.name}: expected noise > 0, step >= 0 and lowest < highest"
                 )
+            if not all(map(math.isfinite, ends)):
+                raise UserError(f"model.dimensions: {dimension.name}: found {ends}, expected finite numbers")
         for name in ("models", "latent", "embedding", "features"):
-            if getattr(self, name) < 1:
-                raise UserError(f"model.{name}: found {getattr(self, name)}, expected 1 or more")
+            if not 1 <= getattr(self, name) <= LAYER_SIZE:
+                raise UserError(f"model.{name}: found {getattr(self, name)}, expected 1 to {LAYER_SIZE}")
         if any(width < 1 for width in self.hidden):
             raise UserError(f"model.hidden: found {self.hidden}, expected widths of 1 or more")
 

@@ -156,14 +156,13 @@ def _paired_table(groups: Sequence[Group]) -> str:
         except KeyError as error:
             raise UserError(f"{group.name}: a sequences.csv lacks {error.args[0]}; simulate again") from None
         found = paired_difference(first, second)
-        low, high = found.ci95 or (np.nan, np.nan)
         adaptive, fixed = (group.values("strategies", name, "area_rmse_db") for name in pair)
         later = [group.curves(name)[:, 2:].sum(1) for name in pair]
         rows.append(
             [
                 escaped(group.name),
                 f"{found.mean:+.2f}",
-                f"{low:+.2f} to {high:+.2f}",
+                " to ".join(f"{end:+.2f}" for end in found.ci95 or ()),
                 f"{int((adaptive < fixed).sum())} of {len(group.folders)}",
                 f"{(later[0] - later[1]).mean():+.2f}",
             ]

@@ -152,8 +152,8 @@ def report_lines(summary: dict[str, Any]) -> list[str]:
     rows = [["steps", *(name.removesuffix("_nats").replace("_", " ") for name in names), "over reference (95 %)"]]
     for steps, values in summary["by_depth_steps"].items():
         over = values["over_reference_nats"]
-        ends = "{:+.2f} [{:+.2f}, {:+.2f}]".format(over["mean"], *over["ci95"])
-        rows.append([steps, *(f"{values['metrics'][name]['mean']:.2f}" for name in names), ends])
+        text = f"{over['mean']:+.2f}" + (" [{:+.2f}, {:+.2f}]".format(*over["ci95"]) if over["ci95"] else "")
+        rows.append([steps, *(f"{values['metrics'][name]['mean']:.2f}" for name in names), text])
     widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     if summary["floor_nats"] is not None:

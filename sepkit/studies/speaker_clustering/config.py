@@ -9,6 +9,7 @@ from typing import Literal
 from sepkit.config import SpeakerEncoderConfig, TaskConfig, TrainerConfig
 from sepkit.errors import UserError
 from sepkit.inference.options import SpeakerFeatures
+from sepkit.limits import QUEUE
 
 Loss = Literal["moco", "mice", "speakers"]
 
@@ -192,8 +193,8 @@ class SpeakerClusteringConfig(TaskConfig, name="speaker_clustering"):
         for name in ("temperature", "gate_temperature"):
             if not getattr(self.objective, name) > 0:
                 raise UserError(f"objective.{name}: found {getattr(self.objective, name)}, expected more than 0")
-        if self.objective.queue < 1:
-            raise UserError(f"objective.queue: found {self.objective.queue}, expected 1 or more")
+        if not 1 <= self.objective.queue <= QUEUE:
+            raise UserError(f"objective.queue: found {self.objective.queue}, expected 1 to {QUEUE}")
         if not 0 <= self.objective.teacher_decay < 1:
             raise UserError(f"objective.teacher_decay: found {self.objective.teacher_decay}, expected 0 to below 1")
         if self.loss != "speakers" and (self.model.speech or self.data.teacher is not None):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -125,6 +126,11 @@ def test_a_stack_is_its_models() -> None:
         ({"dimensions": [DimensionConfig()]}, "expected different ones"),
         ({"dimensions": [DimensionConfig("a", known=True)]}, "none that can be measured"),
         ({"dimensions": [DimensionConfig("a", noise=0.0)]}, "noise > 0"),
+        ({"dimensions": [DimensionConfig("a", noise=math.inf)]}, "noise > 0"),
+        ({"dimensions": [DimensionConfig("a", step=math.inf)]}, "step >= 0"),
+        ({"dimensions": [DimensionConfig("a", lowest=-math.inf)]}, "expected finite numbers"),
+        ({"dimensions": [DimensionConfig("a"), DimensionConfig("b", highest=math.inf)]}, "expected finite numbers"),
+        ({"models": 10**9}, "model.models: found 1000000000, expected 1 to 100000"),
     ],
 )
 def test_bad_configurations_are_refused(changes: dict[str, object], message: str) -> None:
