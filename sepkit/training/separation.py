@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 SPLIT_MIXTURES = 64
 """Training mixtures by which the hypothesis to split is chosen."""
 
+_SILENT_DEVIATION = 1e-7
+
 _MONITORS = {"pit": "dev_si_sdr_db", "mcl": "dev_mcl_si_sdr_db", "loss": "dev_loss"}
 
 
@@ -241,6 +243,7 @@ class SeparationTask(Task):
 
     def _scores(self, model: EncoderMaskerDecoder, batch: Batch) -> list[dict[str, Any]]:
         """Return the scores of mixtures of one length; see `scores`."""
+        batch = _at_level(batch, float(model.signal_std))
         separation = model(batch.mixture, **self.objective.inputs(batch))
         result = self.evaluate_objective(batch, separation)
         matched = self.si_sdr_db(separation.estimates, batch)
@@ -375,6 +378,13 @@ class SeparationTask(Task):
             raise UserError(
                 f"{data.manifest.path}: its mixtures have no sources; training and validation need references"
             )
+
+
+def _at_level(batch: Batch, deviation: float) -> Batch:
+    """Return a batch without padding whose mixtures have zero mean and a deviation, as at inference time."""
+    centered = batch.mixture - batch.mixture.mean(-1, keepdim=True)
+    gain = deviation / centered.std(-1, correction=0, keepdim=True).clamp_min(_SILENT_DEVIATION)
+    return replace(batch, mixture=gain * centered, sources=gain.unsqueeze(-1) * batch.sources)
 
 
 def _growth(config: TrainConfig) -> Growth | None:
