@@ -37,7 +37,7 @@ from sepkit.models.published.shipped import DEFAULT_CAUSAL_MODEL, DEFAULT_MODEL
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "explanation" / "failures.md"
 _PAUSE_SECONDS, _LEVEL, _GAIN_DB = 0.15, 0.05, 2.5
-_BRICK_WALL, _GENTLE = 200.0, 4.0
+_BRICK_WALL, _GENTLE, _CLEAN_DB = 200.0, 4.0, 30.0
 
 
 @dataclass(frozen=True)
@@ -254,8 +254,11 @@ def summarize(condition: Condition, rows: Sequence[dict[str, Any]]) -> dict[str,
     found = {"recordings": len(rows), "right": sum(right), "not_given": none, "wrong": len(rows) - none - sum(right)}
     if not known:
         return found
-    gains = np.array([np.mean(row["si_sdr_db"]) - np.mean(row["before_db"]) for row in rows])
-    found |= {"si_sdri_db": float(gains.mean()), "worse": float(np.mean(gains < 0))}
+    before = np.array([np.mean(row["before_db"]) for row in rows])
+    gains = np.array([np.mean(row["si_sdr_db"]) for row in rows]) - before
+    # A single clean voice is its own mixture: nothing can be gained.
+    if before.mean() < _CLEAN_DB:
+        found |= {"si_sdri_db": float(gains.mean()), "worse": float(np.mean(gains < 0))}
     told = [row for row in rows if "predicted_db" in row and np.isfinite(row["predicted_db"]).all() and not row["out"]]
     found["predicted"] = len(told)
     if told:

@@ -75,8 +75,8 @@ LIMITS = (
 )
 AS_TWO = "comes out as two"
 AS_ONE = (
-    "is found in about half of such recordings, and then comes out whole in one estimate; where the number of speakers "
-    "is not sure, none is given"
+    "is found in about a third of such recordings, and then comes out first; where the number of speakers is not sure, "
+    "none is given"
 )
 
 

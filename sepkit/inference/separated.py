@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ArrayT = TypeVar("ArrayT", bound="np.ndarray | Tensor")
 """Arrays of numpy, or tensors of torch."""
 
-GOOD_DB, USABLE_DB = 4.0, -4.0
+GOOD_DB, USABLE_DB = 2.0, -4.0
 """Lower ends of the interval, dB, from which a separation is called good, and usable, with audible leakage."""
 
 # A page, or a saved notebook, holds every sound that it shows.

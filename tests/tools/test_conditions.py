@@ -109,6 +109,8 @@ def test_a_row_by_hand() -> None:
     assert table_of({"two": found})[2] == "| two | 2.0 | 33 % | 50 % (1) | +1.5 | 1 / 1 / 1 |"
     assert summarize(Condition("three", speakers=3), rows[:1])["right"] == 1
     assert summarize(Condition("one", speakers=1), rows[:1])["wrong"] == 1
+    clean = summarize(Condition("one", speakers=1), [rows[0] | {"si_sdr_db": [40.0], "before_db": [60.0]}])
+    assert "si_sdri_db" not in clean and clean["wrong"] == 1
 
 
 def test_tables_go_between_their_marks() -> None:
