@@ -35,6 +35,7 @@ from sepkit.files import (
 )
 from sepkit.reporting.clusters import read_embeddings
 from sepkit.studies.audiogram.data import read_audiograms
+from tests.peak_memory import PEAK_MEMORY
 
 LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{name}: &{name} [{', '.join(['*' + before] * 10)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
@@ -145,7 +146,7 @@ def test_refusing_costs_little_memory(tmp_path):
     """Of a training configuration, `model.yaml` and `quality.yaml`, which all pass here."""
     (tmp_path / "x.yaml").write_text(LAUGHS)
     program = (
-        "import sys\nfrom sepkit.cli.main import main\nfrom sepkit.inference.memory import resident_peak_mib\n"
+        f"{PEAK_MEMORY}\nimport sys\nfrom sepkit.cli.main import main\n"
         "code = main(['train', '--config', sys.argv[1], '--out', 'x'])\n"
         "print(resident_peak_mib())\nsys.exit(code)"
     )

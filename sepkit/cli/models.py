@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,31 +37,21 @@ MODEL_FORMS = {
 """What MODEL can be -> what that is."""
 
 
-def main(
-    *,
-    model: str | None = None,
-    public: bool = False,
-    measure: bool = False,
-    json: bool = False,
-) -> None:
+def main(*, model: str | None = None, public: bool = False, json: bool = False) -> None:
     """List the models that can be named and the maskers that can be trained, or describe one model.
 
     Args:
         model: describe this MODEL: its configuration, size, sample rate, and what was noted when it was saved
         public: only the table of the models of others that --model NAME fetches
-        measure: only the table of what models cost and score (of MODEL, or of those that ship), with the memory that
-            separating 10 s and 10 minutes takes on this machine, above what importing torch takes
         json: the models that ship (or MODEL, a folder) as JSON: name, SHA-256 of the weights, rate, estimates, latency,
             size, cost, SI-SDRi in dB by test set, license; with --public the table of those, with addresses and digests
     """
     if public:
-        if model or measure:
-            raise UserError("--public: lists all public models; leave out --model and --measure, or --public")
+        if model:
+            raise UserError("--public: lists all public models; leave out --model or --public")
         print(_public_index() if json else "\n".join(_public()))
     elif json:
         print(_index(model))
-    elif measure:
-        print("\n".join(_measured(model)))
     else:
         print(_describe(model) if model is not None else _overview())
 
@@ -76,23 +65,14 @@ def _overview() -> str:
 
 
 def _shipped() -> list[str]:
-    from sepkit.models.published.shipped import shipped_encoders, shipped_models
+    from sepkit.models.published.shipped import shipped_encoders
 
-    shipped = {name: str(folder) for name, folder in shipped_models().items()}
     encoders = ", ".join(shipped_encoders())
     return [
         "Models that ship with sepkit:",
-        *_table(shipped),
+        *_table(),
         f"Speaker encoders that ship with sepkit (--speaker-encoder NAME): {encoders}",
     ]
-
-
-def _measured(model: str | None) -> list[str]:
-    from sepkit.models.published.shipped import shipped_models
-
-    models = {model: model} if model else {name: str(folder) for name, folder in shipped_models().items()}
-    memory = {f"{name}, MiB": partial(_memory, seconds=seconds) for name, seconds in (("10 s", 10), ("10 min", 600))}
-    return _table(models, memory)
 
 
 def _public() -> list[str]:
@@ -156,7 +136,7 @@ def _index(model: str | None) -> str:
         if folder is None:
             raise UserError(f"--json: {name} is no folder of a model; name what `sepkit train` wrote")
         weights = weights_file(folder)
-        facts = asdict(_facts(folder, folder))
+        facts = asdict(_facts(folder))
         found.append(
             {"name": name, "default": name == DEFAULT_MODEL, "sha256": file_digest(weights)}
             | {"bytes": weights.stat().st_size, "license": card_license(folder)}
@@ -165,36 +145,26 @@ def _index(model: str | None) -> str:
     return json.dumps(found, indent=1)
 
 
-def _facts(place: str | Path, folder: Path | None) -> ModelFacts:
+def _facts(folder: Path) -> ModelFacts:
     from sepkit.extras import is_installed
     from sepkit.models.published.facts import graph_facts, model_facts
     from sepkit.models.storage.folders import GRAPH
 
-    if folder is not None and (folder / GRAPH).is_file() and not is_installed("torch"):
+    if (folder / GRAPH).is_file() and not is_installed("torch"):
         return graph_facts(folder)
     from sepkit.models import load_pretrained
 
-    return model_facts(load_pretrained(place), folder)
+    return model_facts(load_pretrained(folder), folder)
 
 
-def _memory(model: str, seconds: float) -> float:
-    from sepkit.inference.memory import peak_memory_mib
-
-    return peak_memory_mib(model, seconds)
-
-
-def _table(models: dict[str, str], more: dict[str, Callable[[str], float]] | None = None) -> list[str]:
-    from sepkit.models import model_folder
-    from sepkit.models.published.shipped import DEFAULT_MODEL
+def _table() -> list[str]:
+    from sepkit.models.published.shipped import DEFAULT_MODEL, shipped_models
     from sepkit.models.storage.folders import weights_file
 
-    head = ["", "Hz", "estimates", "latency", "parameters", "MB", "GMAC/s", *(more or {}), "SI-SDRi, dB"]
-    rows = [head]
-    for name, place in models.items():
-        folder = model_folder(place)
-        facts = _facts(place, folder)
+    rows = [["", "Hz", "estimates", "latency", "parameters", "MB", "GMAC/s", "SI-SDRi, dB"]]
+    for name, folder in shipped_models().items():
+        facts = _facts(folder)
         cost = facts.giga_multiply_adds_per_second
-        size = None if folder is None else weights_file(folder).stat().st_size
         rows.append(
             [
                 f"{name}{' (default)' if name == DEFAULT_MODEL else ''}",
@@ -202,9 +172,8 @@ def _table(models: dict[str, str], more: dict[str, Callable[[str], float]] | Non
                 f"{facts.estimates}",
                 "whole recording" if facts.latency_ms is None else f"{facts.latency_ms:.0f} ms",
                 f"{facts.parameters:,}",
-                "" if size is None else f"{size / 1e6:.1f}",
+                f"{weights_file(folder).stat().st_size / 1e6:.1f}",
                 "" if cost is None else f"{cost:.2f}",
-                *(f"{measure(place):.0f}" for measure in (more or {}).values()),
                 ", ".join(f"{score:.2f} ({data})" for data, score in facts.scores.items()),
             ]
         )

@@ -236,8 +236,9 @@ def test_models_that_look_ahead_are_refused_with_what_would_do(masker, what):
     model = build_model(ModelConfig(filterbank=FREE, masker=masker)).eval()
     with pytest.raises(
         UserError, match=f"^streaming: {what} hears the whole recording.*causal maskers are conv_tasnet"
-    ):
+    ) as caught:
         ModelStream(model)
+    assert all(causal.name in str(caught.value) for _, causal in CAUSAL.values())
 
 
 def test_a_module_that_is_no_masker_is_refused():

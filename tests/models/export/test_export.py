@@ -149,7 +149,7 @@ def made(config: ModelConfig) -> nn.Module:
 
 @pytest.fixture(scope="module", autouse=True)
 def _few_bands():
-    """Every band adds as many nodes to a graph: a few bands of each width in place of 67 and 32."""
+    """Every band adds as many nodes to a graph: a few bands of each width in place of 67."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(tiger, "_LAYOUT", ((2, 25), (1, 100), (1, 250), (1, 500)))
         yield

@@ -12,7 +12,6 @@ from torch import nn
 from sepkit.cli.main import main
 from sepkit.config import DeterministicConfig as Points
 from sepkit.config import GatedRecurrenceConfig, ModelConfig, RecurrentConfig, STFTFilterbankConfig
-from sepkit.inference.memory import peak_memory_mib
 from sepkit.models import build_model, load_pretrained, save_model
 from sepkit.models.export.graph_file import Graph
 from sepkit.models.published.card import card_scores
@@ -95,16 +94,6 @@ def test_models_that_ship_are_listed_with_their_numbers(capsys):
     assert main(["models"]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  boxed_8k (default)")]
     assert "whole recording" in line and " 8000 " in line and "(data test_librispeech)" in line
-
-
-@pytest.mark.slow
-def test_memory_is_measured_in_a_process_of_its_own(tmp_path, capsys):
-    folder = str(save_model(model(False), tmp_path / "model", {}))
-    short, long = peak_memory_mib(folder, 1), peak_memory_mib(folder, 60)
-    # A minute of two estimates and the mixture in float32 is 5.5 MiB.
-    assert 5 < short < 1000 and long > 5
-    assert main(["models", "--model", folder, "--measure"]) == 0
-    assert "10 min, MiB" in capsys.readouterr().out
 
 
 def test_machine_readable_index_agrees_with_the_files(tmp_path, capsys):

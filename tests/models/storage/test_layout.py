@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from sepkit.models import build_model, load_checkpoint, load_pretrained, save_model
 from tests.complaint import complaint
+from tests.peak_memory import PEAK_MEMORY
 from tests.tiny_models import RECURRENT
 
 
@@ -59,12 +60,12 @@ def test_refusing_them_takes_less_than_a_gigabyte(folder, tmp_path):
         folders.append(str(changed(save_model(build_model(model), tmp_path / str(number)), change)))
     folders += _of_other_kinds(tmp_path)
     program = (
-        "import sys, time\nfrom sepkit import load_model\nfrom sepkit.errors import UserError\n"
+        f"{PEAK_MEMORY}\nimport sys, time\nfrom sepkit import load_model\nfrom sepkit.errors import UserError\n"
         "for path in sys.argv[1:]:\n"
         "    began = time.process_time()\n"
         "    try: load_model(path)\n"
         "    except UserError as error: print(round(time.process_time() - began, 1), str(error)[-90:])\n"
-        "from sepkit.inference.memory import resident_peak_mib\nprint(resident_peak_mib())\n"
+        "print(resident_peak_mib())\n"
     )
     done = subprocess.run([sys.executable, "-c", program, *folders], capture_output=True, text=True)
     *refusals, peak_mib = done.stdout.splitlines()
