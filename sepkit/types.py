@@ -115,7 +115,7 @@ class Separation:
     `extras` holds, by name, what some terms of an objective need and others do not know: "encoding_prior",
     "mask_prior" and "source_prior" (densities) of variational latents; "encoding_sample", "mask_sample" and
     "source_sample", the samples that were used, where latents were sampled; "source_reconstructions" (B, m, T), the
-    decoded encodings of the sources; and whatever the masker makes beside its values, such as "stage_estimates".
+    decoded encodings of the sources.
 
     Args:
         estimates: (B, n, T) waveforms, in the units of the mixture.

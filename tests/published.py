@@ -107,6 +107,11 @@ def sepreformer_weights(hypotheses: int = 2, stages: int = 1) -> dict[str, Tenso
         if not name.startswith("signal_")
         for theirs in [renamed(name, sepreformer.NAMES)]
     }
+    # Each inner stage has a mask and a decoder of its own, of the same shapes.
+    for name, own in [(name, name.partition(".")) for name in weights]:
+        if inner := {"out_layer": "out_layer_bn", "audio_decoder": "decoder_bn"}.get(own[0]):
+            for theirs in (f"{inner}.{stage}.{own[2]}" for stage in range(stages)):
+                weights[theirs] = numbers(theirs, weights[name].shape).float()
     # Their keys have an offset, which has no effect, and their linear layers over frames are convolutions.
     for name in [name for name in weights if name.endswith("linear_k.weight")]:
         offset = name.replace("weight", "bias")
@@ -199,6 +204,11 @@ def sr_corrnet_weights(
         # Larger matrices would enlarge rounding errors by four orders of magnitude.
         made = tensor if theirs.endswith("freqs") else numbers(theirs, tensor.shape) * (0.3 if tensor.ndim > 1 else 1)
         weights[theirs] = made.float()
+    # Each of the two inner layers has a filter of its own, of the same shape.
+    for name in [name for name in weights if name.startswith("filter_estim.")]:
+        for layer in range(2):
+            theirs = name.replace("filter_estim.", f"filter_estim_aux.{layer}.")
+            weights[theirs] = 0.3 * numbers(theirs, weights[name].shape).float()
     return weights
 
 

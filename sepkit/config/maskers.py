@@ -180,9 +180,6 @@ class SepReformerConfig(MaskerConfig, name="sepreformer"):
     """Frames of the coarsest stage that attention tells apart; farther ones count as so far."""
     dropout: float = 0.05
     """Probability."""
-    stage_heads: bool = True
-    """In training, the input of every decoder stage makes estimates, too, with a loss of their own (objective.stages).
-    For the free filterbank."""
 
 
 @dataclass
@@ -236,9 +233,6 @@ class SRCorrNetConfig(MaskerConfig, name="sr_corrnet"):
     """Frames on either side (3 for reverberation)."""
     count_speakers: bool = False
     """The number of speakers varies from mixture to mixture, up to the hypotheses: each has a score."""
-    stage_heads: bool = True
-    """In training, the input of every decoder block makes estimates, too, with a loss of their own (objective.stages).
-    """
 
 
 @dataclass

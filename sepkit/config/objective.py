@@ -191,18 +191,6 @@ class SilenceConfig:
 
 
 @dataclass
-class StagesConfig:
-    """The training of estimates of inner stages, if the masker makes them (stage_heads of sepreformer)."""
-
-    weight: ScheduleConfig = field(default_factory=lambda: ConstantConfig(2 / 3))
-    """Weight relative to the separation loss, a schedule; SepReformer's paper weighs them 0.4 to 0.6."""
-    window: int = 512
-    """Samples in a window of the magnitudes that are compared."""
-    stride: int = 128
-    """Samples between windows."""
-
-
-@dataclass
 class ObjectiveConfig:
     """The loss and its terms."""
 
@@ -220,7 +208,5 @@ class ObjectiveConfig:
     """Encodings decoded without masks."""
     silence: SilenceConfig = field(default_factory=SilenceConfig)
     """Hypotheses without a source."""
-    stages: StagesConfig = field(default_factory=StagesConfig)
-    """Estimates of a masker's inner stages, if it makes them."""
     margin_weight: float = 0.0
     """Weight of the mean of max(|u| - 1, 0)^2 over the standardized estimates u. It keeps them within their range."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from sepkit.errors import UserError
-from sepkit.models.filterbanks import Filterbank, FreeFilterbank
+from sepkit.models.filterbanks import Filterbank
 from sepkit.models.latents import Deterministic, Gaussian, LatentFamily
 from sepkit.models.maskers.base import Masker
 
@@ -39,19 +39,13 @@ def check_masker(masker: nn.Module, filterbank: Filterbank, sample_rate: int, ha
     if rate != sample_rate:
         raise UserError(f"model.masker: found a layout of bands for {rate} Hz, but model.sample_rate is {sample_rate}")
     maps = getattr(masker, "maps", False)
-    stages = isinstance(masker, Masker) and "stage_estimates" in masker.offers and not maps
-    if stages and not isinstance(filterbank, FreeFilterbank):
-        raise UserError(
-            f"model.masker.stage_heads: found true with a {type(filterbank).__name__}; their masks are for the free"
-            " filterbank (model.filterbank.name: free), or set stage_heads to false"
-        )
     as_they_are = filterbank.mapping and getattr(filterbank, "compression", None) == 1
     if maps and not as_they_are:
         raise UserError(
             "model.masker: its values are the estimates' coefficients, made of the mixture's as they are; set"
             " model.filterbank.mapping to true and model.filterbank.compression to 1"
         )
-    if has_scoring_head and isinstance(masker, Masker) and "scores" in masker.offers:
+    if has_scoring_head and isinstance(masker, Masker) and masker.counts_speakers:
         raise UserError(
             "model.scoring: the masker has scores of its own; leave it out, or count_speakers of the masker"
         )

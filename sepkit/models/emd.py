@@ -13,7 +13,7 @@ from sepkit.errors import UserError
 from sepkit.models.compatibility import check_encoding_activation, check_input_norm, check_mask_activation, check_masker
 from sepkit.models.filterbanks import Decoder, Filterbank, free_filters
 from sepkit.models.latents import FLOOR, LatentFamily
-from sepkit.models.maskers.base import FramewiseEnd, Masker, MaskerOutput, ToDecode
+from sepkit.models.maskers.base import FramewiseEnd, Masker, MaskerOutput
 from sepkit.models.parts import parts_of
 from sepkit.models.saved import SavedModel
 from sepkit.types import Latent, ModelTraits, Separation
@@ -93,8 +93,6 @@ class EncoderMaskerDecoder(SavedModel):
         self.encoding_prior = encoding_prior
         self.mask_prior = mask_prior
         self.scale_decoder = _another_decoder(filterbank) if estimate_scales else None
-        if isinstance(masker, Masker):
-            masker.attach(lambda: _another_decoder(filterbank))
         self.register_buffer("signal_mean", torch.zeros(()))
         self.register_buffer("signal_std", torch.ones(()))
 
@@ -167,7 +165,7 @@ class EncoderMaskerDecoder(SavedModel):
             sources: (B, m, T) waveforms, if an adaptive prior or the objective needs their encodings.
             active: (B, m) bool, which of them speak; None: all.
             wants: names of what is made on request: "reconstructions", "source_reconstructions" (which needs
-                `sources`), and the masker's extras.
+                `sources`).
             sample: whether latents are sampled; None: only in training mode.
             speakers: (B,) how many speak, for a masker that counts speakers and makes no more estimates than there are;
                 None: as many as are `active` in training mode, else as it counts.
@@ -201,16 +199,12 @@ class EncoderMaskerDecoder(SavedModel):
         num_samples = mixture.shape[-1]
         encoding = self.encode(mixture)
         z = _value(self.encoding_family, encoding, sample, generator)
-        made = self._masker_output(self.filterbank.features(z), wants, speakers)
+        made = self._masker_output(self.filterbank.features(z), speakers)
         masks = self.mask_posterior(made.values)
         mask = _value(self.mask_family, masks, sample, generator)
         masked = self.filterbank.apply_mask(mask, z)
         separation = Separation(_times(self.decode(masked, num_samples), gain), encoding, masks)
         extras = separation.extras
-        for name, extra in made.extras.items():
-            if name == "scores":
-                continue
-            extras[name] = self._decoded(extra, num_samples, gain) if isinstance(extra, ToDecode) else extra
         separation.scores = self._scores(made, mask)
         if self.scale_decoder is not None:
             raw = self._crop(self.scale_decoder(masked), num_samples)
@@ -245,11 +239,7 @@ class EncoderMaskerDecoder(SavedModel):
     @property
     def counts_speakers(self) -> bool:
         """Whether the masker counts speakers, and makes no more estimates than it counts or is told."""
-        return "scores" in self._masker_offers
-
-    @property
-    def _masker_offers(self) -> Set[str]:
-        return self.masker.offers if isinstance(self.masker, Masker) else frozenset()
+        return isinstance(self.masker, Masker) and self.masker.counts_speakers
 
     def traits(self) -> ModelTraits:
         """Return what an objective has to know of this model."""
@@ -259,7 +249,7 @@ class EncoderMaskerDecoder(SavedModel):
             "mask_prior": self.mask_prior is not None,
         }
         return ModelTraits(
-            offers=frozenset(name for name, has in own.items() if has) | self._masker_offers,
+            offers=frozenset(name for name, has in own.items() if has),
             signal_std=float(self.signal_std),
             score_loss=self.score_loss,
             frames_for=self.frames_for,
@@ -279,31 +269,16 @@ class EncoderMaskerDecoder(SavedModel):
         """Return the factor that brings each mixture (B, T) to the training mixtures' deviation, (B, 1)."""
         return self.signal_std / mixture.std(-1, correction=0, keepdim=True).clamp_min(_SILENT_DEVIATION)
 
-    def _masker_output(
-        self, features: Tensor, wants: Set[str] = frozenset(), speakers: Tensor | None = None
-    ) -> MaskerOutput:
+    def _masker_output(self, features: Tensor, speakers: Tensor | None = None) -> MaskerOutput:
         if isinstance(self.masker, Masker):
-            return self.masker.with_extras(features, wants, speakers)
+            return self.masker.with_scores(features, speakers)
         return MaskerOutput(self.masker(features))
 
     def _scores(self, made: MaskerOutput, mask: Tensor) -> Tensor | None:
         """Return scores (B, n), the masker's own or those of its masks (B, n, K_mask, F); None if there are none."""
         if self.counts_speakers:
-            scores = made.extras["scores"]
-            assert isinstance(scores, Tensor)
-            return scores
+            return made.scores
         return None if self.scoring_head is None else self.scoring_head(mask)
-
-    def _decoded(self, extra: ToDecode, num_samples: int, gain: Tensor | None) -> Tensor:
-        """Return waveforms (B, S, n, T) of encodings (B, S, n, K, F), each by its decoder or all by the model's."""
-        if extra.decoders is None:
-            stages = [self.decode(encoding, num_samples) for encoding in extra.encodings.unbind(1)]
-            return _times(torch.stack(stages, dim=1), gain)
-        decoded = [
-            self._crop(decoder(encoding), num_samples)
-            for encoding, decoder in zip(extra.encodings.unbind(1), extra.decoders, strict=True)
-        ]
-        return _times(self.signal_std * torch.stack(decoded, dim=1), gain)
 
     def estimates(self, mixture: Tensor) -> Tensor:
         """Return only the estimates, (B, n, T), those of `forward` without sampling.

@@ -16,7 +16,7 @@ from sepkit.objectives.costs import PairwiseCosts, Step, pairwise_neg_si_sdr
 from sepkit.objectives.rates import Steering, build_rates
 from sepkit.objectives.scoring import ScoringTerm
 from sepkit.objectives.silence import SilenceTerm
-from sepkit.objectives.term import Term, terms_of
+from sepkit.objectives.term import Term
 from sepkit.registry import build
 from sepkit.types import Batch, Losses, ModelTraits, Separation
 
@@ -231,8 +231,8 @@ def build_objective(
     """Return the objective that a configuration describes.
 
     Its terms: "separation"; "scoring" for a model that has scores; "encoding_rate" and "mask_rate" for variational
-    latents ("source_rate" too where sources are encoded); one for each extra of the masker that a term `trains`;
-    "source_reconstruction", "mixture_reconstruction", "silence" and "margin" where they have a weight.
+    latents ("source_rate" too where sources are encoded); "source_reconstruction", "mixture_reconstruction", "silence"
+    and "margin" where they have a weight.
 
     Args:
         traits: of the model that is trained; by default deterministic, without scores and with a deviation of 1.
@@ -256,7 +256,6 @@ def build_objective(
     if "scores" in traits.offers:
         terms["scoring"] = ScoringTerm(costs, assignment.one_to_one, traits.score_loss or "binary")
         weights["scoring"] = config.scoring.weight
-    terms |= {name: build_term(config, assignment) for name, build_term in terms_of(traits.offers).items()}
     reconstructed: dict[Literal["source", "mixture"], float] = {
         "source": config.autoencoding.sources,
         "mixture": config.autoencoding.mixtures,

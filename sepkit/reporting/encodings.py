@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import scipy.cluster.hierarchy
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -18,9 +17,10 @@ from sepkit.cleaning import escaped
 from sepkit.data import audio
 from sepkit.data.mixing import mix_entry
 from sepkit.errors import UserError
-from sepkit.evaluation.run_folder import EvaluationFolder, Run, find
+from sepkit.evaluation.run_folder import EvaluationFolder, Run
 from sepkit.models import EncoderMaskerDecoder, load_pretrained
 from sepkit.models.stft_filterbank import STFTFilterbank
+from sepkit.reporting.examples import model_path
 from sepkit.reporting.figures import COLORS, draw_spectrogram, level_db, save_png
 
 # Least length of the excerpt, and its number of frames.
@@ -85,10 +85,7 @@ def drawn_mixture(evaluation: EvaluationFolder) -> tuple[str, Drawn]:
     named = evaluation.summary.get("model")
     if not named:
         raise UserError(f"--figure encodings: {evaluation.folder} is of estimates; expected the evaluation of a model")
-    try:
-        model = load_pretrained(find(named, evaluation.folder))
-    except UserError:
-        model = load_pretrained(named)
+    model = load_pretrained(model_path(named, evaluation))
     scores = evaluation.scores("si_sdri_db")
     order = np.argsort(scores, kind="stable")
     place = int(order[(int(np.isfinite(scores).sum()) - 1) // 2])
@@ -120,20 +117,18 @@ def draw(model: EncoderMaskerDecoder, mixture: np.ndarray, sources: np.ndarray, 
     masks = separation.masks.mean if masks is None else masks
     masked = model.filterbank.apply_mask(masks, z)
     chosen = list(matched)
-    encoding = _absolute(model, z)[0]
     estimates = separation.estimates[0, chosen].numpy()
     # A cost that ignores levels leaves them open: those nearest to the sources.
     levels = (estimates * sources).sum(1, keepdims=True) / np.square(estimates).sum(1, keepdims=True).clip(1e-12)
-    order = np.arange(len(encoding))[::-1] if isinstance(model.filterbank, STFTFilterbank) else _order(encoding)
     return Drawn(
         model.sample_rate,
         model.filterbank.stride,
         mixture,
         sources,
         levels * estimates,
-        _decibels(encoding[order]),
-        _absolute(model, masks)[0, chosen][:, order],
-        _decibels(_absolute(model, masked)[0, chosen][:, order]),
+        _decibels(_absolute(model, z)[0]),
+        _absolute(model, masks)[0, chosen],
+        _decibels(_absolute(model, masked)[0, chosen]),
     )
 
 
@@ -146,11 +141,6 @@ def _absolute(model: EncoderMaskerDecoder, values: Tensor) -> np.ndarray:
     return values.abs().numpy()
 
 
-def _order(encoding: np.ndarray) -> np.ndarray:
-    """An order of learned dimensions (K, F) in which those that move together are neighbors."""
-    return scipy.cluster.hierarchy.leaves_list(scipy.cluster.hierarchy.linkage(_decibels(encoding), "ward"))
-
-
 def _decibels(values: np.ndarray) -> np.ndarray:
     return 20 * np.log10(values + 1e-8)
 
@@ -161,13 +151,13 @@ def encodings_figure(drawn: Drawn) -> Figure:
     count = len(drawn.sources)
     figure = Figure(figsize=(3.0 * (1 + count), 6.2), layout="constrained")
     grid = figure.subplots(5, 1 + count, squeeze=False)
-    seconds = len(drawn.mixture) / drawn.sample_rate
+    times = slice(0, len(drawn.mixture) / drawn.sample_rate)
     loudest = float(drawn.encoding.max())
     for place, column in enumerate(grid.T):
         truth = drawn.mixture if place == 0 else drawn.sources[place - 1]
         column[0].set_title("mixture" if place == 0 else f"source {place}", fontsize=10)
         _spectrogram(column[0], truth, drawn.sample_rate)
-        _image(column[2], drawn.encoding if place == 0 else drawn.masked[place - 1], seconds, loudest)
+        _image(column[2], drawn.encoding if place == 0 else drawn.masked[place - 1], times, loudest)
         _waveform(column[4], truth, drawn.sample_rate, "black")
         if place:
             _spectrogram(column[1], drawn.estimates[place - 1], drawn.sample_rate)
@@ -197,14 +187,11 @@ def masks_figure(drawn: Drawn) -> Figure:
     axes = figure.subplots(1, 3 + count)
     _waveform(axes[0], drawn.mixture[samples], drawn.sample_rate, "black", times.start)
     axes[0].set_title("mixture", fontsize=10)
-    _image(axes[1], drawn.encoding[:, frames], times.stop - times.start, float(drawn.encoding.max()), times.start)
+    _image(axes[1], drawn.encoding[:, frames], times, float(drawn.encoding.max()))
     axes[1].set_title("encoding", fontsize=10)
     most = float(np.percentile(drawn.masks, 99.5))
     for place, mask in enumerate(drawn.masks):
-        axes[2 + place].imshow(
-            mask[:, frames], aspect="auto", cmap="viridis", vmin=0, vmax=most, extent=(times.start, times.stop, 0, 1)
-        )
-        axes[2 + place].set(yticks=[])
+        _image(axes[2 + place], mask[:, frames], times, most, least=0.0, colors="viridis")
         axes[2 + place].set_title(f"mask {place + 1}", fontsize=10)
     peak = 2.2 * float(np.abs(drawn.sources[:, samples]).max())
     for place, (source, estimate) in enumerate(zip(drawn.sources, drawn.estimates, strict=True)):
@@ -221,9 +208,13 @@ def _spectrogram(axes: Axes, waveform: np.ndarray, sample_rate: int) -> None:
     draw_spectrogram(axes, level, len(waveform) / sample_rate, sample_rate, float(level.max()), _SHOWN_DB)
 
 
-def _image(axes: Axes, levels: np.ndarray, seconds: float, highest: float, start: float = 0.0) -> None:
-    extent = (start, start + seconds, 0, len(levels))
-    axes.imshow(levels, aspect="auto", cmap="magma", vmin=highest - _SHOWN_DB, vmax=highest, extent=extent)
+def _image(
+    axes: Axes, values: np.ndarray, times: slice, most: float, least: float | None = None, colors: str = "magma"
+) -> None:
+    """Draw values (K, F), the first dimension at the bottom; by default levels in dB below the highest."""
+    lowest = most - _SHOWN_DB if least is None else least
+    extent = (times.start, times.stop, 0, len(values))
+    axes.imshow(values, origin="lower", aspect="auto", cmap=colors, vmin=lowest, vmax=most, extent=extent)
     axes.set(yticks=[])
 
 

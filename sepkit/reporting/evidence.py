@@ -20,7 +20,6 @@ from sepkit.reporting.seeds import group_runs
 from sepkit.reporting.text import INTERVALS, markdown_table
 
 _DISTORTION = "blr_nats_per_sample"
-_MOST_SHARP = 2000
 _SHOWN_PERCENT = 98
 
 
@@ -95,8 +94,7 @@ def evidence_figure(found: dict[str, dict[str, tuple[np.ndarray, np.ndarray]]], 
         most = np.percentile(np.concatenate([bound for bound, _ in models.values()]), _SHOWN_PERCENT)
         for name, (bound, distortion) in models.items():
             shown, color = bound <= most, colors[group_of[name]]
-            many = len(bound) > _MOST_SHARP
-            axes.scatter(bound[shown], distortion[shown], s=8, color=color, alpha=0.4, linewidths=0, rasterized=many)
+            axes.scatter(bound[shown], distortion[shown], s=8, color=color, alpha=0.4, linewidths=0)
     if len(colors) > 1:
         handles = [
             Line2D([], [], color=color, marker="o", linestyle="", label=group) for group, color in colors.items()

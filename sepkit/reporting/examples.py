@@ -151,11 +151,12 @@ class Outcomes:
         if not model or self._load_separator is None:
             raise UserError("found neither a folder of estimates nor a model")
         if model not in self._separators:
-            self._separators[model] = self._load_separator(_model_path(model, evaluation))
+            self._separators[model] = self._load_separator(model_path(model, evaluation))
         return np.asarray(self._separators[model](mixed.mixture, entry.sample_rate))
 
 
-def _model_path(model: str, evaluation: EvaluationFolder) -> str:
+def model_path(model: str, evaluation: EvaluationFolder) -> str:
+    """Return the path of the model that an evaluation names, or the name itself if it is no path."""
     try:
         return str(find(model, evaluation.folder))
     except UserError:

@@ -59,12 +59,10 @@ SMALL = {
     SepFormerMasker: SepFormerConfig(
         model_dim=8, num_layers=2, chunk_size=6, transformer_layers=1, num_heads=2, feedforward_dim=12
     ),
-    SepReformerMasker: SepReformerConfig(
-        channels=6, num_stages=1, num_heads=2, kernel_size=5, max_distance=7, stage_heads=False
-    ),
+    SepReformerMasker: SepReformerConfig(channels=6, num_stages=1, num_heads=2, kernel_size=5, max_distance=7),
     TFLocoformerMasker: TFLocoformerConfig(4, 1, 2, attention_dim=8, feedforward_dim=5, kernel_size=3, norm_groups=2),
     TIGERMasker: TIGERConfig(16000, 30, 5, 2, 3, 2, 3),
-    SRCorrNetMasker: SRCorrNetConfig(8, 1, 1, 2, feedforward_dim=5, speaker_dim=7, stage_heads=False),
+    SRCorrNetMasker: SRCorrNetConfig(8, 1, 1, 2, feedforward_dim=5, speaker_dim=7),
 }
 MASKERS = list(SMALL)
 # Values a frame: real and imaginary parts, and the bins that a layout of bands divides.

@@ -131,10 +131,6 @@ NEVER_NEGATIVE += [c.GaussianConfig("softplus"), c.LogNormalConfig(), c.GammaCon
         (mapped(**(PARTS | {"compression": 0.3})), "compression to 1"),
         (sepreformer(masks=c.DeterministicConfig("relu")), "model.masks: found "),
         (
-            sepreformer(filterbank=c.STFTFilterbankConfig(8, 4), encoding=LINEAR),
-            "model.masker.stage_heads: found true with a STFTFilterbank",
-        ),
-        (
             c.ModelConfig(filterbank=c.STFTFilterbankConfig(16, 8), masker=c.TFLocoformerConfig(**LOCOFORMER)),
             "masker tf_locoformer: found features of 9 values a frame",
         ),

@@ -17,7 +17,6 @@ from sepkit.types import Batch, Latent, ModelTraits, Separation
 
 FIRST = ModelTraits({"encoding_prior"}, frames_for=lambda samples: samples // 8)
 BOTH = ModelTraits({"encoding_prior", "mask_prior"}, frames_for=lambda samples: samples // 8)
-STAGES = ModelTraits({"stage_estimates"})
 
 
 def rates(traits: ModelTraits = BOTH, **changes) -> tuple[c.ObjectiveConfig, ModelTraits]:
@@ -28,8 +27,8 @@ def steered(traits: ModelTraits = BOTH, **changes) -> tuple[c.ObjectiveConfig, M
     return rates(traits, steering=c.SteeringConfig(**changes))
 
 
-def objective(traits: ModelTraits | None = None, **changes) -> tuple[c.ObjectiveConfig, ModelTraits | None]:
-    return c.ObjectiveConfig(**changes), traits
+def objective(**changes) -> tuple[c.ObjectiveConfig, ModelTraits]:
+    return c.ObjectiveConfig(**changes), ModelTraits()
 
 
 @pytest.mark.parametrize(
@@ -46,15 +45,13 @@ def objective(traits: ModelTraits | None = None, **changes) -> tuple[c.Objective
         (objective(silence=c.SilenceConfig(weight=-1.0)), "objective.silence: found weight -1"),
         (objective(silence=c.SilenceConfig(weight=1.0, threshold_db=0.0)), "objective.silence: found weight 1"),
         (objective(silence=c.SilenceConfig(weight=1.0), assignment=c.MCLConfig()), "with mcl hypotheses without"),
-        (objective(STAGES, stages=c.StagesConfig(window=4, stride=5)), "objective.stages: found window 4"),
         (objective(margin_weight=-1.0), "margin_weight: found -1.0"),
         (objective(autoencoding=c.AutoencodingConfig(mixtures=-1.0)), "autoencoding.mixtures: found -1.0"),
     ],
 )
 def test_configurations(made, words):
-    config, traits = made
     with pytest.raises(UserError) as caught:
-        build_objective(config, *([] if traits is None else [traits]))
+        build_objective(*made)
     assert words in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -62,7 +59,6 @@ def test_configurations(made, words):
     ("traits", "autoencoding", "words"),
     [
         (BOTH, 0.0, "no encoding_prior"),
-        (STAGES, 0.0, "no stage_estimates"),
         (ModelTraits({"scores"}), 0.0, "no scores"),
         (ModelTraits(), 1.0, "no source_reconstructions"),
     ],

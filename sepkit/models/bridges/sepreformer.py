@@ -39,8 +39,12 @@ def from_sepreformer(path: str | Path) -> EncoderMaskerDecoder:
     path = Path(path)
     found = read_state_dict(path, _EXPECTED)
     check_plain(str(path), found)
-    # Offsets of keys have no effect on attention.
-    weights = {name: tensor for name, tensor in found.items() if not name.endswith("linear_k.bias")}
+    # Offsets of keys have no effect on attention, and only training uses the estimates of inner stages.
+    weights = {
+        name: tensor
+        for name, tensor in found.items()
+        if not name.endswith("linear_k.bias") and not name.startswith(("out_layer_bn.", "decoder_bn."))
+    }
     return build_with(str(path), _config(path, weights), weights, one_by_one(NAMES), needs=_NEEDS)
 
 
@@ -69,7 +73,6 @@ def _config(path: Path, weights: Mapping[str, Tensor]) -> ModelConfig:
             num_heads=channels // size("separator.pos_emb.pe_k.weight", 1),
             kernel_size=size("separator.bottleneck_G.l_block_1.block.cla.dw_conv_1d.weight", 2),
             max_distance=size("separator.pos_emb.pe_k.weight", 0) // 2,
-            stage_heads=any(name.startswith("out_layer_bn.") for name in weights),
         ),
         masks=DeterministicConfig(activation="linear"),
         pad="asteroid",
@@ -103,11 +106,9 @@ def _from_1(match: re.Match[str]) -> str:
 NAMES = (
     (r"^filterbank\.encoder\.filterbank\._filters", "audio_encoder.conv1d.weight"),
     (r"^filterbank\.decoder\.filterbank\._filters", "audio_decoder.weight"),
-    (r"^masker\.stage_decoders\.(\d+)\.filterbank\._filters", r"decoder_bn.\1.weight"),
     (r"^masker\.norm\.", "feature_projector.norm."),
     (r"^masker\.input\.", "feature_projector.conv1d."),
     (r"^masker\.output\.", "out_layer.end_conv1x1."),
-    (r"^masker\.stage_outputs\.(\d+)\.", r"out_layer_bn.\1.end_conv1x1."),
     (r"^masker\.positions\.vectors\.", "separator.pos_emb.pe_k."),
     (r"^masker\.encoder\.", "separator.enc_stages."),
     (r"^masker\.downsampling\.(\d+)\.depthwise\.", r"separator.enc_stages.\1.downconv.down_conv."),

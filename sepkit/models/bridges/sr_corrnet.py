@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from sepkit.config import ModelConfig, SRCorrNetConfig
 from sepkit.errors import UserError, shown
 from sepkit.files import read_yaml
@@ -38,12 +36,14 @@ def from_sr_corrnet(path: str | Path) -> EncoderMaskerDecoder:
     """
     path = Path(path)
     file = path / FILES[0] if path.is_dir() else path
-    weights = {renamed(name, _OLDER): tensor for name, tensor in read_state_dict(file, _EXPECTED).items()}
-    config, needs = _config(beside(file, FILES[1], _EXPECTED), weights)
+    found = {renamed(name, _OLDER): tensor for name, tensor in read_state_dict(file, _EXPECTED).items()}
+    # Only training uses the estimates of inner layers.
+    weights = {name: tensor for name, tensor in found.items() if not name.startswith("filter_estim_aux.")}
+    config, needs = _config(beside(file, FILES[1], _EXPECTED))
     return build_with(str(file), config, weights, one_by_one(NAMES), own=OWN_OF_FOURIER, needs=needs)
 
 
-def _config(path: Path, weights: Mapping[str, Tensor]) -> tuple[ModelConfig, dict[str, Any]]:
+def _config(path: Path) -> tuple[ModelConfig, dict[str, Any]]:
     found: Any = read_yaml(path, "get it again")
 
     def at(name: str) -> Any:
@@ -101,7 +101,6 @@ def _config(path: Path, weights: Mapping[str, Tensor]) -> tuple[ModelConfig, dic
         bin_taps=taps("taps_freq"),
         frame_taps=taps("taps_frame"),
         count_speakers=bool(counts),
-        stage_heads=any(name.startswith("filter_estim_aux.") for name in weights),
     )
     hypotheses = size(f"{split}.max_n_spks", 100)
     return mapping_model(rate, hypotheses, window, stride, masker, like_torch=False, input_norm="mixture"), needs
@@ -128,7 +127,6 @@ NAMES = (
     (r"^masker\.speakers\.(\d+)\.attention\.", r"dec_cs.\1.block.block.sa."),
     (r"^masker\.split_norm\.", "layernorm."),
     (r"^masker\.output\.", "filter_estim.mask.net."),
-    (r"^masker\.stage_outputs\.(\d+)\.", r"filter_estim_aux.\1.mask.net."),
     (r"^masker\.split\.layers\.", "spk_split.spk_split."),
     (r"^masker\.split\.norm\.", "spk_split.layernorm."),
     (r"^masker\.split\.queries$", "spk_split.spk_query"),

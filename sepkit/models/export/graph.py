@@ -83,7 +83,7 @@ class GraphModel(nn.Module):
         made = model._masker_output(features) if state is None else MaskerOutput(model.masker(features, state))
         masks = model.mask_posterior(made.values)
         mask = model.mask_family.at_test(masks)
-        extras: dict[str, Any] = {name: extra for name, extra in made.extras.items() if name != "scores"}
+        extras: dict[str, Any] = {}
         if model.encoding_prior is not None:
             extras["encoding_prior"] = model.encoding_prior()
         if model.mask_prior is not None:

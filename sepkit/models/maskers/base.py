@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor, nn
@@ -51,30 +50,16 @@ class FramewiseEnd(Protocol):
 
 
 @dataclass(frozen=True)
-class ToDecode:
-    """An extra that the model decodes to waveforms (B, S, n, T), in the units of the mixture.
-
-    Args:
-        encodings: (B, S, n, K, F), masked encodings.
-        decoders: S modules, each of which turns (B, n, K, F) into waveforms of standardized signals; None: the model's
-            own filterbank does.
-    """
-
-    encodings: Tensor
-    decoders: Sequence[nn.Module] | None = None
-
-
-@dataclass(frozen=True)
 class MaskerOutput:
     """What a masker returns to the model.
 
     Args:
         values: raw mask values (B, n, P, K, F).
-        extras: what it makes beside them, by name, for a term of the objective; see `Separation.extras`.
+        scores: (B, n) log-odds that a hypothesis is a speaker, of a masker that counts speakers.
     """
 
     values: Tensor
-    extras: Mapping[str, Tensor | ToDecode] = field(default_factory=dict)
+    scores: Tensor | None = None
 
 
 class Masker(nn.Module, ABC):
@@ -132,18 +117,15 @@ class Masker(nn.Module, ABC):
         """
 
     @property
-    def offers(self) -> Set[str]:
-        """Names of the extras that `with_extras` can make."""
-        return frozenset()
+    def counts_speakers(self) -> bool:
+        """Whether `with_scores` makes scores, and no more estimates than it counts or is told."""
+        return False
 
-    def with_extras(
-        self, features: Tensor, wants: Set[str] = frozenset(), speakers: Tensor | None = None
-    ) -> MaskerOutput:
-        """Return raw mask values, with the extras that are wanted, and "scores" (B, n) in any case if it offers them.
+    def with_scores(self, features: Tensor, speakers: Tensor | None = None) -> MaskerOutput:
+        """Return raw mask values, with scores if the masker counts speakers.
 
         Args:
             features: (B, K, F).
-            wants: names of extras; those that the masker does not offer are ignored.
             speakers: (B,) how many speak, for a masker that counts them; None: it is not known.
         """
         return MaskerOutput(self(features))
@@ -159,13 +141,6 @@ class Masker(nn.Module, ABC):
                 f"depth_steps: found {steps}, but the depth of this model's masker ({type(self).__name__}) is"
                 " fixed; leave it out, or use a model with the masker continuous_depth"
             )
-
-    def attach(self, new_decoder: Callable[[], nn.Module]) -> None:
-        """Become part of a model: a masker with extras to decode makes its decoders here.
-
-        Args:
-            new_decoder: makes a learned decoder with the geometry of the model's filterbank.
-        """
 
     def stream(self) -> MaskerStream:
         """Return a stream whose values, block by block, are those of `forward` for the whole recording."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
-
 import torch
 from torch import Tensor, nn
 
 from sepkit.config import SepReformerConfig
 from sepkit.errors import UserError
-from sepkit.models.maskers.base import Masker, MaskerOutput, ToDecode, require_at_least, require_dropout
+from sepkit.models.maskers.base import Masker, require_at_least, require_dropout
 from sepkit.models.norms import GlobalLayerNorm
 from sepkit.models.products import Linear
 from sepkit.registry import register
@@ -31,13 +29,8 @@ class SepReformerMasker(Masker):
     `split` makes n sequences of one, and is the same at all stages. Global blocks attend over the 2^R times shorter
     sequence; local blocks are convolutions; cross-speaker blocks attend over the n sequences of each frame.
 
-    With `stage_heads`, the inputs d_R ... d_1 of the decoder stages make masks of the encoding, and so estimates.
-
-    Attributes:
-        stages: number of stages with heads; 0 without.
-
     Source: U.-H. Shin, S. Lee, T. Kim and H.-M. Park, "Separate and Reconstruct: Asymmetric Encoder-Decoder for Speech
-    Separation", NeurIPS 2024. Same numbers as the authors' code.
+    Separation", NeurIPS 2024. Same numbers as the authors' code, without the loss of the decoder's inner stages.
     """
 
     def __init__(
@@ -52,7 +45,6 @@ class SepReformerMasker(Masker):
         kernel_size: int = 65,
         max_distance: int = 2000,
         dropout: float = 0.05,
-        stage_heads: bool = True,
     ) -> None:
         super().__init__(encoding_dim, hypotheses, values_per_dimension)
         require_at_least(
@@ -65,7 +57,6 @@ class SepReformerMasker(Masker):
         )
         _check(channels, num_stages, num_heads, kernel_size, dropout)
         self.num_stages = num_stages
-        self.stages = num_stages if stage_heads else 0
         self.norm = GlobalLayerNorm(encoding_dim)
         self.input = Linear(encoding_dim, channels, bias=False)
         self.positions = RelativePositions(channels // num_heads, max_distance)
@@ -77,7 +68,6 @@ class SepReformerMasker(Masker):
         self.fusion = nn.ModuleList(Linear(2 * channels, channels) for _ in range(num_stages))
         self.decoder = nn.ModuleList(_GlobalLocal(*sizes, repeats=3, hypotheses=hypotheses) for _ in range(num_stages))
         self.output = _Head(channels, values_per_dimension * encoding_dim)
-        self.stage_outputs = nn.ModuleList(_Head(channels, encoding_dim) for _ in range(self.stages))
 
     def forward(self, features: Tensor) -> Tensor:
         """Raw mask values (B, n, P, K, F) of features (B, K, F)."""
@@ -85,7 +75,7 @@ class SepReformerMasker(Masker):
 
     def trunk(self, features: Tensor) -> Tensor:
         """Return the last decoder stage, (B, n * channels, F)."""
-        return self._joined(self._decoded(features)[-1], features.shape[-1])
+        return self._joined(self._decoded(features), features.shape[-1])
 
     def values(self, summary: Tensor) -> Tensor:
         """Return raw mask values (B, n, P, K, F')."""
@@ -93,40 +83,12 @@ class SepReformerMasker(Masker):
         values = self.output(frames).unflatten(-1, (self.values_per_dimension, self.encoding_dim))
         return values.permute(0, 1, 3, 4, 2)
 
-    @property
-    def offers(self) -> Set[str]:
-        """Estimates of the inner stages, if they have heads."""
-        return frozenset({"stage_estimates"} if self.stages else ())
-
-    def attach(self, new_decoder: Callable[[], nn.Module]) -> None:
-        """Make a decoder for each stage with a head."""
-        self.stage_decoders = nn.ModuleList(new_decoder() for _ in range(self.stages))
-
-    def with_extras(
-        self, features: Tensor, wants: Set[str] = frozenset(), speakers: Tensor | None = None
-    ) -> MaskerOutput:
-        """Return raw mask values; with "stage_estimates" also the encodings that each stage's masks, at least 0, make.
-
-        `features` are (B, K, F), the encoding itself.
-        """
-        if "stage_estimates" not in wants or not self.stages:
-            return MaskerOutput(self(features))
-        frames = features.shape[-1]
-        *inner, last = self._decoded(features)
-        masks = []
-        for head, stage in zip(self.stage_outputs, inner, strict=True):
-            mask = torch.relu(head(stage)).transpose(1, 2)
-            masks.append(nn.functional.interpolate(mask, size=frames).unflatten(0, (-1, self.hypotheses)))
-        encodings = torch.stack([mask * features.unsqueeze(1) for mask in masks], dim=1)
-        extras = {"stage_estimates": ToDecode(encodings, list(self.stage_decoders))}
-        return MaskerOutput(self.values(self._joined(last, frames)), extras)
-
     def _joined(self, decoded: Tensor, frames: int) -> Tensor:
         """(B * n, F padded, C) -> (B, n * C, F)."""
         return decoded.unflatten(0, (-1, self.hypotheses)).transpose(2, 3).flatten(1, 2)[..., :frames]
 
-    def _decoded(self, features: Tensor) -> list[Tensor]:
-        """Return the bottleneck and the output of every decoder stage, (B * n, F / 2^r, C) each, r = R ... 0."""
+    def _decoded(self, features: Tensor) -> Tensor:
+        """Return the output of the last decoder stage, (B * n, F padded, C)."""
         x = self.input(self.norm(features).transpose(1, 2))
         frames, factor = features.shape[-1], 2**self.num_stages
         shortest = (frames + factor - 1) // factor
@@ -137,10 +99,10 @@ class SepReformerMasker(Masker):
             y = stage(x, positions, 2 ** (self.num_stages - level))
             skipped.append(self.split(y))
             x = downsampling(y)
-        decoded = [self.split(self.bottleneck(x, positions, 1))]
+        decoded = self.split(self.bottleneck(x, positions, 1))
         for level, (fusion, stage) in enumerate(zip(self.fusion, self.decoder, strict=True)):
-            joined = torch.cat([repeat_frames(decoded[-1], 2), skipped.pop()], dim=-1)
-            decoded.append(stage(fusion(joined), positions, 2 ** (level + 1)))
+            joined = torch.cat([repeat_frames(decoded, 2), skipped.pop()], dim=-1)
+            decoded = stage(fusion(joined), positions, 2 ** (level + 1))
         return decoded
 
 

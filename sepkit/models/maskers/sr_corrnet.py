@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Set
 
 import torch
 from torch import Tensor, nn
 
 from sepkit.config import SRCorrNetConfig
 from sepkit.errors import UserError
-from sepkit.models.maskers.base import Masker, MaskerOutput, ToDecode, require_at_least, require_coefficients
+from sepkit.models.maskers.base import Masker, MaskerOutput, require_at_least, require_coefficients
 from sepkit.models.maskers.tf_locoformer import RotaryAttention
 from sepkit.models.products import Linear, linear
 from sepkit.models.runtime import is_traced
@@ -35,16 +34,14 @@ class SRCorrNetMasker(Masker):
     S_i of the estimates: it is made for features that are the coefficients themselves, and for mapping.
 
     With `count_speakers` an attractor is asked for each speaker, and says whether there is one. As many estimates are
-    made, the first ones, as there are positive scores, or as `with_extras` is told; the others are zero. Scores outside
+    made, the first ones, as there are positive scores, or as `with_scores` is told; the others are zero. Scores outside
     training are in descending order, so that the i-th is positive if there are i speakers or more.
-
-    With `stage_heads`, the inputs of the decoder's layers make estimates, too.
 
     Attributes:
         maps: values are the estimates' coefficients.
 
     Source: U.-H. Shin and H.-M. Park, "Asymmetric Encoder-Decoder Based on Time-Frequency Correlation for Speech
-    Separation", arXiv 2603.29097. Same numbers as the authors' code.
+    Separation", arXiv 2603.29097. Same numbers as the authors' code, without the loss of the decoder's inner layers.
     """
 
     maps = True
@@ -65,7 +62,6 @@ class SRCorrNetMasker(Masker):
         bin_taps: int = 1,
         frame_taps: int = 1,
         count_speakers: bool = False,
-        stage_heads: bool = True,
     ) -> None:
         super().__init__(encoding_dim, hypotheses, values_per_dimension)
         require_at_least(
@@ -93,24 +89,18 @@ class SRCorrNetMasker(Masker):
         self.decoder = nn.ModuleList(TimeFrequencyBlock(*sizes) for _ in range(decoder_layers))
         self.speakers = nn.ModuleList(SpeakerBlock(channels, num_heads, speaker_dim) for _ in range(decoder_layers))
         self.output = Linear(channels, 3 * taps * values_per_dimension)
-        self.stage_outputs = nn.ModuleList(
-            Linear(channels, 3 * taps) for _ in range(decoder_layers if stage_heads else 0)
-        )
 
     @property
-    def offers(self) -> Set[str]:
-        """Estimates of the decoder's inner layers, if they have heads, and scores, if it counts speakers."""
-        has = {"stage_estimates": len(self.stage_outputs) > 0, "scores": isinstance(self.split, AttractorSplit)}
-        return frozenset(name for name, has_it in has.items() if has_it)
+    def counts_speakers(self) -> bool:
+        """Whether an attractor for each speaker has a score."""
+        return isinstance(self.split, AttractorSplit)
 
     def forward(self, features: Tensor) -> Tensor:
         """Raw values (B, n, P, K, F) of features (B, K, F), real parts before imaginary parts along K."""
-        return self.with_extras(features).values
+        return self.with_scores(features).values
 
-    def with_extras(
-        self, features: Tensor, wants: Set[str] = frozenset(), speakers: Tensor | None = None
-    ) -> MaskerOutput:
-        """Return raw values, with "scores" (B, n) if it counts speakers, and "stage_estimates" if they are wanted.
+    def with_scores(self, features: Tensor, speakers: Tensor | None = None) -> MaskerOutput:
+        """Return raw values, with scores (B, n) if it counts speakers.
 
         Args:
             features: (B, K, F), coefficients.
@@ -122,13 +112,12 @@ class SRCorrNetMasker(Masker):
         x = x + sinusoids(x.shape[2], x.shape[3], x)
         for block in self.encoder:
             x = block(x)
-        extras: dict[str, Tensor | ToDecode] = {}
-        present = None
+        scores = present = None
         if isinstance(self.split, AttractorSplit):
             attractors, logits = self.split.attractors(x)
             # In order, since not which attractors are positive is what counts, but how many.
             ranked = logits[:, 1:] if self.training else logits[:, 1:].sort(dim=1, descending=True).values
-            extras["scores"] = scores = ranked[:, : self.hypotheses]
+            scores = ranked[:, : self.hypotheses]
             if speakers is None:
                 # Not a number is no reason to be silent.
                 speakers = (~(scores <= 0)).sum(1)
@@ -139,15 +128,9 @@ class SRCorrNetMasker(Masker):
         else:
             x = self.split(x)
         x = self.split_norm(x)
-        stages = []
         for block, across in zip(self.decoder, self.speakers, strict=True):
-            stages.append(x)
             x = across(block(x.flatten(0, 1)).unflatten(0, x.shape[:2]), present)
-        if "stage_estimates" in wants and len(self.stage_outputs) > 0:
-            heads = zip(self.stage_outputs, stages, strict=True)
-            encodings = [self._filtered(head(stage), neighbors, present)[:, :, 0] for head, stage in heads]
-            extras["stage_estimates"] = ToDecode(torch.stack(encodings, dim=1))
-        return MaskerOutput(self._filtered(self.output(x), neighbors, present), extras)
+        return MaskerOutput(self._filtered(self.output(x), neighbors, present), scores)
 
     def _neighbors(self, spectrum: Tensor) -> Tensor:
         """(B, 2, bins, F) -> (B, L, 2, bins, F): every bin's neighbors, zero beyond the ends, the lowest first."""

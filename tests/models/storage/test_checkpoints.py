@@ -13,11 +13,15 @@ from torch import nn
 
 from sepkit.config import (
     DeterministicConfig,
+    FreeFilterbankConfig,
     GatedRecurrenceConfig,
     GaussianConfig,
     MaskerConfig,
+    ModelConfig,
+    SepReformerConfig,
     STFTFilterbankConfig,
 )
+from sepkit.files import file_digest
 from sepkit.models import build_model, load_checkpoint, load_pretrained, load_weights_into, save_model
 from sepkit.models.maskers import Masker
 from sepkit.models.storage import checkpoints
@@ -55,6 +59,28 @@ def model():
 @pytest.fixture
 def folder(model, tmp_path):
     return save_model(model, tmp_path / "exp" / "model", {"epoch": 3, "si_sdr_db": 4.5})
+
+
+def test_models_of_version_0_2_with_layers_for_training_alone(tmp_path):
+    """SepReformer and SR-CorrNet had a loss for inner stages: its layers change no estimate, and are left out."""
+    masker = SepReformerConfig(channels=6, num_stages=1, num_heads=2, kernel_size=3, max_distance=4)
+    bank, linear = FreeFilterbankConfig(8, 8, 4, mapping=True), DeterministicConfig("linear")
+    model = build_model(ModelConfig(filterbank=bank, masker=masker, masks=linear)).eval()
+    folder = save_model(model, tmp_path)
+    names = ("masker.stage_outputs.0.0.weight", "masker.stage_decoders.0.filterbank._filters")
+    heads = {name: torch.ones(3) for name in names}
+    save_file(load_file(folder / "model.safetensors") | heads, folder / "model.safetensors")
+
+    def older(description):
+        description["model"]["masker"]["stage_heads"] = True
+        description["weights_sha256"] = file_digest(folder / "model.safetensors")
+
+    rewrite(folder, older)
+    mixture = torch.randn(1, 200)
+    with torch.no_grad():
+        torch.testing.assert_close(load_checkpoint(folder).estimates(mixture), model.estimates(mixture))
+    rewrite(folder, lambda description: description["model"].update(masker={"name": "recurrent", "stage_heads": True}))
+    assert "model.masker.stage_heads: unknown field" in complaint(lambda: load_checkpoint(folder))
 
 
 @pytest.mark.parametrize("where", ["", "..", "model.safetensors", "model.yaml"])
