@@ -13,7 +13,8 @@ import re
 _OBEYED = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _MARKUP = re.compile(r"([\\`*\[\]|~]|(?<!\w)_|_(?!\w))")
 _FORMULA = re.compile(r"[=+\-@\t]")
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(inf|nan)", re.IGNORECASE)
+# Numbers, and lists of whole numbers and hyphens, such as an assignment without the first source.
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(inf|nan)|-( -| \d+)+", re.IGNORECASE)
 
 
 def plain(text: str) -> str:

@@ -65,7 +65,7 @@ def test_a_spreadsheet_computes_no_cell(text, tmp_path):
 def test_numbers_of_any_form_stay_numbers():
     for text in ("-1", "+2.5", "-.5", "-1e-7", "+1E+9", "-inf", "nan", "-3."):
         assert cell(text) == text and isinstance(float(text), float)
-    assert cell(-1.5) == -1.5 and cell(None) is None
+    assert cell(-1.5) == -1.5 and cell(None) is None and cell("- 1") == "- 1"
 
 
 @pytest.fixture(scope="module")
