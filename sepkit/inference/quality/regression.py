@@ -123,7 +123,7 @@ class RidgeRegression:
         of_all = np.concatenate([np.quantile(own, ranks) for own in relative])
         low, high = np.quantile(of_all, [(1 - coverage) / 2, (1 + coverage) / 2])
         reaches = [np.maximum(own / low, own / high) for own in relative if len(own) >= _LEAST_OF_A_KIND]
-        factor = max(1.0, *(np.quantile(own, LEAST_COVERAGE, method="higher") for own in reaches))
+        factor = max([1.0, *(np.quantile(own, LEAST_COVERAGE, method="higher") for own in reaches)])
         self.interval_db = (float(factor * low), float(factor * high))
 
 
