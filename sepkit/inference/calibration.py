@@ -150,7 +150,8 @@ def calibrate(
             labeled = [LabeledRecording(one.evidence, one.speakers, one.group, one.sound) for one in examples]
             predictor.single_speaker = fit_single_speaker(labeled, default_encoder().fingerprint())
             if predictor.single_speaker is None:
-                of_speech = [(one.levels_db, one.speakers) for one in examples if one.speakers]
+                # Of more speakers than outputs, every output holds speech.
+                of_speech = [(one.levels_db, min(one.speakers, plain.hypotheses)) for one in examples if one.speakers]
                 levels, speakers = zip(*of_speech, strict=True)
                 predictor.activity = fit_activity(levels, speakers)
     except UserError as error:
