@@ -270,7 +270,10 @@ def test_validation_score_is_hard_pit_si_sdr_of_whole_set(config: TrainConfig, t
     for index in range(len(data)):
         batch = collate([data[index]])
         with torch.no_grad():
-            score = hard_pit_si_sdr_db(model(batch.mixture).estimates, batch.sources, batch.active)
+            # At the level that the model was trained with, as `sepkit evaluate` separates it.
+            centered = batch.mixture - batch.mixture.mean()
+            leveled = centered * model.signal_std / centered.std(correction=0)
+            score = hard_pit_si_sdr_db(model(leveled).estimates, batch.sources, batch.active)
         mixture = batch.mixture[:, None].expand_as(batch.sources)
         scores.append(score.item())
         gains.append(score.item() - hard_pit_si_sdr_db(mixture, batch.sources, batch.active).item())
