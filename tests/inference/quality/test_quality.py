@@ -19,7 +19,7 @@ from sepkit.config import (
     STFTFilterbankConfig,
 )
 from sepkit.data import audio
-from sepkit.data.manifest import MixtureEntry, SourceEntry, write_manifest
+from sepkit.data.manifest import MixtureEntry, SourceEntry, read_manifest, write_manifest
 from sepkit.errors import UserError
 from sepkit.evaluation.metrics import si_sdr_db
 from sepkit.inference import Separator, load_model, separate_files
@@ -167,6 +167,14 @@ def test_kinds_count_the_same_however_many_examples_they_have():
     low, high = fitted.interval(np.zeros(4400), table).T
     outside = (errors < low) | (errors > high)
     assert np.mean([outside[kinds == kind].mean() for kind in (0, 1)]) < 0.105
+
+
+def test_a_kind_of_few_examples_widens_nothing():
+    generator = np.random.default_rng(2)
+    errors, table = generator.standard_normal(15), {"nothing": generator.standard_normal(15)}
+    fitted = fit_ridge(table, errors, np.arange(15)).regression
+    fitted.fit_interval(errors, table, np.arange(15), np.repeat([0, 1], [14, 1]))
+    assert np.isfinite(fitted.interval(np.zeros(15), table)).all() and fitted.half_width_db < 10
 
 
 def test_features_that_do_not_vary_are_left_out():
@@ -434,6 +442,23 @@ def test_a_deterministic_model_has_a_predictor_too(corpus):
     separator.quality = calibrate(separator, corpus, first=30).predictor
     assert "mask_spread_db" not in separator.quality.model.features
     assert np.isfinite(separator.separate(recording(), RATE).predicted_si_sdr_db).all()
+
+
+def test_a_manifest_with_single_speakers_is_taken_as_it_is(corpus):
+    """Two conditions of two speakers, single speakers, more speakers than outputs, and a recording of nobody."""
+    entries = list(read_manifest(corpus))[:40]
+    one, three = entries[0].sources[0], [*entries[0].sources, entries[1].sources[0]]
+    made = [replace(entry, corpus="even" if number % 2 else "odd") for number, entry in enumerate(entries)]
+    made += [replace(entry, id=f"one{entry.id}", sources=entry.sources[:1]) for entry in entries[:30]]
+    made += [replace(entries[0], id=f"three{k}", sources=three, num_samples=4000, corpus="three") for k in range(3)]
+    made.append(MixtureEntry(id="nobody", sample_rate=RATE, num_samples=4000, sources=[], mixture=one.path))
+    manifest = write_manifest(corpus.parent / "complete.jsonl", made)
+    torch.manual_seed(0)
+    found = calibrate(Separator(build_model(DETERMINISTIC)), manifest)
+    assert found.skipped == {}
+    # Three speakers widen the interval, but the prediction is of the others.
+    assert (found.predictor.mixtures, found.predictor.examples) == (40, 80)
+    assert found.predictor.model.spread is not None and np.isfinite(found.predictor.model.interval_db).all()
 
 
 @pytest.mark.parametrize(
