@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from sepkit.models.emd import EncoderMaskerDecoder
 from sepkit.models.features import latent_features, latent_sums
 from sepkit.models.filterbanks import Filterbank
-from sepkit.models.maskers.base import FrameStream, MaskerOutput
+from sepkit.models.maskers.base import FrameStream, Masker, MaskerOutput
 from sepkit.models.maskers.sudormrf import SlidingFilters
 from sepkit.models.norms import StreamState
 from sepkit.models.speaker_encoder import SpeakerEncoder
@@ -135,7 +135,7 @@ class CausalGraphModel(GraphModel):
         # The state of zeros stands for the padding on the left.
         if left + bank.padding != bank.kernel_size - bank.stride:
             return False
-        return isinstance(model.masker.stream(), FrameStream)
+        return isinstance(model.masker, Masker) and isinstance(model.masker.stream(), FrameStream)
 
     def _first_state(self, batch: int) -> tuple[StreamState, list[Tensor]]:
         """Return the form of the masker's state, and zeros for the whole state."""
