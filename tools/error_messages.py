@@ -23,6 +23,7 @@ AREAS = {
     "files": "Files",
     "fetching": "Files",
     "parallel": "Files",
+    "owned": "Files",
     "data": "Recordings and manifests",
     "corpora": "Corpora: download and prepare",
     "models": "Models, checkpoints and export",

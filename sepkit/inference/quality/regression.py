@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sepkit.errors import UserError
+from sepkit.errors import UserError, shown
 
 COVERAGE = 0.9
 LEAST_COVERAGE = 0.88
@@ -68,8 +68,16 @@ class RidgeRegression:
 
     def predict(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return predictions, (n,) dB, from (n,) of each feature; NaN where a feature is."""
+        return self.intercept + self._standardized(features) @ np.array(self.coefficients)
+
+    def _standardized(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
+        if missing := [name for name in self.features if name not in features]:
+            raise UserError(
+                f"quality.yaml: names the feature {shown(missing[0])}, which the model does not have; run "
+                "`sepkit calibrate` again"
+            )
         table = np.stack([np.asarray(features[name], np.float64) for name in self.features], axis=-1)
-        return self.intercept + _standardize(table, self.means, self.scales) @ np.array(self.coefficients)
+        return _standardize(table, self.means, self.scales)
 
     def interval(self, predicted: np.ndarray, features: Mapping[str, np.ndarray] | None) -> np.ndarray:
         """Return lower and upper ends, (n, 2) dB, of predictions (n,) by these features (n,)."""
@@ -86,8 +94,7 @@ class RidgeRegression:
 
     def _error_scales(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return how large the error is expected to be, (n,) dB."""
-        table = np.stack([np.asarray(features[name], np.float64) for name in self.features], axis=-1)
-        return np.exp(self.spread_intercept + _standardize(table, self.means, self.scales) @ np.array(self.spread))
+        return np.exp(self.spread_intercept + self._standardized(features) @ np.array(self.spread))
 
     def fit_interval(
         self,
