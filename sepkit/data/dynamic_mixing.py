@@ -81,6 +81,15 @@ class DynamicMixer:
             raise UserError(f"data.dynamic_mixing.one_speaker_share: found {config.one_speaker_share}, expected 0 to 1")
         if not 0 <= config.coloring_db < math.inf:
             raise UserError(f"data.dynamic_mixing.coloring_db: found {config.coloring_db}, expected at least 0")
+        for name in ("channel_probability", "codec_probability", "clipping_probability", "turns_probability"):
+            if not 0 <= (share := getattr(config, name)) <= 1:
+                raise UserError(f"data.dynamic_mixing.{name}: found {share}, expected 0 to 1")
+        for name in ("highpass_hz", "lowpass_hz", "filter_order"):
+            low, high = getattr(config, name)
+            if not 0 < low <= high < math.inf:
+                raise UserError(
+                    f"data.dynamic_mixing.{name}: found {low} and {high}, expected two rising numbers above 0"
+                )
         if config.reverberation_target == "early" and config.reverberation_probability == 0:
             raise UserError(
                 "data.dynamic_mixing.reverberation_target: found early, which does nothing without "

@@ -12,6 +12,7 @@ from sepkit.data import audio
 from sepkit.data.dynamic_mixing import DynamicMixer
 from sepkit.data.manifest import Manifest, MixtureEntry, NoiseEntry, SourceEntry
 from sepkit.data.mixing import Mixed, active_level
+from sepkit.errors import UserError
 from tests.complaint import complaint
 
 RATE = 8000
@@ -318,3 +319,18 @@ def test_speakers_take_turns_in_their_share(corpus: Manifest) -> None:
         np.testing.assert_allclose(turns.mixture, turns.sources.sum(0), atol=1e-6)
         changes = np.count_nonzero(np.diff(kept[0].astype(int)))
         assert changes <= 3 + np.count_nonzero(plain.sources == 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"channel_probability": 2.0}, "channel_probability: found 2.0, expected 0 to 1"),
+        ({"turns_probability": -0.1}, "turns_probability: found -0.1, expected 0 to 1"),
+        ({"codec_probability": float("nan")}, "codec_probability: found nan, expected 0 to 1"),
+        ({"filter_order": (0.0, 60.0)}, "filter_order: found 0.0 and 60.0, expected two rising numbers"),
+        ({"highpass_hz": (400.0, 60.0)}, "highpass_hz: found 400.0 and 60.0, expected two rising numbers"),
+    ],
+)
+def test_channels_that_cannot_be_meant(options: dict, words: str, corpus: Manifest) -> None:
+    with pytest.raises(UserError, match=words):
+        DynamicMixer(corpus, DynamicMixingConfig(enabled=True, **options), 4000)
