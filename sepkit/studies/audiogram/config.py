@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from sepkit.config import LinearWarmupConfig, ScheduleConfig, SteeringConfig, TaskConfig, TrainerConfig
 from sepkit.errors import UserError
@@ -68,7 +68,7 @@ class PartialVAEConfig:
     hidden: list[int] = field(default_factory=lambda: [64, 64])
     """Widths of the hidden layers of the encoder; the decoder has them in reverse order."""
     models: int = 1
-    """Models whose weights are stacked, for training; a model that is used is a stack of one."""
+    """Models whose weights are stacked; `stack` of the task sets it."""
 
     def check(self) -> None:
         """Raise UserError for dimensions or widths that no model can have."""
@@ -77,14 +77,11 @@ class PartialVAEConfig:
             raise UserError(f"model.dimensions: found the names {', '.join(names)}; expected different ones")
         if all(dimension.known for dimension in self.dimensions):
             raise UserError("model.dimensions: found none that can be measured, expected at least one")
-        for dimension in self.dimensions:
-            ends = dimension.lowest, dimension.highest
-            if not 0 < dimension.noise < math.inf or not 0 <= dimension.step < math.inf or not ends[0] < ends[1]:
-                raise UserError(
-                    f"model.dimensions: {dimension.name}: expected noise > 0, step >= 0 and lowest < highest"
-                )
-            if not all(map(math.isfinite, ends)):
-                raise UserError(f"model.dimensions: {dimension.name}: found {ends}, expected finite numbers")
+        for d in self.dimensions:
+            if not 0 < d.noise < math.inf or not 0 <= d.step < math.inf or not d.lowest < d.highest:
+                raise UserError(f"model.dimensions: {d.name}: expected noise > 0, step >= 0 and lowest < highest")
+            if not math.isfinite(d.lowest) or not math.isfinite(d.highest):
+                raise UserError(f"model.dimensions: {d.name}: found {d.lowest, d.highest}, expected finite numbers")
         for name in ("models", "latent", "embedding", "features"):
             if not 1 <= getattr(self, name) <= LAYER_SIZE:
                 raise UserError(f"model.{name}: found {getattr(self, name)}, expected 1 to {LAYER_SIZE}")
@@ -134,12 +131,26 @@ class AudiogramObjectiveConfig:
 
 @dataclass
 class StackConfig:
-    """What distinguishes models that are trained together; `sepkit train --seeds` and `--target-rates` fill it in."""
+    """Models that are trained together: each seed with each target rate. Ten cost about as much time as two."""
 
     seeds: list[int] = field(default_factory=list)
-    """One a model; empty: `trainer.seed` for all."""
+    """Seeds of the models; empty: `trainer.seed` alone."""
     target_rates: list[float] = field(default_factory=list)
-    """Rates that models are steered to, nats, one a model; empty: that of `objective.steering`."""
+    """Rates that models are steered to, nats; empty: that of `objective.steering`, if any."""
+
+
+class Member(NamedTuple):
+    """One model of a stack.
+
+    Args:
+        seed: Seed of its weights and data.
+        rate: Rate that it is steered to, nats; None: none.
+        name: Name for files, such as seed_0 or rate_2_seed_0.
+    """
+
+    seed: int
+    rate: float | None
+    name: str
 
 
 @dataclass
@@ -163,13 +174,27 @@ class AudiogramTaskConfig(TaskConfig, name=KIND):
     stack: StackConfig = field(default_factory=StackConfig)
     """Seeds and target rates of models that are trained together."""
 
-    def steered_to(self, rate: float) -> SteeringConfig:
-        """Return steering towards a rate in nats: the configuration's, or else from a weight of 0.05."""
-        return replace(self.objective.steering or SteeringConfig(initial_weight=0.05, per="utterance"), total=rate)
+    @property
+    def members(self) -> list[Member]:
+        """The models of the stack, each seed with each target rate."""
+        steering, stack = self.objective.steering, self.stack
+        rates = stack.target_rates or [None if steering is None else steering.total]
+        found = []
+        for seed, rate in product(stack.seeds or [self.trainer.seed], rates):
+            words = [f"rate_{rate:g}"] if stack.target_rates else []
+            words += [f"seed_{seed}"] if stack.seeds else []
+            found.append(Member(seed, rate, "_".join(words)))
+        return found
+
+    @property
+    def steering(self) -> SteeringConfig:
+        """How rates are steered: the configuration's way, or else from a weight of 0.05."""
+        return self.objective.steering or SteeringConfig(initial_weight=0.05, per="utterance")
 
     def check(self) -> None:
-        """Raise UserError if a number is outside its range, or there is no training data."""
+        """Count the models of the stack; raise UserError if a number is out of range, or there is no training data."""
         super().check()
+        self.model.models = len(self.members)
         if self.data.train is None:
             raise UserError(
                 "data.train: no file given, expected the train.csv that `sepkit prepare audiograms` wrote "
@@ -181,20 +206,15 @@ class AudiogramTaskConfig(TaskConfig, name=KIND):
         shares = self.data.missingness.nothing_observed, self.data.missingness.everything_observed
         if min(shares) < 0 or not sum(shares) <= 1:
             raise UserError("data.missingness: expected shares of 0 or more whose sum is at most 1")
-        steering = self.objective.steering
+        steering, members = self.objective.steering, self.members
         if steering is not None and (steering.encoding is not None or steering.masks is not None):
             raise UserError("objective.steering: found a target for encoding or masks, expected `total` alone")
-        targets = [*self.stack.target_rates, *([] if steering is None or steering.total is None else [steering.total])]
-        if not all(0 < target < math.inf for target in targets):
-            raise UserError("objective.steering.total: expected a target of more than 0 nats")
-        for name in ("seeds", "target_rates"):
-            values = getattr(self.stack, name)
-            if values and len(values) != self.model.models:
-                raise UserError(
-                    f"stack.{name}: found {len(values)}, expected one for each of {self.model.models} models"
-                )
-        if any(seed < 0 for seed in self.stack.seeds):
-            raise UserError("stack.seeds: expected 0 or more")
+        if steering is not None and members[0].rate is None:
+            raise UserError("objective.steering.total: found none, expected a target in nats, or stack.target_rates")
+        if not all(member.rate is None or 0 < member.rate < math.inf for member in members):
+            raise UserError("objective.steering.total, stack.target_rates: expected targets of more than 0 nats")
+        if len({member.name for member in members}) < len(members) or any(member.seed < 0 for member in members):
+            raise UserError("stack: expected different seeds of 0 or more, and different target rates")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,23 +241,4 @@ class AudiogramOptions:
     spread_db: float = 45.0
     noise_db: float = 5.0
     corruption: float = 0.0
-    seed: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class NHANESOptions:
-    """Join audiometry and demographics of the NHANES survey as train.csv, dev.csv and test.csv.
-
-    Audiograms with an age and all fourteen thresholds are kept.
-
-    Args:
-        audiometry: AUX1.XPT AUX_B.XPT AUX_C.XPT AUX_G.XPT AUX_I.XPT, those that you have
-        demographics: DEMO.XPT DEMO_B.XPT ... of the same years
-        out: folder of the files
-        seed: seed of the division into train, dev and test
-    """
-
-    audiometry: Sequence[str]
-    demographics: Sequence[str]
-    out: Path
     seed: int = 0

@@ -11,10 +11,9 @@ import torch
 
 from sepkit.models import save_model
 from sepkit.studies.audiogram.config import DimensionConfig, MissingnessConfig, PartialVAEConfig
-from sepkit.studies.audiogram.data import Audiograms, latent_noise, observed_in
-from sepkit.studies.audiogram.model import PartialVAE
-from sepkit.studies.audiogram.network import TrainedVAE
-from sepkit.studies.audiogram.prepare import synthetic_audiograms
+from sepkit.studies.audiogram.data import Audiograms, latent_noise, observed_in, synthetic_audiograms
+from sepkit.studies.audiogram.model import TrainedVAE
+from sepkit.studies.audiogram.task import PartialVAE
 
 
 @dataclass
