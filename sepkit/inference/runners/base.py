@@ -59,7 +59,6 @@ class Runner(Protocol):
     changes nothing.
 
     Attributes:
-        model: The model in torch; None for a graph.
         sample_rate: Sampling rate of the model, Hz.
         hypotheses: Number of estimates per mixture, n.
         info: Data saved beside the weights.
@@ -96,7 +95,9 @@ class Runner(Protocol):
     small_steps: bool
 
     @property
-    def model(self) -> EncoderMaskerDecoder | None: ...
+    def model(self) -> EncoderMaskerDecoder | None:
+        """The model in torch; None for a graph."""
+        ...
 
     def run(
         self, mixtures: np.ndarray, features: bool = False, rates: bool = False, evidence: bool = False
