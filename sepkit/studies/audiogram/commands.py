@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from math import inf
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from sepkit.errors import Bounds
 
 
 def next_(*, model: str, measured: list[str] | None = None, age: float | None = None, stop_at_db: float = 5.0) -> str:
@@ -31,11 +34,11 @@ def simulate(
     out: str,
     dev: str | None = None,
     training: str | None = None,
-    strategies: list[str] | None = None,
-    stop_at_db: list[float] | None = None,
-    samples: int = 64,
-    first: int | None = None,
-    seed: int = 0,
+    strategies: list[Literal["largest_variance", "random", "single_best"]] | None = None,
+    stop_at_db: Annotated[list[float] | None, Bounds(gt=0, lt=inf)] = None,
+    samples: Annotated[int, Bounds(ge=2)] = 64,
+    first: Annotated[int | None, Bounds(ge=1)] = None,
+    seed: Annotated[int, Bounds(ge=0)] = 0,
 ) -> Path:
     """Play whole sessions with known audiograms: information curves, areas and stopping.
 

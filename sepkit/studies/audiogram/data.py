@@ -259,9 +259,7 @@ def prepare_audiograms(options: AudiogramOptions) -> Path:
     folder = Path(options.out)
     if options.csv is not None:
         return _prepare_own(folder, options.csv, options.seed)
-    data, corners = synthetic_audiograms(
-        options.examples, options.archetypes, options.spread_db, options.noise_db, options.corruption, options.seed
-    )
+    data, corners = synthetic_audiograms(options)
     names = [f"archetype_{place}" for place in range(len(corners))]
     write_audiograms(folder / "archetypes.csv", Audiograms(data.names, names, corners))
     return _write_splits(folder, data, options.seed)
@@ -338,39 +336,27 @@ def _draw_archetypes(count: int, spread_db: float, seed: int) -> np.ndarray:
     return _possible(np.array(_MEAN) + noise @ factor.T * deviation)
 
 
-def synthetic_audiograms(
-    examples: int = 4096,
-    archetypes: int = 5,
-    spread_db: float = 45.0,
-    noise_db: float = 5.0,
-    corruption: float = 0.0,
-    seed: int = 0,
-) -> tuple[Audiograms, np.ndarray]:
+def synthetic_audiograms(options: AudiogramOptions) -> tuple[Audiograms, np.ndarray]:
     """Return synthetic audiograms with their noise-free truth, and the (archetypes, 15) archetypes.
 
     Weights of archetypes are uniform (Dirichlet with parameters 1). Values that noise carries beyond the limits are cut
-    to them, as by an audiometer. Arguments are those of `AudiogramOptions`.
+    to them, as by an audiometer.
+
+    Args:
+        options: Number of audiograms and of archetypes, their spread, the noise, and the seed.
     """
-    for name, value, least in (
-        ("--examples", examples, 10),
-        ("--archetypes", archetypes, 2),
-        ("--spread-db", spread_db, 0),
-        ("--noise-db", noise_db, 0),
-        ("--corruption", corruption, 0),
-        ("--seed", seed, 0),
-    ):
-        if not least <= value < np.inf:
-            raise UserError(f"{name}: found {value:g}, expected {least} or more")
-    corners = _draw_archetypes(archetypes, spread_db, seed)
-    weights = np.random.default_rng([seed, _WEIGHTS]).dirichlet(np.ones(archetypes), examples)
-    noise = noise_db * np.random.default_rng([seed, _NOISE]).standard_normal((examples, corners.shape[1]))
-    if corruption > 0:
+    seed = options.seed
+    corners = _draw_archetypes(options.archetypes, options.spread_db, seed)
+    weights = np.random.default_rng([seed, _WEIGHTS]).dirichlet(np.ones(len(corners)), options.examples)
+    noise = np.random.default_rng([seed, _NOISE]).standard_normal((options.examples, corners.shape[1]))
+    noise *= options.noise_db
+    if options.corruption > 0:
         deviation = _possible(weights @ corners + noise).std()
         shift = np.random.default_rng([seed, _CORRUPTION]).standard_normal(corners.shape)
-        corners = _possible(corners + corruption * deviation * shift)
+        corners = _possible(corners + options.corruption * deviation * shift)
     truth = weights @ corners
     names = [dimension.name for dimension in audiogram_dimensions()]
-    ids = [f"synthetic_{seed}_{place:05d}" for place in range(examples)]
+    ids = [f"synthetic_{seed}_{place:05d}" for place in range(options.examples)]
     return Audiograms(names, ids, _possible(truth + noise), truth), corners
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from sepkit.choices import from_dict
-from sepkit.errors import UserError
+from sepkit.errors import Bounds, UserError
 from sepkit.files import read_yaml
 from sepkit.studies.audiogram.config import AGE, KIND, AudiogramTaskConfig, Member, PartialVAEConfig, threshold_name
 from sepkit.studies.audiogram.data import NOT_A_MEDICAL_DEVICE, check_value, named_values
@@ -508,8 +508,7 @@ class Session:
 
     def answer(self, stop_at_db: float = DEFAULT_STOP_DB) -> dict[str, Any]:
         """Return all of this as plain data: next, estimate, deviation, expected_error_db, stop, out_of_range ..."""
-        if not 0 < stop_at_db < math.inf:
-            raise UserError(f"--stop-at-db: found {stop_at_db:g}, expected more than 0 dB")
+        Bounds(gt=0, lt=math.inf, note=" dB").check("--stop-at-db", stop_at_db)
         expected, notes = self.expected_error_db(), list(self.notes)
         if expected is None:
             notes.append("the model is not calibrated, so that errors are not predicted; see `sepkit calibrate`")

@@ -238,17 +238,6 @@ class Settings:
     first: int | None = None
     seed: int = 0
 
-    def check(self) -> None:
-        """Raise UserError for impossible settings."""
-        unknown = [name for name in self.strategies if name not in STRATEGIES]
-        if unknown or not self.strategies:
-            raise UserError(f"--strategies: found {', '.join(unknown) or 'none'}, expected of {', '.join(STRATEGIES)}")
-        if not all(0 < threshold < np.inf for threshold in self.thresholds_db):
-            raise UserError("--stop-at-db: expected numbers above 0")
-        for name, value, least in (("--first", self.first, 1), ("--samples", self.samples, 2)):
-            if value is not None and value < least:
-                raise UserError(f"{name}: found {value}, expected {least} or more")
-
 
 def simulate(
     model: str | Path, files: Mapping[str, str | None], out: str | Path, settings: Settings
@@ -264,7 +253,6 @@ def simulate(
         out: Folder of the results.
         settings: How sessions are played.
     """
-    settings.check()
     if "single_best" in settings.strategies and files["dev"] is None:
         raise UserError("--dev: not given, expected validation data, on which the single best order is found")
     home, vaes = load_stack(model)

@@ -202,7 +202,6 @@ class AudiogramTask(Task):
             if member.rate is not None
         ]
         self._schedule = build(config.objective.rate_weight)
-        self._lowered = False
         super().__init__(config, out, resuming)
 
     # ----------------------------------------------------------------------------------------------- data and model
@@ -246,16 +245,6 @@ class AudiogramTask(Task):
     def scheduled(self) -> dict[str, float]:
         """Beta of the model, or the mean over the stack."""
         return {"rate_weight": sum(self.weights) / len(self.weights)}
-
-    def before_step(self) -> None:
-        """Lower the learning rate when it is due."""
-        config = self.config
-        if not self._lowered and self.progress >= config.lower_after * config.trainer.max_epochs:
-            self._lowered = True
-            optimizer = self.optimizers()
-            assert not isinstance(optimizer, list)
-            for group in optimizer.param_groups:
-                group["lr"] *= config.lower_to
 
     def losses(self, model: Any, batch: Sequence[Tensor]) -> Losses:
         """Return minus the partial ELBO with weighted rates, summed over the models of the stack.
@@ -328,12 +317,10 @@ class AudiogramTask(Task):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the steered weights."""
         super().on_save_checkpoint(checkpoint)
-        checkpoint["partial_vae"] = {"weights": self.weights if self._steering else [], "lowered": self._lowered}
+        checkpoint["partial_vae"] = [steering.weight for steering in self._steering]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the saved position and weights."""
         super().on_load_checkpoint(checkpoint)
-        saved = checkpoint["partial_vae"]
-        self._lowered = saved["lowered"]
-        for steering, weight in zip(self._steering, saved["weights"], strict=True):
+        for steering, weight in zip(self._steering, checkpoint["partial_vae"], strict=True):
             steering.weight = weight

@@ -86,7 +86,6 @@ def test_two_epochs_and_two_more_are_four(config: Callable[..., AudiogramTaskCon
         for epochs in all_epochs:
             made = config(epochs)
             made.stack = StackConfig([0, 1], [1.0])
-            made.lower_after = 1.0
             train(made, tmp_path / folder)
     resumed, whole = (_weights(tmp_path / name / "last_model") for name in ("resumed", "whole"))
     assert all(torch.equal(tensor, whole[name]) for name, tensor in resumed.items())
@@ -97,7 +96,7 @@ def test_rates_approach_their_targets_and_the_learning_rate_is_lowered_once(
 ) -> None:
     made = config(60, validate_every_epochs=60)
     made.objective.steering = _steering(1.5, change=0.05)
-    made.lower_after, made.lower_to = 0.9, 0.25
+    made.trainer.decay_epochs, made.trainer.decay_factor = [54], 0.25
     train(made, tmp_path)
     assert _epochs(tmp_path, "train_rate_nats")[-1] == pytest.approx(1.5, rel=0.15)
     assert _epochs(tmp_path, "learning_rate") == pytest.approx([0.01] * 54 + [0.0025] * 6)
@@ -116,12 +115,11 @@ def test_members_of_a_stack() -> None:
     ("change", "message"),
     [
         (lambda c: setattr(c.data, "train", None), "data.train: no file given"),
-        (lambda c: setattr(c, "lower_to", 0.0), "lower_to: found 0"),
         (lambda c: setattr(c.data.missingness, "nothing_observed", 0.95), "data.missingness"),
         (lambda c: setattr(c.stack, "seeds", [1, 1]), "stack: expected different seeds"),
-        (lambda c: setattr(c.stack, "seeds", [-1]), "seeds of 0 or more"),
-        (lambda c: setattr(c.stack, "target_rates", [1.0, 0.0]), "more than 0 nats"),
-        (lambda c: setattr(c.objective, "steering", _steering(-1.0)), "more than 0 nats"),
+        (lambda c: setattr(c.stack, "seeds", [-1]), "stack.seeds: found -1"),
+        (lambda c: setattr(c.stack, "target_rates", [1.0, 0.0]), "stack.target_rates: found 0"),
+        (lambda c: setattr(c.objective, "steering", _steering(-1.0)), "objective.steering.total: found -1"),
         (lambda c: setattr(c.objective, "steering", SteeringConfig()), "found none"),
     ],
 )
