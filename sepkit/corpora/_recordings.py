@@ -9,13 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from json import dumps
 from pathlib import Path
 
 import numpy as np
 
 from sepkit.data import audio
 from sepkit.errors import UserError
-from sepkit.files import read_csv, read_text, remove, write_text
+from sepkit.files import read_csv, read_json, read_text, remove, write_json, write_text
 from sepkit.signals import active_level
 
 SPLITS = ("train", "dev", "test")
@@ -187,6 +188,15 @@ def report_skipped(out: Path, skipped: Mapping[str, str], failure: str = "") -> 
         raise UserError(f"{failure}: {first}")
     if skipped:
         print(f"warning: {len(skipped)} item(s) left out, listed in {path}; the first: {first}", file=sys.stderr)
+
+
+def check_provenance(path: Path, made_with: Mapping[str, object]) -> None:
+    """Add to the JSON file `path` how the recordings in its folder are made; refuse a file that says otherwise."""
+    known = read_json(path, "choose another --out") if path.is_file() else {}
+    for name, value in made_with.items():
+        if dumps(known.get(name, value)) != dumps(value):
+            raise UserError(f"{path}: made with {name} {known[name]}, not {value}; choose another --out")
+    write_json(path, known | dict(made_with))
 
 
 def corpus_root(folder: Path, nested: Sequence[str], holds: Sequence[str]) -> Path:

@@ -16,8 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sepkit.corpora._provenance import check_provenance
-from sepkit.corpora._recordings import find_audio_files, find_recordings
+from sepkit.corpora._recordings import check_provenance, find_audio_files, find_recordings
 from sepkit.data import audio
 from sepkit.data.coloring import color
 from sepkit.data.segments import Segment, write_segments
