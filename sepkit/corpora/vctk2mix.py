@@ -22,8 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sepkit.corpora._metadata_mixing import SOURCE_RATE, Layout, Part, prepare_parts, speaker_of
-from sepkit.corpora._metadata_tables import find_tables, read_table
+from sepkit.corpora._metadata import SOURCE_RATE, Layout, Part, find_tables, prepare_parts, read_table, speaker_of
 from sepkit.corpora._recordings import corpus_root, find_audio_files
 from sepkit.corpora._verify import check_whole
 from sepkit.corpora.options import VCTK2MixOptions, check_variant
