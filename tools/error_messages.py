@@ -40,11 +40,11 @@ AREAS = {
 HEAD = """# Error messages
 
 sepkit reports bad input in one line and exits with 2. The line names the file or field, what was found, what \
-was expected, and what to do. This page has all {count} of them, made from the code. Words in capitals are placeholders: \
-`PATH` is your file. Search this page (Ctrl+F) for the other words.
+was expected, and what to do. This page has all {count} of them, made from the code. Words in capitals are \
+placeholders: `PATH` is your file. Search this page (Ctrl+F) for the other words.
 
-Exit code 1 means that a file failed in a batch (the others are done), or that sepkit itself failed. A line that begins \
-with `failed:` and a Python error name is a bug: `SEPKIT_TRACEBACK=1` shows where it happened. Please report it.
+Exit code 1 means that a file failed in a batch (the others are done), or that sepkit itself failed. A line that \
+begins with `failed:` and a Python error name is a bug: `SEPKIT_TRACEBACK=1` shows where it happened. Please report it.
 """
 
 

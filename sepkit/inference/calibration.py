@@ -146,7 +146,7 @@ def calibrate(
             hypotheses=separator.hypotheses,
             manifest=str(Path(manifest)),
         )
-        predictor.depth_steps, predictor.views = plain.depth_steps, getattr(plain.runner, "views", 1)
+        predictor.depth_steps, predictor.views = plain.depth_steps, plain.runner.views
         if examples:
             labeled = [LabeledRecording(one.evidence, one.speakers, one.group, one.sound) for one in examples]
             predictor.single_speaker = fit_single_speaker(labeled, default_encoder().fingerprint())
