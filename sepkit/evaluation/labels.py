@@ -18,11 +18,8 @@ MIXTURE_ELBO = "mixture_elbo_nats_per_sample"
 FROM_LATENTS = (*RATES, *ALIVE_SHARES, MIXTURE_ELBO)
 """All columns of an utterance that follow from latents."""
 
-PREDICTIONS = ("predicted_si_sdr_db", "baseline_si_sdr_db")
-"""Columns of a source that a model fills which predicts how good its estimates are."""
-
-NOT_SEPARATED = "likely_not_separated"
-"""Column of an utterance that such a model fills: 1 where it predicts that the utterance is not separated, else 0."""
+PREDICTED = "predicted_si_sdr_db"
+"""Column of a source that a model fills which predicts how good its estimates are."""
 
 WEIGHTED = ("weighted_si_sdr_db", "drawn_si_sdr_db")
 """Columns of a source that a model with scores fills: SI-SDR of the sum of all hypotheses, weighted by their scores,
@@ -37,13 +34,13 @@ CONTINUITY = (
 )
 """Columns of an utterance that the metric "continuity" fills, see `sepkit.evaluation.continuity`."""
 
-PER_MIXTURE = (*FROM_LATENTS, *CONTINUITY, NOT_SEPARATED)
+PER_MIXTURE = (*FROM_LATENTS, *CONTINUITY)
 """Columns of an utterance that its sources do not have."""
 
 BOUNDS = ("predicted_low_db", "predicted_high_db")
 """Columns of a source: the ends of the interval about the prediction."""
 
-NO_SCORES = frozenset({*FROM_LATENTS, *PREDICTIONS, NOT_SEPARATED, "counted_chunks"})
+NO_SCORES = frozenset({*FROM_LATENTS, PREDICTED, "counted_chunks"})
 """Columns that are not scores: higher is neither better nor worse."""
 
 LABELS = {
@@ -85,8 +82,6 @@ LABELS = {
     "mixture_elbo_nats_per_sample": "bound on the mixture's evidence [nats per sample]",
     "blr_nll_nats_per_sample": "distortion [nats per sample]",
     "predicted_si_sdr_db": "predicted SI-SDR [dB]",
-    "baseline_si_sdr_db": "SI-SDR predicted from the mixture alone [dB]",
-    "likely_not_separated": "flagged as not separated",
     "measured_si_sdr_db": "measured SI-SDR [dB]",
     "hard_cost": "cost of the best hypotheses",
     "coverage_percent": "kept, best predicted first [%]",
@@ -112,6 +107,5 @@ def short_label_of(column: str) -> str:
         "sdri_db": "SDRi [dB]",
         "snri_db": "SNRi [dB]",
         "mcl_si_sdr_db": "MCL SI-SDR [dB]",
-        "baseline_si_sdr_db": "baseline SI-SDR [dB]",
     }
     return short.get(column) or label_of(column)

@@ -11,7 +11,7 @@ import numpy as np
 from sepkit.errors import UserError
 from sepkit.evaluation import metrics
 from sepkit.evaluation.continuity import continuity
-from sepkit.evaluation.labels import CONTINUITY, FROM_LATENTS, NOT_SEPARATED, PER_MIXTURE, PREDICTIONS, WEIGHTED
+from sepkit.evaluation.labels import CONTINUITY, FROM_LATENTS, PER_MIXTURE, PREDICTED, WEIGHTED
 from sepkit.evaluation.transcripts import transcribe, word_errors, words
 from sepkit.extras import is_installed, missing
 from sepkit.matching import linear_sum_assignment
@@ -58,7 +58,7 @@ PACKAGES = {
 }
 """Metric -> the package that computes it."""
 
-PER_UTTERANCE = ("attenuation_db", "speaker_count_accuracy", *WEIGHTED, *FROM_LATENTS, *PREDICTIONS, NOT_SEPARATED)
+PER_UTTERANCE = ("attenuation_db", "speaker_count_accuracy", *WEIGHTED, *FROM_LATENTS, PREDICTED)
 """Columns that are there without being asked for: where a source is silent, and where the model says how many speak,
 scores its hypotheses, has rates, predicts how good its estimates are, or whether there is a separation at all."""
 
@@ -196,7 +196,7 @@ def score_utterance(
         options: what to measure.
         texts: transcript of each source, None where it is unknown.
         is_speaker: (n,) bool, which hypotheses the model says are speakers; None if it does not say.
-        predictions: the model's values for `PREDICTIONS` and `BOUNDS`, (n,) each; NaN where it has none.
+        predictions: the model's values for `PREDICTED` and `BOUNDS`, (n,) each; NaN where it has none.
         weights: (n,) distribution over the hypotheses, for `WEIGHTED`; None if the model has no scores.
 
     Raises:

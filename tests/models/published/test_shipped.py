@@ -8,7 +8,7 @@ import pytest
 
 from sepkit.errors import UserError
 from sepkit.inference import load_model
-from sepkit.inference.quality.single_speaker import default_encoder
+from sepkit.inference.quality.voices import default_encoder
 from sepkit.models.published.shipped import encoder_folder, shipped_encoders, shipped_models
 
 
