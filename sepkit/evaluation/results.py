@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from sepkit.evaluation.groups import PROPERTIES, by_group
-from sepkit.evaluation.labels import BOUNDS, FROM_LATENTS, NO_SCORES, PER_MIXTURE, PREDICTED, WEIGHTED
+from sepkit.evaluation.labels import BOUNDS, FROM_LATENTS, NO_SCORES, PREDICTED, WEIGHTED
 from sepkit.evaluation.scoring import COLUMNS, MISSED, PER_UTTERANCE, UtteranceScores
 from sepkit.evaluation.statistics import PairedDifference, Summary, summarize_columns
 from sepkit.files import write_csv
@@ -137,7 +137,7 @@ def write_rows(path: Path, rows: Sequence[Row], columns: Sequence[str]) -> None:
     """
     rows = _done(rows)
     places = range(max((row["sources"] for row in rows), default=0))
-    per_source = [column for column in columns if column not in ("speaker_count_accuracy", *PER_MIXTURE)]
+    per_source = [column for column in columns if column not in ("speaker_count_accuracy", *FROM_LATENTS)]
     # Mixtures have no interval, because the interval of a mean is not the mean of intervals.
     bounded = [*per_source, *(BOUNDS if PREDICTED in columns else ())]
     counted = ["speaker_count"] * any(row["scores"]["speaker_count"] is not None for row in rows)

@@ -19,12 +19,13 @@ from sepkit.inference.quality.features import SHORTEST_SECONDS, mixture_features
 from sepkit.inference.quality.predictor import QualityPredictor, fit_quality
 from sepkit.inference.quality.single_speaker import LEAST_OF_EACH, LabeledRecording, fit_single_speaker
 from sepkit.inference.quality.voices import default_encoder, speaker_evidence
-from sepkit.inference.runners.base import ModelOutput, Runner, pairwise_si_sdr_db
+from sepkit.inference.runners.base import ModelOutput, Runner
 from sepkit.inference.runners.level import standardize
 from sepkit.inference.selection import products_of
 from sepkit.inference.separator import Separator
 from sepkit.inference.waveforms import fit_length
 from sepkit.matching import linear_sum_assignment
+from sepkit.signals import pairwise_si_sdr_db
 
 # A view that takes less of real time is not noticed.
 _AFFORDABLE_SHARE, _TIMED_SECONDS, _TIMED_CALLS = 0.01, 4.0, 3
@@ -129,7 +130,7 @@ def calibrate(separator: Separator, manifest: str | os.PathLike[str], *, first: 
             hypotheses=separator.hypotheses,
             manifest=str(Path(manifest)),
         )
-        predictor.depth_steps, predictor.views = plain.depth_steps, getattr(plain.runner, "views", 1)
+        predictor.depth_steps, predictor.views = plain.depth_steps, plain.runner.views
         if labeled:
             predictor.single_speaker = fit_single_speaker(labeled, default_encoder().fingerprint())
     except UserError as error:

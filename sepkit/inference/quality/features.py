@@ -12,8 +12,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from sepkit.inference.runners.base import ModelOutput, Runner, pairwise_si_sdr_db, ratio_db
+from sepkit.inference.runners.base import ModelOutput, Runner
 from sepkit.matching import linear_sum_assignment
+from sepkit.signals import pairwise_si_sdr_db, ratio_db, si_sdr_of_cosines_db
 
 SHORTEST_SECONDS = 0.5
 """Shorter recordings have no features: a statistic of a few frames tells nothing."""
@@ -227,8 +228,7 @@ def likeness_db(gram: np.ndarray) -> np.ndarray:
     norms = np.sqrt(np.maximum(np.diagonal(gram), np.finfo(np.float64).tiny))
     alike = np.square(gram / np.outer(norms, norms))
     np.fill_diagonal(alike, 0.0)
-    nearest = alike.max(1)
-    return ratio_db(nearest, 1 - nearest)
+    return si_sdr_of_cosines_db(alike.max(1))
 
 
 def _sound(estimates: np.ndarray, sample_rate: int) -> dict[str, np.ndarray]:

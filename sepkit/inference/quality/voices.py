@@ -12,6 +12,7 @@ from sepkit.inference.diarization.encoders import Encoder, load_encoder
 from sepkit.inference.quality.features import levels_db, likeness_db
 from sepkit.inference.selection import Products, gains_of
 from sepkit.matching import linear_sum_assignment
+from sepkit.signals import active_frames, frame_powers
 
 SAME_VOICE = 0.75
 """Estimates whose voices are this much alike, by `outputs_between`, hold parts of one voice, not voice and noise."""
@@ -150,11 +151,7 @@ def speech_frames(waveform: np.ndarray, sample_rate: int) -> tuple[np.ndarray, n
     """
     frame = max(1, round(_FRAME_SECONDS * sample_rate))
     frames = waveform[: len(waveform) // frame * frame].reshape(-1, frame)
-    powers = np.square(frames, dtype=np.float64).mean(-1)
-    if not powers.any():
-        return frames, np.zeros(len(frames), bool)
-    levels = 10 * np.log10(np.maximum(powers, np.finfo(np.float64).tiny))
-    return frames, levels > np.percentile(levels, _LOUD_PERCENTILE) - _PAUSE_DB
+    return frames, active_frames(frame_powers(waveform, frame), _PAUSE_DB, _LOUD_PERCENTILE)
 
 
 def _windows(rows: np.ndarray, seconds: float = 1.5, hop_seconds: float = 0.75) -> np.ndarray:
