@@ -22,7 +22,8 @@ class StudyTask:
     """A task that a study adds to `sepkit train`.
 
     Args:
-        instead: core command (evaluate, calibrate) -> function that runs in its place for models of this task.
+        instead: core command (evaluate, calibrate) -> function that runs in its place for models of this task; "train"
+            stands for the training of several of them together.
     """
 
     instead: Mapping[str, str] = field(default_factory=dict)
@@ -52,7 +53,7 @@ class Study:
 STUDIES: dict[str, Study] = {
     "audiogram": Study(
         commands={"audiogram": "which threshold to measure next, and when to stop"},
-        tasks={"audiogram": StudyTask({"calibrate": "commands:calibrate"})},
+        tasks={"audiogram": StudyTask({"calibrate": "commands:calibrate", "train": "sweep:train_stacks"})},
         preparations={
             "audiograms": ("config:AudiogramOptions", "prepare:prepare_audiograms"),
             "nhanes": ("config:NHANESOptions", "prepare:prepare_nhanes"),

@@ -17,7 +17,7 @@ from sepkit.models.storage.checkpoints import load_checkpoint, save_model
 from sepkit.models.storage.folders import read_description
 from sepkit.studies.audiogram.config import AudiogramTaskConfig
 from sepkit.studies.audiogram.model import PartialVAE
-from sepkit.training.messages import say
+from sepkit.training.task_definition import say
 
 LARGEST_STACK = 48
 """Beyond this a step waits for memory, and a larger stack saves nothing."""

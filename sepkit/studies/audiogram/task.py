@@ -22,8 +22,8 @@ from sepkit.studies.audiogram.model import PartialVAE
 from sepkit.studies.audiogram.network import latent_draws
 from sepkit.studies.audiogram.prepare import prepare_audiograms
 from sepkit.studies.audiogram.simulation import low_elbos
-from sepkit.training.position import Monitor
 from sepkit.training.task import Task
+from sepkit.training.task_definition import Monitor
 from sepkit.types import Losses
 
 # Seed of the masks of validation, the same for all trainings.
@@ -214,15 +214,6 @@ class AudiogramTask(Task):
         """Choose minus the partial ELBO on dev; None if rates are steered, as only the last model meets the target."""
         super().choose_monitor()
         return None if self._steering else Monitor("dev_negative_elbo_nats", larger_is_better=False)
-
-    has_own_sweep = True
-
-    @classmethod
-    def sweep(cls, config: Any, out: Path, target_rates: Sequence[float] | None, seeds: Sequence[int] | None) -> Path:
-        """Train all models of a sweep at once, as stacks."""
-        from sepkit.studies.audiogram.sweep import train_stacks
-
-        return train_stacks(config, out, seeds, target_rates)
 
     @classmethod
     def shrink(cls, config: Any, folder: Path) -> Any:

@@ -123,7 +123,7 @@ def test_members_of_a_sweep() -> None:
         (lambda c: setattr(c, "lower_to", 0.0), "lower_to: found 0"),
         (lambda c: setattr(c.data.missingness, "nothing_observed", 0.95), "data.missingness"),
         (lambda c: setattr(c.stack, "seeds", [1, 2]), "stack.seeds: found 2"),
-        (lambda c: setattr(c.objective, "steering", c.steered_to(-1.0)), "more than 0 nats"),
+        (lambda c: setattr(c.objective, "steering", c.steered_to(-1.0)), "expected more than 0"),
         (lambda c: setattr(c.objective, "steering", replace(c.steered_to(1.0), total=None)), "found none"),
     ],
 )
