@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from sepkit.data import audio
-from sepkit.data.mixing import active_level
 from sepkit.errors import UserError
 from sepkit.files import read_csv, read_text, remove, write_text
+from sepkit.signals import active_level
 
 SPLITS = ("train", "dev", "test")
 

@@ -16,9 +16,10 @@ from sepkit.data.bank import WaveformBank
 from sepkit.data.channels import RandomChannel
 from sepkit.data.coloring import colored
 from sepkit.data.manifest import Manifest, MixtureEntry, SourceEntry
-from sepkit.data.mixing import Mixed, active_level, place
+from sepkit.data.mixing import Mixed, place
 from sepkit.data.reverberation import RoomBank, early_and_late, reverberate
 from sepkit.errors import UserError
+from sepkit.signals import active_level
 
 # Levels are measured on at most this length, so that hour-long recordings cost little.
 _LEVEL_SECONDS = 30

@@ -28,22 +28,13 @@ WEIGHTED = ("weighted_si_sdr_db", "drawn_si_sdr_db")
 """Columns of a source that a model with scores fills: SI-SDR of the sum of all hypotheses, weighted by their scores,
 and the expected SI-SDR of one drawn with these weights."""
 
-CONTINUITY = (
-    "counted_chunks",
-    "speaker_changes_per_minute",
-    "minority_share",
-    "chunk_si_sdri_db",
-    "fixed_si_sdri_db",
-)
-"""Columns of an utterance that the metric "continuity" fills, see `sepkit.evaluation.continuity`."""
-
-PER_MIXTURE = (*FROM_LATENTS, *CONTINUITY, NOT_SEPARATED)
+PER_MIXTURE = (*FROM_LATENTS, NOT_SEPARATED)
 """Columns of an utterance that its sources do not have."""
 
 BOUNDS = ("predicted_low_db", "predicted_high_db")
 """Columns of a source: the ends of the interval about the prediction."""
 
-NO_SCORES = frozenset({*FROM_LATENTS, *PREDICTIONS, NOT_SEPARATED, "counted_chunks"})
+NO_SCORES = frozenset({*FROM_LATENTS, *PREDICTIONS, NOT_SEPARATED})
 """Columns that are not scores: higher is neither better nor worse."""
 
 LABELS = {
@@ -58,11 +49,6 @@ LABELS = {
     "mcl_si_sdr_db": "SI-SDR of best hypothesis [dB]",
     "weighted_si_sdr_db": "SI-SDR of the weighted sum of hypotheses [dB]",
     "drawn_si_sdr_db": "SI-SDR of a hypothesis drawn by its score [dB]",
-    "counted_chunks": "chunks that count",
-    "speaker_changes_per_minute": "changes of speakers a minute",
-    "minority_share": "share of chunks with another assignment",
-    "chunk_si_sdri_db": "SI-SDRi, best assignment of each chunk [dB]",
-    "fixed_si_sdri_db": "SI-SDRi, one assignment for all chunks [dB]",
     "attenuation_db": "attenuation of silent sources [dB]",
     "blr_nats_per_sample": "log evidence [nats per sample]",
     "stoi": "STOI",

@@ -10,8 +10,7 @@ import numpy as np
 
 from sepkit.errors import UserError
 from sepkit.evaluation import metrics
-from sepkit.evaluation.continuity import continuity
-from sepkit.evaluation.labels import CONTINUITY, FROM_LATENTS, NOT_SEPARATED, PER_MIXTURE, PREDICTIONS, WEIGHTED
+from sepkit.evaluation.labels import FROM_LATENTS, NOT_SEPARATED, PER_MIXTURE, PREDICTIONS, WEIGHTED
 from sepkit.evaluation.transcripts import transcribe, word_errors, words
 from sepkit.extras import is_installed, missing
 from sepkit.matching import linear_sum_assignment
@@ -43,7 +42,6 @@ COLUMNS = {
     "pesq_wb": ("pesq_wb",),
     "blr": ("blr_nats_per_sample",),
     "words": ("word_accuracy",),
-    "continuity": CONTINUITY,
 }
 """Metric that can be asked for -> the columns that it fills."""
 
@@ -221,11 +219,7 @@ def score_utterance(
         alone,
     )
     values: dict[str, list[float]] = {}
-    of_mixture: dict[str, float] = {}
     for name in options.metrics:
-        if name == "continuity":
-            of_mixture = dict(zip(CONTINUITY, continuity(estimates, sources, mixture, sample_rate), strict=True))
-            continue
         # mcl_si_sdr_db does not measure the matched pairs.
         for column, scores in zip(COLUMNS[name], _measured(name, matched), strict=False):
             values[column] = _of_all(len(sources), matched_sources, scores)
@@ -243,7 +237,7 @@ def score_utterance(
             values[column] = _of_all(len(sources), speaking, scores)
     count = None if is_speaker is None else int(np.sum(is_speaker))
     winners = [int(table[:, j].argmax()) if active[j] else SILENT for j in range(len(sources))]
-    return UtteranceScores(assignment, values, matched.reasons, count, matched.word_counts, winners, alone, of_mixture)
+    return UtteranceScores(assignment, values, matched.reasons, count, matched.word_counts, winners, alone)
 
 
 def _taking_part(is_speaker: np.ndarray | None, options: ScoringOptions) -> np.ndarray | None:

@@ -25,12 +25,13 @@ from sepkit.inference.quality.single_speaker import (
     fit_single_speaker,
     speaker_evidence,
 )
-from sepkit.inference.runners.base import ModelOutput, Runner, pairwise_si_sdr_db
+from sepkit.inference.runners.base import ModelOutput, Runner
 from sepkit.inference.runners.level import standardize
 from sepkit.inference.selection import products_of
 from sepkit.inference.separator import Separator
 from sepkit.inference.waveforms import fit_length
 from sepkit.matching import linear_sum_assignment
+from sepkit.signals import pairwise_si_sdr_db
 
 # A view that takes less of real time is not noticed.
 _AFFORDABLE_SHARE, _TIMED_SECONDS, _TIMED_CALLS = 0.01, 4.0, 3
@@ -145,7 +146,7 @@ def calibrate(
             hypotheses=separator.hypotheses,
             manifest=str(Path(manifest)),
         )
-        predictor.depth_steps, predictor.views = plain.depth_steps, getattr(plain.runner, "views", 1)
+        predictor.depth_steps, predictor.views = plain.depth_steps, plain.runner.views
         if examples:
             labeled = [LabeledRecording(one.evidence, one.speakers, one.group, one.sound) for one in examples]
             predictor.single_speaker = fit_single_speaker(labeled, default_encoder().fingerprint())

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, cast, overload
+from typing import TYPE_CHECKING, Any, TypedDict, overload
 
 import numpy as np
 
@@ -142,9 +142,9 @@ class Separator:
         Raises:
             UserError: a graph runs in its place.
         """
-        if not hasattr(self.runner, "model"):
+        if self.runner.model is None:
             raise UserError('model: a graph runs here, which has no model in torch; load it with runner="torch"')
-        return self.runner.model  # type: ignore[attr-defined]  # just looked
+        return self.runner.model
 
     @property
     def counts_speakers(self) -> bool:
@@ -165,7 +165,7 @@ class Separator:
     @property
     def depth_steps(self) -> int | None:
         """Steps of a model of continuous depth; None for other models."""
-        return self.runner.depth_steps
+        return self.runner.depth
 
     def fingerprint(self) -> str:
         """Return a digest of all weights and buffers, and of the predictor, which identifies its outputs."""
@@ -186,7 +186,7 @@ class Separator:
             "precision": options.precision,
             "depth_steps": self.depth_steps,
             "runner": self.runner.kind,
-            "views": getattr(self.runner, "views", 1),
+            "views": self.runner.views,
             "activity_threshold_db": None if self.activity is None else self.activity.threshold_db,
         }
 
@@ -247,7 +247,7 @@ class Separator:
         check_speakers(speakers, self.hypotheses, self.counts_speakers)
         if samples is not None:
             check_samples(samples)
-        told = self._told(speakers)
+        told = self._with_speakers(speakers)
         recording, rate = read_waveform(waveform, sample_rate, channel)
         if self.is_long(recording.size, rate):
             long = told.separate_long(
@@ -297,12 +297,13 @@ class Separator:
         if not self.runner.variational:
             raise UserError("spread: the model is deterministic, its estimates have none; use a variational one")
 
-    def _told(self, speakers: Speakers) -> Separator:
-        """Return what separates for these speakers: another, if the model counts and is to be told their number."""
-        if not (isinstance(speakers, int) and self.runner.counts_speakers):
+    def _with_speakers(self, speakers: Speakers) -> Separator:
+        """Return what separates for these speakers: another, if the model counts and their number is given."""
+        runner = self.runner.with_speakers(speakers) if isinstance(speakers, int) else self.runner
+        if runner is self.runner or not isinstance(speakers, int):
             return self
         told = copy.copy(self)
-        told.runner = self.runner.told(speakers)
+        told.runner = runner
         # What predicts is fitted for all hypotheses, but for the agreement of views.
         by_views = self.quality is not None and self.quality.of_any_model and speakers > 1
         told.quality = any_model_predictor(speakers) if by_views else None
@@ -389,7 +390,7 @@ class Separator:
                 "spread: found a recording that is separated in chunks, which has none; separate it as a whole "
                 "(--whole-seconds inf; in Python whole_seconds=math.inf), which takes memory, or cut it"
             )
-        options, told = self.options, self._told(speakers)
+        options, told = self.options, self._with_speakers(speakers)
         rates = rates or told.quality is not None
         joined = separate_long(
             told.runner, recording, self._chunking, stitcher or options.stitcher, folder, progress, rates
@@ -442,12 +443,12 @@ def _first(*values: float | None) -> float:
 
 
 def _in_views(runner: Runner, views: int) -> Runner:
-    return runner if views == 1 else cast(Runner, ViewsRunner(runner, views))
+    return runner if views == 1 else ViewsRunner(runner, views)
 
 
 def _runner_of(model: Any, device: Any, options: SeparatorOptions) -> Runner:
-    if hasattr(model, "run"):
-        return model
-    from sepkit.inference.runners.torch_runner import TorchRunner
+    if not isinstance(model, Runner):
+        from sepkit.inference.runners.torch_runner import TorchRunner
 
-    return TorchRunner(model, device, options.precision, options.depth_steps)
+        model = TorchRunner(model, device, options.precision)
+    return model if options.depth_steps is None else model.with_depth(options.depth_steps)

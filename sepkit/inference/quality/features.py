@@ -12,8 +12,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from sepkit.inference.runners.base import ModelOutput, Runner, pairwise_si_sdr_db, ratio_db
+from sepkit.inference.runners.base import ModelOutput, Runner
 from sepkit.matching import linear_sum_assignment
+from sepkit.signals import pairwise_si_sdr_db, ratio_db, si_sdr_of_cosines_db
 
 BASELINE_FEATURES = (
     "crest_factor_db",
@@ -213,7 +214,7 @@ def _relations(estimates: np.ndarray, mixture: np.ndarray) -> dict[str, np.ndarr
         alike = np.square(gram / np.outer(norms, norms))
         np.fill_diagonal(alike, 0.0)
         nearest = alike.max(1)
-        relations["correlation_db"] = ratio_db(nearest, 1 - nearest)
+        relations["correlation_db"] = si_sdr_of_cosines_db(nearest)
     return relations
 
 

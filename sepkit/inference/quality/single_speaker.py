@@ -19,9 +19,9 @@ from sepkit.inference.diarization.clustering import unit_rows
 from sepkit.inference.diarization.encoders import Encoder, load_encoder
 from sepkit.inference.quality.activity import levels_db
 from sepkit.inference.quality.regression import LogisticRegression, fit_logistic, threshold_above
-from sepkit.inference.runners.base import ratio_db
 from sepkit.inference.selection import Products, gains_of
 from sepkit.models.published.shipped import DEFAULT_ENCODER
+from sepkit.signals import active_frames, frame_powers, si_sdr_of_cosines_db
 
 MOST_TAKEN_FOR_ONE = 0.01
 """Share of the recordings of several speakers that may be taken for one speaker."""
@@ -258,7 +258,7 @@ def speaker_evidence(encoder: Encoder, products: Products, estimates: np.ndarray
     return {
         "levels_range": min(_MOST_RANGE_DB, float(np.ptp(levels_db(energies)))),
         "projections_range": float(np.ptp(levels_db(np.square(products.cross) / energies))),
-        "correlation_db": float(ratio_db(nearest, 1 - nearest).mean()),
+        "correlation_db": float(si_sdr_of_cosines_db(nearest).mean()),
         "voice_least": float(np.percentile(cosines, _UNLIKE_PERCENTILE)),
         "voice_between": float(cosines.mean() if among is None else (among @ among.T).min()),
         "outputs_between": float((means @ means.T).min()) if len(means) > 1 else _UNKNOWN_COSINE,
@@ -291,11 +291,7 @@ def speech_frames(waveform: np.ndarray, sample_rate: int) -> tuple[np.ndarray, n
     """Return all frames (F, t) of 20 ms of a waveform (T,), and which of them are speech, not a pause (F,) bool."""
     frame = max(1, round(FRAME_SECONDS * sample_rate))
     frames = waveform[: len(waveform) // frame * frame].reshape(-1, frame)
-    powers = np.square(frames, dtype=np.float64).mean(-1)
-    if not powers.any():
-        return frames, np.zeros(len(frames), bool)
-    levels = 10 * np.log10(np.maximum(powers, np.finfo(np.float64).tiny))
-    return frames, levels > np.percentile(levels, _LOUD_PERCENTILE) - _PAUSE_DB
+    return frames, active_frames(frame_powers(waveform, frame), _PAUSE_DB, _LOUD_PERCENTILE)
 
 
 def _speech(gains: np.ndarray, estimates: np.ndarray, sample_rate: int) -> tuple[np.ndarray, np.ndarray]:
