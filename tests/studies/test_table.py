@@ -26,7 +26,7 @@ def test_what_the_table_names_exists(room: str) -> None:
         commands = studies.commands_of(room)
         assert hasattr(commands, "main") or commands.COMMANDS
     assert not study.commands.keys() & COMMANDS.keys()
-    assert {command for task in study.tasks.values() for command in task.instead} <= {"evaluate", "calibrate"}
+    assert {command for task in study.tasks.values() for command in task.instead} <= {"evaluate", "calibrate", "train"}
 
 
 def test_a_model_of_a_study_is_evaluated_by_its_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
