@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sepkit.cells import run_cells
-from sepkit.models.coupling import RealNVP
+from sepkit.models.stacked import RealNVP
 from sepkit.schedules import Constant, InverseTemperature, Schedule
 from sepkit.studies.annealed_inference.config import AnnealedInferenceConfig
 from sepkit.studies.annealed_inference.mixtures import Failure, Mixture

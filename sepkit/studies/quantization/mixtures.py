@@ -13,8 +13,7 @@ from tqdm import tqdm
 
 from sepkit.cells import cell_seed, run_cells
 from sepkit.errors import UserError
-from sepkit.models.coupling import RealNVP
-from sepkit.models.stacked import StackedLinear
+from sepkit.models.stacked import RealNVP, StackedLinear
 from sepkit.objectives.assignment import MCL, AnnealedMCL
 from sepkit.schedules import TruncatedExponential
 from sepkit.studies.quantization.config import FlowsConfig, SinesConfig, settings

@@ -31,7 +31,7 @@ from sepkit.inference.quality.predictor import QualityPredictor, fit_quality, re
 from sepkit.inference.quality.regression import LEAST_COVERAGE, LogisticRegression, fit_ridge
 from sepkit.inference.quality.single_speaker import SingleSpeakerDetector
 from sepkit.models import build_model, save_model
-from sepkit.models.storage.fingerprint import weights_fingerprint
+from sepkit.models.saved import weights_fingerprint
 
 RATE = 8000
 MODEL = ModelConfig(

@@ -267,15 +267,6 @@ def test_weights_of_another_architecture(folder):
     assert "1 missing (such as signal_std)" in line and "1 unexpected (such as extra)" in line
 
 
-def test_another_model_than_expected(folder):
-    load_checkpoint(folder, RECURRENT)
-    line = complaint(
-        lambda: load_checkpoint(folder, replace(RECURRENT, hypotheses=3, filterbank=STFTFilterbankConfig()))
-    )
-    assert "model.hypotheses: found 2, expected 3" in line
-    assert "model.filterbank.name: found free, expected stft" in line
-
-
 # -------------------------------------------------------------------------------------------------------- fine-tuning
 
 

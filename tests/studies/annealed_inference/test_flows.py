@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from sepkit.models.coupling import RealNVP
+from sepkit.models.stacked import RealNVP
 from sepkit.schedules import Constant
 from sepkit.studies.annealed_inference.flows import diagonal_target, fit_flows, full_deviation, tempered_loss
 

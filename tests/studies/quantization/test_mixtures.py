@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sepkit.cells import cell_seed
-from sepkit.models.coupling import RealNVP
+from sepkit.models.stacked import RealNVP
 from sepkit.studies.quantization.config import FlowsConfig, SinesConfig
 from sepkit.studies.quantization.laws import Sines, mode_centers, sample_modes
 from sepkit.studies.quantization.mixtures import ExpertRuns, _own_samples, train_flows, train_sines
