@@ -38,9 +38,9 @@ def main(
         manifest: Manifests (test.jsonl), one or more; the first is what the others' drop is measured from.
         model: MODEL to measure; default: the one that ships with sepkit.
         estimates: Instead of a model: folder of estimates, ID_s1.wav and so on, or s1/ID.wav and so on.
-        metrics: si_sdr, sdr, snr, bss_eval (SIR, SAR), stoi, estoi, pesq, pesq_nb, pesq_wb, blr, words, continuity
-            (of long recordings: how often estimates change speakers); by default si_sdr, sdr, stoi, pesq, blr where
-            the training deviation is known and words with --asr-command, and what the model predicts of its SI-SDR.
+        metrics: si_sdr, sdr, snr, bss_eval (SIR, SAR), stoi, estoi, pesq, pesq_nb, pesq_wb, blr, words; by default
+            si_sdr, sdr, stoi, pesq, blr where the training deviation is known and words with --asr-command, and what
+            the model predicts of its SI-SDR.
         signal_std: Deviation that blr divides references by; by default the model's.
         asr_command: Prints the transcript of a wav ('CMD {wav}'), for word errors against the manifest's text; with
             --meeting it is given whole tracks, and tcpWER needs lines '[START --> END] TEXT'.

@@ -12,11 +12,13 @@ import numpy as np
 from sepkit.data.manifest import MixtureEntry
 from sepkit.evaluation.metrics import si_sdr_db
 from sepkit.evaluation.statistics import Speakers, summarize_columns
+from sepkit.signals import active_frames, frame_powers
 
 PROPERTIES = ("sex_pair", "overlap_ratio", "level_difference_db", "duration_seconds", "input_si_sdr_db")
 """Columns of utterances.csv that describe the mixture."""
 
 _FRAME_SECONDS = 0.032
+# References are clean, so their quiet sounds count as speech too.
 _HEARD_DB = 40.0
 # Groups of fewer utterances have intervals too wide to be useful.
 _LEAST_IN_QUANTILE = 10
@@ -109,9 +111,7 @@ def _overlap_ratio(entry: MixtureEntry, sources: np.ndarray) -> float | None:
     if isinstance(stated, int | float) and not isinstance(stated, bool):
         return float(stated)
     frame = max(1, round(_FRAME_SECONDS * entry.sample_rate))
-    count = sources.shape[1] // frame
-    if not count or len(sources) < 2:
+    if sources.shape[1] < frame or len(sources) < 2:
         return None
-    power = np.square(sources[:, : count * frame], dtype=np.float64).reshape(len(sources), count, frame).sum(axis=2)
-    speaking = ((power >= power.max(axis=1, keepdims=True) * 10 ** (-_HEARD_DB / 10)) & (power > 0)).sum(axis=0)
+    speaking = active_frames(frame_powers(sources, frame), _HEARD_DB).sum(axis=0)
     return float((speaking > 1).sum() / (speaking > 0).sum()) if speaking.any() else None

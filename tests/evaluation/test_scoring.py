@@ -29,7 +29,7 @@ def signals() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def test_every_metric_has_its_columns(signals: tuple) -> None:
     pytest.importorskip("pesq", reason="pesq is missing: pip install 'sepkit[metrics]'")
-    names = tuple(name for name in scoring.COLUMNS if name not in ("pesq_wb", "words", "continuity"))
+    names = tuple(name for name in scoring.COLUMNS if name not in ("pesq_wb", "words"))
     scores = score_utterance(*signals, RATE, ScoringOptions(names, signal_std=0.1))
     assert list(scores.values) == [column for name in names for column in scoring.COLUMNS[name]]
     assert scores.assignment == [1, 0] and not scores.reasons
