@@ -170,11 +170,8 @@ def test_what_cannot_be_described_is_not_saved(model, tmp_path):
 # --------------------------------------------------------------------------------------------------- what is no model
 
 
-def test_a_missing_path(tmp_path):
+def test_a_missing_path_and_an_empty_folder(tmp_path):
     assert "no such file or folder" in complaint(lambda: load_checkpoint(tmp_path / "nothing"))
-
-
-def test_an_empty_folder(tmp_path):
     assert "found no model" in complaint(lambda: load_checkpoint(tmp_path))
 
 
