@@ -137,8 +137,7 @@ class RateTerm(Term):
     batch only an utterance's own frames count.
 
     Args:
-        what: "encoding", "mask" (of all hypotheses), "source" (encodings of the active sources), or "path" (the
-            masker's own latents).
+        what: "encoding", "mask" (of all hypotheses), or "source" (encodings of the active sources).
         schedule: the weight (beta).
         config: free nats.
         per: unit of the recorded rate.
