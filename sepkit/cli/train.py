@@ -9,7 +9,6 @@ from sepkit import studies
 from sepkit.cli._configuration import parse_config
 from sepkit.cli._outputs import NAMES
 from sepkit.cli._parser import Parser, reader
-from sepkit.errors import UserError
 from sepkit.owned import writing
 
 DESCRIPTION = """Train a model. Running the same command again resumes from the last saved step.
@@ -29,7 +28,7 @@ ALIASES = {
 
 
 def run(arguments: list[str]) -> Path | None:
-    """Return the folder of the trained model (EXP/model), or EXP for models that were trained together.
+    """Return the folder of the trained model, EXP/model.
 
     Other ranks than the first return None and print nothing.
     """
@@ -46,24 +45,11 @@ def _train(config: Any, options: dict[str, Any]) -> Path | None:
     from sepkit.training.run import train
     from sepkit.training.task_definition import is_first_process
 
-    out, rates, seeds = Path(options["out"]), options["target_rates"], options["seeds"]
     studies.import_task(config.name)
-    if rates is None and seeds is None:
-        model = train(config, out)
-        return model if is_first_process() else None
-    train_together = studies.instead_of("train", config.name)
-    if train_together is None:
-        raise UserError(
-            f"--target-rates, --seeds: task {config.name} trains one model at a time; run the command once for each, "
-            "with --objective.rates.steering.total or --seed, and an --out of its own"
-        )
-    return train_together(config, out, seeds, rates)
+    model = train(config, Path(options["out"]))
+    return model if is_first_process() else None
 
 
 def add_options(parser: Parser) -> None:
     """Add the options of `sepkit train` that are no keys of the configuration."""
     parser.add("--out", required=True, type=reader(str, "--out"), metavar="EXP", help="folder of the experiment")
-    text = "audiogram: train models together that are steered to these rates, in EXP/rate_2 and so on"
-    parser.add("--target-rates", nargs="+", type=reader(float, "--target-rates"), metavar="RATE", help=text)
-    text = "audiogram: train models together from these seeds, in EXP/seed_0 and so on"
-    parser.add("--seeds", nargs="+", type=reader(int, "--seeds"), metavar="N", help=text)
