@@ -50,20 +50,6 @@ def mix_entry(entry: MixtureEntry, start: int = 0, num_samples: int | None = Non
     return Mixed(mixture, sources, noise.astype(np.float32, copy=False))
 
 
-def active_level(waveform: np.ndarray, sample_rate: int, threshold_db: float = 40.0) -> float:
-    """Return the root mean square of a recording where somebody speaks; 0 for silence.
-
-    It is taken over the frames of 32 ms whose energy is within a threshold of the loudest frame; others are pauses.
-    """
-    if waveform.size == 0:
-        return 0.0
-    frame = min(len(waveform), max(1, round(0.032 * sample_rate)))
-    samples = waveform[: len(waveform) // frame * frame].astype(np.float64).reshape(-1, frame)
-    power = np.einsum("ft,ft->f", samples, samples) / frame
-    active = power >= power.max() * 10 ** (-threshold_db / 10)
-    return float(np.sqrt(power[active].mean()))
-
-
 def place(waveform: np.ndarray, offset: int, num_samples: int) -> np.ndarray:
     """Return the waveform from an offset on, cut at the end, and zeros elsewhere, (num_samples,)."""
     placed = np.zeros(num_samples, dtype=waveform.dtype)

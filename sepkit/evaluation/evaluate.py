@@ -24,7 +24,7 @@ from sepkit.errors import UserError, exhausted, one_line
 from sepkit.evaluation.calibration import write_calibration
 from sepkit.evaluation.comparison import compare, write_by_depth
 from sepkit.evaluation.estimates import Listed, find_estimates, read_estimates
-from sepkit.evaluation.labels import BOUNDS, NOT_SEPARATED, PREDICTIONS
+from sepkit.evaluation.labels import BOUNDS, PREDICTED
 from sepkit.evaluation.metrics import PESQ_MODES
 from sepkit.evaluation.results import (
     Row,
@@ -234,18 +234,10 @@ def _hypotheses_of(separated: np.ndarray | Hypotheses | Separated[np.ndarray]) -
     is_speaker = separated.is_speaker
     if is_speaker is None and separated.scores is not None:
         is_speaker = separated.scores > 0
-    rates = dict(separated.rates or {})
-    if separated.likely_not_separated is not None:
-        rates[NOT_SEPARATED] = float(separated.likely_not_separated)
-    return Hypotheses(separated.estimates, is_speaker, separated.weights, _predictions(separated), rates)
-
-
-def _predictions(separated: Separated[np.ndarray]) -> dict[str, np.ndarray]:
-    """Return (n,) of what the separator predicts, by the names in `PREDICTIONS` and `BOUNDS`."""
     ends = (None, None) if separated.predicted_interval_db is None else separated.predicted_interval_db.T
-    values = (separated.predicted_si_sdr_db, separated.baseline_si_sdr_db, *ends)
-    named = zip((*PREDICTIONS, *BOUNDS), values, strict=True)
-    return {name: np.asarray(found, np.float64) for name, found in named if found is not None}
+    named = zip((PREDICTED, *BOUNDS), (separated.predicted_si_sdr_db, *ends), strict=True)
+    predictions = {name: np.asarray(found, np.float64) for name, found in named if found is not None}
+    return Hypotheses(separated.estimates, is_speaker, separated.weights, predictions, separated.rates or {})
 
 
 def _evaluate(

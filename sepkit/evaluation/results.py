@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 
 from sepkit.data.manifest import MixtureEntry
-from sepkit.evaluation.labels import BOUNDS, FROM_LATENTS, NO_SCORES, NOT_SEPARATED, PER_MIXTURE, PREDICTIONS, WEIGHTED
+from sepkit.evaluation.labels import BOUNDS, FROM_LATENTS, NO_SCORES, PREDICTED, WEIGHTED
 from sepkit.evaluation.metrics import si_sdr_db
 from sepkit.evaluation.scoring import COLUMNS, MISSED, PER_UTTERANCE, UtteranceScores
 from sepkit.evaluation.statistics import PairedDifference, Speakers, Summary, summarize_columns
 from sepkit.files import write_csv
+from sepkit.signals import active_frames, frame_powers
 
 Row = dict[str, Any]
 """The journal's record of an utterance; "reason" in it means that it was skipped."""
@@ -29,6 +30,7 @@ PROPERTIES = ("sex_pair", "overlap_ratio", "level_difference_db", "duration_seco
 """Columns of utterances.csv that describe the mixture."""
 
 _FRAME_SECONDS = 0.032
+# References are clean, so their quiet sounds count as speech too.
 _HEARD_DB = 40.0
 # Groups of fewer utterances have intervals too wide to be useful.
 _LEAST_IN_QUANTILE = 10
@@ -47,8 +49,8 @@ def columns_of(rows: Sequence[Row], metrics: Sequence[str]) -> list[str]:
         "attenuation_db": any(one.silent_sources for one in scores),
         "speaker_count_accuracy": any(one.speaker_count is not None for one in scores),
     }
-    present |= {column: any(column in one.rates for one in scores) for column in (*FROM_LATENTS, NOT_SEPARATED)}
-    present |= {column: any(np.isfinite(one.mean(column)) for one in scores) for column in (*WEIGHTED, *PREDICTIONS)}
+    present |= {column: any(column in one.rates for one in scores) for column in FROM_LATENTS}
+    present |= {column: any(np.isfinite(one.mean(column)) for one in scores) for column in (*WEIGHTED, PREDICTED)}
     asked = [column for name in COLUMNS if name in metrics for column in COLUMNS[name]]
     return asked + [column for column in PER_UTTERANCE if present[column]]
 
@@ -147,9 +149,9 @@ def write_rows(path: Path, rows: Sequence[Row], columns: Sequence[str]) -> None:
         columns: with scores, of `columns_of`.
     """
     rows = _done(rows)
-    per_source = [column for column in columns if column not in ("speaker_count_accuracy", *PER_MIXTURE)]
+    per_source = [column for column in columns if column not in ("speaker_count_accuracy", *FROM_LATENTS)]
     # Mixtures have no interval, because the interval of a mean is not the mean of intervals.
-    per_source += BOUNDS if PREDICTIONS[0] in columns else ()
+    per_source += BOUNDS if PREDICTED in columns else ()
     sources = range(1, 1 + max((row["sources"] for row in rows), default=0))
     counted = ["speaker_count"] * any(row["scores"]["speaker_count"] is not None for row in rows)
     header = [*_PLAIN, *(f"speaker_s{j}" for j in sources), *PROPERTIES, "assignment", *counted, *columns]
@@ -336,11 +338,9 @@ def _overlap_ratio(entry: MixtureEntry, sources: np.ndarray) -> float | None:
     if isinstance(stated, int | float) and not isinstance(stated, bool):
         return float(stated)
     frame = max(1, round(_FRAME_SECONDS * entry.sample_rate))
-    count = sources.shape[1] // frame
-    if not count or len(sources) < 2:
+    if sources.shape[1] < frame or len(sources) < 2:
         return None
-    power = np.square(sources[:, : count * frame], dtype=np.float64).reshape(len(sources), count, frame).sum(axis=2)
-    speaking = ((power >= power.max(axis=1, keepdims=True) * 10 ** (-_HEARD_DB / 10)) & (power > 0)).sum(axis=0)
+    speaking = active_frames(frame_powers(sources, frame), _HEARD_DB).sum(axis=0)
     return float((speaking > 1).sum() / (speaking > 0).sum()) if speaking.any() else None
 
 

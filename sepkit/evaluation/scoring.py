@@ -11,7 +11,7 @@ import numpy as np
 
 from sepkit.errors import UserError
 from sepkit.evaluation import metrics
-from sepkit.evaluation.labels import FROM_LATENTS, NOT_SEPARATED, PER_MIXTURE, PREDICTIONS, WEIGHTED
+from sepkit.evaluation.labels import FROM_LATENTS, PREDICTED, WEIGHTED
 from sepkit.evaluation.transcripts import transcribe, word_errors, words
 from sepkit.extras import is_installed, missing
 from sepkit.matching import linear_sum_assignment
@@ -46,9 +46,9 @@ PACKAGES = {
 }
 """Metric -> the package that computes it."""
 
-PER_UTTERANCE = ("attenuation_db", "speaker_count_accuracy", *WEIGHTED, *FROM_LATENTS, *PREDICTIONS, NOT_SEPARATED)
+PER_UTTERANCE = ("attenuation_db", "speaker_count_accuracy", *WEIGHTED, *FROM_LATENTS, PREDICTED)
 """Columns that are there without being asked for: where a source is silent, and where the model says how many speak,
-scores its hypotheses, has rates, predicts how good its estimates are, or whether there is a separation at all."""
+scores its hypotheses, has rates, or predicts how good its estimates are."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,8 @@ class Hypotheses:
         estimates: Estimates, (n, T).
         is_speaker: Which hypotheses the model says are speakers, (n,) bool; None if it does not say.
         weights: Distribution over the hypotheses, (n,), for `WEIGHTED`; None if the model has no scores.
-        predictions: Values of the model for `PREDICTIONS` and `BOUNDS`, (n,) each; NaN where it predicts nothing.
-        rates: Values of the mixture as a whole, by the names in `PER_MIXTURE`.
+        predictions: Values of the model for `PREDICTED` and `BOUNDS`, (n,) each; NaN where it predicts nothing.
+        rates: Values of the mixture as a whole, by the names in `FROM_LATENTS`.
     """
 
     estimates: np.ndarray
@@ -99,7 +99,7 @@ class UtteranceScores:
         word_counts: (errors, words) of each source that was transcribed.
         winners: the hypothesis that is best for each source (MCL), `SILENT` for a silent one.
         mixture_is_source: a single source speaks, so no improvement can be measured.
-        rates: values of the mixture as a whole, by the names in `PER_MIXTURE`.
+        rates: values of the mixture as a whole, by the names in `FROM_LATENTS`.
     """
 
     assignment: list[int]
@@ -133,7 +133,7 @@ class UtteranceScores:
         """
         if column == "speaker_count_accuracy":
             return float(self.speaker_count == self.active_sources)
-        if column in PER_MIXTURE:
+        if column in FROM_LATENTS:
             return self.rates.get(column, float("nan"))
         values = np.array(self.values.get(column, []))
         values = values[~np.isnan(values)]

@@ -108,4 +108,4 @@ def _torch_runner(model: str | os.PathLike[str], device: Any, options: Separator
     from sepkit.inference.runners.torch_runner import TorchRunner
     from sepkit.models import load_pretrained
 
-    return TorchRunner(load_pretrained(model), device, options.precision, options.depth_steps)
+    return TorchRunner(load_pretrained(model), device, options.precision)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, cast, overload
+from typing import TYPE_CHECKING, Any, TypedDict, overload
 
 import numpy as np
 
@@ -28,11 +28,9 @@ from sepkit.inference.options import (
     StitcherKind,
     check_samples,
 )
-from sepkit.inference.quality.activity import ActivityThreshold
-from sepkit.inference.quality.by_agreement import any_model_predictor
 from sepkit.inference.quality.features import excerpt_features, excerpt_spans, recording_features
-from sepkit.inference.quality.predictor import QualityPredictor
-from sepkit.inference.quality.single_speaker import evidence_spans
+from sepkit.inference.quality.predictor import QualityPredictor, generic_predictor
+from sepkit.inference.quality.voices import evidence_spans
 from sepkit.inference.runners.base import Runner
 from sepkit.inference.runners.level import standardize
 from sepkit.inference.runners.views import ViewsRunner
@@ -80,7 +78,6 @@ class Separator:
         score_threshold: log-odds above which a hypothesis counts as a speaker; can be set.
         quality: predicts SI-SDR without references; None: nothing is predicted; can be set. A model without a
             predictor of its own is judged by the agreement of views, if it has two or more.
-        activity: counts speakers by the levels of the estimates of a model without scores; can be set.
         joins_single_speaker: whether all hypotheses make the output of one speaker who is alone; can be set.
 
     Args:
@@ -114,8 +111,7 @@ class Separator:
         fits = quality is not None and quality.depth_steps in (None, self.depth_steps)
         self.quality = quality if fits else None
         if self.quality is None and views > 1 and self.hypotheses > 1:
-            self.quality = any_model_predictor(self.hypotheses)
-        self.activity: ActivityThreshold | None = self.quality.activity if self.quality is not None else None
+            self.quality = generic_predictor(self.hypotheses)
         self.joins_single_speaker = True
         needs = needs_of(self.runner.info, "model")
         self.levels: Levels = options.levels or needs.get("levels", "mixture")
@@ -142,15 +138,15 @@ class Separator:
         Raises:
             UserError: a graph runs in its place.
         """
-        if not hasattr(self.runner, "model"):
+        if self.runner.model is None:
             raise UserError('model: a graph runs here, which has no model in torch; load it with runner="torch"')
-        return self.runner.model  # type: ignore[attr-defined]  # just looked
+        return self.runner.model
 
     @property
     def counts_speakers(self) -> bool:
         """Whether speakers are counted: by scores, by outputs that fall silent, or by what estimates have in common."""
         by_quality = self.quality is not None and self.quality.single_speaker is not None
-        return self.runner.scored or self.activity is not None or by_quality
+        return self.runner.scored or by_quality
 
     @property
     def default_speakers(self) -> Speakers:
@@ -165,7 +161,7 @@ class Separator:
     @property
     def depth_steps(self) -> int | None:
         """Steps of a model of continuous depth; None for other models."""
-        return self.runner.depth_steps
+        return self.runner.depth
 
     def fingerprint(self) -> str:
         """Return a digest of all weights and buffers, and of the predictor, which identifies its outputs."""
@@ -186,8 +182,7 @@ class Separator:
             "precision": options.precision,
             "depth_steps": self.depth_steps,
             "runner": self.runner.kind,
-            "views": getattr(self.runner, "views", 1),
-            "activity_threshold_db": None if self.activity is None else self.activity.threshold_db,
+            "views": self.runner.views,
         }
 
     def __repr__(self) -> str:
@@ -230,8 +225,8 @@ class Separator:
             sample_rate: Hz, of the waveform; None for a file.
             speakers: None: all hypotheses. "auto": those whose score is above `score_threshold`, only the best scored
                 of duplicates (see `sepkit.models.scoring`); none in silence. N: the N best scored; duplicates only if
-                there are not enough others. A model that counts is told N. Without scores, `activity` tells which are
-                speakers, and the N strongest are kept.
+                there are not enough others. A model that counts is told N. Without scores, the N
+                strongest are kept.
             samples: how many times to sample the latents for the spread; None: no spread. Not for recordings that are
                 separated in chunks.
             channel: which channel to separate, from 0; None: the mean of all, or the loudest if they cancel in it,
@@ -247,7 +242,7 @@ class Separator:
         check_speakers(speakers, self.hypotheses, self.counts_speakers)
         if samples is not None:
             check_samples(samples)
-        told = self._told(speakers)
+        told = self._with_speakers(speakers)
         recording, rate = read_waveform(waveform, sample_rate, channel)
         if self.is_long(recording.size, rate):
             long = told.separate_long(
@@ -297,21 +292,21 @@ class Separator:
         if not self.runner.variational:
             raise UserError("spread: the model is deterministic, its estimates have none; use a variational one")
 
-    def _told(self, speakers: Speakers) -> Separator:
-        """Return what separates for these speakers: another, if the model counts and is to be told their number."""
-        if not (isinstance(speakers, int) and self.runner.counts_speakers):
+    def _with_speakers(self, speakers: Speakers) -> Separator:
+        """Return what separates for these speakers: another, if the model counts and their number is given."""
+        runner = self.runner.with_speakers(speakers) if isinstance(speakers, int) else self.runner
+        if runner is self.runner or not isinstance(speakers, int):
             return self
         told = copy.copy(self)
-        told.runner = self.runner.told(speakers)
+        told.runner = runner
         # What predicts is fitted for all hypotheses, but for the agreement of views.
         by_views = self.quality is not None and self.quality.of_any_model and speakers > 1
-        told.quality = any_model_predictor(speakers) if by_views else None
+        told.quality = generic_predictor(speakers) if by_views else None
         return told
 
     def _rules(self) -> Rules:
         return Rules(
             self.quality,
-            self.activity,
             self.score_threshold,
             self.runner.score_loss,
             self.levels,
@@ -389,7 +384,7 @@ class Separator:
                 "spread: found a recording that is separated in chunks, which has none; separate it as a whole "
                 "(--whole-seconds inf; in Python whole_seconds=math.inf), which takes memory, or cut it"
             )
-        options, told = self.options, self._told(speakers)
+        options, told = self.options, self._with_speakers(speakers)
         rates = rates or told.quality is not None
         joined = separate_long(
             told.runner, recording, self._chunking, stitcher or options.stitcher, folder, progress, rates
@@ -442,12 +437,12 @@ def _first(*values: float | None) -> float:
 
 
 def _in_views(runner: Runner, views: int) -> Runner:
-    return runner if views == 1 else cast(Runner, ViewsRunner(runner, views))
+    return runner if views == 1 else ViewsRunner(runner, views)
 
 
 def _runner_of(model: Any, device: Any, options: SeparatorOptions) -> Runner:
-    if hasattr(model, "run"):
-        return model
-    from sepkit.inference.runners.torch_runner import TorchRunner
+    if not isinstance(model, Runner):
+        from sepkit.inference.runners.torch_runner import TorchRunner
 
-    return TorchRunner(model, device, options.precision, options.depth_steps)
+        model = TorchRunner(model, device, options.precision)
+    return model if options.depth_steps is None else model.with_depth(options.depth_steps)

@@ -235,7 +235,10 @@ def test_synthesis_windows_at_the_end_are_those_of_mauler_and_martin():
         ({"synthesis_size": 33}, r"synthesis_size: found 33, expected 0, or 17 to 32"),
         ({"synthesis_size": -1}, r"synthesis_size: found -1"),
         ({"stride": 32, "synthesis_size": 64}, r"found 64, expected 0, or 33 to 63"),
-        ({"synthesis_size": 32, "like_torch": True}, r"like_torch and like_sr_corrnet need 0"),
+        (
+            {"synthesis_size": 32, "like_torch": True},
+            r"like_torch: found True, expected false with like_sr_corrnet: true or a synthesis",
+        ),
     ],
 )
 def test_synthesis_windows_that_cannot_be_are_refused(changes, found):

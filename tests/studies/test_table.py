@@ -17,10 +17,10 @@ ALL_TASKS = {name: task for study in studies.STUDIES.values() for name, task in 
 @pytest.mark.parametrize("room", studies.STUDIES)
 def test_what_the_table_names_exists(room: str) -> None:
     study = studies.STUDIES[room]
-    functions = [*(f for options in study.preparations.values() for f in options), study.report_sections]
+    functions = [f for options in study.preparations.values() for f in options]
     functions += [f for task in study.tasks.values() for f in task.instead.values()]
     functions += [f for leaves in study.leaves.values() for f in leaves.values()]
-    for module, _, name in (function.partition(":") for function in functions if function):
+    for module, _, name in (function.partition(":") for function in functions):
         assert callable(getattr(import_module(f"sepkit.studies.{room}.{module}"), name))
     if study.commands:
         commands = studies.commands_of(room)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
 from sepkit.errors import UserError
 from sepkit.inference.runners.level import BlockRunner, ModelLevel
 
-# Ratios are limited to this range, dB; beyond it they measure float32 and the edges of windows.
-_LEAST_DB, _MOST_DB = -60.0, 60.0
-
+if TYPE_CHECKING:
+    from sepkit.models import EncoderMaskerDecoder
 
 AGREEMENT = "agreement_db"
 """Feature: SI-SDR of an estimate in the other views of the recording to that in the first, mean over views."""
@@ -47,25 +46,31 @@ class ModelOutput:
         )
 
 
+@runtime_checkable
 class Runner(Protocol):
-    """A model that can be run.
+    """A model that can be run: everything that the rest of inference knows of a model.
+
+    A runner is not changed after it is made. `with_speakers` and `with_depth` return another runner of the same weights
+    that estimates a fixed number of speakers, or computes with another number of steps; the runner itself where that
+    changes nothing.
 
     Attributes:
-        sample_rate: Hz.
-        hypotheses: n.
-        info: what was saved beside the weights.
-        signal_std: deviation of the training mixtures.
-        level: brings mixtures to the level of the model, and back.
-        kind: graph or torch.
-        device: where it computes: cpu, cuda:0 ...
-        scored: whether estimates have scores.
-        score_loss: what scores are trained by; None without scores.
-        counts_speakers: whether the model counts speakers, and makes no more estimates than it counts or is told.
-        variational: whether latents have a distribution that can be sampled.
-        has_rates: whether latents have priors, and so rates.
-        depth_steps: steps of a model of continuous depth; None for other models.
-        trained_steps: those that it was trained with.
-        small_steps: whether it computes in steps too small to be shared by threads.
+        sample_rate: Sampling rate of the model, Hz.
+        hypotheses: Number of estimates per mixture, n.
+        info: Data saved beside the weights.
+        signal_std: Deviation of the training mixtures.
+        level: Brings mixtures to the level of the model, and estimates back.
+        kind: "graph" or "torch".
+        device: Where the model computes: cpu, cuda:0 ...
+        scored: Whether estimates have scores.
+        score_loss: Loss that scores were trained with; None without scores.
+        counts_speakers: Whether the model counts speakers; with `with_speakers` it no longer does.
+        variational: Whether latents have a distribution.
+        has_rates: Whether latents have priors, and so rates.
+        views: Number of views of a recording that estimates are means over, see `ViewsRunner`; 1: the recording alone.
+        depth: Number of steps of a model of continuous depth; None for other models.
+        trained_steps: Number of steps that a model of continuous depth was trained with.
+        small_steps: Whether the model computes in steps too small to be shared by threads.
     """
 
     sample_rate: int
@@ -80,9 +85,15 @@ class Runner(Protocol):
     counts_speakers: bool
     variational: bool
     has_rates: bool
-    depth_steps: int | None
+    views: int
+    depth: int | None
     trained_steps: int | None
     small_steps: bool
+
+    @property
+    def model(self) -> EncoderMaskerDecoder | None:
+        """The model in torch; None for a graph."""
+        ...
 
     def run(
         self, mixtures: np.ndarray, features: bool = False, rates: bool = False, evidence: bool = False
@@ -99,11 +110,25 @@ class Runner(Protocol):
         """
         ...
 
-    def told(self, speakers: int) -> Runner:
-        """Return a runner of the same model with this many estimates, for a model that counts speakers.
+    def with_speakers(self, n: int) -> Runner:
+        """Return a runner that separates n speakers: a model that counts estimates n, any other runs as before.
+
+        Args:
+            n: Number of speakers, from 1 to `hypotheses`.
 
         Raises:
-            UserError: the runner cannot tell the model.
+            UserError: a graph of a model that counts, whose number of speakers cannot be fixed.
+        """
+        ...
+
+    def with_depth(self, n: int) -> Runner:
+        """Return a runner of the same model that computes in n steps.
+
+        Args:
+            n: Number of steps; more steps take longer.
+
+        Raises:
+            UserError: a model of fixed depth, or a graph, which has one depth.
         """
         ...
 
@@ -177,20 +202,3 @@ class Batches:
                 continue
             results += [output.of(place) for place in range(len(part))]
         return results
-
-
-def pairwise_si_sdr_db(estimates: np.ndarray, sources: np.ndarray) -> np.ndarray:
-    """Return (n, m) SI-SDR of signals (n, T) to others (m, T), limited to -60 to 60 dB.
-
-    It is 10 log10(r^2 / (1 - r^2)) with their correlation r.
-    """
-    a, b = (x.astype(np.float64) - x.mean(-1, keepdims=True, dtype=np.float64) for x in (estimates, sources))
-    energies = np.outer(np.square(a).sum(-1), np.square(b).sum(-1))
-    squared = np.divide(np.square(a @ b.T), energies, out=np.zeros_like(energies), where=energies > 0)
-    return ratio_db(squared, 1 - squared)
-
-
-def ratio_db(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """Return 10 log10 of a ratio of energies, limited to -60 to 60 dB."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.clip(10 * np.log10(np.maximum(part, 0) / whole), _LEAST_DB, _MOST_DB)

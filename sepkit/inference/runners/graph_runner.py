@@ -12,6 +12,8 @@ from sepkit.inference.runners.base import ModelOutput, check_finite
 from sepkit.inference.runners.level import BlockRunner, ModelLevel
 from sepkit.models.export.graph_file import PROVIDERS, Graph
 
+FIXED_DEPTH = "--depth-steps: a graph has one precision and depth; use the model it was made of, with torch"
+
 
 class GraphRunner:
     """A graph; see `Runner`. A variational model's has no latents to sample, but tells their rates and spread.
@@ -24,6 +26,9 @@ class GraphRunner:
     """
 
     kind: Literal["graph", "torch"] = "graph"
+    model = None
+    views, small_steps = 1, False
+    trained_steps: int | None = None
 
     def __init__(self, graph: Graph) -> None:
         if graph.kind != "separation":
@@ -37,9 +42,7 @@ class GraphRunner:
         self.scored, self.score_loss = "scores" in graph.outputs, graph.score_loss
         self.counts_speakers = graph.counts_speakers
         self.variational, self.has_rates = graph.variational, any("_rate_" in name for name in graph.features)
-        self.depth_steps = graph.depth_steps
-        self.trained_steps: int | None = None
-        self.small_steps = False
+        self.depth = graph.depth_steps
 
     def run(
         self, mixtures: np.ndarray, features: bool = False, rates: bool = False, evidence: bool = False
@@ -56,11 +59,31 @@ class GraphRunner:
         told = {name: found[name].astype(np.float64) for name in wanted}
         return ModelOutput(estimates, found.get("scores"), told if features else {}, _rates(told, rates))
 
-    def told(self, speakers: int) -> GraphRunner:
-        """Raise UserError: a graph counts by itself."""
-        raise UserError(
-            f"speakers: found {speakers}, but this graph counts, and cannot be told; use the model it was made of"
-        )
+    def with_speakers(self, n: int) -> GraphRunner:
+        """Return the same runner, unless the graph counts speakers.
+
+        Args:
+            n: Number of speakers.
+
+        Raises:
+            UserError: the graph counts speakers by itself.
+        """
+        if not self.counts_speakers:
+            return self
+        raise UserError(f"speakers: found {n}, but this graph counts, and cannot be told; use the model it was made of")
+
+    def with_depth(self, n: int) -> GraphRunner:
+        """Return the same runner if the graph has this depth.
+
+        Args:
+            n: Number of steps.
+
+        Raises:
+            UserError: the graph has another depth.
+        """
+        if n == self.depth:
+            return self
+        raise UserError(FIXED_DEPTH)
 
     def stream(self) -> BlockRunner:
         """Return a recording's way through a causal graph, which takes and returns its state."""

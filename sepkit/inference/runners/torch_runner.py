@@ -41,26 +41,23 @@ class TorchRunner:
     Args:
         model: put into evaluation mode and moved to `device`.
         device: of torch, or "auto": an accelerator if there is one.
-        depth_steps: of a model of continuous depth; None: its own.
+        precision: Of recurrent networks and 1x1 convolutions, see `with_precision`.
 
     Raises:
-        UserError: no such device, a precision that the model or the processor does not have, or depth steps for a model
-            of fixed depth.
+        UserError: no such device, or a precision that the model or the processor does not have.
     """
 
     kind: Literal["graph", "torch"] = "torch"
+    views = 1
 
     def __init__(
         self,
         model: EncoderMaskerDecoder,
         device: str | torch.device = "cpu",
         precision: Precision = "float32",
-        depth_steps: int | None = None,
     ) -> None:
         where = device_of(device)
-        if depth_steps is not None:
-            model = _at_depth(model, depth_steps)
-        self.model = with_precision(model.to(where).eval(), precision, where)
+        self.model: EncoderMaskerDecoder = with_precision(model.to(where).eval(), precision, where)
         self.device = str(where)
         self.sample_rate, self.hypotheses = model.sample_rate, model.hypotheses
         self.info: Mapping[str, Any] = model.info
@@ -71,7 +68,7 @@ class TorchRunner:
         self._speakers: int | None = None
         self.variational = model.variational
         self.has_rates = model.encoding_prior is not None or model.mask_prior is not None
-        self.depth_steps = model.depth_steps
+        self.depth = model.depth_steps
         self.trained_steps: int | None = getattr(model.masker, "trained_steps", None)
         self.small_steps: bool = getattr(model.masker, "small_steps", False)
 
@@ -110,11 +107,33 @@ class TorchRunner:
         check_finite(on_cpu)
         return ModelOutput(on_cpu, scores, of_latents, found)
 
-    def told(self, speakers: int) -> TorchRunner:
-        """Return a runner of the same model that does not count: it makes estimates of this many speakers."""
-        told = copy.copy(self)
-        told.counts_speakers, told.hypotheses, told._speakers = False, speakers, speakers
-        return told
+    def with_speakers(self, n: int) -> TorchRunner:
+        """Return a runner of the same model that does not count, but estimates n speakers; itself if none counts.
+
+        Args:
+            n: Number of speakers.
+        """
+        if not self.counts_speakers:
+            return self
+        fixed = copy.copy(self)
+        fixed.counts_speakers, fixed.hypotheses, fixed._speakers = False, n, n
+        return fixed
+
+    def with_depth(self, n: int) -> TorchRunner:
+        """Return a runner of the same weights that computes in n steps.
+
+        Args:
+            n: Number of steps.
+
+        Raises:
+            UserError: a model of fixed depth.
+        """
+        tensors = {id(tensor): tensor for tensor in (*self.model.parameters(), *self.model.buffers())}
+        other = copy.copy(self)
+        other.model = copy.deepcopy(self.model, tensors)
+        other.model.set_depth_steps(n)
+        other.depth = n
+        return other
 
     def stream(self) -> BlockRunner:
         """Return a recording's way through a causal model."""
@@ -214,15 +233,3 @@ def with_precision(model: EncoderMaskerDecoder, precision: Precision, device: to
             "conv_tasnet; use float32"
         )
     return model
-
-
-def _at_depth(model: EncoderMaskerDecoder, steps: int) -> EncoderMaskerDecoder:
-    """Return the model with this number of steps: another object with the same weights.
-
-    Raises:
-        UserError: a model of fixed depth.
-    """
-    tensors = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    other = copy.deepcopy(model, tensors)
-    other.set_depth_steps(steps)
-    return other

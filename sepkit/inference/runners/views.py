@@ -6,14 +6,15 @@ tells how good it is: a sign of quality that any model has, without a spread, la
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Literal
 
 import numpy as np
 
 from sepkit.data import audio
-from sepkit.inference.runners.base import AGREEMENT, ModelOutput, Runner, pairwise_si_sdr_db
+from sepkit.inference.runners.base import AGREEMENT, ModelOutput, Runner
 from sepkit.inference.waveforms import fit_length
 from sepkit.matching import linear_sum_assignment
+from sepkit.signals import pairwise_si_sdr_db
 
 SPEEDS = (1.08, 1.04, 1.12, 1.16)
 """How many times faster the recording is played in the second view, the third ... Slower ones make estimates worse."""
@@ -26,17 +27,23 @@ class ViewsRunner:
     level. Scores, rates and features of latents are those of the first view.
 
     Args:
-        views: how many, from 2 to `MOST_VIEWS`.
+        runner: Runner of one view.
+        views: Number of views, from 2 to `MOST_VIEWS`.
     """
 
     def __init__(self, runner: Runner, views: int) -> None:
         self._runner, self.views = runner, views
-
-    def __getattr__(self, name: str) -> Any:
-        """Return what the runner has; nothing before `__init__`, when pickle asks."""
-        if name.startswith("__") or name == "_runner":
-            raise AttributeError(name)
-        return getattr(self._runner, name)
+        self.model, self.device = runner.model, runner.device
+        self.kind: Literal["graph", "torch"] = runner.kind
+        self.sample_rate, self.hypotheses, self.info = runner.sample_rate, runner.hypotheses, runner.info
+        self.signal_std, self.level = runner.signal_std, runner.level
+        self.scored, self.score_loss = runner.scored, runner.score_loss
+        self.counts_speakers = runner.counts_speakers
+        self.variational, self.has_rates = runner.variational, runner.has_rates
+        self.depth, self.trained_steps = runner.depth, runner.trained_steps
+        self.small_steps = runner.small_steps
+        self.stream, self.spread = runner.stream, runner.spread
+        self.batch_size, self.fingerprint = runner.batch_size, runner.fingerprint
 
     def run(
         self, mixtures: np.ndarray, features: bool = False, rates: bool = False, evidence: bool = False
@@ -56,9 +63,14 @@ class ViewsRunner:
             first.features[AGREEMENT] = agreement / (self.views - 1)
         return first
 
-    def told(self, speakers: int) -> ViewsRunner:
-        """Return views of what the runner of one view is if told."""
-        return ViewsRunner(self._runner.told(speakers), self.views)
+    def with_speakers(self, n: int) -> Runner:
+        """Return the same views with the speaker count fixed, see `Runner.with_speakers`."""
+        fixed = self._runner.with_speakers(n)
+        return self if fixed is self._runner else ViewsRunner(fixed, self.views)
+
+    def with_depth(self, n: int) -> ViewsRunner:
+        """Return the same views of the model in n steps, see `Runner.with_depth`."""
+        return ViewsRunner(self._runner.with_depth(n), self.views)
 
     def _at_speed(self, mixtures: np.ndarray, speed: float) -> np.ndarray:
         """Return estimates (B, n, T) of mixtures that are played faster, at the time of the recording."""

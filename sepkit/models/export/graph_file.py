@@ -27,6 +27,7 @@ from sepkit.limits import (
 from sepkit.models.export.bounded_memory import HAS_LIMIT, bound_arena, bounded_memory, stacks
 from sepkit.models.export.graph_description import EXPECTED, FEATURES, METADATA, read_description
 from sepkit.models.storage.onnx_reader import OnnxContents, read_onnx
+from sepkit.signals import ratio_db
 
 OUTPUTS = ("estimates", "scores")
 """Outputs of a graph that separates, beside its features; `scores` where the model has a scoring head."""
@@ -162,9 +163,8 @@ class Graph:
         made = {"estimates": estimates}
         for name, source in sums.items():
             if name == "mask_spread_db":
-                with np.errstate(divide="ignore", invalid="ignore"):
-                    ratio = found[source].clip(0) / np.square(estimates, dtype=np.float64).sum(-1)
-                    made[name] = (10 * np.log10(ratio)).clip(-60, 60).astype(np.float32)
+                energies = np.square(estimates, dtype=np.float64).sum(-1)
+                made[name] = ratio_db(found[source], energies).astype(np.float32)
             else:
                 made[name] = found[source] / np.float32(frames)
         return {name: made[name] for name in outputs}
