@@ -368,7 +368,7 @@ def _at_level(batch: Batch, deviation: float) -> Batch:
 def _cost_and_assignment(config: TrainConfig) -> tuple[PairwiseCost, Assignment]:
     """Build both, and refuse combinations that do not work."""
     cost = build(config.objective.cost)
-    if config.model.estimate_scales and not cost.takes_scales:
+    if config.model.estimate_scales and not cost.uses_scale:
         raise UserError(
             f"model.estimate_scales: objective.cost is {config.objective.cost.name}, which takes no scales; "
             "use cauchy_nll"

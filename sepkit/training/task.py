@@ -33,8 +33,8 @@ from sepkit.limits import MODEL_TENSORS
 from sepkit.models import EncoderMaskerDecoder
 from sepkit.models.maskers import ContinuousDepthMasker, ConvTasNetMasker
 from sepkit.models.maskers.fast.recomputed import is_recomputable
-from sepkit.models.storage.layout import lay_out
-from sepkit.models.storage.own_files import files_of
+from sepkit.models.storage.checkpoints import files_of
+from sepkit.models.storage.layout import build_on_meta
 from sepkit.registry import import_file, imported_files
 from sepkit.training.task_definition import Position, TaskDefinition, TrainingDiverged
 from sepkit.types import Losses
@@ -75,7 +75,7 @@ class Task(TaskDefinition):
         torch.manual_seed(config.trainer.seed)
         # Counted before it takes memory.
         make = partial(self.model_type.from_config, config.model)
-        lay_out(make, "model", MODEL_TENSORS, bool(files_of(config.model)), "make it smaller")
+        build_on_meta(make, "model", MODEL_TENSORS, bool(files_of(config.model)), "make it smaller")
         self.model: Any = make()
         if not resuming:
             self.begin()
