@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from sepkit.cli._parser import DEVICE
-from sepkit.errors import Bounds
+from sepkit.errors import Bounds, UserError
 
 if TYPE_CHECKING:
     from sepkit.config import CostConfig
@@ -83,7 +83,6 @@ def _of_run(model: str) -> tuple[CostConfig, float | None]:
     """Return the cost and the length of segments of the model's training; SI-SDR and whole mixtures if unknown."""
     from sepkit.cli._configuration import read_yaml
     from sepkit.config import CostConfig, NegSISDRConfig, from_dict
-    from sepkit.errors import UserError
 
     folder = Path(model)
     # EXP, EXP/model, EXP/models/epoch_0010, or a file in one of them.

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from sepkit.cells import cell_seed, run_cells
-from sepkit.models.coupling import RealNVP
+from sepkit.models.stacked import RealNVP
 from sepkit.schedules import Constant, InverseTemperature, Schedule
 from sepkit.studies.annealed_inference import planning
 from sepkit.studies.annealed_inference.config import AnnealedInferenceConfig

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.distributions import Categorical, MixtureSameFamily, MultivariateNormal
 
-from sepkit.models.coupling import RealNVP
+from sepkit.models.stacked import RealNVP
 from sepkit.schedules import Constant
 from sepkit.studies.annealed_inference.config import AnnealedInferenceConfig, FlowsConfig
 from sepkit.studies.annealed_inference.experiments import fit_flows, full_deviation, target_log_prob
