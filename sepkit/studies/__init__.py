@@ -62,7 +62,7 @@ STUDIES: dict[str, Study] = {
     "speaker_clustering": Study(
         commands={"voices": "measure speaker encoders on collections with known speakers"},
         tasks={"speaker_clustering": StudyTask()},
-        preparations={"voices": ("config:VoicesOptions", "collections:prepare_voices")},
+        preparations={"voices": ("config:VoicesOptions", "data:prepare_voices")},
     ),
     "cdvae": Study(
         tasks={"cdvae": StudyTask({"evaluate": "commands:evaluate"})},
