@@ -52,19 +52,6 @@ def offer(modules: Mapping[type, str]) -> None:
     _modules.update(modules)
 
 
-def import_from(package: str, name: str, modules: Mapping[str, str]) -> Any:
-    """Return an attribute of a package from the module that defines it, for the package's `__getattr__`."""
-    if name in modules:
-        return getattr(importlib.import_module(f"{package}.{modules[name]}"), name)
-    if not name.startswith("_"):
-        try:
-            return importlib.import_module(f"{package}.{name}")
-        except ModuleNotFoundError as error:
-            if error.name != f"{package}.{name}":
-                raise
-    raise AttributeError(f"module {package!r} has no attribute {name!r}")
-
-
 def build(config: Choice, **structure: Any) -> Any:
     """Return the object of a configuration: fields and `structure`, what follows from the rest of the model, are its
     arguments."""

@@ -23,7 +23,6 @@ from sepkit.corpora._recordings import (
     Recording,
     Utterance,
     examine,
-    find_audio_files,
     find_recordings,
     hold_out_speakers,
     read_speaker_sexes,
@@ -32,6 +31,7 @@ from sepkit.corpora._recordings import (
 )
 from sepkit.corpora.kaldi import read_kaldi
 from sepkit.corpora.options import FolderOptions
+from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, write_manifest
 from sepkit.errors import UserError
 from sepkit.files import check_writable
@@ -207,7 +207,7 @@ def _check_speakers(splits: Splits, speakers: int) -> None:
 def _divide_noise(options: FolderOptions, splits: Splits) -> tuple[Noise, dict[str, str]]:
     """Return the noise files of each split, by folder name as for speech or else by seed, and those left out."""
     folder = Path(options.noise or "")
-    files = [Recording(path, "", split_of(path.relative_to(folder))[0]) for path in find_audio_files(folder)]
+    files = [Recording(path, "", split_of(path.relative_to(folder))[0]) for path in audio.find_audio_files(folder)]
     usable, unusable = examine(files, options.sample_rate)
     named: dict[str | None, list[Path]] = defaultdict(list)
     for noise in usable:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sepkit.corpora._mixtures import manifest_path
-from sepkit.corpora._recordings import find_audio_files, report_skipped
+from sepkit.corpora._recordings import report_skipped
 from sepkit.corpora.kaldi import locate_file, read_lines
 from sepkit.corpora.options import MixedOptions
 from sepkit.data import audio
@@ -194,7 +194,7 @@ def _paired(
 def _stems(folder: Path) -> Files:
     """Return the audio files of a folder; refuse two that differ only in their endings."""
     files: Files = {}
-    for path in find_audio_files(folder):
+    for path in audio.find_audio_files(folder):
         name = path.relative_to(folder).with_suffix("").as_posix()
         if name in files:
             raise UserError(f"{path}: {files[name].name} has the same name; expected one file of a name")

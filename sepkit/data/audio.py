@@ -45,6 +45,7 @@ __all__ = [
     "check_mean",
     "decode",
     "encode_sound",
+    "find_audio_files",
     "info",
     "loudest_if_cancelled",
     "quantize_pcm16",
@@ -100,6 +101,25 @@ def info(path: AudioPath) -> AudioInfo:
 def _count(path: str, mtime_ns: int, size: int) -> int:
     with open_audio(path) as file:
         return sum(map(len, frame_blocks(file, path, _BLOCK_SAMPLES)))
+
+
+def find_audio_files(folder: Path) -> list[Path]:
+    """Return all audio files below a folder, sorted by path."""
+    if not folder.is_dir():
+        found = "it is a file" if folder.is_file() else "no such folder"
+        raise UserError(f"{folder}: {found}; expected a folder of recordings")
+    # os.walk follows links to folders; Path.rglob does so only in some supported versions of Python.
+    found_paths = (
+        Path(root, name)
+        for root, _, names in os.walk(folder, followlinks=True)
+        for name in names
+        if not name.startswith(".") and os.path.splitext(name)[1].lower() in AUDIO_SUFFIXES
+    )
+    paths = sorted(without_undecodable(found_paths), key=lambda path: path.relative_to(folder).as_posix())
+    if not paths:
+        suffixes = ", ".join(sorted(AUDIO_SUFFIXES))
+        raise UserError(f"{folder}: no audio files in it or below; expected files ending in {suffixes}")
+    return paths
 
 
 def read(

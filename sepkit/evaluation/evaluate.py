@@ -23,7 +23,7 @@ from sepkit.evaluation.comparison import compare
 from sepkit.evaluation.estimates import Listed, find_estimates, read_estimates
 from sepkit.evaluation.groups import describe_mixture
 from sepkit.evaluation.journal import Journal
-from sepkit.evaluation.labels import BOUNDS, NOT_SEPARATED, PREDICTIONS
+from sepkit.evaluation.labels import BOUNDS, PREDICTED
 from sepkit.evaluation.metrics import PESQ_MODES
 from sepkit.evaluation.results import Row, columns_of, commit, hardware, summarize_rows, write_rows
 from sepkit.evaluation.scoring import PACKAGES, ScoringOptions, check_metrics, score_utterance
@@ -42,9 +42,8 @@ class SeparatedLike(Protocol):
     """(n, T) estimates, and the (n,) log-odds that each is a speaker, None if the model gives none.
 
     Optional attributes, which may be None: `is_speaker` (n,) bool, which estimates the model keeps (else those with
-    log-odds above 0); `rates`, nats by the names in `labels.FROM_LATENTS`; `predicted_si_sdr_db` and
-    `baseline_si_sdr_db` (n,), with `predicted_interval_db` (n, 2), NaN where the model predicts nothing;
-    `likely_not_separated`, a bool or None.
+    log-odds above 0); `rates`, nats by the names in `labels.FROM_LATENTS`; `predicted_si_sdr_db` (n,),
+    with `predicted_interval_db` (n, 2), NaN where the model predicts nothing.
     """
 
     estimates: Any
@@ -310,8 +309,6 @@ class _Job:
             _raise_if_exhausted(error)
             return row | {"reason": _one_line(error)}, None
         rates, weights = getattr(separated, "rates", None) or {}, getattr(separated, "weights", None)
-        if (flag := getattr(separated, NOT_SEPARATED, None)) is not None:
-            rates = rates | {NOT_SEPARATED: float(flag)}
         of_model = _OfModel(_is_speaker(separated), _predictions(separated), rates, weights)
         task = self.pool.submit(_score, entry, mixed.mixture, mixed.sources, estimates, of_model, self.options)
         return row, task
@@ -375,9 +372,9 @@ def _is_speaker(separated: Any) -> np.ndarray | None:
 
 
 def _predictions(separated: Any) -> dict[str, np.ndarray]:
-    """Return (n,) of what the separator predicts, by the names in `PREDICTIONS` and `BOUNDS`."""
-    named = {name: getattr(separated, name, None) for name in PREDICTIONS}
-    found = {name: np.asarray(values, np.float64) for name, values in named.items() if values is not None}
+    """Return (n,) of what the separator predicts, by the names in `PREDICTED` and `BOUNDS`."""
+    predicted = getattr(separated, PREDICTED, None)
+    found = {} if predicted is None else {PREDICTED: np.asarray(predicted, np.float64)}
     interval = getattr(separated, "predicted_interval_db", None)
     if interval is not None:
         found |= zip(BOUNDS, np.asarray(interval, np.float64).T, strict=True)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from sepkit.evaluation.groups import PROPERTIES, by_group
-from sepkit.evaluation.labels import BOUNDS, FROM_LATENTS, NO_SCORES, NOT_SEPARATED, PER_MIXTURE, PREDICTIONS, WEIGHTED
+from sepkit.evaluation.labels import BOUNDS, FROM_LATENTS, NO_SCORES, PREDICTED, WEIGHTED
 from sepkit.evaluation.scoring import COLUMNS, MISSED, PER_UTTERANCE, UtteranceScores
 from sepkit.evaluation.statistics import PairedDifference, Summary, summarize_columns
 from sepkit.files import write_csv
@@ -36,8 +36,8 @@ def columns_of(rows: Sequence[Row], metrics: Sequence[str]) -> list[str]:
         "attenuation_db": any(one.silent_sources for one in scores),
         "speaker_count_accuracy": any(one.speaker_count is not None for one in scores),
     }
-    present |= {column: any(column in one.rates for one in scores) for column in (*FROM_LATENTS, NOT_SEPARATED)}
-    present |= {column: any(np.isfinite(one.mean(column)) for one in scores) for column in (*WEIGHTED, *PREDICTIONS)}
+    present |= {column: any(column in one.rates for one in scores) for column in FROM_LATENTS}
+    present |= {column: any(np.isfinite(one.mean(column)) for one in scores) for column in (*WEIGHTED, PREDICTED)}
     asked = [column for name in COLUMNS if name in metrics for column in COLUMNS[name]]
     return asked + [column for column in PER_UTTERANCE if present[column]]
 
@@ -137,9 +137,9 @@ def write_rows(path: Path, rows: Sequence[Row], columns: Sequence[str]) -> None:
     """
     rows = _done(rows)
     places = range(max((row["sources"] for row in rows), default=0))
-    per_source = [column for column in columns if column not in ("speaker_count_accuracy", *PER_MIXTURE)]
+    per_source = [column for column in columns if column not in ("speaker_count_accuracy", *FROM_LATENTS)]
     # Mixtures have no interval, because the interval of a mean is not the mean of intervals.
-    bounded = [*per_source, *(BOUNDS if PREDICTIONS[0] in columns else ())]
+    bounded = [*per_source, *(BOUNDS if PREDICTED in columns else ())]
     counted = ["speaker_count"] * any(row["scores"]["speaker_count"] is not None for row in rows)
     named = [f"speaker_s{place + 1}" for place in places]
     header = [

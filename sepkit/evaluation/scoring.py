@@ -10,7 +10,7 @@ import numpy as np
 
 from sepkit.errors import UserError
 from sepkit.evaluation import metrics
-from sepkit.evaluation.labels import FROM_LATENTS, NOT_SEPARATED, PER_MIXTURE, PREDICTIONS, WEIGHTED
+from sepkit.evaluation.labels import FROM_LATENTS, PREDICTED, WEIGHTED
 from sepkit.evaluation.transcripts import transcribe, word_errors, words
 from sepkit.extras import is_installed, missing
 from sepkit.matching import linear_sum_assignment
@@ -56,7 +56,7 @@ PACKAGES = {
 }
 """Metric -> the package that computes it."""
 
-PER_UTTERANCE = ("attenuation_db", "speaker_count_accuracy", *WEIGHTED, *FROM_LATENTS, *PREDICTIONS, NOT_SEPARATED)
+PER_UTTERANCE = ("attenuation_db", "speaker_count_accuracy", *WEIGHTED, *FROM_LATENTS, PREDICTED)
 """Columns that are there without being asked for: where a source is silent, and where the model says how many speak,
 scores its hypotheses, has rates, predicts how good its estimates are, or whether there is a separation at all."""
 
@@ -90,7 +90,7 @@ class UtteranceScores:
         word_counts: (errors, words) of each source that was transcribed.
         winners: the hypothesis that is best for each source (MCL), `SILENT` for a silent one.
         mixture_is_source: a single source speaks, so no improvement can be measured.
-        rates: values of the mixture as a whole, by the names in `PER_MIXTURE`.
+        rates: values of the mixture as a whole, by the names in `FROM_LATENTS`.
     """
 
     assignment: list[int]
@@ -124,7 +124,7 @@ class UtteranceScores:
         """
         if column == "speaker_count_accuracy":
             return float(self.speaker_count == self.active_sources)
-        if column in PER_MIXTURE:
+        if column in FROM_LATENTS:
             return self.rates.get(column, float("nan"))
         values = np.array(self.values.get(column, []))
         values = values[~np.isnan(values)]
@@ -194,7 +194,7 @@ def score_utterance(
         options: what to measure.
         texts: transcript of each source, None where it is unknown.
         is_speaker: (n,) bool, which hypotheses the model says are speakers; None if it does not say.
-        predictions: the model's values for `PREDICTIONS` and `BOUNDS`, (n,) each; NaN where it has none.
+        predictions: the model's values for `PREDICTED` and `BOUNDS`, (n,) each; NaN where it has none.
         weights: (n,) distribution over the hypotheses, for `WEIGHTED`; None if the model has no scores.
 
     Raises:

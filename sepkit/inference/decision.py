@@ -8,13 +8,16 @@ from typing import Any
 import numpy as np
 
 from sepkit.inference.options import Levels, Speakers
-from sepkit.inference.quality.activity import EMPTY_DB, ActivityThreshold, levels_db
+from sepkit.inference.quality.features import levels_db
 from sepkit.inference.quality.predictor import QualityPredictor
-from sepkit.inference.quality.single_speaker import SAME_VOICE, default_encoder, speaker_evidence
-from sepkit.inference.quality.swaps import changes_speakers
+from sepkit.inference.quality.single_speaker import SingleSpeakerDetector
+from sepkit.inference.quality.voices import SAME_VOICE, changes_speakers, default_encoder, speaker_evidence
 from sepkit.inference.selection import Products, Selection, select_speakers
 from sepkit.inference.separated import Separated
 from sepkit.models.hypotheses import hypothesis_weights
+
+EMPTY_DB = -30.0
+"""An estimate this far below the strongest is empty: all that was said is in others, however many speak."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,6 @@ class Rules:
 
     Args:
         quality: predicts SI-SDR, and tells one speaker alone; None: nothing is predicted.
-        activity: counts speakers by levels, for a model without scores; None: it does not count so.
         score_threshold: log-odds above which a hypothesis is a speaker.
         score_loss: what scores were trained by; None: their shares are not known.
         levels: of the estimates, see `SeparatorOptions`.
@@ -55,7 +57,6 @@ class Rules:
     """
 
     quality: QualityPredictor | None
-    activity: ActivityThreshold | None
     score_threshold: float
     score_loss: str | None
     levels: Levels
@@ -72,12 +73,11 @@ def decide(evidence: Evidence, rules: Rules, speakers: Speakers) -> tuple[Select
     scores, products = evidence.scores, evidence.products
     energies = np.diagonal(products.gram)
     single, alike, loud = None, False, None
-    counts = rules.activity is not None or (rules.quality is not None and rules.quality.single_speaker is not None)
-    if scores is None and counts:
+    if scores is None and rules.quality is not None and rules.quality.single_speaker is not None:
         # Whoever says that there are two knows better than a guess.
         told = isinstance(speakers, int) and speakers > 1
-        single, alike = (False, False) if told else _is_single_speaker(evidence, rules.quality)
-        loud = np.ones(len(energies), bool) if rules.activity is None else rules.activity.is_speaker(energies)
+        single, alike = (False, False) if told else _is_single_speaker(evidence, rules.quality.single_speaker)
+        loud = np.ones(len(energies), bool)
         if single:
             loud = np.arange(len(energies)) == np.argmax(energies)
     selection = select_speakers(
@@ -92,7 +92,7 @@ def decide(evidence: Evidence, rules: Rules, speakers: Speakers) -> tuple[Select
         bool(single),
         alike and rules.joins_single_speaker,
     )
-    if loud is not None and single is None and rules.activity is None:
+    if loud is not None and single is None:
         selection.is_speaker = None
     if evidence.silent and selection.is_speaker is None:
         selection.is_speaker = np.zeros(len(energies), bool)
@@ -108,14 +108,10 @@ def decide(evidence: Evidence, rules: Rules, speakers: Speakers) -> tuple[Select
     return selection, separated
 
 
-def _is_single_speaker(evidence: Evidence, quality: QualityPredictor | None) -> tuple[bool | None, bool]:
+def _is_single_speaker(evidence: Evidence, rule: SingleSpeakerDetector) -> tuple[bool | None, bool]:
     """Return whether one speaker is alone, None if that is not known, and whether all estimates hold the same voice."""
-    features, rule = evidence.features, None if quality is None else quality.single_speaker
-    if (
-        rule is None
-        or features is None
-        or not rule.knows({name: float(values[0]) for name, values in features.items()})
-    ):
+    features = evidence.features
+    if features is None or not rule.in_domain({name: float(values[0]) for name, values in features.items()}):
         return None, False
     encoder = default_encoder()
     if encoder.fingerprint() != rule.encoder:
@@ -133,7 +129,7 @@ def _predict(separated: Separated[Any], evidence: Evidence, quality: QualityPred
         # It was fitted on estimates of several speakers.
         speaks = speaks & several
         found = tuple(np.where(speaks if values.ndim == 1 else speaks[:, None], values, np.nan) for values in found)
-    separated.predicted_si_sdr_db, separated.predicted_interval_db, separated.baseline_si_sdr_db = found
+    separated.predicted_si_sdr_db, separated.predicted_interval_db = found
     separated.predicted_by = "agreement of views" if quality.of_any_model else "calibration"
     if (predicted := np.isfinite(found[0])).any():
         # What is predicted holds for estimates that are heard, each of one speaker all the time.
@@ -142,5 +138,3 @@ def _predict(separated: Separated[Any], evidence: Evidence, quality: QualityPred
             or bool((levels_db(np.diagonal(evidence.products.gram))[predicted] < EMPTY_DB).any())
             or changes_speakers(default_encoder(), evidence.estimates, evidence.sample_rate)
         )
-    flag = quality.likely_not_separated(evidence.features)
-    separated.likely_not_separated = flag if flag is None else bool(flag and several)

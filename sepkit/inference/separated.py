@@ -52,7 +52,6 @@ class Separated(Generic[ArrayT]):
         predicted_interval_db: (n, 2) ends of the interval that should hold 90 % of them.
         predicted_by: "calibration": by a predictor fitted for this model. "agreement of views": by one for any model,
             with a wider interval. None: nothing is predicted.
-        baseline_si_sdr_db: (n,) prediction from the mixture's level and statistics alone, to compare with.
         kept: (k,) int64, numbers of the hypotheses that were kept, from 0.
         is_speaker: (n,) bool, those that "auto" keeps, whatever was kept; None for a model that does not count.
         or_more: whether `speakers` is the least number: all outputs speak, and nothing tells whether more do.
@@ -65,8 +64,6 @@ class Separated(Generic[ArrayT]):
         weights: (n,) share of the sources that each hypothesis should be the best for, by its score; their sum is 1.
         out_of_domain: whether the recording or its estimates are unlike all that the prediction was fitted on, so that
             it may be wrong by more than the interval says; None if nothing is predicted.
-        likely_not_separated: whether the mean SI-SDR improvement is likely below 1 dB; False for a single speaker, None
-            if it is not predicted.
     """
 
     estimates: ArrayT
@@ -75,7 +72,6 @@ class Separated(Generic[ArrayT]):
     predicted_si_sdr_db: ArrayT | None = None
     predicted_interval_db: ArrayT | None = None
     predicted_by: str | None = None
-    baseline_si_sdr_db: ArrayT | None = None
     kept: Any = None
     is_speaker: ArrayT | None = None
     or_more: bool = False
@@ -84,7 +80,6 @@ class Separated(Generic[ArrayT]):
     sample_rate: int = 0
     tracks: list[str | None] | None = None
     weights: ArrayT | None = None
-    likely_not_separated: bool | None = None
     out_of_domain: bool | None = None
 
     @property
@@ -164,7 +159,7 @@ def expectation(separated: Separated[Any]) -> str:
         low, high = np.asarray(separated.predicted_interval_db, np.float64)[kept][known].mean(0)
         if math.isfinite(low) and math.isfinite(high):
             text += f" (90 % interval {round(low)} to {round(high)})"
-            words = f": {verdict(low, bool(separated.likely_not_separated))}"
+            words = f": {verdict(low)}"
     if separated.predicted_by == "agreement of views":
         text += " by the agreement of views"
     if separated.speakers is None:
@@ -172,14 +167,13 @@ def expectation(separated: Separated[Any]) -> str:
     return text + words
 
 
-def verdict(low_db: float, likely_not_separated: bool) -> str:
+def verdict(low_db: float) -> str:
     """Return what a separation sounds like.
 
     Args:
         low_db: Lower end of the interval of the predicted SI-SDR, dB.
-        likely_not_separated: Whether the prediction says that the recording was not separated.
     """
-    if likely_not_separated or low_db < USABLE_DB:
+    if low_db < USABLE_DB:
         return "probably failed"
     return "good" if low_db >= GOOD_DB else "usable, with audible leakage"
 

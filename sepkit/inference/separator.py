@@ -28,11 +28,9 @@ from sepkit.inference.options import (
     StitcherKind,
     check_samples,
 )
-from sepkit.inference.quality.activity import ActivityThreshold
-from sepkit.inference.quality.by_agreement import any_model_predictor
 from sepkit.inference.quality.features import excerpt_features, excerpt_spans, recording_features
-from sepkit.inference.quality.predictor import QualityPredictor
-from sepkit.inference.quality.single_speaker import evidence_spans
+from sepkit.inference.quality.predictor import QualityPredictor, generic_predictor
+from sepkit.inference.quality.voices import evidence_spans
 from sepkit.inference.runners.base import Runner
 from sepkit.inference.runners.level import standardize
 from sepkit.inference.runners.views import ViewsRunner
@@ -80,7 +78,6 @@ class Separator:
         score_threshold: log-odds above which a hypothesis counts as a speaker; can be set.
         quality: predicts SI-SDR without references; None: nothing is predicted; can be set. A model without a
             predictor of its own is judged by the agreement of views, if it has two or more.
-        activity: counts speakers by the levels of the estimates of a model without scores; can be set.
         joins_single_speaker: whether all hypotheses make the output of one speaker who is alone; can be set.
 
     Args:
@@ -114,8 +111,7 @@ class Separator:
         fits = quality is not None and quality.depth_steps in (None, self.depth_steps)
         self.quality = quality if fits else None
         if self.quality is None and views > 1 and self.hypotheses > 1:
-            self.quality = any_model_predictor(self.hypotheses)
-        self.activity: ActivityThreshold | None = self.quality.activity if self.quality is not None else None
+            self.quality = generic_predictor(self.hypotheses)
         self.joins_single_speaker = True
         needs = needs_of(self.runner.info, "model")
         self.levels: Levels = options.levels or needs.get("levels", "mixture")
@@ -150,7 +146,7 @@ class Separator:
     def counts_speakers(self) -> bool:
         """Whether speakers are counted: by scores, by outputs that fall silent, or by what estimates have in common."""
         by_quality = self.quality is not None and self.quality.single_speaker is not None
-        return self.runner.scored or self.activity is not None or by_quality
+        return self.runner.scored or by_quality
 
     @property
     def default_speakers(self) -> Speakers:
@@ -187,7 +183,6 @@ class Separator:
             "depth_steps": self.depth_steps,
             "runner": self.runner.kind,
             "views": self.runner.views,
-            "activity_threshold_db": None if self.activity is None else self.activity.threshold_db,
         }
 
     def __repr__(self) -> str:
@@ -230,8 +225,8 @@ class Separator:
             sample_rate: Hz, of the waveform; None for a file.
             speakers: None: all hypotheses. "auto": those whose score is above `score_threshold`, only the best scored
                 of duplicates (see `sepkit.models.scoring`); none in silence. N: the N best scored; duplicates only if
-                there are not enough others. A model that counts is told N. Without scores, `activity` tells which are
-                speakers, and the N strongest are kept.
+                there are not enough others. A model that counts is told N. Without scores, the N
+                strongest are kept.
             samples: how many times to sample the latents for the spread; None: no spread. Not for recordings that are
                 separated in chunks.
             channel: which channel to separate, from 0; None: the mean of all, or the loudest if they cancel in it,
@@ -306,13 +301,12 @@ class Separator:
         told.runner = runner
         # What predicts is fitted for all hypotheses, but for the agreement of views.
         by_views = self.quality is not None and self.quality.of_any_model and speakers > 1
-        told.quality = any_model_predictor(speakers) if by_views else None
+        told.quality = generic_predictor(speakers) if by_views else None
         return told
 
     def _rules(self) -> Rules:
         return Rules(
             self.quality,
-            self.activity,
             self.score_threshold,
             self.runner.score_loss,
             self.levels,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sepkit.config import AssignmentConfig, CostConfig, ScheduleConfig
-from sepkit.registry import import_from, offer
+from sepkit.lazy import lazy_names
+from sepkit.registry import offer
 
 if TYPE_CHECKING:
     from sepkit.objectives import assignment, costs, likelihoods, schedules
@@ -28,20 +29,20 @@ __all__ = [
     "schedules",
 ]
 
-_MODULES = {
-    "Objective": "objective",
-    "ScoringTerm": "scoring",
-    "SeparationTerm": "objective",
-    "Step": "costs",
-    "Term": "term",
-    "build_objective": "objective",
-    "hard_pit_si_sdr_db": "objective",
-}
 
 offer(dict.fromkeys(AssignmentConfig.choices.values(), f"{__name__}.assignment"))
 offer(dict.fromkeys(CostConfig.choices.values(), f"{__name__}.costs"))
 offer(dict.fromkeys(ScheduleConfig.choices.values(), "sepkit.schedules"))
 
-
-def __getattr__(name: str) -> Any:
-    return import_from(__name__, name, _MODULES)
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "Objective": "objective",
+        "ScoringTerm": "scoring",
+        "SeparationTerm": "objective",
+        "Step": "costs",
+        "Term": "term",
+        "build_objective": "objective",
+        "hard_pit_si_sdr_db": "objective",
+    },
+)

@@ -2,42 +2,44 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import re
 import sys
+import tempfile
 import threading
 import traceback
 import warnings
+import zipfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from sepkit.choices import to_dict
+from sepkit import files
+from sepkit.choices import from_dict, to_dict
 from sepkit.config import TaskConfig, TrainerConfig
-from sepkit.errors import UserError, exhausted
+from sepkit.errors import UserError, exhausted, one_line
+from sepkit.files import file_digest, file_text, read_yaml, write_text
+from sepkit.models import load_checkpoint
 from sepkit.models.runtime import has_bfloat16, has_bfloat16_recurrence
 from sepkit.parallel import available_processes
 from sepkit.registry import registered
 from sepkit.training import separation as _default_task  # noqa: F401
-from sepkit.training.callbacks import LAST_IS_BEST, BestModel, ExactResume, MetricsLog
-from sepkit.training.folder import (
+from sepkit.training.callbacks import (
+    LAST_IS_BEST,
+    BestModel,
     DurableStates,
-    check_state,
-    locked,
-    read_first_config,
+    ExactResume,
+    MetricsLog,
+    RateSchedule,
     resume_file,
-    saved_position,
-    warn_of_changed_manifests,
-    write_config,
 )
-from sepkit.training.learning_rate import RateSchedule
-from sepkit.training.messages import is_first_process, say
-from sepkit.training.position import Position
-from sepkit.training.precision import matmul_precision
-from sepkit.training.task import Task
+from sepkit.training.task import Task, matmul_precision
+from sepkit.training.task_definition import Position, is_first_process, say
 
 # Settings that may differ between the command that began a run and the one that resumes it. Others would be ignored,
 # since model and optimizer are restored, or would change the experiment.
@@ -61,6 +63,8 @@ CHANGEABLE = frozenset(
         "data.workers",
     }
 )
+
+_DIGEST = re.compile(r"^# SHA-256 of data\.(train|dev) when training began: ([0-9a-f]{64})$", re.MULTILINE)
 
 
 def train(config: TaskConfig, out: Path | str, *, limit_batches: int | None = None) -> Path:
@@ -207,6 +211,93 @@ def _check_position(position: Position, config: TaskConfig, out: Path) -> None:
         )
 
 
+@contextmanager
+def locked(out: Path) -> Iterator[None]:
+    """While the block runs, no other process of this machine trains in the folder; ranks of one run share it."""
+    if not is_first_process():
+        yield
+        return
+    from filelock import Timeout
+
+    try:
+        with files.locked(resume_file(out).with_name(".lock"), timeout=0):
+            yield
+    except Timeout as error:
+        raise UserError(
+            f"{out}: another process trains in this folder; wait until it ends, or give another --out"
+        ) from error
+    except (FileExistsError, NotADirectoryError, PermissionError) as error:
+        raise UserError(f"{out}: cannot be written to ({error.strerror}); give an output folder that can") from error
+
+
+def write_config(config: TaskConfig, out: Path) -> None:
+    """Write `config.yaml`; the digests of the manifests that the run began with stand in it as comments."""
+    import yaml
+
+    file = out / "config.yaml"
+    began = _digests(file) if resume_file(out).is_file() else {}
+    lines = [
+        f"# SHA-256 of data.{name} when training began: {digest}\n"
+        for name, digest in (_digests_now(config) | began).items()
+    ]
+    text = yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True)
+    write_text(file, text + "".join(lines))
+
+
+def read_first_config(out: Path) -> TaskConfig:
+    """Return the configuration that the run in a folder began with."""
+    file = out / "config.yaml"
+    remedy = f"get it back, or take a new --out (--init-from {out / 'last_model'} starts from its weights)"
+    data = read_yaml(file, remedy)
+    try:
+        # What a later sepkit has added stands at its default in older runs.
+        return from_dict(TaskConfig, data)
+    except UserError as error:
+        raise UserError(f"{file}: {error}; {remedy}") from error
+
+
+def warn_of_changed_manifests(config: TaskConfig, out: Path) -> None:
+    """Say if a manifest is not the one that the run began with: from here on epochs are others."""
+    began = _digests(out / "config.yaml")
+    for name, digest in _digests_now(config).items():
+        if began.get(name, digest) != digest:
+            say(
+                f"warning: data.{name}: {getattr(config.data, name)} has other mixtures than when this training began; "
+                "put the old one back for the same run, or take a new --out"
+            )
+
+
+def check_state(file: Path) -> None:
+    """Check that a state of a run is whole, before it is loaded."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            broken = archive.testzip()
+        reason = f"{broken} in it is" if broken else ""
+    except (OSError, zipfile.BadZipFile, NotImplementedError, ValueError, RuntimeError) as error:
+        reason = one_line(str(error))
+    if reason:
+        raise UserError(f"{file}: damaged ({reason}), expected the state of a run; remove it to begin anew")
+
+
+def saved_position(file: Path) -> Position:
+    """Return the position that a state of a run was saved at; the next epoch's beginning, if its epoch is complete."""
+    position = Position(**torch.load(file, map_location="cpu", mmap=True, weights_only=True)["position"])
+    position.enter_epoch()
+    return position
+
+
+def _digests_now(config: TaskConfig) -> dict[str, str]:
+    paths = {name: getattr(config.data, name, None) for name in ("train", "dev")}
+    return {name: file_digest(path) for name, path in paths.items() if path and Path(path).is_file()}
+
+
+def _digests(file: Path) -> dict[str, str]:
+    try:
+        return dict(_DIGEST.findall(file_text(file)))
+    except (OSError, ValueError):
+        return {}
+
+
 def _flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
     if not isinstance(tree, dict):
         return {prefix[:-1]: tree}
@@ -339,3 +430,32 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
+
+
+STEPS = 2
+
+
+def smoke(config: TaskConfig) -> str:
+    """Try a configuration and return a line that says what passed.
+
+    It runs two training steps, a validation, a save, a resume of the same again, and a load. Batches are cut to 2
+    examples on one device; model, objective, optimizer and precision are the configuration's own. Without `data.train`
+    a separator gets a small set of tones. Everything is written to a temporary folder.
+
+    Raises:
+        RuntimeError: the saved model does not work.
+    """
+    task = task_type(config)
+    with tempfile.TemporaryDirectory(prefix="sepkit-smoke-") as folder:
+        small = task.shrink(copy.deepcopy(config), Path(folder))
+        small.data.workers = 0
+        own = dict(max_minutes=None, devices=1, num_nodes=1, sync_batchnorm=False)
+        limit = STEPS * small.trainer.accumulate_batches
+        first = 1 if small.trainer.growth is None else 2
+        for epochs in (first, first + 1):
+            small.trainer = replace(small.trainer, max_epochs=epochs, **own)
+            model = train(small, Path(folder, "exp"), limit_batches=limit)
+        task.try_out(load_checkpoint(model, of=task.model_type))
+    masker = getattr(config.model, "masker", None)
+    name = config.name if masker is None else masker.name
+    return f"passed: {STEPS} steps, a validation, a save, a resume and a load ({name})"

@@ -20,9 +20,9 @@ from sepkit.data.dataset import EpochSampler, MixtureDataset, collate
 from sepkit.models import build_model, load_checkpoint
 from sepkit.objectives.costs import pairwise_neg_si_sdr
 from sepkit.objectives.objective import Objective, hard_pit_si_sdr_db
-from sepkit.training.position import TrainingDiverged
 from sepkit.training.run import train
 from sepkit.training.separation import SeparationTask, signal_statistics
+from sepkit.training.task_definition import TrainingDiverged
 from sepkit.types import Batch, Losses, Separation
 from tests.training.runs import assert_same_weights, epochs, plain, weights, with_data
 

@@ -310,12 +310,11 @@ def _write_speakers(
 def _speakers_to_link(job: _Job, separated: Separated) -> LinkSpeakers:
     """Return the number that was asked for; for "auto" 1 if the model's detector is sure that one speaker is alone.
 
-    The other estimates of such a recording hold what is left of the voice, which sounds like somebody else. Scores and
-    levels tell how many outputs are heard, each of which may hold several speakers.
+    The other estimates of such a recording hold what is left of the voice, which sounds like somebody else. Scores tell
+    how many outputs are heard, each of which may hold several speakers.
     """
     wanted = job.provenance["link_speakers"]
-    by_detector = separated.scores is None and job.separator.activity is None
-    return 1 if wanted == "auto" and by_detector and separated.speakers == 1 else wanted
+    return 1 if wanted == "auto" and separated.scores is None and separated.speakers == 1 else wanted
 
 
 def _names(job: _Job, linked: LinkedSpeakers) -> tuple[list[str | None], dict[str, Any]]:

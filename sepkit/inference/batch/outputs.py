@@ -194,7 +194,6 @@ def write_outputs(
         "predicted_si_sdr_db": _numbers(separated.predicted_si_sdr_db),
         "predicted_interval_db": intervals if intervals is None else [_numbers(ends) for ends in intervals],
         "predicted_by": separated.predicted_by,
-        "likely_not_separated": separated.likely_not_separated,
         "out_of_domain": separated.out_of_domain,
         "rates": separated.rates,
         "spreads": None if separated.spread is None else [path.name for path in spread_paths],

@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from sepkit.corpora._provenance import check_provenance
-from sepkit.corpora._recordings import Recording, find_audio_files, find_recordings
+from sepkit.corpora._recordings import Recording, check_provenance, find_recordings
 from sepkit.data import audio
 from sepkit.data.activity import FRAME_SECONDS, ActivityMeter
 from sepkit.data.coloring import color
@@ -28,7 +27,7 @@ from sepkit.errors import Bounds, UserError
 from sepkit.evaluation.metrics import si_sdr_db
 from sepkit.inference import Separator, load_model
 from sepkit.studies.speaker_clustering.config import SegmentDataConfig, ViewConfig, VoicesOptions
-from sepkit.training.messages import say
+from sepkit.training.task_definition import say
 
 # Levels of the utterances of a mixture differ by at most this.
 _LEVEL_DB = 2.5
@@ -100,7 +99,7 @@ class SpeechSegments:
             say(f"{source}: {skipped} segments shorter than {config.min_seconds} s, or silent, are left out")
         if not self.segments:
             raise UserError(f"{source}: no segment of at least {config.min_seconds} s in which something is heard")
-        noises = [] if config.noise is None else find_audio_files(Path(config.noise))
+        noises = [] if config.noise is None else audio.find_audio_files(Path(config.noise))
         read = [_integers(audio.read(path, sample_rate=sample_rate)) for path in noises]
         self.noises = [noise for noise in read if np.ptp(noise) > 0]
         if config.noise is not None and not self.noises:
@@ -190,7 +189,7 @@ class SpeechSegments:
 def _listed(source: Path) -> list[tuple[Segment, Path]]:
     if not source.is_dir():
         return [(segment, source.parent / segment.path) for segment in read_segments(source)]
-    names = [(file.relative_to(source), file) for file in find_audio_files(source)]
+    names = [(file.relative_to(source), file) for file in audio.find_audio_files(source)]
     return [(Segment(str(n), speaker=n.parts[0] if len(n.parts) > 1 else None), file) for n, file in names]
 
 
@@ -289,7 +288,7 @@ def prepare_voices(options: VoicesOptions) -> Path:
             options.
     """
     chosen, names = _chosen(options)
-    noises = [] if options.noise is None else find_audio_files(Path(options.noise))
+    noises = [] if options.noise is None else audio.find_audio_files(Path(options.noise))
     if options.separated is not None and len(names) < 2:
         raise UserError("--separated: found 1 speaker, expected at least 2, whose utterances are mixed")
     if options.noise is not None and (options.separated is None or not noises):

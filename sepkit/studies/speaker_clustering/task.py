@@ -33,9 +33,8 @@ from sepkit.studies.speaker_clustering.losses import (
     mixture_loss,
     teacher_targets,
 )
-from sepkit.training.messages import say
-from sepkit.training.position import Monitor
 from sepkit.training.task import Task
+from sepkit.training.task_definition import Monitor, say
 from sepkit.types import Losses
 
 # Seed of the views of validation, the same for all trainings.

@@ -118,20 +118,19 @@ def test_separate_writes_a_file_for_each_speaker(estimates, tiny_model_config, t
 
 
 @pytest.mark.parametrize(
-    ("wanted", "is_speaker", "scores", "activity", "expected"),
+    ("wanted", "is_speaker", "scores", "expected"),
     [
-        ("auto", [True, False], None, None, 1),
-        ("auto", [True, True], None, None, "auto"),
-        ("auto", None, None, None, "auto"),
+        ("auto", [True, False], None, 1),
+        ("auto", [True, True], None, "auto"),
+        ("auto", None, None, "auto"),
         # Outputs that are heard are no speakers: one output may hold several in turn.
-        ("auto", [True, False], np.zeros(2), None, "auto"),
-        ("auto", [True, False], None, object(), "auto"),
-        (3, [True, False], None, None, 3),
+        ("auto", [True, False], np.zeros(2), "auto"),
+        (3, [True, False], None, 3),
     ],
 )
-def test_a_detector_of_one_speaker_counts(wanted, is_speaker, scores, activity, expected):
+def test_a_detector_of_one_speaker_counts(wanted, is_speaker, scores, expected):
     separated = Separated(np.zeros((2, 8)), np.ones(2), scores, is_speaker=is_speaker)
-    job = SimpleNamespace(provenance={"link_speakers": wanted}, separator=SimpleNamespace(activity=activity))
+    job = SimpleNamespace(provenance={"link_speakers": wanted})
     assert _speakers_to_link(job, separated) == expected  # type: ignore[arg-type]
 
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,7 +23,6 @@ from typing import Any
 
 import numpy as np
 
-from sepkit.corpora._metadata_tables import Recipe
 from sepkit.corpora._mixtures import manifest_path
 from sepkit.corpora._recordings import SPLITS, report_skipped
 from sepkit.corpora._verify import check_whole, verify
@@ -31,7 +31,7 @@ from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, NoiseEntry, SourceEntry, write_manifest
 from sepkit.data.mixing import check_librimix_extends, extend_librimix
 from sepkit.errors import UserError
-from sepkit.files import check_writable, journal_line, journal_rows, write_csv, write_text
+from sepkit.files import check_writable, journal_line, journal_rows, read_csv, write_csv, write_text
 from sepkit.parallel import Failed, for_each
 
 SOURCE_RATE = 16000
@@ -41,6 +41,18 @@ SOURCE_RATE = 16000
 _KINDS = {"mix_clean": ("sep_clean", ""), "mix_both": ("sep_noisy", "_noisy"), "mix_single": ("enh_single", "_single")}
 _EPSILON = 1e-10
 _WAV_HEADER_BYTES = 44
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A line of the metadata: the recipe of one mixture. Recordings are absolute or relative to the folder of the
+    speech or noise; a gain is a factor."""
+
+    id: str
+    sources: tuple[str, ...]
+    gains: tuple[float, ...]
+    noise: str
+    noise_gain: float
 
 
 @dataclass(frozen=True)
@@ -84,7 +96,7 @@ def prepare_parts(
     These are `train.jsonl`, `dev.jsonl`, `test.jsonl`, and for each also `_noisy.jsonl` and `_single.jsonl` (the first
     speaker with noise). Parts of one split have manifests of their own as well.
     """
-    made = {part.name: (_write_part if write else _measure_part)(part, layout, skipped, processes) for part in parts}
+    made = {part.name: _make_part(part, layout, skipped, write, processes) for part in parts}
     failure = "" if any(made.values()) else f"{layout.speech}: none of the mixtures can be made"
     report_skipped(layout.out, skipped, failure)
     for split in SPLITS:
@@ -111,13 +123,11 @@ def render(recipe: Recipe, layout: Layout) -> list[np.ndarray]:
     noise."""
     paths = [layout.speech / path for path in recipe.sources]
     waveforms = [_read(path) for path in paths]
-    noise_path = layout.noise / recipe.noise
-    available = _header(noise_path).num_samples
     longest = max(len(waveform) for waveform in waveforms)
-    noise = audio.read(noise_path, 0, min(available, longest), channel=0)
-    if layout.extend_noise and available < longest:
-        with _naming(noise_path):
-            noise = extend_librimix(noise, longest, SOURCE_RATE)
+    available, fitted = _noise_lengths(recipe, layout, longest)
+    noise = audio.read(layout.noise / recipe.noise, 0, min(available, longest), channel=0)
+    if fitted > available:
+        noise = extend_librimix(noise, fitted, SOURCE_RATE)
     scaled = [w * g for w, g in zip([*waveforms, noise], [*recipe.gains, recipe.noise_gain], strict=True)]
     resampled = [audio.resample(waveform, SOURCE_RATE, layout.sample_rate, "scipy_poly") for waveform in scaled]
     lengths = [len(waveform) for waveform in resampled]
@@ -131,72 +141,77 @@ _Made = dict[str, Any]
 16 kHz; of a written one the ratios of each part to the rest, dB, in each kind of mixture."""
 
 
-def _measure_part(part: Part, layout: Layout, skipped: dict[str, str], processes: int | None) -> dict[str, _Made]:
-    made: dict[str, _Made] = {}
-    work = partial(_measure, layout=layout)
-    for recipe, result in for_each(work, part.recipes, processes, f"{part.name}: looking", "mixture"):
-        if isinstance(result, Failed):
-            skipped[f"{part.name}/{recipe.id}"] = result.reason
-        else:
+def _make_part(
+    part: Part, layout: Layout, skipped: dict[str, str], write: bool, processes: int | None
+) -> dict[str, _Made]:
+    journal = layout.root / "metadata" / f".{part.name}.journal.jsonl"
+    made = _made_earlier(part, layout, journal) if write else {}
+    missing = [recipe for recipe in part.recipes if recipe.id not in made]
+    is_noted = write and bool(missing)
+    if is_noted:
+        # First drop lines that no longer hold, so that a later run does not trust half of a new mixture.
+        write_text(journal, "".join(journal_line({"id": name, **known}) for name, known in made.items()))
+    work = partial(_write_one if write else _measure, layout=layout, folder=layout.root / part.name)
+    with open(journal, "a", encoding="utf-8", errors="backslashreplace") if is_noted else nullcontext() as file:
+        description = part.name if write else f"{part.name}: looking"
+        for recipe, result in for_each(work, missing, processes, description, "mixture"):
+            if isinstance(result, Failed):
+                skipped[f"{part.name}/{recipe.id}"] = result.reason
+                continue
             made[recipe.id] = result
+            if file is not None:
+                file.write(journal_line({"id": recipe.id, **result}))
+                file.flush()
+    made = {recipe.id: made[recipe.id] for recipe in part.recipes if recipe.id in made}
+    for kind in _KINDS if write else ():
+        _write_tables(part, made, layout, kind)
     return made
 
 
-def _measure(recipe: Recipe, layout: Layout) -> _Made:
-    lengths = [_header(layout.speech / path).num_samples for path in recipe.sources]
-    noise_path = layout.noise / recipe.noise
-    available = _header(noise_path).num_samples
-    longest = max(lengths)
-    fitted = min(available, longest)
-    if layout.extend_noise and available < longest:
-        with _naming(noise_path):
-            check_librimix_extends(available, SOURCE_RATE)
-        fitted = longest
-    resampled = [
-        audio.resampled_length(length, SOURCE_RATE, layout.sample_rate, "scipy_poly") for length in (*lengths, fitted)
-    ]
-    num_samples = min(resampled) if layout.mode == "min" else max(resampled)
-    return {"num_samples": num_samples, "longest": longest, "noise_samples": available}
-
-
-def _write_part(part: Part, layout: Layout, skipped: dict[str, str], processes: int | None) -> dict[str, _Made]:
-    folder, tables = layout.root / part.name, layout.root / "metadata"
-    folders = [folder / name for name in _subfolders(part)]
-    for path in (tables, *folders):
+def _made_earlier(part: Part, layout: Layout, journal: Path) -> dict[str, _Made]:
+    """Return what the journal knows of mixtures that are still wanted, and whose files are all there."""
+    folders = [layout.root / part.name / name for name in _subfolders(part)]
+    for path in (journal.parent, *folders):
         check_writable(path)
-    journal = tables / f".{part.name}.journal.jsonl"
-    recorded = _read_journal(journal)
-    made = {
+    recorded = {known.pop("id"): known for known in journal_rows(journal)} if journal.is_file() else {}
+    return {
         recipe.id: known
         for recipe in part.recipes
         if (known := recorded.get(recipe.id)) is not None
         and known["recipe"] == _fingerprint(recipe, layout)
         and _is_there(recipe.id, known["num_samples"], folders)
     }
-    missing = [recipe for recipe in part.recipes if recipe.id not in made]
-    if missing:
-        # First drop lines that no longer hold, so that a later run does not trust half of a new mixture.
-        write_text(journal, "".join(journal_line({"id": name, **known}) for name, known in made.items()))
-        work = partial(_write_one, layout=layout, folder=folder)
-        with open(journal, "a", encoding="utf-8", errors="backslashreplace") as file:
-            for recipe, result in for_each(work, missing, processes, part.name, "mixture"):
-                if isinstance(result, Failed):
-                    skipped[f"{part.name}/{recipe.id}"] = result.reason
-                    continue
-                made[recipe.id] = result
-                file.write(journal_line({"id": recipe.id, **result}))
-                file.flush()
-    made = {recipe.id: made[recipe.id] for recipe in part.recipes if recipe.id in made}
-    for kind in _KINDS:
-        _write_tables(part, made, layout, kind)
-    return made
+
+
+def _noise_lengths(recipe: Recipe, layout: Layout, longest: int) -> tuple[int, int]:
+    """Return how many samples the noise has at 16 kHz, and how many are mixed with sources of up to `longest`."""
+    path = layout.noise / recipe.noise
+    available = _header(path).num_samples
+    if available >= longest or not layout.extend_noise:
+        return available, min(available, longest)
+    try:
+        check_librimix_extends(available, SOURCE_RATE)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    return available, longest
+
+
+def _measure(recipe: Recipe, layout: Layout, folder: Path) -> _Made:
+    lengths = [_header(layout.speech / path).num_samples for path in recipe.sources]
+    available, fitted = _noise_lengths(recipe, layout, max(lengths))
+    resampled = [
+        audio.resampled_length(length, SOURCE_RATE, layout.sample_rate, "scipy_poly") for length in (*lengths, fitted)
+    ]
+    num_samples = min(resampled) if layout.mode == "min" else max(resampled)
+    return {"num_samples": num_samples, "longest": max(lengths), "noise_samples": available}
 
 
 def _write_one(recipe: Recipe, layout: Layout, folder: Path) -> _Made:
     *sources, noise = render(recipe, layout)
     parts = {f"s{number}": source for number, source in enumerate(sources, start=1)} | {"noise": noise}
     ratios: dict[str, list[float]] = {}
-    for kind, mixed in _mixed_parts(sources, noise).items():
+    mixed_parts = {"mix_clean": sources, "mix_both": [*sources, noise], "mix_single": [sources[0], noise]}
+    for kind, mixed in mixed_parts.items():
         mixture = np.zeros_like(sources[0])
         for waveform in mixed:
             mixture += waveform
@@ -205,10 +220,6 @@ def _write_one(recipe: Recipe, layout: Layout, folder: Path) -> _Made:
     for name, waveform in parts.items():
         audio.write(folder / name / f"{recipe.id}.wav", waveform, layout.sample_rate, "PCM_16", "floor")
     return {"recipe": _fingerprint(recipe, layout), "num_samples": len(noise), "snr_db": ratios}
-
-
-def _mixed_parts(sources: Sequence[np.ndarray], noise: np.ndarray) -> dict[str, list[np.ndarray]]:
-    return {"mix_clean": [*sources], "mix_both": [*sources, noise], "mix_single": [sources[0], noise]}
 
 
 def _ratio_db(part: np.ndarray, rest: np.ndarray) -> float:
@@ -221,7 +232,7 @@ def _subfolders(part: Part) -> list[str]:
     return [*(f"s{number}" for number in range(1, speakers + 1)), "noise", *_KINDS]
 
 
-def _is_there(name: str, num_samples: int, folders: Iterable[Path]) -> bool:
+def _is_there(name: str, num_samples: int, folders: Sequence[Path]) -> bool:
     size = _WAV_HEADER_BYTES + 2 * num_samples
     try:
         return all(os.stat(folder / f"{name}.wav").st_size == size for folder in folders)
@@ -234,14 +245,6 @@ def _fingerprint(recipe: Recipe, layout: Layout) -> str:
     # "cut": the first version did not cut the noise of VCTK-2mix and noted false; its files are made again.
     text = json.dumps([recording, layout.sample_rate, layout.mode, layout.extend_noise or "cut"])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _read_journal(path: Path) -> dict[str, _Made]:
-    recorded: dict[str, _Made] = {}
-    if path.is_file():
-        for known in journal_rows(path):
-            recorded[known.pop("id")] = {name: known[name] for name in ("recipe", "num_samples", "snr_db")}
-    return recorded
 
 
 def _write_tables(part: Part, made: Mapping[str, _Made], layout: Layout, kind: str) -> None:
@@ -331,10 +334,83 @@ def _read(path: Path) -> np.ndarray:
     return audio.read(path, channel=0)
 
 
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Let a user's mistake in the block name the file."""
+def find_tables(folder: Path, prefix: str, nested: Sequence[str]) -> dict[str, Path]:
+    """Return table names, without `prefix` and `.csv`, -> tables of a folder, or of one `nested` in it; "info" is left
+    out."""
+    for candidate in (folder, *(folder / name for name in nested)):
+        tables = {
+            path.stem.removeprefix(prefix): path
+            for path in sorted(candidate.glob(f"{prefix}*.csv"))
+            if "info" not in path.name
+        }
+        if tables:
+            return tables
+    found = "no such folder" if not folder.is_dir() else f"holds no {prefix}*.csv"
+    raise UserError(f"{folder}: {found}; expected the folder of the published metadata")
+
+
+def read_table(path: Path, speakers: int) -> tuple[list[Recipe], dict[str, str]]:
+    """Return the mixtures of a table, in its order, and its unusable lines: place -> reason."""
+    recipes: list[Recipe] = []
+    bad: dict[str, str] = {}
+    first_line: dict[str, int] = {}
+    of_source = [f"source_{number}_{what}" for number in range(1, speakers + 1) for what in ("path", "gain")]
+    for number, row in _rows(path, ["mixture_ID", *of_source, "noise_path", "noise_gain"]):
+        where = f"{path}:{number}"
+        try:
+            recipe = _recipe(row)
+            if recipe.id in first_line:
+                raise ValueError(f"mixture_ID {recipe.id!r} is that of line {first_line[recipe.id]}; names must differ")
+        except ValueError as error:
+            bad[where] = f"{where}: {error}"
+            continue
+        first_line[recipe.id] = number
+        recipes.append(recipe)
+    if not recipes:
+        raise UserError(next(iter(bad.values()), f"{path}: holds no mixtures; get the table again"))
+    return recipes, bad
+
+
+def read_info(path: Path, speakers: int) -> dict[str, list[tuple[str, str | None]]]:
+    """Return mixture -> (speaker, "F", "M" or None) of each source, from `..._info.csv`; empty if there is none."""
+    if not path.is_file():
+        return {}
+    columns = [f"speaker_{number}_{what}" for number in range(1, speakers + 1) for what in ("ID", "sex")]
+    speakers_of: dict[str, list[tuple[str, str | None]]] = {}
+    for _, row in _rows(path, ["mixture_ID", *columns]):
+        cells = [row[column] or "" for column in columns]
+        sexes = [sex if sex in ("F", "M") else None for sex in cells[1::2]]
+        speakers_of[row["mixture_ID"] or ""] = list(zip(cells[::2], sexes, strict=True))
+    return speakers_of
+
+
+def _rows(path: Path, columns: Sequence[str]) -> list[tuple[int, dict[str, str | None]]]:
+    found, rows = read_csv(path)
+    if found != list(columns):
+        raise UserError(
+            f"{path}: columns {', '.join(found[:9]) or 'none'}; expected {', '.join(columns)}: the metadata of another "
+            "version, or for another number of speakers"
+        )
+    return rows
+
+
+def _recipe(row: dict[str, str | None]) -> Recipe:
+    cells = [cell or "" for column, cell in row.items() if column is not None]
+    if "" in cells or None in row:
+        raise ValueError(f"expected {len(cells)} cells, none of them empty; the table is damaged")
+    name, *parts = cells
+    if Path(name).name != name or name in (".", ".."):
+        raise ValueError(f"mixture_ID {name!r} leads out of its folder; expected a plain name")
+    *gains, noise_gain = map(_gain, parts[1::2])
+    *sources, noise = parts[::2]
+    return Recipe(name, tuple(sources), tuple(gains), noise, noise_gain)
+
+
+def _gain(text: str) -> float:
     try:
-        yield
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
+        gain = float(text)
+    except ValueError:
+        gain = math.nan
+    if not math.isfinite(gain):
+        raise ValueError(f"gain {text!r}, expected a finite number")
+    return gain
