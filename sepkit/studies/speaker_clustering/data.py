@@ -27,7 +27,6 @@ from sepkit.errors import Bounds, UserError
 from sepkit.evaluation.metrics import si_sdr_db
 from sepkit.inference import Separator, load_model
 from sepkit.studies.speaker_clustering.config import SegmentDataConfig, ViewConfig, VoicesOptions
-from sepkit.training.task_definition import say
 
 # Levels of the utterances of a mixture differ by at most this.
 _LEVEL_DB = 2.5
@@ -96,6 +95,8 @@ class SpeechSegments:
                 faster = audio.resample(both, round(speed * sample_rate), sample_rate)
                 skipped += self._add(replace(segment, speaker=f"{segment.speaker} x{speed}"), faster)
         if skipped:
+            from sepkit.training.task_definition import say
+
             say(f"{source}: {skipped} segments shorter than {config.min_seconds} s, or silent, are left out")
         if not self.segments:
             raise UserError(f"{source}: no segment of at least {config.min_seconds} s in which something is heard")

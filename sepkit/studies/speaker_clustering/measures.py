@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 
 from sepkit.cleaning import escaped
 from sepkit.data import audio
@@ -24,10 +23,12 @@ from sepkit.inference.diarization.segments import WINDOW_SECONDS
 from sepkit.models import load_checkpoint
 from sepkit.models.published.shipped import encoder_folder
 from sepkit.models.speaker_encoder import SpeakerEncoder
-from sepkit.reporting.figures import COLORS, panels, save_figure
 from sepkit.reporting.text import markdown_table, mean_and_deviation
 from sepkit.signals import active_frames, frame_powers
 from sepkit.studies.speaker_clustering.losses import ContrastiveQueue, mixture_loss
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Rule = Literal["embedding", "features", "gate", "posterior"]
 """embedding: k-means on embeddings. features: k-means on what the trunk gives. gate: k-means on MiCE's gate embeddings.
@@ -251,6 +252,8 @@ def draw(models: list[str], collection: Collection, out: Path, seed: int) -> lis
     Raises:
         UserError: scikit-learn is not installed, or two models have one name.
     """
+    from sepkit.reporting.figures import save_figure
+
     if not is_installed("sklearn"):
         raise UserError(missing("sklearn", "t-SNE"))
     names = {"/".join(Path(model).resolve().parts[-2:]): model for model in models}
@@ -296,6 +299,10 @@ def tsne_figure(drawn: Mapping[str, Drawn], speakers: np.ndarray) -> Figure:
         drawn: Encoder -> what is drawn.
         speakers: (N,) numbers of the speakers.
     """
+    from matplotlib.figure import Figure
+
+    from sepkit.reporting.figures import COLORS
+
     figure = Figure(figsize=(3.6 * len(drawn), 7.2), layout="constrained")
     grid = figure.subplots(2, len(drawn), squeeze=False)
     for column, (name, found) in zip(grid.T, drawn.items(), strict=True):
@@ -317,6 +324,8 @@ def posterior_figure(drawn: Mapping[str, Drawn], speakers: np.ndarray) -> Figure
         drawn: Encoder -> what is drawn.
         speakers: (K,) numbers of segments of each speaker.
     """
+    from sepkit.reporting.figures import COLORS, panels
+
     mixtures = {name: found for name, found in drawn.items() if found.posteriors}
     figure = panels("", ["share of the probabilities", "stretches"] * len(mixtures))
     edges = np.linspace(0, 1, _BINS + 1)
