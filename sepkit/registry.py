@@ -11,8 +11,8 @@ ever imported because a file names it; a user's own file is imported only by `--
     class MyMasker(Masker):
         def __init__(self, encoding_dim: int, hypotheses: int, values_per_dimension: int, *, width: int) -> None: ...
 
-`build` gives the constructor every field. Give it the defaults of the configuration if you call it yourself; the
-classes of sepkit have them.
+`build` gives the constructor every field. sepkit's own classes have the same defaults; maskers and filterbanks make the
+configuration of their arguments.
 """
 
 from __future__ import annotations

@@ -10,10 +10,9 @@ from sepkit.registry import offer
 
 if TYPE_CHECKING:
     from sepkit.objectives import assignment, costs, likelihoods, schedules
-    from sepkit.objectives.costs import Step
-    from sepkit.objectives.objective import Objective, SeparationTerm, build_objective, hard_pit_si_sdr_db
+    from sepkit.objectives.costs import Step, Term
+    from sepkit.objectives.objective import Objective, SeparationTerm, build_objective
     from sepkit.objectives.scoring import ScoringTerm
-    from sepkit.objectives.term import Term
 
 __all__ = [
     "Objective",
@@ -24,7 +23,6 @@ __all__ = [
     "assignment",
     "build_objective",
     "costs",
-    "hard_pit_si_sdr_db",
     "likelihoods",
     "schedules",
 ]
@@ -41,8 +39,7 @@ __getattr__ = lazy_names(
         "ScoringTerm": "scoring",
         "SeparationTerm": "objective",
         "Step": "costs",
-        "Term": "term",
+        "Term": "costs",
         "build_objective": "objective",
-        "hard_pit_si_sdr_db": "objective",
     },
 )

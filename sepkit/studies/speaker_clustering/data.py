@@ -21,7 +21,7 @@ import numpy as np
 from sepkit.corpora._recordings import Recording, check_provenance, find_recordings
 from sepkit.data import audio
 from sepkit.data.activity import FRAME_SECONDS, ActivityMeter
-from sepkit.data.coloring import color
+from sepkit.data.channels import color
 from sepkit.data.segments import Segment, read_segments, write_segments
 from sepkit.errors import Bounds, UserError
 from sepkit.evaluation.metrics import si_sdr_db
