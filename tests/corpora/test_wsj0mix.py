@@ -385,7 +385,7 @@ def test_wrong_input_is_said_in_one_line(wsj0, tmp_path, capsys):
         (wsj0, lists, ["--speakers", "3"], "holds none of mix_3_spk_tr.txt"),
         (wsj0, lists, ["--sample-rate", "44100"], "8000 or 16000"),
         (wsj0, lists, ["--mode", "mid"], "mid"),
-        (wsj0, lists, ["--processes", "0"], "--processes 0"),
+        (wsj0, lists, ["--processes", "0"], "--processes: found 0"),
         (wsj0, renamed, [], "mix_2_spk_tr.txt:1: 6 columns, expected 4"),
         (wsj0, words, [], "found 'loud', expected a finite number"),
         (wsj0, twice, [], "has another level than in"),
