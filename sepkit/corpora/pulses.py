@@ -28,6 +28,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from sepkit.choices import check_bounds
 from sepkit.corpora._recordings import SPLITS, check_provenance
 from sepkit.corpora.options import PulsesOptions
 from sepkit.data.audio import write_blocks
@@ -73,8 +74,6 @@ class PulseParameters:
     sample_rate: int = 8000
 
     def __post_init__(self) -> None:
-        if self.sample_rate < 1:
-            raise UserError(f"sample_rate: found {self.sample_rate}, expected at least 1")
         if not (math.isfinite(self.seconds) and self.num_samples >= 1):
             raise UserError(f"seconds: found {self.seconds}, expected at least one sample at {self.sample_rate} Hz")
         highest = max(high for _, high in self.frequency_ranges_hz)
@@ -216,9 +215,7 @@ def prepare_pulses(options: PulsesOptions) -> Path:
     """
     out, replicate = Path(options.out), options.replicate
     counts = {f"{split}_mixtures": getattr(options, f"{split}_mixtures") for split in SPLITS}
-    for name, value in (counts | {"replicate": replicate}).items():
-        if value < 1:
-            raise UserError(f"{name}: found {value}, expected at least 1")
+    check_bounds(options)
     total = sum(counts.values())
     if total > _REPLICATE_STRIDE:
         raise UserError(f"found {total} mixtures of train, dev and test, expected at most {_REPLICATE_STRIDE}")

@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from sepkit.choices import check_bounds
 from sepkit.corpora.options import WavsOptions
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, read_manifest
@@ -19,10 +20,9 @@ def write_wavs(options: WavsOptions) -> Path:
     """Write out/mix/ID.wav and, for each source, out/s1/ID.wav ...; keep what exists; return the folder."""
     from tqdm import tqdm
 
-    out, first = Path(options.out), options.first
-    if first is not None and first < 1:
-        raise UserError(f"--first {first}: expected at least 1")
-    for entry in tqdm(read_manifest(options.manifest)[:first], desc="writing", disable=None):
+    check_bounds(options)
+    out = Path(options.out)
+    for entry in tqdm(read_manifest(options.manifest)[: options.first], desc="writing", disable=None):
         _write_one(entry, out, options.subtype)
     return out
 
