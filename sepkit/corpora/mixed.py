@@ -76,7 +76,9 @@ def prepare_mixed(options: MixedOptions) -> Path:
     report_skipped(out, left_out, failure)
     rates = Counter(entry.sample_rate for entry in entries)
     sample_rate = max(rates, key=lambda rate: (rates[rate], rate))
-    entries = [entry if entry.sample_rate == sample_rate else _at_rate(entry, sample_rate) for entry in entries]
+    for entry in entries:
+        length = audio.resampled_length(entry.num_samples, entry.sample_rate, sample_rate, entry.resampler)
+        entry.sample_rate, entry.num_samples = sample_rate, length
     hours = sum(entry.duration_seconds for entry in entries) / 3600
     sizes = " or ".join(map(str, sorted({len(entry.sources) for entry in entries})))
     print(f"test.jsonl: {len(entries)} mixtures of {sizes} at {sample_rate} Hz, {hours:.2f} h")
@@ -105,12 +107,6 @@ def _entry(row: Row, out: Path) -> MixtureEntry:
         sources=[SourceEntry(manifest_path(path, out)) for path in row.sources],
         noise=None if row.noise is None else NoiseEntry(manifest_path(row.noise, out)),
     )
-
-
-def _at_rate(entry: MixtureEntry, sample_rate: int) -> MixtureEntry:
-    entry.num_samples = audio.resampled_length(entry.num_samples, entry.sample_rate, sample_rate, entry.resampler)
-    entry.sample_rate = sample_rate
-    return entry
 
 
 def find_rows(options: MixedOptions) -> Rows:

@@ -226,7 +226,11 @@ def prepare_pulses(options: PulsesOptions) -> Path:
         raise UserError(
             f"found {longest} mixtures of {options.seconds} s, expected at most {most}: they share a wav file"
         )
-    chosen = _choose(conditions(training), options.conditions)
+    known = conditions(training)
+    for name in options.conditions or ():
+        if name not in known:
+            raise UserError(f"--conditions: found {name!r}, expected any of {', '.join(known)}")
+    chosen = {name: known[name] for name in (known if options.conditions is None else options.conditions)}
     check_provenance(out / "pulses.json", counts | {"replicate": replicate} | asdict(training))
 
     first = replicate * _REPLICATE_STRIDE
@@ -237,13 +241,6 @@ def prepare_pulses(options: PulsesOptions) -> Path:
     for name, condition in {"test": usual, **{f"test_{name}": found for name, found in chosen.items()}}.items():
         _write_set(out, name, condition, usual, range(first, first + options.test_mixtures))
     return out
-
-
-def _choose(known: dict[str, Condition], names: Sequence[str] | None) -> dict[str, Condition]:
-    unknown = [name for name in names or () if name not in known]
-    if unknown:
-        raise UserError(f"--conditions: found {unknown[0]!r}, expected any of {', '.join(known)}")
-    return known if names is None else {name: known[name] for name in names}
 
 
 def _write_set(out: Path, name: str, condition: Condition, usual: Condition, indices: range) -> None:
