@@ -148,6 +148,8 @@ class RealNVP(nn.Module):
     S replicas have separate parameters: the gradient of a sum of their losses is that of each.
 
     Args:
+        couplings: Number of affine couplings.
+        hidden: Width of their networks.
         dimension: d.
         replicas: S.
         normalize: whether these networks begin with batch norm.
@@ -183,7 +185,12 @@ class RealNVP(nn.Module):
         return x, log_det
 
     def sample(self, count: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """Return n samples of every replica, (S, n, d), and their log densities, (S, n) nats, with gradient."""
+        """Return n samples of every replica, (S, n, d), and their log densities, (S, n) nats, with gradient.
+
+        Args:
+            count: Number of samples, n.
+            generator: Generator of the noise; None: torch's own.
+        """
         like = next(self.parameters())
         z = torch.randn(self.replicas, count, self.dimension, generator=generator, dtype=like.dtype, device=like.device)
         x, log_det = self(z)
