@@ -23,7 +23,8 @@ bounded memory, and `sepkit stream` follows live sound.
 20.0
 
 `sepkit evaluate --model exp/model --manifest test.jsonl --out scores` writes a table of mixtures and a summary with
-intervals; `sepkit report` makes a page to look at and to listen to.
+intervals, and so does `sepkit.evaluate("exp/model", "test.jsonl", "scores")`. `sepkit report` makes a page to look at
+and to listen to.
 
 **Train.** Any tree of recordings with one speaker in each file will do:
 
@@ -63,10 +64,19 @@ from sepkit.version import __version__
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
-__all__ = ["Separator", "__version__", "load_model"]
+__all__ = ["EvaluationOptions", "Separator", "__version__", "evaluate", "load_model"]
 
 if TYPE_CHECKING:
+    from sepkit.evaluation.evaluate import EvaluationOptions, evaluate
     from sepkit.inference.loading import load_model
     from sepkit.inference.separator import Separator
 
-__getattr__ = lazy_names(__name__, {"Separator": "inference.separator", "load_model": "inference.loading"})
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "EvaluationOptions": "evaluation.evaluate",
+        "Separator": "inference.separator",
+        "evaluate": "evaluation.evaluate",
+        "load_model": "inference.loading",
+    },
+)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from sepkit import studies
 from sepkit.cli._configuration import parse_config
@@ -38,15 +37,11 @@ def run(arguments: list[str]) -> Path | None:
     )
     config.check()
     with writing(options["out"], (), NAMES["train"]):
-        return _train(config, options)
+        from sepkit.training.run import train
+        from sepkit.training.task_definition import is_first_process
 
-
-def _train(config: Any, options: dict[str, Any]) -> Path | None:
-    from sepkit.training.run import train
-    from sepkit.training.task_definition import is_first_process
-
-    studies.import_task(config.name)
-    model = train(config, Path(options["out"]))
+        studies.import_task(config.name)
+        model = train(config, options["out"])
     return model if is_first_process() else None
 
 

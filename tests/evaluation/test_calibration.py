@@ -6,7 +6,6 @@ import csv
 import json
 import math
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,10 +21,11 @@ from sepkit.evaluation.calibration import (
     weighted_correlations,
     write_calibration,
 )
-from sepkit.evaluation.evaluate import evaluate
-from sepkit.evaluation.labels import RATES
+from sepkit.evaluation.evaluate import EvaluationOptions, evaluate
+from sepkit.evaluation.labels import BOUNDS, PREDICTED, RATES
 from sepkit.evaluation.metrics import si_sdr_db
 from sepkit.evaluation.run_folder import load_evaluation, load_run
+from sepkit.evaluation.scoring import Hypotheses
 from sepkit.reporting.text import evaluation_lines
 
 
@@ -131,25 +131,20 @@ def test_coverage_of_intervals() -> None:
 class Knowing:
     """Gives the sources with noise, knows how good that is up to an error, and has rates."""
 
-    def __init__(self, corpus: Any, *, rates: bool = True, error_db: float = 0.5, silent_on: str | None = None) -> None:
+    def __init__(self, corpus: Any, *, error_db: float = 0.5, silent_on: str | None = None) -> None:
         self.separate = corpus.separator()
-        self.corpus, self.rates, self.error_db, self.silent_on = corpus, rates, error_db, silent_on
+        self.corpus, self.error_db, self.silent_on = corpus, error_db, silent_on
 
-    def __call__(self, mixture: np.ndarray, sample_rate: int) -> SimpleNamespace:
+    def __call__(self, mixture: np.ndarray, sample_rate: int) -> Hypotheses:
         place = self.separate.calls
         self.separate.noise = 0.05 * (1 + place)
         estimates = self.separate(mixture, sample_rate)
         name = list(self.corpus.sources)[place]
         true = si_sdr_db(estimates, self.corpus.sources[name][::-1])
         predicted = true + self.error_db * np.array([1, -1])
-        told: list[float | None] = [None, None] if name == self.silent_on else predicted.tolist()
-        return SimpleNamespace(
-            estimates=estimates,
-            scores=None,
-            rates=dict(zip(RATES, (10.0 + place, 4.0, 0.5), strict=True)) if self.rates else None,
-            predicted_si_sdr_db=told,
-            predicted_interval_db=np.stack([predicted - 0.2, predicted + 2], axis=1),
-        )
+        values = (np.full(2, np.nan) if name == self.silent_on else predicted, predicted - 0.2, predicted + 2)
+        rates = dict(zip(RATES, (10.0 + place, 4.0, 0.5), strict=True))
+        return Hypotheses(estimates, predictions=dict(zip((PREDICTED, *BOUNDS), values, strict=True)), rates=rates)
 
 
 def rows_of(folder: Path, name: str = "utterances.csv") -> list[dict[str, str]]:
@@ -158,7 +153,7 @@ def rows_of(folder: Path, name: str = "utterances.csv") -> list[dict[str, str]]:
 
 
 def test_what_a_model_tells_becomes_columns(corpus: Any, tmp_path: Path) -> None:
-    summary = evaluate([corpus.manifest], tmp_path / "out", separate=Knowing(corpus), metrics=["si_sdr"]).summary
+    summary = evaluate(Knowing(corpus), [corpus.manifest], tmp_path / "out", EvaluationOptions(["si_sdr"]))
     assert summary["metrics"]["encoding_rate_nats_per_frame"]["mean"] == pytest.approx(12)
     assert summary["metrics"]["rate_nats_per_dimension"]["n"] == 5
     rows = rows_of(tmp_path / "out")
@@ -177,14 +172,14 @@ def test_what_a_model_tells_becomes_columns(corpus: Any, tmp_path: Path) -> None
 
 def test_rows_of_a_model_that_tells_nothing_are_as_they_were(corpus: Any, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    first = evaluate([corpus.manifest], out, separate=corpus.separator(), metrics=["si_sdr"]).summary
+    first = evaluate(corpus.separator(), [corpus.manifest], out, EvaluationOptions(["si_sdr"]))
     assert set(first["metrics"]) == {"si_sdr_db", "si_sdri_db", "mcl_si_sdr_db"}
 
 
 def test_calibration_is_in_the_summary_and_in_files(corpus: Any, tmp_path: Path) -> None:
     out = tmp_path / "out"
     separate = Knowing(corpus, silent_on="mix2")
-    summary = evaluate([corpus.manifest], out, separate=separate, metrics=["si_sdr"], calibration=True).summary
+    summary = evaluate(separate, [corpus.manifest], out, EvaluationOptions(["si_sdr"], calibration=True))
     found = json.loads((out / "summary.json").read_text())["calibration"]
     assert found == summary["calibration"]
     assert found["n_without_prediction"] == 2 and found["sources"]["n"] == 8 and found["mixtures"]["n"] == 4
@@ -217,12 +212,11 @@ def test_each_manifest_is_calibrated_by_itself(make_corpus: Any, tmp_path: Path)
     order = iter(merged.values())
     manifests = [corpus.manifest for corpus in corpora]
     summary = evaluate(
+        lambda mixture, rate: separators[next(order)](mixture, rate),
         manifests,
         tmp_path / "out",
-        separate=lambda mixture, rate: separators[next(order)](mixture, rate),
-        metrics=["si_sdr"],
-        calibration=True,
-    ).summary
+        EvaluationOptions(["si_sdr"], calibration=True),
+    )
     parts = summary["calibration"]["by_manifest"]
     assert [part["manifest"] for part in parts] == [str(path) for path in manifests]
     assert [part["sources"]["n"] for part in parts] == [10, 10] and summary["calibration"]["sources"]["n"] == 20
@@ -230,8 +224,13 @@ def test_each_manifest_is_calibrated_by_itself(make_corpus: Any, tmp_path: Path)
 
 def test_calibration_needs_predictions_and_si_sdr(corpus: Any, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"sepkit calibrate"):
-        evaluate([corpus.manifest], tmp_path / "a", separate=corpus.separator(), metrics=["si_sdr"], calibration=True)
+        evaluate(
+            corpus.separator(),
+            [corpus.manifest],
+            tmp_path / "a",
+            EvaluationOptions(["si_sdr"], calibration=True),
+        )
     with pytest.raises(UserError, match=r"add si_sdr"):
-        evaluate([corpus.manifest], tmp_path / "b", separate=corpus.separator(), metrics=["stoi"], calibration=True)
+        evaluate(corpus.separator(), [corpus.manifest], tmp_path / "b", EvaluationOptions(["stoi"], calibration=True))
     with pytest.raises(UserError, match=r"sepkit calibrate"):
         write_calibration(tmp_path, [])

@@ -13,7 +13,7 @@ import torch
 
 from sepkit.cli.main import main
 from sepkit.config import ModelConfig, STFTFilterbankConfig
-from sepkit.evaluation.evaluate import evaluate
+from sepkit.evaluation.evaluate import EvaluationOptions, System, evaluate
 from sepkit.evaluation.run_folder import load_evaluation
 from sepkit.models import build_model, load_pretrained, save_model
 from sepkit.reporting.latents import draw, drawn_mixture
@@ -55,7 +55,7 @@ def test_the_mixture_of_median_improvement_is_drawn(corpus: Any, tmp_path: Path,
             return separator(torch.from_numpy(mixture)[None]).estimates[0].numpy()
 
     out = tmp_path / "exp" / "evaluation"
-    evaluate([corpus.manifest], out, separate=separate, metrics=["si_sdr"], model=str(model))
+    evaluate(System(separate, model=str(model)), [corpus.manifest], out, EvaluationOptions(["si_sdr"]))
     evaluation = load_evaluation(out)
     name, _ = drawn_mixture(evaluation)
     scores = evaluation.scores("si_sdri_db")
@@ -64,7 +64,7 @@ def test_the_mixture_of_median_improvement_is_drawn(corpus: Any, tmp_path: Path,
     text = (tmp_path / "t.md").read_text()
     for file in ("t_encodings.png", "t_masks.png"):
         assert (tmp_path / file).read_bytes().startswith(b"\x89PNG") and f"({file})" in text
-    evaluate([corpus.manifest], tmp_path / "known", separate=corpus.separator(), metrics=["si_sdr"])
+    evaluate(corpus.separator(), [corpus.manifest], tmp_path / "known", EvaluationOptions(["si_sdr"]))
     assert main(["summarize", str(tmp_path / "known"), "--figure", "encodings", "--out", str(tmp_path / "u.md")]) == 2
     assert "expected the evaluation of a model" in capsys.readouterr().err
 
