@@ -11,7 +11,6 @@ def main(
     *,
     out: str,
     metric: list[str] | None = None,
-    group: str | None = None,
     figure: list[Literal["boxes", "temperature", "rate-distortion", "evidence", "depth", "encodings"]] | None = None,
     reference_set: list[str] | None = None,
     test_set: list[str] | None = None,
@@ -28,8 +27,6 @@ def main(
             rate_distortion.csv, which `sepkit report` draws from the folder
         metric: columns, the first ranks; default: of runs si_sdr_db, si_sdri_db, mcl_si_sdr_db where there are any, of
             evaluations all
-        group: regular expression that finds a group's name in its runs' names, by its first group in parentheses where
-            there is one; default: the name without _seed and the number after it
         figure: boxes: the first metric's scores of all mixtures, a box a group; temperature: SI-SDR on dev of each
             source's best hypothesis, negative, against temperature, a curve a run; rate-distortion: distortion and
             SI-SDR against the rate of variational models, a curve a test set, with tables of target and reached rates
@@ -54,6 +51,6 @@ def main(
             raise UserError(f"--test-set: found {', '.join(unknown)}, expected of {', '.join(sets) or 'none'}")
         for run in loaded:
             run.evaluations = [evaluation for evaluation in run.evaluations if evaluation.name in test_set]
-    chosen = {"metrics": metric, "pattern": group, "figures": figure or [], "reference_sets": reference_set or []}
+    chosen = {"metrics": metric, "figures": figure or [], "reference_sets": reference_set or []}
     print(write_summary(loaded, out, **chosen))
     return Path(out)

@@ -207,7 +207,7 @@ class Run:
     @property
     def settings(self) -> dict[str, Any]:
         """Return the leaves of the configuration by their dotted keys; empty without a configuration."""
-        return {} if self.config is None else _flatten(self.config)
+        return {} if self.config is None else flatten(self.config)
 
 
 def load_run(folder: str | os.PathLike[str], name: str | None = None) -> Run:
@@ -390,10 +390,11 @@ def _read_config(path: Path) -> dict[str, Any] | None:
     return config
 
 
-def _flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
+def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """Return the leaves of nested mappings by their dotted keys; `prefix` goes before each key."""
     if not isinstance(tree, Mapping):
         return {prefix[:-1]: tree}
-    return {key: value for name, part in tree.items() for key, value in _flatten(part, f"{prefix}{name}.").items()}
+    return {key: value for name, part in tree.items() for key, value in flatten(part, f"{prefix}{name}.").items()}
 
 
 def _number(cell: str | None) -> float:

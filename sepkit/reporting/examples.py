@@ -16,6 +16,7 @@ from sepkit.evaluation.labels import label_of
 from sepkit.evaluation.metrics import si_sdr_db
 from sepkit.evaluation.run_folder import EvaluationFolder, find
 from sepkit.reporting import figures, page
+from sepkit.reporting.tables import Table, number, score_cell
 
 Separate = Callable[[np.ndarray, int], np.ndarray]
 
@@ -194,7 +195,7 @@ def example_html(example: Example, metric: str, name: str) -> str:
     cut = f", the first {_MAX_SECONDS:.0f} s" if entry.num_samples > stop else ""
     several = len(example.outcomes) > 1
     scores = " · ".join(
-        f"{escape(run + ' ') if several else ''}{page.number(score, 3 if not unit else 2)}{unit}"
+        f"{escape(run + ' ') if several else ''}{number(score, 3 if not unit else 2)}{unit}"
         for run, score in example.scores.items()
     )
     rows = [[view(mixture, "Mixture", f"{entry.duration_seconds:.1f} s{cut}", figures.MIXTURE_COLOR, "mixture")]]
@@ -225,7 +226,7 @@ def _estimate(outcome: Outcome, source: int, stop: int, run: str, title: str, vi
     if source not in outcome.estimates:
         text = "no estimate" if outcome.note else "silent: nothing is matched with it"
         return f'<div class="signal"><p><b>{escape(title)}</b>{escape(run)} · {text}</p></div>'
-    score = f"{run} · SI-SDR {page.number(outcome.si_sdr_db[source])} dB"
+    score = f"{run} · SI-SDR {number(outcome.si_sdr_db[source])} dB"
     color = figures.COLORS[place % len(figures.COLORS)]
     return view(outcome.estimates[source][:stop], title, score, color, f"estimate{source}-{place}")
 
@@ -235,10 +236,9 @@ def _gains(example: Example, outcome: Outcome, title: str) -> str:
     rows = []
     for source, reference in enumerate(example.mixed.sources):
         before, after = float(si_sdr_db(example.mixed.mixture, reference)), outcome.si_sdr_db.get(source)
-        values = [page.Cell(page.number(value), value) for value in (before, after)]
-        rows.append([page.Cell.text(source + 1), *values])
-    table = page.table("SI-SDR [dB]", ["speaker", "mixture", "estimate"], rows)
-    return f'<div class="signal gains"><p><b>{escape(title)}</b></p>{table}</div>'
+        rows.append([str(source + 1), *(score_cell(value, 2) for value in (before, after))])
+    table = Table(["speaker", "mixture", "estimate"], rows, "SI-SDR [dB]")
+    return f'<div class="signal gains"><p><b>{escape(title)}</b></p>{table.html()}</div>'
 
 
 def _signals(cells: list[str]) -> str:

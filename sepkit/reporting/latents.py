@@ -26,7 +26,7 @@ from sepkit.models.stft_filterbank import STFTFilterbank
 from sepkit.reporting.examples import model_path
 from sepkit.reporting.figures import COLORS, draw_spectrogram, level_db, panels, save_png
 from sepkit.reporting.seeds import group_runs
-from sepkit.reporting.text import INTERVALS, markdown_table
+from sepkit.reporting.tables import INTERVALS, Table
 
 _DISTORTION = "blr_nats_per_sample"
 _BOUND = "negative bound on the mixture's evidence [nats per sample]"
@@ -66,18 +66,18 @@ def evidence_section(runs: Sequence[Run], path: Path) -> str:
             known = agreement(bound, distortion, speakers=speakers)
             interval = "" if known.spearman_ci95 is None else "{:.2f} to {:.2f}".format(*known.spearman_ci95)
             correlation = "" if known.spearman is None else f"{known.spearman:.2f}"
-            names = [escaped(evaluation.name), escaped(run.name), str(len(both)), f"{drawn_speakers(speakers) or '-'}"]
+            names = [evaluation.name, run.name, len(both), drawn_speakers(speakers)]
             rows.append([*names, *(f"{values.mean():.3f}" for values in (bound, distortion)), correlation, interval])
     if not found:
         raise UserError(
             f"--figure evidence: found no evaluation of {', '.join(run.name for run in runs)} with {MIXTURE_ELBO} and "
             f"{_DISTORTION} of three mixtures or more; evaluate models with variational encodings with --metrics blr"
         )
-    rows.sort(key=lambda row: list(map(escaped, found)).index(row[0]))
+    rows.sort(key=lambda row: list(found).index(row[0]))
     group_of = {run.name: group.name for group in group_runs(runs) for run in group.runs}
     file = save_png(evidence_figure(found, group_of), path, "evidence")
     header = ["test set", "model", "mixtures", "speakers", _BOUND, "distortion [nats per sample]", "rank correlation"]
-    table = markdown_table([*header, "95 % interval"], rows, words=(0, 1))
+    table = Table([*header, "95 % interval"], rows).markdown(words=(0, 1))
     return (
         f"{table}\n![Distortion against the bound on the mixture's evidence]({file})\n\nA dot is a mixture, a color a "
         "model with all its seeds. Lower is better on both axes. Of the bounds, the "

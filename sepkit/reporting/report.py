@@ -18,7 +18,7 @@ from sepkit.data import audio
 from sepkit.data.segments import EMBEDDINGS
 from sepkit.errors import UserError
 from sepkit.evaluation.labels import label_of
-from sepkit.evaluation.run_folder import EvaluationFolder, Run, load_run
+from sepkit.evaluation.run_folder import EvaluationFolder, Run, flatten, load_run
 from sepkit.files import atomic_output
 from sepkit.reporting import figures, page
 from sepkit.reporting.clusters import embedding_figure, read_embeddings, timeline_figure
@@ -32,7 +32,6 @@ from sepkit.reporting.compared_runs import (
 )
 from sepkit.reporting.curve_figures import DRAWERS, score_boxes
 from sepkit.reporting.examples import LoadSeparator, Outcomes, choose_examples, example_html
-from sepkit.reporting.page import Cell
 from sepkit.reporting.score_tables import (
     facts_row,
     few_mixtures,
@@ -42,6 +41,7 @@ from sepkit.reporting.score_tables import (
     mixture_tables,
     score_tables,
 )
+from sepkit.reporting.tables import Table
 from sepkit.version import __version__
 
 # Further metrics that do not repeat the leading one in another form.
@@ -276,12 +276,12 @@ def _examples(
 
 
 def _configuration(runs: Sequence[Run]) -> Iterator[str]:
-    flat = {run.name: dict(_flatten(run.config)) for run in runs if run.config}
+    flat = {run.name: dict(_texts(run.settings)) for run in runs if run.config}
     keys = list(dict.fromkeys(key for entries in flat.values() for key in entries))
     differing = [key for key in keys if any(a.get(key) != b.get(key) for a, b in pairwise(flat.values()))]
     if differing:
-        rows = [[Cell.text(key), *(Cell.text(entries.get(key, "-")) for entries in flat.values())] for key in differing]
-        yield page.table("What differs", ["key", *flat], rows)
+        rows = [[key, *(entries.get(key, "-") for entries in flat.values())] for key in differing]
+        yield Table(["key", *flat], rows, "What differs").html()
     elif len(flat) > 1:
         yield "<p>The configurations are equal.</p>"
     for run in runs:
@@ -294,19 +294,17 @@ def _environment(runs: Sequence[Run]) -> Iterator[str]:
     for run in runs:
         for evaluation in run.evaluations:
             facts = {name: value for name, value in evaluation.summary.items() if name not in _SHOWN_ELSEWHERE}
-            pairs = [*_flatten(facts), ("folder", str(evaluation.folder))]
+            pairs = [*_texts(flatten(facts)), ("folder", str(evaluation.folder))]
             items = "".join(
                 f"<dt>{escape(name.replace('_', ' '))}</dt><dd>{escape(text)}</dd>" for name, text in pairs if text
             )
             yield page.details(f"{run.name}: {evaluation.name}", f"<dl>{items}</dl>")
 
 
-def _flatten(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield (dotted key, text) of every leaf."""
-    if isinstance(value, dict) and value:
-        for key, inner in value.items():
-            yield from _flatten(inner, f"{prefix}.{key}" if prefix else str(key))
-    elif isinstance(value, list):
-        yield prefix, ", ".join(text for inner in value for _, text in _flatten(inner))
-    elif value is not None:
-        yield prefix, f"{value:.4g}" if isinstance(value, float) else str(value)
+def _texts(leaves: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the key and the text of every leaf that is not null."""
+    for key, value in leaves.items():
+        if isinstance(value, list):
+            yield key, ", ".join(text for item in value for _, text in _texts(flatten(item)))
+        elif value is not None:
+            yield key, f"{value:.4g}" if isinstance(value, float) else str(value)
