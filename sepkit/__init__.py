@@ -54,8 +54,9 @@ systems of the papers.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from sepkit.lazy import lazy_names
 from sepkit.version import __version__
 
 # Set before the imports of ONNX Runtime, which sends events to Microsoft from 1.29 on, and of huggingface_hub, which
@@ -70,15 +71,12 @@ if TYPE_CHECKING:
     from sepkit.inference.loading import load_model
     from sepkit.inference.separator import Separator
 
-
-def __getattr__(name: str) -> Any:
-    # What runs models takes time to import: it is loaded when a model is asked for, never by `import sepkit`.
-    if name in ("Separator", "load_model"):
-        from sepkit import inference
-
-        return getattr(inference, name)
-    if name in ("EvaluationOptions", "evaluate"):
-        from sepkit.evaluation import evaluate as module
-
-        return getattr(module, name)
-    raise AttributeError(f"module 'sepkit' has no attribute {name!r}")
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "EvaluationOptions": "evaluation.evaluate",
+        "Separator": "inference.separator",
+        "evaluate": "evaluation.evaluate",
+        "load_model": "inference.loading",
+    },
+)

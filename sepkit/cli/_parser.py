@@ -89,6 +89,12 @@ class Parser(argparse.ArgumentParser):
                 raise UserError(f"{name}: unknown option{_option_meant(name, known)}; see {self.prog} --help")
         return vars(self.parse_args(arguments))
 
+    def value_of(self, name: str, arguments: Sequence[str]) -> Any:
+        """Return the value of one argument, whatever else the command line has; None: the line cannot be parsed."""
+        with contextlib.suppress(UserError):
+            return getattr(self.parse_known_args(arguments)[0], name)
+        return None
+
     def error(self, message: str) -> NoReturn:
         """Raise argparse's message as UserError."""
         raise UserError(f"{' '.join(message.removeprefix('argument ').split())}; see {self.prog} --help")
@@ -212,7 +218,13 @@ class OptionsCommand:
         return getattr(importlib.import_module(module), name)(self.options(**values))
 
 
-def call(function: Callable[..., Any], program: str, arguments: list[str], groups: Groups | None = None) -> Any:
+def call(
+    function: Callable[..., Any],
+    program: str,
+    arguments: list[str],
+    groups: Groups | None = None,
+    override: Callable[[str], Callable[..., Any] | None] | None = None,
+) -> Any:
     """Return what `function` returns for a command line made from its signature.
 
     Parameters before `*` are positional arguments. Keyword-only ones are options (`speaker_from` is `--speaker-from`);
@@ -221,6 +233,8 @@ def call(function: Callable[..., Any], program: str, arguments: list[str], group
 
     Args:
         groups: of the options, for the help; options that it does not name come last.
+        override: Function that takes the MODEL of the command line, and returns the function to call in place of
+            `function` for that model; None: `function`.
     """
     described = function.options if isinstance(function, OptionsCommand) else function
     parameters = list(_parameters(described))
@@ -238,6 +252,8 @@ def call(function: Callable[..., Any], program: str, arguments: list[str], group
     order = [*titles, *(p.name for p in parameters if p.name not in titles)]
     for parameter in sorted(parameters, key=lambda parameter: order.index(parameter.name)):
         parameter.add_to(parser, titles.get(parameter.name, "Other" if groups else "Options"))
+    if override is not None and (model := parser.value_of("model", arguments)) and (other := override(model)):
+        return call(other, program, arguments)
     values = parser.parse(arguments)
     for parameter in parameters:
         if parameter.bounds is not None:

@@ -14,8 +14,7 @@ import numpy as np
 from sepkit.config import DynamicMixingConfig
 from sepkit.data import audio
 from sepkit.data.bank import WaveformBank
-from sepkit.data.channels import RandomChannel
-from sepkit.data.coloring import colored
+from sepkit.data.channels import RandomChannel, colored
 from sepkit.data.manifest import Manifest, MixtureEntry, SourceEntry
 from sepkit.data.mixing import Mixed, place
 from sepkit.data.reverberation import RoomBank, early_and_late, reverberate

@@ -59,21 +59,15 @@ def wav_header(path: Path, sample_rate: int, num_samples: int, subtype: str, cha
     """
     is_float = subtype == "FLOAT"
     width = 4 if is_float else 2
-    size = width * channels * num_samples
+    step = width * channels
+    size = step * num_samples
     if size > MAX_WAV_BYTES:
         raise UserError(f"{path}: {size} bytes of samples, but a wav file holds at most {MAX_WAV_BYTES}; write flac")
-    step = width * channels
-    form = struct.pack(
-        "<HHIIHH", _FLOAT if is_float else _PCM, channels, sample_rate, step * sample_rate, step, 8 * width
-    )
-    chunks = b"WAVE"
-    if is_float:
-        chunks += b"fmt " + struct.pack("<I", len(form) + 2) + form + b"\x00\x00"
-        chunks += b"fact" + struct.pack("<II", 4, num_samples)
-    else:
-        chunks += b"fmt " + struct.pack("<I", len(form)) + form
-    chunks += b"data" + struct.pack("<I", size)
-    return b"RIFF" + struct.pack("<I", len(chunks) + size) + chunks
+    tag = _FLOAT if is_float else _PCM
+    form = struct.pack("<HHIIHH", tag, channels, sample_rate, step * sample_rate, step, 8 * width)
+    chunks = [(b"fmt ", form + b"\0\0"), (b"fact", struct.pack("<I", num_samples))] if is_float else [(b"fmt ", form)]
+    head = b"WAVE" + b"".join(name + struct.pack("<I", len(content)) + content for name, content in chunks)
+    return b"RIFF" + struct.pack("<I", len(head) + 8 + size) + head + b"data" + struct.pack("<I", size)
 
 
 @dataclass(frozen=True)

@@ -107,18 +107,8 @@ def _add_source(row: np.ndarray, entry: MixtureEntry, source: SourceEntry, start
         stop, must_last = min(stop, source.offset + source.num_samples), True
     if stop <= begin:
         return
-    gain_first = entry.resampler == "scipy_poly"
-    samples = audio.read(
-        entry.resolve(source.path),
-        source.start + begin - source.offset,
-        stop - begin,
-        entry.sample_rate,
-        entry.resampler,
-        source.channel,
-        pad_end=not must_last,
-        gain=source.gain if gain_first else 1.0,
-    )
-    np.multiply(samples, np.float32(1.0 if gain_first else source.gain), out=row[begin - start : stop - start])
+    samples = _read_scaled(entry, source, source.start + begin - source.offset, stop - begin, pad_end=not must_last)
+    row[begin - start : stop - start] = samples
 
 
 # A resampled crop that stops more than this many samples, at either rate, before the noise ends does not depend on it.
@@ -133,7 +123,7 @@ def _read_noise(entry: MixtureEntry, noise: NoiseEntry, start: int, count: int) 
         )
     path, begin = entry.resolve(noise.path), noise.start + start
     if (noise.extend is None and noise.file_samples is None) or _ends_later(entry, noise, begin + count):
-        return _read_scaled(entry, noise, begin, count)
+        return _read_scaled(entry, noise, begin, count, pad_end=True)
     native_rate = audio.info(path).sample_rate
     wanted = noise.file_samples or _extended_length(entry, noise, native_rate)
     whole = audio.read(path, 0, min(wanted, audio.info(path).num_samples), channel=noise.channel)
@@ -155,19 +145,13 @@ def _ends_later(entry: MixtureEntry, noise: NoiseEntry, stop: int) -> bool:
     return stop + _END_SAMPLES * max(1, entry.sample_rate // header.sample_rate) < end
 
 
-def _read_scaled(entry: MixtureEntry, noise: NoiseEntry, begin: int, count: int) -> np.ndarray:
+def _read_scaled(
+    entry: MixtureEntry, part: SourceEntry | NoiseEntry, begin: int, count: int, pad_end: bool
+) -> np.ndarray:
     gain_first = entry.resampler == "scipy_poly"
-    samples = audio.read(
-        entry.resolve(noise.path),
-        begin,
-        count,
-        entry.sample_rate,
-        entry.resampler,
-        noise.channel,
-        pad_end=True,
-        gain=noise.gain if gain_first else 1.0,
-    )
-    return samples if gain_first else samples * np.float32(noise.gain)
+    path, gain = entry.resolve(part.path), part.gain if gain_first else 1.0
+    samples = audio.read(path, begin, count, entry.sample_rate, entry.resampler, part.channel, pad_end, gain)
+    return samples if gain_first else samples * np.float32(part.gain)
 
 
 def _extended_length(entry: MixtureEntry, noise: NoiseEntry, native_rate: int) -> int:

@@ -224,7 +224,7 @@ class Separator:
                 its bytes, or the file opened for reading.
             sample_rate: Hz, of the waveform; None for a file.
             speakers: None: all hypotheses. "auto": those whose score is above `score_threshold`, only the best scored
-                of duplicates (see `sepkit.models.scoring`); none in silence. N: the N best scored; duplicates only if
+                of duplicates (see `sepkit.models.parts`); none in silence. N: the N best scored; duplicates only if
                 there are not enough others. A model that counts is told N. Without scores, the N
                 strongest are kept.
             samples: how many times to sample the latents for the spread; None: no spread. Not for recordings that are

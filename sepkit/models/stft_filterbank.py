@@ -224,9 +224,11 @@ def _synthesis_window(window: np.ndarray, stride: int) -> np.ndarray:
 
     It equals `window` if that is a tight frame (strides of a half or a quarter window).
     """
-    shifts = range(-(len(window) // stride), len(window) // stride + 1)
-    overlap = sum(_shift(window**2, shift * stride) for shift in shifts)
-    return window * (len(window) / (2 * stride)) / overlap
+    size = len(window)
+    blocks = np.pad(window**2, (0, -size % stride)).reshape(-1, stride)
+    # From the last on, which decides about the last bit.
+    overlap = np.resize(sum(blocks[::-1]), size)
+    return window * (size / (2 * stride)) / overlap
 
 
 def _asymmetric_windows(kernel_size: int, synthesis_size: int, stride: int) -> tuple[np.ndarray, np.ndarray]:
@@ -284,13 +286,3 @@ def window_and_scales(filters: Tensor) -> tuple[Tensor, Tensor]:
 
 def _at_least_float32(values: Tensor) -> Tensor:
     return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
-
-
-def _shift(values: np.ndarray, by: int) -> np.ndarray:
-    """`values` moved to the right by `by` samples (to the left if negative), zeros moving in."""
-    moved = np.zeros_like(values)
-    if by >= 0:
-        moved[by:] = values[: len(values) - by]
-    else:
-        moved[:by] = values[-by:]
-    return moved

@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch import Callback, Trainer
+from torch.optim import Optimizer
 from tqdm import tqdm
 
 from sepkit.config import TrainerConfig
-from sepkit.files import file_text, parse_json, write_text
+from sepkit.files import atomic_output, file_text, parse_json, write_text
 from sepkit.interrupts import on_stop
 from sepkit.models import save_model
 from sepkit.models.storage.folders import read_description
 from sepkit.owned import claim
-from sepkit.training.folder import resume_file
-from sepkit.training.learning_rate import halve
-from sepkit.training.messages import say
-from sepkit.training.position import Monitor
 from sepkit.training.task import Task
+from sepkit.training.task_definition import Monitor, say
 
 LAST_IS_BEST = "the last model counts as the best; no halving, no early stopping"
 """Said where there is nothing to judge models by."""
 
 SHOW_EVERY_BATCHES = 10
 RECORD_EVERY_STEPS = 50
+
+
+def resume_file(out: Path) -> Path:
+    """Return where the state of a run is kept."""
+    return out / "resume" / "last.ckpt"
 
 
 class BestModel(Callback):
@@ -65,24 +72,23 @@ class BestModel(Callback):
         """Compare the epoch with the best one, and save the models."""
         task = pl_module
         if task.monitor is not None and task.validated_epoch != task.position.epoch:
+            # An epoch that was not validated is kept if it is the last one; without any validation it is the best, too.
             ends = task.position.epoch + 1 >= self.config.max_epochs or task.stopping
             if ends and trainer.is_global_zero:
-                self._save_unjudged(task)
+                self._save(task, is_best=not (self.out / "model").exists())
             return
         if self.stage not in (None, task.stage):
             self.best_score, self.epochs_since_best, self.epochs_since_change = None, 0, 0
         self.stage = task.stage
         score = None if task.monitor is None else _score(task, task.monitor)
         unknown = score is not None and math.isnan(score) and self.best_score is None
-        info = _info(task) | task.validation
+        info: dict[str, Any] = dict(task.validation)
         if task.monitor is not None:
             info |= {"monitor": task.monitor.name, "score": score}
         if trainer.is_global_zero:
-            save_model(task.kept_model, self.out / "last_model", info)
-            if score is None or unknown or self._is_best(score):
-                save_model(task.kept_model, self.out / "model", info)
-            if unknown and task.monitor is not None:
-                say(f"warning: data.dev: nothing in it has a {task.monitor.name}, as silence has none; {LAST_IS_BEST}")
+            self._save(task, score is None or unknown or self._is_best(score), **info)
+        if unknown and task.monitor is not None:
+            say(f"warning: data.dev: nothing in it has a {task.monitor.name}, as silence has none; {LAST_IS_BEST}")
         if score is None or unknown:
             return
         if not math.isnan(score) and (self.best_score is None or score > self.best_score):
@@ -90,31 +96,24 @@ class BestModel(Callback):
             return
         self.epochs_since_best += 1
         self.epochs_since_change += 1
-        if self.epochs_since_change >= self.config.halve_patience and not (
-            self.config.decay_share or self.config.decay_epochs
-        ):
-            self._halve_learning_rate(trainer)
+        decays = self.config.decay_share or self.config.decay_epochs
+        if self.epochs_since_change >= self.config.halve_patience and not decays:
+            self.epochs_since_change = 0
+            halve(trainer.optimizers[0])
+            say(f"no better score in {self.config.halve_patience} validations: learning rate halved")
         if self._is_over(task):
             trainer.should_stop = True
-            if trainer.is_global_zero:
-                say(f"no better score in {self.epochs_since_best} validations: stopping (best {self.best_score:.2f})")
+            say(f"no better score in {self.epochs_since_best} validations: stopping (best {self.best_score:.2f})")
 
-    def _save_unjudged(self, task: Task) -> None:
-        """Save the last model if its epoch was not validated; without any validation it is the best, too."""
-        save_model(task.kept_model, self.out / "last_model", _info(task))
-        if not (self.out / "model").exists():
-            save_model(task.kept_model, self.out / "model", _info(task))
+    def _save(self, task: Task, is_best: bool, **info: Any) -> None:
+        for name in ("last_model", *["model"] * is_best):
+            head = {"epoch": task.position.epoch + 1, "step": task.position.steps}
+            save_model(task.kept_model, self.out / name, head | task.scheduled | info)
 
     def _is_over(self, task: Task) -> bool:
         if task.more_stages or self.stage not in (None, task.stage):
             return False
         return 0 < self.config.early_stop_patience <= self.epochs_since_best
-
-    def _halve_learning_rate(self, trainer: Trainer) -> None:
-        self.epochs_since_change = 0
-        halve(trainer.optimizers[0])
-        if trainer.is_global_zero:
-            say(f"no better score in {self.config.halve_patience} validations: learning rate halved")
 
     def _is_best(self, score: float) -> bool:
         if self.best_score is None:
@@ -132,7 +131,7 @@ class ExactResume(Callback):
     def __init__(self, out: Path, config: TrainerConfig) -> None:
         self.file = resume_file(out)
         self.config = config
-        self.stopped_by: str | None = None
+        self.stopped_by: signal.Signals | None = None
         self._seconds_before = 0.0
         self._started = time.monotonic()
         self._last_attempt = 0
@@ -170,9 +169,7 @@ class ExactResume(Callback):
             return
         due = position.attempts % self.config.checkpoint_every_steps == 0 and position.attempts != self._last_attempt
         if due or pl_module.stopping:
-            self._save(trainer, position.attempts)
-        if pl_module.stopping:
-            self._stop(trainer)
+            self._save(trainer, pl_module)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: Task) -> None:  # type: ignore[override]
         """Save if the epoch was judged or a state is due; an epoch that was cut short is already saved."""
@@ -184,28 +181,35 @@ class ExactResume(Callback):
         last = position.epoch + 1 >= self.config.max_epochs
         due = position.attempts // every > self._last_attempt // every
         if judged or last or due or pl_module.stopping:
-            self._save(trainer, position.attempts)
-        if pl_module.stopping:
-            self._stop(trainer)
+            self._save(trainer, pl_module)
 
     @property
     def _budget_seconds(self) -> float:
         return math.inf if self.config.max_minutes is None else 60 * self.config.max_minutes
 
     def _on_signal(self, number: int, task: Task) -> None:
-        self.stopped_by = signal.Signals(number).name
+        self.stopped_by = signal.Signals(number)
         task.stop_wanted = True
 
-    def _stop(self, trainer: Trainer) -> None:
-        if self.stopped_by is not None:
-            if trainer.is_global_zero:
-                say(f"{self.stopped_by}: state saved; the same command again continues")
-            raise SystemExit(128 + signal.Signals[self.stopped_by])
-        trainer.should_stop = True
-
-    def _save(self, trainer: Trainer, attempt: int) -> None:
-        self._last_attempt = attempt
+    def _save(self, trainer: Trainer, task: Task) -> None:
+        """Save the state, and stop if the ranks agreed to."""
+        self._last_attempt = task.position.attempts
         trainer.save_checkpoint(self.file)
+        if task.stopping and self.stopped_by is not None:
+            say(f"{self.stopped_by.name}: state saved; the same command again continues")
+            raise SystemExit(128 + self.stopped_by)
+        trainer.should_stop |= task.stopping
+
+
+class DurableStates(TorchCheckpointIO):
+    """Writes states beside their final name, as a whole and onto the disk, without the system's temporary folder."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        """Write a state, so that it is whole even after a power cut."""
+        buffer = io.BytesIO()
+        torch.save(checkpoint, buffer)
+        with atomic_output(path, durable=True) as temporary:
+            temporary.write_bytes(buffer.getbuffer())
 
 
 class MetricsLog(Callback):
@@ -347,12 +351,77 @@ def _score(task: Task, monitor: Monitor) -> float:
     return score if monitor.larger_is_better else -score
 
 
-def _info(task: Task) -> dict[str, Any]:
-    return {"epoch": task.position.epoch + 1, "step": task.position.steps} | task.scheduled
-
-
 def _epoch_line(task: Task, train_loss: float, seconds: float) -> str:
     text = f"epoch {task.position.epoch + 1}: {seconds:.0f} s, train loss {train_loss:.3f}"
     text += "".join(f", {name} {value:.3g}" for name, value in task.scheduled.items())
     scores = task.describe(task.validation) if task.validated_epoch == task.position.epoch else ""
     return f"{text}; {scores}" if scores else text
+
+
+def rate_factor(config: TrainerConfig, steps: int, progress: float, epoch: int = 0) -> float:
+    """Return the factor of the learning rate.
+
+        min(1, (steps + 1) / warmup_steps) * (1 - (1 - final_rate_share) * share of the decay that has passed)
+            * decay_factor ** number of decay_epochs that have passed
+
+    The decay is a line over the last `decay_share` of the budget.
+
+    Args:
+        steps: number of steps before this one.
+        progress: share of the budget that is used up.
+        epoch: number of epochs before this one.
+    """
+    warm = min(1.0, (steps + 1) / config.warmup_steps) if config.warmup_steps else 1.0
+    for step in config.decay_epochs:
+        if epoch >= step:
+            warm *= config.decay_factor
+    if not config.decay_share:
+        return warm
+    passed = max(0.0, min(1.0, 1 - (1 - progress) / config.decay_share))
+    return warm * (1 - (1 - config.final_rate_share) * passed)
+
+
+class RateSchedule(Callback):
+    """Set the learning rate before every step.
+
+    The budget is used up when `trainer.max_minutes` or `trainer.max_epochs` is, whichever comes first. A decay by time
+    differs between runs; one by epochs does not.
+
+    Args:
+        seconds: returns the time spent in training, earlier runs included.
+    """
+
+    def __init__(self, config: TrainerConfig, seconds: Callable[[], float]) -> None:
+        self.config = config
+        self.seconds = seconds
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:  # type: ignore[override]
+        """Set the rate for the step that this batch belongs to."""
+        config, position = self.config, pl_module.position
+        if not (config.warmup_steps or config.decay_share or config.decay_epochs):
+            return
+        progress = (position.epoch + position.batches_done / position.batches_per_epoch) / config.max_epochs
+        if config.max_minutes is not None:
+            progress = max(progress, self.seconds() / (60 * config.max_minutes))
+            if trainer.world_size > 1:
+                # Clocks differ between ranks, and different rates would lead to different weights.
+                progress = trainer.strategy.broadcast(progress)
+        set_factor(trainer.optimizers[0], rate_factor(config, position.steps, progress, position.epoch))
+
+
+def set_factor(optimizer: Optimizer, factor: float) -> None:
+    """Set the learning rates to a factor times their value after halvings on plateaus.
+
+    Args:
+        optimizer: its groups keep the rate after halvings as "plateau_lr".
+    """
+    for group in optimizer.param_groups:
+        group["lr"] = factor * group.setdefault("plateau_lr", group["lr"])
+
+
+def halve(optimizer: Optimizer) -> None:
+    """Halve the learning rates permanently."""
+    for group in optimizer.param_groups:
+        group["lr"] *= 0.5
+        if "plateau_lr" in group:
+            group["plateau_lr"] *= 0.5

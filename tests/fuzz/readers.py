@@ -25,7 +25,7 @@ import yaml
 
 from sepkit.models import build_model, save_model
 from sepkit.models.published.shipped import DEFAULT_MODEL, SHIPPED
-from sepkit.models.storage.fingerprint import weights_fingerprint
+from sepkit.models.saved import weights_fingerprint
 from tests.fuzz import foreign_readers, graph_readers, published_readers, study_readers
 from tests.fuzz.reader import (
     STDIN,

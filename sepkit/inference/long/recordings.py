@@ -12,7 +12,7 @@ import numpy as np
 from tqdm import tqdm
 
 from sepkit.data import audio
-from sepkit.data.audio_streams import StreamResampler
+from sepkit.data.resampling import StreamResampler
 from sepkit.inference.long.chunked import ChunkedSeparation, JoinedEstimates
 from sepkit.inference.long.stitching import Chunking
 from sepkit.inference.long.upper_band import shares_upper_band

@@ -6,7 +6,7 @@ import dataclasses
 import importlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from torch import Tensor, nn
 
@@ -34,22 +34,6 @@ class MaskerStream(Protocol):
             features: (B, K, F), the next frames; F >= 0.
             end: the recording ends here: return the values of all remaining frames.
         """
-        ...
-
-
-@runtime_checkable
-class FramewiseEnd(Protocol):
-    """A masker whose last layers see one frame at a time: forward(features) = values(trunk(features)).
-
-    The values need much more memory than the output of the trunk, and can be computed for some frames at a time.
-    """
-
-    def trunk(self, features: Tensor) -> Tensor:
-        """Return the input of `values`, (B, C, F); features are (B, K, F)."""
-        ...
-
-    def values(self, summary: Tensor) -> Tensor:
-        """Return raw mask values (B, n, P, K, F'); summary is (B, C, F'), any frames of the trunk's output."""
         ...
 
 
@@ -156,6 +140,30 @@ class Masker(nn.Module, ABC):
         `raw` is (B, n * P * K, F), the output of a last layer with `output_channels`.
         """
         return raw.unflatten(1, (self.hypotheses, self.values_per_dimension, self.encoding_dim))
+
+
+class FramewiseEnd(Masker):
+    """A masker whose last layers see one frame at a time: forward(features) = values(trunk(features)).
+
+    The values need much more memory than the output of the trunk, and can be computed for some frames at a time.
+    """
+
+    def forward(self, features: Tensor, state: StreamState | None = None) -> Tensor:
+        """Return raw mask values (B, n, P, K, F).
+
+        Args:
+            features: What the masker sees of the encoding, (B, K, F).
+            state: State of a stream, of a causal masker; None: the features are a whole recording.
+        """
+        return self.values(self.trunk(features) if state is None else self.trunk(features, state))
+
+    @abstractmethod
+    def trunk(self, features: Tensor, state: StreamState | None = None) -> Tensor:
+        """Return the input of `values`, (B, C, F); features are (B, K, F)."""
+
+    @abstractmethod
+    def values(self, summary: Tensor) -> Tensor:
+        """Return raw mask values (B, n, P, K, F'); summary is (B, C, F'), any frames of the trunk's output."""
 
 
 class FrameStream:

@@ -12,10 +12,10 @@ from torch.utils.checkpoint import checkpoint
 from sepkit.config import ContinuousDepthConfig
 from sepkit.errors import UserError, shown
 from sepkit.limits import DEPTH_STEPS
-from sepkit.models.maskers.base import FrameStream, Masker, checked, require_causal
+from sepkit.models.maskers.base import FrameStream, FramewiseEnd, checked, require_causal
 from sepkit.models.maskers.gated_recurrence import GatedRecurrenceBlock
 from sepkit.models.norms import StreamState, build_norm, normalize
-from sepkit.models.products import Linear
+from sepkit.models.onednn import Linear
 from sepkit.registry import register
 
 
@@ -32,7 +32,7 @@ def depth_grid(steps: int) -> tuple[float, ...]:
 
 
 @register(ContinuousDepthConfig)
-class ContinuousDepthMasker(Masker):
+class ContinuousDepthMasker(FramewiseEnd):
     """A residual network whose depth s in [0, 1] is continuous: x' = h(x, s), solved in N steps of 1 / N.
 
         x(0) = features, normalized, through a linear layer                                  (F, B, model_dim)
@@ -76,10 +76,6 @@ class ContinuousDepthMasker(Masker):
     def set_depth_steps(self, steps: int | None) -> None:
         """Set how many steps the masker takes from now on."""
         self._chosen = None if steps is None else check_depth_steps(steps)
-
-    def forward(self, features: Tensor, state: StreamState | None = None) -> Tensor:
-        """Return raw mask values (B, n, P, K, F)."""
-        return self.values(self.trunk(features, state))
 
     def trunk(self, features: Tensor, state: StreamState | None = None) -> Tensor:
         """Return the normalized state at the last depth, (B, model_dim, F)."""

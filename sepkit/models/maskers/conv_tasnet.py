@@ -11,7 +11,7 @@ from torch.nn import functional
 from sepkit.config import ConvTasNetConfig
 from sepkit.errors import UserError
 from sepkit.limits import DILATED_BLOCKS
-from sepkit.models.maskers.base import FrameStream, Masker, checked, looks_ahead
+from sepkit.models.maskers.base import FrameStream, FramewiseEnd, checked, looks_ahead
 from sepkit.models.maskers.replaceable import replaceable
 from sepkit.models.norms import GlobalLayerNorm, StreamState, build_norm, normalize
 from sepkit.registry import register
@@ -56,7 +56,7 @@ class TemporalBlock(nn.Module):
 
 
 @register(ConvTasNetConfig)
-class ConvTasNetMasker(Masker):
+class ConvTasNetMasker(FramewiseEnd):
     """Stacked dilated convolutions whose skip outputs, summed, become the masks.
 
     Attributes:
@@ -107,10 +107,6 @@ class ConvTasNetMasker(Masker):
                 "slower; use float32"
             )
         self._low_precision = value
-
-    def forward(self, features: Tensor, state: StreamState | None = None) -> Tensor:
-        """Return raw mask values (B, n, P, K, F)."""
-        return self.values(self.trunk(features, state))
 
     @replaceable
     def trunk(self, features: Tensor, state: StreamState | None = None) -> Tensor:

@@ -10,11 +10,11 @@ from torch.nn import functional
 
 from sepkit.config import DualPathRNNConfig
 from sepkit.errors import UserError
-from sepkit.models.maskers.base import Masker, checked, require_causal
+from sepkit.models.maskers.base import FramewiseEnd, checked, require_causal
 from sepkit.models.maskers.recurrent import build_rnn, run_rnn
 from sepkit.models.maskers.replaceable import replaceable
 from sepkit.models.norms import StreamState, build_norm
-from sepkit.models.products import Linear
+from sepkit.models.onednn import Linear
 from sepkit.registry import register
 
 
@@ -116,7 +116,7 @@ class DualPathBlock(nn.Module):
 
 
 @register(DualPathRNNConfig)
-class DualPathRNNMasker(Masker):
+class DualPathRNNMasker(FramewiseEnd):
     """Chunks of frames, recurrent networks inside and across them, overlap-add, a gate and a bias-free 1x1.
 
     With bidirectional=False and channel_layer_norm or batch_norm no frame depends on frames after its last chunk.
@@ -164,12 +164,8 @@ class DualPathRNNMasker(Masker):
         for path in paths:
             path.low_precision = value
 
-    def forward(self, features: Tensor) -> Tensor:
-        """Return raw mask values (B, n, P, K, F)."""
-        return self.values(self.trunk(features))
-
     @replaceable
-    def trunk(self, features: Tensor) -> Tensor:
+    def trunk(self, features: Tensor) -> Tensor:  # type: ignore[override]
         """Return sums of processed chunks, and the number of chunks in which each frame lies, (B, C + 1, F)."""
         chunks = segment(self.bottleneck(self.norm(features)), self.chunk_size, self.hop_size)
         return overlap_add(self.ready_to_add(self.process(chunks)), features.shape[-1], self.hop_size)

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from sepkit.config import ContinuousDepthConfig, GatedRecurrenceConfig
 from sepkit.errors import UserError
-from sepkit.models.maskers.base import FrameStream, Masker, checked, require_causal
+from sepkit.models.maskers.base import FrameStream, FramewiseEnd, checked, require_causal
 from sepkit.models.maskers.gated_scan import gated_scan, two_way_scan
 from sepkit.models.norms import StreamState, build_norm, normalize
-from sepkit.models.products import Linear, linear
+from sepkit.models.onednn import Linear, linear
 from sepkit.registry import register
 
 # Forget gates start with memories of between these numbers of frames.
@@ -21,7 +21,7 @@ _SHORTEST_MEMORY, _LONGEST_MEMORY = 2.0, 64.0
 
 
 @register(GatedRecurrenceConfig)
-class GatedRecurrenceMasker(Masker):
+class GatedRecurrenceMasker(FramewiseEnd):
     """Pre-norm residual blocks of a gated linear recurrence and a feed-forward layer, then one linear layer.
 
         x = features, normalized, through a linear layer                           (F, B, model_dim)
@@ -58,10 +58,6 @@ class GatedRecurrenceMasker(Masker):
         )
         self.output_norm = nn.LayerNorm(config.model_dim)
         self.output = _BandLinear(bands, config.model_dim, hypotheses * values_per_dimension * self.band_size)
-
-    def forward(self, features: Tensor, state: StreamState | None = None) -> Tensor:
-        """Return raw mask values (B, n, P, K, F)."""
-        return self.values(self.trunk(features, state))
 
     def trunk(self, features: Tensor, state: StreamState | None = None) -> Tensor:
         """Return the blocks' output, (B, bands * model_dim, F)."""

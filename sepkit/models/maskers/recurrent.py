@@ -8,16 +8,16 @@ from torch import Tensor, nn
 
 from sepkit.config import RecurrentConfig
 from sepkit.errors import UserError
-from sepkit.models.maskers.base import FrameStream, Masker, checked, require_causal
+from sepkit.models.maskers.base import FrameStream, FramewiseEnd, checked, require_causal
 from sepkit.models.norms import StreamState, build_norm, normalize
-from sepkit.models.products import Linear
+from sepkit.models.onednn import Linear
 from sepkit.registry import register
 
 _RNNS: dict[str, type[nn.LSTM] | type[nn.GRU]] = {"lstm": nn.LSTM, "gru": nn.GRU}
 
 
 @register(RecurrentConfig)
-class RecurrentMasker(Masker):
+class RecurrentMasker(FramewiseEnd):
     """Stacked (bidirectional) LSTM or GRU over frames, then one linear layer.
 
     With bidirectional=False and a causal norm (channel_layer_norm, cumulative_layer_norm) the masker is causal.
@@ -33,10 +33,6 @@ class RecurrentMasker(Masker):
         self.norm = build_norm(config.norm, encoding_dim)
         self.rnn = build_rnn(config.rnn, encoding_dim, size, config.num_layers, both_ways, config.dropout)
         self.output = Linear(size * (2 if both_ways else 1), self.output_channels)
-
-    def forward(self, features: Tensor, state: StreamState | None = None) -> Tensor:
-        """Return raw mask values (B, n, P, K, F)."""
-        return self.values(self.trunk(features, state))
 
     def trunk(self, features: Tensor, state: StreamState | None = None) -> Tensor:
         """Return the output of the recurrent layers, (B, C, F)."""

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from sepkit.config import SepFormerConfig
 from sepkit.errors import UserError
-from sepkit.models.maskers.base import Masker, checked, require_multiple
-from sepkit.models.products import Linear, linear
+from sepkit.models.maskers.base import FramewiseEnd, checked, require_multiple
+from sepkit.models.onednn import Linear, linear
 from sepkit.models.runtime import is_traced
 from sepkit.registry import register
 
@@ -21,7 +21,7 @@ _POSITIONS = 2500
 
 
 @register(SepFormerConfig)
-class SepFormerMasker(Masker):
+class SepFormerMasker(FramewiseEnd):
     """Transformers inside chunks of frames and across them, in turn, then a gate for each hypothesis.
 
         x = chunks(linear(norm(features))),   Q frames each, half-overlapping             (B, S, Q, C)
@@ -68,11 +68,7 @@ class SepFormerMasker(Masker):
         """The dual-path blocks."""
         return self.network.dual_mdl
 
-    def forward(self, features: Tensor) -> Tensor:
-        """Return raw mask values (B, n, P, K, F)."""
-        return self.values(self.trunk(features))
-
-    def trunk(self, features: Tensor) -> Tensor:
+    def trunk(self, features: Tensor) -> Tensor:  # type: ignore[override]
         """Return sums of processed chunks, (B, C, F)."""
         frames = features.shape[-1]
         # In a graph the number of frames is no number yet.

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from sepkit.config import SepReformerConfig
 from sepkit.errors import UserError
-from sepkit.models.maskers.base import Masker, checked, require_multiple
+from sepkit.models.maskers.base import FramewiseEnd, checked, require_multiple
 from sepkit.models.norms import GlobalLayerNorm
-from sepkit.models.products import Linear
+from sepkit.models.onednn import Linear
 from sepkit.registry import register
 
 # Every residual branch starts as small as this.
@@ -19,7 +19,7 @@ _LAYER_SCALE = 1e-5
 
 
 @register(SepReformerConfig)
-class SepReformerMasker(Masker):
+class SepReformerMasker(FramewiseEnd):
     """Separation encoder, early split, and a reconstruction decoder whose weights all speakers share.
 
         x_0 = linear(norm(features)),   padded with zeros to a multiple of 2^R frames
@@ -57,23 +57,8 @@ class SepReformerMasker(Masker):
         size = values_per_dimension * encoding_dim
         self.output = nn.Sequential(Linear(channels, 4 * channels), nn.GLU(), Linear(2 * channels, size))
 
-    def forward(self, features: Tensor) -> Tensor:
-        """Raw mask values (B, n, P, K, F) of features (B, K, F)."""
-        return self.values(self.trunk(features))
-
-    def trunk(self, features: Tensor) -> Tensor:
+    def trunk(self, features: Tensor) -> Tensor:  # type: ignore[override]
         """Return the last decoder stage, (B, n * channels, F)."""
-        decoded = self._decoded(features).unflatten(0, (-1, self.hypotheses))
-        return decoded.transpose(2, 3).flatten(1, 2)[..., : features.shape[-1]]
-
-    def values(self, summary: Tensor) -> Tensor:
-        """Return raw mask values (B, n, P, K, F')."""
-        frames = summary.unflatten(1, (self.hypotheses, -1)).transpose(2, 3)
-        values = self.output(frames).unflatten(-1, (self.values_per_dimension, self.encoding_dim))
-        return values.permute(0, 1, 3, 4, 2)
-
-    def _decoded(self, features: Tensor) -> Tensor:
-        """Return the output of the last decoder stage, (B * n, F padded, C)."""
         x = self.input(self.norm(features).transpose(1, 2))
         frames, factor = features.shape[-1], 2**self.num_stages
         shortest = (frames + factor - 1) // factor
@@ -88,7 +73,14 @@ class SepReformerMasker(Masker):
         for level, (fusion, stage) in enumerate(zip(self.fusion, self.decoder, strict=True)):
             joined = torch.cat([repeat_frames(decoded, 2), skipped.pop()], dim=-1)
             decoded = stage(fusion(joined), positions, 2 ** (level + 1))
-        return decoded
+        decoded = decoded.unflatten(0, (-1, self.hypotheses))
+        return decoded.transpose(2, 3).flatten(1, 2)[..., :frames]
+
+    def values(self, summary: Tensor) -> Tensor:
+        """Return raw mask values (B, n, P, K, F')."""
+        frames = summary.unflatten(1, (self.hypotheses, -1)).transpose(2, 3)
+        values = self.output(frames).unflatten(-1, (self.values_per_dimension, self.encoding_dim))
+        return values.permute(0, 1, 3, 4, 2)
 
 
 class RelativePositions(nn.Module):

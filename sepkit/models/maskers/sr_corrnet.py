@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from sepkit.config import SRCorrNetConfig
 from sepkit.models.maskers.base import Masker, MaskerOutput, checked, require_coefficients, require_multiple
 from sepkit.models.maskers.tf_locoformer import RotaryAttention
-from sepkit.models.products import Linear, linear
+from sepkit.models.onednn import Linear, linear
 from sepkit.models.runtime import is_traced
 from sepkit.registry import register
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sepkit.config import ImprovedSuDoRMRFConfig, SuDoRMRFConfig
-from sepkit.models.maskers.base import Masker, checked
+from sepkit.models.maskers.base import FramewiseEnd, checked
 from sepkit.models.maskers.replaceable import replaceable
 from sepkit.models.norms import GlobalLayerNorm
 from sepkit.registry import register
@@ -109,7 +109,7 @@ class SlidingFilters(nn.Conv2d):
         return functional.conv1d(input, matrix, bias)
 
 
-class _SuDoRMRF(Masker):
+class _SuDoRMRF(FramewiseEnd):
     """The common part of both versions: a norm, a 1x1 bottleneck and the blocks."""
 
     block: ClassVar[type[SuDoRMRFBlock] | type[ImprovedSuDoRMRFBlock]]
@@ -130,18 +130,10 @@ class _SuDoRMRF(Masker):
     def make_output(self, channels: int) -> None:
         """Make the layers of `values`."""
 
-    def forward(self, features: Tensor) -> Tensor:
-        """Raw mask values (B, n, P, K, F) of features (B, K, F)."""
-        return self.values(self.trunk(features))
-
     @replaceable
-    def trunk(self, features: Tensor) -> Tensor:
+    def trunk(self, features: Tensor) -> Tensor:  # type: ignore[override]
         """The output of the last block, (B, C, F), of features (B, K, F)."""
         return self.blocks(self.bottleneck(self.norm(features)))
-
-    @abstractmethod
-    def values(self, summary: Tensor) -> Tensor:
-        """Raw mask values (B, n, P, K, F) of any frames of the trunk's output, (B, C, F)."""
 
 
 @register(SuDoRMRFConfig)

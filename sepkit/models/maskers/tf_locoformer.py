@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from sepkit.config import TFLocoformerConfig
 from sepkit.models.maskers.base import Masker, checked, require_coefficients, require_multiple
-from sepkit.models.products import Linear
+from sepkit.models.onednn import Linear
 from sepkit.registry import register
 
 _EPS = 1e-5

@@ -29,8 +29,8 @@ from sepkit.studies.audiogram.config import (
     StackConfig,
 )
 from sepkit.studies.audiogram.data import Audiograms, prepare_audiograms, read_audiograms
-from sepkit.training.position import Monitor
 from sepkit.training.task import Task
+from sepkit.training.task_definition import Monitor
 from sepkit.types import Losses
 
 # Seed of the masks of validation, the same for all trainings.

@@ -18,7 +18,7 @@ import numpy as np
 
 from sepkit.corpora._recordings import check_provenance, find_recordings
 from sepkit.data import audio
-from sepkit.data.coloring import color
+from sepkit.data.channels import color
 from sepkit.data.segments import Segment, write_segments
 from sepkit.errors import UserError
 from sepkit.evaluation.metrics import si_sdr_db

@@ -12,11 +12,11 @@ import numpy as np
 
 from sepkit.data import audio
 from sepkit.data.activity import FRAME_SECONDS, ActivityMeter
-from sepkit.data.coloring import color
+from sepkit.data.channels import color
 from sepkit.data.segments import Segment, read_segments
 from sepkit.errors import UserError
 from sepkit.studies.speaker_clustering.config import StretchDataConfig, ViewConfig
-from sepkit.training.messages import say
+from sepkit.training.task_definition import say
 
 _ROOM_SECONDS = 0.3
 _PAUSE_SHARES = 0.2, 0.6

@@ -37,7 +37,7 @@ from sepkit.inference.quality.regression import LEAST_COVERAGE, LogisticRegressi
 from sepkit.inference.quality.single_speaker import SingleSpeakerDetector
 from sepkit.inference.runners.base import AGREEMENT
 from sepkit.models import build_model, save_model
-from sepkit.models.storage.fingerprint import weights_fingerprint
+from sepkit.models.saved import weights_fingerprint
 
 RATE = 8000
 MODEL = ModelConfig(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sepkit.objectives import products
-from sepkit.objectives.products import inner_products
+from sepkit.objectives import inner_products as module
+from sepkit.objectives.inner_products import inner_products
 
 
 def noise(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> torch.Tensor:
@@ -17,7 +17,7 @@ def noise(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> tor
 @pytest.mark.parametrize("zero_mean", [False, True])
 def test_against_einsum(monkeypatch, num_samples, zero_mean):
     """Chunks add up to the plain sums over time, for any length of the last chunk."""
-    monkeypatch.setattr(products, "_CHUNK_NUMBERS_CPU", 1)
+    monkeypatch.setattr(module, "_CHUNK_NUMBERS_CPU", 1)
     estimates, sources = noise(3, 4, num_samples), noise(3, 2, num_samples, seed=1)
     found = inner_products(estimates, sources, zero_mean=zero_mean)
     if zero_mean:

@@ -11,8 +11,9 @@ import functools
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from sepkit.models.runtime import is_amd_with_avx512, is_observed, runs_plainly_on_cpu
+from sepkit.models.runtime import runs_plainly_on_cpu
 
 # Fewer rows are multiplied as fast by MKL, which needs no other layout of the matrix.
 _LEAST_ROWS = 16
@@ -28,22 +29,30 @@ class Linear(nn.Linear):
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return x W' + b, (..., C'), as `torch.nn.functional.linear` does, except for rounding."""
-    if goes_to_onednn(x):
+    if uses_onednn(x):
         return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return nn.functional.linear(x, weight, bias)
 
 
-def goes_to_onednn(x: Tensor) -> bool:
+def uses_onednn(x: Tensor) -> bool:
     """Whether `linear` of x is computed by oneDNN."""
     return (
         not torch.is_grad_enabled()
         and runs_plainly_on_cpu(x)
-        and not is_observed()
+        # Something that sees or counts each operation, as torch's counter of operations does.
+        and _get_current_dispatch_mode() is None
         # Last of what is not about shapes: what it tries once would become part of a trace.
         and onednn_is_faster()
         and x.dtype == torch.float32
         and x.numel() >= _LEAST_ROWS * x.shape[-1]
     )
+
+
+def is_amd_with_avx512() -> bool:
+    """Whether this is a processor of AMD with AVX-512; False if torch (before 2.10) does not report it."""
+    has = getattr(torch.cpu, "get_capabilities", dict)()
+    # sse4a is AMD's alone, and stays where a virtual machine hides the name.
+    return bool(has.get("sse4a") and has.get("avx512_f"))
 
 
 @functools.cache

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from sepkit.models import products, runtime
-from sepkit.models.products import Linear, linear
+from sepkit.models import onednn
+from sepkit.models.onednn import Linear, linear
 
 
 @pytest.fixture(params=[False, True], ids=["torch", "onednn"])
@@ -16,7 +16,7 @@ def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     """Which library multiplies; oneDNN computes the same on every processor, if not as fast."""
     if request.param and not torch.backends.mkldnn.is_available():
         pytest.skip("this torch has no oneDNN")
-    monkeypatch.setattr(products, "onednn_is_faster", lambda: request.param)
+    monkeypatch.setattr(onednn, "onednn_is_faster", lambda: request.param)
     return "onednn" if request.param else "torch"
 
 
@@ -91,18 +91,18 @@ def test_an_operation_that_torch_no_longer_has_is_not_used(monkeypatch: pytest.M
     def gone(*_: object) -> Tensor:
         raise RuntimeError("unknown operation")
 
-    monkeypatch.setattr(products, "is_amd_with_avx512", lambda: True)
+    monkeypatch.setattr(onednn, "is_amd_with_avx512", lambda: True)
     monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", gone)
-    assert not products.onednn_is_faster.__wrapped__()
+    assert not onednn.onednn_is_faster.__wrapped__()
 
 
 def test_an_operation_that_rounds_is_not_used(monkeypatch: pytest.MonkeyPatch):
     def rounding(x: Tensor, weight: Tensor, bias: Tensor, *_: object) -> Tensor:
         return nn.functional.linear(x.bfloat16(), weight.bfloat16(), bias.bfloat16()).float()
 
-    monkeypatch.setattr(products, "is_amd_with_avx512", lambda: True)
+    monkeypatch.setattr(onednn, "is_amd_with_avx512", lambda: True)
     monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", rounding)
-    assert not products.onednn_is_faster.__wrapped__()
+    assert not onednn.onednn_is_faster.__wrapped__()
 
 
 @pytest.mark.parametrize(
@@ -121,14 +121,14 @@ def test_which_processors(abilities: dict[str, object] | None, expected: bool, m
         monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
     else:
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: abilities, raising=False)
-    assert runtime.is_amd_with_avx512() is expected
+    assert onednn.is_amd_with_avx512() is expected
 
 
 def test_the_first_call_of_a_process_may_be_traced(monkeypatch: pytest.MonkeyPatch):
     def is_tried() -> bool:
         raise AssertionError("its operations would be part of the trace")
 
-    monkeypatch.setattr(products, "onednn_is_faster", is_tried)
+    monkeypatch.setattr(onednn, "onednn_is_faster", is_tried)
     layer, x = Linear(24, 17).eval(), values(20, 24)
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         layer(x)
