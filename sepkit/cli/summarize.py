@@ -11,7 +11,7 @@ def main(
     *,
     out: str,
     metric: list[str] | None = None,
-    figure: list[Literal["boxes", "temperature", "rate-distortion", "evidence", "depth", "encodings"]] | None = None,
+    figure: list[Literal["boxes", "temperature", "rate-distortion", "depth"]] | None = None,
     reference_set: list[str] | None = None,
     test_set: list[str] | None = None,
 ) -> Path:
@@ -30,10 +30,8 @@ def main(
         figure: boxes: the first metric's scores of all mixtures, a box a group; temperature: SI-SDR on dev of each
             source's best hypothesis, negative, against temperature, a curve a run; rate-distortion: distortion and
             SI-SDR against the rate of variational models, a curve a test set, with tables of target and reached rates
-            and the best model of each test set; evidence: how well each mixture was separated against the bound on the
-            mixture's evidence, which needs no references, with their rank correlation; depth: score against the
-            real-time factor of models of continuous depth, with a table by number of steps; encodings: encodings, masks
-            and estimates of the mixture of median SI-SDR improvement, two figures a run
+            and the best model of each test set; depth: score against the real-time factor of models of continuous
+            depth, with a table by number of steps
         reference_set: test sets that are like the training data (names of the folders below evaluation): tables of the
             drop from each to all others, or with SEEN=UNSEEN to that one, and the differences between groups, paired by
             seed; of si_sdri_db and blr_nats_per_sample, or of what --metric names

@@ -17,12 +17,11 @@ from sepkit.reporting.compared_runs import better, digits_of, leading_metric, na
 from sepkit.reporting.curve_figures import score_boxes, scores_by_temperature
 from sepkit.reporting.depth import depth_section
 from sepkit.reporting.figures import save_png
-from sepkit.reporting.latents import encodings_section, evidence_section
 from sepkit.reporting.rate_distortion import rate_distortion_section
 from sepkit.reporting.seeds import SeedGroup, group_runs, metrics_of, seed_sections, temperature_series, with_dev_scores
 from sepkit.reporting.tables import INTERVALS, Cell, Table, number
 
-FigureKind = Literal["boxes", "temperature", "rate-distortion", "evidence", "depth", "encodings"]
+FigureKind = Literal["boxes", "temperature", "rate-distortion", "depth"]
 
 
 def write_summary(
@@ -43,9 +42,8 @@ def write_summary(
         path: FILE.md.
         metrics: columns; None: the usual ones.
         figures: "boxes": the first metric of every utterance, the seeds of a group together (Fig. 7 of the aMCL
-            paper); "temperature": SI-SDR on dev over temperature, one curve per run (Fig. 8); "rate-distortion",
-            "evidence", "depth" and "encodings": see `rate_distortion_section`, `evidence_section`, `depth_section` and
-            `encodings_section`.
+            paper); "temperature": SI-SDR on dev over temperature, one curve per run (Fig. 8); "rate-distortion"
+            and "depth": see `rate_distortion_section` and `depth_section`.
         reference_sets: see `drop_pairs`; the first is the reference of "rate-distortion".
 
     Raises:
@@ -71,12 +69,8 @@ def write_summary(
         sections.append(f"![SI-SDR on dev against temperature]({file})\n")
     if "rate-distortion" in figures:
         sections.append(rate_distortion_section(runs, path, reference_sets[0] if reference_sets else None))
-    if "evidence" in figures:
-        sections.append(evidence_section(runs, path))
     if "depth" in figures:
         sections.append(depth_section(runs, path))
-    if "encodings" in figures:
-        sections.append(encodings_section(runs, path))
     text = "\n".join(sections)
     write_text(path, text)
     return text
