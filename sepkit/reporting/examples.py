@@ -11,10 +11,9 @@ import numpy as np
 from sepkit.data.manifest import MixtureEntry
 from sepkit.data.mixing import Mixed, mix_entry
 from sepkit.errors import UserError
-from sepkit.evaluation.estimates import find_estimates, read_estimates
 from sepkit.evaluation.labels import label_of
 from sepkit.evaluation.metrics import si_sdr_db
-from sepkit.evaluation.run_folder import EvaluationFolder, find
+from sepkit.evaluation.run_folder import EvaluationFolder, find, find_estimates, read_estimates
 from sepkit.reporting import figures, page
 from sepkit.reporting.tables import Table, number, score_cell
 
