@@ -179,7 +179,7 @@ def example_html(example: Example, metric: str, name: str) -> str:
     mixture, sources = example.mixed.mixture[:stop], example.mixed.sources[:, :stop]
     loudest = max(float(np.abs(mixture).max(initial=0)), float(np.abs(sources).max(initial=0)))
     gain = _PEAK / loudest if loudest else 1.0
-    top_db = figures.spectral_peak_db(gain * mixture, rate)
+    top_db = float(figures.level_db(gain * mixture, rate).max())
     unit = " dB" if metric.endswith("_db") else ""
 
     def view(waveform: np.ndarray, title: str, text: str, color: str, place: str) -> str:
@@ -207,7 +207,7 @@ def example_html(example: Example, metric: str, name: str) -> str:
         label, title = (run, run) if several else ("estimate", "Estimates")
         cells = [_estimate(outcome, j, stop, label, f"Speaker {j + 1}", view, place) for j in range(len(sources))]
         rows.append([_gains(example, outcome, title), *cells])
-    html = [_signals(cells) for cells in rows]
+    html = [f'<div class="signals" style="--columns: {len(cells)}">{"".join(cells)}</div>' for cells in rows]
     notes = "".join(
         f'<p class="note">{escape(f"{run}: " if several else "")}{escape(outcome.note.strip())}</p>'
         for run, outcome in example.outcomes.items()
@@ -238,7 +238,3 @@ def _gains(example: Example, outcome: Outcome, title: str) -> str:
         rows.append([str(source + 1), *(score_cell(value, 2) for value in (before, after))])
     table = Table(["speaker", "mixture", "estimate"], rows, "SI-SDR [dB]")
     return f'<div class="signal gains"><p><b>{escape(title)}</b></p>{table.html()}</div>'
-
-
-def _signals(cells: list[str]) -> str:
-    return f'<div class="signals" style="--columns: {len(cells)}">{"".join(cells)}</div>'

@@ -13,7 +13,7 @@ from sepkit.errors import UserError
 from sepkit.evaluation.labels import label_of, short_label_of
 from sepkit.evaluation.run_folder import Run
 from sepkit.files import write_text
-from sepkit.reporting.compared_runs import better, digits_of, leading_metric, name_apart
+from sepkit.reporting.compared_runs import better, digits_of, leading_metric, unique_names
 from sepkit.reporting.curve_figures import score_boxes, scores_by_temperature
 from sepkit.reporting.depth import depth_section
 from sepkit.reporting.figures import save_png
@@ -91,7 +91,7 @@ def evaluations_table(runs: Sequence[Run], metrics: Sequence[str] | None = None)
     measured = list(dict.fromkeys(name for run in runs for name in run.evaluations[0].metrics))
     columns = metrics_of(runs, metrics or measured)
     rank = metrics[0] if metrics else leading_metric(columns)
-    names, means = name_apart(runs), {name: [run.evaluations[0].mean(name) for run in runs] for name in columns}
+    names, means = unique_names(runs), {name: [run.evaluations[0].mean(name) for run in runs] for name in columns}
     best = {name: max(better(name) * v for v in values if v is not None) for name, values in means.items()}
 
     def key(place: int) -> float:
