@@ -23,7 +23,6 @@ from sepkit.data.mixing import mix_entry
 from sepkit.errors import UserError, exhausted, one_line
 from sepkit.evaluation.calibration import write_calibration
 from sepkit.evaluation.comparison import compare, write_by_depth
-from sepkit.evaluation.estimates import Listed, find_estimates, read_estimates
 from sepkit.evaluation.labels import BOUNDS, PREDICTED
 from sepkit.evaluation.metrics import PESQ_MODES
 from sepkit.evaluation.results import (
@@ -35,6 +34,7 @@ from sepkit.evaluation.results import (
     summarize_rows,
     write_rows,
 )
+from sepkit.evaluation.run_folder import Listed, find_estimates, read_estimates
 from sepkit.evaluation.scoring import PACKAGES, Hypotheses, ScoringOptions, check_metrics, score_utterance
 from sepkit.extras import is_installed, missing
 from sepkit.files import JSON_FORMAT, journal_line, journal_rows, write_json
