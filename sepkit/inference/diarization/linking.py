@@ -22,13 +22,13 @@ from sepkit.inference.diarization.clustering import (
 from sepkit.inference.diarization.counting import SpeakerCount, group_speakers, rule_of
 from sepkit.inference.diarization.encoders import Encoder
 from sepkit.inference.diarization.segments import (
+    SpeechMeter,
     SpeechSegment,
     cut_turns,
     embed,
     join_turns,
     neighbors_in_turns,
 )
-from sepkit.inference.diarization.speech import SpeechMeter
 from sepkit.inference.options import LinkSpeakers
 from sepkit.inference.waveforms import BlockReader
 
