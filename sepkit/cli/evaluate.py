@@ -198,7 +198,7 @@ def _of_model(
     separator = load_model(model, device_of_rank(device), predict=predict, depth_steps=depth_steps, views=views)
     keep_small_steps_together(separator)
     # Where the number is known, the model's own hypotheses are measured, whether or not they look like one speaker.
-    separator.joins_single_speaker = count_speakers
+    separator.sum_if_single = count_speakers
     check_speakers("auto" if count_speakers else None, separator.hypotheses, separator.counts_speakers)
     if calibration and separator.quality is None:
         raise UserError(

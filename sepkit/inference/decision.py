@@ -2,110 +2,70 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
+from sepkit.inference.evidence import Evidence
 from sepkit.inference.options import Levels, Speakers
 from sepkit.inference.quality.activity import EMPTY_DB, ActivityThreshold, levels_db
 from sepkit.inference.quality.predictor import QualityPredictor
 from sepkit.inference.quality.single_speaker import SAME_VOICE, default_encoder, speaker_evidence
 from sepkit.inference.quality.swaps import changes_speakers
-from sepkit.inference.selection import Products, Selection, select_speakers
-from sepkit.inference.separated import Separated
-from sepkit.models.hypotheses import hypothesis_weights
+from sepkit.inference.selection import Selection, gains_of, select_by_levels, select_by_scores
+from sepkit.inference.separated import Prediction
+from sepkit.models.hypotheses import DEFAULT_THRESHOLD
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """What is known of a separated recording.
+def decide(
+    evidence: Evidence,
+    speakers: Speakers,
+    quality: QualityPredictor | None = None,
+    activity: ActivityThreshold | None = None,
+    *,
+    threshold: float = DEFAULT_THRESHOLD,
+    levels: Levels = "mixture",
+    consistent: bool = False,
+    sum_if_single: bool = True,
+) -> tuple[Selection, Prediction | None]:
+    """Return which hypotheses are kept at which levels, and the prediction of their SI-SDR; None without a predictor.
 
-    Args:
-        products: of its estimates and the mixture.
-        scores: (n,) log-odds; None for a model without.
-        features: (n,) of each, see `hypothesis_features`; None: there are none, or they were not asked for.
-        silent: whether all samples of the mixture are the same.
-        sample_rate: Hz, of the model.
-        estimates: (n, T) at the level of the model, or excerpts one after the other.
-        level: Factor from the level of the products to that of the recording.
-    """
-
-    products: Products
-    scores: np.ndarray | None
-    features: dict[str, np.ndarray] | None
-    silent: bool
-    sample_rate: int
-    estimates: np.ndarray
-    level: float = 1.0
-
-
-@dataclass(frozen=True)
-class Rules:
-    """What decides.
+    Without scores, levels and features tell which hypotheses are speakers. A count given by the user overrides the
+    single-speaker rule.
 
     Args:
-        quality: predicts SI-SDR, and tells one speaker alone; None: nothing is predicted.
-        activity: counts speakers by levels, for a model without scores; None: it does not count so.
-        score_threshold: log-odds above which a hypothesis is a speaker.
-        score_loss: what scores were trained by; None: their shares are not known.
-        levels: of the estimates, see `SeparatorOptions`.
-        mixture_consistency: whether estimates add up to the recording.
-        joins_single_speaker: whether all hypotheses that hold parts of one voice make the output of the only speaker.
+        evidence: What is known of the recording.
+        speakers: Hypotheses to keep, see `Separator.separate`.
+        quality: Predicts SI-SDR, and tells one speaker from several; None: nothing is predicted.
+        activity: Counts speakers by levels, for a model without scores; None: it does not count so.
+        threshold: Log-odds above which a hypothesis is a speaker.
+        levels: Levels of the estimates, see `SeparatorOptions`.
+        consistent: Whether estimates add up to the recording.
+        sum_if_single: Whether all hypotheses that hold parts of one voice make the output of the only speaker.
     """
-
-    quality: QualityPredictor | None
-    activity: ActivityThreshold | None
-    score_threshold: float
-    score_loss: str | None
-    levels: Levels
-    mixture_consistency: bool
-    joins_single_speaker: bool
-
-
-def decide(evidence: Evidence, rules: Rules, speakers: Speakers) -> tuple[Selection, Separated[Any]]:
-    """Return which hypotheses are kept at which levels, and the result with its predictions but without estimates.
-
-    Without scores, levels and features tell which hypotheses are speakers. A number of speakers that is given counts
-    more than what is found.
-    """
-    scores, products = evidence.scores, evidence.products
+    products, silent = evidence.products, evidence.silent
     energies = np.diagonal(products.gram)
-    single, alike, loud = None, False, None
-    counts = rules.activity is not None or (rules.quality is not None and rules.quality.single_speaker is not None)
-    if scores is None and counts:
-        # Whoever says that there are two knows better than a guess.
-        told = isinstance(speakers, int) and speakers > 1
-        single, alike = (False, False) if told else _is_single_speaker(evidence, rules.quality)
-        loud = np.ones(len(energies), bool) if rules.activity is None else rules.activity.is_speaker(energies)
-        if single:
-            loud = np.arange(len(energies)) == np.argmax(energies)
-    selection = select_speakers(
-        products,
-        scores,
-        evidence.silent,
-        speakers,
-        rules.score_threshold,
-        rules.levels,
-        rules.mixture_consistency,
-        loud,
-        bool(single),
-        alike and rules.joins_single_speaker,
-    )
-    if loud is not None and single is None and rules.activity is None:
-        selection.is_speaker = None
-    if evidence.silent and selection.is_speaker is None:
-        selection.is_speaker = np.zeros(len(energies), bool)
-    kept = selection.kept
-    separated = Separated[Any](None, selection.gains[kept], scores, kept=kept, is_speaker=selection.is_speaker)
-    selection.scale(evidence.level)
-    several = len(energies) > 1 and selection.is_speaker is not None and bool(selection.is_speaker.all())
-    separated.or_more = several and scores is None and not isinstance(speakers, int)
-    if scores is not None and rules.score_loss is not None:
-        separated.weights = hypothesis_weights(scores, rules.score_loss)  # type: ignore[arg-type]  # one of both
-    if rules.quality is not None:
-        _predict(separated, evidence, rules.quality)
-    return selection, separated
+    everything = np.arange(len(energies))
+    if evidence.scores is not None:
+        selection = select_by_scores(products, evidence.scores, silent, speakers, threshold, levels, consistent)
+    elif activity is not None or (quality is not None and quality.single_speaker is not None):
+        given = isinstance(speakers, int) and speakers > 1
+        single, alike = (False, False) if given else _is_single_speaker(evidence, quality)
+        loud = everything == np.argmax(energies) if single else np.ones(len(energies), bool)
+        if activity is not None and not single:
+            loud = activity.is_speaker(energies)
+        joined = alike and sum_if_single
+        selection = select_by_levels(products, loud, silent, speakers, levels, consistent, bool(single), joined)
+        if single is None and activity is None:
+            selection = replace(selection, is_speaker=None)
+    else:
+        selection = Selection(gains_of(products, levels, consistent, everything), everything)
+    if silent and selection.is_speaker is None:
+        selection = replace(selection, is_speaker=np.zeros(len(energies), bool))
+    uncertain = evidence.scores is None and not isinstance(speakers, int)
+    if uncertain and selection.speakers == len(energies) > 1:
+        selection = replace(selection, count_is_lower_bound=True)
+    return selection, None if quality is None else _predict(selection, evidence, quality)
 
 
 def _is_single_speaker(evidence: Evidence, quality: QualityPredictor | None) -> tuple[bool | None, bool]:
@@ -125,22 +85,30 @@ def _is_single_speaker(evidence: Evidence, quality: QualityPredictor | None) -> 
     return rule.is_one(found), found.get("outputs_between", -1.0) > SAME_VOICE
 
 
-def _predict(separated: Separated[Any], evidence: Evidence, quality: QualityPredictor) -> None:
+def _predict(selection: Selection, evidence: Evidence, quality: QualityPredictor) -> Prediction:
+    """Return the predicted SI-SDR of all estimates, and whether the recording is unlike those of the calibration."""
     found = quality.predict(evidence.features)
-    speaks = np.ones(len(evidence.products.cross), bool) if separated.is_speaker is None else separated.is_speaker
+    speaks = np.ones(len(selection.gains), bool) if selection.is_speaker is None else selection.is_speaker
     several = bool(speaks.sum() > 1)
-    if separated.scores is None and evidence.features is not None:
+    if evidence.scores is None and evidence.features is not None:
         # It was fitted on estimates of several speakers.
         speaks = speaks & several
         found = tuple(np.where(speaks if values.ndim == 1 else speaks[:, None], values, np.nan) for values in found)
-    separated.predicted_si_sdr_db, separated.predicted_interval_db, separated.baseline_si_sdr_db = found
-    separated.predicted_by = "agreement of views" if quality.of_any_model else "calibration"
-    if (predicted := np.isfinite(found[0])).any():
+    si_sdr_db, interval_db, baseline_db = found
+    unlike = None
+    if (predicted := np.isfinite(si_sdr_db)).any():
         # What is predicted holds for estimates that are heard, each of one speaker all the time.
-        separated.out_of_domain = (
+        unlike = (
             bool(quality.out_of_domain(evidence.features))
             or bool((levels_db(np.diagonal(evidence.products.gram))[predicted] < EMPTY_DB).any())
             or changes_speakers(default_encoder(), evidence.estimates, evidence.sample_rate)
         )
     flag = quality.likely_not_separated(evidence.features)
-    separated.likely_not_separated = flag if flag is None else bool(flag and several)
+    return Prediction(
+        si_sdr_db,
+        interval_db,
+        "agreement of views" if quality.of_any_model else "calibration",
+        unlike,
+        baseline_db,
+        flag if flag is None else bool(flag and several),
+    )

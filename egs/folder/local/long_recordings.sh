@@ -5,10 +5,10 @@
 #
 # SPEECH    folder of recordings whose test split holds two speakers or more
 # MODEL     what `sepkit models` lists
-# OUT       folder for recordings, estimates and scores; about 1 GB for each setting and stitcher of an hour
+# OUT       folder for recordings, estimates and scores; about 1 GB for each setting of an hour
 #
-# continuity    conversations of $minutes (60), from $seeds (0 1 2), in each of $settings (chunk:overlap, seconds), with
-#               each of $stitchers: changes of speaker, and what they cost
+# continuity    conversations of $minutes (60), from $seeds (0 1 2), in each of $settings (chunk:overlap, seconds):
+#               changes of speaker, and what they cost
 # whole         conversations of 60 s, as many as $count (30): SI-SDRi in chunks against as a whole, with its difference
 #               and interval
 #
@@ -17,21 +17,19 @@ set -euo pipefail
 [ $# -ge 3 ] || { sed -n '2,/^set/p' "$0" | grep '^#' >&2; exit 2; }
 . "$(dirname "$0")/../../utils/path.sh"
 speech=$1 model=$2 out=$3 what=${4:-continuity}
-minutes=${minutes:-60} seeds=${seeds:-0 1 2} settings=${settings:-10:5 4:2 4:1} stitchers=${stitchers:-profile overlap}
+minutes=${minutes:-60} seeds=${seeds:-0 1 2} settings=${settings:-10:5 4:2 4:1}
 count=${count:-30}
 
 if [ "$what" = continuity ]; then
   for seed in $seeds; do
     sepkit prepare conversation --speech "$speech" --minutes "$minutes" --seed "$seed" --out "$out/conversation_$seed"
     for setting in $settings; do
-      for stitcher in $stitchers; do
-        estimates=$out/estimates_$seed/${setting/:/_}_$stitcher
-        sepkit separate "$out/conversation_$seed/mixture.flac" --model "$model" --out "$estimates" --no-predict \
-          --chunk-seconds "${setting%:*}" --overlap-seconds "${setting#*:}" --stitcher "$stitcher"
-        echo "seed $seed, chunks $setting s, $stitcher:"
-        sepkit evaluate --estimates "$estimates" --manifest "$out/conversation_$seed/conversation.jsonl" \
-          --metrics continuity --out "$estimates/continuity"
-      done
+      estimates=$out/estimates_$seed/${setting/:/_}
+      sepkit separate "$out/conversation_$seed/mixture.flac" --model "$model" --out "$estimates" --no-predict \
+        --chunk-seconds "${setting%:*}" --overlap-seconds "${setting#*:}"
+      echo "seed $seed, chunks $setting s:"
+      sepkit evaluate --estimates "$estimates" --manifest "$out/conversation_$seed/conversation.jsonl" \
+        --metrics continuity --out "$estimates/continuity"
     done
   done
 else
