@@ -23,7 +23,8 @@ bounded memory, and `sepkit stream` follows live sound.
 20.0
 
 `sepkit evaluate --model exp/model --manifest test.jsonl --out scores` writes a table of mixtures and a summary with
-intervals; `sepkit report` makes a page to look at and to listen to.
+intervals, and so does `sepkit.evaluate("exp/model", "test.jsonl", "scores")`. `sepkit report` makes a page to look at
+and to listen to.
 
 **Train.** Any tree of recordings with one speaker in each file will do:
 
@@ -53,8 +54,9 @@ systems of the papers.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from sepkit.lazy import lazy_names
 from sepkit.version import __version__
 
 # Set before the imports of ONNX Runtime, which sends events to Microsoft from 1.29 on, and of huggingface_hub, which
@@ -62,17 +64,19 @@ from sepkit.version import __version__
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
-__all__ = ["Separator", "__version__", "load_model"]
+__all__ = ["EvaluationOptions", "Separator", "__version__", "evaluate", "load_model"]
 
 if TYPE_CHECKING:
+    from sepkit.evaluation.evaluate import EvaluationOptions, evaluate
     from sepkit.inference.loading import load_model
     from sepkit.inference.separator import Separator
 
-
-def __getattr__(name: str) -> Any:
-    # What runs models takes time to import: it is loaded when a model is asked for, never by `import sepkit`.
-    if name in ("Separator", "load_model"):
-        from sepkit import inference
-
-        return getattr(inference, name)
-    raise AttributeError(f"module 'sepkit' has no attribute {name!r}")
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "EvaluationOptions": "evaluation.evaluate",
+        "Separator": "inference.separator",
+        "evaluate": "evaluation.evaluate",
+        "load_model": "inference.loading",
+    },
+)

@@ -13,9 +13,11 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, ClassVar, Literal, TypeVar
 
-from sepkit.errors import UserError, shown
+from sepkit.errors import Bounds, UserError, shown
 
-__all__ = ["Choice", "convert", "did_you_mean", "field_types", "from_dict", "pick", "to_dict"]
+__all__ = [
+    "Choice", "bounds_of", "check_bounds", "convert", "did_you_mean", "field_types", "from_dict", "pick", "to_dict"
+]  # fmt: skip
 
 T = TypeVar("T")
 
@@ -74,7 +76,10 @@ def from_dict(cls: type[T], data: Any, where: str = "") -> T:
     for field in dataclasses.fields(concrete):  # type: ignore[arg-type]
         if field.name not in data and field.default is field.default_factory is dataclasses.MISSING:
             raise UserError(f"{_join(where, field.name)}: nothing given, expected a value")
-    return concrete(**{key: convert(hints[key], value, _join(where, key)) for key, value in data.items()})  # type: ignore[return-value]
+    values = {key: convert(hints[key], value, _join(where, key)) for key, value in data.items()}
+    for key, bounds in _field_bounds(concrete).items():
+        bounds.check(_join(where, key), values.get(key))
+    return concrete(**values)  # type: ignore[return-value]
 
 
 def pick(kind: type, name: Any, where: str = "") -> type:
@@ -97,6 +102,35 @@ def field_types(cls: type) -> Mapping[str, Any]:
     """Return field name -> type of a dataclass, with annotations resolved."""
     hints = typing.get_type_hints(cls)
     return {f.name: hints[f.name] for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+
+
+@cache
+def _field_bounds(cls: type) -> Mapping[str, Bounds]:
+    """Return field name -> bounds, of the fields of a dataclass that have any."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    bounds = {f.name: bounds_of(hints[f.name]) for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    return {name: own for name, own in bounds.items() if own is not None}
+
+
+def bounds_of(hint: Any) -> Bounds | None:
+    """Return the bounds in a type: of `Annotated[int, bounds]`, or of it as an item of a list, a tuple or a union."""
+    notes = [note for part in (hint, *typing.get_args(hint)) for note in getattr(part, "__metadata__", ())]
+    return next((note for note in notes if isinstance(note, Bounds)), None)
+
+
+def check_bounds(config: Any, where: str = "") -> None:
+    """Raise UserError for a number of a dataclass, or of one inside it, that is outside the bounds in its field's type.
+
+    Args:
+        config: Dataclass, such as a configuration or the options of a command.
+        where: Key of the configuration that the dataclass stands for; empty: it is the top.
+    """
+    for name, bounds in _field_bounds(type(config)).items():
+        bounds.check(_join(where, name), getattr(config, name))
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            check_bounds(value, _join(where, field.name))
 
 
 def _join(where: str, key: Any) -> str:

@@ -6,9 +6,11 @@ The command line turns a `UserError` into one line and exit code 2.
 from __future__ import annotations
 
 import errno
+import math
 import os
 import re
 import reprlib
+from dataclasses import dataclass
 from typing import Any
 
 from sepkit.limits import MESSAGE_CHARACTERS, VALUE_CHARACTERS
@@ -44,6 +46,69 @@ def shown(value: Any) -> str:
     """Return the `repr` of a value for a message: long and deep ones are abbreviated."""
     text = _SHOWN.repr(value)
     return text if len(text) <= VALUE_CHARACTERS else f"{text[: VALUE_CHARACTERS - 3]}..."
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Bounds of a number: in the type of a field or a parameter, or for one value.
+
+    `seed: Annotated[int, Bounds(ge=0)] = 0` bounds a field, a parameter, or each item of a list or tuple.
+
+    >>> Bounds(gt=0, le=1).check("--share", 0.5)
+    >>> Bounds(ge=1).check("--epochs", 0)
+    Traceback (most recent call last):
+    sepkit.errors.UserError: --epochs: found 0, expected at least 1
+
+    Configurations are checked when they are read, and options of commands when they are parsed;
+    `sepkit.choices.check_bounds` checks a dataclass that was made in Python.
+
+    Args:
+        ge: Smallest number allowed; None: no limit.
+        le: Largest number allowed.
+        gt: Number that all allowed ones are greater than.
+        lt: Number that all allowed ones are less than.
+        note: Text that follows in the message, such as a remedy.
+    """
+
+    ge: float | None = None
+    le: float | None = None
+    gt: float | None = None
+    lt: float | None = None
+    note: str = ""
+
+    def __contains__(self, value: Any) -> bool:
+        """Return whether a number lies within the bounds; NaN never does."""
+        return (
+            (self.ge is None or value >= self.ge)
+            and (self.le is None or value <= self.le)
+            and (self.gt is None or value > self.gt)
+            and (self.lt is None or value < self.lt)
+            and value == value
+        )
+
+    def __str__(self) -> str:
+        """Return the words of a message: "at least 1", "0 to 1", "more than 0, at most 1"."""
+        if self.ge is not None and self.le is not None:
+            return f"{_plain(self.ge)} to {_plain(self.le)}"
+        words = {"at least": self.ge, "more than": self.gt, "at most": self.le, "less than": self.lt}
+        finite = {word: bound for word, bound in words.items() if bound is not None and bound < math.inf}
+        return ", ".join(f"{word} {_plain(bound)}" for word, bound in finite.items())
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise UserError if a number, or an item of a list or tuple, is out of bounds; None is not checked.
+
+        Args:
+            name: Option or key of the configuration, for the message.
+            value: Number, list or tuple of numbers, or None.
+        """
+        items = value if isinstance(value, list | tuple) else [] if value is None else [value]
+        for item in items:
+            if item not in self:
+                raise UserError(f"{name}: found {shown(item)}, expected {self}{self.note}")
+
+
+def _plain(bound: float) -> str:
+    return f"{bound:.0f}" if bound == int(bound) else f"{bound:g}"
 
 
 def failure(error: BaseException) -> str:

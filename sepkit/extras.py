@@ -23,7 +23,6 @@ EXTRAS = {
     "huggingface_hub": "hub",
     "zuko": "flow",
     "espeakng_loader": "tts",
-    "pandas": "nhanes",
     "sklearn": "dev",
 }
 """Module -> extra that installs it."""

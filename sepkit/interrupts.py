@@ -37,7 +37,7 @@ def on_stop(handle: Callable[[int], Any]) -> None:
     def first(number: int, _: Any) -> None:
         _received.append(number)
         for each in SIGNALS:
-            # Another one comes with it: a sweep passes on to its runs what the terminal has sent them already.
+            # Another one comes with it: what starts commands passes on what the terminal has sent them already.
             signal.signal(each, lambda second, _: end_now(second) if second == number else None)
         # What ends in the middle of its work has nothing to say.
         sys.unraisablehook = threading.excepthook = lambda _: None

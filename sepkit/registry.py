@@ -11,8 +11,8 @@ ever imported because a file names it; a user's own file is imported only by `--
     class MyMasker(Masker):
         def __init__(self, encoding_dim: int, hypotheses: int, values_per_dimension: int, *, width: int) -> None: ...
 
-`build` gives the constructor every field. Give it the defaults of the configuration if you call it yourself; the
-classes of sepkit have them.
+`build` gives the constructor every field. sepkit's own classes have the same defaults; maskers and filterbanks make the
+configuration of their arguments.
 """
 
 from __future__ import annotations
@@ -50,19 +50,6 @@ def register(config: type) -> Callable[[C], C]:
 def offer(modules: Mapping[type, str]) -> None:
     """Say which module of sepkit registers a builder, so that it is imported when it is needed."""
     _modules.update(modules)
-
-
-def import_from(package: str, name: str, modules: Mapping[str, str]) -> Any:
-    """Return an attribute of a package from the module that defines it, for the package's `__getattr__`."""
-    if name in modules:
-        return getattr(importlib.import_module(f"{package}.{modules[name]}"), name)
-    if not name.startswith("_"):
-        try:
-            return importlib.import_module(f"{package}.{name}")
-        except ModuleNotFoundError as error:
-            if error.name != f"{package}.{name}":
-                raise
-    raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
 
 def build(config: Choice, **structure: Any) -> Any:

@@ -3,7 +3,6 @@
 A recipe runs a dozen commands, and each would spend seconds on the imports of torch and lightning. `serving(folder)`
 starts the process and writes FOLDER/sepkit. That script hands its arguments, environment, folder and standard streams
 over a socket, and ends when the command ends. The command is still `sepkit.cli.main` in its own process.
-FOLDER/python does the same with `-m sepkit`, as which a sweep starts its runs, and is Python with all else.
 """
 
 from __future__ import annotations
@@ -32,12 +31,7 @@ IMPORTED = (
 
 CLIENT = """#!{python} -SE
 import array, json, os, socket, sys
-arguments = sys.argv[1:]
-if os.path.basename(sys.argv[0]) == "python":
-    if arguments[:2] != ["-m", "sepkit"]:
-        os.execv({python!r}, [{python!r}, *arguments])
-    del arguments[:2]
-request = json.dumps([arguments, os.getcwd(), dict(os.environ)]).encode()
+request = json.dumps([sys.argv[1:], os.getcwd(), dict(os.environ)]).encode()
 with socket.socket(socket.AF_UNIX) as connection:
     connection.connect({socket!r})
     streams = array.array("i", [0, 1, 2])
@@ -55,9 +49,8 @@ def serving(folder: Path, environment: dict[str, str]) -> Iterator[Path]:
     server = subprocess.Popen([sys.executable, __file__, str(path)], env=environment, stdout=subprocess.PIPE)
     try:
         assert server.stdout is not None and server.stdout.readline() == b"ready\n"
-        for script in (program, program.with_name("python")):
-            script.write_text(CLIENT.format(python=sys.executable, socket=str(path)))
-            script.chmod(0o755)
+        program.write_text(CLIENT.format(python=sys.executable, socket=str(path)))
+        program.chmod(0o755)
         yield program
     finally:
         server.kill()
@@ -105,8 +98,6 @@ def _run(connection: socket.socket) -> None:
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
-    # What a sweep starts comes back here.
-    sys.executable = os.path.join(os.path.dirname(sys.argv[1]), "python")
     sys.argv[1:] = arguments
     code = 70
     try:

@@ -155,7 +155,7 @@ def make_corpus() -> type[Corpus]:
 @pytest.fixture(scope="session")
 def experiments(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Two experiment folders with logs, configurations, and evaluations of one manifest by estimates on disk."""
-    from sepkit.evaluation.evaluate import evaluate
+    from sepkit.evaluation.evaluate import EvaluationOptions, evaluate
 
     home = tmp_path_factory.mktemp("experiments")
     corpus = Corpus(home / "corpus", count=30)
@@ -173,7 +173,10 @@ def experiments(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
             for k, estimate in enumerate(separator(corpus.sources[entry.id].sum(0), RATE)):
                 audio.write(folder / "estimates" / f"{entry.id}_s{k + 1}.wav", estimate, RATE)
         evaluate(
-            [corpus.manifest], folder / "evaluation" / "noise", estimates=folder / "estimates", metrics=("si_sdr",)
+            folder / "estimates",
+            [corpus.manifest],
+            folder / "evaluation" / "noise",
+            EvaluationOptions(("si_sdr",)),
         )
         (folder / "config.yaml").write_text(f"model: {{hypotheses: 3, noise: {noise}}}\n")
         (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in training_records()))

@@ -18,7 +18,6 @@ SMALL = (
     "sepkit.config",
     "sepkit.data.activity",
     "sepkit.data.audio",
-    "sepkit.data.audio_streams",
     "sepkit.data.manifest",
     "sepkit.data.mixing",
     "sepkit.data.resampling",

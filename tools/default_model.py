@@ -153,7 +153,7 @@ def renew_card(out: Path, summaries: list[Path]) -> Path:
 
 def _write_card(folder: Path, summaries: list[Path], name: str, loss: str, corpora: tuple[str, ...]) -> Path:
     predictor = yaml.safe_load((folder / "quality.yaml").read_text(encoding="utf-8"))
-    alone = AS_ONE if predictor["activity"] or predictor["single_speaker"] else AS_TWO
+    alone = AS_ONE if predictor["single_speaker"] else AS_TWO
     card = model_card(
         folder,
         license=LICENSE,

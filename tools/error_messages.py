@@ -39,11 +39,12 @@ AREAS = {
 
 HEAD = """# Error messages
 
-A mistake of yours is told in one line, and the exit code is 2. The line names the file or field, what was found, what \
-was expected, and what to do. This page has all {count} of them, made from the code. Words in capitals are filled in: \
-`PATH` is your file. The search of your browser finds a message by its fixed words.
+sepkit reports bad input in one line and exits with 2. The line names the file or field, what was found, what \
+was expected, and what to do. This page has all {count} of them, made from the code. Words in capitals are \
+placeholders: `PATH` is your file. Search this page (Ctrl+F) for the other words.
 
-A traceback, or exit code 1, is a failure of sepkit. `SEPKIT_TRACEBACK=1` shows where it happened. Please report it.
+Exit code 1 means that a file failed in a batch (the others are done), or that sepkit itself failed. A line that \
+begins with `failed:` and a Python error name is a bug: `SEPKIT_TRACEBACK=1` shows where it happened. Please report it.
 """
 
 

@@ -33,7 +33,7 @@ _PEAK = 0.99
 _ARCHIVES = {
     archive.part: (name, archive.folder)
     for name in ("librispeech", "speechocean762", "esc-10", "speech-commands-noise")
-    for archive in DOWNLOADS[name].archives
+    for archive in DOWNLOADS[name]
 }
 _COLUMNS = ("path", "archive", "member", "first", "last", "gain", "md5", "file_md5")
 # Who is a woman and who is a man: files of LibriSpeech and of speechocean762.

@@ -112,14 +112,12 @@ def _scores(summaries: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 
 def _quality(calibration: Mapping[str, Any]) -> dict[str, str]:
     """Return the cells of the table of predicted quality."""
-    model, flags = calibration["sources"]["model"], calibration["not_separated"]
+    model = calibration["sources"]["model"]
     low, high = model["spearman_ci95"]
     return {
         "rank correlation": f"{model['spearman']:.2f} ({low:.2f} to {high:.2f})",
         "error, dB": f"{model['rmse_db']:.2f}",
         "in the 90 % interval": f"{100 * calibration['sources']['interval']['coverage']:.0f} %",
-        "below 1 dB SI-SDRi: flagged": f"{100 * flags['flagged']:.0f} % of {flags['n_below']}",
-        "others flagged": f"{100 * flags['false_alarms']:.0f} %",
     }
 
 

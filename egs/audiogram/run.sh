@@ -2,12 +2,11 @@
 # Fewer tones: which threshold of an audiogram to measure next, and when to stop (VAEquisition thesis, part A).
 # Research software, not a medical device.
 #
-#   ./run.sh [--conf conf/cpu.yaml] [--nhanes DIR] [--stage N] [--stop-stage N]
+#   ./run.sh [--conf conf/cpu.yaml] [--csv FILE] [--stage N] [--stop-stage N]
 #
 # --conf FILE          one model's configuration, for strategies and stopping (stages 2 to 4)
 # --rates-conf FILE    the same for models that are steered to rates (stages 5 to 8)
-# --nhanes DIR         audiograms of NHANES in place of synthetic ones: the folder of AUX*.XPT and DEMO*.XPT, which users
-#                      download from https://wwwn.cdc.gov/nchs/nhanes
+# --csv FILE           your own audiograms in place of synthetic ones, see docs/audiograms.md
 # --draws "..."        draws of archetypes, a data set each
 # --seeds "..."        of the models of each data set, trained together
 # --rates "..."        targets, nats, of the models of the rate-distortion curves, on the first data set
@@ -21,7 +20,7 @@
 # --sessions N         the same, of stages 6 and 8 (the thesis: 128)
 #
 # Stages: 1 prepare; 2 train a stack of models for each data set; 3 simulate sessions; 4 tables of strategies and stopping;
-# 5 train towards rates; 6 simulate those; 7 their tables; 8 overfitting; 9 figures and report.
+# 5 train towards rates; 6 simulate those; 7 their tables; 8 overfitting; 9 figures.
 # The same command again continues. Time: see RESULTS.md.
 # Citation: R. M. Th. Høegh, "On learning useful variational autoencoder representations: applications in audio modelling and
 # hearing loss treatment", PhD thesis, Technical University of Denmark, 2022, appendix A.
@@ -30,7 +29,7 @@
 stop_stage=9
 conf=conf/cpu.yaml
 rates_conf=conf/rates.yaml
-nhanes=
+csv=
 draws="0 1 2 3 4"
 seeds="0 1 2 3 4 5 6 7 8 9"
 rates="0.125 0.25 0.375 0.5 0.625 0.75 0.875 1 1.125 1.25 1.375 1.5 1.75 2 2.25 2.5 2.75 3 3.25 3.5 3.75 4 4.25 4.5 4.75
@@ -49,10 +48,10 @@ data=
 conf=$(resolve "$conf")
 rates_conf=$(resolve "$rates_conf")
 setting=$(basename "$conf" .yaml)
-if [ -n "$nhanes" ]; then
-  nhanes=$(resolve "$nhanes")
-  setting=nhanes_$setting
-  draws=nhanes
+if [ -n "$csv" ]; then
+  csv=$(resolve "$csv")
+  setting=own_$setting
+  draws=own
   corruptions=
 fi
 data=${data:-data/$setting}
@@ -63,8 +62,8 @@ first_set=$data/${draws%% *}
 
 prepare() {
   local draw corruption
-  if [ -n "$nhanes" ]; then
-    sepkit prepare nhanes --audiometry "$nhanes"/AUX*.[Xx][Pp][Tt] --demographics "$nhanes"/DEMO*.[Xx][Pp][Tt] --out "$data/nhanes"
+  if [ -n "$csv" ]; then
+    sepkit prepare audiograms --csv "$csv" --out "$data/own"
     return
   fi
   # shellcheck disable=SC2086  # $prepare_options is a list of words
@@ -84,20 +83,32 @@ train_on() {
   $train_cmd sepkit train --config "$configuration" --data.train "$set/train.csv" --data.dev "$set/dev.csv" "$@" $extra --out "$out"
 }
 
+# list_of WORDS: [0, 1, 2]
+list_of() {
+  local words
+  # shellcheck disable=SC2086,SC2116  # splits at blanks and line ends
+  words=$(echo $1)
+  echo "[${words// /, }]"
+}
+
 train_all() {
   local draw
-  # shellcheck disable=SC2086  # $seeds is a list of words
-  for draw in $draws; do train_on "$data/$draw" "$conf" "$exp/$draw" --seeds $seeds; done
+  for draw in $draws; do train_on "$data/$draw" "$conf" "$exp/$draw" --stack.seeds "$(list_of "$seeds")"; done
+}
+
+# simulate_on SET DEV MODEL NAME OPTIONS...
+simulate_on() {
+  local set=$1 dev=$2 model=$3 name=$4
+  shift 4
+  # shellcheck disable=SC2086  # $thresholds and $decode_cmd are lists of words
+  $decode_cmd sepkit audiogram simulate --model "$model" --manifest "$set/test.csv" --dev "$dev/dev.csv" --stop-at-db $thresholds \
+    "$@" --out "$exp/simulations/$name"
 }
 
 simulate_strategies() {
-  local draw seed models
+  local draw
   for draw in $draws; do
-    models=()
-    for seed in $seeds; do models+=("$exp/$draw/seed_$seed"); done
-    # shellcheck disable=SC2086
-    $decode_cmd sepkit audiogram simulate --model "${models[@]}" --manifest "$data/$draw/test.csv" --dev "$data/$draw/dev.csv" \
-      --stop-at-db $thresholds --first "$strategy_sessions" --samples 32 --out "$exp/simulations/$draw"
+    simulate_on "$data/$draw" "$data/$draw" "$exp/$draw" "$draw" --first "$strategy_sessions" --samples 32
   done
 }
 
@@ -108,26 +119,25 @@ write_strategy_tables() {
   echo "$exp/tables/strategies.md"
 }
 
+# A stack of all rates for each seed.
 train_rates() {
-  local kind
-  # shellcheck disable=SC2086  # $rates and $rate_seeds are lists of words
+  local kind seed
   for kind in $missingness; do
-    train_on "$first_set" "$rates_conf" "$exp/rates/$kind" --data.missingness.kind "$kind" --target-rates $rates --seeds $rate_seeds
+    for seed in $rate_seeds; do
+      train_on "$first_set" "$rates_conf" "$exp/rates/$kind/$seed" --data.missingness.kind "$kind" --trainer.seed "$seed" \
+        --stack.target_rates "$(list_of "$rates")"
+    done
   done
-}
-
-# The models of a sweep, in no particular order.
-models_of() {
-  find "$1" -mindepth 1 -maxdepth 1 -name 'rate_*' | sort
 }
 
 # simulate_rates_on SET NAME KIND OPTIONS...
 simulate_rates_on() {
-  local set=$1 name=$2 kind=$3
+  local set=$1 name=$2 kind=$3 seed
   shift 3
-  # shellcheck disable=SC2046,SC2086  # names hold no blanks
-  $decode_cmd sepkit audiogram simulate --model $(models_of "$exp/rates/$kind") --manifest "$set/test.csv" --dev "$first_set/dev.csv" \
-    --strategies largest_variance --stop-at-db $thresholds --first "$sessions" --samples 16 "$@" --out "$exp/simulations/$name"
+  for seed in $rate_seeds; do
+    simulate_on "$set" "$first_set" "$exp/rates/$kind/$seed" "$name/$seed" --strategies largest_variance --first "$sessions" \
+      --samples 16 "$@"
+  done
 }
 
 simulate_rates() {
@@ -152,17 +162,15 @@ write_rate_tables() {
 
 # What models that train for longer and longer make of their own masks and of others.
 measure_gap() {
-  local kind epochs folders=()
+  local kind epochs name folders=()
   for kind in $missingness; do
     for epochs in $gap_epochs; do
-      # shellcheck disable=SC2086
+      name=gap_${kind}_$epochs
       train_on "$first_set" "$rates_conf" "$exp/gap/${kind}_$epochs" --data.missingness.kind "$kind" --trainer.max_epochs "$epochs" \
-        --trainer.validate_every_epochs "$epochs" --target-rates $gap_rates --seeds $gap_seeds
-      # shellcheck disable=SC2046,SC2086
-      $decode_cmd sepkit audiogram simulate --model $(models_of "$exp/gap/${kind}_$epochs") --manifest "$first_set/test.csv" \
-        --dev "$first_set/dev.csv" --training "$first_set/train.csv" --strategies largest_variance --stop-at-db $thresholds \
-        --first "$sessions" --samples 16 --out "$exp/simulations/gap_${kind}_$epochs"
-      folders+=("$exp/simulations/gap_${kind}_$epochs")
+        --trainer.decay_epochs "[$((epochs * 3 / 5))]" --trainer.validate_every_epochs "$epochs" --stack.target_rates "$(list_of "$gap_rates")" --stack.seeds "$(list_of "$gap_seeds")"
+      simulate_on "$first_set" "$first_set" "$exp/gap/${kind}_$epochs" "$name" --training "$first_set/train.csv" \
+        --strategies largest_variance --first "$sessions" --samples 16
+      folders+=("$exp/simulations/$name")
     done
   done
   sepkit audiogram tables "${folders[@]}" --kind gap --out "$exp/tables/gap.md" >/dev/null
@@ -170,14 +178,9 @@ measure_gap() {
 }
 
 draw_figures() {
-  local archetypes=() model
-  model=$exp/${draws%% *}/seed_${seeds%% *}
-  [ ! -s "$first_set/archetypes.csv" ] || archetypes=(--archetypes "$first_set/archetypes.csv")
   train_on "$first_set" "$conf" "$exp/latent_2" --model.latent 2
   $decode_cmd sepkit audiogram figures --model "$exp/latent_2" --manifest "$first_set/test.csv" --dev "$first_set/dev.csv" \
-    "${archetypes[@]}" --first "$sessions" --out "$exp/figures"
-  $decode_cmd sepkit calibrate "$model" --manifest "$first_set/dev.csv"
-  sepkit report "$model" "$exp/simulations/${draws%% *}/seed_${seeds%% *}" --out "$exp/report.html"
+    --first "$sessions" --out "$exp/figures"
 }
 
 run_stage 1 "prepare $data" prepare
@@ -188,4 +191,4 @@ run_stage 5 "train towards $(wc -w <<<"$rates") rates, missingness $missingness"
 run_stage 6 "play sessions with them" simulate_rates
 run_stage 7 "write their tables" write_rate_tables
 run_stage 8 "train for longer" measure_gap
-run_stage 9 "draw figures, write $exp/report.html" draw_figures
+run_stage 9 "draw figures" draw_figures

@@ -48,7 +48,7 @@ for rate in $rates; do
 done
 [ -n "${rates// /}" ] || stop "--rates: none given, expected numbers, nats a frame"
 
-# The folder that `sepkit train --target-rates` gives a rate: rate_40 for 40.0 too.
+# The folders of the runs: rate_40 for 40.0 too.
 run_names() {
   # shellcheck disable=SC2086  # $rates is a list of words
   LC_ALL=C printf 'rate_%g\n' $rates
@@ -86,10 +86,23 @@ prepare() {
   sepkit prepare pulses $prepare_options ${words:+--conditions "${words[@]}"} --out "$data"
 }
 
-train_all() {
-  # shellcheck disable=SC2086  # $rates, $extra and $train_cmd are lists of words
+# train_one RATE: quiet, with a log; the end of the log is shown if it fails.
+train_one() {
+  local run
+  run=$exp/$(LC_ALL=C printf 'rate_%g' "$1")
+  mkdir -p "$exp"
+  # shellcheck disable=SC2086  # $extra and $train_cmd are lists of words
   $train_cmd sepkit train --config "$conf" --seed "$seed" --data.train "$data/train.jsonl" --data.dev "$data/dev.jsonl" \
-    $extra --target-rates $rates --jobs "$jobs" --out "$exp"
+    --objective.rates.steering.total "$1" $extra --out "$run" >>"$run.log" 2>&1 ||
+    { tail -3 "$run.log" >&2; echo "$0: $run: training failed, see $run.log" >&2; return 1; }
+  echo "$run"
+}
+
+train_all() {
+  export -f train_one
+  export conf data exp seed extra train_cmd
+  # shellcheck disable=SC2086  # $rates is a list of words
+  printf '%s\n' $rates | xargs -P "$jobs" -I RATE bash -c 'train_one "$@"' "$0" RATE
 }
 
 # evaluate_one RUN MANIFEST...: quiet, with a log; the end of the log is shown if it fails.

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sepkit.objectives.costs import pairwise_neg_si_sdr
-from sepkit.objectives.products import inner_products
+from sepkit.objectives.inner_products import inner_products
 
 _DB = 10 / math.log(10)
 # The sine below which two hypotheses are in one group, and the deviation of the push with which each settling starts.

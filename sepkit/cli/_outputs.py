@@ -26,7 +26,6 @@ NAMES: dict[str, tuple[str, ...]] = {
     "prepare librimix": _SPLITS,
     "prepare mini": _SPLITS,
     "prepare mixed": ("test.jsonl", "skipped.tsv"),
-    "prepare nhanes": ("train.csv", "dev.csv", "test.csv", "refused.txt"),
     "prepare pulses": _SPLITS,
     "prepare vctk-2mix": ("test.jsonl", "skipped.tsv"),
     "prepare voices": ("voices.csv",),

@@ -20,9 +20,9 @@ from typing import Any, Literal, NoReturn
 
 import docstring_parser
 
-from sepkit.choices import convert, did_you_mean, field_types
+from sepkit.choices import bounds_of, convert, did_you_mean, field_types
 from sepkit.cli._outputs import WITHOUT_RECORD, outputs_of
-from sepkit.errors import UserError, shown
+from sepkit.errors import Bounds, UserError
 from sepkit.limits import SEED
 from sepkit.owned import writing
 from sepkit.registry import import_file
@@ -89,6 +89,12 @@ class Parser(argparse.ArgumentParser):
                 raise UserError(f"{name}: unknown option{_option_meant(name, known)}; see {self.prog} --help")
         return vars(self.parse_args(arguments))
 
+    def value_of(self, name: str, arguments: Sequence[str]) -> Any:
+        """Return the value of one argument, whatever else the command line has; None: the line cannot be parsed."""
+        with contextlib.suppress(UserError):
+            return getattr(self.parse_known_args(arguments)[0], name)
+        return None
+
     def error(self, message: str) -> NoReturn:
         """Raise argparse's message as UserError."""
         raise UserError(f"{' '.join(message.removeprefix('argument ').split())}; see {self.prog} --help")
@@ -140,6 +146,7 @@ class _Parameter:
     default: Any
     help: str
     is_positional: bool = False
+    bounds: Bounds | None = None
 
     @property
     def is_required(self) -> bool:
@@ -211,7 +218,13 @@ class OptionsCommand:
         return getattr(importlib.import_module(module), name)(self.options(**values))
 
 
-def call(function: Callable[..., Any], program: str, arguments: list[str], groups: Groups | None = None) -> Any:
+def call(
+    function: Callable[..., Any],
+    program: str,
+    arguments: list[str],
+    groups: Groups | None = None,
+    override: Callable[[str], Callable[..., Any] | None] | None = None,
+) -> Any:
     """Return what `function` returns for a command line made from its signature.
 
     Parameters before `*` are positional arguments. Keyword-only ones are options (`speaker_from` is `--speaker-from`);
@@ -220,6 +233,8 @@ def call(function: Callable[..., Any], program: str, arguments: list[str], group
 
     Args:
         groups: of the options, for the help; options that it does not name come last.
+        override: Function that takes the MODEL of the command line, and returns the function to call in place of
+            `function` for that model; None: `function`.
     """
     described = function.options if isinstance(function, OptionsCommand) else function
     parameters = list(_parameters(described))
@@ -237,7 +252,12 @@ def call(function: Callable[..., Any], program: str, arguments: list[str], group
     order = [*titles, *(p.name for p in parameters if p.name not in titles)]
     for parameter in sorted(parameters, key=lambda parameter: order.index(parameter.name)):
         parameter.add_to(parser, titles.get(parameter.name, "Other" if groups else "Options"))
+    if override is not None and (model := parser.value_of("model", arguments)) and (other := override(model)):
+        return call(other, program, arguments)
     values = parser.parse(arguments)
+    for parameter in parameters:
+        if parameter.bounds is not None:
+            parameter.bounds.check(parameter.word, values[parameter.name])
     for file in values.get("import_") or []:
         import_file(file)
     command = program.removeprefix("sepkit ")
@@ -256,6 +276,7 @@ def _inputs(values: Mapping[str, Any]) -> Iterator[Any]:
 
 def _parameters(described: Any) -> Iterator[_Parameter]:
     help_of, hints = SHARED_HELP | documented(described), typing.get_type_hints(described)
+    full_hints = typing.get_type_hints(described, include_extras=True)
     factories = {f.name: f for f in getattr(described, "__dataclass_fields__", {}).values()}
     for name, parameter in inspect.signature(described).parameters.items():
         if dataclasses.is_dataclass(hints[name]):
@@ -267,7 +288,7 @@ def _parameters(described: Any) -> Iterator[_Parameter]:
         is_positional = parameter.kind is not inspect.Parameter.KEYWORD_ONLY and not factories
         if name in factories:
             is_positional = bool(factories[name].metadata.get("positional"))
-        yield _Parameter(name, hints[name], default, help_of.get(name, ""), is_positional)
+        yield _Parameter(name, hints[name], default, help_of.get(name, ""), is_positional, bounds_of(full_hints[name]))
 
 
 @functools.cache
@@ -311,8 +332,8 @@ def reader(hint: Any, option: str, *, may_be_empty: bool = False) -> Callable[[s
         if inner in (int, float):
             with contextlib.suppress(ValueError):
                 value = inner(text)
-                if inner is int and option.endswith(("seed", "seeds")) and not 0 <= value <= SEED:
-                    raise UserError(f"{option}: found {shown(value)}, expected 0 to {SEED}")
+                if inner is int and option.endswith(("seed", "seeds")):
+                    Bounds(ge=0, le=SEED).check(option, value)
                 return value
         elif typing.get_origin(inner) is Literal:
             value = next((known for known in typing.get_args(inner) if str(known) == text), text)

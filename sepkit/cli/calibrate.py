@@ -35,7 +35,6 @@ def main(
     from sepkit.errors import UserError
     from sepkit.inference.calibration import affordable_views, calibrate
     from sepkit.inference.loading import load_model
-    from sepkit.inference.quality.failure import LIMIT_DB
     from sepkit.inference.quality.predictor import write_quality
     from sepkit.inference.separator import Separator
     from sepkit.models.published.public import PUBLIC
@@ -51,44 +50,24 @@ def main(
     found = calibrate(separator, manifest, first=first)
     for name, reason in found.skipped.items():
         print(f"sepkit calibrate: {name} is left out: {reason}", file=sys.stderr)
-    fitted = found.predictor
+    fitted, ridge = found.predictor, found.predictor.model
     print(
         f"fitted on {fitted.examples} estimates of sources in {fitted.mixtures} mixtures, {len(found.skipped)} skipped"
     )
-    print("SI-SDR of mixtures left out, predicted from")
-    for name, ridge in (("model", fitted.model), ("baseline", fitted.baseline)):
-        what = "all that the separation tells" if name == "model" else "the mixture's statistics"
-        print(
-            f"  {name} ({what}, {len(ridge.features)} features): rank correlation {_shown(ridge.rank_correlation)}, "
-            f"correlation {_shown(ridge.correlation)}, error {ridge.error_db:.2f} dB, "
-            f"{100 * fitted.coverage:.0f} % interval +-{ridge.half_width_db:.2f} dB"
-        )
-    if (failure := fitted.failure) is None:
-        print("  likely not separated: not predicted, too few mixtures are separated or too few are not")
-    else:
-        print(
-            f"  likely not separated: flags {100 * failure.found:.0f} % of the mixtures below {LIMIT_DB:g} dB SI-SDRi"
-            f" and {100 * failure.false_alarms:.0f} % of the others"
-        )
-    if (activity := fitted.activity) is not None:
-        right = ", ".join(
-            f"{100 * share:.0f} % of {activity.recordings[number]} recordings of {number}"
-            for number, share in activity.right.items()
-        )
-        print(
-            f"  estimates more than {-activity.threshold_db:.0f} dB below the strongest are silent;"
-            f" speakers are counted right in {right}"
-        )
+    rank, correlation = (
+        "none" if value is None else f"{value:.2f}" for value in (ridge.rank_correlation, ridge.correlation)
+    )
+    print(
+        f"predicted SI-SDR of mixtures left out, from {len(ridge.features)} features: rank correlation {rank}, "
+        f"correlation {correlation}, error {ridge.error_db:.2f} dB, "
+        f"{100 * fitted.coverage:.0f} % interval +-{ridge.half_width_db:.2f} dB"
+    )
     if (single := fitted.single_speaker) is not None:
         print(
-            f"  one speaker alone is found in {100 * single.found_one:.0f} % of such recordings and taken for several "
+            f"one speaker alone is found in {100 * single.one.found:.0f} % of such recordings and taken for several "
             f"in {100 * single.taken_for_several:.0f} %, several are found in {100 * single.found_several:.0f} % and "
-            f"taken for one in {100 * single.taken_for_one:.0f} %; else no number is given"
+            f"taken for one in {100 * single.one.false_alarms:.0f} %; else no number is given"
         )
-    elif activity is None and not separator.runner.scored:
-        print("  speakers are not counted: estimates do not tell one speaker from more")
+    elif not separator.runner.scored:
+        print("speakers are not counted: estimates do not tell one speaker from more")
     return write_quality(fitted, folder)
-
-
-def _shown(correlation: float | None) -> str:
-    return "none" if correlation is None else f"{correlation:.2f}"

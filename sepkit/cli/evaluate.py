@@ -38,9 +38,9 @@ def main(
         manifest: Manifests (test.jsonl), one or more; the first is what the others' drop is measured from.
         model: MODEL to measure; default: the one that ships with sepkit.
         estimates: Instead of a model: folder of estimates, ID_s1.wav and so on, or s1/ID.wav and so on.
-        metrics: si_sdr, sdr, snr, bss_eval (SIR, SAR), stoi, estoi, pesq, pesq_nb, pesq_wb, blr, words, continuity
-            (of long recordings: how often estimates change speakers); by default si_sdr, sdr, stoi, pesq, blr where
-            the training deviation is known and words with --asr-command, and what the model predicts of its SI-SDR.
+        metrics: si_sdr, sdr, snr, bss_eval (SIR, SAR), stoi, estoi, pesq, pesq_nb, pesq_wb, blr, words; by default
+            si_sdr, sdr, stoi, pesq, blr where the training deviation is known and words with --asr-command, and what
+            the model predicts of its SI-SDR.
         signal_std: Deviation that blr divides references by; by default the model's.
         asr_command: Prints the transcript of a wav ('CMD {wav}'), for word errors against the manifest's text; with
             --meeting it is given whole tracks, and tcpWER needs lines '[START --> END] TEXT'.
@@ -66,65 +66,46 @@ def main(
     if meeting or reference is not None or hypothesis is not None:
         others = {"manifest": manifest, "model": model, "estimates": estimates, "metrics": metrics, "compare": compare}
         return _meeting(meeting, reference, hypothesis, out, asr_command, [name for name in others if others[name]])
-    from sepkit.cli._ranks import share
+    import shlex
+    import sys
+
+    from sepkit.cli._ranks import device_of_rank, share
+    from sepkit.cli._threads import keep_small_steps_together
     from sepkit.errors import UserError
-    from sepkit.evaluation.comparison import write_by_depth
-    from sepkit.evaluation.evaluate import evaluate
-    from sepkit.reporting.text import depth_lines
+    from sepkit.evaluation.evaluate import EvaluationOptions, System, evaluate, load_systems
+    from sepkit.models.published.shipped import DEFAULT_MODEL
 
     if not manifest:
         raise UserError("--manifest: found none, expected one or more; or --meeting for who spoke when")
-    if estimates is None and model is None:
-        from sepkit.models.published.shipped import DEFAULT_MODEL
-
-        model = DEFAULT_MODEL
-    elif estimates is not None:
-        of_models = {"model": model, "count-speakers": count_speakers, "calibration": calibration}
-        for name, value in (of_models | {"depth-steps": depth_steps, "views": views}).items():
-            if value:
-                raise UserError(f"--{name}: of a model, which has scores, predictions and steps; found --estimates too")
-    rank, world_size = share()
-    steps = list(dict.fromkeys(depth_steps or [None]))
-    predict = calibration or metrics is None
-    separators = [
-        {} if model is None else _of_model(model, device, count_speakers, calibration, predict, n, views) for n in steps
-    ]
+    if model is not None and estimates is not None:
+        raise UserError("--model: found --estimates too; expected one of them")
+    options = EvaluationOptions(
+        metrics,
+        signal_std,
+        asr_command,
+        count_speakers,
+        calibration,
+        compare,
+        device_of_rank(device),
+        depth_steps or (),
+        views,
+        processes,
+        share(),
+        shlex.join(["sepkit", *sys.argv[1:]]),
+    )
+    systems = load_systems(System(estimates=Path(estimates)) if estimates else model or DEFAULT_MODEL, options)
+    if systems[0].separator is not None:
+        keep_small_steps_together(systems[0].separator)
     failed = False
     for manifests, folder in _reports(manifest, Path(out)) if separate_reports else [(manifest, Path(out))]:
-        folders = {n: folder / f"steps_{n}" if len(steps) > 1 else folder for n in steps}
-        for n, separator in zip(steps, separators, strict=True):
-            of_model: dict[str, Any] = {name: value for name, value in separator.items() if name != "own_steps"}
-            if signal_std is not None:
-                of_model["signal_std"] = signal_std
-            result = evaluate(
-                manifests,
-                folders[n],
-                estimates=estimates,
-                metrics=metrics,
-                asr_command=asr_command,
-                compare_with=compare,
-                count_speakers=count_speakers,
-                calibration=calibration,
-                processes=_default_processes(manifests, of_model.get("device"), world_size)
-                if processes is None
-                else processes,
-                rank=rank,
-                world_size=world_size,
-                command=_command_line(),
-                **of_model,
-            )
-            if result is None:
-                print(f"rank {rank} of {world_size} has done its share; the last one writes the results", flush=True)
-                continue
-            if separate_reports:
-                print(f"{manifests[0]}:")
-            if len(steps) > 1:
-                print(f"{n} steps:")
-            failed |= _report(result.summary, metrics, result.folder)
-        if len(steps) > 1:
-            of_steps = {n: path for n, path in folders.items() if n}
-            if by_steps := write_by_depth(folder, of_steps, separators[0].get("own_steps")):
-                print("\n".join(depth_lines(by_steps)))
+        summary = evaluate(systems, manifests, folder, options)
+        if summary is None:
+            rank, world_size = options.share
+            print(f"rank {rank} of {world_size} has done its share; the last one writes the results", flush=True)
+            continue
+        if separate_reports:
+            print(f"{manifests[0]}:")
+        failed |= _report(summary, metrics, folder)
     if failed:
         print(out)
         raise SystemExit(1)
@@ -167,71 +148,15 @@ def _report(summary: dict[str, Any], metrics: list[str] | None, folder: Path) ->
     import sys
 
     from sepkit.evaluation.scoring import COLUMNS
-    from sepkit.reporting.text import evaluation_lines, warning_lines
+    from sepkit.reporting.text import depth_lines, evaluation_lines, warning_lines
 
     asked = None if metrics is None else [column for name in metrics for column in COLUMNS[name]]
     print("\n".join(evaluation_lines(summary, asked)))
+    by_steps = summary.get("by_depth_steps", {})
+    if by_steps:
+        print("\n".join(depth_lines(by_steps)))
     for line in warning_lines(summary):
         print(line, file=sys.stderr)
     if summary["n_skipped"]:
         print(f"{folder / 'summary.json'} lists them all", file=sys.stderr)
-    return bool(summary["n_skipped"])
-
-
-def _of_model(
-    model: str,
-    device: str,
-    count_speakers: bool,
-    calibration: bool,
-    predict: bool,
-    depth_steps: int | None,
-    views: int | None,
-) -> dict[str, Any]:
-    from functools import partial
-
-    from sepkit.cli._ranks import device_of_rank
-    from sepkit.cli._threads import keep_small_steps_together
-    from sepkit.errors import UserError
-    from sepkit.inference.loading import load_model
-    from sepkit.inference.selection import check_speakers
-
-    separator = load_model(model, device_of_rank(device), predict=predict, depth_steps=depth_steps, views=views)
-    keep_small_steps_together(separator)
-    # Where the number is known, the model's own hypotheses are measured, whether or not they look like one speaker.
-    separator.sum_if_single = count_speakers
-    check_speakers("auto" if count_speakers else None, separator.hypotheses, separator.counts_speakers)
-    if calibration and separator.quality is None:
-        raise UserError(
-            f"--calibration: {model} predicts no SI-SDR; fit its predictor on dev mixtures first: "
-            f"sepkit calibrate {model} --manifest dev.jsonl; or add --views 2, which predicts for any model"
-        )
-    # Rows from before rates and shares of alive dimensions were kept lack them, and are made again.
-    rates = " rates, alive" * separator.runner.has_rates
-    in_views = "" if views is None else f" {views} views"
-    at_depth = "" if separator.depth_steps is None else f" {separator.depth_steps} steps"
-    return {
-        "separate": partial(separator.separate, evidence=True),
-        "depth_steps": separator.depth_steps,
-        "own_steps": separator.runner.trained_steps,
-        "model": model,
-        "device": str(separator.device),
-        "fingerprint": f"{separator.fingerprint()} {separator.score_threshold}{rates}{at_depth}{in_views}",
-        "signal_std": separator.runner.signal_std,
-    }
-
-
-def _command_line() -> str:
-    import shlex
-    import sys
-
-    return shlex.join(["sepkit", *sys.argv[1:]])
-
-
-def _default_processes(manifests: list[str], device: str | None, world_size: int) -> int:
-    from sepkit.data.manifest import read_manifest
-    from sepkit.parallel import available_processes
-
-    cpus = max(1, available_processes() // world_size)
-    if sum(len(read_manifest(path)) for path in manifests) < 100:
-        return 0
-    return cpus // 2 if device == "cpu" else cpus
+    return any(found["n_skipped"] for found in (summary, *by_steps.values()))

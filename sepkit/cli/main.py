@@ -14,6 +14,7 @@ import sys
 import textwrap
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from sepkit import studies
@@ -164,27 +165,17 @@ def _run(command: str, arguments: list[str]) -> Any:
         program, arguments = f"{program} {arguments[0]}", arguments[1:]
     from sepkit.cli._parser import call
 
-    if command in OF_MODELS and (of_study := _of_study(command, arguments)):
-        return call(of_study, program, arguments)
-    return call(function, program, arguments, getattr(module, "GROUPS", None))
+    override = partial(_of_study, command) if command in OF_MODELS else None
+    return call(function, program, arguments, getattr(module, "GROUPS", None), override)
 
 
-def _of_study(command: str, arguments: list[str]) -> Callable[..., Any] | None:
-    """Return the function of the study whose model a command line names; None: it names none."""
-    from pathlib import Path
+def _of_study(command: str, model: str) -> Callable[..., Any] | None:
+    """Return the function of the study whose model this is; None: it is of none, or cannot be read."""
+    from sepkit.models.storage.folders import read_description
 
-    from sepkit.files import read_yaml
-
-    for argument in filter(None, arguments):
-        path = Path(argument.removeprefix("--model="))
-        folder = path.parent if path.name in ("model.yaml", "model.safetensors", "model.onnx") else path
-        for file in (folder / "model.yaml", folder / "model" / "model.yaml"):
-            # Whatever is wrong with a model is reported by the command that reads it.
-            with contextlib.suppress(UserError, OSError, ValueError):
-                description = read_yaml(file, "") if file.is_file() else None
-                kind = description.get("kind") if isinstance(description, dict) else None
-                if isinstance(kind, str) and (function := studies.instead_of(command, kind)):
-                    return function
+    # Whatever is wrong with a model is reported by the command that reads it.
+    with contextlib.suppress(UserError, OSError, ValueError):
+        return studies.instead_of(command, read_description(model).get("kind", ""))
     return None
 
 

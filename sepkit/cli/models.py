@@ -198,7 +198,7 @@ def _configurations() -> list[str]:
 
 def _depth(model: Any, folder: Path) -> dict[str, Any]:
     from sepkit.inference.quality.predictor import read_quality
-    from sepkit.models.storage.fingerprint import weights_fingerprint
+    from sepkit.models.saved import weights_fingerprint
 
     trained = getattr(getattr(model, "masker", None), "trained_steps", None)
     if trained is None:

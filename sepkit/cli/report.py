@@ -41,7 +41,6 @@ def main(
 
     from sepkit.evaluation.run_folder import load_run
     from sepkit.reporting.report import write_report
-    from sepkit.studies import report_sections
 
     def load_separator(model: str) -> Callable[[Any, int], Any]:
         from sepkit.cli._threads import keep_small_steps_together
@@ -52,6 +51,4 @@ def main(
         return lambda mixture, sample_rate: separator.separate(mixture, sample_rate).estimates
 
     loaded = [load_run(folder, name) for folder, name in zip(runs, names or [None] * len(runs), strict=True)]
-    return write_report(
-        loaded, out, examples=examples, load_separator=load_separator, title=title, sections=report_sections()
-    )
+    return write_report(loaded, out, examples=examples, load_separator=load_separator, title=title)

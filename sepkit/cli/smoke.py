@@ -15,7 +15,7 @@ def run(arguments: list[str]) -> str:
     """Return a line that says what passed."""
     config, _ = parse_config("sepkit smoke", DESCRIPTION, arguments, aliases=ALIASES)
     from sepkit.studies import import_task
-    from sepkit.training.smoke import smoke
+    from sepkit.training.run import smoke
 
     import_task(config.name)
     return smoke(config)

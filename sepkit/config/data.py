@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+from sepkit.errors import Bounds
+from sepkit.limits import EPOCH_MIXTURES, SEGMENT_SECONDS
+
+Share = Annotated[float, Bounds(ge=0, le=1)]
 
 
 @dataclass
@@ -16,7 +22,7 @@ class DynamicMixingConfig:
     """Each source's gain is uniform in +-this, relative to equal loudness of the sources."""
     speed_range: float = 0.0
     """Each source is played faster or slower by up to this share (0.05: 95 to 105 %)."""
-    one_speaker_share: float = 0.0
+    one_speaker_share: Share = 0.0
     """Share of mixtures in which one speaker is alone, whatever the manifest has."""
     bank_gib: float = 0.0
     """Keep recordings decoded and resampled in this much memory at most, GiB; 0: read files for every mixture."""
@@ -37,9 +43,9 @@ class DynamicMixingConfig:
     """Folder of simulated impulse responses; made on first use."""
     reverberation_target: Literal["all", "early"] = "all"
     """What a source is in a room: all that is heard of it, or its first 50 ms; the rest is noise then."""
-    coloring_db: float = 0.0
+    coloring_db: Annotated[float, Bounds(ge=0, lt=math.inf)] = 0.0
     """Each source is colored over frequency: its level in dB gains four cosines of this standard deviation; 0: none."""
-    channel_probability: float = 0.0
+    channel_probability: Share = 0.0
     """Share of mixtures that pass through a random transmission channel, such as a telephone line: sources and noise
     are limited to a band; what a codec or clipping adds belongs to the noise."""
     highpass_hz: tuple[float, float] = (60.0, 400.0)
@@ -48,11 +54,11 @@ class DynamicMixingConfig:
     """With a channel: range of the cutoff of the low-pass filter, which 60 % of the channels have."""
     filter_order: tuple[float, float] = (2.0, 60.0)
     """With a channel: range of the order of both filters (Butterworth magnitudes), log-uniform."""
-    codec_probability: float = 0.3
+    codec_probability: Share = 0.3
     """Share of the channels with a codec: mu-law, A-law, GSM, mp3 or opus of a low bit rate."""
-    clipping_probability: float = 0.1
+    clipping_probability: Share = 0.1
     """Share of the channels that clip the loudest 0.05 to 2 % of the samples."""
-    turns_probability: float = 0.0
+    turns_probability: Share = 0.0
     """Share of the mixtures without a room whose speakers take two to four turns, and do not overlap."""
     overlap_probability: float = 1.0
     """Share of mixtures whose sources overlap fully; the others start at a random offset."""
@@ -66,7 +72,7 @@ class DataConfig:
     """Manifest of the training mixtures (train.jsonl)."""
     dev: str | None = None
     """Manifest of the validation mixtures."""
-    segment_seconds: float = 3.0
+    segment_seconds: Annotated[float, Bounds(gt=0, le=SEGMENT_SECONDS)] = 3.0
     """Length of training segments, seconds; shorter utterances are padded."""
     min_seconds: float = 0.0
     """Leave out training and validation mixtures shorter than this (the aMCL paper: 5, its segment length)."""
@@ -74,7 +80,7 @@ class DataConfig:
     """Mixtures in a batch, each device."""
     workers: int = 2
     """Processes that load data, each device."""
-    mixtures_per_epoch: int | None = None
+    mixtures_per_epoch: Annotated[int | None, Bounds(le=EPOCH_MIXTURES)] = None
     """With dynamic mixing: mixtures in an epoch; none: as many as the manifest has."""
     dynamic_mixing: DynamicMixingConfig = field(default_factory=DynamicMixingConfig)
     """Training mixtures that are new in every epoch."""

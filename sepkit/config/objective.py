@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 from sepkit.choices import Choice
 from sepkit.config.schedules import ConstantConfig, ScheduleConfig, TruncatedExponentialConfig
+from sepkit.errors import Bounds
+
+Weight = Annotated[float, Bounds(ge=0, lt=math.inf)]
+Positive = Annotated[float, Bounds(gt=0, lt=math.inf)]
 
 
 class CostConfig(Choice):
@@ -117,7 +122,7 @@ class SinkhornConfig(AssignmentConfig, name="sinkhorn"):
 class ScoringLossConfig:
     """The training of scores, if the model has them (model.scoring)."""
 
-    weight: float = 0.1
+    weight: Weight = 0.1
     """Weight of this term relative to the separation loss."""
 
 
@@ -127,7 +132,7 @@ class RateConfig:
 
     weight: ScheduleConfig = field(default_factory=ConstantConfig)
     """Beta, a schedule. With a likelihood and beta = 1, the objective is the negative evidence lower bound."""
-    free_nats: float = 0.0
+    free_nats: Weight = 0.0
     """A rate below this costs as much as this, so it is not reduced further."""
     free_nats_over: Literal["element", "frame", "utterance"] = "utterance"
     """Groups with free nats: every element, all dimensions (and hypotheses) of a frame, or a whole utterance."""
@@ -137,19 +142,19 @@ class RateConfig:
 class SteeringConfig:
     """Weights of rates that are adapted after every step until the rates meet their targets."""
 
-    total: float | None = None
+    total: Positive | None = None
     """Target of the sum of all rates, with one weight for all, nats."""
-    encoding: float | None = None
+    encoding: Positive | None = None
     """Target of the encoding's rate alone, with a weight of its own, nats."""
-    masks: float | None = None
+    masks: Positive | None = None
     """Target of the masks' rate alone (of all hypotheses), with a weight of its own, nats."""
     per: Literal["frame", "sample", "utterance"] = "frame"
     """Unit of targets and of recorded rates: nats per frame, per sample or per utterance."""
-    initial_weight: float = 1e-6
+    initial_weight: Positive = 1e-6
     """Initial value of the weights; 1e-9 in the thesis's long trainings."""
-    change: float = 0.01
+    change: Positive = 0.01
     """Each step multiplies or divides a weight by 1 + this; 1e-4 in the thesis's long trainings."""
-    tolerance: float = 0.01
+    tolerance: Positive = 0.01
     """A weight does not change while its rate is within this share of the target."""
     warn_after_epochs: int = 20
     """Report rates more than 10 % off their target every N epochs; 0: never."""
@@ -174,9 +179,9 @@ class RatesConfig:
 class AutoencodingConfig:
     """Encodings are also decoded without masks, by the same decoder (thesis, fig. 6); 0: they are not."""
 
-    sources: float = 0.0
+    sources: Weight = 0.0
     """Weight of the distance between the sources and their decoded encodings."""
-    mixtures: float = 0.0
+    mixtures: Weight = 0.0
     """Weight of the distance between the mixture and its decoded encoding; mixtures without sources count, too."""
 
 
@@ -184,9 +189,9 @@ class AutoencodingConfig:
 class SilenceConfig:
     """Hypotheses without a source are driven to silence; for mixtures with fewer speakers than hypotheses."""
 
-    weight: float = 0.0
+    weight: Weight = 0.0
     """Weight of their level in dB relative to the separation loss; 0: no such term."""
-    threshold_db: float = 30.0
+    threshold_db: Positive = 30.0
     """Hypotheses this far below the mixture are quiet enough."""
 
 
@@ -208,5 +213,5 @@ class ObjectiveConfig:
     """Encodings decoded without masks."""
     silence: SilenceConfig = field(default_factory=SilenceConfig)
     """Hypotheses without a source."""
-    margin_weight: float = 0.0
+    margin_weight: Weight = 0.0
     """Weight of the mean of max(|u| - 1, 0)^2 over the standardized estimates u. It keeps them within their range."""

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from sepkit.choices import Choice
+from sepkit.choices import Choice, check_bounds
 from sepkit.config.data import DataConfig
 from sepkit.config.model import ModelConfig
 from sepkit.config.objective import ObjectiveConfig
-from sepkit.errors import UserError, shown
-from sepkit.limits import BATCH_SIZE, EPOCH_MIXTURES, HYPOTHESES, LARGEST_RATE, PROCESSES, SEED, SEGMENT_SECONDS
+from sepkit.errors import Bounds, UserError
+from sepkit.limits import BATCH_SIZE, HYPOTHESES, LARGEST_RATE, PROCESSES, SEED
+
+Count = Annotated[int, Bounds(ge=1)]
+NotNegative = Annotated[int, Bounds(ge=0)]
+Share = Annotated[float, Bounds(ge=0, le=1)]
 
 
 @dataclass
@@ -25,11 +28,11 @@ class GrowthConfig:
 
     epochs: list[int] = field(default_factory=list)
     """After how many epochs the model grows, rising, each less than max_epochs."""
-    hypotheses: list[int] | None = None
+    hypotheses: Annotated[list[int] | None, Bounds(ge=1, le=HYPOTHESES)] = None
     """Number of hypotheses after each growth, rising, the first above model.hypotheses; none: one more each time."""
     by: Literal["distortion", "sources"] = "distortion"
     """Which hypothesis is split: the one with the largest share of the distortion, or the best one of most sources."""
-    jitter: float = 0.01
+    jitter: Annotated[float, Bounds(gt=0, lt=math.inf)] = 0.01
     """Deviation of the noise on the new hypothesis's rows, in units of the root mean square of each row tensor."""
 
 
@@ -37,47 +40,47 @@ class GrowthConfig:
 class TrainerConfig:
     """The optimization of the model."""
 
-    max_epochs: int = 200
+    max_epochs: Count = 200
     """Passes over the training set, at most."""
-    max_minutes: float | None = None
+    max_minutes: Annotated[float | None, Bounds(gt=0)] = None
     """Wall-clock budget, minutes; none: no limit."""
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
     """adamw: Adam with decoupled weight decay. sgd: stochastic gradient descent with momentum."""
-    learning_rate: float = 1e-3
+    learning_rate: Annotated[float, Bounds(gt=0, le=LARGEST_RATE)] = 1e-3
     """At its highest, before any decay or halving."""
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: Annotated[tuple[float, float], Bounds(ge=0, lt=1)] = (0.9, 0.999)
     """Of adam and adamw: decay rates of the running means of gradients and of squared gradients."""
-    momentum: float = 0.9
+    momentum: Annotated[float, Bounds(ge=0, lt=1)] = 0.9
     """Of sgd."""
-    weight_decay: float = 0.0
+    weight_decay: Annotated[float, Bounds(ge=0, le=LARGEST_RATE)] = 0.0
     """Added to the gradient as a multiple of the weights; with adamw it shrinks the weights instead."""
-    warmup_steps: int = 0
+    warmup_steps: NotNegative = 0
     """Steps over which the learning rate rises to its value."""
-    decay_share: float = 0.0
+    decay_share: Share = 0.0
     """Last share of the budget (max_minutes or max_epochs, whichever ends first) over which the learning rate falls
     along a line; 0: no decay. With a decay, the rate is not halved on plateaus."""
-    final_rate_share: float = 0.02
+    final_rate_share: Share = 0.02
     """Share of the learning rate that is left at the end of the decay."""
     decay_epochs: list[int] = field(default_factory=list)
     """Epochs after which the learning rate is multiplied by decay_factor, rising; the rate is then not halved on
     plateaus either."""
-    decay_factor: float = 0.1
+    decay_factor: Annotated[float, Bounds(gt=0, le=1)] = 0.1
     """Of each step of decay_epochs."""
-    ema: float | None = None
+    ema: Annotated[float | None, Bounds(ge=0, lt=1)] = None
     """Decay of an exponential moving average of the weights, 0.995 to 0.9999. The averaged weights are validated and
     saved."""
-    gradient_clip_norm: float = 5.0
+    gradient_clip_norm: Annotated[float, Bounds(ge=0)] = 5.0
     """Largest norm of the gradient; 0: no clipping."""
-    halve_patience: int = 5
+    halve_patience: Count = 5
     """Validations without a better score before the learning rate is halved."""
-    early_stop_patience: int = 30
+    early_stop_patience: NotNegative = 30
     """Validations without a better score before training stops; 0: never."""
     monitor: Literal["auto", "pit", "mcl", "loss"] = "auto"
     """The score that picks the best model and halves the learning rate. pit: SI-SDR on dev under hard one-to-one
     matching. mcl: SI-SDR on dev of each source's best hypothesis. auto: mcl if an assignment of the MCL family is
     trained with another number of hypotheses than of sources, otherwise pit; of other tasks, the task's own score.
     loss: the training loss on dev, at the current temperature (as in aMCL's reference code)."""
-    validate_every_epochs: int = 1
+    validate_every_epochs: Count = 1
     """Epochs between validations."""
     precision: Literal["auto", "32-true", "64-true", "bf16-mixed", "16-mixed"] = "32-true"
     """auto: bf16-mixed on GPUs and processors that compute in it (AVX512_BF16, AMX), otherwise 32-true."""
@@ -91,20 +94,20 @@ class TrainerConfig:
     cost."""
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
     """auto: a GPU if torch sees one, else the CPU."""
-    devices: int = 1
+    devices: Annotated[int, Bounds(ge=1, le=PROCESSES)] = 1
     """Number of devices, or of processes on a CPU, on each node."""
-    num_nodes: int = 1
+    num_nodes: Annotated[int, Bounds(ge=1, le=PROCESSES)] = 1
     """Machines that train together."""
     sync_batchnorm: bool = False
     """With several GPUs: normalize over the batches of all devices. Without it, models with batch normalization are
     refused."""
-    accumulate_batches: int = 1
+    accumulate_batches: Count = 1
     """Batches whose gradients are averaged before a step."""
-    checkpoint_every_steps: int = 500
+    checkpoint_every_steps: Count = 500
     """A killed run repeats at most this many steps."""
-    max_bad_steps: int = 10
+    max_bad_steps: Count = 10
     """Stop after this many steps in a row with a non-finite loss or gradient."""
-    seed: int = 0
+    seed: Annotated[int, Bounds(ge=0, le=SEED)] = 0
     """Of initial weights, data and latent noise."""
     growth: GrowthConfig | None = None
     """Growing numbers of hypotheses, for separation; none: the number stays."""
@@ -124,59 +127,13 @@ class TaskConfig(Choice, key="task", default="separation"):
 
     def check(self) -> None:
         """Raise UserError if a number is outside its range, or something necessary is missing."""
-        least = {
-            "data.batch_size": 1,
-            "data.workers": 0,
-            "trainer.max_epochs": 1,
-            "trainer.gradient_clip_norm": 0,
-            "trainer.halve_patience": 1,
-            "trainer.early_stop_patience": 0,
-            "trainer.validate_every_epochs": 1,
-            "trainer.devices": 1,
-            "trainer.num_nodes": 1,
-            "trainer.accumulate_batches": 1,
-            "trainer.checkpoint_every_steps": 1,
-            "trainer.max_bad_steps": 1,
-            "trainer.warmup_steps": 0,
-            "trainer.weight_decay": 0,
-            "trainer.seed": 0,
-        }
-        for key, bound in least.items():
-            value = self._value(key)
-            if not value >= bound:
-                raise UserError(f"{key}: found {shown(value)}, expected at least {bound}")
-        most: dict[str, float] = {"data.batch_size": BATCH_SIZE, "trainer.seed": SEED}
-        most |= dict.fromkeys(("trainer.learning_rate", "trainer.weight_decay"), LARGEST_RATE)
-        most |= dict.fromkeys(("data.workers", "trainer.devices", "trainer.num_nodes"), PROCESSES)
-        self._check_most(most)
-        self._check_positive("trainer.learning_rate", "trainer.max_minutes")
-        for key in ("trainer.decay_share", "trainer.final_rate_share"):
-            if not 0 <= self._value(key) <= 1:
-                raise UserError(f"{key}: found {self._value(key)}, expected 0 to 1")
-        if not 0 < self.trainer.decay_factor <= 1:
-            raise UserError(f"trainer.decay_factor: found {self.trainer.decay_factor}, expected more than 0, at most 1")
+        check_bounds(self)
+        # Data of tasks that users define may have no bounds.
+        Bounds(ge=1, le=BATCH_SIZE).check("data.batch_size", self.data.batch_size)
+        Bounds(ge=0, le=PROCESSES).check("data.workers", self.data.workers)
         steps = self.trainer.decay_epochs
         if any(b <= a for a, b in pairwise([0, *steps])):
             raise UserError(f"trainer.decay_epochs: found {steps}, expected rising numbers, the first at least 1")
-        below_one = {"ema": [self.trainer.ema or 0.0], "betas": self.trainer.betas, "momentum": [self.trainer.momentum]}
-        for name, values in below_one.items():
-            if not all(0 <= value < 1 for value in values):
-                raise UserError(f"trainer.{name}: found {values}, expected 0 or more and less than 1")
-
-    def _check_most(self, most: Mapping[str, float]) -> None:
-        for key, bound in most.items():
-            if (self._value(key) or 0) > bound:
-                raise UserError(f"{key}: found {shown(self._value(key))}, expected at most {bound}")
-
-    def _check_positive(self, *keys: str) -> None:
-        for key in keys:
-            value = self._value(key)
-            if value is not None and not value > 0:
-                raise UserError(f"{key}: found {value}, expected more than 0")
-
-    def _value(self, key: str) -> Any:
-        section, name = key.split(".")
-        return getattr(getattr(self, section), name)
 
 
 @dataclass
@@ -197,13 +154,7 @@ class TrainConfig(TaskConfig, name="separation"):
     def check(self) -> None:
         """Raise UserError if a number is outside its range, or there is no training manifest."""
         super().check()
-        self._check_most({"model.hypotheses": HYPOTHESES, "data.mixtures_per_epoch": EPOCH_MIXTURES})
-        if not 0 < self.data.segment_seconds <= SEGMENT_SECONDS:
-            found = self.data.segment_seconds
-            raise UserError(f"data.segment_seconds: found {found}, expected more than 0, at most {SEGMENT_SECONDS:.0f}")
-        weight = self.objective.scoring.weight
-        if not weight >= 0:
-            raise UserError(f"objective.scoring.weight: found {weight}, expected 0 or more")
+        Bounds(le=HYPOTHESES).check("model.hypotheses", self.model.hypotheses)
         if self.data.train is None:
             raise UserError(
                 "data.train: no manifest given, expected the train.jsonl that `sepkit prepare` wrote "
@@ -226,9 +177,5 @@ class TrainConfig(TaskConfig, name="separation"):
                 f"trainer.growth.hypotheses: found {counts}, expected {len(epochs)} rising numbers, one for each"
                 f" growth, the first above model.hypotheses, {before}; a model never loses hypotheses"
             )
-        if counts is not None and counts[-1] > HYPOTHESES:
-            raise UserError(f"trainer.growth.hypotheses: found {shown(counts[-1])}, expected at most {HYPOTHESES}")
-        if not 0 < growth.jitter < math.inf:
-            raise UserError(f"trainer.growth.jitter: found {growth.jitter}, expected more than 0")
         if self.trainer.devices * self.trainer.num_nodes > 1:
             raise UserError("trainer.growth: models grow on one device only; set trainer.devices to 1, or leave it out")

@@ -14,7 +14,8 @@ import numpy as np
 from sepkit.corpora._recordings import Utterance
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, NoiseEntry, SourceEntry
-from sepkit.data.mixing import active_level, mix_entry
+from sepkit.data.mixing import mix_entry
+from sepkit.signals import active_level
 
 NOMINAL_LEVEL_DB = -30.0
 """Level of a source before its gain, dB re full scale: sums of several stay below full scale."""

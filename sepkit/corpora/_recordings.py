@@ -9,14 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from json import dumps
 from pathlib import Path
 
 import numpy as np
 
 from sepkit.data import audio
-from sepkit.data.mixing import active_level
 from sepkit.errors import UserError
-from sepkit.files import read_csv, read_text, remove, write_text
+from sepkit.files import read_csv, read_json, read_text, remove, write_json, write_text
+from sepkit.signals import active_level
 
 SPLITS = ("train", "dev", "test")
 
@@ -62,25 +63,6 @@ class Utterance:
         return self.recording.speaker
 
 
-def find_audio_files(folder: Path) -> list[Path]:
-    """Return all audio files below a folder, sorted by path."""
-    if not folder.is_dir():
-        found = "it is a file" if folder.is_file() else "no such folder"
-        raise UserError(f"{folder}: {found}; expected a folder of recordings")
-    # os.walk follows links to folders; Path.rglob does so only in some supported versions of Python.
-    found_paths = (
-        Path(root, name)
-        for root, _, names in os.walk(folder, followlinks=True)
-        for name in names
-        if not name.startswith(".") and os.path.splitext(name)[1].lower() in audio.AUDIO_SUFFIXES
-    )
-    paths = sorted(audio.without_undecodable(found_paths), key=lambda path: path.relative_to(folder).as_posix())
-    if not paths:
-        suffixes = ", ".join(sorted(audio.AUDIO_SUFFIXES))
-        raise UserError(f"{folder}: no audio files in it or below; expected files ending in {suffixes}")
-    return paths
-
-
 def find_recordings(speech: Path, speaker_from: str = "first") -> tuple[list[Recording], dict[str, str]]:
     """Return the recordings below a folder, and the files left out with the reason; folders named train, dev or test,
     or like "train-clean-100", are splits.
@@ -90,7 +72,7 @@ def find_recordings(speech: Path, speaker_from: str = "first") -> tuple[list[Rec
             that holds the file), "regex:PATTERN" (the first group, or all, of the match in the path below `speech`) or
             "csv:FILE" (columns path and speaker, optionally split and sex; paths absolute or relative to `speech`).
     """
-    paths = find_audio_files(speech)
+    paths = audio.find_audio_files(speech)
     describe = _speaker_rule(speaker_from, speech)
     recordings: list[Recording] = []
     left_out: dict[str, str] = {}
@@ -187,6 +169,15 @@ def report_skipped(out: Path, skipped: Mapping[str, str], failure: str = "") -> 
         raise UserError(f"{failure}: {first}")
     if skipped:
         print(f"warning: {len(skipped)} item(s) left out, listed in {path}; the first: {first}", file=sys.stderr)
+
+
+def check_provenance(path: Path, made_with: Mapping[str, object]) -> None:
+    """Add to the JSON file `path` how the recordings in its folder are made; refuse a file that says otherwise."""
+    known = read_json(path, "choose another --out") if path.is_file() else {}
+    for name, value in made_with.items():
+        if dumps(known.get(name, value)) != dumps(value):
+            raise UserError(f"{path}: made with {name} {known[name]}, not {value}; choose another --out")
+    write_json(path, known | dict(made_with))
 
 
 def corpus_root(folder: Path, nested: Sequence[str], holds: Sequence[str]) -> Path:

@@ -1,6 +1,6 @@
 """The active speech level of ITU-T P.56: the loudness of speech without its pauses.
 
-`sepkit.data.mixing.active_level` serves mixtures of our own; this one follows the standard, as WSJ0-mix does.
+`sepkit.signals.active_level` serves mixtures of our own; this one follows the standard, as WSJ0-mix does.
 
 Source: ITU-T Recommendation P.56 (12/2011), method B: time constant 30 ms, hangover 0.2 s, margin 15.9 dB.
 """

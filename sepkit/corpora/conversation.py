@@ -23,8 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sepkit.corpora._provenance import check_provenance
-from sepkit.corpora._recordings import Utterance, examine, find_recordings, report_skipped
+from sepkit.corpora._recordings import Utterance, check_provenance, examine, find_recordings, report_skipped
 from sepkit.corpora.options import ConversationOptions
 from sepkit.data import audio
 from sepkit.data.activity import ActivityMeter, rttm_lines

@@ -29,6 +29,10 @@ from sepkit.files import check_writable, locked, read_text
 from sepkit.limits import ARCHIVE_BYTES, ARCHIVE_GROWTH, ARCHIVE_MEMBERS
 
 _BLOCK_BYTES = 1 << 20
+# RuntimeError: encrypted members, and compression that Python does not know. UnicodeError: members' names.
+_DAMAGE = (
+    tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, OSError, RuntimeError, UnicodeError,
+)  # fmt: skip
 
 
 def download(options: DownloadOptions, names: frozenset[str] = frozenset()) -> Path:
@@ -37,32 +41,41 @@ def download(options: DownloadOptions, names: frozenset[str] = frozenset()) -> P
     Archives stay in `cache/archives`. If one archive fails, the others are still fetched.
 
     Args:
-        names: unpack files of these names alone; then the cache has to be one that nothing else uses.
+        options: Name, parts and cache, see `DownloadOptions`.
+        names: File names to unpack, no others; then the cache has to be one that nothing else uses. Empty: all.
+
+    Raises:
+        UserError: An unknown name or part, too little free space, or archives that cannot be fetched or unpacked.
     """
     cache = Path(options.cache)
     archives = _chosen(options.name, options.parts or ())
     if options.checksums is not None:
-        archives = _with_checksums(archives, Path(options.checksums))
+        found = _read_checksums(Path(options.checksums), archives)
+        archives = [replace(a, digest=found[a.file], size_bytes=0, unpacked_bytes=0, exact=False) for a in archives]
     if options.mirror is not None:
         archives = [replace(archive, url=f"{options.mirror.rstrip('/')}/{archive.file}") for archive in archives]
     if names:
         archives = [replace(archive, unpacked_bytes=0, names=names) for archive in archives]
     missing = [archive for archive in archives if not (cache / archive.folder).exists()]
-    _announce(options.name, archives, missing, cache)
+    for archive in archives:
+        print(_line(archive) if archive in missing else f"{cache / archive.folder}: is there")
     if not missing:
         return cache
+    fetched, unpacked = sum(a.size_bytes for a in missing), sum(a.unpacked_bytes for a in missing)
+    more = f"{_gb(fetched)} to fetch, {_gb(unpacked)} more unpacked"
+    print(f"{options.name}: {more}, to {cache} ({missing[0].license})")
     check_writable(cache / "archives")
     _check_room(missing, cache, 1 if options.remove_archives else len(missing))
     failures: list[str] = []
     for archive in missing:
+        size_bytes = archive.size_bytes if archive.exact else None
         try:
-            path = fetch(archive.url, cache / "archives" / archive.file, archive.digest, archive.size_bytes)
+            path = fetch(archive.url, cache / "archives" / archive.file, archive.digest, size_bytes)
             unpack(path, archive, cache)
+            if options.remove_archives:
+                path.unlink()
         except UserError as error:
             failures.append(str(error))
-            continue
-        if options.remove_archives:
-            path.unlink()
     if failures:
         more = f" ({len(failures)} of {len(missing)} archives failed)" if len(failures) > 1 else ""
         raise UserError(f"{failures[0]}{more}; the same command again continues, --mirror gives another address")
@@ -83,14 +96,12 @@ def unpack(path: Path, archive: Archive, cache: Path) -> None:
             if not source.is_dir() or source == staging:
                 raise UserError(f"{path}: holds no {archive.members or archive.folder}; it is another archive")
             final.parent.mkdir(parents=True, exist_ok=True)
-            if not archive.members:
-                _move_files(source.parent, final.parent)
+            # What is beside the folder (LICENSE.TXT, SPEAKERS.TXT ...) goes beside it, where nothing is.
+            for beside in () if archive.members else sorted(source.parent.iterdir()):
+                if beside.is_file() and not os.path.lexists(final.parent / beside.name):
+                    os.replace(beside, final.parent / beside.name)
             os.replace(source, final)
-        except (
-            tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, OSError, RuntimeError,
-            UnicodeError,
-        ) as error:  # fmt: skip
-            # RuntimeError: encrypted members, and compression that Python does not know. UnicodeError: members' names.
+        except _DAMAGE as error:
             if getattr(error, "errno", None):  # a full disk says nothing about the archive
                 raise UserError(f"{staging}: cannot be written to ({error})") from error
             path.unlink()
@@ -102,18 +113,17 @@ def unpack(path: Path, archive: Archive, cache: Path) -> None:
 def _chosen(name: str, parts: Sequence[str]) -> list[Archive]:
     if name not in DOWNLOADS:
         raise UserError(f"{name}: nothing to download by that name, expected one of {', '.join(DOWNLOADS)}")
-    known = {archive.part: archive for archive in DOWNLOADS[name].archives}
+    known = {archive.part: archive for archive in DOWNLOADS[name]}
     for part in parts:
         if part not in known:
             raise UserError(f"--parts {part}: {name} has {', '.join(known)}")
-    return [known[part] for part in parts or DOWNLOADS[name].default or known]
+    return [known[part] for part in parts] if parts else [archive for archive in known.values() if archive.default]
 
 
-def _with_checksums(archives: Sequence[Archive], path: Path) -> list[Archive]:
-    """Return the archives with a file's checksums instead of the published ones; sizes are then unknown."""
-    lines = read_text(path, "lines as md5sum or sha256sum write them").splitlines()
+def _read_checksums(path: Path, archives: Sequence[Archive]) -> dict[str, str]:
+    """Return file name -> digest of a file as md5sum or sha256sum write it, which must have all archives."""
     found: dict[str, str] = {}
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(read_text(path, "lines as md5sum or sha256sum write them").splitlines(), start=1):
         match = re.fullmatch(r"([0-9a-fA-F]{32}|[0-9a-fA-F]{64})\s+\*?(\S.*)", line.strip())
         if match is None:
             raise UserError(f"{path}:{number}: found {line!r}, expected a line as md5sum or sha256sum write it")
@@ -122,41 +132,28 @@ def _with_checksums(archives: Sequence[Archive], path: Path) -> list[Archive]:
     for archive in archives:
         if archive.file not in found:
             raise UserError(f"{path}: has no line for {archive.file}")
-    return [
-        replace(archive, digest=found[archive.file], size_bytes=None, about_bytes=0, unpacked_bytes=0)
-        for archive in archives
-    ]
+    return found
 
 
-def _announce(name: str, archives: Sequence[Archive], missing: Sequence[Archive], cache: Path) -> None:
-    for archive in archives:
-        if archive not in missing:
-            print(f"{cache / archive.folder}: is there")
-            continue
-        about = "" if archive.size_bytes else "about "
-        size = f"{about}{_gigabytes(archive.bytes_to_fetch)}" if archive.bytes_to_fetch else "size not known"
-        print(f"{archive.url}: {size}, {archive.digest.partition(':')[0] if archive.digest else 'no checksum'}")
-    if missing:
-        fetched = _gigabytes(sum(archive.bytes_to_fetch for archive in missing))
-        unpacked = _gigabytes(sum(archive.unpacked_bytes for archive in missing))
-        print(f"{name}: {fetched} to fetch, {unpacked} more unpacked, to {cache} ({DOWNLOADS[name].license})")
+def _line(archive: Archive) -> str:
+    about = "" if archive.exact else "about "
+    size = f"{about}{_gb(archive.size_bytes)}" if archive.size_bytes else "size not known"
+    return f"{archive.url}: {size}, {archive.digest.partition(':')[0] or 'no checksum'}"
 
 
-def _gigabytes(count: int) -> str:
+def _gb(count: int) -> str:
     return f"{count / 1e9:.2f} GB"
 
 
 def _check_room(missing: Sequence[Archive], cache: Path, kept: int) -> None:
     """Raise UserError unless there is room for what is unpacked, and for the `kept` largest archives beside it."""
-    largest = sorted((archive.bytes_to_fetch for archive in missing), reverse=True)[:kept]
-    needed = sum(largest) + sum(archive.unpacked_bytes for archive in missing)
+    largest = sorted((archive.size_bytes for archive in missing), reverse=True)[:kept]
     paths = [cache / "archives" / f"{archive.file}{ending}" for archive in missing for ending in ("", ".part")]
-    needed -= sum(path.stat().st_size for path in paths if path.is_file())
-    free = shutil.disk_usage(cache).free
-    if needed > free:
+    there = sum(path.stat().st_size for path in paths if path.is_file())
+    needed = sum(largest) + sum(archive.unpacked_bytes for archive in missing) - there
+    if needed > (free := shutil.disk_usage(cache).free):
         raise UserError(
-            f"{cache}: {_gigabytes(free)} free, but {_gigabytes(needed)} are needed; "
-            "choose another --cache, or fetch fewer --parts"
+            f"{cache}: {_gb(free)} free, but {_gb(needed)} are needed; choose another --cache, or fetch fewer --parts"
         )
 
 
@@ -193,10 +190,3 @@ def _members(path: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
         for member in archive:
             if member.isreg() and (content := archive.extractfile(member)) is not None:
                 yield member.name, member.size, content
-
-
-def _move_files(source: Path, target: Path) -> None:
-    """What an archive holds beside its folder (LICENSE.TXT, SPEAKERS.TXT ...) goes beside it, where nothing is."""
-    for path in sorted(source.iterdir()):
-        if path.is_file() and not os.path.lexists(target / path.name):
-            os.replace(path, target / path.name)

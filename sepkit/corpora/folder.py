@@ -12,7 +12,7 @@ import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,6 @@ from sepkit.corpora._recordings import (
     Recording,
     Utterance,
     examine,
-    find_audio_files,
     find_recordings,
     hold_out_speakers,
     read_speaker_sexes,
@@ -32,20 +31,13 @@ from sepkit.corpora._recordings import (
 )
 from sepkit.corpora.kaldi import read_kaldi
 from sepkit.corpora.options import FolderOptions
+from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, write_manifest
 from sepkit.errors import UserError
 from sepkit.files import check_writable
 
 # LibriSpeech and corpora laid out like it list the sexes of speakers here.
 _SPEAKER_FILE = "SPEAKERS.TXT"
-
-
-@dataclass(frozen=True)
-class _Plan:
-    options: FolderOptions
-    groups: Mapping[str, re.Pattern[str]]
-    noise: Mapping[str, tuple[Path, ...]]
-    style: MixtureStyle
 
 
 def prepare_folder(options: FolderOptions) -> Path:
@@ -69,7 +61,12 @@ def prepare_folder(options: FolderOptions) -> Path:
     if options.noisy_and_clean and options.noise is None:
         raise UserError("--noisy-and-clean: without --noise all mixtures are clean; give --noise DIR")
     check_writable(out)
-    recordings, skipped = _collect(options)
+    if (options.speech is None) == (options.kaldi is None):
+        raise UserError("--speech and --kaldi: expected exactly one of them")
+    if options.speech is None:
+        recordings, skipped = read_kaldi(Path(options.kaldi or ""))
+    else:
+        recordings, skipped = find_recordings(Path(options.speech), options.speaker_from)
     utterances, unusable = examine(_with_sexes(recordings, options), sample_rate)
     skipped |= unusable
     if not utterances:
@@ -85,21 +82,13 @@ def prepare_folder(options: FolderOptions) -> Path:
     skipped |= outside | unusable
     _print_found(splits, sample_rate)
     report_skipped(out, skipped)
-    plan = _Plan(
-        options,
-        patterns,
-        noise_files,
-        MixtureStyle(
-            out,
-            sample_rate,
-            "folder",
-            most_speakers,
-            gain_range_db=options.gain_range_db,
-            noise_snr_db=(options.noise_snr_db[0], options.noise_snr_db[1]),
-        ),
-    )
+    style = MixtureStyle(out, sample_rate, "folder", most_speakers, None, options.gain_range_db)
+    manifests: dict[str, list[MixtureEntry]] = {}
     # All manifests are made before any is written, so that a user's mistake leaves no half of a corpus behind.
-    manifests = {name: entries for split in splits for name, entries in _make(split, splits[split], plan).items()}
+    for split, members in splits.items():
+        noise_snr_db = (options.noise_snr_db[0], options.noise_snr_db[1])
+        of_split = replace(style, noise=noise_files.get(split, ()), noise_snr_db=noise_snr_db)
+        manifests |= _make(split, members, options, patterns, of_split)
     for name, entries in manifests.items():
         write_manifest(out / f"{name}.jsonl", entries)
         print(f"{name}.jsonl: {summary(entries)}")
@@ -138,27 +127,14 @@ def _parse_groups(groups: Sequence[str]) -> dict[str, re.Pattern[str]]:
     return patterns
 
 
-def _collect(options: FolderOptions) -> tuple[list[Recording], dict[str, str]]:
-    if options.kaldi is not None and options.speech is None:
-        return read_kaldi(Path(options.kaldi))
-    if options.speech is None or options.kaldi is not None:
-        raise UserError("--speech and --kaldi: expected exactly one of them")
-    return find_recordings(Path(options.speech), options.speaker_from)
-
-
 def _with_sexes(recordings: list[Recording], options: FolderOptions) -> list[Recording]:
-    path = Path(options.speaker_info) if options.speaker_info else _find_speaker_file(options.speech)
-    if path is None:
-        return recordings
-    sexes = read_speaker_sexes(path)
-    return [replace(r, sex=r.sex or sexes.get(r.speaker)) for r in recordings]
-
-
-def _find_speaker_file(speech: str | Path | None) -> Path | None:
-    if speech is None:
-        return None
-    folder = Path(speech).resolve()
-    return next((d / _SPEAKER_FILE for d in (folder, *folder.parents[:2]) if (d / _SPEAKER_FILE).is_file()), None)
+    path = options.speaker_info
+    if path is None and options.speech is not None:
+        folder = Path(options.speech).resolve()
+        files = (place / _SPEAKER_FILE for place in (folder, *folder.parents[:2]))
+        path = next((file for file in files if file.is_file()), None)
+    sexes = {} if path is None else read_speaker_sexes(Path(path))
+    return [replace(recording, sex=recording.sex or sexes.get(recording.speaker)) for recording in recordings]
 
 
 Splits = dict[str, list[Utterance]]
@@ -207,7 +183,7 @@ def _check_speakers(splits: Splits, speakers: int) -> None:
 def _divide_noise(options: FolderOptions, splits: Splits) -> tuple[Noise, dict[str, str]]:
     """Return the noise files of each split, by folder name as for speech or else by seed, and those left out."""
     folder = Path(options.noise or "")
-    files = [Recording(path, "", split_of(path.relative_to(folder))[0]) for path in find_audio_files(folder)]
+    files = [Recording(path, "", split_of(path.relative_to(folder))[0]) for path in audio.find_audio_files(folder)]
     usable, unusable = examine(files, options.sample_rate)
     named: dict[str | None, list[Path]] = defaultdict(list)
     for noise in usable:
@@ -224,38 +200,33 @@ def _divide_noise(options: FolderOptions, splits: Splits) -> tuple[Noise, dict[s
     return {split: tuple(sorted(named[split])) for split in splits}, unusable
 
 
-def _make(split: str, members: Sequence[Utterance], plan: _Plan) -> dict[str, list[MixtureEntry]]:
-    style = replace(plan.style, noise=plan.noise.get(split, ()))
-    seeds = [plan.options.seed, 2 + SPLITS.index(split)]
-    if split == "train":
-        return {split: _draw(split, members, plan, style, seeds)}
-    style = replace(style, segment_samples=round(plan.options.segment_seconds * style.sample_rate))
-    if split == "dev":
-        return {split: _draw_crops(split, members, plan, style, seeds)}
-    manifests = _make_tests(split, members, plan, style, seeds)
-    if not plan.options.noisy_and_clean:
+def _make(
+    split: str,
+    members: Sequence[Utterance],
+    options: FolderOptions,
+    groups: Mapping[str, re.Pattern[str]],
+    style: MixtureStyle,
+) -> dict[str, list[MixtureEntry]]:
+    """Return the manifests of a split by name; with groups, that of test has the mixtures of all groups."""
+    seeds = [options.seed, 2 + SPLITS.index(split)]
+    if split != "train":
+        style = replace(style, segment_samples=round(options.segment_seconds * style.sample_rate))
+    if split != "test":
+        return {split: _draw(split, members, options, style, seeds)}
+    manifests: dict[str, list[MixtureEntry]] = {split: []}
+    for number, (name, part) in enumerate(_by_group(members, groups).items()):
+        label = f"{split}_{name}"
+        manifests[label] = _draw(label, part, options, style, [*seeds, number], len(manifests[split]))
+        manifests[split] += manifests[label]
+    if not groups:
+        manifests[split] = _draw(split, members, options, style, seeds)
+    if not options.noisy_and_clean:
         return manifests
     noisy = {f"{name}_noisy": entries for name, entries in manifests.items()}
-    clean = {f"{name}_clean": [_without_noise(entry) for entry in entries] for name, entries in manifests.items()}
-    return noisy | clean
-
-
-def _make_tests(
-    split: str, members: Sequence[Utterance], plan: _Plan, style: MixtureStyle, seeds: Sequence[int]
-) -> dict[str, list[MixtureEntry]]:
-    if not plan.groups:
-        return {split: _draw_crops(split, members, plan, style, seeds)}
-    manifests: dict[str, list[MixtureEntry]] = {split: []}
-    for number, (name, part) in enumerate(_by_group(members, plan.groups).items()):
-        label = f"{split}_{name}"
-        entries = _draw_crops(label, part, plan, style, [*seeds, number], len(manifests[split]))
-        manifests[label] = entries
-        manifests[split] += entries
-    return manifests
-
-
-def _without_noise(entry: MixtureEntry) -> MixtureEntry:
-    return replace(entry, noise=None, task="sep_clean")
+    return noisy | {
+        f"{name}_clean": [replace(entry, noise=None, task="sep_clean") for entry in entries]
+        for name, entries in manifests.items()
+    }
 
 
 def _by_group(members: Sequence[Utterance], groups: Mapping[str, re.Pattern[str]]) -> Splits:
@@ -267,39 +238,27 @@ def _by_group(members: Sequence[Utterance], groups: Mapping[str, re.Pattern[str]
     return parts
 
 
-def _draw_crops(
-    label: str,
-    members: Sequence[Utterance],
-    plan: _Plan,
-    style: MixtureStyle,
-    seeds: Sequence[int],
-    first_number: int = 0,
-) -> list[MixtureEntry]:
-    long_enough = [utterance for utterance in members if utterance.num_samples >= (style.segment_samples or 1)]
-    found = len({utterance.speaker for utterance in long_enough})
-    if found < style.speakers:
-        raise UserError(
-            f"{label}: {found} speaker(s) with recordings of at least {plan.options.segment_seconds:g} s, "
-            f"expected {style.speakers} or more; give a smaller --segment-seconds, or more speakers"
-        )
-    return _draw(label, long_enough, plan, style, seeds, first_number)
-
-
 def _draw(
     label: str,
     members: Sequence[Utterance],
-    plan: _Plan,
+    options: FolderOptions,
     style: MixtureStyle,
     seeds: Sequence[int],
     first_number: int = 0,
 ) -> list[MixtureEntry]:
-    count, speakers = getattr(plan.options, f"{label.partition('_')[0]}_mixtures"), plan.options.speakers
-    if count is None:
-        count = max(3000, len(members))
-    if len(speakers) == 1:
+    """Return as many mixtures as the options say, of utterances that are long enough."""
+    members = [utterance for utterance in members if utterance.num_samples >= (style.segment_samples or 1)]
+    if (found := len({utterance.speaker for utterance in members})) < style.speakers:
+        raise UserError(
+            f"{label}: {found} speaker(s) with recordings of at least {options.segment_seconds:g} s, "
+            f"expected {style.speakers} or more; give a smaller --segment-seconds, or more speakers"
+        )
+    count = getattr(options, f"{label.partition('_')[0]}_mixtures")
+    count = max(3000, len(members)) if count is None else count
+    if len(options.speakers) == 1:
         entries = draw_mixtures(members, count, style, np.random.default_rng(seeds), first_number)
     else:
-        entries = draw_mixtures_of_several_sizes(members, count, speakers, style, seeds, first_number)
+        entries = draw_mixtures_of_several_sizes(members, count, options.speakers, style, seeds, first_number)
     if not entries:
         raise UserError(f"{label}: no mixtures can be made of its recordings; give more speakers")
     return entries

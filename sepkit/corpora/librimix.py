@@ -25,8 +25,17 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from sepkit.corpora._metadata_mixing import SOURCE_RATE, Layout, Part, prepare_parts, speaker_of
-from sepkit.corpora._metadata_tables import Recipe, find_tables, read_info, read_table
+from sepkit.corpora._metadata import (
+    SOURCE_RATE,
+    Layout,
+    Part,
+    Recipe,
+    find_tables,
+    prepare_parts,
+    read_info,
+    read_table,
+    speaker_of,
+)  # fmt: skip
 from sepkit.corpora._recordings import corpus_root, read_speaker_sexes, split_of
 from sepkit.corpora.options import LibriMixOptions, check_variant
 from sepkit.data import audio

@@ -20,9 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from sepkit.corpora._mixtures import MixtureStyle, draw_mixtures, summary
-from sepkit.corpora._provenance import check_provenance
-from sepkit.corpora._recordings import SPLITS, Recording, Utterance, examine
-from sepkit.corpora._words import WORDS
+from sepkit.corpora._recordings import SPLITS, Recording, Utterance, check_provenance, examine
 from sepkit.corpora.options import MiniOptions
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, write_manifest
@@ -41,6 +39,9 @@ VOICES: dict[str, dict[str, str]] = {
     "test": {"F": "Alicia anika f3 f5 grandma", "M": "Alex Marco Mike announcer croak ed m3 m5 sandro travis victor"},
 }
 """Split -> sex -> names of espeak-ng's voice variants."""
+
+WORDS = Path(__file__).with_name("words.txt").read_text(encoding="ascii").split()
+"""Words of the sentences: common English ones, chosen for sepkit."""
 
 ACCENTS = ("en", "en-us", "en-us-nyc", "en-gb-scotland", "en-gb-x-rp", "en-gb-x-gbclan", "en-gb-x-gbcwmd", "en-029")
 

@@ -1,7 +1,14 @@
 """A corpus that is already mixed, for evaluation: mixtures with one reference for each speaker.
 
-What it is: mix/, s1/, s2/ ... as in WSJ0-mix, WHAM, LibriMix and most new test sets, or one of the other layouts in
-`sepkit.corpora._mixed_layouts`.
+What it is: which files are the mixture, the references and the noise, in one of these layouts.
+
+| layout | where |
+|---|---|
+| folders | `--mixture DIR --sources DIR DIR`, files with equal paths below them |
+| bare folder | mix/, s1/, s2/; ID/mix.wav, ID/s1.wav; ID_mix.wav, ID_s1.wav; or `--pattern` |
+| CSV | LibriMix and asteroid (mixture_path, source_1_path ...), SpeechBrain (mix_wav, s1_wav ...) |
+| Kaldi | wav.scp, spk1.scp, spk2.scp ... |
+
 Traps: in folders, files are paired by their path below the folder, without the ending. A file without a partner, or
 whose partner has another rate or length, is left out and listed. Speakers are unknown, so the manifest is useless for
 dynamic mixing.
@@ -9,17 +16,48 @@ dynamic mixing.
 
 from __future__ import annotations
 
+import os
+import re
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from sepkit.corpora._mixed_layouts import Row, find_rows
 from sepkit.corpora._mixtures import manifest_path
 from sepkit.corpora._recordings import report_skipped
+from sepkit.corpora.kaldi import locate_file, read_lines
 from sepkit.corpora.options import MixedOptions
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, NoiseEntry, SourceEntry, write_manifest
 from sepkit.errors import UserError
-from sepkit.files import check_writable
+from sepkit.files import check_writable, read_csv
+
+_MIXTURES = ("mix", "mixture", "mix_clean", "mix_both", "mix_single", "noisy")
+_SOURCES = ("s{}", "spk{}", "source{}", "speaker{}", "clean")
+_ARRANGEMENTS = ("{word}/{id}", "{id}/{word}", "{id}_{word}", "{id}-{word}")
+_ID = "{id}"
+# Columns of tables.
+_ID_COLUMNS = ("mixture_ID", "ID", "id")
+_MIXTURE_COLUMNS = ("mixture_path", "mix_wav", "mixture", "mix")
+_NOISE_COLUMNS = ("noise_path", "noise_wav", "noise")
+_SOURCE_COLUMN = re.compile(r"(?:source|s|spk)_?(\d{1,3})(?:_path|_wav)?")
+
+
+@dataclass(frozen=True)
+class Row:
+    """The files of one mixture."""
+
+    id: str
+    mixture: Path
+    sources: tuple[Path, ...]
+    noise: Path | None = None
+
+
+Rows = tuple[list[Row], dict[str, str]]
+"""The mixtures found, and what was left out with the reason."""
+
+Files = dict[str, Path]
+"""Path below a folder, without the ending, or another name -> file."""
 
 
 def prepare_mixed(options: MixedOptions) -> Path:
@@ -73,3 +111,199 @@ def _at_rate(entry: MixtureEntry, sample_rate: int) -> MixtureEntry:
     entry.num_samples = audio.resampled_length(entry.num_samples, entry.sample_rate, sample_rate, entry.resampler)
     entry.sample_rate = sample_rate
     return entry
+
+
+def find_rows(options: MixedOptions) -> Rows:
+    """Return the mixtures that the options describe."""
+    if options.mixture is not None:
+        if options.folder is not None or options.pattern:
+            raise UserError("--mixture: expected without a folder of all and without --pattern; give one of them")
+        return _in_folders(options)
+    if options.sources or options.noise:
+        raise UserError("--sources, --noise: expected with --mixture; a folder of all is searched for them")
+    if options.folder is None:
+        raise UserError("found no corpus; expected a folder, a CSV file, or --mixture DIR --sources DIR DIR")
+    corpus = Path(options.folder)
+    if corpus.is_file():
+        return _in_table(corpus)
+    if options.pattern:
+        return _by_patterns(corpus, _stems(corpus), [_without_ending(pattern) for pattern in options.pattern])
+    if (corpus / "wav.scp").is_file():
+        return _in_kaldi(corpus)
+    stems = _stems(corpus)
+    layouts = [
+        (arrangement.replace("{word}", mixture), arrangement.replace("{word}", source))
+        for arrangement in _ARRANGEMENTS
+        for mixture in _MIXTURES
+        for source in _SOURCES
+    ]
+    # Of several ways to name references, the first that fits is kept.
+    found = {
+        mixture: source
+        for mixture, source in reversed(layouts)
+        if _files(mixture, stems).keys() & _files(source.replace("{}", "1"), stems).keys()
+    }
+    if len(found) > 1:
+        raise UserError(
+            f"{corpus}: the mixtures could be {' or '.join(sorted(found))}; choose with --pattern '{min(found)}'"
+        )
+    if not found:
+        raise UserError(
+            f"{corpus}: found no mixtures with their references; expected mix/ s1/ s2/, ID/mix.wav ID/s1.wav, "
+            "ID_mix.wav ID_s1.wav, or wav.scp spk1.scp; name others with --mixture and --sources, or --pattern"
+        )
+    ((mixture, source),) = found.items()
+    return _by_patterns(corpus, stems, [mixture, *_numbered(source, stems)])
+
+
+def _in_folders(options: MixedOptions) -> Rows:
+    mixture, sources = Path(options.mixture or ""), [Path(source) for source in options.sources or ()]
+    noises = [] if options.noise is None else [Path(options.noise)]
+    if not sources:
+        raise UserError("--sources: found none, expected a folder for each speaker")
+    seen: dict[Path, Path] = {}
+    for folder in (mixture, *sources, *noises):
+        if (same := seen.setdefault(folder.resolve(), folder)) is not folder:
+            raise UserError(
+                f"{folder}: is the same folder as {same}; expected another for the mixtures and each source"
+            )
+    mixtures, partners, noise = (
+        {str(folder): _stems(folder) for folder in folders} for folders in ([mixture], sources, noises)
+    )
+    return _paired(mixtures, partners | noise, partners, noise)
+
+
+def _paired(
+    mixtures: Mapping[str, Files], needed: Mapping[str, Files], sources: Mapping[str, Files], noise: Mapping[str, Files]
+) -> Rows:
+    """Return the mixtures whose name is in all that is needed; all arguments are place -> name -> file."""
+    ((place, named),) = mixtures.items()
+    rows: list[Row] = []
+    left_out: dict[str, str] = {}
+    for name, path in named.items():
+        absent = next((where for where, files in needed.items() if name not in files), None)
+        if absent is not None:
+            left_out[str(path)] = f"{path}: has no partner of that name in {absent}"
+            continue
+        beside = next((files.get(name) for files in noise.values()), None)
+        rows.append(Row(name, path, tuple(files[name] for files in sources.values()), beside))
+    strays = [path for files in needed.values() for name, path in files.items() if name not in named]
+    return rows, left_out | {str(path): f"{path}: has no mixture of that name in {place}" for path in strays}
+
+
+def _stems(folder: Path) -> Files:
+    """Return the audio files of a folder; refuse two that differ only in their endings."""
+    files: Files = {}
+    for path in audio.find_audio_files(folder):
+        name = path.relative_to(folder).with_suffix("").as_posix()
+        if name in files:
+            raise UserError(f"{path}: {files[name].name} has the same name; expected one file of a name")
+        files[name] = path
+    return files
+
+
+def _files(pattern: str, stems: Files) -> Files:
+    """Return the files that fit a pattern, by what stands for {id}."""
+    before, _, after = pattern.partition(_ID)
+    regular = re.compile(re.escape(before) + "(.+)" + re.escape(after).replace(re.escape(_ID), r"\1"))
+    return {match[1]: path for stem, path in stems.items() if (match := regular.fullmatch(stem))}
+
+
+def _numbered(source: str, stems: Files) -> list[str]:
+    if "{}" not in source:
+        return [source]
+    patterns: list[str] = []
+    while _files(pattern := source.replace("{}", str(len(patterns) + 1)), stems):
+        patterns.append(pattern)
+    return patterns
+
+
+def _by_patterns(corpus: Path, stems: Files, patterns: Sequence[str]) -> Rows:
+    if any(_ID not in pattern for pattern in patterns):
+        raise UserError(f"--pattern {' '.join(patterns)}: expected {_ID} in each, as in '{{id}}_mix.wav'")
+    mixture, *sources = patterns
+    word = next((word for word in sorted(_MIXTURES, key=len, reverse=True) if word in mixture), None)
+    if not sources:
+        styles = [mixture.replace(word, style) for style in _SOURCES] if word else []
+        style = next((style for style in styles if _files(style.replace("{}", "1"), stems)), None)
+        if style is None:
+            raise UserError(
+                f"--pattern {mixture}: found no references beside the mixtures; expected further patterns for them, "
+                "as in '{id}_mix.wav' '{id}_s1.wav' '{id}_s2.wav'"
+            )
+        sources = _numbered(style, stems)
+    noises = [mixture.replace(word, "noise")] if word else []
+    mixtures, partners, noise = (
+        {str(corpus / pattern): _files(pattern, stems) for pattern in of_kind}
+        for of_kind in ([mixture], sources, noises)
+    )
+    if not any(mixtures.values()):
+        raise UserError(f"{corpus}: no file fits the pattern {mixture}")
+    return _paired(mixtures, partners, partners, noise)
+
+
+def _without_ending(pattern: str) -> str:
+    stem, suffix = os.path.splitext(pattern)
+    return stem if suffix.lower() in audio.AUDIO_SUFFIXES else pattern
+
+
+def _in_table(path: Path) -> Rows:
+    columns, lines = read_csv(path)
+    mixture = next((name for name in _MIXTURE_COLUMNS if name in columns), None)
+    numbers = {int(match.group(1)): name for name in columns if (match := _SOURCE_COLUMN.fullmatch(name))}
+    if mixture is None or not numbers:
+        raise UserError(
+            f"{path}: columns {', '.join(columns[:9]) or 'none'}; expected those of LibriMix and asteroid "
+            "(mixture_path, source_1_path ...) or of SpeechBrain (mix_wav, s1_wav ...)"
+        )
+    noise = next((name for name in _NOISE_COLUMNS if name in columns), None)
+    identifier = next((name for name in _ID_COLUMNS if name in columns), None)
+    rows: list[Row] = []
+    left_out: dict[str, str] = {}
+    for line_number, line in lines:
+        where = f"{path}:{line_number}"
+        cells = [line[mixture], *(line[numbers[number]] for number in sorted(numbers)), line[noise] if noise else None]
+        if not all(cells[:-1]):
+            left_out[where] = f"{where}: a cell of a path is empty"
+            continue
+        if any("\0" in (cell or "") for cell in cells):
+            left_out[where] = f"{where}: a path holds a NUL character"
+            continue
+        of_mixture, *of_sources, of_noise = (_located(cell, path) if cell else None for cell in cells)
+        name = (line[identifier] if identifier else None) or Path(cells[0] or "").stem
+        sources = tuple(source for source in of_sources if source is not None)
+        rows.append(Row(name, of_mixture or path, sources, of_noise))
+    if not rows:
+        raise UserError(next(iter(left_out.values()), f"{path}: holds no mixtures"))
+    return rows, left_out
+
+
+def _located(cell: str, table: Path) -> Path:
+    """Return the file of a cell: absolute, or relative to the table's folder (SpeechBrain's $data_root)."""
+    return table.parent / re.sub(r"^(\$\{?\w+\}?|\{\w+\})/", "", cell)
+
+
+def _in_kaldi(folder: Path) -> Rows:
+    mixtures = read_lines(folder / "wav.scp")
+    parts: list[dict[str, tuple[str, str]]] = []
+    while (path := folder / f"spk{len(parts) + 1}.scp").is_file():
+        parts.append(read_lines(path))
+    if not parts:
+        raise UserError(f"{folder}: wav.scp but no spk1.scp; expected the references in spk1.scp, spk2.scp ...")
+    noises = read_lines(folder / "noise.scp") if (folder / "noise.scp").is_file() else None
+    rows: list[Row] = []
+    left_out: dict[str, str] = {}
+    for name, (_, where) in mixtures.items():
+        absent = next((f"spk{number}.scp" for number, part in enumerate(parts, start=1) if name not in part), None)
+        if absent is None and noises is not None and name not in noises:
+            absent = "noise.scp"
+        if absent is not None:
+            left_out[where] = f"{where}: {name} has no line in {folder / absent}"
+            continue
+        try:
+            sources = tuple(locate_file(*part[name], folder) for part in parts)
+            noise = locate_file(*noises[name], folder) if noises else None
+            rows.append(Row(name, locate_file(*mixtures[name], folder), sources, noise))
+        except UserError as error:
+            left_out[where] = str(error)
+    return rows, left_out

@@ -282,17 +282,9 @@ class WavsOptions:
 
 
 DownloadName = Literal[
-    "librispeech",
-    "speechocean762",
-    "esc-10",
-    "speech-commands-noise",
-    "wham-noise",
-    "vctk",
-    "librimix-metadata",
-    "vctk-2mix-metadata",
-    "wsj0-mix-lists",
-    "onnxruntime-web",
-]
+    "librispeech", "speechocean762", "esc-10", "speech-commands-noise", "wham-noise", "vctk", "librimix-metadata",
+    "vctk-2mix-metadata", "wsj0-mix-lists", "onnxruntime-web",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

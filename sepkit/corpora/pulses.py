@@ -1,9 +1,12 @@
 """Gaussian pulse mixtures: a small separation problem with known statistics, for rate-distortion curves.
 
 What it is: mixtures of two synthetic "speakers", each three sinusoidal pulses with overtones whose fundamentals lie in
-the speaker's own frequency range (`sepkit.data.pulses`), with white noise of amplitude 0.5 added after mixing. The
-references are without noise. Besides the test set of that condition there is one for each condition that models were
+the speaker's own frequency range, with white noise of amplitude 0.5 added after mixing. The references are without
+noise. Besides the test set of that condition there is one for each condition that models were
 not trained in.
+An example depends on its index and the parameters alone, not on the number of examples or on earlier ones. Parameters
+only rescale uniform random numbers. The same index with two parameter sets therefore gives the same example, changed
+only in what those parameters control.
 Size: 2048 mixtures of 3 s for training, 128 and 1024 for validation and test: 3.1 GB with all conditions, made in some
 minutes. There are few files: each set has one recording per speaker and one of noise; mixtures are parts of them.
 License: made on your machine from random numbers; nobody has rights in them.
@@ -16,26 +19,144 @@ Citation: the thesis on variational inference for encoder-masker-decoders, appen
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Literal, get_args
 
 import numpy as np
 
-from sepkit.corpora._provenance import check_provenance
-from sepkit.corpora._recordings import SPLITS
+from sepkit.corpora._recordings import SPLITS, check_provenance
 from sepkit.corpora.options import PulsesOptions
-from sepkit.data import audio
+from sepkit.data.audio import write_blocks
+from sepkit.data.headers import MAX_WAV_BYTES
 from sepkit.data.manifest import MixtureEntry, NoiseEntry, SourceEntry, write_manifest
-from sepkit.data.pulses import NoiseKind, PulseParameters, pulse_noise, pulse_sources
 from sepkit.errors import UserError
 
 TRAINING_NOISE_AMPLITUDE = 0.5
 
 _REPLICATE_STRIDE = 100_000
-# What the header of a wav file can count.
-_MAX_WAV_BYTES = 2**32 - 4096
 _SAMPLE_BYTES = 4
+
+NoiseKind = Literal["white", "modulated", "band"]
+NOISE_KINDS: tuple[str, ...] = get_args(NoiseKind)
+
+_MODULATION_HZ = 2.0
+_BAND_FILTER_ORDER = 4
+# The band-pass has settled after this many periods of its lower edge.
+_RING_IN_PERIODS = 20
+# At four deviations a Gaussian's spectrum, which is Gaussian too, has fallen to 3e-4.
+_SPECTRAL_DEVIATIONS = 4.0
+# Streams of random numbers of an index: one for the speakers, one for noise.
+_SOURCE_STREAM, _NOISE_STREAM = 0, 1
+
+
+@dataclass(frozen=True)
+class PulseParameters:
+    """Ranges of an example's sources; the defaults are the training condition. Frequency ranges are one for each
+    speaker.
+
+    The thesis gives the frequency ranges, the number of pulses, the length, and the widths U(0.05, 0.3) s (appendix M).
+    It does not give the range of amplitudes. It has four overtones in appendix K.1 and five in M; the default follows
+    K.1. Overtone k has 1/(k + 1) of the fundamental's amplitude, as in a sawtooth. A pulse has one phase, which is
+    multiplied for each overtone as the frequency is.
+    """
+
+    pulses: int = 3
+    overtones: int = 4
+    amplitude_range: tuple[float, float] = (0.3, 1.0)
+    sigma_range_seconds: tuple[float, float] = (0.05, 0.3)
+    frequency_ranges_hz: tuple[tuple[float, float], ...] = ((300.0, 400.0), (100.0, 200.0))
+    seconds: float = 3.0
+    sample_rate: int = 8000
+
+    def __post_init__(self) -> None:
+        if self.sample_rate < 1:
+            raise UserError(f"sample_rate: found {self.sample_rate}, expected at least 1")
+        if not (math.isfinite(self.seconds) and self.num_samples >= 1):
+            raise UserError(f"seconds: found {self.seconds}, expected at least one sample at {self.sample_rate} Hz")
+        highest = max(high for _, high in self.frequency_ranges_hz)
+        if highest >= self.sample_rate / 2:
+            raise UserError(
+                f"frequency_ranges_hz: found {highest} Hz, expected less than half of {self.sample_rate} Hz"
+            )
+
+    @property
+    def num_samples(self) -> int:
+        """Length in samples."""
+        return round(self.seconds * self.sample_rate)
+
+    @property
+    def band_hz(self) -> tuple[float, float]:
+        """The band from the lowest fundamental to the highest overtone, at most 90 % of half the sample rate."""
+        highest = (self.overtones + 1) * max(high for _, high in self.frequency_ranges_hz)
+        return min(low for low, _ in self.frequency_ranges_hz), min(highest, 0.45 * self.sample_rate)
+
+
+def pulse_sources(index: int, parameters: PulseParameters | None = None) -> np.ndarray:
+    """Return the sources of one example, (m, T) float32, one for each frequency range.
+
+    Each is a sum of pulses, each with its own fundamental f, amplitude a, phase p, center c and width s:
+
+        a exp(-(t - c)^2 / (2 s^2)) sum_k sin(k (2 pi f (t - c) + p)) / k,    k = 1 ... overtones + 1
+
+    The center lies in the segment, so at least half of a short pulse does too. Overtones whose spectrum, broadened by
+    the envelope, reaches half the sample rate are left out.
+
+    Source: VI-EMD (thesis, appendix K.1).
+    """
+    parameters = parameters or PulseParameters()
+    time = np.arange(parameters.num_samples) / parameters.sample_rate
+    sources = np.zeros((len(parameters.frequency_ranges_hz), parameters.num_samples))
+    for speaker, (source, frequency_range) in enumerate(zip(sources, parameters.frequency_ranges_hz, strict=True)):
+        generator = np.random.default_rng([index, _SOURCE_STREAM, speaker])
+        low, high = np.transpose([frequency_range, parameters.amplitude_range, parameters.sigma_range_seconds])
+        # Drawn row by row, so that a larger number of pulses leaves the first ones unchanged.
+        for draws in generator.random((parameters.pulses, 5)):
+            frequency_hz, amplitude, sigma = low + (high - low) * draws[[0, 1, 4]]
+            phase, center = 2 * np.pi * draws[2], parameters.seconds * draws[3]
+            breadth_hz = _SPECTRAL_DEVIATIONS / (2 * np.pi * sigma)
+            # sin(k x) is the imaginary part of exp(i x)^k: one sine and cosine for all of them.
+            rotation = np.exp(1j * (2 * np.pi * frequency_hz * (time - center) + phase))
+            powers, tone = np.ones_like(rotation), np.zeros_like(time)
+            for k in range(1, parameters.overtones + 2):
+                if k == 1 or k * frequency_hz + breadth_hz < parameters.sample_rate / 2:
+                    powers *= rotation
+                    tone += powers.imag / k
+            source += amplitude * np.exp(-0.5 * ((time - center) / sigma) ** 2) * tone
+    return sources.astype(np.float32)
+
+
+def pulse_noise(index: int, kind: NoiseKind = "white", parameters: PulseParameters | None = None) -> np.ndarray:
+    """Return the noise of one example, (T,) float32, for a noise amplitude of 1.
+
+    "white" is Gaussian with a deviation of 1. The others are made from the same white noise. "modulated" multiplies it
+    by sqrt(2/3) (1 + cos(2 pi 2 Hz t + p)), p random, which keeps the mean power. "band" filters it with a Butterworth
+    band-pass from the lowest fundamental to the highest overtone: the density there is that of the white noise, so the
+    total power is lower. The thesis leaves both powers open. Noise is independent of the example's sources.
+
+    Source: VI-EMD (thesis, appendices K.1 and M).
+    """
+    parameters = parameters or PulseParameters()
+    if kind not in NOISE_KINDS:
+        raise UserError(f"noise kind: found {kind!r}, expected one of {', '.join(NOISE_KINDS)}")
+    generator = np.random.default_rng([index, _NOISE_STREAM])
+    phase = 2 * np.pi * generator.random()
+    noise = generator.standard_normal(parameters.num_samples)
+    if kind == "modulated":
+        time = np.arange(parameters.num_samples) / parameters.sample_rate
+        noise *= np.sqrt(2 / 3) * (1 + np.cos(2 * np.pi * _MODULATION_HZ * time + phase))
+    elif kind == "band":
+        from scipy.signal import butter, sosfilt
+
+        low, high = parameters.band_hz
+        sections = butter(_BAND_FILTER_ORDER, (low, high), "bandpass", fs=parameters.sample_rate, output="sos")
+        ring_in = math.ceil(_RING_IN_PERIODS * parameters.sample_rate / low)
+        before = generator.standard_normal(ring_in)
+        noise = np.asarray(sosfilt(sections, np.concatenate([before, noise])))[ring_in:]
+    return noise.astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -103,13 +224,13 @@ def prepare_pulses(options: PulsesOptions) -> Path:
         raise UserError(f"found {total} mixtures of train, dev and test, expected at most {_REPLICATE_STRIDE}")
     training = PulseParameters(seconds=options.seconds, sample_rate=options.sample_rate)
     longest = max(counts.values())
-    if longest * training.num_samples * _SAMPLE_BYTES > _MAX_WAV_BYTES:
-        most = _MAX_WAV_BYTES // (training.num_samples * _SAMPLE_BYTES)
+    if longest * training.num_samples * _SAMPLE_BYTES > MAX_WAV_BYTES:
+        most = MAX_WAV_BYTES // (training.num_samples * _SAMPLE_BYTES)
         raise UserError(
             f"found {longest} mixtures of {options.seconds} s, expected at most {most}: they share a wav file"
         )
     chosen = _choose(conditions(training), options.conditions)
-    check_provenance(out / "pulses.json", counts | {"replicate": replicate} | training.to_plain())
+    check_provenance(out / "pulses.json", counts | {"replicate": replicate} | asdict(training))
 
     first = replicate * _REPLICATE_STRIDE
     usual = Condition(training)
@@ -139,15 +260,15 @@ def _write_set(out: Path, name: str, condition: Condition, usual: Condition, ind
     paths = [f"wav/{sources_of}_speaker{speaker}.wav" for speaker in speakers]
     noise_path = f"wav/{noise_of}_noise.wav"
     missing = [speaker for speaker in speakers if not (out / paths[speaker]).is_file()]
-    if missing:
-        made = _joined(lambda index: pulse_sources(index, parameters)[missing], indices, sources_of)
-        for speaker, waveform in zip(missing, made, strict=True):
-            audio.write(out / paths[speaker], waveform, parameters.sample_rate)
+    _write(
+        [out / paths[speaker] for speaker in missing], indices, parameters,
+        lambda index: pulse_sources(index, parameters)[missing], sources_of,
+    )  # fmt: skip
     if condition.noise_amplitude and not (out / noise_path).is_file():
-        made = _joined(
-            lambda index: pulse_noise(index, condition.noise, parameters)[None], indices, f"{noise_of} noise"
-        )
-        audio.write(out / noise_path, made[0], parameters.sample_rate)
+        _write(
+            [out / noise_path], indices, parameters,
+            lambda index: pulse_noise(index, condition.noise, parameters)[None], f"{noise_of} noise",
+        )  # fmt: skip
     length = parameters.num_samples
     entries = [
         MixtureEntry(
@@ -169,15 +290,19 @@ def _write_set(out: Path, name: str, condition: Condition, usual: Condition, ind
     write_manifest(out / f"{name}.jsonl", entries)
 
 
-def _joined(make: Callable[[int], np.ndarray], indices: range, name: str) -> np.ndarray:
-    """Concatenate the results of `make` for each index, (C, T), to (C, len(indices) * T)."""
+def _write(
+    paths: Sequence[Path],
+    indices: range,
+    parameters: PulseParameters,
+    make: Callable[[int], np.ndarray],
+    name: str,
+) -> None:
+    """Write what `make` returns for each index, (C, T), end to end, each of the C rows to a file of its own."""
     from tqdm import tqdm
 
-    joined = np.empty((0, 0), dtype=np.float32)
-    for position, index in enumerate(tqdm(indices, desc=f"making {name}", unit="mixture", leave=False, disable=None)):
-        waveforms = make(index)
-        channels, length = waveforms.shape
-        if position == 0:
-            joined = np.empty((channels, len(indices) * length), dtype=np.float32)
-        joined[:, position * length : (position + 1) * length] = waveforms
-    return joined
+    with ExitStack() as stack:
+        size = len(indices) * parameters.num_samples
+        writers = [stack.enter_context(write_blocks(path, parameters.sample_rate, size)) for path in paths]
+        for index in tqdm(indices if paths else (), desc=f"making {name}", unit="mixture", leave=False, disable=None):
+            for writer, waveform in zip(writers, make(index), strict=True):
+                writer.write(waveform)

@@ -22,9 +22,8 @@ from pathlib import Path
 
 import numpy as np
 
-from sepkit.corpora._metadata_mixing import SOURCE_RATE, Layout, Part, prepare_parts, speaker_of
-from sepkit.corpora._metadata_tables import find_tables, read_table
-from sepkit.corpora._recordings import corpus_root, find_audio_files
+from sepkit.corpora._metadata import SOURCE_RATE, Layout, Part, find_tables, prepare_parts, read_table, speaker_of
+from sepkit.corpora._recordings import corpus_root
 from sepkit.corpora._verify import check_whole
 from sepkit.corpora.options import VCTK2MixOptions, check_variant
 from sepkit.data import audio
@@ -79,7 +78,7 @@ def _vctk_root(folder: Path) -> Path:
 
 def _by_name(folder: Path) -> dict[str, list[Path]]:
     files: dict[str, list[Path]] = defaultdict(list)
-    for path in find_audio_files(folder):
+    for path in audio.find_audio_files(folder):
         files[f"{path.stem}.wav"].append(path)
     return files
 

@@ -90,24 +90,123 @@ class _Samples(io.FileIO):
         return super().tell() - self._begin
 
 
-OpenFile = SoundFile | FFmpegFile
+class AudioFile:
+    """An audio file that is open, decoded forward from where it is.
+
+    Args:
+        decoder: What decodes it.
+        name: Name of the file, for messages.
+
+    Attributes:
+        num_samples: Length that the header gives; None if it gives none.
+        subtype: libsndfile's name of the sample format, or "FFMPEG".
+
+    Raises:
+        UserError: The file is empty, or its header gives what is beyond `sepkit.limits`.
+    """
+
+    def __init__(self, decoder: SoundFile | FFmpegFile, name: str) -> None:
+        self._decoder, self.name, self._position = decoder, name, 0
+        self.sample_rate, self.channels, self.subtype = decoder.samplerate, decoder.channels, decoder.subtype
+        self.num_samples = decoder.stated_frames
+        low, high = SAMPLE_RATES
+        if not low <= self.sample_rate <= high:
+            raise UserError(
+                f"{name}: its header says {self.sample_rate} Hz, expected {low} to {high}; correct it, or resample"
+            )
+        if self.channels > CHANNELS:
+            raise UserError(f"{name}: has {self.channels} channels, expected at most {CHANNELS}; split the file")
+        if self.num_samples is not None:
+            self._check_length(self.num_samples)
+
+    def _check_length(self, num_samples: int) -> None:
+        if num_samples == 0:
+            raise UserError(f"{self.name}: holds 0 samples; leave out the file")
+        if num_samples > RECORDING_SECONDS * self.sample_rate:
+            raise UserError(
+                f"{self.name}: has {num_samples / self.sample_rate / 3600:.0f} hours, expected at most "
+                f"{RECORDING_SECONDS // 3600}; cut the file"
+            )
+
+    def read(self, count: int, start: int = 0) -> np.ndarray:
+        """Return the next samples, (count, C) float32; where the header gives no length, there may be fewer.
+
+        Args:
+            count: Number of samples.
+            start: First sample, of a file that was just opened.
+        """
+        try:
+            if start > self._position:
+                self._position = self._decoder.approach(start)
+            while self._position < start and (
+                skipped := len(self._decoder.read(min(_BLOCK_FRAMES, start - self._position), "float32"))
+            ):
+                self._position += skipped
+            frames = self._decoder.read(count, dtype="float32", always_2d=True)
+        except soundfile.LibsndfileError as error:
+            raise UserError(
+                f"{self.name}: damaged or truncated ({error.error_string.rstrip('.')}); get the file again"
+            ) from error
+        self._position += len(frames)
+        if len(frames) < count and self.num_samples is not None:
+            raise UserError(
+                f"{self.name}: damaged or truncated (ends after sample {self._position} of {self.num_samples}); "
+                "get the file again"
+            )
+        return frames
+
+    def blocks(self, size: int | None = None, start: int = 0, stop: int | None = None) -> Iterator[np.ndarray]:
+        """Yield the samples `start` to `stop`, or all, of a file that was just opened in blocks (T, C) float32.
+
+        Args:
+            size: Length of the blocks; None: any.
+            start: First sample.
+            stop: Sample after the last; None: to the end.
+        """
+        size, position, end = size or _BLOCK_FRAMES, start, self.num_samples if stop is None else stop
+        while end is None or position < end:
+            if not len(frames := self.read(size if end is None else min(size, end - position), start)):
+                break
+            position += len(frames)
+            self._check_length(position)
+            yield frames
+        self._check_length(position)
+
+    def everything(self) -> np.ndarray:
+        """Return all samples of a file that was just opened, (T, C) float32."""
+        blocks = list(self.blocks(self.num_samples))
+        return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+
+    def check_channel(self, channel: int | None) -> None:
+        """Raise UserError if the file has no such channel."""
+        if channel is not None and not 0 <= channel < self.channels:
+            raise UserError(
+                f"{self.name}: has {self.channels} channel(s), numbered from 0; channel {channel} was asked for"
+            )
+
+    def check_finite(self, waveform: np.ndarray) -> None:
+        """Raise UserError if a sample is NaN or infinite."""
+        if not np.isfinite(waveform).all():
+            raise UserError(
+                f"{self.name}: holds samples that are not finite numbers (NaN or infinity); repair or leave out the "
+                "file"
+            )
 
 
 @contextmanager
-def open_audio(source: Source) -> Iterator[OpenFile]:
+def open_audio(source: Source) -> Iterator[AudioFile]:
     """Open a file, or the content of one, with the decoder that its first bytes ask for."""
     try:
-        file = _open(source)
+        decoder = _open(source)
     except (soundfile.LibsndfileError, TypeError, ValueError, OSError) as error:
         if exhausted(error):
             raise
         raise _unreadable(source, error) from error
-    with file:
-        _check_header(file, name_of(source))
-        yield file
+    with decoder:
+        yield AudioFile(decoder, _name_of(source))
 
 
-def name_of(source: Source) -> str:
+def _name_of(source: Source) -> str:
     """Return what messages call a file: its path, or "bytes"."""
     return "bytes" if isinstance(source, io.BytesIO) else os.fspath(source)
 
@@ -118,12 +217,12 @@ def identity(path: AudioPath) -> tuple[str, int, int]:
     return os.fspath(path), status.st_mtime_ns, status.st_size
 
 
-def _open(source: Source) -> OpenFile:
+def _open(source: Source) -> SoundFile | FFmpegFile:
     if isinstance(source, io.BytesIO):
         decoder = decoder_of(source, "")
         source.seek(0)
     else:
-        check_is_file(source)
+        _check_is_file(source)
         decoder = _decoder_of(*identity(source))
     in_parts = decoder == "ffmpeg, in parts"
     reason = "its header does not state the length of all its parts" if in_parts else "not a format of libsndfile"
@@ -140,7 +239,7 @@ def _open(source: Source) -> OpenFile:
             os.close(os.open(os.devnull, os.O_RDONLY))
     if not has_ffmpeg():
         raise ValueError(f"{reason}, and the program ffmpeg, which reads more, is not installed")
-    return FFmpegFile(source, name_of(source), in_parts)
+    return FFmpegFile(source, _name_of(source), in_parts)
 
 
 @lru_cache(maxsize=4096)
@@ -159,7 +258,7 @@ def _to_the_end(file: SoundFile, source: Source) -> SoundFile | None:
         riff_bytes = int.from_bytes(raw.read(8)[4:], "little")
         raw.seek(0)
         try:
-            header = read_wav_header(raw, name=name_of(source))
+            header = read_wav_header(raw, name=_name_of(source))
         except UserError:
             return file
         begin = raw.tell()
@@ -179,7 +278,7 @@ def _for_libsndfile(path: AudioPath) -> str | bytes:
     return os.fspath(path) if sys.platform == "win32" else os.fsencode(path)
 
 
-def check_is_file(path: AudioPath) -> None:
+def _check_is_file(path: AudioPath) -> None:
     """Raise UserError for a pipe, socket or device, which reading might wait for without end."""
     try:
         mode = os.stat(path).st_mode
@@ -187,82 +286,6 @@ def check_is_file(path: AudioPath) -> None:
         return  # whoever opens it says that there is no such file
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise UserError(f"{path}: is a pipe, socket or device, expected a file; write what it gives to a file first")
-
-
-def _check_header(file: OpenFile, name: str) -> None:
-    """Raise UserError if the file is empty, or its header gives what is beyond `sepkit.limits`."""
-    low, high = SAMPLE_RATES
-    if not low <= file.samplerate <= high:
-        raise UserError(
-            f"{name}: its header says {file.samplerate} Hz, expected {low} to {high}; correct it, or resample"
-        )
-    if file.channels > CHANNELS:
-        raise UserError(f"{name}: has {file.channels} channels, expected at most {CHANNELS}; split the file")
-    if file.stated_frames is not None:
-        _check_length(file.stated_frames, file.samplerate, name)
-
-
-def _check_length(num_samples: int, sample_rate: int, name: str) -> None:
-    """Raise UserError if a recording is empty, or longer than any may be."""
-    if num_samples == 0:
-        raise UserError(f"{name}: holds 0 samples; leave out the file")
-    if num_samples > RECORDING_SECONDS * sample_rate:
-        raise UserError(
-            f"{name}: has {num_samples / sample_rate / 3600:.0f} hours, expected at most "
-            f"{RECORDING_SECONDS // 3600}; cut the file"
-        )
-
-
-def check_channel(file: OpenFile, name: str, channel: int | None) -> None:
-    """Raise UserError if the file has no such channel."""
-    if channel is not None and not 0 <= channel < file.channels:
-        raise UserError(f"{name}: has {file.channels} channel(s), numbered from 0; channel {channel} was asked for")
-
-
-def check_finite(waveform: np.ndarray, name: str) -> None:
-    """Raise UserError if a sample is NaN or infinite."""
-    if not np.isfinite(waveform).all():
-        raise UserError(
-            f"{name}: holds samples that are not finite numbers (NaN or infinity); repair or leave out the file"
-        )
-
-
-def read_frames(file: OpenFile, name: str, count: int, start: int = 0, position: int = 0) -> np.ndarray:
-    """Return the samples from `start` on, (count, C) float32; with start 0, from the current position, `position`.
-
-    Where the header gives no length, there may be fewer.
-    """
-    try:
-        if start:
-            position = file.approach(start)
-        while position < start and (skipped := len(file.read(min(_BLOCK_FRAMES, start - position), "float32"))):
-            position += skipped
-        frames = file.read(count, dtype="float32", always_2d=True)
-    except soundfile.LibsndfileError as error:
-        raise UserError(
-            f"{name}: damaged or truncated ({error.error_string.rstrip('.')}); get the file again"
-        ) from error
-    if len(frames) < count and file.stated_frames is not None:
-        end = position + len(frames)
-        raise UserError(
-            f"{name}: damaged or truncated (ends after sample {end} of {file.stated_frames}); get the file again"
-        )
-    return frames
-
-
-def frame_blocks(
-    file: OpenFile, name: str, block_samples: int, start: int = 0, stop: int | None = None
-) -> Iterator[np.ndarray]:
-    """Yield the samples `start` to `stop`, or all, of a file that was just opened in blocks (T, C) float32."""
-    position, end = start, file.stated_frames if stop is None else stop
-    while end is None or position < end:
-        count = block_samples if end is None else min(block_samples, end - position)
-        if not len(frames := read_frames(file, name, count, start if position == start else 0, position)):
-            break
-        position += len(frames)
-        _check_length(position, file.samplerate, name)
-        yield frames
-    _check_length(position, file.samplerate, name)
 
 
 def _unreadable(source: Source, error: Exception) -> UserError:
@@ -281,7 +304,7 @@ def _unreadable(source: Source, error: Exception) -> UserError:
         )
     remedy = "convert it (ffmpeg -i FILE FILE.wav)" if has_ffmpeg() else "install ffmpeg, convert the file to wav"
     return UserError(
-        f"{name_of(source)}: cannot be read as audio ({reason}); expected wav, flac, mp3 or another format of "
+        f"{_name_of(source)}: cannot be read as audio ({reason}); expected wav, flac, mp3 or another format of "
         f"libsndfile or ffmpeg; {remedy}, or get it again"
     )
 

@@ -9,11 +9,13 @@ from pathlib import PurePath
 import numpy as np
 
 from sepkit.errors import UserError
+from sepkit.signals import active_frames
 
 FRAME_SECONDS = 0.02
 """Of what is heard or not."""
 
 # An estimate is heard unless it is this far below its own loud frames, or this far below all estimates together there.
+# Estimates contain remainders of other speakers, more than 30 dB below their own speech, which are not turns.
 _BELOW_OWN_DB, _BELOW_ALL_DB = 30.0, 13.0
 _LOUD_PERCENTILE = 95
 # Shorter pauses do not end a turn; shorter turns are clicks.
@@ -52,13 +54,10 @@ class ActivityMeter:
         if not self._count:
             return []
         energies = self._all_energies()
-        levels = 10 * np.log10(np.maximum(energies, np.finfo(np.float32).tiny))
-        everything = 10 * np.log10(np.maximum(energies.sum(0), np.finfo(np.float32).tiny))
-        heard = (
-            (levels > np.percentile(levels, _LOUD_PERCENTILE, axis=1, keepdims=True) - _BELOW_OWN_DB)
-            & (levels > everything - _BELOW_ALL_DB)
-            & (energies > 0)
+        levels, everything = (
+            10 * np.log10(np.maximum(values, np.finfo(np.float32).tiny)) for values in (energies, energies.sum(0))
         )
+        heard = active_frames(energies, _BELOW_OWN_DB, _LOUD_PERCENTILE) & (levels > everything - _BELOW_ALL_DB)
         if speech is not None:
             places = ((np.arange(heard.shape[1]) + 0.5) * self._seconds / FRAME_SECONDS).astype(int)
             heard &= speech[:, np.minimum(places, speech.shape[1] - 1)]

@@ -8,57 +8,28 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd
 from pathlib import Path
-from typing import Literal, get_args
+from typing import IO, Literal
 
 import numpy as np
 import soundfile
-import soxr
 
 from sepkit.data._ffmpeg import FFMPEG_SUFFIXES, without_undecodable
-from sepkit.data._opening import (
-    AudioPath,
-    OpenFile,
-    Source,
-    check_channel,
-    check_finite,
-    frame_blocks,
-    identity,
-    name_of,
-    open_audio,
-    read_frames,
-)
-from sepkit.data._writing import quantize_pcm16, write_blocks
+from sepkit.data._opening import AudioFile, AudioPath, Source, identity, open_audio
+from sepkit.data.headers import wav_header
+from sepkit.data.resampling import RESAMPLERS, Resampler, resample, resampled_length
 from sepkit.errors import UserError
+from sepkit.files import atomic_output
 
-__all__ = [
-    "AUDIO_SUFFIXES",
-    "RESAMPLERS",
-    "AudioInfo",
-    "Resampler",
-    "cancelled",
-    "cancelled_note",
-    "check_mean",
-    "decode",
-    "encode_sound",
-    "info",
-    "loudest_if_cancelled",
-    "quantize_pcm16",
-    "read",
-    "read_blocks",
-    "resample",
-    "resampled_length",
-    "without_undecodable",
-    "write",
-    "write_blocks",
-]
+__all__ = ["RESAMPLERS", "Resampler", "resample", "resampled_length", "without_undecodable"]
 
-Resampler = Literal["soxr_hq", "scipy_poly"]
-RESAMPLERS: tuple[str, ...] = get_args(Resampler)
+Subtype = Literal["FLOAT", "PCM_16"]
+Rounding = Literal["floor", "nearest"]
 
 AUDIO_SUFFIXES = FFMPEG_SUFFIXES | {
     ".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au", ".caf", ".w64", ".rf64", ".sph"
@@ -92,14 +63,36 @@ class AudioInfo:
 def info(path: AudioPath) -> AudioInfo:
     """Return what the header of an audio file says; if it does not give the length, the samples are counted."""
     with open_audio(path) as file:
-        num_samples = _count(*identity(path)) if file.stated_frames is None else file.stated_frames
-        return AudioInfo(file.samplerate, num_samples, file.channels, file.subtype)
+        return AudioInfo(file.sample_rate, _length(file, path), file.channels, file.subtype)
+
+
+def _length(file: AudioFile, path: AudioPath) -> int:
+    return _count(*identity(path)) if file.num_samples is None else file.num_samples
 
 
 @lru_cache(maxsize=4096)
 def _count(path: str, mtime_ns: int, size: int) -> int:
     with open_audio(path) as file:
-        return sum(map(len, frame_blocks(file, path, _BLOCK_SAMPLES)))
+        return sum(map(len, file.blocks()))
+
+
+def find_audio_files(folder: Path) -> list[Path]:
+    """Return all audio files below a folder, sorted by path."""
+    if not folder.is_dir():
+        found = "it is a file" if folder.is_file() else "no such folder"
+        raise UserError(f"{folder}: {found}; expected a folder of recordings")
+    # os.walk follows links to folders; Path.rglob does so only in some supported versions of Python.
+    found_paths = (
+        Path(root, name)
+        for root, _, names in os.walk(folder, followlinks=True)
+        for name in names
+        if not name.startswith(".") and os.path.splitext(name)[1].lower() in AUDIO_SUFFIXES
+    )
+    paths = sorted(without_undecodable(found_paths), key=lambda path: path.relative_to(folder).as_posix())
+    if not paths:
+        suffixes = ", ".join(sorted(AUDIO_SUFFIXES))
+        raise UserError(f"{folder}: no audio files in it or below; expected files ending in {suffixes}")
+    return paths
 
 
 def read(
@@ -125,17 +118,16 @@ def read(
         pad_end: whether to give zeros past the end of the file instead of raising.
         gain: applied before resampling.
     """
-    name = os.fspath(path)
     with open_audio(path) as file:
-        check_channel(file, name, channel)
-        rate = sample_rate or file.samplerate
+        file.check_channel(channel)
+        rate = sample_rate or file.sample_rate
         if (start, num_samples) == (0, None):
-            waveform = _scaled(_one_channel(_read_all(file, name), channel), gain)
-            waveform = resample(waveform, file.samplerate, rate, resampler)
-            check_finite(waveform, name)
+            waveform = _one_channel(file.everything(), channel, gain)
+            waveform = resample(waveform, file.sample_rate, rate, resampler)
+            file.check_finite(waveform)
             return waveform
-        total_frames = _count(*identity(path)) if file.stated_frames is None else file.stated_frames
-        total = resampled_length(total_frames, file.samplerate, rate, resampler)
+        total_frames = _length(file, path)
+        total = resampled_length(total_frames, file.sample_rate, rate, resampler)
         stop = total if num_samples is None else start + num_samples
         if start < 0 or stop < start:
             raise UserError(f"{path}: start {start} and num_samples {num_samples} asked for, expected both at least 0")
@@ -148,11 +140,11 @@ def read(
         if wanted == 0:
             return np.zeros(stop - start, dtype=np.float32)
         first, last, skipped = start, start + wanted, 0
-        if file.samplerate != rate:
-            first, last, skipped = _input_window(start, wanted, file.samplerate, rate, total_frames)
-        waveform = _scaled(_one_channel(read_frames(file, name, last - first, first), channel), gain)
-        waveform = resample(waveform, file.samplerate, rate, resampler)[skipped : skipped + wanted]
-    check_finite(waveform, name)
+        if file.sample_rate != rate:
+            first, last, skipped = _input_window(start, wanted, file.sample_rate, rate, total_frames)
+        waveform = _one_channel(file.read(last - first, first), channel, gain)
+        waveform = resample(waveform, file.sample_rate, rate, resampler)[skipped : skipped + wanted]
+        file.check_finite(waveform)
     return np.pad(waveform, (0, stop - start - wanted)) if stop - start > wanted else waveform
 
 
@@ -164,19 +156,18 @@ def read_blocks(
 
     Errors are those of `read`, raised on reaching a bad block.
     """
-    name = os.fspath(path)
     with open_audio(path) as file:
-        check_channel(file, name, channel)
-        for frames in frame_blocks(file, name, block_samples, start, stop):
+        file.check_channel(channel)
+        for frames in file.blocks(block_samples, start, stop):
             block = _one_channel(frames, channel)
-            check_finite(block, name)
+            file.check_finite(block)
             yield block
 
 
 def decode(source: Source) -> tuple[np.ndarray, int]:
     """Return the samples (C, T) float32 of an audio file, or of the content of one, and its rate in Hz."""
     with open_audio(source) as file:
-        return _read_all(file, name_of(source)).T, file.samplerate
+        return file.everything().T, file.sample_rate
 
 
 def loudest_if_cancelled(blocks: Iterable[np.ndarray]) -> int | None:
@@ -207,8 +198,7 @@ def loudest_if_cancelled(blocks: Iterable[np.ndarray]) -> int | None:
 def cancelled(path: AudioPath) -> int | None:
     """Return the loudest channel of an audio file if its channels cancel in their mean, else None; all is read."""
     with open_audio(path) as file:
-        blocks = frame_blocks(file, os.fspath(path), _BLOCK_SAMPLES)
-        return loudest_if_cancelled(blocks) if file.channels > 1 else None
+        return loudest_if_cancelled(file.blocks()) if file.channels > 1 else None
 
 
 def cancelled_note(channel: int) -> str:
@@ -225,50 +215,12 @@ def check_mean(path: AudioPath) -> None:
         )
 
 
-def resample(waveform: np.ndarray, from_rate: int, to_rate: int, resampler: str = "soxr_hq") -> np.ndarray:
-    """Return a waveform at another rate, of the same dtype and `resampled_length` samples.
-
-    Args:
-        resampler: "soxr_hq" (linear phase, pass band to 91 % of the lower Nyquist frequency) or "scipy_poly"
-            (`scipy.signal.resample_poly` with its Kaiser window, as in the LibriMix and WSJ0-mix scripts).
-    """
-    length = resampled_length(waveform.shape[-1], from_rate, to_rate, resampler)
-    if from_rate == to_rate:
-        return waveform
-    if length == 0:
-        return np.zeros((*waveform.shape[:-1], 0), dtype=waveform.dtype)
-    if resampler == "scipy_poly":
-        from scipy.signal import resample_poly
-
-        taps = _poly_filter(to_rate, from_rate, waveform.dtype.name)
-        return resample_poly(waveform, to_rate, from_rate, axis=-1, window=taps).astype(waveform.dtype, copy=False)
-    rows = [_resample_row(row, from_rate, to_rate, length) for row in waveform.reshape(-1, waveform.shape[-1])]
-    return np.stack(rows).reshape(*waveform.shape[:-1], length)
-
-
-def _resample_row(row: np.ndarray, from_rate: int, to_rate: int, length: int) -> np.ndarray:
-    resampled = soxr.resample(row, from_rate, to_rate, quality="HQ")
-    if len(resampled) < length:
-        # Where the length falls between two samples, soxr's own arithmetic may round it down.
-        resampled = soxr.resample(np.pad(row, (0, 1)), from_rate, to_rate, quality="HQ")
-    return resampled[:length]
-
-
-def resampled_length(num_samples: int, from_rate: int, to_rate: int, resampler: str = "soxr_hq") -> int:
-    """Return the length after `resample`: rounded half up for "soxr_hq", up for "scipy_poly"."""
-    if resampler not in RESAMPLERS:
-        raise UserError(f"resampler: found {resampler!r}, expected one of {', '.join(RESAMPLERS)}")
-    if resampler == "scipy_poly":
-        return -(-num_samples * to_rate // from_rate)
-    return (2 * num_samples * to_rate + from_rate) // (2 * from_rate)
-
-
 def write(
     path: AudioPath,
     waveform: np.ndarray,
     sample_rate: int,
-    subtype: Literal["FLOAT", "PCM_16"] = "FLOAT",
-    rounding: Literal["floor", "nearest"] = "nearest",
+    subtype: Subtype = "FLOAT",
+    rounding: Rounding = "nearest",
 ) -> Path:
     """Write an audio file atomically and return its path. The same samples always give the same bytes.
 
@@ -302,26 +254,136 @@ def encode_sound(waveform: np.ndarray, sample_rate: int) -> tuple[bytes, str]:
     return buffer.getvalue(), f"audio/{kind}"
 
 
-def _read_all(file: OpenFile, name: str) -> np.ndarray:
-    blocks = list(frame_blocks(file, name, file.stated_frames or _BLOCK_SAMPLES))
-    return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+@dataclass
+class BlockWriter:
+    """An open audio file whose length is known; see `write_blocks`.
+
+    Args:
+        put: appends samples, (t,) or (t, C).
+        missing: how many samples are to come.
+    """
+
+    path: Path
+    put: Callable[[np.ndarray], object]
+    missing: int
+    subtype: Subtype
+    rounding: Rounding
+
+    def write(self, block: np.ndarray) -> None:
+        """Append samples (T,) or (C, T), full scale 1. ValueError: some are not finite, or more than were announced."""
+        if not np.isfinite(block).all():
+            raise ValueError(f"{self.path}: samples that are not finite numbers are not written")
+        self.missing -= block.shape[-1]
+        if self.missing < 0:
+            raise ValueError(f"{self.path}: {-self.missing} samples more than were announced")
+        self.put((block.astype("<f4") if self.subtype == "FLOAT" else quantize_pcm16(block, self.rounding)).T)
 
 
-def _one_channel(frames: np.ndarray, channel: int | None) -> np.ndarray:
-    if channel is None and frames.shape[1] > 1:
-        return frames.mean(axis=1)
-    return np.ascontiguousarray(frames[:, channel or 0])
+@contextmanager
+def write_blocks(
+    path: str | os.PathLike[str],
+    sample_rate: int,
+    num_samples: int,
+    subtype: Subtype = "FLOAT",
+    channels: int = 1,
+    rounding: Rounding = "nearest",
+) -> Iterator[BlockWriter]:
+    """Open an audio file and yield its writer. The file appears when the `with` block ends without an error.
+
+    The same samples give the same bytes as `write`, except for how FLAC is divided into frames.
+
+    Args:
+        subtype: "FLOAT" keeps float32 values, also beyond +-1; "PCM_16" quantizes and saturates.
+
+    Raises:
+        ValueError: a format that cannot hold the subtype, or another number of samples than was announced.
+    """
+    path = Path(path)
+    suffix = path.suffix.lower()
+    if (suffix, subtype) not in {(".wav", "FLOAT"), (".wav", "PCM_16"), (".flac", "PCM_16")}:
+        raise ValueError(
+            f"{path}: {subtype} in {suffix or 'a file without ending'} cannot be written; use .wav, or .flac for PCM_16"
+        )
+    with atomic_output(path) as temporary:
+        opened = _open_flac if suffix == ".flac" else _open_wav
+        with opened(path, temporary, sample_rate, channels, num_samples, subtype) as put:
+            writer = BlockWriter(path, put, num_samples, subtype, rounding)
+            yield writer
+        if writer.missing:
+            raise ValueError(f"{path}: {writer.missing} samples fewer than were announced")
 
 
-@lru_cache(maxsize=64)
-def _poly_filter(to_rate: int, from_rate: int, dtype: str) -> np.ndarray:
-    """Return the filter of `scipy.signal.resample_poly`, which would design it in every call, a fifth of its time."""
-    max_rate = max(to_rate, from_rate) // gcd(to_rate, from_rate)
-    taps = np.sinc(np.arange(-10 * max_rate, 10 * max_rate + 1) / max_rate) * np.kaiser(20 * max_rate + 1, 5.0)
-    return (taps / taps.sum()).astype(dtype)
+@contextmanager
+def _open_wav(
+    path: Path, temporary: Path, sample_rate: int, channels: int, num_samples: int, subtype: Subtype
+) -> Iterator[Callable[[np.ndarray], object]]:
+    header = wav_header(path, sample_rate, num_samples, subtype, channels)
+    with open(temporary, "wb") as file:
+        file.write(header)
+        yield lambda samples: file.write(samples.astype("<f4" if subtype == "FLOAT" else "<i2").tobytes())
 
 
-def _scaled(waveform: np.ndarray, gain: float) -> np.ndarray:
+@contextmanager
+def _open_flac(
+    path: Path, temporary: Path, sample_rate: int, channels: int, *_: object
+) -> Iterator[Callable[[np.ndarray], object]]:
+    with open(temporary, "wb+") as raw:
+        sink, failure = _Sink(raw), None
+        try:
+            with soundfile.SoundFile(sink, "w", sample_rate, channels, "PCM_16", format="FLAC") as file:  # type: ignore[arg-type]
+                try:
+                    yield file.write
+                except BaseException as error:
+                    failure = error
+                    raise
+        except (soundfile.LibsndfileError, AssertionError) as error:
+            # soundfile asserts that all samples were written.
+            if sink.error is not None:
+                raise sink.error from error
+            if failure is not None:
+                # A file without samples cannot be closed either.
+                raise failure from None
+            assert isinstance(error, soundfile.LibsndfileError)
+            raise UserError(
+                f"{path}: flac holds no {channels} channel(s) at {sample_rate} Hz ({error.error_string}); write wav"
+            ) from error
+        if sink.error is not None:
+            raise sink.error
+
+
+class _Sink:
+    """A file that libsndfile writes to; it keeps the error, which libsndfile would not tell."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.error: OSError | None = None
+        self.seek, self.tell, self.read, self.flush = file.seek, file.tell, file.read, file.flush
+
+    def write(self, data: bytes) -> int:
+        try:
+            return self._file.write(data)
+        except OSError as error:
+            self.error = error
+            return 0
+
+
+def quantize_pcm16(waveform: np.ndarray, rounding: Rounding = "nearest") -> np.ndarray:
+    """Return a waveform as int16 with saturation: full scale 1.0 becomes 32767, -1.0 becomes -32768.
+
+    Rounding by "floor" is `floor(round(2^31 x) / 2^16)`, as python-soundfile, and with it LibriMix, writes wav: this
+    differs from `floor(2^15 x)` only within 2^-32 below the next value. "nearest" rounds half to even, as the WHAM and
+    pywsj0-mix scripts do.
+    """
+    if rounding == "floor":
+        rounded = np.floor(np.round(waveform * np.float32(2**31)) / np.float32(2**16))
+    else:
+        rounded = np.round(waveform * np.float32(2**15))
+    return np.clip(rounded, -32768, 32767).astype(np.int16)
+
+
+def _one_channel(frames: np.ndarray, channel: int | None, gain: float = 1.0) -> np.ndarray:
+    is_mean = channel is None and frames.shape[1] > 1
+    waveform = frames.mean(axis=1) if is_mean else np.ascontiguousarray(frames[:, channel or 0])
     return waveform if gain == 1.0 else waveform * np.float32(gain)
 
 

@@ -1,10 +1,13 @@
-"""Transmission channels: the band limits, codecs and clipping that recordings have passed through."""
+"""Transmission channels: the band limits, codecs and clipping that recordings have passed through, and how microphones
+and rooms color them."""
 
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -16,6 +19,8 @@ _HIGHPASS_SHARE, _LOWPASS_SHARE = 0.85, 0.6
 _HEADROOM_DB = (0.0, 30.0)
 # Share of the samples that mild clipping limits.
 _CLIPPED_SHARE = (0.0005, 0.02)
+# Of a random coloring.
+_COSINES = 4
 
 
 @dataclass(frozen=True)
@@ -154,3 +159,30 @@ class RandomChannel:
             return mixture
         scale = np.float32(10 ** (-self.headroom_db / 20) / peak)
         return encode_and_decode(mixture * scale, self.sample_rate, self.codec) / scale
+
+
+def color(size: int, deviation_nepers: float, generator: np.random.Generator) -> np.ndarray:
+    """Return (size // 2 + 1,) float32 gains over frequency: a smooth tilt, exp of a sum of four cosines of this
+    deviation."""
+    weights = (deviation_nepers * generator.standard_normal(_COSINES)).astype(np.float32)
+    return np.exp(weights @ _cosines(size))
+
+
+def colored(waveform: np.ndarray, deviation_db: float, generator: np.random.Generator) -> np.ndarray:
+    """Return a waveform (T,) through a random coloring, float32, with the energy that it had."""
+    from scipy.fft import irfft, next_fast_len, rfft
+
+    size = int(next_fast_len(2 * len(waveform), real=True) or 0)
+    gains = color(size, deviation_db * math.log(10) / 20, generator)
+    result = np.asarray(irfft(np.asarray(rfft(waveform, size)) * gains, size))[: len(waveform)]
+    energy = float(np.square(result, dtype=np.float64).sum())
+    if energy == 0:
+        return waveform
+    ratio = float(np.square(waveform, dtype=np.float64).sum()) / energy
+    return (result * np.sqrt(ratio)).astype(np.float32)
+
+
+@lru_cache(maxsize=8)
+def _cosines(size: int) -> np.ndarray:
+    frequencies = np.linspace(0, np.pi, size // 2 + 1)
+    return np.cos(np.outer(np.arange(1, _COSINES + 1), frequencies)).astype(np.float32)

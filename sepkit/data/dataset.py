@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -125,6 +125,7 @@ def collate(examples: Sequence[Example]) -> Batch:
     return Batch(mixture, sources, active, lengths, [example.id for example in examples])
 
 
+@dataclass(eq=False, kw_only=True)
 class EpochSampler(Sampler[list[Key]]):
     """A batch sampler: lists of (epoch, index), this rank's share of each global batch.
 
@@ -137,28 +138,19 @@ class EpochSampler(Sampler[list[Key]]):
     beginning. `len` is always that of a whole epoch.
     """
 
-    def __init__(
-        self,
-        num_items: int,
-        *,
-        seed: int = 0,
-        shuffle: bool = True,
-        rank: int = 0,
-        world: int = 1,
-        batch_size: int = 1,
-        drop_last: bool = False,
-    ) -> None:
-        if not 0 <= rank < world or batch_size < 1 or num_items < 0:
-            raise ValueError(f"rank {rank} of {world}, batch size {batch_size}, {num_items} items")
-        self.num_items = num_items
-        self.seed = seed
-        self.shuffle = shuffle
-        self.rank = rank
-        self.world = world
-        self.batch_size = batch_size
-        self.drop_last = drop_last
-        self.epoch = 0
-        self.batches_done = 0
+    num_items: int = field(kw_only=False)
+    seed: int = 0
+    shuffle: bool = True
+    rank: int = 0
+    world: int = 1
+    batch_size: int = 1
+    drop_last: bool = False
+    epoch: int = field(default=0, init=False)
+    batches_done: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.world or self.batch_size < 1 or self.num_items < 0:
+            raise ValueError(f"rank {self.rank} of {self.world}, batch size {self.batch_size}, {self.num_items} items")
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch, from 0 on, of the next iteration; a new epoch starts at its first batch."""
@@ -180,17 +172,13 @@ class EpochSampler(Sampler[list[Key]]):
     def __iter__(self) -> Iterator[list[Key]]:
         epoch, first = self.epoch, self.batches_done
         self.batches_done = 0
-        order = self._order(epoch)
+        drawn = np.random.default_rng([self.seed, epoch]).permutation
+        order = drawn(self.num_items) if self.shuffle else np.arange(self.num_items)
         size = self.batch_size * self.world
         for batch in range(first, len(self)):
             everyone = order[batch * size : (batch + 1) * size]
             mine = everyone[self.rank :: self.world]
             yield [(epoch, int(index)) for index in (mine if len(mine) else everyone[:1])]
-
-    def _order(self, epoch: int) -> np.ndarray:
-        if not self.shuffle:
-            return np.arange(self.num_items)
-        return np.random.default_rng([self.seed, epoch]).permutation(self.num_items)
 
 
 def _long_enough(manifest: Manifest, min_seconds: float) -> Manifest:

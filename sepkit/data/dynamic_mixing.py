@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+import sys
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
-from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -13,17 +14,20 @@ import numpy as np
 from sepkit.config import DynamicMixingConfig
 from sepkit.data import audio
 from sepkit.data.bank import WaveformBank
-from sepkit.data.channels import RandomChannel
-from sepkit.data.coloring import colored
+from sepkit.data.channels import RandomChannel, colored
 from sepkit.data.manifest import Manifest, MixtureEntry, SourceEntry
-from sepkit.data.mixing import Mixed, active_level, place
+from sepkit.data.mixing import Mixed, place
 from sepkit.data.reverberation import RoomBank, early_and_late, reverberate
 from sepkit.errors import UserError
+from sepkit.signals import active_level
 
 # Levels are measured on at most this length, so that hour-long recordings cost little.
 _LEVEL_SECONDS = 30
 # Speeds fall on a grid of 0.5 %: with a large common divisor of the rates, resampled crops need little context.
 _SPEED_STEPS = 200
+# Fields from 0 to 1, and ranges above 0.
+_SHARES = ("one_speaker_share", "channel_probability", "codec_probability", "clipping_probability", "turns_probability")
+_RISING = ("highpass_hz", "lowpass_hz", "filter_order")
 
 
 @dataclass(frozen=True)
@@ -68,8 +72,9 @@ class DynamicMixer:
         self._entries = [entry for entry in manifest if entry.sources]
         found = dict.fromkeys(_recording(entry, source) for entry in self._entries for source in entry.sources)
         self._recordings = sorted(found, key=lambda r: (r.speaker, r.name, r.start, r.channel or 0))
-        self._speaker_blocks = _blocks([recording.speaker for recording in self._recordings])
-        self._noise_paths = [] if config.noise is None else _audio_files(Path(config.noise))
+        names = [recording.speaker for recording in self._recordings]
+        self._speaker_blocks = [(bisect_left(names, name), bisect_right(names, name)) for name in dict.fromkeys(names)]
+        self._noise_paths = [] if config.noise is None else sorted(audio.find_audio_files(Path(config.noise)))
         self._infos: dict[Path, audio.AudioInfo] = {}
         self._levels: dict[_Recording, float] = {}
         if len(self._speaker_blocks) < max(1, manifest.max_sources):
@@ -77,33 +82,12 @@ class DynamicMixer:
                 f"{manifest.path}: names {len(self._speaker_blocks)} speaker(s), but has mixtures of "
                 f"{manifest.max_sources} sources; dynamic mixing needs at least as many speakers"
             )
-        if not 0 <= config.one_speaker_share <= 1:
-            raise UserError(f"data.dynamic_mixing.one_speaker_share: found {config.one_speaker_share}, expected 0 to 1")
-        if not 0 <= config.coloring_db < math.inf:
-            raise UserError(f"data.dynamic_mixing.coloring_db: found {config.coloring_db}, expected at least 0")
-        for name in ("channel_probability", "codec_probability", "clipping_probability", "turns_probability"):
-            if not 0 <= (share := getattr(config, name)) <= 1:
-                raise UserError(f"data.dynamic_mixing.{name}: found {share}, expected 0 to 1")
-        for name in ("highpass_hz", "lowpass_hz", "filter_order"):
-            low, high = getattr(config, name)
-            if not 0 < low <= high < math.inf:
-                raise UserError(
-                    f"data.dynamic_mixing.{name}: found {low} and {high}, expected two rising numbers above 0"
-                )
-        if config.reverberation_target == "early" and config.reverberation_probability == 0:
-            raise UserError(
-                "data.dynamic_mixing.reverberation_target: found early, which does nothing without "
-                "data.dynamic_mixing.reverberation_probability; give it a share, or leave it out"
-            )
-        if config.noise is None and config.noise_probability != 1:
-            raise UserError(
-                f"data.dynamic_mixing.noise_probability: found {config.noise_probability}, which does nothing without "
-                "data.dynamic_mixing.noise; name a folder of noise, or leave it out"
-            )
+        _check(config)
         self._shares = self._speaker_shares(manifest)
         self._bank_rates = self._speed_rates() if config.bank_gib else []
         self._bank_rows = {recording: row for row, recording in enumerate(self._recordings)} if config.bank_gib else {}
-        self._bank = self._make_bank() if config.bank_gib else None
+        lengths = [self._span(recording, rate)[1] for recording in self._recordings for rate in self._bank_rates]
+        self._bank = WaveformBank(lengths, config.bank_gib) if config.bank_gib else None
 
     def _speaker_shares(self, manifest: Manifest) -> np.ndarray | None:
         """Return the probability of each speaker, (number of speakers,); None if all are equally likely."""
@@ -140,28 +124,28 @@ class DynamicMixer:
             return [self.sample_rate]
         return [self._rate_of(1 + width * (2 * index / (count - 1) - 1)) for index in range(count)]
 
-    def _make_bank(self) -> WaveformBank:
-        lengths = [self._span(recording, rate)[1] for recording in self._recordings for rate in self._bank_rates]
-        return WaveformBank(lengths, self.config.bank_gib)
-
     def mix(self, generator: np.random.Generator) -> Mixed:
         """Return a new mixture; raise UserError for a file that cannot be read."""
         entry = self._entries[generator.integers(len(self._entries))]
         first = entry.sources[generator.integers(len(entry.sources))]
         reference = first.gain * self._level(_recording(entry, first))
-        recordings = self._draw_recordings(self._draw_count(entry, generator), generator)
+        is_alone = self.config.one_speaker_share and generator.random() < self.config.one_speaker_share
+        recordings = self._draw_recordings(1 if is_alone else len(entry.sources), generator)
         rates = [self._draw_rate(generator) for _ in recordings]
         spans = [self._span(recording, rate) for recording, rate in zip(recordings, rates, strict=True)]
-        count = self._num_samples(entry.mode, [num_samples for _, num_samples in spans])
+        lengths = [num_samples for _, num_samples in spans]
+        count = min(min(lengths) if entry.mode == "min" else max(lengths), self.segment_samples or sys.maxsize)
         offsets = self._draw_offsets(len(recordings), count, generator)
-        gains = self._draw_gains(recordings, reference, generator)
+        gains_db = generator.uniform(-self.config.gain_range_db, self.config.gain_range_db, len(recordings))
         responses = self._draw_room(len(recordings), generator)
 
         sources = np.zeros((len(recordings), count), dtype=np.float32)
         late = None
-        for row, recording, rate, span, offset, gain, response in zip(
-            sources, recordings, rates, spans, offsets, gains, responses, strict=True
+        for row, recording, rate, span, offset, gain_db, response in zip(
+            sources, recordings, rates, spans, offsets, gains_db, responses, strict=True
         ):
+            level = self._level(recording)
+            gain = reference / level * 10 ** (gain_db / 20) if level > 0 else 0.0
             segments = self._read_segments(recording, rate, span, count - offset, response, generator)
             placed = [place(segment, offset, count) * np.float32(gain) for segment in segments]
             row[:] = placed[0]
@@ -198,10 +182,6 @@ class DynamicMixer:
         sources, mixture = limited[:-1], channel.distort(limited[-1])
         return Mixed(mixture, sources, mixture - sources.sum(axis=0))
 
-    def _draw_count(self, entry: MixtureEntry, generator: np.random.Generator) -> int:
-        share = self.config.one_speaker_share
-        return 1 if share and generator.random() < share else len(entry.sources)
-
     def _draw_recordings(self, num_sources: int, generator: np.random.Generator) -> list[_Recording]:
         everyone = len(self._speaker_blocks)
         speakers = generator.choice(everyone, num_sources, replace=False, p=self._shares).tolist()
@@ -232,25 +212,11 @@ class DynamicMixer:
             )
         return begin, total - begin
 
-    def _num_samples(self, mode: str, lengths: list[int]) -> int:
-        count = min(lengths) if mode == "min" else max(lengths)
-        return count if self.segment_samples is None else min(count, self.segment_samples)
-
     def _draw_offsets(self, num_sources: int, count: int, generator: np.random.Generator) -> list[int]:
         """Return zeros if the sources overlap fully; else later ones start within the first half of the mixture."""
         if generator.random() < self.config.overlap_probability:
             return [0] * num_sources
         return [0, *(int(generator.integers(count // 2 + 1)) for _ in range(num_sources - 1))]
-
-    def _draw_gains(
-        self, recordings: list[_Recording], reference: float, generator: np.random.Generator
-    ) -> list[float]:
-        levels = [self._level(recording) for recording in recordings]
-        gains_db = generator.uniform(-self.config.gain_range_db, self.config.gain_range_db, len(recordings))
-        return [
-            reference / level * 10 ** (gain_db / 20) if level > 0 else 0.0
-            for level, gain_db in zip(levels, gains_db, strict=True)
-        ]
 
     def _draw_room(self, num_sources: int, generator: np.random.Generator) -> list[np.ndarray | None]:
         if generator.random() >= self.config.reverberation_probability:
@@ -340,19 +306,24 @@ def _recording(entry: MixtureEntry, source: SourceEntry) -> _Recording:
     return _Recording(source.speaker, source.path, start, source.num_samples, source.channel, entry.resampler, path)
 
 
-def _blocks(speakers: list[str]) -> list[tuple[int, int]]:
-    blocks, stop = [], 0
-    for _, group in groupby(speakers):
-        start, stop = stop, stop + sum(1 for _ in group)
-        blocks.append((start, stop))
-    return blocks
-
-
-def _audio_files(folder: Path) -> list[Path]:
-    if not folder.is_dir():
-        raise UserError(f"{folder}: no such folder; expected one with noise recordings")
-    found = (path for path in folder.rglob("*") if path.suffix.lower() in audio.AUDIO_SUFFIXES)
-    paths = sorted(audio.without_undecodable(found))
-    if not paths:
-        raise UserError(f"{folder}: no audio files in it or below; expected noise recordings")
-    return paths
+def _check(config: DynamicMixingConfig) -> None:
+    where = "data.dynamic_mixing"
+    for name in _SHARES:
+        if not 0 <= (share := getattr(config, name)) <= 1:
+            raise UserError(f"{where}.{name}: found {share}, expected 0 to 1")
+    for name in _RISING:
+        low, high = getattr(config, name)
+        if not 0 < low <= high < math.inf:
+            raise UserError(f"{where}.{name}: found {low} and {high}, expected two rising numbers above 0")
+    if not 0 <= config.coloring_db < math.inf:
+        raise UserError(f"{where}.coloring_db: found {config.coloring_db}, expected at least 0")
+    if config.reverberation_target == "early" and config.reverberation_probability == 0:
+        raise UserError(
+            f"{where}.reverberation_target: found early, which does nothing without "
+            f"{where}.reverberation_probability; give it a share, or leave it out"
+        )
+    if config.noise is None and config.noise_probability != 1:
+        raise UserError(
+            f"{where}.noise_probability: found {config.noise_probability}, which does nothing without {where}.noise; "
+            "name a folder of noise, or leave it out"
+        )

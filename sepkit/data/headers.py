@@ -20,8 +20,8 @@ SMALLEST_UNKNOWN_SIZE = 0x7FFFF000
 """Programs that do not know the length write 0, or this size (sox), or a larger one (arecord, ffmpeg)."""
 WAV_BEGINS = (b"RIFF", b"RF64", b"BW64")
 """First bytes of a wav, the last two of one of more than 4 GB."""
-# The most bytes of samples that a header can count.
-_MAX_WAV_BYTES = 2**32 - 4096
+MAX_WAV_BYTES = 2**32 - 4096
+"""The most bytes of samples that the header of a wav can count."""
 _BEGINS = (
     (0, b"fLaC", "FLAC"), (0, b"OggS", "Ogg"), (0, b"ID3", "MP3"), (0, b"FORM", "AIFF"), (0, b".snd", "AU"),
     (0, b"dns.", "AU"), (0, b"caff", "CAF"), (0, b"riff", "W64"), (0, b"RIFX", "RIFX"), (0, b"NIST_1A", "NIST sphere"),
@@ -59,21 +59,15 @@ def wav_header(path: Path, sample_rate: int, num_samples: int, subtype: str, cha
     """
     is_float = subtype == "FLOAT"
     width = 4 if is_float else 2
-    size = width * channels * num_samples
-    if size > _MAX_WAV_BYTES:
-        raise UserError(f"{path}: {size} bytes of samples, but a wav file holds at most {_MAX_WAV_BYTES}; write flac")
     step = width * channels
-    form = struct.pack(
-        "<HHIIHH", _FLOAT if is_float else _PCM, channels, sample_rate, step * sample_rate, step, 8 * width
-    )
-    chunks = b"WAVE"
-    if is_float:
-        chunks += b"fmt " + struct.pack("<I", len(form) + 2) + form + b"\x00\x00"
-        chunks += b"fact" + struct.pack("<II", 4, num_samples)
-    else:
-        chunks += b"fmt " + struct.pack("<I", len(form)) + form
-    chunks += b"data" + struct.pack("<I", size)
-    return b"RIFF" + struct.pack("<I", len(chunks) + size) + chunks
+    size = step * num_samples
+    if size > MAX_WAV_BYTES:
+        raise UserError(f"{path}: {size} bytes of samples, but a wav file holds at most {MAX_WAV_BYTES}; write flac")
+    tag = _FLOAT if is_float else _PCM
+    form = struct.pack("<HHIIHH", tag, channels, sample_rate, step * sample_rate, step, 8 * width)
+    chunks = [(b"fmt ", form + b"\0\0"), (b"fact", struct.pack("<I", num_samples))] if is_float else [(b"fmt ", form)]
+    head = b"WAVE" + b"".join(name + struct.pack("<I", len(content)) + content for name, content in chunks)
+    return b"RIFF" + struct.pack("<I", len(head) + 8 + size) + head + b"data" + struct.pack("<I", size)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ sources. Paths are absolute or relative to the manifest's folder.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -105,21 +104,12 @@ class Manifest(Sequence[MixtureEntry]):
         self.path = Path(path)
         self.entries = list(entries)
         for entry in self.entries:
-            entry.folder = self.folder
-
-    @property
-    def folder(self) -> Path:
-        """Folder that relative paths start from."""
-        return self.path.parent
+            entry.folder = self.path.parent
 
     @property
     def max_sources(self) -> int:
         """The largest number of sources in an entry."""
         return max((len(entry.sources) for entry in self.entries), default=0)
-
-    def resolve(self, path: str) -> Path:
-        """The path of a file of an entry, as it can be opened."""
-        return self.folder / path
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -173,33 +163,31 @@ def write_manifest(path: str | os.PathLike[str], entries: Iterable[MixtureEntry]
     return path
 
 
-_LINE_ORDER = ("id", "sample_rate", "num_samples", "mode", "mixture", "resampler", "corpus", "task", "sources", "noise")
-_OMITTED_IF_NONE = ("num_samples", "file_samples", "channel")
-
-
-def _to_plain(entry: MixtureEntry) -> dict[str, Any]:
-    plain: dict[str, Any] = {name: getattr(entry, name) for name in _LINE_ORDER}
-    plain["sources"] = [_part_to_plain(source) for source in entry.sources]
-    plain["noise"] = None if entry.noise is None else _part_to_plain(entry.noise)
-    return plain | dict(sorted(entry.extra.items()))
-
-
-def _part_to_plain(part: SourceEntry | NoiseEntry) -> dict[str, Any]:
-    names = [f.name for f in dataclasses.fields(part) if f.name != "extra"]
-    plain = {name: getattr(part, name) for name in names}
-    plain = {name: value for name, value in plain.items() if value is not None or name not in _OMITTED_IF_NONE}
-    return plain | dict(sorted(part.extra.items()))
-
-
 def entry_to_line(entry: MixtureEntry, where: str = "manifest") -> str:
-    """Return the line of an entry, without the line break."""
+    """Return the line of an entry, without the line break.
+
+    Args:
+        entry: The mixture.
+        where: Name of the place for messages.
+
+    Raises:
+        UserError: A field with a value that `read_manifest` would refuse.
+    """
     plain = _to_plain(entry)
     _parse_entry(plain, where)
     return json.dumps(plain, ensure_ascii=False, allow_nan=False)
 
 
 def entry_from_line(line: str, where: str = "manifest") -> MixtureEntry:
-    """Return the entry in a line of a manifest."""
+    """Return the entry in a line of a manifest.
+
+    Args:
+        line: JSON text.
+        where: Name of the place for messages.
+
+    Raises:
+        UserError: Text that is not JSON, a field that is missing, or a value that cannot be meant.
+    """
     try:
         plain = parse_json(line)
     except ValueError as error:
@@ -208,81 +196,46 @@ def entry_from_line(line: str, where: str = "manifest") -> MixtureEntry:
     return _parse_entry(plain, where)
 
 
+def _to_plain(part: MixtureEntry | SourceEntry | NoiseEntry) -> dict[str, Any]:
+    plain = {name: getattr(part, name) for name in _FIELDS[type(part)]}
+    if isinstance(part, MixtureEntry):
+        plain["sources"] = [_to_plain(source) for source in part.sources]
+        plain["noise"] = None if part.noise is None else _to_plain(part.noise)
+    plain = {name: value for name, value in plain.items() if value is not None or name not in _OMITTED_IF_NONE}
+    return plain | dict(sorted(part.extra.items()))
+
+
 def _parse_entry(plain: Any, where: str) -> MixtureEntry:
-    fields = _Fields(plain, where)
-    entry = MixtureEntry(
-        id=fields.take("id", _identifier, required=True),
-        sample_rate=fields.take("sample_rate", _rate, required=True),
-        num_samples=fields.take("num_samples", _length, required=True),
-        mode=fields.take("mode", _one_of(MODES), default="min"),
-        mixture=fields.take("mixture", _optional(_text), default=None),
-        resampler=fields.take("resampler", _one_of(RESAMPLERS), default="soxr_hq"),
-        corpus=fields.take("corpus", _any_text, default=""),
-        task=fields.take("task", _any_text, default="sep_clean"),
-        sources=[
-            _parse_source(source, f"{where}: sources[{index}]")
-            for index, source in enumerate(fields.take("sources", _list, required=True))
-        ],
-        noise=_parse_noise(fields.take("noise", _anything, default=None), f"{where}: noise"),
-        extra=fields.rest,
-    )
+    fields = _checked(MixtureEntry, plain, where)
+    fields["sources"] = [
+        SourceEntry(**_checked(SourceEntry, source, f"{where}: sources[{index}]"))
+        for index, source in enumerate(fields["sources"])
+    ]
+    if fields.get("noise") is not None:
+        fields["noise"] = NoiseEntry(**_checked(NoiseEntry, fields["noise"], f"{where}: noise"))
+    entry = MixtureEntry(**fields)
     if entry.mixture is None and not entry.sources:
         raise UserError(f"{where}: neither mixture nor sources; expected a recorded mixture, or sources to mix")
     return entry
 
 
-def _parse_source(plain: Any, where: str) -> SourceEntry:
-    fields = _Fields(plain, where)
-    return SourceEntry(
-        path=fields.take("path", _text, required=True),
-        speaker=fields.take("speaker", _any_text, default=""),
-        sex=fields.take("sex", _optional(_any_text), default=None),
-        start=fields.take("start", _not_negative, default=0),
-        gain=fields.take("gain", _finite, default=1.0),
-        offset=fields.take("offset", _not_negative, default=0),
-        num_samples=fields.take("num_samples", _optional(_positive), default=None),
-        channel=fields.take("channel", _optional(_not_negative), default=None),
-        extra=fields.rest,
-    )
-
-
-def _parse_noise(plain: Any, where: str) -> NoiseEntry | None:
-    if plain is None:
-        return None
-    fields = _Fields(plain, where)
-    return NoiseEntry(
-        path=fields.take("path", _text, required=True),
-        start=fields.take("start", _not_negative, default=0),
-        gain=fields.take("gain", _finite, default=1.0),
-        extend=fields.take("extend", _optional(_text), default=None),
-        file_samples=fields.take("file_samples", _optional(_positive), default=None),
-        channel=fields.take("channel", _optional(_not_negative), default=None),
-        extra=fields.rest,
-    )
-
-
-class _Fields:
-    """The fields of a JSON object, taken one by one; `rest` holds those not taken."""
-
-    def __init__(self, plain: Any, where: str) -> None:
-        if not isinstance(plain, dict):
-            raise UserError(f"{where}: found {shown(plain)}, expected a JSON object")
-        self.rest = dict(plain)
-        self._where = where
-
-    def take(self, name: str, check: _Check, default: Any = None, required: bool = False) -> Any:
-        if name not in self.rest:
-            if required:
-                raise UserError(f"{self._where}: field {name!r} is missing")
-            return default
-        value = self.rest.pop(name)
-        accepts, expected = check
-        if not accepts(value):
-            raise UserError(f"{self._where}: {name} is {shown(value)}, expected {expected}")
-        return value
+def _checked(kind: type, plain: Any, where: str) -> dict[str, Any]:
+    """Return the fields of a JSON object that an entry of this kind has, the others as "extra"."""
+    if not isinstance(plain, dict):
+        raise UserError(f"{where}: found {shown(plain)}, expected a JSON object")
+    rest, found = dict(plain), {}
+    for name, (accepts, expected) in _FIELDS[kind].items():
+        if name in rest:
+            found[name] = value = rest.pop(name)
+            if not accepts(value):
+                raise UserError(f"{where}: {name} is {shown(value)}, expected {expected}")
+        elif name in _REQUIRED[kind]:
+            raise UserError(f"{where}: field {name!r} is missing")
+    return found | {"extra": rest}
 
 
 _Check = tuple[Callable[[Any], bool], str]
+"""Whether a value is accepted, and what is expected."""
 
 
 def _is_int(value: Any) -> bool:
@@ -305,23 +258,8 @@ def _is_identifier(value: Any) -> bool:
     return _is_text(value) and value.isprintable() and 0 < len(value.encode("utf-8", "replace")) <= ID_BYTES
 
 
-_RATES = f"{SAMPLE_RATES[0]} to {SAMPLE_RATES[1]} Hz, a whole number"
-_identifier: _Check = (_is_identifier, f"printable text of 1 to {ID_BYTES} bytes of UTF-8")
-_text: _Check = (lambda v: _is_text(v) and v != "", f"text of 1 to {TEXT_CHARACTERS} characters without NUL")
-_any_text: _Check = (_is_text, f"text of at most {TEXT_CHARACTERS} characters without NUL")
-_rate: _Check = (lambda v: _is_int(v) and SAMPLE_RATES[0] <= v <= SAMPLE_RATES[1], _RATES)
-_length: _Check = (
-    lambda v: _is_int(v) and 0 < v <= MIXTURE_SAMPLES,
-    f"a whole number above 0, up to {MIXTURE_SAMPLES}",
-)
-_positive: _Check = (lambda v: _is_int(v) and 0 < v <= FILE_SAMPLES, f"a whole number above 0, up to {FILE_SAMPLES}")
-_not_negative: _Check = (lambda v: _is_int(v) and 0 <= v <= FILE_SAMPLES, f"a whole number from 0 to {FILE_SAMPLES}")
-_finite: _Check = (
-    lambda v: (_is_int(v) or isinstance(v, float)) and -GAIN <= v <= GAIN,
-    f"a finite number, at most {GAIN:.0e}",
-)
-_list: _Check = (lambda v: isinstance(v, list), "a list")
-_anything: _Check = (lambda v: True, "anything")
+def _whole(least: int, most: int, expected: str) -> _Check:
+    return (lambda v: _is_int(v) and least <= v <= most, expected)
 
 
 def _optional(check: _Check) -> _Check:
@@ -330,3 +268,39 @@ def _optional(check: _Check) -> _Check:
 
 def _one_of(words: Sequence[str]) -> _Check:
     return (lambda v: isinstance(v, str) and v in words, f"one of {', '.join(words)}")
+
+
+_identifier: _Check = (_is_identifier, f"printable text of 1 to {ID_BYTES} bytes of UTF-8")
+_path: _Check = (lambda v: _is_text(v) and v != "", f"text of 1 to {TEXT_CHARACTERS} characters without NUL")
+_text: _Check = (_is_text, f"text of at most {TEXT_CHARACTERS} characters without NUL")
+_rate = _whole(*SAMPLE_RATES, f"{SAMPLE_RATES[0]} to {SAMPLE_RATES[1]} Hz, a whole number")
+_length = _whole(1, MIXTURE_SAMPLES, f"a whole number above 0, up to {MIXTURE_SAMPLES}")
+_positive = _whole(1, FILE_SAMPLES, f"a whole number above 0, up to {FILE_SAMPLES}")
+_not_negative = _whole(0, FILE_SAMPLES, f"a whole number from 0 to {FILE_SAMPLES}")
+_gain: _Check = (
+    lambda v: (_is_int(v) or isinstance(v, float)) and -GAIN <= v <= GAIN,
+    f"a finite number, at most {GAIN:.0e}",
+)
+_list: _Check = (lambda v: isinstance(v, list), "a list")
+_anything: _Check = (lambda v: True, "anything")
+
+_FIELDS: dict[type, dict[str, _Check]] = {
+    MixtureEntry: {
+        "id": _identifier, "sample_rate": _rate, "num_samples": _length, "mode": _one_of(MODES),
+        "mixture": _optional(_path), "resampler": _one_of(RESAMPLERS), "corpus": _text, "task": _text,
+        "sources": _list, "noise": _anything,
+    },
+    SourceEntry: {
+        "path": _path, "speaker": _text, "sex": _optional(_text), "start": _not_negative, "gain": _gain,
+        "offset": _not_negative, "num_samples": _optional(_positive), "channel": _optional(_not_negative),
+    },
+    NoiseEntry: {
+        "path": _path, "start": _not_negative, "gain": _gain, "extend": _optional(_path),
+        "file_samples": _optional(_positive), "channel": _optional(_not_negative),
+    },
+}  # fmt: skip
+"""What each field of a line may be, in the order in which fields are written."""
+_REQUIRED: dict[type, tuple[str, ...]] = {
+    MixtureEntry: ("id", "sample_rate", "num_samples", "sources"), SourceEntry: ("path",), NoiseEntry: ("path",),
+}  # fmt: skip
+_OMITTED_IF_NONE = ("num_samples", "file_samples", "channel")

@@ -50,20 +50,6 @@ def mix_entry(entry: MixtureEntry, start: int = 0, num_samples: int | None = Non
     return Mixed(mixture, sources, noise.astype(np.float32, copy=False))
 
 
-def active_level(waveform: np.ndarray, sample_rate: int, threshold_db: float = 40.0) -> float:
-    """Return the root mean square of a recording where somebody speaks; 0 for silence.
-
-    It is taken over the frames of 32 ms whose energy is within a threshold of the loudest frame; others are pauses.
-    """
-    if waveform.size == 0:
-        return 0.0
-    frame = min(len(waveform), max(1, round(0.032 * sample_rate)))
-    samples = waveform[: len(waveform) // frame * frame].astype(np.float64).reshape(-1, frame)
-    power = np.einsum("ft,ft->f", samples, samples) / frame
-    active = power >= power.max() * 10 ** (-threshold_db / 10)
-    return float(np.sqrt(power[active].mean()))
-
-
 def place(waveform: np.ndarray, offset: int, num_samples: int) -> np.ndarray:
     """Return the waveform from an offset on, cut at the end, and zeros elsewhere, (num_samples,)."""
     placed = np.zeros(num_samples, dtype=waveform.dtype)
@@ -121,18 +107,8 @@ def _add_source(row: np.ndarray, entry: MixtureEntry, source: SourceEntry, start
         stop, must_last = min(stop, source.offset + source.num_samples), True
     if stop <= begin:
         return
-    gain_first = entry.resampler == "scipy_poly"
-    samples = audio.read(
-        entry.resolve(source.path),
-        source.start + begin - source.offset,
-        stop - begin,
-        entry.sample_rate,
-        entry.resampler,
-        source.channel,
-        pad_end=not must_last,
-        gain=source.gain if gain_first else 1.0,
-    )
-    np.multiply(samples, np.float32(1.0 if gain_first else source.gain), out=row[begin - start : stop - start])
+    samples = _read_scaled(entry, source, source.start + begin - source.offset, stop - begin, pad_end=not must_last)
+    row[begin - start : stop - start] = samples
 
 
 # A resampled crop that stops more than this many samples, at either rate, before the noise ends does not depend on it.
@@ -147,7 +123,7 @@ def _read_noise(entry: MixtureEntry, noise: NoiseEntry, start: int, count: int) 
         )
     path, begin = entry.resolve(noise.path), noise.start + start
     if (noise.extend is None and noise.file_samples is None) or _ends_later(entry, noise, begin + count):
-        return _read_scaled(entry, noise, begin, count)
+        return _read_scaled(entry, noise, begin, count, pad_end=True)
     native_rate = audio.info(path).sample_rate
     wanted = noise.file_samples or _extended_length(entry, noise, native_rate)
     whole = audio.read(path, 0, min(wanted, audio.info(path).num_samples), channel=noise.channel)
@@ -169,19 +145,13 @@ def _ends_later(entry: MixtureEntry, noise: NoiseEntry, stop: int) -> bool:
     return stop + _END_SAMPLES * max(1, entry.sample_rate // header.sample_rate) < end
 
 
-def _read_scaled(entry: MixtureEntry, noise: NoiseEntry, begin: int, count: int) -> np.ndarray:
+def _read_scaled(
+    entry: MixtureEntry, part: SourceEntry | NoiseEntry, begin: int, count: int, pad_end: bool
+) -> np.ndarray:
     gain_first = entry.resampler == "scipy_poly"
-    samples = audio.read(
-        entry.resolve(noise.path),
-        begin,
-        count,
-        entry.sample_rate,
-        entry.resampler,
-        noise.channel,
-        pad_end=True,
-        gain=noise.gain if gain_first else 1.0,
-    )
-    return samples if gain_first else samples * np.float32(noise.gain)
+    path, gain = entry.resolve(part.path), part.gain if gain_first else 1.0
+    samples = audio.read(path, begin, count, entry.sample_rate, entry.resampler, part.channel, pad_end, gain)
+    return samples if gain_first else samples * np.float32(part.gain)
 
 
 def _extended_length(entry: MixtureEntry, noise: NoiseEntry, native_rate: int) -> int:

@@ -1,18 +1,112 @@
-"""Change sample rates block by block, with a delay of ten samples of the slower rate.
+"""Change sample rates: of whole recordings, and of recordings of any length block by block, in bounded memory.
 
-soxr, which resamples whole recordings here, takes 80 to 180 ms to answer, because its filters work on long blocks.
+The results of `StreamResampler` and `PolyphaseStream` do not depend on the blocks: they equal that of `resample` on the
+whole recording. soxr takes 80 to 180 ms to answer, because its filters work on long blocks; `PolyphaseStream` has a
+delay of ten samples of the slower rate.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import gcd
+from typing import Literal, get_args
 
 import numpy as np
+import soxr
 
-from sepkit.data.audio import _poly_filter, resampled_length
+from sepkit.errors import UserError
+
+Resampler = Literal["soxr_hq", "scipy_poly"]
+RESAMPLERS: tuple[str, ...] = get_args(Resampler)
 
 # Outputs computed at a time, which bounds the memory of a long block.
 _OUTPUTS_AT_ONCE = 8192
+
+
+def resample(waveform: np.ndarray, from_rate: int, to_rate: int, resampler: str = "soxr_hq") -> np.ndarray:
+    """Return a waveform at another rate, of the same dtype and `resampled_length` samples.
+
+    Args:
+        resampler: "soxr_hq" (linear phase, pass band to 91 % of the lower Nyquist frequency) or "scipy_poly"
+            (`scipy.signal.resample_poly` with its Kaiser window, as in the LibriMix and WSJ0-mix scripts).
+    """
+    length = resampled_length(waveform.shape[-1], from_rate, to_rate, resampler)
+    if from_rate == to_rate:
+        return waveform
+    if length == 0:
+        return np.zeros((*waveform.shape[:-1], 0), dtype=waveform.dtype)
+    if resampler == "scipy_poly":
+        from scipy.signal import resample_poly
+
+        taps = _poly_filter(to_rate, from_rate, waveform.dtype.name)
+        return resample_poly(waveform, to_rate, from_rate, axis=-1, window=taps).astype(waveform.dtype, copy=False)
+    rows = [_resample_row(row, from_rate, to_rate, length) for row in waveform.reshape(-1, waveform.shape[-1])]
+    return np.stack(rows).reshape(*waveform.shape[:-1], length)
+
+
+def _resample_row(row: np.ndarray, from_rate: int, to_rate: int, length: int) -> np.ndarray:
+    resampled = soxr.resample(row, from_rate, to_rate, quality="HQ")
+    if len(resampled) < length:
+        # Where the length falls between two samples, soxr's own arithmetic may round it down.
+        resampled = soxr.resample(np.pad(row, (0, 1)), from_rate, to_rate, quality="HQ")
+    return resampled[:length]
+
+
+def resampled_length(num_samples: int, from_rate: int, to_rate: int, resampler: str = "soxr_hq") -> int:
+    """Return the length after `resample`: rounded half up for "soxr_hq", up for "scipy_poly"."""
+    if resampler not in RESAMPLERS:
+        raise UserError(f"resampler: found {resampler!r}, expected one of {', '.join(RESAMPLERS)}")
+    if resampler == "scipy_poly":
+        return -(-num_samples * to_rate // from_rate)
+    return (2 * num_samples * to_rate + from_rate) // (2 * from_rate)
+
+
+@lru_cache(maxsize=64)
+def _poly_filter(to_rate: int, from_rate: int, dtype: str) -> np.ndarray:
+    """Return the filter of `scipy.signal.resample_poly`, which would design it in every call, a fifth of its time."""
+    max_rate = max(to_rate, from_rate) // gcd(to_rate, from_rate)
+    taps = np.sinc(np.arange(-10 * max_rate, 10 * max_rate + 1) / max_rate) * np.kaiser(20 * max_rate + 1, 5.0)
+    return (taps / taps.sum()).astype(dtype)
+
+
+class StreamResampler:
+    """Resamples a signal that comes in blocks, with no delay left in the result.
+
+    The output blocks, joined, are `resample(..., "soxr_hq")` of the joined input blocks.
+    """
+
+    def __init__(self, from_rate: int, to_rate: int, channels: int = 1) -> None:
+        self._rates = (from_rate, to_rate)
+        self._channels = channels
+        self._stream = (
+            None if from_rate == to_rate else soxr.ResampleStream(from_rate, to_rate, channels, "float32", "HQ")
+        )
+        self._taken = self._given = 0
+
+    def push(self, block: np.ndarray) -> np.ndarray:
+        """Take the next samples (C, T) float32, T >= 0; return the outputs (C, t) that are ready, often none at
+        first."""
+        self._taken += block.shape[-1]
+        return self._pass(block, last=False)
+
+    def finish(self) -> np.ndarray:
+        """Return the remaining outputs (C, t), so that all together are `resampled_length`; nothing may follow."""
+        rest = self._pass(np.zeros((self._channels, 0), np.float32), last=True)
+        missing = resampled_length(self._taken, *self._rates) - self._given
+        return np.pad(rest, ((0, 0), (0, missing))) if missing > 0 else rest[:, : rest.shape[-1] + missing]
+
+    def _pass(self, block: np.ndarray, last: bool) -> np.ndarray:
+        if self._stream is None:
+            self._given += block.shape[-1]
+            return np.asarray(block, np.float32)
+        if not last and block.shape[-1] == 0:
+            return np.zeros((self._channels, 0), np.float32)
+        columns = np.ascontiguousarray(block.T, np.float32)
+        # For one channel soxr takes and returns (T,).
+        resampled = self._stream.resample_chunk(columns if self._channels > 1 else columns[:, 0], last=last)
+        resampled = resampled.reshape(-1, self._channels).T
+        self._given += resampled.shape[-1]
+        return resampled
 
 
 class PolyphaseStream:

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from sepkit.errors import UserError
+from sepkit.signals import active_frames, frame_powers
 
 _TIMEOUT_SECONDS = 120
 _WAV_HEADER_BYTES = 44
@@ -86,15 +87,12 @@ def find_synthesizer(prefer_program: bool = False) -> Synthesizer:
     raise UserError("espeak-ng: not found; pip install 'sepkit[tts]', or apt-get install espeak-ng")
 
 
-def trim_silence(waveform: np.ndarray, sample_rate: int, threshold_db: float = 40.0) -> np.ndarray:
-    """Return the part of a waveform (T,) from the first to the last 10 ms within `threshold_db` of the loudest."""
+def trim_silence(waveform: np.ndarray, sample_rate: int) -> np.ndarray:
+    """Return the part of a waveform (T,) from the first to the last 10 ms within 40 dB of the loudest."""
     frame = max(1, sample_rate // 100)
-    count = len(waveform) // frame
-    power = np.square(waveform[: count * frame], dtype=np.float64).reshape(count, frame).mean(axis=1)
-    if count == 0 or power.max() == 0:
-        return waveform[:0]
-    loud = np.flatnonzero(power >= power.max() * 10 ** (-threshold_db / 10))
-    return waveform[loud[0] * frame : (loud[-1] + 1) * frame]
+    # Far down: synthetic speech is clean, and its last sounds are soft.
+    loud = np.flatnonzero(active_frames(frame_powers(waveform, frame), below_db=40.0))
+    return waveform[loud[0] * frame : (loud[-1] + 1) * frame] if len(loud) else waveform[:0]
 
 
 def _find_program() -> Synthesizer | None:

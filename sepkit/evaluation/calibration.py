@@ -12,16 +12,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sepkit.errors import UserError
-from sepkit.evaluation.labels import BOUNDS, NOT_SEPARATED, PREDICTIONS
+from sepkit.evaluation.labels import BOUNDS, PREDICTED
 from sepkit.evaluation.results import Row, speakers_of
 from sepkit.evaluation.statistics import Speakers, has_interval, resample_weights
 from sepkit.files import write_csv
 
 COVERAGES_PERCENT = tuple(range(10, 101, 10))
 """Shares of the output that are kept, the best first by what is predicted."""
-
-LIMIT_DB = 1.0
-"""A mixture whose mean SI-SDR improvement is below this is not separated."""
 
 _RESAMPLES = 2000
 # Least number of predictions per point of the calibration curve, and largest number of points.
@@ -35,7 +32,6 @@ class Predictions:
     Args:
         predicted: (N,) dB, by the model.
         measured: (N,) dB.
-        baseline: (N,) dB, predicted from the mixture's level and statistics alone; None without.
         low, high: (N,) dB, the ends of the interval; None without, as for mixtures.
         group: (N,) int from 0, the mixture of each.
         speakers: of the mixtures, which the bootstrap draws.
@@ -43,7 +39,6 @@ class Predictions:
 
     predicted: np.ndarray
     measured: np.ndarray
-    baseline: np.ndarray | None
     low: np.ndarray | None
     high: np.ndarray | None
     group: np.ndarray
@@ -75,15 +70,14 @@ def write_calibration(folder: Path, rows: Sequence[Row]) -> dict[str, Any]:
     """Return the section "calibration" of summary.json, and write the curves to `folder`.
 
     "sources" has a prediction for each source that speaks and its matched estimate; "mixtures" has the means of these.
-    Both hold `Agreement` of the "model" and, where there is one, of the "baseline", the `interval_coverage` of sources,
+    Both hold `Agreement` of the "model", the `interval_coverage` of sources,
     and "risk_coverage", see `risk_coverage`. Confidence intervals are percentiles of the bootstrap of
     `resample_weights`, because sources of one mixture, and mixtures of one speaker, are alike. "by_voices" has the
-    intervals of mixtures of one sex ("like") and of two ("unlike"), where manifests state sexes. "not_separated" tells
-    how well the flags of mixtures that are not separated agree with their SI-SDR improvement. "by_manifest" has all of
-    it for each of several manifests.
+    intervals of mixtures of one sex ("like") and of two ("unlike"), where manifests state sexes. "by_manifest" has
+    all of it for each of several manifests.
 
     calibration.csv is mean measurement over mean prediction of sources. risk_coverage.csv is the mean SI-SDR of the
-    outputs kept over their share, ordered by the model, by the baseline, and by SI-SDR itself ("best possible").
+    outputs kept over their share, ordered by the model, and by SI-SDR itself ("best possible").
 
     Raises:
         UserError: the rows have no predictions.
@@ -121,10 +115,6 @@ def _summary(rows: Sequence[Row]) -> dict[str, Any]:
             by_voices[name] = {"n": len(part.measured)} | interval_coverage(part.measured, part.low, part.high)
     if by_voices:
         found["by_voices"] = by_voices
-    flags = [(row["scores"].get("rates", {}).get(NOT_SEPARATED), _improvement_db(row)) for row in rows]
-    known = np.array([pair for pair in flags if pair[0] is not None and math.isfinite(pair[1])]).reshape(-1, 2)
-    if len(known):
-        found["not_separated"] = flags_against(known[:, 0] > 0, known[:, 1])
     return found
 
 
@@ -132,35 +122,6 @@ def _are_like(sex_pair: str | None) -> bool | None:
     """Return whether the voices of a mixture are of one sex; None if that is not known, or for one voice."""
     sexes = (sex_pair or "").split("-")
     return None if len(sexes) < 2 else len(set(sexes)) == 1
-
-
-def _improvement_db(row: Row) -> float:
-    values = row["scores"]["values"].get("si_sdri_db", [])
-    return float(np.mean(values)) if values else math.nan
-
-
-def flags_against(flagged: ArrayLike, improvement_db: ArrayLike) -> dict[str, Any]:
-    """Return how well flags find the mixtures whose SI-SDR improvement is below 1 dB.
-
-    `n_below` of `n` mixtures are below `limit_db`; `flagged` is the share of these that are flagged, `false_alarms`
-    that of the others, None where there are none.
-
-    Args:
-        flagged: (N,) bool.
-        improvement_db: (N,) dB, mean over the sources.
-    """
-    flags, below = np.asarray(flagged, bool), np.asarray(improvement_db, np.float64) < LIMIT_DB
-
-    def share(among: np.ndarray) -> float | None:
-        return float(flags[among].mean()) if among.any() else None
-
-    return {
-        "n": len(flags),
-        "n_below": int(below.sum()),
-        "limit_db": LIMIT_DB,
-        "flagged": share(below),
-        "false_alarms": share(~below),
-    }
 
 
 def agreement(
@@ -245,7 +206,7 @@ def calibration_bins(predicted: ArrayLike, measured: ArrayLike) -> tuple[np.ndar
 
 def _predictions_of(rows: Sequence[Row]) -> tuple[Predictions | None, int]:
     """Return predictions of the sources, and how many measured sources lack one that others have."""
-    columns = ("si_sdr_db", *PREDICTIONS, *BOUNDS)
+    columns = ("si_sdr_db", PREDICTED, *BOUNDS)
     of_sources: list[tuple[float, ...]] = []
     groups: list[int] = []
     for place, row in enumerate(rows):
@@ -262,10 +223,10 @@ def _predictions_of(rows: Sequence[Row]) -> tuple[Predictions | None, int]:
     if not present[:2].all() or not whole.any():
         return None, len(table)
     measured, predicted, *others = table[whole].T
-    baseline, low, high = (values if there else None for values, there in zip(others, present[2:], strict=True))
+    low, high = (values if there else None for values, there in zip(others, present[2:], strict=True))
     kept, group = np.unique(np.array(groups)[whole], return_inverse=True)
     speakers = speakers_of([rows[place] for place in kept])
-    return Predictions(predicted, measured, baseline, low, high, group, speakers), int(np.sum(~whole))
+    return Predictions(predicted, measured, low, high, group, speakers), int(np.sum(~whole))
 
 
 def _by_mixture(of_sources: Predictions) -> Predictions:
@@ -274,16 +235,13 @@ def _by_mixture(of_sources: Predictions) -> Predictions:
     def mean(values: np.ndarray) -> np.ndarray:
         return np.bincount(of_sources.group, values) / count
 
-    baseline = None if of_sources.baseline is None else mean(of_sources.baseline)
     means = mean(of_sources.predicted), mean(of_sources.measured)
-    return Predictions(*means, baseline, None, None, np.arange(len(count)), of_sources.speakers)
+    return Predictions(*means, None, None, np.arange(len(count)), of_sources.speakers)
 
 
 def _summary_of(known: Predictions) -> dict[str, Any]:
-    found: dict[str, Any] = {"n": len(known.measured)}
-    for name, values in (("model", known.predicted), ("baseline", known.baseline)):
-        if values is not None:
-            found[name] = asdict(agreement(values, known.measured, known.group, known.speakers))
+    model = asdict(agreement(known.predicted, known.measured, known.group, known.speakers))
+    found: dict[str, Any] = {"n": len(known.measured), "model": model}
     if known.low is not None and known.high is not None:
         found["interval"] = interval_coverage(known.measured, known.low, known.high)
     curves = {name: risk_coverage(order, known.measured) for name, order in _orders(known).items()}
@@ -295,8 +253,7 @@ def _summary_of(known: Predictions) -> dict[str, Any]:
 
 def _orders(known: Predictions) -> dict[str, np.ndarray]:
     """Return curve -> the numbers that order what is kept, the largest first."""
-    baseline = {} if known.baseline is None else {"baseline": known.baseline}
-    return {"model": known.predicted} | baseline | {"best possible": known.measured}
+    return {"model": known.predicted, "best possible": known.measured}
 
 
 def _write_curves(folder: Path, of_sources: Predictions) -> None:

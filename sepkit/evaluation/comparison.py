@@ -74,20 +74,23 @@ def _pairs(first: EvaluationFolder, second: EvaluationFolder) -> list[tuple[int,
     return []
 
 
-def write_by_depth(out: Path, folders: Mapping[int, Path], own_steps: int | None) -> dict[str, Any]:
-    """Write OUT/summary.json and OUT/utterances.csv from evaluations by number of steps; return "by_depth_steps".
+def write_by_depth(out: Path, folders: Mapping[int, Path], own_steps: int | None) -> dict[str, Any] | None:
+    """Write OUT/summary.json and OUT/utterances.csv from evaluations by number of steps; return the summary.
 
     The files are those of the model's own number of steps, or else of the middle one. "by_depth_steps" of the summary
-    has the metrics and the real-time factor of each. Nothing is written while an evaluation is missing.
+    has the metrics and the real-time factor of each.
 
     Args:
-        out: folder of the results.
-        folders: number of steps -> folder of an evaluation.
-        own_steps: what the model takes unless told otherwise.
+        out: Folder of the results.
+        folders: Number of steps -> folder of an evaluation.
+        own_steps: Number of steps that the model takes unless told otherwise.
+
+    Returns:
+        Content of summary.json; None, and nothing written, while an evaluation is missing.
     """
     paths = {steps: folder / "summary.json" for steps, folder in sorted(folders.items())}
     if not all(path.is_file() for path in paths.values()):
-        return {}
+        return None
     summaries = {steps: read_json(path, "remove it, and evaluate again") for steps, path in paths.items()}
     chosen = own_steps if own_steps in summaries else list(summaries)[len(summaries) // 2]
     by_steps = {
@@ -96,5 +99,6 @@ def write_by_depth(out: Path, folders: Mapping[int, Path], own_steps: int | None
     }
     with atomic_output(out / "utterances.csv") as temporary:
         shutil.copyfile(folders[chosen] / "utterances.csv", temporary)
-    write_json(out / "summary.json", summaries[chosen] | {"by_depth_steps": by_steps})
-    return by_steps
+    summary = summaries[chosen] | {"by_depth_steps": by_steps}
+    write_json(out / "summary.json", summary)
+    return summary

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TextIO
 
 import numpy as np
 from tqdm import tqdm
@@ -19,98 +22,120 @@ from sepkit.data.manifest import MixtureEntry, read_manifest
 from sepkit.data.mixing import mix_entry
 from sepkit.errors import UserError, exhausted, one_line
 from sepkit.evaluation.calibration import write_calibration
-from sepkit.evaluation.comparison import compare
+from sepkit.evaluation.comparison import compare, write_by_depth
 from sepkit.evaluation.estimates import Listed, find_estimates, read_estimates
-from sepkit.evaluation.groups import describe_mixture
-from sepkit.evaluation.journal import Journal
-from sepkit.evaluation.labels import BOUNDS, NOT_SEPARATED, PREDICTIONS
+from sepkit.evaluation.labels import BOUNDS, PREDICTED
 from sepkit.evaluation.metrics import PESQ_MODES
-from sepkit.evaluation.results import Row, columns_of, commit, hardware, summarize_rows, write_rows
-from sepkit.evaluation.scoring import PACKAGES, ScoringOptions, check_metrics, score_utterance
+from sepkit.evaluation.results import (
+    Row,
+    columns_of,
+    commit,
+    describe_mixture,
+    hardware,
+    summarize_rows,
+    write_rows,
+)
+from sepkit.evaluation.scoring import PACKAGES, Hypotheses, ScoringOptions, check_metrics, score_utterance
 from sepkit.extras import is_installed, missing
-from sepkit.files import JSON_FORMAT, write_json
-from sepkit.parallel import Pool, Task
+from sepkit.files import JSON_FORMAT, journal_line, journal_rows, write_json
+from sepkit.inference.loading import load_model
+from sepkit.inference.selection import check_speakers
+from sepkit.inference.separated import Separated
+from sepkit.inference.separator import Separator
+from sepkit.models.storage.folders import DESCRIPTION, GRAPH, WEIGHTS
+from sepkit.owned import claim
+from sepkit.owned import command as running_command
+from sepkit.parallel import Pool, Task, available_processes
 from sepkit.version import __version__
 
 # Imports of the processes that score, done before they fork.
 _PRELOADED = ["sepkit.evaluation.evaluate", "fast_bss_eval.numpy", "pystoi", "pesq"]
 # Number of utterances that may wait for their scores, for each process that scores.
 _WAITING = 4
+# Fewer mixtures are scored before other processes have started.
+_LEAST_FOR_PROCESSES = 100
+
+Separate = Callable[[np.ndarray, int], "np.ndarray | Hypotheses | Separated[np.ndarray]"]
+"""(mixture (T,), sample_rate) -> estimates (n, T), alone or with what the model states about them"""
 
 
-class SeparatedLike(Protocol):
-    """(n, T) estimates, and the (n,) log-odds that each is a speaker, None if the model gives none.
-
-    Optional attributes, which may be None: `is_speaker` (n,) bool, which estimates the model keeps (else those with
-    log-odds above 0); `rates`, nats by the names in `labels.FROM_LATENTS`; `predicted_si_sdr_db` and
-    `baseline_si_sdr_db` (n,), with `predicted_interval_db` (n, 2), NaN where the model predicts nothing;
-    `likely_not_separated`, a bool or None.
-    """
-
-    estimates: Any
-    scores: Any
-
-
-Separate = Callable[[np.ndarray, int], "np.ndarray | SeparatedLike"]
-"""(mixture (T,), sample_rate) -> estimates (n, T), with scores or without"""
-
-
-@dataclass
-class Evaluation:
-    """A finished evaluation.
+@dataclass(frozen=True)
+class EvaluationOptions:
+    """What to measure, and how.
 
     Args:
-        folder: holds utterances.csv and summary.json.
-        summary: content of summary.json.
+        metrics: Names in `scoring.COLUMNS`. None: SI-SDR, SDR, STOI, PESQ at 8 and 16 kHz, BLR with a deviation, and
+            words with a command; and what the model predicts about its SI-SDR.
+        signal_std: Deviation that BLR divides references by; None: the training deviation of the model.
+        asr_command: Command that prints the transcript of `{wav}`.
+        count_speakers: Whether the number of speakers counts as unknown. Only hypotheses that the model says are
+            speakers are matched then, and missed and surplus ones are counted, see `score_utterance`.
+        calibration: Whether to measure how well the separator predicts its own SI-SDR: "calibration" of the summary,
+            `out/calibration.csv` and `out/risk_coverage.csv`, see `write_calibration`.
+        compare_with: Folder of another evaluation of the same mixtures, for paired differences.
+        device: Device of a model that is given by its name: cpu, cuda:0 ..., or auto.
+        depth_steps: Numbers of steps of a model of continuous depth that is given by its name; none: its own. With
+            several, each has its evaluation in `out/steps_N`, see `write_by_depth`.
+        views: Number of views of a mixture that estimates are means over, of a model that is given by its name; None:
+            its own.
+        processes: Number of processes that compute metrics beside the separator; 0: none, one after the other. None:
+            for 100 mixtures or more, one for each CPU that the separator leaves free.
+        share: Rank of this process, and number of processes that share the mixtures.
+        command: Command line, for the summary.
     """
 
-    folder: Path
-    summary: dict[str, Any]
+    metrics: Sequence[str] | None = None
+    signal_std: float | None = None
+    asr_command: str | None = None
+    count_speakers: bool = False
+    calibration: bool = False
+    compare_with: str | os.PathLike[str] | None = None
+    device: str = "auto"
+    depth_steps: Sequence[int] = ()
+    views: int | None = None
+    processes: int | None = None
+    share: tuple[int, int] = (0, 1)
+    command: str | None = None
 
 
-@dataclass
-class _OfModel:
-    """What a separator says of its own estimates, see `SeparatedLike`."""
+@dataclass(frozen=True)
+class System:
+    """What is evaluated: something that separates, or a folder of estimates.
 
-    is_speaker: np.ndarray | None = None
-    predictions: dict[str, np.ndarray] = field(default_factory=dict)
-    rates: dict[str, float] = field(default_factory=dict)
-    weights: np.ndarray | None = None
+    Args:
+        separate: Function that separates a mixture; None: estimates are read.
+        estimates: Folder of estimates, see `find_estimates`.
+        model: Name of the model, for the summary.
+        fingerprint: Text that changes when the separator does.
+        device: Where the separator computes, for the summary.
+        signal_std: Training deviation of the model.
+        depth_steps: Number of steps of a model of continuous depth.
+        own_steps: Number of steps that this model takes unless told otherwise.
+        separator: Separator of a model; None for any other function.
+    """
+
+    separate: Separate | None = None
+    estimates: Path | None = None
+    model: str | None = None
+    fingerprint: str = ""
+    device: str = "cpu"
+    signal_std: float | None = None
+    depth_steps: int | None = None
+    own_steps: int | None = None
+    separator: Separator | None = None
 
 
-@dataclass
-class _Utterance:
-    """An entry, the files of its estimates, and the digest of everything that its row depends on."""
-
-    manifest: str
-    entry: MixtureEntry
-    files: list[Path]
-    problem: str | None
-    key: str
+Evaluated = Separator | Separate | System | str | os.PathLike[str]
+"""A separator, a function that separates, or what `load_model` loads, or a folder of estimates"""
 
 
 def evaluate(
-    manifests: Sequence[str | os.PathLike[str]],
+    separator: Evaluated | list[System],
+    manifests: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     out: str | os.PathLike[str],
-    *,
-    separate: Separate | None = None,
-    estimates: str | os.PathLike[str] | None = None,
-    metrics: Sequence[str] | None = None,
-    signal_std: float | None = None,
-    asr_command: str | None = None,
-    model: str | None = None,
-    fingerprint: str = "",
-    device: str = "cpu",
-    processes: int = 0,
-    rank: int = 0,
-    world_size: int = 1,
-    compare_with: str | os.PathLike[str] | None = None,
-    count_speakers: bool = False,
-    calibration: bool = False,
-    command: str | None = None,
-    depth_steps: int | None = None,
-) -> Evaluation | None:
-    """Score all mixtures of the manifests, and write `out/utterances.csv` and `out/summary.json`.
+    options: EvaluationOptions | None = None,
+) -> dict[str, Any] | None:
+    """Score all mixtures of manifests, write `out/utterances.csv` and `out/summary.json`, and return the summary.
 
     Every utterance's score is the mean over its sources that are not silent; the summary is over utterances. A mixture
     that cannot be scored (a bad file, no references, too few estimates) is skipped and listed with its reason. A metric
@@ -120,56 +145,122 @@ def evaluate(
     Each rank takes every `world_size`-th mixture; the one that finishes last writes the results.
 
     Args:
-        manifests: files; the summary has the drop of each from the first.
-        out: folder for the results.
-        separate: the separator; or else
-        estimates: folder of estimates, see `find_estimates`.
-        metrics: names in `scoring.COLUMNS`. None: SI-SDR, SDR, STOI, PESQ at 8 and 16 kHz, BLR with a deviation, and
-            words with a command.
-        signal_std: the model's training deviation, for BLR.
-        asr_command: prints the transcript of `{wav}`.
-        model: name of the separator, for the summary.
-        fingerprint: changes when the separator does.
-        device: where the separator computes, for the summary.
-        processes: that compute metrics beside the separator; 0: none, one after the other.
-        rank: of this process.
-        world_size: number of processes that share the work.
-        compare_with: folder of another evaluation of the same mixtures, for paired differences.
-        count_speakers: the number of speakers counts as unknown. Only hypotheses that the model says are speakers are
-            matched, and missed and surplus ones are counted, see `score_utterance`.
-        calibration: whether to measure how well the separator predicts its own SI-SDR: "calibration" of the summary,
-            `out/calibration.csv` and `out/risk_coverage.csv`, see `write_calibration`.
-        command: command line, for the summary.
-        depth_steps: of a separator of continuous depth, for the summary.
+        separator: Separator; name or path of a model; folder of estimates (ID_s1.wav or s1/ID.wav, and so on); function
+            of a mixture and its sample rate that returns estimates (n, T); or systems of `load_systems`.
+        manifests: Manifest, or several; the summary has the drop of each from the first.
+        out: Folder of the results.
+        options: What to measure, and how; None: the defaults.
 
     Returns:
-        None while other ranks still work on their share.
+        Content of summary.json; None while other ranks still work on their share.
 
     Raises:
-        UserError: a bad manifest, an unknown metric, no such folder, a folder that cannot be written to, or calibration
-            of a separator that predicts nothing.
-        ValueError: neither or both of `separate` and `estimates`, or `count_speakers` without `separate`.
+        UserError: A bad manifest, an unknown metric, no such model or folder, a folder that cannot be written to, or
+            calibration of a separator that predicts nothing.
     """
-    if count_speakers and separate is None:
-        raise ValueError("count_speakers: estimates in files have no scores; expected separate")
-    if (separate is None) == (estimates is None):
-        raise ValueError("expected either separate or estimates")
-    folder = None if estimates is None else Path(estimates)
-    if folder is not None and not folder.is_dir():
-        raise UserError(f"{folder}: no such folder, expected one with estimates")
-    entries = [(str(path), entry) for path in map(Path, manifests) for entry in read_manifest(path)]
+    options = options or EvaluationOptions()
+    paths = [Path(path) for path in ([manifests] if isinstance(manifests, str | os.PathLike) else manifests)]
+    systems = separator if isinstance(separator, list) else load_systems(separator, options)
+    if len(systems) == 1:
+        return _evaluate(systems[0], paths, Path(out), options)
+    folders = {system.depth_steps or 0: Path(out) / f"steps_{system.depth_steps}" for system in systems}
+    for system, folder in zip(systems, folders.values(), strict=True):
+        _evaluate(system, paths, folder, options)
+    return write_by_depth(Path(out), folders, systems[0].own_steps)
+
+
+def load_systems(separator: Evaluated, options: EvaluationOptions) -> list[System]:
+    """Return what `evaluate` measures: one system, or one for each number of steps.
+
+    Raises:
+        UserError: No such model, or options that it does not have.
+    """
+    if isinstance(separator, str | os.PathLike) and _is_of_estimates(Path(separator)):
+        separator = System(estimates=Path(separator))
+    if isinstance(separator, str | os.PathLike):
+        return [_of_model(str(separator), steps, options) for steps in dict.fromkeys(options.depth_steps or (None,))]
+    if isinstance(separator, Separator):
+        separator = _of_separator(separator, options)
+    elif not isinstance(separator, System):
+        separator = System(separate=separator)
+    for name in ("depth_steps", "views", *(("count_speakers", "calibration") if separator.estimates else ())):
+        if getattr(options, name):
+            option, found = name.replace("_", "-"), "estimates" if separator.estimates else "one that is loaded"
+            raise UserError(f"--{option}: is chosen for a model that is given by its name, found {found}")
+    return [separator]
+
+
+def _is_of_estimates(path: Path) -> bool:
+    return path.is_dir() and not any((path / name).exists() for name in ("model", DESCRIPTION, WEIGHTS, GRAPH))
+
+
+def _of_model(name: str, steps: int | None, options: EvaluationOptions) -> System:
+    predict = options.calibration or options.metrics is None
+    separator = load_model(name, options.device, predict=predict, depth_steps=steps, views=options.views)
+    if options.calibration and separator.quality is None:
+        raise UserError(
+            f"--calibration: {name} predicts no SI-SDR; fit its predictor on dev mixtures first: "
+            f"sepkit calibrate {name} --manifest dev.jsonl; or add --views 2, which predicts for any model"
+        )
+    return replace(_of_separator(separator, options), model=name)
+
+
+def _of_separator(separator: Separator, options: EvaluationOptions) -> System:
+    check_speakers("auto" if options.count_speakers else None, separator.hypotheses, separator.counts_speakers)
+    separator = copy.copy(separator)
+    # Where the number is known, the model's own hypotheses are measured, whether or not they look like one speaker.
+    separator.sum_if_single = options.count_speakers
+    # Rows from before rates and shares of alive dimensions were kept lack them, and are made again.
+    parts = [separator.fingerprint(), str(separator.score_threshold)]
+    parts += ["rates, alive"] * separator.runner.has_rates
+    parts += [] if separator.depth_steps is None else [f"{separator.depth_steps} steps"]
+    parts += [] if options.views is None else [f"{options.views} views"]
+    return System(
+        partial(separator.separate, evidence=True),
+        fingerprint=" ".join(parts),
+        device=str(separator.device),
+        signal_std=separator.runner.signal_std,
+        depth_steps=separator.depth_steps,
+        own_steps=separator.runner.trained_steps,
+        separator=separator,
+    )
+
+
+def _hypotheses_of(separated: np.ndarray | Hypotheses | Separated[np.ndarray]) -> Hypotheses:
+    if isinstance(separated, Hypotheses):
+        return separated
+    if not isinstance(separated, Separated):
+        return Hypotheses(np.asarray(separated))
+    is_speaker = separated.is_speaker
+    if is_speaker is None and separated.scores is not None:
+        is_speaker = separated.scores > 0
+    ends = (None, None) if separated.predicted_interval_db is None else separated.predicted_interval_db.T
+    named = zip((PREDICTED, *BOUNDS), (separated.predicted_si_sdr_db, *ends), strict=True)
+    predictions = {name: np.asarray(found, np.float64) for name, found in named if found is not None}
+    return Hypotheses(separated.estimates, is_speaker, separated.weights, predictions, separated.rates or {})
+
+
+def _evaluate(
+    system: System, manifests: Sequence[Path], out: Path, options: EvaluationOptions
+) -> dict[str, Any] | None:
+    if system.estimates is not None and not system.estimates.is_dir():
+        raise UserError(f"{system.estimates}: no such folder, expected one with estimates")
+    entries = [(str(path), entry) for path in manifests for entry in read_manifest(path)]
     rates = sorted({entry.sample_rate for _, entry in entries})
-    options, left_out = _options(metrics, signal_std, asr_command, rates, count_speakers)
-    if calibration and "si_sdr" not in options.metrics:
-        raise UserError(f"metrics: found {', '.join(options.metrics)}; for --calibration, add si_sdr")
-    fingerprint = json.dumps([__version__, fingerprint, str(folder and folder.resolve()), asdict(options)])
+    signal_std = system.signal_std if options.signal_std is None else options.signal_std
+    scoring, left_out = _scoring_options(options, signal_std, rates)
+    if options.calibration and "si_sdr" not in scoring.metrics:
+        raise UserError(f"metrics: found {', '.join(scoring.metrics)}; for --calibration, add si_sdr")
+    folder = system.estimates and str(system.estimates.resolve())
+    fingerprint = json.dumps([__version__, system.fingerprint, folder, asdict(scoring)])
     listed: Listed = {}
-    utterances = [_utterance(manifest, entry, folder, fingerprint, listed) for manifest, entry in entries]
-    out = Path(out)
+    utterances = [_utterance(manifest, entry, system.estimates, fingerprint, listed) for manifest, entry in entries]
+    rank, world_size = options.share
+    share = utterances[rank::world_size]
+    processes = _processes(system, len(entries), world_size) if options.processes is None else options.processes
     journal = Journal(out, rank if world_size > 1 else None)
     with journal.writing(), Pool(processes, _PRELOADED) as pool:
-        share = utterances[rank::world_size]
-        job = _Job(journal, pool, separate, options, rank, _WAITING * processes)
+        job = _Job(journal, pool, system.separate, scoring, rank, _WAITING * processes)
         for _ in tqdm(job.run(share), total=len(share), desc="evaluate", unit="mixture", disable=None):
             pass
     journal.reload()
@@ -181,59 +272,69 @@ def evaluate(
         journal.rows[utterance.key] | {"speakers": [source.speaker for source in utterance.entry.sources]}
         for utterance in utterances
     ]
-    columns = columns_of(rows, options.metrics)
+    columns = columns_of(rows, scoring.metrics)
     summary = {"format": JSON_FORMAT} | summarize_rows(rows, columns)
     summary |= {
-        "model": model,
-        "estimates": None if estimates is None else str(estimates),
+        "model": system.model,
+        "estimates": None if system.estimates is None else str(system.estimates),
         "manifest": [str(path) for path in manifests],
         "sample_rate": rates[0] if len(rates) == 1 else rates,
         "signal_std": signal_std,
-        "speakers": "auto" if count_speakers else None,
-        "depth_steps": depth_steps,
+        "speakers": "auto" if options.count_speakers else None,
+        "depth_steps": system.depth_steps,
         "metrics_left_out": left_out,
-        "real_time_factor": _real_time_factor(rows) if separate is not None else None,
+        "real_time_factor": None if system.separate is None else _real_time_factor(rows),
         "wall_seconds": max(sum(r["wall_seconds"] for r in rows if r["rank"] == k) for k in {r["rank"] for r in rows}),
-        "command": command,
+        "command": options.command,
         "version": __version__,
         "commit": commit(),
-        "hardware": hardware(device),
+        "hardware": hardware(system.device),
     }
     write_rows(out / "utterances.csv", rows, columns)
-    if calibration:
+    if options.calibration:
         summary["calibration"] = write_calibration(out, rows)
-    if compare_with is not None:
-        summary["comparison"] = compare(out, compare_with, columns)
+    if options.compare_with is not None:
+        summary["comparison"] = compare(out, options.compare_with, columns)
     write_json(out / "summary.json", summary)
-    return Evaluation(out, summary)
+    return summary
 
 
-def _options(
-    metrics: Sequence[str] | None,
-    signal_std: float | None,
-    asr_command: str | None,
-    sample_rates: Sequence[int],
-    count_speakers: bool,
+def _processes(system: System, mixtures: int, world_size: int) -> int:
+    if mixtures < _LEAST_FOR_PROCESSES:
+        return 0
+    cpus = max(1, available_processes() // world_size)
+    return cpus // 2 if system.separate is not None and system.device == "cpu" else cpus
+
+
+def _scoring_options(
+    options: EvaluationOptions, signal_std: float | None, sample_rates: Sequence[int]
 ) -> tuple[ScoringOptions, dict[str, str]]:
     """Return what is measured, and why each usual metric that is left out cannot be."""
     left_out: dict[str, str] = {}
+    metrics = options.metrics
     if metrics is None:
-        metrics = ["si_sdr"]
-        for name in ("sdr", "stoi"):
-            if is_installed(PACKAGES[name]):
-                metrics.append(name)
-            else:
+        for name in ("sdr", "stoi", "pesq"):
+            if name == "pesq" and any(rate not in PESQ_MODES for rate in sample_rates):
+                left_out[name] = f"defined at 8000 and 16000 Hz, found {', '.join(map(str, sample_rates))} Hz"
+            elif not is_installed(PACKAGES[name]):
                 left_out[name] = missing(PACKAGES[name], name)
-        if any(rate not in PESQ_MODES for rate in sample_rates):
-            left_out["pesq"] = f"defined at 8000 and 16000 Hz, found {', '.join(map(str, sample_rates))} Hz"
-        elif not is_installed("pesq"):
-            left_out["pesq"] = missing("pesq", "pesq")
-        else:
-            metrics.append("pesq")
-        metrics += ["blr"] * (signal_std is not None) + ["words"] * (asr_command is not None)
-    options = ScoringOptions(tuple(dict.fromkeys(metrics)), signal_std, asr_command, count_speakers)
-    check_metrics(options, sample_rates)
-    return options, left_out
+        metrics = ["si_sdr", *(name for name in ("sdr", "stoi", "pesq") if name not in left_out)]
+        metrics += ["blr"] * (signal_std is not None) + ["words"] * (options.asr_command is not None)
+    chosen = tuple(dict.fromkeys(metrics))
+    scoring = ScoringOptions(chosen, signal_std, options.asr_command, options.count_speakers)
+    check_metrics(scoring, sample_rates)
+    return scoring, left_out
+
+
+@dataclass
+class _Utterance:
+    """An entry, the files of its estimates, and the digest of everything that its row depends on."""
+
+    manifest: str
+    entry: MixtureEntry
+    files: list[Path]
+    problem: str | None
+    key: str
 
 
 def _utterance(
@@ -261,6 +362,57 @@ def _state(path: Path) -> tuple[str, int, int]:
     return str(path), status.st_size, status.st_mtime_ns
 
 
+class Journal:
+    """Rows by key, one JSON object with a digest per line; damaged lines do not count.
+
+    The last row of a key counts; a success counts before a failure.
+
+    Ranks that share a job write one file each and read all of them.
+
+    Args:
+        folder: Folder of the journal's files.
+        rank: Rank of this process; None: the job is not shared.
+    """
+
+    def __init__(self, folder: Path, rank: int | None = None) -> None:
+        self.folder = folder
+        self.path = folder / ("journal.jsonl" if rank is None else f"journal-{rank}.jsonl")
+        self.reload()
+
+    def reload(self) -> None:
+        """Read the files again: other ranks may have added to theirs."""
+        self.rows: dict[str, Row] = {}
+        for path in sorted(self.folder.glob("journal*.jsonl")):
+            for row in {row["key"]: row for row in journal_rows(path)}.values():
+                known = self.rows.get(row["key"])
+                if known is None or "reason" in known or "reason" not in row:
+                    self.rows[row["key"]] = row
+
+    @contextmanager
+    def writing(self) -> Iterator[Journal]:
+        """While the block runs, `add` appends; yield this journal. Raise UserError if the file cannot be written to."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            claim(self.path)
+            self._file: TextIO = self.path.open("a", encoding="utf-8", errors="backslashreplace")
+        except OSError as error:
+            raise UserError(
+                f"{self.folder}: cannot be written to ({error.strerror}); give an output folder that can"
+            ) from error
+        # A killed run may have left half a line, which must be ended first.
+        self._before_next = "\n" if self._file.tell() else ""
+        with self._file:
+            yield self
+
+    def add(self, row: Row) -> None:
+        """Write a row, plain data with a `key`, to disk at once."""
+        self.rows[row["key"]] = row
+        self._file.write(self._before_next + journal_line(row))
+        self._before_next = ""
+        self._file.flush()
+        running_command().finished = True
+
+
 @dataclass
 class _Job:
     """Rows for utterances in order: from the journal, or computed and added to it."""
@@ -285,36 +437,25 @@ class _Job:
     def _start(self, utterance: _Utterance) -> tuple[Row, Task | None]:
         """Return a row without its scores, and the task that computes them (None: the row is complete)."""
         entry = utterance.entry
-        row: Row = {"key": utterance.key, "manifest": utterance.manifest, "id": entry.id, "rank": self.rank}
         known = self.journal.rows.get(utterance.key)
         if known is not None and "reason" not in known:
             return known, None
+        row: Row = {"key": utterance.key, "manifest": utterance.manifest, "id": entry.id, "rank": self.rank}
         if utterance.problem is not None:
             return row | {"reason": utterance.problem}, None
-        row |= {
-            "corpus": entry.corpus,
-            "task": entry.task,
-            "sample_rate": entry.sample_rate,
-            "num_samples": entry.num_samples,
-            "sources": len(entry.sources),
-        }
+        row |= {name: getattr(entry, name) for name in ("corpus", "task", "sample_rate", "num_samples")}
+        row["sources"] = len(entry.sources)
         if self.separate is None:
             return row, self.pool.submit(_score_files, entry, utterance.files, self.options)
         try:
             mixed = mix_entry(entry)
             began = time.perf_counter()
             separated = self.separate(mixed.mixture, entry.sample_rate)
-            estimates = np.asarray(getattr(separated, "estimates", separated))
             row["separate_seconds"] = time.perf_counter() - began
         except Exception as error:
-            _raise_if_exhausted(error)
             return row | {"reason": _one_line(error)}, None
-        rates, weights = getattr(separated, "rates", None) or {}, getattr(separated, "weights", None)
-        if (flag := getattr(separated, NOT_SEPARATED, None)) is not None:
-            rates = rates | {NOT_SEPARATED: float(flag)}
-        of_model = _OfModel(_is_speaker(separated), _predictions(separated), rates, weights)
-        task = self.pool.submit(_score, entry, mixed.mixture, mixed.sources, estimates, of_model, self.options)
-        return row, task
+        found = _hypotheses_of(separated)
+        return row, self.pool.submit(_score, entry, mixed.mixture, mixed.sources, found, self.options)
 
     def _finish(self, row: Row, task: Task | None) -> Row:
         if task is None and "reason" not in row:
@@ -323,7 +464,6 @@ class _Job:
             try:
                 row |= task.result()
             except Exception as error:
-                _raise_if_exhausted(error)
                 row["reason"] = _one_line(error)
         now = time.perf_counter()
         row["wall_seconds"], self._last = now - self._last, now
@@ -333,33 +473,18 @@ class _Job:
 
 def _score_files(entry: MixtureEntry, files: list[Path], options: ScoringOptions) -> dict[str, Any]:
     mixed = mix_entry(entry)
-    return _score(entry, mixed.mixture, mixed.sources, read_estimates(files, entry.sample_rate), _OfModel(), options)
+    found = Hypotheses(read_estimates(files, entry.sample_rate))
+    return _score(entry, mixed.mixture, mixed.sources, found, options)
 
 
 def _score(
-    entry: MixtureEntry,
-    mixture: np.ndarray,
-    sources: np.ndarray,
-    estimates: np.ndarray,
-    of_model: _OfModel,
-    options: ScoringOptions,
+    entry: MixtureEntry, mixture: np.ndarray, sources: np.ndarray, found: Hypotheses, options: ScoringOptions
 ) -> dict[str, Any]:
     """Return the part of a row that needs the signals."""
     texts = [source.extra.get("text") for source in entry.sources]
-    scores = score_utterance(
-        estimates,
-        sources,
-        mixture,
-        entry.sample_rate,
-        options,
-        texts,
-        of_model.is_speaker,
-        of_model.predictions,
-        of_model.weights,
-    )
-    scores.rates |= of_model.rates
+    scores = score_utterance(found, sources, mixture, entry.sample_rate, options, texts)
     return {
-        "hypotheses": len(estimates),
+        "hypotheses": len(found.estimates),
         "only_speakers": options.count_speakers,
         "silent_sources": scores.silent_sources,
         "mixture": describe_mixture(entry, sources, mixture),
@@ -367,34 +492,14 @@ def _score(
     }
 
 
-def _is_speaker(separated: Any) -> np.ndarray | None:
-    is_speaker, scores = getattr(separated, "is_speaker", None), getattr(separated, "scores", None)
-    if is_speaker is not None:
-        return np.asarray(is_speaker)
-    return None if scores is None else np.asarray(scores) > 0
-
-
-def _predictions(separated: Any) -> dict[str, np.ndarray]:
-    """Return (n,) of what the separator predicts, by the names in `PREDICTIONS` and `BOUNDS`."""
-    named = {name: getattr(separated, name, None) for name in PREDICTIONS}
-    found = {name: np.asarray(values, np.float64) for name, values in named.items() if values is not None}
-    interval = getattr(separated, "predicted_interval_db", None)
-    if interval is not None:
-        found |= zip(BOUNDS, np.asarray(interval, np.float64).T, strict=True)
-    return found
-
-
-def _raise_if_exhausted(error: Exception) -> None:
-    """Raise an error that every other mixture would meet too, such as a full disk."""
+def _one_line(error: Exception) -> str:
+    """Return why a mixture fails; raise the error if every other mixture would meet it too, such as a full disk."""
     if exhausted(error):
         raise error
-
-
-def _one_line(error: BaseException) -> str:
     return one_line(str(error)) or type(error).__name__
 
 
-def _real_time_factor(rows: Sequence[Row]) -> float | None:
+def _real_time_factor(rows: Sequence[Mapping[str, Any]]) -> float | None:
     done = [row for row in rows if "reason" not in row]
     audio_seconds = sum(row["num_samples"] / row["sample_rate"] for row in done)
     return sum(row["separate_seconds"] for row in done) / audio_seconds if done else None

@@ -16,34 +16,19 @@ MIXTURE_ELBO = "mixture_elbo_nats_per_sample"
 """Column of an utterance that a model with variational encodings fills: the bound on the mixture's evidence."""
 
 FROM_LATENTS = (*RATES, *ALIVE_SHARES, MIXTURE_ELBO)
-"""All columns of an utterance that follow from latents."""
+"""All columns of an utterance that follow from latents; its sources do not have them."""
 
-PREDICTIONS = ("predicted_si_sdr_db", "baseline_si_sdr_db")
-"""Columns of a source that a model fills which predicts how good its estimates are."""
-
-NOT_SEPARATED = "likely_not_separated"
-"""Column of an utterance that such a model fills: 1 where it predicts that the utterance is not separated, else 0."""
+PREDICTED = "predicted_si_sdr_db"
+"""Column of a source that a model fills which predicts how good its estimates are."""
 
 WEIGHTED = ("weighted_si_sdr_db", "drawn_si_sdr_db")
 """Columns of a source that a model with scores fills: SI-SDR of the sum of all hypotheses, weighted by their scores,
 and the expected SI-SDR of one drawn with these weights."""
 
-CONTINUITY = (
-    "counted_chunks",
-    "speaker_changes_per_minute",
-    "minority_share",
-    "chunk_si_sdri_db",
-    "fixed_si_sdri_db",
-)
-"""Columns of an utterance that the metric "continuity" fills, see `sepkit.evaluation.continuity`."""
-
-PER_MIXTURE = (*FROM_LATENTS, *CONTINUITY, NOT_SEPARATED)
-"""Columns of an utterance that its sources do not have."""
-
 BOUNDS = ("predicted_low_db", "predicted_high_db")
 """Columns of a source: the ends of the interval about the prediction."""
 
-NO_SCORES = frozenset({*FROM_LATENTS, *PREDICTIONS, NOT_SEPARATED, "counted_chunks"})
+NO_SCORES = frozenset({*FROM_LATENTS, PREDICTED})
 """Columns that are not scores: higher is neither better nor worse."""
 
 LABELS = {
@@ -58,11 +43,6 @@ LABELS = {
     "mcl_si_sdr_db": "SI-SDR of best hypothesis [dB]",
     "weighted_si_sdr_db": "SI-SDR of the weighted sum of hypotheses [dB]",
     "drawn_si_sdr_db": "SI-SDR of a hypothesis drawn by its score [dB]",
-    "counted_chunks": "chunks that count",
-    "speaker_changes_per_minute": "changes of speakers a minute",
-    "minority_share": "share of chunks with another assignment",
-    "chunk_si_sdri_db": "SI-SDRi, best assignment of each chunk [dB]",
-    "fixed_si_sdri_db": "SI-SDRi, one assignment for all chunks [dB]",
     "attenuation_db": "attenuation of silent sources [dB]",
     "blr_nats_per_sample": "log evidence [nats per sample]",
     "stoi": "STOI",
@@ -85,8 +65,6 @@ LABELS = {
     "mixture_elbo_nats_per_sample": "bound on the mixture's evidence [nats per sample]",
     "blr_nll_nats_per_sample": "distortion [nats per sample]",
     "predicted_si_sdr_db": "predicted SI-SDR [dB]",
-    "baseline_si_sdr_db": "SI-SDR predicted from the mixture alone [dB]",
-    "likely_not_separated": "flagged as not separated",
     "measured_si_sdr_db": "measured SI-SDR [dB]",
     "hard_cost": "cost of the best hypotheses",
     "coverage_percent": "kept, best predicted first [%]",
@@ -112,6 +90,5 @@ def short_label_of(column: str) -> str:
         "sdri_db": "SDRi [dB]",
         "snri_db": "SNRi [dB]",
         "mcl_si_sdr_db": "MCL SI-SDR [dB]",
-        "baseline_si_sdr_db": "baseline SI-SDR [dB]",
     }
     return short.get(column) or label_of(column)

@@ -1,27 +1,40 @@
-"""Turn rows of scores into utterances.csv and the figures of summary.json."""
+"""Turn rows of scores into utterances.csv and the figures of summary.json, also by property of the mixtures."""
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sepkit.evaluation.groups import PROPERTIES, by_group
-from sepkit.evaluation.labels import BOUNDS, FROM_LATENTS, NO_SCORES, NOT_SEPARATED, PER_MIXTURE, PREDICTIONS, WEIGHTED
+from sepkit.data.manifest import MixtureEntry
+from sepkit.evaluation.labels import BOUNDS, FROM_LATENTS, NO_SCORES, PREDICTED, WEIGHTED
+from sepkit.evaluation.metrics import si_sdr_db
 from sepkit.evaluation.scoring import COLUMNS, MISSED, PER_UTTERANCE, UtteranceScores
-from sepkit.evaluation.statistics import PairedDifference, Summary, summarize_columns
+from sepkit.evaluation.statistics import PairedDifference, Speakers, Summary, summarize_columns
 from sepkit.files import write_csv
+from sepkit.signals import active_frames, frame_powers
 
 Row = dict[str, Any]
 """The journal's record of an utterance; "reason" in it means that it was skipped."""
+
+PROPERTIES = ("sex_pair", "overlap_ratio", "level_difference_db", "duration_seconds", "input_si_sdr_db")
+"""Columns of utterances.csv that describe the mixture."""
+
+_FRAME_SECONDS = 0.032
+# References are clean, so their quiet sounds count as speech too.
+_HEARD_DB = 40.0
+# Groups of fewer utterances have intervals too wide to be useful.
+_LEAST_IN_QUANTILE = 10
+
 
 _PLAIN = ("manifest", "id", "corpus", "task", "sample_rate", "num_samples", "sources", "hypotheses", "silent_sources")
 
@@ -36,8 +49,8 @@ def columns_of(rows: Sequence[Row], metrics: Sequence[str]) -> list[str]:
         "attenuation_db": any(one.silent_sources for one in scores),
         "speaker_count_accuracy": any(one.speaker_count is not None for one in scores),
     }
-    present |= {column: any(column in one.rates for one in scores) for column in (*FROM_LATENTS, NOT_SEPARATED)}
-    present |= {column: any(np.isfinite(one.mean(column)) for one in scores) for column in (*WEIGHTED, *PREDICTIONS)}
+    present |= {column: any(column in one.rates for one in scores) for column in FROM_LATENTS}
+    present |= {column: any(np.isfinite(one.mean(column)) for one in scores) for column in (*WEIGHTED, PREDICTED)}
     asked = [column for name in COLUMNS if name in metrics for column in COLUMNS[name]]
     return asked + [column for column in PER_UTTERANCE if present[column]]
 
@@ -136,36 +149,34 @@ def write_rows(path: Path, rows: Sequence[Row], columns: Sequence[str]) -> None:
         columns: with scores, of `columns_of`.
     """
     rows = _done(rows)
-    places = range(max((row["sources"] for row in rows), default=0))
-    per_source = [column for column in columns if column not in ("speaker_count_accuracy", *PER_MIXTURE)]
+    per_source = [column for column in columns if column not in ("speaker_count_accuracy", *FROM_LATENTS)]
     # Mixtures have no interval, because the interval of a mean is not the mean of intervals.
-    bounded = [*per_source, *(BOUNDS if PREDICTIONS[0] in columns else ())]
+    per_source += BOUNDS if PREDICTED in columns else ()
+    sources = range(1, 1 + max((row["sources"] for row in rows), default=0))
     counted = ["speaker_count"] * any(row["scores"]["speaker_count"] is not None for row in rows)
-    named = [f"speaker_s{place + 1}" for place in places]
-    header = [
-        *_PLAIN,
-        *named,
-        *PROPERTIES,
-        "assignment",
-        *counted,
-        *columns,
-        *(f"{c}_s{j + 1}" for c in bounded for j in places),
-    ]
+    header = [*_PLAIN, *(f"speaker_s{j}" for j in sources), *PROPERTIES, "assignment", *counted, *columns]
+    header += [*(f"{column}_s{j}" for column in per_source for j in sources), "reasons"]
 
-    def cells_of(row: Row) -> list[Any]:
+    def cells_of(row: Row) -> Row:
         scores = _scores(row)
-        of_sources = [scores.values.get(c, []) for c in bounded]
-        numbers = [scores.mean(column) for column in columns]
-        numbers += [values[j] if j < len(values) else np.nan for values in of_sources for j in places]
-        cells = ["" if np.isnan(number) else repr(float(number)) for number in numbers]
-        matched = " ".join(str(k + 1) if k >= 0 else _UNMATCHED.get(k, "-") for k in scores.assignment)
-        count = [scores.speaker_count] * len(counted)
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in scores.reasons.items())
-        described = ["" if row["mixture"][name] is None else row["mixture"][name] for name in PROPERTIES]
-        names = [*row["speakers"], *[""] * (len(named) - len(row["speakers"]))]
-        return [*(row[name] for name in _PLAIN), *names, *described, matched, *count, *cells, reasons]
+        cells = {f"speaker_s{j}": name for j, name in enumerate(row["speakers"], start=1)}
+        cells |= {column: scores.mean(column) for column in columns}
+        for column in per_source:
+            cells |= {f"{column}_s{j}": value for j, value in enumerate(scores.values.get(column, []), start=1)}
+        return {
+            **row,
+            **row["mixture"],
+            **cells,
+            "assignment": " ".join(str(k + 1) if k >= 0 else _UNMATCHED.get(k, "-") for k in scores.assignment),
+            "speaker_count": scores.speaker_count,
+            "reasons": "; ".join(f"{name}: {reason}" for name, reason in scores.reasons.items()),
+        }
 
-    write_csv(path, [*header, "reasons"], map(cells_of, rows))
+    write_csv(path, header, ([_cell(cells.get(name)) for name in header] for cells in map(cells_of, rows)))
+
+
+def _cell(value: Any) -> Any:
+    return "" if value is None or (isinstance(value, float) and math.isnan(value)) else value
 
 
 def _done(rows: Sequence[Row]) -> list[Row]:
@@ -209,13 +220,11 @@ def _counts(rows: Sequence[Row]) -> dict[str, Any]:
 
 def _failures(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
     """Return metric -> number of utterances with a source that it failed for, and the first of them with its reason."""
-    counts: Counter[str] = Counter()
-    first: dict[str, dict[str, str]] = {}
+    found: dict[str, dict[str, Any]] = {}
     for row in rows:
         for name, reason in row["scores"]["reasons"].items():
-            counts[name] += 1
-            first.setdefault(name, {"id": row["id"], "reason": reason})
-    return {name: {"n": count, "first": first[name]} for name, count in counts.items()}
+            found.setdefault(name, {"n": 0, "first": {"id": row["id"], "reason": reason}})["n"] += 1
+    return found
 
 
 def _by_manifest(rows: Sequence[Row], manifests: Sequence[str], columns: Sequence[str]) -> list[dict[str, Any]]:
@@ -240,6 +249,99 @@ def _drop(name: str, seen: Mapping[str, Any], unseen: Mapping[str, Any]) -> dict
     drop = seen["mean"] - unseen["mean"]
     # The share of a score at or below zero means nothing.
     return {f"drop{unit}": drop, "drop_percent": 100 * drop / seen["mean"] if seen["mean"] > 0 else None}
+
+
+def describe_mixture(entry: MixtureEntry, sources: np.ndarray, mixture: np.ndarray) -> dict[str, Any]:
+    """Return the `PROPERTIES` of a mixture, None for unknown ones.
+
+    sex_pair: the sexes of all speakers in alphabetical order (F-M). overlap_ratio: that of the manifest's line, or else
+    of the 32 ms frames in which anybody is within 40 dB of their loudest, the share in which two or more are.
+    level_difference_db: the strongest source over the weakest. input_si_sdr_db: of the mixture, mean over sources.
+    Silent sources only enter sex_pair.
+
+    Args:
+        entry: line of the manifest.
+        sources: (m, T).
+        mixture: (T,).
+    """
+    sexes = [source.sex for source in entry.sources]
+    energies = np.square(sources, dtype=np.float64).sum(axis=1)
+    energies = energies[energies > 0]
+    inputs = si_sdr_db(np.asarray(mixture)[None], sources)
+    inputs = inputs[~np.isnan(inputs)]
+    several = len(energies) > 1
+    return {
+        "sex_pair": "-".join(sorted(sex for sex in sexes if sex)) if all(sexes) else None,
+        "overlap_ratio": _overlap_ratio(entry, sources),
+        "level_difference_db": float(10 * np.log10(energies.max() / energies.min())) if several else None,
+        "duration_seconds": entry.duration_seconds,
+        "input_si_sdr_db": float(inputs.mean()) if len(inputs) else None,
+    }
+
+
+def by_group(
+    properties: Mapping[str, Sequence[Any]], columns: Mapping[str, Sequence[float]], speakers: Speakers | None
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return property -> group -> column -> mean, ci95, n and n_speakers.
+
+    Each word is a group. Numbers are cut into four groups of equal size, or two if a group would have fewer than 10
+    utterances. Properties with one group are left out.
+
+    Args:
+        properties: name -> (N,) values, None where not known.
+        columns: name -> (N,) scores.
+        speakers: of the N utterances; None: not known.
+    """
+    scores = {name: np.asarray(values, dtype=np.float64) for name, values in columns.items()}
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for name, values in properties.items():
+        groups = _groups(values)
+        if len(groups) > 1:
+            found[name] = {label: _short(scores, speakers, rows) for label, rows in groups.items()}
+    return found
+
+
+def _short(columns: Mapping[str, np.ndarray], speakers: Speakers | None, rows: np.ndarray) -> dict[str, Any]:
+    own = None if speakers is None else [speakers[int(row)] for row in rows]
+    summaries = summarize_columns({name: scores[rows] for name, scores in columns.items()}, own)
+    kept = ("mean", "ci95", "n", "n_speakers")
+    return {name: {key: getattr(summary, key) for key in kept} for name, summary in summaries.items()}
+
+
+def _groups(values: Sequence[Any]) -> dict[str, np.ndarray]:
+    """Return label -> indices of the utterances in that group, in the order of labels or of numbers."""
+    known = [i for i, value in enumerate(values) if value is not None]
+    if not known or isinstance(values[known[0]], str):
+        labels = sorted({values[i] for i in known})
+        return {label: np.array([i for i in known if values[i] == label]) for label in labels}
+    numbers = np.array([values[i] for i in known], dtype=np.float64)
+    count = 4 if len(numbers) >= 4 * _LEAST_IN_QUANTILE else 2 if len(numbers) >= 2 * _LEAST_IN_QUANTILE else 1
+    edges = _rounded(np.unique(np.quantile(numbers, np.linspace(0, 1, count + 1))))
+    places = np.searchsorted(edges[1:-1], numbers, side="right")
+    parts = [np.array(known)[places == place] for place in range(max(1, len(edges) - 1))]
+    labels = [f"{low:.3g} to {high:.3g}" for low, high in pairwise(edges)]
+    return {label: rows for label, rows in zip(labels, parts, strict=False) if len(rows)}
+
+
+def _rounded(edges: np.ndarray) -> np.ndarray:
+    """Round edges as far as their least distance allows, the outer ones outwards: 0 to 0.6, not 0.00512 to 0.594."""
+    if len(edges) < 2:
+        return edges
+    step = 10.0 ** math.floor(math.log10(float(np.diff(edges).min())))
+    rounded = np.round(edges / step)
+    rounded[0], rounded[-1] = math.floor(edges[0] / step), math.ceil(edges[-1] / step)
+    return rounded * step
+
+
+def _overlap_ratio(entry: MixtureEntry, sources: np.ndarray) -> float | None:
+    stated = entry.extra.get("overlap_ratio")
+    if isinstance(stated, int | float) and not isinstance(stated, bool):
+        return float(stated)
+    frame = max(1, round(_FRAME_SECONDS * entry.sample_rate))
+    if sources.shape[1] < frame or len(sources) < 2:
+        return None
+    speaking = active_frames(frame_powers(sources, frame), _HEARD_DB).sum(axis=0)
+    return float((speaking > 1).sum() / (speaking > 0).sum()) if speaking.any() else None
 
 
 def commit() -> str | None:

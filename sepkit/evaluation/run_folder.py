@@ -40,7 +40,7 @@ _MAX_GROUPS = 12
 # Of a number in metrics.jsonl: beyond it axes have no ticks.
 _LARGEST = 1e150
 
-CURVES = ("rate_distortion", "calibration", "risk_coverage", "information")
+CURVES = ("rate_distortion", "calibration", "risk_coverage")
 """Kinds of curves, each in a file of its name (.csv) beside summary.json, or in a folder of its own."""
 
 

@@ -5,28 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
 from sepkit.errors import UserError
 from sepkit.evaluation import metrics
-from sepkit.evaluation.continuity import continuity
-from sepkit.evaluation.labels import CONTINUITY, FROM_LATENTS, NOT_SEPARATED, PER_MIXTURE, PREDICTIONS, WEIGHTED
+from sepkit.evaluation.labels import FROM_LATENTS, PREDICTED, WEIGHTED
 from sepkit.evaluation.transcripts import transcribe, word_errors, words
 from sepkit.extras import is_installed, missing
 from sepkit.matching import linear_sum_assignment
 from sepkit.objectives.formulas import SAME_SI_SDR_DB, blr_nll
-
-__all__ = [
-    "COLUMNS",
-    "MISSED",
-    "PER_UTTERANCE",
-    "SILENT",
-    "ScoringOptions",
-    "UtteranceScores",
-    "check_metrics",
-    "score_utterance",
-]
 
 SILENT, MISSED = -1, -2
 """In the place of a source's hypothesis: it is silent; or it speaks, and no hypothesis was left for it."""
@@ -43,7 +32,6 @@ COLUMNS = {
     "pesq_wb": ("pesq_wb",),
     "blr": ("blr_nats_per_sample",),
     "words": ("word_accuracy",),
-    "continuity": CONTINUITY,
 }
 """Metric that can be asked for -> the columns that it fills."""
 
@@ -58,9 +46,9 @@ PACKAGES = {
 }
 """Metric -> the package that computes it."""
 
-PER_UTTERANCE = ("attenuation_db", "speaker_count_accuracy", *WEIGHTED, *FROM_LATENTS, *PREDICTIONS, NOT_SEPARATED)
+PER_UTTERANCE = ("attenuation_db", "speaker_count_accuracy", *WEIGHTED, *FROM_LATENTS, PREDICTED)
 """Columns that are there without being asked for: where a source is silent, and where the model says how many speak,
-scores its hypotheses, has rates, predicts how good its estimates are, or whether there is a separation at all."""
+scores its hypotheses, has rates, or predicts how good its estimates are."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +68,25 @@ class ScoringOptions:
     count_speakers: bool = False
 
 
+@dataclass(frozen=True)
+class Hypotheses:
+    """The estimates of one mixture, and what the model states about them.
+
+    Args:
+        estimates: Estimates, (n, T).
+        is_speaker: Which hypotheses the model says are speakers, (n,) bool; None if it does not say.
+        weights: Distribution over the hypotheses, (n,), for `WEIGHTED`; None if the model has no scores.
+        predictions: Values of the model for `PREDICTED` and `BOUNDS`, (n,) each; NaN where it predicts nothing.
+        rates: Values of the mixture as a whole, by the names in `FROM_LATENTS`.
+    """
+
+    estimates: np.ndarray
+    is_speaker: np.ndarray | None = None
+    weights: np.ndarray | None = None
+    predictions: Mapping[str, np.ndarray] = field(default_factory=dict)
+    rates: Mapping[str, float] = field(default_factory=dict)
+
+
 @dataclass
 class UtteranceScores:
     """The scores of an utterance.
@@ -92,7 +99,7 @@ class UtteranceScores:
         word_counts: (errors, words) of each source that was transcribed.
         winners: the hypothesis that is best for each source (MCL), `SILENT` for a silent one.
         mixture_is_source: a single source speaks, so no improvement can be measured.
-        rates: values of the mixture as a whole, by the names in `PER_MIXTURE`.
+        rates: values of the mixture as a whole, by the names in `FROM_LATENTS`.
     """
 
     assignment: list[int]
@@ -126,7 +133,7 @@ class UtteranceScores:
         """
         if column == "speaker_count_accuracy":
             return float(self.speaker_count == self.active_sources)
-        if column in PER_MIXTURE:
+        if column in FROM_LATENTS:
             return self.rates.get(column, float("nan"))
         values = np.array(self.values.get(column, []))
         values = values[~np.isnan(values)]
@@ -164,15 +171,12 @@ def check_metrics(options: ScoringOptions, sample_rates: Sequence[int]) -> None:
 
 
 def score_utterance(
-    estimates: np.ndarray,
+    hypotheses: Hypotheses,
     sources: np.ndarray,
     mixture: np.ndarray,
     sample_rate: int,
     options: ScoringOptions,
     texts: Sequence[str | None] | None = None,
-    is_speaker: np.ndarray | None = None,
-    predictions: Mapping[str, np.ndarray] | None = None,
-    weights: np.ndarray | None = None,
 ) -> UtteranceScores:
     """Return the scores of an utterance.
 
@@ -189,61 +193,61 @@ def score_utterance(
     mixture are NaN, because nothing can be improved.
 
     Args:
-        estimates: (n, T).
-        sources: (m, T).
-        mixture: (T,), the reference of improvements.
-        sample_rate: Hz.
-        options: what to measure.
-        texts: transcript of each source, None where it is unknown.
-        is_speaker: (n,) bool, which hypotheses the model says are speakers; None if it does not say.
-        predictions: the model's values for `PREDICTIONS` and `BOUNDS`, (n,) each; NaN where it has none.
-        weights: (n,) distribution over the hypotheses, for `WEIGHTED`; None if the model has no scores.
+        hypotheses: Estimates, and what the model states about them.
+        sources: References, (m, T).
+        mixture: Mixture, (T,), the reference of improvements.
+        sample_rate: Sample rate, Hz.
+        options: What to measure.
+        texts: Transcript of each source, None where it is unknown.
 
     Raises:
-        UserError: estimates that do not fit the sources, are not finite, or are fewer than the sources that speak,
-            or a number of speakers that the model does not tell.
+        UserError: Estimates that do not fit the sources, are not finite, or are fewer than the sources that speak,
+            or a number of speakers that the model does not state.
     """
+    estimates, weights = hypotheses.estimates, hypotheses.weights
     table = _si_sdr_table(estimates, sources)
     active = np.asarray(~np.isnan(table).all(axis=0))
-    assignment = _match(table, active, _taking_part(is_speaker, options))
-    matched_sources = [j for j, k in enumerate(assignment) if k >= 0]
+    assignment = _match(table, active, _taking_part(hypotheses.is_speaker, options))
+    places = [j for j, k in enumerate(assignment) if k >= 0]
+    chosen = [assignment[j] for j in places]
     speaking = np.flatnonzero(active)
     alone = len(speaking) == 1 and bool(metrics.si_sdr_db(mixture, sources[speaking[0]]) > SAME_SI_SDR_DB)
-    best = table[:, speaking].max(axis=0, initial=-np.inf)
     matched = _Matched(
-        estimates[[assignment[j] for j in matched_sources]],
-        sources[matched_sources],
+        estimates[chosen],
+        sources[places],
         mixture,
         sample_rate,
         options,
-        [texts[j] if texts else None for j in matched_sources],
-        [f"s{j + 1}" for j in matched_sources],
+        [texts[j] if texts else None for j in places],
+        [f"s{j + 1}" for j in places],
         alone,
     )
+    count = len(sources)
     values: dict[str, list[float]] = {}
-    of_mixture: dict[str, float] = {}
     for name in options.metrics:
-        if name == "continuity":
-            of_mixture = dict(zip(CONTINUITY, continuity(estimates, sources, mixture, sample_rate), strict=True))
-            continue
         # mcl_si_sdr_db does not measure the matched pairs.
         for column, scores in zip(COLUMNS[name], _measured(name, matched), strict=False):
-            values[column] = _of_all(len(sources), matched_sources, scores)
+            values[column] = _of_all(count, places, scores)
         if name == "si_sdr":
-            values["mcl_si_sdr_db"] = _of_all(len(sources), speaking, best)
+            values["mcl_si_sdr_db"] = _of_all(count, speaking, table[:, speaking].max(axis=0, initial=-np.inf))
     if not active.all():
         values["attenuation_db"] = _attenuations(estimates, mixture, assignment)
-    for column, of_hypotheses in (predictions or {}).items():
-        told = [of_hypotheses[assignment[j]] for j in matched_sources]
-        values[column] = _of_all(len(sources), matched_sources, told)
+    for column, predicted in hypotheses.predictions.items():
+        values[column] = _of_all(count, places, predicted[chosen])
     if weights is not None and len(weights) == len(estimates):
         mean = metrics.si_sdr_db((weights @ estimates)[None], sources[speaking])
-        drawn = weights @ table[:, speaking]
-        for column, scores in zip(WEIGHTED, (mean, drawn), strict=True):
-            values[column] = _of_all(len(sources), speaking, scores)
-    count = None if is_speaker is None else int(np.sum(is_speaker))
-    winners = [int(table[:, j].argmax()) if active[j] else SILENT for j in range(len(sources))]
-    return UtteranceScores(assignment, values, matched.reasons, count, matched.word_counts, winners, alone, of_mixture)
+        for column, scores in zip(WEIGHTED, (mean, weights @ table[:, speaking]), strict=True):
+            values[column] = _of_all(count, speaking, scores)
+    return UtteranceScores(
+        assignment,
+        values,
+        matched.reasons,
+        None if hypotheses.is_speaker is None else int(np.sum(hypotheses.is_speaker)),
+        matched.word_counts,
+        [int(table[:, j].argmax()) if active[j] else SILENT for j in range(count)],
+        alone,
+        dict(hypotheses.rates),
+    )
 
 
 def _taking_part(is_speaker: np.ndarray | None, options: ScoringOptions) -> np.ndarray | None:
@@ -336,8 +340,7 @@ def _of_each(name: str, score: Callable[[_Matched, int], float]) -> _Measure:
     """Make a measure that scores each source alone."""
 
     def measure(matched: _Matched) -> Sequence[np.ndarray]:
-        values = np.full(len(matched.sources), np.nan)
-        reasons = []
+        values, reasons = np.full(len(matched.sources), np.nan), []
         for j, source in enumerate(matched.names):
             try:
                 values[j] = score(matched, j)
@@ -369,20 +372,16 @@ def _blr(matched: _Matched) -> Sequence[np.ndarray]:
 
 
 def _stoi(extended: bool) -> Callable[[_Matched, int], float]:
-    return lambda x, j: metrics.stoi_of_pair(_double(x.estimates[j]), _double(x.sources[j]), x.sample_rate, extended)
-
-
-def _pesq(mode: str | None) -> Callable[[_Matched, int], float]:
     def score(x: _Matched, j: int) -> float:
-        return metrics.pesq_of_pair(
-            x.estimates[j], x.sources[j], x.sample_rate, mode or metrics.PESQ_MODES[x.sample_rate]
-        )
+        estimate, source = (waveform.astype(np.float64) for waveform in (x.estimates[j], x.sources[j]))
+        return metrics.stoi_of_pair(estimate, source, x.sample_rate, extended)
 
     return score
 
 
-def _double(waveform: np.ndarray) -> np.ndarray:
-    return waveform.astype(np.float64)
+def _pesq(x: _Matched, j: int, mode: str | None = None) -> float:
+    mode = mode or metrics.PESQ_MODES[x.sample_rate]
+    return metrics.pesq_of_pair(x.estimates[j], x.sources[j], x.sample_rate, mode)
 
 
 def _word_accuracy(matched: _Matched, j: int) -> float:
@@ -405,9 +404,9 @@ _MEASURES: dict[str, _Measure] = {
     "bss_eval": lambda matched: metrics.bss_eval_db(matched.estimates, matched.sources)[1:],
     "stoi": _of_each("stoi", _stoi(extended=False)),
     "estoi": _of_each("estoi", _stoi(extended=True)),
-    "pesq": _of_each("pesq", _pesq(None)),
-    "pesq_nb": _of_each("pesq_nb", _pesq("nb")),
-    "pesq_wb": _of_each("pesq_wb", _pesq("wb")),
+    "pesq": _of_each("pesq", _pesq),
+    "pesq_nb": _of_each("pesq_nb", partial(_pesq, mode="nb")),
+    "pesq_wb": _of_each("pesq_wb", partial(_pesq, mode="wb")),
     "blr": _blr,
     "words": _of_each("words", _word_accuracy),
 }

@@ -15,35 +15,35 @@ from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, read_manifest
 from sepkit.data.mixing import Mixed, mix_entry
 from sepkit.errors import UserError
-from sepkit.inference.quality.activity import fit_activity, levels_db
 from sepkit.inference.quality.features import SHORTEST_SECONDS, mixture_features, recording_features
 from sepkit.inference.quality.predictor import QualityPredictor, fit_quality
-from sepkit.inference.quality.single_speaker import (
-    LEAST_OF_EACH,
-    LabeledRecording,
-    default_encoder,
-    fit_single_speaker,
-    speaker_evidence,
-)
-from sepkit.inference.runners.base import ModelOutput, Runner, pairwise_si_sdr_db
+from sepkit.inference.quality.single_speaker import LEAST_OF_EACH, LabeledRecording, fit_single_speaker
+from sepkit.inference.quality.voices import default_encoder, speaker_evidence
+from sepkit.inference.runners.base import ModelOutput, Runner
 from sepkit.inference.runners.level import standardize
 from sepkit.inference.selection import products_of
 from sepkit.inference.separator import Separator
 from sepkit.inference.waveforms import fit_length
 from sepkit.matching import linear_sum_assignment
+from sepkit.signals import pairwise_si_sdr_db
 
 # A view that takes less of real time is not noticed.
 _AFFORDABLE_SHARE, _TIMED_SECONDS, _TIMED_CALLS = 0.01, 4.0, 3
 
 MOST_HEARD = 150
-"""Count speakers by at most this many recordings of one speaker, of two in turn, and of two who overlap."""
+"""Largest number of recordings of one speaker, of two in turn, and of two who overlap, that count speakers."""
 
 _MOST_SECONDS, _TURN_SECONDS, _OVERLAPS = (5.0, 10.0, 25.0), (2.0, 3.0, 5.0, 8.0), (1.0, 0.5, 0.25)
 
 
 @dataclass
 class Calibration:
-    """A fitted predictor, not yet stored, and the reason by the id of each unusable mixture."""
+    """What `calibrate` found.
+
+    Args:
+        predictor: Fitted predictor, not yet stored.
+        skipped: Reason by the id of each unusable mixture.
+    """
 
     predictor: QualityPredictor
     skipped: dict[str, str] = field(default_factory=dict)
@@ -61,29 +61,23 @@ def affordable_views(runner: Runner) -> int:
     return 2 if min(seconds) < _AFFORDABLE_SHARE * _TIMED_SECONDS else 1
 
 
-def calibrate(
-    separator: Separator,
-    manifest: str | os.PathLike[str],
-    *,
-    first: int | None = None,
-) -> Calibration:
+def calibrate(separator: Separator, manifest: str | os.PathLike[str], *, first: int | None = None) -> Calibration:
     """Return a predictor of the SI-SDR of a separator's estimates, fitted on mixtures that the model was not trained
     on.
 
     The target is the SI-SDR of each active source's hypothesis in the best one-to-one matching, at the mixture's rate,
-    as `sepkit evaluate` measures it. A second head is fitted on the mean SI-SDR improvement of each mixture, see
-    `fit_failure`. For up to `MOST_HEARD` of the mixtures the model hears all that the manifest has of the first
-    speaker, alone, and of the first two, who take turns or overlap in part, and the noise. From these follows what
-    tells one speaker from several (`fit_single_speaker`), or else the level below which nobody speaks in an estimate
-    (`fit_activity`). The same mixtures with as much noise as speech, if they have noise, and with one speaker more than
-    the model has estimates, widen the intervals: what the regression hears does not tell them from others. A manifest
-    with recordings of one speaker is taken as it is: the number of speakers is learned from its own recordings, and
-    the intervals hold for each `corpus` that it names.
+    as `sepkit evaluate` measures it. For up to `MOST_HEARD` of the mixtures the model hears all that the manifest has
+    of the first speaker, alone, and of the first two, who take turns or overlap in part, and the noise. From these
+    follows what tells one speaker from several (`fit_single_speaker`). The same mixtures with as much noise as speech,
+    if they have noise, and with one speaker more than the model has estimates, widen the intervals: what the regression
+    hears does not tell them from others. A manifest with recordings of one speaker is taken as it is: the number of
+    speakers is learned from its own recordings, and the intervals hold for each `corpus` that it names.
     The separator's own predictor does not change.
 
     Args:
-        manifest: of mixtures with sources, dev.jsonl for example.
-        first: number of mixtures, from the beginning of the manifest; None: all.
+        separator: Separator of the model.
+        manifest: Manifest of mixtures with sources, dev.jsonl for example.
+        first: Number of mixtures, from the beginning of the manifest; None: all.
 
     Raises:
         UserError: a bad manifest or number, or too few usable mixtures.
@@ -94,12 +88,8 @@ def calibrate(
     # A separator without a predictor, whose results would not be used.
     plain = Separator(separator.runner, views=1)
     skipped: dict[str, str] = {}
-    rows: list[dict[str, np.ndarray]] = []
-    targets: list[np.ndarray] = []
-    improvements: list[np.ndarray] = []
-    mixtures: list[int] = []
-    kinds: list[str] = []
-    examples: list[_Example] = []
+    measured: list[tuple[int, MeasuredSources]] = []
+    labeled: list[LabeledRecording] = []
     harder: dict[str, list[MeasuredSources]] = {}
     # A manifest with recordings of one speaker has what the number of speakers is learned from.
     complete = sum(len(entry.sources) == 1 for entry in entries) >= LEAST_OF_EACH
@@ -109,65 +99,43 @@ def calibrate(
             mixed = mix_entry(entry)
             made = _run(plain, mixed.mixture, entry.sample_rate)
             if complete and not plain.runner.scored:
-                examples += _labeled(plain, entry, mixed, made)
+                labeled += _label(plain, entry, mixed, made)
                 if len(mixed.sources) < 2:
                     continue
             beyond = len(mixed.sources) > plain.hypotheses
-            measured = measure_sources(plain, mixed, entry.sample_rate, complete and beyond, made)
+            sources = measure_sources(plain, mixed, entry.sample_rate, complete and beyond, made)
             if beyond:
-                harder.setdefault("speakers", []).append(measured)
+                harder.setdefault("speakers", []).append(sources)
                 continue
             if number in chosen and not plain.runner.scored:
-                examples += _hear(plain, entries, number, mixed)
+                labeled += _measure_example(plain, entries, number, mixed)
             if number in chosen:
-                for kind, hard in _harder(entries, number, mixed, plain.hypotheses):
+                for kind, hard in _stress_mixtures(entries, number, mixed, plain.hypotheses):
                     harder.setdefault(kind, []).append(measure_sources(plain, hard, entry.sample_rate, beyond=True))
         except UserError as error:
             skipped[entry.id] = str(error)
             continue
-        rows.append(measured.matched_features())
-        targets.append(measured.si_sdr_db)
-        improvements.append(measured.improvement_db)
-        mixtures += [number] * len(measured.matches)
-        kinds += [entry.corpus or ""] * len(measured.matches)
-    if not rows:
+        measured.append((number, sources))
+    if not measured:
         name, reason = next(iter(skipped.items()), ("none", "the manifest is empty"))
         raise UserError(f"{manifest}: no mixture could be used ({name}: {reason}); expected mixtures with sources")
+    numbers = np.repeat([number for number, _ in measured], [len(sources.si_sdr_db) for _, sources in measured])
     try:
         predictor = fit_quality(
-            {name: np.concatenate([row[name] for row in rows]) for name in rows[0]},
-            np.concatenate(targets),
-            mixtures,
-            np.concatenate(improvements),
-            kinds,
-            [_together(measured) for measured in harder.values()],
+            *_together([sources for _, sources in measured]),
+            numbers,
+            [entries[number].corpus or "" for number in numbers],
+            [_together(of_kind) for of_kind in harder.values()],
             weights=separator.runner.fingerprint(),
             hypotheses=separator.hypotheses,
             manifest=str(Path(manifest)),
         )
         predictor.depth_steps, predictor.views = plain.depth_steps, plain.runner.views
-        if examples:
-            labeled = [LabeledRecording(one.evidence, one.speakers, one.group, one.sound) for one in examples]
+        if labeled:
             predictor.single_speaker = fit_single_speaker(labeled, default_encoder().fingerprint())
-            if predictor.single_speaker is None:
-                # Of more speakers than outputs, every output holds speech.
-                of_speech = [(one.levels_db, min(one.speakers, plain.hypotheses)) for one in examples if one.speakers]
-                levels, speakers = zip(*of_speech, strict=True)
-                predictor.activity = fit_activity(levels, speakers)
     except UserError as error:
         raise UserError(f"{manifest}: {error}") from error
     return Calibration(predictor, skipped)
-
-
-@dataclass
-class _Example:
-    """Levels of all estimates of a recording (n,), what tells how many speak, how many do, and how it sounds."""
-
-    levels_db: np.ndarray
-    evidence: dict[str, float]
-    speakers: int
-    group: str
-    sound: dict[str, float]
 
 
 def _chosen(entries: Sequence[MixtureEntry]) -> list[int]:
@@ -177,16 +145,18 @@ def _chosen(entries: Sequence[MixtureEntry]) -> list[int]:
     return [several[place] for place in places.tolist()]
 
 
-def _labeled(separator: Separator, entry: MixtureEntry, mixed: Mixed, made: _Made) -> list[_Example]:
+def _label(separator: Separator, entry: MixtureEntry, mixed: Mixed, made: _Made) -> list[LabeledRecording]:
     """Return what a model makes of a mixture whose number of speakers the manifest states; nothing if it is short."""
     if len(mixed.mixture) < SHORTEST_SECONDS * entry.sample_rate or not np.ptp(mixed.mixture):
         return []
     speakers = int(mixed.sources.any(axis=1).sum()) if len(mixed.sources) else 0
     group = (entry.sources[0].speaker if entry.sources else None) or entry.id
-    return [_example(*made, separator.sample_rate, speakers, group)]
+    return [_labeled(*made, separator.sample_rate, speakers, group)]
 
 
-def _hear(separator: Separator, entries: Sequence[MixtureEntry], number: int, mixed: Mixed) -> list[_Example]:
+def _measure_example(
+    separator: Separator, entries: Sequence[MixtureEntry], number: int, mixed: Mixed
+) -> list[LabeledRecording]:
     """Return what a model makes of the first speaker of a mixture, the first two in turn and overlapping, and noise."""
     entry, rate = entries[number], entries[number].sample_rate
     # Neighbors in the manifest differ in all of these, so that the length of a recording tells nothing.
@@ -199,24 +169,22 @@ def _hear(separator: Separator, entries: Sequence[MixtureEntry], number: int, mi
         (in_turns((first[:half], second[:half]), turn), 2),
         (overlapping(first[:part], second[:part], share), 2),
     ]
-    examples = []
     if (background := _background(mixed)) is not None:
         heard = [(recording + np.resize(background, len(recording)), speakers) for recording, speakers in heard]
         heard.append((background, 0))
-    for recording, speakers in heard:
-        if len(recording) >= SHORTEST_SECONDS * rate and np.ptp(recording):
-            group = entry.sources[0].speaker or entry.id
-            examples.append(_example(*_run(separator, recording, rate), separator.sample_rate, speakers, group))
-    return examples
+    group = entry.sources[0].speaker or entry.id
+    return [
+        _labeled(*_run(separator, recording, rate), separator.sample_rate, speakers, group)
+        for recording, speakers in heard
+        if len(recording) >= SHORTEST_SECONDS * rate and np.ptp(recording)
+    ]
 
 
-def _example(mixture: np.ndarray, output: ModelOutput, rate: int, speakers: int, group: str) -> _Example:
+def _labeled(mixture: np.ndarray, output: ModelOutput, rate: int, speakers: int, group: str) -> LabeledRecording:
     """Return what a model makes of a mixture (T,) of so many speakers, given its output."""
     estimates = output.estimates[0]
-    products = products_of(mixture, estimates)
-    evidence = speaker_evidence(default_encoder(), products, estimates, rate)
-    sound = mixture_features(mixture, rate)
-    return _Example(levels_db(np.diagonal(products.gram)), evidence, speakers, group, sound)
+    evidence = speaker_evidence(default_encoder(), products_of(mixture, estimates), estimates, rate)
+    return LabeledRecording(evidence, speakers, group, mixture_features(mixture, rate))
 
 
 def _background(mixed: Mixed) -> np.ndarray | None:
@@ -225,7 +193,9 @@ def _background(mixed: Mixed) -> np.ndarray | None:
     return background if np.square(background).sum() > 1e-8 * np.square(mixed.mixture).sum() else None
 
 
-def _harder(entries: Sequence[MixtureEntry], number: int, mixed: Mixed, most: int) -> Iterator[tuple[str, Mixed]]:
+def _stress_mixtures(
+    entries: Sequence[MixtureEntry], number: int, mixed: Mixed, most: int
+) -> Iterator[tuple[str, Mixed]]:
     """Yield a mixture with its noise as loud as its speech, and with one speaker more than `most`, and their kinds."""
     speech = mixed.sources.sum(0)
     power = float(np.square(speech).mean())
@@ -248,10 +218,8 @@ def _harder(entries: Sequence[MixtureEntry], number: int, mixed: Mixed, most: in
 
 def _together(measured: Sequence[MeasuredSources]) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Return the features of the estimates of several mixtures, and their SI-SDR."""
-    rows = [one.matched_features() for one in measured]
-    return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}, np.concatenate(
-        [one.si_sdr_db for one in measured]
-    )
+    features = {name: np.concatenate([one.features[name] for one in measured]) for name in measured[0].features}
+    return features, np.concatenate([one.si_sdr_db for one in measured])
 
 
 def _speech_of(entries: Sequence[MixtureEntry], number: int, which: int, most: int) -> np.ndarray:
@@ -301,21 +269,12 @@ class MeasuredSources:
     """What a model makes of a mixture, and how good its estimates of the k active sources are.
 
     Args:
-        output: of the model, a batch of one.
-        features: (n,) of each hypothesis.
-        matches: (k,) the hypothesis of each active source.
-        si_sdr_db, improvement_db: (k,) of these; no improvement (NaN) where one source is alone.
+        features: Features of the hypothesis of each source, (k,).
+        si_sdr_db: SI-SDR of the hypothesis of each source, (k,) dB.
     """
 
-    output: ModelOutput
     features: dict[str, np.ndarray]
-    matches: np.ndarray
     si_sdr_db: np.ndarray
-    improvement_db: np.ndarray
-
-    def matched_features(self) -> dict[str, np.ndarray]:
-        """Return (k,) features of the hypotheses of the sources."""
-        return {name: values[self.matches] for name, values in self.features.items()}
 
 
 _Made = tuple[np.ndarray, ModelOutput]
@@ -324,10 +283,13 @@ _Made = tuple[np.ndarray, ModelOutput]
 def measure_sources(
     separator: Separator, mixed: Mixed, sample_rate: int, beyond: bool = False, made: _Made | None = None
 ) -> MeasuredSources:
-    """Separate a mixture at a rate in Hz, and measure its estimates at that rate.
+    """Separate a mixture, and measure its estimates at its rate.
 
     Args:
-        beyond: whether there may be more sources than estimates; those that are matched best are measured.
+        separator: Separator of the model.
+        mixed: Mixture and its sources.
+        sample_rate: Sample rate of these, Hz.
+        beyond: Whether there may be more sources than estimates; those that are matched best are measured.
         made: Mixture at the rate and level of the model and the output for it; None: the model runs here.
 
     Raises:
@@ -344,13 +306,9 @@ def measure_sources(
     if features is None:
         raise UserError("silent, or shorter than half a second")
     estimates = audio.resample(output.estimates[0], separator.sample_rate, sample_rate)
-    estimates = fit_length(estimates, len(mixed.mixture))
-    sources = mixed.sources[active]
-    table = pairwise_si_sdr_db(estimates, sources)
-    matched, matches = linear_sum_assignment(table.T, maximize=True)
-    si_sdr, before = table[matches, matched], pairwise_si_sdr_db(mixed.mixture[None], sources)[0][matched]
-    improvement_db = si_sdr - before if count > 1 else np.full(1, np.nan)
-    return MeasuredSources(output, features, matches, si_sdr, improvement_db)
+    table = pairwise_si_sdr_db(fit_length(estimates, len(mixed.mixture)), mixed.sources[active])
+    sources, matches = linear_sum_assignment(table.T, maximize=True)
+    return MeasuredSources({name: values[matches] for name, values in features.items()}, table[matches, sources])
 
 
 def _run(separator: Separator, waveform: np.ndarray, rate: int) -> _Made:

@@ -8,20 +8,22 @@ import numpy as np
 
 from sepkit.inference.evidence import Evidence
 from sepkit.inference.options import Levels, Speakers
-from sepkit.inference.quality.activity import EMPTY_DB, ActivityThreshold, levels_db
+from sepkit.inference.quality.features import levels_db
 from sepkit.inference.quality.predictor import QualityPredictor
-from sepkit.inference.quality.single_speaker import SAME_VOICE, default_encoder, speaker_evidence
-from sepkit.inference.quality.swaps import changes_speakers
+from sepkit.inference.quality.single_speaker import SingleSpeakerDetector
+from sepkit.inference.quality.voices import SAME_VOICE, changes_speakers, default_encoder, speaker_evidence
 from sepkit.inference.selection import Selection, gains_of, select_by_levels, select_by_scores
 from sepkit.inference.separated import Prediction
 from sepkit.models.hypotheses import DEFAULT_THRESHOLD
+
+EMPTY_DB = -30.0
+"""An estimate this far below the strongest is empty: all that was said is in others, however many speak."""
 
 
 def decide(
     evidence: Evidence,
     speakers: Speakers,
     quality: QualityPredictor | None = None,
-    activity: ActivityThreshold | None = None,
     *,
     threshold: float = DEFAULT_THRESHOLD,
     levels: Levels = "mixture",
@@ -37,7 +39,6 @@ def decide(
         evidence: What is known of the recording.
         speakers: Hypotheses to keep, see `Separator.separate`.
         quality: Predicts SI-SDR, and tells one speaker from several; None: nothing is predicted.
-        activity: Counts speakers by levels, for a model without scores; None: it does not count so.
         threshold: Log-odds above which a hypothesis is a speaker.
         levels: Levels of the estimates, see `SeparatorOptions`.
         consistent: Whether estimates add up to the recording.
@@ -48,15 +49,12 @@ def decide(
     everything = np.arange(len(energies))
     if evidence.scores is not None:
         selection = select_by_scores(products, evidence.scores, silent, speakers, threshold, levels, consistent)
-    elif activity is not None or (quality is not None and quality.single_speaker is not None):
+    elif quality is not None and (rule := quality.single_speaker) is not None:
         given = isinstance(speakers, int) and speakers > 1
-        single, alike = (False, False) if given else _is_single_speaker(evidence, quality)
-        loud = everything == np.argmax(energies) if single else np.ones(len(energies), bool)
-        if activity is not None and not single:
-            loud = activity.is_speaker(energies)
+        single, alike = (False, False) if given else _is_single_speaker(evidence, rule)
         joined = alike and sum_if_single
-        selection = select_by_levels(products, loud, silent, speakers, levels, consistent, bool(single), joined)
-        if single is None and activity is None:
+        selection = select_by_levels(products, silent, speakers, levels, consistent, bool(single), joined)
+        if single is None:
             selection = replace(selection, is_speaker=None)
     else:
         selection = Selection(gains_of(products, levels, consistent, everything), everything)
@@ -68,14 +66,10 @@ def decide(
     return selection, None if quality is None else _predict(selection, evidence, quality)
 
 
-def _is_single_speaker(evidence: Evidence, quality: QualityPredictor | None) -> tuple[bool | None, bool]:
+def _is_single_speaker(evidence: Evidence, rule: SingleSpeakerDetector) -> tuple[bool | None, bool]:
     """Return whether one speaker is alone, None if that is not known, and whether all estimates hold the same voice."""
-    features, rule = evidence.features, None if quality is None else quality.single_speaker
-    if (
-        rule is None
-        or features is None
-        or not rule.knows({name: float(values[0]) for name, values in features.items()})
-    ):
+    features = evidence.features
+    if features is None or not rule.in_domain({name: float(values[0]) for name, values in features.items()}):
         return None, False
     encoder = default_encoder()
     if encoder.fingerprint() != rule.encoder:
@@ -89,12 +83,11 @@ def _predict(selection: Selection, evidence: Evidence, quality: QualityPredictor
     """Return the predicted SI-SDR of all estimates, and whether the recording is unlike those of the calibration."""
     found = quality.predict(evidence.features)
     speaks = np.ones(len(selection.gains), bool) if selection.is_speaker is None else selection.is_speaker
-    several = bool(speaks.sum() > 1)
     if evidence.scores is None and evidence.features is not None:
         # It was fitted on estimates of several speakers.
-        speaks = speaks & several
+        speaks = speaks & (speaks.sum() > 1)
         found = tuple(np.where(speaks if values.ndim == 1 else speaks[:, None], values, np.nan) for values in found)
-    si_sdr_db, interval_db, baseline_db = found
+    si_sdr_db, interval_db = found
     unlike = None
     if (predicted := np.isfinite(si_sdr_db)).any():
         # What is predicted holds for estimates that are heard, each of one speaker all the time.
@@ -103,12 +96,5 @@ def _predict(selection: Selection, evidence: Evidence, quality: QualityPredictor
             or bool((levels_db(np.diagonal(evidence.products.gram))[predicted] < EMPTY_DB).any())
             or changes_speakers(default_encoder(), evidence.estimates, evidence.sample_rate)
         )
-    flag = quality.likely_not_separated(evidence.features)
-    return Prediction(
-        si_sdr_db,
-        interval_db,
-        "agreement of views" if quality.of_any_model else "calibration",
-        unlike,
-        baseline_db,
-        flag if flag is None else bool(flag and several),
-    )
+    source = "agreement of views" if quality.of_any_model else "calibration"
+    return Prediction(si_sdr_db, interval_db, source, unlike)

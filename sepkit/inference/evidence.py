@@ -9,7 +9,7 @@ import numpy as np
 from sepkit.inference.long.chunked import ChunkedEstimates
 from sepkit.inference.long.recordings import ArrayRecording, Recording
 from sepkit.inference.quality.features import excerpt_features, excerpt_spans, recording_features
-from sepkit.inference.quality.single_speaker import evidence_spans
+from sepkit.inference.quality.voices import evidence_spans
 from sepkit.inference.runners.base import Runner
 from sepkit.inference.runners.level import standardize
 from sepkit.inference.selection import Products, products_of

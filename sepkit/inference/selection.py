@@ -190,7 +190,6 @@ def select_by_scores(
 
 def select_by_levels(
     products: Products,
-    loud: np.ndarray,
     silent: bool,
     speakers: Speakers,
     levels: Levels,
@@ -198,25 +197,26 @@ def select_by_levels(
     single: bool = False,
     same_voice: bool = False,
 ) -> Selection:
-    """Return the hypotheses of a model without scores that are loud, or the strongest ones.
+    """Return the hypotheses of a model without scores: all, or the strongest ones.
 
-    Hypotheses that are not loud are no speakers. Their best gains would lift what is left in them to the level of the
-    recording; they have that of the strongest hypothesis. If one speaker is alone, the output of the strongest
-    hypothesis comes first. It is the sum of all hypotheses if these hold parts of the same voice; otherwise the others
-    hold noise. They keep content and level: two speakers may be taken for one, and whoever listens then hears it.
+    If one speaker is alone, the strongest hypothesis is the speaker, and its output comes first. It is the sum of all
+    hypotheses if these hold parts of the same voice; otherwise the others hold noise. Their best gains would lift what
+    is left in them to the level of the recording; they have that of the strongest hypothesis. They keep content and
+    level: two speakers may be taken for one, and whoever listens then hears it.
 
     Args:
         products: Of the estimates and the mixture.
-        loud: Hypotheses that are speakers, (n,) bool.
         silent: Whether the mixture is silent; then no one is speaking.
-        speakers: Hypotheses to keep: None: all; "auto": the loud ones; N: the N strongest.
+        speakers: Hypotheses to keep: None: all; "auto": the speakers; N: the N strongest.
         levels: See `gains_of`.
         consistent: See `gains_of`.
         single: Whether one speaker is alone.
         same_voice: Whether all hypotheses hold parts of one voice.
     """
     energies = np.diagonal(products.gram)
-    kept, is_speaker, strongest = np.arange(len(energies)), loud & (not silent), np.argmax(energies)
+    kept, strongest = np.arange(len(energies)), np.argmax(energies)
+    loud = kept == strongest if single else np.ones(len(energies), bool)
+    is_speaker = loud & (not silent)
     if speakers == "auto":
         kept = np.flatnonzero(is_speaker)
     elif speakers is not None:

@@ -45,17 +45,12 @@ class Prediction:
             wider interval.
         out_of_domain: Whether the recording or its estimates are unlike all that the prediction was fitted on, so that
             it may be wrong by more than the interval states; None if nothing is predicted.
-        baseline_db: Prediction from the mixture's level and statistics alone, dB, (n,), to compare with.
-        likely_not_separated: Whether the mean SI-SDR improvement is likely below 1 dB; False for a single speaker, None
-            if it is not predicted.
     """
 
     si_sdr_db: Any
     interval_db: Any
     source: str = "calibration"
     out_of_domain: bool | None = None
-    baseline_db: Any = None
-    likely_not_separated: bool | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -131,16 +126,6 @@ class Separated(Generic[EstimatesT]):
     def out_of_domain(self) -> bool | None:
         """Whether the recording is unlike those that the prediction was fitted on; None if nothing is predicted."""
         return None if self.prediction is None else self.prediction.out_of_domain
-
-    @property
-    def baseline_si_sdr_db(self) -> Any:
-        """Prediction from the mixture alone, dB, (n,); None if nothing is predicted."""
-        return None if self.prediction is None else self.prediction.baseline_db
-
-    @property
-    def likely_not_separated(self) -> bool | None:
-        """Whether the mean SI-SDR improvement is likely below 1 dB; None if it is not predicted."""
-        return None if self.prediction is None else self.prediction.likely_not_separated
 
     def as_tensors(self) -> Separated[Tensor]:
         """Return the same with tensors in place of arrays."""
@@ -221,7 +206,7 @@ def _expectation(separated: Separated[Any]) -> str:
     low, high = np.asarray(prediction.interval_db, np.float64)[kept][known].mean(0)
     if math.isfinite(low) and math.isfinite(high):
         text += f" (90 % interval {round(low)} to {round(high)})"
-        words = f": {verdict(low, bool(prediction.likely_not_separated))}"
+        words = f": {verdict(low)}"
     if prediction.source == "agreement of views":
         text += " by the agreement of views"
     if separated.speakers is None:
@@ -229,14 +214,13 @@ def _expectation(separated: Separated[Any]) -> str:
     return text + words
 
 
-def verdict(low_db: float, likely_not_separated: bool) -> str:
+def verdict(low_db: float) -> str:
     """Return what a separation sounds like.
 
     Args:
         low_db: Lower end of the interval of the predicted SI-SDR, dB.
-        likely_not_separated: Whether the prediction says that the recording was not separated.
     """
-    if likely_not_separated or low_db < USABLE_DB:
+    if low_db < USABLE_DB:
         return "probably failed"
     return "good" if low_db >= GOOD_DB else "usable, with audible leakage"
 

@@ -27,9 +27,7 @@ from sepkit.inference.options import (
     SeparatorOptions,
     Speakers,
 )
-from sepkit.inference.quality.activity import ActivityThreshold
-from sepkit.inference.quality.by_agreement import any_model_predictor
-from sepkit.inference.quality.predictor import QualityPredictor
+from sepkit.inference.quality.predictor import QualityPredictor, generic_predictor
 from sepkit.inference.runners.base import Runner
 from sepkit.inference.runners.views import ViewsRunner
 from sepkit.inference.selection import check_speakers
@@ -74,7 +72,6 @@ class Separator:
         score_threshold: log-odds above which a hypothesis counts as a speaker; can be set.
         quality: predicts SI-SDR without references; None: nothing is predicted; can be set. A model without a
             predictor of its own is judged by the agreement of views, if it has two or more.
-        activity: counts speakers by the levels of the estimates of a model without scores; can be set.
         sum_if_single: whether all hypotheses make the output of one speaker who is alone; can be set.
 
     Args:
@@ -108,8 +105,7 @@ class Separator:
         fits = quality is not None and quality.depth_steps in (None, self.depth_steps)
         self.quality = quality if fits else None
         if self.quality is None and views > 1 and self.hypotheses > 1:
-            self.quality = any_model_predictor(self.hypotheses)
-        self.activity: ActivityThreshold | None = self.quality.activity if self.quality is not None else None
+            self.quality = generic_predictor(self.hypotheses)
         self.sum_if_single = True
         needs = needs_of(self.runner.info, "model")
         self.levels: Levels = options.levels or needs.get("levels", "mixture")
@@ -142,9 +138,8 @@ class Separator:
 
     @property
     def counts_speakers(self) -> bool:
-        """Whether speakers are counted: by scores, by outputs that fall silent, or by what estimates have in common."""
-        by_quality = self.quality is not None and self.quality.single_speaker is not None
-        return self.runner.scored or self.activity is not None or by_quality
+        """Whether speakers are counted: by scores, or by what estimates have in common."""
+        return self.runner.scored or (self.quality is not None and self.quality.single_speaker is not None)
 
     @property
     def default_speakers(self) -> Speakers:
@@ -179,7 +174,6 @@ class Separator:
             "depth_steps": self.depth_steps,
             "runner": self.runner.kind,
             "views": self.runner.views,
-            "activity_threshold_db": None if self.activity is None else self.activity.threshold_db,
         }
 
     def __repr__(self) -> str:
@@ -218,9 +212,8 @@ class Separator:
                 its bytes, or the file opened for reading.
             sample_rate: Hz, of the waveform; None for a file.
             speakers: None: all hypotheses. "auto": those whose score is above `score_threshold`, only the best scored
-                of duplicates (see `sepkit.models.scoring`); none in silence. N: the N best scored; duplicates only if
-                there are not enough others. A model that counts is told N. Without scores, `activity` tells which are
-                speakers, and the N strongest are kept.
+                of duplicates (see `sepkit.models.parts`); none in silence. N: the N best scored; duplicates only if
+                there are not enough others. A model that counts estimates N. Without scores, the N strongest are kept.
             channel: which channel to separate, from 0; None: the mean of all, or the loudest if they cancel in it,
                 which a warning says.
             evidence: whether to measure the rates of a variational model, which a prediction does too, and the bound
@@ -304,7 +297,7 @@ class Separator:
         if runner is not self.runner and quality is not None:
             # What predicts is fitted for all hypotheses, but for the agreement of views.
             several = quality.of_any_model and runner.hypotheses > 1
-            quality = any_model_predictor(runner.hypotheses) if several else None
+            quality = generic_predictor(runner.hypotheses) if several else None
         predict = quality is not None
         if self.is_long(recording.num_samples, recording.sample_rate):
             chunks = ChunkedEstimates(runner, self._chunking, by_voices, folder, rates=evidence or predict)
@@ -318,7 +311,6 @@ class Separator:
             known,
             speakers,
             quality,
-            self.activity,
             threshold=self.score_threshold,
             levels=self.levels,
             consistent=self.mixture_consistency,

@@ -11,9 +11,9 @@ torch.Size([1, 2, 8000])
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from sepkit.registry import import_from
+from sepkit.lazy import lazy_names
 
 if TYPE_CHECKING:
     from sepkit.models import maskers
@@ -33,16 +33,15 @@ __all__ = [
     "save_model",
 ]
 
-_MODULES = {
-    "EncoderMaskerDecoder": "emd",
-    "build_model": "emd",
-    "load_checkpoint": "storage.checkpoints",
-    "load_pretrained": "published.pretrained",
-    "load_weights_into": "published.pretrained",
-    "model_folder": "published.names",
-    "save_model": "storage.checkpoints",
-}
-
-
-def __getattr__(name: str) -> Any:
-    return import_from(__name__, name, _MODULES)
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "EncoderMaskerDecoder": "emd",
+        "build_model": "emd",
+        "load_checkpoint": "storage.checkpoints",
+        "load_pretrained": "published.pretrained",
+        "load_weights_into": "published.pretrained",
+        "model_folder": "published.names",
+        "save_model": "storage.checkpoints",
+    },
+)

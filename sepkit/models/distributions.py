@@ -17,8 +17,18 @@ from torch import Tensor
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
+class _OfTwoParameters:
+    """A distribution with two parameters, whose shapes broadcast."""
+
+    @property
+    def shape(self) -> torch.Size:
+        """Shape of one sample."""
+        # torch.broadcast_shapes imports 500 modules of torch's compiler at its first call, most of a second.
+        return torch.broadcast_tensors(*vars(self).values())[0].shape
+
+
 @dataclass(frozen=True)
-class NormalDistribution:
+class NormalDistribution(_OfTwoParameters):
     """N(mean, deviation^2), elementwise.
 
     Args:
@@ -30,18 +40,14 @@ class NormalDistribution:
     deviation: Tensor
 
     @property
-    def shape(self) -> torch.Size:
-        """Shape of one sample."""
-        return _broadcast_shape(self.mean, self.deviation)
-
-    @property
     def variance(self) -> Tensor:
         """deviation^2."""
         return self.deviation.square()
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """Return mean + deviation * noise."""
-        return self.mean + self.deviation * _noise_like(self.mean, self.shape, generator)
+        dtype, device = self.mean.dtype, self.mean.device
+        return self.mean + self.deviation * torch.randn(self.shape, generator=generator, dtype=dtype, device=device)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the elementwise log density in nats."""
@@ -55,7 +61,7 @@ class NormalDistribution:
 
 
 @dataclass(frozen=True)
-class LogNormalDistribution:
+class LogNormalDistribution(_OfTwoParameters):
     """The distribution of exp(u), u ~ N(location, deviation^2), elementwise.
 
     Args:
@@ -70,11 +76,6 @@ class LogNormalDistribution:
     def logarithm(self) -> NormalDistribution:
         """The distribution of the logarithm."""
         return NormalDistribution(self.location, self.deviation)
-
-    @property
-    def shape(self) -> torch.Size:
-        """Shape of one sample."""
-        return self.logarithm.shape
 
     @property
     def mean(self) -> Tensor:
@@ -106,7 +107,7 @@ class LogNormalDistribution:
 
 
 @dataclass(frozen=True)
-class GammaDistribution:
+class GammaDistribution(_OfTwoParameters):
     """Density rate^c x^(c - 1) exp(-rate x) / Gamma(c), elementwise.
 
     Args:
@@ -116,11 +117,6 @@ class GammaDistribution:
 
     concentration: Tensor
     rate: Tensor
-
-    @property
-    def shape(self) -> torch.Size:
-        """Shape of one sample."""
-        return _broadcast_shape(self.concentration, self.rate)
 
     @property
     def mean(self) -> Tensor:
@@ -164,7 +160,7 @@ class GammaDistribution:
 
 
 @dataclass(frozen=True)
-class BetaDistribution:
+class BetaDistribution(_OfTwoParameters):
     """Density x^(alpha - 1) (1 - x)^(beta - 1) / B(alpha, beta) on (0, 1), elementwise.
 
     Args:
@@ -174,11 +170,6 @@ class BetaDistribution:
 
     alpha: Tensor
     beta: Tensor
-
-    @property
-    def shape(self) -> torch.Size:
-        """Shape of one sample."""
-        return _broadcast_shape(self.alpha, self.beta)
 
     @property
     def mean(self) -> Tensor:
@@ -196,9 +187,8 @@ class BetaDistribution:
         The gammas are drawn as logarithms of Gamma(c + 1) U^(1 / c). For small concentrations these neither underflow
         nor lose their gradient.
         """
-        logit = _log_gamma_sample(self.alpha, self.shape, generator) - _log_gamma_sample(
-            self.beta, self.shape, generator
-        )
+        first, second = (_log_gamma_sample(part, self.shape, generator) for part in (self.alpha, self.beta))
+        logit = first - second
         return logit.sigmoid().clamp(_tiny(logit), 1 - torch.finfo(logit.dtype).eps)
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -236,15 +226,6 @@ def _same_kind(posterior: Any, prior: Any) -> Any:
             " estimate it from a sample (estimator: sample)"
         )
     return prior
-
-
-def _broadcast_shape(first: Tensor, second: Tensor) -> torch.Size:
-    # torch.broadcast_shapes imports 500 modules of torch's compiler at its first call, which takes most of a second.
-    return torch.broadcast_tensors(first, second)[0].shape
-
-
-def _noise_like(like: Tensor, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
-    return torch.randn(shape, generator=generator, dtype=like.dtype, device=like.device)
 
 
 def _log_gamma_sample(concentration: Tensor, shape: torch.Size, generator: torch.Generator | None) -> Tensor:

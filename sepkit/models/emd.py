@@ -10,9 +10,8 @@ from torch import Tensor, nn
 
 from sepkit.config import ModelConfig
 from sepkit.errors import UserError
-from sepkit.models.compatibility import check_encoding_activation, check_input_norm, check_mask_activation, check_masker
 from sepkit.models.filterbanks import Decoder, Filterbank, free_filters
-from sepkit.models.latents import FLOOR, LatentFamily
+from sepkit.models.latents import FLOOR, Deterministic, Gaussian, LatentFamily
 from sepkit.models.maskers.base import FramewiseEnd, Masker, MaskerOutput
 from sepkit.models.parts import parts_of
 from sepkit.models.saved import SavedModel
@@ -73,14 +72,6 @@ class EncoderMaskerDecoder(SavedModel):
         input_norm: Literal["training", "mixture"] = "training",
     ) -> None:
         super().__init__()
-        check_encoding_activation(filterbank, encoding_family)
-        check_mask_activation(filterbank, mask_family)
-        check_masker(masker, filterbank, sample_rate, scoring_head is not None)
-        check_input_norm(input_norm, encoding_family, mask_family)
-        if pad == "asteroid" and filterbank.synthesis_size < filterbank.kernel_size:
-            raise UserError(
-                "model.pad: asteroid adds nothing on the left; with model.filterbank.synthesis_size take full"
-            )
         self.filterbank = filterbank
         self.masker = masker
         self.encoding_family = encoding_family
@@ -88,13 +79,56 @@ class EncoderMaskerDecoder(SavedModel):
         self.sample_rate = sample_rate
         self.pad: Literal["full", "asteroid"] = pad
         self.input_norm: Literal["training", "mixture"] = input_norm
+        self._check_parts(scoring_head is not None)
         # A masker that counts speakers makes the scores itself.
         self.scoring_head = nn.Identity() if self.counts_speakers else scoring_head
         self.encoding_prior = encoding_prior
         self.mask_prior = mask_prior
-        self.scale_decoder = _another_decoder(filterbank) if estimate_scales else None
+        self.scale_decoder: Decoder | None = None
+        if estimate_scales:
+            filters = free_filters(filterbank.full_dim, filterbank.kernel_size)
+            output_padding = filterbank.decoder.output_padding
+            self.scale_decoder = Decoder(filters, filterbank.stride, filterbank.padding, output_padding)
         self.register_buffer("signal_mean", torch.zeros(()))
         self.register_buffer("signal_std", torch.ones(()))
+
+    def _check_parts(self, has_scoring_head: bool) -> None:
+        """Raise UserError if the parts of the model do not go together."""
+        bank, encoding, masks = self.filterbank, self.encoding_family, self.mask_family
+        signed = isinstance(masks, Deterministic | Gaussian) and masks.activation in ("linear", "tanh")
+        use_signed = "use the deterministic or the gaussian family with activation linear or tanh"
+        if encoding.activation == "softmax":
+            raise UserError(
+                "model.encoding.activation: found softmax, which runs over hypotheses; an encoding has none"
+            )
+        if bank.linear_only and encoding.activation != "linear":
+            found = f"model.encoding.activation: found {encoding.activation}"
+            raise UserError(f"{found}, expected linear with this filterbank")
+        if bank.complex_masks and not signed:
+            raise UserError(f"model.masks: found {masks!r}, but complex masks have values of either sign; {use_signed}")
+        if bank.mapping and not signed:
+            found = (
+                f"model.masks: found {masks!r}, but with mapping the masker's values are an encoding, of either sign"
+            )
+            raise UserError(f"{found}; {use_signed}")
+        if (rate := getattr(self.masker, "sample_rate", self.sample_rate)) != self.sample_rate:
+            found = f"model.masker: found a layout of bands for {rate} Hz"
+            raise UserError(f"{found}, but model.sample_rate is {self.sample_rate}")
+        if getattr(self.masker, "maps", False) and not (bank.mapping and getattr(bank, "compression", None) == 1):
+            raise UserError(
+                "model.masker: its values are the estimates' coefficients, made of the mixture's as they are; set"
+                " model.filterbank.mapping to true and model.filterbank.compression to 1"
+            )
+        if has_scoring_head and self.counts_speakers:
+            other = "leave it out, or count_speakers of the masker"
+            raise UserError(f"model.scoring: the masker has scores of its own; {other}")
+        if self.input_norm not in ("training", "mixture"):
+            raise UserError(f"model.input_norm: found {self.input_norm!r}, expected training or mixture")
+        if self.input_norm == "mixture" and self.variational:
+            raise UserError("model.input_norm: found mixture with variational latents, expected training")
+        if self.pad == "asteroid" and bank.synthesis_size < bank.kernel_size:
+            other = "with model.filterbank.synthesis_size take full"
+            raise UserError(f"model.pad: asteroid adds nothing on the left; {other}")
 
     @classmethod
     def from_config(cls, config: ModelConfig) -> EncoderMaskerDecoder:
@@ -176,25 +210,11 @@ class EncoderMaskerDecoder(SavedModel):
         _check_mixture(mixture)
         if speakers is None and self.training and active is not None:
             speakers = active.sum(1)
+        gain: Tensor | None = None
         if self.input_norm == "mixture":
-            gain = self._gain(mixture)
-            sources = None if sources is None else sources * gain.unsqueeze(1)
-            back = gain.reciprocal()
-            return self._separated(mixture * gain, generator, sources, active, wants, sample, speakers, back)
-        return self._separated(mixture, generator, sources, active, wants, sample, speakers)
-
-    def _separated(
-        self,
-        mixture: Tensor,
-        generator: torch.Generator | None,
-        sources: Tensor | None,
-        active: Tensor | None,
-        wants: Set[str],
-        sample: bool | None,
-        speakers: Tensor | None,
-        gain: Tensor | None = None,
-    ) -> Separation:
-        """Separate mixtures of the training mixtures' level; see `forward`. `gain` (B, 1) multiplies all waveforms."""
+            to_training_level = self._gain(mixture)
+            mixture, gain = mixture * to_training_level, to_training_level.reciprocal()
+            sources = None if sources is None else sources * to_training_level.unsqueeze(1)
         sample = self.training if sample is None else sample
         num_samples = mixture.shape[-1]
         encoding = self.encode(mixture)
@@ -243,13 +263,9 @@ class EncoderMaskerDecoder(SavedModel):
 
     def traits(self) -> ModelTraits:
         """Return what an objective has to know of this model."""
-        own = {
-            "scores": self.scoring_head is not None,
-            "encoding_prior": self.encoding_prior is not None,
-            "mask_prior": self.mask_prior is not None,
-        }
+        own = {"scores": self.scoring_head, "encoding_prior": self.encoding_prior, "mask_prior": self.mask_prior}
         return ModelTraits(
-            offers=frozenset(name for name, has in own.items() if has),
+            offers=frozenset(name for name, part in own.items() if part is not None),
             signal_std=float(self.signal_std),
             score_loss=self.score_loss,
             frames_for=self.frames_for,
@@ -293,7 +309,6 @@ class EncoderMaskerDecoder(SavedModel):
         return self._estimates(mixture)
 
     def _estimates(self, mixture: Tensor) -> Tensor:
-        """Return the estimates of mixtures of the training mixtures' level; see `estimates`."""
         bank = self.filterbank
         z = self.encoding_family.value(self._encode(mixture - self.signal_mean))
         if not isinstance(self.masker, FramewiseEnd):
@@ -373,12 +388,6 @@ def _value(family: LatentFamily, posterior: Latent, sample: bool, generator: tor
 def _times(waveforms: Tensor, gain: Tensor | None) -> Tensor:
     """Multiply waveforms (B, ..., T) by gains (B, 1), if there are any."""
     return waveforms if gain is None else waveforms * gain.view(-1, *[1] * (waveforms.ndim - 1))
-
-
-def _another_decoder(filterbank: Filterbank) -> Decoder:
-    """Build another, learned decoder with the geometry of the first."""
-    filters = free_filters(filterbank.full_dim, filterbank.kernel_size)
-    return Decoder(filters, filterbank.stride, filterbank.padding, filterbank.decoder.output_padding)
 
 
 def _check_mixture(mixture: Tensor) -> None:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from sepkit.config import FreeFilterbankConfig
+from sepkit.config import FilterbankConfig, FreeFilterbankConfig
 from sepkit.errors import UserError
 from sepkit.limits import PADDED_SAMPLES
 from sepkit.models.runtime import is_traced
@@ -269,46 +269,34 @@ class Filterbank(nn.Module, ABC):
 class FreeFilterbank(Filterbank):
     """Learned, bias-free analysis and synthesis filters (TasNet); the masker sees the encoding itself.
 
-    Args: the fields of `FreeFilterbankConfig`, and
+    Args: the fields of `FreeFilterbankConfig`, in order or by name, and
         values_per_dimension: P, raw values the encoder makes for each dimension.
     """
 
-    def __init__(
-        self,
-        num_filters: int = 512,
-        kernel_size: int = 16,
-        stride: int = 8,
-        padding: int = 0,
-        output_padding: int = 0,
-        multiple: int = 1,
-        init_range: float = 0.0,
-        mapping: bool = False,
-        *,
-        values_per_dimension: int = 1,
-    ) -> None:
-        require("num_filters", num_filters, num_filters >= 1, "at least 1")
-        require("kernel_size", kernel_size, kernel_size >= 1, "at least 1")
-        require("stride", stride, 1 <= stride <= kernel_size, f"1 to kernel_size ({kernel_size})")
+    def __init__(self, *first_fields: Any, values_per_dimension: int = 1, **fields: Any) -> None:
+        config = FreeFilterbankConfig(*first_fields, **fields)
+        size, stride, padding = config.kernel_size, config.stride, config.padding
         require(
-            "padding",
-            padding,
-            0 <= padding <= kernel_size - stride,
-            f"0 to kernel_size - stride ({kernel_size - stride})",
+            config,
+            num_filters=(config.num_filters >= 1, "at least 1"),
+            kernel_size=(size >= 1, "at least 1"),
+            stride=(1 <= stride <= size, f"1 to kernel_size ({size})"),
+            padding=(0 <= padding <= size - stride, f"0 to kernel_size - stride ({size - stride})"),
+            output_padding=(0 <= config.output_padding < stride, f"0 to stride - 1 ({stride - 1})"),
+            multiple=(1 <= config.multiple <= PADDED_SAMPLES, f"1 to {PADDED_SAMPLES}"),
+            init_range=(config.init_range >= 0, "at least 0"),
         )
-        require("output_padding", output_padding, 0 <= output_padding < stride, f"0 to stride - 1 ({stride - 1})")
-        require("multiple", multiple, 1 <= multiple <= PADDED_SAMPLES, f"1 to {PADDED_SAMPLES}")
-        require("init_range", init_range, init_range >= 0, "at least 0")
         super().__init__(
-            Encoder(free_filters(num_filters * values_per_dimension, kernel_size), stride, padding),
-            Decoder(free_filters(num_filters, kernel_size), stride, padding, output_padding),
-            encoding_dim=num_filters,
-            full_dim=num_filters,
-            multiple=multiple,
+            Encoder(free_filters(config.num_filters * values_per_dimension, size), stride, padding),
+            Decoder(free_filters(config.num_filters, size), stride, padding, config.output_padding),
+            encoding_dim=config.num_filters,
+            full_dim=config.num_filters,
+            multiple=config.multiple,
         )
-        self.mapping = mapping
-        if init_range > 0:
+        self.mapping = config.mapping
+        if config.init_range > 0:
             for bank in (self.encoder, self.decoder):
-                nn.init.uniform_(bank.filters, -init_range, init_range)
+                nn.init.uniform_(bank.filters, -config.init_range, config.init_range)
 
     def features(self, encoding: Tensor) -> Tensor:
         """The encoding (B, K, F) itself."""
@@ -319,7 +307,13 @@ class FreeFilterbank(Filterbank):
         return mask if self.mapping else mask * encoding.unsqueeze(-3)
 
 
-def require(field: str, found: float, holds: bool, expected: str) -> None:
-    """Raise UserError unless a field of the filterbank's configuration holds."""
-    if not holds:
-        raise UserError(f"model.filterbank.{field}: found {found}, expected {expected}")
+def require(config: FilterbankConfig, **bounds: tuple[bool, str]) -> None:
+    """Raise UserError for the first field of a filterbank's configuration that is out of bounds.
+
+    Args:
+        config: Configuration with the fields.
+        bounds: Of each field, by name: whether its value is allowed, and words for what is expected.
+    """
+    for field, (holds, expected) in bounds.items():
+        if not holds:
+            raise UserError(f"model.filterbank.{field}: found {getattr(config, field)!r}, expected {expected}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -31,30 +31,44 @@ FLOOR = 1e-6
 """The least value of a positive parameter (thesis, appendix J)."""
 
 
-class LatentFamily(Protocol):
-    """The interface of a family."""
+class LatentFamily(ABC):
+    """How raw network output becomes a posterior.
 
-    values_per_dimension: int
-    """Raw values the network makes for each latent dimension (P)."""
+    Attributes:
+        values_per_dimension: Raw values that the network makes for each latent dimension (P).
+        activation: Name of the map from the first raw value to the (mean or median) value.
+        variational: Whether posteriors have a width: they are sampled in training, and have a rate.
+    """
+
+    values_per_dimension: ClassVar[int]
+    variational: ClassVar[bool]
     activation: str
-    """Name of the map from raw value to (mean or median) value."""
-    variational: bool
-    """Whether posteriors have a width: they are sampled in training, and have a rate."""
 
-    def posterior(self, raw: Tensor) -> Latent:
-        """Return the posterior for raw values, with samples of shape (..., K, F); raw is (..., P, K, F)."""
-        ...
+    @abstractmethod
+    def posterior(self, raw: Tensor) -> Any:
+        """Return the posterior for raw values, with samples of shape (..., K, F), float32 at least.
+
+        Args:
+            raw: Network output, (..., P, K, F).
+
+        Raises:
+            ValueError: The values axis (-3) does not have length P.
+        """
 
     def at_test(self, posterior: Latent) -> Tensor:
-        """Return the value that represents a posterior if nothing is sampled."""
-        ...
+        """Return the value that represents a posterior if nothing is sampled: its mean."""
+        return posterior.mean
 
     def value(self, raw: Tensor) -> Tensor:
         """Return what `at_test` does of the posterior for raw values, and compute no more than that needs.
 
-        `raw` is (..., P, K, F).
+        Args:
+            raw: Network output, (..., P, K, F).
         """
-        ...
+        return self.at_test(self.posterior(raw))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(activation={self.activation!r})"
 
 
 def _softmax_over_hypotheses(raw: Tensor) -> Tensor:
@@ -120,7 +134,7 @@ class Point:
 
 
 @register(DeterministicConfig)
-class Deterministic:
+class Deterministic(LatentFamily):
     """The family of points: value = activation(raw), one raw value for each dimension, rate 0."""
 
     values_per_dimension = 1
@@ -141,61 +155,22 @@ class Deterministic:
         """
         return Point(self._to_value(*_values(raw, 1)))
 
-    def at_test(self, posterior: Latent) -> Tensor:
-        """The value."""
-        return posterior.mean
 
-    def value(self, raw: Tensor) -> Tensor:
-        """The point at activation(raw); raw is (..., 1, K, F)."""
-        return self.posterior(raw).value
-
-    def __repr__(self) -> str:
-        return f"Deterministic(activation={self.activation!r})"
-
-
-class VariationalFamily(ABC):
+class VariationalFamily(LatentFamily):
     """A family whose posteriors have a width, and therefore a rate.
 
     Attributes:
-        values_per_dimension: P.
-        activation: name of the map from the first raw value to the posterior's representative value.
-        distribution: type of the posteriors.
-        standard_parameters: of the family's default prior.
+        distribution: Type of the posteriors.
+        standard_parameters: Parameters of the family's default prior.
     """
 
-    values_per_dimension: int
     variational = True
     distribution: ClassVar[type[Distribution]]
     standard_parameters: ClassVar[tuple[float, ...]]
 
-    def __init__(self, activation: str) -> None:
-        self.activation = activation
-
-    @abstractmethod
-    def posterior(self, raw: Tensor) -> Distribution:
-        """Return the posterior for raw values, with samples of shape (..., K, F), float32 at least.
-
-        Args:
-            raw: (..., P, K, F).
-
-        Raises:
-            ValueError: the values axis (-3) does not have length P.
-        """
-
     def standard_prior(self) -> Distribution:
         """Return the family's default prior, of scalars."""
         return self.distribution(*map(_scalar, self.standard_parameters))
-
-    def at_test(self, posterior: Latent) -> Tensor:
-        """Return the posterior's mean."""
-        return posterior.mean
-
-    def value(self, raw: Tensor) -> Tensor:
-        """Return what `at_test` does of the posterior for raw values; raw is (..., P, K, F)."""
-        return self.at_test(self.posterior(raw))
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(activation={self.activation!r})"
 
 
 @register(GaussianConfig)
@@ -210,7 +185,7 @@ class Gaussian(VariationalFamily):
     standard_parameters = (0.0, 1.0)
 
     def __init__(self, activation: str = "linear") -> None:
-        super().__init__(activation)
+        self.activation = activation
         self._to_mean = _activation(activation)
 
     def posterior(self, raw: Tensor) -> NormalDistribution:
@@ -232,11 +207,9 @@ class LogNormal(VariationalFamily):
     """
 
     values_per_dimension = 2
+    activation = "exp"
     distribution = LogNormalDistribution
     standard_parameters = (0.0, 1.0)
-
-    def __init__(self) -> None:
-        super().__init__(activation="exp")
 
     def posterior(self, raw: Tensor) -> LogNormalDistribution:
         """The log-normal distributions of raw locations and deviations; raw is (..., 2, K, F)."""
@@ -257,11 +230,9 @@ class Gamma(VariationalFamily):
     """
 
     values_per_dimension = 1
+    activation = "softplus"
     distribution = GammaDistribution
     standard_parameters = (0.5, 1.0)
-
-    def __init__(self) -> None:
-        super().__init__(activation="softplus")
 
     def posterior(self, raw: Tensor) -> GammaDistribution:
         """The gamma distributions of raw concentrations; raw is (..., 1, K, F)."""
@@ -281,11 +252,9 @@ class Beta(VariationalFamily):
     """
 
     values_per_dimension = 2
+    activation = "softplus"
     distribution = BetaDistribution
     standard_parameters = (1.0, 1.0)
-
-    def __init__(self) -> None:
-        super().__init__(activation="softplus")
 
     def posterior(self, raw: Tensor) -> BetaDistribution:
         """The beta distributions of raw concentrations; raw is (..., 2, K, F)."""

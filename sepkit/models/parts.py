@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import Tensor, nn
+
 import sepkit.models.maskers  # noqa: F401  It offers the maskers.
 from sepkit.config import ModelConfig, PriorConfig, STFTFilterbankConfig
 from sepkit.errors import UserError, shown
@@ -13,57 +16,74 @@ from sepkit.registry import build, offer
 
 if TYPE_CHECKING:
     from sepkit.models.priors import Prior
-    from sepkit.models.scoring import ScoringHead
-
 offer({STFTFilterbankConfig: "sepkit.models.stft_filterbank"})
 offer(dict.fromkeys(PriorConfig.choices.values(), "sepkit.models.priors"))
 
 
 def parts_of(config: ModelConfig) -> dict[str, Any]:
-    """Return the arguments of an `EncoderMaskerDecoder`: filterbank, masker, families of latents, priors ..."""
+    """Return the arguments of an `EncoderMaskerDecoder`: filterbank, masker, families of latents, priors ...
+
+    Raises:
+        UserError: The configuration describes no model.
+    """
     if config.hypotheses < 1:
         raise UserError(f"model.hypotheses: found {shown(config.hypotheses)}, expected at least 1")
-    if not SAMPLE_RATES[0] <= config.sample_rate <= SAMPLE_RATES[1]:
-        raise UserError(
-            f"model.sample_rate: found {shown(config.sample_rate)}, expected {SAMPLE_RATES[0]} to {SAMPLE_RATES[1]} Hz"
-        )
-    encoding_family = build(config.encoding)
-    mask_family = build(config.masks)
-    filterbank = build(config.filterbank, values_per_dimension=encoding_family.values_per_dimension)
+    lowest, highest = SAMPLE_RATES
+    if not lowest <= config.sample_rate <= highest:
+        raise UserError(f"model.sample_rate: found {shown(config.sample_rate)}, expected {lowest} to {highest} Hz")
+    encoding_family, mask_family = build(config.encoding), build(config.masks)
+    bank = build(config.filterbank, values_per_dimension=encoding_family.values_per_dimension)
     masker = build(
         config.masker,
-        encoding_dim=filterbank.encoding_dim,
+        encoding_dim=bank.encoding_dim,
         hypotheses=config.hypotheses,
-        values_per_dimension=filterbank.mask_values * mask_family.values_per_dimension,
+        values_per_dimension=bank.mask_values * mask_family.values_per_dimension,
     )
     return {
-        "filterbank": filterbank,
+        "filterbank": bank,
         "masker": masker,
         "encoding_family": encoding_family,
         "mask_family": mask_family,
         "sample_rate": config.sample_rate,
         "pad": config.pad,
-        "scoring_head": _build_scoring_head(config, filterbank.mask_dim),
-        "encoding_prior": _build_prior("encoding", config.encoding_prior, encoding_family, filterbank.full_dim),
-        "mask_prior": _build_prior("mask", config.mask_prior, mask_family, filterbank.mask_dim),
+        "scoring_head": ScoringHead(bank.mask_dim, config.scoring.hidden_size) if config.scoring else None,
+        "encoding_prior": _build_prior("encoding", config.encoding_prior, encoding_family, bank.full_dim),
+        "mask_prior": _build_prior("mask", config.mask_prior, mask_family, bank.mask_dim),
         "estimate_scales": config.estimate_scales,
         "input_norm": config.input_norm,
     }
 
 
-def _build_scoring_head(config: ModelConfig, mask_dim: int) -> ScoringHead | None:
-    if config.scoring is None:
-        return None
-    from sepkit.models.scoring import ScoringHead
-
-    return ScoringHead(mask_dim, config.scoring.hidden_size)
-
-
 def _build_prior(what: str, config: PriorConfig, family: LatentFamily, encoding_dim: int) -> Prior | None:
-    if not family.variational:
-        if config.needs_rate:
-            raise UserError(f"model.{what}_prior: found {config.name}, but {family!r} is deterministic and has no rate")
-        return None
-    if what == "mask" and config.of_encodings_only:
+    if not family.variational and config.needs_rate:
+        raise UserError(f"model.{what}_prior: found {config.name}, but {family!r} is deterministic and has no rate")
+    if family.variational and what == "mask" and config.of_encodings_only:
         raise UserError(f"model.mask_prior: found {config.name}, which is a prior of encodings; use the standard one")
-    return build(config, family=family, encoding_dim=encoding_dim)
+    return build(config, family=family, encoding_dim=encoding_dim) if family.variational else None
+
+
+class ScoringHead(nn.Module):
+    """The log-odds that a hypothesis is a speaker, from its mask alone: Linear(mean over frames), ReLU, Linear.
+
+    The mean is over all frames, including the padding of shorter utterances in a batch: a model does not know lengths.
+    Recordings that are separated one by one have no padding.
+
+    Args:
+        mask_dim: values of a mask in a frame (K).
+
+    Source: reference code of the aMCL paper, where the mean follows the first layer; linear maps and means commute.
+    """
+
+    def __init__(self, mask_dim: int, hidden_size: int = 128) -> None:
+        super().__init__()
+        if hidden_size < 1:
+            raise UserError(f"model.scoring.hidden_size: found {hidden_size}, expected at least 1")
+        self.hidden = nn.Linear(mask_dim, hidden_size)
+        self.output = nn.Linear(hidden_size, 1)
+
+    def forward(self, masks: Tensor) -> Tensor:
+        """Return log-odds that a hypothesis is a speaker, (B, n); masks are (B, n, K, F)."""
+        # Scores are compared with a threshold: bfloat16's two digits are too few, and float32 costs almost nothing.
+        with torch.autocast(masks.device.type, enabled=False):
+            pooled = masks.mean(-1, dtype=self.hidden.weight.dtype)
+            return self.output(self.hidden(pooled).relu()).squeeze(-1)

@@ -14,17 +14,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from sepkit.config import (
-    AdaptivePriorConfig,
-    FlowPriorConfig,
-    StandardPriorConfig,
-)
+from sepkit.config import AdaptivePriorConfig, FlowPriorConfig, StandardPriorConfig
 from sepkit.errors import UserError
-from sepkit.models.distributions import (
-    Distribution,
-    GammaDistribution,
-    NormalDistribution,
-)
+from sepkit.models.distributions import Distribution, GammaDistribution, NormalDistribution
 from sepkit.models.latents import Gaussian, VariationalFamily
 from sepkit.registry import register
 from sepkit.types import Density, Latent
@@ -129,21 +121,6 @@ def convolution(sources: Latent, active: Tensor | None, otherwise: Distribution)
     raise TypeError(f"found {type(sources).__name__}, expected normal or gamma distributions")
 
 
-class FlowDensity:
-    """The density of z whose noise e = flow(z) is N(0, 1): log-determinant zero, one pass.
-
-    Args:
-        flow: masked networks, each of which adds to every dimension a function of those before it.
-    """
-
-    def __init__(self, flow: FlowPrior) -> None:
-        self.flow = flow
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Return log densities of the noise of each dimension, (..., K, F); their sum over K is that of the frame."""
-        return -0.5 * self.flow.noise(value).square() - 0.5 * math.log(2 * math.pi)
-
-
 class FlowPrior(Prior):
     """A learned prior of the dimensions of a frame: each network adds a function of the earlier dimensions to each one.
 
@@ -174,35 +151,31 @@ class FlowPrior(Prior):
         # zuko needs the values of its masks, which the meta device (`storage.layout`) does not have.
         with torch.device("cpu") if torch.empty(0).is_meta else nullcontext():
             forwards = torch.arange(encoding_dim)
-            self.transforms = nn.ModuleList()
-            for number in range(transforms):
-                self.transforms.append(
-                    MaskedAutoregressiveTransform(
-                        encoding_dim,
-                        order=forwards if number % 2 == 0 else forwards.flip(0),  # type: ignore[arg-type]
-                        univariate=AdditiveTransform,
-                        shapes=[torch.Size([])],
-                        hidden_features=[hidden_features] * hidden_layers,
-                    )
+            self.transforms = nn.ModuleList(
+                MaskedAutoregressiveTransform(
+                    encoding_dim,
+                    order=forwards if number % 2 == 0 else forwards.flip(0),  # type: ignore[arg-type]
+                    univariate=AdditiveTransform,
+                    shapes=[torch.Size([])],
+                    hidden_features=[hidden_features] * hidden_layers,
                 )
+                for number in range(transforms)
+            )
 
-    def forward(self, sources: Latent | None = None, active: Tensor | None = None) -> FlowDensity:
-        """The density, whatever the sources."""
-        return FlowDensity(self)
+    def forward(self, sources: Latent | None = None, active: Tensor | None = None) -> FlowPrior:
+        """Return the density, whatever the sources."""
+        return self
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return log densities of the noise of each dimension, (..., K, F); their sum over K is that of the frame."""
+        return -0.5 * self.noise(value).square() - 0.5 * math.log(2 * math.pi)
 
     def noise(self, value: Tensor) -> Tensor:
-        """The noise from which `encoding` makes these encodings, (..., K, F)."""
+        """Return the noise that encodings come from, (..., K, F)."""
         value = value.transpose(-1, -2)
         for transform in self.transforms:
             value = transform()(value)
         return value.transpose(-1, -2)
-
-    def encoding(self, noise: Tensor) -> Tensor:
-        """The encodings that noise makes, (..., K, F); K passes through every network."""
-        noise = noise.transpose(-1, -2)
-        for transform in reversed(self.transforms):
-            noise = transform().inv(noise)
-        return noise.transpose(-1, -2)
 
 
 # ------------------------------------------------------------------------------------------- from configurations

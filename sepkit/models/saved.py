@@ -1,7 +1,8 @@
-"""The base of models that checkpoints can hold."""
+"""The base of models that checkpoints can hold, and the digest of their weights."""
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, ClassVar
 
 from torch import nn
@@ -33,3 +34,12 @@ class SavedModel(nn.Module):
     def facts(self) -> dict[str, Any]:
         """Return plain data about the model for readers of `model.yaml`; loading does not need it."""
         return {}
+
+
+def weights_fingerprint(model: nn.Module) -> str:
+    """Return a hexadecimal digest of all weights and buffers."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()

@@ -11,8 +11,8 @@ from torch.nn import functional
 
 from sepkit.config import SpeakerEncoderConfig
 from sepkit.errors import UserError
-from sepkit.models.mel import mel_bands
 from sepkit.models.saved import SavedModel
+from sepkit.signals import mel_bands
 
 _FRAME_SECONDS, _HOP_SECONDS, _LOWEST_HZ = 0.032, 0.01, 60.0
 # Power below a stretch's strongest band; what is weaker is noise of the recording.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,7 +38,7 @@ class STFTFilterbank(Filterbank):
 
     Raw values of zero give complex masks of 0.5, as a sigmoid does: training starts from the mixture.
 
-    Args: the fields of `STFTFilterbankConfig`, and
+    Args: the fields of `STFTFilterbankConfig`, in order or by name, and
         values_per_dimension: P; 1, or 2 with learned deviations.
     """
 
@@ -46,44 +46,16 @@ class STFTFilterbank(Filterbank):
     framewise_gradients = True
     mask_offset: Tensor | None
 
-    def __init__(
-        self,
-        kernel_size: int = 256,
-        stride: int = 64,
-        compression: float = 0.3,
-        deviation: Literal["per_bin", "predicted"] = "per_bin",
-        initial_deviation: float = 0.1,
-        features: Literal["magnitude", "real_imaginary"] = "magnitude",
-        complex_masks: bool = False,
-        mapping: bool = False,
-        like_torch: bool = False,
-        like_sr_corrnet: bool = False,
-        synthesis_size: int = 0,
-        *,
-        values_per_dimension: int = 1,
-    ) -> None:
-        require("kernel_size", kernel_size, kernel_size >= 2 and kernel_size % 2 == 0, "an even number of samples")
-        require("kernel_size", kernel_size, kernel_size <= WINDOW_SAMPLES, f"at most {WINDOW_SAMPLES} samples")
-        require("stride", stride, 1 <= stride <= kernel_size // 2, f"1 to kernel_size / 2 ({kernel_size // 2})")
-        require(
-            "synthesis_size",
-            synthesis_size,
-            synthesis_size == 0 or stride < synthesis_size <= min(2 * stride, kernel_size - 1),
-            f"0, or {stride + 1} to {min(2 * stride, kernel_size - 1)} (2 * stride, and less than kernel_size)",
-        )
-        if synthesis_size and (like_torch or like_sr_corrnet):
-            raise UserError("model.filterbank.synthesis_size: like_torch and like_sr_corrnet need 0, all of the window")
-        require("compression", compression, compression >= 0, "at least 0")
-        require("initial_deviation", initial_deviation, 0 < initial_deviation < math.inf, "a positive number")
-        if like_torch and like_sr_corrnet:
-            raise UserError("model.filterbank: found like_torch and like_sr_corrnet, of which one can be true")
-        _check_complex(features, complex_masks, mapping, compression)
+    def __init__(self, *first_fields: Any, values_per_dimension: int = 1, **fields: Any) -> None:
+        config = STFTFilterbankConfig(*first_fields, **fields)
+        _check(config)
         if values_per_dimension > 2:
             raise UserError(
                 f"model.encoding: found a family of {values_per_dimension} values for each dimension, but the stft"
                 " filterbank makes a coefficient and a deviation; use the deterministic or the gaussian family"
             )
-        is_hann = like_torch or (like_sr_corrnet and kernel_size == 4 * stride)
+        kernel_size, stride, synthesis_size = config.kernel_size, config.stride, config.synthesis_size
+        is_hann = config.like_torch or (config.like_sr_corrnet and kernel_size == 4 * stride)
         bins = kernel_size // 2 + 1
         if synthesis_size:
             window, synthesis_window = _asymmetric_windows(kernel_size, synthesis_size, stride)
@@ -91,32 +63,32 @@ class STFTFilterbank(Filterbank):
             window = np.hanning(kernel_size + 1)[:-1] ** (1.0 if is_hann else 0.5)
             synthesis_window = _synthesis_window(window, stride)
         analysis, synthesis = _fourier_filters(window, stride), _fourier_filters(synthesis_window, stride)
-        if like_torch:
+        if config.like_torch:
             _remove_scale(analysis, synthesis, stride)
-        if like_sr_corrnet:
+        if config.like_sr_corrnet:
             analysis[[0, bins - 1]] *= 2**0.5
             synthesis[[0, bins - 1]] *= 2**0.5
         super().__init__(
             Encoder(Filters(analysis, torch.from_numpy(window).float()), stride),
             Decoder(Filters(synthesis, torch.from_numpy(synthesis_window).float()), stride),
-            encoding_dim=bins if features == "magnitude" else 2 * bins,
+            encoding_dim=bins if config.features == "magnitude" else 2 * bins,
             full_dim=2 * bins,
         )
         self.synthesis_size = synthesis_size or kernel_size
-        self.compression = compression
-        self.real_imaginary = features == "real_imaginary"
-        self.complex_masks = complex_masks
-        self.mapping = mapping
-        self.mask_values = 2 if complex_masks and not self.real_imaginary else 1
+        self.compression = config.compression
+        self.real_imaginary = config.features == "real_imaginary"
+        self.complex_masks = config.complex_masks
+        self.mapping = config.mapping
+        self.mask_values = 2 if config.complex_masks and not self.real_imaginary else 1
         offset = torch.zeros(2, 2 * bins, 1)
-        offset[0, :bins] = 0.0 if mapping else 0.5
+        offset[0, :bins] = 0.0 if config.mapping else 0.5
         offset[1] = math.log(math.expm1(_INITIAL_MASK_DEVIATION))
-        self.register_buffer("mask_offset", offset if complex_masks else None, persistent=False)
+        self.register_buffer("mask_offset", offset if config.complex_masks else None, persistent=False)
         self.raw_deviation: nn.Parameter | None = None
         self.deviation_predictor: nn.Conv1d | None = None
         if values_per_dimension == 2:
-            raw = torch.full((bins,), math.log(math.expm1(initial_deviation)))
-            if deviation == "per_bin":
+            raw = torch.full((bins,), math.log(math.expm1(config.initial_deviation)))
+            if config.deviation == "per_bin":
                 self.raw_deviation = nn.Parameter(raw)
             else:
                 self.deviation_predictor = nn.Conv1d(self.encoding_dim, bins, 1)
@@ -213,19 +185,38 @@ class STFTFilterbank(Filterbank):
         return torch.cat([of_real * real + of_imaginary * imaginary, of_real * imaginary + of_imaginary * real], dim=-2)
 
 
-def _check_complex(features: str, complex_masks: bool, mapping: bool, compression: float) -> None:
-    """Refuse choices of the STFT that do not go together."""
-    if features not in ("magnitude", "real_imaginary"):
-        raise UserError(f"model.filterbank.features: found {features!r}, expected magnitude or real_imaginary")
-    if features == "real_imaginary" and not complex_masks:
-        raise UserError("model.filterbank.features: real_imaginary makes two values a bin; set complex_masks to true")
-    if features == "real_imaginary" and compression == 0:
-        raise UserError("model.filterbank.compression: found 0, expected more than 0 with features: real_imaginary")
-    if mapping and not (complex_masks and features == "real_imaginary"):
-        raise UserError(
-            "model.filterbank.mapping: the masker can make coefficients only if it sees their phases;"
-            " set complex_masks to true and features to real_imaginary"
-        )
+def _check(config: STFTFilterbankConfig) -> None:
+    """Raise UserError for sizes that are out of bounds, and for choices that do not go together."""
+    size, stride, synthesis_size = config.kernel_size, config.stride, config.synthesis_size
+    longest = min(2 * stride, size - 1)
+    coefficients = config.features == "real_imaginary"
+    require(
+        config,
+        kernel_size=(size in range(2, WINDOW_SAMPLES + 1, 2), f"an even number of samples, at most {WINDOW_SAMPLES}"),
+        stride=(1 <= stride <= size // 2, f"1 to kernel_size / 2 ({size // 2})"),
+        synthesis_size=(
+            synthesis_size == 0 or stride < synthesis_size <= longest,
+            f"0, or {stride + 1} to {longest} (2 * stride, and less than kernel_size)",
+        ),
+        initial_deviation=(0 < config.initial_deviation < math.inf, "a positive number"),
+        like_torch=(
+            not (config.like_torch and (config.like_sr_corrnet or synthesis_size)),
+            "false with like_sr_corrnet: true or a synthesis_size",
+        ),
+        like_sr_corrnet=(not (config.like_sr_corrnet and synthesis_size), "false with a synthesis_size"),
+        features=(
+            config.features == "magnitude" or (coefficients and config.complex_masks),
+            "magnitude, or with complex_masks: true real_imaginary, which makes two values a bin",
+        ),
+        compression=(
+            config.compression > 0 or (config.compression == 0 and not coefficients),
+            "at least 0, and more than 0 with features: real_imaginary",
+        ),
+        mapping=(
+            not config.mapping or coefficients,
+            "false, or features: real_imaginary, with which the masker sees the phases of the coefficients it makes",
+        ),
+    )
 
 
 def _synthesis_window(window: np.ndarray, stride: int) -> np.ndarray:
@@ -233,9 +224,11 @@ def _synthesis_window(window: np.ndarray, stride: int) -> np.ndarray:
 
     It equals `window` if that is a tight frame (strides of a half or a quarter window).
     """
-    shifts = range(-(len(window) // stride), len(window) // stride + 1)
-    overlap = sum(_shift(window**2, shift * stride) for shift in shifts)
-    return window * (len(window) / (2 * stride)) / overlap
+    size = len(window)
+    blocks = np.pad(window**2, (0, -size % stride)).reshape(-1, stride)
+    # From the last on, which decides about the last bit.
+    overlap = np.resize(sum(blocks[::-1]), size)
+    return window * (size / (2 * stride)) / overlap
 
 
 def _asymmetric_windows(kernel_size: int, synthesis_size: int, stride: int) -> tuple[np.ndarray, np.ndarray]:
@@ -293,13 +286,3 @@ def window_and_scales(filters: Tensor) -> tuple[Tensor, Tensor]:
 
 def _at_least_float32(values: Tensor) -> Tensor:
     return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
-
-
-def _shift(values: np.ndarray, by: int) -> np.ndarray:
-    """`values` moved to the right by `by` samples (to the left if negative), zeros moving in."""
-    moved = np.zeros_like(values)
-    if by >= 0:
-        moved[by:] = values[: len(values) - by]
-    else:
-        moved[:by] = values[-by:]
-    return moved

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sepkit.config import AssignmentConfig, CostConfig, ScheduleConfig
-from sepkit.registry import import_from, offer
+from sepkit.lazy import lazy_names
+from sepkit.registry import offer
 
 if TYPE_CHECKING:
     from sepkit.objectives import assignment, costs, likelihoods, schedules
-    from sepkit.objectives.costs import Step
-    from sepkit.objectives.objective import Objective, SeparationTerm, build_objective, hard_pit_si_sdr_db
+    from sepkit.objectives.costs import Step, Term
+    from sepkit.objectives.objective import Objective, SeparationTerm, build_objective
     from sepkit.objectives.scoring import ScoringTerm
-    from sepkit.objectives.term import Term
 
 __all__ = [
     "Objective",
@@ -23,25 +23,23 @@ __all__ = [
     "assignment",
     "build_objective",
     "costs",
-    "hard_pit_si_sdr_db",
     "likelihoods",
     "schedules",
 ]
 
-_MODULES = {
-    "Objective": "objective",
-    "ScoringTerm": "scoring",
-    "SeparationTerm": "objective",
-    "Step": "costs",
-    "Term": "term",
-    "build_objective": "objective",
-    "hard_pit_si_sdr_db": "objective",
-}
 
 offer(dict.fromkeys(AssignmentConfig.choices.values(), f"{__name__}.assignment"))
 offer(dict.fromkeys(CostConfig.choices.values(), f"{__name__}.costs"))
 offer(dict.fromkeys(ScheduleConfig.choices.values(), "sepkit.schedules"))
 
-
-def __getattr__(name: str) -> Any:
-    return import_from(__name__, name, _MODULES)
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "Objective": "objective",
+        "ScoringTerm": "scoring",
+        "SeparationTerm": "objective",
+        "Step": "costs",
+        "Term": "costs",
+        "build_objective": "objective",
+    },
+)

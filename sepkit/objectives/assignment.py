@@ -27,7 +27,7 @@ from torch import Tensor
 
 from sepkit.config import AnnealedMCLConfig, MCLConfig, PITConfig, RelaxedWTAConfig, SinkhornConfig
 from sepkit.errors import UserError
-from sepkit.objectives.products import float64_device
+from sepkit.objectives.inner_products import float64_device
 from sepkit.registry import register
 from sepkit.schedules import Scaled, Schedule, TruncatedExponential
 

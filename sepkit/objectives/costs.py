@@ -11,15 +11,16 @@ which sources speak; None: all. Columns of the others hold finite numbers that p
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Set
 from functools import partial
 from typing import Any, Literal
 
 from torch import Tensor
 
 from sepkit.config import BLRConfig, CauchyConfig, LogMSEConfig, MSEConfig, NegSISDRConfig, NegSNRConfig
+from sepkit.objectives.inner_products import as_inputs, error_energy, inner_products
 from sepkit.objectives.likelihoods import pairwise_blr_nll, pairwise_cauchy_nll
-from sepkit.objectives.products import as_inputs, error_energy, inner_products
 from sepkit.registry import register
 from sepkit.types import Batch, Separation
 
@@ -27,6 +28,7 @@ __all__ = [
     "PairwiseCost",
     "PairwiseCosts",
     "Step",
+    "Term",
     "Unit",
     "pairwise_blr_nll",
     "pairwise_cauchy_nll",
@@ -104,11 +106,7 @@ def pairwise_mse(
 
 
 def pairwise_log_mse(
-    estimates: Tensor,
-    sources: Tensor,
-    eps: float = 1e-8,
-    lengths: Tensor | None = None,
-    active: Tensor | None = None,
+    estimates: Tensor, sources: Tensor, eps: float = 1e-8, lengths: Tensor | None = None, active: Tensor | None = None
 ) -> Tensor:
     """Return the mean squared error of every pair in dB re 1, 10 log10( |e - s|^2 / T + eps ), (B, n, m).
 
@@ -128,7 +126,7 @@ class PairwiseCost:
 
     Attributes:
         takes_active: whether the function is told which sources are active.
-        takes_scales: whether it takes the decoder's own deviation, `scale` (B, n, T).
+        uses_scale: whether it takes the decoder's own deviation, `scale` (B, n, T).
         has_data_scale: whether temperatures may be multiples of the spread of the training data, which is an SI-SDR.
 
     Args:
@@ -143,7 +141,7 @@ class PairwiseCost:
         self.parameters = parameters
         taken = inspect.signature(function).parameters
         self.takes_active = "active" in taken
-        self.takes_scales = "scale" in taken
+        self.uses_scale = "scale" in taken
         self.has_data_scale = function is pairwise_neg_si_sdr
 
     def __call__(self, estimates: Tensor, sources: Tensor, active: Tensor | None = None, **more: Any) -> Tensor:
@@ -212,6 +210,36 @@ class Step:
         if costs not in self._costs:
             self._costs[costs] = costs(self.batch, self.separation)
         return self._costs[costs]
+
+
+class Term(ABC):
+    """One part of an objective: a value for each utterance, and a weight.
+
+    Attributes:
+        wants: names of what the model returns only on request: "source_encodings", "reconstructions" or
+            "source_reconstructions".
+        weight: multiplies the term; it may change during training.
+        scheduled: the present value of every parameter that follows a schedule, by name.
+    """
+
+    wants: Set[str] = frozenset()
+    weight: float = 1.0
+
+    @abstractmethod
+    def __call__(self, step: Step) -> Tensor:
+        """The value for each utterance, (B,)."""
+
+    @property
+    def scheduled(self) -> dict[str, float]:
+        """The present values of what follows a schedule, by name."""
+        return {}
+
+    def set_progress(self, t_epochs: float) -> None:  # noqa: B027
+        """Set every scheduled parameter to its present value."""
+
+    def statistics(self) -> dict[str, Tensor]:
+        """Return numbers of the last call that are worth recording, (B,) each, by name, detached."""
+        return {}
 
 
 _COSTS: tuple[tuple[type, Callable[..., Tensor], Unit], ...] = (

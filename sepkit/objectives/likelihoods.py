@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sepkit.objectives.formulas import blr_nll
-from sepkit.objectives.products import as_inputs, error_energy, float64_device, inner_products
+from sepkit.objectives.inner_products import as_inputs, error_energy, float64_device, inner_products
 
 
 def pairwise_blr_nll(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -12,11 +12,9 @@ from torch import Tensor
 from sepkit.config import ObjectiveConfig
 from sepkit.errors import UserError
 from sepkit.objectives.assignment import MCL, PIT, Assignment
-from sepkit.objectives.costs import PairwiseCosts, Step, pairwise_neg_si_sdr
-from sepkit.objectives.rates import Steering, build_rates
+from sepkit.objectives.costs import PairwiseCosts, Step, Term, pairwise_neg_si_sdr
+from sepkit.objectives.rates import Steering, build_rates, require_number
 from sepkit.objectives.scoring import ScoringTerm
-from sepkit.objectives.silence import SilenceTerm
-from sepkit.objectives.term import Term
 from sepkit.registry import build
 from sepkit.types import Batch, Losses, ModelTraits, Separation
 
@@ -86,10 +84,7 @@ class Objective:
     """
 
     def __init__(
-        self,
-        terms: Mapping[str, Term],
-        weights: Mapping[str, float] | None = None,
-        steerings: Sequence[Steering] = (),
+        self, terms: Mapping[str, Term], weights: Mapping[str, float] | None = None, steerings: Sequence[Steering] = ()
     ) -> None:
         unknown = set(weights or {}) - set(terms)
         if unknown:
@@ -220,14 +215,45 @@ class MarginTerm(Term):
         return mean.where(batch.active.any(1), 0.0)
 
 
+class SilenceTerm(Term):
+    """Level of the hypotheses without a source relative to the mixture, dB, mean over these hypotheses.
+
+        10 log10( |e|^2 / |x|^2 + tau ),   tau = 10^(-threshold_db / 10)
+
+    Hypotheses are matched to the active sources one to one (PIT); the others are without a source. The term lies
+    between -threshold_db, for silence, and about 0. It is zero, without gradient, where every hypothesis has a source,
+    and where no source is active. Levels below -threshold_db gain nothing further.
+
+    Args:
+        threshold_db: hypotheses this far below the mixture are quiet enough.
+
+    Source: S. Wisdom et al., "What's all the fuss about free universal sound separation data?", ICASSP 2021, eq. 2.
+    """
+
+    def __init__(self, costs: PairwiseCosts, threshold_db: float = 30.0) -> None:
+        self.costs = costs
+        self.threshold_db = threshold_db
+
+    def __call__(self, step: Step) -> Tensor:
+        """The term's value for each utterance, (B,)."""
+        batch, separation = step.batch, step.separation
+        active = batch.active
+        matched = (PIT().weights(step.cost(self.costs).detach(), active) > 0).any(2)
+        free = ~matched & active.any(1, keepdim=True)
+        inside = torch.arange(batch.mixture.shape[-1], device=active.device) < batch.lengths[:, None]
+        energies = separation.estimates.where(inside.unsqueeze(1), 0.0).square().sum(-1)
+        reference = batch.mixture.where(inside, 0.0).square().sum(-1, keepdim=True)
+        tiny = torch.finfo(energies.dtype).tiny
+        ratio = energies / reference.clamp_min(tiny) + 10 ** (-self.threshold_db / 10)
+        # The energy of hypotheses with a source is not used, and may be anything.
+        level_db = 10 * torch.log10(ratio.where(free, 1.0))
+        return level_db.sum(1) / free.sum(1).clamp_min(1)
+
+
 _PLAIN = ModelTraits()
 
 
-def build_objective(
-    config: ObjectiveConfig,
-    traits: ModelTraits = _PLAIN,
-    data_scale: float = 1.0,
-) -> Objective:
+def build_objective(config: ObjectiveConfig, traits: ModelTraits = _PLAIN, data_scale: float = 1.0) -> Objective:
     """Return the objective that a configuration describes.
 
     Its terms: "separation"; "scoring" for a model that has scores; "encoding_rate" and "mask_rate" for variational
@@ -253,61 +279,30 @@ def build_objective(
     assignment.set_data_scale(data_scale)
     terms: dict[str, Term] = {"separation": SeparationTerm(costs, assignment)}
     weights: dict[str, float] = {}
+
+    def add(name: str, field: str, weight: float, make: Callable[[], Term]) -> None:
+        require_number(f"objective.{field}", weight)
+        if weight > 0:
+            terms[name], weights[name] = make(), weight
+
     if "scores" in traits.offers:
         terms["scoring"] = ScoringTerm(costs, assignment.one_to_one, traits.score_loss or "binary")
         weights["scoring"] = config.scoring.weight
-    reconstructed: dict[Literal["source", "mixture"], float] = {
-        "source": config.autoencoding.sources,
-        "mixture": config.autoencoding.mixtures,
-    }
-    for what, weight in reconstructed.items():
-        if not 0 <= weight < math.inf:
-            raise UserError(f"objective.autoencoding.{what}s: found {weight}, expected 0 or more")
-        if weight > 0:
-            terms[f"{what}_reconstruction"] = ReconstructionTerm(what, costs)
-            weights[f"{what}_reconstruction"] = weight
-    rates, steerings = build_rates(
-        config.rates,
-        traits,
-        autoencoding=config.autoencoding.sources > 0,
-        of_mixtures=config.autoencoding.mixtures > 0,
-    )
+    of_sources, of_mixtures = config.autoencoding.sources, config.autoencoding.mixtures
+    add("source_reconstruction", "autoencoding.sources", of_sources, lambda: ReconstructionTerm("source", costs))
+    add("mixture_reconstruction", "autoencoding.mixtures", of_mixtures, lambda: ReconstructionTerm("mixture", costs))
+    rates, steerings = build_rates(config.rates, traits, autoencoding=of_sources > 0, of_mixtures=of_mixtures > 0)
     terms |= rates
-    if not (0 <= config.silence.weight < math.inf and 0 < config.silence.threshold_db < math.inf):
+    silence = config.silence
+    if silence.weight > 0 and not assignment.one_to_one:
         raise UserError(
-            f"objective.silence: found weight {config.silence.weight} and threshold_db {config.silence.threshold_db},"
-            " expected 0 or more, and more than 0"
+            f"objective.silence.weight: with {config.assignment.name} hypotheses without a source are alternatives,"
+            " not silence; use pit or sinkhorn, or a weight of 0"
         )
-    if config.silence.weight > 0:
-        if not assignment.one_to_one:
-            raise UserError(
-                f"objective.silence.weight: with {config.assignment.name} hypotheses without a source are alternatives,"
-                " not silence; use pit or sinkhorn, or a weight of 0"
-            )
-        terms["silence"] = SilenceTerm(costs, config.silence.threshold_db)
-        weights["silence"] = config.silence.weight
-    if not 0 <= config.margin_weight < math.inf:
-        raise UserError(f"objective.margin_weight: found {config.margin_weight}, expected 0 or more")
-    if config.margin_weight > 0:
-        terms["margin"] = MarginTerm(traits.signal_std)
-        weights["margin"] = config.margin_weight
+    require_number("objective.silence.threshold_db", silence.threshold_db, more_than_zero=True)
+    add("silence", "silence.weight", silence.weight, lambda: SilenceTerm(costs, silence.threshold_db))
+    add("margin", "margin_weight", config.margin_weight, lambda: MarginTerm(traits.signal_std))
     return Objective(terms, weights, steerings)
-
-
-@torch.no_grad()
-def hard_pit_si_sdr_db(
-    estimates: Tensor, sources: Tensor, active: Tensor | None = None, lengths: Tensor | None = None
-) -> Tensor:
-    """Return the SI-SDR of each utterance under its best one-to-one matching, mean over active sources, (B,) in dB.
-
-    It is NaN where no source is active.
-
-    Raises:
-        ValueError: shapes that do not fit together.
-        TooFewHypothesesError: more active sources than hypotheses.
-    """
-    cost = pairwise_neg_si_sdr(estimates, sources, lengths=lengths)
-    return _score(PIT(), cost, active)
 
 
 @torch.no_grad()
@@ -320,12 +315,10 @@ def hard_si_sdr_db(
     each source with its best hypothesis (MCL).
     """
     cost = pairwise_neg_si_sdr(estimates, sources, lengths=lengths)
-    scores = {"mcl_si_sdr_db": _score(MCL(), cost, active)}
+    matchings: dict[str, Assignment] = {"mcl_si_sdr_db": MCL()}
     if estimates.shape[1] >= sources.shape[1]:
-        scores["si_sdr_db"] = _score(PIT(), cost, active)
-    return scores
-
-
-def _score(assignment: Assignment, cost: Tensor, active: Tensor | None) -> Tensor:
-    score = -assignment(cost, active)
-    return score if active is None else score.where(active.any(1), torch.nan)
+        matchings["si_sdr_db"] = PIT()
+    scores = {name: -matching(cost, active) for name, matching in matchings.items()}
+    if active is None:
+        return scores
+    return {name: score.where(active.any(1), torch.nan) for name, score in scores.items()}

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from sepkit.config import RateConfig, RatesConfig, SteeringConfig
 from sepkit.errors import UserError
-from sepkit.objectives.costs import Step
-from sepkit.objectives.term import Term
+from sepkit.objectives.costs import Step, Term
 from sepkit.registry import build
 from sepkit.schedules import Schedule
 from sepkit.types import Density, Latent, ModelTraits, Separation
@@ -65,10 +64,7 @@ def alive_share(rate: Tensor, frames: Tensor) -> Tensor:
 
 
 def total_rate(
-    rate: Tensor,
-    frames: Tensor,
-    free_nats: float = 0.0,
-    over: Literal["element", "frame", "utterance"] = "utterance",
+    rate: Tensor, frames: Tensor, free_nats: float = 0.0, over: Literal["element", "frame", "utterance"] = "utterance"
 ) -> Tensor:
     """Return the rate of each utterance, (B,) nats, where every group of elements counts at least its free nats.
 
@@ -141,8 +137,7 @@ class RateTerm(Term):
     batch only an utterance's own frames count.
 
     Args:
-        what: "encoding", "mask" (of all hypotheses), "source" (encodings of the active sources), or "path" (the
-            masker's own latents).
+        what: "encoding", "mask" (of all hypotheses), or "source" (encodings of the active sources).
         schedule: the weight (beta).
         config: free nats.
         per: unit of the recorded rate.
@@ -217,11 +212,7 @@ class RateTerm(Term):
         return plain / batch.lengths
 
     def _latents_of(self, separation: Separation) -> tuple[Latent, Density, Tensor | None]:
-        posteriors = {
-            "encoding": separation.encoding,
-            "mask": separation.masks,
-            "source": separation.source_encodings,
-        }
+        posteriors = {"encoding": separation.encoding, "mask": separation.masks, "source": separation.source_encodings}
         posterior, prior = posteriors[self.what], separation.extra(f"{self.what}_prior")
         if posterior is None or prior is None:
             raise ValueError(f"the separation has no {self.what} posterior or no prior of it")
@@ -250,11 +241,20 @@ def _check_identical(prior: Density, hypotheses: int) -> None:
             raise ValueError("the prior of the masks differs between hypotheses; matching looks at the cost alone")
 
 
+def require_number(field: str, value: float, more_than_zero: bool = False) -> None:
+    """Raise UserError unless a number of a configuration is finite and not negative.
+
+    Args:
+        field: Name of the number, such as "objective.margin_weight".
+        value: The number.
+        more_than_zero: Whether zero is refused too.
+    """
+    if not (value > 0 if more_than_zero else value >= 0) or not value < math.inf:
+        raise UserError(f"{field}: found {value}, expected {'more than 0' if more_than_zero else '0 or more'}")
+
+
 def build_rates(
-    config: RatesConfig,
-    traits: ModelTraits,
-    autoencoding: bool = False,
-    of_mixtures: bool = False,
+    config: RatesConfig, traits: ModelTraits, autoencoding: bool = False, of_mixtures: bool = False
 ) -> tuple[dict[str, RateTerm], list[Steering]]:
     """Return the rate terms of variational latents, by name, and their steerings.
 
@@ -264,9 +264,8 @@ def build_rates(
         autoencoding: whether the encodings of sources are decoded too, and so have a rate.
         of_mixtures: whether mixtures are decoded too, so that those without sources have a rate.
     """
-    for name, rate in (("encoding", config.encoding), ("masks", config.masks)):
-        if not 0 <= rate.free_nats < math.inf:
-            raise UserError(f"objective.rates.{name}.free_nats: found {rate.free_nats}, expected 0 or more")
+    require_number("objective.rates.encoding.free_nats", config.encoding.free_nats)
+    require_number("objective.rates.masks.free_nats", config.masks.free_nats)
     latents: tuple[What, ...] = ("encoding", "mask")
     rated: list[What] = [what for what in latents if f"{what}_prior" in traits.offers]
     per = "frame" if config.steering is None else config.steering.per
@@ -292,13 +291,10 @@ def build_rates(
 
 def _steer(config: SteeringConfig, rated: list[What]) -> dict[What, Steering]:
     where = "objective.rates.steering"
-    for name in ("initial_weight", "change", "tolerance"):
-        if not 0 < getattr(config, name) < math.inf:
-            raise UserError(f"{where}.{name}: found {getattr(config, name)}, expected more than 0")
+    for name in ("initial_weight", "change", "tolerance", "total", "encoding", "masks"):
+        if (value := getattr(config, name)) is not None:
+            require_number(f"{where}.{name}", value, more_than_zero=True)
     targets: dict[What, float | None] = {"encoding": config.encoding, "mask": config.masks}
-    for name, target in (("total", config.total), ("encoding", config.encoding), ("masks", config.masks)):
-        if target is not None and not 0 < target < math.inf:
-            raise UserError(f"{where}.{name}: found {target}, expected more than 0 nats")
     separate: dict[What, float] = {what: target for what, target in targets.items() if target is not None}
     if (config.total is None) == (not separate):
         raise UserError(f"{where}: expected a target, either `total`, or `encoding`, `masks` or both")

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from sepkit.objectives.assignment import MCL, PIT, Assignment
-from sepkit.objectives.costs import PairwiseCosts, Step
-from sepkit.objectives.term import Term
+from sepkit.objectives.costs import PairwiseCosts, Step, Term
 
 
 class ScoringTerm(Term):
@@ -30,10 +29,7 @@ class ScoringTerm(Term):
     """
 
     def __init__(
-        self,
-        costs: PairwiseCosts,
-        one_to_one: bool = False,
-        kind: Literal["binary", "cross_entropy"] = "binary",
+        self, costs: PairwiseCosts, one_to_one: bool = False, kind: Literal["binary", "cross_entropy"] = "binary"
     ) -> None:
         self.costs = costs
         self.matching = PIT() if one_to_one else MCL()

@@ -159,9 +159,7 @@ def leading_metric(names: Sequence[str]) -> str | None:
     return next((name for name in (*_LEADING, *names) if name in names), None)
 
 
-_SMALLER_IS_BETTER = frozenset(
-    {"nll", "loss", "error", "changes", "minority", "rmse", "elbo", "distortion", "stopping"}
-)
+_SMALLER_IS_BETTER = frozenset({"nll", "loss", "error", "rmse", "elbo", "distortion", "stopping"})
 """Words in the names of metrics; minus an evidence lower bound is called `negative_elbo`."""
 
 

@@ -179,10 +179,6 @@ DRAWERS: dict[str, tuple[Callable[[Curve], Figure], str]] = {
         "a dot is a model, lines are running means over three of them, stars the best in each condition",
     ),
     "calibration": (calibration_curve, "means of parts of equal size; on the dashed line predictions are right"),
-    "information": (
-        measured_curve,
-        "mean error of estimates, a curve for each way to choose the next measurement",
-    ),
     "risk_coverage": (risk_coverage_curve, "what is kept, best predicted first; dashed, the mean of all"),
 }
 """Kind of curve -> what draws it, and what its caption says."""

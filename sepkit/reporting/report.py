@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from html import escape
@@ -51,9 +51,6 @@ _ALSO_DRAWN = ("stoi", "estoi", "pesq", "pesq_nb", "pesq_wb", "word_accuracy", "
 # Parts of a summary that do not concern its origin.
 _SHOWN_ELSEWHERE = frozenset({"metrics", "n_utterances", "skipped", "failures", "by", "by_manifest", "comparison"})
 
-Sections = Callable[[Sequence[Run]], Iterable[tuple[str, str, Iterable[str]]]]
-"""Takes the runs of a report; yields the name, the heading and the HTML of sections."""
-
 
 def write_report(
     runs: Sequence[Run | str | os.PathLike[str]],
@@ -62,7 +59,6 @@ def write_report(
     examples: int = 1,
     load_separator: LoadSeparator | None = None,
     title: str | None = None,
-    sections: Sequence[Sections] = (),
 ) -> Path:
     """Write the report on one run, or the comparison of several, to one HTML file that opens offline; return its path.
 
@@ -75,7 +71,6 @@ def write_report(
         examples: number of worst, median and best mixtures of each test set to show.
         load_separator: makes a separator of a model's name; None: models are not run.
         title: of the page.
-        sections: further functions that make sections of the runs.
 
     Raises:
         UserError: no run, a folder that holds none, or a file that cannot be written.
@@ -99,7 +94,6 @@ def write_report(
         "curves": ("Rate-distortion and calibration", list(_curves(loaded))),
         "clusters": ("Who speaks when", list(_clusters(loaded))),
         "tracks": ("Tracks", list(_tracks(loaded))),
-        **{name: (heading, list(content)) for make in sections for name, heading, content in make(loaded)},
         "configuration": ("Configuration", list(_configuration(loaded))),
         "environment": ("Environment", list(_environment(loaded))),
     }

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from sepkit.errors import UserError
-from sepkit.evaluation.groups import by_group
 from sepkit.evaluation.labels import label_of, short_label_of
+from sepkit.evaluation.results import by_group
 from sepkit.evaluation.run_folder import EvaluationFolder, Run
 from sepkit.evaluation.statistics import PairedDifference, paired_difference
 from sepkit.files import read_yaml

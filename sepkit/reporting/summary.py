@@ -16,9 +16,8 @@ from sepkit.files import write_text
 from sepkit.reporting.compared_runs import better, digits_of, leading_metric, name_apart
 from sepkit.reporting.curve_figures import score_boxes, scores_by_temperature
 from sepkit.reporting.depth import depth_section
-from sepkit.reporting.encodings import encodings_section
-from sepkit.reporting.evidence import evidence_section
 from sepkit.reporting.figures import save_png
+from sepkit.reporting.latents import encodings_section, evidence_section
 from sepkit.reporting.rate_distortion import rate_distortion_section
 from sepkit.reporting.seeds import SeedGroup, group_runs, metrics_of, seed_sections, temperature_series, with_dev_scores
 from sepkit.reporting.text import INTERVALS, markdown_table

@@ -156,14 +156,11 @@ def _matching_lines(matching: Mapping[str, Any]) -> Iterator[str]:
 def _calibration_lines(calibration: Mapping[str, Any], name: str = "") -> Iterator[str]:
     for unit in ("sources", "mixtures"):
         found = calibration[unit]
-        for who, what in (("model", "predicted SI-SDR"), ("baseline", "baseline from the mixture alone")):
-            if who in found:
-                fit = found[who]
-                ranks, half = (_with_ends(fit, key) for key in ("spearman", "gain_at_50"))
-                yield (
-                    f"{name}{unit}, {what}: rank correlation {ranks}, RMSE {fit['rmse_db']:.2f} dB, "
-                    f"best half {half} dB above all"
-                )
+        ranks, half = (_with_ends(found["model"], key) for key in ("spearman", "gain_at_50"))
+        yield (
+            f"{name}{unit}, predicted SI-SDR: rank correlation {ranks}, RMSE {found['model']['rmse_db']:.2f} dB, "
+            f"best half {half} dB above all"
+        )
         if "interval" in found:
             yield f"{name}{_coverage(found['interval'], found['n'], unit)} on average"
         curves = found["risk_coverage"]
@@ -175,13 +172,6 @@ def _calibration_lines(calibration: Mapping[str, Any], name: str = "") -> Iterat
         )
     for voices, interval in calibration.get("by_voices", {}).items():
         yield f"{name}{voices} voices: {_coverage(interval, interval['n'], 'sources')}"
-    if (flags := calibration.get("not_separated")) is not None:
-        keys = ("flagged", "false_alarms")
-        found, alarms = ("none" if flags[key] is None else f"{100 * flags[key]:.0f} %" for key in keys)
-        yield (
-            f"{name}{flags['n_below']} of {flags['n']} mixtures are below {flags['limit_db']:g} dB SI-SDRi: {found} of "
-            f"them are flagged as likely not separated, {alarms} of the {flags['n'] - flags['n_below']} others"
-        )
     if calibration.get("n_without_prediction"):
         yield f"{name}{calibration['n_without_prediction']} sources have no prediction and are left out of this"
     for part in calibration.get("by_manifest", ()):

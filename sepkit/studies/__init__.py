@@ -38,26 +38,19 @@ class Study:
         tasks: `task:` of a configuration, and kind of its models -> the rest about it.
         preparations: kind of `sepkit prepare` -> its options (a dataclass), and the function that takes them.
         leaves: command of the core -> further subcommands of it -> their functions.
-        report_sections: function that takes the runs of a report, and yields the name, the heading and the HTML of
-            sections about this study; None: it has none.
     """
 
     commands: Mapping[str, str] = field(default_factory=dict)
     tasks: Mapping[str, StudyTask] = field(default_factory=dict)
     preparations: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     leaves: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    report_sections: str | None = None
 
 
 STUDIES: dict[str, Study] = {
     "audiogram": Study(
         commands={"audiogram": "which threshold to measure next, and when to stop"},
         tasks={"audiogram": StudyTask({"calibrate": "commands:calibrate"})},
-        preparations={
-            "audiograms": ("config:AudiogramOptions", "prepare:prepare_audiograms"),
-            "nhanes": ("config:NHANESOptions", "prepare:prepare_nhanes"),
-        },
-        report_sections="report:sections",
+        preparations={"audiograms": ("config:AudiogramOptions", "data:prepare_audiograms")},
     ),
     "speaker_clustering": Study(
         commands={"voices": "measure speaker encoders on collections with known speakers"},
@@ -70,7 +63,7 @@ STUDIES: dict[str, Study] = {
     ),
     "quantization": Study(
         commands={"quantize": "what matching does where the truth is known"},
-        preparations={"uci": ("config:UCIOptions", "uci_data:prepare_uci")},
+        preparations={"uci": ("config:UCIOptions", "uci:prepare_uci")},
     ),
     "annealed_inference": Study(
         commands={"annealed-inference": "mode collapse of annealed variational inference"},
@@ -138,11 +131,6 @@ def leaves(command: str) -> dict[str, Callable[..., Any]]:
         for room, study in STUDIES.items()
         for leaf, function in study.leaves.get(command, {}).items()
     }
-
-
-def report_sections() -> list[Callable[..., Any]]:
-    """Return the functions that make the studies' sections of a report."""
-    return [_found(room, study.report_sections) for room, study in STUDIES.items() if study.report_sections]
 
 
 def _found(room: str, name: str) -> Any:

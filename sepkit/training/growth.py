@@ -22,7 +22,7 @@ from sepkit.config import GrowthConfig
 from sepkit.errors import UserError
 from sepkit.models import EncoderMaskerDecoder
 from sepkit.objectives.costs import pairwise_neg_si_sdr
-from sepkit.training.messages import say
+from sepkit.training.task_definition import say
 from sepkit.types import Batch
 
 

@@ -6,13 +6,17 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from sepkit.config import TrainConfig
+from sepkit.data import audio
 from sepkit.data.dataset import Example, MixtureDataset, collate
+from sepkit.data.manifest import MixtureEntry, SourceEntry, write_manifest
 from sepkit.errors import UserError
 from sepkit.models import EncoderMaskerDecoder
 from sepkit.objectives.assignment import Assignment
@@ -20,20 +24,8 @@ from sepkit.objectives.costs import PairwiseCost
 from sepkit.objectives.formulas import SAME_SI_SDR_DB
 from sepkit.objectives.objective import Objective, build_objective, hard_si_sdr_db
 from sepkit.registry import build, register
-from sepkit.training.averaging import average_of
-from sepkit.training.measured import (
-    calibrated_threshold,
-    collapse_rate,
-    distinct_scores,
-    evenly_spaced,
-    mean_data_scale,
-    signal_statistics,
-)
-from sepkit.training.messages import say
-from sepkit.training.position import Monitor
-from sepkit.training.precision import matmul_precision
-from sepkit.training.rows import mean, rows_of
-from sepkit.training.task import Task
+from sepkit.training.task import Task, average_of, matmul_precision
+from sepkit.training.task_definition import Monitor, mean, rows_of, say
 from sepkit.types import Batch, Losses, Separation
 
 if TYPE_CHECKING:
@@ -332,8 +324,6 @@ class SeparationTask(Task):
         config = super().shrink(config, folder)
         data = config.data
         if data.train is None:
-            from sepkit.training.synthetic import write_synthetic_set
-
             manifest = write_synthetic_set(
                 folder,
                 sample_rate=config.model.sample_rate,
@@ -398,7 +388,7 @@ def _growth(config: TrainConfig) -> Growth | None:
 def _cost_and_assignment(config: TrainConfig) -> tuple[PairwiseCost, Assignment]:
     """Build both, and refuse combinations that do not work."""
     cost = build(config.objective.cost)
-    if config.model.estimate_scales and not cost.takes_scales:
+    if config.model.estimate_scales and not cost.uses_scale:
         raise UserError(
             f"model.estimate_scales: objective.cost is {config.objective.cost.name}, which takes no scales; "
             "use cauchy_nll"
@@ -407,3 +397,97 @@ def _cost_and_assignment(config: TrainConfig) -> tuple[PairwiseCost, Assignment]
         return cost, build(config.objective.assignment)
     except ValueError as error:
         raise UserError(f"objective.assignment: {error}") from error
+
+
+MEASURED_MIXTURES = 256
+
+
+def evenly_spaced(length: int, count: int = MEASURED_MIXTURES) -> list[int]:
+    """Return indices that are evenly spread over a data set."""
+    return sorted({i * length // count for i in range(count)}) if length > count else list(range(length))
+
+
+def signal_statistics(data: MixtureDataset, count: int = MEASURED_MIXTURES) -> tuple[float, float]:
+    """Return mean and deviation of the samples of training mixtures, spread over the whole set.
+
+    Args:
+        count: at most this many mixtures are measured.
+    """
+    samples, total, squares = 0, 0.0, 0.0
+    for index in evenly_spaced(len(data), count):
+        mixture = data[0, index].mixture.double()
+        samples += mixture.numel()
+        total += mixture.sum().item()
+        squares += mixture.square().sum().item()
+    mean = total / samples
+    std = math.sqrt(max(0.0, squares / samples - mean * mean))
+    if std < 1e-8:
+        raise UserError(f"{data.manifest.path}: its mixtures are silent; training needs recordings that are not")
+    return mean, std
+
+
+def mean_data_scale(data: MixtureDataset) -> float:
+    """Return the mean of `spread_db` of the sources of training mixtures, dB."""
+    from sepkit.annealing.free_hypotheses import spread_db
+
+    examples = (data[0, index] for index in evenly_spaced(len(data)))
+    scales = [spread_db(example.sources[None], example.active[None]).item() for example in examples]
+    scales = [scale for scale in scales if not math.isnan(scale)]
+    if not scales:
+        raise UserError(
+            f"{data.manifest.path}: found no mixture of two sources, whose spread is the unit; use unit: cost"
+        )
+    return fmean(scales)
+
+
+def collapse_rate(means: dict[str, float], prefix: str = "") -> dict[str, float]:
+    """Return `collapse_rate`, the share of hypotheses whose usage is zero; nothing if usage is not known.
+
+    Args:
+        prefix: of the names, such as "dev_".
+    """
+    usage = [value for name, value in means.items() if name.startswith(f"{prefix}usage_")]
+    return {f"{prefix}collapse_rate": sum(value == 0 for value in usage) / len(usage)} if usage else {}
+
+
+def distinct_scores(batch: Batch, scores: Tensor, estimates: Tensor) -> list[tuple[list[float], int]]:
+    """Return each mixture's scores of distinct hypotheses, and its number of speakers."""
+    from sepkit.models.hypotheses import distinct_hypotheses
+
+    found = []
+    rows = zip(scores.float().cpu().numpy(), estimates.float().cpu().numpy(), batch.lengths.tolist(), strict=True)
+    for (own, waveforms, length), count in zip(rows, batch.active.sum(1).tolist(), strict=True):
+        found.append((own[distinct_hypotheses(own, waveforms[:, :length])].tolist(), count))
+    return found
+
+
+def calibrated_threshold(speakers: list[tuple[list[float], int]]) -> dict[str, float]:
+    """Return `score_threshold`, which counts speakers best, and its share of right counts; nothing without scores."""
+    if not speakers:
+        return {}
+    from sepkit.models.hypotheses import calibrate_threshold
+
+    scores, counts = zip(*speakers, strict=True)
+    threshold, accuracy = calibrate_threshold(scores, counts)
+    return {"score_threshold": threshold, "dev_speaker_count_accuracy": accuracy}
+
+
+def write_synthetic_set(folder: Path, *, sample_rate: int, sources: int, mixtures: int, seconds: float = 1.0) -> Path:
+    """Write mixtures of modulated tones, the same every time, and return their manifest, `folder`/train.jsonl."""
+    generator = np.random.default_rng(0)
+    samples = round(seconds * sample_rate)
+    time = np.arange(samples) / sample_rate
+    entries = []
+    for index in range(mixtures):
+        parts = []
+        for source in range(sources):
+            carrier = np.sin(2 * np.pi * generator.uniform(100, sample_rate / 4) * time)
+            envelope = 1 + np.sin(2 * np.pi * generator.uniform(1, 5) * time + generator.uniform(0, 6))
+            waveform = 0.1 * envelope * (carrier + 0.1 * generator.standard_normal(samples))
+            path = f"wav/{index}_{source}.wav"
+            audio.write(folder / path, waveform.astype(np.float32), sample_rate)
+            parts.append(SourceEntry(path, speaker=f"voice{index}-{source}", sex="FM"[index % 2]))
+        entries.append(MixtureEntry(id=f"mixture{index}", sample_rate=sample_rate, num_samples=samples, sources=parts))
+    manifest = folder / "train.jsonl"
+    write_manifest(manifest, entries)
+    return manifest

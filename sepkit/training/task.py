@@ -10,8 +10,8 @@ import hashlib
 import math
 import os
 import pickle
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, is_dataclass
 from functools import partial
 from multiprocessing.queues import Queue
@@ -20,7 +20,9 @@ from typing import Any
 
 import torch
 from lightning.pytorch.strategies import DDPStrategy
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
 from sepkit.data.dataset import EpochSampler
@@ -28,12 +30,13 @@ from sepkit.errors import UserError
 from sepkit.files import atomic_output
 from sepkit.interrupts import ignore_terminal
 from sepkit.limits import MODEL_TENSORS
-from sepkit.models.storage.layout import lay_out
-from sepkit.models.storage.own_files import files_of
+from sepkit.models import EncoderMaskerDecoder
+from sepkit.models.maskers import ContinuousDepthMasker, ConvTasNetMasker
+from sepkit.models.maskers.fast.recomputed import is_recomputable
+from sepkit.models.storage.checkpoints import files_of
+from sepkit.models.storage.layout import build_on_meta
 from sepkit.registry import import_file, imported_files
-from sepkit.training.averaging import average_of
-from sepkit.training.position import Position, TrainingDiverged
-from sepkit.training.task_definition import TaskDefinition
+from sepkit.training.task_definition import Position, TaskDefinition, TrainingDiverged
 from sepkit.types import Losses
 
 MAX_SAVED_BAD_BATCHES = 100
@@ -72,7 +75,7 @@ class Task(TaskDefinition):
         torch.manual_seed(config.trainer.seed)
         # Counted before it takes memory.
         make = partial(self.model_type.from_config, config.model)
-        lay_out(make, "model", MODEL_TENSORS, bool(files_of(config.model)), "make it smaller")
+        build_on_meta(make, "model", MODEL_TENSORS, bool(files_of(config.model)), "make it smaller")
         self.model: Any = make()
         if not resuming:
             self.begin()
@@ -145,8 +148,6 @@ class Task(TaskDefinition):
         """Make blocks keep only their inputs, if the configuration asks for it."""
         if self.config.trainer.gradient_checkpointing:
             with self.trainer.precision_plugin.forward_context():
-                from sepkit.training.checkpointing import checkpoint_blocks
-
                 checkpoint_blocks(self.model)
 
     def on_train_start(self) -> None:
@@ -376,3 +377,94 @@ def _begin_worker(worker: int) -> None:
     ignore_terminal()
     # A batch that cannot be sent, for want of open files, would be waited for without end.
     Queue._on_queue_feeder_error = staticmethod(lambda error, batch: os._exit(1))  # type: ignore[attr-defined]
+
+
+def average_of(model: nn.Module, decay: float) -> AveragedModel:
+    """Return a copy of the model whose weights follow those of `model` at each call of `update_parameters(model)`.
+
+        average = d average + (1 - d) weights,   d = min(decay, (1 + t) / (10 + t)) at update t
+
+    The copy is its attribute `module`. Buffers are those of the model at the last update. No gradient reaches it.
+
+    Args:
+        decay: d of a long training, 0 <= decay < 1.
+    """
+    average = AveragedModel(model, multi_avg_fn=_Average(decay))
+    average.requires_grad_(False)
+    return average
+
+
+def decay_at(update: int, decay: float) -> float:
+    """Return d at this update, from 1 on; it grows, so that the first weights are soon forgotten.
+
+    Args:
+        update: t, from 1 on.
+        decay: the largest d.
+    """
+    return min(decay, (1 + update) / (10 + update))
+
+
+class _Average:
+    """The update of `AveragedModel`; for `decay` see `average_of`."""
+
+    def __init__(self, decay: float) -> None:
+        self.decay = decay
+
+    def __call__(self, averages: Any, weights: Any, update: Any) -> None:
+        get_ema_multi_avg_fn(decay_at(int(update), self.decay))(averages, weights, update)
+
+
+def checkpoint_blocks(model: EncoderMaskerDecoder) -> None:
+    """Make each block keep only its input for the backward pass; gradients stay the same.
+
+    Blocks of Conv-TasNet that already do so, faster (see `recomputed`), are left alone.
+
+    Args:
+        model: has `blocks`, or a masker with `blocks`, and is on the device and in the precision of training.
+    """
+    masker = getattr(model, "masker", model)
+    if isinstance(masker, ContinuousDepthMasker):
+        masker.recompute = True
+        return
+    blocks = getattr(masker, "blocks", None)
+    if not isinstance(blocks, nn.Module):
+        raise UserError(
+            "trainer.gradient_checkpointing: found true, but this masker has no blocks to compute again one by"
+            " one; expected false, or one of conv_tasnet, dual_path_rnn, sudormrf, improved_sudormrf, sepformer and"
+            " continuous_depth"
+        )
+    if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in blocks.modules()):
+        raise UserError(
+            "trainer.gradient_checkpointing: found true, but batch normalization would count every batch twice; "
+            "expected false, or another norm"
+        )
+    if isinstance(masker, ConvTasNetMasker):
+        weight = next(masker.parameters())
+        x = weight.new_zeros(1, masker.bottleneck_channels, 1)
+        if is_recomputable(masker, x):
+            return
+    for block in blocks.children():
+        block.forward = _Checkpointed(block.forward)
+
+
+class _Checkpointed:
+    """A forward method that the backward pass calls again."""
+
+    def __init__(self, forward: Any) -> None:
+        self._forward = forward
+
+    def __call__(self, *inputs: Tensor | None) -> Any:
+        if not torch.is_grad_enabled():
+            return self._forward(*inputs)
+        return checkpoint(self._forward, *inputs, use_reentrant=False)
+
+
+@contextmanager
+def matmul_precision(name: str) -> Iterator[None]:
+    """Inside the block, multiply float32 matrices in a given precision."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(name)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -2,20 +2,92 @@
 
 from __future__ import annotations
 
+import math
+import os
+import sys
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
+import torch
 from lightning.pytorch import LightningModule
+from torch import Tensor
 from torch.utils.data import default_collate
+from tqdm import tqdm
 
 from sepkit.errors import UserError
 from sepkit.models.saved import SavedModel
-from sepkit.training.messages import say
-from sepkit.training.position import Monitor, Position
-from sepkit.training.rows import mean, rows_of
 from sepkit.types import Losses
+
+
+def is_first_process() -> bool:
+    """Whether this process prints for all ranks."""
+    return all(os.environ.get(name, "0") == "0" for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"))
+
+
+def say(line: str) -> None:
+    """Write a line to standard error, above the progress bar if there is one; ranks other than the first are silent."""
+    if is_first_process():
+        tqdm.write(line, file=sys.stderr)
+        sys.stderr.flush()
+
+
+class TrainingDiverged(RuntimeError):
+    """Too many steps in a row had a non-finite loss or gradient."""
+
+
+class Monitor(NamedTuple):
+    """The dev score that picks the best model."""
+
+    name: str
+    larger_is_better: bool = True
+
+
+@dataclass
+class Position:
+    """The position of a run: the part of exact resume that is not weights or optimizer.
+
+    Args:
+        epoch: epochs begun before this one.
+        batches_done: batches of this epoch already used.
+        batches_per_epoch: batches in an epoch when this was saved.
+        batch_size: examples in a batch of all devices then; 0 in states of older versions.
+        batches: batches used since the beginning.
+        attempts: optimizer steps tried, skipped ones included.
+        steps: optimizer steps taken; schedules advance with these.
+        bad_in_a_row: steps skipped since the last one taken.
+        sums: sums over this epoch's examples, for its means.
+    """
+
+    epoch: int = 0
+    batches_done: int = 0
+    batches_per_epoch: int = 0
+    batch_size: int = 0
+    batches: int = 0
+    attempts: int = 0
+    steps: int = 0
+    bad_in_a_row: int = 0
+    sums: dict[str, float] = field(default_factory=dict)
+
+    def enter_epoch(self) -> None:
+        """Go to the next epoch if this one is complete."""
+        if self.batches_per_epoch and self.batches_done >= self.batches_per_epoch:
+            self.epoch, self.batches_done, self.sums = self.epoch + 1, 0, {}
+
+
+def rows_of(columns: Mapping[str, Tensor]) -> list[dict[str, Any]]:
+    """Return a row for each example; columns are (B,) each, by name; they move to the host together."""
+    first = next(iter(columns.values()))
+    values = torch.stack([column.to(first) for column in columns.values()], dim=1).tolist()
+    return [dict(zip(columns, row, strict=True)) for row in values]
+
+
+def mean(values: Iterable[float]) -> float:
+    """Return the mean of one or more values, independent of their order."""
+    values = list(values)
+    return math.fsum(values) / len(values)
 
 
 class TaskDefinition(LightningModule):
@@ -36,9 +108,6 @@ class TaskDefinition(LightningModule):
     """Name of the items of the data sets in printed lines and records."""
     grows: ClassVar[bool] = False
     """Whether the model may change its number of hypotheses (`trainer.growth`)."""
-    has_own_sweep: ClassVar[bool] = False
-    """Whether `sweep` trains all models of a sweep; if not, each is a run in a process of its own."""
-
     config: Any
     """Of the task."""
     model: Any
@@ -127,15 +196,6 @@ class TaskDefinition(LightningModule):
     def describe(self, scores: Mapping[str, float]) -> str:
         """Return a description of dev scores, for the line that is printed after an epoch."""
         return ", ".join(f"{name} {value:.4g}" for name, value in scores.items())
-
-    @classmethod
-    def sweep(cls, config: Any, out: Path, target_rates: Sequence[float] | None, seeds: Sequence[int] | None) -> Path:
-        """Train a model towards each target rate with each seed, and return the folder of their experiments.
-
-        Args:
-            target_rates: nats; None: the sweep is over seeds alone.
-        """
-        raise NotImplementedError
 
     @classmethod
     def shrink(cls, config: Any, folder: Path) -> Any:

@@ -75,7 +75,6 @@ def test_nothing_in_place_of_a_name(line, what, folder, capsys):
 WITH_SEEDS = {
     "train": ["train", "--data.train", "x.jsonl", "--out", "o", "--seed"],
     "train, as a key": ["train", "--data.train", "x.jsonl", "--out", "o", "--trainer.seed"],
-    "train, several": ["train", "--data.train", "x.jsonl", "--out", "o", "--seeds", "0"],
     "prepare mini": ["prepare", "mini", "--out", "o", "--seed"],
     "prepare folder": ["prepare", "folder", "--speech", "in", "--out", "o", "--seed"],
     "find-temperature": ["find-temperature", "--manifest", "x", "--out", "o", "--seed"],

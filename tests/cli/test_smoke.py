@@ -40,7 +40,7 @@ def test_users_mistake(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["smoke", *TINY, "--trainer.learning_rate=0"]) == 2
     output = capsys.readouterr()
     assert output.out == ""
-    assert output.err == "sepkit smoke: trainer.learning_rate: found 0.0, expected more than 0\n"
+    assert output.err == "sepkit smoke: trainer.learning_rate: found 0.0, expected more than 0, at most 1000000\n"
 
 
 @pytest.mark.slow

@@ -12,8 +12,9 @@ from sepkit.corpora.folder import prepare_folder as _prepare_folder
 from sepkit.corpora.options import FolderOptions
 from sepkit.data import audio
 from sepkit.data.manifest import Manifest, read_manifest
-from sepkit.data.mixing import active_level, mix_entry
+from sepkit.data.mixing import mix_entry
 from sepkit.errors import UserError
+from sepkit.signals import active_level
 
 
 def prepare_folder(*places, **options):

@@ -334,10 +334,10 @@ def test_what_is_bad_is_listed_and_the_rest_goes_on(wsj0, tmp_path, capsys):
 def test_a_full_disk_leaves_nothing_half_written(wsj0, tmp_path, monkeypatch, capsys):
     import errno
 
-    from sepkit.data import _writing
+    from sepkit.data import audio
 
     lists, out = write_lists(tmp_path / "lists"), tmp_path / "out"
-    opened, calls = _writing._open_wav, []
+    opened, calls = audio._open_wav, []
 
     def full(path, temporary, *layout):
         calls.append(path)
@@ -349,7 +349,7 @@ def test_a_full_disk_leaves_nothing_half_written(wsj0, tmp_path, monkeypatch, ca
     command = ["prepare", "wsj0-mix", "--wsj0", str(wsj0), "--lists", str(lists), "--out", str(out), "--write",
                "--processes", "1"]  # fmt: skip
     with monkeypatch.context() as patch:
-        patch.setattr(_writing, "_open_wav", full)
+        patch.setattr(audio, "_open_wav", full)
         assert main(command) == 2
     error = capsys.readouterr().err.splitlines()[-1]
     assert "no room left on the disk" in error

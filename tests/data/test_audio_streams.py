@@ -8,7 +8,7 @@ import soundfile
 
 from sepkit.data import audio
 from sepkit.data.audio import write_blocks
-from sepkit.data.audio_streams import StreamResampler
+from sepkit.data.resampling import StreamResampler
 from sepkit.errors import UserError
 
 

@@ -11,8 +11,9 @@ from sepkit.config import DynamicMixingConfig
 from sepkit.data import audio
 from sepkit.data.dynamic_mixing import DynamicMixer
 from sepkit.data.manifest import Manifest, MixtureEntry, NoiseEntry, SourceEntry
-from sepkit.data.mixing import Mixed, active_level
+from sepkit.data.mixing import Mixed
 from sepkit.errors import UserError
+from sepkit.signals import active_level
 from tests.complaint import complaint
 
 RATE = 8000

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import soundfile
 
-from sepkit.corpora._recordings import find_audio_files
 from sepkit.data import _ffmpeg, audio
 from sepkit.errors import UserError
 from sepkit.inference.batch.inputs import find_recordings
@@ -99,7 +98,7 @@ def test_nothing_is_skipped_in_silence(absent: None, tmp_path: Path, capsys: pyt
         write_au(tmp_path / "in" / name)
     audio.write(tmp_path / "in" / "d.wav", np.ones(9), RATE)
     line = "warning: 3 file(s) skipped: .m4a, .mp4; install ffmpeg\n"
-    assert [path.name for path in find_audio_files(tmp_path / "in")] == ["d.wav"]
+    assert [path.name for path in audio.find_audio_files(tmp_path / "in")] == ["d.wav"]
     assert capsys.readouterr().err == line
     assert [path.name for path in find_recordings([tmp_path / "in"], tmp_path / "out")] == ["d.wav"]
     assert capsys.readouterr().err == line
@@ -113,7 +112,7 @@ def test_nothing_is_skipped_in_silence(absent: None, tmp_path: Path, capsys: pyt
 def test_with_ffmpeg_all_are_found(stand_in: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_au(tmp_path / "in" / "a.m4a")
     audio.write(tmp_path / "in" / "d.wav", np.ones(9), RATE)
-    assert [path.name for path in find_audio_files(tmp_path / "in")] == ["a.m4a", "d.wav"]
+    assert [path.name for path in audio.find_audio_files(tmp_path / "in")] == ["a.m4a", "d.wav"]
     assert capsys.readouterr().err == ""
 
 

@@ -44,8 +44,8 @@ def test_the_contracts_line_is_read_and_written_back_the_same(tmp_path: Path) ->
     assert entry.id == "1272-0_1462-3" and entry.noise == NoiseEntry("noise/n1.wav", gain=0.2)
     assert entry.sources[0] == SourceEntry("wav/1272/0.flac", "1272", "F", gain=0.83)
     assert entry.resolve(entry.sources[0].path) == tmp_path / "wav/1272/0.flac"
-    assert manifest.resolve(entry.sources[1].path) == Path("/abs/3.flac")
-    assert manifest.max_sources == 2 and manifest.folder == tmp_path
+    assert entry.resolve(entry.sources[1].path) == Path("/abs/3.flac")
+    assert manifest.max_sources == 2
     again = write_manifest(tmp_path / "again.jsonl", manifest)
     assert json.loads(again.read_text()) == CONTRACT_LINE
     assert list(json.loads(again.read_text())) == list(CONTRACT_LINE)

@@ -10,8 +10,9 @@ from scipy.signal import resample_poly
 
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, NoiseEntry, SourceEntry
-from sepkit.data.mixing import active_level, extend_librimix, mix_entry, place
+from sepkit.data.mixing import extend_librimix, mix_entry, place
 from sepkit.errors import UserError
+from sepkit.signals import active_level
 
 RATE = 8000
 

@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -86,13 +85,10 @@ def test_every_block_runs(
     from sepkit.inference import calibration
     from sepkit.models import build_model
     from sepkit.models.storage.checkpoints import save_model
-    from sepkit.training import sweep
 
     assert all(any(part in block.code for block in ALL if block.file) for part in TINY_TEXT)
     # Calibration separates further recordings of this many mixtures, which takes most of its time.
     monkeypatch.setattr(calibration, "MOST_HEARD", 3)
-    # Each run in a process of its own imports torch anew; tests/training/test_sweep.py does that.
-    monkeypatch.setattr(sweep, "_start", in_this_process)
     monkeypatch.chdir(tmp_path)
     write_recordings(tmp_path / "recordings")
     write_recordings(tmp_path / "noise")
@@ -116,12 +112,6 @@ def test_every_block_runs(
                 run_command(command, block.page)
     assert Path("separated/conversation_s2.wav").is_file()
     assert Path("exp/evaluation/summary.json").is_file()
-
-
-def in_this_process(arguments: list[str], _: Path | None) -> SimpleNamespace:
-    """Run `sepkit ARGUMENTS`, and give what a process tells that ended."""
-    code = main(arguments)
-    return SimpleNamespace(poll=lambda: code, returncode=code)
 
 
 def run_console(block: Block, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,6 @@ import csv
 import json
 import math
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,16 +16,16 @@ from sepkit.errors import UserError
 from sepkit.evaluation.calibration import (
     agreement,
     calibration_bins,
-    flags_against,
     interval_coverage,
     risk_coverage,
     weighted_correlations,
     write_calibration,
 )
-from sepkit.evaluation.evaluate import evaluate
-from sepkit.evaluation.labels import RATES
+from sepkit.evaluation.evaluate import EvaluationOptions, evaluate
+from sepkit.evaluation.labels import BOUNDS, PREDICTED, RATES
 from sepkit.evaluation.metrics import si_sdr_db
 from sepkit.evaluation.run_folder import load_evaluation, load_run
+from sepkit.evaluation.scoring import Hypotheses
 from sepkit.reporting.text import evaluation_lines
 
 
@@ -103,12 +102,6 @@ def test_bins_hold_all_and_equal_numbers() -> None:
     assert len(calibration_bins(x[:5], y[:5])[0]) == 1
 
 
-def test_flags_are_counted_among_what_is_below_and_the_others() -> None:
-    told = flags_against([True, False, True, False, False], [0.5, -3.0, 4.0, 5.0, 1.0])
-    assert told == {"n": 5, "n_below": 2, "limit_db": 1.0, "flagged": 0.5, "false_alarms": pytest.approx(1 / 3)}
-    assert flags_against([True], [0.0])["false_alarms"] is None
-
-
 def test_voices_of_one_sex_and_of_two_have_their_own_coverage(tmp_path: Path) -> None:
     rows = []
     for place, (pair, inside) in enumerate(
@@ -118,7 +111,7 @@ def test_voices_of_one_sex_and_of_two_have_their_own_coverage(tmp_path: Path) ->
         low = [value - (1 if inside else -1) for value in measured]
         values = {"si_sdr_db": measured, "si_sdri_db": measured, "predicted_si_sdr_db": [2.0 + place, 5.0]}
         values |= {"predicted_low_db": low, "predicted_high_db": [9.0, 9.0]}
-        scores = {"values": values, "rates": {"likely_not_separated": float(not inside)}}
+        scores = {"values": values}
         rows.append(
             {"manifest": "m", "sources": 2, "speakers": ["", ""], "mixture": {"sex_pair": pair}, "scores": scores}
         )
@@ -128,7 +121,6 @@ def test_voices_of_one_sex_and_of_two_have_their_own_coverage(tmp_path: Path) ->
         "unlike": (4, 1.0),
     }
     assert found["sources"]["interval"]["coverage"] == 0.6
-    assert found["not_separated"]["flagged"] is None and found["not_separated"]["false_alarms"] == 0.4
 
 
 def test_coverage_of_intervals() -> None:
@@ -139,27 +131,20 @@ def test_coverage_of_intervals() -> None:
 class Knowing:
     """Gives the sources with noise, knows how good that is up to an error, and has rates."""
 
-    def __init__(self, corpus: Any, *, rates: bool = True, error_db: float = 0.5, silent_on: str | None = None) -> None:
+    def __init__(self, corpus: Any, *, error_db: float = 0.5, silent_on: str | None = None) -> None:
         self.separate = corpus.separator()
-        self.corpus, self.rates, self.error_db, self.silent_on = corpus, rates, error_db, silent_on
+        self.corpus, self.error_db, self.silent_on = corpus, error_db, silent_on
 
-    def __call__(self, mixture: np.ndarray, sample_rate: int) -> SimpleNamespace:
+    def __call__(self, mixture: np.ndarray, sample_rate: int) -> Hypotheses:
         place = self.separate.calls
         self.separate.noise = 0.05 * (1 + place)
         estimates = self.separate(mixture, sample_rate)
         name = list(self.corpus.sources)[place]
         true = si_sdr_db(estimates, self.corpus.sources[name][::-1])
         predicted = true + self.error_db * np.array([1, -1])
-        told: list[float | None] = [None, None] if name == self.silent_on else predicted.tolist()
-        return SimpleNamespace(
-            estimates=estimates,
-            scores=None,
-            rates=dict(zip(RATES, (10.0 + place, 4.0, 0.5), strict=True)) if self.rates else None,
-            predicted_si_sdr_db=told,
-            predicted_interval_db=np.stack([predicted - 0.2, predicted + 2], axis=1),
-            likely_not_separated=None if name == self.silent_on else place < 2,
-            baseline_si_sdr_db=[place, None] if told[0] is None else [float(-place), 1.0],
-        )
+        values = (np.full(2, np.nan) if name == self.silent_on else predicted, predicted - 0.2, predicted + 2)
+        rates = dict(zip(RATES, (10.0 + place, 4.0, 0.5), strict=True))
+        return Hypotheses(estimates, predictions=dict(zip((PREDICTED, *BOUNDS), values, strict=True)), rates=rates)
 
 
 def rows_of(folder: Path, name: str = "utterances.csv") -> list[dict[str, str]]:
@@ -168,7 +153,7 @@ def rows_of(folder: Path, name: str = "utterances.csv") -> list[dict[str, str]]:
 
 
 def test_what_a_model_tells_becomes_columns(corpus: Any, tmp_path: Path) -> None:
-    summary = evaluate([corpus.manifest], tmp_path / "out", separate=Knowing(corpus), metrics=["si_sdr"]).summary
+    summary = evaluate(Knowing(corpus), [corpus.manifest], tmp_path / "out", EvaluationOptions(["si_sdr"]))
     assert summary["metrics"]["encoding_rate_nats_per_frame"]["mean"] == pytest.approx(12)
     assert summary["metrics"]["rate_nats_per_dimension"]["n"] == 5
     rows = rows_of(tmp_path / "out")
@@ -180,54 +165,44 @@ def test_what_a_model_tells_becomes_columns(corpus: Any, tmp_path: Path) -> None
         assert float(row["predicted_si_sdr_db_s2"]) == pytest.approx(float(row["si_sdr_db_s2"]) + 0.5, abs=1e-3)
         assert float(row["predicted_si_sdr_db"]) == pytest.approx(float(row["si_sdr_db"]), abs=1e-3)
         assert float(row["predicted_high_db_s1"]) - float(row["predicted_low_db_s1"]) == pytest.approx(2.2)
-        assert (row["baseline_si_sdr_db_s1"], float(row["baseline_si_sdr_db_s2"])) == ("1.0", -place)
     assert "rate_nats_per_dimension_s1" not in rows[0] and "predicted_low_db" not in rows[0]
-    assert [row["likely_not_separated"] for row in rows] == ["1.0", "1.0", "0.0", "0.0", "0.0"]
-    assert summary["metrics"]["likely_not_separated"]["mean"] == pytest.approx(0.4)
     evaluation = load_evaluation(tmp_path / "out")
     assert not {name for name in evaluation.properties() if "predicted" in name or "rate_nats" in name}
 
 
 def test_rows_of_a_model_that_tells_nothing_are_as_they_were(corpus: Any, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    first = evaluate([corpus.manifest], out, separate=corpus.separator(), metrics=["si_sdr"]).summary
+    first = evaluate(corpus.separator(), [corpus.manifest], out, EvaluationOptions(["si_sdr"]))
     assert set(first["metrics"]) == {"si_sdr_db", "si_sdri_db", "mcl_si_sdr_db"}
 
 
 def test_calibration_is_in_the_summary_and_in_files(corpus: Any, tmp_path: Path) -> None:
     out = tmp_path / "out"
     separate = Knowing(corpus, silent_on="mix2")
-    summary = evaluate([corpus.manifest], out, separate=separate, metrics=["si_sdr"], calibration=True).summary
+    summary = evaluate(separate, [corpus.manifest], out, EvaluationOptions(["si_sdr"], calibration=True))
     found = json.loads((out / "summary.json").read_text())["calibration"]
     assert found == summary["calibration"]
     assert found["n_without_prediction"] == 2 and found["sources"]["n"] == 8 and found["mixtures"]["n"] == 4
     rows = [row for row in rows_of(out) if row["id"] != "mix2"]
-    predicted, measured, baseline = (
+    predicted, measured = (
         np.array([float(row[f"{name}_s{j}"]) for row in rows for j in (1, 2)])
-        for name in ("predicted_si_sdr_db", "si_sdr_db", "baseline_si_sdr_db")
+        for name in ("predicted_si_sdr_db", "si_sdr_db")
     )
     sources = found["sources"]
     assert sources["model"]["spearman"] == pytest.approx(stats.spearmanr(predicted, measured).statistic)
-    assert sources["baseline"]["spearman"] == pytest.approx(stats.spearmanr(baseline, measured).statistic)
     assert sources["model"]["rmse_db"] == pytest.approx(0.5, abs=1e-3)
     # Of an error of +0.5 dB, the lower end is 0.3 dB too high; of -0.5 dB the true value is inside.
     assert sources["interval"] == {"coverage": 0.5, "mean_width_db": pytest.approx(2.2)}
     assert found["mixtures"]["model"]["rmse_db"] == pytest.approx(0, abs=1e-3)
-    flagged = np.array([float(row["likely_not_separated"]) for row in rows])
-    below = np.array([float(row["si_sdri_db"]) for row in rows]) < 1
-    told = found["not_separated"]
-    assert (told["n"], told["n_below"], told["limit_db"]) == (4, int(below.sum()), 1.0)
-    assert told["false_alarms"] == (pytest.approx(flagged[~below].mean()) if (~below).any() else None)
     curves = sources["risk_coverage"]
     assert curves["percent"][-1] == 100 and curves["best_possible_db"][0] == pytest.approx(measured.max())
-    assert curves["model_db"][-1] == pytest.approx(measured.mean()) == pytest.approx(curves["baseline_db"][-1])
+    assert curves["model_db"][-1] == pytest.approx(measured.mean())
     lines = rows_of(out, "risk_coverage.csv")
-    assert len(lines) == 30 and {line["curve"] for line in lines} == {"model", "baseline", "best possible"}
+    assert len(lines) == 20 and {line["curve"] for line in lines} == {"model", "best possible"}
     assert float(lines[4]["si_sdr_of_sources_db"]) == pytest.approx(curves["model_db"][4])
     assert set(load_run(out).curves) == {"calibration", "risk_coverage"}
     printed = "\n".join(evaluation_lines(summary))
-    assert "rank correlation" in printed and "baseline" in printed and "2 sources" in printed
-    assert "of 4 mixtures are below 1 dB SI-SDRi" in printed
+    assert "rank correlation" in printed and "2 sources" in printed
 
 
 def test_each_manifest_is_calibrated_by_itself(make_corpus: Any, tmp_path: Path) -> None:
@@ -237,12 +212,11 @@ def test_each_manifest_is_calibrated_by_itself(make_corpus: Any, tmp_path: Path)
     order = iter(merged.values())
     manifests = [corpus.manifest for corpus in corpora]
     summary = evaluate(
+        lambda mixture, rate: separators[next(order)](mixture, rate),
         manifests,
         tmp_path / "out",
-        separate=lambda mixture, rate: separators[next(order)](mixture, rate),
-        metrics=["si_sdr"],
-        calibration=True,
-    ).summary
+        EvaluationOptions(["si_sdr"], calibration=True),
+    )
     parts = summary["calibration"]["by_manifest"]
     assert [part["manifest"] for part in parts] == [str(path) for path in manifests]
     assert [part["sources"]["n"] for part in parts] == [10, 10] and summary["calibration"]["sources"]["n"] == 20
@@ -250,8 +224,13 @@ def test_each_manifest_is_calibrated_by_itself(make_corpus: Any, tmp_path: Path)
 
 def test_calibration_needs_predictions_and_si_sdr(corpus: Any, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"sepkit calibrate"):
-        evaluate([corpus.manifest], tmp_path / "a", separate=corpus.separator(), metrics=["si_sdr"], calibration=True)
+        evaluate(
+            corpus.separator(),
+            [corpus.manifest],
+            tmp_path / "a",
+            EvaluationOptions(["si_sdr"], calibration=True),
+        )
     with pytest.raises(UserError, match=r"add si_sdr"):
-        evaluate([corpus.manifest], tmp_path / "b", separate=corpus.separator(), metrics=["stoi"], calibration=True)
+        evaluate(corpus.separator(), [corpus.manifest], tmp_path / "b", EvaluationOptions(["stoi"], calibration=True))
     with pytest.raises(UserError, match=r"sepkit calibrate"):
         write_calibration(tmp_path, [])

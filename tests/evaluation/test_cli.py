@@ -61,7 +61,7 @@ def test_the_model_that_ships_is_measured_and_predicts_where_that_was_asked_for(
         assert main([*line, str(tmp_path / name), *more]) == 0
         summary = json.loads((tmp_path / name / "summary.json").read_text())
         # SI-SDR is predicted only of two speakers, and these mixtures of noise may be taken for one.
-        assert summary["model"] == "boxed_8k" and ("likely_not_separated" in summary["metrics"]) == predicts
+        assert summary["model"] == "boxed_8k" and ("predicted_si_sdr_db" in summary["metrics"]) == predicts
         printed = capsys.readouterr().out.strip().split("\n")
         # It prints a table of what was asked for, and below it only the folder.
         asked = ["SI-SDR [dB]", "SI-SDR improvement [dB]"] if name == "short" else None

@@ -9,7 +9,6 @@ import shlex
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,9 @@ from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry
 from sepkit.errors import UserError
 from sepkit.evaluation import metrics
-from sepkit.evaluation.evaluate import evaluate
+from sepkit.evaluation.evaluate import EvaluationOptions, System, evaluate
 from sepkit.evaluation.run_folder import load_evaluation
+from sepkit.evaluation.scoring import Hypotheses
 from sepkit.evaluation.statistics import summarize
 from sepkit.reporting.report import write_report
 from sepkit.reporting.text import evaluation_lines
@@ -36,10 +36,10 @@ def _summary(folder: Path) -> dict[str, Any]:
 
 
 def test_figures_are_those_of_the_metrics(corpus: Any, tmp_path: Path) -> None:
-    result = evaluate([corpus.manifest], tmp_path / "out", separate=corpus.separator(), model="known")
+    result = evaluate(System(corpus.separator(), model="known"), [corpus.manifest], tmp_path / "out")
     rows = _rows(tmp_path / "out")
     assert [row["id"] for row in rows] == list(corpus.sources)
-    assert result.summary == _summary(tmp_path / "out")
+    assert result == _summary(tmp_path / "out")
     expected = []
     for row, sources in zip(rows, corpus.sources.values(), strict=True):
         mixture = sources.sum(0)
@@ -52,7 +52,7 @@ def test_figures_are_those_of_the_metrics(corpus: Any, tmp_path: Path) -> None:
         sdri = metrics.sdr_db(estimates, sources) - metrics.sdr_db(mixture[None], sources)
         assert float(row["sdri_db"]) == pytest.approx(sdri.mean(), abs=1e-3)
         expected.append(float(row["si_sdr_db"]))
-    scores = result.summary["metrics"]["si_sdr_db"]
+    scores = result["metrics"]["si_sdr_db"]
     assert scores["mean"] == pytest.approx(np.mean(expected)) and scores["n"] == 5
     assert scores["std"] == pytest.approx(np.std(expected, ddof=1))
     assert scores["median"] == pytest.approx(np.median(expected))
@@ -60,7 +60,7 @@ def test_figures_are_those_of_the_metrics(corpus: Any, tmp_path: Path) -> None:
 
 
 def test_summary_has_the_keys_that_readers_rely_on(corpus: Any, tmp_path: Path) -> None:
-    summary = evaluate([corpus.manifest], tmp_path / "out", separate=corpus.separator(), model="known").summary
+    summary = evaluate(System(corpus.separator(), model="known"), [corpus.manifest], tmp_path / "out")
     counts, run = "n_utterances n_skipped skipped metrics", "model manifest sample_rate real_time_factor wall_seconds"
     assert {*counts.split(), *run.split(), "version", "commit", "hardware"} <= set(summary)
     columns = "si_sdr_db si_sdri_db mcl_si_sdr_db sdr_db sdri_db stoi pesq"
@@ -70,9 +70,9 @@ def test_summary_has_the_keys_that_readers_rely_on(corpus: Any, tmp_path: Path) 
 
 
 def test_surplus_hypotheses_go_free(corpus: Any, tmp_path: Path) -> None:
-    two = evaluate([corpus.manifest], tmp_path / "two", separate=corpus.separator())
-    four = evaluate([corpus.manifest], tmp_path / "four", separate=corpus.separator(extra_hypotheses=2))
-    assert four.summary["metrics"] == two.summary["metrics"]
+    two = evaluate(corpus.separator(), [corpus.manifest], tmp_path / "two")
+    four = evaluate(corpus.separator(extra_hypotheses=2), [corpus.manifest], tmp_path / "four")
+    assert four["metrics"] == two["metrics"]
     assert {row["assignment"] for row in _rows(tmp_path / "four")} == {"4 3"}
 
 
@@ -83,7 +83,7 @@ def test_one_hypothesis_for_both_sources_counts_only_for_mcl(corpus: Any, tmp_pa
         estimates = separator(mixture, sample_rate)
         return np.stack([mixture, 0 * estimates[0]])
 
-    scores = evaluate([corpus.manifest], tmp_path / "out", separate=first_source_and_silence).summary["metrics"]
+    scores = evaluate(first_source_and_silence, [corpus.manifest], tmp_path / "out")["metrics"]
     assert scores["si_sdr_db"]["mean"] < -40 < scores["mcl_si_sdr_db"]["mean"]
 
 
@@ -91,7 +91,7 @@ def test_a_silent_source_is_left_out_and_counted(corpus: Any, tmp_path: Path) ->
     silent = corpus.folder / corpus.entries[1].sources[0].path
     audio.write(silent, np.zeros(4000, dtype=np.float32), 8000)
     corpus.sources["mix1"][0] = 0
-    summary = evaluate([corpus.manifest], tmp_path / "out", separate=corpus.separator()).summary
+    summary = evaluate(corpus.separator(), [corpus.manifest], tmp_path / "out")
     row = _rows(tmp_path / "out")[1]
     assert summary["n_silent_sources"] == 1 and summary["n_utterances"] == 5
     assert row["silent_sources"] == "1" and row["si_sdr_db_s1"] == "" and row["assignment"].startswith("-")
@@ -104,7 +104,7 @@ def test_bad_mixtures_are_skipped_and_listed(corpus: Any, tmp_path: Path) -> Non
     unknown = MixtureEntry(id="alone", sample_rate=8000, num_samples=4000, mixture=corpus.entries[1].sources[0].path)
     corpus.entries.append(unknown)
     corpus.rewrite()
-    summary = evaluate([corpus.manifest], tmp_path / "out", separate=corpus.separator()).summary
+    summary = evaluate(corpus.separator(), [corpus.manifest], tmp_path / "out")
     assert [skipped["id"] for skipped in summary["skipped"]] == ["mix0", "mix2", "alone"]
     assert "mix0_0.wav" in summary["skipped"][0]["reason"] and "references" in summary["skipped"][2]["reason"]
     assert [row["id"] for row in _rows(tmp_path / "out")] == ["mix1", "mix3", "mix4"]
@@ -117,7 +117,7 @@ def test_bad_mixtures_are_skipped_and_listed(corpus: Any, tmp_path: Path) -> Non
 def test_estimates_that_cannot_be_scored_skip_the_mixture(
     corpus: Any, tmp_path: Path, separate: Any, reason: str
 ) -> None:
-    summary = evaluate([corpus.manifest], tmp_path / "out", separate=separate).summary
+    summary = evaluate(separate, [corpus.manifest], tmp_path / "out")
     assert summary["n_skipped"] == 5 and reason in summary["skipped"][0]["reason"]
     nothing = dict.fromkeys(("mean", "std", "median", "ci95", "n_speakers")) | {"n": 0}
     assert summary["metrics"]["si_sdr_db"] == nothing
@@ -126,7 +126,7 @@ def test_estimates_that_cannot_be_scored_skip_the_mixture(
 def test_missing_and_unequal_files_are_skipped(corpus: Any, tmp_path: Path) -> None:
     for name, length in (("mix0_s1", 3999), ("mix0_s2", 3999), ("mix1_s1", 10), ("mix1_s2", 11)):
         audio.write(tmp_path / "estimates" / f"{name}.wav", np.ones(length, dtype=np.float32), 8000)
-    skipped = evaluate([corpus.manifest], tmp_path / "out", estimates=tmp_path / "estimates").summary["skipped"]
+    skipped = evaluate(tmp_path / "estimates", [corpus.manifest], tmp_path / "out")["skipped"]
     reasons = [entry["reason"] for entry in skipped]
     assert "3999" in reasons[0] and "mix1_s2.wav" in reasons[1] and "mix2_s1.wav" in reasons[2] and len(reasons) == 5
 
@@ -140,18 +140,18 @@ def test_the_same_call_continues_after_an_interruption(corpus: Any, tmp_path: Pa
         return separator(mixture, sample_rate)
 
     with pytest.raises(KeyboardInterrupt):
-        evaluate([corpus.manifest], tmp_path / "out", separate=interrupted, fingerprint="a")
+        evaluate(System(interrupted, fingerprint="a"), [corpus.manifest], tmp_path / "out")
     assert not (tmp_path / "out" / "summary.json").exists()
     # A kill in the middle of a write leaves such a line.
     with (tmp_path / "out" / "journal.jsonl").open("a") as file:
         file.write('{"key": "torn')
-    resumed = evaluate([corpus.manifest], tmp_path / "out", separate=separator, fingerprint="a")
+    resumed = evaluate(System(separator, fingerprint="a"), [corpus.manifest], tmp_path / "out")
     assert separator.calls == 5
-    whole = evaluate([corpus.manifest], tmp_path / "whole", separate=corpus.separator(), fingerprint="a")
-    assert resumed.summary["metrics"] == whole.summary["metrics"]
+    whole = evaluate(System(corpus.separator(), fingerprint="a"), [corpus.manifest], tmp_path / "whole")
+    assert resumed["metrics"] == whole["metrics"]
     assert (tmp_path / "out" / "utterances.csv").read_bytes() == (tmp_path / "whole" / "utterances.csv").read_bytes()
     written = (tmp_path / "out" / "journal.jsonl").read_bytes()
-    evaluate([corpus.manifest], tmp_path / "out", separate=separator, fingerprint="a")
+    evaluate(System(separator, fingerprint="a"), [corpus.manifest], tmp_path / "out")
     assert separator.calls == 5 and (tmp_path / "out" / "journal.jsonl").read_bytes() == written
 
 
@@ -167,32 +167,34 @@ def test_the_same_call_continues_after_an_interruption(corpus: Any, tmp_path: Pa
     ],
 )
 def test_a_row_of_a_damaged_line_is_done_again(corpus: Any, tmp_path: Path, before: str, after: str) -> None:
-    evaluate([corpus.manifest], tmp_path / "out", separate=corpus.separator(), fingerprint="a")
+    evaluate(System(corpus.separator(), fingerprint="a"), [corpus.manifest], tmp_path / "out")
     journal, table = tmp_path / "out" / "journal.jsonl", tmp_path / "out" / "utterances.csv"
     whole, written = table.read_bytes(), journal.read_text()
     journal.write_text(re.sub(before, after, written, count=1))
     assert journal.read_text() != written
     separator = corpus.separator()
-    evaluate([corpus.manifest], tmp_path / "out", separate=separator, fingerprint="a")
+    evaluate(System(separator, fingerprint="a"), [corpus.manifest], tmp_path / "out")
     assert separator.calls == 1 and table.read_bytes() == whole
 
 
 def test_processes_give_the_same_rows(corpus: Any, tmp_path: Path) -> None:
     (corpus.folder / corpus.entries[2].sources[1].path).write_bytes(b"not audio")
     for processes in (0, 1):
-        evaluate([corpus.manifest], tmp_path / str(processes), separate=corpus.separator(), processes=processes)
+        evaluate(
+            corpus.separator(), [corpus.manifest], tmp_path / str(processes), EvaluationOptions(processes=processes)
+        )
     assert (tmp_path / "0" / "utterances.csv").read_bytes() == (tmp_path / "1" / "utterances.csv").read_bytes()
     assert _summary(tmp_path / "1")["n_skipped"] == 1
 
 
 def test_another_model_or_another_recording_is_evaluated_anew(corpus: Any, tmp_path: Path) -> None:
     separator = corpus.separator()
-    evaluate([corpus.manifest], tmp_path / "out", separate=separator, fingerprint="a")
-    evaluate([corpus.manifest], tmp_path / "out", separate=separator, fingerprint="b")
+    evaluate(System(separator, fingerprint="a"), [corpus.manifest], tmp_path / "out")
+    evaluate(System(separator, fingerprint="b"), [corpus.manifest], tmp_path / "out")
     assert separator.calls == 10
     changed = corpus.folder / corpus.entries[0].sources[0].path
     audio.write(changed, 0.5 * audio.read(changed), 8000)
-    evaluate([corpus.manifest], tmp_path / "out", separate=separator, fingerprint="b")
+    evaluate(System(separator, fingerprint="b"), [corpus.manifest], tmp_path / "out")
     assert separator.calls == 11
 
 
@@ -203,8 +205,8 @@ def test_estimates_in_files_score_as_the_separator_that_made_them(corpus: Any, t
     for name, sources in corpus.sources.items():
         for k, estimate in enumerate(separator(sources.sum(0), 8000), start=1):
             audio.write(tmp_path / "estimates" / layout.format(name=name, k=k), 0.1 * estimate, 8000, subtype=subtype)
-    of_files = evaluate([corpus.manifest], tmp_path / "files", estimates=tmp_path / "estimates").summary
-    of_model = evaluate([corpus.manifest], tmp_path / "model", separate=separator).summary
+    of_files = evaluate(tmp_path / "estimates", [corpus.manifest], tmp_path / "files")
+    of_model = evaluate(separator, [corpus.manifest], tmp_path / "model")
     assert of_files["n_utterances"] == 5 and of_files["real_time_factor"] is None
     for name, scores in of_model["metrics"].items():
         assert of_files["metrics"][name]["mean"] == pytest.approx(scores["mean"], abs=0.01)
@@ -213,26 +215,29 @@ def test_estimates_in_files_score_as_the_separator_that_made_them(corpus: Any, t
 def test_a_users_mistakes(corpus: Any, tmp_path: Path) -> None:
     separator = corpus.separator()
     with pytest.raises(UserError, match="si_sdr, sdr, snr"):
-        evaluate([corpus.manifest], tmp_path / "out", separate=separator, metrics=["snrr"])
+        evaluate(separator, [corpus.manifest], tmp_path / "out", EvaluationOptions(["snrr"]))
     with pytest.raises(UserError, match="no such file"):
-        evaluate([tmp_path / "none.jsonl"], tmp_path / "out", separate=separator)
+        evaluate(separator, [tmp_path / "none.jsonl"], tmp_path / "out")
     with pytest.raises(UserError, match="no such folder"):
-        evaluate([corpus.manifest], tmp_path / "out", estimates=tmp_path / "none")
+        evaluate(System(estimates=tmp_path / "none"), [corpus.manifest], tmp_path / "out")
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="cannot be written to"):
-        evaluate([corpus.manifest], tmp_path / "file" / "out", separate=separator)
-    with pytest.raises(ValueError, match="either"):
-        evaluate([corpus.manifest], tmp_path / "out")
+        evaluate(separator, [corpus.manifest], tmp_path / "file" / "out")
+    with pytest.raises(UserError, match="no such file or folder"):
+        evaluate("no-such-model", [corpus.manifest], tmp_path / "out")
+    for options in (EvaluationOptions(depth_steps=(2, 4)), EvaluationOptions(views=2)):
+        with pytest.raises(UserError, match="given by its name"):
+            evaluate(separator, [corpus.manifest], tmp_path / "out", options)
     assert separator.calls == 0
 
 
 def test_what_was_skipped_is_tried_again(corpus: Any, tmp_path: Path) -> None:
     path = corpus.folder / corpus.entries[1].sources[0].path
     path.unlink()
-    assert evaluate([corpus.manifest], tmp_path / "out", separate=corpus.separator()).summary["n_skipped"] == 1
+    assert evaluate(corpus.separator(), [corpus.manifest], tmp_path / "out")["n_skipped"] == 1
     audio.write(path, corpus.sources["mix1"][0], 8000)
     separator = corpus.separator()
-    assert evaluate([corpus.manifest], tmp_path / "out", separate=separator).summary["n_skipped"] == 0
+    assert evaluate(separator, [corpus.manifest], tmp_path / "out")["n_skipped"] == 0
     assert separator.calls == 1
 
 
@@ -240,17 +245,17 @@ def test_ranks_share_the_mixtures_and_the_last_to_finish_writes(corpus: Any, tmp
     (corpus.folder / corpus.entries[3].sources[0].path).write_bytes(b"not audio")
     separators = [corpus.separator() for _ in range(3)]
     for rank in (2, 0):
-        shared = evaluate([corpus.manifest], tmp_path / "out", separate=separators[rank], rank=rank, world_size=3)
+        shared = evaluate(separators[rank], [corpus.manifest], tmp_path / "out", EvaluationOptions(share=(rank, 3)))
         assert shared is None and not (tmp_path / "out" / "summary.json").exists()
-    shared = evaluate([corpus.manifest], tmp_path / "out", separate=separators[1], rank=1, world_size=3)
+    shared = evaluate(separators[1], [corpus.manifest], tmp_path / "out", EvaluationOptions(share=(1, 3)))
     # mix3, which cannot be read, is rank 0's.
     assert [separator.calls for separator in separators] == [1, 2, 1]
-    alone = evaluate([corpus.manifest], tmp_path / "alone", separate=corpus.separator())
-    assert shared.summary["metrics"] == alone.summary["metrics"] and shared.summary["n_skipped"] == 1
+    alone = evaluate(corpus.separator(), [corpus.manifest], tmp_path / "alone")
+    assert shared["metrics"] == alone["metrics"] and shared["n_skipped"] == 1
     assert (tmp_path / "out" / "utterances.csv").read_bytes() == (tmp_path / "alone" / "utterances.csv").read_bytes()
     # A single process combines what ranks left.
-    again = evaluate([corpus.manifest], tmp_path / "out", separate=separators[0])
-    assert separators[0].calls == 1 and again.summary["metrics"] == alone.summary["metrics"]
+    again = evaluate(separators[0], [corpus.manifest], tmp_path / "out")
+    assert separators[0].calls == 1 and again["metrics"] == alone["metrics"]
 
 
 def test_manifests_side_by_side_with_the_drop_from_the_first(corpus: Any, make_corpus: Any, tmp_path: Path) -> None:
@@ -262,7 +267,7 @@ def test_manifests_side_by_side_with_the_drop_from_the_first(corpus: Any, make_c
         return separators[0 if known else 1](mixture, rate)
 
     manifests = [corpus.manifest, unseen.manifest]
-    summary = evaluate(manifests, tmp_path / "out", separate=separate, metrics=["si_sdr", "stoi"]).summary
+    summary = evaluate(separate, manifests, tmp_path / "out", EvaluationOptions(["si_sdr", "stoi"]))
     first, second = summary["by_manifest"]
     assert [part["manifest"] for part in (first, second)] == [str(path) for path in manifests]
     assert (first["n_utterances"], second["n_utterances"], summary["n_utterances"]) == (5, 3, 8)
@@ -270,7 +275,7 @@ def test_manifests_side_by_side_with_the_drop_from_the_first(corpus: Any, make_c
     assert after["drop_db"] == pytest.approx(before["mean"] - after["mean"]) and after["drop_db"] > 0
     assert after["drop_percent"] == pytest.approx(100 * after["drop_db"] / before["mean"])
     assert "drop_db" not in before and "drop" in second["metrics"]["stoi"]
-    alone = evaluate([unseen.manifest], tmp_path / "alone", separate=separate, metrics=["si_sdr"]).summary
+    alone = evaluate(separate, [unseen.manifest], tmp_path / "alone", EvaluationOptions(["si_sdr"]))
     assert {name: after[name] for name in ("mean", "ci95", "n")} == {
         name: alone["metrics"]["si_sdr_db"][name] for name in ("mean", "ci95", "n")
     }
@@ -281,7 +286,7 @@ def test_kinds_of_mixtures_have_columns_and_figures(tmp_path: Path, make_corpus:
     for number, entry in enumerate(corpus.entries):
         entry.sources[0].sex, entry.sources[1].sex = "M", "FM"[number % 2]
     corpus.rewrite()
-    summary = evaluate([corpus.manifest], tmp_path / "o", separate=corpus.separator(), metrics=["si_sdr"]).summary
+    summary = evaluate(corpus.separator(), [corpus.manifest], tmp_path / "o", EvaluationOptions(["si_sdr"]))
     rows = _rows(tmp_path / "o")
     assert {row["sex_pair"] for row in rows} == {"F-M", "M-M"}
     for row, sources in zip(rows, corpus.sources.values(), strict=True):
@@ -301,17 +306,22 @@ def test_kinds_of_mixtures_have_columns_and_figures(tmp_path: Path, make_corpus:
 
 
 def test_a_paired_comparison_with_another_run(corpus: Any, make_corpus: Any, tmp_path: Path) -> None:
-    worse = evaluate([corpus.manifest], tmp_path / "worse", separate=corpus.separator(0.3)).summary
+    worse = evaluate(corpus.separator(0.3), [corpus.manifest], tmp_path / "worse")
     better = evaluate(
-        [corpus.manifest], tmp_path / "better", separate=corpus.separator(0.1), compare_with=tmp_path / "worse"
-    ).summary
+        corpus.separator(0.1),
+        [corpus.manifest],
+        tmp_path / "better",
+        EvaluationOptions(compare_with=tmp_path / "worse"),
+    )
     difference = better["comparison"]["metrics"]["si_sdr_db"]
     means = [run["metrics"]["si_sdr_db"]["mean"] for run in (better, worse)]
     assert difference["mean"] == pytest.approx(means[0] - means[1]) and difference["n"] == 5
     assert difference["ci95"][0] > 0 and difference["share_better"] == 1.0
     other = make_corpus(tmp_path / "other", count=2, prefix="elsewhere")
     with pytest.raises(UserError, match="in common"):
-        evaluate([other.manifest], tmp_path / "o", separate=other.separator(), compare_with=tmp_path / "worse")
+        evaluate(
+            other.separator(), [other.manifest], tmp_path / "o", EvaluationOptions(compare_with=tmp_path / "worse")
+        )
 
 
 def test_intervals_draw_the_speakers_that_the_manifest_names(corpus: Any, tmp_path: Path) -> None:
@@ -325,19 +335,17 @@ def test_intervals_draw_the_speakers_that_the_manifest_names(corpus: Any, tmp_pa
     lines[0]["sources"][0]["speaker"] = ""
     unnamed.write_text("".join(json.dumps(line) + "\n" for line in lines))
     out = tmp_path / "out"
-    result = evaluate([named], out, separate=corpus.separator(), metrics=["si_sdr"])
-    found, rows = result.summary, _rows(out)
+    result = evaluate(corpus.separator(), [named], out, EvaluationOptions(["si_sdr"]))
+    found, rows = result, _rows(out)
     assert [(row["speaker_s1"], row["speaker_s2"]) for row in rows] == pairs and found["interval_unit"] == "speaker"
     scores = [float(row["si_sdr_db"]) for row in rows]
     # The column is written to the last digit.
     assert found["metrics"]["si_sdr_db"] == asdict(summarize(scores, pairs)) | {"n_speakers": 4}
     # The rows are those of before: only the names changed, of which one is not known.
-    again = evaluate([unnamed], tmp_path / "o", separate=corpus.separator(0.2), metrics=["si_sdr"], compare_with=out)
-    comparison = again.summary["comparison"]
-    assert again.summary["interval_unit"] == "mixture" == comparison["interval_unit"]
-    assert (
-        again.summary["metrics"]["si_sdr_db"]["n_speakers"] is None is comparison["metrics"]["si_sdr_db"]["n_speakers"]
-    )
+    again = evaluate(corpus.separator(0.2), [unnamed], tmp_path / "o", EvaluationOptions(["si_sdr"], compare_with=out))
+    comparison = again["comparison"]
+    assert again["interval_unit"] == "mixture" == comparison["interval_unit"]
+    assert again["metrics"]["si_sdr_db"]["n_speakers"] is None is comparison["metrics"]["si_sdr_db"]["n_speakers"]
     assert load_evaluation(out).speakers() == [list(names) for names in pairs]
     assert not any(name.startswith("speaker_s") for name in load_evaluation(out).properties())
 
@@ -347,9 +355,9 @@ def test_speakers_are_counted_where_the_model_gives_scores(corpus: Any, tmp_path
 
     def separate(mixture: np.ndarray, rate: int) -> Any:
         scores = np.array([1.0, 1.0 if separator.calls % 2 else -1.0])
-        return SimpleNamespace(estimates=separator(mixture, rate), scores=scores, weights=np.array([1.0, 0.0]))
+        return Hypotheses(separator(mixture, rate), scores > 0, np.array([1.0, 0.0]))
 
-    found = evaluate([corpus.manifest], tmp_path / "out", separate=separate, metrics=["si_sdr"]).summary["metrics"]
+    found = evaluate(separate, [corpus.manifest], tmp_path / "out", EvaluationOptions(["si_sdr"]))["metrics"]
     assert found["speaker_count_accuracy"]["mean"] == pytest.approx(2 / 5)
     # All weight is on the first hypothesis.
     assert found["weighted_si_sdr_db"]["mean"] == pytest.approx(found["drawn_si_sdr_db"]["mean"], abs=1e-3)
@@ -358,14 +366,15 @@ def test_speakers_are_counted_where_the_model_gives_scores(corpus: Any, tmp_path
 class Speakers:
     """Answers with both sources, reversed, a third of the mixture's shape, and one more; keeps those it is told to."""
 
-    def __init__(self, corpus: Any, kept: list[list[bool]]) -> None:
+    def __init__(self, corpus: Any, kept: list[list[bool] | None]) -> None:
         self.separator, self.kept = corpus.separator(), kept
 
     def __call__(self, mixture: np.ndarray, rate: int) -> Any:
         estimates = self.separator(mixture, rate)
         noise = np.random.default_rng(0).standard_normal((2, estimates.shape[1]))
-        is_speaker = np.array(self.kept[self.separator.calls - 1])
-        return SimpleNamespace(estimates=np.concatenate([estimates, noise]), scores=None, is_speaker=is_speaker)
+        kept = self.kept[self.separator.calls - 1]
+        is_speaker = None if kept is None else np.array(kept)
+        return Hypotheses(np.concatenate([estimates, noise]), is_speaker)
 
 
 KEPT = [
@@ -379,8 +388,8 @@ KEPT = [
 
 def test_hypotheses_and_speakers_are_counted(corpus: Any, tmp_path: Path) -> None:
     """Two speak in each of five mixtures; 2, 1, 3, 0 and 4 are found."""
-    found = evaluate([corpus.manifest], tmp_path / "all", separate=Speakers(corpus, KEPT), metrics=["si_sdr"])
-    matching = found.summary["matching"]
+    found = evaluate(Speakers(corpus, KEPT), [corpus.manifest], tmp_path / "all", EvaluationOptions(["si_sdr"]))
+    matching = found["matching"]
     assert matching == {
         "n_sources": 10,
         "hypothesis_usage": [0.5, 0.5, 0.0, 0.0],
@@ -395,21 +404,14 @@ def test_hypotheses_and_speakers_are_counted(corpus: Any, tmp_path: Path) -> Non
         },
     }
     assert [row["speaker_count"] for row in _rows(tmp_path / "all")] == ["2", "1", "3", "0", "4"]
-    assert found.summary["metrics"]["si_sdr_db"]["n"] == 5
+    assert found["metrics"]["si_sdr_db"]["n"] == 5
 
 
 def test_mixtures_without_a_number_count_among_those_not_right(corpus: Any, tmp_path: Path) -> None:
     """Two speak in each of five mixtures; 2, 1 and 2 are found, and twice there is no number."""
     kept = [[True, True, False, False], [True, False, False, False], None, [True, True, False, False], None]
-    speakers = Speakers(corpus, [row or [] for row in kept])
-
-    def separate(mixture: np.ndarray, rate: int) -> Any:
-        separated = speakers(mixture, rate)
-        separated.is_speaker = separated.is_speaker if len(separated.is_speaker) else None
-        return separated
-
-    found = evaluate([corpus.manifest], tmp_path, separate=separate, metrics=["si_sdr"])
-    assert found.summary["matching"]["speaker_count"] == {
+    found = evaluate(Speakers(corpus, kept), [corpus.manifest], tmp_path, EvaluationOptions(["si_sdr"]))
+    assert found["matching"]["speaker_count"] == {
         "n": 5,
         "n_without_number": 2,
         "accuracy": 0.4,
@@ -417,10 +419,10 @@ def test_mixtures_without_a_number_count_among_those_not_right(corpus: Any, tmp_
         "under_separation_rate": 0.2,
         "confusion": {"2": {"0": 0, "1": 1, "2": 2, "no number": 2}},
     }
-    score = found.summary["metrics"]["speaker_count_accuracy"]
+    score = found["metrics"]["speaker_count_accuracy"]
     assert (score["mean"], score["n"]) == (pytest.approx(0.4), 5)
     assert [row["speaker_count"] for row in _rows(tmp_path)] == ["2", "1", "", "2", ""]
-    lines = list(evaluation_lines(found.summary))
+    lines = list(evaluation_lines(found))
     assert "right in 40.0 %, too many in 0.0 %, too few in 20.0 % of all 5 mixtures; no number in 2" in " ".join(lines)
     report = write_report([tmp_path], tmp_path / "report.html").read_text()
     assert "right in 40.0 % of all 5 mixtures" in report and "no number in 2 of them" in report
@@ -430,7 +432,7 @@ def test_mixtures_without_a_number_count_among_those_not_right(corpus: Any, tmp_
 def test_unknown_numbers_of_speakers_are_matched_as_far_as_they_go(corpus: Any, tmp_path: Path) -> None:
     options: dict[str, Any] = {"metrics": ["si_sdr"], "processes": 0}
     separate = Speakers(corpus, KEPT)
-    found = evaluate([corpus.manifest], tmp_path / "auto", separate=separate, count_speakers=True, **options).summary
+    found = evaluate(separate, [corpus.manifest], tmp_path / "auto", EvaluationOptions(count_speakers=True, **options))
     matching = found["matching"]
     assert (matching["missed_sources"], matching["extra_hypotheses"]) == (3, 3)
     assert matching["missed_source_rate"] == pytest.approx(0.3)
@@ -442,11 +444,11 @@ def test_unknown_numbers_of_speakers_are_matched_as_far_as_they_go(corpus: Any, 
     rows = _rows(tmp_path / "auto")
     assert rows[0]["assignment"] == "2 1" and rows[3]["assignment"] == "missed missed"
     assert sorted(rows[1]["assignment"].split()) == ["1", "missed"]
-    everything = evaluate([corpus.manifest], tmp_path / "all", separate=Speakers(corpus, KEPT), **options).summary
+    everything = evaluate(Speakers(corpus, KEPT), [corpus.manifest], tmp_path / "all", EvaluationOptions(**options))
     for name in ("hypothesis_usage", "collapse_rate", "speaker_count"):
         assert everything["matching"][name] == matching[name]
-    with pytest.raises(ValueError, match="no scores"):
-        evaluate([corpus.manifest], tmp_path / "files", estimates=tmp_path, count_speakers=True)
+    with pytest.raises(UserError, match="--count-speakers"):
+        evaluate(tmp_path, [corpus.manifest], tmp_path / "files", EvaluationOptions(count_speakers=True))
 
 
 def test_one_speaker_alone_has_no_improvement_and_is_counted(corpus: Any, tmp_path: Path) -> None:
@@ -459,7 +461,7 @@ def test_one_speaker_alone_has_no_improvement_and_is_counted(corpus: Any, tmp_pa
     def separate(mixture: np.ndarray, rate: int) -> np.ndarray:
         return separator(mixture, rate)
 
-    summary = evaluate([corpus.manifest], tmp_path / "out", separate=separate, metrics=["si_sdr"]).summary
+    summary = evaluate(separate, [corpus.manifest], tmp_path / "out", EvaluationOptions(["si_sdr"]))
     assert summary["n_without_improvement"] == 1 and summary["n_skipped"] == 0
     assert (summary["metrics"]["si_sdr_db"]["n"], summary["metrics"]["si_sdri_db"]["n"]) == (5, 4)
     assert {number: group["si_sdr_db"]["n"] for number, group in summary["by"]["speakers"].items()} == {"1": 1, "2": 4}
@@ -472,25 +474,25 @@ def test_words_over_the_whole_corpus(corpus: Any, tmp_path: Path) -> None:
             source.extra["text"] = "one two three four"
     corpus.rewrite()
     command = shlex.join([sys.executable, "-c", "print('one two three')"]) + " {wav}"
-    options = {"separate": corpus.separator(), "metrics": ["words"], "asr_command": command}
-    summary = evaluate([corpus.manifest], tmp_path / "out", **options).summary
+    options = EvaluationOptions(["words"], asr_command=command)
+    summary = evaluate(corpus.separator(), [corpus.manifest], tmp_path / "out", options)
     assert summary["wer"] == {"errors": 10, "words": 40, "word_error_rate": 0.25}
     assert summary["metrics"]["word_accuracy"]["mean"] == 0.75
 
 
 def test_a_metric_without_scores_is_counted_with_its_reason(corpus: Any, tmp_path: Path) -> None:
-    options = {"separate": corpus.separator(), "metrics": ["si_sdr", "words"], "asr_command": "no-such-command"}
-    summary = evaluate([corpus.manifest], tmp_path / "out", **options).summary
+    options = EvaluationOptions(["si_sdr", "words"], asr_command="no-such-command")
+    summary = evaluate(corpus.separator(), [corpus.manifest], tmp_path / "out", options)
     assert summary["n_utterances"] == 5 and summary["metrics"]["word_accuracy"]["n"] == 0
     assert summary["failures"]["words"]["n"] == 5 and summary["failures"]["words"]["first"]["id"] == "mix0"
     assert "no text" in _rows(tmp_path / "out")[0]["reasons"]
 
 
 def test_what_is_measured_without_being_asked_for(corpus: Any, tmp_path: Path) -> None:
-    summary = evaluate([corpus.manifest], tmp_path / "out", separate=corpus.separator(), signal_std=0.1).summary
+    summary = evaluate(corpus.separator(), [corpus.manifest], tmp_path / "out", EvaluationOptions(signal_std=0.1))
     assert summary["metrics"]["blr_nats_per_sample"]["n"] == 5 and summary["signal_std"] == 0.1
     for entry in corpus.entries:
         entry.sample_rate = 11025
     corpus.rewrite()
-    summary = evaluate([corpus.manifest], tmp_path / "rate", estimates=tmp_path).summary
+    summary = evaluate(tmp_path, [corpus.manifest], tmp_path / "rate")
     assert "11025 Hz" in summary["metrics_left_out"]["pesq"] and "pesq" not in summary["metrics"]

@@ -12,7 +12,7 @@ import torch
 
 from sepkit.errors import UserError
 from sepkit.evaluation import metrics, scoring
-from sepkit.evaluation.scoring import MISSED, SILENT, ScoringOptions, score_utterance
+from sepkit.evaluation.scoring import MISSED, SILENT, Hypotheses, ScoringOptions, UtteranceScores, score_utterance
 from sepkit.objectives.costs import pairwise_blr_nll
 
 RATE = 8000
@@ -27,10 +27,17 @@ def signals() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return sources[::-1] + 0.1 * mixture, sources, mixture
 
 
+def scored(
+    signals: tuple, options: ScoringOptions, texts: list[str | None] | None = None, **stated: np.ndarray | None
+) -> UtteranceScores:
+    estimates, sources, mixture = signals
+    return score_utterance(Hypotheses(estimates, **stated), sources, mixture, RATE, options, texts)
+
+
 def test_every_metric_has_its_columns(signals: tuple) -> None:
     pytest.importorskip("pesq", reason="pesq is missing: pip install 'sepkit[metrics]'")
-    names = tuple(name for name in scoring.COLUMNS if name not in ("pesq_wb", "words", "continuity"))
-    scores = score_utterance(*signals, RATE, ScoringOptions(names, signal_std=0.1))
+    names = tuple(name for name in scoring.COLUMNS if name not in ("pesq_wb", "words"))
+    scores = scored(signals, ScoringOptions(names, signal_std=0.1))
     assert list(scores.values) == [column for name in names for column in scoring.COLUMNS[name]]
     assert scores.assignment == [1, 0] and not scores.reasons
     assert all(np.isfinite(values).all() for values in scores.values.values())
@@ -45,7 +52,7 @@ def test_every_metric_has_its_columns(signals: tuple) -> None:
 
 def test_blr_is_the_log_evidence_a_sample_of_standardized_references(signals: tuple) -> None:
     estimates, sources, mixture = signals
-    scores = score_utterance(*signals, RATE, ScoringOptions(("blr",), signal_std=0.2))
+    scores = scored(signals, ScoringOptions(("blr",), signal_std=0.2))
     matched, sources = (torch.from_numpy(x.copy())[:, None] / 0.2 for x in (estimates[::-1], sources))
     expected = -pairwise_blr_nll(matched, sources)[:, 0, 0] / len(mixture)
     np.testing.assert_allclose(scores.values["blr_nats_per_sample"], expected)
@@ -61,10 +68,10 @@ def test_a_metric_that_fails_leaves_the_others_alone(signals: tuple, monkeypatch
         return real(rate, source, estimate, mode)
 
     options = ScoringOptions(("si_sdr", "sdr", "pesq"))
-    whole = score_utterance(*signals, RATE, options)
+    whole = scored(signals, options)
     monkeypatch.setattr(package, "pesq", fails_for_the_second)
     monkeypatch.setitem(scoring._MEASURES, "sdr", lambda matched: 1 / 0)
-    scores = score_utterance(*signals, RATE, options)
+    scores = scored(signals, options)
     assert scores.reasons == {"sdr": "division by zero", "pesq": "s2: No utterances detected"}
     assert scores.values["si_sdr_db"] == whole.values["si_sdr_db"]
     assert scores.values["pesq"][0] == whole.values["pesq"][0] == scores.mean("pesq")
@@ -75,7 +82,7 @@ def test_silent_sources_have_an_attenuation_instead(signals: tuple) -> None:
     estimates, sources, mixture = signals
     sources = np.stack([0 * mixture, sources[0], 0 * mixture])
     estimates = np.stack([0.1 * mixture, 0.001 * mixture, sources[1]])
-    scores = score_utterance(estimates, sources, mixture, RATE, ScoringOptions(("si_sdr",)))
+    scores = scored((estimates, sources, mixture), ScoringOptions(("si_sdr",)))
     assert scores.assignment == [-1, 2, -1] and scores.silent_sources == 2
     assert scores.values["attenuation_db"] == pytest.approx([60, np.nan, 20], nan_ok=True)
     assert scores.mean("attenuation_db") == pytest.approx(40)
@@ -84,20 +91,18 @@ def test_silent_sources_have_an_attenuation_instead(signals: tuple) -> None:
 
 def test_a_silent_source_without_a_hypothesis_left_has_none(signals: tuple) -> None:
     _, sources, mixture = signals
-    scores = score_utterance(
-        mixture[None], np.stack([sources[0], 0 * mixture]), mixture, RATE, ScoringOptions(("si_sdr",))
-    )
+    scores = scored((mixture[None], np.stack([sources[0], 0 * mixture]), mixture), ScoringOptions(("si_sdr",)))
     assert np.isnan(scores.values["attenuation_db"]).all()
 
 
 @pytest.mark.parametrize(("is_speaker", "count", "accuracy"), [([True, True], 2, 1.0), ([True, False], 1, 0.0)])
 def test_speakers_are_counted(signals: tuple, is_speaker: list[bool], count: int, accuracy: float) -> None:
     options = ScoringOptions(("si_sdr",))
-    scores = score_utterance(*signals, RATE, options, is_speaker=np.array(is_speaker))
+    scores = scored(signals, options, is_speaker=np.array(is_speaker))
     assert scores.speaker_count == count and scores.mean("speaker_count_accuracy") == accuracy
     # Scores are used only if speakers have to be found.
     assert scores.assignment == [1, 0] and scores.missed_sources == 0
-    without = score_utterance(*signals, RATE, options)
+    without = scored(signals, options)
     assert without.speaker_count is None and without.mean("speaker_count_accuracy") == 0
 
 
@@ -111,7 +116,7 @@ def test_speakers_alone_are_matched_by_the_largest_sum(seed: int) -> None:
     estimates = generator.standard_normal((n, m)) @ sources + 0.5 * generator.standard_normal((n, 200))
     is_speaker = generator.random(n) < 0.6
     options = ScoringOptions(("si_sdr",), count_speakers=True)
-    found = score_utterance(estimates, sources, sources.sum(0) + 0.1, RATE, options, is_speaker=is_speaker)
+    found = scored((estimates, sources, sources.sum(0) + 0.1), options, is_speaker=is_speaker)
     speaking, kept = np.flatnonzero(sources.any(1)), np.flatnonzero(is_speaker)
     pairs = min(len(speaking), len(kept))
     table = metrics.si_sdr_db(estimates[:, None], sources[None])
@@ -138,7 +143,7 @@ def test_hypotheses_are_weighted_by_their_scores() -> None:
     sources[1] = 0
     estimates = generator.standard_normal((4, 3)) @ sources + generator.standard_normal((4, 300))
     weights, options = np.array([0.4, 0.3, 0.2, 0.1]), ScoringOptions(("si_sdr",))
-    found = score_utterance(estimates, sources, sources.sum(0) + 0.1, RATE, options, weights=weights)
+    found = scored((estimates, sources, sources.sum(0) + 0.1), options, weights=weights)
     mixed = sum(w * e for w, e in zip(weights, estimates, strict=True))
     for place, source in enumerate(sources):
         if place == 1:
@@ -149,38 +154,38 @@ def test_hypotheses_are_weighted_by_their_scores() -> None:
         assert found.values["drawn_si_sdr_db"][place] == pytest.approx(sum(each))
         assert found.values["drawn_si_sdr_db"][place] <= found.values["mcl_si_sdr_db"][place]
     for other in (None, weights[:3]):
-        again = score_utterance(estimates, sources, sources.sum(0) + 0.1, RATE, options, weights=other)
+        again = scored((estimates, sources, sources.sum(0) + 0.1), options, weights=other)
         assert np.isnan(again.mean("weighted_si_sdr_db"))
 
 
 def test_no_scores_no_number_of_speakers(signals: tuple) -> None:
     with pytest.raises(UserError, match="without scores"):
-        score_utterance(*signals, RATE, ScoringOptions(("si_sdr",), count_speakers=True))
+        scored(signals, ScoringOptions(("si_sdr",), count_speakers=True))
 
 
 def test_there_is_no_improvement_over_one_speaker_alone(signals: tuple) -> None:
     estimates, sources, _ = signals
     options = ScoringOptions(("si_sdr", "sdr", "snr"))
-    alone = score_utterance(estimates, sources[:1], sources[0], RATE, options)
+    alone = scored((estimates, sources[:1], sources[0]), options)
     assert alone.mixture_is_source
     for name in ("si_sdr", "sdr", "snr"):
         assert np.isfinite(alone.values[f"{name}_db"]).all() and np.isnan(alone.values[f"{name}i_db"]).all()
     noise = np.random.default_rng(1).standard_normal(6000)
-    in_noise = score_utterance(estimates, sources[:1], sources[0] + 0.05 * noise, RATE, options)
+    in_noise = scored((estimates, sources[:1], sources[0] + 0.05 * noise), options)
     assert not in_noise.mixture_is_source and np.isfinite(in_noise.values["si_sdri_db"]).all()
-    beside_silence = score_utterance(estimates, np.stack([sources[0], 0 * sources[0]]), sources[0], RATE, options)
+    beside_silence = scored((estimates, np.stack([sources[0], 0 * sources[0]]), sources[0]), options)
     assert beside_silence.mixture_is_source
-    assert not score_utterance(*signals, RATE, options).mixture_is_source
+    assert not scored(signals, options).mixture_is_source
 
 
 def test_words_are_those_that_a_command_prints(signals: tuple) -> None:
     command = shlex.join([sys.executable, "-c", "print('Yes, it is!')"]) + " {wav}"
     options = ScoringOptions(("words",), asr_command=command)
-    scores = score_utterance(*signals, RATE, options, texts=["yes it was", None])
+    scores = scored(signals, options, texts=["yes it was", None])
     assert scores.values["word_accuracy"] == pytest.approx([2 / 3, np.nan], nan_ok=True)
     assert scores.word_counts == [[1, 3]] and "no text" in scores.reasons["words"]
     broken = ScoringOptions(("words",), asr_command="no-such-command")
-    assert "no-such-command" in score_utterance(*signals, RATE, broken, texts=["yes", "no"]).reasons["words"]
+    assert "no-such-command" in scored(signals, broken, texts=["yes", "no"]).reasons["words"]
 
 
 @pytest.mark.parametrize(

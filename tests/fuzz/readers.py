@@ -25,7 +25,7 @@ import yaml
 
 from sepkit.models import build_model, save_model
 from sepkit.models.published.shipped import DEFAULT_MODEL, SHIPPED
-from sepkit.models.storage.fingerprint import weights_fingerprint
+from sepkit.models.saved import weights_fingerprint
 from tests.fuzz import foreign_readers, graph_readers, published_readers, study_readers
 from tests.fuzz.reader import (
     STDIN,
@@ -40,6 +40,7 @@ from tests.fuzz.reader import (
     write_corpus,
     write_files,
 )
+from tests.noise_voices import noise_encoder
 from tests.tiny_models import RECURRENT
 from tools import recordings
 
@@ -395,7 +396,7 @@ def _enrollments() -> Reader:
         model = write_files(folder / "model", model_files())
         named = ["--link-speakers", "2", "--enroll", f"anna={folder / 'in' / 'anna.wav'}"]
         # To this encoder all sound is speech.
-        named += ["--speaker-encoder", "voices_8k"]
+        named += ["--speaker-encoder", str(save_model(noise_encoder(), folder / "encoder"))]
         return [*separate_command(folder / "x.wav", model, folder), *named]
 
     return Reader({"anna.wav": sound(".wav", samples=16000)}, command)

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from sepkit.models import save_model
-from sepkit.studies.audiogram.config import PartialVAEConfig
-from sepkit.studies.audiogram.model import PartialVAE
-from sepkit.studies.audiogram.prepare import synthetic_audiograms
+from sepkit.studies.audiogram.config import AudiogramOptions, PartialVAEConfig
+from sepkit.studies.audiogram.data import synthetic_audiograms
+from sepkit.studies.audiogram.task import PartialVAE
 from tests.fuzz.reader import Files, Reader, make, text_of, write_files
 
 
@@ -24,7 +24,7 @@ def _audiogram_files() -> Files:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         make("prepare", "audiograms", "--examples", 40, "--out", folder)
-        drawn = synthetic_audiograms(examples=40, seed=0)[0]
+        drawn = synthetic_audiograms(AudiogramOptions(out=Path(), examples=40, seed=0))[0]
         model = PartialVAE(PartialVAEConfig(latent=2, embedding=3, features=6, hidden=[8]), [5])
         model.set_statistics(drawn.values.mean(0), drawn.values.std(0))
         save_model(model, folder / "model")
@@ -76,7 +76,7 @@ def _simulations() -> Reader:
         write_files(folder, {"test.csv": given["test.csv"], "dev.csv": given["test.csv"]})
         places = ["--manifest", folder / "test.csv", "--dev", folder / "dev.csv", "--out", folder / "out"]
         make("audiogram", "simulate", "--model", model, *places, "--samples", "4")
-        files = {name: (folder / "out" / name).read_bytes() for name in ("simulation.json", "sequences.csv")}
+        files = {"simulation.json": (folder / "out" / "simulation.json").read_bytes()}
 
     def command(folder: Path) -> list[str]:
         return ["audiogram", "tables", str(folder / "in"), "--out", str(folder / "out" / "tables.md")]

@@ -10,7 +10,7 @@ import pytest
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, SourceEntry
 from sepkit.data.mixing import Mixed
-from sepkit.inference.calibration import _chosen, _harder, _speech_of, in_turns, overlapping
+from sepkit.inference.calibration import _chosen, _speech_of, _stress_mixtures, in_turns, overlapping
 
 T = 400
 
@@ -44,7 +44,7 @@ def test_a_speaker_is_heard_in_all_recordings_of_the_manifest(tmp_path: Path):
     assert _chosen([*entries, entry(tmp_path, "3", ("a1.wav", "a", 1.0))]) == [0, 1, 2]
 
 
-def test_harder_mixtures_have_louder_noise_or_more_speakers(tmp_path: Path):
+def test_stress_mixtures_mixtures_have_louder_noise_or_more_speakers(tmp_path: Path):
     generator = np.random.default_rng(0)
     for name in "abcd":
         audio.write(tmp_path / f"{name}.wav", 0.1 * generator.standard_normal(T).astype(np.float32), 8000)
@@ -53,16 +53,16 @@ def test_harder_mixtures_have_louder_noise_or_more_speakers(tmp_path: Path):
     sources = np.stack([audio.read(tmp_path / f"{who}.wav") for who in "ab"])
     plain = Mixed(sources.sum(0), sources)
     # The first entry of which nobody is known has the third speaker.
-    ((kind, more),) = _harder(entries, 0, plain, 2)
+    ((kind, more),) = _stress_mixtures(entries, 0, plain, 2)
     assert kind == "speakers" and len(more.sources) == 3
     cosine = more.sources[2] @ audio.read(tmp_path / "c.wav")
     assert cosine / np.linalg.norm(more.sources[2]) / np.linalg.norm(audio.read(tmp_path / "c.wav")) > 0.999
     np.testing.assert_allclose(more.mixture, more.sources.sum(0), atol=1e-6)
     assert np.square(more.sources[2]).mean() == pytest.approx(np.square(sources.sum(0)).mean() / 2, rel=1e-3)
     noise = 0.01 * generator.standard_normal(T).astype(np.float32)
-    (kind, loud), _ = _harder(entries, 0, Mixed(sources.sum(0) + noise, sources), 2)
+    (kind, loud), _ = _stress_mixtures(entries, 0, Mixed(sources.sum(0) + noise, sources), 2)
     added = loud.mixture - sources.sum(0)
     assert kind == "noise" and np.corrcoef(added, noise)[0, 1] > 0.9999
     assert np.square(added).mean() == pytest.approx(np.square(sources.sum(0)).mean(), rel=1e-3)
     # Nobody else is there.
-    assert list(_harder(entries[:1], 0, plain, 2)) == []
+    assert list(_stress_mixtures(entries[:1], 0, plain, 2)) == []

@@ -177,7 +177,7 @@ def test_both_runners_make_the_same_of_fifty_recordings(name, options, data_fold
         graph, torch_ = (tmp_path / kind / path.stem for kind in ("graph", "torch"))
         found, expected = (json.loads(base.with_suffix(".json").read_text()) for base in (graph, torch_))
         assert graph.with_suffix(".rttm").read_text() == torch_.with_suffix(".rttm").read_text(), path.name
-        for same in ("speakers", "kept_hypotheses", "likely_not_separated"):
+        for same in ("speakers", "kept_hypotheses", "out_of_domain"):
             assert found[same] == expected[same], path.name
         values = [np.array(one["predicted_si_sdr_db"], float) for one in (found, expected)]
         assert (np.isnan(values[0]) == np.isnan(values[1])).all()

@@ -135,16 +135,8 @@ def test_a_missing_file_is_not_looked_for_on_the_hub():
     assert "no such file" in complaint(lambda: load_pretrained("asteroid:downloads/model.pth"))
 
 
-def test_asteroid_from_the_hub(asteroid_checkpoint, tmp_path, monkeypatch):
-    import huggingface_hub
-
-    asked = {}
-
-    def download(name, **options):
-        asked.update(options, name=name)
-        return str(tmp_path)
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+def test_asteroid_from_the_hub(asteroid_checkpoint, tmp_path, hub):
+    asked = hub(tmp_path)
     assert "no pytorch_model.bin" in complaint(lambda: load_pretrained("asteroid:somebody/model"))
     torch.save(asteroid_checkpoint, tmp_path / "pytorch_model.bin")
     assert load_pretrained("asteroid:somebody/model@v2").hypotheses == 2
@@ -204,16 +196,8 @@ def test_a_sepformer_of_speechbrain_separates_as_there(speechbrain_folder, lengt
         assert_like(model(mixture).estimates, separated_by_speechbrain(parts, mixture), 1e-5)
 
 
-def test_speechbrain_from_the_hub(speechbrain_folder, monkeypatch):
-    import huggingface_hub
-
-    asked = {}
-
-    def download(name, **options):
-        asked.update(options, name=name)
-        return str(speechbrain_folder[0])
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+def test_speechbrain_from_the_hub(speechbrain_folder, hub):
+    asked = hub(speechbrain_folder[0])
     assert load_pretrained("speechbrain:speechbrain/sepformer-wsj02mix").hypotheses == 2
     assert asked["name"] == "speechbrain/sepformer-wsj02mix"
     assert not any(name.endswith(".py") or name == "*" for name in asked["allow_patterns"])

@@ -161,6 +161,9 @@ MASKERS = {
     "sudormrf": SuDoRMRFConfig(bottleneck_channels=8, hidden_channels=8, blocks=1),
     "improved_sudormrf": ImprovedSuDoRMRFConfig(bottleneck_channels=8, hidden_channels=8, blocks=1),
     "recurrent": TINY,
+    "sepformer": SepFormerConfig(
+        model_dim=8, num_layers=1, chunk_size=10, transformer_layers=1, num_heads=2, feedforward_dim=8
+    ),
 }
 
 
@@ -188,14 +191,6 @@ def test_any_masker_becomes_variational_by_configuration(masker, masks):
     )
     (separation.estimates.square().sum() + rate).backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
-
-
-def test_sepformer_becomes_variational_by_configuration():
-    masker = SepFormerConfig(
-        model_dim=8, num_layers=1, chunk_size=10, transformer_layers=1, num_heads=2, feedforward_dim=8
-    )
-    config = ModelConfig(filterbank=FREE, encoding=GaussianConfig(), masker=masker, masks=LogNormalConfig())
-    assert build_model(config)(torch.randn(1, 200)).masks.median.shape[:3] == (1, 2, 8)
 
 
 @pytest.mark.parametrize("deviation", ["per_bin", "predicted"])

@@ -86,8 +86,8 @@ class TestEveryMasker:
     def test_configuration_is_the_constructor(self, masker_class):
         parameters = inspect.signature(masker_class).parameters
         assert list(parameters)[:3] == ["encoding_dim", "hypotheses", "values_per_dimension"]
-        options = [k for k, p in parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY]
-        assert options == [field.name for field in dataclasses.fields(SMALL[masker_class])]
+        with pytest.raises(TypeError, match="no_field_of_it"):
+            masker_class(dim_of(masker_class), no_field_of_it=1)
         masker = small(masker_class, None, 3, 2)
         assert type(masker) is masker_class
         assert (masker.encoding_dim, masker.hypotheses, masker.values_per_dimension) == (dim_of(masker_class), 3, 2)
@@ -156,15 +156,17 @@ def future_changes_past(masker: Masker, frames: int = 40, at: int = 25) -> bool:
     return not torch.equal(before[..., :at], after[..., :at])
 
 
+@pytest.mark.parametrize("masker_class", [ConvTasNetMasker, RecurrentMasker, GatedRecurrenceMasker])
+def test_maskers_that_are_not_causal_see_the_future(masker_class):
+    assert future_changes_past(small(masker_class, norm="channel_layer_norm"))
+
+
 class TestConvTasNet:
     @pytest.mark.parametrize("norm", ["cumulative_layer_norm", "channel_layer_norm", "batch_norm"])
     @pytest.mark.parametrize("kernel_size", [2, 3, 4])
     def test_causal_output_does_not_see_the_future(self, norm, kernel_size):
         masker = small(ConvTasNetMasker, causal=True, norm=norm, kernel_size=kernel_size)
         assert not future_changes_past(masker)
-
-    def test_non_causal_output_does(self):
-        assert future_changes_past(small(ConvTasNetMasker, norm="channel_layer_norm"))
 
     def test_causal_receptive_field_is_as_long_as_the_dilations_say(self):
         masker = small(ConvTasNetMasker, causal=True, norm="channel_layer_norm").double()
@@ -179,10 +181,6 @@ class TestConvTasNet:
         mean.load_state_dict(plain.state_dict())
         features, bias = torch.randn(1, 9, 12), plain.output.bias.view(2, 1, 9, 1)
         torch.testing.assert_close((mean(features) - bias) * 6, plain(features) - bias, rtol=1e-5, atol=1e-5)
-
-    @pytest.mark.parametrize("frames", [1, 30])
-    def test_without_skip_path(self, frames):
-        assert small(ConvTasNetMasker, skip_channels=0)(torch.randn(2, 9, frames)).shape == (2, 2, 1, 9, frames)
 
 
 class TestDualPathRNN:
@@ -206,14 +204,6 @@ class TestDualPathRNN:
         expected = functional.unfold(x.unsqueeze(-1), (8, 1), padding=(8, 0), stride=(4, 1)).view(2, 3, 8, -1)
         assert torch.equal(segment(x, 8, 4).permute(1, 3, 0, 2), expected)
 
-    @pytest.mark.parametrize(
-        "changes",
-        [{"rnn": "gru"}, {"bidirectional": False}, {"num_layers": 2, "dropout": 0.1}, {"norm": "channel_layer_norm"},
-         {"norm": "batch_norm"}, {"chunk_size": 7, "hop_size": 3}],
-    )  # fmt: skip
-    def test_options(self, changes):
-        assert small(DualPathRNNMasker, **changes)(torch.randn(1, 9, 30)).isfinite().all()
-
 
 class TestSuDoRMRF:
     @pytest.mark.parametrize("encoding_dim", [1, 2, 5, 8])
@@ -231,22 +221,12 @@ class TestSuDoRMRF:
         ]
         torch.testing.assert_close(masker(features).squeeze(2), torch.stack(rows, 2))
 
-    @pytest.mark.parametrize("masker_class", [SuDoRMRFMasker, ImprovedSuDoRMRFMasker])
-    @pytest.mark.parametrize("depth", [1, 2, 5])
-    def test_depths(self, masker_class, depth):
-        masker = small(masker_class, upsampling_depth=depth)
-        for frames in (1, 15, 16, 17):
-            assert masker(torch.randn(1, 9, frames)).shape[-1] == frames
-
 
 class TestRecurrent:
     @pytest.mark.parametrize("norm", ["cumulative_layer_norm", "channel_layer_norm"])
     @pytest.mark.parametrize("rnn", ["lstm", "gru"])
     def test_unidirectional_is_causal(self, rnn, norm):
         assert not future_changes_past(small(RecurrentMasker, rnn=rnn, norm=norm, bidirectional=False))
-
-    def test_bidirectional_is_not(self):
-        assert future_changes_past(small(RecurrentMasker))
 
     def test_dropout_acts_in_training_only(self):
         masker, features = small(RecurrentMasker, dropout=0.5), torch.randn(1, 9, 12)
@@ -280,9 +260,6 @@ class TestGatedRecurrence:
     @pytest.mark.parametrize("norm", ["cumulative_layer_norm", "channel_layer_norm"])
     def test_one_way_is_causal(self, norm, bands):
         assert not future_changes_past(small(GatedRecurrenceMasker, norm=norm, bands=bands, bidirectional=False))
-
-    def test_two_way_is_not(self):
-        assert future_changes_past(small(GatedRecurrenceMasker))
 
     @pytest.mark.parametrize("bands", [2, 4, 9])
     def test_bands_hear_each_other_and_every_length_fits(self, bands):

@@ -10,7 +10,7 @@ from sepkit.config import DeterministicConfig, DualPathRNNConfig, FreeFilterbank
 from sepkit.errors import UserError
 from sepkit.models import build_model, load_checkpoint, save_model
 from sepkit.models.bridges import to_asteroid_state_dict
-from sepkit.models.scoring import ScoringHead
+from sepkit.models.parts import ScoringHead
 
 
 def test_head_is_that_of_the_reference_code():

@@ -11,8 +11,8 @@ import torch
 from sepkit.config import ModelConfig, SpeakerEncoderConfig
 from sepkit.errors import UserError
 from sepkit.models import build_model, load_checkpoint, save_model
-from sepkit.models.mel import mel_bands
 from sepkit.models.speaker_encoder import SpeakerEncoder
+from sepkit.signals import mel_bands
 
 SMALL = SpeakerEncoderConfig(channels=8, pooled=8, dimensions=6)
 

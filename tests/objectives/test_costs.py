@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sepkit.config import CostConfig
 from sepkit.objectives import costs
-from sepkit.objectives.products import inner_products
+from sepkit.objectives.inner_products import inner_products
 from sepkit.registry import build
 
 ALL = {

@@ -11,8 +11,8 @@ import torch
 from sepkit import config as c
 from sepkit.errors import UserError
 from sepkit.objectives import build_objective
+from sepkit.objectives.inner_products import inner_products
 from sepkit.objectives.likelihoods import pairwise_blr_nll, pairwise_cauchy_nll
-from sepkit.objectives.products import inner_products
 from sepkit.types import Batch, Latent, ModelTraits, Separation
 
 FIRST = ModelTraits({"encoding_prior"}, frames_for=lambda samples: samples // 8)
@@ -42,8 +42,8 @@ def objective(**changes) -> tuple[c.ObjectiveConfig, ModelTraits]:
         (steered(total=1.0, change=0.0), "change: found 0.0"),
         (steered(ModelTraits(), total=1.0), "deterministic"),
         (steered(FIRST, masks=1.0), "deterministic"),
-        (objective(silence=c.SilenceConfig(weight=-1.0)), "objective.silence: found weight -1"),
-        (objective(silence=c.SilenceConfig(weight=1.0, threshold_db=0.0)), "objective.silence: found weight 1"),
+        (objective(silence=c.SilenceConfig(weight=-1.0)), "objective.silence.weight: found -1"),
+        (objective(silence=c.SilenceConfig(weight=1.0, threshold_db=0.0)), "objective.silence.threshold_db: found 0"),
         (objective(silence=c.SilenceConfig(weight=1.0), assignment=c.MCLConfig()), "with mcl hypotheses without"),
         (objective(margin_weight=-1.0), "margin_weight: found -1.0"),
         (objective(autoencoding=c.AutoencodingConfig(mixtures=-1.0)), "autoencoding.mixtures: found -1.0"),

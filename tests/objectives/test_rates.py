@@ -25,9 +25,8 @@ from sepkit.config import (
     SteeringConfig,
 )
 from sepkit.objectives import Objective, build_objective
-from sepkit.objectives.costs import Step, pairwise_blr_nll, pairwise_neg_si_sdr
+from sepkit.objectives.costs import Step, Term, pairwise_blr_nll, pairwise_neg_si_sdr
 from sepkit.objectives.rates import Steering, alive_share, build_rates, elementwise_rate, total_rate
-from sepkit.objectives.term import Term
 from sepkit.types import Batch, ModelTraits, Separation
 
 T, K, F = 40, 3, 5
@@ -240,12 +239,8 @@ def test_warm_up(schedule, halfway):
 def test_the_sample_at_hand_is_the_estimate():
     """It is log q(z) - log p(z) of the decoded z, or the closed form if requested or available."""
     batch, separation = batch_and_separation()
-    posterior, prior, sample = (
-        separation.encoding,
-        separation.extras["encoding_prior"],
-        separation.extras["encoding_sample"],
-    )
-    assert prior is not None and sample is not None
+    posterior = separation.encoding
+    prior, sample = (separation.extras[f"encoding_{name}"] for name in ("prior", "sample"))
     ratio = posterior.log_prob(sample) - prior.log_prob(sample)
     for estimator, expected in (("sample", ratio), ("analytic", posterior.kl(prior)), ("auto", posterior.kl(prior))):
         torch.testing.assert_close(elementwise_rate(posterior, prior, sample, estimator), expected)
@@ -257,12 +252,8 @@ def test_the_sample_at_hand_is_the_estimate():
 def test_without_a_closed_form():
     """`auto` takes a sample, `analytic` raises; validation always draws the same sample."""
     _, separation = batch_and_separation(closed=False)
-    posterior, prior, sample = (
-        separation.encoding,
-        separation.extras["encoding_prior"],
-        separation.extras["encoding_sample"],
-    )
-    assert prior is not None and sample is not None
+    posterior = separation.encoding
+    prior, sample = (separation.extras[f"encoding_{name}"] for name in ("prior", "sample"))
     expected = posterior.log_prob(sample) - prior.log_prob(sample)
     torch.testing.assert_close(elementwise_rate(posterior, prior, sample), expected)
     with pytest.raises(TypeError, match="no closed form"):

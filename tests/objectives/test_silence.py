@@ -11,8 +11,7 @@ import torch
 from sepkit.config import ObjectiveConfig, SilenceConfig
 from sepkit.objectives import build_objective, costs
 from sepkit.objectives.costs import Step
-from sepkit.objectives.objective import PairwiseCosts
-from sepkit.objectives.silence import SilenceTerm
+from sepkit.objectives.objective import PairwiseCosts, SilenceTerm
 from sepkit.types import Batch, Latent, Separation
 
 

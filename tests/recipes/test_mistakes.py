@@ -33,8 +33,8 @@ MISTAKES = [
     ("pulses", ["--conditions", "loud"], "--conditions: found 'loud', expected any of noise_none"),
     ("speaker_clustering", [], "--speech DIR: expected"),
     ("speaker_clustering", ["--speech", "absent"], "absent: no such file or folder"),
-    ("audiogram", ["--nhanes", "absent"], "absent: no such file or folder"),
-    ("annealed_inference", ["--stage", "6", "--stop-stage", "6"], "--speech, --noise"),
+    ("audiogram", ["--csv", "absent"], "absent: no such file or folder"),
+    ("annealed_inference", ["--stage", "5", "--stop-stage", "5"], "--speech, --noise"),
     *((path.parent.name, ["--ngpu", "none"], "--ngpu none: expected") for path in sorted(EGS.glob("*/run.sh"))),
 ]
 

@@ -69,7 +69,7 @@ def dry(recipe: Path, environment: dict[str, str], tmp_path: Path) -> Callable[.
             [str(recipe), *options, *places], capture_output=True, text=True, check=True,
             env=environment | {"train_cmd": "echo", "decode_cmd": "echo"},
         )  # fmt: skip
-        return done.stdout + "".join(path.read_text() for path in sorted((tmp_path / "exp").glob("*.evaluation.log")))
+        return done.stdout + "".join(path.read_text() for path in sorted((tmp_path / "exp").glob("*.log")))
 
     return make
 
@@ -107,20 +107,19 @@ def test_a_second_time_nothing_is_trained_or_measured_again(
 def test_all_conditions_are_measured_with_the_last_model(dry: Callable[..., str], tmp_path: Path) -> None:
     output = dry("--stage", "2", "--stop-stage", "3")
     rates = ["6", "10", "16", "25", "40", "65", "100", "160", "320"]
-    assert f"--target-rates {' '.join(rates)} --jobs 2" in output
+    trained = re.findall(r"--objective.rates.steering.total (\S+) --out \S+/(\S+)", output)
+    assert sorted(trained) == sorted((rate, f"rate_{rate}") for rate in rates)
     measured = re.findall(r"--model \S+/(\S+)/last_model --manifest (.+) --separate-reports", output)
     assert [name for name, _ in measured] == [f"rate_{rate}" for rate in sorted(rates)]
     manifests = {f"DATA/{name}.jsonl" for name in ("test", *(f"test_{name}" for name in conditions()))}
     assert all(set(given.split()) == manifests for _, given in measured)
 
 
-def test_folders_of_rates_are_those_of_the_sweep(dry: Callable[..., str]) -> None:
-    from sepkit.training.sweep import run_name
-
-    rates = ("0.5", "20.0", "1000", "12.25")
-    output = dry("--rates", " ".join(rates), "--levels", "", "--conditions", "", "--stage", "3", "--stop-stage", "3")
-    assert re.findall(r"--model \S+/(\S+)/last_model", output) != []
-    assert set(re.findall(r"--model \S+/(\S+)/last_model", output)) == {run_name(float(rate)) for rate in rates}
+def test_folders_of_rates(dry: Callable[..., str]) -> None:
+    rates = {"0.5": "rate_0.5", "20.0": "rate_20", "1000": "rate_1000", "12.25": "rate_12.25"}
+    output = dry("--rates", " ".join(rates), "--levels", "", "--conditions", "", "--stage", "2", "--stop-stage", "3")
+    assert dict(re.findall(r"steering.total (\S+) --out \S+/(\S+)", output)) == rates
+    assert set(re.findall(r"--model \S+/(\S+)/last_model", output)) == set(rates.values())
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)

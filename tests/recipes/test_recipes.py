@@ -118,8 +118,8 @@ def assert_speakers_are_disjoint(data: Path, test_sets: list[str]) -> None:
     seen: dict[str, set[str]] = {}
     for split in ("train", "dev", *test_sets):
         manifest = read_manifest(data / f"{split}.jsonl")
-        sources = [source for entry in manifest for source in entry.sources]
-        seen[split] = {source.speaker for source in sources} | {str(manifest.resolve(s.path)) for s in sources}
+        sources = [(entry, source) for entry in manifest for source in entry.sources]
+        seen[split] = {s.speaker for _, s in sources} | {str(entry.resolve(s.path)) for entry, s in sources}
     for split in seen:
         for other in ("train", "dev"):
             assert split == other or not seen[split] & seen[other]

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sepkit.evaluation.groups import by_group
+from sepkit.evaluation.results import by_group
 from sepkit.evaluation.run_folder import EvaluationFolder, Run, TrainingLog
 from sepkit.reporting.figures import training_panels
 from sepkit.reporting.score_tables import facts_row, few_mixtures

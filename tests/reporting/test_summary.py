@@ -10,7 +10,7 @@ import pytest
 
 from sepkit.cli.main import main
 from sepkit.errors import UserError
-from sepkit.evaluation.evaluate import evaluate
+from sepkit.evaluation.evaluate import EvaluationOptions, evaluate
 from sepkit.evaluation.run_folder import load_run
 from sepkit.reporting.report import write_report
 from sepkit.reporting.summary import evaluations_table
@@ -23,7 +23,12 @@ def folders(corpus: Any, tmp_path: Path) -> list[Path]:
     runs = {"a_worse": (0.5, ["si_sdr"]), "b|best": (0.1, ["si_sdr", "snr"]), "c": (0.2, ["snr"])}
     for name, (noise, metrics) in runs.items():
         command = f"sepkit evaluate --out {name}"
-        evaluate([corpus.manifest], tmp_path / name, separate=corpus.separator(noise), metrics=metrics, command=command)
+        evaluate(
+            corpus.separator(noise),
+            [corpus.manifest],
+            tmp_path / name,
+            EvaluationOptions(metrics, command=command),
+        )
     return [tmp_path / name for name in runs]
 
 
@@ -49,15 +54,15 @@ def test_of_few_mixtures_there_are_means_alone(make_corpus: Any, tmp_path: Path,
     folders = [tmp_path / name for name in ("first", "second")]
     for folder, noise in zip(folders, (0.5, 0.1), strict=True):
         compared = {} if folder is folders[0] else {"compare_with": folders[0]}
-        found = evaluate([corpus.manifest], folder, separate=corpus.separator(noise), metrics=["si_sdr"], **compared)
-        assert all(score["ci95"] is None for score in found.summary["metrics"].values())
-    lines = list(evaluation_lines(found.summary))
-    gain = found.summary["comparison"]["metrics"]["si_sdr_db"]["mean"]
+        found = evaluate(corpus.separator(noise), [corpus.manifest], folder, EvaluationOptions(["si_sdr"], **compared))
+        assert all(score["ci95"] is None for score in found["metrics"].values())
+    lines = list(evaluation_lines(found))
+    gain = found["comparison"]["metrics"]["si_sdr_db"]["mean"]
     assert f"SI-SDR [dB] over {folders[0]}: {gain:+.2f}" in lines
     assert not any(" to " in line or "intervals" in line for line in lines)
     runs = [load_run(folder) for folder in folders]
     table = evaluations_table(runs)
-    assert "±" not in table and f"{found.summary['metrics']['si_sdr_db']['mean']:.2f}" in table
+    assert "±" not in table and f"{found['metrics']['si_sdr_db']['mean']:.2f}" in table
     page = write_report(folders, tmp_path / "report.html").read_text()
     # Means and paired differences stand in the page without ends.
     assert "Differences on the same mixtures" in page and f"{gain:+.2f}<" in page
@@ -65,7 +70,7 @@ def test_of_few_mixtures_there_are_means_alone(make_corpus: Any, tmp_path: Path,
 
 
 def test_the_first_metric_ranks_and_names_are_told_apart(folders: list[Path], corpus: Any, tmp_path: Path) -> None:
-    evaluate([corpus.manifest], tmp_path / "x" / "c", separate=corpus.separator(0.02), metrics=["snr"])
+    evaluate(corpus.separator(0.02), [corpus.manifest], tmp_path / "x" / "c", EvaluationOptions(["snr"]))
     runs = [load_run(folder) for folder in [*folders, tmp_path / "x" / "c"]]
     rows = evaluations_table(runs, ["snr_db"]).splitlines()[2:]
     assert [row.split(" | ")[0] for row in rows] == ["| x/c", "| b\\|best", f"| {tmp_path.name}/c", "| a_worse"]

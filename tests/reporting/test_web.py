@@ -31,7 +31,7 @@ from sepkit.files import cache_folder, parse_json
 from sepkit.inference import load_model
 from sepkit.inference.diarization.clustering import unit_rows
 from sepkit.inference.quality.features import hypothesis_features
-from sepkit.inference.quality.swaps import changes_speakers
+from sepkit.inference.quality.voices import changes_speakers
 from sepkit.inference.runners.base import ModelOutput
 from sepkit.inference.runners.level import RunningLevel, standardize
 from sepkit.inference.separated import summary_line

@@ -17,20 +17,21 @@ ALL_TASKS = {name: task for study in studies.STUDIES.values() for name, task in 
 @pytest.mark.parametrize("room", studies.STUDIES)
 def test_what_the_table_names_exists(room: str) -> None:
     study = studies.STUDIES[room]
-    functions = [*(f for options in study.preparations.values() for f in options), study.report_sections]
+    functions = [f for options in study.preparations.values() for f in options]
     functions += [f for task in study.tasks.values() for f in task.instead.values()]
     functions += [f for leaves in study.leaves.values() for f in leaves.values()]
-    for module, _, name in (function.partition(":") for function in functions if function):
+    for module, _, name in (function.partition(":") for function in functions):
         assert callable(getattr(import_module(f"sepkit.studies.{room}.{module}"), name))
     if study.commands:
         commands = studies.commands_of(room)
         assert hasattr(commands, "main") or commands.COMMANDS
     assert not study.commands.keys() & COMMANDS.keys()
-    assert {command for task in study.tasks.values() for command in task.instead} <= {"evaluate", "calibrate"}
+    assert {command for task in study.tasks.values() for command in task.instead} <= {"evaluate", "calibrate", "train"}
 
 
 def test_a_model_of_a_study_is_evaluated_by_its_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_text(tmp_path / "exp" / "model" / "model.yaml", "format: 1\nkind: cdvae\nmodel: {}\n")
+    write_text(tmp_path / "exp" / "model" / "model.safetensors", "")
     for model in (["--model", str(tmp_path / "exp")], [f"--model={tmp_path / 'exp' / 'model'}"]):
         assert main(["evaluate", *model, "--out", str(tmp_path), "--calibration"]) == 2
         assert "--calibration: unknown option" in capsys.readouterr().err

@@ -100,7 +100,7 @@ def test_what_ships_has_half_the_weights_a_predictor_and_a_card(experiment, mani
 def alone(folder: Path) -> str:
     """What the card of a model says of one speaker alone, as its predictor has it."""
     predictor = yaml.safe_load((folder / "quality.yaml").read_text())
-    told = default_model.AS_ONE if predictor["activity"] or predictor["single_speaker"] else default_model.AS_TWO
+    told = default_model.AS_ONE if predictor["single_speaker"] else default_model.AS_TWO
     return f"one speaker alone {told}"
 
 

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from sepkit.config import TrainConfig, TrainerConfig
-from sepkit.training.averaging import average_of, decay_at
-from sepkit.training.learning_rate import halve, rate_factor, set_factor
+from sepkit.training.callbacks import halve, rate_factor, set_factor
 from sepkit.training.run import train
 from sepkit.training.separation import SeparationTask
+from sepkit.training.task import average_of, decay_at
 from tests.training.runs import BATCHES, assert_same_run, run_process, train_interrupted, weights, with_trainer
 
 RISE_AND_FALL = {"warmup_steps": 10, "decay_share": 0.4}

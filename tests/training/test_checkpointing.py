@@ -26,9 +26,8 @@ from sepkit.errors import UserError
 from sepkit.models import EncoderMaskerDecoder, build_model
 from sepkit.objectives.objective import Objective
 from sepkit.training import run
-from sepkit.training.checkpointing import checkpoint_blocks
-from sepkit.training.precision import matmul_precision
 from sepkit.training.run import train
+from sepkit.training.task import checkpoint_blocks, matmul_precision
 from tests.training.runs import weights, with_model, with_trainer
 
 SMALL: dict[str, Any] = {

@@ -101,7 +101,7 @@ def test_sizes_beyond_any_use_are_refused_before_they_take_memory(
     line = refused(with_model(config, hypotheses=count), tmp_path / "exp")
     assert line == f"model.hypotheses: found {count}, expected at most 128"
     grown = refused(growing(config, hypotheses=[3, count]), tmp_path / "exp")
-    assert grown == f"trainer.growth.hypotheses: found {count}, expected at most 128"
+    assert grown == f"trainer.growth.hypotheses: found {count}, expected 1 to 128"
     mixing = replace(config.data.dynamic_mixing, enabled=True)
     long_epoch = with_data(config, mixtures_per_epoch=10_000_000 + count, dynamic_mixing=mixing)
     assert "data.mixtures_per_epoch: found" in refused(long_epoch, tmp_path / "exp")

@@ -12,9 +12,9 @@ import torch
 
 from sepkit.config import TrainConfig
 from sepkit.errors import UserError
-from sepkit.training.position import Position
 from sepkit.training.run import _check_position, train
 from sepkit.training.separation import SeparationTask
+from sepkit.training.task_definition import Position
 from tests.training.runs import (
     BATCHES,
     assert_same_run,

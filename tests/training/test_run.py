@@ -29,8 +29,7 @@ from sepkit.data.dataset import MixtureDataset
 from sepkit.errors import UserError
 from sepkit.models import load_checkpoint
 from sepkit.models.storage.folders import read_description
-from sepkit.training.folder import locked
-from sepkit.training.run import train
+from sepkit.training.run import locked, train
 from sepkit.training.separation import SeparationTask, signal_statistics
 from tests.training.runs import (
     assert_same_weights,

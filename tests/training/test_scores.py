@@ -15,8 +15,8 @@ from sepkit.data.manifest import read_manifest, write_manifest
 from sepkit.data.mixing import mix_entry
 from sepkit.inference import load_model
 from sepkit.models.storage.folders import read_description
-from sepkit.training.measured import distinct_scores
 from sepkit.training.run import train
+from sepkit.training.separation import distinct_scores
 from sepkit.types import Batch
 from tests.training.runs import (
     records,

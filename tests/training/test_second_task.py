@@ -112,7 +112,6 @@ def test_commands_for_separators_refuse_the_model(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ([*OPTIONS, "--target-rates", "1"], "--target-rates: found task line, expected separation"),
         ([*OPTIONS, "--trainer.monitor", "pit"], "trainer.monitor: found pit, expected auto or loss"),
         ([*OPTIONS, "--trainer.growth.epochs", "[1]"], "trainer.growth: task line has no hypotheses"),
         (["--task", "seperation"], "task: unknown choice 'seperation' (did you mean separation?)"),

@@ -11,8 +11,8 @@ import pytest
 from sepkit.config import ConvTasNetConfig, DataConfig, TrainConfig
 from sepkit.data.manifest import read_manifest
 from sepkit.errors import UserError
-from sepkit.training.smoke import smoke
-from sepkit.training.synthetic import write_synthetic_set
+from sepkit.training.run import smoke
+from sepkit.training.separation import write_synthetic_set
 
 
 def test_passes_with_a_set_of_its_own(config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,10 +19,10 @@ from sepkit.config import ConvTasNetConfig, TrainConfig
 from sepkit.data.dataset import EpochSampler, MixtureDataset, collate
 from sepkit.models import build_model, load_checkpoint
 from sepkit.objectives.costs import pairwise_neg_si_sdr
-from sepkit.objectives.objective import Objective, hard_pit_si_sdr_db
-from sepkit.training.position import TrainingDiverged
+from sepkit.objectives.objective import Objective, hard_si_sdr_db
 from sepkit.training.run import train
 from sepkit.training.separation import SeparationTask, signal_statistics
+from sepkit.training.task_definition import TrainingDiverged
 from sepkit.types import Batch, Losses, Separation
 from tests.training.runs import assert_same_weights, epochs, plain, weights, with_data
 
@@ -273,10 +273,10 @@ def test_validation_score_is_hard_pit_si_sdr_of_whole_set(config: TrainConfig, t
             # At the level that the model was trained with, as `sepkit evaluate` separates it.
             centered = batch.mixture - batch.mixture.mean()
             leveled = centered * model.signal_std / centered.std(correction=0)
-            score = hard_pit_si_sdr_db(model(leveled).estimates, batch.sources, batch.active)
+            score = hard_si_sdr_db(model(leveled).estimates, batch.sources, batch.active)["si_sdr_db"]
         mixture = batch.mixture[:, None].expand_as(batch.sources)
         scores.append(score.item())
-        gains.append(score.item() - hard_pit_si_sdr_db(mixture, batch.sources, batch.active).item())
+        gains.append(score.item() - hard_si_sdr_db(mixture, batch.sources, batch.active)["si_sdr_db"].item())
     record = epochs(tmp_path)[0]
     assert record["dev_si_sdr_db"] == pytest.approx(sum(scores) / 3, abs=1e-4)
     assert record["dev_si_sdri_db"] == pytest.approx(sum(gains) / 3, abs=1e-4)

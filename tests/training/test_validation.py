@@ -12,7 +12,7 @@ import torch
 from sepkit.config import TrainConfig
 from sepkit.data.dataset import MixtureDataset, collate
 from sepkit.data.manifest import read_manifest, write_manifest
-from sepkit.evaluation.evaluate import evaluate
+from sepkit.evaluation.evaluate import EvaluationOptions, evaluate
 from sepkit.inference import load_model
 from sepkit.models import EncoderMaskerDecoder
 from sepkit.objectives import build_objective
@@ -45,9 +45,9 @@ def test_validation_scores_are_those_of_evaluate(config: TrainConfig, dev: Path,
     train(configured(config, dev), tmp_path / "exp")
     found = records(tmp_path / "exp")[-1]["dev_si_sdr_db"]
     separator = load_model(tmp_path / "exp")
-    evaluation = evaluate([dev], tmp_path / "scores", separate=separator.separate, metrics=["si_sdr"])
+    evaluation = evaluate(separator, [dev], tmp_path / "scores", EvaluationOptions(["si_sdr"]))
     assert evaluation is not None
-    expected = evaluation.summary["metrics"]["si_sdr_db"]["mean"]
+    expected = evaluation["metrics"]["si_sdr_db"]["mean"]
     assert found == pytest.approx(expected, abs=1e-4)
 
 

@@ -244,7 +244,7 @@ class _Job:
             return summary_line(separated)
         count, estimates = len(separated.kept), separated.estimates
         mixture = lambda: (block[None] for block in estimates.recording.blocks())  # noqa: E731  # read again and again
-        speakers = speakers_to_link(self.options.link_speakers, separated, self.separator)
+        speakers = speakers_to_link(self.options.link_speakers, separated)
         linked = link(estimates.blocks, count, separated.sample_rate, self.encoder, speakers, mixture)
         names, found = self._names(linked)
         description = {**description, "linked": linked.to_plain(), **found}
@@ -280,19 +280,17 @@ def _check_unchanged(path: Path, identity: dict[str, int]) -> None:
         raise UserError(f"{path}: changed while it was read; separate it again when it is complete")
 
 
-def speakers_to_link(wanted: LinkSpeakers | None, separated: Separated[Any], separator: Separator) -> LinkSpeakers:
+def speakers_to_link(wanted: LinkSpeakers | None, separated: Separated[Any]) -> LinkSpeakers:
     """Return the number that was asked for; for "auto" 1 if the model's detector is sure that one speaker is alone.
 
-    The other estimates of such a recording hold what is left of the voice, which sounds like somebody else. Scores and
-    levels tell how many outputs are heard, each of which may hold several speakers.
+    The other estimates of such a recording hold what is left of the voice, which sounds like somebody else. Scores tell
+    how many outputs are heard, each of which may hold several speakers.
 
     Args:
         wanted: Number of speakers, or "auto".
         separated: Result of the separation.
-        separator: The model.
     """
-    by_detector = separated.scores is None and separator.activity is None
-    return 1 if wanted == "auto" and by_detector and separated.speakers == 1 else wanted or "auto"
+    return 1 if wanted == "auto" and separated.scores is None and separated.speakers == 1 else wanted or "auto"
 
 
 def check_separates(path: Path) -> None:

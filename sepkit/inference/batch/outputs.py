@@ -188,7 +188,6 @@ def _result(separated: Separated[Any]) -> dict[str, Any]:
         "predicted_si_sdr_db": _numbers(separated.predicted_si_sdr_db),
         "predicted_interval_db": intervals if intervals is None else [_numbers(ends) for ends in intervals],
         "predicted_by": None if prediction is None else prediction.source,
-        "likely_not_separated": None if prediction is None else prediction.likely_not_separated,
         "out_of_domain": separated.out_of_domain,
         "rates": separated.rates,
     }

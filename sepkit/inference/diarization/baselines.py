@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from sepkit.models.mel import mel_bands
+from sepkit.signals import mel_bands
 
 BASELINES: tuple[str, ...] = ("mean_log_mel", "mean_mfcc")
 _BANDS, _CEPSTRA = 40, 20

@@ -140,7 +140,7 @@ class TorchEncoder:
 
     def fingerprint(self) -> str:
         """Return a digest of the weights."""
-        from sepkit.models.storage.fingerprint import weights_fingerprint
+        from sepkit.models.saved import weights_fingerprint
 
         return weights_fingerprint(self.model)
 

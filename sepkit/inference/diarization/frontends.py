@@ -7,6 +7,8 @@ from functools import lru_cache
 
 import numpy as np
 
+from sepkit.signals import mel_bands, triangular_bands
+
 FRONTEND_RATE = 16000
 """Hz, of speech that spectra are made of."""
 
@@ -28,7 +30,12 @@ def fbank(waveform: np.ndarray, bands: int = 80) -> np.ndarray:
     frames = frames - frames.mean(-1, keepdims=True)
     frames = frames - _EMPHASIS * np.concatenate([frames[:, :1], frames[:, :-1]], axis=1)
     power = np.square(np.abs(np.fft.rfft(frames * np.hamming(_FRAME), _FBANK_SIZE)))
-    logs = np.log(np.maximum(power @ _kaldi_bands(bands).T, np.finfo(np.float32).eps))
+    logs = np.log(
+        np.maximum(
+            power @ mel_bands(_FBANK_SIZE, FRONTEND_RATE, bands, _LOWEST_HZ, FRONTEND_RATE / 2, nearest_weight=0).T,
+            np.finfo(np.float32).eps,
+        )
+    )
     return (logs - logs.mean(0)).astype(np.float32)
 
 
@@ -52,28 +59,10 @@ FRONTENDS: dict[str, tuple[int, Callable[[np.ndarray], np.ndarray]]] = {"fbank":
 """Features -> number of bands, and the function that computes them."""
 
 
-def _triangles(edges: np.ndarray, bins: np.ndarray) -> np.ndarray:
-    """Return (B, K) weights of bins: triangles from each of B + 2 edges to the next but one."""
-    rising = (bins - edges[:-2, None]) / np.diff(edges)[:-1, None]
-    falling = (edges[2:, None] - bins) / np.diff(edges)[1:, None]
-    return np.clip(np.minimum(rising, falling), 0, None)
-
-
-@lru_cache(maxsize=2)
-def _kaldi_bands(bands: int) -> np.ndarray:
-    """Return (bands, K) triangles on the mel scale from 20 Hz to Nyquist."""
-    hz = np.fft.rfftfreq(_FBANK_SIZE, 1 / FRONTEND_RATE)
-    scale = 1127 * np.log(1 + np.array([*hz, _LOWEST_HZ]) / 700)
-    weights = _triangles(np.linspace(scale[-1], scale[-2], bands + 2), scale[:-1])
-    # Kaldi leaves out the bin at Nyquist.
-    weights[:, -1] = 0
-    return weights
-
-
 @lru_cache(maxsize=2)
 def _slaney_bands(bands: int) -> np.ndarray:
     """Return (bands, K) triangles of equal area on Slaney's scale, linear below 1 kHz and logarithmic above."""
     steps = np.linspace(0, 15 + np.log(FRONTEND_RATE / 2000) / (np.log(6.4) / 27), bands + 2)
     edges = np.where(steps < 15, steps * 200 / 3, 1000 * np.exp((steps - 15) * np.log(6.4) / 27))
-    weights = _triangles(edges, np.fft.rfftfreq(_FRAME, 1 / FRONTEND_RATE))
+    weights = triangular_bands(edges, np.fft.rfftfreq(_FRAME, 1 / FRONTEND_RATE))
     return weights * (2 / (edges[2:] - edges[:-2]))[:, None]

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from sepkit.models.mel import mel_bands
+from sepkit.signals import mel_bands
 
 MEMORY_SECONDS = 600.0
 """A chunk counts 1/e in the profile of speakers so far away in time."""

@@ -13,7 +13,7 @@ import numpy as np
 from tqdm import tqdm
 
 from sepkit.data import audio
-from sepkit.data.audio_streams import StreamResampler
+from sepkit.data.resampling import StreamResampler
 from sepkit.inference.long.chunked import ChunkedEstimates
 from sepkit.inference.long.upper_band import UpperBandSharing
 from sepkit.inference.selection import Selection, distribute_residual

@@ -1,6 +1,6 @@
 """Features of a separation that predict its quality without references: numbers for every hypothesis of a recording.
 
-Those in `BASELINE_FEATURES` depend on the mixture alone. A model adds the features that it has: a deterministic one has
+Those of `mixture_features` depend on the mixture alone. A model adds the features that it has: a deterministic one has
 no rates and no spread. None takes another pass of the masker, so that predictions cost little beside a separation.
 """
 
@@ -12,19 +12,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from sepkit.inference.runners.base import ModelOutput, Runner, pairwise_si_sdr_db, ratio_db
+from sepkit.inference.runners.base import ModelOutput, Runner
 from sepkit.matching import linear_sum_assignment
-
-BASELINE_FEATURES = (
-    "crest_factor_db",
-    "spectral_flatness_db",
-    "spectral_centroid_hz",
-    "zero_crossing_rate",
-    "log_kurtosis",
-    "level_deviation_db",
-    "log_duration_seconds",
-)
-"""Features of the mixture that need no model, see `mixture_features`."""
+from sepkit.signals import pairwise_si_sdr_db, ratio_db, si_sdr_of_cosines_db
 
 SHORTEST_SECONDS = 0.5
 """Shorter recordings have no features: a statistic of a few frames tells nothing."""
@@ -34,8 +24,8 @@ LONGEST_SECONDS = 30.0
 
 EXCERPT_SECONDS = 5.0
 
-DOMINANCE = "dominance"
-"""Share of the energy of all estimates that is in the strongest one of each frame and frequency; 1: no overlap."""
+LOWEST_DB = -80.0
+"""Levels of estimates are raised to this one."""
 
 _LEAST_DB = -60.0
 _FRAME_SECONDS = 0.032
@@ -103,7 +93,8 @@ def hypothesis_features(mixture: np.ndarray, output: ModelOutput, sample_rate: i
     * `correlation_db`: SI-SDR to the estimate it is most like, (corr^2 / (1 - corr^2)); of two hypotheses or more.
     * `relative_level_db`: energy of the mixture's projection on the estimate over the mixture's.
     * `estimate_level_deviation_db`: as in `mixture_features`, of the estimate.
-    * `DOMINANCE`, the same for all, of two hypotheses or more.
+    * `dominance`: share of the energy of all estimates that is in the strongest one of each frame and frequency, the
+      same for all, of two hypotheses or more; 1: no overlap.
     * `score`: log-odds that it is a speaker.
     * those of the mixture, the same for all hypotheses.
 
@@ -124,8 +115,24 @@ def hypothesis_features(mixture: np.ndarray, output: ModelOutput, sample_rate: i
     return features | {name: np.full(len(estimates), value) for name, value in of_mixture.items()}
 
 
+def levels_db(energies: np.ndarray) -> np.ndarray:
+    """Return (n,) levels of a model's own estimates relative to the strongest, dB, at least `LOWEST_DB`.
+
+    >>> levels_db(np.array([1.0, 0.01, 0.0])).tolist()
+    [0.0, -20.0, -80.0]
+
+    Args:
+        energies: Energies of the estimates, (n,).
+    """
+    energies = np.asarray(energies, np.float64)
+    strongest = energies.max(initial=0.0)
+    if strongest <= 0:
+        return np.full(len(energies), LOWEST_DB)
+    return 10 * np.log10(np.maximum(energies / strongest, 10 ** (LOWEST_DB / 10)))
+
+
 def mixture_features(mixture: np.ndarray, sample_rate: int) -> dict[str, float]:
-    """Return statistics of a waveform (T,) that is not silent, by the names in `BASELINE_FEATURES`.
+    """Return statistics of a waveform (T,) that is not silent, by name.
 
     * `crest_factor_db`: peak over root mean square.
     * `spectral_flatness_db`: geometric over arithmetic mean of the power spectrum (Welch, 32 ms Hann windows).
@@ -209,12 +216,19 @@ def _relations(estimates: np.ndarray, mixture: np.ndarray) -> dict[str, np.ndarr
         "residual_db": np.full(len(cross), ratio_db(np.array(mixture_energy - explained), np.array(mixture_energy))),
         "relative_level_db": ratio_db(np.square(cross) / energies, np.array(mixture_energy)),
     }
-    if len(cross) > 1:
-        alike = np.square(gram / np.outer(norms, norms))
-        np.fill_diagonal(alike, 0.0)
-        nearest = alike.max(1)
-        relations["correlation_db"] = ratio_db(nearest, 1 - nearest)
-    return relations
+    return relations | ({"correlation_db": likeness_db(gram)} if len(cross) > 1 else {})
+
+
+def likeness_db(gram: np.ndarray) -> np.ndarray:
+    """Return the SI-SDR of each of several signals to the one it is most like, (n,) dB: corr^2 / (1 - corr^2).
+
+    Args:
+        gram: Inner products of the signals, (n, n).
+    """
+    norms = np.sqrt(np.maximum(np.diagonal(gram), np.finfo(np.float64).tiny))
+    alike = np.square(gram / np.outer(norms, norms))
+    np.fill_diagonal(alike, 0.0)
+    return si_sdr_of_cosines_db(alike.max(1))
 
 
 def _sound(estimates: np.ndarray, sample_rate: int) -> dict[str, np.ndarray]:
@@ -226,7 +240,7 @@ def _sound(estimates: np.ndarray, sample_rate: int) -> dict[str, np.ndarray]:
         powers = np.stack([_frame_powers(one, frame) for one in centered])
         total = float(powers.sum())
         share = float(powers.max(0).sum()) / total if total > 0 else 1.0
-        found[DOMINANCE] = np.full(len(centered), share)
+        found["dominance"] = np.full(len(centered), share)
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -33,24 +34,16 @@ _RANKS = 1000
 
 
 @dataclass
-class RidgeRegression:
+class LinearModel:
     """A linear function of features: intercept + sum of coefficient * (feature - mean) / scale.
 
     Standardized features are limited to four deviations.
 
     Args:
-        features: names.
-        means, scales: means and standard deviations of the features, over the examples.
-        coefficients: dB for each deviation.
-        ridge: strength of the penalty on the squared coefficients, times the number of examples.
-        interval_db: from the prediction down and up to the ends of the interval, the first usually negative; in units
-            of the scale of the error if there is a `spread`, see `fit_interval`.
-        rank_correlation: Spearman's, of targets and their predictions by fits without the mixture in question; None
-            where either does not vary.
-        correlation: Pearson's, in the same way.
-        error_db: root mean square of these predictions' errors.
-        spread, spread_intercept: logarithm of the scale of the error, nats for each deviation of the features and at
-            their means; None: the interval has one width.
+        features: Names of the features.
+        means, scales: Means and standard deviations of the features, over the examples.
+        coefficients: Change of the result for each deviation of a feature.
+        intercept: Result where all features have their means.
     """
 
     features: list[str]
@@ -58,6 +51,44 @@ class RidgeRegression:
     scales: list[float]
     coefficients: list[float]
     intercept: float
+
+    def _standardized(self, features: Mapping[str, Any]) -> np.ndarray:
+        table = np.stack([np.asarray(features[name], np.float64) for name in self.features], axis=-1)
+        return _standardize(table, self.means, self.scales)
+
+    def check(self) -> None:
+        """Check numbers that were read from a file.
+
+        Raises:
+            UserError: a number is missing or not finite, or a scale is not positive.
+        """
+        columns = (self.means, self.scales, self.coefficients)
+        if not self.features or any(
+            len(column) != len(self.features) or not np.isfinite(column).all() for column in columns
+        ):
+            raise UserError("found numbers that are not finite or not one for each feature")
+        if not all(scale > 0 for scale in self.scales):
+            raise UserError("found a scale that is not positive")
+        if not math.isfinite(self.intercept):
+            raise UserError("found an intercept that is not finite")
+
+
+@dataclass
+class RidgeRegression(LinearModel):
+    """A linear model with a penalty on its squared coefficients, and an interval about its predictions, dB.
+
+    Args:
+        ridge: Strength of the penalty, times the number of examples.
+        interval_db: Distances from the prediction down and up to the ends of the interval, the first usually negative;
+            in units of the scale of the error if there is a `spread`, see `fit_interval`.
+        rank_correlation: Spearman's correlation of targets and their predictions by fits without the mixture in
+            question; None where either does not vary.
+        correlation: Pearson's correlation, in the same way.
+        error_db: Root mean square of these predictions' errors.
+        spread, spread_intercept: Logarithm of the scale of the error, nats for each deviation of the features and at
+            their means; None: the interval has one width.
+    """
+
     ridge: float
     interval_db: tuple[float, float]
     rank_correlation: float | None
@@ -66,24 +97,46 @@ class RidgeRegression:
     spread: list[float] | None = None
     spread_intercept: float = 0.0
 
-    def predict(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return predictions, (n,) dB, from (n,) of each feature; NaN where a feature is."""
-        return self.intercept + self._standardized(features) @ np.array(self.coefficients)
+    def check(self) -> None:
+        """Check numbers that were read from a file.
 
-    def _standardized(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
+        Raises:
+            UserError: a number is missing or not finite, or a scale is not positive.
+        """
+        super().check()
+        if not np.isfinite([*self.interval_db, self.spread_intercept, *(self.spread or [])]).all():
+            raise UserError("found an interval that is not finite")
+        if self.spread is not None and len(self.spread) != len(self.features):
+            raise UserError("found a spread that is not one for each feature")
+
+    def predict(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return predictions, (n,) dB; NaN where a feature is.
+
+        Args:
+            features: Features of the estimates by name, (n,) each.
+
+        Raises:
+            UserError: a feature is missing.
+        """
         if missing := [name for name in self.features if name not in features]:
             raise UserError(
                 f"quality.yaml: names the feature {shown(missing[0])}, which the model does not have; run "
                 "`sepkit calibrate` again"
             )
-        table = np.stack([np.asarray(features[name], np.float64) for name in self.features], axis=-1)
-        return _standardize(table, self.means, self.scales)
+        return self.intercept + self._standardized(features) @ np.array(self.coefficients)
 
     def interval(self, predicted: np.ndarray, features: Mapping[str, np.ndarray] | None) -> np.ndarray:
-        """Return lower and upper ends, (n, 2) dB, of predictions (n,) by these features (n,)."""
+        """Return lower and upper ends, (n, 2) dB, of the interval about predictions.
+
+        Args:
+            predicted: Predictions, (n,) dB.
+            features: Features that they were made from, (n,) each; None: there are none, and a varying width is NaN.
+        """
         if self.spread is None:
             return predicted[:, None] + np.array(self.interval_db)
-        scales = np.full(len(predicted), np.nan) if features is None else self._error_scales(features)
+        scales = np.full(len(predicted), np.nan)
+        if features is not None:
+            scales = np.exp(self.spread_intercept + self._standardized(features) @ np.array(self.spread))
         return predicted[:, None] + scales[:, None] * np.array(self.interval_db)
 
     @property
@@ -91,10 +144,6 @@ class RidgeRegression:
         """Half the width of the interval, dB; of examples with mean features if it varies."""
         low, high = self.interval_db
         return (high - low) / 2 * (1.0 if self.spread is None else math.exp(self.spread_intercept))
-
-    def _error_scales(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return how large the error is expected to be, (n,) dB."""
-        return np.exp(self.spread_intercept + self._standardized(features) @ np.array(self.spread))
 
     def fit_interval(
         self,
@@ -220,38 +269,36 @@ def fit_ridge(
 
 
 @dataclass
-class LogisticRegression:
-    """Log-odds that a recording is of a kind: intercept + sum of coefficient * (feature - mean) / scale.
+class LogisticRegression(LinearModel):
+    """Log-odds that a recording is of a kind, nats.
 
     Args:
-        coefficients: nats for each deviation; deviations are limited to four.
-        threshold: log-odds above which a recording is flagged.
-        found: share of the examples of the kind that are flagged, by fits without the example.
-        false_alarms: share of the others that are, in the same way.
+        threshold: Log-odds above which a recording is of the kind.
+        found: Share of the examples of the kind that are above it, by fits without the example.
+        false_alarms: Share of the others that are, in the same way.
     """
 
-    features: list[str]
-    means: list[float]
-    scales: list[float]
-    coefficients: list[float]
-    intercept: float
     threshold: float = math.inf
     found: float = 0.0
     false_alarms: float = 0.0
 
-    def log_odds(self, rows: Sequence[Mapping[str, float]]) -> np.ndarray:
-        """Return (N,) log-odds of recordings, given their features; NaN where one is not known."""
-        table = np.array([[row.get(name, math.nan) for name in self.features] for row in rows])
-        return self.intercept + _standardize(table, self.means, self.scales) @ np.array(self.coefficients)
+    def log_odds(self, features: Mapping[str, Any]) -> Any:
+        """Return log-odds of recordings, (N,) or a number; NaN where a feature is not known.
 
-    def flags(self, row: Mapping[str, float]) -> bool | None:
-        """Return whether a recording is of the kind; None if a feature is not known or not finite."""
-        if not all(math.isfinite(row.get(name, math.nan)) for name in self.features):
-            return None
-        return bool(self.log_odds([row])[0] > self.threshold)
+        Args:
+            features: Features by name, (N,) each or a number.
+        """
+        known = {name: features.get(name, math.nan) for name in self.features}
+        return self.intercept + self._standardized(known) @ np.array(self.coefficients)
 
     def set_threshold(self, threshold: float, of_kind: np.ndarray, others: np.ndarray) -> None:
-        """Set the threshold, and the shares of log-odds of left out examples of the kind and of others above it."""
+        """Set the threshold, and the shares of examples above it.
+
+        Args:
+            threshold: Log-odds.
+            of_kind: Log-odds of left out examples of the kind, (N,).
+            others: Log-odds of other left out examples, (N,).
+        """
         self.threshold = threshold
         self.found, self.false_alarms = float(np.mean(of_kind > threshold)), float(np.mean(others > threshold))
 
@@ -264,14 +311,14 @@ def fit_logistic(
     The strength of the penalty is the one that is best for rows left out. There is no regression if no feature varies.
 
     Args:
-        rows: N, features by name, finite.
+        rows: Features of N recordings by name, finite.
         labels: (N,) bool, which rows are of the kind; both kinds are among them.
         groups: (N,) int from 0, rows that are left out together; None: each alone.
     """
-    names = [name for name in rows[0] if np.ptp([row[name] for row in rows]) > 1e-9]
-    if not names:
+    table = {name: np.array([row[name] for row in rows]) for name in rows[0]}
+    table = {name: values for name, values in table.items() if np.ptp(values) > 1e-9}
+    if not table:
         return None
-    table = np.array([[row[name] for name in names] for row in rows])
     fold = np.arange(len(labels)) % _FOLDS
     # Each fold has its share of both kinds.
     fold[np.argsort(labels, kind="stable")] = np.arange(len(labels)) % _FOLDS
@@ -282,18 +329,23 @@ def fit_logistic(
         scores = np.empty(len(labels))
         for number in range(_FOLDS):
             rest = fold != number
-            fitted = _logistic(names, table[rest], labels[rest], strength)
-            scores[~rest] = fitted.log_odds([rows[place] for place in np.flatnonzero(~rest).tolist()])
+            fitted = _logistic(_rows(table, rest), labels[rest], strength)
+            scores[~rest] = fitted.log_odds(_rows(table, ~rest))
         return scores
 
     tried = [(float(strength), left_out(float(strength))) for strength in _LOGISTIC_STRENGTHS]
     strength, scores = min(tried, key=lambda pair: float(np.logaddexp(0, np.where(labels, -pair[1], pair[1])).mean()))
-    return _logistic(names, table, labels, strength), scores
+    return _logistic(table, labels, strength), scores
 
 
-def _logistic(names: list[str], table: np.ndarray, labels: np.ndarray, strength: float) -> LogisticRegression:
+def _rows(table: Mapping[str, np.ndarray], chosen: np.ndarray) -> dict[str, np.ndarray]:
+    return {name: values[chosen] for name, values in table.items()}
+
+
+def _logistic(features: Mapping[str, np.ndarray], labels: np.ndarray, strength: float) -> LogisticRegression:
     from scipy.optimize import minimize
 
+    table = np.stack(list(features.values()), axis=-1)
     means, scales = table.mean(0), np.maximum(table.std(0), 1e-9)
     design = _standardize(table, means, scales)
     signs = np.where(labels, 1.0, -1.0)
@@ -305,7 +357,7 @@ def _logistic(names: list[str], table: np.ndarray, labels: np.ndarray, strength:
         return value, np.concatenate([[pull.sum()], design.T @ pull + strength * weights[1:]])
 
     weights = minimize(loss, np.zeros(design.shape[1] + 1), jac=True, method="L-BFGS-B").x
-    return LogisticRegression(names, means.tolist(), scales.tolist(), weights[1:].tolist(), float(weights[0]))
+    return LogisticRegression(list(features), means.tolist(), scales.tolist(), weights[1:].tolist(), float(weights[0]))
 
 
 def threshold_above(scores: np.ndarray, share: float) -> float:

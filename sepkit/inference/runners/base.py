@@ -15,10 +15,6 @@ from sepkit.inference.runners.level import BlockRunner, ModelLevel
 if TYPE_CHECKING:
     from sepkit.models import EncoderMaskerDecoder
 
-# Ratios are limited to this range, dB; beyond it they measure float32 and the edges of windows.
-_LEAST_DB, _MOST_DB = -60.0, 60.0
-
-
 AGREEMENT = "agreement_db"
 """Feature: SI-SDR of an estimate in the other views of the recording to that in the first, mean over views."""
 
@@ -202,20 +198,3 @@ class Batches:
                 continue
             results += [output.of(place) for place in range(len(part))]
         return results
-
-
-def pairwise_si_sdr_db(estimates: np.ndarray, sources: np.ndarray) -> np.ndarray:
-    """Return (n, m) SI-SDR of signals (n, T) to others (m, T), limited to -60 to 60 dB.
-
-    It is 10 log10(r^2 / (1 - r^2)) with their correlation r.
-    """
-    a, b = (x.astype(np.float64) - x.mean(-1, keepdims=True, dtype=np.float64) for x in (estimates, sources))
-    energies = np.outer(np.square(a).sum(-1), np.square(b).sum(-1))
-    squared = np.divide(np.square(a @ b.T), energies, out=np.zeros_like(energies), where=energies > 0)
-    return ratio_db(squared, 1 - squared)
-
-
-def ratio_db(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """Return 10 log10 of a ratio of energies, limited to -60 to 60 dB."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.clip(10 * np.log10(np.maximum(part, 0) / whole), _LEAST_DB, _MOST_DB)

@@ -21,7 +21,7 @@ from sepkit.models import EncoderMaskerDecoder
 from sepkit.models.features import latent_features
 from sepkit.models.maskers import ConvTasNetMasker, DualPathRNNMasker
 from sepkit.models.runtime import has_bfloat16
-from sepkit.models.storage.fingerprint import weights_fingerprint
+from sepkit.models.saved import weights_fingerprint
 from sepkit.models.streaming import ModelStream
 
 # An accelerator separates this many chunks nearly as fast as one.

@@ -11,9 +11,10 @@ from typing import Literal
 import numpy as np
 
 from sepkit.data import audio
-from sepkit.inference.runners.base import AGREEMENT, ModelOutput, Runner, pairwise_si_sdr_db
+from sepkit.inference.runners.base import AGREEMENT, ModelOutput, Runner
 from sepkit.inference.waveforms import fit_length
 from sepkit.matching import linear_sum_assignment
+from sepkit.signals import pairwise_si_sdr_db
 
 SPEEDS = (1.08, 1.04, 1.12, 1.16)
 """How many times faster the recording is played in the second view, the third ... Slower ones make estimates worse."""

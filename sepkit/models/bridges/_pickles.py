@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from sepkit.errors import UserError, one_line, shown
+from sepkit.files import read_yaml
 
 _SCALAR = np.float64(0).__reduce__()[0]
 # asteroid writes torch's version string into its files, and published ones hold final scores as NumPy numbers.
@@ -98,25 +99,73 @@ def read_state_dict(path: Path, expected: str) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in weights.items() if name.rpartition(".")[2] not in _TOTALS}
 
 
-def beside(weights: Path, name: str, expected: str) -> Path:
-    """Return the description of that name beside a file of weights; raise UserError unless there is one."""
-    if not (path := weights.with_name(name)).is_file():
-        raise UserError(f"{weights}: no {name} beside it; {expected}")
-    return path
+def check_sizes(where: str, sizes: Mapping[str, Any], largest: Mapping[str, float] | None = None) -> None:
+    """Raise UserError if any number among the values of `sizes` is too large; other values are ignored.
 
-
-def whole_number(where: object, name: str, value: Any, largest: int = _LARGEST, least: int = 1) -> int:
-    """Return a value of a description if it is a whole number within bounds, else raise UserError."""
-    if type(value) is not int or not least <= value <= largest:
-        raise UserError(f"{where}: {name} is {shown(value)}, expected a whole number from {least} to {largest}")
-    return value
-
-
-def check_sizes(where: str, sizes: Mapping[str, Any], largest: int = _LARGEST) -> None:
-    """Raise UserError if any number among the values of `sizes` is above `largest`; other values are ignored.
-
-    `where` is the file's name, for the message.
+    Args:
+        where: Name of the file, for the message.
+        sizes: Values by name.
+        largest: Bounds by name, of those that differ from the usual one.
     """
     for name, value in sizes.items():
-        if isinstance(value, int | float) and not abs(value) <= largest:
-            raise UserError(f"{where}: {one_line(name)[:100]} is {shown(value)}, expected at most {largest}")
+        bound = (largest or {}).get(name, _LARGEST)
+        if isinstance(value, int | float) and not abs(value) <= bound:
+            raise UserError(f"{where}: {one_line(name)[:100]} is {shown(value)}, expected at most {bound}")
+
+
+class Description:
+    """Sizes and options that another toolkit keeps beside its weights, checked as they are read.
+
+    Args:
+        path: The file, for messages.
+        data: What it contains.
+        prefix: Beginning of the names of all values, such as "config.".
+    """
+
+    def __init__(self, path: Path, data: Any, prefix: str = "") -> None:
+        self.path, self.data, self.prefix = path, data, prefix
+
+    @classmethod
+    def beside(cls, weights: Path, name: str, expected: str, prefix: str = "") -> Description:
+        """Return the description in a YAML file beside the weights; raise UserError if there is none."""
+        if not (path := weights.with_name(name)).is_file():
+            raise UserError(f"{weights}: no {name} beside it; {expected}")
+        return cls(path, read_yaml(path, "get it again"), prefix)
+
+    def at(self, name: str, default: Any = None) -> Any:
+        """Return the value of a dotted name, or the default if there is none."""
+        value = self.data
+        for part in f"{self.prefix}{name}".split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        return default if value is None else value
+
+    def size(self, name: str, default: Any = None, largest: int = _LARGEST, least: int = 1) -> int:
+        """Return a whole number; raise UserError if it is none, or out of bounds."""
+        return self._whole(name, self.at(name, default), largest, least)
+
+    def size_of_both(self, name: str, largest: int = _LARGEST, least: int = 1) -> int:
+        """Return the whole number that a list of two contains twice; raise UserError for any other value."""
+        value = self.at(name)
+        if not isinstance(value, list) or len(value) != 2 or value[0] != value[1]:
+            raise self.error(name, value, "two equal numbers")
+        return self._whole(name, value[0], largest, least)
+
+    def require(self, values: Mapping[str, Any], optional: bool = False) -> None:
+        """Raise UserError unless options have the only values that sepkit has.
+
+        Args:
+            values: Expected values, by name.
+            optional: Whether an option that is not given has that value.
+        """
+        for name, wanted in values.items():
+            if (value := self.at(name, wanted if optional else None)) != wanted:
+                raise self.error(name, value, shown(wanted))
+
+    def error(self, name: str, value: Any, expected: str) -> UserError:
+        """Return the error to raise about a value that cannot be read."""
+        return UserError(f"{self.path}: {self.prefix}{name} is {shown(value)}, expected {expected}")
+
+    def _whole(self, name: str, value: Any, largest: int, least: int) -> int:
+        if type(value) is not int or not least <= value <= largest:
+            raise self.error(name, value, f"a whole number from {least} to {largest}")
+        return value

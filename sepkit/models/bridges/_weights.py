@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from sepkit.config import DeterministicConfig, MaskerConfig, ModelConfig, STFTFilterbankConfig
 from sepkit.errors import UserError, one_line
 from sepkit.models.emd import EncoderMaskerDecoder, build_model
-from sepkit.models.storage.layout import lay_out
+from sepkit.models.storage.layout import build_on_meta
 
 OWN = ("signal_mean", "signal_std")
 """Tensors of a model that other toolkits do not have."""
@@ -85,6 +85,20 @@ def one_by_one(names: Names) -> Pieces:
     return lambda masker, name, tensor: {renamed(name, names): tensor}
 
 
+def residual_and_skip(masker: nn.Module, theirs: str, tensor: Tensor) -> dict[str, Tensor]:
+    """Return the pieces of a tensor of Conv-TasNet, whose blocks end in one convolution, in other toolkits in two.
+
+    Args:
+        masker: Conv-TasNet, if the tensor is of such a convolution.
+        theirs: The other toolkit's name, with "{part}" in place of "res" and "skip" if there are two.
+        tensor: Ours.
+    """
+    if "{part}" not in theirs:
+        return {theirs: tensor}
+    parts = tensor.split([masker.bottleneck_channels, masker.skip_channels])  # type: ignore[list-item]
+    return {theirs.format(part=name): part for name, part in zip(("res", "skip"), parts, strict=True) if len(part)}
+
+
 def build_with(
     where: str,
     config: ModelConfig,
@@ -101,7 +115,7 @@ def build_with(
         needs: what the model needs of separation, see `sepkit.models.needs`.
     """
     check_plain(where, weights)
-    shapes = lay_out(lambda: build_model(config), where, len(weights))
+    shapes = build_on_meta(lambda: build_model(config), where, len(weights))
     assert shapes is not None
     wanted = _pieces(shapes, pieces_of, own)
     left = sorted(set(weights).difference(wanted))

@@ -13,25 +13,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from sepkit.config import (
-    ConvTasNetConfig,
-    DeterministicConfig,
-    DualPathRNNConfig,
-    FreeFilterbankConfig,
-    ImprovedSuDoRMRFConfig,
-    MaskerConfig,
-    ModelConfig,
-    SuDoRMRFConfig,
-    from_dict,
-    to_dict,
-)
+from sepkit import config
 from sepkit.errors import UserError, shown
-from sepkit.models.bridges._asteroid_names import PORTABLE, asteroid_pieces
 from sepkit.models.bridges._pickles import check_sizes, read_checkpoint
-from sepkit.models.bridges._weights import OWN, build_with
+from sepkit.models.bridges._weights import OWN, build_with, renamed, residual_and_skip
 from sepkit.models.emd import EncoderMaskerDecoder
 from sepkit.models.filterbanks import FreeFilterbank
-from sepkit.models.maskers import ConvTasNetMasker, ImprovedSuDoRMRFMasker, SuDoRMRFMasker
+from sepkit.models.maskers import ConvTasNetMasker, DualPathRNNMasker, ImprovedSuDoRMRFMasker, SuDoRMRFMasker
 
 FILES = ("pytorch_model.bin",)
 """Fetched from a repository."""
@@ -55,14 +43,14 @@ def from_asteroid(model_or_path: nn.Module | str | Path, *, sample_rate: int | N
         raise UserError(f"{where}: found an asteroid {shown(name)}, expected one of {', '.join(_MASKERS)}")
     try:
         known = {key: value for key, value in arguments.items() if key != "sample_rate" or value is not None}
-        config = _model_config(where, name, {"sample_rate": sample_rate} | known)
+        made = _model_config(where, name, {"sample_rate": sample_rate} | known)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise UserError(f"{where}: model_args are not those of a {name} ({type(error).__name__}: {error})") from None
     # Types and ranges are config's to check.
-    config = from_dict(ModelConfig, to_dict(config), where)
+    made = config.from_dict(config.ModelConfig, config.to_dict(made), where)
     if name.startswith("SuDORMRF"):
         weights = {key: tensor for key, tensor in weights.items() if key != _WRAPPED}
-    return build_with(where, config, weights, asteroid_pieces)
+    return build_with(where, made, weights, asteroid_pieces)
 
 
 def _unpack(model_or_path: nn.Module | str | Path) -> tuple[str, Mapping[str, Any]]:
@@ -94,11 +82,8 @@ def _trained_rate(checkpoint: Mapping[str, Any]) -> Any:
     return found
 
 
-def _model_config(where: str, name: str, arguments: Mapping[str, Any]) -> ModelConfig:
-    check_sizes(where, {key: value for key, value in arguments.items() if key != "sample_rate"})
-    check_sizes(where, {key: arguments.get(key, 1) for key in ("n_repeats", "num_blocks", "num_layers")}, 1000)
-    # These are exponents of two: dilations, and how often a resolution is halved.
-    check_sizes(where, {key: arguments.get(key, 1) for key in ("n_blocks", "upsampling_depth")}, 30)
+def _model_config(where: str, name: str, arguments: Mapping[str, Any]) -> config.ModelConfig:
+    check_sizes(where, arguments, _LARGEST)
     rate, filters = arguments["sample_rate"], arguments["n_filters"]
     if not rate:
         raise UserError(f"{where}: found no sample rate in it; give one: asteroid:{where}@8000")
@@ -108,13 +93,13 @@ def _model_config(where: str, name: str, arguments: Mapping[str, Any]) -> ModelC
     activation = "relu" if name == "SuDORMRFNet" else arguments.get("encoder_activation") or "linear"
     # In asteroid a softmax of DPRNNTasNet runs over filters.
     softmax = [] if name == "DPRNNTasNet" else ["softmax"]
-    return ModelConfig(
+    return config.ModelConfig(
         sample_rate=round(rate),
         hypotheses=arguments["n_src"],
         filterbank=_filterbank_config(name, arguments),
-        encoding=DeterministicConfig(activation=_require(where, "encoder_activation", activation, _ACTIVATIONS)),
+        encoding=config.DeterministicConfig(activation=_require(where, "encoder_activation", activation, _ACTIVATIONS)),
         masker=_MASKERS[name](where, arguments),
-        masks=DeterministicConfig(
+        masks=config.DeterministicConfig(
             activation=_require(where, "mask_act", arguments["mask_act"] or "linear", [*_ACTIVATIONS, *softmax])
         ),
         pad="asteroid",
@@ -129,22 +114,22 @@ def _require(where: str, field: str, found: Any, known: Collection[Any]) -> Any:
     return found
 
 
-def _filterbank_config(name: str, arguments: Mapping[str, Any]) -> FreeFilterbankConfig:
-    config = FreeFilterbankConfig(arguments["n_filters"], arguments["kernel_size"], arguments["stride"])
+def _filterbank_config(name: str, arguments: Mapping[str, Any]) -> config.FreeFilterbankConfig:
+    bank = config.FreeFilterbankConfig(arguments["n_filters"], arguments["kernel_size"], arguments["stride"])
     if name in ("SuDORMRFNet", "SuDORMRFImprovedNet"):
         half = arguments["kernel_size"] // 2
-        config.padding = half
-        config.output_padding = half - 1
-        config.multiple = math.lcm(half, 2 ** arguments["upsampling_depth"])
-    return config
+        bank.padding = half
+        bank.output_padding = half - 1
+        bank.multiple = math.lcm(half, 2 ** arguments["upsampling_depth"])
+    return bank
 
 
 def _norm(where: str, arguments: Mapping[str, Any]) -> Any:
     return _NORMS[_require(where, "norm_type", arguments.get("norm_type", "gLN"), _NORMS)]
 
 
-def _conv_tasnet_config(where: str, arguments: Mapping[str, Any]) -> MaskerConfig:
-    return ConvTasNetConfig(
+def _conv_tasnet_config(where: str, arguments: Mapping[str, Any]) -> config.MaskerConfig:
+    return config.ConvTasNetConfig(
         bottleneck_channels=arguments["bn_chan"],
         hidden_channels=arguments["hid_chan"],
         skip_channels=arguments["skip_chan"] or 0,
@@ -156,10 +141,10 @@ def _conv_tasnet_config(where: str, arguments: Mapping[str, Any]) -> MaskerConfi
     )
 
 
-def _dual_path_rnn_config(where: str, arguments: Mapping[str, Any]) -> MaskerConfig:
+def _dual_path_rnn_config(where: str, arguments: Mapping[str, Any]) -> config.MaskerConfig:
     _require(where, "use_mulcat", arguments.get("use_mulcat", False), [False])
     layers = arguments["num_layers"]
-    return DualPathRNNConfig(
+    return config.DualPathRNNConfig(
         bottleneck_channels=arguments["bn_chan"],
         hidden_channels=arguments["hid_size"],
         chunk_size=arguments["chunk_size"],
@@ -183,11 +168,11 @@ def _sudormrf_sizes(arguments: Mapping[str, Any]) -> dict[str, int]:
     }
 
 
-_MASKERS: dict[str, Callable[[str, Mapping[str, Any]], MaskerConfig]] = {
+_MASKERS: dict[str, Callable[[str, Mapping[str, Any]], config.MaskerConfig]] = {
     "ConvTasNet": _conv_tasnet_config,
     "DPRNNTasNet": _dual_path_rnn_config,
-    "SuDORMRFNet": lambda where, arguments: SuDoRMRFConfig(**_sudormrf_sizes(arguments)),
-    "SuDORMRFImprovedNet": lambda where, arguments: ImprovedSuDoRMRFConfig(**_sudormrf_sizes(arguments)),
+    "SuDORMRFNet": lambda where, arguments: config.SuDoRMRFConfig(**_sudormrf_sizes(arguments)),
+    "SuDORMRFImprovedNet": lambda where, arguments: config.ImprovedSuDoRMRFConfig(**_sudormrf_sizes(arguments)),
 }
 
 _NORMS = {
@@ -203,6 +188,10 @@ _NORMS = {
 
 _ACTIVATIONS = ["linear", "relu", "sigmoid", "tanh"]
 
+# The last two are exponents of two: dilations, and how often a resolution is halved.
+_LARGEST = {"sample_rate": math.inf, "n_repeats": 1000, "num_blocks": 1000, "num_layers": 1000}
+_LARGEST |= {"n_blocks": 30, "upsampling_depth": 30}
+
 # ------------------------------------------------------------------------------------------- sepkit -> asteroid
 
 
@@ -216,23 +205,15 @@ def to_asteroid_state_dict(model: EncoderMaskerDecoder) -> dict[str, Tensor]:
         model: free filterbank, deterministic latents, and a masker that asteroid has.
     """
     _check_portable(model)
-    exported = {name: piece.detach().clone() for name, piece in _pieces(model).items()}
-    for name in exported:
-        if name in ("encoder.filterbank._filters", _WRAPPED):
-            exported[name] /= model.signal_std
+    tensors = {name: tensor.detach().clone() for name, tensor in model.state_dict().items() if name not in OWN}
+    exported: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        exported |= {theirs: piece.clone() for theirs, piece in asteroid_pieces(model.masker, name, tensor).items()}
+    exported["encoder.filterbank._filters"] /= model.signal_std
     exported["decoder.filterbank._filters"] *= model.signal_std
-    return exported
-
-
-def _pieces(model: EncoderMaskerDecoder) -> dict[str, Tensor]:
-    """Name in asteroid -> view of the weight of ours that it stands for, but for the training deviation."""
-    pieces: dict[str, Tensor] = {}
-    for name, tensor in model.state_dict().items():
-        if name not in OWN:
-            pieces |= asteroid_pieces(model.masker, name, tensor)
     if isinstance(model.masker, SuDoRMRFMasker | ImprovedSuDoRMRFMasker):
-        pieces[_WRAPPED] = pieces["encoder.filterbank._filters"]
-    return pieces
+        exported[_WRAPPED] = exported["encoder.filterbank._filters"].clone()
+    return exported
 
 
 def _check_portable(model: EncoderMaskerDecoder) -> None:
@@ -255,3 +236,78 @@ def _check_portable(model: EncoderMaskerDecoder) -> None:
         )
     if model.signal_mean.abs() > 1e-3 * model.signal_std:
         raise UserError(f"signal_mean: found {model.signal_mean:.3g}; asteroid's models cannot remove a mean")
+
+
+# -------------------------------------------------------------------------------------------------- names of weights
+
+
+def asteroid_pieces(masker: nn.Module, name: str, tensor: Tensor) -> dict[str, Tensor]:
+    """Return the tensors that asteroid keeps for one tensor of ours: views of it, in order along its first axis.
+
+    Args:
+        masker: The model's, one of `PORTABLE`.
+        name: Name of the tensor in the state dict of our model.
+        tensor: The tensor.
+    """
+    theirs = renamed(name, [*_CODERS, *_NAMES[type(masker)]])
+    if isinstance(masker, ConvTasNetMasker) and masker.causal:
+        # In asteroid the convolution and the module that cuts its future frames form a sequence of two.
+        theirs = theirs.replace("shared_block.3.", "shared_block.3.0.")
+    return residual_and_skip(masker, theirs, tensor)
+
+
+_CODERS = [(r"^filterbank\.(en|de)coder\.filterbank\._filters", r"\1coder.filterbank._filters")]
+
+_SUDORMRF = [
+    (r"^masker\.norm\.", "masker.ln."),
+    (r"^masker\.blocks\.(\d+)\.", r"masker.sm.\1."),
+    (r"\.resolutions\.expand\.0\.", ".proj_1x1.conv."),
+    (r"\.resolutions\.expand\.1\.", ".proj_1x1.norm."),
+    (r"\.resolutions\.expand\.2\.", ".proj_1x1.act."),
+    (r"\.resolutions\.levels\.(\d+)\.0\.", r".spp_dw.\1.conv."),
+    (r"\.resolutions\.levels\.(\d+)\.1\.", r".spp_dw.\1.norm."),
+    (r"\.resolutions\.merge\.0\.", ".final_norm.norm."),
+    (r"\.resolutions\.merge\.1\.", ".final_norm.act."),
+]
+
+# Our names -> asteroid's, one after another.
+_NAMES: dict[type[nn.Module], list[tuple[str, str]]] = {
+    ConvTasNetMasker: [
+        (r"^masker\.bottleneck\.", "masker.bottleneck.1."),
+        (r"^masker\.norm\.", "masker.bottleneck.0."),
+        (r"^masker\.blocks\.(\d+)\.", r"masker.TCN.\1."),
+        (r"\.expand\.", ".shared_block."),
+        (r"\.depthwise\.", ".shared_block.3."),
+        (r"(TCN\.\d+)\.activation\.", r"\1.shared_block.4."),
+        (r"(TCN\.\d+)\.norm\.", r"\1.shared_block.5."),
+        (r"(TCN\.\d+)\.output\.", r"\1.{part}_conv."),
+        (r"^masker\.activation\.", "masker.mask_net.0."),
+        (r"^masker\.output\.", "masker.mask_net.1."),
+    ],
+    DualPathRNNMasker: [
+        (r"^masker\.bottleneck\.", "masker.bottleneck.1."),
+        (r"^masker\.norm\.", "masker.bottleneck.0."),
+        (r"^masker\.blocks\.(\d+)\.(intra|inter)\.rnn\.", r"masker.net.\1.\2_RNN.rnn."),
+        (r"^masker\.blocks\.(\d+)\.(intra|inter)\.(linear|norm)\.", r"masker.net.\1.\2_\3."),
+        (r"^masker\.spread\.", "masker.first_out."),
+        (r"^masker\.value\.", "masker.net_out."),
+        (r"^masker\.gate\.", "masker.net_gate."),
+        (r"^masker\.output\.", "masker.mask_net."),
+    ],
+    SuDoRMRFMasker: [
+        *_SUDORMRF,
+        (r"^masker\.bottleneck\.", "masker.l1."),
+        (r"\.project\.0\.", ".conv_1x1_exp.conv."),
+        (r"\.project\.1\.", ".conv_1x1_exp.norm."),
+        (r"(sm\.\d+)\.output\.0\.", r"\1.module_act.norm."),
+        (r"(sm\.\d+)\.output\.1\.", r"\1.module_act.act."),
+        (r"^masker\.expand\.", "masker.reshape_before_masks."),
+        (r"^masker\.output\.", "masker.m."),
+        (r"\.gamma$", ".weight"),
+        (r"\.beta$", ".bias"),
+    ],
+    ImprovedSuDoRMRFMasker: [*_SUDORMRF, (r"\.project\.", ".res_conv."), (r"^masker\.output\.", "masker.mask_net.")],
+}
+
+PORTABLE: tuple[type[nn.Module], ...] = tuple(_NAMES)
+"""The maskers that asteroid has too."""

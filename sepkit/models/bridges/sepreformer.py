@@ -9,14 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
 from sepkit.config import DeterministicConfig, FreeFilterbankConfig, ModelConfig, SepReformerConfig
 from sepkit.errors import UserError
 from sepkit.files import read_yaml
-from sepkit.models.bridges._pickles import check_sizes, read_state_dict, whole_number
+from sepkit.models.bridges._pickles import Description, check_sizes, read_state_dict
 from sepkit.models.bridges._weights import build_with, check_plain, one_by_one
 from sepkit.models.emd import EncoderMaskerDecoder
 
@@ -24,6 +23,7 @@ _EXPECTED = "expected what SepReformer's training saves (model_state_dict, optim
 DESCRIPTION = "configs.yaml"
 """Name of the file beside a checkpoint, or in the folder of its model, that states stride and sample rate."""
 # The author's advice is chunks of 10 to 20 s (github.com/dmlguq456/SepReformer/issues/8). Its cost is scale-invariant.
+_STRIDE, _RATE = "model.module_audio_enc.stride", "dataset.sampling_rate"
 _NEEDS = {"whole_seconds": 20.0, "chunk_seconds": 10.0, "levels": "mixture"}
 
 
@@ -59,9 +59,9 @@ def _config(path: Path, weights: Mapping[str, Tensor]) -> ModelConfig:
     channels = size("feature_projector.conv1d.weight", 0)
     stages = {match[1] for name in weights if (match := re.match(r"separator\.enc_stages\.(\d+)\.", name))}
     described = _described(path)
-    stride = whole_number(path, f"stride of {DESCRIPTION}", described.get("stride", length // 4))
-    rate = whole_number(path, f"sampling_rate of {DESCRIPTION}", described.get("sampling_rate", 8000), 10**6)
-    check_sizes(str(path), {"stages": len(stages)}, 65)
+    stride = described.size(_STRIDE, length // 4)
+    rate = described.size(_RATE, 8000, 10**6)
+    check_sizes(str(path), {"stages": len(stages)}, {"stages": 65})
     return ModelConfig(
         sample_rate=rate,
         hypotheses=size("separator.spk_split_block.linear.2.weight", 0) // channels,
@@ -79,23 +79,18 @@ def _config(path: Path, weights: Mapping[str, Tensor]) -> ModelConfig:
     )
 
 
-def _described(path: Path) -> dict[str, Any]:
-    """Return stride and sampling_rate of the description that belongs to a checkpoint; empty without one."""
+def _described(path: Path) -> Description:
+    """Return the description that belongs to a checkpoint; empty without one."""
     above = path.resolve().parents
     # The authors' repository keeps weights in MODEL/log/scratch_weights.
     places = [path.parent, *(above[2:3] if len(above) > 1 and above[1].name == "log" else [])]
     file = next((place / DESCRIPTION for place in places if (place / DESCRIPTION).is_file()), None)
     if file is None:
-        return {}
-    found: Any = read_yaml(file, "get it again")
-    try:
-        config = found["config"]
-        return {
-            "stride": config["model"]["module_audio_enc"]["stride"],
-            "sampling_rate": config["dataset"]["sampling_rate"],
-        }
-    except (KeyError, TypeError):
-        raise UserError(f"{file}: no configuration of SepReformer (config.model.module_audio_enc.stride ...)") from None
+        return Description(path, {})
+    described = Description(file, read_yaml(file, "get it again"), "config.")
+    if None in (described.at(_STRIDE), described.at(_RATE)):
+        raise UserError(f"{file}: no configuration of SepReformer (config.model.module_audio_enc.stride ...)")
+    return described
 
 
 def _from_1(match: re.Match[str]) -> str:

@@ -43,7 +43,11 @@ def from_speechbrain(folder: str | Path, *, sample_rate: int | None = None) -> E
         found = f"{missing[0]} is missing" if folder.is_dir() else "no such folder"
         raise UserError(f"{folder}: {found}, {_EXPECTED}")
     where = str(folder / HYPERPARAMETERS)
-    config = _model_config(where, _read_hyperparameters(folder / HYPERPARAMETERS), sample_rate)
+    # The loader derives from SafeLoader and makes nothing but plain data and names.
+    hyperparameters = read_yaml(folder / HYPERPARAMETERS, _EXPECTED, _TextLoader)
+    if not isinstance(hyperparameters, dict):
+        raise UserError(f"{where}: found no mapping; {_EXPECTED}")
+    config = _model_config(where, hyperparameters, sample_rate)
     weights = {
         f"{file}: {name}": tensor
         for file in FILES[1:]
@@ -83,14 +87,6 @@ def _keep(loader: _TextLoader, suffix: str, node: yaml.Node) -> _Tagged:
 _TextLoader.add_multi_constructor("!", _keep)
 
 
-def _read_hyperparameters(path: Path) -> dict[str, Any]:
-    # The loader derives from SafeLoader and makes nothing but plain data and names.
-    hyperparameters = read_yaml(path, _EXPECTED, _TextLoader)
-    if not isinstance(hyperparameters, dict):
-        raise UserError(f"{path}: found no mapping; {_EXPECTED}")
-    return hyperparameters
-
-
 class _Hyperparameters:
     """Objects and their arguments, with references followed.
 
@@ -117,20 +113,29 @@ class _Hyperparameters:
                 value = inside[key]
         raise UserError(f"{self.where}: references go round in circles")
 
-    def arguments(self, value: Any, what: str, kind: str) -> dict[str, Any]:
+    def arguments(self, value: Any, kind: str) -> dict[str, Any]:
         """Return the arguments of an object of speechbrain's class `kind`, references followed."""
         found = self.follow(value)
         tag = found.tag if isinstance(found, _Tagged) else "no object"
         if tag.rpartition(".")[2] != kind or not tag.startswith("new:speechbrain."):
-            raise UserError(f"{self.where}: {what} is {tag}, expected speechbrain's {kind}; only SepFormers are read")
+            raise UserError(f"{self.where}: {kind} is {tag}, expected speechbrain's {kind}; only SepFormers are read")
         assert isinstance(found, _Tagged)
         if not isinstance(found.value, Mapping):
-            raise UserError(f"{self.where}: {what} has no arguments by name; {_EXPECTED}")
+            raise UserError(f"{self.where}: {kind} has no arguments by name; {_EXPECTED}")
         return {str(key): self.follow(argument) for key, argument in found.value.items()}
 
 
 # ------------------------------------------------------------------------------------------------- sizes and weights
 
+# Arguments that are taken, with speechbrain's defaults.
+_TAKEN: dict[str, dict[str, Any]] = {
+    "Encoder": {"kernel_size": 2, "out_channels": 64},
+    "Dual_Path_Model": {"num_layers": 1, "K": 200, "num_spks": 2}
+    # max_length belongs to the global positions, which are off.
+    | dict.fromkeys(("in_channels", "out_channels", "intra_model", "inter_model", "max_length")),
+    "SBTransformerBlock": {"d_ffn": 2048, "dropout": 0.1, "num_layers": None, "d_model": None, "nhead": None},
+    "Decoder": {"in_channels": None, "kernel_size": None, "stride": 1},
+}
 # Options fixed in sepkit's SepFormer, and speechbrain's defaults for them.
 _FIXED: dict[str, dict[str, tuple[Any, Any]]] = {
     "Encoder": {"in_channels": (1, 1)},
@@ -151,8 +156,7 @@ _FIXED: dict[str, dict[str, tuple[Any, Any]]] = {
     },
     "Decoder": {"out_channels": (1, None), "bias": (False, True), "padding": (0, 0), "output_padding": (0, 0)},
 }
-_TRANSFORMER_DEFAULTS = {"d_ffn": 2048, "dropout": 0.1}
-_MODEL_DEFAULTS = {"num_layers": 1, "K": 200, "num_spks": 2}
+_LARGEST: dict[str, float] = {"num_layers of Dual_Path_Model": 1000, "num_layers of SBTransformerBlock": 1000}
 
 
 def _model_config(where: str, entries: Mapping[str, Any], sample_rate: int | None) -> ModelConfig:
@@ -160,31 +164,26 @@ def _model_config(where: str, entries: Mapping[str, Any], sample_rate: int | Non
     modules = read.follow(entries.get("modules"))
     if not isinstance(modules, Mapping):
         raise UserError(f"{where}: found no modules; {_EXPECTED}")
-    encoder = _checked(read, modules.get("encoder"), "Encoder", kernel_size=2, out_channels=64)
-    masker = _checked(read, modules.get("masknet"), "Dual_Path_Model", **_MODEL_DEFAULTS)
-    decoder = _checked(read, modules.get("decoder"), "Decoder", in_channels=None, kernel_size=None, stride=1)
-    intra, inter = (
-        _checked(read, masker.pop(f"{which}_model", None), "SBTransformerBlock", **_TRANSFORMER_DEFAULTS)
-        for which in ("intra", "inter")
-    )
+    encoder = _checked(read, modules.get("encoder"), "Encoder")
+    masker = _checked(read, modules.get("masknet"), "Dual_Path_Model")
+    decoder = _checked(read, modules.get("decoder"), "Decoder")
+    intra, inter = (_checked(read, masker[which], "SBTransformerBlock") for which in ("intra_model", "inter_model"))
     if intra != inter:
         raise UserError(f"{where}: found {intra} inside chunks and {inter} across them, expected equal transformers")
-    kernel_size, filters, channels = encoder["kernel_size"], encoder["out_channels"], masker.get("out_channels")
+    kernel_size, filters, channels = encoder["kernel_size"], encoder["out_channels"], masker["out_channels"]
     stride = kernel_size // 2 if isinstance(kernel_size, int) else None
     for what, found, expected in (
         ("the decoder's kernel_size", decoder["kernel_size"], kernel_size),
         ("the decoder's stride", decoder["stride"], stride),
         ("the decoder's in_channels", decoder["in_channels"], filters),
-        ("the mask network's in_channels", masker.get("in_channels"), filters),
-        ("d_model of the transformers", intra.get("d_model"), channels),
+        ("the mask network's in_channels", masker["in_channels"], filters),
+        ("d_model of the transformers", intra["d_model"], channels),
     ):
         if found != expected:
             raise UserError(f"{where}: {what} is {found}, expected {expected}")
     rate = read.follow(entries.get("sample_rate")) or sample_rate
     if not rate:
         raise UserError(f"{where}: found no sample_rate in it; give one: speechbrain:{Path(where).parent}@8000")
-    layers = {"num_layers": masker["num_layers"], "the transformers' num_layers": intra.get("num_layers")}
-    check_sizes(where, layers, 1000)
     points = {"name": "deterministic", "activation": "relu"}
     plain = {
         "sample_rate": rate,
@@ -198,8 +197,8 @@ def _model_config(where: str, entries: Mapping[str, Any], sample_rate: int | Non
             "model_dim": channels,
             "num_layers": masker["num_layers"],
             "chunk_size": masker["K"],
-            "transformer_layers": intra.get("num_layers"),
-            "num_heads": intra.get("nhead"),
+            "transformer_layers": intra["num_layers"],
+            "num_heads": intra["nhead"],
             "feedforward_dim": intra["d_ffn"],
             "dropout": intra["dropout"],
         },
@@ -208,32 +207,16 @@ def _model_config(where: str, entries: Mapping[str, Any], sample_rate: int | Non
     return from_dict(ModelConfig, plain, where)
 
 
-def _checked(read: _Hyperparameters, value: Any, kind: str, **defaults: Any) -> dict[str, Any]:
+def _checked(read: _Hyperparameters, value: Any, kind: str) -> dict[str, Any]:
     """Return the arguments of a `kind` without those fixed in sepkit's SepFormer, whose values are checked."""
-    arguments = defaults | read.arguments(value, kind, kind)
+    arguments = _TAKEN[kind] | read.arguments(value, kind)
     for name, (built_in, default) in _FIXED[kind].items():
         found = arguments.pop(name, default)
         if found != built_in:
             raise UserError(f"{read.where}: {name} of {kind} is {found}, expected {built_in}; sepkit has no other")
-    known = {
-        "Encoder": {"kernel_size", "out_channels"},
-        # max_length belongs to the global positions, which are off.
-        "Dual_Path_Model": {
-            *_MODEL_DEFAULTS,
-            "in_channels",
-            "out_channels",
-            "intra_model",
-            "inter_model",
-            "max_length",
-        },
-        "SBTransformerBlock": {*_TRANSFORMER_DEFAULTS, "num_layers", "d_model", "nhead"},
-        "Decoder": {"in_channels", "kernel_size", "stride"},
-    }[kind]
-    unknown = sorted(set(arguments) - known)
-    if unknown:
+    if unknown := sorted(set(arguments) - set(_TAKEN[kind])):
         raise UserError(f"{read.where}: {kind} has an argument {unknown[0]}, which sepkit does not know")
-    sizes = {f"{name} of {kind}": value for name, value in arguments.items()}
-    check_sizes(read.where, sizes)
+    check_sizes(read.where, {f"{name} of {kind}": value for name, value in arguments.items()}, _LARGEST)
     return arguments
 
 

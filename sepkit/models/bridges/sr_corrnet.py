@@ -6,14 +6,11 @@ are in the file config.yaml beside them, which is read as plain data.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from sepkit.config import ModelConfig, SRCorrNetConfig
-from sepkit.errors import UserError, shown
-from sepkit.files import read_yaml
-from sepkit.models.bridges._pickles import beside, read_state_dict, whole_number
+from sepkit.models.bridges._pickles import Description, read_state_dict
 from sepkit.models.bridges._weights import OWN_OF_FOURIER, build_with, mapping_model, one_by_one, renamed
 from sepkit.models.emd import EncoderMaskerDecoder
 from sepkit.models.needs import chunks_for
@@ -39,33 +36,17 @@ def from_sr_corrnet(path: str | Path) -> EncoderMaskerDecoder:
     found = {renamed(name, _OLDER): tensor for name, tensor in read_state_dict(file, _EXPECTED).items()}
     # Only training uses the estimates of inner layers.
     weights = {name: tensor for name, tensor in found.items() if not name.startswith("filter_estim_aux.")}
-    config, needs = _config(beside(file, FILES[1], _EXPECTED))
+    config, needs = _config(Description.beside(file, FILES[1], _EXPECTED, "config."))
     return build_with(str(file), config, weights, one_by_one(NAMES), own=OWN_OF_FOURIER, needs=needs)
 
 
-def _config(path: Path) -> tuple[ModelConfig, dict[str, Any]]:
-    found: Any = read_yaml(path, "get it again")
-
-    def at(name: str) -> Any:
-        value = found
-        for part in ("config", *name.split(".")):
-            value = value.get(part) if isinstance(value, Mapping) else None
-        return value
-
-    def size(name: str, largest: int = 65536, least: int = 1) -> int:
-        return whole_number(path, f"config.{name}", at(name), largest, least)
-
-    def taps(name: str) -> int:
-        value = at(f"model.{name}")
-        if not isinstance(value, list) or len(value) != 2 or value[0] != value[1]:
-            raise UserError(f"{path}: config.model.{name} is {shown(value)}, expected two equal numbers")
-        return whole_number(path, f"config.model.{name}", value[0], 16, least=0)
-
+def _config(described: Description) -> tuple[ModelConfig, dict[str, Any]]:
+    at, size = described.at, described.size
     block = "model.multi_path_block.spectral_module"
     channels, num_heads = size("model.d_model"), size("model.RoPE.n_head")
     counts = at("model.is_var_spks")
     if type(counts) is not bool:
-        raise UserError(f"{path}: config.model.is_var_spks is {shown(counts)}, expected true or false")
+        raise described.error("model.is_var_spks", counts, "true or false")
     split = "model.spk_split.varying" if counts else "model.spk_split.fixed"
     one = {"d_model": channels, "num_mics": 1, "taps_freq": at("model.taps_freq"), "taps_frame": at("model.taps_frame")}
     parts = [block, "model.cross_spk", *([split] if counts else [])]
@@ -76,33 +57,31 @@ def _config(path: Path) -> tuple[ModelConfig, dict[str, Any]]:
         f"{split}.d_model": channels,
         "model.input_embedding": {**one, "kernel_sizes": [3, 3]},
         **{f"model.mask_estimator.{name}": value for name, value in one.items()},
-        **{f"{part}.d_model": channels for part in parts},
-        **{f"{part}.n_head": num_heads for part in parts},
-        **{f"{part}.dropout_rate": 0 for part in parts},
         "model.multi_path_block.channel_module": at(block),
     }
-    for name, wanted in only.items():
-        if (value := at(name)) != wanted:
-            raise UserError(f"{path}: config.{name} is {shown(value)}, expected {shown(wanted)}")
+    for part in parts:
+        only |= {f"{part}.d_model": channels, f"{part}.n_head": num_heads, f"{part}.dropout_rate": 0}
+    described.require(only)
     window, stride = size("stft.frame_length"), size("stft.frame_shift")
     if window not in (2 * stride, 4 * stride):
-        raise UserError(f"{path}: config.stft.frame_shift is {stride}, expected a half or a quarter of {window}")
-    rate = size("dataset.synthesis_config.sampling_rate", 10**6)
+        raise described.error("stft.frame_shift", stride, f"a half or a quarter of {window}")
+    rate = size("dataset.synthesis_config.sampling_rate", largest=10**6)
+    longest = size("dataset.synthesis_config.max_len", largest=10**9, least=rate)
     # A scale-invariant cost leaves level and sign open.
-    needs = chunks_for(size("dataset.synthesis_config.max_len", 10**9, rate) / rate) | {"levels": "mixture"}
+    needs = chunks_for(longest / rate) | {"levels": "mixture"}
     masker = SRCorrNetConfig(
         channels=channels,
-        encoder_layers=size("model.N_Enc", 1000),
-        decoder_layers=size("model.N_Dec", 1000),
+        encoder_layers=size("model.N_Enc", largest=1000),
+        decoder_layers=size("model.N_Dec", largest=1000),
         num_heads=num_heads,
         feedforward_dim=size(f"{block}.d_hidden"),
         speaker_dim=size("model.cross_spk.d_hidden"),
         kernel_size=size(f"{block}.kernel_size"),
-        bin_taps=taps("taps_freq"),
-        frame_taps=taps("taps_frame"),
-        count_speakers=bool(counts),
+        bin_taps=described.size_of_both("model.taps_freq", 16, 0),
+        frame_taps=described.size_of_both("model.taps_frame", 16, 0),
+        count_speakers=counts,
     )
-    hypotheses = size(f"{split}.max_n_spks", 100)
+    hypotheses = size(f"{split}.max_n_spks", largest=100)
     return mapping_model(rate, hypotheses, window, stride, masker, like_torch=False, input_norm="mixture"), needs
 
 

@@ -12,8 +12,7 @@ from typing import Any
 
 from sepkit.config import ModelConfig, TFLocoformerConfig
 from sepkit.errors import UserError, shown
-from sepkit.files import read_yaml
-from sepkit.models.bridges._pickles import beside, read_state_dict, whole_number
+from sepkit.models.bridges._pickles import Description, read_state_dict
 from sepkit.models.bridges._weights import OWN_OF_FOURIER, build_with, frames_beyond, mapping_model, one_by_one
 from sepkit.models.emd import EncoderMaskerDecoder
 from sepkit.models.needs import chunks_for
@@ -40,53 +39,42 @@ def from_tf_locoformer(path: str | Path) -> EncoderMaskerDecoder:
     for name in weights:
         if not name.startswith("separator."):
             raise UserError(f"{path}: found {shown(name)}, which no TF-Locoformer has; {_EXPECTED}")
-    config, needs = _config(beside(path, DESCRIPTION, _EXPECTED))
+    config, needs = _config(Description.beside(path, DESCRIPTION, _EXPECTED))
     return build_with(str(path), config, weights, one_by_one(NAMES), own=OWN_OF_FOURIER, needs=needs)
 
 
-def _config(path: Path) -> tuple[ModelConfig, dict[str, Any]]:
-    found: Any = read_yaml(path, "get it again")
-    if not isinstance(found, Mapping) or found.get("separator") != "tflocoformer":
-        raise UserError(f"{path}: separator is not tflocoformer; {_EXPECTED}")
-    parts = {name: found.get(f"{name}_conf") or {} for name in ("encoder", "decoder", "separator", "model")}
-    if not all(isinstance(part, Mapping) for part in parts.values()):
-        raise UserError(f"{path}: encoder_conf, decoder_conf, separator_conf or model_conf is no mapping; {_EXPECTED}")
-    separator, transform = parts["separator"], dict(parts["encoder"])
-    for name, wanted in _ONLY.items():
-        if (value := separator.get(name, wanted)) != wanted:
-            raise UserError(f"{path}: separator_conf.{name} is {shown(value)}, expected {wanted}")
-    if found.get("encoder") != "stft" or found.get("decoder") != "stft" or parts["decoder"] != parts["encoder"]:
-        raise UserError(f"{path}: expected encoder and decoder stft of one size")
-    window, stride = transform.pop("n_fft", 512), transform.pop("hop_length", 128)
-    if transform:
-        raise UserError(f"{path}: encoder_conf.{next(iter(transform))} is given, expected only n_fft and hop_length")
-    hidden = separator.get("ffn_hidden_dim")
-    if not isinstance(hidden, list) or len(hidden) != 2 or hidden[0] != hidden[1]:
-        raise UserError(f"{path}: separator_conf.ffn_hidden_dim is {shown(hidden)}, expected two equal numbers")
-
-    def size(name: str, default: int, largest: int = 65536) -> int:
-        return whole_number(path, f"separator_conf.{name}", separator.get(name, default), largest)
-
-    dropout = separator.get("dropout", 0.0)
+def _config(described: Description) -> tuple[ModelConfig, dict[str, Any]]:
+    if described.at("separator") != "tflocoformer":
+        raise UserError(f"{described.path}: separator is not tflocoformer; {_EXPECTED}")
+    separator = Description(described.path, described.data, "separator_conf.")
+    separator.require(_ONLY, optional=True)
+    transform, other = described.at("encoder_conf", {}), described.at("decoder_conf", {})
+    stft = described.at("encoder") == described.at("decoder") == "stft"
+    if not stft or transform != other or not isinstance(transform, Mapping):
+        raise UserError(f"{described.path}: expected encoder and decoder stft of one size")
+    if more := set(transform) - {"n_fft", "hop_length"}:
+        given = f"encoder_conf.{min(more, key=str)} is given"
+        raise UserError(f"{described.path}: {given}, expected only n_fft and hop_length")
+    dropout = separator.at("dropout", 0.0)
     if not isinstance(dropout, int | float) or not 0 <= dropout < 1:
-        raise UserError(f"{path}: separator_conf.dropout is {shown(dropout)}, expected 0 <= dropout < 1")
-    rate = whole_number(path, "sample_rate", found.get("sample_rate", 8000), 10**6)
-    window, stride = whole_number(path, "n_fft", window), whole_number(path, "hop_length", stride)
+        raise separator.error("dropout", dropout, "0 <= dropout < 1")
+    rate = described.size("sample_rate", 8000, 10**6)
+    window, stride = described.size("encoder_conf.n_fft", 512), described.size("encoder_conf.hop_length", 128)
     masker = TFLocoformerConfig(
-        channels=size("emb_dim", 128),
-        num_layers=size("n_layers", 6, 1000),
-        num_heads=size("n_heads", 4),
-        attention_dim=size("attention_dim", 128),
-        feedforward_dim=whole_number(path, "separator_conf.ffn_hidden_dim", hidden[0]),
-        kernel_size=size("conv1d_kernel", 4),
-        norm_groups=size("num_groups", 4),
+        channels=separator.size("emb_dim", 128),
+        num_layers=separator.size("n_layers", 6, 1000),
+        num_heads=separator.size("n_heads", 4),
+        attention_dim=separator.size("attention_dim", 128),
+        feedforward_dim=separator.size_of_both("ffn_hidden_dim"),
+        kernel_size=separator.size("conv1d_kernel", 4),
+        norm_groups=separator.size("num_groups", 4),
         dropout=float(dropout),
         edge_frames=frames_beyond(window, stride),
     )
-    norm = "mixture" if parts["model"].get("normalize_variance", False) else "training"
-    samples = found.get("speech_segment")
+    norm = "mixture" if described.at("model_conf.normalize_variance", False) else "training"
+    samples = described.at("speech_segment")
     needs = chunks_for(samples / rate if type(samples) is int and samples >= rate else _TRAINED_SECONDS)
-    hypotheses = size("num_spk", 2)
+    hypotheses = separator.size("num_spk", 2)
     return mapping_model(rate, hypotheses, window, stride, masker, like_torch=True, input_norm=norm), needs
 
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from sepkit.config import ModelConfig, TIGERConfig
 from sepkit.errors import UserError, shown
 from sepkit.files import read_json
-from sepkit.models.bridges._pickles import refuse_pointer, whole_number
+from sepkit.models.bridges._pickles import Description, refuse_pointer
 from sepkit.models.bridges._weights import OWN_OF_FOURIER, build_with, frames_beyond, mapping_model, one_by_one
 from sepkit.models.emd import EncoderMaskerDecoder
 from sepkit.models.storage.layout import damaged
@@ -60,16 +60,13 @@ def _config(path: Path) -> ModelConfig:
     for name in found:
         if name not in _DEFAULTS:
             raise UserError(f"{path}: {shown(name)} is no argument of TIGER; {_EXPECTED}")
-    sizes = _DEFAULTS | dict(found)
-    for name, value in sizes.items():
-        whole_number(
-            path, name, value, {"num_blocks": 1000, "upsampling_depth": 16, "sample_rate": 10**6}.get(name, 65536)
-        )
-    window, stride = sizes["win"], sizes["stride"]
+    described = Description(path, found)
+    sizes = {name: described.size(name, default, _LARGEST.get(name, 65536)) for name, default in _DEFAULTS.items()}
+    window, stride, rate = sizes["win"], sizes["stride"], sizes["sample_rate"]
     if window % (2 * stride):
-        raise UserError(f"{path}: win is {window}, expected a multiple of twice the stride, {2 * stride}")
+        raise described.error("win", window, f"a multiple of twice the stride, {2 * stride}")
     masker = TIGERConfig(
-        sample_rate=sizes["sample_rate"],
+        sample_rate=rate,
         channels=sizes["out_channels"],
         hidden_channels=sizes["in_channels"],
         iterations=sizes["num_blocks"],
@@ -78,7 +75,7 @@ def _config(path: Path) -> ModelConfig:
         head_channels=sizes["att_hid_chan"],
         edge_frames=frames_beyond(window, stride),
     )
-    return mapping_model(sizes["sample_rate"], sizes["num_sources"], window, stride, masker, like_torch=True)
+    return mapping_model(rate, sizes["num_sources"], window, stride, masker, like_torch=True)
 
 
 _DEFAULTS = {

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from sepkit.config import ConvTasNetConfig, DeterministicConfig, FreeFilterbankConfig, ModelConfig
 from sepkit.errors import UserError
 from sepkit.models.bridges._pickles import read_state_dict
-from sepkit.models.bridges._weights import build_with, check_plain, renamed
+from sepkit.models.bridges._weights import build_with, check_plain, renamed, residual_and_skip
 from sepkit.models.emd import EncoderMaskerDecoder
 
 _EXPECTED = "expected the weights of torchaudio's conv_tasnet_base, a file of its state_dict()"
@@ -81,12 +81,7 @@ def _model_config(where: str, weights: Mapping[str, Tensor], sample_rate: int) -
 
 
 def _pieces(masker: nn.Module, name: str, tensor: Tensor) -> dict[str, Tensor]:
-    block = re.fullmatch(r"masker\.blocks\.(\d+)\.output\.(weight|bias)", name)
-    if block is None:
-        return {renamed(name, _NAMES): tensor}
-    residual, skip = tensor.chunk(2)
-    start = f"mask_generator.conv_layers.{block[1]}."
-    return {f"{start}res_out.{block[2]}": residual, f"{start}skip_out.{block[2]}": skip}
+    return residual_and_skip(masker, renamed(name, _NAMES), tensor)
 
 
 _NAMES = (
@@ -97,6 +92,7 @@ _NAMES = (
     (r"^masker\.blocks\.(\d+)\.depthwise\.", r"mask_generator.conv_layers.\1.conv_layers.3."),
     (r"^masker\.blocks\.(\d+)\.activation\.", r"mask_generator.conv_layers.\1.conv_layers.4."),
     (r"^masker\.blocks\.(\d+)\.norm\.", r"mask_generator.conv_layers.\1.conv_layers.5."),
+    (r"^masker\.blocks\.(\d+)\.output\.", r"mask_generator.conv_layers.\1.{part}_out."),
     (r"^masker\.activation\.", "mask_generator.output_prelu."),
     (r"^masker\.output\.", "mask_generator.output_conv."),
     (r"\.gamma$", ".weight"),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from sepkit.models.emd import EncoderMaskerDecoder
 from sepkit.models.features import latent_features, latent_sums
@@ -44,8 +44,7 @@ class GraphModel(nn.Module):
         if isinstance(bank, STFTFilterbank):
             for coder in (bank.encoder, bank.decoder):
                 coder.filterbank = _FourierFilters(*window_and_scales(coder.filters))  # type: ignore[assignment]
-        _replace_sliding_filters(self.model)
-        _replace_scalar_prelus(self.model)
+        _replace_layers(self.model)
         self.inputs, self.outputs = ["mixture"], ["estimates"]
         self.axes = {name: {0: "batch", 1: "speakers", 2: "samples"} for name in self.outputs} | {
             "mixture": {0: "batch", 1: "samples"}
@@ -137,7 +136,7 @@ class CausalGraphModel(GraphModel):
             return False
         return isinstance(model.masker, Masker) and isinstance(model.masker.stream(), FrameStream)
 
-    def _first_state(self, batch: int) -> tuple[StreamState, list[Tensor]]:
+    def _first_state(self, batch: int) -> tuple[TreeSpec, list[Tensor]]:
         """Return the form of the masker's state, and zeros for the whole state."""
         model, bank = self.model, self.model.filterbank
         state: StreamState = {}
@@ -145,7 +144,8 @@ class CausalGraphModel(GraphModel):
             model.masker(torch.zeros(batch, bank.encoding_dim, 2), state)
         waiting = bank.kernel_size - bank.stride
         own = [torch.zeros(batch, waiting), torch.zeros(batch, model.hypotheses, bank.synthesis_size - bank.stride)]
-        return state, own + [torch.zeros_like(part) for part in _parts(state)]
+        parts, form = tree_flatten(state)
+        return form, own + [torch.zeros_like(part) for part in parts]
 
     def example(self, batch: int = 2) -> tuple[Tensor, ...]:
         """Inputs, about a second of noise and the first state."""
@@ -157,7 +157,7 @@ class CausalGraphModel(GraphModel):
         model, bank = self.model, self.model.filterbank
         waiting, overlap, *of_masker = state
         samples = torch.cat([waiting, (mixture - model.signal_mean) / model.signal_std], dim=-1)
-        stream = _filled(self._structure, iter(of_masker))
+        stream = tree_unflatten(of_masker, self._structure)
         masked, separation = self._masked(bank.encode_frames(samples), stream)
         filters = bank.decoder.filters[..., -bank.synthesis_size :]
         decoded = functional.conv_transpose1d(masked.flatten(0, 1), filters, stride=bank.stride)
@@ -168,23 +168,7 @@ class CausalGraphModel(GraphModel):
         separation.estimates = decoded[..., :num_samples] * model.signal_std
         made = self._named(separation, latent_sums(model, separation))
         self.outputs += self._next
-        return *made, samples[..., num_samples:], decoded[..., num_samples:], *_parts(stream)
-
-
-def _parts(state: Any) -> list[Tensor]:
-    """Return the tensors of a masker's state, in order."""
-    if isinstance(state, Tensor):
-        return [state]
-    return [part for value in (state.values() if isinstance(state, dict) else state) for part in _parts(value)]
-
-
-def _filled(state: Any, parts: Iterator[Tensor]) -> Any:
-    """Return a masker's state of the same form with other tensors."""
-    if isinstance(state, Tensor):
-        return next(parts)
-    if isinstance(state, dict):
-        return {key: _filled(value, parts) for key, value in state.items()}
-    return tuple(_filled(value, parts) for value in state)
+        return *made, samples[..., num_samples:], decoded[..., num_samples:], *tree_flatten(stream)[0]
 
 
 def _noise(batch: int, num_samples: int) -> Tensor:
@@ -271,29 +255,29 @@ class _FourierFilters(nn.Module):
         return (waves * self.scales * self.window).flatten(0, 1).unsqueeze(1)  # type: ignore[operator]
 
 
-def _replace_sliding_filters(model: nn.Module) -> None:
-    """Replace sliding filters by the convolution that computes them, with its matrix as a constant of the graph."""
+def _replace_layers(model: nn.Module) -> None:
+    """Replace sliding filters by a convolution, and PReLUs of one slope by leaky ReLUs.
+
+    ONNX Runtime computes leaky ReLUs inside the convolution before them.
+    """
     for parent in model.modules():
         for name, child in parent.named_children():
             if isinstance(child, SlidingFilters):
-                with torch.no_grad():
-                    dim = child.encoding_dim
-                    unit = torch.eye(dim).unsqueeze(0)
-                    response = child(unit)[0]
-                    offset = child(torch.zeros(1, dim, 1))[0]
-                    plain = nn.Conv1d(dim, len(response), 1)
-                    plain.weight.copy_((response - offset).unsqueeze(-1))
-                    assert plain.bias is not None
-                    plain.bias.copy_(offset[:, 0])
-                setattr(parent, name, plain)
-
-
-def _replace_scalar_prelus(model: nn.Module) -> None:
-    """Replace PReLUs of one slope by leaky ReLUs, which ONNX Runtime computes inside the convolution before them."""
-    for parent in model.modules():
-        for name, child in parent.named_children():
-            if isinstance(child, nn.PReLU) and child.num_parameters == 1:
+                setattr(parent, name, _convolution_of(child))
+            elif isinstance(child, nn.PReLU) and child.num_parameters == 1:
                 setattr(parent, name, nn.LeakyReLU(child.weight.item()))
+
+
+@torch.no_grad()
+def _convolution_of(filters: SlidingFilters) -> nn.Conv1d:
+    """Return the convolution that computes sliding filters, with its matrix as a constant of the graph."""
+    dim = filters.encoding_dim
+    response, offset = filters(torch.eye(dim).unsqueeze(0))[0], filters(torch.zeros(1, dim, 1))[0]
+    plain = nn.Conv1d(dim, len(response), 1)
+    plain.weight.copy_((response - offset).unsqueeze(-1))
+    assert plain.bias is not None
+    plain.bias.copy_(offset[:, 0])
+    return plain
 
 
 # ---------------------------------------------------------------------------------------------------- while tracing

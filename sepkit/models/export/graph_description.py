@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,59 +47,67 @@ def read_description(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
         raise UserError(f"{path}: its description is damaged ({error}); {EXPECTED}") from error
     if not isinstance(description, dict) or description.get("format") != FORMAT:
         raise UserError(f"{path}: its description is not of format {FORMAT}; use the sepkit that wrote it")
-    if (kind := description.get("kind")) not in ("separation", "speaker_encoder"):
+    if (kind := description.get("kind")) not in _OF_KIND:
         raise UserError(f"{path}: found a model of kind {shown(kind)}, expected separation or speaker_encoder")
-    kinds: dict[str, Any] = {"sample_rate": int, "info": dict}
-    kinds |= {"fingerprint": str, "features": list, "features_version": int}
-    if kind == "separation":
-        kinds |= {"hypotheses": int, "signal_mean": float, "signal_std": float, "variational": bool}
-    else:
-        kinds |= {"embedding_size": int}
-    for name, expected in kinds.items():
-        if not isinstance(description.get(name), expected):
-            raise UserError(f"{path}: {name} in its description is {shown(description.get(name))}; {EXPECTED}")
-    _check_values(path, description)
-    return description
-
-
-def _check_values(path: Path, description: Mapping[str, Any]) -> None:
-    rate, kind = description["sample_rate"], description["kind"]
-    needs_of(description["info"], str(path))
-    if not SAMPLE_RATES[0] <= rate <= SAMPLE_RATES[1]:
-        raise UserError(f"{path}: sample_rate in its description is {shown(rate)}; {EXPECTED}")
-    if kind == "separation":
-        deviation = description["signal_std"]
-        finite = 0 < deviation < math.inf and math.isfinite(description["signal_mean"])
-        if not finite or description["hypotheses"] < 1:
-            raise UserError(f"{path}: its description has a deviation of {deviation}, or no hypotheses; {EXPECTED}")
-    if (version := description["features_version"]) != FEATURES_VERSION:
+    if (version := description.get("features_version")) != FEATURES_VERSION:
         raise UserError(
             f"{path}: its features are of version {shown(version)}, expected {FEATURES_VERSION}; export the model again"
         )
-    if unknown := [name for name in description.get("features", ()) if name not in FEATURES]:
-        raise UserError(f"{path}: features in its description has {shown(unknown[0])}; {EXPECTED}")
-    _check_causal(path, description.get("causal"))
-    kinds: dict[str, Any] = {"score_loss": (str, type(None)), "depth_steps": (int, type(None)), "counts_speakers": bool}
-    for name, allowed in kinds.items():
-        if name in description and not isinstance(description[name], allowed):
-            raise UserError(f"{path}: {name} in its description is {shown(description[name])}; {EXPECTED}")
+    for name, is_right in (_OF_ALL | _OF_KIND[kind]).items():
+        if not is_right(description.get(name)):
+            raise UserError(f"{path}: {name} in its description is {shown(description.get(name))}; {EXPECTED}")
+    needs_of(description["info"], str(path))
+    return description
 
 
-def _check_causal(path: Path, causal: Any) -> None:
-    """Raise UserError unless the part of a description about blocks and their state is none, or as it should be."""
+def _size(value: Any, least: int = 1, largest: int = _MOST_STATE) -> bool:
+    return isinstance(value, int) and least <= value <= largest
 
-    def size(value: Any, least: int = 1) -> bool:
-        return isinstance(value, int) and least <= value <= _MOST_STATE
 
-    if causal is None:
-        return
-    parts = causal.get("state") if isinstance(causal, dict) else None
-    good = isinstance(parts, list) and 2 <= len(parts) <= _MOST_PARTS and all(isinstance(part, dict) for part in parts)
-    good = good and size(causal.get("stride")) and size(causal.get("kernel_size"), causal["stride"])
-    for part in parts if good and parts else []:
-        shape, axis = part.get("shape"), part.get("batch_axis")
-        good = good and isinstance(shape, list) and all(size(length, 0) for length in shape)
-        good = good and math.prod(shape) <= _MOST_STATE and "batch_axis" in part
-        good = good and (axis is None or (isinstance(axis, int) and axis in range(len(shape))))
-    if not good:
-        raise UserError(f"{path}: causal in its description is {shown(causal)}; {EXPECTED}")
+def _is(*kinds: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, kinds)
+
+
+def _are_features(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) and name in FEATURES for name in value)
+
+
+def _is_causal(value: Any) -> bool:
+    """Whether the part of a description about blocks and their state is absent, or as it should be."""
+    if value is None:
+        return True
+    parts = value.get("state") if isinstance(value, dict) else None
+    if not isinstance(parts, list) or not 2 <= len(parts) <= _MOST_PARTS or not all(map(_is_state, parts)):
+        return False
+    return _size(value.get("stride")) and _size(value.get("kernel_size"), value["stride"])
+
+
+def _is_state(part: Any) -> bool:
+    """Whether a part of the state has a shape, and names the axis of the recordings."""
+    shape = part.get("shape") if isinstance(part, dict) else None
+    if not isinstance(shape, list) or "batch_axis" not in part or not all(_size(length, 0) for length in shape):
+        return False
+    axis = part["batch_axis"]
+    return math.prod(shape) <= _MOST_STATE and (axis is None or (isinstance(axis, int) and axis in range(len(shape))))
+
+
+# Field -> whether its value is allowed.
+_OF_ALL: dict[str, Callable[[Any], bool]] = {
+    "sample_rate": lambda value: _size(value, *SAMPLE_RATES),
+    "info": _is(dict),
+    "fingerprint": _is(str),
+    "features": _are_features,
+    "causal": _is_causal,
+    "score_loss": _is(str, type(None)),
+    "depth_steps": _is(int, type(None)),
+    "counts_speakers": _is(bool, type(None)),
+}
+_OF_KIND: dict[str, dict[str, Callable[[Any], bool]]] = {
+    "separation": {
+        "hypotheses": _size,
+        "signal_mean": lambda value: isinstance(value, float) and math.isfinite(value),
+        "signal_std": lambda value: isinstance(value, float) and 0 < value < math.inf,
+        "variational": _is(bool),
+    },
+    "speaker_encoder": {"embedding_size": _is(int)},
+}

@@ -11,22 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from sepkit import limits
 from sepkit.errors import UserError, one_line, out_of_memory, shown
-from sepkit.limits import (
-    FOLDED_BYTES,
-    FOLDED_BYTES_PER_BYTE,
-    GRAPH_BYTES,
-    GRAPH_MEMORY,
-    GRAPH_MEMORY_PER_BYTE,
-    GRAPH_MEMORY_PER_SAMPLE,
-    MOST_GRAPH_MEMORY_OF_BYTES,
-    ONNX_SECONDS,
-    ONNX_SECONDS_PER_SECOND,
-    OPENED_BYTES_PER_BYTE,
-)
 from sepkit.models.export.bounded_memory import HAS_LIMIT, bound_arena, bounded_memory, stacks
 from sepkit.models.export.graph_description import EXPECTED, FEATURES, METADATA, read_description
 from sepkit.models.storage.onnx_reader import OnnxContents, read_onnx
+from sepkit.signals import ratio_db
 
 OUTPUTS = ("estimates", "scores")
 """Outputs of a graph that separates, beside its features; `scores` where the model has a scoring head."""
@@ -66,13 +56,12 @@ class Graph:
         signal_mean, signal_std: mean and deviation of the training mixtures.
         outputs: names of what `separate` gives.
         features: names of those that are (B, n) features of the separation, see
-            `sepkit.models.features.latent_features`; none in a graph of format 1.
+            `sepkit.models.features.latent_features`.
         variational: whether the model's latents have distributions. A graph does not sample from them.
         score_loss: what the scores were trained by, as in `EncoderMaskerDecoder`.
         counts_speakers: whether the model counts speakers, and makes no more estimates than it counts.
         depth_steps: number of steps of a masker of continuous depth, which the graph takes always; None: fixed depth.
-        fingerprint: digest of the weights, as `sepkit.models.storage.fingerprint` gives it for the model in torch; for
-            a graph of format 1 a digest of the file.
+        fingerprint: digest of the weights, as `sepkit.models.saved` gives it for the model in torch.
         causal: whether the model can run block by block, and so gets the level of the samples so far.
         stride, kernel_size: of the synthesis windows of a causal model, in samples; 0 for another one.
         state: name and shape, for one recording, of each part of the state that a causal graph takes beside `mixture`
@@ -100,23 +89,23 @@ class Graph:
         self.signal_std = float(description.get("signal_std", 1.0))
         self.variational: bool = description.get("variational", False)
         self.score_loss: str | None = description.get("score_loss")
-        self.counts_speakers: bool = description.get("counts_speakers", False)
+        self.counts_speakers = bool(description.get("counts_speakers"))
         self.depth_steps: int | None = description.get("depth_steps")
-        self.features: tuple[str, ...] = tuple(description.get("features", ()))
-        self.fingerprint: str = description["fingerprint"] if "fingerprint" in description else digest(content)
+        self.features: tuple[str, ...] = tuple(description["features"])
+        self.fingerprint: str = description["fingerprint"]
         self._opened = path, device, threads
         self._session = Session(path, content, device, threads)
         self.providers: list[str] = self._session.inner.get_providers()
         given = {output.name for output in self._session.inner.get_outputs()}
-        of_kind = (*OUTPUTS[: 1 + ("scores" in given)], *self.features)
-        of_encoder = ("embeddings", *(["speech"] if "speech" in given else []))
-        self.outputs: tuple[str, ...] = of_encoder if self.kind == "speaker_encoder" else of_kind
+        known = OUTPUTS if self.kind == "separation" else ("embeddings", "speech")
+        optional = tuple(name for name in known[1:] if name in given)
+        self.outputs: tuple[str, ...] = (known[0], *optional, *self.features)
         self.causal: bool = bool(description.get("running_level", description.get("causal")))
-        causal = description.get("causal") or {"stride": 0, "kernel_size": 0, "state": []}
-        self.stride: int = causal["stride"]
-        self.kernel_size: int = causal["kernel_size"]
+        causal = description.get("causal") or {}
+        self.stride: int = causal.get("stride", 0)
+        self.kernel_size: int = causal.get("kernel_size", 0)
         self.delay_samples = self.kernel_size - self.stride
-        parts = [(f"state_{number}", part) for number, part in enumerate(causal["state"])]
+        parts = [(f"state_{number}", part) for number, part in enumerate(causal.get("state", []))]
         self.state = tuple((name, tuple(part["shape"])) for name, part in parts)
         self._batch_axes: dict[str, int | None] = {name: part["batch_axis"] for name, part in parts}
         self._check_signature()
@@ -162,9 +151,8 @@ class Graph:
         made = {"estimates": estimates}
         for name, source in sums.items():
             if name == "mask_spread_db":
-                with np.errstate(divide="ignore", invalid="ignore"):
-                    ratio = found[source].clip(0) / np.square(estimates, dtype=np.float64).sum(-1)
-                    made[name] = (10 * np.log10(ratio)).clip(-60, 60).astype(np.float32)
+                energies = np.square(estimates, dtype=np.float64).sum(-1)
+                made[name] = ratio_db(found[source], energies).astype(np.float32)
             else:
                 made[name] = found[source] / np.float32(frames)
         return {name: made[name] for name in outputs}
@@ -300,8 +288,8 @@ def read_graph(path: Path, expected: str) -> tuple[bytes, OnnxContents]:
     """
     if not path.is_file():
         raise UserError(f"{path}: no such file; {expected}")
-    if (size := path.stat().st_size) > GRAPH_BYTES:
-        raise UserError(f"{path}: has {size:,} bytes, expected at most {GRAPH_BYTES:,}; {expected}")
+    if (size := path.stat().st_size) > limits.GRAPH_BYTES:
+        raise UserError(f"{path}: has {size:,} bytes, expected at most {limits.GRAPH_BYTES:,}; {expected}")
     content = path.read_bytes()
     try:
         return content, read_onnx(content)
@@ -348,15 +336,19 @@ class Session:
         # Log only fatal errors: others are raised, and reported in one line.
         options.log_severity_level = 4
         # What follows from constants alone is computed before any check of the graph.
-        largest = FOLDED_BYTES + FOLDED_BYTES_PER_BYTE * len(content)
+        largest = limits.FOLDED_BYTES + limits.FOLDED_BYTES_PER_BYTE * len(content)
         options.add_session_config_entry("optimization.constant_folding_max_output_size_in_bytes", str(largest))
         providers = _providers(device, onnxruntime.get_available_providers())
         shipped = path.resolve().is_relative_to(_PACKAGE)
         self.path, self._bounded = path, not shipped and providers == [PROVIDERS["cpu"]]
-        self._bound = GRAPH_MEMORY + min(GRAPH_MEMORY_PER_BYTE * len(content), MOST_GRAPH_MEMORY_OF_BYTES)
+        self._bound = limits.GRAPH_MEMORY + min(
+            limits.GRAPH_MEMORY_PER_BYTE * len(content), limits.MOST_GRAPH_MEMORY_OF_BYTES
+        )
         if self._bounded and not HAS_LIMIT:
             bound_arena(options)
-        to_open = GRAPH_MEMORY + OPENED_BYTES_PER_BYTE * len(content) + stacks(options.intra_op_num_threads)
+        to_open = (
+            limits.GRAPH_MEMORY + limits.OPENED_BYTES_PER_BYTE * len(content) + stacks(options.intra_op_num_threads)
+        )
         try:
             with self._bounded_by(to_open):
                 self.inner: Any = onnxruntime.InferenceSession(content, options, providers=providers)
@@ -384,8 +376,8 @@ class Session:
         import onnxruntime
 
         sound = num_samples / sample_rate
-        seconds = ONNX_SECONDS + ONNX_SECONDS_PER_SECOND * sound
-        bound = self._bound + GRAPH_MEMORY_PER_SAMPLE * num_samples
+        seconds = limits.ONNX_SECONDS + limits.ONNX_SECONDS_PER_SECOND * sound
+        bound = self._bound + limits.GRAPH_MEMORY_PER_SAMPLE * num_samples
         options = onnxruntime.RunOptions()
         timer = threading.Timer(seconds, setattr, (options, "terminate", True))
         timer.daemon = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import logging
 import os
 import tempfile
 import warnings
@@ -25,10 +26,9 @@ from sepkit.models.export.graph_description import FEATURES, FEATURES_VERSION, F
 from sepkit.models.export.graph_file import Graph
 from sepkit.models.export.rewriting import rewrite
 from sepkit.models.features import latent_features
-from sepkit.models.saved import SavedModel
+from sepkit.models.saved import SavedModel, weights_fingerprint
 from sepkit.models.speaker_encoder import SpeakerEncoder
 from sepkit.models.storage.checkpoints import constants_left_out, description_of
-from sepkit.models.storage.fingerprint import weights_fingerprint
 from sepkit.models.storage.folders import DESCRIPTION, GRAPH, SUFFIX, WEIGHTS
 from sepkit.version import __version__
 
@@ -92,7 +92,8 @@ def export_onnx(model: SavedModel, path: str | os.PathLike[str], lengths: Sequen
                 f"{path}: not written: ONNX Runtime differs from torch by {differences[worst]:.1e} of the largest "
                 f"value in a mixture of {worst} samples, expected at most {TOLERANCE:.0e}"
             )
-        _keep(draft, path)
+        with atomic_output(path) as kept:
+            kept.write_bytes(draft.read_bytes())
     return ExportReport(path, differences, path.stat().st_size)
 
 
@@ -196,7 +197,7 @@ def _trace(model: SavedModel, path: Path) -> GraphModel | GraphEncoder:
         example = module.example(2)
         with torch.no_grad():
             module(*example)
-        with torch.no_grad(), _quietly(), _without_fused_attention(), PlainOperations():
+        with torch.no_grad(), _as_the_exporter_needs(), PlainOperations():
             torch.onnx.export(
                 module.eval(),
                 example,
@@ -218,30 +219,22 @@ def _trace(model: SavedModel, path: Path) -> GraphModel | GraphEncoder:
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
-    """Silence warnings about shapes taken as constants. The comparison with torch finds those that must not be."""
-    import logging
+def _as_the_exporter_needs() -> Iterator[None]:
+    """Silence warnings about shapes taken as constants, and leave out fused attention, which ONNX lacks.
 
-    logger = logging.getLogger()
-    level = logger.level
+    The comparison with torch finds the shapes that must not be constants.
+    """
+    logger, mha = logging.getLogger(), torch.backends.mha
+    level, fused = logger.level, mha.get_fastpath_enabled()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         logger.setLevel(logging.ERROR)
+        mha.set_fastpath_enabled(False)
         try:
             yield
         finally:
             logger.setLevel(level)
-
-
-@contextmanager
-def _without_fused_attention() -> Iterator[None]:
-    # The fused operation that torch takes for attention in evaluation has no counterpart in ONNX.
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
+            mha.set_fastpath_enabled(fused)
 
 
 def _finish(path: Path, model: SavedModel, module: GraphModel | GraphEncoder) -> None:
@@ -253,15 +246,12 @@ def _finish(path: Path, model: SavedModel, module: GraphModel | GraphEncoder) ->
     weights = {
         name: tensor.detach().cpu().numpy() for name, tensor in model.state_dict().items() if name not in left_out
     }
-    halved = {name for name, parameter in model.named_parameters() if _fits_half(parameter.detach())}
+    single = {name: weight.detach() for name, weight in model.named_parameters() if weight.dtype == torch.float32}
+    halved = {name for name, weight in single.items() if torch.equal(weight.half().float(), weight)}
     rewrite(proto, weights, halved & set(weights))
     del proto.metadata_props[:]
     onnx.helper.set_model_props(proto, {METADATA: json.dumps(_description(model, module))})
     onnx.save(proto, str(path))
-
-
-def _fits_half(parameter: Tensor) -> bool:
-    return parameter.dtype == torch.float32 and torch.equal(parameter.half().float(), parameter)
 
 
 def _description(model: SavedModel, module: GraphModel | GraphEncoder) -> dict[str, Any]:
@@ -294,8 +284,3 @@ def _description(model: SavedModel, module: GraphModel | GraphEncoder) -> dict[s
             "depth_steps": model.depth_steps,
         }
     return description | {"embedding_size": model.embedding_size}
-
-
-def _keep(draft: Path, path: Path) -> None:
-    with atomic_output(path) as temporary:
-        temporary.write_bytes(draft.read_bytes())

@@ -5,10 +5,11 @@ A masker's file is imported when the masker is asked for, by its class or by its
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sepkit import config
-from sepkit.registry import import_from, offer
+from sepkit.lazy import lazy_names
+from sepkit.registry import offer
 
 if TYPE_CHECKING:
     from sepkit.models.maskers import fast
@@ -59,6 +60,4 @@ _MASKERS = {
 
 offer({config_type: f"{__name__}.{module}" for module, config_type in _MASKERS.values()})
 
-
-def __getattr__(name: str) -> Any:
-    return import_from(__name__, name, {name: module for name, (module, _) in _MASKERS.items()} | {"Masker": "base"})
+__getattr__ = lazy_names(__name__, {name: module for name, (module, _) in _MASKERS.items()} | {"Masker": "base"})

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from torch import Tensor, nn
 
+from sepkit.config import MaskerConfig
 from sepkit.errors import UserError
 from sepkit.limits import LAYER_SIZE
-from sepkit.models.norms import StreamState
+from sepkit.models.norms import GlobalLayerNorm, StreamState
+
+C = TypeVar("C", bound=MaskerConfig)
 
 
 class MaskerStream(Protocol):
@@ -33,22 +37,6 @@ class MaskerStream(Protocol):
         ...
 
 
-@runtime_checkable
-class FramewiseEnd(Protocol):
-    """A masker whose last layers see one frame at a time: forward(features) = values(trunk(features)).
-
-    The values need much more memory than the output of the trunk, and can be computed for some frames at a time.
-    """
-
-    def trunk(self, features: Tensor) -> Tensor:
-        """Return the input of `values`, (B, C, F); features are (B, K, F)."""
-        ...
-
-    def values(self, summary: Tensor) -> Tensor:
-        """Return raw mask values (B, n, P, K, F'); summary is (B, C, F'), any frames of the trunk's output."""
-        ...
-
-
 @dataclass(frozen=True)
 class MaskerOutput:
     """What a masker returns to the model.
@@ -67,7 +55,7 @@ class Masker(nn.Module, ABC):
 
     A masker ends in linear values: the activation (relu, sigmoid, softmax over hypotheses ...) belongs to the latent
     family of the masks, which also says how many values P it needs for each of its entries. A masker that is registered
-    for a configuration takes the fields of it as further arguments.
+    for a configuration takes the fields of it as further arguments by name, with the defaults of the configuration.
 
     Args:
         encoding_dim: K, values in a frame.
@@ -154,6 +142,30 @@ class Masker(nn.Module, ABC):
         return raw.unflatten(1, (self.hypotheses, self.values_per_dimension, self.encoding_dim))
 
 
+class FramewiseEnd(Masker):
+    """A masker whose last layers see one frame at a time: forward(features) = values(trunk(features)).
+
+    The values need much more memory than the output of the trunk, and can be computed for some frames at a time.
+    """
+
+    def forward(self, features: Tensor, state: StreamState | None = None) -> Tensor:
+        """Return raw mask values (B, n, P, K, F).
+
+        Args:
+            features: What the masker sees of the encoding, (B, K, F).
+            state: State of a stream, of a causal masker; None: the features are a whole recording.
+        """
+        return self.values(self.trunk(features) if state is None else self.trunk(features, state))
+
+    @abstractmethod
+    def trunk(self, features: Tensor, state: StreamState | None = None) -> Tensor:
+        """Return the input of `values`, (B, C, F); features are (B, K, F)."""
+
+    @abstractmethod
+    def values(self, summary: Tensor) -> Tensor:
+        """Return raw mask values (B, n, P, K, F'); summary is (B, C, F'), any frames of the trunk's output."""
+
+
 class FrameStream:
     """The stream of a masker without look-ahead: a frame's values are final as soon as the frame is known.
 
@@ -177,13 +189,18 @@ class FrameStream:
         return self._masker(features, self._state)
 
 
-def stream_frames(masker: Masker, name: str, bidirectional: bool, norm_sees_all: bool) -> FrameStream:
-    """Return a stream without look-ahead of a recurrent masker."""
+def require_causal(name: str, bidirectional: bool, norm: nn.Module) -> None:
+    """Raise UserError if a recurrent masker cannot stream, because it runs backwards or norms the whole recording.
+
+    Args:
+        name: Name of the masker for the message, such as "recurrent masker".
+        bidirectional: Whether its recurrence over time runs both ways.
+        norm: Normalization of its features.
+    """
     if bidirectional:
-        raise looks_ahead(f"this {name} masker (bidirectional: true)")
-    if norm_sees_all:
-        raise looks_ahead(f"this {name} masker (norm: global_layer_norm)")
-    return FrameStream(masker)
+        raise looks_ahead(f"this {name} (bidirectional: true)")
+    if isinstance(norm, GlobalLayerNorm):
+        raise looks_ahead(f"this {name} (norm: global_layer_norm)")
 
 
 def looks_ahead(what: str) -> UserError:
@@ -208,10 +225,33 @@ def require_at_least(minimum: int, **fields: Any) -> None:
             raise UserError(f"model.masker.{name}: found {value}, expected at most {LAYER_SIZE}")
 
 
-def require_dropout(probability: float) -> None:
-    """Raise UserError unless the field dropout is a probability below 1."""
-    if not 0 <= probability < 1:
-        raise UserError(f"model.masker.dropout: found {probability}, expected 0 <= dropout < 1")
+def checked(config: C, **least: int) -> C:
+    """Return a masker's configuration; raise UserError unless its sizes and its dropout are within bounds.
+
+    Args:
+        config: Configuration whose whole numbers are sizes.
+        least: Smallest value of a size, by name; 1 for sizes that are not named.
+    """
+    for field in dataclasses.fields(config):  # type: ignore[arg-type]
+        value = getattr(config, field.name)
+        if type(value) is int and field.name != "dropout":
+            require_at_least(least.get(field.name, 1), **{field.name: value})
+        if field.name == "dropout" and not 0 <= value < 1:
+            raise UserError(f"model.masker.dropout: found {value}, expected 0 <= dropout < 1")
+    return config
+
+
+def require_multiple(field: str, value: int, divisor: int, expected: str) -> None:
+    """Raise UserError unless a size of a masker is a multiple of another number.
+
+    Args:
+        field: Name of the size.
+        value: The size.
+        divisor: The number that has to divide it.
+        expected: Words for the message, such as "a multiple of num_heads 4".
+    """
+    if value % divisor:
+        raise UserError(f"model.masker.{field}: found {value}, expected {expected}")
 
 
 def require_coefficients(masker: str, encoding_dim: int) -> None:

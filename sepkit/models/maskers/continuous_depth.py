@@ -12,10 +12,10 @@ from torch.utils.checkpoint import checkpoint
 from sepkit.config import ContinuousDepthConfig
 from sepkit.errors import UserError, shown
 from sepkit.limits import DEPTH_STEPS
-from sepkit.models.maskers.base import FrameStream, Masker, require_at_least, stream_frames
+from sepkit.models.maskers.base import FrameStream, FramewiseEnd, checked, require_causal
 from sepkit.models.maskers.gated_recurrence import GatedRecurrenceBlock
-from sepkit.models.norms import GlobalLayerNorm, StreamState, build_norm, normalize
-from sepkit.models.products import Linear
+from sepkit.models.norms import StreamState, build_norm, normalize
+from sepkit.models.onednn import Linear
 from sepkit.registry import register
 
 
@@ -32,7 +32,7 @@ def depth_grid(steps: int) -> tuple[float, ...]:
 
 
 @register(ContinuousDepthConfig)
-class ContinuousDepthMasker(Masker):
+class ContinuousDepthMasker(FramewiseEnd):
     """A residual network whose depth s in [0, 1] is continuous: x' = h(x, s), solved in N steps of 1 / N.
 
         x(0) = features, normalized, through a linear layer                                  (F, B, model_dim)
@@ -53,31 +53,20 @@ class ContinuousDepthMasker(Masker):
 
     hypothesis_layers = ("output",)
 
-    def __init__(
-        self,
-        encoding_dim: int,
-        hypotheses: int = 2,
-        values_per_dimension: int = 1,
-        *,
-        model_dim: int = 128,
-        hidden_size: int = 128,
-        feedforward_dim: int = 256,
-        depth_steps: int = 8,
-        bidirectional: bool = True,
-        norm: str = "channel_layer_norm",
-    ) -> None:
+    def __init__(self, encoding_dim: int, hypotheses: int = 2, values_per_dimension: int = 1, **fields: Any) -> None:
         super().__init__(encoding_dim, hypotheses, values_per_dimension)
-        require_at_least(1, model_dim=model_dim, hidden_size=hidden_size, feedforward_dim=feedforward_dim)
-        self.trained_steps = check_depth_steps(depth_steps, "model.masker.depth_steps")
-        self.bidirectional = bidirectional
+        config = ContinuousDepthConfig(**fields)
+        self.trained_steps = check_depth_steps(config.depth_steps, "model.masker.depth_steps")
+        size = checked(config).model_dim
+        self.bidirectional = config.bidirectional
         self.recompute = False
         self._chosen: int | None = None
-        self.norm = build_norm(norm, encoding_dim)
-        self.input = Linear(encoding_dim, model_dim)
-        self.block = GatedRecurrenceBlock(model_dim, hidden_size, feedforward_dim, False, bidirectional, 0.0)
-        self.depth = nn.Parameter(nn.init.normal_(torch.empty(model_dim), std=0.1))
-        self.output_norm = nn.LayerNorm(model_dim)
-        self.output = Linear(model_dim, self.output_channels)
+        self.norm = build_norm(config.norm, encoding_dim)
+        self.input = Linear(encoding_dim, size)
+        self.block = GatedRecurrenceBlock(config)
+        self.depth = nn.Parameter(nn.init.normal_(torch.empty(size), std=0.1))
+        self.output_norm = nn.LayerNorm(size)
+        self.output = Linear(size, self.output_channels)
 
     @property
     def depth_steps(self) -> int:
@@ -87,10 +76,6 @@ class ContinuousDepthMasker(Masker):
     def set_depth_steps(self, steps: int | None) -> None:
         """Set how many steps the masker takes from now on."""
         self._chosen = None if steps is None else check_depth_steps(steps)
-
-    def forward(self, features: Tensor, state: StreamState | None = None) -> Tensor:
-        """Return raw mask values (B, n, P, K, F)."""
-        return self.values(self.trunk(features, state))
 
     def trunk(self, features: Tensor, state: StreamState | None = None) -> Tensor:
         """Return the normalized state at the last depth, (B, model_dim, F)."""
@@ -116,4 +101,5 @@ class ContinuousDepthMasker(Masker):
 
     def stream(self) -> FrameStream:
         """Return a stream without look-ahead. Its state: the recurrence's last frame at every depth, norm's sums."""
-        return stream_frames(self, "continuous_depth", self.bidirectional, isinstance(self.norm, GlobalLayerNorm))
+        require_causal("continuous_depth masker", self.bidirectional, self.norm)
+        return FrameStream(self)

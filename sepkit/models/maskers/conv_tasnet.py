@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -9,7 +11,7 @@ from torch.nn import functional
 from sepkit.config import ConvTasNetConfig
 from sepkit.errors import UserError
 from sepkit.limits import DILATED_BLOCKS
-from sepkit.models.maskers.base import FrameStream, Masker, looks_ahead, require_at_least
+from sepkit.models.maskers.base import FrameStream, FramewiseEnd, checked, looks_ahead
 from sepkit.models.maskers.replaceable import replaceable
 from sepkit.models.norms import GlobalLayerNorm, StreamState, build_norm, normalize
 from sepkit.registry import register
@@ -19,35 +21,20 @@ class TemporalBlock(nn.Module):
     """1x1 expansion, dilated depthwise convolution, and one 1x1 convolution for residual and skip together.
 
     Args:
-        channels: channels in and of the residual.
-        hidden_channels: channels of the depthwise convolution.
-        skip_channels: channels of the skip output; 0: none.
-        kernel_size: frames the depthwise convolution sees.
-        dilation: frames between them.
+        config: Sizes of the block and kind of its norms.
+        dilation: Frames between those that the depthwise convolution sees.
     """
 
-    def __init__(
-        self,
-        channels: int,
-        hidden_channels: int,
-        skip_channels: int,
-        kernel_size: int,
-        dilation: int,
-        norm: str,
-        causal: bool,
-    ) -> None:
+    def __init__(self, config: ConvTasNetConfig, dilation: int) -> None:
         super().__init__()
+        channels, hidden, kernel_size = config.bottleneck_channels, config.hidden_channels, config.kernel_size
         span = (kernel_size - 1) * dilation
-        padding = span if causal else (span + 1) // 2
-        self.expand = nn.Sequential(
-            nn.Conv1d(channels, hidden_channels, 1), nn.PReLU(), build_norm(norm, hidden_channels)
-        )
-        self.depthwise = nn.Conv1d(
-            hidden_channels, hidden_channels, kernel_size, padding=padding, dilation=dilation, groups=hidden_channels
-        )
+        padding = span if config.causal else (span + 1) // 2
+        self.expand = nn.Sequential(nn.Conv1d(channels, hidden, 1), nn.PReLU(), build_norm(config.norm, hidden))
+        self.depthwise = nn.Conv1d(hidden, hidden, kernel_size, padding=padding, dilation=dilation, groups=hidden)
         self.activation = nn.PReLU()
-        self.norm = build_norm(norm, hidden_channels)
-        self.output = nn.Conv1d(hidden_channels, channels + skip_channels, 1)
+        self.norm = build_norm(config.norm, hidden)
+        self.output = nn.Conv1d(hidden, channels + config.skip_channels, 1)
 
     def forward(self, x: Tensor, state: StreamState | None = None) -> Tensor:
         """Return residual and skip, (B, channels + skip_channels, F); x is (B, channels, F)."""
@@ -69,7 +56,7 @@ class TemporalBlock(nn.Module):
 
 
 @register(ConvTasNetConfig)
-class ConvTasNetMasker(Masker):
+class ConvTasNetMasker(FramewiseEnd):
     """Stacked dilated convolutions whose skip outputs, summed, become the masks.
 
     Attributes:
@@ -81,52 +68,29 @@ class ConvTasNetMasker(Masker):
     fast = ("folded", "recomputed")
     hypothesis_layers = ("output",)
 
-    def __init__(
-        self,
-        encoding_dim: int,
-        hypotheses: int = 2,
-        values_per_dimension: int = 1,
-        *,
-        bottleneck_channels: int = 128,
-        hidden_channels: int = 512,
-        skip_channels: int = 128,
-        kernel_size: int = 3,
-        blocks: int = 8,
-        repeats: int = 3,
-        norm: str = "global_layer_norm",
-        causal: bool = False,
-        normalize_skip_sum: bool = False,
-    ) -> None:
+    def __init__(self, encoding_dim: int, hypotheses: int = 2, values_per_dimension: int = 1, **fields: Any) -> None:
         super().__init__(encoding_dim, hypotheses, values_per_dimension)
-        require_at_least(
-            1,
-            bottleneck_channels=bottleneck_channels,
-            hidden_channels=hidden_channels,
-            kernel_size=kernel_size,
-            blocks=blocks,
-            repeats=repeats,
-        )
-        require_at_least(0, skip_channels=skip_channels)
-        if blocks > DILATED_BLOCKS:
-            raise UserError(f"model.masker.blocks: found {blocks}, expected at most {DILATED_BLOCKS}; add repeats")
-        if causal and norm == "global_layer_norm":
+        config = checked(ConvTasNetConfig(**fields), skip_channels=0)
+        if config.blocks > DILATED_BLOCKS:
+            raise UserError(
+                f"model.masker.blocks: found {config.blocks}, expected at most {DILATED_BLOCKS}; add repeats"
+            )
+        if config.causal and config.norm == "global_layer_norm":
             raise UserError(
                 "model.masker.norm: found global_layer_norm, which sees the whole utterance; with causal: true "
                 "choose cumulative_layer_norm, channel_layer_norm or batch_norm"
             )
-        self.bottleneck_channels = bottleneck_channels
-        self.skip_channels = skip_channels
-        self.causal = causal
-        self.skip_scale = 1 / (blocks * repeats) if normalize_skip_sum else 1.0
-        self.norm = build_norm(norm, encoding_dim)
-        self.bottleneck = nn.Conv1d(encoding_dim, bottleneck_channels, 1)
+        channels = self.bottleneck_channels = config.bottleneck_channels
+        self.skip_channels = config.skip_channels
+        self.causal = config.causal
+        self.skip_scale = 1 / (config.blocks * config.repeats) if config.normalize_skip_sum else 1.0
+        self.norm = build_norm(config.norm, encoding_dim)
+        self.bottleneck = nn.Conv1d(encoding_dim, channels, 1)
         self.blocks = nn.ModuleList(
-            TemporalBlock(bottleneck_channels, hidden_channels, skip_channels, kernel_size, 2**block, norm, causal)
-            for _ in range(repeats)
-            for block in range(blocks)
+            TemporalBlock(config, 2**block) for _ in range(config.repeats) for block in range(config.blocks)
         )
         self.activation = nn.PReLU()
-        self.output = nn.Conv1d(skip_channels or bottleneck_channels, self.output_channels, 1)
+        self.output = nn.Conv1d(config.skip_channels or channels, self.output_channels, 1)
         self._low_precision = False
 
     @property
@@ -143,10 +107,6 @@ class ConvTasNetMasker(Masker):
                 "slower; use float32"
             )
         self._low_precision = value
-
-    def forward(self, features: Tensor, state: StreamState | None = None) -> Tensor:
-        """Return raw mask values (B, n, P, K, F)."""
-        return self.values(self.trunk(features, state))
 
     @replaceable
     def trunk(self, features: Tensor, state: StreamState | None = None) -> Tensor:

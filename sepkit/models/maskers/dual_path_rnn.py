@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from sepkit.config import DualPathRNNConfig
 from sepkit.errors import UserError
-from sepkit.models.maskers.base import Masker, looks_ahead, require_at_least
+from sepkit.models.maskers.base import FramewiseEnd, checked, require_causal
 from sepkit.models.maskers.recurrent import build_rnn, run_rnn
 from sepkit.models.maskers.replaceable import replaceable
-from sepkit.models.norms import GlobalLayerNorm, StreamState, build_norm
-from sepkit.models.products import Linear
+from sepkit.models.norms import StreamState, build_norm
+from sepkit.models.onednn import Linear
 from sepkit.registry import register
 
 
@@ -61,25 +63,16 @@ class Path(nn.Module):
         low_precision: see `DualPathRNNMasker`.
 
     Args:
-        channels: C, channels in and out.
-        hidden_channels: units of each direction.
-        dropout: probability, between layers.
+        config: Kind and sizes of the network, and kind of the norm.
+        bidirectional: Whether the network runs both ways.
     """
 
-    def __init__(
-        self,
-        channels: int,
-        hidden_channels: int,
-        rnn: str,
-        num_layers: int,
-        bidirectional: bool,
-        dropout: float,
-        norm: str,
-    ) -> None:
+    def __init__(self, config: DualPathRNNConfig, bidirectional: bool) -> None:
         super().__init__()
-        self.rnn = build_rnn(rnn, channels, hidden_channels, num_layers, bidirectional, dropout)
-        self.linear = Linear(hidden_channels * (2 if bidirectional else 1), channels)
-        self.norm = build_norm(norm, channels)
+        channels, hidden = config.bottleneck_channels, config.hidden_channels
+        self.rnn = build_rnn(config.rnn, channels, hidden, config.num_layers, bidirectional, config.dropout)
+        self.linear = Linear(hidden * (2 if bidirectional else 1), channels)
+        self.norm = build_norm(config.norm, channels)
         self.low_precision = False
 
     def forward(self, x: Tensor, state: StreamState | None = None) -> Tensor:
@@ -106,14 +99,13 @@ class DualPathBlock(nn.Module):
     """One recurrent network inside the chunks, then one across them.
 
     Args:
-        bidirectional: whether the network across chunks runs both ways; the one inside chunks always does.
-        path: arguments of both paths.
+        config: Sizes of both networks; `bidirectional` is that of the one across chunks, the other always is.
     """
 
-    def __init__(self, bidirectional: bool, **path: int | float | str) -> None:
+    def __init__(self, config: DualPathRNNConfig) -> None:
         super().__init__()
-        self.intra = Path(bidirectional=True, **path)  # type: ignore[arg-type]
-        self.inter = Path(bidirectional=bidirectional, **path)  # type: ignore[arg-type]
+        self.intra = Path(config, bidirectional=True)
+        self.inter = Path(config, config.bidirectional)
 
     def forward(self, chunks: Tensor, state: StreamState | None = None) -> Tensor:
         """Return chunks of the same shape, after the path inside chunks and the one across them.
@@ -124,7 +116,7 @@ class DualPathBlock(nn.Module):
 
 
 @register(DualPathRNNConfig)
-class DualPathRNNMasker(Masker):
+class DualPathRNNMasker(FramewiseEnd):
     """Chunks of frames, recurrent networks inside and across them, overlap-add, a gate and a bias-free 1x1.
 
     With bidirectional=False and channel_layer_norm or batch_norm no frame depends on frames after its last chunk.
@@ -137,63 +129,27 @@ class DualPathRNNMasker(Masker):
     fast = ("time_major",)
     hypothesis_layers = ("spread.1",)
 
-    def __init__(
-        self,
-        encoding_dim: int,
-        hypotheses: int = 2,
-        values_per_dimension: int = 1,
-        *,
-        bottleneck_channels: int = 128,
-        hidden_channels: int = 128,
-        chunk_size: int = 100,
-        hop_size: int = 50,
-        repeats: int = 6,
-        rnn: str = "lstm",
-        num_layers: int = 1,
-        dropout: float = 0.0,
-        bidirectional: bool = True,
-        norm: str = "global_layer_norm",
-    ) -> None:
+    def __init__(self, encoding_dim: int, hypotheses: int = 2, values_per_dimension: int = 1, **fields: Any) -> None:
         super().__init__(encoding_dim, hypotheses, values_per_dimension)
-        require_at_least(
-            1,
-            bottleneck_channels=bottleneck_channels,
-            hidden_channels=hidden_channels,
-            chunk_size=chunk_size,
-            hop_size=hop_size,
-            repeats=repeats,
-            num_layers=num_layers,
-        )
-        if hop_size > chunk_size:
-            raise UserError(f"model.masker.hop_size: found {hop_size}, expected at most chunk_size {chunk_size}")
-        if norm == "cumulative_layer_norm":
+        config = checked(DualPathRNNConfig(**fields))
+        self.chunk_size, self.hop_size, self.bidirectional = config.chunk_size, config.hop_size, config.bidirectional
+        if self.hop_size > self.chunk_size:
+            raise UserError(
+                f"model.masker.hop_size: found {self.hop_size}, expected at most chunk_size {self.chunk_size}"
+            )
+        if config.norm == "cumulative_layer_norm":
             raise UserError(
                 "model.masker.norm: cumulative_layer_norm needs an order in time, which chunks do not have; "
                 "choose global_layer_norm, channel_layer_norm or batch_norm"
             )
-        self.chunk_size = chunk_size
-        self.hop_size = hop_size
-        self.bidirectional = bidirectional
-        self.norm = build_norm(norm, encoding_dim)
-        self.bottleneck = nn.Conv1d(encoding_dim, bottleneck_channels, 1)
-        self.blocks = nn.Sequential(
-            *(
-                DualPathBlock(
-                    bidirectional,
-                    channels=bottleneck_channels,
-                    hidden_channels=hidden_channels,
-                    rnn=rnn,
-                    num_layers=num_layers,
-                    dropout=dropout,
-                    norm=norm,
-                )
-                for _ in range(repeats)
-            )
-        )
-        self.spread = nn.Sequential(nn.PReLU(), nn.Conv2d(bottleneck_channels, hypotheses * bottleneck_channels, 1))
-        self.value = nn.Sequential(nn.Conv1d(bottleneck_channels, bottleneck_channels, 1), nn.Tanh())
-        self.gate = nn.Sequential(nn.Conv1d(bottleneck_channels, bottleneck_channels, 1), nn.Sigmoid())
-        self.output = nn.Conv1d(bottleneck_channels, values_per_dimension * encoding_dim, 1, bias=False)
+        channels = config.bottleneck_channels
+        self.norm = build_norm(config.norm, encoding_dim)
+        self.bottleneck = nn.Conv1d(encoding_dim, channels, 1)
+        self.blocks = nn.Sequential(*(DualPathBlock(config) for _ in range(config.repeats)))
+        self.spread = nn.Sequential(nn.PReLU(), nn.Conv2d(channels, hypotheses * channels, 1))
+        self.value = nn.Sequential(nn.Conv1d(channels, channels, 1), nn.Tanh())
+        self.gate = nn.Sequential(nn.Conv1d(channels, channels, 1), nn.Sigmoid())
+        self.output = nn.Conv1d(channels, values_per_dimension * encoding_dim, 1, bias=False)
 
     @property
     def low_precision(self) -> bool:
@@ -208,12 +164,8 @@ class DualPathRNNMasker(Masker):
         for path in paths:
             path.low_precision = value
 
-    def forward(self, features: Tensor) -> Tensor:
-        """Return raw mask values (B, n, P, K, F)."""
-        return self.values(self.trunk(features))
-
     @replaceable
-    def trunk(self, features: Tensor) -> Tensor:
+    def trunk(self, features: Tensor) -> Tensor:  # type: ignore[override]
         """Return sums of processed chunks, and the number of chunks in which each frame lies, (B, C + 1, F)."""
         chunks = segment(self.bottleneck(self.norm(features)), self.chunk_size, self.hop_size)
         return overlap_add(self.ready_to_add(self.process(chunks)), features.shape[-1], self.hop_size)
@@ -246,10 +198,7 @@ class DualPathRNNMasker(Masker):
 
     def stream(self) -> DualPathRNNStream:
         """Return a stream, which looks ahead by a chunk less one frame."""
-        if self.bidirectional:
-            raise looks_ahead("this dual_path_rnn (bidirectional: true)")
-        if isinstance(self.norm, GlobalLayerNorm):
-            raise looks_ahead("this dual_path_rnn (norm: global_layer_norm)")
+        require_causal("dual_path_rnn", self.bidirectional, self.norm)
         return DualPathRNNStream(self)
 
 

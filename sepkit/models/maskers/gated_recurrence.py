@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from sepkit.config import GatedRecurrenceConfig
+from sepkit.config import ContinuousDepthConfig, GatedRecurrenceConfig
 from sepkit.errors import UserError
-from sepkit.models.maskers.base import FrameStream, Masker, require_at_least, require_dropout, stream_frames
+from sepkit.models.maskers.base import FrameStream, FramewiseEnd, checked, require_causal
 from sepkit.models.maskers.gated_scan import gated_scan, two_way_scan
-from sepkit.models.norms import GlobalLayerNorm, StreamState, build_norm, normalize
-from sepkit.models.products import Linear, linear
+from sepkit.models.norms import StreamState, build_norm, normalize
+from sepkit.models.onednn import Linear, linear
 from sepkit.registry import register
 
 # Forget gates start with memories of between these numbers of frames.
@@ -20,7 +21,7 @@ _SHORTEST_MEMORY, _LONGEST_MEMORY = 2.0, 64.0
 
 
 @register(GatedRecurrenceConfig)
-class GatedRecurrenceMasker(Masker):
+class GatedRecurrenceMasker(FramewiseEnd):
     """Pre-norm residual blocks of a gated linear recurrence and a feed-forward layer, then one linear layer.
 
         x = features, normalized, through a linear layer                           (F, B, model_dim)
@@ -42,48 +43,21 @@ class GatedRecurrenceMasker(Masker):
     hypothesis_layers = ("output",)
     hypothesis_axis = -1
 
-    def __init__(
-        self,
-        encoding_dim: int,
-        hypotheses: int = 2,
-        values_per_dimension: int = 1,
-        *,
-        model_dim: int = 256,
-        hidden_size: int = 256,
-        feedforward_dim: int = 512,
-        num_layers: int = 4,
-        bands: int = 1,
-        bidirectional: bool = True,
-        dropout: float = 0.0,
-        norm: str = "channel_layer_norm",
-    ) -> None:
+    def __init__(self, encoding_dim: int, hypotheses: int = 2, values_per_dimension: int = 1, **fields: Any) -> None:
         super().__init__(encoding_dim, hypotheses, values_per_dimension)
-        require_at_least(
-            1,
-            model_dim=model_dim,
-            hidden_size=hidden_size,
-            feedforward_dim=feedforward_dim,
-            num_layers=num_layers,
-            bands=bands,
-        )
+        config = checked(GatedRecurrenceConfig(**fields))
+        bands = self.bands = config.bands
         if bands > encoding_dim:
             raise UserError(f"model.masker.bands: found {bands}, expected at most {encoding_dim}, the size of a frame")
-        require_dropout(dropout)
-        self.bands = bands
-        self.bidirectional = bidirectional
+        self.bidirectional = config.bidirectional
         self.band_size = -(-encoding_dim // bands)
-        self.norm = build_norm(norm, encoding_dim)
-        self.input = _BandLinear(bands, self.band_size, model_dim)
+        self.norm = build_norm(config.norm, encoding_dim)
+        self.input = _BandLinear(bands, self.band_size, config.model_dim)
         self.blocks = nn.ModuleList(
-            GatedRecurrenceBlock(model_dim, hidden_size, feedforward_dim, bands > 1, bidirectional, dropout)
-            for _ in range(num_layers)
+            GatedRecurrenceBlock(config, bands > 1, config.dropout) for _ in range(config.num_layers)
         )
-        self.output_norm = nn.LayerNorm(model_dim)
-        self.output = _BandLinear(bands, model_dim, hypotheses * values_per_dimension * self.band_size)
-
-    def forward(self, features: Tensor, state: StreamState | None = None) -> Tensor:
-        """Return raw mask values (B, n, P, K, F)."""
-        return self.values(self.trunk(features, state))
+        self.output_norm = nn.LayerNorm(config.model_dim)
+        self.output = _BandLinear(bands, config.model_dim, hypotheses * values_per_dimension * self.band_size)
 
     def trunk(self, features: Tensor, state: StreamState | None = None) -> Tensor:
         """Return the blocks' output, (B, bands * model_dim, F)."""
@@ -106,40 +80,29 @@ class GatedRecurrenceMasker(Masker):
 
     def stream(self) -> FrameStream:
         """Return a stream without look-ahead. Its state: the last frame of every recurrence, and the norm's sums."""
-        return stream_frames(self, "gated_recurrence", self.bidirectional, isinstance(self.norm, GlobalLayerNorm))
+        require_causal("gated_recurrence masker", self.bidirectional, self.norm)
+        return FrameStream(self)
 
 
 class GatedRecurrenceBlock(nn.Module):
     """Residual recurrences over time and, optionally, over bands, then a residual feed-forward layer.
 
     Args:
-        model_dim: values in a band of a frame.
-        hidden_size: units of each direction of a recurrence.
-        feedforward_dim: units of the feed-forward layer.
-        over_bands: whether there is a recurrence over bands.
-        bidirectional: of the recurrence over time; the one over bands always is.
+        config: Sizes of the layers; `bidirectional` is that of the recurrence over time, the one over bands always is.
+        over_bands: Whether there is a recurrence over bands.
+        dropout: Probability, behind every recurrence and feed-forward layer.
     """
 
     def __init__(
-        self,
-        model_dim: int,
-        hidden_size: int,
-        feedforward_dim: int,
-        over_bands: bool,
-        bidirectional: bool,
-        dropout: float,
+        self, config: GatedRecurrenceConfig | ContinuousDepthConfig, over_bands: bool = False, dropout: float = 0.0
     ) -> None:
         super().__init__()
-        self.time_norm = nn.LayerNorm(model_dim)
-        self.time = GatedRecurrence(model_dim, hidden_size, bidirectional)
-        self.band_norm = nn.LayerNorm(model_dim) if over_bands else None
-        self.over_bands = GatedRecurrence(model_dim, hidden_size, bidirectional=True) if over_bands else None
-        self.feedforward = nn.Sequential(
-            nn.LayerNorm(model_dim),
-            Linear(model_dim, feedforward_dim),
-            nn.SiLU(),
-            Linear(feedforward_dim, model_dim),
-        )
+        size, hidden_size, units = config.model_dim, config.hidden_size, config.feedforward_dim
+        self.time_norm = nn.LayerNorm(size)
+        self.time = GatedRecurrence(size, hidden_size, config.bidirectional)
+        self.band_norm = nn.LayerNorm(size) if over_bands else None
+        self.over_bands = GatedRecurrence(size, hidden_size) if over_bands else None
+        self.feedforward = nn.Sequential(nn.LayerNorm(size), Linear(size, units), nn.SiLU(), Linear(units, size))
         self.dropout = nn.Dropout(dropout)
 
     @torch.no_grad()

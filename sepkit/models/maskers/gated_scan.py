@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-
-from sepkit.models.runtime import is_tracing
+from torch.jit._trace import is_tracing
 
 
 def gated_scan(forget: Tensor, value: Tensor, initial: Tensor | None = None, backwards: bool = False) -> Tensor:

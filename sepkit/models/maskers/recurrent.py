@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 
 from sepkit.config import RecurrentConfig
 from sepkit.errors import UserError
-from sepkit.models.maskers.base import FrameStream, Masker, require_at_least, require_dropout, stream_frames
-from sepkit.models.norms import GlobalLayerNorm, StreamState, build_norm, normalize
-from sepkit.models.products import Linear
+from sepkit.models.maskers.base import FrameStream, FramewiseEnd, checked, require_causal
+from sepkit.models.norms import StreamState, build_norm, normalize
+from sepkit.models.onednn import Linear
 from sepkit.registry import register
 
 _RNNS: dict[str, type[nn.LSTM] | type[nn.GRU]] = {"lstm": nn.LSTM, "gru": nn.GRU}
 
 
 @register(RecurrentConfig)
-class RecurrentMasker(Masker):
+class RecurrentMasker(FramewiseEnd):
     """Stacked (bidirectional) LSTM or GRU over frames, then one linear layer.
 
     With bidirectional=False and a causal norm (channel_layer_norm, cumulative_layer_norm) the masker is causal.
@@ -24,28 +26,13 @@ class RecurrentMasker(Masker):
     small_steps = True
     hypothesis_layers = ("output",)
 
-    def __init__(
-        self,
-        encoding_dim: int,
-        hypotheses: int = 2,
-        values_per_dimension: int = 1,
-        *,
-        rnn: str = "gru",
-        hidden_size: int = 256,
-        num_layers: int = 3,
-        bidirectional: bool = True,
-        dropout: float = 0.0,
-        norm: str = "channel_layer_norm",
-    ) -> None:
+    def __init__(self, encoding_dim: int, hypotheses: int = 2, values_per_dimension: int = 1, **fields: Any) -> None:
         super().__init__(encoding_dim, hypotheses, values_per_dimension)
-        require_at_least(1, hidden_size=hidden_size, num_layers=num_layers)
-        self.norm = build_norm(norm, encoding_dim)
-        self.rnn = build_rnn(rnn, encoding_dim, hidden_size, num_layers, bidirectional, dropout)
-        self.output = Linear(hidden_size * (2 if bidirectional else 1), self.output_channels)
-
-    def forward(self, features: Tensor, state: StreamState | None = None) -> Tensor:
-        """Return raw mask values (B, n, P, K, F)."""
-        return self.values(self.trunk(features, state))
+        config = checked(RecurrentConfig(**fields))
+        size, both_ways = config.hidden_size, config.bidirectional
+        self.norm = build_norm(config.norm, encoding_dim)
+        self.rnn = build_rnn(config.rnn, encoding_dim, size, config.num_layers, both_ways, config.dropout)
+        self.output = Linear(size * (2 if both_ways else 1), self.output_channels)
 
     def trunk(self, features: Tensor, state: StreamState | None = None) -> Tensor:
         """Return the output of the recurrent layers, (B, C, F)."""
@@ -58,7 +45,8 @@ class RecurrentMasker(Masker):
 
     def stream(self) -> FrameStream:
         """Return a stream without look-ahead. Its state: the recurrent state, and the norm's sums."""
-        return stream_frames(self, "recurrent", self.rnn.bidirectional, isinstance(self.norm, GlobalLayerNorm))
+        require_causal("recurrent masker", self.rnn.bidirectional, self.norm)
+        return FrameStream(self)
 
 
 def run_rnn(rnn: nn.RNNBase, x: Tensor, state: StreamState | None) -> Tensor:
@@ -75,7 +63,6 @@ def build_rnn(
     """Return an nn.LSTM or nn.GRU over (time, batch, input_size)."""
     if kind not in _RNNS:
         raise UserError(f"model.masker.rnn: found {kind!r}, expected one of {', '.join(_RNNS)}")
-    require_dropout(dropout)
     if dropout and num_layers == 1:
         raise UserError(f"model.masker.dropout: found {dropout} with num_layers 1, but it acts between layers; use 0")
     return _RNNS[kind](input_size, hidden_size, num_layers, bidirectional=bidirectional, dropout=dropout)

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from sepkit.config import SepFormerConfig
 from sepkit.errors import UserError
-from sepkit.models.maskers.base import Masker, require_at_least
-from sepkit.models.products import Linear, linear
+from sepkit.models.maskers.base import FramewiseEnd, checked, require_multiple
+from sepkit.models.onednn import Linear, linear
 from sepkit.models.runtime import is_traced
 from sepkit.registry import register
 
@@ -21,7 +21,7 @@ _POSITIONS = 2500
 
 
 @register(SepFormerConfig)
-class SepFormerMasker(Masker):
+class SepFormerMasker(FramewiseEnd):
     """Transformers inside chunks of frames and across them, in turn, then a gate for each hypothesis.
 
         x = chunks(linear(norm(features))),   Q frames each, half-overlapping             (B, S, Q, C)
@@ -40,44 +40,21 @@ class SepFormerMasker(Masker):
 
     hypothesis_layers = ("network.conv2d",)
 
-    def __init__(
-        self,
-        encoding_dim: int,
-        hypotheses: int = 2,
-        values_per_dimension: int = 1,
-        *,
-        model_dim: int = 256,
-        num_layers: int = 2,
-        chunk_size: int = 250,
-        transformer_layers: int = 8,
-        num_heads: int = 8,
-        feedforward_dim: int = 1024,
-        dropout: float = 0.0,
-    ) -> None:
+    def __init__(self, encoding_dim: int, hypotheses: int = 2, values_per_dimension: int = 1, **fields: Any) -> None:
         super().__init__(encoding_dim, hypotheses, values_per_dimension)
-        require_at_least(
-            1,
-            num_layers=num_layers,
-            transformer_layers=transformer_layers,
-            num_heads=num_heads,
-            feedforward_dim=feedforward_dim,
-        )
-        require_at_least(2, model_dim=model_dim, chunk_size=chunk_size)
-        if model_dim % 2 or model_dim % num_heads:
-            raise UserError(
-                f"model.masker.model_dim: found {model_dim}, expected an even multiple of num_heads {num_heads}"
-            )
+        config = checked(SepFormerConfig(**fields), model_dim=2, chunk_size=2)
+        model_dim, heads, chunk_size = config.model_dim, config.num_heads, config.chunk_size
+        require_multiple("model_dim", model_dim, math.lcm(2, heads), f"an even multiple of num_heads {heads}")
         if chunk_size > _POSITIONS:
             raise UserError(f"model.masker.chunk_size: found {chunk_size}, expected at most {_POSITIONS}")
         self.chunk_size = chunk_size
         # Every chunk_size frames make two chunks.
         self.max_frames = chunk_size * (_POSITIONS // 2) - chunk_size // 2 - 1
-        transformer = (model_dim, transformer_layers, num_heads, feedforward_dim, dropout)
         self.network: Any = nn.ModuleDict(
             {
                 "norm": nn.GroupNorm(1, encoding_dim, eps=1e-8),
                 "conv1d": nn.Conv1d(encoding_dim, model_dim, 1, bias=False),
-                "dual_mdl": nn.Sequential(*(DualPathTransformers(*transformer) for _ in range(num_layers))),
+                "dual_mdl": nn.Sequential(*(DualPathTransformers(config) for _ in range(config.num_layers))),
                 "conv2d": nn.Conv2d(model_dim, hypotheses * model_dim, 1),
                 "end_conv1x1": nn.Conv1d(model_dim, values_per_dimension * encoding_dim, 1, bias=False),
                 "prelu": nn.PReLU(),
@@ -91,11 +68,7 @@ class SepFormerMasker(Masker):
         """The dual-path blocks."""
         return self.network.dual_mdl
 
-    def forward(self, features: Tensor) -> Tensor:
-        """Return raw mask values (B, n, P, K, F)."""
-        return self.values(self.trunk(features))
-
-    def trunk(self, features: Tensor) -> Tensor:
+    def trunk(self, features: Tensor) -> Tensor:  # type: ignore[override]
         """Return sums of processed chunks, (B, C, F)."""
         frames = features.shape[-1]
         # In a graph the number of frames is no number yet.
@@ -122,12 +95,10 @@ class SepFormerMasker(Masker):
 class DualPathTransformers(nn.Module):
     """A transformer inside the chunks, then one across them, each with a norm and a residual connection."""
 
-    def __init__(self, model_dim: int, num_layers: int, num_heads: int, feedforward_dim: int, dropout: float) -> None:
+    def __init__(self, config: SepFormerConfig) -> None:
         super().__init__()
-        self.intra_mdl = Transformer(model_dim, num_layers, num_heads, feedforward_dim, dropout)
-        self.inter_mdl = Transformer(model_dim, num_layers, num_heads, feedforward_dim, dropout)
-        self.intra_norm = nn.GroupNorm(1, model_dim, eps=1e-8)
-        self.inter_norm = nn.GroupNorm(1, model_dim, eps=1e-8)
+        self.intra_mdl, self.inter_mdl = Transformer(config), Transformer(config)
+        self.intra_norm, self.inter_norm = (nn.GroupNorm(1, config.model_dim, eps=1e-8) for _ in range(2))
 
     def forward(self, chunks: Tensor) -> Tensor:
         """Return chunks of the same shape; `chunks` are (B, S, Q, C)."""
@@ -142,11 +113,11 @@ class DualPathTransformers(nn.Module):
 class Transformer(nn.Module):
     """Layers of attention and feed-forward networks with norms before them, and a norm at the end."""
 
-    def __init__(self, model_dim: int, num_layers: int, num_heads: int, feedforward_dim: int, dropout: float) -> None:
+    def __init__(self, config: SepFormerConfig) -> None:
         super().__init__()
-        layers = (TransformerLayer(model_dim, num_heads, feedforward_dim, dropout) for _ in range(num_layers))
-        self.mdl = _named(layers=nn.Sequential(*layers), norm=_layer_norm(model_dim))
-        self.pos_enc = Positions(model_dim)
+        layers = (TransformerLayer(config) for _ in range(config.transformer_layers))
+        self.mdl = _named(layers=nn.Sequential(*layers), norm=_layer_norm(config.model_dim))
+        self.pos_enc = Positions(config.model_dim)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return a tensor of the shape of `x`; x is (B, L, C)."""
@@ -156,19 +127,13 @@ class Transformer(nn.Module):
 class TransformerLayer(nn.Module):
     """x = x + attention(norm(x));   x = x + linear(relu(linear(norm(x))))."""
 
-    def __init__(self, model_dim: int, num_heads: int, feedforward_dim: int, dropout: float) -> None:
+    def __init__(self, config: SepFormerConfig) -> None:
         super().__init__()
-        self.self_att = _named(att=Attention(model_dim, num_heads, dropout))
-        self.pos_ffn = _named(
-            ffn=nn.Sequential(
-                Linear(model_dim, feedforward_dim),
-                nn.ReLU(),
-                nn.Dropout(dropout),
-                Linear(feedforward_dim, model_dim),
-            )
-        )
-        self.norm1 = _layer_norm(model_dim)
-        self.norm2 = _layer_norm(model_dim)
+        size, units, dropout = config.model_dim, config.feedforward_dim, config.dropout
+        self.self_att = _named(att=Attention(size, config.num_heads, dropout))
+        network = nn.Sequential(Linear(size, units), nn.ReLU(), nn.Dropout(dropout), Linear(units, size))
+        self.pos_ffn = _named(ffn=network)
+        self.norm1, self.norm2 = _layer_norm(size), _layer_norm(size)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:

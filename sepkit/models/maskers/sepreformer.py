@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from sepkit.config import SepReformerConfig
 from sepkit.errors import UserError
-from sepkit.models.maskers.base import Masker, require_at_least, require_dropout
+from sepkit.models.maskers.base import FramewiseEnd, checked, require_multiple
 from sepkit.models.norms import GlobalLayerNorm
-from sepkit.models.products import Linear
+from sepkit.models.onednn import Linear
 from sepkit.registry import register
 
 # Every residual branch starts as small as this.
@@ -17,7 +19,7 @@ _LAYER_SCALE = 1e-5
 
 
 @register(SepReformerConfig)
-class SepReformerMasker(Masker):
+class SepReformerMasker(FramewiseEnd):
     """Separation encoder, early split, and a reconstruction decoder whose weights all speakers share.
 
         x_0 = linear(norm(features)),   padded with zeros to a multiple of 2^R frames
@@ -33,62 +35,30 @@ class SepReformerMasker(Masker):
     Separation", NeurIPS 2024. Same numbers as the authors' code, without the loss of the decoder's inner stages.
     """
 
-    def __init__(
-        self,
-        encoding_dim: int,
-        hypotheses: int = 2,
-        values_per_dimension: int = 1,
-        *,
-        channels: int = 128,
-        num_stages: int = 4,
-        num_heads: int = 8,
-        kernel_size: int = 65,
-        max_distance: int = 2000,
-        dropout: float = 0.05,
-    ) -> None:
+    def __init__(self, encoding_dim: int, hypotheses: int = 2, values_per_dimension: int = 1, **fields: Any) -> None:
         super().__init__(encoding_dim, hypotheses, values_per_dimension)
-        require_at_least(
-            1,
-            channels=channels,
-            num_stages=num_stages,
-            num_heads=num_heads,
-            kernel_size=kernel_size,
-            max_distance=max_distance,
-        )
-        _check(channels, num_stages, num_heads, kernel_size, dropout)
-        self.num_stages = num_stages
+        config = checked(SepReformerConfig(**fields))
+        channels, heads = config.channels, config.num_heads
+        require_multiple("channels", channels, heads, f"a multiple of num_heads {heads}")
+        if config.kernel_size % 2 == 0:
+            raise UserError(f"model.masker.kernel_size: found {config.kernel_size}, expected an odd number")
+        if config.num_stages > 16:
+            raise UserError(f"model.masker.num_stages: found {config.num_stages}, expected at most 16")
+        self.num_stages, stages = config.num_stages, range(config.num_stages)
         self.norm = GlobalLayerNorm(encoding_dim)
         self.input = Linear(encoding_dim, channels, bias=False)
-        self.positions = RelativePositions(channels // num_heads, max_distance)
-        sizes = (channels, num_heads, kernel_size, dropout)
-        self.encoder = nn.ModuleList(_GlobalLocal(*sizes, repeats=2) for _ in range(num_stages))
-        self.downsampling = nn.ModuleList(_DownSampling(channels) for _ in range(num_stages))
-        self.bottleneck = _GlobalLocal(*sizes, repeats=2)
+        self.positions = RelativePositions(channels // heads, config.max_distance)
+        self.encoder = nn.ModuleList(_GlobalLocal(config, repeats=2) for _ in stages)
+        self.downsampling = nn.ModuleList(_DownSampling(channels) for _ in stages)
+        self.bottleneck = _GlobalLocal(config, repeats=2)
         self.split = SpeakerSplit(channels, hypotheses)
-        self.fusion = nn.ModuleList(Linear(2 * channels, channels) for _ in range(num_stages))
-        self.decoder = nn.ModuleList(_GlobalLocal(*sizes, repeats=3, hypotheses=hypotheses) for _ in range(num_stages))
-        self.output = _Head(channels, values_per_dimension * encoding_dim)
+        self.fusion = nn.ModuleList(Linear(2 * channels, channels) for _ in stages)
+        self.decoder = nn.ModuleList(_GlobalLocal(config, repeats=3, hypotheses=hypotheses) for _ in stages)
+        size = values_per_dimension * encoding_dim
+        self.output = nn.Sequential(Linear(channels, 4 * channels), nn.GLU(), Linear(2 * channels, size))
 
-    def forward(self, features: Tensor) -> Tensor:
-        """Raw mask values (B, n, P, K, F) of features (B, K, F)."""
-        return self.values(self.trunk(features))
-
-    def trunk(self, features: Tensor) -> Tensor:
+    def trunk(self, features: Tensor) -> Tensor:  # type: ignore[override]
         """Return the last decoder stage, (B, n * channels, F)."""
-        return self._joined(self._decoded(features), features.shape[-1])
-
-    def values(self, summary: Tensor) -> Tensor:
-        """Return raw mask values (B, n, P, K, F')."""
-        frames = summary.unflatten(1, (self.hypotheses, -1)).transpose(2, 3)
-        values = self.output(frames).unflatten(-1, (self.values_per_dimension, self.encoding_dim))
-        return values.permute(0, 1, 3, 4, 2)
-
-    def _joined(self, decoded: Tensor, frames: int) -> Tensor:
-        """(B * n, F padded, C) -> (B, n * C, F)."""
-        return decoded.unflatten(0, (-1, self.hypotheses)).transpose(2, 3).flatten(1, 2)[..., :frames]
-
-    def _decoded(self, features: Tensor) -> Tensor:
-        """Return the output of the last decoder stage, (B * n, F padded, C)."""
         x = self.input(self.norm(features).transpose(1, 2))
         frames, factor = features.shape[-1], 2**self.num_stages
         shortest = (frames + factor - 1) // factor
@@ -103,7 +73,14 @@ class SepReformerMasker(Masker):
         for level, (fusion, stage) in enumerate(zip(self.fusion, self.decoder, strict=True)):
             joined = torch.cat([repeat_frames(decoded, 2), skipped.pop()], dim=-1)
             decoded = stage(fusion(joined), positions, 2 ** (level + 1))
-        return decoded
+        decoded = decoded.unflatten(0, (-1, self.hypotheses))
+        return decoded.transpose(2, 3).flatten(1, 2)[..., :frames]
+
+    def values(self, summary: Tensor) -> Tensor:
+        """Return raw mask values (B, n, P, K, F')."""
+        frames = summary.unflatten(1, (self.hypotheses, -1)).transpose(2, 3)
+        values = self.output(frames).unflatten(-1, (self.values_per_dimension, self.encoding_dim))
+        return values.permute(0, 1, 3, 4, 2)
 
 
 class RelativePositions(nn.Module):
@@ -282,14 +259,13 @@ class SpeakerSplit(nn.Module):
 class _GlobalLocal(nn.Module):
     """Global and local blocks in turn; with `hypotheses`, a cross-speaker block after each local one."""
 
-    def __init__(
-        self, channels: int, num_heads: int, kernel_size: int, dropout: float, repeats: int, hypotheses: int = 0
-    ) -> None:
+    def __init__(self, config: SepReformerConfig, repeats: int, hypotheses: int = 0) -> None:
         super().__init__()
-        self.over_all = nn.ModuleList(GlobalBlock(channels, num_heads, dropout) for _ in range(repeats))
-        self.local = nn.ModuleList(LocalBlock(channels, kernel_size, dropout) for _ in range(repeats))
+        channels, heads, dropout = config.channels, config.num_heads, config.dropout
+        self.over_all = nn.ModuleList(GlobalBlock(channels, heads, dropout) for _ in range(repeats))
+        self.local = nn.ModuleList(LocalBlock(channels, config.kernel_size, dropout) for _ in range(repeats))
         self.speakers = nn.ModuleList(
-            SpeakerBlock(channels, num_heads, dropout, hypotheses) for _ in range(repeats if hypotheses else 0)
+            SpeakerBlock(channels, heads, dropout, hypotheses) for _ in range(repeats if hypotheses else 0)
         )
 
     def forward(self, x: Tensor, positions: Tensor, pooled: int) -> Tensor:
@@ -312,23 +288,6 @@ class _DownSampling(nn.Module):
         return nn.functional.gelu(self.norm(self.depthwise(x.transpose(1, 2)))).transpose(1, 2)
 
 
-class _Head(nn.Sequential):
-    """(..., C) -> (..., size): linear(GLU(linear(x)))."""
-
-    def __init__(self, channels: int, size: int) -> None:
-        super().__init__(Linear(channels, 4 * channels), nn.GLU(), Linear(2 * channels, size))
-
-
 def repeat_frames(x: Tensor, times: int) -> Tensor:
     """Return every frame several times in a row, (B, F * times, C); x is (B, F, C)."""
     return x.unsqueeze(2).expand(-1, -1, times, -1).flatten(1, 2)
-
-
-def _check(channels: int, num_stages: int, num_heads: int, kernel_size: int, dropout: float) -> None:
-    if channels % num_heads:
-        raise UserError(f"model.masker.channels: found {channels}, expected a multiple of num_heads {num_heads}")
-    if num_stages > 16:
-        raise UserError(f"model.masker.num_stages: found {num_stages}, expected at most 16")
-    if kernel_size % 2 == 0:
-        raise UserError(f"model.masker.kernel_size: found {kernel_size}, expected an odd number")
-    require_dropout(dropout)

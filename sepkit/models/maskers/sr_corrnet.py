@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from sepkit.config import SRCorrNetConfig
-from sepkit.errors import UserError
-from sepkit.models.maskers.base import Masker, MaskerOutput, require_at_least, require_coefficients
+from sepkit.models.maskers.base import Masker, MaskerOutput, checked, require_coefficients, require_multiple
 from sepkit.models.maskers.tf_locoformer import RotaryAttention
-from sepkit.models.products import Linear, linear
+from sepkit.models.onednn import Linear, linear
 from sepkit.models.runtime import is_traced
 from sepkit.registry import register
 
@@ -46,48 +47,25 @@ class SRCorrNetMasker(Masker):
 
     maps = True
 
-    def __init__(
-        self,
-        encoding_dim: int,
-        hypotheses: int = 2,
-        values_per_dimension: int = 1,
-        *,
-        channels: int = 128,
-        encoder_layers: int = 2,
-        decoder_layers: int = 4,
-        num_heads: int = 4,
-        feedforward_dim: int = 384,
-        speaker_dim: int = 512,
-        kernel_size: int = 3,
-        bin_taps: int = 1,
-        frame_taps: int = 1,
-        count_speakers: bool = False,
-    ) -> None:
+    def __init__(self, encoding_dim: int, hypotheses: int = 2, values_per_dimension: int = 1, **fields: Any) -> None:
         super().__init__(encoding_dim, hypotheses, values_per_dimension)
-        require_at_least(
-            1,
-            channels=channels,
-            encoder_layers=encoder_layers,
-            decoder_layers=decoder_layers,
-            num_heads=num_heads,
-            feedforward_dim=feedforward_dim,
-            speaker_dim=speaker_dim,
-            kernel_size=kernel_size,
-        )
-        require_at_least(0, bin_taps=bin_taps, frame_taps=frame_taps)
-        _check(encoding_dim, channels, num_heads)
-        self.bin_taps, self.frame_taps = bin_taps, frame_taps
-        taps = (2 * bin_taps + 1) * (2 * frame_taps + 1)
+        config = checked(SRCorrNetConfig(**fields), bin_taps=0, frame_taps=0, channels=8)
+        require_coefficients("sr_corrnet", encoding_dim)
+        channels, heads = config.channels, config.num_heads
+        expected = f"an even multiple of num_heads {heads}, and a multiple of 4"
+        require_multiple("channels", channels, math.lcm(2 * heads, 4), expected)
+        self.bin_taps, self.frame_taps = config.bin_taps, config.frame_taps
+        taps = (2 * self.bin_taps + 1) * (2 * self.frame_taps + 1)
         self.input = nn.Sequential(
             nn.Conv2d(2 * taps, 4 * channels, 3, padding=1), nn.SiLU(), nn.Conv2d(4 * channels, channels, 3, padding=1)
         )
         self.norm = RMSNorm(channels)
-        sizes = (channels, num_heads, feedforward_dim, kernel_size)
-        self.encoder = nn.ModuleList(TimeFrequencyBlock(*sizes) for _ in range(encoder_layers))
-        self.split = (AttractorSplit if count_speakers else FixedSplit)(channels, hypotheses, num_heads)
+        decoder_layers = range(config.decoder_layers)
+        self.encoder = nn.ModuleList(TimeFrequencyBlock(config) for _ in range(config.encoder_layers))
+        self.split = (AttractorSplit if config.count_speakers else FixedSplit)(channels, hypotheses, heads)
         self.split_norm = nn.LayerNorm(channels)
-        self.decoder = nn.ModuleList(TimeFrequencyBlock(*sizes) for _ in range(decoder_layers))
-        self.speakers = nn.ModuleList(SpeakerBlock(channels, num_heads, speaker_dim) for _ in range(decoder_layers))
+        self.decoder = nn.ModuleList(TimeFrequencyBlock(config) for _ in decoder_layers)
+        self.speakers = nn.ModuleList(SpeakerBlock(channels, heads, config.speaker_dim) for _ in decoder_layers)
         self.output = Linear(channels, 3 * taps * values_per_dimension)
 
     @property
@@ -196,8 +174,8 @@ class FeedForward(nn.Module):
     def __init__(self, channels: int, hidden: int, kernel_size: int | None = None, weight: float = 1.0) -> None:
         super().__init__()
         self.norm = RMSNorm(channels)
-        self.expand = _layer(channels, 2 * hidden, kernel_size)
-        self.contract = _layer(hidden, channels, kernel_size)
+        layer = Linear if kernel_size is None else partial(_Convolution, kernel_size=kernel_size, padding="same")
+        self.expand, self.contract = layer(channels, 2 * hidden), layer(hidden, channels)
         self.weight = weight
 
     def forward(self, x: Tensor) -> Tensor:
@@ -213,19 +191,12 @@ class _Convolution(nn.Conv1d):
         return super().forward(input.transpose(1, 2)).transpose(1, 2)
 
 
-def _layer(channels: int, outputs: int, kernel_size: int | None) -> nn.Module:
-    if kernel_size is None:
-        return Linear(channels, outputs)
-    return _Convolution(channels, outputs, kernel_size, padding="same")
-
-
 class TimeFrequencyBlock(nn.Module):
     """A block over bins, then one over frames; each is half a feed-forward network, attention, and another half."""
 
-    def __init__(self, channels: int, num_heads: int, feedforward_dim: int, kernel_size: int) -> None:
+    def __init__(self, config: SRCorrNetConfig) -> None:
         super().__init__()
-        self.over_bins = _AxisBlock(channels, num_heads, feedforward_dim, kernel_size)
-        self.over_frames = _AxisBlock(channels, num_heads, feedforward_dim, kernel_size)
+        self.over_bins, self.over_frames = _AxisBlock(config), _AxisBlock(config)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the output, (B, F, bins, D); x is (B, F, bins, D)."""
@@ -233,12 +204,13 @@ class TimeFrequencyBlock(nn.Module):
 
 
 class _AxisBlock(nn.Module):
-    def __init__(self, channels: int, num_heads: int, feedforward_dim: int, kernel_size: int) -> None:
+    def __init__(self, config: SRCorrNetConfig) -> None:
         super().__init__()
-        self.first = FeedForward(channels, feedforward_dim, kernel_size, weight=0.5)
+        channels, hidden, kernel_size = config.channels, config.feedforward_dim, config.kernel_size
+        self.first = FeedForward(channels, hidden, kernel_size, weight=0.5)
         self.norm = RMSNorm(channels)
-        self.attention = RotaryAttention(channels, num_heads, channels, dropout=0.0)
-        self.second = FeedForward(channels, feedforward_dim, kernel_size, weight=0.5)
+        self.attention = RotaryAttention(channels, config.num_heads, channels, dropout=0.0)
+        self.second = FeedForward(channels, hidden, kernel_size, weight=0.5)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, other axis, axis, D) -> the same shape; the block runs along `axis`."""
@@ -382,12 +354,3 @@ def sinusoids(length: int, channels: int, like: Tensor) -> Tensor:
     steps = torch.arange(half, device=like.device, dtype=torch.promote_types(like.dtype, torch.float32))
     angles = torch.arange(length, device=like.device)[:, None] * torch.exp(-math.log(10000.0) / (half - 1) * steps)
     return torch.cat([angles.sin(), angles.cos()], dim=1).to(like.dtype)
-
-
-def _check(encoding_dim: int, channels: int, num_heads: int) -> None:
-    require_coefficients("sr_corrnet", encoding_dim)
-    if channels % (2 * num_heads) or channels % 4 or channels < 8:
-        raise UserError(
-            f"model.masker.channels: found {channels}, expected an even multiple of num_heads {num_heads}, and a"
-            " multiple of 4 from 8 on"
-        )

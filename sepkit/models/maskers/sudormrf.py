@@ -7,13 +7,13 @@ Tzinis, Wang & Smaragdis, MLSP 2020 (first version); Tzinis, Wang, Jiang & Smara
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 from torch.nn import functional
 
 from sepkit.config import ImprovedSuDoRMRFConfig, SuDoRMRFConfig
-from sepkit.models.maskers.base import Masker, require_at_least
+from sepkit.models.maskers.base import FramewiseEnd, checked
 from sepkit.models.maskers.replaceable import replaceable
 from sepkit.models.norms import GlobalLayerNorm
 from sepkit.registry import register
@@ -34,12 +34,10 @@ class Resolutions(nn.Module):
         )
         self.levels = nn.ModuleList(
             nn.Sequential(
-                nn.Conv1d(
-                    hidden_channels, hidden_channels, 5, stride=2 if level else 1, padding=2, groups=hidden_channels
-                ),
+                nn.Conv1d(hidden_channels, hidden_channels, 5, stride, padding=2, groups=hidden_channels),
                 GlobalLayerNorm(hidden_channels),
             )
-            for level in range(depth)
+            for stride in [1] + [2] * (depth - 1)
         )
         self.merge = nn.Sequential(GlobalLayerNorm(hidden_channels), nn.PReLU(hidden_channels))
 
@@ -111,56 +109,31 @@ class SlidingFilters(nn.Conv2d):
         return functional.conv1d(input, matrix, bias)
 
 
-class _SuDoRMRF(Masker):
+class _SuDoRMRF(FramewiseEnd):
     """The common part of both versions: a norm, a 1x1 bottleneck and the blocks."""
 
     block: ClassVar[type[SuDoRMRFBlock] | type[ImprovedSuDoRMRFBlock]]
 
     fast = ("folded_sudormrf",)
 
-    def __init__(
-        self,
-        encoding_dim: int,
-        hypotheses: int = 2,
-        values_per_dimension: int = 1,
-        *,
-        bottleneck_channels: int = 128,
-        hidden_channels: int = 512,
-        blocks: int = 16,
-        upsampling_depth: int = 4,
-    ) -> None:
+    def __init__(self, encoding_dim: int, hypotheses: int = 2, values_per_dimension: int = 1, **fields: Any) -> None:
         super().__init__(encoding_dim, hypotheses, values_per_dimension)
-        require_at_least(
-            1,
-            bottleneck_channels=bottleneck_channels,
-            hidden_channels=hidden_channels,
-            blocks=blocks,
-            upsampling_depth=upsampling_depth,
-        )
-        self.hidden_channels = hidden_channels
+        config = checked(SuDoRMRFConfig(**fields))
+        channels, depth = config.bottleneck_channels, config.upsampling_depth
+        self.hidden_channels = config.hidden_channels
         self.norm = GlobalLayerNorm(encoding_dim)
-        self.bottleneck = nn.Conv1d(encoding_dim, bottleneck_channels, 1)
-        self.blocks = nn.Sequential(
-            *(self.block(bottleneck_channels, hidden_channels, upsampling_depth) for _ in range(blocks))
-        )
-        self.make_output(bottleneck_channels)
+        self.bottleneck = nn.Conv1d(encoding_dim, channels, 1)
+        self.blocks = nn.Sequential(*(self.block(channels, self.hidden_channels, depth) for _ in range(config.blocks)))
+        self.make_output(channels)
 
     @abstractmethod
     def make_output(self, channels: int) -> None:
         """Make the layers of `values`."""
 
-    def forward(self, features: Tensor) -> Tensor:
-        """Raw mask values (B, n, P, K, F) of features (B, K, F)."""
-        return self.values(self.trunk(features))
-
     @replaceable
-    def trunk(self, features: Tensor) -> Tensor:
+    def trunk(self, features: Tensor) -> Tensor:  # type: ignore[override]
         """The output of the last block, (B, C, F), of features (B, K, F)."""
         return self.blocks(self.bottleneck(self.norm(features)))
-
-    @abstractmethod
-    def values(self, summary: Tensor) -> Tensor:
-        """Raw mask values (B, n, P, K, F) of any frames of the trunk's output, (B, C, F)."""
 
 
 @register(SuDoRMRFConfig)

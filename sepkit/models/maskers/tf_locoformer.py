@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from sepkit.config import TFLocoformerConfig
-from sepkit.errors import UserError
-from sepkit.models.maskers.base import Masker, require_at_least, require_coefficients, require_dropout
-from sepkit.models.products import Linear
+from sepkit.models.maskers.base import Masker, checked, require_coefficients, require_multiple
+from sepkit.models.onednn import Linear
 from sepkit.registry import register
 
 _EPS = 1e-5
@@ -34,41 +35,18 @@ class TFLocoformerMasker(Masker):
     both feed-forward networks.
     """
 
-    def __init__(
-        self,
-        encoding_dim: int,
-        hypotheses: int = 2,
-        values_per_dimension: int = 1,
-        *,
-        channels: int = 128,
-        num_layers: int = 6,
-        num_heads: int = 4,
-        attention_dim: int = 128,
-        feedforward_dim: int = 384,
-        kernel_size: int = 4,
-        norm_groups: int = 4,
-        dropout: float = 0.0,
-        edge_frames: int = 0,
-    ) -> None:
+    def __init__(self, encoding_dim: int, hypotheses: int = 2, values_per_dimension: int = 1, **fields: Any) -> None:
         super().__init__(encoding_dim, hypotheses, values_per_dimension)
-        require_at_least(
-            1,
-            channels=channels,
-            num_layers=num_layers,
-            num_heads=num_heads,
-            attention_dim=attention_dim,
-            feedforward_dim=feedforward_dim,
-            kernel_size=kernel_size,
-            norm_groups=norm_groups,
-        )
-        require_at_least(0, edge_frames=edge_frames)
-        self.edge_frames = edge_frames
-        _check(encoding_dim, channels, num_heads, attention_dim, norm_groups, dropout)
+        config = checked(TFLocoformerConfig(**fields), edge_frames=0)
+        require_coefficients("tf_locoformer", encoding_dim)
+        channels, groups, heads = config.channels, config.norm_groups, config.num_heads
+        require_multiple("channels", channels, groups, f"a multiple of norm_groups {groups}")
+        require_multiple("attention_dim", config.attention_dim, 2 * heads, f"an even multiple of num_heads {heads}")
+        self.edge_frames = config.edge_frames
         self.input = nn.Conv2d(2, channels, 3, padding=1)
         self.norm = nn.GroupNorm(1, channels, eps=_EPS)
-        sizes = (channels, num_heads, attention_dim, feedforward_dim, kernel_size, norm_groups, dropout)
-        self.over_bins = nn.ModuleList(LocoformerBlock(*sizes) for _ in range(num_layers))
-        self.over_frames = nn.ModuleList(LocoformerBlock(*sizes) for _ in range(num_layers))
+        self.over_bins = nn.ModuleList(LocoformerBlock(config) for _ in range(config.num_layers))
+        self.over_frames = nn.ModuleList(LocoformerBlock(config) for _ in range(config.num_layers))
         self.output = nn.ConvTranspose2d(channels, 2 * hypotheses * values_per_dimension, 3, padding=1)
 
     def forward(self, features: Tensor) -> Tensor:
@@ -93,29 +71,19 @@ class LocoformerBlock(nn.Module):
     """Residual feed-forward network, attention and feed-forward network along the last dimension but one.
 
     Args:
-        channels: D.
-        attention_dim: of all heads together.
-        feedforward_dim: units of the feed-forward networks.
-        kernel_size: positions that they see.
+        config: Sizes of the networks.
     """
 
-    def __init__(
-        self,
-        channels: int,
-        num_heads: int,
-        attention_dim: int,
-        feedforward_dim: int,
-        kernel_size: int,
-        norm_groups: int,
-        dropout: float,
-    ) -> None:
+    def __init__(self, config: TFLocoformerConfig) -> None:
         super().__init__()
-        self.first_norm = RMSGroupNorm(channels, norm_groups)
-        self.first = ConvolutionalFeedForward(channels, feedforward_dim, kernel_size, dropout)
-        self.attention_norm = RMSGroupNorm(channels, norm_groups)
-        self.attention = RotaryAttention(channels, num_heads, attention_dim, dropout)
-        self.second_norm = RMSGroupNorm(channels, norm_groups)
-        self.second = ConvolutionalFeedForward(channels, feedforward_dim, kernel_size, dropout)
+        channels, groups, dropout = config.channels, config.norm_groups, config.dropout
+        network = (channels, config.feedforward_dim, config.kernel_size, dropout)
+        self.first_norm = RMSGroupNorm(channels, groups)
+        self.first = ConvolutionalFeedForward(*network)
+        self.attention_norm = RMSGroupNorm(channels, groups)
+        self.attention = RotaryAttention(channels, config.num_heads, config.attention_dim, dropout)
+        self.second_norm = RMSGroupNorm(channels, groups)
+        self.second = ConvolutionalFeedForward(*network)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return a tensor of the shape of `x`; x is (B, other axis, axis, D); the block runs along `axis`."""
@@ -213,16 +181,3 @@ class RotaryAttention(nn.Module):
         first, second = x.to(wide).unflatten(-1, (-1, 2)).unbind(-1)
         turned = torch.stack([first * cosine - second * sine, second * cosine + first * sine], dim=-1)
         return turned.flatten(-2).to(x.dtype)
-
-
-def _check(
-    encoding_dim: int, channels: int, num_heads: int, attention_dim: int, norm_groups: int, dropout: float
-) -> None:
-    require_coefficients("tf_locoformer", encoding_dim)
-    if channels % norm_groups:
-        raise UserError(f"model.masker.channels: found {channels}, expected a multiple of norm_groups {norm_groups}")
-    if attention_dim % (2 * num_heads):
-        raise UserError(
-            f"model.masker.attention_dim: found {attention_dim}, expected an even multiple of num_heads {num_heads}"
-        )
-    require_dropout(dropout)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from sepkit.config import TIGERConfig
 from sepkit.errors import UserError
-from sepkit.models.maskers.base import Masker, require_at_least, require_coefficients
+from sepkit.models.maskers.base import Masker, checked, require_coefficients, require_multiple
 from sepkit.models.norms import ChannelLayerNorm, GlobalLayerNorm
 from sepkit.registry import register
 
@@ -48,46 +49,19 @@ class TIGERMasker(Masker):
 
     maps = True
 
-    def __init__(
-        self,
-        encoding_dim: int,
-        hypotheses: int = 2,
-        values_per_dimension: int = 1,
-        *,
-        sample_rate: int = 16000,
-        channels: int = 128,
-        hidden_channels: int = 256,
-        iterations: int = 4,
-        scales: int = 5,
-        num_heads: int = 4,
-        head_channels: int = 4,
-        edge_frames: int = 0,
-    ) -> None:
+    def __init__(self, encoding_dim: int, hypotheses: int = 2, values_per_dimension: int = 1, **fields: Any) -> None:
         super().__init__(encoding_dim, hypotheses, values_per_dimension)
-        require_at_least(
-            1,
-            sample_rate=sample_rate,
-            channels=channels,
-            hidden_channels=hidden_channels,
-            iterations=iterations,
-            num_heads=num_heads,
-            head_channels=head_channels,
-        )
-        require_at_least(3, scales=scales)
-        require_at_least(0, edge_frames=edge_frames)
-        self.edge_frames = edge_frames
-        self.sample_rate = sample_rate
-        self.widths = _band_widths(encoding_dim, sample_rate)
-        for field, divisor in (("num_heads", num_heads), ("the hypotheses", hypotheses)):
-            if channels % divisor:
-                raise UserError(f"model.masker.channels: found {channels}, expected a multiple of {field}, {divisor}")
-        self.iterations = iterations
+        config = checked(TIGERConfig(**fields), scales=3, edge_frames=0)
+        self.edge_frames, self.sample_rate, self.iterations = config.edge_frames, config.sample_rate, config.iterations
+        self.widths = _band_widths(encoding_dim, config.sample_rate)
+        channels = config.channels
+        for field, divisor in (("num_heads", config.num_heads), ("the hypotheses", hypotheses)):
+            require_multiple("channels", channels, divisor, f"a multiple of {field}, {divisor}")
         eps = torch.finfo(torch.float32).eps
         self.inputs = nn.ModuleList(
             nn.Sequential(GlobalLayerNorm(2 * width, eps), nn.Conv1d(2 * width, channels, 1)) for width in self.widths
         )
-        sizes = (channels, hidden_channels, scales, num_heads, head_channels)
-        self.over_bands, self.over_frames = _AxisBlock(*sizes), _AxisBlock(*sizes)
+        self.over_bands, self.over_frames = _AxisBlock(config), _AxisBlock(config)
         self.again = nn.Sequential(nn.Conv2d(channels, channels, 1, groups=channels), nn.PReLU())
         count = 4 * hypotheses * values_per_dimension
         self.outputs = nn.ModuleList(
@@ -124,11 +98,11 @@ class TIGERMasker(Masker):
 class _AxisBlock(nn.Module):
     """x + norm(attention(scales(x))), (B, N, other axis, axis) -> the same shape, along `axis`."""
 
-    def __init__(self, channels: int, hidden: int, scales: int, num_heads: int, head_channels: int) -> None:
+    def __init__(self, config: TIGERConfig) -> None:
         super().__init__()
-        self.scales = MultiScale(channels, hidden, scales)
-        self.attention = PlaneAttention(channels, num_heads, head_channels)
-        self.norm = ChannelLayerNorm(channels, eps=1e-5)
+        self.scales = MultiScale(config.channels, config.hidden_channels, config.scales)
+        self.attention = PlaneAttention(config.channels, config.num_heads, config.head_channels)
+        self.norm = ChannelLayerNorm(config.channels, eps=1e-5)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.scales(x.transpose(1, 2).flatten(0, 1)).unflatten(0, (x.shape[0], x.shape[2])).transpose(1, 2)

@@ -46,8 +46,6 @@ _DIAGNOSTICS = {
     "encoding_alive_share",
     "mask_alive_share",
     "mixture_elbo_nats_per_sample",
-    "baseline_si_sdr_db",
-    "likely_not_separated",
 }
 
 # Facts that training saves with a model.

@@ -13,10 +13,7 @@ ENCODERS = Path(__file__).resolve().parent / "encoders"
 """Folder of the folders of speaker encoders."""
 
 DEFAULT_ENCODER = "meetings_8k"
-"""The speaker encoder that is used if none is named."""
-
-VOICES_ENCODER = "voices_8k"
-"""The encoder that names enrolled speakers, and by which the shipped models tell one speaker from several."""
+"""The speaker encoder that is used if none is named, and by which the shipped models tell one speaker from several."""
 
 DEFAULT_MODEL = "boxed_8k"
 """The model that is used if none is named."""

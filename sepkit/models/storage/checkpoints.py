@@ -8,9 +8,10 @@ registry alone turns it into a model. Training state (optimizer, loop, random ge
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, overload
@@ -37,8 +38,7 @@ from sepkit.models.storage.folders import (
     read_description,
     weights_file,
 )
-from sepkit.models.storage.layout import check_finite_weights, damaged, lay_out, shapes_in_file, tensors_in_graph
-from sepkit.models.storage.own_files import changed_files, files_of, files_wanted
+from sepkit.models.storage.layout import build_on_meta, check_finite_weights, damaged, shapes_in_file, tensors_in_graph
 from sepkit.version import __version__
 
 M = TypeVar("M", bound=SavedModel)
@@ -72,18 +72,15 @@ def save_model(model: nn.Module, folder: Path_, info: Mapping[str, Any] | None =
         with atomic_output(folder / WEIGHTS, durable=True) as temporary:
             save_file(tensors, temporary)
             digests = {"weights_sha256": file_digest(temporary)}
+            complete = (folder / WEIGHTS).is_file() and (folder / DESCRIPTION).is_file()
             # Where a kill or a power cut falls between the two files, the older weights still belong to the model.
-            before = {"earlier_weights_sha256": file_digest(folder / WEIGHTS)} if _is_complete(folder) else {}
+            before = {"earlier_weights_sha256": file_digest(folder / WEIGHTS)} if complete else {}
             if before:
                 write_text(folder / DESCRIPTION, description + yaml.safe_dump(digests | before))
         write_text(folder / DESCRIPTION, description + yaml.safe_dump(digests))
     except (OSError, SafetensorError) as error:
         raise UserError(f"{folder}: cannot be written to ({one_line(str(error))}); give a folder that can") from error
     return folder
-
-
-def _is_complete(folder: Path) -> bool:
-    return all((folder / name).is_file() for name in (WEIGHTS, DESCRIPTION))
 
 
 def description_of(model: SavedModel, info: Mapping[str, Any], **more: Any) -> str:
@@ -134,26 +131,29 @@ def constants_left_out(model: SavedModel) -> list[str]:
 
 
 @overload
-def load_checkpoint(path: Path_, expected: Any = None) -> EncoderMaskerDecoder: ...
+def load_checkpoint(path: Path_) -> EncoderMaskerDecoder: ...
 @overload
-def load_checkpoint(path: Path_, expected: Any = None, *, of: type[M]) -> M: ...
-def load_checkpoint(path: Path_, expected: Any = None, *, of: type[SavedModel] = EncoderMaskerDecoder) -> SavedModel:
+def load_checkpoint(path: Path_, *, of: type[M]) -> M: ...
+def load_checkpoint(path: Path_, *, of: type[SavedModel] = EncoderMaskerDecoder) -> SavedModel:
     """Return a saved model: in evaluation mode, on the CPU, in float32.
 
     Args:
-        path: the folder, one of its files, or the experiment folder above it.
-        expected: refuse a model of another configuration; None: take any.
+        path: The folder, one of its files, or the experiment folder above it.
+        of: Class of the model; one of another kind is refused.
+
+    Raises:
+        UserError: There is no such model, it is damaged, or its two files do not belong together.
     """
     folder = find_checkpoint(path)
     description = read_description(folder)
     config = _config_of(description, folder / DESCRIPTION, of)
-    if expected is not None:
-        _check_same(config, expected, folder)
     info, left_out = _checked_info(description, folder / DESCRIPTION)
     weights = weights_file(folder)
     shapes = shapes_in_file(weights)
     own = bool(files_of(config))
-    laid_out = lay_out(lambda: of.from_config(config), str(folder / DESCRIPTION), len(shapes) + len(left_out), own)
+    laid_out = build_on_meta(
+        lambda: of.from_config(config), str(folder / DESCRIPTION), len(shapes) + len(left_out), own
+    )
     if laid_out is not None:
         _check_fit(_completed(shapes, laid_out, left_out), laid_out.state_dict(), weights)
     tensors = _read_tensors(weights, description)
@@ -233,21 +233,6 @@ def _read_tensors(path: Path, description: Mapping[str, Any]) -> dict[str, Tenso
     return tensors
 
 
-def _check_same(found: Any, expected: Any, folder: Path) -> None:
-    differences = _differences(to_dict(found), to_dict(expected), "model")
-    if differences:
-        raise UserError(f"{folder}: another model: {'; '.join(differences)}")
-
-
-def _differences(found: Any, expected: Any, where: str) -> list[str]:
-    if isinstance(found, dict) and isinstance(expected, dict) and found.get("name") == expected.get("name"):
-        keys = [*found, *(key for key in expected if key not in found)]
-        return [line for key in keys for line in _differences(found.get(key), expected.get(key), f"{where}.{key}")]
-    if isinstance(found, dict) and isinstance(expected, dict):
-        found, expected, where = found.get("name"), expected.get("name"), f"{where}.name"
-    return [] if found == expected else [f"{where}: found {found}, expected {expected}"]
-
-
 def _check_fit(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor], path: Path) -> None:
     report = compare(tensors, wanted)
     mismatched = [f"{name} {found}, expected {shape}" for name, (found, shape) in report.mismatched.items()]
@@ -260,6 +245,50 @@ def _check_fit(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor], path
             f"{path}: weights of another architecture than {DESCRIPTION} describes: {', '.join(problems)};"
             " put back the two files that belong together"
         )
+
+
+# --------------------------------------------------------------------- files of a user's own (--import FILE.py)
+
+
+def files_of(config: Any) -> list[dict[str, str]]:
+    """Return name and digest of every file, other than sepkit's, that defines a part of a configuration.
+
+    Args:
+        config: a dataclass, whose fields are searched too.
+    """
+    found = {}
+    for cls in _classes(config):
+        module = sys.modules.get(cls.__module__)
+        path = getattr(module, "__file__", None)
+        if cls.__module__.partition(".")[0] != "sepkit" and path is not None:
+            found[Path(path).name] = file_digest(path) if Path(path).is_file() else ""
+    return [{"file": name, "sha256": digest} for name, digest in sorted(found.items())]
+
+
+def files_wanted(description: Mapping[str, Any]) -> str:
+    """Return the options that import the files that a saved model names; empty if it names none."""
+    return " ".join(f"--import {name}" for name in _noted(description))
+
+
+def changed_files(description: Mapping[str, Any], config: Any) -> list[str]:
+    """Return the names of files that are not as they were when a model was saved."""
+    saved = _noted(description)
+    return [entry["file"] for entry in files_of(config) if saved.get(entry["file"], entry["sha256"]) != entry["sha256"]]
+
+
+def _noted(description: Mapping[str, Any]) -> dict[str, str]:
+    """Name -> digest of the files that a saved model names."""
+    entries = description.get("own_files")
+    entries = entries if isinstance(entries, list) else []
+    found = [(entry.get("file"), entry.get("sha256")) for entry in entries if isinstance(entry, dict)]
+    return {name: digest for name, digest in found if isinstance(name, str) and isinstance(digest, str)}
+
+
+def _classes(value: Any) -> Iterator[type]:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        yield type(value)
+        for field in dataclasses.fields(value):
+            yield from _classes(getattr(value, field.name))
 
 
 # --------------------------------------------------------------------------------------------------------- comparing

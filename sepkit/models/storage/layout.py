@@ -38,7 +38,7 @@ _DRAWS = {
 }  # fmt: skip
 
 
-def lay_out(
+def build_on_meta(
     make: Callable[[], M], where: str, tensors: int, own_code: bool = False, remedy: str = "get the model again"
 ) -> M | None:
     """Return the model that `make` makes, on the meta device: with shapes and without values.

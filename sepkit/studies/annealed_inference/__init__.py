@@ -5,9 +5,9 @@ A student q of two equal components with means on the sphere of radius R learns 
 beta rises from beta_i to 1 in t0 steps. In code: `radius`, `heavy_weight`, `dimension`, `step_size`, `initial_beta`,
 `steps`.
 
-`collapse` has the closed forms, `order_parameters` the flow of infinitely many samples, `mixtures` the stochastic
-update, `reduced` the same at the cost of three coordinates, `flows` a RealNVP as student. `experiments` are figures 1
-to 7 of the paper, cell by cell, and `planning` answers by the closed forms.
+`planning` has the closed forms and the plans, `order_parameters` the flow of infinitely many samples, `reduced` the
+stochastic update at the cost of three coordinates. `experiments` are figures 1 to 7 of the paper, cell by cell, with a
+RealNVP as student too; `figures` draws them.
 
 Source: Fogliani, Loureiro and Gabrié, "Annealing in variational inference mitigates mode collapse".
 """

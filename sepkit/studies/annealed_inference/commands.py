@@ -7,7 +7,7 @@ from typing import Literal
 
 
 def main(
-    experiment: Literal["formulas", "agreement", "phase-diagram", "runs", "flows"],
+    experiment: Literal["formulas", "phase-diagram", "runs", "flows"],
     *,
     config: str,
     out: str,
@@ -15,8 +15,8 @@ def main(
 ) -> Path:
     """Run an experiment of the annealed VI paper, cell by cell. The same command again continues.
 
-    formulas: the flow of the order parameters against the closed forms; agreement: the reduced against the full
-    stochastic update; phase-diagram: figures 2, 5 and 7; runs: figures 1, 3 and 6; flows: figure 4, with a RealNVP.
+    formulas: the flow of the order parameters against the closed forms; phase-diagram: figures 2, 5
+    and 7; runs: figures 1, 3 and 6; flows: figure 4, with a RealNVP.
     Writes OUT/EXPERIMENT.json, OUT/figures and a file for each cell.
 
     Args:
@@ -29,18 +29,11 @@ def main(
     from sepkit.studies.annealed_inference import experiments
     from sepkit.studies.annealed_inference.config import read_config
     from sepkit.studies.annealed_inference.figures import write_figures
-    from sepkit.studies.annealed_inference.flows import flows
 
     settings, folder = read_config(config), Path(out)
     if experiment == "flows":
-        table = flows(settings, folder, device)
+        table = experiments.flows(settings, folder, device)
     else:
-        of_mixtures = {
-            "formulas": experiments.formulas,
-            "agreement": experiments.agreement,
-            "phase-diagram": experiments.phase_diagram,
-            "runs": experiments.runs,
-        }
-        table = of_mixtures[experiment](settings, folder)
+        table = getattr(experiments, experiment.replace("-", "_"))(settings, folder)
     write_figures(experiment, table, settings, folder / "figures")
     return write_json(folder / f"{experiment}.json", table)

@@ -1,4 +1,4 @@
-"""The experiments with Gaussian mixture students: formulas, agreement of both updates, phase diagram, single runs.
+"""The experiments, figures 1 to 7 of the paper: formulas, phase diagram, single runs, and a RealNVP as student.
 
 Each takes the configuration and a folder, and returns a table of plain numbers; cells are kept below the folder.
 """
@@ -6,17 +6,20 @@ Each takes the configuration and a folder, and returns a table of plain numbers;
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from sepkit.cells import cell_seed, run_cells
+from sepkit.models.stacked import RealNVP
 from sepkit.schedules import Constant, InverseTemperature, Schedule
-from sepkit.studies.annealed_inference import collapse
+from sepkit.studies.annealed_inference import planning
 from sepkit.studies.annealed_inference.config import AnnealedInferenceConfig
-from sepkit.studies.annealed_inference.mixtures import bimodal_target, fit_mixtures, random_student
 from sepkit.studies.annealed_inference.order_parameters import (
     Flow,
     OrderParameters,
@@ -26,7 +29,7 @@ from sepkit.studies.annealed_inference.order_parameters import (
     integrate,
     random_starts,
 )
-from sepkit.studies.annealed_inference.reduced import ReducedRun, fit_reduced, random_means
+from sepkit.studies.annealed_inference.reduced import Failure, Problem, fit_reduced, random_means
 
 STRATEGIES = ("vanilla", "covering", "annealed", "frozen_variances", "frozen_means")
 """Rows of figures 1 (the first three) and 6."""
@@ -35,22 +38,34 @@ KINDS: tuple[Variance, ...] = ("quasi_static", "integrated")
 """Variances of the flow."""
 
 _RECORDS = 100
+# Number of samples of each trained flow for its deviation.
+_MEASURED = 4096
 
 
-def _closed_forms(config: AnnealedInferenceConfig, temperature: float, steps: int) -> dict[str, float]:
-    setting = (config.dimension, config.radius, config.heavy_weight)
+def _setting(config: AnnealedInferenceConfig) -> dict[str, Any]:
+    return {name: getattr(config, name) for name in ("radius", "heavy_weight", "dimension", "step_size")}
+
+
+def _closed_forms(config: AnnealedInferenceConfig, row: dict[str, Any]) -> dict[str, float]:
+    """Return the collapse probability of a cell by the paper's form, and by the one of stability."""
     found = {}
-    forms = {
-        "paper": (collapse.PAPER_ALPHA, False),
-        "stability": (collapse.stability_alpha(config.radius, config.heavy_weight), True),
-    }
-    for name, (alpha, repelled) in forms.items():
-        growth = collapse.growth_exponent(1 / temperature, steps, config.step_size, config.radius, alpha)
-        found[name] = collapse.collapse_probability(growth, *setting, repelled=repelled)
+    stable = planning.stability_alpha(config.radius, config.heavy_weight)
+    for name, alpha in (("paper", planning.PAPER_ALPHA), ("stability", stable)):
+        growth = planning.growth_exponent(1 / row["temperature"], row["steps"], config.step_size, config.radius, alpha)
+        found[name] = planning.collapse_probability(
+            growth, config.dimension, config.radius, config.heavy_weight, repelled=name == "stability"
+        )
     return found
 
 
-# ------------------------------------------------------------------------------------------------------------ formulas
+def _flow(
+    config: AnnealedInferenceConfig, start: OrderParameters, temperature: float, steps: int, total: int, **more: Any
+) -> tuple[Flow, float]:
+    """Return the flow from some starts, and the share of them that collapses."""
+    schedule = InverseTemperature(1 / temperature, steps)
+    setting = {name: getattr(config, name) for name in ("radius", "heavy_weight", "step_size")}
+    flow = integrate(start, schedule, steps=total, **setting, **more)
+    return flow, float(collapsed(flow.end, config.radius, config.heavy_weight).mean())
 
 
 def formulas(config: AnnealedInferenceConfig, folder: Path) -> list[dict[str, Any]]:
@@ -59,137 +74,15 @@ def formulas(config: AnnealedInferenceConfig, folder: Path) -> list[dict[str, An
 
     def compute(temperature: float, steps: int, starts: int, after: int, seed: int, **_: Any) -> dict[str, Any]:
         start = random_starts(starts, config.dimension, seed)
-        return {kind: _integrate(config, start, temperature, steps, steps + after, variance=kind)[1] for kind in KINDS}
+        return {kind: _flow(config, start, temperature, steps, steps + after, variance=kind)[1] for kind in KINDS}
 
-    counts = {"starts": own.starts, "after": own.after}
+    shared = _setting(config) | {"starts": own.starts, "after": own.after}
     cells = {
-        f"temperature_{t:g}_steps_{s}": _setting(config) | {"temperature": t, "steps": s} | counts
-        for t in own.temperatures
-        for s in own.steps
+        f"temperature_{t:g}_steps_{s}": shared | {"temperature": t, "steps": s}
+        for t, s in product(own.temperatures, own.steps)
     }
-    results = run_cells(cells, compute, folder / "formulas", config.seed)
-    return [row | _closed_forms(config, row["temperature"], row["steps"]) for row in results.values()]
-
-
-def _setting(config: AnnealedInferenceConfig) -> dict[str, Any]:
-    return {
-        "radius": config.radius,
-        "heavy_weight": config.heavy_weight,
-        "dimension": config.dimension,
-        "step_size": config.step_size,
-    }
-
-
-def _integrate(
-    config: AnnealedInferenceConfig, start: OrderParameters, temperature: float, steps: int, total: int, **more: Any
-) -> tuple[Flow, float]:
-    flow = integrate(
-        start,
-        InverseTemperature(1 / temperature, steps),
-        steps=total,
-        radius=config.radius,
-        heavy_weight=config.heavy_weight,
-        step_size=config.step_size,
-        **more,
-    )
-    return flow, float(collapsed(flow.end, config.radius, config.heavy_weight).mean())
-
-
-# ------------------------------------------------------------------------------------------------- both kinds of update
-
-
-def agreement(config: AnnealedInferenceConfig, folder: Path) -> dict[str, Any]:
-    """Return the collapse under the full and the reduced update, cell by cell, and the processor time of either."""
-    own = config.agreement
-
-    def compute(
-        update: str, dimension: int, temperature: float, steps: int, replicas: int, samples: int, seed: int, **_: Any
-    ) -> dict[str, Any]:
-        schedule = InverseTemperature(1 / temperature, steps)
-        total = steps + config.after
-        if update == "full":
-            end = _fit_full(config, schedule, dimension, replicas, samples, total, seed)
-        else:
-            end = _fit_reduced(config, schedule, dimension, replicas, samples, total, seed).order_parameters
-        return {"collapse": float(collapsed(end, config.radius, config.heavy_weight).mean())}
-
-    shared = {key: value for key, value in _setting(config).items() if key != "dimension"}
-    shared |= {"after": config.after, "replicas": own.replicas, "samples": own.samples}
-    cells = {
-        f"{update}_{d}_temperature_{t:g}_steps_{s}": shared
-        | {"update": update, "dimension": d, "temperature": t, "steps": s}
-        for d in own.dimensions
-        for t in own.temperatures
-        for s in own.steps
-        for update in ("full", "reduced")
-    }
-    results = run_cells(cells, compute, folder / "agreement", config.seed)
-    rows: list[dict[str, Any]] = []
-    both = ([row for row in results.values() if row["update"] == update] for update in ("full", "reduced"))
-    for full, reduced in zip(*both, strict=True):
-        pooled = (full["collapse"] + reduced["collapse"]) / 2
-        error = math.sqrt(max(pooled * (1 - pooled), 1e-12) * 2 / own.replicas)
-        rows.append(
-            {key: full[key] for key in ("dimension", "temperature", "steps", "replicas", "samples")}
-            | {"full": full["collapse"], "reduced": reduced["collapse"], "standard_error": error}
-            | {"full_seconds": full["processor_seconds"], "reduced_seconds": reduced["processor_seconds"]}
-        )
-    return {"rows": rows}
-
-
-def _fit_full(
-    config: AnnealedInferenceConfig,
-    schedule: Schedule,
-    dimension: int,
-    replicas: int,
-    samples: int,
-    steps: int,
-    seed: int,
-) -> OrderParameters:
-    student = random_student(
-        replicas, dimension, config.radius, 1 / schedule(0), seed=cell_seed(seed, "start"), dtype=torch.float32
-    )
-    target = bimodal_target(dimension, config.radius, config.heavy_weight, torch.float32)
-    run = fit_mixtures(
-        student,
-        target,
-        schedule,
-        steps=steps,
-        samples=samples,
-        step_size=config.step_size,
-        record_every=steps,
-        seed=seed,
-    )
-    m1, m2 = run.overlaps[-1].double().numpy().T
-    return OrderParameters(m1, m2, run.similarity[-1].double().numpy())
-
-
-def _fit_reduced(
-    config: AnnealedInferenceConfig,
-    schedule: Schedule,
-    dimension: int,
-    replicas: int,
-    samples: int,
-    steps: int,
-    seed: int,
-    **more: Any,
-) -> ReducedRun:
-    options: dict[str, Any] = {"initial_variance": 1 / schedule(0)} | more
-    return fit_reduced(
-        schedule,
-        replicas=replicas,
-        steps=steps,
-        samples=samples,
-        dimension=dimension,
-        radius=config.radius,
-        heavy_weight=config.heavy_weight,
-        step_size=config.step_size,
-        seed=seed,
-        **options,
-    )
-
-
-# ------------------------------------------------------------------------------------------------------- phase diagram
+    rows = run_cells(cells, compute, folder / "formulas", config.seed).values()
+    return [row | _closed_forms(config, row) for row in rows]
 
 
 def phase_diagram(config: AnnealedInferenceConfig, folder: Path) -> list[dict[str, Any]]:
@@ -197,28 +90,33 @@ def phase_diagram(config: AnnealedInferenceConfig, folder: Path) -> list[dict[st
     own = config.phase_diagram
 
     def compute(temperature: float, steps: int, replicas: int, samples: int, seed: int, **_: Any) -> dict[str, Any]:
-        schedule = InverseTemperature(1 / temperature, steps)
-        run = _fit_reduced(config, schedule, config.dimension, replicas, samples, steps + config.after, seed)
-        end, failed = run.order_parameters, {failure.replica for failure in run.failures}
-        alive = np.array([replica not in failed for replica in range(replicas)])
-        epsilon = bias(config.radius, config.heavy_weight)
+        run = fit_reduced(
+            Problem(**_setting(config), samples=samples),
+            InverseTemperature(1 / temperature, steps),
+            replicas=replicas,
+            steps=steps + config.after,
+            initial_variance=temperature,
+            seed=seed,
+        )
+        end, alive = run.order_parameters, np.ones(replicas, bool)
+        alive[[failure.replica for failure in run.failures]] = False
         same = collapsed(end, config.radius, config.heavy_weight)
+        on_light_mode = same & (end.m1 < -bias(config.radius, config.heavy_weight))
         return {
             "collapse": float(same[alive].mean()),
-            "on_light_mode": float((same & (end.m1 < -epsilon))[alive].mean()),
+            "on_light_mode": float(on_light_mode[alive].mean()),
             "failures": [str(failure) for failure in run.failures],
         }
 
-    def cell(temperature: float, steps: int, samples: int) -> tuple[str, dict[str, Any]]:
-        settings = {"temperature": temperature, "steps": steps, "replicas": own.replicas, "samples": samples}
-        return f"temperature_{temperature:g}_steps_{steps}_samples_{samples}", _setting(config) | {
-            "after": config.after
-        } | settings
-
-    cells = dict(cell(t, s, own.samples) for s in own.steps for t in own.temperatures)
-    cells |= dict(cell(t, own.row_steps, n) for n in own.row_samples for t in own.temperatures)
-    results = run_cells(cells, compute, folder / "phase_diagram", config.seed)
-    return [row | _closed_forms(config, row["temperature"], row["steps"]) for row in results.values()]
+    shared = _setting(config) | {"after": config.after, "replicas": own.replicas}
+    places = [(s, t, own.samples) for s, t in product(own.steps, own.temperatures)]
+    places += [(own.row_steps, t, n) for n, t in product(own.row_samples, own.temperatures)]
+    cells = {
+        f"temperature_{t:g}_steps_{s}_samples_{n}": shared | {"temperature": t, "steps": s, "samples": n}
+        for s, t, n in places
+    }
+    rows = run_cells(cells, compute, folder / "phase_diagram", config.seed).values()
+    return [row | _closed_forms(config, row) for row in rows]
 
 
 # --------------------------------------------------------------------------------------------------------- single runs
@@ -242,9 +140,16 @@ def runs(config: AnnealedInferenceConfig, folder: Path) -> dict[str, Any]:
 
     def compute(strategy: str, samples: int, seed: int, **_: Any) -> dict[str, Any]:
         schedule, steps, more = plans[strategy]
-        every = max(1, steps // _RECORDS)
-        more = more | {"means": means, "record_every": every}
-        run = _fit_reduced(config, schedule, config.dimension, own.seeds, samples, steps, seed, **more)
+        run = fit_reduced(
+            Problem(**_setting(config), samples=samples),
+            schedule,
+            replicas=own.seeds,
+            steps=steps,
+            means=means,
+            record_every=max(1, steps // _RECORDS),
+            seed=seed,
+            **more,
+        )
         return {
             "collapse": float(collapsed(run.order_parameters, config.radius, config.heavy_weight).mean()),
             "recorded_steps": run.steps,
@@ -258,28 +163,120 @@ def runs(config: AnnealedInferenceConfig, folder: Path) -> dict[str, Any]:
     shared = _setting(config) | {"seeds": own.seeds, "samples": own.samples, "temperature": own.temperature}
     cells = {name: shared | {"strategy": name, "steps": plans[name][1], "annealing": own.steps} for name in STRATEGIES}
     results = run_cells(cells, compute, folder / "runs", config.seed)
-    return {"strategies": results, "flow": _flow_of(config, means, results["annealed"])}
-
-
-def _flow_of(config: AnnealedInferenceConfig, means: np.ndarray, annealed: dict[str, Any]) -> dict[str, Any]:
+    recorded = results["annealed"]["recorded_steps"]
     scaled = means / config.radius
     start = OrderParameters(scaled[:, 0, 0], scaled[:, 1, 0], (scaled[:, 0] * scaled[:, 1]).sum(-1))
-    every = annealed["recorded_steps"][1]
-    overlaps = np.array(annealed["overlaps"])
-    seen = np.stack([overlaps[..., 0], overlaps[..., 1], np.array(annealed["similarity"])], 1)
-    found = {}
+    flow = {}
     for kind in KINDS:
-        last = annealed["recorded_steps"][-1]
-        own = config.runs
-        flow, share = _integrate(
-            config, start, own.temperature, own.steps, last, variance=kind, record_every=every
-        )  # fmt: skip
-        gaps = np.abs(flow.path - seen).max((0, 1))
-        found[kind] = {
-            "path": np.round(flow.path[..., 0], 6).tolist(),
-            "gap": float(gaps[0]),
-            "median_gap": float(np.median(gaps)),
-            "gaps": np.round(gaps, 4).tolist(),
-            "collapse": share,
+        more = {"variance": kind, "record_every": recorded[1]}
+        found, share = _flow(config, start, own.temperature, own.steps, recorded[-1], **more)
+        flow[kind] = {"path": np.round(found.path[..., 0], 6).tolist(), "collapse": share}
+    return {"strategies": results, "flow": flow}
+
+
+# --------------------------------------------------------------------------------------------------------------- flows
+
+
+def full_deviation(radius: float, heavy_weight: float) -> float:
+    """Return the target's deviation along mu*, sqrt(1 + 4 R^2 w* (1 - w*)): 2.6 for R = 3, w* = .8; 1 for a mode."""
+    return math.sqrt(1 + 4 * radius**2 * heavy_weight * (1 - heavy_weight))
+
+
+def _along_diagonal(x: Tensor) -> Tensor:
+    return x.sum(-1) / math.sqrt(x.shape[-1])
+
+
+def target_log_prob(x: Tensor, radius: float, heavy_weight: float) -> Tensor:
+    """Return the log density, (..., n) nats, of the target whose mu* lies along the diagonal, where no mask is special.
+
+    Args:
+        x: (..., n, d) points.
+        radius: R.
+        heavy_weight: w*.
+    """
+    pull = radius * _along_diagonal(x)
+    weights = torch.logaddexp(pull + math.log(heavy_weight), -pull + math.log(1 - heavy_weight))
+    return weights - 0.5 * (x.square().sum(-1) + radius**2 + x.shape[-1] * math.log(2 * math.pi))
+
+
+def fit_flows(
+    flow: RealNVP, config: AnnealedInferenceConfig, schedule: Schedule, steps: int, seed: int
+) -> tuple[Tensor, Tensor, list[Failure]]:
+    """Train all replicas of a flow on the tempered reverse KL divergence with Adam.
+
+    A replica whose loss is not finite is recorded and stops; the others continue.
+
+    Args:
+        flow: S replicas.
+        config: Target, samples a step and learning rate.
+        schedule: beta of the step.
+        steps: Number of steps.
+        seed: Of the samples.
+
+    Returns:
+        Standard deviation of samples along mu*, (S,), and the last loss, (S,) nats, both NaN for a failed replica; and
+        the failures.
+
+    Source: annealed VI paper, section 4; reference code annealed_vi_gmms.
+    """
+    device = next(flow.parameters()).device
+    generator = torch.Generator(device).manual_seed(seed)
+    optimizer = torch.optim.Adam(flow.parameters(), config.flows.learning_rate)
+    ended = torch.zeros(flow.replicas, dtype=torch.bool, device=device)
+    loss = torch.full((flow.replicas,), math.nan, device=device)
+    failures: list[Failure] = []
+    flow.train()
+    for step in range(steps):
+        optimizer.zero_grad()
+        x, log_q = flow.sample(config.flows.samples, generator)
+        loss = (log_q - schedule(float(step)) * target_log_prob(x, config.radius, config.heavy_weight)).mean(-1)
+        broken = ~loss.isfinite() & ~ended
+        failures += [Failure(replica, step) for replica in broken.nonzero()[:, 0].tolist()]
+        ended |= broken
+        loss.sum().backward()
+        if failures:
+            # No product joins replicas, so values that are not finite stay in one slice of every parameter.
+            for parameter in flow.parameters():
+                if parameter.grad is not None:
+                    parameter.grad[ended] = 0.0
+        optimizer.step()
+    flow.eval()
+    with torch.no_grad():
+        deviations = _along_diagonal(flow.sample(_MEASURED, generator)[0]).double().std(-1)
+    return deviations.masked_fill(ended, math.nan).cpu(), loss.detach().masked_fill(ended, math.nan).cpu(), failures
+
+
+def flows(config: AnnealedInferenceConfig, folder: Path, device: str = "cpu") -> dict[str, Any]:
+    """Return the share of collapsed replicas in each cell and without annealing, by two rules.
+
+    A student has collapsed if its standard deviation along mu* is below the threshold. The paper says variance where
+    its code records the deviation, and the same threshold then is another rule; both are reported. The row without
+    annealing has temperature 1 and the longest t0.
+
+    Args:
+        config: The experiment.
+        folder: Folder of the cells.
+        device: Where flows are trained.
+    """
+    own = config.flows
+
+    def compute(temperature: float, steps: int, seed: int, **_: Any) -> dict[str, Any]:
+        torch.manual_seed(seed)
+        flow = RealNVP(own.dimension, own.couplings, own.hidden, own.replicas).to(device)
+        schedule: Schedule = Constant(1.0) if temperature == 1 else InverseTemperature(1 / temperature, steps)
+        deviations, losses, failures = fit_flows(flow, config, schedule, steps + own.after, seed)
+        alive = deviations[deviations.isfinite()]
+        return {
+            "collapse": float((alive < own.threshold).double().mean()),
+            "collapse_by_variance": float((alive**2 < own.threshold).double().mean()),
+            "deviations": [round(value, 4) for value in alive.tolist()],
+            "losses": [round(value, 4) for value in losses[losses.isfinite()].tolist()],
+            "failures": [str(failure) for failure in failures],
         }
-    return found
+
+    shared = {"radius": config.radius, "heavy_weight": config.heavy_weight} | asdict(own)
+    del shared["temperatures"]
+    places = [(1.0, max(own.steps)), *((t, s) for s, t in product(own.steps, own.temperatures))]
+    cells = {f"temperature_{t:g}_steps_{s}": shared | {"temperature": t, "steps": s} for t, s in places}
+    rows = list(run_cells(cells, compute, folder / "flows", config.seed).values())
+    return {"full_deviation": full_deviation(config.radius, config.heavy_weight), "rows": rows}

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sepkit.reporting.figures import COLORS, save_figure
-from sepkit.studies.annealed_inference import collapse
+from sepkit.studies.annealed_inference import planning
 from sepkit.studies.annealed_inference.config import AnnealedInferenceConfig
 
 Rows = list[dict[str, Any]]
@@ -102,11 +102,11 @@ def _phase_diagram(rows: Rows, config: AnnealedInferenceConfig) -> Figure:
 def _half_line(
     config: AnnealedInferenceConfig, name: str, temperatures: list[float], steps: list[float]
 ) -> tuple[np.ndarray, np.ndarray]:
-    stable = collapse.stability_alpha(config.radius, config.heavy_weight)
-    alpha, repelled = (collapse.PAPER_ALPHA, False) if name == "paper" else (stable, True)
+    stable = planning.stability_alpha(config.radius, config.heavy_weight)
+    alpha, repelled = (planning.PAPER_ALPHA, False) if name == "paper" else (stable, True)
     fine = np.geomspace(temperatures[0], temperatures[-1], 200)
     found = [
-        collapse.steps_for_probability(
+        planning.steps_for_probability(
             0.5, 1 / t, config.step_size, config.dimension, config.radius, config.heavy_weight, alpha, repelled=repelled
         )
         for t in fine
@@ -125,9 +125,9 @@ def _by_rate(rows: Rows, config: AnnealedInferenceConfig) -> Figure:
         rates = [temperature ** (1 / r["steps"]) for r in row]
         axes.plot(rates, [r["collapse"] for r in row], "o-", color=color, label=f"1 / beta_i = {temperature:g}")
     rates = np.geomspace(1.002, 1.1, 200)
-    growths = [collapse.growth_by_rate(rate, config.step_size, collapse.PAPER_ALPHA) for rate in rates]
+    growths = [planning.growth_by_rate(rate, config.step_size, planning.PAPER_ALPHA) for rate in rates]
     setting = (config.dimension, config.radius, config.heavy_weight)
-    limit = [collapse.collapse_probability(growth, *setting) for growth in growths]
+    limit = [planning.collapse_probability(growth, *setting) for growth in growths]
     axes.plot(rates, limit, "--", color="black", label="hot limit")
     axes.set(xlabel="rate of cooling beta_i^(-1 / t0)", ylabel="probability of collapse", ylim=(0, 1))
     axes.set_title(_setting(config, [config.phase_diagram.samples]), fontsize=8)

@@ -1,4 +1,7 @@
-"""The stochastic update of `mixtures` for two equal components in three coordinates, for any dimension d.
+"""The stochastic update of two equal components in three coordinates, for any dimension d.
+
+A student mixture q is fitted to a target pi ** beta by stochastic gradient steps on E_q[log q - beta log pi]. The steps
+are those of a JKO scheme: plain on means, which stay on the sphere of radius R, multiplicative on variances.
 
 The K = 2 means and mu* span K + 1 axes. Samples enter only through their coordinates there and through |z_perp|^2 in
 the other d - K - 1 dimensions, which is chi-squared. Outside the frame the gradient adds sum_j c_jk z_perp,j to the
@@ -7,19 +10,21 @@ Their sum over n samples is therefore Gaussian up to terms of order 1 / n, and t
 distribution. It is drawn by Bartlett's decomposition, and the means are written in a new frame.
 
 d = 512 costs the same as d = 8.
+
+Source: annealed VI paper, section 2 and appendix A; reference code annealed_vi_gmms.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sepkit.errors import UserError
+from sepkit.errors import Bounds
 from sepkit.schedules import Schedule
-from sepkit.studies.annealed_inference.mixtures import Failure
 from sepkit.studies.annealed_inference.order_parameters import OrderParameters
 
 Array = NDArray[np.float64]
@@ -29,13 +34,49 @@ _WEIGHTS = np.array([0.5, 0.5])
 _CHUNK_SAMPLES = 16_384
 
 
+class Failure(NamedTuple):
+    """A replica, and the first step at which it is no longer finite. It keeps its last finite state."""
+
+    replica: int
+    step: int
+
+    def __str__(self) -> str:
+        """Return the line of a table."""
+        return f"replica {self.replica} ends at step {self.step}: its loss is not finite"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is learned, and how: target w* N(mu*, I) + (1 - w*) N(-mu*, I), |mu*| = R, in d dimensions.
+
+    Args:
+        dimension: d, at least 5.
+        radius: R.
+        heavy_weight: w*.
+        samples: n, fresh at every step. Fewer samples mean more noise, which moves the means while they are hot.
+        step_size: eta.
+    """
+
+    dimension: int
+    radius: float
+    heavy_weight: float
+    samples: int
+    step_size: float = 0.05
+
+
 @dataclass
 class ReducedRun:
     """The record of `fit_reduced`.
 
     Args:
         means: (S, K, K + 1) at the end, the first axis along mu*.
-        overlaps: (len(steps), S, K) m_k at each recorded step, before it.
+        variances: (S, K) at the end.
+        radius: R.
+        steps: Recorded steps.
+        overlaps: (S, K) m_k = <mu_k, mu*> / R^2 before each recorded step.
+        similarity: (S,) s = <mu_1, mu_2> / R^2 before each recorded step.
+        variance_path: (S, K) variances before each recorded step.
+        failures: Replicas that ended.
     """
 
     means: Array
@@ -49,130 +90,106 @@ class ReducedRun:
 
     @property
     def order_parameters(self) -> OrderParameters:
-        """m1, m2 and s of the first two components at the end."""
-        m = self.means[..., 0] / self.radius
-        return OrderParameters(m[:, 0], m[:, 1], _similarity(self.means, self.radius))
+        """m1, m2 and s now."""
+        scaled = self.means / self.radius
+        return OrderParameters(scaled[:, 0, 0], scaled[:, 1, 0], (scaled[:, 0] * scaled[:, 1]).sum(-1))
+
+    def record(self, step: int) -> None:
+        """Keep the present state as that before a step."""
+        now = self.order_parameters
+        self.steps.append(step)
+        self.overlaps.append(np.stack([now.m1, now.m2], -1))
+        self.similarity.append(now.s)
+        self.variance_path.append(self.variances.copy())
 
 
 def random_means(replicas: int, dimension: int, radius: float, generator: np.random.Generator) -> Array:
     """Return pairs of independent uniform directions of length R in their own frame, (S, K, K + 1), drawn exactly."""
     means = np.zeros((replicas, 2, 3))
     means[..., 0] = generator.standard_normal((replicas, 2))
-    means[..., 1:] = _bartlett(replicas, 2, dimension - 1, generator)
+    means[..., 1:] = _bartlett(replicas, dimension - 1, generator)
     return radius * means / np.linalg.norm(means, axis=-1, keepdims=True)
 
 
 def fit_reduced(
+    problem: Problem,
     schedule: Schedule,
     *,
     replicas: int,
     steps: int,
-    samples: int,
-    dimension: int,
-    radius: float,
-    heavy_weight: float,
     initial_variance: float,
-    step_size: float = 0.05,
     learn_means: bool = True,
     learn_variances: bool = True,
     means: Array | None = None,
     record_every: int = 0,
     seed: int = 0,
 ) -> ReducedRun:
-    """Take `steps` stochastic steps of S replicas on the sphere, equal in law to `fit_mixtures`; return the record.
+    """Take stochastic steps of S replicas, equal in law to steps with all d coordinates; return the record.
 
     Args:
+        problem: What is learned.
         schedule: beta of the step, which is eta / beta(t) long.
-        samples: n, fresh at every step. Fewer samples mean more noise, which moves the means while they are hot.
-        dimension: d, at least 5.
+        replicas: S.
+        steps: Number of steps.
+        initial_variance: Variance of both components at the start.
+        learn_means: Whether the means move.
+        learn_variances: Whether the variances move.
         means: (S, K, K + 1) at the start; None: uniform directions.
+        record_every: Steps between records; 0: never.
+        seed: Of starts and samples.
+
+    Raises:
+        UserError: there are fewer than 5 dimensions.
     """
-    if dimension < 5:
-        raise UserError(f"dimension: found {dimension}, expected 5 or more")
+    Bounds(ge=5).check("dimension", problem.dimension)
     generator = np.random.default_rng(seed)
     if means is None:
-        means = random_means(replicas, dimension, radius, generator)
-    state = _State(np.array(means, np.float64), np.full((replicas, 2), float(initial_variance)))
-    run = ReducedRun(state.means, state.variances, radius)
-    problem = _Problem(dimension, radius, heavy_weight, samples)
-    chunk = max(1, _CHUNK_SAMPLES // samples)
+        means = random_means(replicas, problem.dimension, problem.radius, generator)
+    means, variances = np.array(means, np.float64), np.full((replicas, 2), float(initial_variance))
+    run = ReducedRun(means, variances, problem.radius)
+    chunk = max(1, _CHUNK_SAMPLES // problem.samples)
     alive = np.arange(replicas)
     for step in range(steps + 1):
         if record_every and step % record_every == 0:
-            _record(run, state, step)
+            run.record(step)
         if step == steps or not len(alive):
             break
         beta = schedule(float(step))
         ended: list[int] = []
         for part in np.split(alive, range(chunk, len(alive), chunk)):
-            moved, finite = _step(
-                state.of(part), problem, beta, step_size / beta, generator, learn_means, learn_variances
+            with np.errstate(all="ignore"):  # replicas that are not finite end here
+                inside, outside, of_variances = _gradient(means[part], variances[part], problem, beta, generator)
+                rate = problem.step_size / beta
+                new_means, new_variances = means[part], variances[part]
+                if learn_means:
+                    new_means = _retract(new_means - rate * inside, rate**2 * outside, problem, generator)
+                if learn_variances:
+                    new_variances = new_variances * (1 - 2 * rate / problem.dimension * of_variances) ** 2
+            # A loss is finite exactly if its gradient is.
+            finite = np.isfinite([inside, new_means]).all((0, 2, 3)) & np.isfinite([of_variances, new_variances]).all(
+                (0, 2)
             )
-            kept = part[finite]
-            state.means[kept], state.variances[kept] = moved.means[finite], moved.variances[finite]
+            means[part[finite]], variances[part[finite]] = new_means[finite], new_variances[finite]
             ended += part[~finite].tolist()
-        if ended:
-            run.failures += [Failure(replica, step) for replica in ended]
-            alive = np.setdiff1d(alive, ended)
-    run.means, run.variances = state.means, state.variances
+        run.failures += [Failure(replica, step) for replica in ended]
+        alive = np.setdiff1d(alive, ended)
     return run
 
 
-@dataclass
-class _State:
-    means: Array
-    variances: Array
+def _gradient(
+    means: Array, variances: Array, problem: Problem, beta: float, generator: np.random.Generator
+) -> tuple[Array, Array, Array]:
+    """Return the gradient of E_q[log q - beta log pi]: of means in the frame, (S, K, K + 1), the covariance of each
+    coordinate outside of it, (S, K, K), and of variances, (S, K).
 
-    def of(self, replicas: NDArray[np.intp]) -> _State:
-        return _State(self.means[replicas], self.variances[replicas])
-
-
-@dataclass(frozen=True)
-class _Problem:
-    dimension: int
-    radius: float
-    heavy_weight: float
-    samples: int
-
-
-def _step(
-    state: _State,
-    problem: _Problem,
-    beta: float,
-    rate: float,
-    generator: np.random.Generator,
-    learn_means: bool,
-    learn_variances: bool,
-) -> tuple[_State, NDArray[np.bool_]]:
-    means, variances = state.means, state.variances
-    with np.errstate(all="ignore"):  # the caller stops replicas that are not finite
-        gradient = _gradient(state, problem, beta, generator)
-        # A loss is finite exactly if its gradient is.
-        finite = np.isfinite(gradient.inside).all((1, 2)) & np.isfinite(gradient.variances).all(1)
-        if learn_means:
-            means = _retract(means - rate * gradient.inside, rate**2 * gradient.outside, problem, generator)
-        if learn_variances:
-            variances = variances * (1 - 2 * rate / problem.dimension * gradient.variances) ** 2
-    finite &= np.isfinite(means).all((1, 2)) & np.isfinite(variances).all(1)
-    return _State(means, variances), np.asarray(finite)
-
-
-@dataclass(frozen=True)
-class _ReducedGradient:
-    """(S, K, K + 1) in the frame, (S, K, K) covariance of each orthogonal coordinate, (S, K) of variances."""
-
-    inside: Array
-    outside: Array
-    variances: Array
-
-
-def _gradient(state: _State, problem: _Problem, beta: float, generator: np.random.Generator) -> _ReducedGradient:
-    """Return the gradient of `mixtures.reverse_kl_gradient`, with the part outside the frame as a covariance.
+    With r_jk the posterior of component k for sample x_j = mu_k + sigma_k noise_j, and v_j = (d log q - beta d log pi)
+    / dx at x_j, the gradient of mu_k is the mean over samples of 1{k_j = k} v_j + r_jk (x_j - mu_k) / sigma_k^2. The
+    second part, the score of q's own parameters, has mean zero; it is kept, as in the reference code.
 
     Arrays of samples are float32 and end in n: their rounding is far below the noise of drawing n samples. The large
     term that all samples share, d / 2 log sigma_k^2, is subtracted in float64 before.
     """
-    replicas, _, axes = state.means.shape
+    replicas, _, axes = means.shape
     n, outer = problem.samples, problem.dimension - axes
     # Only the number of samples of each component matters.
     last = np.cumsum(generator.multinomial(n, _WEIGHTS, size=replicas), 1)[..., None]
@@ -181,15 +198,14 @@ def _gradient(state: _State, problem: _Problem, beta: float, generator: np.rando
     noise = generator.standard_normal((replicas, axes, n), dtype=np.float32)
     outer_noise = 2 * generator.standard_gamma(outer / 2, (replicas, n), dtype=np.float32)
 
-    means, variances = state.means.astype(np.float32), state.variances.astype(np.float32)
-    sigma = (np.sqrt(variances)[:, None] @ own)[:, 0]
-    x = means.mT @ own + sigma[:, None] * noise
+    normalizer = np.log(_WEIGHTS) - 0.5 * problem.dimension * np.log(variances)
+    centers, widths = means.astype(np.float32), variances.astype(np.float32)
+    sigma = (np.sqrt(widths)[:, None] @ own)[:, 0]
+    x = centers.mT @ own + sigma[:, None] * noise
     outer_squared = sigma * sigma * outer_noise
     length = np.einsum("san,san->sn", x, x) + outer_squared
 
-    squared = length[:, None] - 2 * (means @ x) + np.float32(problem.radius**2)
-    scaled = squared / variances[..., None]
-    normalizer = np.log(_WEIGHTS) - 0.5 * problem.dimension * np.log(state.variances)
+    scaled = (length[:, None] - 2 * (centers @ x) + np.float32(problem.radius**2)) / widths[..., None]
     joint = (normalizer - normalizer[:, :1]).astype(np.float32)[..., None] - 0.5 * scaled
     joint -= joint.max(1, keepdims=True)
     posterior = np.exp(joint, out=joint)
@@ -197,31 +213,29 @@ def _gradient(state: _State, problem: _Problem, beta: float, generator: np.rando
 
     # log pi = -(|x|^2 + R^2) / 2 + log(w e^{R x1} + (1 - w) e^{-R x1}) + constant; the slope along mu* is R tanh.
     half_odds = 0.5 * math.log(problem.heavy_weight / (1 - problem.heavy_weight))
-    weighted = posterior / variances[..., None]
+    weighted = posterior / widths[..., None]
     # v = d(log q - beta log pi)/dx = sum_k r_k / sigma_k^2 mu_k + (beta - sum_k r_k / sigma_k^2) x - beta tanh mu*
     stretch = np.float32(beta) - weighted.sum(1)
-    v = means.mT @ weighted + stretch[:, None] * x
+    v = centers.mT @ weighted + stretch[:, None] * x
     v[:, 0] -= np.float32(beta * problem.radius) * np.tanh(np.float32(problem.radius) * x[:, 0] + np.float32(half_odds))
 
-    score = weighted @ x.mT - weighted.sum(-1)[..., None] * means
-    inside = (own @ v.mT + score) / n
+    inside = (own @ v.mT + weighted @ x.mT - weighted.sum(-1)[..., None] * centers) / n
     coefficient = own * stretch[:, None] + weighted
     outside = (coefficient * outer_squared[:, None]) @ coefficient.mT / (outer * n**2)
     # v . noise: the coordinates of the frame, and stretch * sigma |noise_perp|^2 for the others.
     product = np.einsum("san,san->sn", v, noise) + stretch * sigma * outer_noise
     along = (own @ product[..., None])[..., 0] / np.sqrt(variances)
-    spread = np.einsum("skn,skn->sk", posterior, scaled - np.float32(problem.dimension)) / variances
-    return _ReducedGradient(*(part.astype(np.float64) for part in (inside, outside, 0.5 * (along + spread) / n)))
+    spread = np.einsum("skn,skn->sk", posterior, scaled - np.float32(problem.dimension)) / widths
+    return inside.astype(np.float64), outside.astype(np.float64), 0.5 * (along + spread).astype(np.float64) / n
 
 
-def _retract(inside: Array, covariance: Array, problem: _Problem, generator: np.random.Generator) -> Array:
+def _retract(inside: Array, covariance: Array, problem: Problem, generator: np.random.Generator) -> Array:
     """Return means on the sphere, (S, K, K + 1), in a frame that holds what they have outside the old one.
 
     `inside` has their coordinates in the old frame, `covariance` (S, K, K) is that of each orthogonal coordinate.
     """
-    replicas, components, axes = inside.shape
-    factor = _cholesky(covariance)
-    outside = factor @ _bartlett(replicas, components, problem.dimension - axes, generator)
+    replicas, _, axes = inside.shape
+    outside = _cholesky(covariance) @ _bartlett(replicas, problem.dimension - axes, generator)
     rest = inside[..., 1:]
     means = np.empty_like(inside)
     means[..., 0] = inside[..., 0]
@@ -229,32 +243,18 @@ def _retract(inside: Array, covariance: Array, problem: _Problem, generator: np.
     return problem.radius * means / np.linalg.norm(means, axis=-1, keepdims=True)
 
 
-def _bartlett(replicas: int, components: int, freedom: int, generator: np.random.Generator) -> Array:
-    """Draw lower triangular A (S, K, K) with A A^T ~ Wishart(identity, freedom)."""
-    lower = np.tril(generator.standard_normal((replicas, components, components)), -1)
-    for k in range(components):
+def _bartlett(replicas: int, freedom: int, generator: np.random.Generator) -> Array:
+    """Draw lower triangular A (S, 2, 2) with A A^T ~ Wishart(identity, freedom)."""
+    lower = np.tril(generator.standard_normal((replicas, 2, 2)), -1)
+    for k in range(2):
         lower[:, k, k] = np.sqrt(generator.chisquare(freedom - k, replicas))
     return lower
 
 
 def _cholesky(gram: Array) -> Array:
-    """Return lower triangular L with L L^T = gram, (S, K, K). Pivots that rounding makes negative are 0."""
-    size = gram.shape[-1]
+    """Return lower triangular L with L L^T = gram, (S, 2, 2). Pivots that rounding makes negative are 0."""
     lower = np.zeros_like(gram)
-    for k in range(size):
-        rest = gram[:, k:, k] - (lower[:, k:, :k] @ lower[:, k, :k, None])[..., 0]
-        pivot = np.sqrt(np.maximum(rest[:, 0], 0.0))
-        lower[:, k, k] = pivot
-        np.divide(rest[:, 1:], pivot[:, None], out=lower[:, k + 1 :, k], where=pivot[:, None] > 0)
+    pivot = lower[:, 0, 0] = np.sqrt(np.maximum(gram[:, 0, 0], 0.0))
+    np.divide(gram[:, 1, 0], pivot, out=lower[:, 1, 0], where=pivot > 0)
+    lower[:, 1, 1] = np.sqrt(np.maximum(gram[:, 1, 1] - lower[:, 1, 0] ** 2, 0.0))
     return lower
-
-
-def _similarity(means: Array, radius: float) -> Array:
-    return (means[:, 0] * means[:, 1]).sum(-1) / radius**2
-
-
-def _record(run: ReducedRun, state: _State, step: int) -> None:
-    run.steps.append(step)
-    run.overlaps.append(state.means[..., 0] / run.radius)
-    run.similarity.append(_similarity(state.means, run.radius))
-    run.variance_path.append(state.variances.copy())

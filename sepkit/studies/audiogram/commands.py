@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from math import inf
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from sepkit.errors import Bounds
 
 
 def next_(*, model: str, measured: list[str] | None = None, age: float | None = None, stop_at_db: float = 5.0) -> str:
@@ -26,27 +29,26 @@ def next_(*, model: str, measured: list[str] | None = None, age: float | None = 
 
 def simulate(
     *,
-    model: list[str],
+    model: str,
     manifest: str,
     out: str,
     dev: str | None = None,
     training: str | None = None,
-    strategies: list[str] | None = None,
-    stop_at_db: list[float] | None = None,
-    samples: int = 64,
-    first: int | None = None,
-    seed: int = 0,
+    strategies: list[Literal["largest_variance", "random", "single_best"]] | None = None,
+    stop_at_db: Annotated[list[float] | None, Bounds(gt=0, lt=inf)] = None,
+    samples: Annotated[int, Bounds(ge=2)] = 64,
+    first: Annotated[int | None, Bounds(ge=1)] = None,
+    seed: Annotated[int, Bounds(ge=0)] = 0,
 ) -> Path:
-    """Play whole sessions with known audiograms: information curves, sequences and stopping.
+    """Play whole sessions with known audiograms: information curves, areas and stopping.
 
     Research software, not a medical device.
 
     Args:
-        model: folders that `sepkit train --config audiogram` wrote; several: a folder of results for each
+        model: folder that `sepkit train --config audiogram` wrote
         manifest: audiograms to play (test.csv); errors are against test_truth.csv where that is beside it
-        out: folder of simulation.json, information.csv, sequences.csv, audiograms.csv; with several models OUT/NAME
-        dev: validation audiograms (dev.csv), for the single best order and for the rules of stopping; without it only
-            the rule that `sepkit calibrate` put beside the model is shown
+        out: folder of simulation.json; of a stack of models, one folder for each (OUT/seed_0 ...)
+        dev: validation audiograms (dev.csv), for the single best order and for the rules of stopping
         training: training audiograms (train.csv), to measure rate and distortion there too, under the training's own
             masks
         strategies: largest_variance, random, single_best; rules of stopping are shown for the first; default:
@@ -60,15 +62,15 @@ def simulate(
 
     from sepkit.errors import UserError
     from sepkit.studies.audiogram.data import NOT_A_MEDICAL_DEVICE
-    from sepkit.studies.audiogram.evaluate import Settings, simulate_all
+    from sepkit.studies.audiogram.simulation import Settings, simulate
 
-    chosen = strategies or ["largest_variance", "random", *(["single_best"] if dev else [])]
+    chosen = strategies or ["largest_variance", "random", *["single_best"] * (dev is not None)]
     settings = Settings(chosen, stop_at_db or (5.0, 6.0, 7.0), samples, first, seed)
-    folders, refused = simulate_all(model, manifest, out, settings, dev, training)
+    files = {"manifest": manifest, "dev": dev, "training": training}
+    folders, refused = simulate(model, files, out, settings)
     print(f"Models simulated: {len(folders)}. {NOT_A_MEDICAL_DEVICE}")
     if refused:
-        for line in refused:
-            print(line, file=sys.stderr)
+        print(*refused, sep="\n", file=sys.stderr)
         raise UserError(f"{len(refused)} rows are left out, see above; the others are in {out}")
     return Path(out)
 
@@ -82,28 +84,25 @@ def tables(simulations: list[str], *, out: str, kind: Literal["strategies", "rat
         kind: strategies: information curves and stopping, mean and deviation over the models of each folder; rates:
             what models trained towards different rates are worth; gap: how much worse test data are than training data
     """
-    from sepkit.studies.audiogram.tables import write_tables
+    from sepkit.studies.audiogram.results import write_tables
 
     print(write_tables(simulations, out, kind))
     return Path(out)
 
 
-def figures(
-    *, model: str, manifest: str, dev: str, out: str, archetypes: str | None = None, first: int | None = None
-) -> Path:
-    """Draw what a model has learned, a session, information curves, what predicts errors, and stopping.
+def figures(*, model: str, manifest: str, dev: str, out: str, first: int | None = None) -> Path:
+    """Draw a session, what predicts errors, and where the rules stop.
 
     Args:
-        model: folder that `sepkit train` wrote; with two latent dimensions (--model.latent 2) its representation too
+        model: folder that `sepkit train` wrote
         manifest: test audiograms (test.csv)
         dev: validation audiograms (dev.csv), for the rules of stopping
         out: folder of the figures
-        archetypes: archetypes.csv of synthetic data
         first: only the first N audiograms of each file
     """
-    from sepkit.studies.audiogram.report import draw_figures
+    from sepkit.studies.audiogram.results import draw_figures
 
-    return draw_figures(model, manifest, dev, out, archetypes, first)
+    return draw_figures(model, manifest, dev, out, first)
 
 
 COMMANDS = {"next": next_, "simulate": simulate, "tables": tables, "figures": figures}
@@ -120,7 +119,7 @@ def calibrate(model: str, *, manifest: str, first: int | None = None) -> Path:
         first: how many audiograms, from the beginning of the manifest; default: all
     """
     from sepkit.studies.audiogram.data import NOT_A_MEDICAL_DEVICE
-    from sepkit.studies.audiogram.evaluate import calibrate
+    from sepkit.studies.audiogram.simulation import calibrate
 
     rule, path = calibrate(model, manifest, first)
     correlation = "none" if rule.correlation is None else f"{rule.correlation:.2f}"

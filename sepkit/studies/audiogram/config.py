@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal, NamedTuple
 
+from sepkit.choices import check_bounds
 from sepkit.config import LinearWarmupConfig, ScheduleConfig, SteeringConfig, TaskConfig, TrainerConfig
-from sepkit.errors import UserError
+from sepkit.errors import Bounds, UserError
 from sepkit.limits import LAYER_SIZE
+
+Width = Annotated[int, Bounds(ge=1, le=LAYER_SIZE)]
+Share = Annotated[float, Bounds(ge=0, le=1)]
+Finite = Annotated[float, Bounds(ge=-1e9, le=1e9)]
+NotNegative = Annotated[float, Bounds(ge=0, lt=math.inf)]
 
 EARS = ("right", "left")
 FREQUENCIES_HZ = (500, 1000, 2000, 3000, 4000, 6000, 8000)
@@ -25,13 +31,13 @@ class DimensionConfig:
 
     name: str = ""
     """Its column in the CSV file."""
-    noise: float = 5.0
+    noise: Annotated[float, Bounds(gt=0, lt=math.inf)] = 5.0
     """Standard deviation of one measurement; the decoder's deviation is never below it."""
-    step: float = 5.0
+    step: NotNegative = 5.0
     """Distance of the values that an instrument gives; 0: any value."""
-    lowest: float = -10.0
+    lowest: Finite = -10.0
     """The least value that is possible."""
-    highest: float = 120.0
+    highest: Finite = 120.0
     """The largest value that is possible."""
     known: bool = False
     """Whether it is given from the beginning (age), and so is never the next to be measured."""
@@ -59,16 +65,16 @@ class PartialVAEConfig:
 
     dimensions: list[DimensionConfig] = field(default_factory=audiogram_dimensions)
     """What is measured, in order."""
-    latent: int = 4
+    latent: Width = 4
     """Dimensions of the latent variable."""
-    embedding: int = 16
+    embedding: Width = 16
     """Learned values that describe each dimension (e_d)."""
-    features: int = 20
+    features: Width = 20
     """Width of the layer that all observed dimensions share, whose outputs are summed (K)."""
-    hidden: list[int] = field(default_factory=lambda: [64, 64])
+    hidden: Annotated[list[int], Bounds(ge=1)] = field(default_factory=lambda: [64, 64])
     """Widths of the hidden layers of the encoder; the decoder has them in reverse order."""
-    models: int = 1
-    """Models whose weights are stacked, for training; a model that is used is a stack of one."""
+    models: Width = 1
+    """Models whose weights are stacked; `stack` of the task sets it."""
 
     def check(self) -> None:
         """Raise UserError for dimensions or widths that no model can have."""
@@ -77,19 +83,11 @@ class PartialVAEConfig:
             raise UserError(f"model.dimensions: found the names {', '.join(names)}; expected different ones")
         if all(dimension.known for dimension in self.dimensions):
             raise UserError("model.dimensions: found none that can be measured, expected at least one")
-        for dimension in self.dimensions:
-            ends = dimension.lowest, dimension.highest
-            if not 0 < dimension.noise < math.inf or not 0 <= dimension.step < math.inf or not ends[0] < ends[1]:
-                raise UserError(
-                    f"model.dimensions: {dimension.name}: expected noise > 0, step >= 0 and lowest < highest"
-                )
-            if not all(map(math.isfinite, ends)):
-                raise UserError(f"model.dimensions: {dimension.name}: found {ends}, expected finite numbers")
-        for name in ("models", "latent", "embedding", "features"):
-            if not 1 <= getattr(self, name) <= LAYER_SIZE:
-                raise UserError(f"model.{name}: found {getattr(self, name)}, expected 1 to {LAYER_SIZE}")
-        if any(width < 1 for width in self.hidden):
-            raise UserError(f"model.hidden: found {self.hidden}, expected widths of 1 or more")
+        for d in self.dimensions:
+            check_bounds(d, f"model.dimensions: {d.name}")
+            if not d.lowest < d.highest:
+                raise UserError(f"model.dimensions: {d.name}: found {d.lowest} to {d.highest}, expected a range")
+        check_bounds(self, "model")
 
 
 @dataclass
@@ -98,9 +96,9 @@ class MissingnessConfig:
 
     kind: Literal["dynamic", "static"] = "dynamic"
     """dynamic: drawn anew every epoch. static: drawn once, as if the data had been collected so."""
-    nothing_observed: float = 0.1
+    nothing_observed: Share = 0.1
     """Share of data of which everything is hidden."""
-    everything_observed: float = 0.1
+    everything_observed: Share = 0.1
     """Share of data of which nothing is hidden."""
     dequantize: bool = True
     """Add uniform noise as wide as a dimension's step, drawn anew every epoch."""
@@ -134,12 +132,26 @@ class AudiogramObjectiveConfig:
 
 @dataclass
 class StackConfig:
-    """What distinguishes models that are trained together; `sepkit train --seeds` and `--target-rates` fill it in."""
+    """Models that are trained together: each seed with each target rate. Ten cost about as much time as two."""
 
-    seeds: list[int] = field(default_factory=list)
-    """One a model; empty: `trainer.seed` for all."""
-    target_rates: list[float] = field(default_factory=list)
-    """Rates that models are steered to, nats, one a model; empty: that of `objective.steering`."""
+    seeds: Annotated[list[int], Bounds(ge=0)] = field(default_factory=list)
+    """Seeds of the models; empty: `trainer.seed` alone."""
+    target_rates: Annotated[list[float], Bounds(gt=0, lt=math.inf)] = field(default_factory=list)
+    """Rates that models are steered to, nats; empty: that of `objective.steering`, if any."""
+
+
+class Member(NamedTuple):
+    """One model of a stack.
+
+    Args:
+        seed: Seed of its weights and data.
+        rate: Rate that it is steered to, nats; None: none.
+        name: Name for files, such as seed_0 or rate_2_seed_0.
+    """
+
+    seed: int
+    rate: float | None
+    name: str
 
 
 @dataclass
@@ -156,45 +168,44 @@ class AudiogramTaskConfig(TaskConfig, name=KIND):
     """Optimization, budget and devices."""
     init_from: str | None = None
     """MODEL whose weights training starts from."""
-    lower_after: float = 0.6
-    """Share of the epochs after which the learning rate is lowered; 1: never."""
-    lower_to: float = 0.2
-    """Factor on the learning rate from then on."""
     stack: StackConfig = field(default_factory=StackConfig)
     """Seeds and target rates of models that are trained together."""
 
-    def steered_to(self, rate: float) -> SteeringConfig:
-        """Return steering towards a rate in nats: the configuration's, or else from a weight of 0.05."""
-        return replace(self.objective.steering or SteeringConfig(initial_weight=0.05, per="utterance"), total=rate)
+    @property
+    def members(self) -> list[Member]:
+        """The models of the stack, each seed with each target rate."""
+        steering, stack = self.objective.steering, self.stack
+        rates = stack.target_rates or [None if steering is None else steering.total]
+        found = []
+        for seed, rate in product(stack.seeds or [self.trainer.seed], rates):
+            words = [f"rate_{rate:g}"] if stack.target_rates else []
+            words += [f"seed_{seed}"] if stack.seeds else []
+            found.append(Member(seed, rate, "_".join(words)))
+        return found
+
+    @property
+    def steering(self) -> SteeringConfig:
+        """How rates are steered: the configuration's way, or else from a weight of 0.05."""
+        return self.objective.steering or SteeringConfig(initial_weight=0.05, per="utterance")
 
     def check(self) -> None:
-        """Raise UserError if a number is outside its range, or there is no training data."""
+        """Count the models of the stack; raise UserError if a number is out of range, or there is no training data."""
         super().check()
+        self.model.models = len(self.members)
         if self.data.train is None:
             raise UserError(
                 "data.train: no file given, expected the train.csv that `sepkit prepare audiograms` wrote "
                 "(--data.train FILE)"
             )
-        for name in ("lower_after", "lower_to"):
-            if not 0 < getattr(self, name) <= 1:
-                raise UserError(f"{name}: found {getattr(self, name)}, expected more than 0 and at most 1")
-        shares = self.data.missingness.nothing_observed, self.data.missingness.everything_observed
-        if min(shares) < 0 or not sum(shares) <= 1:
-            raise UserError("data.missingness: expected shares of 0 or more whose sum is at most 1")
-        steering = self.objective.steering
+        if self.data.missingness.nothing_observed + self.data.missingness.everything_observed > 1:
+            raise UserError("data.missingness: expected shares whose sum is at most 1")
+        steering, members = self.objective.steering, self.members
         if steering is not None and (steering.encoding is not None or steering.masks is not None):
             raise UserError("objective.steering: found a target for encoding or masks, expected `total` alone")
-        targets = [*self.stack.target_rates, *([] if steering is None or steering.total is None else [steering.total])]
-        if not all(0 < target < math.inf for target in targets):
-            raise UserError("objective.steering.total: expected a target of more than 0 nats")
-        for name in ("seeds", "target_rates"):
-            values = getattr(self.stack, name)
-            if values and len(values) != self.model.models:
-                raise UserError(
-                    f"stack.{name}: found {len(values)}, expected one for each of {self.model.models} models"
-                )
-        if any(seed < 0 for seed in self.stack.seeds):
-            raise UserError("stack.seeds: expected 0 or more")
+        if steering is not None and members[0].rate is None:
+            raise UserError("objective.steering.total: found none, expected a target in nats, or stack.target_rates")
+        if len({member.name for member in members}) < len(members):
+            raise UserError("stack: expected different seeds, and different target rates")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,28 +227,9 @@ class AudiogramOptions:
 
     out: Path
     csv: Path | None = None
-    examples: int = 4096
-    archetypes: int = 5
-    spread_db: float = 45.0
-    noise_db: float = 5.0
-    corruption: float = 0.0
-    seed: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class NHANESOptions:
-    """Join audiometry and demographics of the NHANES survey as train.csv, dev.csv and test.csv.
-
-    Audiograms with an age and all fourteen thresholds are kept.
-
-    Args:
-        audiometry: AUX1.XPT AUX_B.XPT AUX_C.XPT AUX_G.XPT AUX_I.XPT, those that you have
-        demographics: DEMO.XPT DEMO_B.XPT ... of the same years
-        out: folder of the files
-        seed: seed of the division into train, dev and test
-    """
-
-    audiometry: Sequence[str]
-    demographics: Sequence[str]
-    out: Path
-    seed: int = 0
+    examples: Annotated[int, Bounds(ge=10)] = 4096
+    archetypes: Annotated[int, Bounds(ge=2)] = 5
+    spread_db: NotNegative = 45.0
+    noise_db: NotNegative = 5.0
+    corruption: NotNegative = 0.0
+    seed: Annotated[int, Bounds(ge=0)] = 0

@@ -1,29 +1,36 @@
-"""Train partial VAEs, one alone or a stack together, with the same result for each."""
+"""The partial VAE in torch, and its training: a stack of models learns together, each as if it were alone."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sepkit.errors import UserError
-from sepkit.objectives.rates import Steering
+from sepkit.models.latents import Gaussian
+from sepkit.models.saved import SavedModel
+from sepkit.models.stacked import StackedLinear, uniform
+from sepkit.objectives.rates import Steering, elementwise_rate
 from sepkit.registry import build, register
 from sepkit.studies.audiogram import data as masks
-from sepkit.studies.audiogram.config import AudiogramOptions, AudiogramTaskConfig, MissingnessConfig
-from sepkit.studies.audiogram.data import Audiograms, read_audiograms
-from sepkit.studies.audiogram.model import PartialVAE
-from sepkit.studies.audiogram.network import latent_draws
-from sepkit.studies.audiogram.prepare import prepare_audiograms
-from sepkit.studies.audiogram.simulation import low_elbos
-from sepkit.training.position import Monitor
+from sepkit.studies.audiogram import model as network
+from sepkit.studies.audiogram.config import (
+    KIND,
+    AudiogramOptions,
+    AudiogramTaskConfig,
+    MissingnessConfig,
+    PartialVAEConfig,
+    StackConfig,
+)
+from sepkit.studies.audiogram.data import Audiograms, prepare_audiograms, read_audiograms
 from sepkit.training.task import Task
+from sepkit.training.task_definition import Monitor
 from sepkit.types import Losses
 
 # Seed of the masks of validation, the same for all trainings.
@@ -31,31 +38,124 @@ _DEV_SEED = 2**31
 _LOW_ELBO_DATA, _LOW_ELBO_SAMPLES = 1024, 8
 
 
-@dataclass
-class StackedBatch:
-    """A batch for each of G seeds of a stack, or 1 for all: values (G, B, D), NaN where missing, and what models may
-    see."""
+class PartialELBO(NamedTuple):
+    """The two parts of minus the partial ELBO, (S, B) nats each: distortion D_p, minus the log density of the observed
+    values at a sample of z, and rate R = KL(q(z | x_O) || N(0, 1))."""
 
-    values: Tensor
-    observed: Tensor
+    distortion: Tensor
+    rate: Tensor
+
+
+class _Embedding(nn.Module):
+    """The descriptors of each dimension: e_d and b_d."""
+
+    def __init__(self, dimensions: int, width: int, generators: Sequence[torch.Generator]) -> None:
+        super().__init__()
+        self.values = nn.Parameter(uniform((dimensions, width), 1.0, generators))
+        self.bias = nn.Parameter(uniform((dimensions, 1), 1.0, generators))
+
+
+class PartialVAE(SavedModel):
+    """S partial VAEs of one shape; a single model is a stack of one.
+
+    Args:
+        config: Shape of the models.
+        seeds: Seed of each model's first weights; None: all 0.
+
+    Source: Ma et al. 2018 and 2019 (PointNet-plus); thesis, part A, section 3.2.
+    """
+
+    kind = KIND
+    config_type = PartialVAEConfig
+
+    center: Tensor
+    scale: Tensor
+    noise: Tensor
+    low_elbo: Tensor
+
+    def __init__(self, config: PartialVAEConfig, seeds: Sequence[int] | None = None) -> None:
+        super().__init__()
+        config.check()
+        self.config = config
+        count, dimensions = config.models, len(config.dimensions)
+        generators = [torch.Generator().manual_seed(seed) for seed in seeds or [0] * count]
+        self.embedding = _Embedding(dimensions, config.embedding, generators)
+        self.shared = StackedLinear(config.embedding + 2, config.features, generators)
+        into = [config.features, *config.hidden, 2 * config.latent]
+        out = [config.latent, *reversed(config.hidden), 2 * dimensions]
+        self.encoder = nn.ModuleList(StackedLinear(a, b, generators) for a, b in pairwise(into))
+        self.decoder = nn.ModuleList(StackedLinear(a, b, generators) for a, b in pairwise(out))
+        self.family = Gaussian(activation="linear")
+        noise = torch.tensor([dimension.noise for dimension in config.dimensions])
+        self.register_buffer("center", torch.zeros(count, 1, dimensions))
+        self.register_buffer("scale", torch.ones(count, 1, dimensions))
+        self.register_buffer("noise", noise.expand(count, 1, dimensions).clone())
+        self.register_buffer("low_elbo", torch.full((count, dimensions + 1), torch.nan))
+
+    @classmethod
+    def from_config(cls, config: PartialVAEConfig) -> PartialVAE:
+        """Return a new stack of models."""
+        return cls(config)
+
+    def facts(self) -> dict[str, Any]:
+        """Return the names of the dimensions."""
+        return {"dimensions": [dimension.name for dimension in self.config.dimensions]}
+
+    def set_statistics(self, center: np.ndarray, scale: np.ndarray) -> None:
+        """Set the mean and the deviation of the training data.
+
+        Args:
+            center: (D,) means, in the dimensions' units.
+            scale: (D,) standard deviations, in the same units.
+        """
+        for buffer, values in ((self.center, center), (self.scale, scale)):
+            buffer.copy_(torch.as_tensor(values, dtype=buffer.dtype).expand_as(buffer))
+
+    def forward(self, values: Tensor, observed: Tensor, noise: Tensor | None = None) -> PartialELBO:
+        """Return the parts of the partial ELBO.
+
+        Args:
+            values: (S or 1, B, D) in the data's units; anything, NaN too, where not observed.
+            observed: (S or 1, B, D) bool.
+            noise: (S or 1, B, L) standard normal numbers that sample z; None: its mean.
+        """
+        weights = dict(self.named_parameters())
+        seen = observed.to(self.center.dtype)
+        known = values.where(observed, self.center)
+        mean, deviation = network.encode(weights, (known - self.center) / self.scale, seen, torch)
+        posterior = self.family.posterior(torch.stack([mean, deviation], dim=-2).unsqueeze(-1))
+        z = posterior.mean if noise is None else posterior.mean + posterior.deviation * noise.unsqueeze(-1)
+        means, deviations = network.decode(weights, z.squeeze(-1), self.noise / self.scale, torch)
+        deviations = deviations * self.scale
+        residuals = (known - (means * self.scale + self.center)) / deviations
+        nll = 0.5 * residuals.square() + deviations.log() + network.HALF_LOG_2PI
+        rate = elementwise_rate(posterior, self.family.standard_prior(), None, "analytic")
+        return PartialELBO((nll * seen).sum(-1), rate.sum((-2, -1)))
+
+    def trained(self) -> list[network.TrainedVAE]:
+        """Return each model of the stack, ready for use."""
+        state = {name: tensor.detach().cpu().numpy() for name, tensor in self.state_dict().items()}
+        return network.TrainedVAE.from_stack(self.config, state)
 
 
 class PartialData:
     """Data with a part hidden: item (epoch, place) is the datum at that place in the epoch's order, for each seed.
-    Steps are (D,) widths of dequantization, 0: none."""
+
+    Args:
+        data: All of the data, N of D dimensions.
+        missingness: What each datum hides.
+        steps: (D,) widths of dequantization, in the dimensions' units; 0: none.
+        seeds: Seeds of orders, masks and dequantization.
+        shuffle: Whether each epoch has an order of its own.
+    """
 
     def __init__(
-        self,
-        data: Audiograms,
-        missingness: MissingnessConfig,
-        steps: np.ndarray,
-        seeds: Sequence[int],
-        shuffle: bool = True,
+        self, data: Audiograms, missingness: MissingnessConfig, steps: np.ndarray, seeds: Sequence[int], shuffle: bool
     ) -> None:
         self.values = data.values.astype(np.float32)
         self.missingness = missingness
         self.steps = steps
-        self.seeds = list(seeds)
+        self.seeds = seeds
         self.shuffle = shuffle
         self._epoch = lru_cache(maxsize=1)(self._make_epoch)
 
@@ -65,19 +165,19 @@ class PartialData:
     def __getitem__(self, key: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
         epoch, place = key
         values, observed = self._epoch(epoch)
-        return values[:, place], observed[:, place]
+        return values[place], observed[place]
 
     def _make_epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return (G, N, D) values and which of them are observed, in the order of the epoch."""
+        """Return (N, G, D) values for G seeds and which of them are observed, in the order of the epoch."""
         count, dimensions = self.values.shape
-        values = np.empty((len(self.seeds), count, dimensions), np.float32)
+        values = np.empty((count, len(self.seeds), dimensions), np.float32)
         observed = np.empty(values.shape, bool)
         for place, seed in enumerate(self.seeds):
             order = masks.order_of(count, seed, epoch) if self.shuffle else np.arange(count)
-            values[place] = self.values[order]
+            values[:, place] = self.values[order]
             if self.steps.any():
-                values[place] += masks.dequantization(self.steps, count, seed, epoch)[order]
-            observed[place] = masks.observed_in(self.missingness, count, dimensions, seed, epoch)[order]
+                values[:, place] += masks.dequantization(self.steps, count, seed, epoch)[order]
+            observed[:, place] = masks.observed_in(self.missingness, count, dimensions, seed, epoch)[order]
         return values, observed & ~np.isnan(values)
 
 
@@ -93,13 +193,16 @@ class AudiogramTask(Task):
     examples = "audiograms"
 
     def __init__(self, config: AudiogramTaskConfig, out: Path, resuming: bool = False) -> None:
-        self.seeds = config.stack.seeds or [config.trainer.seed] * config.model.models
+        self.seeds = [member.seed for member in config.members]
         self.distinct = list(dict.fromkeys(self.seeds))
-        self._steering = _steerings(config)
+        self._names = [f"_{place}" for place in range(len(self.seeds))] if len(self.seeds) > 1 else [""]
+        self._steering = [
+            Steering((f"rate_nats{name}",), member.rate, config.steering)
+            for name, member in zip(self._names, config.members, strict=True)
+            if member.rate is not None
+        ]
         self._schedule = build(config.objective.rate_weight)
-        self._lowered = False
         super().__init__(config, out, resuming)
-        self._of_model = torch.tensor([self.distinct.index(seed) for seed in self.seeds])
 
     # ----------------------------------------------------------------------------------------------- data and model
 
@@ -111,27 +214,21 @@ class AudiogramTask(Task):
         train = read_audiograms(config.data.train, dimensions)
         dev = None
         if config.data.dev is not None:
-            fixed = MissingnessConfig("static", missing.nothing_observed, missing.everything_observed, False)
-            data = read_audiograms(config.data.dev, dimensions)
-            dev = PartialData(data, fixed, np.zeros(len(dimensions)), [_DEV_SEED], shuffle=False)
-        return PartialData(train, missing, steps, self.distinct), dev
+            fixed = MissingnessConfig("static", missing.nothing_observed, missing.everything_observed)
+            dev = PartialData(read_audiograms(config.data.dev, dimensions), fixed, 0 * steps, [_DEV_SEED], False)
+        return PartialData(train, missing, steps, self.distinct, True), dev
 
     def begin(self) -> None:
         """Draw each model's weights from its own seed, and measure the training set."""
-        self.model.draw(self.seeds)
+        fresh = PartialVAE(self.config.model, self.seeds)
+        self.model.load_state_dict(dict(fresh.named_parameters()), strict=False)
         super().begin()
         values = self.train_data.values
         center, scale = np.nanmean(values, axis=0), np.nanstd(values, axis=0)
-        for name, width in zip([d.name for d in self.config.model.dimensions], scale, strict=True):
-            if not width > 0:
-                raise UserError(f"{self.config.data.train}: {name} is the same for all, expected values that differ")
+        if not scale.all():
+            name = self.config.model.dimensions[int(scale.argmin())].name
+            raise UserError(f"{self.config.data.train}: {name} is the same for all, expected values that differ")
         self.model.set_statistics(center, scale)
-
-    @staticmethod
-    def collate(items: Sequence[tuple[np.ndarray, np.ndarray]]) -> StackedBatch:
-        """Return the batch of some items."""
-        values, observed = zip(*items, strict=True)
-        return StackedBatch(torch.from_numpy(np.stack(values, axis=1)), torch.from_numpy(np.stack(observed, axis=1)))
 
     def _make_sampler(self, data: Any, shuffle: bool) -> Any:
         # The data set makes each model's own order from its seed.
@@ -142,42 +239,30 @@ class AudiogramTask(Task):
     @property
     def weights(self) -> list[float]:
         """Beta of each model now."""
-        if self._steering:
-            return [steering.weight for steering in self._steering]
-        return [self._schedule(self.progress)] * len(self.model)
+        return [steering.weight for steering in self._steering] or [self._schedule(self.progress)] * len(self.seeds)
 
     @property
     def scheduled(self) -> dict[str, float]:
         """Beta of the model, or the mean over the stack."""
         return {"rate_weight": sum(self.weights) / len(self.weights)}
 
-    def before_step(self) -> None:
-        """Lower the learning rate when it is due."""
-        config = self.config
-        if not self._lowered and self.progress >= config.lower_after * config.trainer.max_epochs:
-            self._lowered = True
-            optimizer = self.optimizers()
-            assert not isinstance(optimizer, list)
-            for group in optimizer.param_groups:
-                group["lr"] *= config.lower_to
+    def losses(self, model: Any, batch: Sequence[Tensor]) -> Losses:
+        """Return minus the partial ELBO with weighted rates, summed over the models of the stack.
 
-    def losses(self, model: Any, batch: StackedBatch) -> Losses:
-        """Return minus the partial ELBO with weighted rates, summed over the models of the stack."""
-        rows, latent = batch.values.shape[1], self.config.model.latent
-        noise = np.stack([masks.latent_noise(rows, latent, seed, self.position.batches) for seed in self.distinct])
-        values, observed, noise = map(self._for_models, (batch.values, batch.observed, torch.from_numpy(noise)))
-        parts = model(values, observed, noise.to(values))
+        Args:
+            model: The stack of S models.
+            batch: Values and which of them are observed, (B, G, D) each for G seeds.
+        """
+        rows, latent, step = len(batch[0]), self.config.model.latent, self.position.batches
+        noise = [torch.from_numpy(masks.latent_noise(rows, latent, seed, step)) for seed in self.distinct]
+        mine = torch.tensor([self.distinct.index(seed) for seed in self.seeds], device=batch[0].device)
+        values, observed, noise = (part[:, mine].movedim(0, 1) for part in (*batch, torch.stack(noise, 1).to(batch[0])))
+        parts = model(values, observed, noise)
         beta = torch.tensor(self.weights, dtype=parts.rate.dtype, device=parts.rate.device)
         statistics: dict[str, Tensor] = {}
         for name, part in (("rate_nats", parts.rate), ("distortion_nats", parts.distortion)):
-            statistics |= dict(zip(_names(name, len(self.model)), part.detach(), strict=True))
+            statistics |= {f"{name}{own}": row for own, row in zip(self._names, part.detach(), strict=True)}
         return Losses((parts.distortion + beta[:, None] * parts.rate).sum(0), statistics=statistics)
-
-    def _for_models(self, values: Tensor) -> Tensor:
-        """Return (S, ...) or (1, ...) for values of each distinct seed."""
-        if len(values) == 1 or len(self.seeds) == len(self.distinct):
-            return values
-        return values[self._of_model.to(values.device)]
 
     def after_step(self, means: Mapping[str, float]) -> None:
         """Steer each model's beta."""
@@ -191,23 +276,23 @@ class AudiogramTask(Task):
 
     # ---------------------------------------------------------------------------------------------------- validation
 
-    def scores(self, model: Any, batch: StackedBatch) -> list[dict[str, Any]]:
+    def scores(self, model: Any, batch: Sequence[Tensor]) -> list[dict[str, Any]]:
         """Return distortion, rate and minus the partial ELBO of each datum, means over the stack, with fixed noise."""
-        rows, latent = batch.values.shape[1], self.config.model.latent
-        noise = torch.from_numpy(masks.latent_noise(rows, latent, _DEV_SEED, 0))[None].to(batch.values)
-        parts = model(batch.values, batch.observed, noise)
-        columns = {"distortion_nats": parts.distortion, "rate_nats": parts.rate}
-        columns["negative_elbo_nats"] = parts.distortion + parts.rate
-        rows_of_models = torch.stack([column.mean(0) for column in columns.values()], dim=1).tolist()
-        return [dict(zip(columns, row, strict=True)) for row in rows_of_models]
+        values, observed = (part.movedim(0, 1) for part in batch)
+        noise = masks.latent_noise(values.shape[1], self.config.model.latent, _DEV_SEED, 0)
+        distortion, rate = (part.mean(0) for part in model(values, observed, torch.from_numpy(noise)[None].to(values)))
+        names = ("distortion_nats", "rate_nats", "negative_elbo_nats")
+        rows = torch.stack([distortion, rate, distortion + rate], dim=1).tolist()
+        return [dict(zip(names, row, strict=True)) for row in rows]
 
     def summarize(self, rows: list[dict[str, Any]]) -> dict[str, float]:
         """Return dev scores; also store in the model which partial ELBOs are usual in training."""
-        values = self.train_data.values
+        values, model = self.train_data.values, self.kept_model
         some = values[~np.isnan(values).any(1)][:_LOW_ELBO_DATA]
         if len(some):
-            draws = latent_draws(self.config.model.latent, _LOW_ELBO_SAMPLES)
-            self.kept_model.set_low_elbo(np.stack([low_elbos(vae, some, draws) for vae in self.kept_model.trained()]))
+            draws = network.latent_draws(self.config.model.latent, _LOW_ELBO_SAMPLES)
+            low = np.stack([network.low_elbos(vae, some, draws) for vae in model.trained()])
+            model.low_elbo.copy_(torch.as_tensor(low, dtype=model.low_elbo.dtype))
         return super().summarize(rows)
 
     def choose_monitor(self) -> Monitor | None:
@@ -215,25 +300,13 @@ class AudiogramTask(Task):
         super().choose_monitor()
         return None if self._steering else Monitor("dev_negative_elbo_nats", larger_is_better=False)
 
-    has_own_sweep = True
-
-    @classmethod
-    def sweep(cls, config: Any, out: Path, target_rates: Sequence[float] | None, seeds: Sequence[int] | None) -> Path:
-        """Train all models of a sweep at once, as stacks."""
-        from sepkit.studies.audiogram.sweep import train_stacks
-
-        return train_stacks(config, out, seeds, target_rates)
-
     @classmethod
     def shrink(cls, config: Any, folder: Path) -> Any:
         """Cut the stack to at most two models in small batches; without training data, make synthetic audiograms."""
         config = super().shrink(config, folder)
-        config.model.models = min(config.model.models, 2)
-        config.stack.seeds = config.stack.seeds[: config.model.models]
-        config.stack.target_rates = config.stack.target_rates[: config.model.models]
-        steering = config.objective.steering
-        if steering is not None and steering.total is None and not config.stack.target_rates:
-            steering.total = 1.0
+        config.stack = StackConfig(config.stack.seeds[:1], config.stack.target_rates[:2])
+        if config.objective.steering is not None and config.members[0].rate is None:
+            config.objective.steering.total = 1.0
         if config.data.train is None:
             made = prepare_audiograms(AudiogramOptions(out=folder / "audiograms", examples=32))
             config.data.train, config.data.dev = str(made / "train.csv"), str(made / "dev.csv")
@@ -244,25 +317,10 @@ class AudiogramTask(Task):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the steered weights."""
         super().on_save_checkpoint(checkpoint)
-        checkpoint["partial_vae"] = {"weights": self.weights if self._steering else [], "lowered": self._lowered}
+        checkpoint["partial_vae"] = [steering.weight for steering in self._steering]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the saved position and weights."""
         super().on_load_checkpoint(checkpoint)
-        saved = checkpoint["partial_vae"]
-        self._lowered = saved["lowered"]
-        for steering, weight in zip(self._steering, saved["weights"], strict=True):
+        for steering, weight in zip(self._steering, checkpoint["partial_vae"], strict=True):
             steering.weight = weight
-
-
-def _names(name: str, models: int) -> list[str]:
-    return [f"{name}_{place}" for place in range(models)] if models > 1 else [name]
-
-
-def _steerings(config: AudiogramTaskConfig) -> list[Steering]:
-    steering, models = config.objective.steering, config.model.models
-    if steering is not None and steering.total is None and not config.stack.target_rates:
-        raise UserError("objective.steering.total: found none, expected a target in nats; or train with --target-rates")
-    targets = config.stack.target_rates or ([] if steering is None else [steering.total or 0.0] * models)
-    names = _names("rate_nats", models)
-    return [Steering((n,), rate, config.steered_to(rate)) for n, rate in zip(names, targets, strict=bool(targets))]

@@ -17,11 +17,8 @@ from sepkit.studies.cdvae.config import CDVAETaskConfig, ImagesOptions
 from sepkit.studies.cdvae.data import ImageSet, prepare_images, read_images
 from sepkit.studies.cdvae.latent_sde import NonFiniteStateError
 from sepkit.studies.cdvae.model import ImageELBO, ImageVAE, Noise
-from sepkit.training.checkpointing import checkpoint_blocks
-from sepkit.training.messages import say
-from sepkit.training.position import Monitor
-from sepkit.training.rows import rows_of
-from sepkit.training.task import Task
+from sepkit.training.task import Task, checkpoint_blocks
+from sepkit.training.task_definition import Monitor, rows_of, say
 from sepkit.types import Losses
 
 _DEV_SEED = 2**31

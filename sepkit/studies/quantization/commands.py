@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 Selection = Literal["last", "held_out", "reference"]
+Rows = Sequence[Mapping[str, Any]]
 
 
 def uci(
@@ -35,62 +36,53 @@ def uci(
         config: YAML file, as egs/quantization/conf/cpu.yaml, of which the section uci is read
         drop_constant: leave out features that never change instead of refusing them
     """
-    from sepkit.studies.quantization import report
-    from sepkit.studies.quantization.config import UCIConfig, read_config
-    from sepkit.studies.quantization.uci import DEFAULT_METHODS, SELECTIONS, uci
-    from sepkit.studies.quantization.uci_data import set_names
+    from sepkit.studies.quantization import uci
+    from sepkit.studies.quantization.config import read_config
 
     source, folder = Path(data), Path(out)
-    settings = read_config(UCIConfig, config)
-    names, methods = sets or set_names(source), methods or [*DEFAULT_METHODS]
-    rows = uci(source, names, methods, select or SELECTIONS, settings, folder, drop_constant)
-    report.write_figures(report.uci_figures(rows), folder / "figures")
-    return report.write_uci_tables(rows, folder)
+    names, methods = sets or uci.set_names(source), methods or [*uci.DEFAULT_METHODS]
+    rows = uci.uci(source, names, methods, select or [*uci.SELECTIONS], read_config(config).uci, folder, drop_constant)
+    _write_figures(uci.uci_figures(rows), folder)
+    return uci.write_uci_tables(rows, folder)
 
 
 def gaussians(*, out: str, config: str | None = None) -> Path:
     """Train 49 hypotheses on three Gaussians, fixed and moving with the input, by MCL, relaxed and annealed MCL.
 
-    Writes OUT/gaussians.json and OUT/figures, figures 1 to 5 of the annealed MCL paper; the same command again
-    continues.
+    Beside them are quantizers of the law at each input: Lloyd's algorithm, competitive learning (CLVQ) and LBG. Writes
+    OUT/gaussians.json and OUT/figures, figures 1 to 5 of the annealed MCL paper; the same command again continues.
 
     Args:
         out: folder of the results
         config: YAML file, as egs/quantization/conf/cpu.yaml, of which the section gaussians is read
     """
-    from sepkit.studies.quantization.config import GaussiansConfig, read_config
-    from sepkit.studies.quantization.gaussians import gaussians
-    from sepkit.studies.quantization.report import gaussians_figures
+    from sepkit.studies.quantization.config import read_config
+    from sepkit.studies.quantization.gaussians import gaussians, gaussians_figures
 
-    table = gaussians(read_config(GaussiansConfig, config), Path(out))
-    measures = {"distortion": "hard distortion", "used": "hypotheses used"}
-    return _finished("gaussians", table, out, [(table["rows"], ["kind", "method"], measures)], gaussians_figures(table))
+    table = gaussians(read_config(config).gaussians, Path(out))
+    _print_means([*table["rows"], *table["quantizers"]], ["kind", "method"], ["distortion", "used"])
+    return _write("gaussians", table, gaussians_figures(table), out)
 
 
 def free(*, out: str, config: str | None = None) -> Path:
-    """Compare free hypotheses with theory: rate and distortion of a Gaussian, temperatures at which splits are seen.
+    """Compare free hypotheses with theory: rate and distortion of a Gaussian, temperatures at which groups split.
 
-    Writes OUT/free.json and OUT/figures/annealing.png, hypotheses that part as the temperature falls. The same command
+    Writes OUT/free.json and OUT/figures/annealing.png, hypotheses that split as the temperature falls. The same command
     again continues.
 
     Args:
         out: folder of the results
         config: YAML file, as egs/quantization/conf/cpu.yaml, of which the section free is read
     """
-    from sepkit.studies.quantization.config import FreeConfig, read_config
-    from sepkit.studies.quantization.gaussians import free
-    from sepkit.studies.quantization.report import annealing_figure
+    from sepkit.studies.quantization.config import read_config
+    from sepkit.studies.quantization.gaussians import annealing_figure, free
 
-    table = free(read_config(FreeConfig, config), Path(out))
-    rate = {"distortion": "distortion", "expected_distortion": "theory", "bits": "bits", "bound_bits": "bound, bits"}
-    parted = {"temperature": "hypotheses part at", "predicted_temperature": "theory, eq. 13"}
-    split = {"predicted": "split predicted at", "predicted_by_steps": "summed over steps", "seen": "seen"}
-    shown = [
-        (table["rate"], ["temperature"], rate),
-        (table["annealing"]["splits"], ["groups_before", "groups_after"], parted),
-        (table["splits"], ["schedule"], split),
-    ]
-    return _finished("free", table, out, shown, {"annealing": lambda: annealing_figure(table["annealing"])})
+    table = free(read_config(config).free, Path(out))
+    measures = ["distortion", "expected_distortion", "bits", "bound_bits", "hard_distortion"]
+    _print_means(table["rate"], ["temperature"], measures)
+    measures = ["temperature", "predicted_temperature"]
+    _print_means(table["annealing"]["splits"], ["groups_before", "groups_after"], measures)
+    return _write("free", table, {"annealing": annealing_figure(table["annealing"])}, out)
 
 
 def sines(*, out: str, config: str | None = None) -> Path:
@@ -104,36 +96,12 @@ def sines(*, out: str, config: str | None = None) -> Path:
         out: folder of the results
         config: YAML file, as egs/quantization/conf/cpu.yaml, of which the section sines is read
     """
-    from sepkit.studies.quantization.config import SinesConfig, read_config
-    from sepkit.studies.quantization.mixtures import sines
-    from sepkit.studies.quantization.report import sines_figures
+    from sepkit.studies.quantization.config import read_config
+    from sepkit.studies.quantization.experts import sines, sines_figures
 
-    table = sines(read_config(SinesConfig, config), Path(out))
-    measures = {"merged": "runs that merge modes", "distortion": "distortion", "total_variation": "total variation"}
-    return _finished("sines", table, out, [(table["rows"], ["kind", "target"], measures)], sines_figures(table))
-
-
-def flows(*, out: str, config: str | None = None) -> Path:
-    """Train mixtures of 1 to 16 RealNVPs by hard assignment, and write how much mass lies between the modes.
-
-    Writes OUT/flows.json: for each run the share of samples off every mode, modes hit, squared transport distance to
-    samples of the truth, and negative log-likelihood. The same command again continues.
-
-    Args:
-        out: folder of the results
-        config: YAML file, as egs/quantization/conf/cpu.yaml, of which the section flows is read
-    """
-    from sepkit.studies.quantization.config import FlowsConfig, read_config
-    from sepkit.studies.quantization.mixtures import flows
-
-    table = flows(read_config(FlowsConfig, config), Path(out))
-    measures = {
-        "off_modes": "share off every mode",
-        "modes_hit": "modes hit",
-        "squared_wasserstein": "W2^2",
-        "nll_nats": "negative log-likelihood, nats",
-    }
-    return _finished("flows", table, out, [(table["rows"], ["target", "experts"], measures)])
+    table = sines(read_config(config).sines, Path(out))
+    _print_means(table["rows"], ["kind", "target"], ["merged", "distortion", "total_variation"])
+    return _write("sines", table, sines_figures(table), out)
 
 
 def digits(*, images: str, out: str, config: str | None = None) -> Path:
@@ -148,64 +116,47 @@ def digits(*, images: str, out: str, config: str | None = None) -> Path:
         out: folder of the results
         config: YAML file, as egs/quantization/conf/cpu.yaml, of which the section digits is read
     """
-    from sepkit.studies.quantization.config import DigitsConfig, read_config
-    from sepkit.studies.quantization.digits import digits
-    from sepkit.studies.quantization.report import digits_figures
+    from sepkit.studies.quantization.config import read_config
+    from sepkit.studies.quantization.digits import digits, digits_figures
 
-    table = digits(read_config(DigitsConfig, config), Path(images), Path(out))
-    measures = {"distortion": "nearest", "drawn": "drawn", "likeliest": "likeliest", "mean": "mean of all"}
-    shown = [(table["rows"], ["task", "experts", "independent"], measures)]
-    return _finished("digits", table, out, shown, digits_figures(table))
+    table = digits(read_config(config).digits, Path(images), Path(out))
+    _print_means(table["rows"], ["task", "experts", "independent"], ["distortion", "drawn", "likeliest", "mean"])
+    return _write("digits", table, digits_figures(table), out)
 
 
-def generators(*, out: str, config: str | None = None) -> Path:
-    """Train several generators under one hinge discriminator, on modes in the plane.
+def _print_means(rows: Rows, labels: Sequence[str], measures: Sequence[str]) -> None:
+    """Print a line for each combination of labels: mean ± sample deviation of each measure, which has one number a
+    seed, in a list or in rows of their own; a row may lack labels and measures."""
+    import numpy as np
 
-    Writes OUT/generators.json: for each run precision, recall, the share of samples off every mode, modes hit, the
-    entropy of which generator makes a sample, and how often each was updated. The same command again continues.
+    from sepkit.reporting.text import markdown_table
 
-    Args:
-        out: folder of the results
-        config: YAML file, as egs/quantization/conf/cpu.yaml, of which the section generators is read
-    """
-    from sepkit.studies.quantization.config import GeneratorsConfig, read_config
-    from sepkit.studies.quantization.generators import generators
-
-    table = generators(read_config(GeneratorsConfig, config), Path(out))
-    measures = {
-        "off_modes": "share off every mode",
-        "modes_hit": "modes hit",
-        "precision": "precision",
-        "recall": "recall",
-        "entropy": "entropy / log n",
-    }
-    return _finished("generators", table, out, [(table["rows"], ["target", "generators", "independent"], measures)])
+    groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(tuple(str(row.get(label, "")) for label in labels), []).append(row)
+    lines = [list(words) for words in groups]
+    for measure in measures:
+        for line, part in zip(lines, groups.values(), strict=True):
+            values = np.array([value for row in part for value in np.ravel(row.get(measure, []))])
+            spread = f" ± {values.std(ddof=1):.2g}" if len(values) > 1 else ""
+            line.append(f"{values.mean():.4g}{spread}" if len(values) else "")
+    header = [name.replace("_", " ") for name in (*labels, *measures)]
+    print(markdown_table(header, lines, words=range(len(labels))))
 
 
-def _finished(
-    name: str,
-    table: Mapping[str, Any],
-    out: str,
-    shown: Sequence[tuple[Sequence[Mapping[str, Any]], list[str], dict[str, str]]],
-    figures: Mapping[str, Any] | None = None,
-) -> Path:
-    """Write OUT/NAME.json and OUT/figures, and print means over seeds: of rows, by their labels and measures."""
+def _write(name: str, table: Mapping[str, Any], figures: Mapping[str, Any], out: str) -> Path:
+    """Write OUT/NAME.json and OUT/figures."""
     from sepkit.files import write_json
-    from sepkit.studies.quantization import report
 
-    report.write_figures(dict(figures or {}), Path(out) / "figures")
-    path = write_json(Path(out) / f"{name}.json", table)
-    for rows, labels, measures in shown:
-        print(report.seeds_table(rows, labels, measures))
-    return path
+    _write_figures(figures, Path(out))
+    return write_json(Path(out) / f"{name}.json", table)
 
 
-COMMANDS = {
-    "uci": uci,
-    "gaussians": gaussians,
-    "free": free,
-    "sines": sines,
-    "flows": flows,
-    "digits": digits,
-    "generators": generators,
-}
+def _write_figures(figures: Mapping[str, Any], folder: Path) -> None:
+    from sepkit.reporting.figures import save_figure
+
+    for name, figure in figures.items():
+        save_figure(figure, folder / "figures" / f"{name}.png")
+
+
+COMMANDS = {"uci": uci, "gaussians": gaussians, "free": free, "sines": sines, "digits": digits}

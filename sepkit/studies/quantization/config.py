@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal
 
-from sepkit.choices import from_dict
+from sepkit.choices import from_dict, to_dict
 from sepkit.errors import UserError
 from sepkit.files import read_yaml
 
-T = TypeVar("T")
+Kind = Literal["plain", "noisy", "split", "annealed"]
+"""Ways of training the experts on sines."""
+
+Task = Literal["upper", "noise"]
+"""What spoils a digit: upper rows missing, or Gaussian noise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,27 +85,20 @@ class GaussiansConfig:
     probe_points: int = 250  # targets drawn at each of them
     record_every: int = 10  # epochs
     test_points: int = 10_000  # a hypothesis is used if it is the nearest of one of them or more
+    clvq_steps: int = 100_000  # points that competitive learning draws
     lloyd_inputs: int = 10  # over which the floor of the moving case is averaged
     seed: int = 0
 
 
 @dataclass
 class FreeConfig:
-    """Free hypotheses: rate and distortion of a Gaussian, and the delay of splits."""
+    """Free hypotheses: rate and distortion of a Gaussian, and splits as the temperature falls."""
 
     hypotheses: int = 25  # on the rate-distortion curve
     points: int = 4000  # quantiles that stand for N(0, 1)
     temperatures: list[float] = field(default_factory=lambda: [1.3, 0.9, 0.7, 0.5, 0.35])
     annealed_hypotheses: int = 6  # of deterministic annealing on three Gaussians
     split_points: int = 600  # of the three Gaussians
-    split_hypotheses: int = 9  # that descend the gradient
-    step_size: float = 0.05  # eta, of one hypothesis
-    start_spread: float = 1e-3  # deviation of hypotheses around the mean at the start
-    seen_spread: float = 0.02  # deviation along the first axis at which they count as parted
-    split_seeds: int = 5  # starts of each schedule
-    # Pairs of initial temperature and epochs, and of initial temperature and decay.
-    linear: list[list[float]] = field(default_factory=lambda: [[0.6, 200], [0.6, 1000], [0.6, 5000], [1.0, 1000]])
-    exponential: list[list[float]] = field(default_factory=lambda: [[0.6, 0.9], [0.6, 0.99], [0.6, 0.999], [1.0, 0.99]])
     seed: int = 0
 
 
@@ -112,8 +109,9 @@ class SinesConfig:
     Source: CCLVQ paper, section 5.1; where it is silent, the choices are ours.
     """
 
-    kinds: list[str] = field(default_factory=lambda: ["plain", "noisy", "split", "annealed"])  # ways of training
-    targets: list[str] = field(default_factory=lambda: ["raw", "standardized"])  # standardized: divided by deviation
+    kinds: list[Kind] = field(default_factory=lambda: ["plain", "noisy", "split", "annealed"])  # ways of training
+    # standardized: divided by their deviation
+    targets: list[Literal["raw", "standardized"]] = field(default_factory=lambda: ["raw", "standardized"])
     experts: int = 3
     hidden: int = 20  # width of experts and classifier
     seeds: int = 10  # runs of each kind, trained as one stack
@@ -132,43 +130,22 @@ class SinesConfig:
 
 
 @dataclass
-class FlowsConfig:
-    """A mixture of RealNVPs on modes in the plane, trained by hard assignment.
-
-    Source: CCLVQ paper, section 5.3; where it is silent, the choices are ours.
-    """
-
-    targets: list[str] = field(default_factory=lambda: ["ring"])  # of ring and grid, see `mode_centers`
-    experts: list[int] = field(default_factory=lambda: [1, 2, 4, 8, 16])
-    seeds: int = 5  # runs of each number of experts, trained as one stack
-    couplings: int = 4
-    hidden: int = 32  # width of the networks in the couplings
-    steps: int = 1500  # for every number of experts
-    batch_size: int = 256
-    learning_rate: float = 1e-3  # of Adam
-    samples: int = 5000  # drawn from each trained mixture
-    transport_samples: int = 1000  # of the transport distance
-    seed: int = 0
-
-
-@dataclass
 class DigitsConfig:
     """Experts that restore digits: binarized MNIST with missing pixels or noise.
 
     Source: CCLVQ paper, section 5.2 and appendix B.1; where it is silent, the choices are ours.
     """
 
-    tasks: list[str] = field(default_factory=lambda: ["upper", "noise"])  # of upper, window and noise, see `spoil`
+    tasks: list[Task] = field(default_factory=lambda: ["upper", "noise"])
     experts: list[int] = field(default_factory=lambda: [1, 2, 4])
     independent: int = 4  # independent networks of which the best counts; 0: none
     seeds: int = 3
     examples: int = 20_000  # training images, drawn from all
     test_examples: int = 2000
     masked_rows: int = 20  # upper: missing rows, of 28
-    window: int = 14  # window: side of the missing square, pixels
     noise: float = 1.0  # noise: deviation
-    channels: list[int] = field(default_factory=lambda: [32, 64])  # of an expert's first convolution and bottleneck
-    classifier_channels: list[int] = field(default_factory=lambda: [16, 32, 64])  # of the classifier's stages
+    channels: tuple[int, int] = (32, 64)  # of an expert's first convolution and bottleneck
+    classifier_channels: tuple[int, int, int] = (16, 32, 64)  # of the classifier's stages
     steps: int = 1000  # for every number of experts
     batch_size: int = 128
     learning_rate: float = 1e-3  # of Adam
@@ -180,61 +157,52 @@ class DigitsConfig:
 
 
 @dataclass
-class GeneratorsConfig:
-    """Several generators under one hinge discriminator; the one it believes most learns from each latent.
+class QuantizationConfig:
+    """The sections of a YAML file, one for each experiment.
 
-    Source: CCLVQ paper, section 5.4; where it is silent, the choices are ours.
+    Args:
+        uci: regression on UCI sets.
+        gaussians: networks on three Gaussians.
+        free: free hypotheses.
+        sines: experts on three sines.
+        digits: experts that restore digits.
     """
 
-    targets: list[str] = field(default_factory=lambda: ["ring", "grid"])  # see `mode_centers`
-    generators: list[int] = field(default_factory=lambda: [1, 2, 4])
-    independent: int = 2  # generators with a discriminator each, sampled in equal parts; 0: none
-    seeds: int = 5  # runs of each, trained as one stack
-    latent: int = 2  # dimension
-    hidden: list[int] = field(default_factory=lambda: [128, 128])  # widths of all networks
-    steps: int = 2000  # batches that each generator learns from; training goes on until each has had that many
-    most_steps: float = 1.5  # training ends after n times this times `steps`, if one of n generators still lacks some
-    batch_size: int = 128  # latents, and real samples
-    learning_rate: float = 5e-4  # of Adam
-    first_decay: float = 0.5  # of Adam's first moments, for generators and discriminator
-    discriminator_steps: int = 2  # for each step of the generators
-    samples: int = 5000  # drawn from each trained run
-    manifold_samples: int = 2000  # real and generated samples of precision and recall
-    seed: int = 0
+    uci: UCIConfig = field(default_factory=UCIConfig)
+    gaussians: GaussiansConfig = field(default_factory=GaussiansConfig)
+    free: FreeConfig = field(default_factory=FreeConfig)
+    sines: SinesConfig = field(default_factory=SinesConfig)
+    digits: DigitsConfig = field(default_factory=DigitsConfig)
 
 
-CONFIGS = (UCIConfig, GaussiansConfig, FreeConfig, SinesConfig, FlowsConfig, DigitsConfig, GeneratorsConfig)
 _MAY_BE_ZERO = {
     "seed", "independent", "floor", "initial_epsilon", "held_out_share", "probes", "noise", "jitter", "shown",
-    "growth_start", "growth_share", "first_decay",
+    "growth_start", "growth_share",
 }  # fmt: skip
 
 
-def read_config(cls: type[T], path: str | Path | None) -> T:
-    """Return the configuration of one experiment from its section of a YAML file (gaussians for GaussiansConfig), or
-    the defaults."""
-    if path is None:
-        return cls()
-    known = {known: known.__name__.removesuffix("Config").lower() for known in CONFIGS}
-    section = known[cls]  # type: ignore[index]
-    data = read_yaml(path, "give a YAML file") or {}
-    if not isinstance(data, dict) or set(data) - {*known.values()}:
-        found = ", ".join(sorted(map(str, {*data} - {*known.values()}))) if isinstance(data, dict) else "no sections"
-        raise UserError(f"{path}: found {found}, expected the sections {', '.join(sorted(known.values()))}")
-    config = from_dict(cls, data.get(section) or {}, f"{path}: {section}")
-    for one in fields(config):  # type: ignore[arg-type]
-        value = getattr(config, one.name)
-        for number in value if isinstance(value, list) else [value]:
-            if not isinstance(number, int | float):
-                continue
-            where = f"{path}: {section}.{one.name}: found {number:g}"
-            if not 0 <= number < math.inf or (number == 0 and one.name not in _MAY_BE_ZERO):
-                raise UserError(f"{where}, expected a positive number")
-            if one.name == "decay" and number >= 1:
-                raise UserError(f"{where}, expected a number between 0 and 1")
+def read_config(path: str | Path | None) -> QuantizationConfig:
+    """Return the configurations of all experiments; sections and numbers that a file leaves out have their defaults.
+
+    Args:
+        path: YAML file; None: the defaults.
+
+    Raises:
+        UserError: an unknown section or field, or a number outside its range.
+    """
+    config = from_dict(QuantizationConfig, (read_yaml(path, "give a YAML file") if path else None) or {}, str(path))
+    for section, values in asdict(config).items():
+        for name, value in values.items():
+            for number in value if isinstance(value, list | tuple) else [value]:
+                if not isinstance(number, int | float):
+                    continue
+                least = number >= 0 if name in _MAY_BE_ZERO else number > 0
+                if not least or number >= (1 if name == "decay" else math.inf):
+                    expected = "a number between 0 and 1" if name == "decay" else "a positive number"
+                    raise UserError(f"{path}: {section}.{name}: found {number:g}, expected {expected}")
     return config
 
 
 def settings(config: Any, *without: str) -> dict[str, Any]:
     """Return a configuration as plain data, without the fields over which an experiment runs."""
-    return {name: value for name, value in asdict(config).items() if name not in without}
+    return {name: value for name, value in to_dict(config).items() if name not in without}

@@ -1,5 +1,6 @@
-"""Separate experts with a classifier (CCLVQ): winner steps in which experts without samples do not move, and growth.
+"""Separate experts with a classifier (CCLVQ), and three of them on three sines.
 
+In a winner step experts without samples do not move.
 R runs with n experts each are one stack of R n networks; rows of parameters are ordered run by run. Experts may sleep:
 they have no part in anything until a split wakes them. A split copies the expert with the largest share
 (`RowAdam.copy_rows`) and divides its class; before the jitter it changes nothing.
@@ -8,18 +9,30 @@ they have no part in anything until a split wakes them. A split copies the exper
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor, nn
+from tqdm import tqdm
 
-from sepkit.objectives.assignment import Assignment
+from sepkit.cells import cell_seed, run_cells
+from sepkit.models.stacked import StackedLinear
+from sepkit.objectives.assignment import AnnealedMCL, Assignment
 from sepkit.objectives.scoring import score_loss
+from sepkit.reporting.figures import COLORS, panels
+from sepkit.schedules import TruncatedExponential
+from sepkit.studies.quantization.config import SinesConfig, settings
 
 Network = TypeVar("Network", bound=nn.Module)
 
+# For the figures: inputs on a grid, and test points.
+_GRID, _SHOWN = 101, 1000
+# Share of the samples of the majority mode of each expert from which on all modes count as found.
+_FOUND = 0.95
 # Of a sleeping expert: finite, so that its product with a share of zero is zero.
 _NO_LOGIT = -1e9
 _EPS = 1e-8
@@ -175,3 +188,204 @@ def split_classes(
         tensor[runs, :, target] = tensor[runs, :, source]
     biases[runs, 0, source] -= math.log(2)
     biases[runs, 0, target] -= math.log(2)
+
+
+# --------------------------------------------------------------------------------------------------------------- sines
+
+
+class TanhNetworks(nn.Module):
+    """S networks of one tanh layer: (S or 1, B, inputs) -> (S, B, outputs)."""
+
+    def __init__(self, inputs: int, hidden: int, outputs: int, generators: Sequence[torch.Generator]) -> None:
+        super().__init__()
+        self.first = StackedLinear(inputs, hidden, generators)
+        self.last = StackedLinear(hidden, outputs, generators)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the outputs of all networks."""
+        return self.last(self.first(x).tanh())
+
+
+class ExpertRuns:
+    """R runs of n experts and a classifier each, trained as one stack."""
+
+    def __init__(self, config: SinesConfig, kind: str, variance: Tensor) -> None:
+        self.config, self.variance = config, variance
+        self.runs, n = len(variance), config.experts
+        self.experts = TanhNetworks(1, config.hidden, 1, _generators(config, "experts", self.runs * n))
+        self.classifiers = TanhNetworks(1, config.hidden, n, _generators(config, "classifiers", self.runs))
+        self.expert_steps = RowAdam(self.experts.parameters(), config.learning_rate)
+        self.classifier_steps = RowAdam(self.classifiers.parameters(), config.learning_rate)
+        self.awake = torch.ones(self.runs, n, dtype=torch.bool)
+        if kind == "split":
+            self.awake[:, 1:] = False
+        free = config.free_share * config.steps
+        # Costs are divided by the variance, so that one temperature serves all runs.
+        cooling = TruncatedExponential(config.initial_temperature, config.end_ratio ** (1 / free), free)
+        self.assignment = AnnealedMCL(cooling if kind == "annealed" else 0.0, floor=1e-4, unit="cost")
+        self.noise = config.noise if kind == "noisy" else 0.0
+        self.generator = torch.Generator().manual_seed(cell_seed(config.seed, "noise and jitter"))
+
+    def cost(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return the squared errors of all experts, (R, B, n), for inputs and targets (R, B)."""
+        inputs = x.unsqueeze(-1).repeat_interleave(self.config.experts, 0)
+        predictions = self.experts(inputs).view(self.runs, self.config.experts, -1)
+        return (predictions - y.unsqueeze(1)).square().transpose(1, 2)
+
+    def step(self, number: int, x: Tensor, y: Tensor) -> None:
+        """Take step `number`, which the temperature follows, on inputs and targets (R, B)."""
+        self.assignment.set_progress(number)
+        variance = self.variance[:, None, None]
+        losses = winner_losses(
+            self.cost(x, y) / variance,
+            self.classifiers(x.unsqueeze(-1)),
+            self.assignment,
+            awake=self.awake,
+            noise=self.noise if number < self.config.free_share * self.config.steps else 0.0,
+            generator=self.generator,
+        )
+        self.expert_steps.zero_grad()
+        self.classifier_steps.zero_grad()
+        ((losses.experts.sum(1) * self.variance).sum() + losses.classifiers.sum()).backward()
+        self.expert_steps.step(losses.active.flatten())
+        self.classifier_steps.step(torch.ones(self.runs, dtype=torch.bool))
+
+    @torch.no_grad()
+    def grow(self, x: Tensor, y: Tensor) -> None:
+        """Wake one more expert in every run: a copy of the one with the largest share on these samples, (R, N)."""
+        runs = torch.arange(self.runs)
+        source = expert_to_split(self.cost(x, y), self.awake)
+        target = self.awake.sum(1)
+        rows = self.config.experts * runs
+        self.expert_steps.copy_rows(rows + source, rows + target)
+        jitter(self.expert_steps.parameters, rows + target, self.config.jitter, self.generator)
+        last, steps = self.classifiers.last, self.classifier_steps
+        own = [place for place, p in enumerate(steps.parameters) if p is last.weight or p is last.bias]
+        tensors = [of[place] for place in own for of in (steps.parameters, steps.first, steps.second)]
+        split_classes(tensors, last.bias, runs, source, target)
+        self.awake[runs, target] = True
+
+
+def _generators(config: SinesConfig, name: str, count: int) -> list[torch.Generator]:
+    return [torch.Generator().manual_seed(cell_seed(config.seed, f"{name} {place}")) for place in range(count)]
+
+
+def sines(config: SinesConfig, folder: Path) -> dict[str, Any]:
+    """Return how often each kind merges modes, distortions, and the classifier's distance from the truth."""
+    shared = settings(config, "kinds", "targets")
+    cells = {
+        f"sines_{kind}_{target}": {"kind": kind, "target": target, "config": shared}
+        for target in config.targets
+        for kind in config.kinds
+    }
+    compute = lambda kind, target, **_: train_sines(config, kind, target == "standardized")  # noqa: E731
+    rows = list(run_cells(cells, compute, folder / "cells", config.seed).values())
+    return {"least_distortion": Sines().deviation ** 2, "rows": rows}
+
+
+def train_sines(config: SinesConfig, kind: str, standardize: bool) -> dict[str, Any]:
+    """Train all runs of one kind, and return measures of them on fresh samples."""
+    law = Sines()
+    drawn = [law.sample(config.examples, generator) for generator in _generators(config, "training", config.seeds)]
+    x, y = torch.stack([part[0] for part in drawn]), torch.stack([part[1] for part in drawn])
+    mean, deviation = y.mean(1), y.std(1, correction=0)
+    # Raw targets are as they come, not even centered.
+    scale, shift = (deviation, mean) if standardize else (torch.ones_like(mean), torch.zeros_like(mean))
+    y = (y - shift[:, None]) / scale[:, None]
+    runs = ExpertRuns(config, kind, y.var(1, correction=0))
+    orders = _generators(config, "batches", config.seeds)
+    phase = config.growth_share * config.steps / max(1, config.experts - 1)
+    splits = {math.ceil(phase * (k + 1)) for k in range(config.experts - 1)} if kind == "split" else set()
+    for number in tqdm(range(config.steps), desc=kind, unit="step", disable=None, leave=False):
+        if number in splits:
+            runs.grow(x, y)
+        chosen = torch.stack([torch.randint(config.examples, (config.batch_size,), generator=g) for g in orders])
+        runs.step(number, x.gather(1, chosen), y.gather(1, chosen))
+    return _measure_sines(runs, law, config, shift, scale)
+
+
+@torch.no_grad()
+def _measure_sines(runs: ExpertRuns, law: Sines, config: SinesConfig, shift: Tensor, scale: Tensor) -> dict[str, Any]:
+    x, y, mode = law.sample(config.test_examples, torch.Generator().manual_seed(cell_seed(config.seed, "test")))
+    scaled = (y - shift[:, None]) / scale[:, None]
+    everywhere = x.expand(runs.runs, -1)
+    cost = runs.cost(everywhere, scaled).where(runs.awake[:, None], torch.inf)
+    nearest = cost.min(2)
+    probabilities = class_probabilities(runs.classifiers(everywhere.unsqueeze(-1)), runs.awake)
+    truth = law.probabilities(x)
+    purity, distances, modes = [], [], []
+    for winners, classes in zip(nearest.indices, probabilities, strict=True):
+        counts = torch.bincount(3 * winners + mode, minlength=3 * config.experts).view(-1, 3)
+        purity.append(float(counts.amax(1).sum()) / len(mode))
+        modes.append(counts.argmax(1))
+        # Mass of each mode: that of the experts whose samples are mostly its own.
+        masses = torch.zeros_like(truth).index_add_(1, modes[-1], classes)
+        distances.append(float(((masses - truth).abs().sum(-1) / 2).mean()))
+    shown = {"points": [part[:_SHOWN].numpy().round(3).tolist() for part in (x, y)], "modes": modes[0].tolist()}
+    return {
+        "purity": purity,
+        "merged": sum(value < _FOUND for value in purity),
+        "distortion": (nearest.values.mean(1) * scale.square()).tolist(),
+        "total_variation": distances,
+        "shown": shown | _shown_sines(runs, law, x, float(shift[0]), float(scale[0])),
+    }
+
+
+def _shown_sines(runs: ExpertRuns, law: Sines, x: Tensor, shift: float, scale: float) -> dict[str, Any]:
+    """What figures show of the first run: over a grid the predictions and weights of its experts, and the probabilities
+    of the modes."""
+    grid = torch.linspace(float(x.min()), float(x.max()), _GRID)
+    inputs = grid[:, None].expand(runs.runs * runs.config.experts, -1, -1)
+    predictions = runs.experts(inputs).view(runs.runs, runs.config.experts, -1)[0] * scale + shift
+    weights = class_probabilities(runs.classifiers(inputs[: runs.runs]), runs.awake)[0]
+    curves = {"x": grid, "predictions": predictions, "weights": weights.mT, "truth": law.probabilities(grid).mT}
+    return {name: values.numpy().round(4).tolist() for name, values in curves.items()}
+
+
+@dataclass(frozen=True)
+class Sines:
+    """x is normal, I given x is 1, 2 or 3 with probabilities softmax(a_i x), y = sin(2 I x) + 10 I + noise.
+
+    Source: CCLVQ paper, section 5.1.
+    """
+
+    deviation: float = 0.3
+    slopes: tuple[float, ...] = (-1.0, 0.0, 1.0)
+
+    def probabilities(self, x: Tensor) -> Tensor:
+        """Return the distribution of the mode I given x (...), (..., 3)."""
+        return (x.unsqueeze(-1) * torch.tensor(self.slopes, dtype=x.dtype)).softmax(-1)
+
+    def sample(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        """Return inputs (N,), targets (N,) and the index of the mode of each, 0, 1 or 2."""
+        x = torch.randn(count, generator=generator)
+        mode = torch.multinomial(self.probabilities(x), 1, generator=generator)[:, 0]
+        number = mode + 1
+        noise = self.deviation * torch.randn(count, generator=generator)
+        return x, (2 * number * x).sin() + 10 * number + noise, mode
+
+
+def sines_figures(table: Mapping[str, Any]) -> dict[str, Figure]:
+    """Return figures 2 and 3 of the CCLVQ paper, a panel for each way of training, raw or standardized targets: points
+    with what every expert predicts, and the experts' weights beside the probabilities of the modes.
+
+    Args:
+        table: Result of `sines`.
+    """
+    found = {}
+    for target in dict.fromkeys(row["target"] for row in table["rows"]):
+        rows = [row for row in table["rows"] if row["target"] == target]
+        found[f"figure_2_points_{target}"] = points = panels("x", ["y"] * len(rows))
+        found[f"figure_3_weights_{target}"] = weights = panels("x", ["weight of the expert"] * len(rows))
+        for above, below, row in zip(points.axes, weights.axes, rows, strict=True):
+            shown, x = row["shown"], row["shown"]["x"]
+            above.scatter(*shown["points"], s=4, color="0.7", linewidths=0)
+            for place, mode in enumerate(shown["modes"]):
+                above.plot(x, shown["predictions"][place], ".", color=COLORS[mode], markersize=3)
+                below.plot(x, shown["weights"][place], color=COLORS[mode], linewidth=1.4)
+            for mode, values in enumerate(shown["truth"]):
+                below.plot(x, values, color=COLORS[mode], linewidth=1.2, linestyle="--")
+            above.set_title(f"{row['kind']}, distortion {row['distortion'][0]:.2f}", fontsize=10)
+            below.set_title(f"{row['kind']}; dashed: probability of the mode", fontsize=10)
+            below.set_ylim(0, 1)
+    return found

@@ -3,72 +3,121 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from scipy.special import lambertw
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from scipy.stats import norm
 from torch import Tensor
 from tqdm import tqdm
 
-from sepkit.annealing.planning import Cooling, split_time
 from sepkit.cells import cell_seed, run_cells
-from sepkit.errors import UserError
 from sepkit.objectives.assignment import AnnealedMCL, Assignment
-from sepkit.schedules import TruncatedExponential, TruncatedLinear
+from sepkit.reporting.figures import COLORS, panels
 from sepkit.studies.quantization.config import FreeConfig, GaussiansConfig, settings
-from sepkit.studies.quantization.deterministic_annealing import anneal_points, settle_points, three_gaussians
-from sepkit.studies.quantization.laws import ThreeGaussians
-from sepkit.studies.quantization.measures import distortion, lloyd, mutual_information_bits
-from sepkit.studies.quantization.points import HypothesisNetworks, build_method, point_losses, squared_distances
+from sepkit.studies.quantization.quantizers import (
+    HypothesisNetworks,
+    anneal_points,
+    build_method,
+    clvq,
+    distortion,
+    lbg,
+    lloyd,
+    mutual_information_bits,
+    point_losses,
+    settle_points,
+    squared_distances,
+)
+
+MEANS = ((-0.5, -0.5), (0.0, 0.5), (0.5, -0.5))
+"""Means of the three Gaussians, at input 1 in the moving case."""
+
+KINDS = ("fixed", "moving")
+"""Of the three Gaussians: their places do not follow the input, or do."""
 
 _LLOYD_POINTS = 10_000
 _LLOYD_STARTS = 3
 # Number of test points kept for the figures.
 _SHOWN = 300
-# Share of the plateau of the distortion below which hypotheses have parted.
+# Share of the plateau of the distortion below which hypotheses have split.
 _TOGETHER = 0.5
 # Deviation by which settled hypotheses are pushed before each temperature.
 _PUSH = 1e-3
 
 
+@dataclass(frozen=True)
+class ThreeGaussians:
+    """y given x is one of three Gaussians with equal chances, around their means or around x times their means.
+
+    Source: aMCL paper, appendix D.
+    """
+
+    moving: bool = False
+    deviation: float = 0.1
+
+    def sample(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
+        """Return targets (..., 2) for inputs (...) between 0 and 1."""
+        means = torch.tensor(MEANS)[torch.randint(3, inputs.shape, generator=generator)]
+        noise = torch.randn(*inputs.shape, 2, generator=generator)
+        return (inputs.unsqueeze(-1) * means if self.moving else means) + self.deviation * noise
+
+    def covariance(self, x: float = 1.0) -> Tensor:
+        """Return the covariance of y given x, (2, 2): that of the means plus that of one Gaussian."""
+        means = torch.tensor(MEANS, dtype=torch.float64) * (x if self.moving else 1.0)
+        centered = means - means.mean(0)
+        return centered.mT @ centered / 3 + self.deviation**2 * torch.eye(2, dtype=torch.float64)
+
+    def critical_temperature(self, x: float = 1.0) -> float:
+        """Return 2 lambda_max of the covariance: where free hypotheses for y given x split first (eq. 14)."""
+        return 2 * float(torch.linalg.eigvalsh(self.covariance(x))[-1])
+
+    def entropy_nats(self, seed: int = 0, count: int = 200_000) -> float:
+        """Return the differential entropy of y at input 1, by `count` samples; its standard error is about 0.002."""
+        points = self.sample(torch.ones(count), torch.Generator().manual_seed(seed)).double()
+        squares = torch.cdist(points, torch.tensor(MEANS, dtype=torch.float64)).square()
+        log_density = (-squares / (2 * self.deviation**2)).logsumexp(1) - math.log(6 * math.pi * self.deviation**2)
+        return -float(log_density.mean())
+
+
 def gaussians(config: GaussiansConfig, folder: Path) -> dict[str, Any]:
-    """Return what every method does on fixed and on moving Gaussians, beside Lloyd's solution as floor.
+    """Return what every method does on fixed and on moving Gaussians, beside quantizers that know the law.
 
     Trainings are cells below the folder: the same call again continues.
+
+    Args:
+        config: Configuration of the experiment.
+        folder: Folder of the results.
+
+    Returns:
+        rows: one for each kind and method; quantizers: rows of kind, method (lloyd, clvq or lbg) and distortion;
+        critical_temperatures, by probe; entropy_nats of the fixed law.
+
+    Raises:
+        UserError: an unknown method.
     """
-    kinds = ("fixed", "moving")
-    methods = {name: _method(name, config) for name in config.methods}  # an unknown one is refused at once
-    shared = settings(config, "methods", "lloyd_inputs")
-    cells = {f"{kind}_{name}": {"kind": kind, "method": name, "config": shared} for kind in kinds for name in methods}
-    rows = run_cells(cells, lambda **cell: _train(cell["kind"], cell["method"], config), folder / "cells", config.seed)
-    floors = {f"floor_{kind}": {"kind": kind, "config": shared, "inputs": config.lloyd_inputs} for kind in kinds}
-    found = run_cells(floors, lambda **cell: _floor(cell["kind"], config), folder / "cells", config.seed)
+    for name in config.methods:
+        _method(name, config)
+    shared = settings(config, "methods", "lloyd_inputs", "clvq_steps")
+    cells = {
+        f"{kind}_{name}": {"kind": kind, "method": name, "config": shared}
+        for kind, name in product(KINDS, config.methods)
+    }
+    rows = run_cells(cells, lambda kind, method, **_: _train(kind, method, config), folder / "cells", config.seed)
+    cells = {f"quantizers_{kind}": {"kind": kind, "config": settings(config, "methods")} for kind in KINDS}
+    found = run_cells(cells, lambda kind, **_: {"rows": _quantize(kind, config)}, folder / "cells", config.seed)
     law = ThreeGaussians(moving=True)
     return {
-        "rows": [row | {"split_temperatures": split_temperatures(row)} for row in rows.values()],
-        "floors": {kind: found[f"floor_{kind}"]["distortion"] for kind in kinds},
+        "rows": list(rows.values()),
+        "quantizers": [row for cell in found.values() for row in cell["rows"]],
         "critical_temperatures": {f"{x:g}": law.critical_temperature(x) for x in config.probes},
         "entropy_nats": ThreeGaussians().entropy_nats(config.seed),
     }
-
-
-def split_temperatures(row: dict[str, Any]) -> dict[str, list[float | None]]:
-    """Return, by probe, the temperature at which the hypotheses of each network were seen to part.
-
-    While they are at one place their hard distortion is the trace of the covariance, but for the few points that are
-    watched. They have parted for good after the last record with at least half of it. None: hypotheses were never
-    together, or never parted.
-    """
-    law = ThreeGaussians(row["kind"] == "moving")
-    found: dict[str, list[float | None]] = {}
-    temperatures = [*row["temperatures"], None]
-    for place, probe in enumerate(row["probes"] if row["temperatures"] else []):
-        distortions = np.array(row["distortions"])[:, place]  # (records, networks)
-        found[f"{probe:g}"] = [temperatures[_parted(law, probe, values)] for values in distortions.T]
-    return found
 
 
 def _parted(law: ThreeGaussians, probe: float, distortions: np.ndarray) -> int:
@@ -99,11 +148,7 @@ def _train(kind: str, method: str, config: GaussiansConfig) -> dict[str, Any]:
     assignment = _method(method, config)
     # All methods have the same initial weights, training points and test points.
     networks = HypothesisNetworks(1, config.hidden, config.hypotheses, 2, _generators(config, "weights"), bounded=True)
-    optimizer: torch.optim.Optimizer
-    if law.moving:
-        optimizer = torch.optim.Adam(networks.parameters(), lr=config.learning_rate, fused=True)
-    else:
-        optimizer = torch.optim.SGD(networks.parameters(), lr=config.learning_rate)
+    optimizer = (torch.optim.Adam if law.moving else torch.optim.SGD)(networks.parameters(), lr=config.learning_rate)
     draws = _generators(config, "training")
     watch = _Watch(law, config)
     for epoch in tqdm(range(config.epochs), desc=f"{kind} {method}", unit="epoch", disable=None, leave=False):
@@ -148,7 +193,7 @@ class _Watch:
     def record(self, networks: HypothesisNetworks, assignment: Assignment) -> None:
         points, _ = networks(torch.tensor(self.inputs)[None, :, None])  # (S, P, n, 2)
         self.points.append(points[0])
-        distances = squared_distances(points.unsqueeze(2), self.targets[None])  # (S, P, N, n)
+        distances = _distances(points.unsqueeze(2), self.targets)  # (S, P, N, n)
         weights = assignment.weights(distances.flatten(0, 2).unsqueeze(-1)).view_as(distances)
         records = self.records
         records["distortions"].append(_rounded(distances.amin(-1).mean(-1).T, 6))
@@ -176,6 +221,11 @@ class _Watch:
         return {"phases": phases}
 
 
+def _distances(points: Tensor, targets: Tensor) -> Tensor:
+    """(..., n) squared distances of points (..., n, d) from targets (..., d)."""
+    return (points - targets.unsqueeze(-2)).square().sum(-1)
+
+
 def _rounded(values: Tensor | list[list[float]], digits: int) -> list[list[float]]:
     rows = values.tolist() if isinstance(values, Tensor) else values
     return [[round(value, digits) for value in row] for row in rows]
@@ -186,7 +236,7 @@ def _final(law: ThreeGaussians, networks: HypothesisNetworks, config: GaussiansC
     """Hard distortion and used hypotheses on fresh points, and what figures show of the first network."""
     x, y = _draw(law, config.test_points, _generators(config, "test"))
     points, _ = networks(x)
-    nearest = squared_distances(points, y).min(-1)
+    nearest = _distances(points, y).min(-1)
     last, last_scores = networks(torch.tensor([[[config.probes[-1]]]]))
     return {
         "distortion": nearest.values.mean(1).tolist(),
@@ -197,12 +247,13 @@ def _final(law: ThreeGaussians, networks: HypothesisNetworks, config: GaussiansC
     }
 
 
-def _floor(kind: str, config: GaussiansConfig) -> dict[str, Any]:
-    """The distortion of Lloyd's solutions, the best of a few starts, averaged over inputs in the moving case."""
+def _quantize(kind: str, config: GaussiansConfig) -> list[dict[str, Any]]:
+    """Distortion of centroids by Lloyd's algorithm (the best of a few starts), CLVQ and LBG for each input, averaged
+    over inputs in the moving case."""
     law = ThreeGaussians(kind == "moving")
     inputs = [(place + 0.5) / config.lloyd_inputs for place in range(config.lloyd_inputs)] if law.moving else [1.0]
     generator = torch.Generator().manual_seed(cell_seed(config.seed, "floor"))
-    found = []
+    found: dict[str, list[float]] = {"lloyd": [], "clvq": [], "lbg": []}
     for x in inputs:
         points = law.sample(torch.full((_LLOYD_POINTS,), x), generator)
         # Not the points that the centroids were fitted to.
@@ -210,39 +261,35 @@ def _floor(kind: str, config: GaussiansConfig) -> dict[str, Any]:
         starts = [torch.randperm(len(points), generator=generator)[: config.hypotheses] for _ in range(_LLOYD_STARTS)]
         solutions = [lloyd(points, points[start], tolerance=1e-5) for start in starts]
         best = min(solutions, key=lambda centroids: distortion(points, centroids))
-        found.append(distortion(others, best))
-    return {"distortion": float(np.mean(found))}
+        learned = clvq(points, config.hypotheses, config.clvq_steps, config.seed).float()
+        grown = lbg(points, config.hypotheses, tolerance=1e-5, seed=config.seed)
+        for name, centroids in (("lloyd", best), ("clvq", learned), ("lbg", grown)):
+            found[name].append(distortion(others, centroids))
+    return [{"kind": kind, "method": name, "distortion": float(np.mean(of))} for name, of in found.items()]
 
 
 # --------------------------------------------------------------------------------------------------- free hypotheses
 
 
 def free(config: FreeConfig, folder: Path) -> dict[str, Any]:
-    """Return the rate-distortion table of N(0, 1), deterministic annealing on three Gaussians, and delayed splits."""
-    schedules: dict[str, tuple[str, Cooling]] = {}
-    for kind, second, most in (("linear", "epochs", math.inf), ("exponential", "decay between 0 and 1", 1.0)):
-        for pair in getattr(config, kind):
-            if len(pair) != 2 or pair[0] <= 0 or not 0 < pair[1] < most:
-                raise UserError(f"free.{kind}: found {pair}, expected an initial temperature above 0 and the {second}")
-            first, last = pair
-            linear = kind == "linear"
-            cooling = Cooling("linear", first, last) if linear else Cooling("exponential", first, math.inf, last)
-            title = f"{kind} from {first:g}, " + (f"{last:g} steps" if linear else f"decay {last:g}")
-            schedules[f"{kind}_{first:g}_{last:g}"] = title, cooling
-    rate_settings = {name: getattr(config, name) for name in ("hypotheses", "points", "temperatures")}
-    run = lambda cells, compute: run_cells(cells, compute, folder / "cells", config.seed)  # noqa: E731
-    rate = run({"rate": rate_settings}, lambda **_: {"rows": gaussian_rates(config)})["rate"]
-    annealing_settings = {name: getattr(config, name) for name in ("annealed_hypotheses", "split_points")}
-    annealing = run({"annealing": annealing_settings}, lambda **_: annealed_gaussians(config))["annealing"]
-    shared = settings(config, "linear", "exponential", "annealed_hypotheses", *rate_settings)
-    cells = {name: {"schedule": title, "name": name, "setting": shared} for name, (title, _) in schedules.items()}
-    splits = run(cells, lambda name, **_: delayed_split(config, schedules[name][1]))
-    return {"rate": rate["rows"], "annealing": annealing, "splits": list(splits.values())}
+    """Return the rate-distortion table of N(0, 1), and deterministic annealing on three Gaussians.
+
+    Both are cells below the folder: the same call again reads them.
+
+    Args:
+        config: Configuration of the experiment.
+        folder: Folder of the results.
+    """
+    parts = {"rate": lambda: {"rows": gaussian_rates(config)}, "annealing": lambda: annealed_gaussians(config)}
+    cells = {name: {"name": name, "config": settings(config)} for name in parts}
+    found = run_cells(cells, lambda name, **_: parts[name](), folder / "cells", config.seed)
+    return {"rate": found["rate"]["rows"], "annealing": found["annealing"]}
 
 
 def annealed_gaussians(config: FreeConfig) -> dict[str, Any]:
     """Return `anneal_points` of three Gaussians, with places along the longest axis of the points alone."""
-    points = three_gaussians(config.split_points, config.seed)
+    law, generator = ThreeGaussians(), torch.Generator().manual_seed(config.seed)
+    points = law.sample(torch.ones(config.split_points), generator).double()
     found = anneal_points(points, config.annealed_hypotheses, seed=config.seed)
     axis = torch.linalg.eigh(points.mT.cov())[1][:, -1]
     places = torch.tensor(found.pop("places"), dtype=torch.float64) - points.mean(0)
@@ -262,7 +309,7 @@ def gaussian_rates(config: FreeConfig) -> list[dict[str, float]]:
     for temperature in sorted(config.temperatures, reverse=True):
         push = torch.randn(settled.shape, generator=generator, dtype=settled.dtype)
         settled = settle_points(points, settled + _PUSH * push, temperature)
-        squares = torch.cdist(points, settled).square()
+        squares = squared_distances(points, settled)
         weights = (-squares / temperature).softmax(1)
         expected = min(1.0, temperature / 2)
         rows.append(
@@ -278,72 +325,87 @@ def gaussian_rates(config: FreeConfig) -> list[dict[str, float]]:
     return rows
 
 
-def delayed_split(config: FreeConfig, cooling: Cooling) -> dict[str, Any]:
-    """Return the temperature at which hypotheses that descend the gradient are seen apart, by seed, and predictions.
-
-    `predicted` is the closed form, for small steps; `predicted_by_steps` adds up what each step does.
-    """
-    points = three_gaussians(config.split_points, config.seed)
-    centered = points - points.mean(0)
-    values, vectors = torch.linalg.eigh(centered.mT @ centered / len(points))
-    critical, axis = 2 * float(values[-1]), vectors[:, -1]
-    if cooling.kind == "linear":
-        schedule, steps = TruncatedLinear(cooling.initial, cooling.epochs), math.ceil(cooling.epochs)
-    else:
-        schedule = TruncatedExponential(cooling.initial, cooling.decay)
-        steps = math.ceil(math.log(1e-4 * critical / cooling.initial) / math.log(cooling.decay))
-    starts = [torch.Generator().manual_seed(config.seed + k) for k in range(config.split_seeds)]
-    shape = (config.split_hypotheses, 2)
-    noise = torch.stack([torch.randn(*shape, generator=generator, dtype=torch.float64) for generator in starts])
-    places = config.start_spread * noise
-    lengths = [math.log(config.seen_spread / float(spread)) for spread in _spread(places, axis)]
-    times = [split_time(cooling, critical, config.step_size, length) for length in lengths]
-    seen: list[float | None] = [None] * config.split_seeds
-    for step in range(steps):
-        places = _descend(places, centered, schedule(step), config.step_size)
-        spread = _spread(places, axis)
-        for k in range(config.split_seeds):
-            if seen[k] is None and float(spread[k]) >= config.seen_spread:
-                seen[k] = schedule(step)
-        if None not in seen:
-            break
+def gaussians_figures(table: Mapping[str, Any]) -> dict[str, Figure]:
+    """Return figures 1 and 5 (predictions), 2 (rate and distortion), 3 (distortion against temperature) and, for each
+    annealed method whose hypotheses split input by input, 4 (phases)."""
+    fixed = [row for row in table["rows"] if row["kind"] == "fixed"]
+    annealed = [row for row in table["rows"] if row["kind"] == "moving" and row["temperatures"]]
     return {
-        "critical": critical,
-        "kind": cooling.kind,
-        "predicted": [small_step_split(cooling, critical, length / (2 * config.step_size)) for length in lengths],
-        "predicted_by_steps": [
-            schedule(steps - 1 if time is None else min(steps - 1, math.floor(time))) for time in times
-        ],
-        "seen": seen,
-    }
+        "figure_1_predictions": _predictions(fixed),
+        "figure_2_rate": _rates(fixed, table["entropy_nats"]),
+        "figure_3_distortion": _by_temperature(annealed, table["critical_temperatures"]),
+    } | {f"figure_4_phases_{row['method']}": _phases(row) for row in annealed if "phases" in row}
 
 
-def small_step_split(cooling: Cooling, critical: float, delay: float) -> float:
-    """Return the temperature at which the split is seen if steps are small; 0 if only at the very end.
-
-    Distances then grow by 2 eta (T_c / T - 1) nats an epoch, more than the ln |1 + 2 eta (T_c / T - 1)| that
-    `split_time` adds up. From a start at T_c the temperature is -W_0(-exp(-1 - delay / E)) T_c for linear cooling, and
-    T_c / -W_{-1}(-exp(-1 - delay ln(1 / decay))) for exponential cooling; the delay is Lambda / (2 eta), epochs.
-    """
-    if cooling.kind == "linear":  # y - ln y = constant, y = T / T_c below 1
-        ratio = cooling.initial / critical
-        constant = ratio - math.log(ratio) + delay * cooling.initial / cooling.epochs / critical
-        return critical * max(0.0, -float(lambertw(-math.exp(-constant), 0).real))
-    ratio = critical / cooling.initial  # the same for y = T_c / T above 1
-    constant = ratio - math.log(ratio) + delay * math.log(1 / cooling.decay)
-    return critical / -float(lambertw(-math.exp(-constant), -1).real)
+def _predictions(rows: Sequence[Mapping[str, Any]]) -> Figure:
+    figure = panels("y1", ["y2"] * len(rows))
+    for axes, row in zip(figure.axes, rows, strict=True):
+        targets, points = np.array(row["targets"]), np.array(row["hypotheses"])
+        axes.scatter(*targets.T, s=6, color=COLORS[2], alpha=0.5, linewidths=0)
+        axes.scatter(*points.T, s=30, color=COLORS[0], alpha=np.clip(row["scores"], 0.15, 1.0))
+        axes.set_title(f"{row['method']}, D {row['distortion'][0]:.4f}", fontsize=10)
+        axes.set(xlim=(-1, 1), ylim=(-1, 1))
+    return figure
 
 
-def _descend(places: Tensor, points: Tensor, temperature: float, step_size: float) -> Tensor:
-    """One step of (R, n, d) hypotheses: f_k <- f_k - 2 eta n mean_y q_k (f_k - y), each loss over its share 1 / n."""
-    squares = (places.unsqueeze(1) - points[None, :, None]).square().sum(-1)  # (R, N, n)
-    weights = (-squares / temperature).softmax(2)
-    count = places.shape[1]
-    pull = weights.mean(1).unsqueeze(-1) * places - weights.mT @ points / len(points)
-    return places - 2 * step_size * count * pull
+def _rates(rows: Sequence[Mapping[str, Any]], entropy_nats: float) -> Figure:
+    figure = panels("soft distortion", ["mutual information [bits]"])
+    axes: Axes = figure.axes[0]
+    for color, row in zip(COLORS, rows, strict=False):
+        distortions, bits = (np.array(row[name])[:, 0, 0] for name in ("soft_distortions", "bits"))
+        axes.plot(distortions, bits, color=color, linewidth=1.4, label=row["method"])
+        axes.plot(distortions[-1], bits[-1], "o", color=color, markersize=4)
+    grid = np.geomspace(2e-3, 0.4, 100)
+    # No code of mean squared error D has a lower rate (aMCL paper, eq. 33): h(Y) - log(2 pi e D / 2) in the plane.
+    bound = (entropy_nats - np.log(math.pi * math.e * grid)) / math.log(2)
+    axes.plot(grid, bound, "k--", linewidth=1, label="Shannon lower bound")
+    axes.set(xscale="log", ylim=(-0.1, 6))
+    axes.legend(frameon=False, fontsize=8)
+    return figure
 
 
-def _spread(places: Tensor, axis: Tensor) -> Tensor:
-    """(R,) root mean square of differences from the mean hypothesis, along an axis."""
-    along = places @ axis
-    return (along - along.mean(1, keepdim=True)).square().mean(1).sqrt()
+def _by_temperature(rows: Sequence[Mapping[str, Any]], critical: dict[str, float]) -> Figure:
+    figure = panels("temperature", ["hard distortion"] * max(1, len(rows)))
+    for axes, row in zip(figure.axes, rows, strict=False):
+        distortions = np.array(row["distortions"])  # (records, probes, networks)
+        for place, (color, probe) in enumerate(zip(COLORS, row["probes"], strict=False)):
+            means = distortions[:, place].mean(1)
+            axes.plot(row["temperatures"], means, color=color, linewidth=1.6, label=f"x = {probe:g}")
+            axes.axvline(critical[f"{probe:g}"], color=color, linestyle=":", linewidth=1.2)
+        axes.set(xscale="log", yscale="log")
+        axes.invert_xaxis()
+        axes.set_title(f"{row['method']}; dotted: critical temperatures", fontsize=10)
+        axes.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def _phases(row: Mapping[str, Any]) -> Figure:
+    """Rows: inputs; columns: times, from hot to cold."""
+    phases, inputs = row["phases"], row["probes"]
+    times = phases["temperatures"]
+    figure = Figure(figsize=(2.1 * len(times), 2.0 * len(inputs)), layout="constrained")
+    grid = figure.subplots(len(inputs), len(times), squeeze=False, sharex=True, sharey=True)
+    for place, axes in enumerate(grid.flat):
+        probe, time = divmod(place, len(times))
+        axes.scatter(*np.array(phases["targets"][probe]).T, s=4, color=COLORS[2], alpha=0.4, linewidths=0)
+        axes.scatter(*np.array(phases["hypotheses"][time][probe]).T, s=14, color=COLORS[0], alpha=0.6, linewidths=0)
+        axes.set(xlim=(-1, 1), ylim=(-1, 1), xticks=[], yticks=[])
+        if probe == 0:
+            axes.set_title(f"T(t{time + 1}) = {times[time]:.3g}", fontsize=9)
+        if time == 0:
+            axes.set_ylabel(f"x = {inputs[probe]:g}", fontsize=9)
+    return figure
+
+
+def annealing_figure(found: Mapping[str, Any]) -> Figure:
+    """Return a figure of hypotheses that part as the temperature falls."""
+    figure = panels("temperature", ["position on the longest axis"])
+    axes = figure.axes[0]
+    axes.plot(found["temperatures"], found["places"], color=COLORS[0], marker="o", markersize=3, linewidth=1.3)
+    for split in found["splits"]:
+        axes.axvline(split["temperature"], color=COLORS[1], linestyle="--", linewidth=1.2)
+    axes.axvline(found["critical_temperature"], color="black", linestyle=":", label="first split expected")
+    axes.set_xscale("log")
+    axes.invert_xaxis()
+    axes.legend(frameon=False, fontsize=8)
+    return figure

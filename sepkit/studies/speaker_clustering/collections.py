@@ -16,10 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from sepkit.corpora._provenance import check_provenance
-from sepkit.corpora._recordings import find_audio_files, find_recordings
+from sepkit.corpora._recordings import check_provenance, find_recordings
 from sepkit.data import audio
-from sepkit.data.coloring import color
+from sepkit.data.channels import color
 from sepkit.data.segments import Segment, write_segments
 from sepkit.errors import UserError
 from sepkit.evaluation.metrics import si_sdr_db
@@ -61,7 +60,7 @@ def prepare_voices(options: VoicesOptions) -> Path:
         raise UserError("--separated: found 1 speaker, expected at least 2, whose utterances are mixed")
     noise = {"snr_db": list(options.snr_db), "seed": options.seed} if options.noisy else None
     mixed = None if options.separated is None else {"model": options.separated, "seed": options.seed}
-    noises = [] if options.noise is None else find_audio_files(Path(options.noise))
+    noises = [] if options.noise is None else audio.find_audio_files(Path(options.noise))
     if options.noise is not None:
         if mixed is None or not noises:
             raise UserError(f"--noise {options.noise}: found {len(noises)} recordings, expected some, and --separated")

@@ -10,14 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from sepkit.corpora._recordings import find_audio_files
 from sepkit.data import audio
 from sepkit.data.activity import FRAME_SECONDS, ActivityMeter
-from sepkit.data.coloring import color
+from sepkit.data.channels import color
 from sepkit.data.segments import Segment, read_segments
 from sepkit.errors import UserError
 from sepkit.studies.speaker_clustering.config import StretchDataConfig, ViewConfig
-from sepkit.training.messages import say
+from sepkit.training.task_definition import say
 
 _ROOM_SECONDS = 0.3
 _PAUSE_SHARES = 0.2, 0.6
@@ -60,7 +59,7 @@ class Stretches:
         self.segments, self.waveforms, self.estimates = loaded.segments, loaded.waveforms, loaded.estimates
         self.noises: list[np.ndarray] = []
         if config.noise is not None:
-            paths = find_audio_files(Path(config.noise))
+            paths = audio.find_audio_files(Path(config.noise))
             self.noises = [_integers(audio.read(path, sample_rate=sample_rate)) for path in paths]
             self.noises = [noise for noise in self.noises if np.ptp(noise) > 0]
             if not self.noises:
@@ -186,7 +185,7 @@ def _estimate_of(folder: Path, segment: Segment, start: int, samples: np.ndarray
 
 def _listed(source: Path) -> list[tuple[Segment, Path]]:
     if source.is_dir():
-        files = find_audio_files(source)
+        files = audio.find_audio_files(source)
         names = [file.relative_to(source) for file in files]
         return [
             (Segment(str(name), speaker=name.parts[0] if len(name.parts) > 1 else None), file)

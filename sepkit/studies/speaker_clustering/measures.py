@@ -22,6 +22,7 @@ from sepkit.inference.diarization.segments import WINDOW_SECONDS
 from sepkit.models import load_checkpoint
 from sepkit.models.published.shipped import encoder_folder
 from sepkit.models.speaker_encoder import SpeakerEncoder
+from sepkit.signals import active_frames, frame_powers
 from sepkit.studies.speaker_clustering.contrastive import NOBODY, ContrastiveQueue, MixtureOfContrastiveExperts
 
 Rule = Literal["embedding", "features", "gate", "posterior"]
@@ -75,11 +76,8 @@ def cut_speech(waveform: np.ndarray, sample_rate: int) -> list[np.ndarray]:
     """Return segments of 1.5 s of speech, without frames 20 dB below the loud ones and without a short rest."""
     frame, length = round(_FRAME_SECONDS * sample_rate), round(WINDOW_SECONDS * sample_rate)
     frames = waveform[: len(waveform) // frame * frame].reshape(-1, frame)
-    energies = np.square(frames, dtype=np.float64).sum(1)
-    if not len(frames) or not energies.max() > 0:
-        return []
-    loud = energies > np.percentile(energies, _LOUD_PERCENTILE) * 10 ** (-_BELOW_LOUD_DB / 10)
-    speech = frames[loud].reshape(-1)
+    # Less far down than for estimates, because these recordings have rooms and noise.
+    speech = frames[active_frames(frame_powers(waveform, frame), _BELOW_LOUD_DB, _LOUD_PERCENTILE)].reshape(-1)
     parts = [speech[start : start + length] for start in range(0, len(speech), length)]
     return [part for part in parts if len(part) >= length / 2]
 

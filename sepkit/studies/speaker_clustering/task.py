@@ -31,9 +31,8 @@ from sepkit.studies.speaker_clustering.contrastive import (
 )
 from sepkit.studies.speaker_clustering.data import Stretches, Views, speakers_of
 from sepkit.studies.speaker_clustering.supervised import KnownSpeakers, teacher_targets
-from sepkit.training.messages import say
-from sepkit.training.position import Monitor
 from sepkit.training.task import Task
+from sepkit.training.task_definition import Monitor, say
 from sepkit.types import Losses
 
 # Seed of the views of validation, the same for all trainings.

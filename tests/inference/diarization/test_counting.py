@@ -125,7 +125,7 @@ def test_groups_are_those_of_scipys_average_linkage(count):
 
 def test_an_encoder_states_how_its_speakers_are_counted():
     assert rule_of(load_encoder("meetings_8k").info) == CountingRule(turn_distances=0.6, distance=0.2)
-    assert rule_of(load_encoder("voices_8k").info) == rule_of({}) == CountingRule()
+    assert rule_of({}) == CountingRule()
     assert CountingRule(0.6, 0.2).threshold(0.5) == pytest.approx(0.5)
     for stated in (
         {"distance": "0.2"},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -119,21 +118,20 @@ def test_separate_writes_a_file_for_each_speaker(estimates, tiny_model_config, t
 
 
 @pytest.mark.parametrize(
-    ("wanted", "is_speaker", "scores", "activity", "expected"),
+    ("wanted", "is_speaker", "scores", "expected"),
     [
-        ("auto", [True, False], None, None, 1),
-        ("auto", [True, True], None, None, "auto"),
-        ("auto", None, None, None, "auto"),
+        ("auto", [True, False], None, 1),
+        ("auto", [True, True], None, "auto"),
+        ("auto", None, None, "auto"),
         # Outputs that are heard are no speakers: one output may hold several in turn.
-        ("auto", [True, False], np.zeros(2), None, "auto"),
-        ("auto", [True, False], None, object(), "auto"),
-        (3, [True, False], None, None, 3),
+        ("auto", [True, False], np.zeros(2), "auto"),
+        (3, [True, False], None, 3),
     ],
 )
-def test_a_detector_of_one_speaker_counts(wanted, is_speaker, scores, activity, expected):
+def test_a_detector_of_one_speaker_counts(wanted, is_speaker, scores, expected):
     is_speaker = None if is_speaker is None else np.array(is_speaker)
     separated = Separated(np.zeros((2, 8)), 8, Selection(np.ones(2), np.arange(2), is_speaker), scores)
-    assert speakers_to_link(wanted, separated, SimpleNamespace(activity=activity)) == expected  # type: ignore[arg-type]
+    assert speakers_to_link(wanted, separated) == expected
 
 
 def test_a_single_speaker_has_the_recording_itself(estimates):

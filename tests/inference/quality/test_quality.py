@@ -24,13 +24,19 @@ from sepkit.errors import UserError
 from sepkit.evaluation.metrics import si_sdr_db
 from sepkit.inference import Separator, load_model, separate_files
 from sepkit.inference.calibration import calibrate
-from sepkit.inference.quality.activity import ActivityThreshold
-from sepkit.inference.quality.features import BASELINE_FEATURES, recording_features
-from sepkit.inference.quality.predictor import QualityPredictor, fit_quality, read_quality, write_quality
+from sepkit.inference.quality.features import recording_features
+from sepkit.inference.quality.predictor import (
+    QualityPredictor,
+    fit_quality,
+    generic_predictor,
+    read_quality,
+    write_quality,
+)
 from sepkit.inference.quality.regression import LEAST_COVERAGE, LogisticRegression, fit_ridge
 from sepkit.inference.quality.single_speaker import SingleSpeakerDetector
+from sepkit.inference.runners.base import AGREEMENT
 from sepkit.models import build_model, save_model
-from sepkit.models.storage.fingerprint import weights_fingerprint
+from sepkit.models.saved import weights_fingerprint
 
 RATE = 8000
 MODEL = ModelConfig(
@@ -211,23 +217,20 @@ def test_what_cannot_be_fitted(change, words):
 
 def predictor(**changed) -> QualityPredictor:
     table, targets, mixtures = synthetic()
-    table |= {name: np.random.default_rng(i).standard_normal(80) for i, name in enumerate(BASELINE_FEATURES)}
     described = {"weights": "abc", "hypotheses": 2, "manifest": "dev.jsonl"}
     return fit_quality(table, targets, mixtures, **(described | changed))
 
 
 def test_examples_with_missing_features_are_left_out():
     table, targets, mixtures = synthetic()
-    table |= {name: np.random.default_rng(i).standard_normal(80) for i, name in enumerate(BASELINE_FEATURES)}
     table["x0"][:2], table["x1"][2], targets[4] = np.nan, np.inf, np.nan
     found = fit_quality(table, targets, mixtures, weights="", hypotheses=2, manifest="")
     assert (found.examples, found.mixtures) == (76, 39)
-    assert set(found.baseline.features) == set(BASELINE_FEATURES)
     assert set(found.model.features) == set(table)
 
 
 ONE = LogisticRegression(["x0"], [0.0], [1.0], [1.0], 0.0, 0.0, 1.0, 0.0)
-RULE = SingleSpeakerDetector(ONE, -1.0, "voices", 1.0, 1.0, 0.0, 0.0, {"log_kurtosis": (1.0, 3.0)})
+RULE = SingleSpeakerDetector(ONE, -1.0, "voices", 1.0, 0.0, {"log_kurtosis": (1.0, 3.0)})
 
 
 def test_what_is_far_from_all_that_it_was_fitted_on_is_out_of_domain():
@@ -244,7 +247,7 @@ def test_what_is_far_from_all_that_it_was_fitted_on_is_out_of_domain():
 
 
 def test_files_are_plain_and_come_back(tmp_path):
-    written = replace(predictor(), single_speaker=RULE, activity=ActivityThreshold(-30.0, {"1": 0.9}, {"1": 10}))
+    written = replace(predictor(), single_speaker=RULE)
     path = write_quality(written, tmp_path)
     assert path == tmp_path / "quality.yaml" and "!!" not in path.read_text()
     read = read_quality(tmp_path, "abc", 2)
@@ -268,13 +271,15 @@ def changed(data, *keys, value):
     [
         (("weights",), "other", "other weights"),
         (("hypotheses",), 3, "3 hypotheses"),
-        (("format",), 3, "found format 3, expected 2"),
+        (("format",), 2, "found format 2, expected 3"),
         (("features_version",), 0, "found features_version 0"),
         (("mixtures",), "many", "mixtures: found 'many', expected int"),
         (("model", "intercept"), None, "nothing given, expected a value"),
         (("model", "intercept"), float("nan"), "not finite"),
         (("model", "scales"), [1.0], "not one for each feature"),
-        (("baseline", "scales"), [0.0] * 7, "not positive"),
+        (("model", "scales"), [0.0] * 4, "not positive"),
+        (("model", "features"), [], "not one for each feature"),
+        (("model", "spread"), [0.0], "not one for each feature"),
         (("surprise",), 1, "surprise: unknown field"),
         (("features_version",), 2, "found features_version 2, expected 6"),
         (("model", "interval_db"), [float("nan"), 1.0], "interval that is not finite"),
@@ -293,6 +298,16 @@ def test_files_of_other_models_and_damaged_ones_are_refused(tmp_path, keys, valu
         read_quality(tmp_path, "abc", 2)
     line = str(raised.value)
     assert "\n" not in line and "sepkit calibrate" in line and "quality.yaml" in line
+
+
+def test_the_predictor_of_any_model_rises_with_agreement_and_pauses_and_falls_where_estimates_are_alike():
+    found = generic_predictor(3)
+    assert found.model.features == [AGREEMENT, "correlation_db", "estimate_level_deviation_db"]
+    assert (found.hypotheses, found.views, found.of_any_model) == (3, 2, True)
+    agreement, likeness, pauses = found.model.coefficients
+    assert agreement > 0 > likeness and pauses > 0
+    # One view has no agreement, and nothing is predicted then.
+    assert np.isnan(found.predict({"correlation_db": np.zeros(3)})[0]).all()
 
 
 @pytest.mark.parametrize("text", ["a: [", "just words", "- 1", ""])
@@ -360,7 +375,6 @@ def test_mixtures_of_no_use_are_counted(calibrated):
     assert (found.predictor.mixtures, found.predictor.examples) == (40, 80)
     assert found.predictor.weights
     assert {"mask_spread_db", "mask_rate_nats_per_frame"} <= set(found.predictor.model.features)
-    assert set(found.predictor.baseline.features) == set(BASELINE_FEATURES)
 
 
 def test_a_separator_predicts_what_the_predictor_says(calibrated):
@@ -376,7 +390,6 @@ def test_a_separator_predicts_what_the_predictor_says(calibrated):
     assert features is not None
     expected = found.predictor.model.predict(features)
     np.testing.assert_allclose(separated.predicted_si_sdr_db, expected, rtol=1e-5)
-    np.testing.assert_allclose(separated.prediction.baseline_db, found.predictor.baseline.predict(features), rtol=1e-5)
     low, high = (found.predictor.model.interval(expected, features) - expected[:, None]).T
     assert separated.predicted_interval_db.shape == (2, 2)
     np.testing.assert_allclose(separated.predicted_interval_db[:, 0], expected + low, rtol=1e-5)
@@ -396,7 +409,7 @@ def test_predictions_are_of_the_si_sdr_that_evaluation_measures(corpus, calibrat
         estimates = separator.separate(mixed.mixture, RATE).estimates.astype(np.float64)
         table = np.array([[si_sdr_db(e, s) for s in mixed.sources.astype(np.float64)] for e in estimates])
         scores.append(max(table[0, 0] + table[1, 1], table[0, 1] + table[1, 0]) / 2)
-    targets_mean = found.predictor.baseline.intercept  # Centered features: the intercept is the mean, but for limits.
+    targets_mean = found.predictor.model.intercept  # Centered features: the intercept is the mean, but for limits.
     assert np.mean(scores) == pytest.approx(targets_mean, abs=0.3)
 
 
@@ -421,7 +434,6 @@ def test_silence_and_short_recordings_have_no_prediction(calibrated, waveform):
     separated = load_model(calibrated[0]).separate(waveform, RATE)
     assert np.isnan(separated.predicted_si_sdr_db).all() and separated.predicted_si_sdr_db.shape == (2,)
     assert np.isnan(separated.predicted_interval_db).all() and separated.predicted_interval_db.shape == (2, 2)
-    assert np.isnan(separated.prediction.baseline_db).all()
 
 
 def test_another_models_predictor_is_refused_or_left_out(tmp_path, calibrated):

@@ -12,11 +12,9 @@ from sepkit.inference.quality.single_speaker import (
     MOST_TAKEN_FOR_ONE,
     MOST_TAKEN_FOR_SEVERAL,
     LabeledRecording,
-    default_encoder,
-    evidence_spans,
     fit_single_speaker,
-    speaker_evidence,
 )
+from sepkit.inference.quality.voices import changes_speakers, default_encoder, evidence_spans, speaker_evidence
 from sepkit.inference.selection import products_of
 
 RATE = 8000
@@ -39,7 +37,7 @@ def test_between_one_and_several_there_is_no_number():
     new = recordings(3, 0, 4000, seed=1)
     said = [rule.is_one(one.evidence) for one in new]
     of_one, of_several = ([found for found, one in zip(said, new, strict=True) if one.speakers == n] for n in (1, 2))
-    assert 0.6 < np.mean([found is True for found in of_one]) == pytest.approx(rule.found_one, abs=0.1)
+    assert 0.6 < np.mean([found is True for found in of_one]) == pytest.approx(rule.one.found, abs=0.1)
     assert 0.6 < np.mean([found is False for found in of_several]) == pytest.approx(rule.found_several, abs=0.1)
     assert np.mean([found is True for found in of_several]) < 2.5 * MOST_TAKEN_FOR_ONE
     assert np.mean([found is False for found in of_one]) < 2.5 * MOST_TAKEN_FOR_SEVERAL
@@ -71,9 +69,9 @@ def test_noise_is_told_by_its_sound():
     assert fit_single_speaker([*speech, *noise[:10]], "voices").noise is None
     rule = fit_single_speaker([*speech, *noise], "voices")
     assert rule.noise.false_alarms <= MOST_TAKEN_FOR_NOISE and rule.noise.found > 0.9
-    assert np.mean([rule.knows(sound(8)) for _ in range(100)]) > 0.9
+    assert np.mean([rule.in_domain(sound(8)) for _ in range(100)]) > 0.9
     # Both ends of the range of speech are far away: it is the regression that tells.
-    assert np.mean([rule.knows(sound(4)) for _ in range(100)]) < 0.3
+    assert np.mean([rule.in_domain(sound(4)) for _ in range(100)]) < 0.3
     # Noise counts for nothing else.
     alone = fit_single_speaker(speech, "voices")
     assert (rule.one, rule.several_below, rule.sound) == (alone.one, alone.several_below, alone.sound)
@@ -137,3 +135,37 @@ def test_long_recordings_are_listened_to_in_excerpts_from_beginning_to_end():
     spans = evidence_spans(3600 * RATE, RATE)
     assert spans[0] == (0, 10 * RATE) and spans[-1] == (3590 * RATE, 3600 * RATE)
     assert sum(stop - start for start, stop in spans) == 180 * RATE
+
+
+# --------------------------------------------------------------------------------- estimates that exchange speakers
+
+MIDDLE = voice(8, 160.0, 1100.0, seed=3)
+
+
+def told(*estimates: np.ndarray) -> bool:
+    return changes_speakers(default_encoder(), np.stack(estimates).astype(np.float32), RATE)
+
+
+def joined(first: np.ndarray, then: np.ndarray, share: float = 0.5) -> np.ndarray:
+    return np.where(np.arange(len(first)) < share * len(first), first, then)
+
+
+@pytest.mark.parametrize("share", [0.35, 0.5, 0.65])
+def test_estimates_that_exchange_speakers_are_noticed(share):
+    assert not told(LOW, HIGH)
+    assert told(joined(LOW, HIGH, share), joined(HIGH, LOW, share))
+    # Levels do not matter, nor does the order of the estimates.
+    assert told(1e-3 * joined(HIGH, LOW, share), joined(LOW, HIGH, share))
+    # Two of three exchange, or all three do.
+    assert not told(LOW, HIGH, MIDDLE)
+    assert told(joined(LOW, HIGH, share), joined(HIGH, LOW, share), MIDDLE)
+    assert told(joined(LOW, HIGH, share), joined(HIGH, MIDDLE, share), joined(MIDDLE, LOW, share))
+
+
+def test_what_is_heard_before_or_after_alone_tells_nothing():
+    silence = np.zeros_like(LOW)
+    assert not told(joined(LOW, silence), joined(silence, LOW)) and not told(joined(LOW, HIGH), silence)
+    assert not told(silence, silence) and not told(LOW) and not told(LOW[:100], HIGH[:100])
+    # Its embeddings are not finite.
+    beyond = LOW + 3e37 * (np.arange(len(LOW)) == 100)
+    assert not told(beyond, HIGH)

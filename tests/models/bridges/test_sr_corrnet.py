@@ -121,16 +121,8 @@ def test_other_files(tmp_path):
     assert "no config.yaml beside it" in complaint(lambda: from_sr_corrnet(tmp_path))
 
 
-def test_from_the_hub(tmp_path, monkeypatch):
-    import huggingface_hub
-
-    asked = {}
-
-    def download(name, **options):
-        asked.update(options, name=name)
-        return str(write(tmp_path, sr_corrnet_weights(), sr_corrnet_description()))
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+def test_from_the_hub(tmp_path, hub):
+    asked = hub(write(tmp_path, sr_corrnet_weights(), sr_corrnet_description()))
     assert load_pretrained("sr-corrnet:shinuh/sr-corrnet-ss-1ch-wsj-fix-2spk@v1").hypotheses == 2
     assert (asked["name"], asked["revision"]) == ("shinuh/sr-corrnet-ss-1ch-wsj-fix-2spk", "v1")
     assert asked["allow_patterns"] == ["model.pt", "config.yaml"]

@@ -79,16 +79,8 @@ def test_other_files(tmp_path):
     assert "config.json: no such file" in complaint(lambda: from_tiger(tmp_path))
 
 
-def test_from_the_hub(tmp_path, monkeypatch):
-    import huggingface_hub
-
-    asked = {}
-
-    def download(name, **options):
-        asked.update(options, name=name)
-        return str(write(tmp_path, tiger_weights(), tiger_arguments()))
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+def test_from_the_hub(tmp_path, hub):
+    asked = hub(write(tmp_path, tiger_weights(), tiger_arguments()))
     assert load_pretrained("tiger:JusperLee/TIGER-speech").hypotheses == 2
     assert asked["name"] == "JusperLee/TIGER-speech"
     assert asked["allow_patterns"] == ["model.safetensors", "config.json"]

@@ -7,6 +7,7 @@ import os
 import resource
 import shutil
 import threading
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -156,32 +157,9 @@ def test_what_ships_is_not_bounded(monkeypatch):
     assert Graph(SHIPPED / "boxed_8k" / "model.onnx").separate(np.ones((1, 800), np.float32))
 
 
-@linux
-def test_blocks_side_by_side_add_up_and_the_last_one_restores_the_limit():
-    limit, entered, leave = soft_limit(), threading.Event(), threading.Event()
-
-    def first():
-        with bounded_memory.bounded_memory(2**30):
-            entered.set()
-            leave.wait()
-
-    thread = threading.Thread(target=first)
-    thread.start()
-    entered.wait()
-    alone = soft_limit()
-    with pytest.raises(UserError), bounded_memory.bounded_memory(2**30):
-        both = soft_limit()
-        raise UserError
-    assert both - alone > 2**29 and soft_limit() == both
-    np.ones(2**28, np.uint8)  # what a thread beside them takes
-    leave.set()
-    thread.join()
-    assert soft_limit() == limit and limit not in (alone, both)
-
-
-@linux
-def test_a_process_that_is_forked_meanwhile_has_no_limit():
-    limit, entered, leave = soft_limit(), threading.Event(), threading.Event()
+@contextmanager
+def bounded_in_another_thread():
+    entered, leave = threading.Event(), threading.Event()
 
     def run():
         with bounded_memory.bounded_memory(2**30):
@@ -191,11 +169,31 @@ def test_a_process_that_is_forked_meanwhile_has_no_limit():
     thread = threading.Thread(target=run)
     thread.start()
     entered.wait()
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if soft_limit() == limit else 1)
+    yield
     leave.set()
     thread.join()
+
+
+@linux
+def test_blocks_side_by_side_add_up_and_the_last_one_restores_the_limit():
+    limit = soft_limit()
+    with bounded_in_another_thread():
+        alone = soft_limit()
+        with pytest.raises(UserError), bounded_memory.bounded_memory(2**30):
+            both = soft_limit()
+            raise UserError
+        assert both - alone > 2**29 and soft_limit() == both
+        np.ones(2**28, np.uint8)  # what a thread beside them takes
+    assert soft_limit() == limit and limit not in (alone, both)
+
+
+@linux
+def test_a_process_that_is_forked_meanwhile_has_no_limit():
+    limit = soft_limit()
+    with bounded_in_another_thread():
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if soft_limit() == limit else 1)
     assert os.waitpid(child, 0)[1] == 0
 
 

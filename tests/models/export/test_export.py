@@ -286,19 +286,6 @@ def test_a_graph_that_separates_no_recording_is_not_kept(exported, tmp_path, cap
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.slow
-def test_the_shipped_model_as_a_graph_separates_wavs(tmp_path, capsys):
-    graph = tmp_path / "boxed_8k.onnx"
-    assert main(["export", "boxed_8k", "--out", str(graph)]) == 0
-    generator = np.random.default_rng(0)
-    for number in range(10):
-        noise = 0.1 * generator.standard_normal(301 + 977 * number).astype(np.float32)
-        audio.write(tmp_path / "in" / f"{number}.wav", noise, (8000, 16000)[number % 2])
-    line = ["separate", str(tmp_path / "in"), "--model", str(graph), "--out", str(tmp_path / "out"), "--device", "cpu"]
-    assert main(line) == 0
-    assert len(list((tmp_path / "out").glob("*_s?.wav"))) == 20
-
-
 # --------------------------------------------------------------------------------------------------- what cannot be
 
 
@@ -387,8 +374,8 @@ def test_graphs_with_other_inputs_or_outputs_are_refused(inputs, outputs, export
 
 
 def test_a_graph_that_takes_too_long_is_stopped(exported, monkeypatch):
-    monkeypatch.setattr("sepkit.models.export.graph_file.ONNX_SECONDS", 0.01)
-    monkeypatch.setattr("sepkit.models.export.graph_file.ONNX_SECONDS_PER_SECOND", 0.0)
+    monkeypatch.setattr("sepkit.limits.ONNX_SECONDS", 0.01)
+    monkeypatch.setattr("sepkit.limits.ONNX_SECONDS_PER_SECOND", 0.0)
     model = Graph(exported / "model.onnx")
     assert "stopped after 0 s" in complaint(lambda: model.separate(np.zeros((8, 400_000), np.float32)))
 

@@ -20,8 +20,8 @@ from sepkit.errors import UserError
 from sepkit.files import file_digest
 from sepkit.models import build_model, load_checkpoint, load_weights_into, save_model
 from sepkit.models.features import latent_features
+from sepkit.models.saved import weights_fingerprint
 from sepkit.models.speaker_encoder import SpeakerEncoder
-from sepkit.models.storage.fingerprint import weights_fingerprint
 from tests.complaint import complaint
 from tests.models.export.test_export import CONFIGS, made
 

@@ -24,7 +24,7 @@ from sepkit.inference.loading import load_model
 from sepkit.inference.separator import Separator
 from sepkit.models import EncoderMaskerDecoder, build_model, save_model
 from sepkit.models.maskers import ContinuousDepthMasker
-from sepkit.training.synthetic import write_synthetic_set
+from sepkit.training.separation import write_synthetic_set
 
 BANK = STFTFilterbankConfig(32, 16)
 

@@ -36,7 +36,7 @@ from sepkit.models.published import public
 from sepkit.models.published.facts import multiply_adds
 from sepkit.models.published.names import TOOLKITS, license_of
 from sepkit.models.published.public import PUBLIC, PublicFile
-from sepkit.models.storage.layout import lay_out
+from sepkit.models.storage.layout import build_on_meta
 from tests.complaint import complaint
 from tests.file_server import Server
 from tests.published import (
@@ -127,7 +127,7 @@ COUNTED: dict[str, tuple[int, Any, int]] = {}
 
 def counted(config: ModelConfig, device: str) -> tuple[int, Any, int]:
     """Parameters, 1e9 multiply-adds a second of audio, and numbers in the weights of a model, without values."""
-    model = build_model(config) if device == "cpu" else lay_out(lambda: build_model(config), "the model", 10**4)
+    model = build_model(config) if device == "cpu" else build_on_meta(lambda: build_model(config), "the model", 10**4)
     assert model is not None
     model.eval().to(device).requires_grad_(False)
     mixture, operations = torch.zeros(1, 4 * config.sample_rate, device=device), None

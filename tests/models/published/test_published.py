@@ -88,9 +88,9 @@ class TestSepReformer:
         [
             ("config: {}", "no configuration of SepReformer"),
             ("3", "no configuration of SepReformer"),
-            (DESCRIBED.replace("stride: 2", "stride: 0"), "stride of configs.yaml is 0"),
+            (DESCRIBED.replace("stride: 2", "stride: 0"), "config.model.module_audio_enc.stride is 0"),
             (DESCRIBED.replace("stride: 2", "stride: 9"), "model.filterbank.stride: found 9"),
-            (DESCRIBED.replace("16000", "fast"), "sampling_rate of configs.yaml is 'fast'"),
+            (DESCRIBED.replace("16000", "fast"), "config.dataset.sampling_rate is 'fast'"),
         ],
     )
     def test_other_descriptions(self, sepreformer_file, tmp_path, description, message):
@@ -147,8 +147,8 @@ class TestTFLocoformer:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"norm_type": "layernorm"}, "separator_conf.norm_type is 'layernorm', expected rmsgroupnorm"),
-            ({"tf_order": "tf"}, "separator_conf.tf_order is 'tf', expected ft"),
+            ({"norm_type": "layernorm"}, "separator_conf.norm_type is 'layernorm', expected 'rmsgroupnorm'"),
+            ({"tf_order": "tf"}, "separator_conf.tf_order is 'tf', expected 'ft'"),
             ({"ffn_hidden_dim": [6, 7]}, "separator_conf.ffn_hidden_dim is [6, 7], expected two equal numbers"),
             ({"n_layers": "many"}, "separator_conf.n_layers is 'many', expected a whole number from 1 to 1000"),
             ({"emb_dim": 10**9}, "separator_conf.emb_dim is 1000000000, expected a whole number from 1 to 65536"),

@@ -8,7 +8,7 @@ import pytest
 
 from sepkit.errors import UserError
 from sepkit.inference import load_model
-from sepkit.inference.quality.single_speaker import default_encoder
+from sepkit.inference.quality.voices import default_encoder
 from sepkit.models.published.shipped import encoder_folder, shipped_encoders, shipped_models
 
 
@@ -34,5 +34,5 @@ def test_what_is_no_encoder(tmp_path: Path) -> None:
     turns.touch()
     given = {name: "a model that separates", turns: "another file", "none": "no such file or folder"}
     for model, found in given.items():
-        with pytest.raises(UserError, match=f"^{model}: found {found}, expected a speaker encoder: meetings_8k, v"):
+        with pytest.raises(UserError, match=f"^{model}: found {found}, expected a speaker encoder: meetings_8k, FILE"):
             encoder_folder(model)

@@ -162,10 +162,10 @@ import sys
 import yaml
 from sepkit.config import ModelConfig, from_dict
 from sepkit.models import build_model
-from sepkit.models.storage.layout import lay_out
+from sepkit.models.storage.layout import build_on_meta
 for name in sys.argv[1:]:
     config = from_dict(ModelConfig, yaml.safe_load(open(name))["model"])
-    lay_out(lambda: build_model(config), name, 10_000)
+    build_on_meta(lambda: build_model(config), name, 10_000)
 assert "torch._dynamo" not in sys.modules
 """
     models = sorted((Path(__file__).parents[3] / "conf" / "model").glob("*.yaml"))

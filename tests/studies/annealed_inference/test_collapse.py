@@ -11,10 +11,9 @@ import scipy.optimize
 from scipy.special import lambertw
 
 from sepkit.errors import UserError
-from sepkit.schedules import (
-    InverseTemperature,
-)
-from sepkit.studies.annealed_inference.collapse import (
+from sepkit.schedules import InverseTemperature
+from sepkit.studies.annealed_inference.order_parameters import bias, random_starts
+from sepkit.studies.annealed_inference.planning import (
     PAPER_ALPHA,
     collapse_probability,
     growth_by_rate,
@@ -24,7 +23,6 @@ from sepkit.studies.annealed_inference.collapse import (
     start_probability,
     steps_for_probability,
 )
-from sepkit.studies.annealed_inference.order_parameters import bias, random_starts
 
 SETTING = {"dimension": 512, "radius": 3.0, "heavy_weight": 0.8}
 

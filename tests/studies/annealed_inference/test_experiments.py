@@ -34,9 +34,9 @@ def test_cells_are_kept_and_have_seeds_of_their_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("radius: 0", "radius: found 0, expected a positive number"),
+        ("radius: 0", "radius: found 0.0, expected more than 0"),
         ("dimension: -1", "dimension: found -1"),
-        ("heavy_weight: 1.5", "heavy_weight: found 1.5, expected a number between 0 and 1"),
+        ("heavy_weight: 1.5", "heavy_weight: found 1.5, expected more than 0, less than 1"),
         ("phase_diagram: {steps: [0]}", "phase_diagram.steps: found 0"),
         ("phase_diagram: {samples: -8}", "phase_diagram.samples: found -8"),
         ("formulas: {temperatures: [0.5]}", "formulas.temperatures: found 0.5, expected more than 1"),

@@ -11,13 +11,14 @@ import yaml
 from sepkit.cli.main import main
 from sepkit.config import TrainConfig, from_dict
 from sepkit.errors import UserError
-from sepkit.studies.annealed_inference.collapse import (
+from sepkit.studies.annealed_inference.planning import (
     PAPER_ALPHA,
     collapse_probability,
     growth_exponent,
+    plan_inverse_temperature,
+    plan_kl_warmup,
     stability_alpha,
 )
-from sepkit.studies.annealed_inference.planning import plan_inverse_temperature, plan_kl_warmup
 
 SETTING = ["--dimension", "512", "--radius", "3", "--heavy-weight", "0.8"]
 
@@ -56,13 +57,12 @@ def test_target_probability(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["--initial-beta", "1", "--steps", "9"], "--initial-beta: found 1, expected a number between 0 and 1"),
-        (["--radius", "0", "--steps", "9"], "--radius: found 0, expected a positive number"),
-        (["--dimension", "-3", "--steps", "9"], "--dimension: found -3, expected a positive number"),
-        (["--dimension", "1", "--steps", "9"], "--dimension: found 1, expected 2 or more"),
-        (["--steps", "0"], "--steps: found 0, expected a positive number"),
-        (["--step-size", "0", "--steps", "9"], "--step-size: found 0, expected a positive number"),
-        (["--heavy-weight", "0", "--steps", "9"], "--heavy-weight: found 0, expected a number between 0 and 1"),
+        (["--initial-beta", "1", "--steps", "9"], "--initial-beta: found 1.0, expected more than 0, less than 1"),
+        (["--radius", "0", "--steps", "9"], "--radius: found 0.0, expected more than 0"),
+        (["--dimension", "1", "--steps", "9"], "--dimension: found 1, expected at least 2"),
+        (["--steps", "0"], "--steps: found 0.0, expected more than 0"),
+        (["--step-size", "0", "--steps", "9"], "--step-size: found 0.0, expected more than 0"),
+        (["--heavy-weight", "0", "--steps", "9"], "--heavy-weight: found 0.0, expected more than 0, less than 1"),
         ([], "--steps, --target-probability: expected exactly one of the two"),
         (["--target-probability", "1.5"], "--target-probability: found 1.5"),
         (["--target-probability", "0.01", "--initial-beta", "0.1"], "no schedule of up to 1e+06 steps"),
@@ -105,9 +105,11 @@ def test_kl_warmup(capsys: pytest.CaptureFixture[str]) -> None:
     assert third["kl_dies_at_beta"] == 0.4 and third["kl_dies_at_epoch"] == pytest.approx(8)
     assert third["tempered_alive_from_epoch"] is None
     assert plan_kl_warmup([0.1], 0.5, 10).warnings
-    for bad in ([], [1.0, -1.0]):
-        with pytest.raises(UserError, match="--variances"):
-            plan_kl_warmup(bad, 0.5, 10)
+    assert (
+        main(["plan-schedule", "kl-warmup", "--variances", "1", "-1", "--noise-variance", ".5", "--epochs", "9"]) == 2
+    )
+    with pytest.raises(UserError, match="--variances"):
+        plan_kl_warmup([], 0.5, 10)
 
 
 def test_lines_for_a_configuration_are_one() -> None:

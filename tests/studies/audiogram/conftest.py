@@ -10,11 +10,10 @@ import pytest
 import torch
 
 from sepkit.models import save_model
-from sepkit.studies.audiogram.config import DimensionConfig, MissingnessConfig, PartialVAEConfig
-from sepkit.studies.audiogram.data import Audiograms, latent_noise, observed_in
-from sepkit.studies.audiogram.model import PartialVAE
-from sepkit.studies.audiogram.network import TrainedVAE
-from sepkit.studies.audiogram.prepare import synthetic_audiograms
+from sepkit.studies.audiogram.config import AudiogramOptions, DimensionConfig, MissingnessConfig, PartialVAEConfig
+from sepkit.studies.audiogram.data import Audiograms, latent_noise, observed_in, synthetic_audiograms
+from sepkit.studies.audiogram.model import TrainedVAE
+from sepkit.studies.audiogram.task import PartialVAE
 
 
 @dataclass
@@ -81,7 +80,7 @@ def linear_vae(linear: LinearGaussian, linear_config: PartialVAEConfig) -> Train
 
 @pytest.fixture(scope="session")
 def audiograms() -> Audiograms:
-    return synthetic_audiograms(examples=96, seed=3)[0]
+    return synthetic_audiograms(AudiogramOptions(out=Path(), examples=96, seed=3))[0]
 
 
 @pytest.fixture(scope="session")

@@ -11,12 +11,12 @@ import torch
 from torch.distributions import Normal, kl_divergence
 
 from sepkit.errors import UserError
-from sepkit.studies.audiogram import network
+from sepkit.studies.audiogram import model as network
 from sepkit.studies.audiogram.config import DimensionConfig, PartialVAEConfig
 from sepkit.studies.audiogram.data import Audiograms
-from sepkit.studies.audiogram.model import PartialVAE
-from sepkit.studies.audiogram.network import TrainedVAE, latent_draws
+from sepkit.studies.audiogram.model import TrainedVAE, latent_draws
 from sepkit.studies.audiogram.simulation import greedy_order, play, random_orders
+from sepkit.studies.audiogram.task import PartialVAE
 
 CONFIG = PartialVAEConfig(
     [DimensionConfig(name, noise=0.5 + place) for place, name in enumerate("abcd")],
@@ -110,10 +110,8 @@ def test_a_stack_is_its_models() -> None:
     values, observed, noise = _batch()
     parts = stack(values, observed, noise)
     assert torch.equal(parts.rate[0], parts.rate[2]) and not torch.allclose(parts.rate[0], parts.rate[1])
-    for place, (seed, single) in enumerate(zip([1, 2, 1], stack.unstack(), strict=True)):
-        fresh = PartialVAE(CONFIG, [seed])
-        assert all(torch.equal(a, b) for a, b in zip(single.parameters(), fresh.parameters(), strict=True))
-        alone = single(values, observed, noise)
+    for place, seed in enumerate([1, 2, 1]):
+        alone = PartialVAE(CONFIG, [seed])(values, observed, noise)
         torch.testing.assert_close(alone.distortion[0], parts.distortion[place], rtol=1e-5, atol=1e-4)
 
 
@@ -125,11 +123,11 @@ def test_a_stack_is_its_models() -> None:
         ({"dimensions": [DimensionConfig("a"), DimensionConfig("a")]}, "expected different ones"),
         ({"dimensions": [DimensionConfig()]}, "expected different ones"),
         ({"dimensions": [DimensionConfig("a", known=True)]}, "none that can be measured"),
-        ({"dimensions": [DimensionConfig("a", noise=0.0)]}, "noise > 0"),
-        ({"dimensions": [DimensionConfig("a", noise=math.inf)]}, "noise > 0"),
-        ({"dimensions": [DimensionConfig("a", step=math.inf)]}, "step >= 0"),
-        ({"dimensions": [DimensionConfig("a", lowest=-math.inf)]}, "expected finite numbers"),
-        ({"dimensions": [DimensionConfig("a"), DimensionConfig("b", highest=math.inf)]}, "expected finite numbers"),
+        ({"dimensions": [DimensionConfig("a", noise=0.0)]}, "noise: found 0.0, expected more than 0"),
+        ({"dimensions": [DimensionConfig("a", noise=math.inf)]}, "noise: found inf"),
+        ({"dimensions": [DimensionConfig("a", step=math.inf)]}, "step: found inf"),
+        ({"dimensions": [DimensionConfig("a", lowest=-math.inf)]}, "lowest: found -inf"),
+        ({"dimensions": [DimensionConfig("a"), DimensionConfig("b", highest=math.inf)]}, "highest: found inf"),
         ({"models": 10**9}, "model.models: found 1000000000, expected 1 to 100000"),
     ],
 )
@@ -162,9 +160,6 @@ def test_predictive_variance_is_that_of_samples(linear_vae: TrainedVAE) -> None:
     x = sampled.means[0] + sampled.deviations[0] * rng.standard_normal(sampled.means[0].shape)
     np.testing.assert_allclose(prediction.variance[0], x.var(0), rtol=0.02)
     assert _rmse(prediction.variance[0] / x.var(0) - 1) < 0.01
-    likelihood = Normal(torch.from_numpy(prediction.means[0]), torch.from_numpy(prediction.deviations[0]))
-    expected = -likelihood.log_prob(torch.from_numpy(values)).sum(-1).mean()
-    np.testing.assert_allclose(prediction.nll(values), expected.numpy(), rtol=1e-5)
 
 
 @pytest.mark.parametrize("seen", [(0,), (0, 2), (0, 1, 4)])

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from sepkit.choices import to_dict
 from sepkit.cli.main import main
+from sepkit.config import SteeringConfig
 from sepkit.errors import UserError
-from sepkit.files import read_json, read_yaml
+from sepkit.files import read_json, write_yaml
 from sepkit.models import load_checkpoint
-from sepkit.studies.audiogram.config import AudiogramOptions, AudiogramTaskConfig, PartialVAEConfig
-from sepkit.studies.audiogram.model import PartialVAE
-from sepkit.studies.audiogram.prepare import prepare_audiograms
-from sepkit.studies.audiogram.sweep import members_of, train_stacks
-from sepkit.studies.audiogram.task import AudiogramTask
+from sepkit.studies.audiogram.config import AudiogramOptions, AudiogramTaskConfig, PartialVAEConfig, StackConfig
+from sepkit.studies.audiogram.data import prepare_audiograms
+from sepkit.studies.audiogram.task import AudiogramTask, PartialVAE
 from sepkit.training.run import train
 
 
@@ -43,19 +42,21 @@ def config(data: Path) -> Callable[..., AudiogramTaskConfig]:
 
 
 @pytest.fixture(scope="module")
-def stacks(config: Callable[..., AudiogramTaskConfig], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def stack(config: Callable[..., AudiogramTaskConfig], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two rates with two seeds each."""
-    return train_stacks(config(), tmp_path_factory.mktemp("stacks"), [3, 4], [0.01, 2.0])
+    made = config()
+    made.stack = StackConfig([3, 4], [0.01, 2.0])
+    folder = tmp_path_factory.mktemp("stack")
+    train(made, folder)
+    return folder
 
 
 def _weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_checkpoint(folder, of=PartialVAE).state_dict()
 
 
-def _assert_same(first: Path, second: Path, tolerance: float) -> None:
-    one, other = _weights(first), _weights(second)
-    for name, tensor in one.items():
-        torch.testing.assert_close(tensor, other[name], rtol=tolerance, atol=tolerance, equal_nan=True)
+def _steering(total: float, **more: float) -> SteeringConfig:
+    return SteeringConfig(initial_weight=0.05, per="utterance", total=total, **more)
 
 
 def _epochs(folder: Path, name: str) -> list[float]:
@@ -64,24 +65,19 @@ def _epochs(folder: Path, name: str) -> list[float]:
 
 
 def test_a_model_of_a_stack_is_the_one_trained_alone(
-    config: Callable[..., AudiogramTaskConfig], stacks: Path, tmp_path: Path
+    config: Callable[..., AudiogramTaskConfig], stack: Path, tmp_path: Path
 ) -> None:
-    names = sorted(path.name for path in stacks.iterdir() if path.name != "stacks")
-    assert names == ["rate_0.01_seed_3", "rate_0.01_seed_4", "rate_2_seed_3", "rate_2_seed_4"]
-    weights = [_weights(stacks / name / "model") for name in names]
-    assert all(torch.isfinite(state["low_elbo"]).all() for state in weights)
-    shared = [state["shared.weight"] for state in weights]
+    together = _weights(stack / "last_model")
+    assert torch.isfinite(together["low_elbo"]).all()
+    shared = list(together["shared.weight"])
     assert all(not torch.equal(a, b) for k, a in enumerate(shared) for b in shared[:k])
-    folder = stacks / "rate_2_seed_4"
-    settings = read_yaml(folder / "config.yaml")
-    assert settings["task"] == "audiogram" and settings["trainer"]["seed"] == 4
-    assert settings["objective"]["steering"]["total"] == 2.0 and settings["model"]["models"] == 1
     alone = config()
     alone.trainer.seed = 4
-    alone.objective.steering = alone.steered_to(2.0)
+    alone.objective.steering = _steering(2.0)
     train(alone, tmp_path)
-    _assert_same(folder / "last_model", tmp_path / "last_model", 1e-4)
-    mine, expected = (_epochs(place, "train_rate_nats") for place in (folder, tmp_path))
+    for name, tensor in _weights(tmp_path / "last_model").items():
+        torch.testing.assert_close(together[name][3:], tensor, rtol=1e-4, atol=1e-4, equal_nan=True)
+    mine, expected = _epochs(stack, "train_rate_nats_3"), _epochs(tmp_path, "train_rate_nats")
     assert mine == pytest.approx(expected, rel=1e-3) and len(mine) == 2
 
 
@@ -89,52 +85,51 @@ def test_two_epochs_and_two_more_are_four(config: Callable[..., AudiogramTaskCon
     for folder, all_epochs in (("resumed", (2, 4)), ("whole", (4,))):
         for epochs in all_epochs:
             made = config(epochs)
-            made.objective.steering = made.steered_to(1.0)
-            made.lower_after = 1.0
+            made.stack = StackConfig([0, 1], [1.0])
             train(made, tmp_path / folder)
-    _assert_same(tmp_path / "resumed" / "last_model", tmp_path / "whole" / "last_model", 0)
+    resumed, whole = (_weights(tmp_path / name / "last_model") for name in ("resumed", "whole"))
+    assert all(torch.equal(tensor, whole[name]) for name, tensor in resumed.items())
 
 
 def test_rates_approach_their_targets_and_the_learning_rate_is_lowered_once(
     config: Callable[..., AudiogramTaskConfig], tmp_path: Path
 ) -> None:
     made = config(60, validate_every_epochs=60)
-    made.objective.steering = made.steered_to(1.5)
-    made.objective.steering.change = 0.05
-    made.lower_after, made.lower_to = 0.9, 0.25
+    made.objective.steering = _steering(1.5, change=0.05)
+    made.trainer.decay_epochs, made.trainer.decay_factor = [54], 0.25
     train(made, tmp_path)
     assert _epochs(tmp_path, "train_rate_nats")[-1] == pytest.approx(1.5, rel=0.15)
     assert _epochs(tmp_path, "learning_rate") == pytest.approx([0.01] * 54 + [0.0025] * 6)
 
 
-def test_members_of_a_sweep() -> None:
-    assert [m.name for m in members_of([1, 2], None)] == ["seed_1", "seed_2"]
-    assert [m.name for m in members_of([0], [0.125, 2.0])] == ["rate_0.125", "rate_2"]
-    assert [m[:2] for m in members_of([0, 1], [1.0, 3.0])] == [(0, 1.0), (0, 3.0), (1, 1.0), (1, 3.0)]
-    for seeds, rates in (([1, 1], None), ([0], [1.0, 1.0]), ([-1], None), ([0], [0.0])):
-        with pytest.raises(UserError, match=r"--seeds|--target-rates"):
-            members_of(seeds, rates)
+def test_members_of_a_stack() -> None:
+    for seeds, rates, names in (
+        ([1, 2], [], ["seed_1", "seed_2"]),
+        ([], [0.125, 2.0], ["rate_0.125", "rate_2"]),
+        ([0, 1], [1.0, 3.0], ["rate_1_seed_0", "rate_3_seed_0", "rate_1_seed_1", "rate_3_seed_1"]),
+    ):
+        assert [member.name for member in AudiogramTaskConfig(stack=StackConfig(seeds, rates)).members] == names
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda c: setattr(c.data, "train", None), "data.train: no file given"),
-        (lambda c: setattr(c, "lower_to", 0.0), "lower_to: found 0"),
         (lambda c: setattr(c.data.missingness, "nothing_observed", 0.95), "data.missingness"),
-        (lambda c: setattr(c.stack, "seeds", [1, 2]), "stack.seeds: found 2"),
-        (lambda c: setattr(c.objective, "steering", c.steered_to(-1.0)), "more than 0 nats"),
-        (lambda c: setattr(c.objective, "steering", replace(c.steered_to(1.0), total=None)), "found none"),
+        (lambda c: setattr(c.stack, "seeds", [1, 1]), "stack: expected different seeds"),
+        (lambda c: setattr(c.stack, "seeds", [-1]), "stack.seeds: found -1"),
+        (lambda c: setattr(c.stack, "target_rates", [1.0, 0.0]), "stack.target_rates: found 0"),
+        (lambda c: setattr(c.objective, "steering", _steering(-1.0)), "objective.steering.total: found -1"),
+        (lambda c: setattr(c.objective, "steering", SteeringConfig()), "found none"),
     ],
 )
 def test_bad_configurations_are_refused(
-    config: Callable[..., AudiogramTaskConfig], change: Callable[[AudiogramTaskConfig], None], message: str, tmp_path
+    config: Callable[..., AudiogramTaskConfig], change: Callable[[AudiogramTaskConfig], None], message: str
 ) -> None:
     made = config()
     change(made)
     with pytest.raises(UserError, match=message):
         made.check()
-        AudiogramTask(made, tmp_path)
 
 
 def test_incomplete_data_are_learned_from_and_data_that_do_not_vary_refused(
@@ -158,7 +153,7 @@ def test_incomplete_data_are_learned_from_and_data_that_do_not_vary_refused(
     assert torch.isfinite(_weights(tmp_path / "exp")["shared.weight"]).all()
 
 
-def test_from_training_to_tables_and_the_report(data: Path, tmp_path: Path) -> None:
+def test_from_training_to_tables(data: Path, tmp_path: Path) -> None:
     """Every command of the study, one after the other, as the recipe calls them."""
 
     def run(*words: object) -> None:
@@ -166,62 +161,50 @@ def test_from_training_to_tables_and_the_report(data: Path, tmp_path: Path) -> N
 
     small = ["--model.latent", "2", "--model.features", "6", "--model.embedding", "3", "--model.hidden", "[8]"]
     small += ["--trainer.max_epochs", "2", "--trainer.validate_every_epochs", "2", "--data.batch_size", "32"]
-    train = [
-        "train",
-        "--config",
-        "audiogram",
-        "--data.train",
-        data / "train.csv",
-        "--data.dev",
-        data / "dev.csv",
-        *small,
-    ]
-    run(*train, "--seeds", "0", "1", "--out", tmp_path / "seeds")
-    run(*train, "--target-rates", "1", "4", "--out", tmp_path / "rates")
+    train = ["train", "--config", "audiogram", "--data.train", data / "train.csv", "--data.dev", data / "dev.csv"]
     files = ["--manifest", data / "test.csv", "--dev", data / "dev.csv"]
-    models = [tmp_path / "seeds" / f"seed_{seed}" for seed in (0, 1)]
-    sessions, by_rate = tmp_path / "sessions", tmp_path / "by_rate"
+    sessions, by_rate, alone = tmp_path / "sessions", tmp_path / "by_rate", tmp_path / "alone"
     simulate = ["audiogram", "simulate", *files, "--samples", "6"]
-    run(*simulate, "--model", *models, "--out", sessions)
+    run(*train, *small, "--stack.seeds", "[0, 1]", "--out", tmp_path / "seeds")
+    run(*simulate, "--model", tmp_path / "seeds", "--out", sessions)
     file = sessions / "seed_1" / "simulation.json"
     summary, made = read_json(file), file.stat().st_mtime_ns
     assert summary["reference"] == "noise-free" and summary["data"] == 16 and summary["training"]["seed"] == 1
-    assert len(summary["strategies"]["random"]["rmse_db"]) == 15 and len(summary["single_best_order"]) == 14
-    assert summary["strategies"]["largest_variance"]["rmse_measured_db"][14] == 0
+    strategies = summary["strategies"]
+    assert len(strategies["random"]["rmse_db"]) == 15 and len(summary["single_best_order"]) == 14
     assert summary["stopping"]["5"]["oracle"]["offset"] == 0 and "medical" in summary["notice"]
     # With everything measured, only measurement noise remains, whatever the strategy.
-    assert summary["strategies"]["random"]["rmse_db"][14] == summary["strategies"]["single_best"]["rmse_db"][14]
-    run(*simulate, "--model", *models, "--out", sessions)
+    assert strategies["random"]["rmse_db"][14] == strategies["single_best"]["rmse_db"][14]
+    assert np.mean(strategies["random"]["areas_db"]) == pytest.approx(strategies["random"]["area_rmse_db"], rel=1e-4)
+    run(*simulate, "--model", tmp_path / "seeds", "--out", sessions)
     assert file.stat().st_mtime_ns == made
+    run(*train, *small, "--stack.target_rates", "[1, 4]", "--out", tmp_path / "rates")
     more = ["--training", data / "train.csv", "--strategies", "largest_variance", "--out", by_rate]
-    run(*simulate, "--model", *[tmp_path / "rates" / f"rate_{rate}" for rate in (1, 4)], *more)
-    for kind, folder, words in (
-        ("strategies", sessions, "paired over data"),
-        ("rates", by_rate, "| target | rate on test | off | off on train | distortion, train |"),
-        ("gap", by_rate, "test data"),
-    ):
+    run(*simulate, "--model", tmp_path / "rates", *more)
+    tables = {"strategies": sessions, "rates": by_rate, "gap": by_rate}
+    words = {"strategies": "paired over data", "rates": "rate on test data, off by", "gap": "test data"}
+    for kind, folder in tables.items():
         run("audiogram", "tables", folder, "--kind", kind, "--out", tmp_path / f"{kind}.md")
-        assert words in (tmp_path / f"{kind}.md").read_text()
-    figures = ["--archetypes", data / "archetypes.csv", "--out", tmp_path / "figures"]
-    run("audiogram", "figures", "--model", models[0], *files, *figures)
-    assert len(list((tmp_path / "figures").glob("figure_*.png"))) == 6
-    run("report", models[0], sessions / "seed_0", "--out", tmp_path / "report.html")
-    page = (tmp_path / "report.html").read_text()
-    assert "Audiogram" in page and "Not a medical device" in page and "information" in page
+        assert words[kind] in (tmp_path / f"{kind}.md").read_text()
+    run(*train, *small, "--out", alone)
+    run("audiogram", "figures", "--model", alone, *files, "--out", tmp_path / "figures")
+    assert len(list((tmp_path / "figures").glob("figure_*.png"))) == 3
+    assert main(["audiogram", "next", "--model", str(tmp_path / "seeds")]) == 2
     for change in ("{}", "[]", "7", json.dumps(summary | {"strategies": {"random": {"rmse_db": "x"}}})):
         file.write_text(change)
-        for kind in ("strategies", "rates", "gap"):
+        for kind in tables:
             assert main(["audiogram", "tables", str(sessions), "--kind", kind, "--out", str(tmp_path / "t.md")]) == 2
 
 
-def test_simulation_leaves_bad_rows_out_and_refuses_what_it_cannot_do(stacks: Path, data: Path, tmp_path: Path) -> None:
-    model, test = str(stacks / "rate_0.01_seed_3"), tmp_path / "test.csv"
+def test_simulation_leaves_bad_rows_out_and_refuses_what_it_cannot_do(stack: Path, data: Path, tmp_path: Path) -> None:
+    test = tmp_path / "test.csv"
     lines = (data / "test.csv").read_text().splitlines()
     test.write_text("\n".join([*lines, lines[1], lines[2].replace(lines[2].split(",")[2], "loud", 1)]) + "\n")
-    simulate = ["audiogram", "simulate", "--manifest", str(test), "--out", str(tmp_path / "x"), "--model", model]
+    simulate = ["audiogram", "simulate", "--manifest", str(test), "--out", str(tmp_path / "x"), "--model", str(stack)]
     assert main([*simulate, "--strategies", "largest_variance", "--samples", "6"]) == 2
-    assert read_json(tmp_path / "x" / "simulation.json")["data"] == len(lines) - 1
+    assert read_json(tmp_path / "x" / "rate_2_seed_3" / "simulation.json")["data"] == len(lines) - 1
     for words in (["--strategies", "luck"], ["--strategies", "single_best"], ["--first", "0"], ["--stop-at-db", "0"]):
         assert main([*simulate, *words]) == 2
-    assert main([*simulate, model]) == 2
     assert main(["audiogram", "tables", str(tmp_path / "absent"), "--out", str(tmp_path / "t.md")]) == 2
+    write_yaml(stack / "config.yaml", to_dict(AudiogramTaskConfig()))
+    assert main(simulate) == 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -11,12 +11,16 @@ from torch import Tensor
 
 from sepkit.models.stacked import StackedLinear
 from sepkit.objectives.assignment import MCL, AnnealedMCL, RelaxedWTA
+from sepkit.studies.quantization.config import SinesConfig
 from sepkit.studies.quantization.experts import (
+    ExpertRuns,
     RowAdam,
+    Sines,
     class_probabilities,
     expert_to_split,
     jitter,
     split_classes,
+    train_sines,
     winner_losses,
 )
 
@@ -167,3 +171,54 @@ def test_sleeping_experts_have_no_part(run: _Experts, data: tuple[Tensor, Tensor
     torch.testing.assert_close(losses.experts[0], expected)
     assert float(class_probabilities(run.classifier(x[None]), awake)[..., 1].max()) == 0
     assert math.isfinite(float(losses.classifiers))
+
+
+TINY = SinesConfig(seeds=2, examples=200, test_examples=200, steps=20, batch_size=32, hidden=4)
+
+
+def test_sines_are_what_they_are_said_to_be() -> None:
+    """Modes ten apart, with the softmax's probabilities."""
+    law = Sines(0.1)
+    x, y, mode = law.sample(20_000, torch.Generator().manual_seed(0))
+    assert float((y - 10 * (mode + 1)).abs().max()) < 1.7
+    share = torch.stack([(mode == k).float().mean() for k in range(3)])
+    torch.testing.assert_close(share, law.probabilities(x).mean(0), rtol=0, atol=0.015)
+
+
+def test_sines_are_learned_by_annealing() -> None:
+    """All modes of all runs in few steps; the classifier is near the truth."""
+    config = replace(TINY, examples=2000, test_examples=1000, steps=500, batch_size=128, hidden=20)
+    found = train_sines(config, "annealed", standardize=True)
+    assert found["merged"] == 0 and max(found["total_variation"]) < 0.08
+    assert 0.08 < min(found["distortion"]) <= max(found["distortion"]) < 1.5
+
+
+def test_a_run_does_not_know_its_neighbors() -> None:
+    """The first of two runs is the run alone, with and without growth."""
+    x = torch.randn(2, 40, generator=torch.Generator().manual_seed(0))
+    y = 3 * x.sin() + x
+    for kind in ("plain", "annealed"):
+        both = ExpertRuns(TINY, kind, torch.ones(2))
+        alone = ExpertRuns(TINY, kind, torch.ones(1))
+        for number in range(5):
+            both.step(number, x, y)
+            alone.step(number, x[:1], y[:1])
+        torch.testing.assert_close(both.cost(x, y)[:1], alone.cost(x[:1], y[:1]), rtol=1e-4, atol=1e-5)
+
+
+def test_growth_wakes_experts_one_by_one() -> None:
+    """A larger n never has a higher distortion on the same parameters before the jitter."""
+    runs = ExpertRuns(replace(TINY, jitter=0.0), "split", torch.ones(2))
+    x = torch.randn(2, 40, generator=torch.Generator().manual_seed(0))
+    y = 10 * x.sign()
+
+    def nearest() -> torch.Tensor:
+        with torch.no_grad():
+            return runs.cost(x, y).where(runs.awake[:, None], torch.inf).amin(2)
+
+    for count in (1, 2):
+        assert runs.awake.sum(1).tolist() == [count, count]
+        before = nearest()
+        runs.grow(x, y)
+        assert torch.equal(nearest(), before)
+    assert bool(runs.awake.all())

@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from sepkit.annealing.planning import Cooling
 from sepkit.studies.quantization.config import FreeConfig, GaussiansConfig
-from sepkit.studies.quantization.gaussians import _Watch, delayed_split, gaussian_rates, split_temperatures
-from sepkit.studies.quantization.laws import ThreeGaussians
+from sepkit.studies.quantization.gaussians import ThreeGaussians, _Watch, gaussian_rates
 
 
 def test_critical_temperatures() -> None:
@@ -25,20 +23,6 @@ def test_critical_temperatures() -> None:
     # The three hardly overlap: entropy of one, and of which one.
     expected = math.log(3) + math.log(2 * math.pi * math.e * 0.01)
     assert ThreeGaussians().entropy_nats(count=50_000) == pytest.approx(expected, abs=0.02)
-
-
-def test_splits_of_networks_are_seen_in_their_distortion() -> None:
-    """After the last record at the plateau, .02 + 7/18 x^2; never, where it was not reached or not left."""
-    plateaus = [0.02 + 7 / 18 * x * x for x in (0.6, 1.0)]
-    shares = [[[0.4, 0.3], [1.0, 1.0]], [[1.0, 0.2], [0.6, 1.0]], [[0.6, 0.2], [0.4, 1.0]], [[0.4, 0.1], [0.2, 1.0]]]
-    row = {
-        "kind": "moving",
-        "probes": [0.6, 1.0],
-        "temperatures": [0.8, 0.6, 0.4, 0.2],
-        "distortions": [[[s * p for s in of] for of, p in zip(record, plateaus, strict=True)] for record in shares],
-    }
-    assert split_temperatures(row) == {"0.6": [0.2, None], "1": [0.4, None]}
-    assert split_temperatures(row | {"temperatures": []}) == {}
 
 
 def test_phases_are_before_between_and_after_the_partings() -> None:
@@ -69,19 +53,3 @@ def test_gaussian_rate_and_distortion() -> None:
         assert row["distortion"] == pytest.approx(row["temperature"] / 2, abs=0.01)
         assert row["bits"] == pytest.approx(0.5 * math.log2(2 / row["temperature"]), abs=0.02)
         assert row["hard_distortion"] < row["distortion"]
-
-
-SCHEDULES = [Cooling("linear", t, e) for t, e in FreeConfig().linear]
-SCHEDULES += [Cooling("exponential", t, math.inf, d) for t, d in FreeConfig().exponential]
-
-
-@pytest.mark.parametrize("cooling", SCHEDULES, ids=str)
-def test_delay_of_splits(cooling: Cooling) -> None:
-    """Mean of five seeds within 1 % of the sum over steps; of the closed form within 5 %, where steps are small."""
-    found = delayed_split(FreeConfig(split_points=200), cooling)
-    seen, by_steps, predicted = (np.mean(found[name]) for name in ("seen", "predicted_by_steps", "predicted"))
-    assert seen == pytest.approx(by_steps, rel=0.01) and seen < 0.9 * found["critical"]
-    fast = cooling.kind == "exponential" and cooling.decay == 0.9
-    hot = cooling.kind == "linear" and cooling.initial == 1.0
-    within = 0.1 if fast or hot else 0.05
-    assert seen == pytest.approx(predicted, rel=within) and seen <= predicted

@@ -14,9 +14,15 @@ import torch
 from sepkit.cli.main import main
 from sepkit.errors import UserError
 from sepkit.studies.quantization.config import UCIConfig
-from sepkit.studies.quantization.report import paired_difference
-from sepkit.studies.quantization.uci import SELECTIONS, SplitStack, standardized_splits, train_splits, uci
-from sepkit.studies.quantization.uci_data import read_table
+from sepkit.studies.quantization.uci import (
+    SELECTIONS,
+    SplitStack,
+    paired_difference,
+    read_table,
+    standardized_splits,
+    train_splits,
+    uci,
+)
 
 TINY = UCIConfig(hypotheses=3, hidden=6, epochs=12, batch_size=16, check_every=3, check_every_mcl=1)
 Write = Callable[..., Path]
@@ -48,12 +54,12 @@ def _keep_first(path: Path) -> None:
     [
         (
             lambda d: _append(d / "index_test_1.txt", (d / "index_train_1.txt").read_text().split()[0]),
-            "stands 2 times in this split",
+            "appears 2 times in this split",
         ),
         (lambda d: _keep_first(d / "index_test_0.txt"), "are in neither part"),
-        (lambda d: _append(d / "index_test_0.txt", "40\n"), "expected numbers from 0 to 39"),
-        (lambda d: _append(d / "data.txt", "1 2\n"), "data.txt:41: found 2 numbers, expected 3"),
-        (lambda d: _append(d / "data.txt", "1 2 nan\n"), "data.txt:41: found a number that is not finite"),
+        (lambda d: _append(d / "index_test_0.txt", "40\n"), "found 40, expected whole numbers from 0 to 39"),
+        (lambda d: _append(d / "data.txt", "1 2\n"), "data.txt:41: found '1 2', expected 3 finite numbers"),
+        (lambda d: _append(d / "data.txt", "1 2 nan\n"), "data.txt:41: found '1 2 nan', expected 3 finite numbers"),
         (lambda d: _append(d / "data.txt", "1 2 x\n"), "data.txt:41: could not convert"),
         (lambda d: (d / "index_train_0.txt").unlink(), "no such file"),
         (lambda d: _set_column(d, 2), "target (column 2) is constant"),
@@ -124,7 +130,7 @@ def test_splits_of_a_stack_do_not_know_one_another(tmp_path: Path, write_set: Wr
     for whole, part in zip(together.networks.parameters(), first.networks.parameters(), strict=True):
         torch.testing.assert_close(whole[:1], part, rtol=1e-4, atol=1e-5)
     both, alone = together.score(together.splits.test), first.score(first.splits.test)
-    torch.testing.assert_close(both.distortion[:1], alone.distortion, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(both["distortion"][:1], alone["distortion"], rtol=1e-3, atol=1e-4)
 
 
 def test_command(tmp_path: Path, write_set: Write, capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,10 +44,9 @@ import torch
 from torch import Tensor, nn
 
 from sepkit.models.maskers.conv_tasnet import ConvTasNetMasker, TemporalBlock
-from sepkit.models.maskers.fast.guard import in_evaluation
-from sepkit.models.maskers.replaceable import replaces
+from sepkit.models.maskers.replaceable import in_evaluation, replaces
 from sepkit.models.norms import GlobalLayerNorm
-from sepkit.models.products import goes_to_onednn, linear
+from sepkit.models.onednn import linear, uses_onednn
 
 # Frames in a tile: with 512 channels of float32 these are 2 MB, which stay in a cache.
 _TILE = 1024
@@ -167,7 +166,7 @@ def accumulate(sums: Tensor, x: Tensor, matrix: Tensor, low: bool = False) -> No
     """Add x @ matrix to sums in place."""
     if low:
         sums.add_(x.bfloat16() @ matrix.bfloat16())
-    elif goes_to_onednn(x):
+    elif uses_onednn(x):
         sums.add_(linear(x, matrix.t()))
     else:
         sums.addmm_(x, matrix)
@@ -185,7 +184,7 @@ def pointwise(layer: nn.Conv1d, x: Tensor, constant: Tensor | None, out: Tensor,
             out.copy_(product)
         else:
             torch.add(product, bias, out=out)
-    elif goes_to_onednn(x):
+    elif uses_onednn(x):
         out.copy_(linear(x, matrix, bias))
     elif bias is None:
         torch.mm(x, matrix.t(), out=out)

@@ -17,8 +17,7 @@ from sepkit.models.maskers.fast.folded import (
     pointwise,
     tiles,
 )
-from sepkit.models.maskers.fast.guard import in_evaluation
-from sepkit.models.maskers.replaceable import replaces
+from sepkit.models.maskers.replaceable import in_evaluation, replaces
 from sepkit.models.maskers.sudormrf import (
     ImprovedSuDoRMRFBlock,
     ImprovedSuDoRMRFMasker,

@@ -45,8 +45,7 @@ from torch.autograd.function import once_differentiable
 
 from sepkit.models.maskers.conv_tasnet import ConvTasNetMasker, TemporalBlock
 from sepkit.models.maskers.fast.folded import LEAST_RELATIVE_VARIANCE
-from sepkit.models.maskers.fast.guard import plain
-from sepkit.models.maskers.replaceable import replaces
+from sepkit.models.maskers.replaceable import plain, replaces
 from sepkit.models.norms import GlobalLayerNorm
 
 # Squares are summed in float32 over this many values, and those sums in float64.

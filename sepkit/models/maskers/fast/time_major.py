@@ -32,9 +32,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from sepkit.models.maskers.dual_path_rnn import DualPathBlock, DualPathRNNMasker, Path
-from sepkit.models.maskers.fast.guard import in_evaluation, plain
-from sepkit.models.maskers.replaceable import replaces
-from sepkit.models.products import Linear
+from sepkit.models.maskers.replaceable import in_evaluation, plain, replaces
+from sepkit.models.onednn import Linear
 
 _OWN = (DualPathRNNMasker, DualPathBlock, Path, nn.LSTM, nn.GRU, Linear, nn.Conv2d, nn.Tanh, nn.Sigmoid)
 

@@ -94,7 +94,7 @@ function check(name, mixture) {
 }
 
 // The result in words, as `sepkit separate` prints it.
-function summary({ estimates, speakers, orMore, scored, predicted, interval, failed, unlike }) {
+function summary({ estimates, speakers, orMore, scored, predicted, interval, unlike }) {
   const counted = (number, what) => `${number} ${what}${number === 1 ? "" : "s"}`, count = estimates.length;
   let text = counted(speakers ?? count, speakers === null && !scored ? "output" : "speaker");
   if (orMore) text += " or more";
@@ -106,7 +106,7 @@ function summary({ estimates, speakers, orMore, scored, predicted, interval, fai
     const [low, high] = [0, 1].map((end) => mean((i) => interval[i][end]));
     text += `; predicted SI-SDR ${expected(mean((i) => predicted[i]), [low, high], "90 % interval ")}`;
     if (speakers === null && !scored) text += ` if there are ${counted(count, "speaker")}`;
-    text += `: ${failed || low < model.usable_db ? "probably failed" : low >= model.good_db ? "good" : "usable, with audible leakage"}`;
+    text += `: ${low < model.usable_db ? "probably failed" : low >= model.good_db ? "good" : "usable, with audible leakage"}`;
   }
   return `${text}.`;
 }

@@ -247,7 +247,7 @@ function evaluate({ features, means, scales, coefficients, intercept }, row) {
   }, intercept);
 }
 
-// quality.regression.LogisticRegression.flags
+// quality.single_speaker.SingleSpeakerDetector.in_domain
 const flags = (model, row) => (model.features.every((name) => Number.isFinite(row[name])) ? evaluate(model, row) > model.threshold : null);
 
 // decision.decide, for outputs that are all kept: what they are at their levels, and what is told of them.
@@ -257,10 +257,9 @@ export async function decide(quality, mixture, { estimates, scores }, features, 
   const cross = estimates.map((a) => dot(a, mixture)), loudest = energies.indexOf(Math.max(...energies));
   const gains = cross.map((value, i) => (energies[i] > 0 ? value / energies[i] : 0));
   let isSpeaker = null, outputs = estimates;
-  if (!scores && (quality?.activity || quality?.single_speaker)) {
+  if (!scores && quality?.single_speaker) {
     const [single, alike] = await isSingleSpeaker(quality.single_speaker, features, gram, cross, estimates, rate, embed);
     if (single) isSpeaker = energies.map((_, i) => i === loudest);
-    else if (quality.activity) isSpeaker = levelsDb(energies).map((level) => level > quality.activity.threshold_db);
     else if (single === false) isSpeaker = energies.map(() => true);
     if (isSpeaker) isSpeaker.forEach((speaks, i) => { if (!speaks) gains[i] = gains[loudest]; });
     if (single && alike) {
@@ -269,7 +268,7 @@ export async function decide(quality, mixture, { estimates, scores }, features, 
     }
   }
   const speaks = isSpeaker ?? energies.map(() => true), several = speaks.filter(Boolean).length > 1;
-  const told = { predicted: null, interval: null, failed: null, unlike: false };
+  const told = { predicted: null, interval: null, unlike: false };
   if (quality) {
     const rows = features && estimates.map((_, i) => Object.fromEntries(Object.entries(features).map(([name, values]) => [name, values[i]])));
     const all = rows ? rows.map((row) => evaluate(quality.model, row)) : energies.map(() => NaN);
@@ -277,8 +276,6 @@ export async function decide(quality, mixture, { estimates, scores }, features, 
     // quality.regression.RidgeRegression.interval
     const spread = quality.model.spread && { ...quality.model, coefficients: quality.model.spread, intercept: quality.model.spread_intercept };
     told.interval = told.predicted.map((value, i) => quality.model.interval_db.map((end) => value + end * (spread && rows ? Math.exp(evaluate(spread, rows[i])) : 1)));
-    const flag = rows && quality.failure ? flags(quality.failure, failureFeatures(features, all)) : null;
-    told.failed = flag && several;
     const levels = levelsDb(energies), isPredicted = told.predicted.map(Number.isFinite);
     told.unlike = isPredicted.includes(true) && (isOutOfDomain(quality.model, features) || levels.some((level, i) => isPredicted[i] && level < EMPTY_DB)
       || (await changesSpeakers(embed, estimates, rate)));
@@ -304,18 +301,10 @@ function bestSum(gram, cross) {
 
 const mixed = (estimates, gains) => estimates[0].map((_, t) => estimates.reduce((sum, estimate, i) => sum + Math.fround(gains[i]) * estimate[t], 0));
 
-// quality.activity.levels_db
+// quality.features.levels_db
 function levelsDb(energies) {
   const strongest = Math.max(...energies);
   return energies.map((energy) => (strongest > 0 ? decibels(Math.max(energy / strongest, 10 ** (LOWEST_LEVEL_DB / 10))) : LOWEST_LEVEL_DB));
-}
-
-// quality.failure.failure_features
-function failureFeatures(features, predicted) {
-  const known = predicted.map((_, i) => i).filter((i) => Number.isFinite(predicted[i]));
-  if (!known.length) return {};
-  const values = known.map((i) => predicted[i]), dominance = features.dominance && mean(known.map((i) => features.dominance[i]));
-  return { predicted_mean_db: mean(values), predicted_least_db: Math.min(...values), dominance };
 }
 
 // decision._is_single_speaker: null where that is not sure, and whether all estimates hold the same voice.
@@ -339,7 +328,7 @@ function windowStarts(count) {
   return Array.from({ length: Math.max(0, Math.floor((count - length) / hop) + 1) }, (_, i) => i * hop);
 }
 
-// quality.single_speaker._voices, of the windows of frames.
+// quality.voices._voices, of the windows of frames.
 async function speechVoices(embed, frames, rate) {
   const length = round(WINDOW_SECONDS / PAUSE_FRAME_SECONDS), waveforms = [];
   for (const start of windowStarts(frames.length)) {
@@ -349,7 +338,7 @@ async function speechVoices(embed, frames, rate) {
   return waveforms.length ? (await embed(waveforms)).map(unit) : [];
 }
 
-// quality.single_speaker._cosines
+// quality.voices._cosines
 function cosinesOf(embeddings) {
   const cosines = [];
   embeddings.forEach((one, i) => embeddings.forEach((other, j) => { if (Math.abs(i - j) > 1) cosines.push(dot(one, other)); }));
@@ -359,7 +348,7 @@ function cosinesOf(embeddings) {
 // The direction of the sum of embeddings.
 const direction = (own) => unit(own[0].map((_, d) => own.reduce((sum, row) => sum + row[d], 0)));
 
-// quality.single_speaker.speaker_evidence
+// quality.voices.speaker_evidence
 export async function speakerEvidence(embed, gram, cross, estimates, rate) {
   if (estimates.length < 2 || gram.every((row) => row.every((value) => value === 0))) return {};
   const { frames, energies } = speechFrames(bestSum(gram, cross), estimates, rate), length = round(WINDOW_SECONDS / PAUSE_FRAME_SECONDS);
@@ -394,7 +383,7 @@ function quantile(values, share) {
   return sorted[low] + (place - low) * (sorted[Math.min(low + 1, sorted.length - 1)] - sorted[low]);
 }
 
-// quality.single_speaker.speech_frames: where frames begin, and which of them are speech.
+// quality.voices.speech_frames: where frames begin, and which of them are speech.
 function heardFrames(waveform, rate) {
   const size = Math.max(1, round(PAUSE_FRAME_SECONDS * rate)), places = [];
   for (let start = 0; start + size <= waveform.length; start += size) places.push(start);
@@ -404,14 +393,14 @@ function heardFrames(waveform, rate) {
   return { size, places: places.filter((_, i) => levels[i] > least) };
 }
 
-// quality.single_speaker._speech
+// quality.voices.speaker_evidence
 function speechFrames(gains, estimates, rate) {
   const speech = mixed(estimates, gains), { size, places } = heardFrames(speech, rate);
   const own = (start) => estimates.map((estimate) => { const part = estimate.subarray(start, start + size); return dot(part, part); });
   return { frames: places.map((start) => speech.subarray(start, start + size)), energies: places.map(own) };
 }
 
-// quality.swaps.changes_speakers
+// quality.voices.changes_speakers
 export async function changesSpeakers(embed, estimates, rate) {
   const voices = [];
   for (const estimate of estimates) voices.push(await voicesOf(embed, estimate, rate));
@@ -426,7 +415,7 @@ export async function changesSpeakers(embed, estimates, rate) {
   });
 }
 
-// quality.swaps._voices
+// quality.voices._voices
 async function voicesOf(embed, estimate, rate) {
   const { size, places } = heardFrames(estimate, rate), length = round(SWAP_WINDOW_SECONDS / PAUSE_FRAME_SECONDS);
   const waveforms = [], middles = [];

@@ -1,0 +1,120 @@
+"""Encodings and masks of one mixture, drawn; and the bound on the evidence against distortion, of invented numbers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+
+from sepkit.cli.main import main
+from sepkit.config import ModelConfig, STFTFilterbankConfig
+from sepkit.evaluation.evaluate import EvaluationOptions, System, evaluate
+from sepkit.evaluation.run_folder import load_evaluation
+from sepkit.models import build_model, load_pretrained, save_model
+from sepkit.reporting.latents import draw, drawn_mixture
+from tests.tiny_models import RECURRENT, VARIATIONAL
+
+
+@pytest.mark.parametrize("config", [VARIATIONAL, RECURRENT])
+def test_what_is_drawn_is_what_the_model_made(config: ModelConfig) -> None:
+    torch.manual_seed(0)
+    model = build_model(config).eval()
+    generator = np.random.default_rng(0)
+    sources = generator.standard_normal((2, 4000)).astype(np.float32)
+    drawn = draw(model, sources.sum(0), sources, [1, 0])
+    with torch.inference_mode():
+        separation = model(torch.from_numpy(sources.sum(0))[None], torch.Generator().manual_seed(0), sample=True)
+    for found, raw, source in zip(drawn.estimates, separation.estimates[0, [1, 0]].numpy(), sources, strict=True):
+        level, *_ = np.linalg.lstsq(raw[:, None], source, rcond=None)
+        np.testing.assert_allclose(found, level * raw, rtol=1e-3, atol=1e-5)
+    z = separation.extras.get("encoding_sample", separation.encoding.mean)[0].abs().numpy()
+    np.testing.assert_allclose(drawn.encoding, 20 * np.log10(z + 1e-8), rtol=1e-5, atol=1e-4)
+    product = 20 * np.log10(np.abs(drawn.masks) * 10 ** (drawn.encoding / 20) + 1e-8)
+    np.testing.assert_allclose(drawn.masked, product, atol=0.01)
+
+
+def test_bins_of_an_stft_stay_in_their_order() -> None:
+    tone = np.sin(2 * np.pi * 1000 / 8000 * np.arange(4000)).astype(np.float32)
+    model = build_model(ModelConfig(filterbank=STFTFilterbankConfig(64, 32), masker=RECURRENT.masker))
+    drawn = draw(model, tone, np.stack([tone, tone]), [0, 1])
+    assert drawn.encoding.shape[0] == 33 and int(drawn.encoding.mean(1).argmax()) == 8
+
+
+def test_the_mixture_of_median_improvement_is_drawn(corpus: Any, tmp_path: Path, capsys: Any) -> None:
+    torch.manual_seed(0)
+    model = save_model(build_model(VARIATIONAL), tmp_path / "exp" / "model")
+    separator = load_pretrained(model).eval()
+
+    def separate(mixture: np.ndarray, rate: int) -> np.ndarray:
+        with torch.inference_mode():
+            return separator(torch.from_numpy(mixture)[None]).estimates[0].numpy()
+
+    out = tmp_path / "exp" / "evaluation"
+    evaluate(System(separate, model=str(model)), [corpus.manifest], out, EvaluationOptions(["si_sdr"]))
+    evaluation = load_evaluation(out)
+    name, _ = drawn_mixture(evaluation)
+    scores = evaluation.scores("si_sdri_db")
+    assert evaluation.rows[int(np.argsort(scores)[2])]["id"] == name
+    assert main(["summarize", str(out), "--figure", "encodings", "--out", str(tmp_path / "t.md")]) == 0
+    text = (tmp_path / "t.md").read_text()
+    for file in ("t_encodings.png", "t_masks.png"):
+        assert (tmp_path / file).read_bytes().startswith(b"\x89PNG") and f"({file})" in text
+    evaluate(corpus.separator(), [corpus.manifest], tmp_path / "known", EvaluationOptions(["si_sdr"]))
+    assert main(["summarize", str(tmp_path / "known"), "--figure", "encodings", "--out", str(tmp_path / "u.md")]) == 2
+    assert "expected the evaluation of a model" in capsys.readouterr().err
+
+
+def make_run(folder: Path, bounds: list[float | None], evidences: list[float | None]) -> str:
+    """An experiment measured on one set: mixtures with a bound on their evidence and that of their references."""
+    evaluation = folder / "evaluation" / "test"
+    evaluation.mkdir(parents=True)
+    score = {"mean": 1.0, "n": 1, "ci95": [1.0, 1.0]}
+    (evaluation / "summary.json").write_text(json.dumps({"n_utterances": len(bounds), "metrics": {"si_sdr_db": score}}))
+    rows = [
+        f"test.jsonl,m{i},{'' if b is None else b},{'' if e is None else e}\n"
+        for i, (b, e) in enumerate(zip(bounds, evidences, strict=True))
+    ]
+    header = "manifest,id,mixture_elbo_nats_per_sample,blr_nats_per_sample\n"
+    (evaluation / "utterances.csv").write_text(header + "".join(rows))
+    return str(folder)
+
+
+def test_rank_correlation_of_mixtures_that_have_both(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    generator = np.random.default_rng(0)
+    bounds = generator.standard_normal(40)
+    evidences = bounds + generator.standard_normal(40)
+    runs = [
+        make_run(tmp_path / "gamma", [*bounds, None, 3.0], [*evidences, 1.0, None]),
+        make_run(tmp_path / "plain", [None] * 4, [1.0, 2.0, 3.0, 4.0]),
+    ]
+    out = tmp_path / "table.md"
+    assert main(["summarize", *runs, "--figure", "evidence", "--out", str(out)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == str(out)
+    text = out.read_text()
+    (row,) = [line for line in text.splitlines() if line.startswith("| test |")]
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    expected = scipy.stats.spearmanr(-bounds, -evidences)[0]
+    assert cells[:7] == [
+        "test",
+        "gamma",
+        "40",
+        "-",
+        f"{-bounds.mean():.3f}",
+        f"{-evidences.mean():.3f}",
+        f"{expected:.2f}",
+    ]
+    low, high = (float(word) for word in cells[7].split(" to "))
+    assert low < expected < high and "| test | plain |" not in text
+    assert (tmp_path / "table_evidence.png").read_bytes().startswith(b"\x89PNG") and "table_evidence.png" in text
+
+
+def test_models_without_a_bound_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = make_run(tmp_path / "plain", [None, None, None], [1.0, 2.0, 3.0])
+    assert main(["summarize", run, "--figure", "evidence", "--out", str(tmp_path / "t.md")]) == 2
+    error = capsys.readouterr().err
+    assert len(error.splitlines()) == 1 and "mixture_elbo_nats_per_sample" in error and "plain" in error
