@@ -51,12 +51,6 @@ def uniform(shape: Sequence[int], bound: float, generators: Sequence[torch.Gener
     return torch.stack([(2 * torch.rand(*shape, generator=generator) - 1) * bound for generator in generators])
 
 
-def split(state: dict[str, Tensor]) -> list[dict[str, Tensor]]:
-    """Return the state of each network of a stack, of which every tensor is (S, ...), as a stack of one."""
-    (count,) = {len(tensor) for tensor in state.values()}
-    return [{name: tensor[place : place + 1].clone() for name, tensor in state.items()} for place in range(count)]
-
-
 class StackedBatchNorm(nn.Module):
     """S batch normalizations side by side, each with statistics of its own, (S, n, d).
 

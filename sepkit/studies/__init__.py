@@ -67,9 +67,7 @@ STUDIES: dict[str, Study] = {
     ),
     "annealed_inference": Study(
         commands={"annealed-inference": "mode collapse of annealed variational inference"},
-        leaves={
-            "plan-schedule": {"inverse-temperature": "planning:inverse_temperature", "kl-warmup": "planning:kl_warmup"}
-        },
+        leaves={"plan-schedule": {"inverse-temperature": "planning:inverse_temperature"}},
     ),
 }
 """Room -> what it offers. Only these modules are imported, never one that a file names."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sepkit.models.stacked import RealNVP, StackedBatchNorm, StackedLinear, split
+from sepkit.models.stacked import RealNVP, StackedBatchNorm, StackedLinear
 
 
 def _generators(*seeds: int) -> list[torch.Generator]:
@@ -45,13 +45,6 @@ def test_adam_treats_a_network_of_a_stack_as_if_it_were_alone() -> None:
             model(inputs).square().mean((1, 2)).sum().backward()
             optimizer.step()
     torch.testing.assert_close(stack.weight[1], alone.weight[0])
-
-
-def test_stacks_are_taken_apart() -> None:
-    stack = StackedLinear(3, 2, _generators(1, 2, 3))
-    parts = split(stack.state_dict())
-    assert len(parts) == 3 and parts[1]["weight"].shape == (1, 3, 2)
-    assert torch.equal(torch.cat([part["bias"] for part in parts]), stack.bias)
 
 
 @pytest.fixture(scope="module")
