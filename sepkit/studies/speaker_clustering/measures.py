@@ -17,9 +17,9 @@ from sepkit.errors import UserError
 from sepkit.evaluation.clusters import clustering_scores
 from sepkit.extras import is_installed, missing
 from sepkit.files import read_json
-from sepkit.inference.diarization.baselines import BASELINES, mean_spectra, standardized
 from sepkit.inference.diarization.clustering import Clusters, mean_directions, spherical_k_means, unit_rows
 from sepkit.inference.diarization.segments import WINDOW_SECONDS
+from sepkit.inference.diarization.spectra import BASELINES, mean_spectra, standardized
 from sepkit.models import load_checkpoint
 from sepkit.models.published.shipped import encoder_folder
 from sepkit.models.speaker_encoder import SpeakerEncoder
