@@ -159,7 +159,7 @@ def _run(command: str, arguments: list[str]) -> Any:
     if hasattr(module, "run"):  # commands whose options depend on the configuration parse for themselves
         return module.run(arguments)
     function: Callable[..., Any] = getattr(module, "main", None) or _pick(
-        module.COMMANDS | studies.leaves(command), program, arguments
+        module.COMMANDS | studies.subcommands(command), program, arguments
     )
     if not hasattr(module, "main"):
         program, arguments = f"{program} {arguments[0]}", arguments[1:]
@@ -175,7 +175,7 @@ def _of_study(command: str, model: str) -> Callable[..., Any] | None:
 
     # Whatever is wrong with a model is reported by the command that reads it.
     with contextlib.suppress(UserError, OSError, ValueError):
-        return studies.instead_of(command, read_description(model).get("kind", ""))
+        return studies.override_of(command, read_description(model).get("kind", ""))
     return None
 
 

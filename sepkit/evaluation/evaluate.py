@@ -209,7 +209,7 @@ def _of_separator(separator: Separator, options: EvaluationOptions) -> System:
     check_speakers("auto" if options.count_speakers else None, separator.hypotheses, separator.counts_speakers)
     separator = copy.copy(separator)
     # Where the number is known, the model's own hypotheses are measured, whether or not they look like one speaker.
-    separator.joins_single_speaker = options.count_speakers
+    separator.sum_if_single = options.count_speakers
     # Rows from before rates and shares of alive dimensions were kept lack them, and are made again.
     parts = [separator.fingerprint(), str(separator.score_threshold)]
     parts += ["rates, alive"] * separator.runner.has_rates
