@@ -31,13 +31,13 @@ class DynamicMixingConfig:
     speaker_weights: list[str] = field(default_factory=list)
     """PATTERN=WEIGHT ...: how likely speakers are drawn whose whole name matches the pattern; the first match counts,
     and speakers that none matches have weight 1."""
-    noise_probability: float = 1.0
+    noise_probability: Share = 1.0
     """Share of mixtures that get noise, if `noise` is given."""
     noise: str | None = None
     """Folder of noise recordings; none: no noise beyond what the manifest has."""
     noise_snr_db: tuple[float, float] = (0.0, 15.0)
     """Range of the speech-to-noise ratio."""
-    reverberation_probability: float = 0.0
+    reverberation_probability: Share = 0.0
     """Share of mixtures in simulated rooms (needs the extra `reverb`)."""
     reverberation_cache: str | None = None
     """Folder of simulated impulse responses; made on first use."""
@@ -60,7 +60,7 @@ class DynamicMixingConfig:
     """Share of the channels that clip the loudest 0.05 to 2 % of the samples."""
     turns_probability: Share = 0.0
     """Share of the mixtures without a room whose speakers take two to four turns, and do not overlap."""
-    overlap_probability: float = 1.0
+    overlap_probability: Share = 1.0
     """Share of mixtures whose sources overlap fully; the others start at a random offset."""
 
 

@@ -106,7 +106,7 @@ def commands_of(room: str) -> Any:
     return import_module(f"{__name__}.{room}.commands")
 
 
-def instead_of(command: str, kind: str) -> Callable[..., Any] | None:
+def override_of(command: str, kind: str) -> Callable[..., Any] | None:
     """Return what runs in place of "evaluate" or "calibrate" for models of a kind; None: the core's own."""
     for room, study in STUDIES.items():
         for name, task in study.tasks.items():
@@ -124,7 +124,7 @@ def preparations() -> dict[str, tuple[type, str]]:
     }
 
 
-def leaves(command: str) -> dict[str, Callable[..., Any]]:
+def subcommands(command: str) -> dict[str, Callable[..., Any]]:
     """Return the subcommands that studies add to a command of the core."""
     return {
         leaf: _found(room, function)

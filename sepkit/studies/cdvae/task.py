@@ -18,7 +18,7 @@ from sepkit.studies.cdvae.data import ImageSet, prepare_images, read_images
 from sepkit.studies.cdvae.latent_sde import NonFiniteStateError
 from sepkit.studies.cdvae.model import ImageELBO, ImageVAE, Noise
 from sepkit.training.task import Task, checkpoint_blocks
-from sepkit.training.task_definition import Monitor, rows_of, say
+from sepkit.training.task_definition import Monitor, log, rows_of
 from sepkit.types import Losses
 
 _DEV_SEED = 2**31
@@ -86,7 +86,7 @@ class CDVAETask(Task):
             with torch.no_grad():
                 model(batch, check=True)
         except NonFiniteStateError as error:
-            say(f"warning: batch {self.position.batches_done} of epoch {self.position.epoch + 1}: {error}")
+            log(f"warning: batch {self.position.batches_done} of epoch {self.position.epoch + 1}: {error}")
 
     def on_fit_start(self) -> None:
         """Refuse gradient checkpointing, which these models have no use for."""

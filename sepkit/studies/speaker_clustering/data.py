@@ -16,7 +16,7 @@ from sepkit.data.channels import color
 from sepkit.data.segments import Segment, read_segments
 from sepkit.errors import UserError
 from sepkit.studies.speaker_clustering.config import StretchDataConfig, ViewConfig
-from sepkit.training.task_definition import say
+from sepkit.training.task_definition import log
 
 _ROOM_SECONDS = 0.3
 _PAUSE_SHARES = 0.2, 0.6
@@ -66,7 +66,7 @@ class Stretches:
                 raise UserError(f"data.noise: {config.noise} has no recording in which something is heard")
         self.speech = [speech_frames(w, sample_rate) for w in self.waveforms] if with_speech else None
         if loaded.skipped:
-            say(f"{source}: {loaded.skipped} stretches shorter than {config.min_seconds} s, or silent, are left out")
+            log(f"{source}: {loaded.skipped} stretches shorter than {config.min_seconds} s, or silent, are left out")
         if not self.segments:
             raise UserError(f"{source}: no stretch of at least {config.min_seconds} s in which something is heard")
 

@@ -32,7 +32,7 @@ from sepkit.studies.speaker_clustering.contrastive import (
 from sepkit.studies.speaker_clustering.data import Stretches, Views, speakers_of
 from sepkit.studies.speaker_clustering.supervised import KnownSpeakers, teacher_targets
 from sepkit.training.task import Task
-from sepkit.training.task_definition import Monitor, say
+from sepkit.training.task_definition import Monitor, log
 from sepkit.types import Losses
 
 # Seed of the views of validation, the same for all trainings.
@@ -62,7 +62,7 @@ class SpeakerClusteringTask(Task):
         heads = 1 if model.one_head else model.experts
         length = min(objective.queue, len(self.train_data))
         if length < objective.queue:
-            say(f"objective.queue: found {objective.queue}, shortened to the {length} stretches that there are")
+            log(f"objective.queue: found {objective.queue}, shortened to the {length} stretches that there are")
         self.queue = ContrastiveQueue(length, heads, model.dimensions, config.trainer.seed)
         self.sums = PrototypeSums(model.experts, model.dimensions)
         self._pending: list[tuple[Tensor, Tensor, Tensor | None]] = []
