@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -149,7 +150,7 @@ def _expand(argument: str, aliases: Mapping[str, str]) -> str:
 
 def _pairs(arguments: list[str]) -> Iterator[tuple[str, str]]:
     """Yield the options of a command line without their dashes, each with its value; "": it has none."""
-    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+    for argument, following in pairwise([*arguments, ""]):
         option, equals, value = argument.partition("=")
         if option.startswith("--"):
             yield option[2:], value if equals else following
