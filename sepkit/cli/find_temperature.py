@@ -73,10 +73,10 @@ def main(
             device=str(separator.device),
             seed=seed,
         )
-    for name, reason in findings.skipped.items():
-        print(f"sepkit find-temperature: {name} is left out: {reason}", file=sys.stderr)
+    for skipped in findings.data["skipped"]:
+        print(f"sepkit find-temperature: {skipped['id']} is left out: {skipped['reason']}", file=sys.stderr)
     print("\n".join(findings.lines))
-    return write_findings(findings, out)
+    return write_findings(findings.data, out)
 
 
 def _of_run(model: str) -> tuple[CostConfig, float | None]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sepkit.errors import UserError
 
@@ -36,6 +36,12 @@ MODEL_FORMS = {
 }
 """What MODEL can be -> what that is."""
 
+_PUBLIC_NOTES = (
+    "--model NAME fetches a model once. M: millions of parameters. GMAC/s: 1e9 multiply-adds a second of audio.",
+    "A dash: its authors do not say, or it is known from the files alone.",
+    "SHA-256 of the first fetch: none is published; the first fetch notes it, and later ones are held against it.",
+)
+
 
 def main(*, model: str | None = None, public: bool = False, json: bool = False) -> None:
     """List the models that can be named and the maskers that can be trained, or describe one model.
@@ -49,7 +55,7 @@ def main(*, model: str | None = None, public: bool = False, json: bool = False) 
     if public:
         if model:
             raise UserError("--public: lists all public models; leave out --model or --public")
-        print(_public_index() if json else "\n".join(_public()))
+        print(_public_index() if json else "\n".join([*_aligned(_public()), "", *_PUBLIC_NOTES]))
     elif json:
         print(_index(model))
     else:
@@ -57,57 +63,49 @@ def main(*, model: str | None = None, public: bool = False, json: bool = False) 
 
 
 def _overview() -> str:
-    lines = ["A MODEL (--model, --init-from) is one of:"]
-    width = max(map(len, MODEL_FORMS))
-    lines += [f"  {form:<{width}} {meaning}" for form, meaning in MODEL_FORMS.items()]
-    lines += ["", *_shipped(), "", "Models that can be trained (sepkit train --config NAME):"]
-    return "\n".join(lines + _configurations())
-
-
-def _shipped() -> list[str]:
+    from sepkit.cli._configuration import conf_folder
     from sepkit.models.published.shipped import shipped_encoders
 
-    encoders = ", ".join(shipped_encoders())
-    return [
-        "Models that ship with sepkit:",
-        *_table(),
-        f"Speaker encoders that ship with sepkit (--speaker-encoder NAME): {encoders}",
-    ]
+    lines = ["A MODEL (--model, --init-from) is one of:", *_aligned(MODEL_FORMS.items(), "  ")]
+    lines += ["", "Models that ship with sepkit:", *_aligned(_shipped(), "  ")]
+    lines += [f"Speaker encoders that ship with sepkit (--speaker-encoder NAME): {', '.join(shipped_encoders())}"]
+    lines += ["", "Models that can be trained (sepkit train --config NAME):"]
+    heads = {path.stem: path.read_text("utf-8").splitlines()[0] for path in sorted(conf_folder().glob("model/*.yaml"))}
+    rows = [(name, head.lstrip("# ") if head.startswith("#") else "") for name, head in heads.items()]
+    return "\n".join(lines + _aligned(rows, "  "))
 
 
-def _public() -> list[str]:
+def _shipped() -> Iterator[Sequence[str]]:
+    from sepkit.models.published.shipped import DEFAULT_MODEL, shipped_models
+    from sepkit.models.storage.folders import weights_file
+
+    yield "", "Hz", "estimates", "latency", "parameters", "MB", "GMAC/s", "SI-SDRi, dB"
+    for name, folder in shipped_models().items():
+        facts = _facts(folder)
+        cost = facts.giga_multiply_adds_per_second
+        yield (
+            f"{name}{' (default)' if name == DEFAULT_MODEL else ''}",
+            f"{facts.sample_rate}",
+            f"{facts.estimates}",
+            "whole recording" if facts.latency_ms is None else f"{facts.latency_ms:.0f} ms",
+            f"{facts.parameters:,}",
+            f"{weights_file(folder).stat().st_size / 1e6:.1f}",
+            "" if cost is None else f"{cost:.2f}",
+            ", ".join(f"{score:.2f} ({data})" for data, score in facts.scores.items()),
+        )
+
+
+def _public() -> Iterator[Sequence[str]]:
     from sepkit.models.published.public import PUBLIC
 
-    rows = [
-        ("name", "task", "trained on", "Hz", "M", "GMAC/s", "published score", "source", "license", "MB", "SHA-256")
-    ]
+    yield "name", "task", "trained on", "Hz", "M", "GMAC/s", "published score", "source", "license", "MB", "SHA-256"
     for name, model in PUBLIC.items():
-        rows.append(
-            (
-                name,
-                model.task,
-                model.corpus,
-                f"{model.sample_rate}",
-                _known(model.parameters, 1e-6),
-                _known(model.giga_multiply_adds_per_second),
-                model.score or "-",
-                model.source or "-",
-                model.license,
-                _known(model.megabytes),
-                "published" if model.is_pinned else "of the first fetch",
-            )
-        )
-    return [
-        *_aligned(rows),
-        "",
-        "--model NAME fetches a model once. M: millions of parameters. GMAC/s: 1e9 multiply-adds a second of audio.",
-        "A dash: its authors do not say, or it is known from the files alone.",
-        "SHA-256 of the first fetch: none is published; the first fetch notes it, and later ones are held against it.",
-    ]
-
-
-def _known(number: float | None, factor: float = 1) -> str:
-    return "-" if number is None else f"{number * factor:.1f}"
+        millions = None if model.parameters is None else model.parameters / 1e6
+        numbers = (millions, model.giga_multiply_adds_per_second, model.megabytes)
+        parameters, cost, megabytes = ("-" if number is None else f"{number:.1f}" for number in numbers)
+        about = (name, model.task, model.corpus, f"{model.sample_rate}", parameters, cost)
+        digests = "published" if model.is_pinned else "of the first fetch"
+        yield (*about, model.score or "-", model.source or "-", model.license, megabytes, digests)
 
 
 def _public_index() -> str:
@@ -123,10 +121,9 @@ def _index(model: str | None) -> str:
     import json
     from dataclasses import asdict
 
-    from sepkit.errors import UserError
     from sepkit.files import file_digest
     from sepkit.models import model_folder
-    from sepkit.models.published.card import card_license
+    from sepkit.models.published.card import read_card
     from sepkit.models.published.shipped import DEFAULT_MODEL, shipped_models
     from sepkit.models.storage.folders import weights_file
 
@@ -135,11 +132,10 @@ def _index(model: str | None) -> str:
         folder = model_folder(place)
         if folder is None:
             raise UserError(f"--json: {name} is no folder of a model; name what `sepkit train` wrote")
-        weights = weights_file(folder)
-        facts = asdict(_facts(folder))
+        weights, facts = weights_file(folder), asdict(_facts(folder))
         found.append(
             {"name": name, "default": name == DEFAULT_MODEL, "sha256": file_digest(weights)}
-            | {"bytes": weights.stat().st_size, "license": card_license(folder)}
+            | {"bytes": weights.stat().st_size, "license": read_card(folder).get("license")}
             | {"si_sdri_db" if key == "scores" else key: value for key, value in facts.items()}
         )
     return json.dumps(found, indent=1)
@@ -157,62 +153,17 @@ def _facts(folder: Path) -> ModelFacts:
     return model_facts(load_pretrained(folder), folder)
 
 
-def _table() -> list[str]:
-    from sepkit.models.published.shipped import DEFAULT_MODEL, shipped_models
-    from sepkit.models.storage.folders import weights_file
-
-    rows = [["", "Hz", "estimates", "latency", "parameters", "MB", "GMAC/s", "SI-SDRi, dB"]]
-    for name, folder in shipped_models().items():
-        facts = _facts(folder)
-        cost = facts.giga_multiply_adds_per_second
-        rows.append(
-            [
-                f"{name}{' (default)' if name == DEFAULT_MODEL else ''}",
-                f"{facts.sample_rate}",
-                f"{facts.estimates}",
-                "whole recording" if facts.latency_ms is None else f"{facts.latency_ms:.0f} ms",
-                f"{facts.parameters:,}",
-                f"{weights_file(folder).stat().st_size / 1e6:.1f}",
-                "" if cost is None else f"{cost:.2f}",
-                ", ".join(f"{score:.2f} ({data})" for data, score in facts.scores.items()),
-            ]
-        )
-    return ["  " + line for line in _aligned(rows)]
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+def _aligned(rows: Iterable[Sequence[str]], indent: str = "") -> list[str]:
+    rows = list(rows)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-
-
-def _configurations() -> list[str]:
-    from sepkit.cli._configuration import conf_folder
-
-    paths, rows = sorted((conf_folder() / "model").glob("*.yaml")), []
-    width = max(len(path.stem) for path in paths)
-    for path in paths:
-        comment = path.read_text(encoding="utf-8").splitlines()[0]
-        rows.append(f"  {path.stem:<{width}} {comment.lstrip('# ') if comment.startswith('#') else ''}".rstrip())
-    return rows
-
-
-def _depth(model: Any, folder: Path) -> dict[str, Any]:
-    from sepkit.inference.quality.predictor import read_quality
-    from sepkit.models.saved import weights_fingerprint
-
-    trained = getattr(getattr(model, "masker", None), "trained_steps", None)
-    if trained is None:
-        return {}
-    quality = read_quality(folder, weights_fingerprint(model), model.hypotheses)
-    calibrated = None if quality is None else quality.depth_steps
-    return {"depth_steps": {"trained": trained, "calibrated": calibrated}}
+    cells = ([cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows)
+    return [(indent + "  ".join(row)).rstrip() for row in cells]
 
 
 def _describe(model: str) -> str:
     import yaml
 
     from sepkit.config import to_dict
-    from sepkit.extras import is_installed
     from sepkit.models import load_pretrained, model_folder
     from sepkit.models.export.graph_file import Graph
     from sepkit.models.storage.folders import is_onnx, read_description
@@ -221,8 +172,6 @@ def _describe(model: str) -> str:
         description = Graph(model).description
     elif (folder := model_folder(model)) is not None:
         description = read_description(folder)
-        if is_installed("torch"):
-            description |= _depth(load_pretrained(folder), folder)
     else:
         loaded = load_pretrained(model)
         description = {

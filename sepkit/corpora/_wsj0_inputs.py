@@ -186,20 +186,18 @@ def find_recordings(
         print(f"{unlisted} of {len(present)} recordings have no level in the table: measured here (ITU-T P.56)")
     elif unlisted:
         print("no table of active levels (activlev/*.txt): measured here (ITU-T P.56)")
-    examined: dict[Path, Recording | str] = {}
+    examined: dict[Path | None, Recording | str] = {}
     for (path, _), result in for_each(_examine, present, processes, "reading"):
-        if isinstance(result, Failed):
-            examined[path] = skipped[str(path)] = result.reason
-        else:
-            examined[path] = result
+        examined[path] = result.reason if isinstance(result, Failed) else result
+    skipped |= {str(path): reason for path, reason in examined.items() if isinstance(reason, str)}
     _compare_levels([recording for recording in examined.values() if isinstance(recording, Recording)], table)
-    recordings: dict[str, Recording | str] = {}
-    for listed, path in paths.items():
-        if path is None:
-            recordings[listed] = skipped[listed] = f"{listed}: no such file in {wsj0}, nor as .flac, .wv1 or .sph"
-        else:
-            recordings[listed] = examined[path]
-    return recordings
+    absent = {
+        listed: f"{listed}: no such file in {wsj0}, nor as .flac, .wv1 or .sph"
+        for listed, path in paths.items()
+        if path is None
+    }
+    skipped |= absent
+    return {listed: absent.get(listed) or examined[path] for listed, path in paths.items()}
 
 
 def _examine(item: tuple[Path, float | None]) -> Recording:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -101,31 +100,25 @@ def _cut_all(
     paths: Iterable[str], originals: Mapping[str, Sequence[Path]], out: Path, processes: int | None
 ) -> dict[str, str]:
     """Make the missing `wav16_cut/NAME.wav` below `out`; return those that cannot be made with the reason."""
-    jobs = [_Job(path, tuple(originals.get(Path(path).name, ()))) for path in sorted(paths)]
-    jobs = [job for job in jobs if not (out / job.path).is_file()]
+    jobs = [(path, tuple(originals.get(Path(path).name, ()))) for path in sorted(paths) if not (out / path).is_file()]
     results = for_each(partial(_cut, out=out), jobs, processes, "cutting")
-    return {job.path: result.reason for job, result in results if isinstance(result, Failed)}
+    return {path: result.reason for (path, _), result in results if isinstance(result, Failed)}
 
 
-@dataclass(frozen=True)
-class _Job:
-    path: str
-    originals: tuple[Path, ...]
-
-
-def _cut(job: _Job, out: Path) -> None:
-    if Path(job.path).parent != Path(_CUT_FOLDER):
-        raise UserError(f"{job.path}: expected a path like {_CUT_FOLDER}/p225_001.wav in the metadata")
-    found = job.originals
+def _cut(job: tuple[str, tuple[Path, ...]], out: Path) -> None:
+    """Make `out/PATH` of the original; the job is the path, and the originals of its name."""
+    path, found = job
+    if Path(path).parent != Path(_CUT_FOLDER):
+        raise UserError(f"{path}: expected a path like {_CUT_FOLDER}/p225_001.wav in the metadata")
     if len(found) != 1:
         what = f"two files of that name ({found[0]}, {found[1]})" if found else "no such file in wav48/"
-        raise UserError(f"{Path(job.path).name}: {what}; expected one")
+        raise UserError(f"{Path(path).name}: {what}; expected one")
     header = check_whole(found[0])
     if header.sample_rate != _RATE:
         raise UserError(f"{found[0]}: {header.sample_rate} Hz, expected {_RATE}; it is not that of VCTK 0.80")
     waveform = audio.read(found[0]).astype(np.float64)
     cut = audio.resample(waveform[first_sound(waveform) :], _RATE, SOURCE_RATE, "scipy_poly")
-    audio.write(out / job.path, cut, SOURCE_RATE, "PCM_16", "floor")
+    audio.write(out / path, cut, SOURCE_RATE, "PCM_16", "floor")
 
 
 def first_sound(waveform: np.ndarray) -> int:

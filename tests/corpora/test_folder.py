@@ -15,13 +15,9 @@ from sepkit.data.manifest import Manifest, read_manifest
 from sepkit.data.mixing import mix_entry
 from sepkit.errors import UserError
 from sepkit.signals import active_level
+from tests.corpora.calling import by_place
 
-
-def prepare_folder(*places, **options):
-    names = ("speech", "out", "noise")
-    return _prepare_folder(FolderOptions(**dict(zip(names, places, strict=False)), **options))
-
-
+prepare_folder = by_place(_prepare_folder, FolderOptions, "speech", "out", "noise")
 RATE = 8000
 SMALL = {"segment_seconds": 1.0, "train_mixtures": 20, "dev_mixtures": 5, "test_mixtures": 6}
 
@@ -267,14 +263,6 @@ def test_fewer_combinations_than_asked_for(tmp_path, write_speakers):
         write_speakers(tmp_path / "s" / split, [f"{split}1", f"{split}2"], takes=2)
     made = manifests(prepare_folder(tmp_path / "s", tmp_path / "out", segment_seconds=1.0))
     assert {len(manifest) for manifest in made.values()} == {4}
-
-
-@pytest.mark.parametrize("speakers", [1, 3, 4])
-def test_numbers_of_speakers(tmp_path, speakers, write_speakers):
-    write_speakers(tmp_path / "s" / "test", list("abcde"))
-    made = manifests(prepare_folder(tmp_path / "s", tmp_path / "out", speakers=[speakers], **SMALL))
-    for entry in made["test"]:
-        assert len({source.speaker for source in entry.sources}) == speakers == len(entry.sources)
 
 
 def check_message(action, *patterns: str) -> None:

@@ -13,13 +13,9 @@ from sepkit.data.manifest import read_manifest
 from sepkit.data.mixing import mix_entry
 from sepkit.data.tts import find_synthesizer
 from sepkit.errors import UserError
+from tests.corpora.calling import by_place
 
-
-def prepare_mini(*places, **options):
-    names = ("out", "speakers")
-    return _prepare_mini(MiniOptions(**dict(zip(names, places, strict=False)), **options))
-
-
+prepare_mini = by_place(_prepare_mini, MiniOptions, "out", "speakers")
 TINY = {
     "train_voices": 4,
     "train_sentences": 2,

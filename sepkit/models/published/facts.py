@@ -37,11 +37,6 @@ class ModelFacts:
     giga_multiply_adds_per_second: float | None
     scores: dict[str, float]
 
-    @property
-    def causal(self) -> bool:
-        """Whether estimates are available while the recording is still coming in."""
-        return self.latency_ms is not None
-
 
 def model_facts(model: EncoderMaskerDecoder, folder: Path | None = None) -> ModelFacts:
     """Return the numbers of a model.

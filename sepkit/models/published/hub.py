@@ -41,35 +41,29 @@ def fetch(repository: str, files: Sequence[str]) -> Path:
     if not is_repository(repository):
         raise UserError(f"{repository}: is no repository of the Hugging Face hub, expected OWNER/NAME[@REVISION]")
     import huggingface_hub
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        LocalEntryNotFoundError,
-        OfflineModeIsEnabled,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
+    from huggingface_hub import errors
 
     name, _, revision = repository.partition("@")
+    unreachable = (
+        "is not in the cache, and the Hugging Face hub cannot be reached; run this once with a network and without "
+        "HF_HUB_OFFLINE"
+    )
+    # The first that fits: a gated repository counts as not found, too.
+    reasons = {
+        errors.GatedRepoError: "its owner asks for consent; give it on huggingface.co, then run `hf auth login`",
+        errors.RevisionNotFoundError: f"the repository has no revision {revision}",
+        errors.RepositoryNotFoundError: "no such path here, and no such repository on the Hugging Face hub "
+        "(a private one needs `hf auth login`)",
+        errors.LocalEntryNotFoundError: unreachable,
+        errors.OfflineModeIsEnabled: unreachable,
+    }
     options: dict[str, Any] = {"revision": revision or None, "allow_patterns": list(files)}
     try:
         return _noted(repository, huggingface_hub.snapshot_download(name, **options))
-    except GatedRepoError as error:
-        raise UserError(
-            f"{repository}: its owner asks for consent; give it on huggingface.co, then run `hf auth login`"
-        ) from error
-    except RevisionNotFoundError as error:
-        raise UserError(f"{repository}: the repository has no revision {revision}") from error
-    except RepositoryNotFoundError as error:
-        raise UserError(
-            f"{repository}: no such path here, and no such repository on the Hugging Face hub "
-            "(a private one needs `hf auth login`)"
-        ) from error
-    except (LocalEntryNotFoundError, OfflineModeIsEnabled) as error:
-        raise UserError(
-            f"{repository}: is not in the cache, and the Hugging Face hub cannot be reached; "
-            "run this once with a network and without HF_HUB_OFFLINE"
-        ) from error
     except Exception as error:
+        for kind, reason in reasons.items():
+            if isinstance(error, kind):
+                raise UserError(f"{repository}: {reason}") from error
         # A download that breaks off; which exceptions that makes depends on the library below huggingface_hub.
         try:
             return _noted(repository, huggingface_hub.snapshot_download(name, local_files_only=True, **options))
@@ -123,14 +117,13 @@ def upload(folder: Path, card: str, repository: str, private: bool = False) -> s
                 repo_id=repository, folder_path=temporary, commit_message="Model and card, uploaded by sepkit"
             )
         except Exception as error:
-            reason = " ".join(str(error).split())
             # Invalid names are ValueErrors.
-            if not isinstance(error, (HfHubHTTPError, ValueError)):
-                raise UserError(
-                    f"--repo {repository}: the Hugging Face hub cannot be reached ({reason}); check the network"
-                ) from error
-            raise UserError(
-                f"--repo {repository}: the Hugging Face hub did not take it ({reason}); run `hf auth login` with a "
-                "token that may write"
-            ) from error
+            refused = isinstance(error, (HfHubHTTPError, ValueError))
+            what, remedy = (
+                ("did not take it", "run `hf auth login` with a token that may write")
+                if refused
+                else ("cannot be reached", "check the network")
+            )
+            reason = " ".join(str(error).split())
+            raise UserError(f"--repo {repository}: the Hugging Face hub {what} ({reason}); {remedy}") from error
     return str(address)

@@ -8,7 +8,7 @@ from pathlib import Path
 from sepkit.choices import did_you_mean
 from sepkit.errors import UserError
 from sepkit.models.published import hub
-from sepkit.models.published.card import card_license
+from sepkit.models.published.card import read_card
 from sepkit.models.published.public import PUBLIC
 from sepkit.models.published.shipped import shipped_models
 from sepkit.models.storage.folders import EXPECTED, Path_, find_checkpoint, is_onnx
@@ -66,5 +66,5 @@ def license_of(model: str) -> str | None:
     # Who names no model that can be found has none of a known license.
     with suppress(UserError):
         folder = model_folder(model)
-        return None if folder is None else card_license(folder)
+        return None if folder is None else read_card(folder).get("license")
     return None

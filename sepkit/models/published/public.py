@@ -76,9 +76,9 @@ class PublicModel:
         return all(file.digest for file in self.files)
 
 
-def _read_table() -> dict[str, PublicModel]:
-    with Path(__file__).with_name("public.csv").open(encoding="utf-8", newline="") as file:
-        return {row.pop("name"): _model(row) for row in csv.DictReader(file)}
+def _table(name: str) -> list[dict[str, str]]:
+    with Path(__file__).with_name(name).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def _model(row: dict[str, str]) -> PublicModel:
@@ -109,22 +109,8 @@ def _file(place: str, path: str, known: str = ":") -> PublicFile:
     return PublicFile(Path(path).name, url, f"sha256:{digest}" if digest else "", int(size) if size else None)
 
 
-PUBLIC = _read_table()
+PUBLIC = {row.pop("name"): _model(row) for row in _table("public.csv")}
 """Short name -> model."""
-
-_ZENODO = {
-    "mpariente/ConvTasNet_WHAM!_sepclean": 3862942,
-    "mpariente/DPRNNTasNet_WHAM!_sepclean": 3873670,
-    "mpariente/DPRNNTasNet(ks=16)_WHAM!_sepclean": 3903795,
-    "Cosentino/ConvTasNet_LibriMix_sep_clean": 3873572,
-    "Cosentino/ConvTasNet_LibriMix_sep_noisy": 3874420,
-    "brijmohan/ConvTasNet_Libri1Mix_enhsingle": 3970768,
-    "groadabike/ConvTasNet_DAMP-VSEP_enhboth": 3994193,
-    "popcornell/DPRNNTasNet_WHAM_enhancesingle": 3998647,
-    "tmirzaev-dotcom/ConvTasNet_Libri3Mix_sepnoisy": 4020529,
-    "mhu-coder/ConvTasNet_Libri1Mix_enhsingle": 4301955,
-}
-"""Names that asteroid's README gives to records of Zenodo -> the record. Three more are of classes sepkit lacks."""
 
 
 def fetch_public(name: str) -> str:
@@ -141,9 +127,15 @@ def fetch_public(name: str) -> str:
 
 
 def zenodo_address(name: str) -> str | None:
-    """Return the address of a model that asteroid's README names; None for other names."""
-    record = _ZENODO.get(name)
-    return None if record is None else f"https://zenodo.org/record/{record}/files/model.pth?download=1"
+    """Return the address of a model that asteroid's README names; None for other names.
+
+    The README gives them to records of Zenodo. Three more are of classes that sepkit lacks.
+
+    Args:
+        name: Name in asteroid's README, OWNER/MODEL.
+    """
+    records = {row["name"]: row["record"] for row in _table("zenodo.csv")}
+    return f"https://zenodo.org/record/{records[name]}/files/model.pth?download=1" if name in records else None
 
 
 def fetch_address(url: str) -> Path:

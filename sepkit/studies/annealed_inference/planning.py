@@ -13,9 +13,8 @@ from typing import Annotated
 
 from scipy.special import erfinv, lambertw, stdtr
 
-from sepkit.annealing.planning import Plan, command_of
+from sepkit.annealing.planning import Between, Plan, Positive, command_of
 from sepkit.errors import Bounds, UserError
-from sepkit.studies.annealed_inference.config import Between, Positive
 from sepkit.studies.annealed_inference.order_parameters import bias, pull_slope, repulsion
 
 _MOST_STEPS = 1e6

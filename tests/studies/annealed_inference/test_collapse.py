@@ -10,7 +10,6 @@ import scipy.integrate
 import scipy.optimize
 from scipy.special import lambertw
 
-from sepkit.errors import UserError
 from sepkit.schedules import InverseTemperature
 from sepkit.studies.annealed_inference.order_parameters import bias, random_starts
 from sepkit.studies.annealed_inference.planning import (
@@ -139,9 +138,3 @@ def test_steps_for_a_probability_are_the_inverse(repelled):
     assert collapse_probability(growth, **SETTING, repelled=repelled) == pytest.approx(0.1, abs=1e-10)
     assert steps_for_probability(0.999, 0.005, 0.05, 512, 3.0, 0.8, PAPER_ALPHA) == 0
     assert steps_for_probability(0.1, 0.08, 0.05, 512, 3.0, 0.8, PAPER_ALPHA) == math.inf
-
-
-def test_modes_that_are_too_close():
-    """R below sqrt(alpha): every start is cold."""
-    with pytest.raises(UserError, match=r"radius: found 0\.5"):
-        optimal_initial_beta(0.5, PAPER_ALPHA)

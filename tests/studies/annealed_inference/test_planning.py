@@ -58,24 +58,17 @@ def test_target_probability(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "line"),
     [
         (["--initial-beta", "1", "--steps", "9"], "--initial-beta: found 1.0, expected more than 0, less than 1"),
-        (["--radius", "0", "--steps", "9"], "--radius: found 0.0, expected more than 0"),
         (["--dimension", "1", "--steps", "9"], "--dimension: found 1, expected at least 2"),
-        (["--steps", "0"], "--steps: found 0.0, expected more than 0"),
-        (["--step-size", "0", "--steps", "9"], "--step-size: found 0.0, expected more than 0"),
-        (["--heavy-weight", "0", "--steps", "9"], "--heavy-weight: found 0.0, expected more than 0, less than 1"),
         ([], "--steps, --target-probability: expected exactly one of the two"),
-        (["--target-probability", "1.5"], "--target-probability: found 1.5"),
         (["--target-probability", "0.01", "--initial-beta", "0.1"], "no schedule of up to 1e+06 steps"),
         (["--radius", "0.4", "--steps", "9"], "radius: found 0.4, expected more than"),
     ],
 )
 def test_bad_numbers_are_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str], line: str) -> None:
     """The line has option, found and expected; the exit code is 2."""
-    given = [
-        word for option, value in zip(SETTING[::2], SETTING[1::2], strict=True) if option not in arguments
-        for word in (option, value)
-    ]  # fmt: skip
-    assert main(["plan-schedule", "inverse-temperature", *given, *arguments]) == 2
+    words = [*SETTING, *arguments]
+    given = dict(zip(words[::2], words[1::2], strict=True))
+    assert main(["plan-schedule", "inverse-temperature", *(word for pair in given.items() for word in pair)]) == 2
     error = capsys.readouterr().err
     assert line in error and error.count("\n") == 1
 
