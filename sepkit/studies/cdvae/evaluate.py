@@ -19,7 +19,7 @@ from sepkit.evaluation.statistics import paired_difference, summarize_columns
 from sepkit.extras import is_installed
 from sepkit.files import write_csv, write_json
 from sepkit.models import load_checkpoint
-from sepkit.reporting.text import aligned
+from sepkit.reporting.tables import Table
 from sepkit.studies.cdvae.data import ImageSet, read_images
 from sepkit.studies.cdvae.model import ImageVAE, Noise, Source
 from sepkit.studies.cdvae.task import bound_of, parts_of
@@ -198,7 +198,7 @@ def report_lines(summary: dict[str, Any]) -> list[str]:
         over = values["over_reference_nats"]
         text = f"{over['mean']:+.2f}" + (" [{:+.2f}, {:+.2f}]".format(*over["ci95"]) if over["ci95"] else "")
         rows.append([steps, *(f"{values['metrics'][name]['mean']:.2f}" for name in names), text])
-    lines = aligned(rows)
+    lines = Table(rows[0], rows[1:]).lines()
     if summary["floor_nats"] is not None:
         lines.append(f"floor: {summary['floor_nats']:.2f} nats")
     if not summary["bound"]:
