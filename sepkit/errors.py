@@ -89,10 +89,10 @@ class Bounds:
     def __str__(self) -> str:
         """Return the words of a message: "at least 1", "0 to 1", "more than 0, at most 1"."""
         if self.ge is not None and self.le is not None:
-            return f"{_plain(self.ge)} to {_plain(self.le)}"
+            return f"{_plain(self.ge)} to {_plain(self.le)}{self.note}"
         words = {"at least": self.ge, "more than": self.gt, "at most": self.le, "less than": self.lt}
         finite = {word: bound for word, bound in words.items() if bound is not None and bound < math.inf}
-        return ", ".join(f"{word} {_plain(bound)}" for word, bound in finite.items())
+        return ", ".join(f"{word} {_plain(bound)}" for word, bound in finite.items()) + self.note
 
     def check(self, name: str, value: Any) -> None:
         """Raise UserError if a number, or an item of a list or tuple, is out of bounds; None is not checked.
@@ -101,10 +101,10 @@ class Bounds:
             name: Option or key of the configuration, for the message.
             value: Number, list or tuple of numbers, or None.
         """
-        items = value if isinstance(value, list | tuple) else [] if value is None else [value]
+        bounds, items = self, value if isinstance(value, list | tuple) else [] if value is None else [value]
         for item in items:
             if item not in self:
-                raise UserError(f"{name}: found {shown(item)}, expected {self}{self.note}")
+                raise UserError(f"{name}: found {shown(item)}, expected {bounds}")
 
 
 def _plain(bound: float) -> str:

@@ -240,10 +240,8 @@ def journal_line(row: Mapping[str, Any]) -> str:
 
 def journal_rows(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
     """Yield the rows of a file of such lines; those that are damaged, or were cut short by a kill, are left out."""
-    try:
+    with _reading(path, "remove it"):
         text = file_text(path, errors="replace")
-    except (OSError, ValueError) as error:
-        raise _unreadable(path, error, "remove it") from error
     for line in text.split("\n"):
         head, found, digest = line.rpartition(_DIGEST)
         if found and digest == _line_digest(head + "}") + '"}':
@@ -256,18 +254,14 @@ def _line_digest(text: str) -> str:
 
 def read_json(path: str | os.PathLike[str], remedy: str = "write it again") -> Any:
     """Return the plain data of a JSON file."""
-    try:
+    with _reading(path, remedy):
         return parse_json(file_text(path))
-    except (OSError, ValueError) as error:
-        raise _unreadable(path, error, remedy) from error
 
 
 def read_yaml(path: str | os.PathLike[str], remedy: str = "write it again", loader: type[Any] | None = None) -> Any:
     """Return the plain data of a YAML file, as `parse_yaml` does."""
-    try:
+    with _reading(path, remedy):
         text = file_text(path, most=YAML_BYTES)
-    except (OSError, ValueError) as error:
-        raise _unreadable(path, error, remedy) from error
     return parse_yaml(text, str(path), remedy, loader)
 
 
@@ -326,9 +320,16 @@ def _count_nodes(node: Any, where: str, remedy: str, known: dict[int, int | None
     return count
 
 
-def _unreadable(path: str | os.PathLike[str], error: Exception, remedy: str) -> UserError:
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else one_line(str(error))
-    return UserError(f"{path}: cannot be read ({reason}); {remedy}")
+@contextmanager
+def _reading(path: str | os.PathLike[str], remedy: str) -> Iterator[None]:
+    """Raise UserError, with what to do, if a file cannot be read or has no such content."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: no such file; {remedy}") from error
+    except (OSError, ValueError, csv.Error) as error:
+        reason = getattr(error, "strerror", None) or one_line(str(error))
+        raise UserError(f"{path}: cannot be read ({reason}); {remedy}") from error
 
 
 def file_bytes(path: str | os.PathLike[str], most: int = TEXT_BYTES) -> bytes:
@@ -357,16 +358,8 @@ def file_text(
 
 def read_text(path: str | os.PathLike[str], expected: str) -> str:
     """Return the text of a UTF-8 file, without a byte order mark; UserError says what was `expected`."""
-    try:
+    with _reading(path, f"expected {expected}"):
         return file_text(path, "utf-8-sig")
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: {_reason(error)}; expected {expected}") from None
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, FileNotFoundError):
-        return "no such file"
-    return f"cannot be read ({getattr(error, 'strerror', None) or one_line(str(error))})"
 
 
 def read_csv(
@@ -379,12 +372,10 @@ def read_csv(
     """
     text = read_text(path, expected)
     delimiter = next((mark for mark in ",;\t" if mark in text.partition("\n")[0]), ",")
-    try:
+    with _reading(path, f"expected {expected}"):
         reader = csv.DictReader(io.StringIO(text), delimiter=delimiter, skipinitialspace=True)
         reader.fieldnames = columns = [name.strip() for name in reader.fieldnames or ()]
         return columns, [(reader.line_num, {name: uncell(text) for name, text in row.items()}) for row in reader]
-    except csv.Error as error:
-        raise UserError(f"{path}: cannot be read ({error}); expected {expected}") from None
 
 
 def write_csv(path: str | os.PathLike[str], columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Path:

@@ -28,7 +28,7 @@ from functools import cache, partial
 from multiprocessing import get_all_start_methods, get_context, parent_process
 from typing import Any, NoReturn, TypeVar
 
-from sepkit.errors import UserError, exhausted, failure, one_line
+from sepkit.errors import Bounds, UserError, exhausted, failure, one_line
 from sepkit.interrupts import Stopped, ignore_terminal, shielded
 from sepkit.owned import Command, adopt, command
 from sepkit.registry import import_file, imported_files
@@ -73,8 +73,7 @@ def for_each(
     """Yield each item with the function's result, in the order of the items."""
     from tqdm import tqdm
 
-    if processes is not None and processes < 1:
-        raise UserError(f"--processes {processes}: expected at least 1")
+    Bounds(ge=1).check("--processes", processes)
     processes = min(processes or available_processes(), len(items))
     results = (attempt(function, item) for item in items) if processes <= 1 else _elsewhere(function, items, processes)
     try:

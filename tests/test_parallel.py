@@ -123,7 +123,7 @@ def test_a_defect_fails_its_item_alone(processes, work, monkeypatch):
 
 
 def test_processes_below_one_are_refused(work):
-    with pytest.raises(UserError, match="--processes 0"):
+    with pytest.raises(UserError, match="--processes: found 0, expected at least 1"):
         list(for_each(work.double, [1], 0))
 
 

@@ -20,6 +20,7 @@ AREAS = {
     "config": "Configurations",
     "choices": "Configurations",
     "registry": "Configurations",
+    "errors": "Configurations",
     "files": "Files",
     "fetching": "Files",
     "parallel": "Files",

@@ -13,12 +13,15 @@ import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sepkit.errors import UserError
+from sepkit.errors import Bounds, UserError
+
+Positive = Annotated[float, Bounds(gt=0, lt=math.inf)]
+Between = Annotated[float, Bounds(gt=0, lt=1)]
 
 # The distance has then grown so far that nine free hypotheses for three Gaussians are seen apart.
 _SEEN = math.log(120.0)
@@ -62,20 +65,6 @@ def command_of(kind: str, plan: Callable[..., Plan]) -> Callable[..., str]:
     return command
 
 
-def positive(**values: float) -> None:
-    """Raise UserError unless every number, given by the name of its option, is positive and finite."""
-    for name, value in values.items():
-        if not 0 < value < math.inf:
-            raise UserError(f"--{name.replace('_', '-')}: found {value:g}, expected a positive number")
-
-
-def inside(**values: float) -> None:
-    """Raise UserError unless every number, given by the name of its option, lies between 0 and 1."""
-    for name, value in values.items():
-        if not 0 < value < 1:
-            raise UserError(f"--{name.replace('_', '-')}: found {value:g}, expected a number between 0 and 1")
-
-
 @dataclass(frozen=True)
 class Cooling:
     """Temperatures, constant within an epoch: "linear", T0 (1 - t / epochs), or "exponential", T0 decay^t."""
@@ -116,22 +105,33 @@ def split_time(cooling: Cooling, critical: float, step_size: float, growth: floa
 
 
 def step_size_for_split(cooling: Cooling, critical: float, seen: float, growth: float = _SEEN) -> float:
-    """Return the eta with which `split_time` is in the middle of the epoch that has the temperature `seen`, or
-    ValueError."""
+    """Return the eta with which `split_time` is in the middle of the epoch that has the temperature `seen`.
+
+    Args:
+        cooling: Schedule of the run.
+        critical: Critical temperature.
+        seen: Temperature at which the run was seen to split.
+        growth: Lambda, nats.
+
+    Raises:
+        UserError: no step size splits hypotheses there.
+    """
+    if seen >= critical:
+        raise UserError(f"--observed-split: found {seen:g}, expected less than the critical temperature {critical:g}")
     end = cooling.epoch_of(seen) + 0.5
     # Only steps that jump over the minimum could part hypotheses before they have cooled for longer than they were hot.
-    if float((critical / cooling.temperatures(np.arange(end, dtype=np.float64)) - 1).sum()) <= 0:
-        raise ValueError(f"no step size splits hypotheses at {seen:g}")
+    possible = float((critical / cooling.temperatures(np.arange(end, dtype=np.float64)) - 1).sum()) > 0
 
     def missing(step_size: float) -> float:
         grown = _growth(cooling, critical, step_size, 0, math.ceil(end))
         return growth - float(grown.sum() - (math.ceil(end) - end) * grown[-1])
 
     high = 1e-9
-    while missing(high) > 0:
+    while possible and missing(high) > 0:
         high *= 1.5
-        if high > _LARGEST_STEP:
-            raise ValueError(f"no step size splits hypotheses at {seen:g}")
+        possible = high < _LARGEST_STEP
+    if not possible:
+        raise UserError(f"--observed-split: found {seen:g}, too early for a run that begins at {cooling.initial:g}")
     # It takes most of a second, which `--help` does not have.
     from scipy.optimize import root_scalar
 
@@ -148,15 +148,15 @@ def _growth(cooling: Cooling, critical: float, step_size: float, first: int, end
 
 
 def plan_amcl(
-    critical_temperature: float,
-    initial_temperature: float,
-    epochs: float,
+    critical_temperature: Positive,
+    initial_temperature: Positive,
+    epochs: Positive,
     *,
     kind: Literal["linear", "exponential"] = "exponential",
-    decay: float = 0.9,
-    step_size: float = 0.05,
-    observed_split: float | None = None,
-    observed_decay: float | None = None,
+    decay: Between = 0.9,
+    step_size: Positive = 0.05,
+    observed_split: Positive | None = None,
+    observed_decay: Between | None = None,
 ) -> Plan:
     """Predict the temperature and epoch at which hypotheses of annealed multiple choice learning split.
 
@@ -170,11 +170,6 @@ def plan_amcl(
         observed_split: temperature at which a run was seen to split; replaces --step-size, which --json prints
         observed_decay: of that run, which is otherwise that of the plan; default: --decay
     """
-    positive(
-        critical_temperature=critical_temperature, initial_temperature=initial_temperature, epochs=epochs,
-        step_size=step_size,
-    )  # fmt: skip
-    inside(decay=decay, observed_decay=decay if observed_decay is None else observed_decay)
     if initial_temperature < critical_temperature:
         raise UserError(
             f"--initial-temperature: found {initial_temperature:g}, below the critical temperature"
@@ -184,7 +179,7 @@ def plan_amcl(
     cooling = Cooling(kind, initial_temperature, epochs, decay)
     if observed_split is not None:
         run = replace(cooling, decay=decay if observed_decay is None else observed_decay)
-        step_size = _fitted(run, critical_temperature, observed_split)
+        step_size = step_size_for_split(run, critical_temperature, observed_split)
     elif observed_decay is not None:
         raise UserError("--observed-split: missing, the temperature at which the observed run was seen to split")
     temperature, epoch = _seen(cooling, critical_temperature, step_size)
@@ -227,20 +222,6 @@ def plan_amcl(
         f"    temperature: {{name: truncated_{kind}, initial: {critical_temperature:.6g}, {inner}}}",
     ]
     return Plan(data, lines, warnings, yaml)
-
-
-def _fitted(run: Cooling, critical: float, observed_split: float) -> float:
-    positive(observed_split=observed_split)
-    if observed_split >= critical:
-        raise UserError(
-            f"--observed-split: found {observed_split:g}, expected less than the critical temperature {critical:g}"
-        )
-    try:
-        return step_size_for_split(run, critical, observed_split)
-    except ValueError:
-        raise UserError(
-            f"--observed-split: found {observed_split:g}, too early for a run that begins at {run.initial:g}"
-        ) from None
 
 
 def _seen(cooling: Cooling, critical: float, step_size: float) -> tuple[float, float | None]:

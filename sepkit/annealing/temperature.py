@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,13 +13,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from sepkit.annealing.free_hypotheses import (
-    SourceAnnealing,
-    anneal_sources,
-    softmin_entropy,
-    source_correlations,
-    spread_db,
-)
+from sepkit.annealing.free_hypotheses import anneal_sources, softmin_entropy, source_correlations, spread_db
 from sepkit.config import AnnealedMCLConfig, CostConfig
 from sepkit.data.dataset import Example, MixtureDataset, collate
 from sepkit.errors import UserError
@@ -38,48 +32,48 @@ _HEURISTIC = (
 )
 
 
-@dataclass(frozen=True)
-class SourceSplits:
-    """Free hypotheses for the sources of mixtures. `spread_db` is the unit of temperatures; uncorrelated sources split
-    at `expected_db`."""
-
-    annealing: SourceAnnealing
-    spread_db: float
-    expected_db: float
-
-
-@dataclass(frozen=True)
-class EntropyByTemperature:
-    """The mean entropy of the assignment of a model's hypotheses.
-
-    Args:
-        temperatures: (S,).
-        entropies_nats: (S,).
-        hypotheses: n.
-        initial: the proposed initial temperature.
-        unit: of temperatures.
-    """
-
-    temperatures: np.ndarray
-    entropies_nats: np.ndarray
-    hypotheses: int
-    initial: float
-    unit: str
-
-
 @dataclass
 class Findings:
-    """Findings in words, as data, and for a figure.
+    """Findings in words and as data.
 
     Args:
-        found: input of `sepkit.reporting.temperature.temperature_figure`.
-        skipped: mixture -> why it was left out.
+        lines: What `sepkit find-temperature` prints.
+        data: Content of temperature.json, all that its figure needs.
     """
 
     lines: list[str]
     data: dict[str, Any]
-    found: SourceSplits | EntropyByTemperature
-    skipped: dict[str, str] = field(default_factory=dict)
+
+
+class _Mixtures:
+    """Mixtures from all over a manifest; `skipped` says why some were left out."""
+
+    def __init__(self, data: MixtureDataset, mixtures: int | None) -> None:
+        self.data = data
+        count = len(data) if mixtures is None else min(mixtures, len(data))
+        self.places = sorted({place * len(data) // count for place in range(count)})
+        self.skipped: list[dict[str, str]] = []
+
+    def skip(self, name: str, reason: str) -> None:
+        self.skipped.append({"id": name, "reason": reason})
+
+    def __iter__(self) -> Iterator[Example]:
+        for place in tqdm(self.places, disable=None, unit="mixture"):
+            try:
+                yield self.data[place]
+            except UserError as error:
+                self.skip(self.data.manifest[place].id, str(error))
+
+    def batches(self) -> Iterator[list[Example]]:
+        """Yield a few examples of one length, because models that normalize over time would see padding."""
+        batch: list[Example] = []
+        for example in self:
+            if batch and (len(batch) == _BATCH_SIZE or len(example.mixture) != len(batch[0].mixture)):
+                yield batch
+                batch = []
+            batch.append(example)
+        if batch:
+            yield batch
 
 
 def spread_of(examples: list[Example]) -> float:
@@ -106,14 +100,12 @@ def of_sources(
         segment_seconds: length of the segments used; None: whole mixtures.
     """
     data = MixtureDataset(manifest, segment_seconds=segment_seconds, seed=seed)
-    skipped: dict[str, str] = {}
+    examples = _Mixtures(data, mixtures)
     # Waveforms are not kept: only the unit and the cosines between sources matter.
     spreads, correlations, active = [], [], []
-    for example in tqdm(
-        _examples(data, mixtures, skipped), total=_number(data, mixtures), disable=None, unit="mixture"
-    ):
+    for example in examples:
         if int(example.active.sum()) < 2:
-            skipped[example.id] = "fewer than two active sources"
+            examples.skip(example.id, "fewer than two active sources")
             continue
         spreads.append(spread_of([example]))
         correlations.append(source_correlations(example.sources[None], example.active[None])[0])
@@ -145,22 +137,9 @@ def of_sources(
         "expected_first_split_db": expected,
         "temperatures_db": found.temperatures_db,
         "mean_groups": found.groups.double().mean(1).tolist(),
+        "skipped": examples.skipped,
     }
-    return Findings(lines, result, SourceSplits(found, spread, expected), skipped)
-
-
-def _examples(data: MixtureDataset, mixtures: int | None, skipped: dict[str, str]) -> Iterator[Example]:
-    """Yield up to `mixtures` examples from all over a data set; record those that cannot be read."""
-    count = _number(data, mixtures)
-    for index in sorted({place * len(data) // count for place in range(count)}):
-        try:
-            yield data[index]
-        except UserError as error:
-            skipped[data.manifest[index].id] = str(error)
-
-
-def _number(data: MixtureDataset, mixtures: int | None) -> int:
-    return len(data) if mixtures is None else min(mixtures, len(data))
+    return Findings(lines, result)
 
 
 def _plain(value: float) -> float | None:
@@ -191,9 +170,9 @@ def of_model(
     if model.hypotheses < 2:
         raise UserError("--model: found one hypothesis, expected two or more: nothing is assigned softly")
     data = MixtureDataset(manifest, segment_seconds=segment_seconds, seed=seed, sample_rate=model.sample_rate)
-    skipped: dict[str, str] = {}
+    examples = _Mixtures(data, mixtures)
     pairwise = PairwiseCosts(build(cost), float(model.signal_std))
-    columns, spread = _cost_columns(model.to(device), pairwise, data, mixtures, skipped)
+    columns, spread = _cost_columns(model.to(device), pairwise, examples)
     n, count, floor = model.hypotheses, columns.shape[1], AnnealedMCLConfig().floor
     initial = initial_temperature(columns, floor)
     decay = decay_to_floor(initial, floor, epochs)
@@ -216,8 +195,8 @@ def of_model(
         f"entropy at half of it: {half_share * math.log(n):.4f} nats, {100 * half_share:.1f} % of log {n} "
         f"(wanted: less than {100 * ENTROPY_SHARE:.0f} %)",
         f"decay: {decay:.6f} an epoch, at the floor of {floor:g} {unit} after {epochs} epochs",
-        f"measured on {count} sources in {len(data) if mixtures is None else _number(data, mixtures)} mixtures"
-        + (f", {len(skipped)} of which were left out" if skipped else ""),
+        f"measured on {count} sources in {len(examples.places)} mixtures"
+        + (f", {len(examples.skipped)} of which were left out" if examples.skipped else ""),
         _HEURISTIC,
         f"sepkit train {options}",
     ]
@@ -241,53 +220,34 @@ def of_model(
         "heuristic": _HEURISTIC,
         "temperatures": temperatures.tolist(),
         "entropies_nats": entropies,
+        "skipped": examples.skipped,
     }
-    return Findings(lines, result, EntropyByTemperature(temperatures, np.array(entropies), n, initial, unit), skipped)
+    return Findings(lines, result)
 
 
 @torch.inference_mode()
-def _cost_columns(
-    model: EncoderMaskerDecoder,
-    pairwise: PairwiseCosts,
-    data: MixtureDataset,
-    mixtures: int | None,
-    skipped: dict[str, str],
-) -> tuple[Tensor, float]:
+def _cost_columns(model: EncoderMaskerDecoder, pairwise: PairwiseCosts, examples: _Mixtures) -> tuple[Tensor, float]:
     """Return ((n, number of active sources) costs of every hypothesis, mean spread of the sources in dB)."""
     device = next(model.parameters()).device
     columns: list[Tensor] = []
     spreads: list[float] = []
-    with tqdm(total=_number(data, mixtures), disable=None, unit="mixture") as bar:
-        for examples in _batches(_examples(data, mixtures, skipped)):
-            batch = collate(examples)
-            moved = batch.to(device)
-            separation = model(moved.mixture)
-            cost = pairwise.of(separation.estimates, moved, separation.estimate_scales).cpu().double()
-            for row, name in enumerate(batch.ids):
-                own = cost[row][:, batch.active[row]]
-                if not own.shape[1] or not bool(own.isfinite().all()):
-                    skipped[name] = "a cost is not finite" if own.shape[1] else "no active source"
-                    continue
-                columns.append(own)
-                spreads.append(spread_of([examples[row]]))
-            bar.update(len(examples))
+    for some in examples.batches():
+        batch = collate(some)
+        moved = batch.to(device)
+        separation = model(moved.mixture)
+        cost = pairwise.of(separation.estimates, moved, separation.estimate_scales).cpu().double()
+        for row, example in enumerate(some):
+            own = cost[row][:, batch.active[row]]
+            if not own.shape[1] or not bool(own.isfinite().all()):
+                examples.skip(example.id, "a cost is not finite" if own.shape[1] else "no active source")
+                continue
+            columns.append(own)
+            spreads.append(spread_of([example]))
     if not columns:
-        first = next(iter(skipped.items()), None)
-        reason = f" ({first[0]}: {first[1]})" if first else ""
-        raise UserError(f"{data.manifest.path}: no mixture could be used{reason}; expected mixtures with sources")
+        reason = " ({id}: {reason})".format_map(examples.skipped[0]) if examples.skipped else ""
+        path = examples.data.manifest.path
+        raise UserError(f"{path}: no mixture could be used{reason}; expected mixtures with sources")
     return torch.cat(columns, 1), float(np.nanmean(spreads)) if np.isfinite(spreads).any() else math.nan
-
-
-def _batches(examples: Iterator[Example]) -> Iterator[list[Example]]:
-    """Yield lists of a few examples of one length, because models that normalize over time would hear padding."""
-    batch: list[Example] = []
-    for example in examples:
-        if batch and (len(batch) == _BATCH_SIZE or len(example.mixture) != len(batch[0].mixture)):
-            yield batch
-            batch = []
-        batch.append(example)
-    if batch:
-        yield batch
 
 
 def _entropy(columns: Tensor, temperature: float) -> float:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from sepkit.cli._parser import DEVICE
+from sepkit.errors import Bounds, UserError
 
 if TYPE_CHECKING:
     from sepkit.config import CostConfig
@@ -16,10 +17,10 @@ def main(
     manifest: str,
     out: str,
     model: str | None = None,
-    epochs: int = 200,
-    hypotheses: int | None = None,
-    mixtures: int | None = None,
-    segment_seconds: float | None = None,
+    epochs: Annotated[int, Bounds(ge=1)] = 200,
+    hypotheses: Annotated[int | None, Bounds(ge=2)] = None,
+    mixtures: Annotated[int | None, Bounds(ge=1)] = None,
+    segment_seconds: Annotated[float | None, Bounds(gt=0)] = None,
     ceiling_db: float = 10.0,
     seed: int = 0,
     device: str = DEVICE,
@@ -43,15 +44,6 @@ def main(
         seed: of segments and of the small pushes that let hypotheses part
     """
     import sys
-
-    from sepkit.errors import UserError
-
-    least = {"--epochs": (epochs, 1), "--hypotheses": (hypotheses, 2), "--mixtures": (mixtures, 1)}
-    for option, (value, low) in least.items():
-        if value is not None and value < low:
-            raise UserError(f"{option}: found {value}, expected {low} or more")
-    if segment_seconds is not None and not segment_seconds > 0:
-        raise UserError(f"--segment-seconds: found {segment_seconds}, expected more than 0")
 
     from sepkit.annealing.temperature import of_model, of_sources
     from sepkit.reporting.temperature import write_findings
@@ -81,17 +73,16 @@ def main(
             device=str(separator.device),
             seed=seed,
         )
-    for name, reason in findings.skipped.items():
-        print(f"sepkit find-temperature: {name} is left out: {reason}", file=sys.stderr)
+    for skipped in findings.data["skipped"]:
+        print(f"sepkit find-temperature: {skipped['id']} is left out: {skipped['reason']}", file=sys.stderr)
     print("\n".join(findings.lines))
-    return write_findings(findings, out)
+    return write_findings(findings.data, out)
 
 
 def _of_run(model: str) -> tuple[CostConfig, float | None]:
     """Return the cost and the length of segments of the model's training; SI-SDR and whole mixtures if unknown."""
     from sepkit.cli._configuration import read_yaml
     from sepkit.config import CostConfig, NegSISDRConfig, from_dict
-    from sepkit.errors import UserError
 
     folder = Path(model)
     # EXP, EXP/model, EXP/models/epoch_0010, or a file in one of them.

@@ -19,7 +19,7 @@ from typing import Any
 
 from sepkit import studies
 from sepkit.choices import did_you_mean
-from sepkit.cli._threads import let_waiting_threads_sleep
+from sepkit.cli._threads import use_passive_waiting
 from sepkit.errors import UserError, exhausted, failure, one_line, out_of_memory, out_of_reach
 from sepkit.extras import EXTRAS, missing, require
 from sepkit.interrupts import on_stop, received, stop
@@ -103,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     try:
         if argv is None and arguments[0] in SEPARATING:
-            let_waiting_threads_sleep()
+            use_passive_waiting()
         result = _run(arguments[0], arguments[1:])
         if result is not None:
             print(result, flush=True)
@@ -159,7 +159,7 @@ def _run(command: str, arguments: list[str]) -> Any:
     if hasattr(module, "run"):  # commands whose options depend on the configuration parse for themselves
         return module.run(arguments)
     function: Callable[..., Any] = getattr(module, "main", None) or _pick(
-        module.COMMANDS | studies.leaves(command), program, arguments
+        module.COMMANDS | studies.subcommands(command), program, arguments
     )
     if not hasattr(module, "main"):
         program, arguments = f"{program} {arguments[0]}", arguments[1:]
@@ -175,7 +175,7 @@ def _of_study(command: str, model: str) -> Callable[..., Any] | None:
 
     # Whatever is wrong with a model is reported by the command that reads it.
     with contextlib.suppress(UserError, OSError, ValueError):
-        return studies.instead_of(command, read_description(model).get("kind", ""))
+        return studies.override_of(command, read_description(model).get("kind", ""))
     return None
 
 

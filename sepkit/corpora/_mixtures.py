@@ -89,7 +89,7 @@ def draw_mixtures_of_several_sizes(
         for k, size in enumerate(speakers)
     ]
     turns = [entry for turn in zip_longest(*parts) for entry in turn if entry is not None]
-    return [replace(entry, id=_id(first_number + k, _label_of(entry))) for k, entry in enumerate(turns)]
+    return [replace(entry, id=f"{first_number + k:05d}_{entry.id.partition('_')[2]}") for k, entry in enumerate(turns)]
 
 
 def manifest_path(path: Path, folder: Path) -> str:
@@ -119,37 +119,22 @@ def _combinations(
     seen: set[frozenset[int]] = set()
     exhausted: set[int] = set()
     while len(seen) < count and len(exhausted) < len(utterances):
-        for first in generator.permutation(len(utterances)):
+        for first in generator.permutation(len(utterances)).tolist():
             if len(seen) == count:
                 return
-            if int(first) in exhausted:
+            if first in exhausted:
                 continue
+            others = [name for name in names if name != utterances[first].speaker]
             for _ in range(_MOST_ATTEMPTS):
-                chosen = _partners(int(first), utterances, names, of_speaker, speakers, generator)
+                drawn = generator.choice(len(others), size=speakers - 1, replace=False)
+                choices = [of_speaker[others[k]] for k in drawn]
+                chosen = [first, *(own[generator.integers(len(own))] for own in choices)]
                 if frozenset(chosen) not in seen and accept([utterances[i] for i in chosen], len(seen)):
                     seen.add(frozenset(chosen))
                     yield [utterances[i] for i in chosen]
                     break
             else:
-                exhausted.add(int(first))
-
-
-def _partners(
-    first: int,
-    utterances: Sequence[Utterance],
-    names: Sequence[str],
-    of_speaker: dict[str, list[int]],
-    speakers: int,
-    generator: np.random.Generator,
-) -> list[int]:
-    """Return the first utterance and one of each of `speakers - 1` other speakers."""
-    position = names.index(utterances[first].speaker)
-    others = generator.choice(len(names) - 1, size=speakers - 1, replace=False)
-    chosen = [first]
-    for other in others:
-        candidates = of_speaker[names[int(other) + int(other >= position)]]
-        chosen.append(candidates[generator.integers(len(candidates))])
-    return chosen
+                exhausted.add(first)
 
 
 def _describe(
@@ -159,7 +144,7 @@ def _describe(
     sources = [_describe_source(utterance, count, style, generator) for utterance in chosen]
     labels = "_".join(utterance.recording.label[:40] for utterance in chosen)
     entry = MixtureEntry(
-        id=_id(number, labels),
+        id=f"{number:05d}_{labels}",
         sample_rate=style.sample_rate,
         num_samples=count,
         sources=sources,
@@ -170,14 +155,6 @@ def _describe(
     if style.noise:
         entry.noise = _describe_noise(entry, style, generator)
     return entry
-
-
-def _id(number: int, labels: str) -> str:
-    return f"{number:05d}_{labels}"
-
-
-def _label_of(entry: MixtureEntry) -> str:
-    return entry.id.partition("_")[2]
 
 
 def _describe_source(
@@ -230,12 +207,11 @@ def _describe_noise(entry: MixtureEntry, style: MixtureStyle, generator: np.rand
     extend = "repeat" if available < entry.num_samples else None
     unscaled = NoiseEntry(manifest_path(path, style.out), start=start, gain=1.0, extend=extend)
     snr_db = generator.uniform(*style.noise_snr_db)
-    entry.noise = unscaled
-    mixed = mix_entry(entry)
+    mixed = mix_entry(replace(entry, noise=unscaled))
     speech_norm = np.linalg.norm(mixed.sources.sum(axis=0))
     noise_norm = np.linalg.norm(mixed.noise) if mixed.noise is not None else 0.0
     gain = speech_norm / noise_norm * 10 ** (-snr_db / 20) if noise_norm > 0 else 0.0
-    return NoiseEntry(unscaled.path, start=start, gain=_rounded(gain), extend=extend)
+    return replace(unscaled, gain=_rounded(gain))
 
 
 def _rounded(gain: float) -> float:

@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,13 +36,15 @@ Rounding = Literal["floor", "nearest"]
 def check_whole(path: Path) -> audio.AudioInfo:
     """Return the header of an audio file after checking, by decoding only its end, that the file is not cut short."""
     header = audio.info(path)
-    if path.suffix.lower() == ".wav":
-        # libsndfile would report such a wav as shorter.
-        missing = _missing_wav_bytes(path)
-        if missing > 0:
-            raise UserError(f"{path}: truncated ({missing} bytes of its samples are missing); get the file again")
-    else:
+    if path.suffix.lower() != ".wav":
         audio.read(path, header.num_samples - 1, 1)
+        return header
+    # libsndfile would report such a wav as shorter.
+    with open(path, "rb") as file:
+        size = read_wav_header(file, b"RIFF", str(path)).size_bytes if file.read(4) == b"RIFF" else None
+        missing = 0 if size is None else file.tell() + size - os.fstat(file.fileno()).st_size
+    if missing > 0:
+        raise UserError(f"{path}: truncated ({missing} bytes of its samples are missing); get the file again")
     return header
 
 
@@ -69,17 +72,30 @@ def verify(
         if len(entries) != wanted:
             problems.append(f"{name}: {len(entries)} of {wanted} mixtures prepared")
         checksums: dict[str, str] = {}
-        for entry, result in for_each(
-            partial(_checksum, rounding), _spread(entries, sample), processes, f"checking {name}", "mixture"
-        ):
+        places = np.linspace(0, len(entries) - 1, min(sample, len(entries))).astype(int)
+        spread, work = [entries[place] for place in places], partial(_checksum, rounding)
+        for entry, result in for_each(work, spread, processes, f"checking {name}", "mixture"):
             if isinstance(result, Failed):
                 problems.append(f"{name}: mixture {entry.id!r}: {result.reason}")
             elif before.get(name, {}).get(key := _checksum_key(entry), result) != result:
                 problems.append(f"{name}: mixture {entry.id!r} is not what it was when verification.json was written")
             else:
                 checksums[key] = result
-        report[name] = _describe(entries, wanted) | {"sha256": checksums}
-        print(f"{name}: {_sentence(report[name])}")
+        lengths = [entry.num_samples for entry in entries]
+        found = {
+            "mixtures": len(entries),
+            "expected": wanted,
+            "sources": max((len(entry.sources) for entry in entries), default=0),
+            "speakers": len(_speakers(entries)),
+            "hours": round(sum(entry.duration_seconds for entry in entries) / 3600, 3),
+            "shortest_samples": min(lengths, default=0),
+            "longest_samples": max(lengths, default=0),
+        }
+        report[name] = found | {"sha256": checksums}
+        print(
+            f"{name}: {found['mixtures']} of {wanted} mixtures of {found['sources']}, {found['speakers']} speakers, "
+            f"{found['hours']:.2f} h"
+        )
     problems += _shared_speakers(splits, may_share)
     write_json(out / REPORT, {"splits": report, "problems": problems})
     if problems:
@@ -89,34 +105,11 @@ def verify(
     return problems
 
 
-def _describe(entries: Sequence[MixtureEntry], expected: int) -> dict[str, Any]:
-    lengths = [entry.num_samples for entry in entries]
-    return {
-        "mixtures": len(entries),
-        "expected": expected,
-        "sources": max((len(entry.sources) for entry in entries), default=0),
-        "speakers": len(_speakers(entries)),
-        "hours": round(sum(entry.duration_seconds for entry in entries) / 3600, 3),
-        "shortest_samples": min(lengths, default=0),
-        "longest_samples": max(lengths, default=0),
-    }
-
-
-def _sentence(described: Mapping[str, Any]) -> str:
-    return (
-        f"{described['mixtures']} of {described['expected']} mixtures of {described['sources']}, "
-        f"{described['speakers']} speakers, {described['hours']:.2f} h"
-    )
-
-
-def _spread(entries: Sequence[MixtureEntry], count: int) -> list[MixtureEntry]:
-    if len(entries) <= count:
-        return list(entries)
-    return [entries[int(index)] for index in np.linspace(0, len(entries) - 1, count)]
-
-
 def _checksum(rounding: Rounding, entry: MixtureEntry) -> str:
-    for path in _written(entry):
+    parts = [*entry.sources, *([entry.noise] if entry.noise else [])]
+    # All files of a recorded mixture have its length.
+    written = [] if entry.mixture is None else [entry.mixture, *(part.path for part in parts)]
+    for path in map(entry.resolve, written):
         header = check_whole(path)
         if header.sample_rate == entry.sample_rate and header.num_samples != entry.num_samples:
             raise UserError(f"{path}: {header.num_samples} samples, expected {entry.num_samples}; make the file again")
@@ -131,23 +124,13 @@ def _checksum_key(entry: MixtureEntry) -> str:
     return f"{entry.id} {entry.sample_rate} {entry.mode} {entry.task} {kind}"
 
 
-def _written(entry: MixtureEntry) -> list[Path]:
-    """Return the files of a recorded mixture, all of which have its length."""
-    if entry.mixture is None:
-        return []
-    parts = [*entry.sources, *([entry.noise] if entry.noise else [])]
-    return [entry.resolve(entry.mixture), *(entry.resolve(part.path) for part in parts)]
-
-
 def _shared_speakers(splits: Mapping[str, Sequence[MixtureEntry]], may_share: Sequence[str]) -> list[str]:
     of_split: dict[str, set[str]] = {}
     for name, entries in splits.items():
         of_split.setdefault(name.split("-")[0], set()).update(_speakers(entries))
-    names = list(of_split)
     return [
         f"{one} and {other} share {len(shared)} speaker(s): {', '.join(sorted(shared)[:5])}"
-        for position, one in enumerate(names)
-        for other in names[position + 1 :]
+        for one, other in combinations(of_split, 2)
         if not (one in may_share and other in may_share) and (shared := of_split[one] & of_split[other])
     ]
 
@@ -162,12 +145,3 @@ def _earlier_checksums(path: Path) -> dict[str, dict[str, str]]:
         return {name: split["sha256"] for name, split in splits.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
-
-
-def _missing_wav_bytes(path: Path) -> int:
-    """Return the number of bytes that the data chunk of a RIFF file lacks; 0 for other files."""
-    with open(path, "rb") as file:
-        if file.read(4) != b"RIFF":
-            return 0
-        size = read_wav_header(file, b"RIFF", str(path)).size_bytes
-        return 0 if size is None else file.tell() + size - os.fstat(file.fileno()).st_size

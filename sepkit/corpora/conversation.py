@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
+from sepkit.choices import check_bounds
 from sepkit.corpora._recordings import Utterance, check_provenance, examine, find_recordings, report_skipped
 from sepkit.corpora.options import ConversationOptions
 from sepkit.data import audio
@@ -64,26 +65,21 @@ def prepare_conversation(options: ConversationOptions) -> Path:
     from tqdm import tqdm
 
     out, split, sample_rate = Path(options.out), options.split, options.sample_rate
-    minutes, speakers, gain_range_db = options.minutes, options.speakers, options.gain_range_db
-    if not 0 < minutes <= 24 * 60:
-        raise UserError(f"minutes: found {minutes}, expected above 0 and at most 1440")
-    if options.max_overlap is not None and options.max_overlap < 1:
-        raise UserError(f"max_overlap: found {options.max_overlap}, expected at least 1")
-    if speakers < 1:
-        raise UserError(f"speakers: found {speakers}, expected at least 1")
+    minutes, speakers = options.minutes, options.speakers
+    check_bounds(options)
     texts = None if options.texts is None else _read_texts(options.texts)
     num_samples = round(60 * minutes * sample_rate)
     recordings, skipped = find_recordings(Path(options.speech), options.speaker_from)
     recordings = [recording for recording in recordings if recording.split in (split, None)]
     generator = np.random.default_rng(options.seed)
     names = _choose(Counter(recording.speaker for recording in recordings), speakers, options.chosen, split, generator)
-    check_provenance(
-        out / "conversation.json",
-        ({} if options.max_overlap is None else {"max_overlap": options.max_overlap})
-        | ({} if options.texts is None else {"texts": str(options.texts)})
-        | {"speech": str(options.speech), "split": split, "num_samples": num_samples, "speakers": names}
-        | {"sample_rate": sample_rate, "gain_range_db": gain_range_db, "seed": options.seed},
-    )
+    texts_path = None if options.texts is None else str(options.texts)
+    made_with = {
+        "max_overlap": options.max_overlap, "texts": texts_path, "speech": str(options.speech), "split": split,
+        "num_samples": num_samples, "speakers": names, "sample_rate": sample_rate,
+        "gain_range_db": options.gain_range_db, "seed": options.seed,
+    }  # fmt: skip
+    check_provenance(out / "conversation.json", {key: value for key, value in made_with.items() if value is not None})
     manifest = out / "conversation.jsonl"
     utterances, unusable = examine([r for r in recordings if r.speaker in names], sample_rate)
     report_skipped(out, skipped | unusable)
@@ -100,10 +96,8 @@ def prepare_conversation(options: ConversationOptions) -> Path:
     paths = [f"s{number}.flac" for number in range(1, speakers + 1)]
     scale = _headroom(tracks, sample_rate)
     with ExitStack() as stack:
-        writers = [
-            stack.enter_context(write_blocks(out / path, sample_rate, num_samples, "PCM_16"))
-            for path in [*paths, "mixture.flac"]
-        ]
+        layout = sample_rate, num_samples, "PCM_16"
+        writers = [stack.enter_context(write_blocks(out / path, *layout)) for path in [*paths, "mixture.flac"]]
         size = round(_BLOCK_SECONDS * sample_rate)
         for start in tqdm(range(0, num_samples, size), desc="writing", unit="block", disable=None):
             stop = min(num_samples, start + size)
@@ -132,14 +126,12 @@ def _draw(
     options: ConversationOptions,
     generator: np.random.Generator,
 ) -> list[list[Turn]]:
-    tracks, gains, rate, gain_range_db = [], [], options.sample_rate, options.gain_range_db
+    tracks, gains, rate = [], [], options.sample_rate
     for own in of_speakers:
-        gains.append(10 ** (generator.uniform(-gain_range_db, gain_range_db) / 20))
+        gains.append(10 ** (generator.uniform(-options.gain_range_db, options.gain_range_db) / 20))
         if options.max_overlap is None:
             tracks.append(draw_turns(own, num_samples, rate, gains[-1], generator))
-    if options.max_overlap is not None:
-        tracks = take_turns(of_speakers, num_samples, rate, gains, options.max_overlap, generator)
-    return tracks
+    return tracks or take_turns(of_speakers, num_samples, rate, gains, options.max_overlap or 1, generator)
 
 
 def take_turns(
@@ -158,7 +150,9 @@ def take_turns(
     tracks: list[list[Turn]] = [[] for _ in of_speakers]
     free_from = np.zeros(len(of_speakers), np.int64)
     waiting: list[list[int]] = [[] for _ in of_speakers]
-    lanes = [round(generator.uniform(*_pauses(lane)) * sample_rate) for lane in range(max_overlap)]
+    # The first lane has other pauses than the others.
+    pauses = [_ANSWER_PAUSE_SECONDS, *[_INTERRUPTION_PAUSE_SECONDS] * (max_overlap - 1)]
+    lanes = [round(generator.uniform(*pause) * sample_rate) for pause in pauses]
     while min(lanes) < num_samples:
         lane = int(np.argmin(lanes))
         # Nobody answers themselves at once, if there is anybody else.
@@ -172,30 +166,24 @@ def take_turns(
         turn = Turn(utterance, lanes[lane], gains[speaker] * _LEVEL / utterance.level)
         tracks[speaker].append(turn)
         free_from[speaker] = turn.end
-        lanes[lane] = turn.end + round(generator.uniform(*_pauses(lane)) * sample_rate)
+        lanes[lane] = turn.end + round(generator.uniform(*pauses[lane]) * sample_rate)
     return tracks
 
 
-def _pauses(lane: int) -> tuple[float, float]:
-    return _ANSWER_PAUSE_SECONDS if lane == 0 else _INTERRUPTION_PAUSE_SECONDS
-
-
-def _write_truth(out: Path, names: Sequence[str], sample_rate: int) -> Path:
+def _write_truth(out: Path, names: Sequence[str], sample_rate: int) -> None:
     segments = []
     for number in range(1, len(names) + 1):
         meter = ActivityMeter(1, sample_rate)
         for block in audio.read_blocks(out / f"s{number}.flac", round(_BLOCK_SECONDS * sample_rate)):
             meter.add(block[None])
         segments += meter.segments()
-    return write_text(out / "conversation.rttm", "".join(rttm_lines("mixture", segments, names)))
+    write_text(out / "conversation.rttm", "".join(rttm_lines("mixture", segments, names)))
 
 
 def _read_texts(path: Path) -> dict[str, str]:
     """Return name -> words of lines 'NAME WORDS'."""
-    lines = [
-        line.split(maxsplit=1) for line in read_text(path, "lines of a name and words").splitlines() if line.strip()
-    ]
-    return {words[0]: words[1].strip() if len(words) > 1 else "" for words in lines}
+    lines = (line.split(maxsplit=1) for line in read_text(path, "lines of a name and words").splitlines())
+    return {words[0]: words[1].strip() if len(words) > 1 else "" for words in lines if words}
 
 
 def _write_words(out: Path, tracks: Sequence[Sequence[Turn]], texts: dict[str, str], sample_rate: int) -> None:

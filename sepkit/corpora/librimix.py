@@ -35,7 +35,7 @@ from sepkit.corpora._metadata import (
     read_info,
     read_table,
     speaker_of,
-)  # fmt: skip
+)
 from sepkit.corpora._recordings import corpus_root, read_speaker_sexes, split_of
 from sepkit.corpora.options import LibriMixOptions, check_variant
 from sepkit.data import audio
@@ -67,7 +67,8 @@ def prepare_librimix(options: LibriMixOptions) -> Path:
     layout = Layout(
         "librimix", f"Libri{speakers}Mix", speech, noise, out, options.sample_rate, options.mode, extend_noise=True
     )
-    sexes = _sexes(speech)
+    speakers_file = speech / "SPEAKERS.TXT"
+    sexes = read_speaker_sexes(speakers_file) if speakers_file.is_file() else {}
     parts: list[Part] = []
     for name, table in find_tables(metadata, prefix, nested).items():
         split, _ = split_of(Path(name, "x"))
@@ -81,23 +82,19 @@ def prepare_librimix(options: LibriMixOptions) -> Path:
         speakers_of = speakers_of or {
             r.id: [(s := speaker_of(path), sexes.get(s)) for path in r.sources] for r in recipes
         }
-        recipes = _with_noise(recipes, noise, out, skipped, processes)
+        recipes = _with_noise(recipes, noise, out, processes)
         parts.append(Part(name.replace("-clean", ""), split, recipes, len(recipes) + len(bad), speakers_of))
     prepare_parts(parts, layout, skipped, options.write, processes)
     return out
 
 
-def _sexes(speech: Path) -> dict[str, str]:
-    path = speech / "SPEAKERS.TXT"
-    return read_speaker_sexes(path) if path.is_file() else {}
-
-
-def _with_noise(
-    recipes: Sequence[Recipe], noise: Path, out: Path, skipped: dict[str, str], processes: int | None
-) -> list[Recipe]:
+def _with_noise(recipes: Sequence[Recipe], noise: Path, out: Path, processes: int | None) -> list[Recipe]:
     """Return the recipes, with missing noise at other speeds made below `out`."""
     absent = sorted({r.noise for r in recipes if _AT_SPEED.search(r.noise) and not (noise / r.noise).is_file()})
-    made = _change_speeds(absent, noise, out, processes)
+    # What cannot be made fails later.
+    work = partial(_change_speed, noise=noise, folder=(out / "wham_noise").absolute())
+    results = for_each(work, absent, processes, "noise at speed")
+    made = {name: result for name, result in results if not isinstance(result, Failed)}
     if made:
         print(
             f"warning: {len(made)} noises at other speeds are not in {noise} and are taken from {out / 'wham_noise'}: "
@@ -105,18 +102,6 @@ def _with_noise(
             file=sys.stderr,
         )
     return [replace(recipe, noise=made.get(recipe.noise, recipe.noise)) for recipe in recipes]
-
-
-def _change_speeds(names: Sequence[str], noise: Path, out: Path, processes: int | None) -> dict[str, str]:
-    """Return name -> absolute path of each noise at another speed that could be made; others fail later."""
-    folder = (out / "wham_noise").absolute()
-    made: dict[str, str] = {}
-    for name, result in for_each(
-        partial(_change_speed, noise=noise, folder=folder), names, processes, "noise at speed"
-    ):
-        if not isinstance(result, Failed):
-            made[name] = result
-    return made
 
 
 def _change_speed(name: str, noise: Path, folder: Path) -> str:

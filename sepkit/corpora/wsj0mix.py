@@ -31,7 +31,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -137,10 +137,6 @@ class _Job:
     recordings: tuple[Recording, ...]
 
     @property
-    def key(self) -> tuple[str, str]:
-        return self.plan.condition, self.line.name
-
-    @property
     def paths(self) -> list[str]:
         return [manifest_path(recording.path, self.plan.out) for recording in self.recordings]
 
@@ -153,23 +149,21 @@ def _prepare_mixtures(
     processes: int | None,
     skipped: dict[str, str],
 ) -> dict[str, list[MixtureEntry]]:
-    earlier = {plan.condition: _Earlier(plan, lines[plan.condition], table) for plan in plans}
+    earlier = {plan: _Earlier(plan, lines[plan.condition], table) for plan in plans}
     jobs = [job for plan in plans for job in _jobs(plan, lines[plan.condition], recordings, skipped)]
-    entries = {job.key: entry for job in jobs if (entry := earlier[job.plan.condition].entry(job)) is not None}
-    missing = [job for job in jobs if job.key not in entries]
+    entries = {job: entry for job in jobs if (entry := earlier[job.plan].entry(job)) is not None}
+    missing = [job for job in jobs if job not in entries]
     description = "writing" if plans[0].write else "describing"
     for job, result in for_each(_make, missing, processes, description, "mixture"):
         if isinstance(result, Failed):
             skipped[job.line.where] = f"{job.line.where}: {result.reason}"
         else:
-            entries[job.key] = result
+            entries[job] = result
     manifests: dict[str, list[MixtureEntry]] = {}
     for plan in plans:
-        made = [entries[job.key] for job in jobs if job.plan is plan and job.key in entries]
-        for entry in made:
-            entry.folder = plan.out
+        made = [replace(entries[job], folder=plan.out) for job in jobs if job.plan is plan and job in entries]
         manifests[CONDITIONS[plan.condition]] = made
-        earlier[plan.condition].replace_manifest(made)
+        earlier[plan].replace_manifest(made)
     return manifests
 
 
@@ -180,61 +174,48 @@ def _jobs(
     seen: dict[str, str] = {}
     for line in lines:
         found = [recordings[part.listed] for part in line.parts]
-        bad = [recording for recording in found if isinstance(recording, str)]
+        usable = tuple(recording for recording in found if isinstance(recording, Recording))
         if line.name in seen:
             skipped[line.where] = f"{line.where}: mixture {line.name} is that of {seen[line.name]} already; left out"
-        elif bad:
-            skipped[line.where] = f"{line.where}: {bad[0]}"
+        elif len(usable) < len(found):
+            reason = next(recording for recording in found if isinstance(recording, str))
+            skipped[line.where] = f"{line.where}: {reason}"
         else:
-            yield _Job(plan, line, tuple(recording for recording in found if isinstance(recording, Recording)))
+            yield _Job(plan, line, usable)
         seen.setdefault(line.name, line.where)
 
 
 def _make(job: _Job) -> MixtureEntry:
-    plan = job.plan
-    names = ["mix", *(f"s{number}" for number, _ in enumerate(job.recordings, start=1))]
-    paths = {name: plan.tree / name / f"{job.line.name}.wav" for name in names}
+    plan, parts, names = job.plan, job.line.parts, [f"s{number}" for number, _ in enumerate(job.recordings, start=1)]
+    paths = {name: plan.tree / name / f"{job.line.name}.wav" for name in [*names, "mix"]}
+    gains = [1.0] * len(parts)
     # The mixture is written last, so its presence means that the sources exist.
     if plan.write and all((plan.out / path).is_file() for path in paths.values()):
-        return _entry(job, audio.info(plan.out / paths["mix"]).num_samples, paths=paths)
-    sources = [
-        audio.resample(audio.read(recording.path), WSJ0_RATE, plan.sample_rate, "scipy_poly")
-        for recording in job.recordings
-    ]
-    snrs_db = [part.snr_db for part in job.line.parts]
-    levels = [recording.level for recording in job.recordings]
-    mixture, scaled, gain = mix_sources(sources, levels, snrs_db, plan.mode)
-    if not plan.write:
-        gains = [10 ** (snr_db / 20) / math.sqrt(level) * gain for snr_db, level in zip(snrs_db, levels, strict=True)]
-        return _entry(job, len(mixture), gains)
-    for name, waveform in [*zip(names[1:], scaled, strict=True), ("mix", mixture)]:
-        audio.write(plan.out / paths[name], waveform, plan.sample_rate, "PCM_16", "nearest")
-    return _entry(job, len(mixture), paths=paths)
-
-
-def _entry(
-    job: _Job, num_samples: int, gains: Sequence[float] = (), paths: Mapping[str, Path] | None = None
-) -> MixtureEntry:
-    """Return a mixture that is described by `gains`, or written to `paths`."""
-    plan = job.plan
-    speakers = [part.speaker for part in job.line.parts]
-    if paths is None:
-        sources = [
-            SourceEntry(path, speaker=speaker, gain=gain)
-            for path, speaker, gain in zip(job.paths, speakers, gains, strict=True)
-        ]
+        num_samples = audio.info(plan.out / paths["mix"]).num_samples
     else:
         sources = [
-            SourceEntry(paths[f"s{number}"].as_posix(), speaker=speaker)
-            for number, speaker in enumerate(speakers, start=1)
+            audio.resample(audio.read(recording.path), WSJ0_RATE, plan.sample_rate, "scipy_poly")
+            for recording in job.recordings
         ]
+        snrs_db, levels = [part.snr_db for part in parts], [recording.level for recording in job.recordings]
+        mixture, scaled, gain = mix_sources(sources, levels, snrs_db, plan.mode)
+        num_samples = len(mixture)
+        if plan.write:
+            for name, waveform in zip(paths, [*scaled, mixture], strict=True):
+                audio.write(plan.out / paths[name], waveform, plan.sample_rate, "PCM_16", "nearest")
+        else:
+            gains = [10 ** (snr / 20) / math.sqrt(level) * gain for snr, level in zip(snrs_db, levels, strict=True)]
+    files = [paths[name].as_posix() for name in names] if plan.write else job.paths
     return MixtureEntry(
         id=job.line.name,
         sample_rate=plan.sample_rate,
         num_samples=num_samples,
-        sources=sources,
+        sources=[
+            SourceEntry(path, speaker=part.speaker, gain=gain)
+            for path, part, gain in zip(files, parts, gains, strict=True)
+        ],
         mode=plan.mode,
-        mixture=None if paths is None else paths["mix"].as_posix(),
+        mixture=paths["mix"].as_posix() if plan.write else None,
         resampler="scipy_poly",
         corpus=f"wsj0-{plan.speakers}mix",
     )
@@ -248,28 +229,21 @@ class _Earlier:
 
     def __init__(self, plan: _Plan, lines: Sequence[Line], table: Mapping[str, float]) -> None:
         self._plan = plan
-        self._path = plan.out / _STAMPS
-        self._stamps = _read_stamps(self._path)
         used = [[line.name, *([part.listed, table.get(part.utterance)] for part in line.parts)] for line in lines]
-        self._fingerprint = hashlib.sha256(json.dumps(used).encode()).hexdigest()
+        fingerprint, tree = hashlib.sha256(json.dumps(used).encode()).hexdigest(), plan.tree.as_posix()
+        self._described = f"{tree} {fingerprint}"
         self._entries: dict[str, MixtureEntry] = {}
-        if plan.write:
-            self._claim_tree()
-        elif self._stamps.get(plan.manifest.name) == self._described and plan.manifest.is_file():
-            self._entries = {entry.id: entry for entry in read_manifest(plan.manifest)}
-
-    @property
-    def _described(self) -> str:
-        return f"{self._plan.tree.as_posix()} {self._fingerprint}"
-
-    def _claim_tree(self) -> None:
-        tree = self._plan.tree.as_posix()
-        if (self._plan.out / tree).is_dir() and self._stamps.get(tree) != self._fingerprint:
+        stamps = self._stamps()
+        if not plan.write:
+            if stamps.get(plan.manifest.name) == self._described and plan.manifest.is_file():
+                self._entries = {entry.id: entry for entry in read_manifest(plan.manifest)}
+            return
+        if (plan.out / tree).is_dir() and stamps.get(tree) != fingerprint:
             raise UserError(
-                f"{self._plan.out / tree}: holds wavs that are not known to be of these lists and levels; remove the "
+                f"{plan.out / tree}: holds wavs that are not known to be of these lists and levels; remove the "
                 "folder, or give another --out"
             )
-        self._save(tree, self._fingerprint)
+        self._save(tree, fingerprint)
 
     def entry(self, job: _Job) -> MixtureEntry | None:
         entry = self._entries.get(job.line.name)
@@ -282,15 +256,12 @@ class _Earlier:
         write_manifest(self._plan.manifest, entries)
         self._save(self._plan.manifest.name, "written" if self._plan.write else self._described)
 
+    def _stamps(self) -> dict[str, str]:
+        try:
+            return {str(key): str(value) for key, value in parse_json(file_text(self._plan.out / _STAMPS)).items()}
+        except (OSError, ValueError, AttributeError):
+            return {}
+
     def _save(self, key: str, value: str) -> None:
         # Read again, because other conditions add to the same file.
-        stamps = _read_stamps(self._path) | {key: value}
-        write_json(self._path, stamps)
-
-
-def _read_stamps(path: Path) -> dict[str, str]:
-    try:
-        stamps = parse_json(file_text(path))
-        return {str(key): str(value) for key, value in stamps.items()}
-    except (OSError, ValueError, AttributeError):
-        return {}
+        write_json(self._plan.out / _STAMPS, self._stamps() | {key: value})

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from sepkit.choices import check_bounds
 from sepkit.config import DynamicMixingConfig
 from sepkit.data import audio
 from sepkit.data.bank import WaveformBank
@@ -25,9 +26,6 @@ from sepkit.signals import active_level
 _LEVEL_SECONDS = 30
 # Speeds fall on a grid of 0.5 %: with a large common divisor of the rates, resampled crops need little context.
 _SPEED_STEPS = 200
-# Fields from 0 to 1, and ranges above 0.
-_SHARES = ("one_speaker_share", "channel_probability", "codec_probability", "clipping_probability", "turns_probability")
-_RISING = ("highpass_hz", "lowpass_hz", "filter_order")
 
 
 @dataclass(frozen=True)
@@ -308,15 +306,11 @@ def _recording(entry: MixtureEntry, source: SourceEntry) -> _Recording:
 
 def _check(config: DynamicMixingConfig) -> None:
     where = "data.dynamic_mixing"
-    for name in _SHARES:
-        if not 0 <= (share := getattr(config, name)) <= 1:
-            raise UserError(f"{where}.{name}: found {share}, expected 0 to 1")
-    for name in _RISING:
+    check_bounds(config, where)
+    for name in ("highpass_hz", "lowpass_hz", "filter_order"):
         low, high = getattr(config, name)
         if not 0 < low <= high < math.inf:
             raise UserError(f"{where}.{name}: found {low} and {high}, expected two rising numbers above 0")
-    if not 0 <= config.coloring_db < math.inf:
-        raise UserError(f"{where}.coloring_db: found {config.coloring_db}, expected at least 0")
     if config.reverberation_target == "early" and config.reverberation_probability == 0:
         raise UserError(
             f"{where}.reverberation_target: found early, which does nothing without "

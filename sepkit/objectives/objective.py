@@ -9,11 +9,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from sepkit.choices import check_bounds
 from sepkit.config import ObjectiveConfig
 from sepkit.errors import UserError
 from sepkit.objectives.assignment import MCL, PIT, Assignment
 from sepkit.objectives.costs import PairwiseCosts, Step, Term, pairwise_neg_si_sdr
-from sepkit.objectives.rates import Steering, build_rates, require_number
+from sepkit.objectives.rates import Steering, build_rates
 from sepkit.objectives.scoring import ScoringTerm
 from sepkit.registry import build
 from sepkit.types import Batch, Losses, ModelTraits, Separation
@@ -26,6 +27,10 @@ class SeparationTerm(Term):
 
     Costs in dB are averaged over the active sources. Costs in nats are summed over them and divided by T, which gives a
     negative log likelihood per sample. The value is zero, without gradient, where no source is active.
+
+    Args:
+        costs: Cost of every pair of hypothesis and source.
+        assignment: Rule that weights the pairs.
     """
 
     def __init__(self, costs: PairwiseCosts, assignment: Assignment) -> None:
@@ -62,6 +67,11 @@ def matching_statistics(cost: Tensor, weights: Tensor, active: Tensor) -> dict[s
     `entropy_nats`: of a source's weights over hypotheses, log n where all count alike, 0 for a hard matching.
     `hard_cost`: of the best hypothesis (MCL), whatever the weights. `usage_k`, k from 1: share of the sources that
     hypothesis k is the best for. Over a data set their sum is 1, and a hypothesis that stays at 0 has collapsed.
+
+    Args:
+        cost: Cost of every pair, (B, n, m).
+        weights: Weight of every pair, (B, n, m).
+        active: Which sources speak, (B, m) bool.
     """
     counts = active.sum(1).clamp_min(1)
     least, winners = cost.detach().nan_to_num(nan=math.inf).min(1)
@@ -124,7 +134,12 @@ class Objective:
             steering.after_step(means)
 
     def warnings(self, means: Mapping[str, float], epochs: int) -> list[str]:
-        """Return warnings about targets that are not reached."""
+        """Return warnings about targets that are not reached.
+
+        Args:
+            means: Mean of every recorded statistic, by name.
+            epochs: Number of epochs so far.
+        """
         lines = (steering.warning(means, epochs) for steering in self.steerings)
         return [line for line in lines if line is not None]
 
@@ -275,13 +290,13 @@ def build_objective(config: ObjectiveConfig, traits: ModelTraits = _PLAIN, data_
     >>> objective(batch, separation).loss.shape
     torch.Size([1])
     """
+    check_bounds(config, "objective")
     costs, assignment = PairwiseCosts(build(config.cost), traits.signal_std), build(config.assignment)
     assignment.set_data_scale(data_scale)
     terms: dict[str, Term] = {"separation": SeparationTerm(costs, assignment)}
     weights: dict[str, float] = {}
 
-    def add(name: str, field: str, weight: float, make: Callable[[], Term]) -> None:
-        require_number(f"objective.{field}", weight)
+    def add(name: str, weight: float, make: Callable[[], Term]) -> None:
         if weight > 0:
             terms[name], weights[name] = make(), weight
 
@@ -289,8 +304,8 @@ def build_objective(config: ObjectiveConfig, traits: ModelTraits = _PLAIN, data_
         terms["scoring"] = ScoringTerm(costs, assignment.one_to_one, traits.score_loss or "binary")
         weights["scoring"] = config.scoring.weight
     of_sources, of_mixtures = config.autoencoding.sources, config.autoencoding.mixtures
-    add("source_reconstruction", "autoencoding.sources", of_sources, lambda: ReconstructionTerm("source", costs))
-    add("mixture_reconstruction", "autoencoding.mixtures", of_mixtures, lambda: ReconstructionTerm("mixture", costs))
+    add("source_reconstruction", of_sources, lambda: ReconstructionTerm("source", costs))
+    add("mixture_reconstruction", of_mixtures, lambda: ReconstructionTerm("mixture", costs))
     rates, steerings = build_rates(config.rates, traits, autoencoding=of_sources > 0, of_mixtures=of_mixtures > 0)
     terms |= rates
     silence = config.silence
@@ -299,9 +314,8 @@ def build_objective(config: ObjectiveConfig, traits: ModelTraits = _PLAIN, data_
             f"objective.silence.weight: with {config.assignment.name} hypotheses without a source are alternatives,"
             " not silence; use pit or sinkhorn, or a weight of 0"
         )
-    require_number("objective.silence.threshold_db", silence.threshold_db, more_than_zero=True)
-    add("silence", "silence.weight", silence.weight, lambda: SilenceTerm(costs, silence.threshold_db))
-    add("margin", "margin_weight", config.margin_weight, lambda: MarginTerm(traits.signal_std))
+    add("silence", silence.weight, lambda: SilenceTerm(costs, silence.threshold_db))
+    add("margin", config.margin_weight, lambda: MarginTerm(traits.signal_std))
     return Objective(terms, weights, steerings)
 
 
@@ -313,6 +327,12 @@ def hard_si_sdr_db(
 
     "si_sdr_db": the best one-to-one matching (PIT), where there are as many hypotheses as sources. "mcl_si_sdr_db":
     each source with its best hypothesis (MCL).
+
+    Args:
+        estimates: Estimated waveforms, (B, n, T).
+        sources: Source waveforms, (B, m, T).
+        active: Which sources speak, (B, m) bool; None: all.
+        lengths: Samples of each utterance that count, (B,); None: all T.
     """
     cost = pairwise_neg_si_sdr(estimates, sources, lengths=lengths)
     matchings: dict[str, Assignment] = {"mcl_si_sdr_db": MCL()}

@@ -3,84 +3,70 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from sepkit.annealing.free_hypotheses import SourceAnnealing
-from sepkit.annealing.temperature import ENTROPY_SHARE, EntropyByTemperature, Findings
+from sepkit.annealing.temperature import ENTROPY_SHARE
 from sepkit.files import write_json
 from sepkit.reporting.curve_figures import falling
 from sepkit.reporting.figures import COLORS, curves, save_figure
 
 
-def temperature_figure(findings: Findings) -> Figure:
-    """Return a figure of the splits of hypotheses, or of the entropy of their assignment, over temperature."""
-    found = findings.found
-    if isinstance(found, EntropyByTemperature):
-        return _entropy_by_temperature(
-            found.temperatures, found.entropies_nats, found.hypotheses, found.initial, ENTROPY_SHARE, found.unit
-        )
-    return _groups_by_temperature(found.annealing, found.spread_db, found.expected_db)
-
-
-def write_findings(findings: Findings, folder: str | os.PathLike[str]) -> Path:
+def write_findings(data: Mapping[str, Any], folder: str | os.PathLike[str]) -> Path:
     """Write temperature.json and temperature.png, and return their folder.
+
+    Args:
+        data: Data of the findings, of hypotheses that move freely or of a model's.
+        folder: Folder of both files.
 
     Raises:
         UserError: the folder cannot be written to.
     """
     folder = Path(folder)
-    save_figure(temperature_figure(findings), folder / "temperature.png", dpi=160)
-    skipped = [{"id": name, "reason": reason} for name, reason in findings.skipped.items()]
-    write_json(folder / "temperature.json", findings.data | {"skipped": skipped})
+    save_figure(temperature_figure(data), folder / "temperature.png", dpi=160)
+    write_json(folder / "temperature.json", data)
     return folder
 
 
-def _groups_by_temperature(found: SourceAnnealing, spread_db: float, expected_db: float) -> Figure:
-    """Return a figure of the mean number of places of free hypotheses while the temperature falls.
+def temperature_figure(data: Mapping[str, Any]) -> Figure:
+    """Return a figure of the splits of free hypotheses, or of the entropy of a model's assignment, over temperature.
 
     Args:
-        found: result of annealing.
-        spread_db: unit of temperatures; its multiples 2 and 10 are marked.
-        expected_db: temperature at which uncorrelated sources split.
+        data: Data of the findings.
     """
-    mean = found.groups.double().mean(1).numpy()
-    figure = curves({"mean over mixtures": (found.temperatures_db, mean)}, "temperature [dB]", "groups of hypotheses")
-    axes = figure.axes[0]
-    axes.axvline(expected_db, color="black", linestyle=":", linewidth=1.6, label="expected, uncorrelated sources")
-    for place, multiple in enumerate((2, 10), 1):
-        style = ("-.", "--")[place - 1]
-        label = f"{multiple} times the spread"
-        axes.axvline(multiple * spread_db, color=COLORS[place], linestyle=style, linewidth=1.2, label=label)
-    axes.set_ylim(bottom=0.9)
-    falling(axes)
-    axes.legend(frameon=False, fontsize=9)
+    figure = _entropy_by_temperature(data) if "entropies_nats" in data else _groups_by_temperature(data)
+    falling(figure.axes[0])
+    figure.axes[0].legend(frameon=False, fontsize=9)
     return figure
 
 
-def _entropy_by_temperature(
-    temperatures: np.ndarray, entropies: np.ndarray, hypotheses: int, initial: float, share: float, unit: str
-) -> Figure:
-    """Return a figure of the mean entropy of a soft assignment while the temperature falls, as a share of log n.
-
-    Args:
-        temperatures: (S,).
-        entropies: (S,) nats.
-        hypotheses: n.
-        initial: the proposed temperature.
-        share: of log n, from which the proposal follows.
-        unit: of temperatures.
-    """
-    percent = 100 * entropies / np.log(hypotheses)
-    figure = curves({"hypotheses of the model": (temperatures, percent)}, f"temperature [{unit}]", "")
+def _groups_by_temperature(data: Mapping[str, Any]) -> Figure:
+    """Return a figure of the mean number of places of free hypotheses while the temperature falls."""
+    lines = {"mean over mixtures": (data["temperatures_db"], data["mean_groups"])}
+    figure = curves(lines, "temperature [dB]", "groups of hypotheses")
     axes = figure.axes[0]
-    axes.axhline(100 * share, color="black", linestyle=":", linewidth=1.6, label=f"{100 * share:.0f} %")
+    expected = data["expected_first_split_db"]
+    axes.axvline(expected, color="black", linestyle=":", linewidth=1.6, label="expected, uncorrelated sources")
+    for multiple, style, color in ((2, "-.", COLORS[1]), (10, "--", COLORS[2])):
+        label = f"{multiple} times the spread"
+        axes.axvline(multiple * data["spread_db"], color=color, linestyle=style, linewidth=1.2, label=label)
+    axes.set_ylim(bottom=0.9)
+    return figure
+
+
+def _entropy_by_temperature(data: Mapping[str, Any]) -> Figure:
+    """Return a figure of the mean entropy of a soft assignment while the temperature falls, as a share of log n."""
+    n, initial = data["hypotheses"], data["initial_temperature"]
+    percent = 100 * np.array(data["entropies_nats"]) / np.log(n)
+    figure = curves({"hypotheses of the model": (data["temperatures"], percent)}, f"temperature [{data['unit']}]", "")
+    axes = figure.axes[0]
+    axes.axhline(100 * ENTROPY_SHARE, color="black", linestyle=":", linewidth=1.6, label=f"{100 * ENTROPY_SHARE:.0f} %")
     axes.axvline(initial, color=COLORS[1], linestyle="--", linewidth=1.4, label=f"T0 = {initial:g}")
     axes.axvline(initial / 2, color=COLORS[2], linestyle="-.", linewidth=1.4, label="T0 / 2")
-    axes.set_ylabel(f"entropy of the assignment [% of log {hypotheses}]")
+    axes.set_ylabel(f"entropy of the assignment [% of log {n}]")
     axes.set_ylim(0, 104)
-    falling(axes)
-    axes.legend(frameon=False, fontsize=9)
     return figure

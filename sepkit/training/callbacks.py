@@ -24,7 +24,7 @@ from sepkit.models import save_model
 from sepkit.models.storage.folders import read_description
 from sepkit.owned import claim
 from sepkit.training.task import Task
-from sepkit.training.task_definition import Monitor, say
+from sepkit.training.task_definition import Monitor, log
 
 LAST_IS_BEST = "the last model counts as the best; no halving, no early stopping"
 """Said where there is nothing to judge models by."""
@@ -72,24 +72,23 @@ class BestModel(Callback):
         """Compare the epoch with the best one, and save the models."""
         task = pl_module
         if task.monitor is not None and task.validated_epoch != task.position.epoch:
+            # An epoch that was not validated is kept if it is the last one; without any validation it is the best, too.
             ends = task.position.epoch + 1 >= self.config.max_epochs or task.stopping
             if ends and trainer.is_global_zero:
-                self._save_unjudged(task)
+                self._save(task, is_best=not (self.out / "model").exists())
             return
         if self.stage not in (None, task.stage):
             self.best_score, self.epochs_since_best, self.epochs_since_change = None, 0, 0
         self.stage = task.stage
         score = None if task.monitor is None else _score(task, task.monitor)
         unknown = score is not None and math.isnan(score) and self.best_score is None
-        info = _info(task) | task.validation
+        info: dict[str, Any] = dict(task.validation)
         if task.monitor is not None:
             info |= {"monitor": task.monitor.name, "score": score}
         if trainer.is_global_zero:
-            save_model(task.kept_model, self.out / "last_model", info)
-            if score is None or unknown or self._is_best(score):
-                save_model(task.kept_model, self.out / "model", info)
-            if unknown and task.monitor is not None:
-                say(f"warning: data.dev: nothing in it has a {task.monitor.name}, as silence has none; {LAST_IS_BEST}")
+            self._save(task, score is None or unknown or self._is_best(score), **info)
+        if unknown and task.monitor is not None:
+            log(f"warning: data.dev: nothing in it has a {task.monitor.name}, as silence has none; {LAST_IS_BEST}")
         if score is None or unknown:
             return
         if not math.isnan(score) and (self.best_score is None or score > self.best_score):
@@ -97,31 +96,24 @@ class BestModel(Callback):
             return
         self.epochs_since_best += 1
         self.epochs_since_change += 1
-        if self.epochs_since_change >= self.config.halve_patience and not (
-            self.config.decay_share or self.config.decay_epochs
-        ):
-            self._halve_learning_rate(trainer)
+        decays = self.config.decay_share or self.config.decay_epochs
+        if self.epochs_since_change >= self.config.halve_patience and not decays:
+            self.epochs_since_change = 0
+            halve(trainer.optimizers[0])
+            log(f"no better score in {self.config.halve_patience} validations: learning rate halved")
         if self._is_over(task):
             trainer.should_stop = True
-            if trainer.is_global_zero:
-                say(f"no better score in {self.epochs_since_best} validations: stopping (best {self.best_score:.2f})")
+            log(f"no better score in {self.epochs_since_best} validations: stopping (best {self.best_score:.2f})")
 
-    def _save_unjudged(self, task: Task) -> None:
-        """Save the last model if its epoch was not validated; without any validation it is the best, too."""
-        save_model(task.kept_model, self.out / "last_model", _info(task))
-        if not (self.out / "model").exists():
-            save_model(task.kept_model, self.out / "model", _info(task))
+    def _save(self, task: Task, is_best: bool, **info: Any) -> None:
+        for name in ("last_model", *["model"] * is_best):
+            head = {"epoch": task.position.epoch + 1, "step": task.position.steps}
+            save_model(task.kept_model, self.out / name, head | task.scheduled | info)
 
     def _is_over(self, task: Task) -> bool:
         if task.more_stages or self.stage not in (None, task.stage):
             return False
         return 0 < self.config.early_stop_patience <= self.epochs_since_best
-
-    def _halve_learning_rate(self, trainer: Trainer) -> None:
-        self.epochs_since_change = 0
-        halve(trainer.optimizers[0])
-        if trainer.is_global_zero:
-            say(f"no better score in {self.config.halve_patience} validations: learning rate halved")
 
     def _is_best(self, score: float) -> bool:
         if self.best_score is None:
@@ -139,7 +131,7 @@ class ExactResume(Callback):
     def __init__(self, out: Path, config: TrainerConfig) -> None:
         self.file = resume_file(out)
         self.config = config
-        self.stopped_by: str | None = None
+        self.stopped_by: signal.Signals | None = None
         self._seconds_before = 0.0
         self._started = time.monotonic()
         self._last_attempt = 0
@@ -177,9 +169,7 @@ class ExactResume(Callback):
             return
         due = position.attempts % self.config.checkpoint_every_steps == 0 and position.attempts != self._last_attempt
         if due or pl_module.stopping:
-            self._save(trainer, position.attempts)
-        if pl_module.stopping:
-            self._stop(trainer)
+            self._save(trainer, pl_module)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: Task) -> None:  # type: ignore[override]
         """Save if the epoch was judged or a state is due; an epoch that was cut short is already saved."""
@@ -191,28 +181,24 @@ class ExactResume(Callback):
         last = position.epoch + 1 >= self.config.max_epochs
         due = position.attempts // every > self._last_attempt // every
         if judged or last or due or pl_module.stopping:
-            self._save(trainer, position.attempts)
-        if pl_module.stopping:
-            self._stop(trainer)
+            self._save(trainer, pl_module)
 
     @property
     def _budget_seconds(self) -> float:
         return math.inf if self.config.max_minutes is None else 60 * self.config.max_minutes
 
     def _on_signal(self, number: int, task: Task) -> None:
-        self.stopped_by = signal.Signals(number).name
+        self.stopped_by = signal.Signals(number)
         task.stop_wanted = True
 
-    def _stop(self, trainer: Trainer) -> None:
-        if self.stopped_by is not None:
-            if trainer.is_global_zero:
-                say(f"{self.stopped_by}: state saved; the same command again continues")
-            raise SystemExit(128 + signal.Signals[self.stopped_by])
-        trainer.should_stop = True
-
-    def _save(self, trainer: Trainer, attempt: int) -> None:
-        self._last_attempt = attempt
+    def _save(self, trainer: Trainer, task: Task) -> None:
+        """Save the state, and stop if the ranks agreed to."""
+        self._last_attempt = task.position.attempts
         trainer.save_checkpoint(self.file)
+        if task.stopping and self.stopped_by is not None:
+            log(f"{self.stopped_by.name}: state saved; the same command again continues")
+            raise SystemExit(128 + self.stopped_by)
+        trainer.should_stop |= task.stopping
 
 
 class DurableStates(TorchCheckpointIO):
@@ -287,9 +273,9 @@ class MetricsLog(Callback):
         if self._bar is not None:
             self._bar.close()
         self._write(task, "epoch", means | validation | {"learning_rate": rate, "seconds": seconds})
-        say(_epoch_line(task, means.get("train_loss", math.nan), seconds))
+        log(_epoch_line(task, means.get("train_loss", math.nan), seconds))
         for line in task.after_epoch(task.epoch_means()):
-            say(f"warning: {line}")
+            log(f"warning: {line}")
 
     def teardown(self, trainer: Trainer, pl_module: Task, stage: str) -> None:  # type: ignore[override]
         """Close bar and board, also after a failure."""
@@ -363,10 +349,6 @@ def _score(task: Task, monitor: Monitor) -> float:
     """Return the monitored score, negated if smaller is better; NaN if nothing could be scored."""
     score = task.validation.get(monitor.name, math.nan)
     return score if monitor.larger_is_better else -score
-
-
-def _info(task: Task) -> dict[str, Any]:
-    return {"epoch": task.position.epoch + 1, "step": task.position.steps} | task.scheduled
 
 
 def _epoch_line(task: Task, train_loss: float, seconds: float) -> str:

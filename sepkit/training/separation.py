@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,12 +24,10 @@ from sepkit.objectives.costs import PairwiseCost
 from sepkit.objectives.formulas import SAME_SI_SDR_DB
 from sepkit.objectives.objective import Objective, build_objective, hard_si_sdr_db
 from sepkit.registry import build, register
+from sepkit.training.growth import Growth
 from sepkit.training.task import Task, average_of, matmul_precision
-from sepkit.training.task_definition import Monitor, mean, rows_of, say
+from sepkit.training.task_definition import Monitor, mean, rows_of
 from sepkit.types import Batch, Losses, Separation
-
-if TYPE_CHECKING:
-    from sepkit.training.growth import Growth
 
 SPLIT_MIXTURES = 64
 """Training mixtures by which the hypothesis to split is chosen."""
@@ -57,7 +55,8 @@ class SeparationTask(Task):
     def __init__(self, config: TrainConfig, out: Path, resuming: bool = False) -> None:
         self._cost, self._assignment = _cost_and_assignment(config)
         self.data_scale = 1.0
-        self.growth = _growth(config)
+        plan = config.trainer.growth
+        self.growth = None if plan is None else Growth(plan, config.model.hypotheses, config.trainer.seed)
         super().__init__(config, out, resuming)
         if self.growth is not None:
             self.growth.check(self.model)
@@ -69,26 +68,21 @@ class SeparationTask(Task):
 
     def make_data_sets(self) -> tuple[MixtureDataset, MixtureDataset | None]:
         """Return segments of the manifests' mixtures; those of dev are the beginnings."""
-        data, rate = self.config.data, self.config.model.sample_rate
+        data = self.config.data
         assert data.train is not None
+        shared: dict[str, Any] = {
+            "segment_seconds": data.segment_seconds,
+            "min_seconds": data.min_seconds,
+            "sample_rate": self.config.model.sample_rate,
+        }
         train_data = MixtureDataset(
             data.train,
-            segment_seconds=data.segment_seconds,
-            min_seconds=data.min_seconds,
             seed=self.config.trainer.seed,
             dynamic_mixing=data.dynamic_mixing,
             mixtures_per_epoch=data.mixtures_per_epoch,
-            sample_rate=rate,
+            **shared,
         )
-        dev_data = None
-        if data.dev is not None:
-            dev_data = MixtureDataset(
-                data.dev,
-                segment_seconds=data.segment_seconds,
-                min_seconds=data.min_seconds,
-                random_crop=False,
-                sample_rate=rate,
-            )
+        dev_data = None if data.dev is None else MixtureDataset(data.dev, random_crop=False, **shared)
         for part in (train_data, dev_data):
             if part is not None:
                 self._check_sources(part)
@@ -105,14 +99,8 @@ class SeparationTask(Task):
 
     def begin(self) -> None:
         """Measure the deviation of the training mixtures, unless it comes with the weights, and their scale."""
-        measured = False
-        if self.config.init_from is not None:
-            from sepkit.models import load_weights_into
-
-            report = load_weights_into(self.model, self.config.init_from)
-            say(str(report))
-            measured = "signal_std" in report.loaded
-        if not measured:
+        report = self.load_initial_weights()
+        if report is None or "signal_std" not in report.loaded:
             self.model.set_signal_statistics(*signal_statistics(self.train_data))
         self.data_scale = self._measure_data_scale()
 
@@ -375,14 +363,6 @@ def _at_level(batch: Batch, deviation: float) -> Batch:
     centered = batch.mixture - batch.mixture.mean(-1, keepdim=True)
     gain = deviation / centered.std(-1, correction=0, keepdim=True).clamp_min(_SILENT_DEVIATION)
     return replace(batch, mixture=gain * centered, sources=gain.unsqueeze(-1) * batch.sources)
-
-
-def _growth(config: TrainConfig) -> Growth | None:
-    if config.trainer.growth is None:
-        return None
-    from sepkit.training.growth import Growth
-
-    return Growth(config.trainer.growth, config.model.hypotheses, config.trainer.seed)
 
 
 def _cost_and_assignment(config: TrainConfig) -> tuple[PairwiseCost, Assignment]:

@@ -10,7 +10,7 @@ import hashlib
 import math
 import os
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, is_dataclass
 from functools import partial
@@ -389,7 +389,11 @@ def average_of(model: nn.Module, decay: float) -> AveragedModel:
     Args:
         decay: d of a long training, 0 <= decay < 1.
     """
-    average = AveragedModel(model, multi_avg_fn=_Average(decay))
+
+    def update(averages: Any, weights: Any, count: Any) -> None:
+        get_ema_multi_avg_fn(decay_at(int(count), decay))(averages, weights, count)
+
+    average = AveragedModel(model, multi_avg_fn=update)
     average.requires_grad_(False)
     return average
 
@@ -402,16 +406,6 @@ def decay_at(update: int, decay: float) -> float:
         decay: the largest d.
     """
     return min(decay, (1 + update) / (10 + update))
-
-
-class _Average:
-    """The update of `AveragedModel`; for `decay` see `average_of`."""
-
-    def __init__(self, decay: float) -> None:
-        self.decay = decay
-
-    def __call__(self, averages: Any, weights: Any, update: Any) -> None:
-        get_ema_multi_avg_fn(decay_at(int(update), self.decay))(averages, weights, update)
 
 
 def checkpoint_blocks(model: EncoderMaskerDecoder) -> None:
@@ -444,19 +438,16 @@ def checkpoint_blocks(model: EncoderMaskerDecoder) -> None:
         if is_recomputable(masker, x):
             return
     for block in blocks.children():
-        block.forward = _Checkpointed(block.forward)
+        block.forward = _checkpointed(block.forward)
 
 
-class _Checkpointed:
-    """A forward method that the backward pass calls again."""
+def _checkpointed(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a forward method that the backward pass calls again."""
 
-    def __init__(self, forward: Any) -> None:
-        self._forward = forward
+    def call(*inputs: Tensor | None) -> Any:
+        return checkpoint(forward, *inputs, use_reentrant=False) if torch.is_grad_enabled() else forward(*inputs)
 
-    def __call__(self, *inputs: Tensor | None) -> Any:
-        if not torch.is_grad_enabled():
-            return self._forward(*inputs)
-        return checkpoint(self._forward, *inputs, use_reentrant=False)
+    return call
 
 
 @contextmanager

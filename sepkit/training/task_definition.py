@@ -27,7 +27,7 @@ def is_first_process() -> bool:
     return all(os.environ.get(name, "0") == "0" for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"))
 
 
-def say(line: str) -> None:
+def log(line: str) -> None:
     """Write a line to standard error, above the progress bar if there is one; ranks other than the first are silent."""
     if is_first_process():
         tqdm.write(line, file=sys.stderr)
@@ -134,10 +134,17 @@ class TaskDefinition(LightningModule):
 
     def begin(self) -> None:
         """Do the work that only a new run does, such as measuring the training set."""
-        if self.config.init_from is not None:
-            from sepkit.models import load_weights_into
+        self.load_initial_weights()
 
-            say(str(load_weights_into(self.model, self.config.init_from)))
+    def load_initial_weights(self) -> Any:
+        """Load the weights of `init_from`, and return the printed `LoadReport`; None: no weights are named."""
+        if self.config.init_from is None:
+            return None
+        from sepkit.models import load_weights_into
+
+        report = load_weights_into(self.model, self.config.init_from)
+        log(str(report))
+        return report
 
     def before_epoch(self) -> None:
         """Prepare for an epoch (`position.epoch`), or for the rest of one that a resumed run continues."""

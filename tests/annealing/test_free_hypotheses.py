@@ -24,13 +24,12 @@ def _orthogonal(levels_db: list[float], num_samples: int = 4000) -> torch.Tensor
     return torch.stack(rows).unsqueeze(0)
 
 
-@pytest.mark.parametrize("gap_db", [0.0, 2.5, 5.0])
-def test_the_spread_of_two_sources_is_their_level_gap(gap_db: float) -> None:
-    assert spread_db(_orthogonal([gap_db, 0.0])).item() == pytest.approx(gap_db, abs=1e-5)
-
-
-def test_the_spread_of_three_equal_sources() -> None:
-    assert spread_db(_orthogonal([0.0, 0.0, 0.0])).item() == pytest.approx(10 * math.log10(2), abs=1e-5)
+@pytest.mark.parametrize(
+    ("levels_db", "expected"),
+    [([0.0, 0.0], 0.0), ([2.5, 0.0], 2.5), ([5.0, 0.0], 5.0), ([0.0] * 3, 10 * math.log10(2))],
+)
+def test_the_spread_of_two_sources_is_their_level_gap(levels_db: list[float], expected: float) -> None:
+    assert spread_db(_orthogonal(levels_db)).item() == pytest.approx(expected, abs=1e-5)
 
 
 def test_spread_passes_over_inactive_sources_and_padding() -> None:

@@ -16,7 +16,6 @@ from scipy.special import lambertw
 from sepkit.annealing.planning import Cooling, plan_amcl, split_time, step_size_for_split
 from sepkit.cli.main import main
 from sepkit.config import TrainConfig, from_dict
-from sepkit.errors import UserError
 
 CRITICAL = 0.4643
 GROWTH = math.log(120)
@@ -120,21 +119,22 @@ def test_warnings(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("more", "line"),
     [
-        ({"epochs": 0}, "--epochs: found 0"),
-        ({"initial_temperature": -1}, "--initial-temperature: found -1"),
-        ({"decay": 1.5}, "--decay: found 1.5"),
-        ({"initial_temperature": 0.3}, "--initial-temperature: found 0.3, below the critical temperature 0.4"),
-        ({"observed_split": 0.5}, "--observed-split: found 0.5, expected less than the critical temperature 0.4"),
-        ({"observed_split": 0.39, "initial_temperature": 4.0, "kind": "linear"}, "--observed-split: found 0.39, too"),
-        ({"observed_split": 0.1, "observed_decay": 2.0}, "--observed-decay: found 2"),
-        ({"observed_decay": 0.5}, "--observed-split: missing"),
+        (["--epochs", "0"], "--epochs: found 0"),
+        (["--initial-temperature", "-1"], "--initial-temperature: found -1"),
+        (["--decay", "1.5"], "--decay: found 1.5"),
+        (["--initial-temperature", "0.3"], "--initial-temperature: found 0.3, below the critical temperature 0.4"),
+        (["--observed-split", "0.5"], "--observed-split: found 0.5, expected less than the critical temperature 0.4"),
+        (["--observed-split", "0.39", "--initial-temperature", "4", "--kind", "linear"], "found 0.39, too early"),
+        (["--observed-split", "0.1", "--observed-decay", "2"], "--observed-decay: found 2"),
+        (["--observed-decay", "0.5"], "--observed-split: missing"),
     ],
 )
-def test_bad_numbers(more: dict, line: str) -> None:
+def test_bad_numbers(more: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Each gives one line."""
-    with pytest.raises(UserError) as caught:
-        plan_amcl(**({"critical_temperature": 0.4, "initial_temperature": 0.6, "epochs": 100} | more))
-    assert line in str(caught.value)
+    given = {"--critical-temperature": "0.4", "--initial-temperature": "0.6", "--epochs": "100"}
+    given |= dict(zip(more[::2], more[1::2], strict=True))
+    assert main(["plan-schedule", "amcl", *(word for pair in given.items() for word in pair)]) == 2
+    assert line in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["linear", "exponential"])
@@ -148,7 +148,7 @@ def test_the_page_prints_what_the_command_prints(capsys: pytest.CaptureFixture[s
     """docs/plan-schedule.md: commands of all kinds and their output, word for word."""
     text = (Path(__file__).parents[2] / "docs" / "plan-schedule.md").read_text()
     blocks = re.findall(r"^```console\n\$ sepkit (.*?)\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 2
     for command, output in blocks:
         assert main(shlex.split(command)) == 0
         assert capsys.readouterr().out == output

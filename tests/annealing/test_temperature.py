@@ -28,6 +28,8 @@ def test_the_initial_temperature_of_a_known_gap() -> None:
     expected = np.linspace(1, 60, 590001)[np.argmax(entropies >= 0.95 * np.log(2))]
     found = temperature.initial_temperature(columns)
     assert expected <= found <= 1.01 * expected
+    with pytest.raises(UserError, match="cost the same"):
+        temperature.initial_temperature(torch.ones(3, 10))
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
@@ -37,16 +39,6 @@ def test_both_conditions_hold_for_the_initial_temperature(scale: float) -> None:
     share = [temperature._entropy(columns, t) / math.log(4) for t in (found, found / 2)]
     assert share[0] >= 0.95 > share[1]
     assert temperature._entropy(columns, 0.99 * found) / math.log(4) < 0.95
-
-
-def test_hypotheses_that_cost_the_same_have_no_initial_temperature() -> None:
-    with pytest.raises(UserError, match="cost the same"):
-        temperature.initial_temperature(torch.ones(3, 10))
-
-
-def test_the_decay_ends_at_the_floor() -> None:
-    decay = temperature.decay_to_floor(23.0, 1e-4, 100)
-    assert 23.0 * decay**100 == pytest.approx(1e-4)
 
 
 def test_the_command_measures_the_sources_of_a_manifest(tmp_path: Path, corpus) -> None:

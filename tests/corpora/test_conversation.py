@@ -12,13 +12,9 @@ from sepkit.data.manifest import read_manifest
 from sepkit.data.mixing import mix_entry
 from sepkit.data.seglst import read_seglst
 from sepkit.errors import UserError
+from tests.corpora.calling import by_place
 
-
-def prepare_conversation(*places, **options):
-    names = ("speech", "out")
-    return _prepare_conversation(ConversationOptions(**dict(zip(names, places, strict=False)), **options))
-
-
+prepare_conversation = by_place(_prepare_conversation, ConversationOptions, "speech", "out")
 RATE = 8000
 
 

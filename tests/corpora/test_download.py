@@ -19,14 +19,10 @@ from sepkit.corpora import download as module
 from sepkit.corpora.archives import DOWNLOADS
 from sepkit.corpora.options import DownloadName, DownloadOptions
 from sepkit.errors import UserError
+from tests.corpora.calling import by_place
 from tests.file_server import Server
 
-
-def download(*places, **options) -> Path:
-    names = ("name", "cache", "parts")
-    return module.download(DownloadOptions(**dict(zip(names, places, strict=False)), **options))
-
-
+download = by_place(module.download, DownloadOptions, "name", "cache", "parts")
 FILES = {
     "LibriSpeech/dev-clean/84/121123/84-121123-0000.flac": b"first",
     "LibriSpeech/dev-clean/84/121123/84-121123-0001.flac": b"second",

@@ -11,13 +11,9 @@ from sepkit.data.dataset import MixtureDataset
 from sepkit.data.manifest import read_manifest
 from sepkit.data.mixing import mix_entry
 from sepkit.errors import UserError
+from tests.corpora.calling import by_place
 
-
-def prepare_folder(*places, **options):
-    names = ("speech", "out", "noise")
-    return _prepare_folder(FolderOptions(**dict(zip(names, places, strict=False)), **options))
-
-
+prepare_folder = by_place(_prepare_folder, FolderOptions, "speech", "out", "noise")
 SMALL = {"segment_seconds": 0.5, "train_mixtures": 6, "dev_mixtures": 2, "test_mixtures": 2}
 
 

@@ -19,13 +19,9 @@ from sepkit.data import audio
 from sepkit.data.manifest import read_manifest
 from sepkit.data.mixing import mix_entry
 from sepkit.errors import UserError
+from tests.corpora.calling import by_place, table
 
-
-def prepare_librimix(*places, **options):
-    names = ("librispeech", "wham_noise", "metadata", "out")
-    return _prepare_librimix(LibriMixOptions(**dict(zip(names, places, strict=False)), **options))
-
-
+prepare_librimix = by_place(_prepare_librimix, LibriMixOptions, "librispeech", "wham_noise", "metadata", "out")
 RATE = 16000
 KINDS = ("mix_clean", "mix_both", "mix_single")
 PARTS = {"train-clean-100": ("tr", "abcd"), "dev-clean": ("cv", "efg"), "test-clean": ("tt", "hij")}
@@ -75,21 +71,9 @@ def corpus(tmp_path_factory) -> Path:
     return root
 
 
-@pytest.fixture
-def copy(corpus, tmp_path) -> Path:
-    """A corpus that a test may damage."""
-    shutil.copytree(corpus, tmp_path / "corpus")
-    return tmp_path / "corpus"
-
-
 def prepare(corpus: Path, out: Path, **options) -> Path:
     folders = (corpus / name for name in ("LibriSpeech", "wham_noise", "metadata"))
     return prepare_librimix(*folders, out, **{"processes": 1, **options})
-
-
-def table(path: Path) -> list[list[str]]:
-    with open(path, newline="") as file:
-        return list(csv.reader(file))
 
 
 def extended(noise: np.ndarray, num_samples: int) -> np.ndarray:
@@ -373,7 +357,7 @@ def test_what_cannot_be_prepared(copy, tmp_path):
         (3, tmp_path / "out", {"sample_rate": 44100}, "--sample-rate 44100"),
         (3, tmp_path / "out", {"mode": "mean"}, "--mode mean"),
         (3, tmp_path / "out", {"speakers": 1}, "--speakers 1"),
-        (3, tmp_path / "out", {"processes": 0}, "--processes 0"),
+        (3, tmp_path / "out", {"processes": 0}, "--processes: found 0"),
     ]:
         folders = [*good[:index], value, *good[index + 1 :]]
         with pytest.raises(UserError, match=message) as caught:
@@ -437,41 +421,3 @@ def test_noise_at_other_speeds_is_made_where_it_is_absent(copy, tmp_path, capsys
     entries = read_manifest(out / "train_noisy.jsonl")
     assert entries[0].noise is not None and entries[0].resolve(entries[0].noise.path).is_file()
     assert "warning: 2 noises at other speeds" in capsys.readouterr().err
-
-
-def test_real_speech(data_folder, tmp_path):
-    recordings = sorted((data_folder / "speech_mini" / "wav16k" / "dev").rglob("*.flac"))
-    noises = sorted((data_folder / "noise_mini" / "wav16k").rglob("*.flac"))[:2]
-    speakers = [path for path in recordings if audio.info(path).duration_seconds < 9]
-    if len(speakers) < 4 or not noises:
-        pytest.skip("speech_mini or noise_mini has no 16 kHz recordings (wav16k); get the whole bundles")
-    for path in speakers[:4]:
-        target = tmp_path / "LibriSpeech" / "train-clean-100" / path.relative_to(path.parents[2])
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.symlink_to(path)
-    for path in noises:
-        (tmp_path / "wham_noise" / "tr").mkdir(parents=True, exist_ok=True)
-        (tmp_path / "wham_noise" / "tr" / path.name).symlink_to(path)
-    (tmp_path / "metadata").mkdir()
-    with open(tmp_path / "metadata" / "libri2mix_train-clean-100.csv", "w", newline="") as file:
-        writer = csv.writer(file)
-        sources = [f"source_{i}_{what}" for i in (1, 2) for what in ("path", "gain")]
-        writer.writerow(["mixture_ID", *sources, "noise_path", "noise_gain"])
-        for number, path in enumerate(noises):
-            paths = [
-                Path("train-clean-100", p.relative_to(p.parents[2])).as_posix() for p in speakers[2 * number :][:2]
-            ]
-            writer.writerow([f"m{number}", paths[0], 0.2, paths[1], 0.3, f"tr/{path.name}", 0.3])
-    arguments = (tmp_path / "LibriSpeech", tmp_path / "wham_noise", tmp_path / "metadata")
-    described = prepare_librimix(*arguments, tmp_path / "described", processes=1)
-    written = prepare_librimix(*arguments, tmp_path / "written", write=True, processes=1)
-    pairs = zip(
-        read_manifest(described / "train_noisy.jsonl"), read_manifest(written / "train_noisy.jsonl"), strict=True
-    )
-    count = 0
-    for one, other in pairs:
-        mixed, read = mix_entry(one), mix_entry(other)
-        np.testing.assert_array_equal(audio.quantize_pcm16(mixed.mixture, "floor"), read.mixture * 32768)
-        assert np.abs(mixed.sources - read.sources).max() <= 1 / 32768
-        count += 1
-    assert count >= 2

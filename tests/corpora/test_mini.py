@@ -13,13 +13,9 @@ from sepkit.data.manifest import read_manifest
 from sepkit.data.mixing import mix_entry
 from sepkit.data.tts import find_synthesizer
 from sepkit.errors import UserError
+from tests.corpora.calling import by_place
 
-
-def prepare_mini(*places, **options):
-    names = ("out", "speakers")
-    return _prepare_mini(MiniOptions(**dict(zip(names, places, strict=False)), **options))
-
-
+prepare_mini = by_place(_prepare_mini, MiniOptions, "out", "speakers")
 TINY = {
     "train_voices": 4,
     "train_sentences": 2,
@@ -111,7 +107,7 @@ def test_recordings_of_another_seed_are_not_mixed_in(mini):
         ({"speakers": 0}, "--speakers 0"),
         ({"train_voices": 99}, "--train-voices 99"),
         ({"test_mixtures": 0}, "test_mixtures: found 0"),
-        ({"sample_rate": 0}, "sample rate 0"),
+        ({"sample_rate": 0}, "sample_rate: found 0"),
     ],
 )
 def test_arguments_out_of_range(tmp_path, options, message):

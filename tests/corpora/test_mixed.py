@@ -14,23 +14,11 @@ from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, SourceEntry, read_manifest, write_manifest
 from sepkit.data.mixing import mix_entry
 from sepkit.errors import UserError
+from tests.corpora.calling import by_place
 
-
-def write_wavs(*places, **options):
-    names = ("manifest", "out")
-    return _write_wavs(WavsOptions(**dict(zip(names, places, strict=False)), **options))
-
-
-def prepare_mixed(*places, **options):
-    names = ("mixture", "sources", "out", "noise")
-    return _prepare_mixed(MixedOptions(**dict(zip(names, places, strict=False)), **options))
-
-
-def prepare_folder(*places, **options):
-    names = ("speech", "out", "noise")
-    return _prepare_folder(FolderOptions(**dict(zip(names, places, strict=False)), **options))
-
-
+write_wavs = by_place(_write_wavs, WavsOptions, "manifest", "out")
+prepare_mixed = by_place(_prepare_mixed, MixedOptions, "mixture", "sources", "out", "noise")
+prepare_folder = by_place(_prepare_folder, FolderOptions, "speech", "out", "noise")
 RATE = 8000
 SMALL = {"segment_seconds": 1.0, "train_mixtures": 4, "dev_mixtures": 2, "test_mixtures": 5}
 
@@ -247,7 +235,7 @@ def test_first_and_sample_format(wavs, tmp_path):
     out = write_wavs(tmp_path / "manifests" / "test.jsonl", tmp_path / "few", first=2, subtype="PCM_16")
     assert len(list((out / "mix").iterdir())) == 2
     assert {audio.info(path).subtype for path in out.rglob("*.wav")} == {"PCM_16"}
-    with pytest.raises(UserError, match="--first 0"):
+    with pytest.raises(UserError, match="first: found 0"):
         write_wavs(tmp_path / "manifests" / "test.jsonl", tmp_path / "none", first=0)
 
 

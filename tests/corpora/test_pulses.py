@@ -17,13 +17,9 @@ from sepkit.data.dataset import MixtureDataset
 from sepkit.data.manifest import read_manifest
 from sepkit.data.mixing import mix_entry
 from sepkit.errors import UserError
+from tests.corpora.calling import by_place
 
-
-def prepare_pulses(*places, **options):
-    names = ("out",)
-    return _prepare_pulses(PulsesOptions(**dict(zip(names, places, strict=False)), **options))
-
-
+prepare_pulses = by_place(_prepare_pulses, PulsesOptions, "out")
 TINY = {"train_mixtures": 6, "dev_mixtures": 3, "test_mixtures": 4, "seconds": 0.5}
 TRAINING = PulseParameters(seconds=0.5)
 

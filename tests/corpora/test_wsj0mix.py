@@ -16,16 +16,13 @@ from sepkit.cli.main import main
 from sepkit.corpora.active_level import active_speech_level
 from sepkit.corpora.options import WSJ0MixOptions
 from sepkit.corpora.wsj0mix import prepare_wsj0_mix as _prepare_wsj0_mix
-from sepkit.data.dataset import MixtureDataset
 from sepkit.data.manifest import read_manifest
 from sepkit.data.mixing import mix_entry
+from tests.corpora.calling import by_place
 
-
-def prepare_wsj0_mix(*places, **options):
-    names = ("wsj0", "lists", "out", "speakers", "sample_rate", "mode")
-    return _prepare_wsj0_mix(WSJ0MixOptions(**dict(zip(names, places, strict=False)), **options))
-
-
+prepare_wsj0_mix = by_place(
+    _prepare_wsj0_mix, WSJ0MixOptions, "wsj0", "lists", "out", "speakers", "sample_rate", "mode"
+)
 FS = 16000
 STEP = 1 / 32768
 # Condition -> speakers of its recordings, as in WSJ0: tr and cv from si_tr_s, tt from si_dt_05 and si_et_05.
@@ -388,7 +385,7 @@ def test_wrong_input_is_said_in_one_line(wsj0, tmp_path, capsys):
         (wsj0, lists, ["--speakers", "3"], "holds none of mix_3_spk_tr.txt"),
         (wsj0, lists, ["--sample-rate", "44100"], "8000 or 16000"),
         (wsj0, lists, ["--mode", "mid"], "mid"),
-        (wsj0, lists, ["--processes", "0"], "--processes 0"),
+        (wsj0, lists, ["--processes", "0"], "--processes: found 0"),
         (wsj0, renamed, [], "mix_2_spk_tr.txt:1: 6 columns, expected 4"),
         (wsj0, words, [], "found 'loud', expected a finite number"),
         (wsj0, twice, [], "has another level than in"),
@@ -397,11 +394,3 @@ def test_wrong_input_is_said_in_one_line(wsj0, tmp_path, capsys):
         assert main([*command, *more]) == 2
         error = capsys.readouterr().err
         assert error.count("\n") == 1 and message in error, error
-
-
-def test_the_manifests_train(wsj0, tmp_path):
-    lists = write_lists(tmp_path / "lists")
-    prepare_wsj0_mix(wsj0, lists, tmp_path / "out", processes=1)
-    dataset = MixtureDataset(tmp_path / "out" / "train.jsonl", segment_seconds=0.25, seed=1)
-    example = dataset[3, 1]
-    assert example.mixture.shape == (2000,) and example.sources.shape == (2, 2000) and example.active.all()

@@ -70,14 +70,6 @@ def test_mixtures_are_those_of_files_but_for_16_bits(corpus: Manifest) -> None:
         np.testing.assert_allclose(kept.sources.numpy(), read.sources.numpy(), rtol=0, atol=3e-4)
 
 
-def test_an_item_does_not_hang_on_what_was_asked_before(corpus: Manifest) -> None:
-    first = DynamicMixer(corpus, CONFIG, 3000)
-    forwards = [first.mix(np.random.default_rng([5, index])) for index in range(12)]
-    second = DynamicMixer(corpus, CONFIG, 3000)
-    for index in reversed(range(12)):
-        np.testing.assert_array_equal(second.mix(np.random.default_rng([5, index])).mixture, forwards[index].mixture)
-
-
 def test_speeds_are_those_of_the_bank(corpus: Manifest) -> None:
     mixer = DynamicMixer(corpus, replace(CONFIG, bank_speeds=5), 3000)
     rates = Counter(mixer._draw_rate(np.random.default_rng(index)) for index in range(200))

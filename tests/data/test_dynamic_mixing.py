@@ -12,7 +12,6 @@ from sepkit.data import audio
 from sepkit.data.dynamic_mixing import DynamicMixer
 from sepkit.data.manifest import Manifest, MixtureEntry, NoiseEntry, SourceEntry
 from sepkit.data.mixing import Mixed
-from sepkit.errors import UserError
 from sepkit.signals import active_level
 from tests.complaint import complaint
 
@@ -82,8 +81,9 @@ def test_equal_gains_give_equal_levels(corpus: Manifest) -> None:
         assert levels[0] == pytest.approx(levels[1], rel=0.05)
 
 
-def test_it_is_a_function_of_the_generator(corpus: Manifest, tmp_path: Path) -> None:
-    config = DynamicMixingConfig(enabled=True, speed_range=0.05, overlap_probability=0.5)
+@pytest.mark.parametrize("bank", [{}, {"bank_gib": 0.1, "bank_speeds": 3}], ids=["files", "bank"])
+def test_it_is_a_function_of_the_generator(corpus: Manifest, bank: dict) -> None:
+    config = DynamicMixingConfig(enabled=True, speed_range=0.05, overlap_probability=0.5, **bank)
     forwards = draws(DynamicMixer(corpus, config, 3000), 12)
     backwards = DynamicMixer(corpus, config, 3000)
     for index in reversed(range(12)):
@@ -211,6 +211,11 @@ def test_coloring_changes_the_spectrum_of_each_source_and_keeps_its_energy(corpu
         *[({"speaker_weights": [w]}, "speaker_weights") for w in ("[=1", "1", "1=much", "1=-1", "1=inf", "[0123]=0")],
         ({"bank_gib": 0.1, "bank_speeds": 0}, "bank_speeds: found 0"),
         ({"bank_gib": 0.1, "bank_speeds": 4}, "bank_speeds: found 4"),
+        ({"channel_probability": 2.0}, "channel_probability: found 2.0, expected 0 to 1"),
+        ({"turns_probability": -0.1}, "turns_probability: found -0.1, expected 0 to 1"),
+        ({"codec_probability": float("nan")}, "codec_probability: found nan, expected 0 to 1"),
+        ({"filter_order": (0.0, 60.0)}, "filter_order: found 0.0 and 60.0, expected two rising numbers"),
+        ({"highpass_hz": (400.0, 60.0)}, "highpass_hz: found 400.0 and 60.0, expected two rising numbers"),
     ],
 )
 def test_options_that_cannot_be_meant(options: dict, words: str, corpus: Manifest, tmp_path: Path, monkeypatch) -> None:
@@ -320,18 +325,3 @@ def test_speakers_take_turns_in_their_share(corpus: Manifest) -> None:
         np.testing.assert_allclose(turns.mixture, turns.sources.sum(0), atol=1e-6)
         changes = np.count_nonzero(np.diff(kept[0].astype(int)))
         assert changes <= 3 + np.count_nonzero(plain.sources == 0)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"channel_probability": 2.0}, "channel_probability: found 2.0, expected 0 to 1"),
-        ({"turns_probability": -0.1}, "turns_probability: found -0.1, expected 0 to 1"),
-        ({"codec_probability": float("nan")}, "codec_probability: found nan, expected 0 to 1"),
-        ({"filter_order": (0.0, 60.0)}, "filter_order: found 0.0 and 60.0, expected two rising numbers"),
-        ({"highpass_hz": (400.0, 60.0)}, "highpass_hz: found 400.0 and 60.0, expected two rising numbers"),
-    ],
-)
-def test_channels_that_cannot_be_meant(options: dict, words: str, corpus: Manifest) -> None:
-    with pytest.raises(UserError, match=words):
-        DynamicMixer(corpus, DynamicMixingConfig(enabled=True, **options), 4000)

@@ -66,6 +66,11 @@ class LinkedSpeakers:
     weights: np.ndarray
     full_seconds: float = 0.0
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of speakers, and of samples of each track."""
+        return self.speakers, int(self.owners[0][0][-1])
+
     def blocks(self) -> Iterator[np.ndarray]:
         """Yield (speakers, t) float32; where a speaker is in no estimate, zeros. No track is louder than the recording.
 
