@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import math
 import sys
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -32,20 +33,19 @@ _LARGEST_STEP = 1e6
 _BLOCK = 65_536
 
 
-@dataclass
-class Plan:
-    """A planned schedule: every number by name, or None, and the same for a reader and for `sepkit train`."""
+def shown(kind: str, data: dict[str, Any], lines: Sequence[str], warnings: Sequence[str], as_json: bool) -> str:
+    """Return what `sepkit plan-schedule KIND` prints; warnings go to standard error.
 
-    data: dict[str, Any]
-    lines: list[str]
-    warnings: list[str] = field(default_factory=list)
-    yaml: list[str] = field(default_factory=list)
-
-    def shown(self, kind: str, as_json: bool) -> str:
-        """Return what `sepkit plan-schedule KIND` prints; warnings go to standard error."""
-        for warning in self.warnings:
-            print(f"sepkit plan-schedule {kind}: {warning}", file=sys.stderr)
-        return json.dumps(self.data, allow_nan=False) if as_json else "\n".join([*self.lines, *self.yaml])
+    Args:
+        kind: Kind of schedule.
+        data: Every number by name, or None.
+        lines: The same for a reader, and lines of a configuration for `sepkit train`.
+        warnings: What is wrong with the plan.
+        as_json: Whether to print the data instead of the lines.
+    """
+    for warning in warnings:
+        print(f"sepkit plan-schedule {kind}: {warning}", file=sys.stderr)
+    return json.dumps(data, allow_nan=False) if as_json else "\n".join(lines)
 
 
 @dataclass(frozen=True)
@@ -194,19 +194,17 @@ def plan_amcl(
         "recommended_split_temperature": best_temperature,
         "recommended_split_epoch": best_epoch,
     }
+    inner = f"end: {epochs:.6g}" if kind == "linear" else f"decay: {decay:.6g}, end: {epochs:g}"
     lines = [
         f"split                 at temperature {temperature:.4g}, {_epoch_words(epoch)}",
         f"recommended           initial temperature {critical_temperature:.4g}, split at {best_temperature:.4g},"
         f" {_epoch_words(best_epoch)}",
-    ]
-    inner = f"end: {epochs:.6g}" if kind == "linear" else f"decay: {decay:.6g}, end: {epochs:g}"
-    yaml = [
         "objective:",
         "  assignment:",
         "    name: amcl",
         f"    temperature: {{name: truncated_{kind}, initial: {critical_temperature:.6g}, {inner}}}",
     ]
-    return Plan(data, lines, warnings, yaml).shown("amcl", json)
+    return shown("amcl", data, lines, warnings, json)
 
 
 def _seen(cooling: Cooling, critical: float, step_size: float) -> tuple[float, float | None]:

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from scipy.special import erfinv, lambertw, stdtr
 
-from sepkit.annealing.planning import Between, Plan, Positive
+from sepkit.annealing.planning import Between, Positive, shown
 from sepkit.errors import Bounds, UserError
 from sepkit.studies.annealed_inference.order_parameters import bias, pull_slope, repulsion
 
@@ -215,4 +215,4 @@ def plan_inverse_temperature(
         f"collapse probability  {low:.3f} to {high:.3f}  (two closed forms for many samples a step; few samples make it"
         f" larger; without annealing {start:.3f})",
     ]
-    return Plan(data, lines, warnings).shown("inverse-temperature", json)
+    return shown("inverse-temperature", data, lines, warnings, json)
