@@ -23,7 +23,7 @@ from sepkit.inference.diarization.spectra import BASELINES, mean_spectra, standa
 from sepkit.models import load_checkpoint
 from sepkit.models.published.shipped import encoder_folder
 from sepkit.models.speaker_encoder import SpeakerEncoder
-from sepkit.reporting.text import markdown_table, mean_and_deviation
+from sepkit.reporting.tables import markdown_table, mean_and_deviation
 from sepkit.signals import active_frames, frame_powers
 from sepkit.studies.speaker_clustering.losses import ContrastiveQueue, mixture_loss
 
