@@ -107,6 +107,14 @@ class QualityPredictor:
         ]
         return bool(np.any(far))
 
+    def fits_depth(self, steps: int | None) -> bool:
+        """Return whether it was fitted for a model that computes in this number of steps.
+
+        Args:
+            steps: Number of steps of a model of continuous depth; None: a model of fixed depth.
+        """
+        return self.depth_steps in (None, steps)
+
     def digest(self) -> str:
         """Return a hexadecimal digest of everything, which identifies this predictor."""
         return hashlib.blake2b(json.dumps(to_dict(self), sort_keys=True).encode(), digest_size=16).hexdigest()
