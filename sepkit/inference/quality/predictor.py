@@ -190,7 +190,12 @@ def fit_quality(
 
 
 def write_quality(predictor: QualityPredictor, folder: Path) -> Path:
-    """Write the predictor to a model's folder; return its path."""
+    """Write the predictor to a model's folder; return its path.
+
+    Args:
+        predictor: Predictor of the model.
+        folder: Folder of the model.
+    """
     return write_text(folder / QUALITY, predictor_text(predictor))
 
 
@@ -204,8 +209,9 @@ def read_quality(folder: Path, weights: str, hypotheses: int) -> QualityPredicto
     """Read the predictor in a model's folder; return None if there is none.
 
     Args:
-        weights: fingerprint of the model that it must be for.
-        hypotheses: n of that model.
+        folder: Folder of the model.
+        weights: Fingerprint of the model that it must be for.
+        hypotheses: Number of estimates of that model.
 
     Raises:
         UserError: a file that is damaged, of another version, or for another model.
