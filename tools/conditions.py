@@ -225,7 +225,11 @@ def _transmitted(
 def measure(separator: Separator, recorded: Recorded) -> dict[str, Any]:
     """Return what a model makes of one recording: SI-SDR and its improvement, dB, the prediction and the count."""
     found = separator.separate(recorded.mixture, separator.sample_rate)
-    row: dict[str, Any] = {"said": found.speakers, "at_least": found.or_more, "out": found.out_of_domain}
+    row: dict[str, Any] = {
+        "said": found.speakers,
+        "at_least": found.selection.count_is_lower_bound,
+        "out": found.out_of_domain,
+    }
     if not len(recorded.sources):
         return row
     several = len(recorded.sources) > 1

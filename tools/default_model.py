@@ -1,7 +1,7 @@
 """Make the default model, which ships, from an experiment of egs/folder.
 
     python -m tools.default_model EXP --dev DEV.jsonl [--tests TEST.jsonl ...] [--views N]
-        [--more-speech] [--voices] [--synthesized] [--out FOLDER]
+        [--more NAME ...] [--out FOLDER]
     python -m tools.default_model --card SUMMARY ... [--out FOLDER]
     python -m tools.default_model --graph MODEL --out FOLDER
 
@@ -34,50 +34,11 @@ from sepkit.models.speaker_encoder import SpeakerEncoder
 from sepkit.models.storage.checkpoints import load_checkpoint
 from sepkit.models.storage.folders import read_description
 
-LICENSE = "cc-by-4.0"
-CORPORA = (
-    "LibriSpeech (CC BY 4.0): 195 speakers of train-clean-100, one utterance each, resampled to 8 kHz. V. Panayotov, "
-    "G. Chen, D. Povey, S. Khudanpur, ICASSP 2015, https://www.openslr.org/12",
-    "speechocean762 (CC BY 4.0): 190 speakers, silence at the ends cut, resampled to 8 kHz. J. Zhang et al., "
-    "Interspeech 2021, https://www.openslr.org/101",
-    "ESC-10 (collection CC BY 3.0; single clips CC0 or CC BY 3.0): folds 1 to 3, resampled to 8 kHz. K. J. Piczak, "
-    "ACM MM 2015, https://github.com/karolpiczak/ESC-50",
-    "Background noise of Speech Commands (CC BY 4.0), cut into pieces of 10 s, one gain each. P. Warden, 2018, "
-    "https://arxiv.org/abs/1804.03209",
-)
-MORE_SPEECH = (
-    "speechocean762 (CC BY 4.0): 3.2 further hours of the same 190 speakers, half of them children, as Ogg Vorbis."
-)
-VOICES = (
-    "551 further speakers, 3.0 hours, as Ogg Opus: recorded ones of VCTK, LibriSpeech and LibriTTS, MLS and Speech "
-    "Commands (CC BY 4.0 each), and synthesized ones (VITS and GlowTTS voices of VCTK, MLS and CMU Arctic; MIT and "
-    "CC BY 4.0)."
-)
-SYNTHESIZED = (
-    "300 synthesized speakers, 1.0 hour: Kokoro-82M (weights Apache 2.0) says sentences of VCTK (CC BY 4.0) in "
-    "mixtures of its 28 English voices, pitch and formants shifted."
-)
+TEXTS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+"""License, corpora, training speech beside these, credit and limits, as the cards print them."""
+
 LARGEST_BYTES = 15_000_000
 """Of what ships."""
-
-CREDIT = (
-    "The speech is that of the corpora above, whose recordings were changed as stated and mixed anew in every epoch; "
-    "none of it is shipped. Trained, calibrated and evaluated by `egs/folder` of sepkit; the command, the seed and the "
-    "learning curve are in its RESULTS.md."
-)
-LIMITS = (
-    "Two speakers at a time, close to the microphone, over a telephone, in a room with a reverberation time of up to "
-    "0.6 s, or in noise down to 0 dB: docs/explanation/failures.md has figures for each. It was trained on a CPU with "
-    "a few hours of speech; a model trained on your data will be better. Other languages, noises, larger rooms and "
-    "more speakers are separated worse, and one "
-    "speaker alone {alone}. Which estimate is which speaker is arbitrary. Not for telling who somebody is, and not to "
-    "be relied on where a missed or added word does harm. Separate voices only of people who would agree to it."
-)
-AS_TWO = "comes out as two"
-AS_ONE = (
-    "is found in about a third of such recordings, and then comes out first; where the number of speakers is not sure, "
-    "none is given"
-)
 
 
 def make(experiment: Path, dev: Path, tests: list[Path], out: Path, more: Sequence[str] = (), views: int = 2) -> Path:
@@ -88,7 +49,7 @@ def make(experiment: Path, dev: Path, tests: list[Path], out: Path, more: Sequen
         dev: manifest that the predictor is fitted on.
         tests: manifests; none: the card has no scores.
         out: the folder, whose content is replaced.
-        more: training speech beside `CORPORA`.
+        more: names of training speech beside the corpora.
         views: of a recording, by default; 1 for a causal model, whose live sound has one.
 
     Raises:
@@ -110,7 +71,7 @@ def make(experiment: Path, dev: Path, tests: list[Path], out: Path, more: Sequen
             shutil.rmtree(evaluation, ignore_errors=True)
             _run("evaluate", "--model", folder, "--manifest", test, "--out", evaluation, "--calibration")
             summaries.append(evaluation / "summary.json")
-        _write_card(folder, summaries, out.name, loss, (*CORPORA, *more))
+        _write_card(folder, summaries, out.name, loss, more)
         shutil.rmtree(out, ignore_errors=True)
         folder.rename(out)
     return out
@@ -147,25 +108,24 @@ def renew_card(out: Path, summaries: list[Path]) -> Path:
         measured = read_summary(path).get("model")
         if measured not in (out.name, str(out)):
             raise UserError(f"{path}: is of {measured}, expected of {out.name}; evaluate that")
-    more = [speech for speech in (MORE_SPEECH, VOICES, SYNTHESIZED) if speech in text]
-    return _write_card(out, summaries, out.name, loss, (*CORPORA, *more))
+    more = [name for name, speech in TEXTS["more"].items() if speech in text]
+    return _write_card(out, summaries, out.name, loss, more)
 
 
-def _write_card(folder: Path, summaries: list[Path], name: str, loss: str, corpora: tuple[str, ...]) -> Path:
+def _write_card(folder: Path, summaries: list[Path], name: str, loss: str, more: Sequence[str]) -> Path:
     predictor = yaml.safe_load((folder / "quality.yaml").read_text(encoding="utf-8"))
-    alone = AS_ONE if predictor["single_speaker"] else AS_TWO
+    alone = TEXTS["one_speaker"]["counted" if predictor["single_speaker"] else "not_counted"]
     card = model_card(
         folder,
-        license=LICENSE,
-        corpora=corpora,
+        license=TEXTS["license"],
+        corpora=[*TEXTS["corpora"], *(TEXTS["more"][speech] for speech in more)],
         summaries=summaries,
         name=name,
         loss=loss,
-        limits=LIMITS.format(alone=alone),
-        credit=CREDIT,
+        limits=TEXTS["limits"].format(alone=alone),
+        credit=TEXTS["credit"],
     )
-    write_text(folder / "README.md", card)
-    return folder / "README.md"
+    return write_text(folder / "README.md", card)
 
 
 def _loss(experiment: Path, variational: bool) -> str:
@@ -197,9 +157,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--graph", type=Path, metavar="MODEL", help="folder to write only the graph of")
     parser.add_argument("--out", type=Path, default=SHIPPED / DEFAULT_MODEL, help="default: in the package")
     parser.add_argument("--views", type=int, default=2, help="of a recording by default; 1 for a causal model")
-    parser.add_argument("--more-speech", action="store_true", help="the training speech includes speech_more")
-    parser.add_argument("--voices", action="store_true", help="the training speech includes speech_voices")
-    parser.add_argument("--synthesized", action="store_true", help="the training speech includes 300 voices of Kokoro")
+    parser.add_argument("--more", nargs="+", default=[], choices=list(TEXTS["more"]), help="further training speech")
     options = parser.parse_args(arguments)
     try:
         if options.card:
@@ -208,8 +166,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(write_graph(options.graph, options.out))
         elif options.experiment and options.dev:
             named = (options.experiment, options.dev, options.tests, options.out)
-            more = [MORE_SPEECH] * options.more_speech + [VOICES] * options.voices + [SYNTHESIZED] * options.synthesized
-            print(make(*named, more, options.views))
+            print(make(*named, options.more, options.views))
         else:
             raise UserError("expected EXP and --dev, --card, or --graph")
     except UserError as error:

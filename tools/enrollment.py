@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,8 @@ from sepkit.evaluation.diarization import Turns, read_rttm
 from sepkit.inference.diarization.encoders import load_encoder
 from sepkit.inference.diarization.enrollment import Enrolled, enroll, name_speakers
 from sepkit.inference.diarization.linking import link
+from sepkit.inference.loading import load_model
+from sepkit.inference.long.recordings import FileRecording
 
 RATE = 8000
 SECONDS = 3, 10
@@ -81,10 +84,12 @@ def meet(corpus: Path, split: str, speakers: int, seed: int) -> Path:
     out = corpus / f"meeting_{speakers}_{seed}"
     words = ["prepare", "conversation", "--speech", corpus / "speech", "--split", split, "--minutes", _MINUTES]
     words += ["--speakers", speakers, "--max-overlap", 2, "--seed", f"{seed}{speakers}", "--out", out]
-    separating = ["--stitcher", "overlap", "--no-predict", "--views", 1, "--out", out / "separated"]
-    for command in (words, ["separate", out / "mixture.flac", *separating]):
-        if code := sepkit([str(word) for word in command]):
-            raise SystemExit(code)
+    if code := sepkit([str(word) for word in words]):
+        raise SystemExit(code)
+    # Each output holds one speaker after another.
+    found = load_model(predict=False, views=1).separate_recording(FileRecording(out / "mixture.flac"), by_voices=False)
+    with closing(found.estimates) as estimates:
+        replace(found, estimates=estimates.in_memory()).save(out / "separated", "mixture")
     return out
 
 

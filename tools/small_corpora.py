@@ -21,8 +21,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import soundfile
-import soxr
 
 from sepkit.data import audio
 from sepkit.errors import UserError
@@ -89,7 +87,7 @@ def _utterances(folder: Path, out: Path, part: str | None) -> list[Recording]:
         speaker = file.parent.parent.name
         # speechocean762's speakers have numbers from 90001 on.
         of_librispeech = len(speaker) < 5
-        if of_librispeech != (part is not None) or soundfile.info(file).duration < SHORTEST_SECONDS:
+        if of_librispeech != (part is not None) or audio.info(file).duration_seconds < SHORTEST_SECONDS:
             continue
         if part is None:
             name = f"p{speaker}_{int(file.stem.split('-')[-1]):03d}.wav"
@@ -131,10 +129,11 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _resampled(file: Path, place: Path, rate_hz: int, path: str, speaker: str) -> Recording:
-    samples, rate = soundfile.read(file, dtype="float32")
-    if rate != OURS_HZ or samples.ndim != 1:
-        raise UserError(f"{file}: {rate} Hz, shape {samples.shape}; expected {OURS_HZ} Hz and one channel")
-    samples = np.clip(soxr.resample(samples, OURS_HZ, rate_hz), -1, 1)
+    header = audio.info(file)
+    if (header.sample_rate, header.channels) != (OURS_HZ, 1):
+        found = f"{header.sample_rate} Hz and {header.channels} channels"
+        raise UserError(f"{file}: found {found}, expected {OURS_HZ} Hz and one channel")
+    samples = np.clip(audio.read(file, sample_rate=rate_hz), -1, 1)
     audio.write(place, samples, rate_hz, subtype="PCM_16")
     return Recording(path, speaker, math.sqrt(float(np.mean(samples**2))))
 

@@ -11,8 +11,8 @@
 # --steps "..."        numbers of steps of a level that models are measured at
 # --samples N          samples of the latents that bounds are means over
 #
-# Stages: 1 prepare, 2 train all, 3 evaluate all by number of steps, with a sheet of images (figures 6 and 8) and the
-# processes over depth (figure 7), 4 table and figure of the bound by width of the steps (figures 4 and 5), 5 report. The
+# Stages: 1 prepare, 2 train all, 3 evaluate all by number of steps, with a sheet of images (figures 6 and 8),
+# 4 table and figure of the bound by width of the steps (figures 4 and 5), 5 report. The
 # same command again continues. Time with conf/cpu.yaml: about two minutes of processor time a model; see RESULTS.md.
 # Citation: R. M. Th. Høegh, "On learning useful variational autoencoder representations: applications in audio modelling and
 # hearing loss treatment", PhD thesis, Technical University of Denmark, 2022, appendix C.

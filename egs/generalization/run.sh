@@ -226,15 +226,18 @@ calibrate_all() { for_all calibrate_one; }
 evaluate_all() { for_all evaluate_one; }
 
 summarize_all() {
+  local python
+  # The Python that runs sepkit.
+  python=$(dirname "$(command -v sepkit)")/python
   # shellcheck disable=SC2046,SC2086  # names of runs hold no blanks, $drops is a list of words
   sepkit summarize $(run_folders) --metric si_sdri_db si_sdr_db blr_nats_per_sample \
     ${drops:+--reference-set $drops} --out "$exp/table.md"
   # shellcheck disable=SC2046
   case $setting in
-    *table3) sepkit summarize $(run_folders) --figure evidence --out "$exp/evidence.md" ;;
+    *table3) "$python" local/latents.py evidence "$exp/evidence.md" $(run_folders) ;;
     *table2) sepkit summarize $(run_folders) --figure rate-distortion --out "$exp/rate_distortion.md" ;;
     *) if [[ " $methods " == *" variational "* ]]; then
-        sepkit summarize "$exp/variational_seed$first_seed" --figure encodings --out "$exp/latents.md"
+        "$python" local/latents.py encodings "$exp/latents.md" "$exp/variational_seed$first_seed"
       fi ;;
   esac
 }

@@ -206,7 +206,7 @@ meet() {
   local out=$1
   shift
   sepkit prepare conversation --speech "$speech" --max-overlap 2 --out "$out" "$@" >/dev/null
-  sepkit separate "$out/mixture.flac" --model "$separator" --stitcher overlap --no-predict --out "$out/separated"
+  sepkit separate "$out/mixture.flac" --model "$separator" --no-predict --out "$out/separated"
 }
 
 project() {

@@ -20,14 +20,11 @@ GROUPS = {
         "views",
         "levels",
         "mixture_consistency",
-        "high_band",
         "score_threshold",
         "no_predict",
-        "spread",
-        "samples",
     ],
     "More speakers than outputs": ["link_speakers", "speaker_encoder", "speaker_features", "enroll", "only"],
-    "Long recordings": ["whole_seconds", "chunk_seconds", "overlap_seconds", "stitcher", "processes"],
+    "Long recordings": ["whole_seconds", "chunk_seconds", "overlap_seconds", "processes"],
 }
 
 
@@ -57,7 +54,6 @@ def main(
         summary: JSON file for counts, failures and the real-time factor; with torchrun FILE.rank0 ..., then FILE
     """
     import sys
-    from dataclasses import replace
 
     from sepkit.cli._ranks import device_of_rank, share
     from sepkit.cli._threads import limit_small_models_to_one_thread
@@ -75,9 +71,6 @@ def main(
 
     model = model or DEFAULT_MODEL
     rank, world_size = share()
-    if output.spread and options.runner == "auto":
-        # Latents are sampled in torch alone.
-        options = replace(options, runner="torch")
     separator = load_model(model, device_of_rank(device), options, predict=not no_predict)
     limit_small_models_to_one_thread(separator)
     if (note := _unpredicted(model, separator, predict=not no_predict)) is not None:

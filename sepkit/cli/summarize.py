@@ -11,8 +11,7 @@ def main(
     *,
     out: str,
     metric: list[str] | None = None,
-    group: str | None = None,
-    figure: list[Literal["boxes", "temperature", "rate-distortion", "evidence", "depth", "encodings"]] | None = None,
+    figure: list[Literal["boxes", "temperature", "rate-distortion", "depth"]] | None = None,
     reference_set: list[str] | None = None,
     test_set: list[str] | None = None,
 ) -> Path:
@@ -28,15 +27,11 @@ def main(
             rate_distortion.csv, which `sepkit report` draws from the folder
         metric: columns, the first ranks; default: of runs si_sdr_db, si_sdri_db, mcl_si_sdr_db where there are any, of
             evaluations all
-        group: regular expression that finds a group's name in its runs' names, by its first group in parentheses where
-            there is one; default: the name without _seed and the number after it
         figure: boxes: the first metric's scores of all mixtures, a box a group; temperature: SI-SDR on dev of each
             source's best hypothesis, negative, against temperature, a curve a run; rate-distortion: distortion and
             SI-SDR against the rate of variational models, a curve a test set, with tables of target and reached rates
-            and the best model of each test set; evidence: how well each mixture was separated against the bound on the
-            mixture's evidence, which needs no references, with their rank correlation; depth: score against the
-            real-time factor of models of continuous depth, with a table by number of steps; encodings: encodings, masks
-            and estimates of the mixture of median SI-SDR improvement, two figures a run
+            and the best model of each test set; depth: score against the real-time factor of models of continuous
+            depth, with a table by number of steps
         reference_set: test sets that are like the training data (names of the folders below evaluation): tables of the
             drop from each to all others, or with SEEN=UNSEEN to that one, and the differences between groups, paired by
             seed; of si_sdri_db and blr_nats_per_sample, or of what --metric names
@@ -54,6 +49,6 @@ def main(
             raise UserError(f"--test-set: found {', '.join(unknown)}, expected of {', '.join(sets) or 'none'}")
         for run in loaded:
             run.evaluations = [evaluation for evaluation in run.evaluations if evaluation.name in test_set]
-    chosen = {"metrics": metric, "pattern": group, "figures": figure or [], "reference_sets": reference_set or []}
+    chosen = {"metrics": metric, "figures": figure or [], "reference_sets": reference_set or []}
     print(write_summary(loaded, out, **chosen))
     return Path(out)

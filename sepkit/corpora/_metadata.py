@@ -278,18 +278,13 @@ def _entries(part: Part, made: Mapping[str, _Made], layout: Layout, kind: str, w
 
 def _entry(recipe: Recipe, known: _Made, part: Part, layout: Layout, kind: str, written: bool) -> MixtureEntry:
     speakers = part.speakers_of.get(recipe.id) or [(speaker_of(path), None) for path in recipe.sources]
-    mixture = None
+    numbers, root = range(1, len(speakers) + 1), layout.root / part.name
+    wavs = {name: root / name / f"{recipe.id}.wav" for name in (kind, *(f"s{number}" for number in numbers), "noise")}
     if written:
-        names = (kind, *(f"s{number}" for number in range(1, len(speakers) + 1)), "noise")
-        files = (layout.root / part.name / name / f"{recipe.id}.wav" for name in names)
-        mixture, *paths, noise_path = (manifest_path(file, layout.out) for file in files)
-        sources = [SourceEntry(path, *speaker) for path, speaker in zip(paths, speakers, strict=True)]
-        noise = NoiseEntry(noise_path)
+        files, gains = [wavs[f"s{number}"] for number in numbers], [1.0 for _ in numbers]
+        noise = NoiseEntry(manifest_path(wavs["noise"], layout.out))
     else:
-        sources = [
-            SourceEntry(manifest_path(layout.speech / path, layout.out), *speaker, gain=gain)
-            for path, gain, speaker in zip(recipe.sources, recipe.gains, speakers, strict=True)
-        ]
+        files, gains = [layout.speech / path for path in recipe.sources], recipe.gains
         is_extended = layout.extend_noise and known["noise_samples"] < known["longest"]
         noise = NoiseEntry(
             manifest_path(layout.noise / recipe.noise, layout.out),
@@ -298,13 +293,17 @@ def _entry(recipe: Recipe, known: _Made, part: Part, layout: Layout, kind: str, 
             file_samples=known["longest"],
             channel=0,
         )
+    sources = [
+        SourceEntry(manifest_path(file, layout.out), *speaker, gain=gain)
+        for file, speaker, gain in zip(files, speakers, gains, strict=True)
+    ]
     return MixtureEntry(
         id=recipe.id,
         sample_rate=layout.sample_rate,
         num_samples=known["num_samples"],
         sources=sources[:1] if kind == "mix_single" else sources,
         mode=layout.mode,
-        mixture=mixture,
+        mixture=manifest_path(wavs[kind], layout.out) if written else None,
         resampler="scipy_poly",
         corpus=layout.corpus,
         task=_KINDS[kind][0],

@@ -77,11 +77,10 @@ def find_recordings(speech: Path, speaker_from: str = "first") -> tuple[list[Rec
     recordings: list[Recording] = []
     left_out: dict[str, str] = {}
     for path in paths:
-        found = describe(path)
-        if isinstance(found, Recording):
-            recordings.append(found)
-        else:
-            left_out[str(path)] = found
+        try:
+            recordings.append(describe(path))
+        except UserError as error:
+            left_out[str(path)] = str(error)
     if not recordings:
         raise UserError(
             f"{speech}: the speaker of none of {len(paths)} files is known: {next(iter(left_out.values()))}"
@@ -123,16 +122,15 @@ def examine(recordings: Sequence[Recording], sample_rate: int) -> tuple[list[Utt
         except UserError as error:
             return str(error)
 
-    usable: list[Utterance] = []
-    unusable: dict[str, str] = {}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        results = tqdm(pool.map(look, recordings), total=len(recordings), desc="reading", unit="file", disable=None)
-        for recording, result in zip(recordings, results, strict=True):
-            if isinstance(result, Utterance):
-                usable.append(result)
-            else:
-                unusable[f"{recording.path}#{recording.name}" if recording.name else str(recording.path)] = result
-    return usable, unusable
+        seen = pool.map(look, recordings)
+        results = list(tqdm(seen, total=len(recordings), desc="reading", unit="file", disable=None))
+    unusable = {
+        f"{recording.path}#{recording.name}" if recording.name else str(recording.path): result
+        for recording, result in zip(recordings, results, strict=True)
+        if isinstance(result, str)
+    }
+    return [result for result in results if isinstance(result, Utterance)], unusable
 
 
 def hold_out_speakers(
@@ -205,9 +203,8 @@ def _examine_one(recording: Recording, sample_rate: int) -> Utterance:
     if stop <= start:
         raise UserError(f"{recording.path}: {end - begin} samples at {header.sample_rate} Hz are too few")
     block = _BLOCK_SECONDS * header.sample_rate
-    powers = []
-    for waveform in audio.read_blocks(recording.path, block, start=begin, stop=end):
-        powers.append(active_level(waveform, header.sample_rate) ** 2)
+    blocks = audio.read_blocks(recording.path, block, start=begin, stop=end)
+    powers = [active_level(waveform, header.sample_rate) ** 2 for waveform in blocks]
     loudest = max(powers)
     if loudest == 0:
         raise UserError(f"{recording.path}: digital silence; leave out the file")
@@ -215,15 +212,10 @@ def _examine_one(recording: Recording, sample_rate: int) -> Utterance:
     return Utterance(recording, start, stop - start, level, header.sample_rate)
 
 
-_Describe = Callable[[Path], "Recording | str"]
-
-
-def _speaker_rule(speaker_from: str, speech: Path) -> _Describe:
+def _speaker_rule(speaker_from: str, speech: Path) -> Callable[[Path], Recording]:
     kind, _, argument = speaker_from.partition(":")
-    if kind == "first" and not argument:
-        return partial(_by_folder, speech=speech, first=True)
-    if kind == "parent" and not argument:
-        return partial(_by_folder, speech=speech, first=False)
+    if kind in ("first", "parent") and not argument:
+        return partial(_by_folder, speech=speech, position=0 if kind == "first" else -1)
     if kind == "regex" and argument:
         try:
             return partial(_by_pattern, speech=speech, pattern=re.compile(argument))
@@ -236,34 +228,34 @@ def _speaker_rule(speaker_from: str, speech: Path) -> _Describe:
     raise UserError(f"--speaker-from {speaker_from}: expected first, parent, regex:PATTERN or csv:FILE")
 
 
-def _by_folder(path: Path, speech: Path, first: bool) -> Recording | str:
+def _by_folder(path: Path, speech: Path, position: int) -> Recording:
     relative = path.relative_to(speech)
     split, depth = split_of(relative)
     folders = relative.parts[depth:-1]
     if not folders:
-        return (
+        raise UserError(
             f"{path}: no folder between {speech / Path(*relative.parts[:depth])} and the file names its speaker; "
             "use --speaker-from regex:PATTERN or csv:FILE"
         )
-    return Recording(path, folders[0] if first else folders[-1], split)
+    return Recording(path, folders[position], split)
 
 
-def _by_pattern(path: Path, speech: Path, pattern: re.Pattern[str]) -> Recording | str:
+def _by_pattern(path: Path, speech: Path, pattern: re.Pattern[str]) -> Recording:
     relative = path.relative_to(speech)
     match = pattern.search(relative.as_posix())
     speaker = match and (match.group(1) if pattern.groups else match.group(0))
     if not speaker:
-        return f"{path}: --speaker-from regex:{pattern.pattern} finds no speaker in {relative.as_posix()!r}"
+        raise UserError(f"{path}: --speaker-from regex:{pattern.pattern} finds no speaker in {relative.as_posix()!r}")
     return Recording(path, speaker, split_of(relative)[0])
 
 
-def _by_table(path: Path, speech: Path, rows: Mapping[str, Mapping[str, str]], table: str) -> Recording | str:
-    row = rows.get(os.path.abspath(path))
-    if row is None or not row["speaker"]:
-        return f"{path}: {table} has no speaker for it"
+def _by_table(path: Path, speech: Path, rows: Mapping[str, Mapping[str, str]], table: str) -> Recording:
+    row = rows.get(os.path.abspath(path), {})
+    if not row.get("speaker"):
+        raise UserError(f"{path}: {table} has no speaker for it")
     split = row.get("split") or split_of(path.relative_to(speech))[0]
     if split is not None and split not in SPLITS:
-        return f"{path}: {table} puts it in split {split!r}, expected one of {', '.join(SPLITS)}"
+        raise UserError(f"{path}: {table} puts it in split {split!r}, expected one of {', '.join(SPLITS)}")
     return Recording(path, row["speaker"], split, {"F": "F", "M": "M"}.get((row.get("sex") or "").upper()[:1]))
 
 

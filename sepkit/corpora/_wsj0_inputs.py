@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -131,37 +132,29 @@ def _number(text: str, where: str) -> float:
     return value
 
 
-class _Finder:
-    """Finds the recordings that lists name: as wav or flac, or as the sphere files that the LDC ships."""
+def _present(folder: Path) -> dict[str, Path]:
+    """Return the files of a folder by their names in lower case."""
+    return {path.name.lower(): path for path in (sorted(folder.iterdir()) if folder.is_dir() else ())}
 
-    def __init__(self, wsj0: Path) -> None:
-        if not wsj0.is_dir():
-            raise UserError(f"{wsj0}: no such folder; expected the folder wsj0 of LDC93S6A, or the one above it")
-        self._wsj0 = wsj0
-        self._folders: dict[Path, dict[str, Path]] = {}
 
-    def find(self, listed: str) -> Path | None:
-        """Return the file that a list names; None if there is none. The far microphone's is refused."""
-        for relative in (self._wsj0 / listed, self._wsj0.parent / listed, self._wsj0 / listed.removeprefix("wsj0/")):
-            files = self._files(relative.parent)
-            stem = relative.stem.lower()
-            found = [files[stem + suffix] for suffix in (relative.suffix, *_SUFFIXES) if stem + suffix in files]
-            far = files.get(f"{stem}.wv2") or files.get(f"{stem}.wv2.wav") or files.get(f"{stem}_wv2.wav")
-            if far is not None and (not found or f"{stem}.wv1" not in files):
-                state = f"and {found[0].name} beside it seems to be made of it" if found else "and there is no wv1"
-                raise UserError(
-                    f"{far}: is of the far microphone (wv2), {state}; WSJ0-mix is made of wv1, wv2 costs 1 to 4 dB: "
-                    f"put the wv1 files, or wavs made of them (sph2pipe -p -f wav), into {relative.parent}, without wv2"
-                )
-            if found:
-                return found[0]
-        return None
+def _find(listed: str, wsj0: Path, present: Callable[[Path], dict[str, Path]]) -> Path | None:
+    """Return the file that a list names: wav or flac, or sphere as the LDC ships it; None if there is none.
 
-    def _files(self, folder: Path) -> dict[str, Path]:
-        if folder not in self._folders:
-            present = folder.iterdir() if folder.is_dir() else ()
-            self._folders[folder] = {path.name.lower(): path for path in sorted(present)}
-        return self._folders[folder]
+    The far microphone's is refused.
+    """
+    for relative in (wsj0 / listed, wsj0.parent / listed, wsj0 / listed.removeprefix("wsj0/")):
+        files, stem = present(relative.parent), relative.stem.lower()
+        found = [files[stem + suffix] for suffix in (relative.suffix, *_SUFFIXES) if stem + suffix in files]
+        far = files.get(f"{stem}.wv2") or files.get(f"{stem}.wv2.wav") or files.get(f"{stem}_wv2.wav")
+        if far is not None and (not found or f"{stem}.wv1" not in files):
+            state = f"and {found[0].name} beside it seems to be made of it" if found else "and there is no wv1"
+            raise UserError(
+                f"{far}: is of the far microphone (wv2), {state}; WSJ0-mix is made of wv1, wv2 costs 1 to 4 dB: "
+                f"put the wv1 files, or wavs made of them (sph2pipe -p -f wav), into {relative.parent}, without wv2"
+            )
+        if found:
+            return found[0]
+    return None
 
 
 def find_recordings(
@@ -172,9 +165,11 @@ def find_recordings(
     skipped: dict[str, str],
 ) -> dict[str, Recording | str]:
     """Return path in the lists -> recording, or the reason why it cannot be used. Bad ones are added to `skipped`."""
-    finder = _Finder(wsj0)
+    if not wsj0.is_dir():
+        raise UserError(f"{wsj0}: no such folder; expected the folder wsj0 of LDC93S6A, or the one above it")
+    present_in = cache(_present)
     parts = {part.listed: part for members in lines.values() for line in members for part in line.parts}
-    paths = {listed: finder.find(listed) for listed in parts}
+    paths = {listed: _find(listed, wsj0, present_in) for listed in parts}
     if not any(paths.values()):
         raise UserError(
             f"{wsj0}: none of the {len(parts)} recordings of the lists is there, the first: {next(iter(parts))} "

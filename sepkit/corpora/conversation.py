@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
+from sepkit.choices import check_bounds
 from sepkit.corpora._recordings import Utterance, check_provenance, examine, find_recordings, report_skipped
 from sepkit.corpora.options import ConversationOptions
 from sepkit.data import audio
@@ -65,11 +66,7 @@ def prepare_conversation(options: ConversationOptions) -> Path:
 
     out, split, sample_rate = Path(options.out), options.split, options.sample_rate
     minutes, speakers = options.minutes, options.speakers
-    if not 0 < minutes <= 24 * 60:
-        raise UserError(f"minutes: found {minutes}, expected above 0 and at most 1440")
-    for name in ("max_overlap", "speakers"):
-        if (found := getattr(options, name)) is not None and found < 1:
-            raise UserError(f"{name}: found {found}, expected at least 1")
+    check_bounds(options)
     texts = None if options.texts is None else _read_texts(options.texts)
     num_samples = round(60 * minutes * sample_rate)
     recordings, skipped = find_recordings(Path(options.speech), options.speaker_from)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from sepkit.choices import check_bounds
 from sepkit.corpora._mixtures import MixtureStyle, draw_mixtures, draw_mixtures_of_several_sizes, summary
 from sepkit.corpora._recordings import (
     SPLITS,
@@ -96,18 +97,10 @@ def prepare_folder(options: FolderOptions) -> Path:
 
 
 def _check(options: FolderOptions) -> None:
+    check_bounds(options)
     speakers, noise_snr_db = options.speakers, options.noise_snr_db
-    fewest = min(options.dev_mixtures, options.test_mixtures, options.train_mixtures or 1)
-    if not speakers or min(speakers) < 1 or len(set(speakers)) < len(speakers):
+    if not speakers or len(set(speakers)) < len(speakers):
         raise UserError(f"--speakers {' '.join(map(str, speakers))}: expected one or more numbers from 1 up, each once")
-    if options.sample_rate < 1:
-        raise UserError(f"--sample-rate {options.sample_rate}: expected a rate in Hz, such as 8000")
-    if not options.segment_seconds * options.sample_rate >= 1:
-        raise UserError(f"--segment-seconds {options.segment_seconds}: expected more than 0")
-    if fewest < 1 or options.train_mixtures == 0:
-        raise UserError(
-            "--train-mixtures, --dev-mixtures, --test-mixtures: found 0 mixtures, expected at least 1 of each"
-        )
     if len(noise_snr_db) != 2 or not noise_snr_db[0] <= noise_snr_db[1]:
         raise UserError(
             f"--noise-snr-db {' '.join(map(str, noise_snr_db))}: expected the lowest and the highest ratio in dB"

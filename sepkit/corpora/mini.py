@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from sepkit.choices import check_bounds
 from sepkit.corpora._mixtures import MixtureStyle, draw_mixtures, summary
 from sepkit.corpora._recordings import SPLITS, Recording, Utterance, check_provenance, examine
 from sepkit.corpora.options import MiniOptions
@@ -67,20 +68,12 @@ def prepare_mini(options: MiniOptions) -> Path:
     have the same sex. Recordings that exist are kept: the same command continues where it stopped.
     """
     out, sample_rate, seed = Path(options.out), options.sample_rate, options.seed
+    check_bounds(options)
     voices = _voices_of_splits(options.train_voices)
     most = min(len(names) for names in voices.values())
     if not 1 <= options.speakers <= most:
         raise UserError(f"--speakers {options.speakers}: expected 1 to {most}, the voices of the smallest split")
     counts = {"train": options.train_sentences, "dev": options.heldout_sentences, "test": options.heldout_sentences}
-    mixtures = {f"{split}_mixtures": getattr(options, f"{split}_mixtures") for split in SPLITS}
-    for name, value in (counts | mixtures).items():
-        if value < 1:
-            raise UserError(f"{name}: found {value}, expected at least 1")
-    if sample_rate < 1 or options.segment_seconds * sample_rate < 1:
-        raise UserError(
-            f"found sample rate {sample_rate} Hz and segments of {options.segment_seconds} s, expected both above 0"
-        )
-
     sentence_seconds = options.segment_seconds + _SPARE_SECONDS
     check_provenance(
         out / "mini.json", {"seed": seed, "sample_rate": sample_rate, "sentence_seconds": sentence_seconds}
@@ -101,7 +94,7 @@ def prepare_mini(options: MiniOptions) -> Path:
     for split in SPLITS:
         members = [utterance for utterance in utterances if utterance.recording.split == split]
         segment_samples = None if split == "train" else round(options.segment_seconds * sample_rate)
-        entries = _mix(split, members, mixtures[f"{split}_mixtures"], style, segment_samples, seed)
+        entries = _mix(split, members, getattr(options, f"{split}_mixtures"), style, segment_samples, seed)
         write_manifest(out / f"{split}.jsonl", entries)
         print(f"{split}.jsonl: {summary(entries)}")
     return out

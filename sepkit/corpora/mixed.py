@@ -76,7 +76,9 @@ def prepare_mixed(options: MixedOptions) -> Path:
     report_skipped(out, left_out, failure)
     rates = Counter(entry.sample_rate for entry in entries)
     sample_rate = max(rates, key=lambda rate: (rates[rate], rate))
-    entries = [entry if entry.sample_rate == sample_rate else _at_rate(entry, sample_rate) for entry in entries]
+    for entry in entries:
+        length = audio.resampled_length(entry.num_samples, entry.sample_rate, sample_rate, entry.resampler)
+        entry.sample_rate, entry.num_samples = sample_rate, length
     hours = sum(entry.duration_seconds for entry in entries) / 3600
     sizes = " or ".join(map(str, sorted({len(entry.sources) for entry in entries})))
     print(f"test.jsonl: {len(entries)} mixtures of {sizes} at {sample_rate} Hz, {hours:.2f} h")
@@ -105,12 +107,6 @@ def _entry(row: Row, out: Path) -> MixtureEntry:
         sources=[SourceEntry(manifest_path(path, out)) for path in row.sources],
         noise=None if row.noise is None else NoiseEntry(manifest_path(row.noise, out)),
     )
-
-
-def _at_rate(entry: MixtureEntry, sample_rate: int) -> MixtureEntry:
-    entry.num_samples = audio.resampled_length(entry.num_samples, entry.sample_rate, sample_rate, entry.resampler)
-    entry.sample_rate = sample_rate
-    return entry
 
 
 def find_rows(options: MixedOptions) -> Rows:
@@ -256,23 +252,21 @@ def _in_table(path: Path) -> Rows:
             f"{path}: columns {', '.join(columns[:9]) or 'none'}; expected those of LibriMix and asteroid "
             "(mixture_path, source_1_path ...) or of SpeechBrain (mix_wav, s1_wav ...)"
         )
-    noise = next((name for name in _NOISE_COLUMNS if name in columns), None)
-    identifier = next((name for name in _ID_COLUMNS if name in columns), None)
+    noise, identifier = (next((n for n in known if n in columns), None) for known in (_NOISE_COLUMNS, _ID_COLUMNS))
     rows: list[Row] = []
     left_out: dict[str, str] = {}
     for line_number, line in lines:
         where = f"{path}:{line_number}"
-        cells = [line[mixture], *(line[numbers[number]] for number in sorted(numbers)), line[noise] if noise else None]
-        if not all(cells[:-1]):
+        cells = [line[column] or "" for column in (mixture, *(numbers[number] for number in sorted(numbers)))]
+        of_noise = line[noise] if noise else None
+        if not all(cells):
             left_out[where] = f"{where}: a cell of a path is empty"
-            continue
-        if any("\0" in (cell or "") for cell in cells):
+        elif any("\0" in cell for cell in (*cells, of_noise or "")):
             left_out[where] = f"{where}: a path holds a NUL character"
-            continue
-        of_mixture, *of_sources, of_noise = (_located(cell, path) if cell else None for cell in cells)
-        name = (line[identifier] if identifier else None) or Path(cells[0] or "").stem
-        sources = tuple(source for source in of_sources if source is not None)
-        rows.append(Row(name, of_mixture or path, sources, of_noise))
+        else:
+            of_mixture, *sources = (_located(cell, path) for cell in cells)
+            name = (line[identifier] if identifier else None) or Path(cells[0]).stem
+            rows.append(Row(name, of_mixture, tuple(sources), _located(of_noise, path) if of_noise else None))
     if not rows:
         raise UserError(next(iter(left_out.values()), f"{path}: holds no mixtures"))
     return rows, left_out
@@ -284,26 +278,22 @@ def _located(cell: str, table: Path) -> Path:
 
 
 def _in_kaldi(folder: Path) -> Rows:
-    mixtures = read_lines(folder / "wav.scp")
-    parts: list[dict[str, tuple[str, str]]] = []
-    while (path := folder / f"spk{len(parts) + 1}.scp").is_file():
-        parts.append(read_lines(path))
-    if not parts:
+    lines = {"wav.scp": read_lines(folder / "wav.scp")}
+    while (path := folder / f"spk{len(lines)}.scp").is_file():
+        lines[path.name] = read_lines(path)
+    if (speakers := len(lines) - 1) == 0:
         raise UserError(f"{folder}: wav.scp but no spk1.scp; expected the references in spk1.scp, spk2.scp ...")
-    noises = read_lines(folder / "noise.scp") if (folder / "noise.scp").is_file() else None
+    if (path := folder / "noise.scp").is_file():
+        lines[path.name] = read_lines(path)
     rows: list[Row] = []
     left_out: dict[str, str] = {}
-    for name, (_, where) in mixtures.items():
-        absent = next((f"spk{number}.scp" for number, part in enumerate(parts, start=1) if name not in part), None)
-        if absent is None and noises is not None and name not in noises:
-            absent = "noise.scp"
-        if absent is not None:
-            left_out[where] = f"{where}: {name} has no line in {folder / absent}"
-            continue
+    for name, (_, where) in lines["wav.scp"].items():
+        absent = next((file for file, known in lines.items() if name not in known), None)
         try:
-            sources = tuple(locate_file(*part[name], folder) for part in parts)
-            noise = locate_file(*noises[name], folder) if noises else None
-            rows.append(Row(name, locate_file(*mixtures[name], folder), sources, noise))
+            if absent is not None:
+                raise UserError(f"{where}: {name} has no line in {folder / absent}")
+            mixture, *others = (locate_file(*known[name], folder) for known in lines.values())
+            rows.append(Row(name, mixture, tuple(others[:speakers]), *others[speakers:]))
         except UserError as error:
             left_out[where] = str(error)
     return rows, left_out

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from sepkit.errors import UserError
+from sepkit.errors import Bounds, UserError
 
 Mode = Literal["min", "max"]
+Count = Annotated[int, Bounds(ge=1)]
+Seconds = Annotated[float, Bounds(ge=0.01)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,13 +41,13 @@ class MiniOptions:
     out: Path
     speakers: int = 2
     train_voices: int | None = None
-    train_sentences: int = 28
-    heldout_sentences: int = 12
-    train_mixtures: int = 2000
-    dev_mixtures: int = 100
-    test_mixtures: int = 100
-    sample_rate: int = 8000
-    segment_seconds: float = 4.0
+    train_sentences: Count = 28
+    heldout_sentences: Count = 12
+    train_mixtures: Count = 2000
+    dev_mixtures: Count = 100
+    test_mixtures: Count = 100
+    sample_rate: Count = 8000
+    segment_seconds: Seconds = 4.0
     gain_range_db: float = 2.5
     seed: int = 0
 
@@ -66,12 +68,12 @@ class PulsesOptions:
     """
 
     out: Path
-    train_mixtures: int = 2048
-    dev_mixtures: int = 128
-    test_mixtures: int = 1024
+    train_mixtures: Count = 2048
+    dev_mixtures: Count = 128
+    test_mixtures: Count = 1024
     seconds: float = 3.0
-    sample_rate: int = 8000
-    replicate: int = 1
+    sample_rate: Count = 8000
+    replicate: Count = 1
     conditions: Sequence[str] | None = None
 
 
@@ -113,12 +115,12 @@ class FolderOptions:
     groups: Sequence[str] | None = None
     train_group: str | None = None
     speaker_info: Path | None = None
-    speakers: Sequence[int] = (2,)
-    sample_rate: int = 8000
-    segment_seconds: float = 4.0
-    train_mixtures: int | None = None
-    dev_mixtures: int = 200
-    test_mixtures: int = 300
+    speakers: Sequence[Count] = (2,)
+    sample_rate: Count = 8000
+    segment_seconds: Seconds = 4.0
+    train_mixtures: Count | None = None
+    dev_mixtures: Count = 200
+    test_mixtures: Count = 300
     gain_range_db: float = 2.5
     noise_snr_db: Sequence[float] = (0.0, 15.0)
     noisy_and_clean: bool = False
@@ -149,13 +151,13 @@ class ConversationOptions:
     speech: Path
     out: Path
     split: str = "test"
-    minutes: float = 60.0
-    speakers: int = 2
-    max_overlap: int | None = None
+    minutes: Annotated[float, Bounds(gt=0, le=1440)] = 60.0
+    speakers: Count = 2
+    max_overlap: Count | None = None
     chosen: Sequence[str] | None = None
     speaker_from: str = "first"
     texts: Path | None = None
-    sample_rate: int = 8000
+    sample_rate: Count = 8000
     gain_range_db: float = 2.5
     seed: int = 0
 
@@ -277,7 +279,7 @@ class WavsOptions:
 
     manifest: Path
     out: Path
-    first: int | None = None
+    first: Count | None = None
     subtype: Literal["FLOAT", "PCM_16"] = "FLOAT"
 
 

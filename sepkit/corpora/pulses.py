@@ -28,6 +28,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from sepkit.choices import check_bounds
 from sepkit.corpora._recordings import SPLITS, check_provenance
 from sepkit.corpora.options import PulsesOptions
 from sepkit.data.audio import write_blocks
@@ -73,8 +74,6 @@ class PulseParameters:
     sample_rate: int = 8000
 
     def __post_init__(self) -> None:
-        if self.sample_rate < 1:
-            raise UserError(f"sample_rate: found {self.sample_rate}, expected at least 1")
         if not (math.isfinite(self.seconds) and self.num_samples >= 1):
             raise UserError(f"seconds: found {self.seconds}, expected at least one sample at {self.sample_rate} Hz")
         highest = max(high for _, high in self.frequency_ranges_hz)
@@ -216,9 +215,7 @@ def prepare_pulses(options: PulsesOptions) -> Path:
     """
     out, replicate = Path(options.out), options.replicate
     counts = {f"{split}_mixtures": getattr(options, f"{split}_mixtures") for split in SPLITS}
-    for name, value in (counts | {"replicate": replicate}).items():
-        if value < 1:
-            raise UserError(f"{name}: found {value}, expected at least 1")
+    check_bounds(options)
     total = sum(counts.values())
     if total > _REPLICATE_STRIDE:
         raise UserError(f"found {total} mixtures of train, dev and test, expected at most {_REPLICATE_STRIDE}")
@@ -229,7 +226,11 @@ def prepare_pulses(options: PulsesOptions) -> Path:
         raise UserError(
             f"found {longest} mixtures of {options.seconds} s, expected at most {most}: they share a wav file"
         )
-    chosen = _choose(conditions(training), options.conditions)
+    known = conditions(training)
+    for name in options.conditions or ():
+        if name not in known:
+            raise UserError(f"--conditions: found {name!r}, expected any of {', '.join(known)}")
+    chosen = {name: known[name] for name in (known if options.conditions is None else options.conditions)}
     check_provenance(out / "pulses.json", counts | {"replicate": replicate} | asdict(training))
 
     first = replicate * _REPLICATE_STRIDE
@@ -240,13 +241,6 @@ def prepare_pulses(options: PulsesOptions) -> Path:
     for name, condition in {"test": usual, **{f"test_{name}": found for name, found in chosen.items()}}.items():
         _write_set(out, name, condition, usual, range(first, first + options.test_mixtures))
     return out
-
-
-def _choose(known: dict[str, Condition], names: Sequence[str] | None) -> dict[str, Condition]:
-    unknown = [name for name in names or () if name not in known]
-    if unknown:
-        raise UserError(f"--conditions: found {unknown[0]!r}, expected any of {', '.join(known)}")
-    return known if names is None else {name: known[name] for name in names}
 
 
 def _write_set(out: Path, name: str, condition: Condition, usual: Condition, indices: range) -> None:

@@ -47,16 +47,25 @@ def prepare_vctk2mix(options: VCTK2MixOptions) -> Path:
     check_variant((2,), 2, options.sample_rate, options.mode)
     out, metadata, processes = Path(options.out), Path(options.metadata), options.processes
     check_writable(out)
-    corpus, noise = _vctk_root(Path(options.vctk)), corpus_root(Path(options.wham_noise), ("wham_noise",), ("tt",))
-    originals = _by_name(corpus / "wav48")
-    sexes = _sexes(corpus)
+    vctk = Path(options.vctk)
+    if (vctk / "wav48_silence_trimmed").is_dir() and not (vctk / "wav48").is_dir():
+        raise UserError(f"{vctk}: VCTK 0.92 (wav48_silence_trimmed/), expected 0.80 (wav48/): get VCTK-Corpus.zip")
+    corpus = corpus_root(vctk, ("VCTK-Corpus", "VCTK-Corpus/VCTK-Corpus"), ("wav48",))
+    noise = corpus_root(Path(options.wham_noise), ("wham_noise",), ("tt",))
+    originals: dict[str, list[Path]] = defaultdict(list)
+    for path in audio.find_audio_files(corpus / "wav48"):
+        originals[f"{path.stem}.wav"].append(path)
+    sexes = _read_sexes(corpus / "speaker-info.txt")
     skipped: dict[str, str] = {}
     parts: list[Part] = []
     for name, table in find_tables(metadata, _PREFIX, ("VCTK-2mix", "metadata/VCTK-2mix")).items():
         recipes, bad = read_table(table, 2)
         skipped |= bad
         expected = len(recipes) + len(bad)
-        speakers_of = {recipe.id: [_speaker(path, sexes) for path in recipe.sources] for recipe in recipes}
+        speakers_of = {
+            recipe.id: [(who := speaker_of(path), sexes.get(who.lstrip("p"))) for path in recipe.sources]
+            for recipe in recipes
+        }
         failed = _cut_all({path for recipe in recipes for path in recipe.sources}, originals, out, processes)
         for recipe in recipes:
             reason = next((failed[path] for path in recipe.sources if path in failed), None)
@@ -69,31 +78,10 @@ def prepare_vctk2mix(options: VCTK2MixOptions) -> Path:
     return out
 
 
-def _vctk_root(folder: Path) -> Path:
-    if (folder / "wav48_silence_trimmed").is_dir() and not (folder / "wav48").is_dir():
-        raise UserError(f"{folder}: VCTK 0.92 (wav48_silence_trimmed/), expected 0.80 (wav48/): get VCTK-Corpus.zip")
-    return corpus_root(folder, ("VCTK-Corpus", "VCTK-Corpus/VCTK-Corpus"), ("wav48",))
-
-
-def _by_name(folder: Path) -> dict[str, list[Path]]:
-    files: dict[str, list[Path]] = defaultdict(list)
-    for path in audio.find_audio_files(folder):
-        files[f"{path.stem}.wav"].append(path)
-    return files
-
-
-def _sexes(corpus: Path) -> dict[str, str]:
-    """Return the number of a speaker, without the p, -> "F" or "M", from VCTK's `speaker-info.txt`."""
-    path = corpus / "speaker-info.txt"
-    if not path.is_file():
-        return {}
-    rows = (line.split() for line in file_text(path, errors="replace").splitlines()[1:])
+def _read_sexes(path: Path) -> dict[str, str]:
+    """Return the number of a speaker, without the p, -> "F" or "M", from VCTK's `speaker-info.txt`, if it is there."""
+    rows = (line.split() for line in file_text(path, errors="replace").splitlines()[1:]) if path.is_file() else ()
     return {row[0].lstrip("p"): row[2] for row in rows if len(row) > 2 and row[2] in ("F", "M")}
-
-
-def _speaker(path: str, sexes: Mapping[str, str]) -> tuple[str, str | None]:
-    speaker = speaker_of(path)
-    return speaker, sexes.get(speaker.lstrip("p"))
 
 
 def _cut_all(

@@ -26,8 +26,6 @@ from sepkit.signals import active_level
 _LEVEL_SECONDS = 30
 # Speeds fall on a grid of 0.5 %: with a large common divisor of the rates, resampled crops need little context.
 _SPEED_STEPS = 200
-# Fields from 0 to 1, and ranges above 0.
-_RISING = ("highpass_hz", "lowpass_hz", "filter_order")
 
 
 @dataclass(frozen=True)
@@ -309,7 +307,7 @@ def _recording(entry: MixtureEntry, source: SourceEntry) -> _Recording:
 def _check(config: DynamicMixingConfig) -> None:
     where = "data.dynamic_mixing"
     check_bounds(config, where)
-    for name in _RISING:
+    for name in ("highpass_hz", "lowpass_hz", "filter_order"):
         low, high = getattr(config, name)
         if not 0 < low <= high < math.inf:
             raise UserError(f"{where}.{name}: found {low} and {high}, expected two rising numbers above 0")

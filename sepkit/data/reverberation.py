@@ -106,7 +106,10 @@ def simulate_room(
         raise UserError("simulated rooms need pyroomacoustics: pip install 'sepkit[reverb]'") from error
     size = generator.uniform([3.0, 3.0, 2.5], [10.0, 10.0, 4.0])
     if reverberation_seconds is None:
-        reverberation_seconds = generator.uniform(max(0.1, _sabine_seconds(size, absorption=0.9)), 0.6)
+        surface = 2 * (size[0] * size[1] + size[0] * size[2] + size[1] * size[2])
+        # The shortest of a large room, by Sabine: that of walls which absorb 90 %.
+        shortest = 24 * np.log(10) / SPEED_OF_SOUND * size.prod() / (surface * 0.9)
+        reverberation_seconds = generator.uniform(max(0.1, shortest), 0.6)
     absorption, max_order = pyroomacoustics.inverse_sabine(reverberation_seconds, size, c=SPEED_OF_SOUND)
     microphone = _position(generator, size)
     talkers = [_talker_position(generator, size, microphone, talker_meters) for _ in range(num_sources)]
@@ -121,21 +124,11 @@ def simulate_room(
     nearest_meters = min(float(np.linalg.norm(talker - microphone)) for talker in talkers)
     common_delay = int(nearest_meters / SPEED_OF_SOUND * sample_rate)
     responses = cast("list[list[np.ndarray]]", room.rir)[0]
-    return _trimmed(responses, common_delay, common_delay + round(reverberation_seconds * sample_rate))
-
-
-def _trimmed(responses: list[np.ndarray], begin: int, end: int) -> np.ndarray:
-    trimmed = np.zeros((len(responses), end - begin))
+    trimmed = np.zeros((len(responses), round(reverberation_seconds * sample_rate)))
     for row, response in zip(trimmed, responses, strict=True):
-        kept = response[begin:end]
+        kept = response[common_delay : common_delay + trimmed.shape[1]]
         row[: len(kept)] = kept / np.linalg.norm(kept)
     return trimmed.astype(np.float32)
-
-
-def _sabine_seconds(size: np.ndarray, absorption: float) -> float:
-    length, width, height = size
-    surface = 2 * (length * width + length * height + width * height)
-    return 24 * np.log(10) / SPEED_OF_SOUND * size.prod() / (surface * absorption)
 
 
 def _position(generator: np.random.Generator, size: np.ndarray) -> np.ndarray:

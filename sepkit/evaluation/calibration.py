@@ -244,32 +244,23 @@ def _summary_of(known: Predictions) -> dict[str, Any]:
     found: dict[str, Any] = {"n": len(known.measured), "model": model}
     if known.low is not None and known.high is not None:
         found["interval"] = interval_coverage(known.measured, known.low, known.high)
-    curves = {name: risk_coverage(order, known.measured) for name, order in _orders(known).items()}
-    found["risk_coverage"] = {"percent": list(COVERAGES_PERCENT)} | {
-        f"{name.replace(' ', '_')}_db": curve for name, curve in curves.items()
+    found["risk_coverage"] = {
+        "percent": list(COVERAGES_PERCENT),
+        "model_db": risk_coverage(known.predicted, known.measured),
+        "best_possible_db": risk_coverage(known.measured, known.measured),
     }
     return found
 
 
-def _orders(known: Predictions) -> dict[str, np.ndarray]:
-    """Return curve -> the numbers that order what is kept, the largest first."""
-    return {"model": known.predicted, "best possible": known.measured}
-
-
 def _write_curves(folder: Path, of_sources: Predictions) -> None:
-    of_mixtures = _by_mixture(of_sources)
-    calibration: list[list[Any]] = []
+    bins = zip(*calibration_bins(of_sources.predicted, of_sources.measured), strict=True)
+    points = ([repr(float(x)), repr(float(y)), "model"] for x, y in bins)
+    write_csv(folder / "calibration.csv", ["predicted_si_sdr_db", "measured_si_sdr_db", "curve"], points)
     coverage: list[list[Any]] = []
-    for name, order in _orders(of_sources).items():
-        if name != "best possible":
-            bins = zip(*calibration_bins(order, of_sources.measured), strict=True)
-            calibration += [[repr(float(x)), repr(float(y)), name] for x, y in bins]
-        both = (
-            risk_coverage(order, of_sources.measured),
-            risk_coverage(_orders(of_mixtures)[name], of_mixtures.measured),
-        )
-        coverage += [[*point, name] for point in zip(COVERAGES_PERCENT, *both, strict=True)]
-    write_csv(folder / "calibration.csv", ["predicted_si_sdr_db", "measured_si_sdr_db", "curve"], calibration)
+    for curve, order in (("model", "predicted"), ("best possible", "measured")):
+        parts = (of_sources, _by_mixture(of_sources))
+        means = [risk_coverage(getattr(part, order), part.measured) for part in parts]
+        coverage += [[*point, curve] for point in zip(COVERAGES_PERCENT, *means, strict=True)]
     columns = ["coverage_percent", "si_sdr_of_sources_db", "si_sdr_of_mixtures_db", "curve"]
     write_csv(folder / "risk_coverage.csv", columns, coverage)
 

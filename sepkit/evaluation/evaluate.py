@@ -23,7 +23,6 @@ from sepkit.data.mixing import mix_entry
 from sepkit.errors import UserError, exhausted, one_line
 from sepkit.evaluation.calibration import write_calibration
 from sepkit.evaluation.comparison import compare, write_by_depth
-from sepkit.evaluation.estimates import Listed, find_estimates, read_estimates
 from sepkit.evaluation.labels import BOUNDS, PREDICTED
 from sepkit.evaluation.metrics import PESQ_MODES
 from sepkit.evaluation.results import (
@@ -35,6 +34,7 @@ from sepkit.evaluation.results import (
     summarize_rows,
     write_rows,
 )
+from sepkit.evaluation.run_folder import Listed, find_estimates, read_estimates
 from sepkit.evaluation.scoring import PACKAGES, Hypotheses, ScoringOptions, check_metrics, score_utterance
 from sepkit.extras import is_installed, missing
 from sepkit.files import JSON_FORMAT, journal_line, journal_rows, write_json
@@ -209,7 +209,7 @@ def _of_separator(separator: Separator, options: EvaluationOptions) -> System:
     check_speakers("auto" if options.count_speakers else None, separator.hypotheses, separator.counts_speakers)
     separator = copy.copy(separator)
     # Where the number is known, the model's own hypotheses are measured, whether or not they look like one speaker.
-    separator.joins_single_speaker = options.count_speakers
+    separator.sum_if_single = options.count_speakers
     # Rows from before rates and shares of alive dimensions were kept lack them, and are made again.
     parts = [separator.fingerprint(), str(separator.score_threshold)]
     parts += ["rates, alive"] * separator.runner.has_rates

@@ -1,4 +1,4 @@
-"""Read what training and evaluation left in a folder: scores, training log, configuration, curves."""
+"""Read what training, evaluation and separation left in a folder: scores, log, configuration, curves, estimates."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from typing import Any
 
 import numpy as np
 
+from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, read_manifest
 from sepkit.data.segments import EMBEDDINGS
 from sepkit.errors import UserError, shown
 from sepkit.evaluation.labels import BOUNDS
 from sepkit.evaluation.statistics import summarize_columns
-from sepkit.evaluation.summary_shape import check_summary
 from sepkit.files import file_text, parse_json, read_csv, read_json, read_text, read_yaml
 
 # Columns of utterances.csv that name an utterance, or say how it was scored.
 _NOT_PROPERTIES = frozenset(
-    {
+    [
         "manifest",
         "id",
         "num_samples",
@@ -33,15 +33,59 @@ _NOT_PROPERTIES = frozenset(
         "assignment",
         "speaker_count",
         "reasons",
-    }
+    ]
 )
 _SPEAKER = re.compile(r"speaker_s\d+")
 _MAX_GROUPS = 12
 # Of a number in metrics.jsonl: beyond it axes have no ticks.
 _LARGEST = 1e150
 
+_ENDINGS = (".wav", ".flac")
+
+Listed = dict[Path, dict[str, list[Path]]]
+"""Folder -> its files by name, the ending in lower case."""
+
 CURVES = ("rate_distortion", "calibration", "risk_coverage")
 """Kinds of curves, each in a file of its name (.csv) beside summary.json, or in a folder of its own."""
+
+
+# Kinds of values: a list stands for lists of its item, a mapping for mappings ("*" is any key, and a key that ends in ?
+# may be absent), a tuple for alternatives. The summary may come from elsewhere, and tables are made of it.
+_MAYBE, _TEXT = (float, None), (str, None)
+_PLACE = {"id": str, "reason": str}
+_SCORE = {
+    "mean": _MAYBE,
+    "std?": _MAYBE,
+    "median?": _MAYBE,
+    "ci95": ([float], None),
+    "n": int,
+    "n_speakers?": (int, None),
+}
+_COUNTED = {
+    **dict.fromkeys(("n", "n_without_number?"), int),
+    **dict.fromkeys(("accuracy", "over_separation_rate", "under_separation_rate"), float),
+    "confusion": {"*": {"*": int}},
+}
+_MATCHING = {
+    **dict.fromkeys(("n_sources?", "missed_sources?"), int),
+    **dict.fromkeys(("collapse_rate?", "missed_source_rate?"), _MAYBE),
+    "hypothesis_usage?": [float],
+    "extra_hypotheses?": float,
+    "speaker_count?": _COUNTED,
+}
+_SUMMARY = {
+    "n_utterances": int,
+    **dict.fromkeys(("n_skipped?", "n_silent_sources?", "n_without_improvement?"), int),
+    "skipped?": [_PLACE],
+    "metrics": {"*": _SCORE},
+    "interval_unit?": str,
+    "failures?": {"*": {"n": int, "first": _PLACE}},
+    "matching?": _MATCHING,
+    "manifest?": (str, [str], None),
+    **dict.fromkeys(("model?", "estimates?", "command?", "hardware?", "version?", "commit?"), _TEXT),
+    **dict.fromkeys(("real_time_factor?", "wall_seconds?", "signal_std?"), _MAYBE),
+}
+_WORDS = {float: "a number", int: "a whole number of 0 or more", str: "text", None: "null"}
 
 
 @dataclass
@@ -207,7 +251,7 @@ class Run:
     @property
     def settings(self) -> dict[str, Any]:
         """Return the leaves of the configuration by their dotted keys; empty without a configuration."""
-        return {} if self.config is None else _flatten(self.config)
+        return {} if self.config is None else flatten(self.config)
 
 
 def load_run(folder: str | os.PathLike[str], name: str | None = None) -> Run:
@@ -295,6 +339,55 @@ def load_evaluation(folder: str | os.PathLike[str]) -> EvaluationFolder:
     if rows and "id" not in rows[0]:
         raise UserError(f"{folder / 'utterances.csv'}: found no column id; evaluate again")
     return EvaluationFolder(folder, folder.resolve().name, summary, rows)
+
+
+def check_summary(summary: Any, where: str) -> None:
+    """Check that plain data is the summary of an evaluation; fields that tables do not use may be anything.
+
+    Args:
+        summary: Content of summary.json.
+        where: Path of the file, for the message.
+
+    Raises:
+        UserError: It is not; the message names the field.
+    """
+    _check(summary, _SUMMARY, where, "")
+    for name, score in summary["metrics"].items():
+        if score["n"] and score["mean"] is None:
+            raise UserError(f"{where}: metrics.{name}.mean is null for {shown(score['n'])} utterances; evaluate again")
+        if score["ci95"] is not None and len(score["ci95"]) != 2:
+            raise UserError(f"{where}: metrics.{name}.ci95 is {shown(score['ci95'])}, expected two; evaluate again")
+
+
+def _check(value: Any, shape: Any, where: str, name: str) -> None:
+    alternatives = shape if isinstance(shape, tuple) else (shape,)
+    fitting = [one for one in alternatives if _fits(value, one)]
+    if not fitting:
+        expected = " or ".join(
+            "a list" if isinstance(one, list) else "a mapping" if isinstance(one, dict) else _WORDS[one]
+            for one in alternatives
+        )
+        raise UserError(f"{where}: {name or 'its content'} is {shown(value)}, expected {expected}; evaluate again")
+    if isinstance(value, list):
+        for place, item in enumerate(value):
+            _check(item, fitting[0][0], where, f"{name}[{place}]")
+    elif isinstance(value, dict):
+        for key, inner in fitting[0].items():
+            plain = key.removesuffix("?")
+            if plain not in ("*", *value) and plain == key:
+                raise UserError(f"{where}: {f'{name}.{key}'.lstrip('.')} is missing; evaluate again")
+            for known in value if plain == "*" else {plain} & value.keys():
+                _check(value[known], inner, where, f"{name}.{known}".lstrip("."))
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    if isinstance(kind, list | dict):
+        return isinstance(value, type(kind))
+    if kind in (str, None):
+        return value is None if kind is None else isinstance(value, str) and "\0" not in value
+    if type(value) is float:
+        return kind is float and math.isfinite(value)
+    return type(value) is int and (0 if kind is int else -(2**63)) <= value < 2**63
 
 
 def read_curve(path: Path) -> Curve:
@@ -390,10 +483,11 @@ def _read_config(path: Path) -> dict[str, Any] | None:
     return config
 
 
-def _flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
+def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """Return the leaves of nested mappings by their dotted keys; `prefix` goes before each key."""
     if not isinstance(tree, Mapping):
         return {prefix[:-1]: tree}
-    return {key: value for name, part in tree.items() for key, value in _flatten(part, f"{prefix}{name}.").items()}
+    return {key: value for name, part in tree.items() for key, value in flatten(part, f"{prefix}{name}.").items()}
 
 
 def _number(cell: str | None) -> float:
@@ -413,3 +507,68 @@ def _property(cells: Sequence[str]) -> list[str | float | None] | None:
     if words or (len(distinct) <= _MAX_GROUPS and all(number.is_integer() for number in numbers)):
         return [cell or None for cell in cells]
     return [_number(cell) if cell else None for cell in cells]
+
+
+def find_estimates(folder: Path, entry: MixtureEntry, listed: Listed | None = None) -> list[Path]:
+    """Return the files with the estimates of a mixture, s1 first.
+
+    They are `folder/NAME_s1.wav, NAME_s2.wav ...` as `sepkit separate` writes them, `folder/s1/NAME.wav, s2/NAME.wav
+    ...`, or either with .flac, endings in upper or lower case; NAME is the entry's id or the name of its recorded
+    mixture.
+
+    Args:
+        folder: of all estimates.
+        entry: line of the manifest.
+        listed: folders that were listed before, which are not listed again; None: none.
+
+    Raises:
+        UserError: there are none, or two files differ by the case of their ending alone.
+    """
+    listed = {} if listed is None else listed
+    names = [entry.id] + ([Path(entry.mixture).stem] if entry.mixture else [])
+    for name in names:
+        for ending in _ENDINGS:
+            for before, after in ((f"{name}_s", ending), ("s", f"/{name}{ending}")):
+                if found := _numbered(folder, before, after, listed):
+                    return found
+    raise UserError(f"{folder}: no estimates; expected {names[0]}_s1.wav or s1/{names[0]}.wav and so on")
+
+
+def read_estimates(paths: list[Path], sample_rate: int) -> np.ndarray:
+    """Return estimates from one file per hypothesis, (n, T) float32.
+
+    Args:
+        paths: of the files, s1 first.
+        sample_rate: Hz of the result.
+
+    Raises:
+        UserError: a file that cannot be read, or files of different lengths.
+    """
+    waveforms = [audio.read(path, sample_rate=sample_rate) for path in paths]
+    for path, waveform in zip(paths, waveforms, strict=True):
+        if len(waveform) != len(waveforms[0]):
+            raise UserError(
+                f"{path}: holds {len(waveform)} samples, {paths[0].name} {len(waveforms[0])}; expected equal lengths"
+            )
+    return np.stack(waveforms)
+
+
+def _numbered(folder: Path, before: str, after: str, listed: Listed) -> list[Path]:
+    """The files BEFORE1AFTER, BEFORE2AFTER ... in a folder; the parts may hold any character."""
+    found: list[Path] = []
+    while files := _files(path := folder / f"{before}{len(found) + 1}{after}", listed):
+        if len(files) > 1:
+            names = " and ".join(file.name for file in files)
+            raise UserError(f"{path.parent}: found {names}, which differ by case alone; remove all but one")
+        found += files
+    return found
+
+
+def _files(path: Path, listed: Listed) -> list[Path]:
+    """Return the files of a name, whatever the case of their ending."""
+    if path.parent not in listed:
+        by_name = listed[path.parent] = {}
+        for file in sorted(path.parent.iterdir()) if path.parent.is_dir() else ():
+            stem, ending = os.path.splitext(file.name)
+            by_name.setdefault(stem + ending.lower(), []).append(file)
+    return [file for file in listed[path.parent].get(path.name, ()) if file.is_file()]

@@ -2,110 +2,68 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
+from sepkit.inference.evidence import Evidence
 from sepkit.inference.options import Levels, Speakers
 from sepkit.inference.quality.features import levels_db
 from sepkit.inference.quality.predictor import QualityPredictor
 from sepkit.inference.quality.single_speaker import SingleSpeakerDetector
 from sepkit.inference.quality.voices import SAME_VOICE, changes_speakers, default_encoder, speaker_evidence
-from sepkit.inference.selection import Products, Selection, select_speakers
-from sepkit.inference.separated import Separated
-from sepkit.models.hypotheses import hypothesis_weights
+from sepkit.inference.selection import Selection, gains_of, select_by_levels, select_by_scores
+from sepkit.inference.separated import Prediction
+from sepkit.models.hypotheses import DEFAULT_THRESHOLD
 
 EMPTY_DB = -30.0
 """An estimate this far below the strongest is empty: all that was said is in others, however many speak."""
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """What is known of a separated recording.
+def decide(
+    evidence: Evidence,
+    speakers: Speakers,
+    quality: QualityPredictor | None = None,
+    *,
+    threshold: float = DEFAULT_THRESHOLD,
+    levels: Levels = "mixture",
+    consistent: bool = False,
+    sum_if_single: bool = True,
+) -> tuple[Selection, Prediction | None]:
+    """Return which hypotheses are kept at which levels, and the prediction of their SI-SDR; None without a predictor.
+
+    Without scores, levels and features tell which hypotheses are speakers. A count given by the user overrides the
+    single-speaker rule.
 
     Args:
-        products: of its estimates and the mixture.
-        scores: (n,) log-odds; None for a model without.
-        features: (n,) of each, see `hypothesis_features`; None: there are none, or they were not asked for.
-        silent: whether all samples of the mixture are the same.
-        sample_rate: Hz, of the model.
-        estimates: (n, T) at the level of the model, or excerpts one after the other.
-        level: Factor from the level of the products to that of the recording.
+        evidence: What is known of the recording.
+        speakers: Hypotheses to keep, see `Separator.separate`.
+        quality: Predicts SI-SDR, and tells one speaker from several; None: nothing is predicted.
+        threshold: Log-odds above which a hypothesis is a speaker.
+        levels: Levels of the estimates, see `SeparatorOptions`.
+        consistent: Whether estimates add up to the recording.
+        sum_if_single: Whether all hypotheses that hold parts of one voice make the output of the only speaker.
     """
-
-    products: Products
-    scores: np.ndarray | None
-    features: dict[str, np.ndarray] | None
-    silent: bool
-    sample_rate: int
-    estimates: np.ndarray
-    level: float = 1.0
-
-
-@dataclass(frozen=True)
-class Rules:
-    """What decides.
-
-    Args:
-        quality: predicts SI-SDR, and tells one speaker alone; None: nothing is predicted.
-        score_threshold: log-odds above which a hypothesis is a speaker.
-        score_loss: what scores were trained by; None: their shares are not known.
-        levels: of the estimates, see `SeparatorOptions`.
-        mixture_consistency: whether estimates add up to the recording.
-        joins_single_speaker: whether all hypotheses that hold parts of one voice make the output of the only speaker.
-    """
-
-    quality: QualityPredictor | None
-    score_threshold: float
-    score_loss: str | None
-    levels: Levels
-    mixture_consistency: bool
-    joins_single_speaker: bool
-
-
-def decide(evidence: Evidence, rules: Rules, speakers: Speakers) -> tuple[Selection, Separated[Any]]:
-    """Return which hypotheses are kept at which levels, and the result with its predictions but without estimates.
-
-    Without scores, levels and features tell which hypotheses are speakers. A number of speakers that is given counts
-    more than what is found.
-    """
-    scores, products = evidence.scores, evidence.products
+    products, silent = evidence.products, evidence.silent
     energies = np.diagonal(products.gram)
-    single, alike, loud = None, False, None
-    if scores is None and rules.quality is not None and rules.quality.single_speaker is not None:
-        # Whoever says that there are two knows better than a guess.
-        told = isinstance(speakers, int) and speakers > 1
-        single, alike = (False, False) if told else _is_single_speaker(evidence, rules.quality.single_speaker)
-        loud = np.ones(len(energies), bool)
-        if single:
-            loud = np.arange(len(energies)) == np.argmax(energies)
-    selection = select_speakers(
-        products,
-        scores,
-        evidence.silent,
-        speakers,
-        rules.score_threshold,
-        rules.levels,
-        rules.mixture_consistency,
-        loud,
-        bool(single),
-        alike and rules.joins_single_speaker,
-    )
-    if loud is not None and single is None:
-        selection.is_speaker = None
-    if evidence.silent and selection.is_speaker is None:
-        selection.is_speaker = np.zeros(len(energies), bool)
-    kept = selection.kept
-    separated = Separated[Any](None, selection.gains[kept], scores, kept=kept, is_speaker=selection.is_speaker)
-    selection.scale(evidence.level)
-    several = len(energies) > 1 and selection.is_speaker is not None and bool(selection.is_speaker.all())
-    separated.or_more = several and scores is None and not isinstance(speakers, int)
-    if scores is not None and rules.score_loss is not None:
-        separated.weights = hypothesis_weights(scores, rules.score_loss)  # type: ignore[arg-type]  # one of both
-    if rules.quality is not None:
-        _predict(separated, evidence, rules.quality)
-    return selection, separated
+    everything = np.arange(len(energies))
+    if evidence.scores is not None:
+        selection = select_by_scores(products, evidence.scores, silent, speakers, threshold, levels, consistent)
+    elif quality is not None and (rule := quality.single_speaker) is not None:
+        given = isinstance(speakers, int) and speakers > 1
+        single, alike = (False, False) if given else _is_single_speaker(evidence, rule)
+        joined = alike and sum_if_single
+        selection = select_by_levels(products, silent, speakers, levels, consistent, bool(single), joined)
+        if single is None:
+            selection = replace(selection, is_speaker=None)
+    else:
+        selection = Selection(gains_of(products, levels, consistent, everything), everything)
+    if silent and selection.is_speaker is None:
+        selection = replace(selection, is_speaker=np.zeros(len(energies), bool))
+    uncertain = evidence.scores is None and not isinstance(speakers, int)
+    if uncertain and selection.speakers == len(energies) > 1:
+        selection = replace(selection, count_is_lower_bound=True)
+    return selection, None if quality is None else _predict(selection, evidence, quality)
 
 
 def _is_single_speaker(evidence: Evidence, rule: SingleSpeakerDetector) -> tuple[bool | None, bool]:
@@ -121,20 +79,22 @@ def _is_single_speaker(evidence: Evidence, rule: SingleSpeakerDetector) -> tuple
     return rule.is_one(found), found.get("outputs_between", -1.0) > SAME_VOICE
 
 
-def _predict(separated: Separated[Any], evidence: Evidence, quality: QualityPredictor) -> None:
+def _predict(selection: Selection, evidence: Evidence, quality: QualityPredictor) -> Prediction:
+    """Return the predicted SI-SDR of all estimates, and whether the recording is unlike those of the calibration."""
     found = quality.predict(evidence.features)
-    speaks = np.ones(len(evidence.products.cross), bool) if separated.is_speaker is None else separated.is_speaker
-    several = bool(speaks.sum() > 1)
-    if separated.scores is None and evidence.features is not None:
+    speaks = np.ones(len(selection.gains), bool) if selection.is_speaker is None else selection.is_speaker
+    if evidence.scores is None and evidence.features is not None:
         # It was fitted on estimates of several speakers.
-        speaks = speaks & several
+        speaks = speaks & (speaks.sum() > 1)
         found = tuple(np.where(speaks if values.ndim == 1 else speaks[:, None], values, np.nan) for values in found)
-    separated.predicted_si_sdr_db, separated.predicted_interval_db = found
-    separated.predicted_by = "agreement of views" if quality.of_any_model else "calibration"
-    if (predicted := np.isfinite(found[0])).any():
+    si_sdr_db, interval_db = found
+    unlike = None
+    if (predicted := np.isfinite(si_sdr_db)).any():
         # What is predicted holds for estimates that are heard, each of one speaker all the time.
-        separated.out_of_domain = (
+        unlike = (
             bool(quality.out_of_domain(evidence.features))
             or bool((levels_db(np.diagonal(evidence.products.gram))[predicted] < EMPTY_DB).any())
             or changes_speakers(default_encoder(), evidence.estimates, evidence.sample_rate)
         )
+    source = "agreement of views" if quality.of_any_model else "calibration"
+    return Prediction(si_sdr_db, interval_db, source, unlike)

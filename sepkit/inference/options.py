@@ -14,8 +14,6 @@ from sepkit.errors import UserError, shown
 from sepkit.limits import DEPTH_STEPS
 
 Levels = Literal["mixture", "model"]
-StitcherKind = Literal["profile", "overlap"]
-HighBand = Literal["share", "drop"]
 Precision = Literal["float32", "bfloat16"]
 RunnerKind = Literal["auto", "graph", "torch"]
 
@@ -40,15 +38,7 @@ WHOLE_SECONDS, CHUNK_SECONDS, OVERLAP_SECONDS = 30.0, 10.0, 5.0
 """Where neither the user nor the model says how long a recording may be to go in one piece, and how chunks are cut."""
 
 MOST_VIEWS = 5
-# More samples of latents than this are certainly a typing error.
-_MOST_SAMPLES = 10_000
 _NAME_BYTES = 64
-
-
-def check_samples(samples: int) -> None:
-    """Raise UserError unless the number of samples is at least 2 (one has no deviation) and plausible."""
-    if isinstance(samples, bool) or not 2 <= samples <= _MOST_SAMPLES:
-        raise UserError(f"samples: found {samples}, expected 2 to {_MOST_SAMPLES}; 8 is usual")
 
 
 @dataclass(frozen=True)
@@ -66,10 +56,6 @@ class SeparatorOptions:
         chunk_seconds: length of the chunks of a long recording; bounds memory; default: what the model needs, else 10
         overlap_seconds: how much neighboring chunks share, at most half of a chunk; default: what the model needs, else
             5 or half of a chunk
-        high_band: what becomes of the recording above half the model's rate: share it among the estimates by what they
-            do below it (the default), or drop it; streams drop it
-        stitcher: how to tell which estimate of a chunk is which speaker: profile by overlaps and traits of voices,
-            overlap by overlaps alone, for outputs that hold one speaker after another
         precision: bfloat16 is faster for dual_path_rnn and conv_tasnet on processors that support it, and a little less
             exact
         depth_steps: steps of a model of continuous depth, whose cost is in proportion to them; default: the model's own
@@ -91,8 +77,6 @@ class SeparatorOptions:
     whole_seconds: float | None = None
     chunk_seconds: float | None = None
     overlap_seconds: float | None = None
-    high_band: HighBand | None = None
-    stitcher: StitcherKind = "profile"
     # bfloat16: estimates differ by about -57 dB with sigmoid masks and -40 dB with relu masks (asteroid's sizes).
     precision: Precision = "float32"
     depth_steps: int | None = None
@@ -139,9 +123,6 @@ class OutputOptions:
         enroll: names of speakers and a recording of each alone, for --link-speakers: their tracks are called by them,
             OUT/<relative path>_NAME.wav, and the JSON file says who is absent
         only: of the enrolled speakers, write the track of this one, and no others
-        spread: also write the standard deviation of every sample over samples of a variational model's latents,
-            OUT/<relative path>_s1_spread.npy ...
-        samples: how many samples of the latents --spread takes
         verify: of what an earlier call separated, compare the SHA-256 of recordings and estimates, not only their sizes
 
     Raises:
@@ -158,8 +139,6 @@ class OutputOptions:
     speaker_features: SpeakerFeatures | None = None
     enroll: list[str] | None = None
     only: str | None = None
-    spread: bool = False
-    samples: int = 8
     verify: bool = False
 
     def __post_init__(self) -> None:
@@ -168,8 +147,8 @@ class OutputOptions:
         for name in ("speaker_encoder", "speaker_features"):
             if self.link_speakers is None and getattr(self, name) is not None:
                 raise UserError(f"{name}: only applies with link_speakers")
-        if self.link_speakers is not None and (self.spread or self.speakers is not None):
-            raise UserError("link_speakers: goes with neither speakers nor spread, which are of the model's outputs")
+        if self.link_speakers is not None and self.speakers is not None:
+            raise UserError("link_speakers: does not go with speakers, which are of the model's outputs")
         if self.enroll is not None:
             if self.link_speakers is None:
                 raise UserError("enroll: only applies with link_speakers")

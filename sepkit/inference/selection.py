@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -92,39 +93,45 @@ def distribute_residual(mixture: np.ndarray, estimates: np.ndarray, shares: np.n
     return estimates + shares[:, None] * (mixture - estimates.sum(0))
 
 
-@dataclass
+@dataclass(frozen=True)
 class Selection:
-    """Hypotheses that are kept.
+    """Which hypotheses of a recording are speakers, and which are kept at which levels.
 
     Args:
-        gains: (n,) float32, of all hypotheses, see `gains_of`.
-        kept: (k,) int64, numbers of those that are kept, from 0.
-        is_speaker: (n,) bool, those that "auto" keeps; None for a model that does not count.
-        joined: (n,) float32 gains of all hypotheses whose sum is the output of the only speaker; None: each hypothesis
+        gains: Gains of all hypotheses, (n,) float32, see `gains_of`.
+        kept: Numbers of the hypotheses that are kept, from 0, (k,) int64.
+        is_speaker: Hypotheses that "auto" keeps, (n,) bool; None for a model that does not count.
+        joined: Gains of all hypotheses whose sum is the output of the only speaker, (n,) float32; None: each hypothesis
             is an output of its own.
+        count_is_lower_bound: Whether there may be more speakers: all outputs speak, and nothing tells whether more do.
     """
 
-    gains: np.ndarray
-    kept: np.ndarray
-    is_speaker: np.ndarray | None
-    joined: np.ndarray | None = None
+    gains: Any
+    kept: Any
+    is_speaker: Any = None
+    joined: Any = None
+    count_is_lower_bound: bool = False
 
-    def scale(self, factor: float) -> None:
-        """Multiply all gains by a factor."""
-        self.gains = (factor * self.gains).astype(np.float32)
-        if self.joined is not None:
-            self.joined = (factor * self.joined).astype(np.float32)
+    @property
+    def speakers(self) -> int | None:
+        """Number of speakers, whatever was kept; None for a model that does not count them."""
+        return None if self.is_speaker is None else int(self.is_speaker.sum())
+
+    def scaled(self, factor: float) -> Selection:
+        """Return the selection with all gains multiplied by a factor."""
+        joined = None if self.joined is None else (factor * self.joined).astype(np.float32)
+        return replace(self, gains=(factor * self.gains).astype(np.float32), joined=joined)
 
     def outputs(self, estimates: np.ndarray) -> np.ndarray:
         """Return (k, T), the kept ones of a model's estimates (n, T) at their levels."""
         leveled = estimates[self.kept] * self.gains[self.kept][:, None]
-        if self.joined is None or self.is_speaker is None:
+        if self.joined is None:
             return leveled
         return np.where(self.is_speaker[self.kept][:, None], self.joined @ estimates, leveled)
 
     def shares(self, products: Products) -> np.ndarray:
         """Return (k,) shares of the outputs in what they leave of the mixture, see `residual_shares`."""
-        if self.joined is None or self.is_speaker is None:
+        if self.joined is None:
             return residual_shares(products, self.gains, self.kept)
         return self.is_speaker[self.kept].astype(np.float32)
 
@@ -149,58 +156,75 @@ def check_speakers(speakers: Speakers, hypotheses: int, counts: bool) -> None:
         )
 
 
-def select_speakers(
+def select_by_scores(
     products: Products,
-    scores: np.ndarray | None,
+    scores: np.ndarray,
     silent: bool,
     speakers: Speakers,
     threshold: float,
     levels: Levels,
     consistent: bool,
-    loud: np.ndarray | None = None,
-    single_speaker: bool = False,
-    same_voice: bool = False,
 ) -> Selection:
-    """Return which hypotheses are kept, and the gains of all.
-
-    Without scores, hypotheses that are not loud are no speakers. Their best gains would lift what is left in them to
-    the level of the recording; they have that of the strongest hypothesis. If one speaker is alone, the output of the
-    strongest hypothesis comes first. It is the sum of all hypotheses if these hold parts of the same voice; otherwise
-    the others hold noise. They keep content and level: two speakers may be taken for one, and whoever listens then
-    hears it.
+    """Return the hypotheses whose scores are above a threshold, or the best scored ones; duplicates count once.
 
     Args:
-        scores: (n,) log-odds that each is a speaker; None: `loud` tells.
-        silent: whether the mixture is silent; then nobody speaks.
-        threshold: score above which a hypothesis is a speaker.
-        loud: (n,) bool, the hypotheses of a model without scores that are speakers; None: all are kept.
-        single_speaker: Whether one speaker is alone.
+        products: Of the estimates and the mixture.
+        scores: Log-odds that each hypothesis is a speaker, (n,).
+        silent: Whether the mixture is silent; then no one is speaking.
+        speakers: Hypotheses to keep: None: all; "auto": those above the threshold; N: the N best scored.
+        threshold: Score above which a hypothesis is a speaker.
+        levels: See `gains_of`.
+        consistent: See `gains_of`.
+    """
+    kept = np.arange(len(scores))
+    gains = gains_of(products, levels, False, kept).astype(np.float64)
+    scaled = products.centered() * np.outer(gains, gains)
+    distinct = distinct_by_products(scores, scaled, np.diagonal(products.gram) * np.square(gains))
+    is_speaker = distinct & (scores > threshold) & (not silent)
+    if speakers == "auto":
+        kept = np.flatnonzero(is_speaker)
+    elif speakers is not None:
+        kept = best_hypotheses(scores, distinct, speakers)
+    return Selection(gains_of(products, levels, consistent, kept), kept, is_speaker)
+
+
+def select_by_levels(
+    products: Products,
+    silent: bool,
+    speakers: Speakers,
+    levels: Levels,
+    consistent: bool,
+    single: bool = False,
+    same_voice: bool = False,
+) -> Selection:
+    """Return the hypotheses of a model without scores: all, or the strongest ones.
+
+    If one speaker is alone, the strongest hypothesis is the speaker, and its output comes first. It is the sum of all
+    hypotheses if these hold parts of the same voice; otherwise the others hold noise. Their best gains would lift what
+    is left in them to the level of the recording; they have that of the strongest hypothesis. They keep content and
+    level: two speakers may be taken for one, and whoever listens then hears it.
+
+    Args:
+        products: Of the estimates and the mixture.
+        silent: Whether the mixture is silent; then no one is speaking.
+        speakers: Hypotheses to keep: None: all; "auto": the speakers; N: the N strongest.
+        levels: See `gains_of`.
+        consistent: See `gains_of`.
+        single: Whether one speaker is alone.
         same_voice: Whether all hypotheses hold parts of one voice.
     """
-    kept = np.arange(len(products.cross))
-    is_speaker = None
-    if scores is not None:
-        gains = gains_of(products, levels, False, kept).astype(np.float64)
-        scaled = products.centered() * np.outer(gains, gains)
-        distinct = distinct_by_products(scores, scaled, np.diagonal(products.gram) * np.square(gains))
-        is_speaker = distinct & (scores > threshold) & (not silent)
-        if speakers == "auto":
-            kept = np.flatnonzero(is_speaker)
-        elif speakers is not None:
-            kept = best_hypotheses(scores, distinct, speakers)
-    elif loud is not None:
-        energies = np.diagonal(products.gram)
-        is_speaker = loud & (not silent)
-        if speakers == "auto":
-            kept = np.flatnonzero(is_speaker)
-        elif speakers is not None:
-            kept = np.sort(np.argsort(-energies, kind="stable")[:speakers])
-        gains = gains_of(products, levels, consistent, kept[loud[kept]])
-        gains[~loud] = gains[np.argmax(energies)]
-        alone = single_speaker and not silent
-        if alone:
-            # The speaker comes first.
-            kept = kept[np.argsort(kept != np.argmax(energies), kind="stable")]
-        joined = np.full(len(energies), gains[np.argmax(energies)]) if alone and same_voice else None
-        return Selection(gains, kept, is_speaker, joined)
-    return Selection(gains_of(products, levels, consistent, kept), kept, is_speaker)
+    energies = np.diagonal(products.gram)
+    kept, strongest = np.arange(len(energies)), np.argmax(energies)
+    loud = kept == strongest if single else np.ones(len(energies), bool)
+    is_speaker = loud & (not silent)
+    if speakers == "auto":
+        kept = np.flatnonzero(is_speaker)
+    elif speakers is not None:
+        kept = np.sort(np.argsort(-energies, kind="stable")[:speakers])
+    gains = gains_of(products, levels, consistent, kept[loud[kept]])
+    gains[~loud] = gains[strongest]
+    if not single or silent:
+        return Selection(gains, kept, is_speaker)
+    kept = kept[np.argsort(kept != strongest, kind="stable")]
+    joined = np.full(len(energies), gains[strongest]) if same_voice else None
+    return Selection(gains, kept, is_speaker, joined)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, overload
@@ -13,11 +13,12 @@ import numpy as np
 
 from sepkit.data import audio
 from sepkit.errors import UserError, shown
-from sepkit.inference.decision import Evidence, Rules, decide
+from sepkit.inference.decision import decide
+from sepkit.inference.evidence import measure_chunks, measure_whole
 from sepkit.inference.live.streaming import Stream
-from sepkit.inference.long.recordings import ArrayRecording, LongSeparation, Recording, separate_long, without_offset
+from sepkit.inference.long.chunked import ChunkedEstimates
+from sepkit.inference.long.recordings import ArrayRecording, Recording, Rendered
 from sepkit.inference.long.stitching import chunking_of
-from sepkit.inference.long.upper_band import shares_upper_band
 from sepkit.inference.options import (
     CHUNK_SECONDS,
     OVERLAP_SECONDS,
@@ -25,19 +26,14 @@ from sepkit.inference.options import (
     Levels,
     SeparatorOptions,
     Speakers,
-    StitcherKind,
-    check_samples,
 )
-from sepkit.inference.quality.features import excerpt_features, excerpt_spans, recording_features
 from sepkit.inference.quality.predictor import QualityPredictor, generic_predictor
-from sepkit.inference.quality.voices import evidence_spans
 from sepkit.inference.runners.base import Runner
-from sepkit.inference.runners.level import standardize
 from sepkit.inference.runners.views import ViewsRunner
-from sepkit.inference.selection import Selection, check_speakers, distribute_residual, products_of
+from sepkit.inference.selection import check_speakers
 from sepkit.inference.separated import Separated
-from sepkit.inference.waveforms import checked_rate, fit_length, is_tensor, read_waveform
-from sepkit.models.hypotheses import DEFAULT_THRESHOLD
+from sepkit.inference.waveforms import checked_rate, is_tensor, read_waveform
+from sepkit.models.hypotheses import DEFAULT_THRESHOLD, hypothesis_weights
 from sepkit.models.needs import needs_of
 
 if TYPE_CHECKING:
@@ -54,8 +50,6 @@ class SeparateOptions(TypedDict, total=False):
     """Keywords of `Separator.separate`, which describes them."""
 
     speakers: Speakers
-    samples: int | None
-    seed: int
     channel: int | None
     evidence: bool
 
@@ -78,7 +72,7 @@ class Separator:
         score_threshold: log-odds above which a hypothesis counts as a speaker; can be set.
         quality: predicts SI-SDR without references; None: nothing is predicted; can be set. A model without a
             predictor of its own is judged by the agreement of views, if it has two or more.
-        joins_single_speaker: whether all hypotheses make the output of one speaker who is alone; can be set.
+        sum_if_single: whether all hypotheses make the output of one speaker who is alone; can be set.
 
     Args:
         model: in torch, which is put into evaluation mode and moved to `device`; or what runs one.
@@ -112,7 +106,7 @@ class Separator:
         self.quality = quality if fits else None
         if self.quality is None and views > 1 and self.hypotheses > 1:
             self.quality = generic_predictor(self.hypotheses)
-        self.joins_single_speaker = True
+        self.sum_if_single = True
         needs = needs_of(self.runner.info, "model")
         self.levels: Levels = options.levels or needs.get("levels", "mixture")
         self.mixture_consistency = options.mixture_consistency or needs.get("mixture_consistency", False)
@@ -144,9 +138,8 @@ class Separator:
 
     @property
     def counts_speakers(self) -> bool:
-        """Whether speakers are counted: by scores, by outputs that fall silent, or by what estimates have in common."""
-        by_quality = self.quality is not None and self.quality.single_speaker is not None
-        return self.runner.scored or by_quality
+        """Whether speakers are counted: by scores, or by what estimates have in common."""
+        return self.runner.scored or (self.quality is not None and self.quality.single_speaker is not None)
 
     @property
     def default_speakers(self) -> Speakers:
@@ -177,8 +170,6 @@ class Separator:
             "chunk_samples": self._chunking.chunk,
             "overlap_samples": self._chunking.overlap,
             "whole_seconds": self.whole_seconds if math.isfinite(self.whole_seconds) else None,
-            "high_band": options.high_band or "share",
-            "stitcher": options.stitcher,
             "precision": options.precision,
             "depth_steps": self.depth_steps,
             "runner": self.runner.kind,
@@ -207,8 +198,6 @@ class Separator:
         sample_rate: int | None = None,
         *,
         speakers: Speakers = None,
-        samples: int | None = None,
-        seed: int = 0,
         channel: int | None = None,
         evidence: bool = False,
     ) -> Separated[Any]:
@@ -216,8 +205,7 @@ class Separator:
 
         Silence gives silence if levels are the mixture's, and has no speakers.
 
-        A prediction for a recording of more than 30 s takes separations of excerpts; `samples` adds that many of the
-        whole recording.
+        A prediction for a recording of more than 30 s takes separations of excerpts.
 
         Args:
             waveform: (T,) or (C, T) floating-point samples; several channels are averaged. Or an audio file: its path,
@@ -225,10 +213,7 @@ class Separator:
             sample_rate: Hz, of the waveform; None for a file.
             speakers: None: all hypotheses. "auto": those whose score is above `score_threshold`, only the best scored
                 of duplicates (see `sepkit.models.parts`); none in silence. N: the N best scored; duplicates only if
-                there are not enough others. A model that counts is told N. Without scores, the N
-                strongest are kept.
-            samples: how many times to sample the latents for the spread; None: no spread. Not for recordings that are
-                separated in chunks.
+                there are not enough others. A model that counts estimates N. Without scores, the N strongest are kept.
             channel: which channel to separate, from 0; None: the mean of all, or the loudest if they cancel in it,
                 which a warning says.
             evidence: whether to measure the rates of a variational model, which a prediction does too, and the bound
@@ -236,21 +221,13 @@ class Separator:
 
         Raises:
             UserError: an empty waveform, samples that are no finite floating-point numbers, a wrong shape or rate, a
-                file that cannot be read, estimates that are not finite, fewer than two samples, a spread of a long
-                recording or of a model without latents to sample, or a number of speakers that the model cannot keep.
+                file that cannot be read, estimates that are not finite, or a number of speakers that the model cannot
+                keep.
         """
-        check_speakers(speakers, self.hypotheses, self.counts_speakers)
-        if samples is not None:
-            check_samples(samples)
-        told = self._with_speakers(speakers)
-        recording, rate = read_waveform(waveform, sample_rate, channel)
-        if self.is_long(recording.size, rate):
-            long = told.separate_long(
-                ArrayRecording(recording, rate), speakers=speakers, samples=samples, rates=evidence
-            )
-            separated = long.in_memory()
-        else:
-            separated = told._separate_whole(recording, rate, speakers, samples, seed, evidence)
+        recording = ArrayRecording(*read_waveform(waveform, sample_rate, channel))
+        found = self.separate_recording(recording, speakers=speakers, evidence=evidence)
+        with closing(found.estimates) as estimates:
+            separated = replace(found, estimates=estimates.in_memory())
         return separated.as_tensors() if is_tensor(waveform) else separated
 
     __call__ = separate
@@ -287,125 +264,63 @@ class Separator:
                 raise UserError(f"recording {number}: {error}") from error
         return results
 
-    def check_spread(self) -> None:
-        """Raise UserError unless estimates have a spread that is not zero."""
-        if not self.runner.variational:
-            raise UserError("spread: the model is deterministic, its estimates have none; use a variational one")
-
-    def _with_speakers(self, speakers: Speakers) -> Separator:
-        """Return what separates for these speakers: another, if the model counts and their number is given."""
-        runner = self.runner.with_speakers(speakers) if isinstance(speakers, int) else self.runner
-        if runner is self.runner or not isinstance(speakers, int):
-            return self
-        told = copy.copy(self)
-        told.runner = runner
-        # What predicts is fitted for all hypotheses, but for the agreement of views.
-        by_views = self.quality is not None and self.quality.of_any_model and speakers > 1
-        told.quality = generic_predictor(speakers) if by_views else None
-        return told
-
-    def _rules(self) -> Rules:
-        return Rules(
-            self.quality,
-            self.score_threshold,
-            self.runner.score_loss,
-            self.levels,
-            self.mixture_consistency,
-            self.joins_single_speaker,
-        )
-
-    def _separate_whole(
-        self, recording: np.ndarray, rate: int, speakers: Speakers, samples: int | None, seed: int, evidence: bool
-    ) -> Separated:
-        (centered,) = without_offset([recording])
-        # A recording shorter than one sample of the model's rate is empty at that rate.
-        resampled = audio.resample(centered, rate, self.sample_rate)
-        mixture, level = self._standardize(resampled if resampled.size else centered[:1])
-        predict = self.quality is not None
-        output = self.runner.run(mixture[None], features=predict, rates=predict or evidence, evidence=evidence)
-        features = recording_features(self.runner, mixture, output) if predict else None
-        estimates = output.estimates[0]
-        scores = None if output.scores is None else output.scores[0]
-        products, silent = products_of(mixture, estimates), bool(np.ptp(recording) == 0)
-        known = Evidence(products, scores, features, silent, self.sample_rate, estimates, level)
-        selection, separated = decide(known, self._rules(), speakers)
-        separated.rates, separated.sample_rate = output.rates, rate
-        shares = selection.shares(products) if self.mixture_consistency else None
-        outputs = self._rendered(centered, rate, estimates, selection)
-        separated.estimates = outputs if shares is None else distribute_residual(recording, outputs, shares)
-        if samples is not None:
-            spread = self.runner.spread(mixture, samples, seed, rate, recording.size)
-            separated.spread = np.abs(selection.gains)[selection.kept, None] * spread[selection.kept]
-        return separated
-
-    def _standardize(self, mixture: np.ndarray) -> tuple[np.ndarray, float]:
-        """Return a mixture (T,) with zero mean at the level of the model, and the factor back."""
-        standardized, factors = standardize(mixture[None], self.runner.level.deviation)
-        return standardized[0], float(factors[0, 0])
-
-    def _rendered(self, recording: np.ndarray, rate: int, estimates: np.ndarray, selection: Selection) -> np.ndarray:
-        """Return what was kept of estimates (n, T), at the rate, length and level of the recording, (k, T)."""
-        if not (count := selection.kept.size):
-            return np.zeros((0, recording.size), np.float32)
-        leveled = audio.resample(selection.outputs(estimates), self.sample_rate, rate)
-        wanted = fit_length(leveled, recording.size)
-        if (sharing := shares_upper_band(self.options.high_band, rate, self.sample_rate, count)) is not None:
-            wanted = np.concatenate([sharing.push(recording, wanted), sharing.finish()], axis=1)
-        return wanted
-
-    def separate_long(
+    def separate_recording(
         self,
         recording: Recording,
         *,
         speakers: Speakers = None,
-        samples: int | None = None,
+        evidence: bool = False,
         folder: Path | None = None,
         progress: bool = False,
-        rates: bool = False,
-        stitcher: StitcherKind | None = None,
-    ) -> LongSeparation:
-        """Separate a recording of any length in bounded memory; return estimates that can be read block by block.
+        by_voices: bool = True,
+    ) -> Separated[Rendered]:
+        """Separate a recording of any length; return estimates that can be read block by block until they are closed.
+
+        A recording for which `is_long` is true is separated in chunks and in bounded memory, any other as a whole.
 
         Args:
-            recording: for which `is_long` is true; others lose some quality in chunks.
-            samples: other than None is refused: there is no spread in chunks.
-            folder: for a temporary file of 8 bytes for each sample and estimate at the model's rate; None: that of the
-                system.
-            rates: whether to measure the rates of a variational model, which a prediction does too.
-            stitcher: how chunks are joined; None: as the options say.
+            recording: Recording in memory or in a file.
+            speakers: Hypotheses to keep, see `separate`.
+            evidence: Whether to measure rates, see `separate`.
+            folder: Folder of a temporary file of 8 bytes for each sample and estimate at the model's rate, for a long
+                recording; None: that of the system.
+            progress: Whether to show a bar for a long recording.
+            by_voices: Whether chunks are joined by traits of voices, too, see `Stitcher`.
 
         Raises:
-            UserError: a recording that cannot be read, estimates that are not finite, a spread, or a number of speakers
-                that the model cannot keep.
+            UserError: a recording that cannot be read, estimates that are not finite, or a number of speakers that the
+                model cannot keep.
         """
         check_speakers(speakers, self.hypotheses, self.counts_speakers)
-        if samples is not None:
-            raise UserError(
-                "spread: found a recording that is separated in chunks, which has none; separate it as a whole "
-                "(--whole-seconds inf; in Python whole_seconds=math.inf), which takes memory, or cut it"
-            )
-        options, told = self.options, self._with_speakers(speakers)
-        rates = rates or told.quality is not None
-        joined = separate_long(
-            told.runner, recording, self._chunking, stitcher or options.stitcher, folder, progress, rates
+        runner = self.runner.with_speakers(speakers) if isinstance(speakers, int) else self.runner
+        quality = self.quality
+        if runner is not self.runner and quality is not None:
+            # What predicts is fitted for all hypotheses, but for the agreement of views.
+            several = quality.of_any_model and runner.hypotheses > 1
+            quality = generic_predictor(runner.hypotheses) if several else None
+        predict = quality is not None
+        if self.is_long(recording.num_samples, recording.sample_rate):
+            chunks = ChunkedEstimates(runner, self._chunking, by_voices, folder, rates=evidence or predict)
+            known = measure_chunks(runner, recording, chunks, predict, progress)
+            made = chunks
+        else:
+            recording = recording.whole()
+            known = measure_whole(runner, recording, predict, evidence)
+            made = known.estimates
+        selection, prediction = decide(
+            known,
+            speakers,
+            quality,
+            threshold=self.score_threshold,
+            levels=self.levels,
+            consistent=self.mixture_consistency,
+            sum_if_single=self.sum_if_single,
         )
-        features = None
-        if told.quality is not None:
-            spans = excerpt_spans(joined.num_samples, self.sample_rate)
-            mixtures = (self._standardize(recording.excerpt(*span, self.sample_rate))[0] for span in spans)
-            excerpts = ((mixture, joined.read(*span)) for mixture, span in zip(mixtures, spans, strict=True))
-            features = excerpt_features(told.runner, excerpts)
-        products = joined.products()
-        heard = np.concatenate([joined.read(*s) for s in evidence_spans(joined.num_samples, self.sample_rate)], axis=1)
-        if deviation := joined.deviation():
-            heard = (told.runner.level.deviation / deviation * heard).astype(np.float32)
-        known = Evidence(products, joined.scores(), features, joined.silent, self.sample_rate, heard)
-        selection, separated = decide(known, told._rules(), speakers)
-        separated.rates, separated.sample_rate = joined.rates(), recording.sample_rate
-        shares = selection.shares(products) if self.mixture_consistency else None
-        return LongSeparation(
-            separated, joined, recording, self.sample_rate, selection, shares, options.high_band or "share"
-        )
+        leveled = selection.scaled(known.level)
+        shares = leveled.shares(known.products) if self.mixture_consistency else None
+        rendered = Rendered(recording, self.sample_rate, leveled, made, shares)
+        weights = _weights(known.scores, runner.score_loss)
+        return Separated(rendered, recording.sample_rate, selection, known.scores, weights, prediction, known.rates)
 
     def streaming(self, sample_rate: int | None = None, levels: Levels = "model") -> Stream:
         """Return a stream for one recording that is still coming in; the model has to be causal.
@@ -429,6 +344,11 @@ class Separator:
             raise UserError(f"views: found {self.options.views}, but live sound has one view; leave it out")
         rate = self.sample_rate if sample_rate is None else checked_rate(sample_rate)
         return Stream(self.runner, rate, levels)
+
+
+def _weights(scores: np.ndarray | None, score_loss: str | None) -> np.ndarray | None:
+    """Return (n,) shares of the sources that hypotheses should be the best for; None where scores do not give them."""
+    return None if scores is None or score_loss is None else hypothesis_weights(scores, score_loss)  # type: ignore[arg-type]  # one of both
 
 
 def _first(*values: float | None) -> float:

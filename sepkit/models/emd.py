@@ -42,6 +42,11 @@ class EncoderMaskerDecoder(SavedModel):
         signal_mean, signal_std: mean and deviation of the training mixtures (buffers, 0 and 1 until measured).
 
     Args:
+        filterbank: Encoder and decoder.
+        encoding_family: Family of the encoding's posterior.
+        mask_family: Family of the masks' posterior.
+        encoding_prior: Prior of the encoding; None: deterministic encodings.
+        mask_prior: Prior of the masks; None: deterministic masks.
         masker: (B, K, F) -> raw (B, n, P, K, F); a `Masker`, or any module with `hypotheses`.
         pad: "full" loses no sample at either end; "asteroid" pads and trims only on the right, as asteroid does.
         scoring_head: masks (B, n, K, F) -> scores (B, n); None: no scores.
@@ -170,6 +175,10 @@ class EncoderMaskerDecoder(SavedModel):
 
     def set_signal_statistics(self, mean: float, std: float) -> None:
         """Store the mean and deviation of the training mixtures. Every input is standardized with them.
+
+        Args:
+            mean: Mean of the training mixtures.
+            std: Deviation of the training mixtures.
 
         Raises:
             ValueError: not finite, or a deviation of zero or less.

@@ -42,6 +42,10 @@ def latent_sums(model: EncoderMaskerDecoder, separation: Separation) -> dict[str
 
     They are sums over frames, so that those of parts of a recording add up: `mask_spread_energy` (in the
     mixture's units), `encoding_rate_nats` and `mask_rate_nats`.
+
+    Args:
+        model: Model that made the separation.
+        separation: Separation, with nothing sampled.
     """
     sums: dict[str, Tensor] = {}
     if model.mask_family.variational:

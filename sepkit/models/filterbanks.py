@@ -42,7 +42,12 @@ class Filters(nn.Module):
 
 
 def free_filters(num_filters: int, kernel_size: int) -> Filters:
-    """Return learned filters, drawn from Xavier's normal distribution."""
+    """Return learned filters, drawn from Xavier's normal distribution.
+
+    Args:
+        num_filters: Number of filters.
+        kernel_size: Samples in a filter.
+    """
     return Filters(nn.Parameter(nn.init.xavier_normal_(torch.empty(num_filters, 1, kernel_size))))
 
 
@@ -239,7 +244,12 @@ class Filterbank(nn.Module, ABC):
         return (variance.sum(-1) * energies).sum(-1)
 
     def frames_for(self, num_samples: int, pad: Literal["full", "asteroid"] = "full") -> int:
-        """The number of frames that `encode` makes after `padding_for`."""
+        """The number of frames that `encode` makes after `padding_for`.
+
+        Args:
+            num_samples: Length of the waveform, T.
+            pad: Kind of padding, see `padding_for`.
+        """
         padded = num_samples + sum(self.padding_for(num_samples, pad)) + 2 * self.padding
         return (padded - self.kernel_size) // self.stride + 1
 
@@ -303,7 +313,12 @@ class FreeFilterbank(Filterbank):
         return encoding
 
     def apply_mask(self, mask: Tensor, encoding: Tensor) -> Tensor:
-        """Return mask * encoding, elementwise, (B, n, K, F); with `mapping` the mask itself."""
+        """Return mask * encoding, elementwise, (B, n, K, F); with `mapping` the mask itself.
+
+        Args:
+            mask: Mask, (B, n, K, F).
+            encoding: Encoding of the mixture, (B, K, F).
+        """
         return mask if self.mapping else mask * encoding.unsqueeze(-3)
 
 

@@ -124,7 +124,12 @@ def normalize(norm: nn.Module, x: Tensor, state: StreamState | None) -> Tensor:
 
 
 def build_norm(name: str, channels: int) -> nn.Module:
-    """Return a normalization; raise UserError if there is none of this name."""
+    """Return a normalization; raise UserError if there is none of this name.
+
+    Args:
+        name: Name of the norm in a configuration.
+        channels: Number of channels.
+    """
     if name not in _NORMS:
         raise UserError(f"norm: found {name!r}, expected one of {', '.join(_NORMS)}")
     return _NORMS[name](channels)

@@ -28,7 +28,13 @@ class Linear(nn.Linear):
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return x W' + b, (..., C'), as `torch.nn.functional.linear` does, except for rounding."""
+    """Return x W' + b, (..., C'), as `torch.nn.functional.linear` does, except for rounding.
+
+    Args:
+        x: Input, (..., C).
+        weight: Matrix W, (C', C).
+        bias: Offset b, (C',); None: zero.
+    """
     if uses_onednn(x):
         return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return nn.functional.linear(x, weight, bias)

@@ -51,12 +51,6 @@ def uniform(shape: Sequence[int], bound: float, generators: Sequence[torch.Gener
     return torch.stack([(2 * torch.rand(*shape, generator=generator) - 1) * bound for generator in generators])
 
 
-def split(state: dict[str, Tensor]) -> list[dict[str, Tensor]]:
-    """Return the state of each network of a stack, of which every tensor is (S, ...), as a stack of one."""
-    (count,) = {len(tensor) for tensor in state.values()}
-    return [{name: tensor[place : place + 1].clone() for name, tensor in state.items()} for place in range(count)]
-
-
 class StackedBatchNorm(nn.Module):
     """S batch normalizations side by side, each with statistics of its own, (S, n, d).
 
@@ -105,36 +99,27 @@ class AffineCoupling(nn.Module):
         hidden: width of s and t.
         mask: (d,) of 0 and 1; 1 is kept.
         replicas: S.
-        normalize: whether s and t begin with batch norm. The inverse is then exact only in evaluation, where statistics
-            do not depend on the batch.
 
     Source: Dinh et al., "Density estimation using Real NVP", 2017; reference code annealed_vi_gmms.
     """
 
     mask: Tensor
 
-    def __init__(self, dimension: int, hidden: int, mask: Tensor, replicas: int = 1, normalize: bool = True) -> None:
+    def __init__(self, dimension: int, hidden: int, mask: Tensor, replicas: int = 1) -> None:
         super().__init__()
         self.register_buffer("mask", mask.clone().float())
-        self.scale = _network(replicas, dimension, hidden, normalize)
-        self.shift = _network(replicas, dimension, hidden, normalize)
-
-    def _of(self, kept: Tensor) -> tuple[Tensor, Tensor]:
-        return (1 - self.mask) * torch.tanh(self.scale(kept)), (1 - self.mask) * self.shift(kept)
+        self.scale = _network(replicas, dimension, hidden)
+        self.shift = _network(replicas, dimension, hidden)
 
     def forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Return the image of z, (S, n, d), and log |det dx/dz|, (S, n); z is (S, n, d)."""
-        scale, shift = self._of(self.mask * z)
-        return z * scale.exp() + shift, scale.sum(-1)
-
-    def inverse(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the z whose image is x, (S, n, d), and log |det dz/dx|, (S, n); x is (S, n, d)."""
-        scale, shift = self._of(self.mask * x)
-        return (x - shift) * (-scale).exp(), -scale.sum(-1)
+        kept, changed = self.mask * z, 1 - self.mask
+        scale = changed * torch.tanh(self.scale(kept))
+        return z * scale.exp() + changed * self.shift(kept), scale.sum(-1)
 
 
-def _network(replicas: int, dimension: int, hidden: int, normalize: bool) -> nn.Sequential:
-    layers: list[nn.Module] = [StackedBatchNorm(replicas, dimension)] if normalize else []
+def _network(replicas: int, dimension: int, hidden: int) -> nn.Sequential:
+    layers: list[nn.Module] = [StackedBatchNorm(replicas, dimension)]
     width = dimension
     for _ in range(3):
         layers += [StackedLinear(width, hidden, replicas), nn.ReLU()]
@@ -143,24 +128,23 @@ def _network(replicas: int, dimension: int, hidden: int, normalize: bool) -> nn.
 
 
 class RealNVP(nn.Module):
-    """Affine couplings with alternating masks over a standard normal base: sampling, density and inverse.
+    """Affine couplings with alternating masks over a standard normal base: samples and their densities.
 
     S replicas have separate parameters: the gradient of a sum of their losses is that of each.
 
     Args:
+        couplings: Number of affine couplings.
+        hidden: Width of their networks.
         dimension: d.
         replicas: S.
-        normalize: whether these networks begin with batch norm.
     """
 
-    def __init__(
-        self, dimension: int, couplings: int = 8, hidden: int = 512, replicas: int = 1, normalize: bool = True
-    ) -> None:
+    def __init__(self, dimension: int, couplings: int = 8, hidden: int = 512, replicas: int = 1) -> None:
         super().__init__()
         self.dimension, self.replicas = dimension, replicas
         even = (torch.arange(dimension) % 2 == 0).float()
         masks = [even if k % 2 == 0 else 1 - even for k in range(couplings)]
-        self.couplings = nn.ModuleList(AffineCoupling(dimension, hidden, m, replicas, normalize) for m in masks)
+        self.couplings = nn.ModuleList(AffineCoupling(dimension, hidden, m, replicas) for m in masks)
 
     def forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Return the images x of base samples, (S, n, d), and log |det dx/dz|, (S, n) nats; z is (S, n, d)."""
@@ -170,30 +154,15 @@ class RealNVP(nn.Module):
             log_det = log_det + part
         return z, log_det
 
-    def inverse(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the base samples z of x, (S, n, d), and log |det dz/dx|, (S, n) nats; exact in evaluation.
-
-        `x` is (S, n, d).
-        """
-        log_det = x.new_zeros(x.shape[:-1])
-        for coupling in reversed(self.couplings):
-            assert isinstance(coupling, AffineCoupling)
-            x, part = coupling.inverse(x)
-            log_det = log_det + part
-        return x, log_det
-
     def sample(self, count: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """Return n samples of every replica, (S, n, d), and their log densities, (S, n) nats, with gradient."""
+        """Return n samples of every replica, (S, n, d), and their log densities, (S, n) nats, with gradient.
+
+        Args:
+            count: Number of samples, n.
+            generator: Generator of the noise; None: torch's own.
+        """
         like = next(self.parameters())
         z = torch.randn(self.replicas, count, self.dimension, generator=generator, dtype=like.dtype, device=like.device)
         x, log_det = self(z)
-        return x, _base_log_prob(z) - log_det
-
-    def log_prob(self, x: Tensor) -> Tensor:
-        """Return the log density of x, (S, n) nats; exact in evaluation; x is (S, n, d)."""
-        z, log_det = self.inverse(x)
-        return _base_log_prob(z) + log_det
-
-
-def _base_log_prob(z: Tensor) -> Tensor:
-    return -0.5 * (z.square().sum(-1) + z.shape[-1] * math.log(2 * math.pi))
+        log_density = -0.5 * (z.square().sum(-1) + z.shape[-1] * math.log(2 * math.pi))
+        return x, log_density - log_det

@@ -160,6 +160,10 @@ class STFTFilterbank(Filterbank):
 
         Real masks scale both halves of the encoding; complex ones are multiplied as complex numbers, real parts first.
         With `mapping` they are the result.
+
+        Args:
+            mask: Mask, (B, n, K_mask, F).
+            encoding: Encoding of the mixture, (B, 2 bins, F).
         """
         if self.mapping:
             return mask
@@ -177,6 +181,10 @@ class STFTFilterbank(Filterbank):
 
         Real and imaginary part of a bin are correlated, which does not matter to the energy of their waveforms, because
         sine and cosine under a symmetric window are orthogonal.
+
+        Args:
+            variance: Variance of the mask, (B, n, K_mask, F).
+            encoding: Encoding of the mixture, (B, 2 bins, F).
         """
         if self.mapping or not self.complex_masks:
             return super().masked_variance(variance, encoding)

@@ -104,7 +104,13 @@ class Assignment(ABC):
         return self.value(cost, self.weights(cost, active), active)
 
     def value(self, cost: Tensor, weights: Tensor, active: Tensor | None = None) -> Tensor:
-        """Return the cost of each utterance under given weights over its number of active sources, (B,)."""
+        """Return the cost of each utterance under given weights over its number of active sources, (B,).
+
+        Args:
+            cost: Cost of every pair, (B, n, m).
+            weights: Weight of every pair, (B, n, m).
+            active: Which sources speak, (B, m) bool; None: all.
+        """
         # 0 * inf would be NaN where a pair of infinite cost has no weight. A NaN in the cost itself must stay.
         counted = (weights != 0) | cost.isnan()
         if active is None:
@@ -160,7 +166,12 @@ class PIT(Assignment):
     one_to_one = True
 
     def matches(self, cost: Tensor, active: Tensor | None = None) -> Tensor:
-        """Return the hypothesis of each source, (B, m) int64, -1 where the source is inactive."""
+        """Return the hypothesis of each source, (B, m) int64, -1 where the source is inactive.
+
+        Args:
+            cost: Cost of every pair, (B, n, m).
+            active: Which sources speak, (B, m) bool; None: all.
+        """
         return self.weights(cost, active).argmax(1).where(_active(cost, active), -1)
 
     def _match(self, cost: Tensor, active: Tensor) -> Tensor:

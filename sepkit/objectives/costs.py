@@ -90,7 +90,15 @@ def pairwise_neg_snr(
 
     -10 log10( |s|^2 / (|e - s|^2 + eps) + eps ).
 
-    A silent source costs -10 log10(eps) (80 dB). Arguments are those of `pairwise_neg_si_sdr`.
+    A silent source costs -10 log10(eps) (80 dB).
+
+    Args:
+        estimates: Estimated waveforms, (B, n, T).
+        sources: Source waveforms, (B, m, T).
+        zero_mean: Whether to remove the means first.
+        eps: Number that keeps silence finite.
+        lengths: Samples of each utterance that count, (B,); None: all T.
+        active: Which sources speak, (B, m) bool; None: all.
     """
     products = inner_products(estimates, sources, lengths, zero_mean, active)
     ratio = products.source_energy / (error_energy(products) + eps)
@@ -100,7 +108,14 @@ def pairwise_neg_snr(
 def pairwise_mse(
     estimates: Tensor, sources: Tensor, lengths: Tensor | None = None, active: Tensor | None = None
 ) -> Tensor:
-    """Return the mean squared error of every pair, |e - s|^2 / T, (B, n, m). Arguments: `pairwise_neg_si_sdr`."""
+    """Return the mean squared error of every pair, |e - s|^2 / T, (B, n, m).
+
+    Args:
+        estimates: Estimated waveforms, (B, n, T).
+        sources: Source waveforms, (B, m, T).
+        lengths: Samples of each utterance that count, (B,); None: all T.
+        active: Which sources speak, (B, m) bool; None: all.
+    """
     products = inner_products(estimates, sources, lengths, active=active)
     return as_inputs(error_energy(products) / products.num_samples, estimates, sources)
 
@@ -110,7 +125,12 @@ def pairwise_log_mse(
 ) -> Tensor:
     """Return the mean squared error of every pair in dB re 1, 10 log10( |e - s|^2 / T + eps ), (B, n, m).
 
-    Arguments are those of `pairwise_neg_si_sdr`.
+    Args:
+        estimates: Estimated waveforms, (B, n, T).
+        sources: Source waveforms, (B, m, T).
+        eps: Power that keeps equal signals finite.
+        lengths: Samples of each utterance that count, (B,); None: all T.
+        active: Which sources speak, (B, m) bool; None: all.
     """
     products = inner_products(estimates, sources, lengths, active=active)
     mean_squared_error = error_energy(products) / products.num_samples
@@ -184,7 +204,13 @@ class PairwiseCosts:
         return self.of(separation.estimates, batch, separation.estimate_scales)
 
     def of(self, estimates: Tensor, batch: Batch, scales: Tensor | None = None) -> Tensor:
-        """Return the cost of other estimates than those of a separation, (B, n, m)."""
+        """Return the cost of other estimates than those of a separation, (B, n, m).
+
+        Args:
+            estimates: Estimated waveforms, (B, n, T).
+            batch: Mixtures with their sources.
+            scales: Deviation of every sample of the estimates, (B, n, T); None: not estimated.
+        """
         # Rows of inactive sources may hold anything, and 0 * NaN must not occur. A cost that does not take `active`
         # compares with the mixture there, which is silent less often than zeros.
         instead = 0.0 if self.cost.takes_active else batch.mixture.unsqueeze(1)

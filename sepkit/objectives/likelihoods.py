@@ -34,10 +34,13 @@ def pairwise_blr_nll(
     T/2 log(2 pi) + 1/2 log(lambda_T / lambda0) - a0 log b0 + a_T log b_T - log Gamma(a_T) + log Gamma(a0)
 
     It is the negative log density of a multivariate Student t, finite for silence on either side. b0 is an absolute
-    power: standardize both signals by the training deviation first. Further arguments are those of
-    `pairwise_neg_si_sdr`.
+    power: standardize both signals by the training deviation first.
 
     Args:
+        estimates: Estimated waveforms, (B, n, T).
+        sources: Source waveforms, (B, m, T).
+        lengths: Samples of each utterance that count, (B,); None: all T.
+        active: Which sources speak, (B, m) bool; None: all.
         a0: shape of the prior of the noise variance, > 0.
         b0: scale of the prior of the noise variance, > 0.
         mu0: prior mean of the gain.
@@ -87,6 +90,10 @@ def pairwise_cauchy_nll(
     with h = (1 + T) / 2,     which is eq. 70 with the scale matrix diag(scale^2).
 
     Args:
+        estimates: Estimated waveforms, (B, n, T).
+        sources: Source waveforms, (B, m, T).
+        lengths: Samples of each utterance that count, (B,); None: all T.
+        active: Which sources speak, (B, m) bool; None: all.
         scale: deviation, > 0: one number (else ValueError), or one per sample of each estimate, (B, n, T) (else NaN).
 
     Source: thesis, appendix I, eq. 70.

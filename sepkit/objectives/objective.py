@@ -27,6 +27,10 @@ class SeparationTerm(Term):
 
     Costs in dB are averaged over the active sources. Costs in nats are summed over them and divided by T, which gives a
     negative log likelihood per sample. The value is zero, without gradient, where no source is active.
+
+    Args:
+        costs: Cost of every pair of hypothesis and source.
+        assignment: Rule that weights the pairs.
     """
 
     def __init__(self, costs: PairwiseCosts, assignment: Assignment) -> None:
@@ -63,6 +67,11 @@ def matching_statistics(cost: Tensor, weights: Tensor, active: Tensor) -> dict[s
     `entropy_nats`: of a source's weights over hypotheses, log n where all count alike, 0 for a hard matching.
     `hard_cost`: of the best hypothesis (MCL), whatever the weights. `usage_k`, k from 1: share of the sources that
     hypothesis k is the best for. Over a data set their sum is 1, and a hypothesis that stays at 0 has collapsed.
+
+    Args:
+        cost: Cost of every pair, (B, n, m).
+        weights: Weight of every pair, (B, n, m).
+        active: Which sources speak, (B, m) bool.
     """
     counts = active.sum(1).clamp_min(1)
     least, winners = cost.detach().nan_to_num(nan=math.inf).min(1)
@@ -125,7 +134,12 @@ class Objective:
             steering.after_step(means)
 
     def warnings(self, means: Mapping[str, float], epochs: int) -> list[str]:
-        """Return warnings about targets that are not reached."""
+        """Return warnings about targets that are not reached.
+
+        Args:
+            means: Mean of every recorded statistic, by name.
+            epochs: Number of epochs so far.
+        """
         lines = (steering.warning(means, epochs) for steering in self.steerings)
         return [line for line in lines if line is not None]
 
@@ -313,6 +327,12 @@ def hard_si_sdr_db(
 
     "si_sdr_db": the best one-to-one matching (PIT), where there are as many hypotheses as sources. "mcl_si_sdr_db":
     each source with its best hypothesis (MCL).
+
+    Args:
+        estimates: Estimated waveforms, (B, n, T).
+        sources: Source waveforms, (B, m, T).
+        active: Which sources speak, (B, m) bool; None: all.
+        lengths: Samples of each utterance that count, (B,); None: all T.
     """
     cost = pairwise_neg_si_sdr(estimates, sources, lengths=lengths)
     matchings: dict[str, Assignment] = {"mcl_si_sdr_db": MCL()}

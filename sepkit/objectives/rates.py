@@ -117,7 +117,12 @@ class Steering:
             self.weight = max(self.weight / (1 + self.config.change), _LEAST_WEIGHT)
 
     def warning(self, means: Mapping[str, float], epochs: int) -> str | None:
-        """Return a line if the rates miss the target and a warning is due; else None."""
+        """Return a line if the rates miss the target and a warning is due; else None.
+
+        Args:
+            means: Mean of every recorded statistic, by name.
+            epochs: Number of epochs so far.
+        """
         every, rate = self.config.warn_after_epochs, self._rate(means)
         if not every or epochs % every or abs(rate - self.target) <= _REACHED * self.target:
             return None
@@ -249,6 +254,8 @@ def build_rates(
     The names are "encoding_rate", "mask_rate" and "source_rate".
 
     Args:
+        config: Weights, free nats and targets.
+        traits: What the model offers.
         autoencoding: whether the encodings of sources are decoded too, and so have a rate.
         of_mixtures: whether mixtures are decoded too, so that those without sources have a rate.
     """

@@ -23,6 +23,8 @@ class ScoringTerm(Term):
     (MCL) or, if `one_to_one`, the best one-to-one matching (PIT).
 
     Args:
+        costs: Cost of every pair of hypothesis and source.
+        kind: Kind of the loss, "binary" or "cross_entropy".
         one_to_one: whether each hypothesis wins one source at most.
 
     Source: reference code of the aMCL paper (binary, with a weight of 0.1).
@@ -59,6 +61,9 @@ def score_loss(
     """Return the loss of each utterance's scores, (B,) nats; see `ScoringTerm`.
 
     Args:
+        cost: Cost of every pair, (B, n, m).
+        active: Which sources speak, (B, m) bool; None: all.
+        kind: Kind of the loss, "binary" or "cross_entropy".
         scores: (B, n) logits.
         matching: a hard one; None: MCL.
     """

@@ -85,29 +85,26 @@ _OF_MATCHING = re.compile(r"(train_|dev_)?(mcl_.*|usage_\d+|hard_cost)(_s\d+)?")
 _OF_EVIDENCE = re.compile(r"blr_nats_per_sample(_s\d+)?")
 
 
-def without_what_methods_lack(runs: Sequence[Run]) -> list[Run]:
+def drop_missing_metrics(runs: Sequence[Run]) -> list[Run]:
     """Return runs without scores and training curves that mean nothing for any of their methods; files keep them.
 
     With permutation invariant training that is what hypotheses win beyond their permutation, and without likelihood and
     latents the evidence. A run whose configuration is not known may have both.
     """
-    patterns = []
-    if all(_chosen(run, "objective", "assignment") == "pit" for run in runs):
-        patterns.append(_OF_MATCHING)
-    if not any(_has_evidence(run) for run in runs):
-        patterns.append(_OF_EVIDENCE)
+    choices = [_choices(run) for run in runs]
+    patterns = [_OF_MATCHING] * all(assignment == "pit" for assignment, *_ in choices)
+    patterns += [_OF_EVIDENCE] * all(
+        latents == ["deterministic"] * 2 and cost not in (None, "blr_nll", "cauchy_nll")
+        for _, cost, *latents in choices
+    )
     return [_without(run, patterns) for run in runs] if patterns else list(runs)
 
 
-def _chosen(run: Run, section: str, field: str) -> str | None:
-    """Return the name of a choice in a run's configuration; None if that is not known."""
-    found = ((run.config or {}).get(section) or {}).get(field)
-    return found.get("name") if isinstance(found, Mapping) else None
-
-
-def _has_evidence(run: Run) -> bool:
-    names = [_chosen(run, *where) for where in (("objective", "cost"), ("model", "encoding"), ("model", "masks"))]
-    return None in names or names[0] in ("blr_nll", "cauchy_nll") or names[1:] != ["deterministic"] * 2
+def _choices(run: Run) -> list[str | None]:
+    """Return the names of assignment, cost, encoding and masks in a run's configuration; None if not known."""
+    keys = (("objective", "assignment"), ("objective", "cost"), ("model", "encoding"), ("model", "masks"))
+    found = [((run.config or {}).get(section) or {}).get(field) for section, field in keys]
+    return [choice.get("name") if isinstance(choice, Mapping) else None for choice in found]
 
 
 def _without(run: Run, patterns: Sequence[re.Pattern[str]]) -> Run:
@@ -117,11 +114,9 @@ def _without(run: Run, patterns: Sequence[re.Pattern[str]]) -> Run:
     evaluations = []
     for evaluation in run.evaluations:
         summary = evaluation.summary | {"metrics": kept(evaluation.summary.get("metrics", {}))}
-        matching = summary.get("matching")
-        if matching and _OF_MATCHING in patterns:
-            summary["matching"] = {"speaker_count": matching["speaker_count"]} if "speaker_count" in matching else None
-        rows = [kept(row) for row in evaluation.rows]
-        evaluations.append(replace(evaluation, summary=summary, rows=rows))
+        if (matching := summary.get("matching")) and _OF_MATCHING in patterns:
+            summary["matching"] = {name: matching[name] for name in ("speaker_count",) if name in matching}
+        evaluations.append(replace(evaluation, summary=summary, rows=[kept(row) for row in evaluation.rows]))
     log = run.log and TrainingLog([kept(record) for record in run.log.records])
     return replace(run, evaluations=evaluations, log=log)
 
@@ -141,8 +136,8 @@ def compared_runs(runs: Sequence[Run]) -> list[ComparedRuns]:
     return list(sets.values())
 
 
-def name_apart(runs: Sequence[Run]) -> Mapping[int, str]:
-    """Return position -> name, all different: equal names get as many parent folders as needed, or a number."""
+def unique_names(runs: Sequence[Run]) -> list[str]:
+    """Return the names of runs, all different: equal names get as many parent folders as needed, or a number."""
     names = [run.name for run in runs]
     for depth in range(2, 6):
         if len(set(names)) == len(names):
@@ -150,8 +145,8 @@ def name_apart(runs: Sequence[Run]) -> Mapping[int, str]:
         deeper = ["/".join(run.folder.resolve().parts[-depth:]) for run in runs]
         names = [long if names.count(name) > 1 else name for name, long in zip(names, deeper, strict=True)]
     if len(set(names)) < len(names):
-        names = [f"{name} ({place + 1})" for place, name in enumerate(names)]
-    return dict(enumerate(names))
+        names = [f"{name} ({place})" for place, name in enumerate(names, start=1)]
+    return names
 
 
 def leading_metric(names: Sequence[str]) -> str | None:

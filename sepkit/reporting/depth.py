@@ -16,7 +16,7 @@ from sepkit.evaluation.run_folder import Run
 from sepkit.reporting.compared_runs import digits_of
 from sepkit.reporting.figures import COLORS, panels, save_png
 from sepkit.reporting.seeds import group_runs
-from sepkit.reporting.text import markdown_table, mean_and_deviation
+from sepkit.reporting.tables import markdown_table, mean_and_deviation
 
 _METRICS = ("si_sdri_db", "si_sdr_db")
 _FACTOR = "real_time_factor"
@@ -42,7 +42,7 @@ def depth_section(runs: Sequence[Run], path: Path) -> str:
         )
     parts = []
     for test_set in sets:
-        found = {group.name: by_steps(group.runs, test_set) for group in group_runs(runs, None)}
+        found = {group.name: by_steps(group.runs, test_set) for group in group_runs(runs)}
         file = save_png(depth_figure(found), path, f"depth_{test_set}" if len(sets) > 1 else "depth")
         title = f"### {test_set}, by number of steps\n\n"
         parts.append(f"{title}{_table(found)}\n![Score by number of steps]({file})\n")

@@ -11,11 +11,11 @@ import numpy as np
 from sepkit.data.manifest import MixtureEntry
 from sepkit.data.mixing import Mixed, mix_entry
 from sepkit.errors import UserError
-from sepkit.evaluation.estimates import find_estimates, read_estimates
 from sepkit.evaluation.labels import label_of
 from sepkit.evaluation.metrics import si_sdr_db
-from sepkit.evaluation.run_folder import EvaluationFolder, find
+from sepkit.evaluation.run_folder import EvaluationFolder, find, find_estimates, read_estimates
 from sepkit.reporting import figures, page
+from sepkit.reporting.tables import Table, number, score_cell
 
 Separate = Callable[[np.ndarray, int], np.ndarray]
 
@@ -179,7 +179,7 @@ def example_html(example: Example, metric: str, name: str) -> str:
     mixture, sources = example.mixed.mixture[:stop], example.mixed.sources[:, :stop]
     loudest = max(float(np.abs(mixture).max(initial=0)), float(np.abs(sources).max(initial=0)))
     gain = _PEAK / loudest if loudest else 1.0
-    top_db = figures.spectral_peak_db(gain * mixture, rate)
+    top_db = float(figures.level_db(gain * mixture, rate).max())
     unit = " dB" if metric.endswith("_db") else ""
 
     def view(waveform: np.ndarray, title: str, text: str, color: str, place: str) -> str:
@@ -194,7 +194,7 @@ def example_html(example: Example, metric: str, name: str) -> str:
     cut = f", the first {_MAX_SECONDS:.0f} s" if entry.num_samples > stop else ""
     several = len(example.outcomes) > 1
     scores = " · ".join(
-        f"{escape(run + ' ') if several else ''}{page.number(score, 3 if not unit else 2)}{unit}"
+        f"{escape(run + ' ') if several else ''}{number(score, 3 if not unit else 2)}{unit}"
         for run, score in example.scores.items()
     )
     rows = [[view(mixture, "Mixture", f"{entry.duration_seconds:.1f} s{cut}", figures.MIXTURE_COLOR, "mixture")]]
@@ -207,7 +207,7 @@ def example_html(example: Example, metric: str, name: str) -> str:
         label, title = (run, run) if several else ("estimate", "Estimates")
         cells = [_estimate(outcome, j, stop, label, f"Speaker {j + 1}", view, place) for j in range(len(sources))]
         rows.append([_gains(example, outcome, title), *cells])
-    html = [_signals(cells) for cells in rows]
+    html = [f'<div class="signals" style="--columns: {len(cells)}">{"".join(cells)}</div>' for cells in rows]
     notes = "".join(
         f'<p class="note">{escape(f"{run}: " if several else "")}{escape(outcome.note.strip())}</p>'
         for run, outcome in example.outcomes.items()
@@ -225,7 +225,7 @@ def _estimate(outcome: Outcome, source: int, stop: int, run: str, title: str, vi
     if source not in outcome.estimates:
         text = "no estimate" if outcome.note else "silent: nothing is matched with it"
         return f'<div class="signal"><p><b>{escape(title)}</b>{escape(run)} · {text}</p></div>'
-    score = f"{run} · SI-SDR {page.number(outcome.si_sdr_db[source])} dB"
+    score = f"{run} · SI-SDR {number(outcome.si_sdr_db[source])} dB"
     color = figures.COLORS[place % len(figures.COLORS)]
     return view(outcome.estimates[source][:stop], title, score, color, f"estimate{source}-{place}")
 
@@ -235,11 +235,6 @@ def _gains(example: Example, outcome: Outcome, title: str) -> str:
     rows = []
     for source, reference in enumerate(example.mixed.sources):
         before, after = float(si_sdr_db(example.mixed.mixture, reference)), outcome.si_sdr_db.get(source)
-        values = [page.Cell(page.number(value), value) for value in (before, after)]
-        rows.append([page.Cell.text(source + 1), *values])
-    table = page.table("SI-SDR [dB]", ["speaker", "mixture", "estimate"], rows)
-    return f'<div class="signal gains"><p><b>{escape(title)}</b></p>{table}</div>'
-
-
-def _signals(cells: list[str]) -> str:
-    return f'<div class="signals" style="--columns: {len(cells)}">{"".join(cells)}</div>'
+        rows.append([str(source + 1), *(score_cell(value, 2) for value in (before, after))])
+    table = Table(["speaker", "mixture", "estimate"], rows, "SI-SDR [dB]")
+    return f'<div class="signal gains"><p><b>{escape(title)}</b></p>{table.html()}</div>'

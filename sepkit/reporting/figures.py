@@ -160,16 +160,6 @@ def signal_view(
     return figure
 
 
-def spectral_peak_db(waveform: ArrayLike, sample_rate: int) -> float:
-    """Return the level of the loudest bin of a spectrogram in dB, for `top_db` of `signal_view`.
-
-    Args:
-        waveform: (T,).
-        sample_rate: Hz.
-    """
-    return float(level_db(np.asarray(waveform), sample_rate).max())
-
-
 def training_panels(logs: Iterable[TrainingLog]) -> dict[str, list[str]]:
     """Return axis label -> quantities that any of the logs holds; unknown kinds have a panel each.
 

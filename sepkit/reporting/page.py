@@ -1,12 +1,11 @@
-"""Pieces of a self-contained HTML page: tables, figures, sound. Everything given as text is escaped."""
+"""Pieces of a self-contained HTML page: sections, figures, sound. Everything given as text is escaped."""
 
 from __future__ import annotations
 
 import base64
 import io
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from html import escape
 from importlib import resources
 
@@ -20,28 +19,6 @@ from sepkit.reporting.figures import with_palette
 
 # The page may load nothing: the browser refuses any outside address that slips in by mistake.
 _POLICY = "default-src 'none'; img-src data:; media-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
-
-
-@dataclass
-class Cell:
-    """A cell of a table.
-
-    Args:
-        html: what it shows.
-        key: for sorting. None sorts last; a number makes the column numeric.
-    """
-
-    html: str
-    key: float | str | None = None
-
-    @classmethod
-    def text(cls, text: object) -> Cell:
-        """Return a cell that shows, and sorts by, a text.
-
-        Args:
-            text: anything that has a `str`.
-        """
-        return cls(escape(str(text)), str(text))
 
 
 def document(title: str, navigation: Sequence[tuple[str, str]], body: str) -> str:
@@ -84,34 +61,6 @@ def details(title: str, content: str, is_open: bool = False) -> str:
     return f"<details{' open' if is_open else ''}><summary>{escape(title)}</summary>\n{content}\n</details>"
 
 
-def table(caption: str, header: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
-    """Return a table whose columns sort when their heading, a button, is pressed, as HTML."""
-    rows = list(rows)
-    numeric = [any(isinstance(row[place].key, float | int) for row in rows) for place in range(len(header))]
-    heads = "".join(
-        f'<th scope="col" aria-sort="none"{_class(is_number)}><button type="button">{escape(text)}</button></th>'
-        for text, is_number in zip(header, numeric, strict=True)
-    )
-    lines = "\n".join("<tr>" + "".join(map(_cell, row, numeric)) + "</tr>" for row in rows)
-    return (
-        f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(caption)}"><table>'
-        f"<caption><span>{escape(caption)}</span></caption><thead><tr>{heads}</tr></thead>\n<tbody>\n{lines}\n</tbody></table></div>"
-    )
-
-
-def number(value: float | None, digits: int = 2, signed: bool = False) -> str:
-    """Return a number as text for a table.
-
-    Args:
-        value: the number; a dash stands for None, NaN and infinity.
-        digits: after the point.
-        signed: whether positive numbers have a plus.
-    """
-    if value is None or not np.isfinite(value):
-        return "-"
-    return f"{value:{'+' if signed else ''}.{digits}f}"
-
-
 def figure_html(figure: Figure, name: str, description: str, caption: str = "") -> str:
     """Return a figure as inline SVG in the page's own font and text color, legible in light and dark.
 
@@ -147,11 +96,11 @@ def figure_html(figure: Figure, name: str, description: str, caption: str = "") 
     )
 
 
-def interval_svg(mean: float, low: float, high: float, scale: tuple[float, float]) -> str:
+def interval_svg(mean: float, interval: Sequence[float], scale: tuple[float, float]) -> str:
     """Return a drawing of a point with its interval, on a scale that the rows of a table share, as SVG."""
     left, right = scale
     span = (right - left) or 1.0
-    x, x_low, x_high = (4 + 112 * (value - left) / span for value in (mean, low, high))
+    x, x_low, x_high = (4 + 112 * (value - left) / span for value in (mean, *interval))
     zero = f'<path class="zero" d="M{4 + 112 * -left / span:.1f} 1V19"/>' if left <= 0 <= right else ""
     return (
         '<svg class="interval" viewBox="0 0 120 20" aria-hidden="true">'
@@ -182,12 +131,3 @@ def _smaller_png(encoded: str) -> str:
     """Return the data address of the same picture with a palette."""
     smaller = with_palette(io.BytesIO(base64.b64decode(encoded)))
     return f"data:image/png;base64,{base64.b64encode(smaller).decode()}"
-
-
-def _class(is_number: bool) -> str:
-    return ' class="number"' if is_number else ""
-
-
-def _cell(cell: Cell, is_number: bool) -> str:
-    key = "" if cell.key is None else f' data-key="{escape(str(cell.key))}"'
-    return f"<td{_class(is_number)}{key}>{cell.html}</td>"

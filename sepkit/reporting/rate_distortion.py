@@ -17,7 +17,7 @@ from sepkit.files import write_csv
 from sepkit.reporting.compared_runs import digits_of
 from sepkit.reporting.curve_figures import optimum, rate_distortion_curve
 from sepkit.reporting.figures import save_png
-from sepkit.reporting.text import markdown_table
+from sepkit.reporting.tables import markdown_table
 
 _STEERING = "objective.rates.steering"
 _REACHED = 0.1

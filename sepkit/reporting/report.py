@@ -18,7 +18,7 @@ from sepkit.data import audio
 from sepkit.data.segments import EMBEDDINGS
 from sepkit.errors import UserError
 from sepkit.evaluation.labels import label_of
-from sepkit.evaluation.run_folder import EvaluationFolder, Run, load_run
+from sepkit.evaluation.run_folder import EvaluationFolder, Run, flatten, load_run
 from sepkit.files import atomic_output
 from sepkit.reporting import figures, page
 from sepkit.reporting.clusters import embedding_figure, read_embeddings, timeline_figure
@@ -26,13 +26,12 @@ from sepkit.reporting.compared_runs import (
     ComparedRuns,
     better,
     compared_runs,
+    drop_missing_metrics,
     leading_metric,
-    name_apart,
-    without_what_methods_lack,
+    unique_names,
 )
 from sepkit.reporting.curve_figures import DRAWERS, score_boxes
 from sepkit.reporting.examples import LoadSeparator, Outcomes, choose_examples, example_html
-from sepkit.reporting.page import Cell
 from sepkit.reporting.score_tables import (
     facts_row,
     few_mixtures,
@@ -42,6 +41,7 @@ from sepkit.reporting.score_tables import (
     mixture_tables,
     score_tables,
 )
+from sepkit.reporting.tables import Table
 from sepkit.version import __version__
 
 # Further metrics that do not repeat the leading one in another form.
@@ -77,9 +77,8 @@ def write_report(
     """
     if not runs:
         raise UserError("report: no run given, expected one folder or more")
-    loaded = without_what_methods_lack([run if isinstance(run, Run) else load_run(run) for run in runs])
-    names = name_apart(loaded)
-    loaded = [replace(run, name=names[place]) for place, run in enumerate(loaded)]
+    loaded = drop_missing_metrics([run if isinstance(run, Run) else load_run(run) for run in runs])
+    loaded = [replace(run, name=name) for run, name in zip(loaded, unique_names(loaded), strict=True)]
     test_sets = compared_runs(loaded)
     title = title or f"{'Comparison' if len(loaded) > 1 else 'Report'}: {', '.join(run.name for run in loaded)}"
     made_of: dict[str, dict[tuple[str, str], str]] = {}
@@ -111,35 +110,32 @@ def write_report(
     return out
 
 
+def _figures(drawn: Sequence[str], note: str = "") -> Iterator[str]:
+    """Yield figures side by side, and a note below; nothing without figures."""
+    if drawn:
+        yield f'<div class="figures">{"".join(drawn)}</div>'
+        if note:
+            yield f'<p class="quiet">{note}</p>'
+
+
 def _distributions(
     runs: Sequence[Run], test_sets: Sequence[ComparedRuns], made_of: Mapping[str, Mapping[tuple[str, str], str]]
 ) -> Iterator[str]:
+    """Yield figures of the runs on each set, or of all sets of a single run."""
+    compared = {test_set.name: test_set.evaluations for test_set in test_sets}
+    if len(runs) == 1 and test_sets:
+        compared = {"": {name: one for name, evaluations in compared.items() for one in evaluations.values()}}
     drawn = []
-    for name, evaluations in _to_compare(runs, test_sets):
+    for name, evaluations in compared.items():
         metrics = list(dict.fromkeys(metric for evaluation in evaluations.values() for metric in evaluation.metrics))
-        leading = leading_metric(metrics)
-        if leading is not None:
+        if (leading := leading_metric(metrics)) is not None:
             links = {
-                label: _links(evaluation, made_of.get(name or label, {})) for label, evaluation in evaluations.items()
+                label: {row: made[key] for row, key in enumerate(evaluation.keys()) if key in made}
+                for label, evaluation in evaluations.items()
+                for made in [made_of.get(name or label, {})]
             }
             drawn += _draw(name, evaluations, leading, [metric for metric in _ALSO_DRAWN if metric in metrics], links)
-    if drawn:
-        yield f'<div class="figures">{"".join(drawn)}</div>'
-
-
-def _to_compare(
-    runs: Sequence[Run], test_sets: Sequence[ComparedRuns]
-) -> Iterator[tuple[str, dict[str, EvaluationFolder]]]:
-    """Yield groups of evaluations that share a figure: the runs on one set, or the sets of a single run."""
-    if len(runs) == 1 and test_sets:
-        yield "", {test_set.name: evaluation for test_set in test_sets for evaluation in test_set.evaluations.values()}
-    elif len(runs) > 1:
-        yield from ((test_set.name, test_set.evaluations) for test_set in test_sets)
-
-
-def _links(evaluation: EvaluationFolder, made_of: Mapping[tuple[str, str], str]) -> dict[int, str]:
-    """Return row -> example, for utterances that have examples."""
-    return {row: made_of[key] for row, key in enumerate(evaluation.keys()) if key in made_of}
+    yield from _figures(drawn)
 
 
 def _draw(
@@ -151,27 +147,22 @@ def _draw(
 ) -> Iterator[str]:
     title, prefix = escape(f"{name}: " if name else ""), f"{page.slug(name)}-"
     for metric in dict.fromkeys([leading, *others]):
-        scores = {run: evaluation.scores(metric) for run, evaluation in evaluations.items()}
-        label = label_of(metric)
-        text = f"{title}{escape(label)}, means dashed"
-        figure = figures.score_distributions(scores, label)
-        yield page.figure_html(figure, f"{prefix}distribution-{page.slug(metric)}", f"Histogram of {label}", text)
+        scores, label = {run: evaluation.scores(metric) for run, evaluation in evaluations.items()}, label_of(metric)
+        text, place = f"{title}{escape(label)}, means dashed", f"{prefix}distribution-{page.slug(metric)}"
+        yield page.figure_html(figures.score_distributions(scores, label), place, f"Histogram of {label}", text)
         if metric != leading:
             continue
         if len(scores) > 1:
             text = f"{title}median, quartiles and, as a triangle, the mean"
-            figure = score_boxes(scores, label)
-            yield page.figure_html(figure, f"{prefix}comparison", f"Boxes of {label}", text)
-        points = {
-            run: (e.scores("si_sdr_db") - e.scores("si_sdri_db"), e.scores("si_sdr_db"))
-            for run, e in evaluations.items()
-        }
+            yield page.figure_html(score_boxes(scores, label), f"{prefix}comparison", f"Boxes of {label}", text)
+        play = "; press a large point to hear it" if any(links.values()) else ""
+        measured = {run: e.scores("si_sdr_db") for run, e in evaluations.items()}
+        points = {run: (measured[run] - e.scores("si_sdri_db"), measured[run]) for run, e in evaluations.items()}
         if any(np.isfinite(x + y).any() for x, y in points.values()):
-            play = "; press a large point to hear it" if any(links.values()) else ""
             text = f"{title}every point is a mixture; above the dashed line separation helped{play}"
             figure = figures.input_output_scatter(points, links=links)
             yield page.figure_html(figure, f"{prefix}scatter", "SI-SDR before and after separation", text)
-        points = {run: (e.scores("predicted_si_sdr_db"), e.scores("si_sdr_db")) for run, e in evaluations.items()}
+        points = {run: (e.scores("predicted_si_sdr_db"), measured[run]) for run, e in evaluations.items()}
         if any(np.isfinite(x + y).any() for x, y in points.values()):
             text = f"{title}what the model expected of its estimates, mean of each mixture, without their references"
             figure = figures.predicted_scatter(points, links)
@@ -184,9 +175,7 @@ def _training(runs: Sequence[Run]) -> Iterator[str]:
     for label, names in figures.training_panels(logs.values()).items():
         figure = figures.training_curves(logs, {label: names})
         drawn.append(page.figure_html(figure, f"training-{page.slug(label)}", f"Training curve: {label}"))
-    if drawn:
-        yield f'<div class="figures">{"".join(drawn)}</div>'
-        yield '<p class="quiet">Dots are epochs; the faint line is what was recorded in between.</p>'
+    yield from _figures(drawn, "Dots are epochs; the faint line is what was recorded in between.")
 
 
 def _curves(runs: Sequence[Run]) -> Iterator[str]:
@@ -198,8 +187,7 @@ def _curves(runs: Sequence[Run]) -> Iterator[str]:
                 where = ", ".join(dict.fromkeys([run.name, name]))
                 text = f"{where}: {kind.replace('_', '-')}"
                 drawn.append(page.figure_html(draw(curve), page.slug(text), text, escape(f"{text}; {caption}")))
-    if drawn:
-        yield f'<div class="figures">{"".join(drawn)}</div>'
+    yield from _figures(drawn)
 
 
 def _clusters(runs: Sequence[Run]) -> Iterator[str]:
@@ -218,9 +206,7 @@ def _clusters(runs: Sequence[Run]) -> Iterator[str]:
                 lines.append(page.figure_html(timeline_figure(own), page.slug(text), f"Turns: {text}", escape(text)))
             if len(recordings) > _MOST_TIMELINES:
                 lines.append(f'<p class="quiet">Of {len(recordings)} recordings, {_MOST_TIMELINES} are drawn.</p>')
-    if drawn:
-        yield f'<div class="figures">{"".join(drawn + lines)}</div>'
-        yield '<p class="quiet">A point is a segment of speech; segments of one speaker have one color.</p>'
+    yield from _figures(drawn + lines, "A point is a segment of speech; segments of one speaker have one color.")
 
 
 def _tracks(runs: Sequence[Run]) -> Iterator[str]:
@@ -250,19 +236,15 @@ def _examples(
     test_sets: Sequence[ComparedRuns], count: int, outcomes: Outcomes, made_of: dict[str, dict[tuple[str, str], str]]
 ) -> Iterator[str]:
     """Yield examples as HTML; add test set -> key of an utterance -> name of its example to `made_of`."""
-    first = True
-    for test_set in test_sets:
-        metric = test_set.leading
-        if metric is None or count < 1:
-            continue
-        if first:
-            yield (
-                '<p class="quiet">Each example is played at one level throughout. Press play on another player while '
-                "one plays, and it goes on from the same moment.</p>"
-            )
-        first = False
+    chosen = [test_set for test_set in test_sets if test_set.leading is not None and count > 0]
+    if chosen:
+        yield (
+            '<p class="quiet">Each example is played at one level throughout. Press play on another player while '
+            "one plays, and it goes on from the same moment.</p>"
+        )
+    for test_set in chosen:
+        metric, base = test_set.leading or "", test_set.first
         yield f"<h3>{escape(test_set.name)}</h3>"
-        base = test_set.first
         keys, scores = base.keys(), better(metric) * base.scores(metric)
         for place, (kind, row) in enumerate(choose_examples(scores, count)):
             try:
@@ -276,12 +258,12 @@ def _examples(
 
 
 def _configuration(runs: Sequence[Run]) -> Iterator[str]:
-    flat = {run.name: dict(_flatten(run.config)) for run in runs if run.config}
+    flat = {run.name: dict(_texts(run.settings)) for run in runs if run.config}
     keys = list(dict.fromkeys(key for entries in flat.values() for key in entries))
     differing = [key for key in keys if any(a.get(key) != b.get(key) for a, b in pairwise(flat.values()))]
     if differing:
-        rows = [[Cell.text(key), *(Cell.text(entries.get(key, "-")) for entries in flat.values())] for key in differing]
-        yield page.table("What differs", ["key", *flat], rows)
+        rows = [[key, *(entries.get(key, "-") for entries in flat.values())] for key in differing]
+        yield Table(["key", *flat], rows, "What differs").html()
     elif len(flat) > 1:
         yield "<p>The configurations are equal.</p>"
     for run in runs:
@@ -294,19 +276,17 @@ def _environment(runs: Sequence[Run]) -> Iterator[str]:
     for run in runs:
         for evaluation in run.evaluations:
             facts = {name: value for name, value in evaluation.summary.items() if name not in _SHOWN_ELSEWHERE}
-            pairs = [*_flatten(facts), ("folder", str(evaluation.folder))]
+            pairs = [*_texts(flatten(facts)), ("folder", str(evaluation.folder))]
             items = "".join(
                 f"<dt>{escape(name.replace('_', ' '))}</dt><dd>{escape(text)}</dd>" for name, text in pairs if text
             )
             yield page.details(f"{run.name}: {evaluation.name}", f"<dl>{items}</dl>")
 
 
-def _flatten(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield (dotted key, text) of every leaf."""
-    if isinstance(value, dict) and value:
-        for key, inner in value.items():
-            yield from _flatten(inner, f"{prefix}.{key}" if prefix else str(key))
-    elif isinstance(value, list):
-        yield prefix, ", ".join(text for inner in value for _, text in _flatten(inner))
-    elif value is not None:
-        yield prefix, f"{value:.4g}" if isinstance(value, float) else str(value)
+def _texts(leaves: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the key and the text of every leaf that is not null."""
+    for key, value in leaves.items():
+        if isinstance(value, list):
+            yield key, ", ".join(text for item in value for _, text in _texts(flatten(item)))
+        elif value is not None:
+            yield key, f"{value:.4g}" if isinstance(value, float) else str(value)

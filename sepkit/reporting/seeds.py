@@ -18,13 +18,11 @@ from sepkit.evaluation.labels import label_of, short_label_of
 from sepkit.evaluation.run_folder import EvaluationFolder, Run
 from sepkit.files import read_yaml
 from sepkit.reporting.compared_runs import better, digits_of
-from sepkit.reporting.text import markdown_table, mean_and_deviation
+from sepkit.reporting.tables import Table, ends_of, mean_and_deviation
 
 _SEED = re.compile(r"_seed(\d+)")
 _DEFAULT_METRICS = ("si_sdr_db", "si_sdri_db", "mcl_si_sdr_db")
 _DROP_METRICS = ("si_sdri_db", "blr_nats_per_sample")
-# Columns from summary.json's "matching", where evaluation wrote it: name -> (head of the column, factor).
-_MATCHING = {"collapse_rate": ("collapsed hypotheses [%]", 100.0)}
 # Runs of one group may differ in these settings: they change no result, or say how long a run took.
 _IMMATERIAL = ("trainer.seed", "trainer.checkpoint_every_steps", "data.workers")
 
@@ -53,30 +51,11 @@ class SeedGroup:
         return sorted(key for key in keys if any(tree.get(key) != trees[0].get(key) for tree in trees))
 
 
-def group_runs(runs: Sequence[Run], pattern: str | None = None) -> list[SeedGroup]:
-    """Return the runs in groups, in order of appearance.
-
-    Args:
-        runs: in the order of the groups.
-        pattern: a regular expression on the folder's name; its first group in parentheses, or the whole match, names
-            the group. None: the name without `_seed` and the number after it.
-
-    Raises:
-        UserError: no regular expression, or one that does not fit a folder's name.
-    """
-    try:
-        expression = re.compile(pattern) if pattern is not None else None
-    except re.error as error:
-        raise UserError(f"--group: found {pattern!r}, expected a regular expression ({error})") from error
+def group_runs(runs: Sequence[Run]) -> list[SeedGroup]:
+    """Return the runs in groups, in order of appearance: those whose names differ only in `_seed` and its number."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
-        name = _SEED.sub("", run.name)
-        if expression is not None:
-            match = expression.search(run.name)
-            if match is None:
-                raise UserError(f"--group: {pattern!r} is not in the name {run.name}; expected it in every run's")
-            name = (match.group(1) if expression.groups else match.group(0)) or ""
-        groups.setdefault(name, []).append(run)
+        groups.setdefault(_SEED.sub("", run.name), []).append(run)
     return [SeedGroup(name, members) for name, members in groups.items()]
 
 
@@ -112,29 +91,34 @@ def seed_sections(
 def seed_table(groups: Sequence[SeedGroup], test_set: str, metrics: Sequence[str]) -> str:
     """Return a Markdown table: one row per group, one column per metric with mean and sample deviation over seeds.
 
-    The last columns name the best and the worst seed by the first metric. A single seed has no deviation.
+    The last columns name the best and the worst seed by the first metric. A single seed has no deviation. Where
+    evaluations know how many hypotheses are never the best, that is a column too.
+
+    Args:
+        groups: Groups of runs, the rows.
+        test_set: Name of the evaluations.
+        metrics: Names of the scores, the columns.
     """
-    columns = [
-        name for name in _MATCHING if any(_matching(e, name) is not None for e in _evaluations(groups, test_set))
-    ]
-    heads = [*map(short_label_of, metrics), *(_MATCHING[name][0] for name in columns)]
-    header = ["group", "seeds", *heads, "best seed", "worst seed"]
-    lines = []
+    first, digits = metrics[0], digits_of(metrics[0])
+    found: dict[str, list[tuple[str, EvaluationFolder]]] = {}
+    collapsed: dict[str, list[float]] = {}
     for group in groups:
-        found = [(seed, run.evaluation(test_set)) for seed, run in zip(group.seeds, group.runs, strict=True)]
-        known = [(seed, evaluation) for seed, evaluation in found if evaluation is not None]
-        cells = [mean_and_deviation([e.mean(name) for _, e in known], digits_of(name)) for name in metrics]
-        for name in columns:
-            factor = _MATCHING[name][1]
-            values = [_matching(evaluation, name) for _, evaluation in known]
-            cells.append(mean_and_deviation([None if v is None else factor * v for v in values], digits=1))
-        ranked = [(evaluation.mean(metrics[0]), seed) for seed, evaluation in known]
-        ranked = [(value, seed) for value, seed in ranked if value is not None]
-        digits = digits_of(metrics[0])
-        both = sorted(ranked, key=lambda pair: -better(metrics[0]) * pair[0])[:: len(ranked) - 1] if ranked[1:] else ()
-        ends = [f"{seed} ({value:.{digits}f})" for value, seed in both] or ["", ""]
-        lines.append([escaped(group.name), str(len(known)), *cells, *ends])
-    return markdown_table(header, lines, words=(0, len(header) - 2, len(header) - 1))
+        on_set = ((seed, run.evaluation(test_set)) for seed, run in zip(group.seeds, group.runs, strict=True))
+        found[group.name] = [(seed, evaluation) for seed, evaluation in on_set if evaluation is not None]
+        rates = ((e.summary.get("matching") or {}).get("collapse_rate") for _, e in found[group.name])
+        collapsed[group.name] = [rate for rate in rates if rate is not None]
+    rows = []
+    for name, measured in found.items():
+        cells = [mean_and_deviation([e.mean(metric) for _, e in measured], digits_of(metric)) for metric in metrics]
+        if any(collapsed.values()):
+            cells.append(mean_and_deviation([100 * rate for rate in collapsed[name]], digits=1))
+        ranked = [(value, seed) for seed, e in measured if (value := e.mean(first)) is not None]
+        ranked.sort(key=lambda pair: -better(first) * pair[0])
+        ends = [f"{seed} ({value:.{digits}f})" for value, seed in (ranked[0], ranked[-1])] if ranked[1:] else ["", ""]
+        rows.append([name, len(measured), *cells, *ends])
+    header = ["group", "seeds", *map(short_label_of, metrics)]
+    header += [*["collapsed hypotheses [%]"] * any(collapsed.values()), "best seed", "worst seed"]
+    return Table(header, rows).markdown(words=(0, len(header) - 2, len(header) - 1))
 
 
 def drop_pairs(asked: Sequence[str], sets: Sequence[str]) -> list[tuple[str, str]]:
@@ -163,35 +147,35 @@ def drop_pairs(asked: Sequence[str], sets: Sequence[str]) -> list[tuple[str, str
 
 
 def drop_table(groups: Sequence[SeedGroup], pairs: Sequence[tuple[str, str]], metric: str) -> str:
-    """Return a Markdown table: one row per group; for each pair of test sets the score on both and the drop between.
+    """Return a Markdown table: one row per group, the scores on the sets of the pairs, and each pair's drop.
 
     Mean and sample deviation are over seeds, for the drop over each run's own drop. In parentheses is the drop's share
     of the mean score on the seen set, if that is in dB and above zero. If less is better, the drop is the increase.
+
+    Args:
+        groups: Groups of runs, the rows.
+        pairs: Names of seen and unseen test sets.
+        metric: Name of the score.
     """
     # A set that several pairs start from has one column.
-    columns: list[tuple[str, str | None]] = []
-    for seen, unseen in pairs:
-        columns += [(seen, None)] * ((seen, None) not in columns) + [(unseen, None)] * ((unseen, None) not in columns)
-        columns.append((seen, unseen))
-    heads = [first if second is None else f"drop {first} to {second}" for first, second in columns]
-    lines = []
+    columns = list(dict.fromkeys(column for a, b in pairs for column in ((a, None), (b, None), (a, b))))
+    rows = []
     for group in groups:
         cells = []
-        for first, second in columns:
-            scores = [_mean_on(run, first, metric) for run in group.runs]
-            if second is None:
-                cells.append(mean_and_deviation(scores, digits_of(metric)))
+        for seen, unseen in columns:
+            if unseen is None:
+                cells.append(mean_and_deviation([_mean_on(run, seen, metric) for run in group.runs], digits_of(metric)))
                 continue
-            others = [_mean_on(run, second, metric) for run in group.runs]
-            both = [(a, b) for a, b in zip(scores, others, strict=True) if a is not None and b is not None]
-            drops = [better(metric) * (a - b) for a, b in both]
+            both = _on_both(group, seen, unseen, metric)
+            drops = [better(metric) * (a - b) for _, a, b in both]
             cells.append(mean_and_deviation(drops, digits_of(metric)))
-            of_seen = statistics.fmean(a for a, _ in both) if both else 0.0
+            of_seen = statistics.fmean(a for _, a, _ in both) if both else 0.0
             if metric.endswith("_db") and of_seen > 0:
                 cells[-1] += f" ({100 * statistics.fmean(drops) / of_seen:.0f} %)"
-        measured = sum(any(_mean_on(run, first, metric) is not None for first, _ in columns) for run in group.runs)
-        lines.append([escaped(group.name), str(measured), *cells])
-    return markdown_table(["group", "seeds", *map(escaped, heads)], lines)
+        measured = sum(any(_mean_on(run, seen, metric) is not None for seen, _ in columns) for run in group.runs)
+        rows.append([group.name, measured, *cells])
+    heads = [seen if unseen is None else f"drop {seen} to {unseen}" for seen, unseen in columns]
+    return Table(["group", "seeds", *map(escaped, heads)], rows).markdown()
 
 
 def paired_drop_table(groups: Sequence[SeedGroup], pairs: Sequence[tuple[str, str]], metric: str) -> str:
@@ -200,32 +184,39 @@ def paired_drop_table(groups: Sequence[SeedGroup], pairs: Sequence[tuple[str, st
     Runs of one seed share the order of the data and often its easy and hard parts, so their difference varies less than
     the difference of two means. The table has its mean and sample deviation over seeds, and its 95 % confidence
     interval by Student's t with one degree of freedom fewer than seeds. It is empty if no two groups share two seeds.
+
+    Args:
+        groups: Groups of runs; the first is what the others are compared with.
+        pairs: Names of seen and unseen test sets.
+        metric: Name of the score.
     """
     first, *others = groups
-    lines = []
+    rows = []
     for group in others:
         cells = []
         for seen, unseen in pairs:
             mine, theirs = (_drops_by_seed(g, seen, unseen, metric) for g in (group, first))
             cells.append(_paired([mine[seed] - theirs[seed] for seed in mine if seed in theirs], digits_of(metric)))
         if any(cells):
-            lines.append([f"{escaped(group.name)} less {escaped(first.name)}", *cells])
-    if not lines:
-        return ""
+            rows.append([f"{group.name} less {first.name}", *cells])
     heads = [escaped(f"drop {seen} to {unseen}") for seen, unseen in pairs]
-    return "How much larger the drop is, paired by seed, with the 95 % confidence interval:\n\n" + markdown_table(
-        ["groups", *heads], lines
+    title = "How much larger the drop is, paired by seed, with the 95 % confidence interval:\n\n"
+    return title + Table(["groups", *heads], rows).markdown() if rows else ""
+
+
+def _on_both(group: SeedGroup, seen: str, unseen: str, metric: str) -> list[tuple[str, float, float]]:
+    """Return seed and mean scores on two sets, of the runs that have both."""
+    scores = (
+        (seed, _mean_on(run, seen, metric), _mean_on(run, unseen, metric))
+        for seed, run in zip(group.seeds, group.runs, strict=True)
     )
+    return [(seed, a, b) for seed, a, b in scores if a is not None and b is not None]
 
 
 def _drops_by_seed(group: SeedGroup, seen: str, unseen: str, metric: str) -> dict[str, float]:
     """Return seed -> drop, for the seeds of exactly one run."""
-    drops: dict[str, float] = {}
-    for seed, run in zip(group.seeds, group.runs, strict=True):
-        scores = [_mean_on(run, name, metric) for name in (seen, unseen)]
-        if group.seeds.count(seed) == 1 and seed != "?" and scores[0] is not None and scores[1] is not None:
-            drops[seed] = better(metric) * (scores[0] - scores[1])
-    return drops
+    both = _on_both(group, seen, unseen, metric)
+    return {s: better(metric) * (a - b) for s, a, b in both if group.seeds.count(s) == 1 and s != "?"}
 
 
 def _paired(differences: Sequence[float], digits: int) -> str:
@@ -233,10 +224,8 @@ def _paired(differences: Sequence[float], digits: int) -> str:
         return ""
     mean, deviation = statistics.fmean(differences), statistics.stdev(differences)
     half = float(scipy.stats.t.ppf(0.975, len(differences) - 1)) * deviation / math.sqrt(len(differences))
-    return (
-        f"{mean:.{digits}f} ± {deviation:.{digits}f} ({mean - half:.{digits}f} to {mean + half:.{digits}f}, "
-        f"{len(differences)} seeds)"
-    )
+    ends = ends_of((mean - half, mean + half), digits)
+    return f"{mean:.{digits}f} ± {deviation:.{digits}f} ({ends}, {len(differences)} seeds)"
 
 
 def temperature_series(runs: Sequence[Run]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -249,16 +238,11 @@ def temperature_series(runs: Sequence[Run]) -> dict[str, tuple[np.ndarray, np.nd
     """
     series = {}
     for run in runs:
-        records = [] if run.log is None else run.log.records
-        pairs = [
-            (float(record["temperature"]), -float(record["dev_mcl_si_sdr_db"]))
-            for record in records
-            if record.get("kind") == "epoch"
-            and record.get("temperature") is not None
-            and record.get("dev_mcl_si_sdr_db") is not None
-        ]
-        if pairs:
-            temperatures, scores = np.array(pairs).T
+        records = [] if run.log is None else [record for record in run.log.records if record.get("kind") == "epoch"]
+        pairs = [(record.get("temperature"), record.get("dev_mcl_si_sdr_db")) for record in records]
+        known = [(float(t), -float(score)) for t, score in pairs if t is not None and score is not None]
+        if known:
+            temperatures, scores = np.array(known).T
             series[run.name] = temperatures, scores
     if not series:
         raise UserError(
@@ -314,18 +298,9 @@ def _notes(groups: Sequence[SeedGroup]) -> Iterator[str]:
             yield f"{escaped(group.name)}: not evaluated: {', '.join(map(escaped, missing))}."
 
 
-def _evaluations(groups: Sequence[SeedGroup], test_set: str) -> list[EvaluationFolder]:
-    found = (run.evaluation(test_set) for group in groups for run in group.runs)
-    return [evaluation for evaluation in found if evaluation is not None]
-
-
 def _mean_on(run: Run, test_set: str, metric: str) -> float | None:
     evaluation = run.evaluation(test_set)
     return None if evaluation is None else evaluation.mean(metric)
-
-
-def _matching(evaluation: EvaluationFolder, name: str) -> float | None:
-    return (evaluation.summary.get("matching") or {}).get(name)
 
 
 def _seed_of(run: Run) -> str:

@@ -13,16 +13,15 @@ from sepkit.errors import UserError
 from sepkit.evaluation.labels import label_of, short_label_of
 from sepkit.evaluation.run_folder import Run
 from sepkit.files import write_text
-from sepkit.reporting.compared_runs import better, digits_of, leading_metric, name_apart
+from sepkit.reporting.compared_runs import better, digits_of, leading_metric, unique_names
 from sepkit.reporting.curve_figures import score_boxes, scores_by_temperature
 from sepkit.reporting.depth import depth_section
 from sepkit.reporting.figures import save_png
-from sepkit.reporting.latents import encodings_section, evidence_section
 from sepkit.reporting.rate_distortion import rate_distortion_section
 from sepkit.reporting.seeds import SeedGroup, group_runs, metrics_of, seed_sections, temperature_series, with_dev_scores
-from sepkit.reporting.text import INTERVALS, markdown_table
+from sepkit.reporting.tables import INTERVALS, Cell, Table, number
 
-FigureKind = Literal["boxes", "temperature", "rate-distortion", "evidence", "depth", "encodings"]
+FigureKind = Literal["boxes", "temperature", "rate-distortion", "depth"]
 
 
 def write_summary(
@@ -30,7 +29,6 @@ def write_summary(
     path: str | Path,
     *,
     metrics: Sequence[str] | None = None,
-    pattern: str | None = None,
     figures: Sequence[FigureKind] = (),
     reference_sets: Sequence[str] = (),
 ) -> str:
@@ -43,18 +41,16 @@ def write_summary(
         runs: one or more.
         path: FILE.md.
         metrics: columns; None: the usual ones.
-        pattern: see `group_runs`.
         figures: "boxes": the first metric of every utterance, the seeds of a group together (Fig. 7 of the aMCL
-            paper); "temperature": SI-SDR on dev over temperature, one curve per run (Fig. 8); "rate-distortion",
-            "evidence", "depth" and "encodings": see `rate_distortion_section`, `evidence_section`, `depth_section` and
-            `encodings_section`.
+            paper); "temperature": SI-SDR on dev over temperature, one curve per run (Fig. 8); "rate-distortion"
+            and "depth": see `rate_distortion_section` and `depth_section`.
         reference_sets: see `drop_pairs`; the first is the reference of "rate-distortion".
 
     Raises:
-        UserError: nothing measured, an unknown metric or test set, a bad pattern, or nothing to draw.
+        UserError: nothing measured, an unknown metric or test set, or nothing to draw.
     """
     path, measured = Path(path), [with_dev_scores(run) for run in runs]
-    groups = group_runs(measured, pattern)
+    groups = group_runs(measured)
     sets = list(dict.fromkeys(evaluation.name for run in measured for evaluation in run.evaluations))
     if not sets and "temperature" not in figures:
         raise UserError(f"{runs[0].folder}: found no evaluation/*/summary.json; evaluate the runs (sepkit evaluate)")
@@ -73,12 +69,8 @@ def write_summary(
         sections.append(f"![SI-SDR on dev against temperature]({file})\n")
     if "rate-distortion" in figures:
         sections.append(rate_distortion_section(runs, path, reference_sets[0] if reference_sets else None))
-    if "evidence" in figures:
-        sections.append(evidence_section(runs, path))
     if "depth" in figures:
         sections.append(depth_section(runs, path))
-    if "encodings" in figures:
-        sections.append(encodings_section(runs, path))
     text = "\n".join(sections)
     write_text(path, text)
     return text
@@ -99,7 +91,7 @@ def evaluations_table(runs: Sequence[Run], metrics: Sequence[str] | None = None)
     measured = list(dict.fromkeys(name for run in runs for name in run.evaluations[0].metrics))
     columns = metrics_of(runs, metrics or measured)
     rank = metrics[0] if metrics else leading_metric(columns)
-    names, means = name_apart(runs), {name: [run.evaluations[0].mean(name) for run in runs] for name in columns}
+    names, means = unique_names(runs), {name: [run.evaluations[0].mean(name) for run in runs] for name in columns}
     best = {name: max(better(name) * v for v in values if v is not None) for name, values in means.items()}
 
     def key(place: int) -> float:
@@ -108,22 +100,23 @@ def evaluations_table(runs: Sequence[Run], metrics: Sequence[str] | None = None)
 
     rows = []
     for place in sorted(range(len(runs)), key=key):
-        summary, cells, speakers = runs[place].evaluations[0].summary, [], None
+        summary = runs[place].evaluations[0].summary
+        cells = []
         for name in columns:
             value, digits = means[name][place], digits_of(name)
             if value is None:
                 cells.append("")
                 continue
             interval = summary["metrics"][name]["ci95"]
-            text = f"{value:.{digits}f}"
-            if interval:
-                text += f" ± {(interval[1] - interval[0]) / 2:.{digits}f}"
-            speakers = speakers or summary["metrics"][name].get("n_speakers")
-            cells.append(f"**{text}**" if len(runs) > 1 and better(name) * value == best[name] else text)
-        command = code(summary["command"]) if summary.get("command") else ""
-        rows.append([escaped(names[place]), str(summary["n_utterances"]), str(speakers or "-"), *cells, command])
+            half = f" ± {(interval[1] - interval[0]) / 2:.{digits}f}" if interval else ""
+            is_best = len(runs) > 1 and better(name) * value == best[name]
+            cells.append(Cell(number(value, digits) + half, strong=is_best))
+        drawn = (summary["metrics"][name].get("n_speakers") for name in columns if means[name][place] is not None)
+        speakers = next(filter(None, drawn), None)
+        command = Cell(code(summary["command"])) if summary.get("command") else ""
+        rows.append([names[place], summary["n_utterances"], speakers, *cells, command])
     header = ["run", "mixtures", "speakers", *map(short_label_of, columns), "command"]
-    return markdown_table(header, rows, words=(0, len(header) - 1))
+    return Table(header, rows).markdown(words=(0, len(header) - 1))
 
 
 def _is_evaluation(run: Run) -> bool:

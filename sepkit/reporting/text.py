@@ -1,52 +1,21 @@
-"""Scores as text: tables in Markdown, aligned tables for a terminal, and what an evaluation prints."""
+"""What an evaluation prints."""
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sepkit.evaluation.labels import NO_SCORES, label_of
-from sepkit.evaluation.statistics import LEAST_UNITS
 from sepkit.reporting.compared_runs import digits_of
+from sepkit.reporting.tables import Table, ends_of, number
 
 # Printed only on request, or if they tell more than the others; summary.json has them all.
 _ASIDE = frozenset({*NO_SCORES, "mcl_si_sdr_db", "blr_nats_per_sample"})
 
 
-INTERVALS = (
-    "Intervals (95 %) are for other speakers: the bootstrap draws as many as are given. Where none are (-), it draws "
-    f"mixtures, and the interval says nothing of other speakers. Below {LEAST_UNITS} of either there is no interval."
-)
 BY_MIXTURES = (
     "intervals draw mixtures, because manifests do not name the speakers or name too few: they say nothing of others"
 )
-
-
-def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int] = (0,)) -> str:
-    """Return a table; columns whose index is in `words` hold words, others numbers, which align right."""
-    alignments = ["---" if place in words else "---:" for place in range(len(header))]
-    return "".join(f"| {' | '.join(line)} |\n" for line in [header, alignments, *rows])
-
-
-def mean_and_deviation(values: Sequence[float | None], digits: int = 2) -> str:
-    """Return "mean ± sample deviation" of the known values; a single one has no deviation, none an empty cell."""
-    known = [value for value in values if value is not None and math.isfinite(value)]
-    if not known:
-        return ""
-    deviation = f" ± {statistics.stdev(known):.{digits}f}" if len(known) > 1 else ""
-    return f"{statistics.fmean(known):.{digits}f}{deviation}"
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return rows of equal length as lines: the first column aligned to the left, others to the right."""
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        lines.append("  ".join(cells).rstrip())
-    return lines
 
 
 def score_lines(summary: Mapping[str, Any], asked: Sequence[str] | None = None) -> list[str]:
@@ -66,20 +35,19 @@ def score_lines(summary: Mapping[str, Any], asked: Sequence[str] | None = None) 
     ]
     if "si_sdr_db" in names and "mcl_si_sdr_db" in names:
         names.remove("mcl_si_sdr_db")
-    rows = [["", "mean", "95 % interval", "mixtures", "speakers", *(part["manifest"] for part in parts)]]
+    rows = []
     for name in names:
         score, digits = summary["metrics"][name], digits_of(name)
-        interval = "" if score["ci95"] is None else f"{score['ci95'][0]:.{digits}f} to {score['ci95'][1]:.{digits}f}"
-        speakers = str(score.get("n_speakers") or "-")
-        row = [label_of(name), f"{score['mean']:.{digits}f}", interval, str(score["n"]), speakers]
+        interval = "" if score["ci95"] is None else ends_of(score["ci95"], digits)
+        row = [label_of(name), number(score["mean"], digits), interval, score["n"], score.get("n_speakers")]
         for part in parts:
             found = part["metrics"].get(name, {})
-            mean, drop = found.get("mean"), found.get("drop_db") if name == "si_sdri_db" else None
-            row.append(
-                "" if mean is None else f"{mean:.{digits}f}" + (f" (drop {drop:.2f})" if drop is not None else "")
-            )
+            drop = found.get("drop_db") if name == "si_sdri_db" else None
+            mean = "" if found.get("mean") is None else number(found["mean"], digits)
+            row.append(mean + (f" (drop {drop:.2f})" if mean and drop is not None else ""))
         rows.append(row)
-    return aligned(rows) if names else ["no mixture has a score"]
+    header = ["", "mean", "95 % interval", "mixtures", "speakers", *(part["manifest"] for part in parts)]
+    return Table(header, rows).lines() if names else ["no mixture has a score"]
 
 
 def depth_lines(by_steps: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -89,12 +57,12 @@ def depth_lines(by_steps: Mapping[str, Mapping[str, Any]]) -> list[str]:
         for name in ("si_sdri_db", "si_sdr_db")
         if all(found["metrics"].get(name, {}).get("n") for found in by_steps.values())
     ]
-    rows = [["steps", *map(label_of, names), "real-time factor"]]
+    rows = []
     for steps, found in by_steps.items():
         factor = found["real_time_factor"]
-        means = [f"{found['metrics'][name]['mean']:.2f}" for name in names]
-        rows.append([steps, *means, "" if factor is None else f"{factor:.4f}"])
-    return aligned(rows)
+        means = [number(found["metrics"][name]["mean"]) for name in names]
+        rows.append([steps, *means, "" if factor is None else number(factor, 4)])
+    return Table(["steps", *map(label_of, names), "real-time factor"], rows).lines()
 
 
 def evaluation_lines(summary: Mapping[str, Any], asked: Sequence[str] | None = None) -> Iterator[str]:
@@ -109,8 +77,8 @@ def evaluation_lines(summary: Mapping[str, Any], asked: Sequence[str] | None = N
     for name, difference in compared.items():
         if difference["n"] and not (name == "mcl_si_sdr_db" and "si_sdr_db" in compared):
             digits, interval, other = digits_of(name), difference["ci95"], summary["comparison"]["other"]
-            ends = f" ({interval[0]:+.{digits}f} to {interval[1]:+.{digits}f})" if interval else ""
-            yield f"{label_of(name)} over {other}: {difference['mean']:+.{digits}f}{ends}"
+            ends = f" ({ends_of(interval, digits, signed=True)})" if interval else ""
+            yield f"{label_of(name)} over {other}: {number(difference['mean'], digits, signed=True)}{ends}"
     if summary["interval_unit"] == "mixture" and any(score["ci95"] for score in summary["metrics"].values()):
         yield BY_MIXTURES
     yield from _matching_lines(summary.get("matching", {}))

@@ -1,8 +1,8 @@
-"""The other systems of the papers: one room each, on the floor above training, evaluation and reporting.
+"""The studies: the other systems of the papers, one subpackage each, in the layer above training and reporting.
 
-The core does not know them. `STUDIES` is all that it sees of a room, and names what the room offers as text,
-"module:name", so that nothing of a study is imported before it is asked for. Rooms import from the floors below and
-never from one another: whoever has read one room knows all of that system.
+The core does not know them. `STUDIES` is all that it sees of a study, and names what the study offers as text,
+"module:name", so that nothing of a study is imported before it is asked for. Studies import from lower layers and never
+from one another: whoever has read one subpackage knows all of that system.
 
 To add a study, make a folder here and one entry below. Its `config.py` (torch-free) declares the configuration of a
 task (`class MyConfig(TaskConfig, name="my_task")`), its `task.py` registers the class that trains it
@@ -18,47 +18,37 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class StudyTask:
-    """A task that a study adds to `sepkit train`.
-
-    Args:
-        instead: core command (evaluate, calibrate) -> function that runs in its place for models of this task.
-    """
-
-    instead: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class Study:
-    """What a room offers; functions are named "module:name", with modules of the room.
+    """What a study offers; functions are named "module:name", with modules of its subpackage.
 
     Args:
-        commands: command -> what it does. All of them are in the room's `commands.py`, which is like a file of
+        commands: Command -> what it does. All of them are in the study's `commands.py`, which is like a file of
             `sepkit.cli`: it has `main`, or `COMMANDS` with subcommands.
-        tasks: `task:` of a configuration, and kind of its models -> the rest about it.
-        preparations: kind of `sepkit prepare` -> its options (a dataclass), and the function that takes them.
-        leaves: command of the core -> further subcommands of it -> their functions.
+        tasks: `task:` of a configuration, and kind of its models -> core command (evaluate, calibrate) -> function that
+            runs in its place for models of this task.
+        preparations: Kind of `sepkit prepare` -> its options (a dataclass), and the function that takes them.
+        subcommands: Command of the core -> further subcommands of it -> their functions.
     """
 
     commands: Mapping[str, str] = field(default_factory=dict)
-    tasks: Mapping[str, StudyTask] = field(default_factory=dict)
+    tasks: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     preparations: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    leaves: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    subcommands: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 STUDIES: dict[str, Study] = {
     "audiogram": Study(
         commands={"audiogram": "which threshold to measure next, and when to stop"},
-        tasks={"audiogram": StudyTask({"calibrate": "commands:calibrate"})},
+        tasks={"audiogram": {"calibrate": "commands:calibrate"}},
         preparations={"audiograms": ("config:AudiogramOptions", "data:prepare_audiograms")},
     ),
     "speaker_clustering": Study(
         commands={"voices": "measure speaker encoders on collections with known speakers"},
-        tasks={"speaker_clustering": StudyTask()},
-        preparations={"voices": ("config:VoicesOptions", "collections:prepare_voices")},
+        tasks={"speaker_clustering": {}},
+        preparations={"voices": ("config:VoicesOptions", "data:prepare_voices")},
     ),
     "cdvae": Study(
-        tasks={"cdvae": StudyTask({"evaluate": "commands:evaluate"})},
+        tasks={"cdvae": {"evaluate": "commands:evaluate"}},
         preparations={"images": ("config:ImagesOptions", "data:prepare_images")},
     ),
     "quantization": Study(
@@ -67,72 +57,88 @@ STUDIES: dict[str, Study] = {
     ),
     "annealed_inference": Study(
         commands={"annealed-inference": "mode collapse of annealed variational inference"},
-        leaves={
+        subcommands={
             "plan-schedule": {"inverse-temperature": "planning:inverse_temperature", "kl-warmup": "planning:kl_warmup"}
         },
     ),
 }
-"""Room -> what it offers. Only these modules are imported, never one that a file names."""
+"""Subpackage -> what it offers. Only these modules are imported, never one that a file names."""
 
-COMMANDS = {name: (text, room) for room, study in STUDIES.items() for name, text in study.commands.items()}
-"""Command -> what it does, and the room that has it."""
+COMMANDS = {name: (text, folder) for folder, study in STUDIES.items() for name, text in study.commands.items()}
+"""Command -> what it does, and the subpackage that has it."""
 
 
 def import_configurations(task: Any = None) -> None:
     """Import the configuration of a study's task; none of them imports torch.
 
     Args:
-        task: as in `task: NAME`; another name than a study's imports all of them, unless it is the core's.
+        task: Name as in `task: NAME`; another name than a study's imports all of them, unless it is the core's.
     """
     from sepkit.config import TaskConfig
 
     if isinstance(task, str) and task in TaskConfig.choices:
         return
-    known = [room for room, study in STUDIES.items() if isinstance(task, str) and task in study.tasks]
-    for room in known or STUDIES:
-        if STUDIES[room].tasks:
-            import_module(f"{__name__}.{room}.config")
+    known = [folder for folder, study in STUDIES.items() if isinstance(task, str) and task in study.tasks]
+    for folder in known or STUDIES:
+        if STUDIES[folder].tasks:
+            import_module(f"{__name__}.{folder}.config")
 
 
 def import_task(name: str) -> None:
-    """Import the class of a task, if a room has it; other names are ignored."""
-    for room, study in STUDIES.items():
+    """Import the class of a task, if a study has it; other names are ignored.
+
+    Args:
+        name: Name as in `task: NAME`.
+    """
+    for folder, study in STUDIES.items():
         if name in study.tasks:
-            import_module(f"{__name__}.{room}.task")
+            import_module(f"{__name__}.{folder}.task")
 
 
-def commands_of(room: str) -> Any:
-    """Return the module of a room's commands."""
-    return import_module(f"{__name__}.{room}.commands")
+def commands_of(folder: str) -> Any:
+    """Return the module with the commands of a study.
+
+    Args:
+        folder: Subpackage of the study.
+    """
+    return import_module(f"{__name__}.{folder}.commands")
 
 
 def override_of(command: str, kind: str) -> Callable[..., Any] | None:
-    """Return what runs in place of "evaluate" or "calibrate" for models of a kind; None: the core's own."""
-    for room, study in STUDIES.items():
-        for name, task in study.tasks.items():
-            if kind == name and command in task.instead:
-                return _found(room, task.instead[command])
+    """Return what runs in place of a core command for models of a kind; None: the core's own.
+
+    Args:
+        command: Name of the command, such as evaluate.
+        kind: Kind of the model, as in model.yaml.
+    """
+    for folder, study in STUDIES.items():
+        if command in study.tasks.get(kind, {}):
+            return _found(folder, study.tasks[kind][command])
     return None
 
 
 def preparations() -> dict[str, tuple[type, str]]:
     """Return kind of `sepkit prepare` -> its options, and "module:function" that takes them."""
     return {
-        kind: (_found(room, options), f"{__name__}.{room}.{function}")
-        for room, study in STUDIES.items()
+        kind: (_found(folder, options), f"{__name__}.{folder}.{function}")
+        for folder, study in STUDIES.items()
         for kind, (options, function) in study.preparations.items()
     }
 
 
 def subcommands(command: str) -> dict[str, Callable[..., Any]]:
-    """Return the subcommands that studies add to a command of the core."""
+    """Return the subcommands that studies add to a command of the core, by name.
+
+    Args:
+        command: Name of the command.
+    """
     return {
-        leaf: _found(room, function)
-        for room, study in STUDIES.items()
-        for leaf, function in study.leaves.get(command, {}).items()
+        name: _found(folder, function)
+        for folder, study in STUDIES.items()
+        for name, function in study.subcommands.get(command, {}).items()
     }
 
 
-def _found(room: str, name: str) -> Any:
+def _found(folder: str, name: str) -> Any:
     module, _, attribute = name.partition(":")
-    return getattr(import_module(f"{__name__}.{room}.{module}"), attribute)
+    return getattr(import_module(f"{__name__}.{folder}.{module}"), attribute)

@@ -53,12 +53,11 @@ def test_calibrates_and_separate_then_predicts(tmp_path, experiment, manifest, c
     assert "56 estimates of sources in 28 mixtures, 0 skipped" in captured.out
     assert "rank correlation" in captured.out
     text = (experiment / "model" / "quality.yaml").read_text()
-    assert main([*separate, "--out", str(tmp_path / "after"), "--spread", "--samples", "2"]) == 0
+    assert main([*separate, "--out", str(tmp_path / "after")]) == 0
     assert main([*separate, "--out", str(tmp_path / "without"), "--no-predict"]) == 0
     told = {name: json.loads((tmp_path / name / "0_0.json").read_text()) for name in ("before", "after", "without")}
     assert told["before"]["predicted_si_sdr_db"] is None and told["without"]["predicted_si_sdr_db"] is None
     assert len(told["after"]["predicted_si_sdr_db"]) == len(told["after"]["predicted_interval_db"]) == 2
-    assert (tmp_path / "after" / "0_0_s2_spread.npy").is_file()
     # The predictor of other weights is refused, and calibrating again is the remedy.
     save_model(build_model(CONFIG), experiment / "model")
     capsys.readouterr()

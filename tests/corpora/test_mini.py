@@ -107,7 +107,7 @@ def test_recordings_of_another_seed_are_not_mixed_in(mini):
         ({"speakers": 0}, "--speakers 0"),
         ({"train_voices": 99}, "--train-voices 99"),
         ({"test_mixtures": 0}, "test_mixtures: found 0"),
-        ({"sample_rate": 0}, "sample rate 0"),
+        ({"sample_rate": 0}, "sample_rate: found 0"),
     ],
 )
 def test_arguments_out_of_range(tmp_path, options, message):

@@ -235,7 +235,7 @@ def test_first_and_sample_format(wavs, tmp_path):
     out = write_wavs(tmp_path / "manifests" / "test.jsonl", tmp_path / "few", first=2, subtype="PCM_16")
     assert len(list((out / "mix").iterdir())) == 2
     assert {audio.info(path).subtype for path in out.rglob("*.wav")} == {"PCM_16"}
-    with pytest.raises(UserError, match="--first 0"):
+    with pytest.raises(UserError, match="first: found 0"):
         write_wavs(tmp_path / "manifests" / "test.jsonl", tmp_path / "none", first=0)
 
 

@@ -162,7 +162,7 @@ def test_manifests_apart_are_what_they_are_alone(
     assert json.loads((tmp_path / "out" / "test_noisy" / "summary.json").read_text())["n_skipped"] == 1
 
 
-def test_manifests_of_one_name_apart_are_refused(
+def test_manifests_of_one_unique_names_are_refused(
     make_corpus: Any, tmp_path: Path, tiny_model_config: ModelConfig, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from sepkit.models import build_model

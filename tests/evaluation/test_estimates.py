@@ -12,7 +12,7 @@ import soundfile
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, SourceEntry
 from sepkit.errors import UserError
-from sepkit.evaluation.estimates import find_estimates, read_estimates
+from sepkit.evaluation.run_folder import find_estimates, read_estimates
 
 IDS = ["{}", "{0.__class__}", "{name!r:>99999999}", "{", "}}", "%s%n", "[a]*?", "a b", "ü" * 99, "~", "$HOME", r"\1"]
 

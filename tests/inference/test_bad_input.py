@@ -17,7 +17,7 @@ from sepkit.inference import Separator, separate_files
 from sepkit.inference.options import OutputOptions, SeparatorOptions
 from sepkit.models import build_model
 from tests.inference.folders import record
-from tests.tiny_models import RECURRENT, VARIATIONAL
+from tests.tiny_models import RECURRENT
 
 CAUSAL = ModelConfig(
     filterbank=FreeFilterbankConfig(num_filters=8),
@@ -50,7 +50,6 @@ WAVEFORMS = [
     ("/no/such/file.wav", None, {}, "no such file"),
     (np.zeros((2, 10)), 8000, {"channel": 2}, "channel"),
     (np.zeros(10), 8000, {"channel": -1}, "channel"),
-    *((np.ones(10), 8000, {"samples": samples}, "samples: found") for samples in (1, 0, -3, 10**6, True)),
     *((np.ones(10), 8000, {"speakers": speakers}, "auto or 1 to 4") for speakers in (0, 5, -1, True, "some")),
 ]
 
@@ -104,7 +103,6 @@ def test_blocks_of_a_stream(block):
         *(({"chunk_seconds": seconds}, "chunk_seconds: found") for seconds in (0, 0.0, math.inf)),
         *(({"overlap_seconds": seconds}, "overlap_seconds: found") for seconds in (0, 5.1, -1, 11)),
         ({"whole_seconds": math.nan}, "whole_seconds: found"),
-        ({"stitcher": "any"}, "stitcher: found"),
         ({"link_speakers": 0}, "link_speakers"),
         ({"speaker_encoder": "x"}, "speaker_encoder"),
         ({"link_speakers": 2, "speakers": 2}, "link_speakers"),
@@ -124,8 +122,6 @@ def test_options(options, words):
         ("in", "in", RECURRENT, {}, "also an input"),
         ("in", "file", RECURRENT, {}, "cannot be written to"),
         ("in", "out", RECURRENT, {"speakers": "auto"}, "no scores"),
-        ("in", "out", RECURRENT, {"spread": True}, "deterministic"),
-        ("in", "out", VARIATIONAL, {"spread": True, "samples": 1}, "samples"),
     ],
 )
 def test_folders(tmp_path, inputs, out, config, options, words):

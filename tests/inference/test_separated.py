@@ -13,44 +13,57 @@ import torch
 from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.inference import Separator
-from sepkit.inference.separated import GOOD_DB, USABLE_DB, Separated, expectation, summary_line
+from sepkit.inference.selection import Selection
+from sepkit.inference.separated import GOOD_DB, USABLE_DB, Prediction, Separated, summary_line
 from sepkit.models import build_model
 from tests.tiny_models import RECURRENT
 
-
-def separated(**told) -> Separated:
-    estimates = 0.1 * np.random.default_rng(0).standard_normal((2, 4000)).astype(np.float32)
-    return Separated(estimates, np.ones(2), kept=np.array([0, 2]), sample_rate=8000, **told)
+BOTH, FIRST, NONE = np.array([True, False, True]), np.array([True, False, False]), np.zeros(3, bool)
 
 
-def test_the_sentence_tells_speakers_and_what_to_expect() -> None:
-    assert summary_line(separated()) == "2 outputs"
-    assert summary_line(separated(is_speaker=np.array([True, False, True]))) == "2 speakers"
-    alone = separated(is_speaker=np.array([False, False, True]))
-    assert summary_line(alone) == "1 speaker, in _s2 (--speakers 2 if there are more)"
-    assert summary_line(separated(is_speaker=np.zeros(3, bool))) == "no sound"
-    low = separated(predicted_si_sdr_db=np.full(3, 4.0), predicted_interval_db=np.tile([-0.3, 8.2], (3, 1)))
-    line = "2 outputs; predicted SI-SDR 4.0 dB (90 % interval 0 to 8) if there are 2 speakers"
-    assert summary_line(low) == f"{line}: usable, with audible leakage"
-    point = separated(predicted_si_sdr_db=np.full(3, -0.04))
-    assert summary_line(point) == "2 outputs; predicted SI-SDR 0.0 dB if there are 2 speakers"
-    found = separated(
-        predicted_si_sdr_db=np.array([9.0, -50.0, 10.8]),
-        predicted_interval_db=np.array([[5.0, 12.0], [-60.0, -40.0], [7.2, 14.1]]),
-    )
-    # Means over the hypotheses that were kept: the first and the third.
-    line = "2 outputs; predicted SI-SDR 9.9 dB (90 % interval 6 to 13) if there are 2 speakers: good"
+def separated(is_speaker=None, si_sdr_db=None, interval_db=(5.7, 13.05), *, or_more=False, **told) -> Separated:
+    """Return the first and the third of three hypotheses, with a prediction for each if an SI-SDR is given."""
+    estimates = 3 * np.random.default_rng(0).standard_normal((2, 4000)).astype(np.float32)
+    selection = Selection(np.ones(3), np.array([0, 2]), is_speaker, count_is_lower_bound=or_more)
+    prediction = None
+    if si_sdr_db is not None:
+        interval = np.broadcast_to(interval_db, (3, 2))
+        prediction = Prediction(np.broadcast_to(np.array(si_sdr_db), 3), interval, **told)
+    return Separated(estimates, 8000, selection, prediction=prediction)
+
+
+PREDICTED = "predicted SI-SDR 9.9 dB (90 % interval 6 to 13)"
+SURE = [9.0, -50.0, 10.8], [[5.0, 12.0], [-60.0, -40.0], [7.2, 14.1]]
+
+
+@pytest.mark.parametrize(
+    ("found", "line"),
+    [
+        (separated(), "2 outputs"),
+        (separated(BOTH), "2 speakers"),
+        (separated(FIRST[::-1]), "1 speaker, in _s2 (--speakers 2 if there are more)"),
+        (separated(NONE), "no sound"),
+        (
+            separated(None, 4.0, [-0.3, 8.2]),
+            "2 outputs; predicted SI-SDR 4.0 dB (90 % interval 0 to 8) if there are 2 speakers: usable, with audible "
+            "leakage",
+        ),
+        (separated(None, -0.04, np.nan), "2 outputs; predicted SI-SDR 0.0 dB if there are 2 speakers"),
+        # Means over the hypotheses that were kept: the first and the third.
+        (separated(None, *SURE), f"2 outputs; {PREDICTED} if there are 2 speakers: good"),
+        (separated(BOTH, *SURE), f"2 speakers; {PREDICTED}: good"),
+        (separated(BOTH, *SURE, or_more=True), f"2 speakers or more; {PREDICTED}: good"),
+        (
+            separated(BOTH, *SURE, out_of_domain=True),
+            "2 speakers; quality unknown: unlike the recordings that the prediction was fitted on",
+        ),
+        (separated(BOTH, [9.0, 0.0, np.nan], np.nan), "2 speakers; predicted SI-SDR 9.0 dB"),
+        (separated(BOTH, np.nan), "2 speakers"),
+    ],
+)
+def test_the_sentence_tells_speakers_and_what_to_expect(found: Separated, line: str) -> None:
     assert summary_line(found) == line
     assert repr(found) == f"Separated(2 x 0.5 s at 8000 Hz: {line})"
-    found.is_speaker = np.array([True, False, True])
-    assert summary_line(found) == "2 speakers; predicted SI-SDR 9.9 dB (90 % interval 6 to 13): good"
-    found.or_more = True
-    assert summary_line(found) == "2 speakers or more; predicted SI-SDR 9.9 dB (90 % interval 6 to 13): good"
-    found.out_of_domain, found.or_more = True, False
-    assert summary_line(found) == "2 speakers; quality unknown: unlike the recordings that the prediction was fitted on"
-    unsure = separated(predicted_si_sdr_db=np.array([9.0, 0.0, np.nan]), is_speaker=np.array([True, False, True]))
-    assert expectation(unsure) == "predicted SI-SDR 9.0 dB"
-    assert expectation(separated(predicted_si_sdr_db=np.full(3, np.nan))) == ""
 
 
 @pytest.mark.parametrize(
@@ -63,15 +76,12 @@ def test_the_sentence_tells_speakers_and_what_to_expect() -> None:
     ],
 )
 def test_words_follow_the_lower_end_of_the_interval(low: float, words: str) -> None:
-    ends = np.tile([low, low + 8], (3, 1))
-    speaks = np.array([True, False, True])
-    found = separated(predicted_si_sdr_db=np.full(3, low + 4), predicted_interval_db=ends, is_speaker=speaks)
+    found = separated(BOTH, low + 4, [low, low + 8])
     assert summary_line(found).endswith(f": {words}")
 
 
 def test_a_notebook_shows_a_player_for_each_estimate() -> None:
-    found = separated(predicted_si_sdr_db=np.array([9.0, 0.0, 10.8]))
-    found.estimates = 30 * found.estimates
+    found = separated(None, [9.0, 0.0, 10.8])
     html = found._repr_html_()
     assert html.count("<audio") == 2 and "predicted 10.8 dB" in html
     for place, sound in enumerate(re.findall(r"base64,([^\"]+)", html)):

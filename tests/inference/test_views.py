@@ -107,11 +107,11 @@ def test_views_predict_the_si_sdr_of_a_model_that_was_never_calibrated(tmp_path,
     found = Separator(model(), views=2).separate(mixture, RATE)
     # Tones in a model of nothing are unlike speech.
     assert found.out_of_domain and summary_line(found).startswith("2 outputs; quality unknown")
-    line = summary_line(replace(found, out_of_domain=False))
+    line = summary_line(replace(found, prediction=replace(found.prediction, out_of_domain=False)))
     interval = r"\(90 % interval -?\d+ to \d+\)"
     rest = "by the agreement of views if there are 2 speakers: (good|usable, with audible leakage|probably failed)"
     assert re.fullmatch(rf"2 outputs; predicted SI-SDR \d+\.\d dB {interval} {rest}", line)
-    assert Separator(model()).separate(mixture, RATE).predicted_by is None
+    assert Separator(model()).separate(mixture, RATE).prediction is None
     silent = Separator(model(), views=2).separate(np.zeros(RATE, np.float32), RATE)
     assert np.isnan(silent.predicted_si_sdr_db).all() and summary_line(silent) == "no sound"
 

@@ -5,24 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sepkit.config import (
-    DeterministicConfig,
-    GaussianConfig,
-    ModelConfig,
-    RecurrentConfig,
-    ScoringConfig,
-    STFTFilterbankConfig,
-)
+from sepkit import config as c
 from sepkit.models import EncoderMaskerDecoder, build_model
 from sepkit.models.stft_filterbank import STFTFilterbank
 
-LINEAR = DeterministicConfig(activation="linear")
-COMPLEX = STFTFilterbankConfig(64, 32, complex_masks=True)
+LINEAR = c.DeterministicConfig(activation="linear")
+COMPLEX = c.STFTFilterbankConfig(64, 32, complex_masks=True)
 
 
 def model(filterbank=COMPLEX, masks=LINEAR, **changes) -> EncoderMaskerDecoder:
-    masker = RecurrentConfig(hidden_size=6, num_layers=1)
-    made = build_model(ModelConfig(**({"filterbank": filterbank, "masker": masker, "masks": masks} | changes)))
+    masker = c.RecurrentConfig(hidden_size=6, num_layers=1)
+    made = build_model(c.ModelConfig(**({"filterbank": filterbank, "masker": masker, "masks": masks} | changes)))
     made.set_signal_statistics(0.02, 0.3)
     return made.eval()
 
@@ -65,7 +58,7 @@ def test_a_masker_of_zeros_gives_half_the_mixture():
 
 
 def test_gaussian_masks_start_narrow():
-    narrow = model(masks=GaussianConfig(), encoding=GaussianConfig())
+    narrow = model(masks=c.GaussianConfig(), encoding=c.GaussianConfig())
     narrow.masker.output.weight.data.zero_()
     narrow.masker.output.bias.data.zero_()
     posterior = narrow(0.3 * torch.randn(1, 300)).masks
@@ -74,13 +67,13 @@ def test_gaussian_masks_start_narrow():
     assert set(posterior.mean.unique().tolist()) == {0.0, 0.5}
 
 
-@pytest.mark.parametrize("masks", [LINEAR, DeterministicConfig(activation="tanh"), GaussianConfig()])
+@pytest.mark.parametrize("masks", [LINEAR, c.DeterministicConfig(activation="tanh"), c.GaussianConfig()])
 @pytest.mark.parametrize("features", ["magnitude", "real_imaginary"])
 def test_tiles_of_masks_and_every_length(features, masks, monkeypatch):
     from sepkit.models import emd
 
     monkeypatch.setattr(emd, "_TILE_FRAMES", 3)
-    bank = STFTFilterbankConfig(64, 32, complex_masks=True, features=features)
+    bank = c.STFTFilterbankConfig(64, 32, complex_masks=True, features=features)
     tiled = model(bank, masks)
     assert tiled.masker.encoding_dim == (33 if features == "magnitude" else 66) and tiled.filterbank.mask_dim == 66
     for num_samples in (1, 31, 64, 777):
@@ -104,7 +97,7 @@ def test_real_and_imaginary_features_have_compressed_magnitudes_and_the_phase():
 
 
 def test_mapping_gives_what_the_masker_makes():
-    bank = STFTFilterbankConfig(64, 32, features="real_imaginary", complex_masks=True, mapping=True)
+    bank = c.STFTFilterbankConfig(64, 32, features="real_imaginary", complex_masks=True, mapping=True)
     mapped = model(bank)
     mixture = 0.3 * torch.randn(1, 400)
     with torch.no_grad():
@@ -114,7 +107,7 @@ def test_mapping_gives_what_the_masker_makes():
 
 
 def test_scores_and_rates_see_all_values_of_a_mask():
-    scored = model(masks=GaussianConfig(), encoding=GaussianConfig(), scoring=ScoringConfig(4))
+    scored = model(masks=c.GaussianConfig(), encoding=c.GaussianConfig(), scoring=c.ScoringConfig(4))
     separation = scored.train()(0.3 * torch.randn(2, 300))
     assert separation.scores is not None and separation.scores.shape == (2, 2)
     assert separation.extras["mask_sample"] is not None and separation.extras["mask_sample"].shape[2] == 66

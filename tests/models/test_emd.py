@@ -7,43 +7,33 @@ import pytest
 import torch
 from torch import nn
 
-from sepkit.config import (
-    ConvTasNetConfig,
-    DeterministicConfig,
-    DualPathRNNConfig,
-    FreeFilterbankConfig,
-    ImprovedSuDoRMRFConfig,
-    ModelConfig,
-    RecurrentConfig,
-    STFTFilterbankConfig,
-    SuDoRMRFConfig,
-)
+from sepkit import config as c
 from sepkit.models import EncoderMaskerDecoder, build_model
 from sepkit.models.filterbanks import FreeFilterbank
 from sepkit.models.latents import Deterministic
 from sepkit.models.stft_filterbank import STFTFilterbank
 from sepkit.types import Latent, Separation
 
-FREE = FreeFilterbankConfig(num_filters=16)
-SUDORMRF = FreeFilterbankConfig(num_filters=16, kernel_size=21, stride=10, padding=10, output_padding=9, multiple=80)
-TINY_CONV = ConvTasNetConfig(bottleneck_channels=8, hidden_channels=8, skip_channels=8, blocks=2, repeats=1)
+FREE = c.FreeFilterbankConfig(num_filters=16)
+SUDORMRF = c.FreeFilterbankConfig(num_filters=16, kernel_size=21, stride=10, padding=10, output_padding=9, multiple=80)
+TINY_CONV = c.ConvTasNetConfig(bottleneck_channels=8, hidden_channels=8, skip_channels=8, blocks=2, repeats=1)
 CONFIGS = {
-    "conv_tasnet": ModelConfig(filterbank=FREE, masker=TINY_CONV),
-    "dual_path_rnn": ModelConfig(
+    "conv_tasnet": c.ModelConfig(filterbank=FREE, masker=TINY_CONV),
+    "dual_path_rnn": c.ModelConfig(
         filterbank=FREE,
-        masker=DualPathRNNConfig(bottleneck_channels=8, hidden_channels=4, chunk_size=10, hop_size=5, repeats=1),
+        masker=c.DualPathRNNConfig(bottleneck_channels=8, hidden_channels=4, chunk_size=10, hop_size=5, repeats=1),
     ),
-    "sudormrf": ModelConfig(
+    "sudormrf": c.ModelConfig(
         filterbank=SUDORMRF,
-        encoding=DeterministicConfig("relu"),
-        masker=SuDoRMRFConfig(bottleneck_channels=8, hidden_channels=8, blocks=1),
-        masks=DeterministicConfig("softmax"),
+        encoding=c.DeterministicConfig("relu"),
+        masker=c.SuDoRMRFConfig(bottleneck_channels=8, hidden_channels=8, blocks=1),
+        masks=c.DeterministicConfig("softmax"),
     ),
-    "improved_sudormrf": ModelConfig(
-        filterbank=SUDORMRF, masker=ImprovedSuDoRMRFConfig(bottleneck_channels=8, hidden_channels=8, blocks=1)
+    "improved_sudormrf": c.ModelConfig(
+        filterbank=SUDORMRF, masker=c.ImprovedSuDoRMRFConfig(bottleneck_channels=8, hidden_channels=8, blocks=1)
     ),
-    "stft": ModelConfig(
-        filterbank=STFTFilterbankConfig(64, 16), masker=RecurrentConfig(hidden_size=8, num_layers=1), hypotheses=3
+    "stft": c.ModelConfig(
+        filterbank=c.STFTFilterbankConfig(64, 16), masker=c.RecurrentConfig(hidden_size=8, num_layers=1), hypotheses=3
     ),
 }
 

@@ -9,22 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sepkit.config import (
-    BetaConfig,
-    ConvTasNetConfig,
-    DeterministicConfig,
-    DualPathRNNConfig,
-    FreeFilterbankConfig,
-    GammaConfig,
-    GaussianConfig,
-    ImprovedSuDoRMRFConfig,
-    LogNormalConfig,
-    ModelConfig,
-    RecurrentConfig,
-    SepFormerConfig,
-    STFTFilterbankConfig,
-    SuDoRMRFConfig,
-)
+from sepkit import config as c
 from sepkit.errors import UserError
 from sepkit.models import build_model
 from sepkit.models.latents import Beta, Deterministic, Gamma, Gaussian, LogNormal, Point
@@ -89,7 +74,7 @@ def test_mistakes():
 
 # ---------------------------------------------------------------------------------------------- variational families
 
-FAMILIES = [(GaussianConfig(), 2), (LogNormalConfig(), 2), (GammaConfig(), 1), (BetaConfig(), 2)]
+FAMILIES = [(c.GaussianConfig(), 2), (c.LogNormalConfig(), 2), (c.GammaConfig(), 1), (c.BetaConfig(), 2)]
 
 
 @pytest.mark.parametrize(("config", "count"), FAMILIES)
@@ -151,17 +136,19 @@ def test_posteriors_of_half_precision_are_float32(config, count, dtype):
 
 # --------------------------------------------------------------------------------------------- variational models
 
-TINY = RecurrentConfig(hidden_size=6, num_layers=1)
-FREE = FreeFilterbankConfig(num_filters=8)
-STFT = STFTFilterbankConfig(32, 8)
-SUDORMRF = FreeFilterbankConfig(8, kernel_size=21, stride=10, padding=10, output_padding=9, multiple=80)
+TINY = c.RecurrentConfig(hidden_size=6, num_layers=1)
+FREE = c.FreeFilterbankConfig(num_filters=8)
+STFT = c.STFTFilterbankConfig(32, 8)
+SUDORMRF = c.FreeFilterbankConfig(8, kernel_size=21, stride=10, padding=10, output_padding=9, multiple=80)
 MASKERS = {
-    "conv_tasnet": ConvTasNetConfig(bottleneck_channels=8, hidden_channels=8, skip_channels=8, blocks=2, repeats=1),
-    "dual_path_rnn": DualPathRNNConfig(bottleneck_channels=8, hidden_channels=4, chunk_size=10, hop_size=5, repeats=1),
-    "sudormrf": SuDoRMRFConfig(bottleneck_channels=8, hidden_channels=8, blocks=1),
-    "improved_sudormrf": ImprovedSuDoRMRFConfig(bottleneck_channels=8, hidden_channels=8, blocks=1),
+    "conv_tasnet": c.ConvTasNetConfig(bottleneck_channels=8, hidden_channels=8, skip_channels=8, blocks=2, repeats=1),
+    "dual_path_rnn": c.DualPathRNNConfig(
+        bottleneck_channels=8, hidden_channels=4, chunk_size=10, hop_size=5, repeats=1
+    ),
+    "sudormrf": c.SuDoRMRFConfig(bottleneck_channels=8, hidden_channels=8, blocks=1),
+    "improved_sudormrf": c.ImprovedSuDoRMRFConfig(bottleneck_channels=8, hidden_channels=8, blocks=1),
     "recurrent": TINY,
-    "sepformer": SepFormerConfig(
+    "sepformer": c.SepFormerConfig(
         model_dim=8, num_layers=1, chunk_size=10, transformer_layers=1, num_heads=2, feedforward_dim=8
     ),
 }
@@ -169,18 +156,18 @@ MASKERS = {
 
 def test_gaussian_log_normal_tasnet_has_the_thesis_size():
     """5.05 million and a second encoder kernel and mask output: "5.2 million"."""
-    model = build_model(ModelConfig(encoding=GaussianConfig(), masks=LogNormalConfig()))
+    model = build_model(c.ModelConfig(encoding=c.GaussianConfig(), masks=c.LogNormalConfig()))
     assert sum(p.numel() for p in model.parameters()) == 5_190_833
 
 
 @pytest.mark.parametrize(
-    "masks", [LogNormalConfig(), BetaConfig(), GammaConfig(), GaussianConfig()], ids=lambda c: c.name
+    "masks", [c.LogNormalConfig(), c.BetaConfig(), c.GammaConfig(), c.GaussianConfig()], ids=lambda c: c.name
 )
 @pytest.mark.parametrize("masker", MASKERS)
 def test_any_masker_becomes_variational_by_configuration(masker, masks):
     filterbank = SUDORMRF if "sudormrf" in masker else FREE
     model = build_model(
-        ModelConfig(filterbank=filterbank, encoding=GaussianConfig(), masker=MASKERS[masker], masks=masks)
+        c.ModelConfig(filterbank=filterbank, encoding=c.GaussianConfig(), masker=MASKERS[masker], masks=masks)
     )
     separation = model(torch.randn(2, 300))
     assert separation.masks.shape == (2, 2, 8, separation.encoding.shape[-1])
@@ -196,8 +183,8 @@ def test_any_masker_becomes_variational_by_configuration(masker, masks):
 @pytest.mark.parametrize("deviation", ["per_bin", "predicted"])
 def test_with_the_stft_the_mean_is_the_coefficient(deviation):
     filterbank = replace(STFT, deviation=deviation, initial_deviation=0.3)
-    model = build_model(ModelConfig(filterbank=filterbank, encoding=GaussianConfig(), masker=TINY))
-    plain = build_model(ModelConfig(filterbank=STFT, encoding=DeterministicConfig("linear"), masker=TINY))
+    model = build_model(c.ModelConfig(filterbank=filterbank, encoding=c.GaussianConfig(), masker=TINY))
+    plain = build_model(c.ModelConfig(filterbank=STFT, encoding=c.DeterministicConfig("linear"), masker=TINY))
     mixture = torch.randn(2, 200)
     encoding = model.encode(mixture)
     assert torch.equal(encoding.mean, plain.encode(mixture).mean)
@@ -230,17 +217,20 @@ class Collapsed:
 
 @pytest.mark.parametrize(
     ("masks", "activation"),
-    [(LogNormalConfig(), "exp"), (GaussianConfig("sigmoid"), "sigmoid")],
+    [(c.LogNormalConfig(), "exp"), (c.GaussianConfig("sigmoid"), "sigmoid")],
     ids=["log_normal", "gaussian"],
 )
 @pytest.mark.parametrize("bank", [FREE, STFT], ids=["free", "stft"])
 @pytest.mark.parametrize("training", [True, False])
 def test_posteriors_collapsed_to_points_are_the_deterministic_twin(bank, masks, activation, training):
     """With the same weights but for the heads, and the same activation, estimates agree to 1e-5, also in training."""
-    variational = build_model(ModelConfig(filterbank=bank, encoding=GaussianConfig(), masker=TINY, masks=masks))
+    variational = build_model(c.ModelConfig(filterbank=bank, encoding=c.GaussianConfig(), masker=TINY, masks=masks))
     twin = build_model(
-        ModelConfig(
-            filterbank=bank, encoding=DeterministicConfig("linear"), masker=TINY, masks=DeterministicConfig(activation)
+        c.ModelConfig(
+            filterbank=bank,
+            encoding=c.DeterministicConfig("linear"),
+            masker=TINY,
+            masks=c.DeterministicConfig(activation),
         )
     )
     weights = variational.state_dict()
@@ -263,7 +253,9 @@ def _first_values(weight, hypotheses):
 
 
 def test_latents_are_sampled_in_training_alone():
-    model = build_model(ModelConfig(filterbank=FREE, encoding=GaussianConfig(), masker=TINY, masks=LogNormalConfig()))
+    model = build_model(
+        c.ModelConfig(filterbank=FREE, encoding=c.GaussianConfig(), masker=TINY, masks=c.LogNormalConfig())
+    )
     mixture = torch.randn(2, 200)
     one, two, other = (model(mixture, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
     assert torch.equal(one.estimates, two.estimates) and not torch.equal(one.estimates, other.estimates)
@@ -275,9 +267,9 @@ def test_latents_are_sampled_in_training_alone():
     assert not tested.extras.keys() & {"encoding_sample", "mask_sample"}
 
 
-@pytest.mark.parametrize("encoding", [GaussianConfig(), GammaConfig(), LogNormalConfig()], ids=lambda c: c.name)
+@pytest.mark.parametrize("encoding", [c.GaussianConfig(), c.GammaConfig(), c.LogNormalConfig()], ids=lambda c: c.name)
 def test_silence_and_mixtures_shorter_than_a_kernel(encoding):
-    model = build_model(ModelConfig(filterbank=FREE, encoding=encoding, masker=TINY, masks=BetaConfig()))
+    model = build_model(c.ModelConfig(filterbank=FREE, encoding=encoding, masker=TINY, masks=c.BetaConfig()))
     for mixture in (torch.zeros(2, 200), torch.randn(1, 1), torch.randn(1, 5)):
         separation = model(mixture)
         assert separation.estimates.shape == (len(mixture), 2, mixture.shape[-1])
@@ -288,7 +280,7 @@ def test_silence_and_mixtures_shorter_than_a_kernel(encoding):
 
 @pytest.mark.parametrize("bank", [FREE, STFT, SUDORMRF], ids=["free", "stft", "sudormrf"])
 def test_the_decoders_second_output_is_a_scale(bank):
-    config = ModelConfig(filterbank=bank, masker=TINY, estimate_scales=True)
+    config = c.ModelConfig(filterbank=bank, masker=TINY, estimate_scales=True)
     model = build_model(config)
     model.set_signal_statistics(0.0, 0.1)
     without = build_model(replace(config, estimate_scales=False))

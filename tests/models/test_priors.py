@@ -7,27 +7,18 @@ import scipy.signal
 import scipy.stats
 import torch
 
-from sepkit.config import (
-    AdaptivePriorConfig,
-    FlowPriorConfig,
-    FreeFilterbankConfig,
-    GammaConfig,
-    GaussianConfig,
-    LogNormalConfig,
-    ModelConfig,
-    RecurrentConfig,
-)
+from sepkit import config as c
 from sepkit.errors import UserError
 from sepkit.models import build_model, load_checkpoint, save_model
 from sepkit.models.distributions import GammaDistribution, NormalDistribution
 from sepkit.models.latents import Beta, Gamma, Gaussian, LogNormal, Point
 from sepkit.models.priors import AdaptivePrior, FlowPrior, convolution
 
-TINY = {"filterbank": FreeFilterbankConfig(num_filters=8), "masker": RecurrentConfig(hidden_size=6, num_layers=1)}
+TINY = {"filterbank": c.FreeFilterbankConfig(num_filters=8), "masker": c.RecurrentConfig(hidden_size=6, num_layers=1)}
 
 
-def tiny(**fields) -> ModelConfig:
-    return ModelConfig(**(TINY | {"encoding": GaussianConfig(), "masks": LogNormalConfig()} | fields))
+def tiny(**fields) -> c.ModelConfig:
+    return c.ModelConfig(**(TINY | {"encoding": c.GaussianConfig(), "masks": c.LogNormalConfig()} | fields))
 
 
 def test_standard_priors():
@@ -87,10 +78,10 @@ def test_sources_that_do_not_speak_add_nothing():
     assert mean.grad is not None and mean.grad.isfinite().all() and mean.grad[0].abs().sum() > 0
 
 
-@pytest.mark.parametrize("encoding", [GaussianConfig(), GammaConfig()], ids=lambda config: config.name)
+@pytest.mark.parametrize("encoding", [c.GaussianConfig(), c.GammaConfig()], ids=lambda config: config.name)
 def test_a_model_convolves_what_it_is_shown(encoding):
     """Sources are divided by the training deviation but keep their means, so that linear encodings add up."""
-    model = build_model(tiny(encoding=encoding, encoding_prior=AdaptivePriorConfig()))
+    model = build_model(tiny(encoding=encoding, encoding_prior=c.AdaptivePriorConfig()))
     model.set_signal_statistics(0.3, 0.5)
     sources = torch.randn(2, 3, 120)
     active = torch.tensor([[True, True, True], [True, False, True]])
@@ -104,7 +95,7 @@ def test_a_model_convolves_what_it_is_shown(encoding):
     alone = model.eval()(sources.sum(1))
     assert alone.source_encodings is None and alone.extras["encoding_prior"] is model.encoding_prior.of_sources()
     if encoding.name == "gaussian":
-        zero_mean = build_model(tiny(encoding_prior=AdaptivePriorConfig()))
+        zero_mean = build_model(tiny(encoding_prior=c.AdaptivePriorConfig()))
         separation = zero_mean(sources.sum(1), sources=sources)
         torch.testing.assert_close(
             separation.extras["encoding_prior"].mean, separation.encoding.mean, rtol=1e-4, atol=1e-5
@@ -113,7 +104,7 @@ def test_a_model_convolves_what_it_is_shown(encoding):
 
 def test_convolutions_without_a_closed_form():
     with pytest.raises(UserError, match="adaptive needs gaussian or gamma encodings"):
-        build_model(tiny(encoding=LogNormalConfig(), encoding_prior=AdaptivePriorConfig()))
+        build_model(tiny(encoding=c.LogNormalConfig(), encoding_prior=c.AdaptivePriorConfig()))
     with pytest.raises(TypeError, match="found Point"):
         convolution(Point(torch.zeros(1, 2, 3, 4)), None, Gaussian().standard_prior())
 
@@ -163,7 +154,7 @@ def test_the_flows_jacobian_is_triangular(zuko):
 
 
 def test_a_models_flow_is_trained_and_stored(zuko, tmp_path):
-    model = build_model(tiny(encoding_prior=FlowPriorConfig(transforms=2, hidden_features=8)))
+    model = build_model(tiny(encoding_prior=c.FlowPriorConfig(transforms=2, hidden_features=8)))
     separation = model(torch.randn(2, 200))
     value = separation.extras["encoding_sample"]
     rate = separation.encoding.log_prob(value) - separation.extras["encoding_prior"].log_prob(value)
@@ -187,8 +178,8 @@ def test_the_flow_of_the_thesis_size(zuko):
 
 
 def test_points_have_no_prior():
-    model = build_model(ModelConfig(**TINY))
+    model = build_model(c.ModelConfig(**TINY))
     separation = model(torch.randn(1, 50))
     assert not separation.extras
     with pytest.raises(UserError, match=r"model.encoding_prior: found flow, but Deterministic.* is deterministic"):
-        build_model(ModelConfig(**TINY, encoding_prior=FlowPriorConfig()))
+        build_model(c.ModelConfig(**TINY, encoding_prior=c.FlowPriorConfig()))

@@ -7,21 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sepkit.config import (
-    BetaConfig,
-    ContinuousDepthConfig,
-    ConvTasNetConfig,
-    DeterministicConfig,
-    DualPathRNNConfig,
-    FreeFilterbankConfig,
-    GatedRecurrenceConfig,
-    GaussianConfig,
-    ImprovedSuDoRMRFConfig,
-    LogNormalConfig,
-    ModelConfig,
-    RecurrentConfig,
-    STFTFilterbankConfig,
-)
+from sepkit import config as c
 from sepkit.errors import UserError
 from sepkit.models import EncoderMaskerDecoder, build_model
 from sepkit.models.filterbanks import FreeFilterbank
@@ -29,34 +15,36 @@ from sepkit.models.latents import Deterministic
 from sepkit.models.maskers import DualPathRNNMasker
 from sepkit.models.streaming import ModelStream
 
-FREE = FreeFilterbankConfig(num_filters=7, kernel_size=16, stride=8)
+FREE = c.FreeFilterbankConfig(num_filters=7, kernel_size=16, stride=8)
 # Filters that overlap more than twice, with a stride that does not divide them.
-DENSE = FreeFilterbankConfig(num_filters=5, kernel_size=10, stride=3)
+DENSE = c.FreeFilterbankConfig(num_filters=5, kernel_size=10, stride=3)
 # As SuDoRM-RF has them: zeros that the convolutions add, a right end that is padded to a multiple.
-PADDED = FreeFilterbankConfig(
+PADDED = c.FreeFilterbankConfig(
     num_filters=6, kernel_size=21, stride=10, padding=10, output_padding=9, multiple=40, init_range=0.3
 )
-STFT = STFTFilterbankConfig(kernel_size=16, stride=4)
-COMPLEX = STFTFilterbankConfig(kernel_size=16, stride=8, complex_masks=True)
+STFT = c.STFTFilterbankConfig(kernel_size=16, stride=4)
+COMPLEX = c.STFTFilterbankConfig(kernel_size=16, stride=8, complex_masks=True)
 # Windows that hear 16 samples and wait for 8, which overlap by a half and by two of six.
-LATE = STFTFilterbankConfig(kernel_size=16, stride=4, synthesis_size=8, complex_masks=True)
-LATER = STFTFilterbankConfig(kernel_size=18, stride=6, synthesis_size=8)
+LATE = c.STFTFilterbankConfig(kernel_size=16, stride=4, synthesis_size=8, complex_masks=True)
+LATER = c.STFTFilterbankConfig(kernel_size=18, stride=6, synthesis_size=8)
 
 
-def conv_tasnet(norm: str, kernel_size: int = 3, skip_channels: int = 7) -> ConvTasNetConfig:
-    return ConvTasNetConfig(6, 10, skip_channels, kernel_size, blocks=3, repeats=2, norm=norm, causal=True)
+def conv_tasnet(norm: str, kernel_size: int = 3, skip_channels: int = 7) -> c.ConvTasNetConfig:
+    return c.ConvTasNetConfig(6, 10, skip_channels, kernel_size, blocks=3, repeats=2, norm=norm, causal=True)
 
 
-def dual_path(chunk_size: int, hop_size: int, rnn: str = "lstm", norm: str = "channel_layer_norm") -> DualPathRNNConfig:
-    return DualPathRNNConfig(6, 5, chunk_size, hop_size, repeats=2, rnn=rnn, bidirectional=False, norm=norm)
+def dual_path(
+    chunk_size: int, hop_size: int, rnn: str = "lstm", norm: str = "channel_layer_norm"
+) -> c.DualPathRNNConfig:
+    return c.DualPathRNNConfig(6, 5, chunk_size, hop_size, repeats=2, rnn=rnn, bidirectional=False, norm=norm)
 
 
-def recurrent(rnn: str, norm: str) -> RecurrentConfig:
-    return RecurrentConfig(rnn=rnn, hidden_size=5, num_layers=2, bidirectional=False, norm=norm)
+def recurrent(rnn: str, norm: str) -> c.RecurrentConfig:
+    return c.RecurrentConfig(rnn=rnn, hidden_size=5, num_layers=2, bidirectional=False, norm=norm)
 
 
-def gated_recurrence(norm: str, bands: int = 1) -> GatedRecurrenceConfig:
-    return GatedRecurrenceConfig(6, 5, 7, num_layers=2, bands=bands, bidirectional=False, norm=norm)
+def gated_recurrence(norm: str, bands: int = 1) -> c.GatedRecurrenceConfig:
+    return c.GatedRecurrenceConfig(6, 5, 7, num_layers=2, bands=bands, bidirectional=False, norm=norm)
 
 
 CAUSAL = {
@@ -75,7 +63,7 @@ CAUSAL = {
     "gated recurrence, bands": (STFT, gated_recurrence("channel_layer_norm", bands=4)),
     "continuous depth": (
         COMPLEX,
-        ContinuousDepthConfig(6, 5, 7, depth_steps=3, bidirectional=False, norm="cumulative_layer_norm"),
+        c.ContinuousDepthConfig(6, 5, 7, depth_steps=3, bidirectional=False, norm="cumulative_layer_norm"),
     ),
     "gru": (FREE, recurrent("gru", "channel_layer_norm")),
 }
@@ -89,8 +77,8 @@ def causal_model(name: str, pad: str = "full", **latents) -> EncoderMaskerDecode
         filterbank, masker = CAUSAL[name]
         torch.manual_seed(0)
         if getattr(filterbank, "complex_masks", False):
-            latents.setdefault("masks", DeterministicConfig(activation="linear"))
-        model = build_model(ModelConfig(filterbank=filterbank, masker=masker, hypotheses=3, pad=pad, **latents))  # type: ignore[arg-type]
+            latents.setdefault("masks", c.DeterministicConfig(activation="linear"))
+        model = build_model(c.ModelConfig(filterbank=filterbank, masker=masker, hypotheses=3, pad=pad, **latents))  # type: ignore[arg-type]
         for parameter in model.parameters():
             if parameter.dim() == 1:  # Gains and offsets of norms, which start as ones and zeros.
                 torch.nn.init.normal_(parameter, 0.5, 0.3)
@@ -142,12 +130,12 @@ def test_sample_by_sample_and_recordings_side_by_side(name):
 
 @pytest.mark.parametrize(
     "masks",
-    [LogNormalConfig(), BetaConfig(), DeterministicConfig(activation="softmax")],
+    [c.LogNormalConfig(), c.BetaConfig(), c.DeterministicConfig(activation="softmax")],
 )
 @pytest.mark.parametrize("name", ["conv-tasnet, cumulative", "dprnn", "lstm"])
 def test_variational_models_stream_their_means_and_medians(name, masks):
     torch.manual_seed(1)
-    model = causal_model(name, encoding=GaussianConfig(), masks=masks)
+    model = causal_model(name, encoding=c.GaussianConfig(), masks=masks)
     assert_equal(model, 0.3 * torch.randn(1, 200), [13, 0, 50])
 
 
@@ -180,7 +168,7 @@ def test_the_whole_model_hears_no_further_than_stated(name):
 def test_float32_keeps_its_digits_over_minutes():
     """Float32 sums of norms would have lost three digits after 200 000 frames with an offset."""
     torch.manual_seed(0)
-    model = build_model(ModelConfig(filterbank=FREE, masker=conv_tasnet("cumulative_layer_norm"))).eval()
+    model = build_model(c.ModelConfig(filterbank=FREE, masker=conv_tasnet("cumulative_layer_norm"))).eval()
     mixture = 0.1 * torch.randn(1, 400_000) + 1
     stream = ModelStream(model)
     blocks = torch.cat([stream.push(block) for block in mixture.split(9999, -1)] + [stream.finish()], -1)
@@ -224,16 +212,16 @@ def test_nothing_pushed_is_nothing_returned():
 @pytest.mark.parametrize(
     ("masker", "what"),
     [
-        (ConvTasNetConfig(blocks=1, repeats=1), r"this conv_tasnet \(causal: false\)"),
-        (RecurrentConfig(hidden_size=4), r"this recurrent masker \(bidirectional: true\)"),
+        (c.ConvTasNetConfig(blocks=1, repeats=1), r"this conv_tasnet \(causal: false\)"),
+        (c.RecurrentConfig(hidden_size=4), r"this recurrent masker \(bidirectional: true\)"),
         (recurrent("gru", "global_layer_norm"), r"this recurrent masker \(norm: global_layer_norm\)"),
-        (DualPathRNNConfig(4, 4, 8, 4, repeats=1), r"this dual_path_rnn \(bidirectional: true\)"),
+        (c.DualPathRNNConfig(4, 4, 8, 4, repeats=1), r"this dual_path_rnn \(bidirectional: true\)"),
         (dual_path(8, 4, norm="global_layer_norm"), r"this dual_path_rnn \(norm: global_layer_norm\)"),
-        (ImprovedSuDoRMRFConfig(8, 8, blocks=1, upsampling_depth=2), "the masker ImprovedSuDoRMRFMasker"),
+        (c.ImprovedSuDoRMRFConfig(8, 8, blocks=1, upsampling_depth=2), "the masker ImprovedSuDoRMRFMasker"),
     ],
 )
 def test_models_that_look_ahead_are_refused_with_what_would_do(masker, what):
-    model = build_model(ModelConfig(filterbank=FREE, masker=masker)).eval()
+    model = build_model(c.ModelConfig(filterbank=FREE, masker=masker)).eval()
     with pytest.raises(
         UserError, match=f"^streaming: {what} hears the whole recording.*causal maskers are conv_tasnet"
     ) as caught:

@@ -9,17 +9,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from sepkit.config import (
-    AnnealedMCLConfig,
-    AssignmentConfig,
-    BLRConfig,
-    CauchyConfig,
-    CostConfig,
-    MCLConfig,
-    NegSISDRConfig,
-    ObjectiveConfig,
-    PITConfig,
-)
+from sepkit import config as c
 from sepkit.objectives import Objective, build_objective, costs
 from sepkit.objectives.assignment import MCL, PIT
 from sepkit.objectives.costs import PairwiseCosts, Step, Term
@@ -54,7 +44,7 @@ def batch_and_separation(n: int = 2, m: int = 2) -> tuple[Batch, Separation]:
 def test_db_costs_are_averaged_over_active_sources():
     """Each utterance's value equals that alone, without padding and inactive columns."""
     batch, separation = batch_and_separation()
-    result = build_objective(ObjectiveConfig())(batch, separation)
+    result = build_objective(c.ObjectiveConfig())(batch, separation)
     for b, length in enumerate(LENGTHS):
         sources = batch.sources[b : b + 1, batch.active[b], :length]
         alone = PIT()(costs.pairwise_neg_si_sdr(separation.estimates[b : b + 1, :, :length], sources))
@@ -63,14 +53,14 @@ def test_db_costs_are_averaged_over_active_sources():
     assert torch.equal(result.terms["separation"], result.loss)
 
 
-@pytest.mark.parametrize("config", [BLRConfig(), CauchyConfig(scale=0.5)])
+@pytest.mark.parametrize("config", [c.BLRConfig(), c.CauchyConfig(scale=0.5)])
 @pytest.mark.parametrize("signal_std", [1.0, 0.2])
 def test_likelihood_costs_are_summed_over_t(config, signal_std):
     """It is a sum over active sources and the utterance's own samples, of signals divided by the training deviation."""
     batch, separation = batch_and_separation()
-    result = build_objective(ObjectiveConfig(cost=config), ModelTraits(signal_std=signal_std))(batch, separation)
-    function = costs.pairwise_blr_nll if isinstance(config, BLRConfig) else costs.pairwise_cauchy_nll
-    parameters: dict[str, Any] = {} if isinstance(config, BLRConfig) else {"scale": 0.5}
+    result = build_objective(c.ObjectiveConfig(cost=config), ModelTraits(signal_std=signal_std))(batch, separation)
+    function = costs.pairwise_blr_nll if isinstance(config, c.BLRConfig) else costs.pairwise_cauchy_nll
+    parameters: dict[str, Any] = {} if isinstance(config, c.BLRConfig) else {"scale": 0.5}
     for b, length in enumerate(LENGTHS):
         sources = batch.sources[b : b + 1, batch.active[b], :length] / signal_std
         cost = function(separation.estimates[b : b + 1, :, :length] / signal_std, sources, **parameters)
@@ -82,23 +72,23 @@ def test_cauchy_takes_the_decoders_scales():
     """It does if the model has scales, in the units of the mixture."""
     batch, separation = batch_and_separation()
     separation.estimate_scales = torch.full_like(separation.estimates, 0.1)
-    found = build_objective(ObjectiveConfig(cost=CauchyConfig(scale=7.0)), ModelTraits(signal_std=0.2))(
+    found = build_objective(c.ObjectiveConfig(cost=c.CauchyConfig(scale=7.0)), ModelTraits(signal_std=0.2))(
         batch, separation
     )
     separation.estimate_scales = None
-    expected = build_objective(ObjectiveConfig(cost=CauchyConfig(scale=0.5)), ModelTraits(signal_std=0.2))(
+    expected = build_objective(c.ObjectiveConfig(cost=c.CauchyConfig(scale=0.5)), ModelTraits(signal_std=0.2))(
         batch, separation
     )
     torch.testing.assert_close(found.loss, expected.loss)
 
 
-@pytest.mark.parametrize("cost", sorted(CostConfig.choices))
-@pytest.mark.parametrize("assignment", sorted(AssignmentConfig.choices))
+@pytest.mark.parametrize("cost", sorted(c.CostConfig.choices))
+@pytest.mark.parametrize("assignment", sorted(c.AssignmentConfig.choices))
 def test_every_pair_of_choices(cost, assignment):
     """Value and gradient are finite; there is none for an utterance without sources, or behind the end."""
     batch, separation = batch_and_separation(n=3)
     batch.sources[2, 1] = torch.nan
-    config = ObjectiveConfig(CostConfig.choices[cost](), AssignmentConfig.choices[assignment]())
+    config = c.ObjectiveConfig(c.CostConfig.choices[cost](), c.AssignmentConfig.choices[assignment]())
     result = build_objective(config)(batch, separation)
     result.loss.sum().backward()
     gradient = separation.estimates.grad
@@ -109,7 +99,7 @@ def test_every_pair_of_choices(cost, assignment):
 
 
 @pytest.mark.parametrize("mixture", ["constant", "silent", "one sample", "not a number"])
-@pytest.mark.parametrize("cost", sorted(CostConfig.choices))
+@pytest.mark.parametrize("cost", sorted(c.CostConfig.choices))
 @pytest.mark.parametrize("what", ["separation", "reconstruction"])
 def test_inactive_sources_never_reach_the_gradient(what, cost, mixture):
     """The mixture of an utterance without sources has no effect, whatever the cost makes of it without eps.
@@ -122,7 +112,7 @@ def test_inactive_sources_never_reach_the_gradient(what, cost, mixture):
         batch.lengths[3] = 1
     batch.sources[3] = batch.mixture[3]
     separation.extras["source_reconstructions"] = separation.estimates
-    config = CostConfig.choices[cost]()
+    config = c.CostConfig.choices[cost]()
     if hasattr(config, "eps"):
         config = replace(config, eps=0.0)
     pairwise = PairwiseCosts(build(config))
@@ -176,8 +166,8 @@ def test_hard_matchings():
     """They are the negative losses of PIT and MCL, NaN without sources, and have no graph."""
     batch, separation = batch_and_separation(n=3)
     found = hard_si_sdr_db(separation.estimates, batch.sources, batch.active, batch.lengths)
-    for name, assignment in (("si_sdr_db", PITConfig()), ("mcl_si_sdr_db", MCLConfig())):
-        loss = build_objective(ObjectiveConfig(assignment=assignment))(batch, separation).loss
+    for name, assignment in (("si_sdr_db", c.PITConfig()), ("mcl_si_sdr_db", c.MCLConfig())):
+        loss = build_objective(c.ObjectiveConfig(assignment=assignment))(batch, separation).loss
         torch.testing.assert_close(found[name][:3], -loss[:3].detach())
         assert found[name][3].isnan() and not found[name].requires_grad
     assert set(hard_si_sdr_db(separation.estimates[:, :1], batch.sources)) == {"mcl_si_sdr_db"}
@@ -185,13 +175,13 @@ def test_hard_matchings():
 
 def test_schedules_are_reported_and_reach_the_assignment():
     """Other terms without schedules do not prevent it."""
-    objective = build_objective(ObjectiveConfig(assignment=AnnealedMCLConfig(unit="spread")), data_scale=2.0)
+    objective = build_objective(c.ObjectiveConfig(assignment=c.AnnealedMCLConfig(unit="spread")), data_scale=2.0)
     objective.terms["other"] = MarginTerm()
     objective.set_progress(10)
     assert objective.scheduled == {"temperature": pytest.approx(2 * 5 * 0.9**10)}
     term: Any = objective.terms["separation"]
     assert term.assignment.temperature == pytest.approx(2 * 5 * 0.9**10)
-    assert build_objective(ObjectiveConfig()).scheduled == {}
+    assert build_objective(c.ObjectiveConfig()).scheduled == {}
 
 
 def test_matching_statistics_by_hand():
@@ -212,7 +202,7 @@ def test_costs_are_computed_once_for_all_terms(monkeypatch):
     calls = []
     of = PairwiseCosts.of
     monkeypatch.setattr(PairwiseCosts, "of", lambda self, *arguments: calls.append(1) or of(self, *arguments))
-    pairwise = PairwiseCosts(build(NegSISDRConfig()))
+    pairwise = PairwiseCosts(build(c.NegSISDRConfig()))
     first, second = SeparationTerm(pairwise, PIT()), SeparationTerm(pairwise, MCL())
     result = Objective({"pit": first, "mcl": second})(batch, separation)
     assert len(calls) == 1

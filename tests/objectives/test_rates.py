@@ -12,18 +12,7 @@ from scipy.stats import multivariate_t
 from torch import Tensor
 from torch.distributions import LogNormal, Normal, kl_divergence
 
-from sepkit.config import (
-    AutoencodingConfig,
-    BLRConfig,
-    ConstantConfig,
-    LinearWarmupConfig,
-    NegSISDRConfig,
-    ObjectiveConfig,
-    RateConfig,
-    RatesConfig,
-    SigmoidWarmupConfig,
-    SteeringConfig,
-)
+from sepkit import config as c
 from sepkit.objectives import Objective, build_objective
 from sepkit.objectives.costs import Step, Term, pairwise_blr_nll, pairwise_neg_si_sdr
 from sepkit.objectives.rates import Steering, alive_share, build_rates, elementwise_rate, total_rate
@@ -126,7 +115,7 @@ def rates_by_hand(separation: Separation) -> tuple[list[float], list[float]]:
 def test_with_weights_of_one_the_objective_is_the_negative_elbo_a_sample():
     """Distortion by scipy's multivariate t under the best permutation, rates by the closed form, over T: to 1e-7."""
     batch, separation = batch_and_separation()
-    result = build_objective(ObjectiveConfig(cost=BLRConfig()), replace(TRAITS, signal_std=0.5))(batch, separation)
+    result = build_objective(c.ObjectiveConfig(cost=c.BLRConfig()), replace(TRAITS, signal_std=0.5))(batch, separation)
     of_encoding, of_masks = rates_by_hand(separation)
 
     def nll(estimate: Tensor, source: Tensor) -> float:
@@ -147,8 +136,8 @@ def test_with_weights_of_one_the_objective_is_the_negative_elbo_a_sample():
 
 def test_weights_multiply_each_rate():
     batch, separation = batch_and_separation()
-    rates = RatesConfig(RateConfig(ConstantConfig(0.25)), RateConfig(ConstantConfig(3.0)))
-    objective = build_objective(ObjectiveConfig(cost=BLRConfig(), rates=rates), TRAITS)
+    rates = c.RatesConfig(c.RateConfig(c.ConstantConfig(0.25)), c.RateConfig(c.ConstantConfig(3.0)))
+    objective = build_objective(c.ObjectiveConfig(cost=c.BLRConfig(), rates=rates), TRAITS)
     result = objective(batch, separation)
     terms = result.terms
     torch.testing.assert_close(
@@ -160,7 +149,7 @@ def test_weights_multiply_each_rate():
 def test_what_has_no_source_has_no_gradient():
     """Neither does anything behind the end of a short utterance."""
     batch, separation = batch_and_separation()
-    build_objective(ObjectiveConfig(cost=BLRConfig()), TRAITS)(batch, separation).loss.sum().backward()
+    build_objective(c.ObjectiveConfig(cost=c.BLRConfig()), TRAITS)(batch, separation).loss.sum().backward()
     gradient = separation.encoding.inner.loc.grad  # type: ignore[attr-defined]
     assert (gradient[2] == 0).all() and (gradient[1, :, 3:] == 0).all()
     assert (gradient[0] != 0).all() and (gradient[1, :, :3] != 0).all()
@@ -168,17 +157,17 @@ def test_what_has_no_source_has_no_gradient():
 
 def test_points_add_no_terms():
     batch, separation = batch_and_separation()
-    assert set(build_objective(ObjectiveConfig())(batch, separation).terms) == {"separation"}
+    assert set(build_objective(c.ObjectiveConfig())(batch, separation).terms) == {"separation"}
     only_masks = ModelTraits({"mask_prior"}, frames_for=frames_for)
-    objective = build_objective(ObjectiveConfig(), only_masks)
+    objective = build_objective(c.ObjectiveConfig(), only_masks)
     assert set(objective(batch, separation).terms) == {"separation", "mask_rate"}
 
 
 @pytest.mark.parametrize("per", ["frame", "sample", "utterance"])
 def test_rates_are_recorded_without_weights(per):
     batch, separation = batch_and_separation()
-    rates = RatesConfig(RateConfig(free_nats=1e6), steering=SteeringConfig(total=1.0, per=per))
-    statistics = build_objective(ObjectiveConfig(rates=rates), TRAITS)(batch, separation).statistics
+    rates = c.RatesConfig(c.RateConfig(free_nats=1e6), steering=c.SteeringConfig(total=1.0, per=per))
+    statistics = build_objective(c.ObjectiveConfig(rates=rates), TRAITS)(batch, separation).statistics
     unit = {"frame": (5, 3), "sample": (T, 24), "utterance": (1, 1)}[per]
     for name, by_hand in zip(("encoding", "mask"), rates_by_hand(separation), strict=True):
         found = statistics[f"{name}_rate_nats_per_{per}"]
@@ -219,12 +208,12 @@ def test_free_nats_are_not_reduced(over):
 
 
 @pytest.mark.parametrize(
-    ("schedule", "halfway"), [(LinearWarmupConfig(2.0, 10), 1.0), (SigmoidWarmupConfig(2.0, 10), 1.0)]
+    ("schedule", "halfway"), [(c.LinearWarmupConfig(2.0, 10), 1.0), (c.SigmoidWarmupConfig(2.0, 10), 1.0)]
 )
 def test_warm_up(schedule, halfway):
     """The weight is zero at first and then rises to its value."""
     batch, separation = batch_and_separation()
-    config = ObjectiveConfig(cost=BLRConfig(), rates=RatesConfig(RateConfig(schedule), RateConfig(schedule)))
+    config = c.ObjectiveConfig(cost=c.BLRConfig(), rates=c.RatesConfig(c.RateConfig(schedule), c.RateConfig(schedule)))
     objective = build_objective(config, TRAITS)
     for t, weight in ((0, 0.0), (5, halfway), (10, 2.0), (99, 2.0)):
         objective.set_progress(t)
@@ -244,7 +233,7 @@ def test_the_sample_at_hand_is_the_estimate():
     ratio = posterior.log_prob(sample) - prior.log_prob(sample)
     for estimator, expected in (("sample", ratio), ("analytic", posterior.kl(prior)), ("auto", posterior.kl(prior))):
         torch.testing.assert_close(elementwise_rate(posterior, prior, sample, estimator), expected)
-    config = ObjectiveConfig(rates=RatesConfig(estimator="sample"))
+    config = c.ObjectiveConfig(rates=c.RatesConfig(estimator="sample"))
     found = build_objective(config, TRAITS)(batch, separation).terms["encoding_rate"]
     torch.testing.assert_close(found[0], ratio[0].sum() / T)
 
@@ -280,7 +269,7 @@ def test_sample_estimates_converge_to_the_rate():
 def test_permutations_change_the_cost_alone():
     """PIT on the cost is PIT on the whole bound: the mask rate is the same in any order of the hypotheses."""
     batch, separation = batch_and_separation()
-    objective = build_objective(ObjectiveConfig(cost=BLRConfig()), TRAITS)
+    objective = build_objective(c.ObjectiveConfig(cost=c.BLRConfig()), TRAITS)
     loss = objective(batch, separation).loss
     masks = separation.masks.inner  # type: ignore[attr-defined]
     separation.estimates = separation.estimates.flip(1)
@@ -293,9 +282,9 @@ def test_mask_priors_that_differ_between_hypotheses_are_refused():
     location = torch.tensor([0.0, 0.5], dtype=torch.float64).reshape(2, 1, 1)
     separation.extras["mask_prior"] = Wrapped(LogNormal(location, torch.ones_like(location)))
     with pytest.raises(ValueError, match="differs between hypotheses"):
-        build_objective(ObjectiveConfig(), TRAITS)(batch, separation)
+        build_objective(c.ObjectiveConfig(), TRAITS)(batch, separation)
     separation.extras["mask_prior"] = Wrapped(LogNormal(0 * location, torch.ones_like(location)))
-    assert build_objective(ObjectiveConfig(), TRAITS)(batch, separation).loss.isfinite().all()
+    assert build_objective(c.ObjectiveConfig(), TRAITS)(batch, separation).loss.isfinite().all()
 
 
 # --------------------------------------------------------------------------------------------- an adaptive prior
@@ -307,8 +296,8 @@ def test_the_adaptive_prior_adds_the_rate_of_the_sources():
     source = Normal(torch.randn(3, 2, K, F, dtype=torch.float64), torch.tensor(0.5, dtype=torch.float64))
     separation.source_encodings, separation.extras["source_prior"] = Wrapped(source), Wrapped(STANDARD)
     adaptive = ModelTraits(BOTH, frames_for=frames_for, adaptive_prior=True)
-    rates = RatesConfig(RateConfig(ConstantConfig(0.5)))
-    objective = build_objective(ObjectiveConfig(cost=BLRConfig(), rates=rates), adaptive)
+    rates = c.RatesConfig(c.RateConfig(c.ConstantConfig(0.5)))
+    objective = build_objective(c.ObjectiveConfig(cost=c.BLRConfig(), rates=rates), adaptive)
     result = objective(batch, separation)
     kl = kl_divergence(source, STANDARD)
     expected = torch.stack([kl[0].sum() / T, kl[1, 0, :, :3].sum() / 24, kl.new_zeros(())])
@@ -323,8 +312,8 @@ def test_sources_are_asked_for_where_they_are_needed():
     batch, _ = batch_and_separation()
     batch.sources[1, 1] = math.nan
     adaptive = ModelTraits(BOTH, frames_for=frames_for, adaptive_prior=True)
-    assert build_objective(ObjectiveConfig(), TRAITS).inputs(batch) == {"wants": set()}
-    inputs = build_objective(ObjectiveConfig(), adaptive).inputs(batch)
+    assert build_objective(c.ObjectiveConfig(), TRAITS).inputs(batch) == {"wants": set()}
+    inputs = build_objective(c.ObjectiveConfig(), adaptive).inputs(batch)
     assert set(inputs) == {"wants", "sources", "active"} and inputs["sources"].isfinite().all()
 
 
@@ -333,7 +322,7 @@ def test_sources_are_asked_for_where_they_are_needed():
 
 def test_the_weight_follows_the_rate():
     """It rises by 1 + change above the target, falls below it, and stays within the tolerance."""
-    steering = Steering(("a", "b"), 10.0, SteeringConfig(initial_weight=1.0, change=0.25, tolerance=0.1))
+    steering = Steering(("a", "b"), 10.0, c.SteeringConfig(initial_weight=1.0, change=0.25, tolerance=0.1))
     for rates, expected in (((8.0, 4.0), 1.25), ((6.0, 4.9), 1.25), ((5.0, 4.1), 1.25), ((4.0, 4.0), 1.0)):
         steering.after_step(dict(zip("ab", rates, strict=True)))
         assert steering.weight == pytest.approx(expected)
@@ -346,7 +335,7 @@ def test_a_rate_is_led_to_its_target():
     mean = torch.full((1, 4, 6), 2.0, dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.SGD([mean], lr=0.1)
     batch = Batch(torch.zeros(1, 48), torch.zeros(1, 1, 48), torch.ones(1, 1, dtype=torch.bool), torch.tensor([48]))
-    config = RatesConfig(steering=SteeringConfig(encoding=1.0, initial_weight=1e-2, change=0.02))
+    config = c.RatesConfig(steering=c.SteeringConfig(encoding=1.0, initial_weight=1e-2, change=0.02))
     terms, steerings = build_rates(config, ModelTraits({"encoding_prior"}, frames_for=frames_for))
 
     class Gain(Term):
@@ -365,19 +354,19 @@ def test_a_rate_is_led_to_its_target():
 
 
 def test_one_weight_for_the_total_or_one_for_each():
-    total, steerings = build_rates(RatesConfig(steering=SteeringConfig(total=5.0)), TRAITS)
+    total, steerings = build_rates(c.RatesConfig(steering=c.SteeringConfig(total=5.0)), TRAITS)
     assert len(steerings) == 1 and total["encoding_rate"].steering is total["mask_rate"].steering is steerings[0]
     assert steerings[0].statistics == ("encoding_rate_nats_per_frame", "mask_rate_nats_per_frame")
-    each, steerings = build_rates(RatesConfig(steering=SteeringConfig(encoding=5.0, masks=2.0)), TRAITS)
+    each, steerings = build_rates(c.RatesConfig(steering=c.SteeringConfig(encoding=5.0, masks=2.0)), TRAITS)
     assert [s.target for s in steerings] == [5.0, 2.0]
     steerings[0].weight = 0.5
     assert (each["encoding_rate"].weight, each["mask_rate"].weight) == (0.5, 1e-6)
-    one, steerings = build_rates(RatesConfig(steering=SteeringConfig(masks=2.0)), TRAITS)
+    one, steerings = build_rates(c.RatesConfig(steering=c.SteeringConfig(masks=2.0)), TRAITS)
     assert len(steerings) == 1 and one["encoding_rate"].weight == 1.0
 
 
 def test_steered_weights_are_remembered():
-    config = ObjectiveConfig(rates=RatesConfig(steering=SteeringConfig(encoding=5.0, masks=2.0)))
+    config = c.ObjectiveConfig(rates=c.RatesConfig(steering=c.SteeringConfig(encoding=5.0, masks=2.0)))
     one, two = (build_objective(config, TRAITS) for _ in range(2))
     for _ in range(7):
         one.after_step({"encoding_rate_nats_per_frame": 9.0, "mask_rate_nats_per_frame": 1.0})
@@ -389,14 +378,14 @@ def test_steered_weights_are_remembered():
 
 def test_a_target_that_is_not_reached_is_reported():
     """A line with the rate comes every N epochs; none if the target is reached, or with warnings turned off."""
-    config = ObjectiveConfig(rates=RatesConfig(steering=SteeringConfig(encoding=5.0, warn_after_epochs=10)))
+    config = c.ObjectiveConfig(rates=c.RatesConfig(steering=c.SteeringConfig(encoding=5.0, warn_after_epochs=10)))
     objective = build_objective(config, TRAITS)
     far = {"encoding_rate_nats_per_frame": 3.0}
     assert objective.warnings(far, 9) == objective.warnings({"encoding_rate_nats_per_frame": 5.4}, 10) == []
     for epochs in (10, 20):
         (line,) = objective.warnings(far, epochs)
         assert f"after {epochs} epochs encoding_rate_nats_per_frame is 3, the target 5" in line and "\n" not in line
-    assert Steering(("a",), 5.0, SteeringConfig(warn_after_epochs=0)).warning({"a": 3.0}, 20) is None
+    assert Steering(("a",), 5.0, c.SteeringConfig(warn_after_epochs=0)).warning({"a": 3.0}, 20) is None
 
 
 # ----------------------------------------------------------------------------------------------------------- margin
@@ -405,8 +394,8 @@ def test_a_target_that_is_not_reached_is_reported():
 def test_margin():
     """It is the mean of max(|u| - 1, 0)^2 over hypotheses and own samples of standardized estimates."""
     batch, separation = batch_and_separation()
-    assert "margin" not in build_objective(ObjectiveConfig(), ModelTraits(signal_std=0.5))(batch, separation).terms
-    result = build_objective(ObjectiveConfig(margin_weight=2.0), ModelTraits(signal_std=0.5))(batch, separation)
+    assert "margin" not in build_objective(c.ObjectiveConfig(), ModelTraits(signal_std=0.5))(batch, separation).terms
+    result = build_objective(c.ObjectiveConfig(margin_weight=2.0), ModelTraits(signal_std=0.5))(batch, separation)
     for b, length in enumerate((T, 24)):
         beyond = [max(abs(u) / 0.5 - 1, 0) ** 2 for u in separation.estimates[b, :, :length].flatten().tolist()]
         assert result.terms["margin"][b].item() == pytest.approx(sum(beyond) / len(beyond))
@@ -417,7 +406,7 @@ def test_margin():
 # ---------------------------------------------------------------------------------------------------- auto-encoding
 
 
-@pytest.mark.parametrize("cost", [BLRConfig(), NegSISDRConfig()], ids=["nats", "db"])
+@pytest.mark.parametrize("cost", [c.BLRConfig(), c.NegSISDRConfig()], ids=["nats", "db"])
 def test_reconstructions_are_compared_with_what_was_encoded(cost):
     """Each active source is compared with its own, the mixture in every utterance, on the scale of the separation."""
     batch, separation = batch_and_separation()
@@ -426,11 +415,11 @@ def test_reconstructions_are_compared_with_what_was_encoded(cost):
     separation.extras["source_reconstructions"] = batch.sources + noise[:, :2]
     separation.reconstructions = batch.mixture + noise[:, 2]
     batch.mixture[2] = noise[2, 0]
-    config = ObjectiveConfig(cost=cost, autoencoding=AutoencodingConfig(sources=0.5, mixtures=2.0))
+    config = c.ObjectiveConfig(cost=cost, autoencoding=c.AutoencodingConfig(sources=0.5, mixtures=2.0))
     result = build_objective(config, ModelTraits(signal_std=0.5))(batch, separation)
 
     def compared(found: Tensor, signal: Tensor) -> float:
-        if isinstance(cost, BLRConfig):
+        if isinstance(cost, c.BLRConfig):
             return pairwise_blr_nll(found[None, None] / 0.5, signal[None, None] / 0.5).item() / len(signal)
         return pairwise_neg_si_sdr(found[None, None], signal[None, None]).item()
 
@@ -440,7 +429,7 @@ def test_reconstructions_are_compared_with_what_was_encoded(cost):
             compared(separation.extras["source_reconstructions"][b, j, :length], batch.sources[b, j, :length])
             for j in active
         ]
-        count = 1 if isinstance(cost, BLRConfig) else max(len(each), 1)
+        count = 1 if isinstance(cost, c.BLRConfig) else max(len(each), 1)
         assert result.terms["source_reconstruction"][b].item() == pytest.approx(sum(each) / count, rel=1e-9)
         of_mixture = compared(separation.reconstructions[b, :length], batch.mixture[b, :length])
         assert result.terms["mixture_reconstruction"][b].item() == pytest.approx(of_mixture, rel=1e-9)
@@ -454,7 +443,7 @@ def test_mixtures_without_sources_are_learnt_from():
     batch, separation = batch_and_separation()
     separation.reconstructions = batch.mixture + 0.1
     batch.mixture[2] = 1.0
-    config = ObjectiveConfig(cost=BLRConfig(), autoencoding=AutoencodingConfig(mixtures=1.0))
+    config = c.ObjectiveConfig(cost=c.BLRConfig(), autoencoding=c.AutoencodingConfig(mixtures=1.0))
     objective = build_objective(config, TRAITS)
     assert objective.inputs(batch) == {"wants": {"reconstructions"}}
     result = objective(batch, separation)
@@ -467,7 +456,7 @@ def test_mixtures_without_sources_are_learnt_from():
 
 def test_auto_encoding_of_sources_has_their_rate_and_asks_for_them():
     batch, _ = batch_and_separation()
-    config = ObjectiveConfig(cost=BLRConfig(), autoencoding=AutoencodingConfig(sources=1.0))
+    config = c.ObjectiveConfig(cost=c.BLRConfig(), autoencoding=c.AutoencodingConfig(sources=1.0))
     objective = build_objective(config, TRAITS)
     assert {"source_reconstruction", "source_rate"} <= set(objective.terms)
     assert set(objective.inputs(batch)) == {"wants", "sources", "active"}

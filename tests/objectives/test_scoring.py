@@ -9,15 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from sepkit.config import (
-    AssignmentConfig,
-    CostConfig,
-    MCLConfig,
-    ObjectiveConfig,
-    PITConfig,
-    ScoringLossConfig,
-    SinkhornConfig,
-)
+from sepkit import config as c
 from sepkit.objectives import ScoringTerm, build_objective, costs
 from sepkit.objectives.costs import PairwiseCosts, Step
 from sepkit.types import Batch, Latent, ModelTraits, Separation
@@ -87,11 +79,11 @@ def test_who_won_is_not_learned_from_scores():
     assert separation.scores.grad is not None and (separation.scores.grad[3] > 0).all()
 
 
-@pytest.mark.parametrize("cost", sorted(CostConfig.choices))
-@pytest.mark.parametrize("assignment", sorted(AssignmentConfig.choices))
+@pytest.mark.parametrize("cost", sorted(c.CostConfig.choices))
+@pytest.mark.parametrize("assignment", sorted(c.AssignmentConfig.choices))
 def test_every_objective_takes_scores(cost, assignment):
     batch, separation = batch_and_separation()
-    config = ObjectiveConfig(CostConfig.choices[cost](), AssignmentConfig.choices[assignment]())
+    config = c.ObjectiveConfig(c.CostConfig.choices[cost](), c.AssignmentConfig.choices[assignment]())
     result = build_objective(config, ModelTraits({"scores"}))(batch, separation)
     plain = build_objective(config)(batch, separation)
     torch.testing.assert_close(result.loss, plain.loss + 0.1 * result.terms["scoring"])
@@ -104,18 +96,18 @@ def test_choices_reach_the_term():
     separation.estimates = separation.estimates.detach()
 
     def scoring(assignment, kind="binary"):
-        config = ObjectiveConfig(assignment=assignment, scoring=ScoringLossConfig(weight=2.0))
+        config = c.ObjectiveConfig(assignment=assignment, scoring=c.ScoringLossConfig(weight=2.0))
         result = build_objective(config, ModelTraits({"scores"}, score_loss=kind))(batch, separation)
         torch.testing.assert_close(result.loss, result.terms["separation"] + 2 * result.terms["scoring"])
         return result.terms["scoring"]
 
-    assert torch.equal(scoring(PITConfig()), scoring(SinkhornConfig()))
-    assert not torch.equal(scoring(PITConfig()), scoring(MCLConfig()))
-    assert not torch.equal(scoring(MCLConfig()), scoring(MCLConfig(), "cross_entropy"))
+    assert torch.equal(scoring(c.PITConfig()), scoring(c.SinkhornConfig()))
+    assert not torch.equal(scoring(c.PITConfig()), scoring(c.MCLConfig()))
+    assert not torch.equal(scoring(c.MCLConfig()), scoring(c.MCLConfig(), "cross_entropy"))
 
 
 def test_low_precision_scores_are_taken():
     batch, separation = batch_and_separation()
     assert separation.scores is not None
     separation.scores = separation.scores.detach().bfloat16()
-    assert build_objective(ObjectiveConfig(), ModelTraits({"scores"}))(batch, separation).loss.dtype == torch.float64
+    assert build_objective(c.ObjectiveConfig(), ModelTraits({"scores"}))(batch, separation).loss.dtype == torch.float64

@@ -12,14 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sepkit.config import (
-    ConvTasNetConfig,
-    FreeFilterbankConfig,
-    ImprovedSuDoRMRFConfig,
-    ModelConfig,
-    RecurrentConfig,
-    SepFormerConfig,
-)
+from sepkit import config as c
 from sepkit.errors import UserError
 from sepkit.models.bridges import from_asteroid, to_asteroid_state_dict
 from sepkit.models.emd import EncoderMaskerDecoder, build_model
@@ -278,9 +271,9 @@ class TestFiles:
 
 
 class TestExportRefusals:
-    CONFIG = ModelConfig(
-        filterbank=FreeFilterbankConfig(num_filters=16),
-        masker=ConvTasNetConfig(bottleneck_channels=6, hidden_channels=10, skip_channels=7, blocks=1, repeats=1),
+    CONFIG = c.ModelConfig(
+        filterbank=c.FreeFilterbankConfig(num_filters=16),
+        masker=c.ConvTasNetConfig(bottleneck_channels=6, hidden_channels=10, skip_channels=7, blocks=1, repeats=1),
     )
 
     @pytest.mark.parametrize(
@@ -289,11 +282,11 @@ class TestExportRefusals:
             (CONFIG.masker, 0.01, "signal_mean: found 0.01"),
             (dataclasses.replace(CONFIG.masker, normalize_skip_sum=True, blocks=2), 0.0, "normalize_skip_sum"),
             (
-                ImprovedSuDoRMRFConfig(6, 10, blocks=1),
+                c.ImprovedSuDoRMRFConfig(6, 10, blocks=1),
                 0.0,
                 "hidden_channels: found 10; asteroid has as many as filters",
             ),
-            (RecurrentConfig(hidden_size=4), 0.0, "masker RecurrentMasker: asteroid has none like it"),
+            (c.RecurrentConfig(hidden_size=4), 0.0, "masker RecurrentMasker: asteroid has none like it"),
         ],
     )
     def test_what_asteroid_cannot_hold(self, masker, mean, words):
@@ -345,11 +338,11 @@ def compare_sepformers(theirs: nn.Module, ours: nn.Module, features: Tensor, tol
 
 def test_sepformer_has_the_parameters_outputs_and_gradients_of_speechbrain():
     sizes = {"encoding_dim": 256, "hypotheses": 2, "values_per_dimension": 1}
-    whole = build(SepFormerConfig(), **sizes)
+    whole = build(c.SepFormerConfig(), **sizes)
     assert sum(p.numel() for p in whole.parameters()) == 25_671_169
     # As wide, and two of the eight layers of each transformer: more compute the same once more.
     theirs = speechbrain_masker(256, 1024, 2, K=250, num_spks=2).double()
-    ours = build(SepFormerConfig(transformer_layers=2), **sizes).double().eval()
+    ours = build(c.SepFormerConfig(transformer_layers=2), **sizes).double().eval()
     compare_sepformers(theirs, ours, torch.randn(1, 256, 377, dtype=torch.float64))
 
 
@@ -357,6 +350,6 @@ def test_sepformer_has_the_parameters_outputs_and_gradients_of_speechbrain():
 @pytest.mark.parametrize("frames", [1, 4, 6, 33])
 def test_sepformer_cuts_chunks_as_speechbrain_does(chunk_size, frames):
     theirs = speechbrain_masker(16, 12, 1, K=chunk_size, num_spks=3).double()
-    config = SepFormerConfig(16, 2, chunk_size, 1, 8, 12)
+    config = c.SepFormerConfig(16, 2, chunk_size, 1, 8, 12)
     ours = build(config, encoding_dim=16, hypotheses=3, values_per_dimension=1).double().eval()
     compare_sepformers(theirs, ours, torch.randn(2, 16, frames, dtype=torch.float64))

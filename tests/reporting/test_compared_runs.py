@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sepkit.evaluation.run_folder import EvaluationFolder, Run, TrainingLog
-from sepkit.reporting.compared_runs import ComparedRuns, without_what_methods_lack
+from sepkit.reporting.compared_runs import ComparedRuns, drop_missing_metrics
 from sepkit.reporting.figures import SPLIT_COLORS, training_curves
 
 
@@ -59,7 +59,7 @@ def run(assignment: str | None, cost: str = "neg_si_sdr", masks: str = "determin
     ],
 )
 def test_what_no_method_of_a_report_has_is_left_out(runs: list[Run], matching: bool, evidence: bool) -> None:
-    for shown in without_what_methods_lack(runs):
+    for shown in drop_missing_metrics(runs):
         (folder,) = shown.evaluations
         assert folder.metrics[0] == "si_sdr_db" and shown.log is not None
         assert ("mcl_si_sdr_db" in folder.metrics) == ("mcl_si_sdr_db_s1" in folder.columns) == matching

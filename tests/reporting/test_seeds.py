@@ -81,13 +81,9 @@ def test_runs_that_differ_in_more_than_the_seed_are_told(tmp_path: Path) -> None
     assert "seed 1 stands for more than one run" in text
 
 
-def test_groups_by_an_expression(runs: list[str]) -> None:
+def test_runs_that_differ_in_their_seed_are_one_group(runs: list[str]) -> None:
     loaded = [load_run(folder) for folder in runs]
     assert [group.name for group in group_runs(loaded)] == ["pit", "mcl", "mcl_n3"]
-    assert [len(group.runs) for group in group_runs(loaded, "^(pit|mcl)")] == [2, 2]
-    for pattern in ("(", "pit"):
-        with pytest.raises(UserError, match="--group"):
-            group_runs(loaded, pattern)
 
 
 def test_figures_are_written_beside_the_table(tmp_path: Path, runs: list[str]) -> None:
@@ -126,7 +122,7 @@ def test_temperatures_fall_from_left_to_right(runs: list[str]) -> None:
 
 @pytest.mark.parametrize(
     ("options", "complaint"),
-    [(["--metric", "pesq"], "--metric"), (["--figure", "violin"], "violin"), (["--group", "("], "--group")],
+    [(["--metric", "pesq"], "--metric"), (["--figure", "violin"], "violin")],
 )
 def test_mistakes_exit_with_2_and_one_line(tmp_path: Path, runs: list[str], capsys, options, complaint) -> None:
     assert main(["summarize", *runs, *options, "--out", str(tmp_path / "t.md")]) == 2

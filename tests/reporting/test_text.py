@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sepkit.reporting.text import aligned, evaluation_lines, score_lines
+from sepkit.reporting.text import evaluation_lines, score_lines
 
 
 def score(mean: float, **more: Any) -> dict[str, Any]:
@@ -42,10 +42,6 @@ def test_manifests_stand_side_by_side() -> None:
     assert "seen" in lines[0] and lines[0].endswith("unseen")
     (improvement,) = [line for line in lines if line.startswith("SI-SDR improvement")]
     assert improvement.endswith("6.00  4.00 (drop 2.00)")
-
-
-def test_alignment() -> None:
-    assert aligned([["a", "1"], ["bcd", "23"]]) == ["a     1", "bcd  23"]
 
 
 def test_differences_from_another_run_have_names_and_digits_of_their_scores() -> None:

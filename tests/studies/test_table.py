@@ -18,15 +18,15 @@ ALL_TASKS = {name: task for study in studies.STUDIES.values() for name, task in 
 def test_what_the_table_names_exists(room: str) -> None:
     study = studies.STUDIES[room]
     functions = [f for options in study.preparations.values() for f in options]
-    functions += [f for task in study.tasks.values() for f in task.instead.values()]
-    functions += [f for leaves in study.leaves.values() for f in leaves.values()]
+    functions += [f for task in study.tasks.values() for f in task.values()]
+    functions += [f for names in study.subcommands.values() for f in names.values()]
     for module, _, name in (function.partition(":") for function in functions):
         assert callable(getattr(import_module(f"sepkit.studies.{room}.{module}"), name))
     if study.commands:
         commands = studies.commands_of(room)
         assert hasattr(commands, "main") or commands.COMMANDS
     assert not study.commands.keys() & COMMANDS.keys()
-    assert {command for task in study.tasks.values() for command in task.instead} <= {"evaluate", "calibrate", "train"}
+    assert {command for task in study.tasks.values() for command in task} <= {"evaluate", "calibrate", "train"}
 
 
 def test_a_model_of_a_study_is_evaluated_by_its_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -79,13 +79,13 @@ def test_what_ships_has_half_the_weights_a_predictor_and_a_card(experiment, mani
     (tmp_path / "summary.json").write_text(json.dumps(summary | {"model": "another"}))
     assert default_model.main(["--card", str(tmp_path), "--out", str(out)]) == 2
     assert (out / "README.md").read_text() == renewed
-    assert alone(out) in renewed and default_model.MORE_SPEECH not in renewed
+    assert alone(out) in renewed and default_model.TEXTS["more"]["speech_more"] not in renewed
     # Again, as trained with the silence term on more speech: with other weights nothing of the old ones stays.
     save_model(build_model(load_pretrained(out).config), experiment / "model", {"epoch": 4})
     configuration = yaml.safe_load((experiment / "config.yaml").read_text())
     configuration["objective"]["silence"] = {"weight": 0.1}
     (experiment / "config.yaml").write_text(yaml.safe_dump(configuration))
-    again = [str(experiment), "--dev", str(manifests[0]), "--out", str(out), "--more-speech"]
+    again = [str(experiment), "--dev", str(manifests[0]), "--out", str(out), "--more", "speech_more"]
     assert default_model.main(again) == 0
     assert sepkit.load_model(out).runner.info["epoch"] == 4
     (tmp_path / "summary.json").write_text(json.dumps(summary))
@@ -93,14 +93,14 @@ def test_what_ships_has_half_the_weights_a_predictor_and_a_card(experiment, mani
         card = (out / "README.md").read_text()
         assert "blr_nll and rates and the silence term, matched by pit" in card and expected in card
         # An untrained model cannot tell one speaker from two.
-        assert alone(out) in card and default_model.MORE_SPEECH in card
+        assert alone(out) in card and default_model.TEXTS["more"]["speech_more"] in card
         assert default_model.main(["--card", str(tmp_path), "--out", str(out)]) == 0
 
 
 def alone(folder: Path) -> str:
     """What the card of a model says of one speaker alone, as its predictor has it."""
     predictor = yaml.safe_load((folder / "quality.yaml").read_text())
-    told = default_model.AS_ONE if predictor["single_speaker"] else default_model.AS_TWO
+    told = default_model.TEXTS["one_speaker"]["counted" if predictor["single_speaker"] else "not_counted"]
     return f"one speaker alone {told}"
 
 

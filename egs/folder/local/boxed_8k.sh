@@ -99,7 +99,7 @@ fi
 ship() {
   (cd "$repository" && python -m tools.default_model "$out/$2" --dev "$out/conditions/dev.jsonl" \
     --tests "$out/mini/test_librispeech.jsonl" "$out/mini/test_speechocean762.jsonl" \
-    --more-speech --voices --synthesized --out "$out/$1" "${@:3}")
+    --more speech_more speech_voices speech_synthesized --out "$out/$1" "${@:3}")
 }
 ship boxed_8k averaged --views 2
 ship boxed_8k_causal causal_channels_1 --views 1

@@ -20,7 +20,6 @@ from sepkit.errors import UserError
 from sepkit.files import check_writable, write_csv, write_json, write_text
 from sepkit.inference.batch.inputs import find_recordings, name_outputs, rttm_ids
 from sepkit.inference.batch.reports import failure_reason
-from sepkit.inference.diarization.baselines import BASELINES, mean_spectra
 from sepkit.inference.diarization.clustering import in_order_of_appearance, unit_rows
 from sepkit.inference.diarization.counting import SpeakerCount, group_speakers, rule_of
 from sepkit.inference.diarization.encoders import Encoder, load_encoder
@@ -36,6 +35,7 @@ from sepkit.inference.diarization.segments import (
     neighbors_in_turns,
     waveforms_of,
 )
+from sepkit.inference.diarization.spectra import BASELINES, mean_spectra
 from sepkit.inference.options import SpeakerFeatures
 from sepkit.models.published.shipped import encoder_folder
 from sepkit.owned import check

@@ -1,13 +1,12 @@
-"""The files of a separated recording: estimates, their spreads, who speaks when, and the JSON that describes them."""
+"""The files of a separated recording: estimates, who speaks when, and the JSON that describes them."""
 
 from __future__ import annotations
 
-import io
 import math
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,12 +19,9 @@ from sepkit.data.audio import write_blocks
 from sepkit.errors import UserError
 from sepkit.files import atomic_output, file_digest, file_text, parse_json, write_json, write_text
 from sepkit.inference.batch.inputs import same_name
-from sepkit.inference.options import Subtype
+from sepkit.inference.options import OutputOptions, Subtype
 from sepkit.inference.separated import Separated
 from sepkit.owned import FOREIGN
-
-Blocks = Callable[[], Iterator[np.ndarray]]
-"""Yields the estimates (k, t) from beginning to end, each time that it is called."""
 
 
 def _beside(target: Path, suffix: str) -> Path:
@@ -37,19 +33,19 @@ def check_free(
     inputs: Collection[Path],
     tracks: Collection[str],
     most: float,
-    description: dict[str, Any],
+    options: OutputOptions,
 ) -> None:
     """Raise UserError if an output would be written over an input, or over a file that no earlier call has written.
 
     Args:
-        targets: paths without ending.
-        inputs: recordings, and whatever else is read.
-        tracks: their names, beside s1, s2 ...
-        most: largest number of a track.
-        description: how estimates come about.
+        targets: Paths without ending.
+        inputs: Recordings, and whatever else is read.
+        tracks: Names of tracks beside s1, s2 ...
+        most: Largest number of a track.
+        options: Format and kinds of the outputs.
     """
     read = {(status.st_dev, status.st_ino) for status in map(os.stat, inputs)}
-    whole, of_tracks = ("|".join(map(re.escape, endings)) for endings in _endings(description))
+    whole, of_tracks = ("|".join(map(re.escape, endings)) for endings in _endings(options))
     track = "|".join(["s([0-9]+)", *map(re.escape, tracks)])
     output = re.compile(rf"(.+?)(?:_(?:{track})(?:{of_tracks})|{whole})", re.IGNORECASE | re.DOTALL)
     by_name = {(target.parent, same_name(target.name)): target for target in targets}
@@ -65,10 +61,9 @@ def check_free(
                 raise UserError(FOREIGN.format(path))
 
 
-def _endings(description: dict[str, Any]) -> tuple[list[str], list[str]]:
+def _endings(options: OutputOptions) -> tuple[list[str], list[str]]:
     """Return how the names of files end that a recording has, and that each track has."""
-    of_tracks = {f".{description['format']}": None, ".wav": None, "_spread.npy": description["spread_samples"] or ()}
-    return [".json", *[".rttm"] * description["rttm"]], [ending for ending, none in of_tracks.items() if none != ()]
+    return [".json", *[".rttm"] * options.rttm], list(dict.fromkeys([f".{options.format}", ".wav"]))
 
 
 def _is_own(path: Path, target: Path) -> bool:
@@ -77,10 +72,9 @@ def _is_own(path: Path, target: Path) -> bool:
 
 
 def _recorded(target: Path) -> set[str]:
+    """Return the files that the JSON file of an earlier call records, and that file itself."""
     written = _written_before(target)
-    files = written.get("files")
-    named = _names_of(written) | (set(files) if isinstance(files, dict) else set())
-    return named | {f"{target.name}.json"} if "sepkit" in written else set()
+    return _names_of(written) | {f"{target.name}.json"} if "sepkit" in written else set()
 
 
 def _mark(target: Path) -> Path:
@@ -88,18 +82,18 @@ def _mark(target: Path) -> Path:
 
 
 @contextmanager
-def marked(target: Path, tracks: Collection[str | None], description: dict[str, Any]) -> Iterator[None]:
+def marked(target: Path, tracks: Collection[str | None], options: OutputOptions) -> Iterator[None]:
     """Mark a recording as begun until its files are recorded: what a kill leaves of them is known by the mark.
 
     Args:
-        target: path without ending.
-        tracks: their names; None: not written.
-        description: how estimates come about.
+        target: Path without ending.
+        tracks: Names of the tracks; None: not written.
+        options: Format and kinds of the outputs.
 
     Raises:
         UserError: a file has appeared that would be written over.
     """
-    whole, of_tracks = _endings(description)
+    whole, of_tracks = _endings(options)
     endings = [*whole, *(f"_{track}{ending}" for track in tracks if track for ending in of_tracks)]
     outputs = [_beside(target, ending) for ending in endings]
     for path in filter(os.path.lexists, outputs):
@@ -120,12 +114,10 @@ class _WouldClipError(Exception):
 
 def write_outputs(
     target: Path,
-    separated: Separated,
-    num_samples: int,
-    blocks: Blocks,
+    separated: Separated[Any],
+    options: OutputOptions,
     description: dict[str, Any],
     subtype: Subtype,
-    more: dict[str, Any] | None = None,
     turns: Sequence[Sequence[tuple[float, float]]] | None = None,
     recording: str = "",
 ) -> None:
@@ -136,87 +128,83 @@ def write_outputs(
     so.
 
     Args:
-        target: path without ending.
-        num_samples: of each estimate.
-        description: how they came about.
-        subtype: sample format, unless they would clip.
-        more: what else the JSON file tells.
-        turns: of each track: beginnings and lengths, seconds; None: when something is heard in it.
-        recording: its name in RTTM.
+        target: Path without ending.
+        separated: Result whose estimates are read block by block.
+        options: Format and kinds of the outputs.
+        description: Origin of the estimates, for the JSON file.
+        subtype: Sample format, unless they would clip.
+        turns: Beginnings and lengths of the turns of each track, seconds; None: when something is heard in it.
+        recording: Name of the recording in RTTM.
     """
-    suffix = f".{description['format']}"
+    suffix = f".{options.format}"
     try:
-        paths, activity = _write_estimates(target, separated, num_samples, blocks, subtype, suffix)
+        paths, activity = _write_estimates(target, separated, subtype, suffix)
     except _WouldClipError:
-        asked = description["subtype"] is not None or description["format"] != "wav"
         subtype, suffix = "FLOAT", ".wav"
-        paths, activity = _write_estimates(target, separated, num_samples, blocks, subtype, suffix)
-        if asked:
+        paths, activity = _write_estimates(target, separated, subtype, suffix)
+        if options.subtype is not None or options.format != "wav":
             tqdm.write(
                 f"{description['input']}: an estimate peaks at {activity.peak:.2f} and would clip; "
                 "written as 32-bit float wav",
                 file=sys.stderr,
             )
-    spread_paths = [path.with_name(f"{path.stem}_spread.npy") for path in paths if separated.spread is not None]
-    for path, deviation in zip(spread_paths, () if separated.spread is None else separated.spread, strict=True):
-        buffer = io.BytesIO()
-        np.save(buffer, deviation)
-        with atomic_output(path) as temporary:
-            # Not by NumPy, which does not tell why a file cannot be written.
-            temporary.write_bytes(buffer.getbuffer())
-    written = [*paths, *spread_paths]
-    if description["rttm"]:
+    written = list(paths)
+    if options.rttm:
         names, turns = tracks_of(separated), activity.segments() if turns is None else turns
         if separated.tracks is None and separated.is_speaker is not None:
-            # What is left in an output that nobody speaks in is no turn.
+            # What is left in an output in which no one is speaking is no turn.
             speaks = np.asarray(separated.is_speaker)[separated.kept]
             turns = [own if speaker else [] for own, speaker in zip(turns, speaks, strict=True)]
         named = [(name, own) for name, own in zip(names, turns, strict=True) if name is not None]
         lines = rttm_lines(recording, [own for _, own in named], [name for name, _ in named])
         written.append(write_text(_beside(target, ".rttm"), "".join(lines)))
-    for name in _names_of(_written_before(target)) - {path.name for path in (*paths, *spread_paths)}:
+    for name in _names_of(_written_before(target)) - {path.name for path in paths}:
         if name.startswith(f"{target.name}_"):
             target.with_name(name).unlink(missing_ok=True)
-    intervals = separated.predicted_interval_db
     result = {
         **description,
-        "audio_format": description["format"],
-        "sample_rate": separated.sample_rate,
-        "num_samples": num_samples,
+        **_result(separated),
+        "audio_format": options.format,
         "estimates": [path.name for path in paths],
         "written_as": subtype,
         "peak": activity.peak,
-        "gains": _numbers(separated.gains),
-        "scores": _numbers(separated.scores),
-        "speakers": separated.speakers,
-        "or_more": separated.or_more,
-        "kept_hypotheses": [int(index) + 1 for index in separated.kept],
-        "predicted_si_sdr_db": _numbers(separated.predicted_si_sdr_db),
-        "predicted_interval_db": intervals if intervals is None else [_numbers(ends) for ends in intervals],
-        "predicted_by": separated.predicted_by,
-        "out_of_domain": separated.out_of_domain,
-        "rates": separated.rates,
-        "spreads": None if separated.spread is None else [path.name for path in spread_paths],
-        "spread_db": _spread_db(separated),
-        **(more or {}),
         "input_sha256": file_digest(description["input"]),
         "files": {path.name: {"bytes": path.stat().st_size, "sha256": file_digest(path)} for path in written},
     }
     write_json(_beside(target, ".json"), result)
 
 
+def _result(separated: Separated[Any]) -> dict[str, Any]:
+    """Return what the JSON file states of a separation."""
+    intervals, prediction = separated.predicted_interval_db, separated.prediction
+    return {
+        "sample_rate": separated.sample_rate,
+        "num_samples": separated.estimates.shape[-1],
+        "gains": _numbers(separated.gains),
+        "scores": _numbers(separated.scores),
+        "speakers": separated.speakers,
+        "or_more": separated.selection.count_is_lower_bound,
+        "kept_hypotheses": [int(index) + 1 for index in separated.kept],
+        "predicted_si_sdr_db": _numbers(separated.predicted_si_sdr_db),
+        "predicted_interval_db": intervals if intervals is None else [_numbers(ends) for ends in intervals],
+        "predicted_by": None if prediction is None else prediction.source,
+        "out_of_domain": separated.out_of_domain,
+        "rates": separated.rates,
+    }
+
+
 def _write_estimates(
-    target: Path, separated: Separated, num_samples: int, blocks: Blocks, subtype: Subtype, suffix: str
+    target: Path, separated: Separated[Any], subtype: Subtype, suffix: str
 ) -> tuple[list[Path], ActivityMeter]:
-    """The paths written, and when something is heard in each track, those that are not written, too."""
-    rate = separated.sample_rate
+    """Return the paths written, and when something is heard in each track, also in those that are not written."""
+    rate, num_samples = separated.sample_rate, separated.estimates.shape[-1]
     names = tracks_of(separated)
     written = [index for index, name in enumerate(names) if name is not None]
     paths = [_beside(target, f"_{names[index]}{suffix}") for index in written]
     activity = ActivityMeter(len(names), rate)
     with ExitStack() as stack:
         writers = [stack.enter_context(write_blocks(path, rate, num_samples, subtype)) for path in paths]
-        for block in blocks():
+        for block in separated.estimates.blocks():
             activity.add(block)
             if subtype == "PCM_16" and activity.peak >= 1.0:
                 raise _WouldClipError
@@ -225,7 +213,7 @@ def _write_estimates(
     return paths, activity
 
 
-def tracks_of(separated: Separated) -> list[str | None]:
+def tracks_of(separated: Separated[Any]) -> Sequence[str | None]:
     """Return the name of each track; None for one that is not written."""
     if separated.tracks is not None:
         return separated.tracks
@@ -237,19 +225,9 @@ def _numbers(values: Any) -> list[float | None] | None:
     return None if values is None else [float(value) if math.isfinite(value) else None for value in values]
 
 
-def _spread_db(separated: Separated) -> list[float | None] | None:
-    """Energy of the spread over that of the estimate, dB; None for a silent one."""
-    if separated.spread is None:
-        return None
-    energies = np.square(separated.estimates, dtype=np.float64).sum(-1)
-    spreads = np.square(separated.spread, dtype=np.float64).sum(-1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return _numbers(10 * np.log10(spreads / energies))
-
-
 def _names_of(written: dict[str, Any]) -> set[str]:
-    """The files that a JSON file names, beside which it stands."""
-    lists = [written.get(key) for key in ("estimates", "spreads")]
+    """Return the files that a JSON file names, beside which it stands."""
+    lists = [written.get("estimates"), list(written["files"]) if isinstance(written.get("files"), dict) else None]
     return {name for names in lists if isinstance(names, list) for name in names if _is_plain_name(name)}
 
 
@@ -257,20 +235,23 @@ def _is_plain_name(name: Any) -> bool:
     return isinstance(name, str) and "\0" not in name and name not in ("", ".", "..") and Path(name).name == name
 
 
-def is_done(target: Path, description: dict[str, Any], verify: bool) -> bool:
+def is_done(target: Path, description: dict[str, Any], options: OutputOptions) -> bool:
     """Return whether all outputs stand, whole, and come from the same recording, model and options.
 
     Args:
-        target: path without ending.
-        description: what their JSON file would say of them.
-        verify: compare SHA-256 of recording and outputs, too; otherwise size and time of change, and sizes.
+        target: Path without ending.
+        description: Content of their JSON file, as far as it is known before.
+        options: Kinds of the outputs. `verify`: whether to compare SHA-256 of recording and outputs, too; otherwise
+            size and time of change, and sizes.
     """
-    written = _written_before(target)
+    written, verify = _written_before(target), options.verify
+    estimates, files = written.get("estimates"), written.get("files")
     if any(written.get(key) != value for key, value in description.items()):
         return False
-    names = _names_of(written) | ({f"{target.name}.rttm"} if description["rttm"] else set())
-    files = written.get("files")
-    if not isinstance(written.get("estimates"), list) or not isinstance(files, dict) or names != files.keys():
+    if not isinstance(estimates, list) or not isinstance(files, dict):
+        return False
+    names = {*filter(_is_plain_name, estimates)} | ({f"{target.name}.rttm"} if options.rttm else set())
+    if names != files.keys():
         return False
     if verify and written.get("input_sha256") != file_digest(description["input"]):
         return False

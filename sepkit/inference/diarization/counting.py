@@ -17,7 +17,7 @@ import numpy as np
 
 from sepkit.errors import UserError
 from sepkit.inference.diarization.clustering import Clusters, mean_directions, posterior_of, unit_rows
-from sepkit.inference.diarization.encoders import stated
+from sepkit.inference.diarization.encoders import numbers_in
 
 # Mean cosine distance where no turn has two segments.
 _THRESHOLD_WITHOUT_TURNS = 0.6
@@ -76,9 +76,9 @@ def rule_of(info: Mapping[str, Any]) -> CountingRule:
     """Return the rule that was saved beside an encoder's weights, or one that suits any encoder.
 
     Raises:
-        UserError: it is no rule, see `stated`.
+        UserError: it is no rule, see `numbers_in`.
     """
-    return CountingRule(**stated(info, "counting"))
+    return CountingRule(**numbers_in(info, "counting"))
 
 
 def group_speakers(
@@ -161,37 +161,31 @@ class SpeakerTree:
         self._seconds = np.asarray(seconds, float)[chosen]
         self._least = float(max(_LEAST_SHARE * self._seconds.sum(), _LEAST_SECONDS))
         distances = np.clip(1 - self._points @ self._points.T, 0, 2)
-        self._merges = average_linkage(0.5 * (distances + distances.T))
-        self._heights = np.array([height for _, _, height in self._merges])
-        # After k merges, the number of groups with enough speech.
-        self._counts = [int((self._seconds >= self._least).sum())]
-        group, speech = list(range(len(chosen))), self._seconds.tolist()
-        for one, other, _ in self._merges:
-            left, right = _found(group, one), _found(group, other)
-            both = speech[left] + speech[right]
-            gone = (speech[left] >= self._least) + (speech[right] >= self._least)
-            self._counts.append(self._counts[-1] - gone + (both >= self._least))
-            group[left], speech[right] = right, both
+        merges = average_linkage(0.5 * (distances + distances.T))
+        self._heights = np.array([height for _, _, height in merges])
+        # After k merges, the group of each segment, and the number of groups with enough speech.
+        self._groups = [np.arange(len(chosen))]
+        for one, other, _ in merges:
+            groups = self._groups[-1]
+            self._groups.append(np.where(groups == groups[one], groups[other], groups))
+        self._counts = [int((np.bincount(own, self._seconds) >= self._least).sum()) for own in self._groups]
 
     def centers(self, speakers: int) -> np.ndarray:
-        """Return mean directions (K, D) of K <= N groups: those that thresholds agree on most, among groups that have
-        enough speech if that can be."""
+        """Return mean directions (K, D) of K groups: those that thresholds agree on most, among groups that have enough
+        speech if that can be.
+
+        Args:
+            speakers: K, at most the number of segments.
+        """
         ends = np.append(self._heights, 2.0)
         widths = [ends[k] - ends[k - 1] if count == speakers else -1.0 for k, count in enumerate(self._counts) if k]
-        if len(widths) and max(widths) >= 0:
-            return self._centers(1 + int(np.argmax(widths)), self._least)
-        return self._centers(len(self._points) - speakers, 0.0)
-
-    def _centers(self, merges: int, least: float) -> np.ndarray:
-        group = list(range(len(self._points)))
-        for one, other, _ in self._merges[:merges]:
-            group[_found(group, one)] = _found(group, other)
-        _, labels = np.unique([_found(group, point) for point in range(len(group))], return_inverse=True)
+        enough = len(widths) > 0 and max(widths) >= 0
+        merges = 1 + int(np.argmax(widths)) if enough else len(self._points) - speakers
+        _, labels = np.unique(self._groups[merges], return_inverse=True)
         speech = np.bincount(labels, self._seconds)
-        kept = np.flatnonzero(speech >= min(least, speech.max()))
         sums = np.zeros((len(speech), self._points.shape[1]))
         np.add.at(sums, labels, self._points)
-        return unit_rows(sums[kept])
+        return unit_rows(sums[speech >= min(self._least, speech.max())] if enough else sums)
 
     def speakers(self, threshold: float) -> int:
         """Return the number of groups that have enough speech, at least 1; nearer ones than the threshold are one."""
@@ -234,10 +228,3 @@ def average_linkage(distances: np.ndarray) -> list[tuple[int, int, float]]:
         distances[other, other] = np.inf
         sizes[other], sizes[one] = sizes[one] + sizes[other], 0
     return sorted(merges, key=lambda merge: merge[2])
-
-
-def _found(group: list[int], point: int) -> int:
-    """Return the number of a point's group, and shorten the way to it."""
-    while group[point] != point:
-        group[point] = point = group[group[point]]
-    return point

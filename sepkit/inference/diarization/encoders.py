@@ -10,7 +10,7 @@ import numpy as np
 
 from sepkit.errors import UserError, shown
 from sepkit.inference.diarization.clustering import unit_rows
-from sepkit.inference.diarization.frontends import FRONTEND_RATE, FRONTENDS
+from sepkit.inference.diarization.spectra import FRONTEND_RATE, FRONTENDS
 from sepkit.inference.options import SpeakerFeatures
 from sepkit.limits import SAMPLE_RATES
 from sepkit.models.export.graph_description import METADATA
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _STATED = {"enrollment": (("threshold",), -1, 1), "counting": (("turn_distances", "distance"), 0, 10)}
 
 
-def stated(info: Mapping[str, Any], section: str) -> dict[str, float]:
+def numbers_in(info: Mapping[str, Any], section: str) -> dict[str, float]:
     """Return the numbers that an encoder states for a use of it, those it does not state left out.
 
     Args:
@@ -57,13 +57,13 @@ class Encoder(Protocol):
     Attributes:
         sample_rate: Hz, of the waveforms.
         embedding_size: D.
-        tells_speech: whether it has `speech`.
-        info: what was saved beside the weights, see `stated`.
+        has_vad: whether it has `speech`.
+        info: what was saved beside the weights, see `numbers_in`.
     """
 
     sample_rate: int
     embedding_size: int
-    tells_speech: bool
+    has_vad: bool
     info: Mapping[str, Any]
 
     def embed(self, waveforms: np.ndarray) -> np.ndarray:
@@ -91,7 +91,7 @@ class GraphEncoder:
             raise UserError(f"{graph.path}: found a graph of kind {graph.kind}, expected a speaker encoder")
         self.graph = graph
         self.sample_rate, self.embedding_size = graph.sample_rate, graph.embedding_size
-        self.tells_speech = "speech" in graph.outputs
+        self.has_vad = "speech" in graph.outputs
         self.info: Mapping[str, Any] = graph.info
 
     def embed(self, waveforms: np.ndarray) -> np.ndarray:
@@ -120,7 +120,7 @@ class TorchEncoder:
     def __init__(self, model: SpeakerEncoder) -> None:
         self.model = model
         self.sample_rate, self.embedding_size = model.sample_rate, model.embedding_size
-        self.tells_speech = model.speech is not None
+        self.has_vad = model.speech is not None
         self.info: Mapping[str, Any] = model.info
 
     def embed(self, waveforms: np.ndarray) -> np.ndarray:
@@ -156,7 +156,7 @@ class OtherEncoder:
         UserError: no such graph, or nothing says what it hears.
     """
 
-    tells_speech = False
+    has_vad = False
 
     def __init__(self, path: Path, features: SpeakerFeatures | None = None) -> None:
         expected = "expected a speaker encoder with one input, spectra or samples, and embeddings (B, D) as its output"
@@ -201,7 +201,7 @@ class OtherEncoder:
         return unit_rows(np.asarray(found, np.float32))
 
     def speech(self, waveforms: np.ndarray) -> np.ndarray:
-        """Not called: `tells_speech` is false."""
+        """Not called: `has_vad` is false."""
         raise NotImplementedError
 
     def fingerprint(self) -> str:
@@ -242,5 +242,5 @@ def load_encoder(model: str | Path | None = None, features: SpeakerFeatures | No
 
         encoder = TorchEncoder(load_checkpoint(path, of=SpeakerEncoder))
     for section in _STATED:
-        stated(encoder.info, section)  # A mistake in it is told before an hour is separated.
+        numbers_in(encoder.info, section)  # A mistake in it is told before an hour is separated.
     return encoder

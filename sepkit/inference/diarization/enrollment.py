@@ -16,7 +16,7 @@ import numpy as np
 from sepkit.errors import UserError
 from sepkit.files import file_digest
 from sepkit.inference.diarization.clustering import spherical_k_means, unit_rows
-from sepkit.inference.diarization.encoders import Encoder, load_encoder, stated
+from sepkit.inference.diarization.encoders import Encoder, load_encoder, numbers_in
 from sepkit.inference.diarization.segments import Source, embed, find_segments, waveforms_of
 from sepkit.matching import linear_sum_assignment
 
@@ -95,7 +95,7 @@ def _maybe_two(points: np.ndarray, seconds: np.ndarray) -> bool | None:
 
 def threshold_of(encoder: Encoder) -> float:
     """Return the cosine likeness below which nobody is named."""
-    return stated(encoder.info, "enrollment").get("threshold", DEFAULT_THRESHOLD)
+    return numbers_in(encoder.info, "enrollment").get("threshold", DEFAULT_THRESHOLD)
 
 
 def threshold_warning(encoder: Encoder) -> str | None:

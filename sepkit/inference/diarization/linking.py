@@ -22,13 +22,13 @@ from sepkit.inference.diarization.clustering import (
 from sepkit.inference.diarization.counting import SpeakerCount, group_speakers, rule_of
 from sepkit.inference.diarization.encoders import Encoder
 from sepkit.inference.diarization.segments import (
+    SpeechMeter,
     SpeechSegment,
     cut_turns,
     embed,
     join_turns,
     neighbors_in_turns,
 )
-from sepkit.inference.diarization.speech import SpeechMeter
 from sepkit.inference.options import LinkSpeakers
 from sepkit.inference.waveforms import BlockReader
 
@@ -65,6 +65,11 @@ class LinkedSpeakers:
     recording: Blocks
     weights: np.ndarray
     full_seconds: float = 0.0
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of speakers, and of samples of each track."""
+        return self.speakers, int(self.owners[0][0][-1])
 
     def blocks(self) -> Iterator[np.ndarray]:
         """Yield (speakers, t) float32; where a speaker is in no estimate, zeros. No track is louder than the recording.

@@ -14,6 +14,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from sepkit.inference.diarization.spectra import cosine_transform
 from sepkit.signals import mel_bands
 
 MEMORY_SECONDS = 600.0
@@ -116,9 +117,7 @@ def _cepstra(frames: np.ndarray, sample_rate: int) -> np.ndarray:
 def _cepstral_analysis(frame: int, sample_rate: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return window (T,), triangular mel bands (bands, bins) and cosines (D, bands)."""
     bands = mel_bands(frame, sample_rate, _BANDS, _LOWEST_HZ)
-    orders = np.arange(1, _CEPSTRA + 1)
-    cosines = np.cos(np.pi * orders[:, None] * (np.arange(_BANDS) + 0.5) / _BANDS)
-    return np.hanning(frame + 2)[1:-1], bands, cosines
+    return np.hanning(frame + 2)[1:-1], bands, cosine_transform(_BANDS, _CEPSTRA)
 
 
 def _log_pitch(frames: np.ndarray, sample_rate: int) -> np.ndarray:

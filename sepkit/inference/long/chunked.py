@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -13,8 +13,7 @@ import numpy as np
 
 from sepkit.errors import UserError
 from sepkit.inference.long.stitching import Chunking, Stitcher
-from sepkit.inference.options import StitcherKind
-from sepkit.inference.runners.base import Batches, Runner
+from sepkit.inference.runners.base import Batches, ModelOutput, Runner
 from sepkit.inference.selection import Products
 
 
@@ -45,29 +44,41 @@ class _Chunk:
     rates: dict[str, float] | None
 
 
-class ChunkedSeparation:
+class ChunkedEstimates:
     """Separates a signal that comes in blocks, chunk by chunk; only a file grows with its length.
 
     Estimates of chunks go to a temporary file without a name, and a few numbers of each chunk stay in memory. Once all
-    chunks are there, these numbers determine the order of each chunk's estimates, see `Stitcher`.
+    chunks are there, these numbers determine the order of each chunk's estimates, see `Stitcher`. After `finish`, the
+    joined estimates can be read, at the model's rate and level, as often as needed.
+
+    Attributes:
+        silent: Whether all samples of the mixture are the same.
+        num_samples: Samples of the mixture so far.
 
     Args:
-        folder: for the temporary file; None: that of the system.
+        runner: Runs the model.
+        chunking: How the signal is cut.
+        by_voices: Whether the order of estimates follows from traits of voices beside overlaps, see `Stitcher`.
+        folder: Folder of the temporary file; None: that of the system.
+        rates: Whether to measure the rates of the latents.
+
+    Raises:
+        UserError: no temporary file can be made.
     """
 
     def __init__(
         self,
         runner: Runner,
         chunking: Chunking,
-        kind: StitcherKind = "profile",
+        by_voices: bool = True,
         folder: Path | None = None,
         rates: bool = False,
     ) -> None:
         self._rates = rates
         self._chunking = chunking
-        self._stitcher = Stitcher(chunking, runner.sample_rate, kind)
+        self._stitcher = Stitcher(chunking, runner.sample_rate, by_voices)
         try:
-            self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # closed by `JoinedEstimates.close`
+            self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # closed by `close`
         except OSError as error:
             reason = error.strerror or "no reason given"
             raise UserError(f"{folder or tempfile.gettempdir()}: no temporary file can be made ({reason})") from error
@@ -75,6 +86,7 @@ class ChunkedSeparation:
         self._batch: list[np.ndarray] = []
         self._batches = Batches(runner, runner.batch_size(chunking.chunk / runner.sample_rate))
         self._chunks: list[_Chunk] = []
+        self._orders = np.zeros((0, runner.hypotheses), int)
         self._tail: np.ndarray | None = None
         self._lowest, self._highest = math.inf, -math.inf
 
@@ -95,8 +107,8 @@ class ChunkedSeparation:
             if len(self._batch) >= self._batches.size:
                 self._separate(last=False)
 
-    def finish(self) -> JoinedEstimates:
-        """Return the estimates of all that was pushed, at least one sample.
+    def finish(self) -> None:
+        """End the mixture, which has at least one sample; then its estimates can be read.
 
         Raises:
             UserError: estimates that are not finite.
@@ -104,31 +116,18 @@ class ChunkedSeparation:
         self._separate(last=False)
         self._batch.append(self._buffer)
         self._separate(last=True)
-        silent = self._lowest == self._highest
-        return JoinedEstimates(self._file, self._chunking, self._chunks, self._stitcher.orders(), silent)
-
-    def close(self) -> None:
-        """Delete the temporary file without a result. Not needed after `finish`."""
-        self._file.close()
+        self._orders = self._stitcher.orders()
 
     def _separate(self, last: bool) -> None:
         if not self._batch:
             return
         mixtures = np.stack(self._batch)
         self._batch = []
-        outputs = self._batches.outputs(mixtures, rates=self._rates)
-        for mixture, output in zip(mixtures, outputs, strict=True):
-            scores = None if output.scores is None else output.scores[0]
-            self._add(mixture, output.estimates[0], scores, output.rates, last)
+        for mixture, output in zip(mixtures, self._batches.outputs(mixtures, rates=self._rates), strict=True):
+            self._add(mixture, output, last)
 
-    def _add(
-        self,
-        mixture: np.ndarray,
-        estimates: np.ndarray,
-        scores: np.ndarray | None,
-        rates: dict[str, float] | None,
-        last: bool,
-    ) -> None:
+    def _add(self, mixture: np.ndarray, output: ModelOutput, last: bool) -> None:
+        estimates = output.estimates[0]
         self._file.write(estimates.tobytes())
         self._stitcher.add(estimates)
         weights = self._chunking.weights(mixture.size, first=not self._chunks, last=last)
@@ -146,40 +145,32 @@ class ChunkedSeparation:
                 sums=in_double.sum(-1),
                 weight=float(np.square(weights * mixture).sum()),
                 samples=float(np.square(weights, dtype=np.float64).sum()),
-                scores=scores,
-                rates=rates,
+                scores=None if output.scores is None else output.scores[0],
+                rates=output.rates,
             )
         )
         self._tail = weighted[:, -overlap:]
 
+    # ------------------------------------------------------------------------------------------- the joined estimates
 
-@dataclass
-class JoinedEstimates:
-    """The estimates of a recording, joined from its chunks on reading, at the model's rate and level.
+    @property
+    def silent(self) -> bool:
+        """Whether all samples of the mixture are the same."""
+        return self._lowest == self._highest
 
-    Args:
-        orders: (K, n), [k, j] which estimate of chunk k belongs to joined estimate j.
-        silent: whether all samples of the mixture are the same.
-    """
-
-    _file: IO[bytes]
-    _chunking: Chunking
-    _chunks: list[_Chunk]
-    orders: np.ndarray
-    silent: bool
-    num_samples: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.num_samples = (len(self._chunks) - 1) * self._chunking.hop + self._chunks[-1].length
+    @property
+    def num_samples(self) -> int:
+        """Number of samples at the model's rate."""
+        return (len(self._chunks) - 1) * self._chunking.hop + self._chunks[-1].length
 
     def products(self) -> Products:
         """Return inner products of the joined estimates with each other and with the mixture."""
-        n = self.orders.shape[1]
+        n = self._orders.shape[1]
         gram, cross, sums = np.zeros((n, n)), np.zeros(n), np.zeros(n)
-        for k, (chunk, order) in enumerate(zip(self._chunks, self.orders, strict=True)):
+        for k, (chunk, order) in enumerate(zip(self._chunks, self._orders, strict=True)):
             gram += chunk.gram[np.ix_(order, order)]
             if k:
-                shared = chunk.overlap[np.ix_(self.orders[k - 1], order)]
+                shared = chunk.overlap[np.ix_(self._orders[k - 1], order)]
                 gram += shared + shared.T
             cross += chunk.cross[order]
             sums += chunk.sums[order]
@@ -192,28 +183,23 @@ class JoinedEstimates:
 
     def scores(self) -> np.ndarray | None:
         """(n,) log-odds that an estimate is a speaker: the mean over chunks, weighted by energy of the mixture."""
-        if self._chunks[0].scores is None:
+        scores = [c.scores[order] for c, order in zip(self._chunks, self._orders, strict=True) if c.scores is not None]
+        if not scores:
             return None
-        scores = np.stack([chunk.scores[order] for chunk, order in zip(self._chunks, self.orders, strict=True)])  # type: ignore[index]  # all chunks have scores, or none
         weights = np.array([chunk.weight for chunk in self._chunks])
         weights = weights if weights.sum() > 0 else np.ones(len(weights))
-        return np.average(scores, axis=0, weights=weights).astype(np.float32)
+        return np.average(np.stack(scores), axis=0, weights=weights).astype(np.float32)
 
     def rates(self) -> dict[str, float] | None:
         """Return means over chunks, weighted by their lengths; None unless asked for and variational."""
-        first = self._chunks[0].rates
-        if first is None:
-            return None
-        total = sum(chunk.length for chunk in self._chunks)
-        return {
-            name: math.fsum(chunk.rates[name] * chunk.length for chunk in self._chunks if chunk.rates) / total
-            for name in first
-        }
+        rates = [(chunk.rates, chunk.length) for chunk in self._chunks if chunk.rates is not None]
+        total = sum(length for _, length in rates)
+        return {name: math.fsum(own[name] * n for own, n in rates) / total for name in rates[0][0]} if rates else None
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Return the joined estimates from one sample to another, (n, stop - start) float32."""
         chunking, count = self._chunking, len(self._chunks)
-        n = self.orders.shape[1]
+        n = self._orders.shape[1]
         joined = np.zeros((n, stop - start), np.float32)
         first = max(0, -(-(start - chunking.chunk + 1) // chunking.hop))
         for k in range(first, min(count, (stop - 1) // chunking.hop + 1)):
@@ -222,7 +208,7 @@ class JoinedEstimates:
             if low >= high:
                 continue
             self._file.seek(4 * n * k * chunking.chunk)
-            estimates = np.frombuffer(self._file.read(4 * n * length), np.float32).reshape(n, length)[self.orders[k]]
+            estimates = np.frombuffer(self._file.read(4 * n * length), np.float32).reshape(n, length)[self._orders[k]]
             weights = chunking.weights(length, first=k == 0, last=k == count - 1)
             inside = slice(low - begin, high - begin)
             joined[:, low - start : high - start] += estimates[:, inside] * weights[inside]

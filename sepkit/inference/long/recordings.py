@@ -1,9 +1,10 @@
-"""Separate a recording of any length in chunks and in bounded memory."""
+"""Recordings in memory and in files, read block by block, and estimates rendered at their rate and level."""
 
 from __future__ import annotations
 
 import itertools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,47 +14,94 @@ from tqdm import tqdm
 
 from sepkit.data import audio
 from sepkit.data.resampling import StreamResampler
-from sepkit.inference.long.chunked import ChunkedSeparation, JoinedEstimates
-from sepkit.inference.long.stitching import Chunking
-from sepkit.inference.long.upper_band import shares_upper_band
-from sepkit.inference.options import HighBand, StitcherKind
-from sepkit.inference.runners.base import Runner
+from sepkit.inference.long.chunked import ChunkedEstimates
+from sepkit.inference.long.upper_band import UpperBandSharing
 from sepkit.inference.selection import Selection, distribute_residual
-from sepkit.inference.separated import Separated
 from sepkit.inference.waveforms import BlockReader, fit_length
 
 _BLOCK_SECONDS = 5.0
 
 
-@dataclass
-class ArrayRecording:
-    """A recording (T,) float32 in memory."""
+class Recording(ABC):
+    """A recording of one channel, read block by block or in excerpts.
 
-    samples: np.ndarray
+    Attributes:
+        sample_rate: Sampling rate, Hz.
+        num_samples: Number of samples.
+    """
+
     sample_rate: int
+    num_samples: int
 
-    @property
-    def num_samples(self) -> int:
-        """Number of samples."""
-        return len(self.samples)
-
+    @abstractmethod
     def blocks(self) -> Iterator[np.ndarray]:
-        """Yield the samples (t,) in blocks, from beginning to end."""
-        size = max(1, round(_BLOCK_SECONDS * self.sample_rate))
-        for start in range(0, len(self.samples), size):
-            yield self.samples[start : start + size]
+        """Yield the samples (t,) float32 in blocks, from beginning to end."""
+
+    @abstractmethod
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Return samples from one to another, at most to the end, (t,) float32."""
+
+    @abstractmethod
+    def whole(self) -> ArrayRecording:
+        """Return the recording in memory, as one block."""
+
+    def at_rate(self, sample_rate: int, progress: bool = False) -> Iterator[np.ndarray]:
+        """Yield the samples (t,) at another rate, less the mean of the first block, see `without_offset`.
+
+        Args:
+            sample_rate: Sampling rate of the result, Hz.
+            progress: Whether to show a bar on a terminal.
+        """
+        resampler = StreamResampler(self.sample_rate, sample_rate)
+        seconds = round(self.num_samples / self.sample_rate)
+        with tqdm(total=seconds, unit="s", leave=False, disable=None if progress else True) as bar:
+            for block in without_offset(self.blocks()):
+                yield resampler.push(block[None])[0]
+                bar.update(len(block) / self.sample_rate)
+        yield resampler.finish()[0]
 
     def excerpt(self, start: int, stop: int, sample_rate: int) -> np.ndarray:
         """Return samples `start` to `stop` at another rate, less their mean, (stop - start,)."""
-        first, last = _span(start, stop, self.sample_rate / sample_rate)
-        return _resampled(self.samples[first:last], self.sample_rate, sample_rate, stop - start)
+        ratio = self.sample_rate / sample_rate
+        samples = self.read(math.floor(start * ratio), math.ceil(stop * ratio))
+        # A constant would ring at both ends.
+        (centered,) = without_offset([samples])
+        return fit_length(audio.resample(centered, self.sample_rate, sample_rate)[None], stop - start)[0]
 
 
-class FileRecording:
+class ArrayRecording(Recording):
+    """A recording in memory.
+
+    Args:
+        samples: Samples of one channel, (T,) float32.
+        sample_rate: Sampling rate, Hz.
+        block_seconds: Length of its blocks; inf: one block.
+    """
+
+    def __init__(self, samples: np.ndarray, sample_rate: int, block_seconds: float = _BLOCK_SECONDS) -> None:
+        self.samples, self.sample_rate, self.num_samples = samples, sample_rate, len(samples)
+        self._block = max(1, round(min(block_seconds * sample_rate, self.num_samples)))
+
+    def blocks(self) -> Iterator[np.ndarray]:
+        """Yield the samples (t,) float32 in blocks, from beginning to end."""
+        for start in range(0, self.num_samples, self._block):
+            yield self.read(start, start + self._block)
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Return samples from one to another, at most to the end, (t,) float32."""
+        return self.samples[start:stop]
+
+    def whole(self) -> ArrayRecording:
+        """Return the recording as one block."""
+        return ArrayRecording(self.samples, self.sample_rate, math.inf)
+
+
+class FileRecording(Recording):
     """A recording in an audio file, one block of which is in memory at a time.
 
     Args:
-        channel: which channel, from 0; None: the mean of all.
+        path: Audio file.
+        channel: Channel to take, from 0; None: the mean of all.
 
     Raises:
         UserError: no such file, or not an audio file.
@@ -68,24 +116,13 @@ class FileRecording:
         """Yield the samples (t,) float32 in blocks, from beginning to end."""
         return audio.read_blocks(self.path, max(1, round(_BLOCK_SECONDS * self.sample_rate)), self.channel)
 
-    def excerpt(self, start: int, stop: int, sample_rate: int) -> np.ndarray:
-        """Return samples `start` to `stop` at another rate, less their mean, (stop - start,)."""
-        first, last = _span(start, stop, self.sample_rate / sample_rate)
-        samples = audio.read(self.path, first, min(last, self.num_samples) - first, channel=self.channel)
-        return _resampled(samples, self.sample_rate, sample_rate, stop - start)
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Return samples from one to another, at most to the end, (t,) float32."""
+        return audio.read(self.path, start, min(stop, self.num_samples) - start, channel=self.channel)
 
-
-def _span(start: int, stop: int, ratio: float) -> tuple[int, int]:
-    return math.floor(start * ratio), math.ceil(stop * ratio)
-
-
-def _resampled(samples: np.ndarray, rate: int, wanted_rate: int, count: int) -> np.ndarray:
-    # A constant would ring at both ends.
-    (centered,) = without_offset([samples])
-    return fit_length(audio.resample(centered, rate, wanted_rate)[None], count)[0]
-
-
-Recording = ArrayRecording | FileRecording
+    def whole(self) -> ArrayRecording:
+        """Return the recording in memory, as one block."""
+        return ArrayRecording(audio.read(self.path, channel=self.channel), self.sample_rate, math.inf)
 
 
 def without_offset(blocks: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
@@ -96,85 +133,69 @@ def without_offset(blocks: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         yield (block - offset).astype(np.float32)
 
 
-# ---------------------------------------------------------------------------------------------------------- separation
-
-
-def separate_long(
-    runner: Runner,
-    recording: Recording,
-    chunking: Chunking,
-    kind: StitcherKind = "profile",
-    folder: Path | None = None,
-    progress: bool = False,
-    rates: bool = False,
-) -> JoinedEstimates:
-    """Separate a recording chunk by chunk, and return its joined estimates.
+@dataclass(frozen=True)
+class Rendered:
+    """The estimates that were kept, at the rate, level and length of the recording, each time that they are read.
 
     Args:
-        folder: for a temporary file; None: that of the system.
-
-    Raises:
-        UserError: a recording that cannot be read to its end, or estimates that are not finite.
-    """
-    resampler = StreamResampler(recording.sample_rate, runner.sample_rate)
-    chunks = ChunkedSeparation(runner, chunking, kind, folder, rates)
-    seconds = round(recording.num_samples / recording.sample_rate)
-    try:
-        with tqdm(total=seconds, unit="s", leave=False, disable=None if progress else True) as bar:
-            for block in without_offset(recording.blocks()):
-                chunks.push(resampler.push(block[None])[0])
-                bar.update(len(block) / recording.sample_rate)
-        chunks.push(resampler.finish()[0])
-        return chunks.finish()
-    except BaseException:
-        chunks.close()
-        raise
-
-
-@dataclass
-class LongSeparation:
-    """A separated long recording: all results, and its estimates block by block.
-
-    Args:
-        separated: without estimates.
-        joined: estimates of the model; gone after `close`.
-        shares: (k,) of the rest that they leave of the mixture, see `residual_shares`; None: it is not distributed.
+        recording: The recording that was separated.
+        model_rate: Sampling rate of the model, Hz.
+        selection: Hypotheses that are kept, with gains to the level of the recording.
+        estimates: Estimates of the model, (n, T), or those of chunks.
+        shares: Shares of the outputs in the rest that they leave of the mixture, (k,), see `residual_shares`; None: it
+            is not distributed.
     """
 
-    separated: Separated
-    joined: JoinedEstimates
     recording: Recording
     model_rate: int
     selection: Selection
+    estimates: np.ndarray | ChunkedEstimates
     shares: np.ndarray | None
-    high_band: HighBand
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of outputs, and of samples of each."""
+        return len(self.selection.kept), self.recording.num_samples
+
+    def close(self) -> None:
+        """Delete the estimates of chunks; nothing can be read afterwards."""
+        if isinstance(self.estimates, ChunkedEstimates):
+            self.estimates.close()
+
+    def in_memory(self) -> np.ndarray:
+        """Return the estimates as one array, (k, T) float32."""
+        outputs, done = np.empty(self.shape, np.float32), 0
+        for block in self.blocks():
+            outputs[:, done : done + block.shape[-1]] = block
+            done += block.shape[-1]
+        return outputs
 
     def blocks(self) -> Iterator[np.ndarray]:
-        """Yield (k, t) float32, the estimates at the rate, level and length of the recording."""
-        mixture = None if self.shares is None else BlockReader(self.recording.blocks())
-        for block in self._with_high_band():
-            if mixture is not None and self.shares is not None:
-                block = distribute_residual(mixture.take(block.shape[-1]), block, self.shares)
-            yield block
+        """Yield the estimates (k, t) float32, from beginning to end."""
+        if self.shares is None:
+            yield from self._with_upper_band()
+            return
+        mixture = BlockReader(self.recording.blocks())
+        for block in self._with_upper_band():
+            yield distribute_residual(mixture.take(block.shape[-1]), block, self.shares)
 
-    def _with_high_band(self) -> Iterator[np.ndarray]:
-        # It remembers where it is, and blocks are asked for more than once.
-        sharing = shares_upper_band(
-            self.high_band, self.recording.sample_rate, self.model_rate, self.selection.kept.size
-        )
-        if sharing is None:
-            yield from self._fitted()
+    def _with_upper_band(self) -> Iterator[np.ndarray]:
+        count, rate = len(self.selection.kept), self.recording.sample_rate
+        if rate <= self.model_rate or not count:
+            yield from self._resampled()
             return
         mixture = BlockReader(without_offset(self.recording.blocks()))
-        for block in self._fitted():
+        sharing = UpperBandSharing(rate, self.model_rate, count)
+        for block in self._resampled():
             yield sharing.push(mixture.take(block.shape[-1]), block)
         yield sharing.finish()
 
-    def _fitted(self) -> Iterator[np.ndarray]:
-        if not (count := self.selection.kept.size):
+    def _resampled(self) -> Iterator[np.ndarray]:
+        if not (count := len(self.selection.kept)):
             return
         resampler = StreamResampler(self.model_rate, self.recording.sample_rate, count)
-        resampled = (resampler.push(self.selection.outputs(block)) for block in self.joined.blocks())
+        made = self.estimates.blocks() if isinstance(self.estimates, ChunkedEstimates) else [self.estimates]
+        resampled = (resampler.push(self.selection.outputs(block)) for block in made)
         # Resampling there and back may differ from the recording's length by a few samples.
         missing = self.recording.num_samples
         for block in itertools.chain(resampled, map(StreamResampler.finish, [resampler])):
@@ -183,17 +204,3 @@ class LongSeparation:
             yield block
         if missing:
             yield np.zeros((count, missing), np.float32)
-
-    def in_memory(self) -> Separated:
-        """Return everything, with the estimates as one array; then the temporary file is gone."""
-        estimates, done = np.empty((len(self.selection.kept), self.recording.num_samples), np.float32), 0
-        for block in self.blocks():
-            estimates[:, done : done + block.shape[-1]] = block
-            done += block.shape[-1]
-        self.close()
-        self.separated.estimates = estimates
-        return self.separated
-
-    def close(self) -> None:
-        """Delete the estimates."""
-        self.joined.close()

@@ -21,7 +21,6 @@ from itertools import permutations
 import numpy as np
 
 from sepkit.inference.diarization.profiles import Profiles, RunningProfiles, measure_voices
-from sepkit.inference.options import StitcherKind
 from sepkit.matching import linear_sum_assignment
 
 # Evidence of a second of overlap in which estimates agree, nats; and how often an overlap, or a voice, misleads. Tuned
@@ -124,12 +123,15 @@ class Stitcher:
     """Collects the evidence of chunks as they come, and orders their estimates at the end.
 
     Args:
-        kind: "profile" chooses the orders of all chunks together from overlaps and traits of voices; "overlap" goes
-            from chunk to chunk by the correlation of the overlap alone.
+        chunking: How the signal is cut.
+        sample_rate: Sampling rate of the estimates, Hz.
+        by_voices: Whether the orders of all chunks are chosen together, from overlaps and traits of voices. Otherwise,
+            for outputs that hold one speaker after another, they follow from chunk to chunk by the correlation of the
+            overlap alone.
     """
 
-    def __init__(self, chunking: Chunking, sample_rate: int, kind: StitcherKind = "profile") -> None:
-        self.chunking, self.sample_rate, self.kind = chunking, sample_rate, kind
+    def __init__(self, chunking: Chunking, sample_rate: int, by_voices: bool = True) -> None:
+        self.chunking, self.sample_rate, self.by_voices = chunking, sample_rate, by_voices
         self.evidence: list[ChunkEvidence] = []
         self._tail: np.ndarray | None = None
         self._energy, self._samples = 0.0, 0
@@ -144,15 +146,15 @@ class Stitcher:
         agreement, correlation = np.zeros((n, n)), np.zeros((n, n))
         if self._tail is not None:
             agreement, correlation = compare_overlap(self._tail, estimates[:, :overlap], self.sample_rate, power)
-        voices = measure_voices(estimates, self.sample_rate, power) if self.kind == "profile" else {}
+        voices = measure_voices(estimates, self.sample_rate, power) if self.by_voices else {}
         self.evidence.append(ChunkEvidence(agreement, correlation, voices))
         self._tail = estimates[:, -overlap:].copy()
 
     def orders(self) -> np.ndarray:
         """Return (K, n) int64, [k, j] which estimate of chunk k is speaker j; the first chunk keeps its order."""
-        if self.kind == "overlap":
-            return _chain([chunk.correlation for chunk in self.evidence])
-        return best_orders(self.evidence, self.chunking.hop / self.sample_rate)
+        if self.by_voices:
+            return best_orders(self.evidence, self.chunking.hop / self.sample_rate)
+        return _chain([chunk.correlation for chunk in self.evidence])
 
 
 def _chain(likeness: Sequence[np.ndarray]) -> np.ndarray:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from sepkit.inference.options import HighBand
-
 _FRAME_SECONDS = 0.032
 
 _PASSED = 0.91
@@ -92,39 +90,3 @@ class UpperBandSharing:
 
 def _energies(spectra: np.ndarray) -> np.ndarray:
     return np.square(np.abs(spectra)).sum(-1)
-
-
-def upper_band_note(wanted: HighBand | None, sample_rate: int, model_rate: int) -> str:
-    """Return what is missing from the estimates, or that nothing is there to share or drop; "" for neither.
-
-    Args:
-        wanted: None: nothing was asked for.
-        sample_rate: Hz, the highest of the recordings; 0: there were none.
-    """
-    if wanted is None or sample_rate == 0:
-        return ""
-    if sample_rate <= model_rate:
-        return (
-            f"--high-band {wanted}: changes nothing, for recordings at {sample_rate} Hz have nothing above"
-            f" {model_rate / 2:g} Hz, the band of the model"
-        )
-    if wanted == "share":
-        return ""
-    return (
-        f"the model works at {model_rate} Hz: of recordings at {sample_rate} Hz, everything above "
-        f"{model_rate / 2:g} Hz is missing from the estimates"
-    )
-
-
-def shares_upper_band(
-    wanted: HighBand | None, sample_rate: int, model_rate: int, estimates: int
-) -> UpperBandSharing | None:
-    """Return what shares out the band above a model's; None if it is dropped, or there is none or nobody to take it.
-
-    Args:
-        wanted: None: "share".
-        estimates: k, how many there are.
-    """
-    if wanted == "drop" or sample_rate <= model_rate or not estimates:
-        return None
-    return UpperBandSharing(sample_rate, model_rate, estimates)

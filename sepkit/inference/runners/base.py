@@ -136,10 +136,6 @@ class Runner(Protocol):
         """Return a recording's way through the model, block by block; the model has to be causal."""
         ...
 
-    def spread(self, mixture: np.ndarray, samples: int, seed: int, rate: int, num_samples: int) -> np.ndarray:
-        """Return the deviation of estimates over samples of the latents, (n, num_samples) float32 at a rate in Hz."""
-        ...
-
     def batch_size(self, seconds: float) -> int:
         """Return how many mixtures of a length go through the model at once."""
         ...

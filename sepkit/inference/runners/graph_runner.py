@@ -16,7 +16,7 @@ FIXED_DEPTH = "--depth-steps: a graph has one precision and depth; use the model
 
 
 class GraphRunner:
-    """A graph; see `Runner`. A variational model's has no latents to sample, but tells their rates and spread.
+    """A graph; see `Runner`. That of a variational model also outputs rates, and the variance of masks.
 
     Args:
         graph: of a separation model.
@@ -88,10 +88,6 @@ class GraphRunner:
     def stream(self) -> BlockRunner:
         """Return a recording's way through a causal graph, which takes and returns its state."""
         return self.level.blocks(self.graph.stream())
-
-    def spread(self, mixture: np.ndarray, samples: int, seed: int, rate: int, num_samples: int) -> np.ndarray:
-        """Raise UserError: a graph has no latents to sample."""
-        raise UserError("spread: a graph has no latents to sample; use --runner torch, or the model it was made of")
 
     def batch_size(self, seconds: float) -> int:
         """Return 1: what a graph gains from several at once, it gains from several threads."""

@@ -1,92 +1,17 @@
-"""What latents tell about a separation without references: Monte Carlo spread, rates, and the bound on the mixture."""
+"""What latents tell about a separation without references: rates, and the bound on the mixture."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
-from sepkit.inference.options import check_samples
 from sepkit.models import EncoderMaskerDecoder
 from sepkit.models.runtime import widest
 from sepkit.objectives.costs import pairwise_blr_nll
 from sepkit.objectives.rates import alive_share, elementwise_rate
 from sepkit.types import Separation
-
-# Seconds of mixture in one pass of the network: a batch of short ones costs little more than one of them.
-_SECONDS_AT_ONCE = 16.0
-
-
-# --------------------------------------------------------------------------------------------------------- Monte Carlo
-
-
-class RunningDeviation:
-    """Standard deviation, elementwise, of tensors that come one by one, float64; holds two tensors in memory.
-
-    Source: Welford, "Note on a method for calculating corrected sums of squares and products", 1962.
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._mean = self._squares = torch.zeros((), dtype=torch.float64)
-
-    def add(self, value: Tensor) -> None:
-        """Add a tensor of the shape of those before."""
-        value = value.detach().to(widest(value))
-        self.count += 1
-        if self.count == 1:
-            self._mean, self._squares = value.clone(), torch.zeros_like(value)
-            return
-        difference = value - self._mean
-        self._mean += difference / self.count
-        self._squares += difference * (value - self._mean)
-
-    @property
-    def value(self) -> Tensor:
-        """From squares over the count less one; zeros for fewer than two."""
-        return (self._squares / max(1, self.count - 1)).clamp_min(0).sqrt()
-
-
-def spread_of(
-    model: EncoderMaskerDecoder,
-    mixture: Tensor,
-    samples: int = 8,
-    seed: int = 0,
-    through: Callable[[Tensor], Tensor] | None = None,
-) -> Tensor:
-    """Return the deviation of separations with latents sampled from their posteriors, (B, n, T) float64; else zeros.
-
-    Nothing is matched, because a model keeps the order of its hypotheses between samples unless it is unsure of it. If
-    it swaps them, the spread is large, as it should be.
-
-    The same seed gives the same numbers for the same batch. Short recordings are separated several samples at once and
-    long ones one at a time, so memory stays that of about 16 s.
-
-    Args:
-        mixture: (B, T), without padding, on the device of the model.
-        through: applied to the estimates (B, n, T) of every sample first, such as a resampling, whose effect on a
-            deviation does not follow from the deviation alone.
-
-    Source: thesis, eq. 3 and 4: z ~ q(z | x), M ~ q(M | z).
-    """
-    check_samples(samples)
-    deviation = RunningDeviation()
-    for estimates in _draw(model, mixture, samples if model.variational else 1, seed):
-        deviation.add(estimates if through is None else through(estimates))
-    return deviation.value
-
-
-def _draw(model: EncoderMaskerDecoder, mixture: Tensor, samples: int, seed: int) -> Iterator[Tensor]:
-    """Yield estimates (B, n, T) of every sample of the latents."""
-    generator = torch.Generator(mixture.device).manual_seed(seed)
-    at_once = max(1, round(_SECONDS_AT_ONCE * model.sample_rate) // mixture.numel())
-    for start in range(0, samples, at_once):
-        copies = min(at_once, samples - start)
-        with torch.inference_mode():
-            drawn = model(mixture.repeat(copies, 1), generator=generator, sample=True)
-        yield from drawn.estimates.unflatten(0, (copies, -1))
 
 
 @torch.no_grad()  # A rate without a closed form is estimated from the same samples at every call, see elementwise_rate.

@@ -12,13 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.inference.options import Precision
 from sepkit.inference.runners.base import ModelOutput, check_finite
-from sepkit.inference.runners.latents import mixture_elbo, rates_of, spread_of
+from sepkit.inference.runners.latents import mixture_elbo, rates_of
 from sepkit.inference.runners.level import BlockRunner, ModelLevel
-from sepkit.inference.waveforms import fit_length
 from sepkit.models import EncoderMaskerDecoder
 from sepkit.models.features import latent_features
 from sepkit.models.maskers import ConvTasNetMasker, DualPathRNNMasker
@@ -138,23 +136,6 @@ class TorchRunner:
     def stream(self) -> BlockRunner:
         """Return a recording's way through a causal model."""
         return self.level.blocks(TorchStream(self.model, self.device))
-
-    def spread(self, mixture: np.ndarray, samples: int, seed: int, rate: int, num_samples: int) -> np.ndarray:
-        """Return the deviation of estimates over samples of the latents, (n, num_samples) float32 at a rate in Hz.
-
-        Args:
-            mixture: (T,) at the model's rate.
-        """
-        standardized, factors = self.level.standardize(mixture[None])
-
-        def at_recording(estimates: Tensor) -> Tensor:
-            resampled = audio.resample(factors * estimates[0].float().cpu().numpy(), self.sample_rate, rate)
-            return torch.from_numpy(fit_length(resampled, num_samples))[None]
-
-        drawn = spread_of(self.model, self._tensor(standardized), samples, seed, at_recording)
-        spread = drawn[0].float().cpu().numpy()
-        check_finite(spread)
-        return spread
 
     def batch_size(self, seconds: float) -> int:
         """Return how many mixtures of a length go through the model at once; on a CPU a batch has at most 40 s."""

@@ -42,8 +42,7 @@ class ViewsRunner:
         self.variational, self.has_rates = runner.variational, runner.has_rates
         self.depth, self.trained_steps = runner.depth, runner.trained_steps
         self.small_steps = runner.small_steps
-        self.stream, self.spread = runner.stream, runner.spread
-        self.batch_size, self.fingerprint = runner.batch_size, runner.fingerprint
+        self.stream, self.batch_size, self.fingerprint = runner.stream, runner.batch_size, runner.fingerprint
 
     def run(
         self, mixtures: np.ndarray, features: bool = False, rates: bool = False, evidence: bool = False

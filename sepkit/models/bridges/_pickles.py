@@ -127,24 +127,49 @@ class Description:
 
     @classmethod
     def beside(cls, weights: Path, name: str, expected: str, prefix: str = "") -> Description:
-        """Return the description in a YAML file beside the weights; raise UserError if there is none."""
+        """Return the description in a YAML file beside the weights; raise UserError if there is none.
+
+        Args:
+            weights: File of the weights.
+            name: Name of the YAML file.
+            expected: What is expected, for the message.
+            prefix: Beginning of the names of all values.
+        """
         if not (path := weights.with_name(name)).is_file():
             raise UserError(f"{weights}: no {name} beside it; {expected}")
         return cls(path, read_yaml(path, "get it again"), prefix)
 
     def at(self, name: str, default: Any = None) -> Any:
-        """Return the value of a dotted name, or the default if there is none."""
+        """Return the value of a dotted name, or the default if there is none.
+
+        Args:
+            name: Dotted name, without the prefix.
+            default: Value to return if there is none.
+        """
         value = self.data
         for part in f"{self.prefix}{name}".split("."):
             value = value.get(part) if isinstance(value, Mapping) else None
         return default if value is None else value
 
     def size(self, name: str, default: Any = None, largest: int = _LARGEST, least: int = 1) -> int:
-        """Return a whole number; raise UserError if it is none, or out of bounds."""
+        """Return a whole number; raise UserError if it is none, or out of bounds.
+
+        Args:
+            name: Dotted name, without the prefix.
+            default: Value that counts if there is none.
+            largest: Largest number that is allowed.
+            least: Smallest number that is allowed.
+        """
         return self._whole(name, self.at(name, default), largest, least)
 
     def size_of_both(self, name: str, largest: int = _LARGEST, least: int = 1) -> int:
-        """Return the whole number that a list of two contains twice; raise UserError for any other value."""
+        """Return the whole number that a list of two contains twice; raise UserError for any other value.
+
+        Args:
+            name: Dotted name, without the prefix.
+            largest: Largest number that is allowed.
+            least: Smallest number that is allowed.
+        """
         value = self.at(name)
         if not isinstance(value, list) or len(value) != 2 or value[0] != value[1]:
             raise self.error(name, value, "two equal numbers")

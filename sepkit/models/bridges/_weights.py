@@ -41,6 +41,9 @@ def mapping_model(
     """Return a model that maps Fourier coefficients, as they are, to those of the estimates.
 
     Args:
+        sample_rate: Sample rate, Hz.
+        hypotheses: Number of estimates.
+        masker: Configuration of the masker.
         window: samples.
         stride: samples.
         like_torch: the transform is torch.stft; else SR-CorrNet's.
@@ -61,7 +64,12 @@ def mapping_model(
 
 
 def frames_beyond(window: int, stride: int) -> int:
-    """Return how many frames at either end torch.stft lacks: its first frame has the first sample in its middle."""
+    """Return how many frames at either end torch.stft lacks: its first frame has the first sample in its middle.
+
+    Args:
+        window: Samples of a window.
+        stride: Samples between windows.
+    """
     return 0 if window % (2 * stride) else window // (2 * stride) - 1
 
 
@@ -70,7 +78,12 @@ Names = Iterable[tuple[str, str | Callable[[re.Match[str]], str]]]
 
 
 def renamed(name: str, patterns: Names) -> str:
-    """Return a name after all substitutions, one after another."""
+    """Return a name after all substitutions, one after another.
+
+    Args:
+        name: Name of one of our tensors.
+        patterns: Substitutions.
+    """
     for pattern, replacement in patterns:
         name = re.sub(pattern, replacement, name)
     return name
@@ -110,6 +123,9 @@ def build_with(
     """Build a model and give every tensor the values of the other toolkit's tensors; return it in evaluation mode.
 
     Args:
+        where: Name of the weights, for messages.
+        config: Configuration of our model.
+        pieces_of: Names and places of the other toolkit's tensors.
         weights: the other toolkit's tensors by name; all must be used.
         own: our names that the other toolkit does not have.
         needs: what the model needs of separation, see `sepkit.models.needs`.

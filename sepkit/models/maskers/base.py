@@ -155,10 +155,11 @@ class FramewiseEnd(Masker):
             features: What the masker sees of the encoding, (B, K, F).
             state: State of a stream, of a causal masker; None: the features are a whole recording.
         """
-        return self.values(self.trunk(features) if state is None else self.trunk(features, state))
+        # Trunks of causal maskers alone take a state.
+        return self.values(self.trunk(features) if state is None else self.trunk(features, state))  # type: ignore[call-arg]
 
     @abstractmethod
-    def trunk(self, features: Tensor, state: StreamState | None = None) -> Tensor:
+    def trunk(self, features: Tensor) -> Tensor:
         """Return the input of `values`, (B, C, F); features are (B, K, F)."""
 
     @abstractmethod
@@ -180,7 +181,12 @@ class FrameStream:
         self._state: StreamState = {}
 
     def push(self, features: Tensor, end: bool = False) -> Tensor:
-        """Take the next frames; return their raw mask values (B, n, P, K, F)."""
+        """Take the next frames; return their raw mask values (B, n, P, K, F).
+
+        Args:
+            features: Next frames, (B, K, F); F >= 0.
+            end: Whether the recording ends here, which changes nothing.
+        """
         if features.shape[-1] == 0:
             masker = self._masker
             return features.new_zeros(

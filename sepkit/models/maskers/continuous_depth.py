@@ -20,7 +20,12 @@ from sepkit.registry import register
 
 
 def check_depth_steps(steps: Any, name: str = "depth_steps") -> int:
-    """Return a number of steps; raise UserError unless it is a whole number from 1 to 10,000."""
+    """Return a number of steps; raise UserError unless it is a whole number from 1 to 10,000.
+
+    Args:
+        steps: Number to check.
+        name: Name of the option, for the message.
+    """
     if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= DEPTH_STEPS:
         raise UserError(f"{name}: found {shown(steps)}, expected a whole number of steps, 1 to {DEPTH_STEPS}")
     return steps

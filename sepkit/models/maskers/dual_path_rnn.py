@@ -165,7 +165,7 @@ class DualPathRNNMasker(FramewiseEnd):
             path.low_precision = value
 
     @replaceable
-    def trunk(self, features: Tensor) -> Tensor:  # type: ignore[override]
+    def trunk(self, features: Tensor) -> Tensor:
         """Return sums of processed chunks, and the number of chunks in which each frame lies, (B, C + 1, F)."""
         chunks = segment(self.bottleneck(self.norm(features)), self.chunk_size, self.hop_size)
         return overlap_add(self.ready_to_add(self.process(chunks)), features.shape[-1], self.hop_size)

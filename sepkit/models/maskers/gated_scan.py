@@ -11,24 +11,20 @@ from torch.autograd.function import once_differentiable
 from torch.jit._trace import is_tracing
 
 
-def gated_scan(forget: Tensor, value: Tensor, initial: Tensor | None = None, backwards: bool = False) -> Tensor:
+def gated_scan(forget: Tensor, value: Tensor, initial: Tensor | None = None) -> Tensor:
     """Return h_t = f_t h_(t-1) + (1 - f_t) v_t for t = 0 ... T - 1, (T, ...), in float32 at least.
 
     Args:
         forget: f, (T, ...), between 0 and 1.
         value: v, (T, ...).
         initial: h_(-1), (...); None: zeros.
-        backwards: go from the last step to the first, h_t = f_t h_(t+1) + (1 - f_t) v_t.
     """
     if value.dtype in (torch.float16, torch.bfloat16):
         forget, value = forget.float(), value.float()
     if initial is None:
         initial = torch.zeros_like(value[0])
     initial = initial.to(value.dtype)
-    if backwards:
-        forget, value = forget.flip(0), value.flip(0)
-    hidden = (_scan_for_graphs if is_tracing() else _Scan.apply)(forget, value, initial)
-    return hidden.flip(0) if backwards else hidden
+    return (_scan_for_graphs if is_tracing() else _Scan.apply)(forget, value, initial)
 
 
 def two_way_scan(forget: Tensor, value: Tensor) -> Tensor:

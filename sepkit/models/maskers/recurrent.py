@@ -50,7 +50,13 @@ class RecurrentMasker(FramewiseEnd):
 
 
 def run_rnn(rnn: nn.RNNBase, x: Tensor, state: StreamState | None) -> Tensor:
-    """Return the output of a recurrent network, (time, batch, units); x is (time, batch, input_size)."""
+    """Return the output of a recurrent network, (time, batch, units); x is (time, batch, input_size).
+
+    Args:
+        rnn: Network to run.
+        x: Input, (time, batch, input_size).
+        state: State of a stream, updated in place; None: the input is a whole recording.
+    """
     hidden, after = rnn(x, None if state is None else state.get(rnn))
     if state is not None:
         state[rnn] = after
@@ -60,7 +66,16 @@ def run_rnn(rnn: nn.RNNBase, x: Tensor, state: StreamState | None) -> Tensor:
 def build_rnn(
     kind: str, input_size: int, hidden_size: int, num_layers: int, bidirectional: bool, dropout: float
 ) -> nn.RNNBase:
-    """Return an nn.LSTM or nn.GRU over (time, batch, input_size)."""
+    """Return an nn.LSTM or nn.GRU over (time, batch, input_size).
+
+    Args:
+        kind: "lstm" or "gru".
+        input_size: Values of an input frame.
+        hidden_size: Units of each direction.
+        num_layers: Number of layers.
+        bidirectional: Whether it runs both ways.
+        dropout: Probability, between layers.
+    """
     if kind not in _RNNS:
         raise UserError(f"model.masker.rnn: found {kind!r}, expected one of {', '.join(_RNNS)}")
     if dropout and num_layers == 1:

@@ -68,7 +68,7 @@ class SepFormerMasker(FramewiseEnd):
         """The dual-path blocks."""
         return self.network.dual_mdl
 
-    def trunk(self, features: Tensor) -> Tensor:  # type: ignore[override]
+    def trunk(self, features: Tensor) -> Tensor:
         """Return sums of processed chunks, (B, C, F)."""
         frames = features.shape[-1]
         # In a graph the number of frames is no number yet.

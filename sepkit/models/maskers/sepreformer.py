@@ -57,7 +57,7 @@ class SepReformerMasker(FramewiseEnd):
         size = values_per_dimension * encoding_dim
         self.output = nn.Sequential(Linear(channels, 4 * channels), nn.GLU(), Linear(2 * channels, size))
 
-    def trunk(self, features: Tensor) -> Tensor:  # type: ignore[override]
+    def trunk(self, features: Tensor) -> Tensor:
         """Return the last decoder stage, (B, n * channels, F)."""
         x = self.input(self.norm(features).transpose(1, 2))
         frames, factor = features.shape[-1], 2**self.num_stages

@@ -349,7 +349,13 @@ class _AttractorBlock(nn.Module):
 
 
 def sinusoids(length: int, channels: int, like: Tensor) -> Tensor:
-    """Return sines, then cosines, of place * 10000^(-k / (C / 2 - 1)), (length, C), as `like` in type and device."""
+    """Return sines, then cosines, of place * 10000^(-k / (C / 2 - 1)), (length, C), as `like` in type and device.
+
+    Args:
+        length: Number of places.
+        channels: Values of a place, C.
+        like: Tensor of the type and device that are wanted.
+    """
     half = channels // 2
     steps = torch.arange(half, device=like.device, dtype=torch.promote_types(like.dtype, torch.float32))
     angles = torch.arange(length, device=like.device)[:, None] * torch.exp(-math.log(10000.0) / (half - 1) * steps)

@@ -131,7 +131,7 @@ class _SuDoRMRF(FramewiseEnd):
         """Make the layers of `values`."""
 
     @replaceable
-    def trunk(self, features: Tensor) -> Tensor:  # type: ignore[override]
+    def trunk(self, features: Tensor) -> Tensor:
         """The output of the last block, (B, C, F), of features (B, K, F)."""
         return self.blocks(self.bottleneck(self.norm(features)))
 

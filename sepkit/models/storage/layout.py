@@ -129,7 +129,12 @@ def damaged(path: Path, error: Exception) -> UserError:
 
 
 def check_finite_weights(path: Path, tensors: Mapping[str, Any]) -> None:
-    """Raise UserError if a weight is NaN or infinite: the model is broken, not the recordings."""
+    """Raise UserError if a weight is NaN or infinite: the model is broken, not the recordings.
+
+    Args:
+        path: File of the weights, for the message.
+        tensors: Weights by name.
+    """
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             raise UserError(f"{path}: {name} holds values that are not finite numbers; get the model again")

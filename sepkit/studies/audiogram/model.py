@@ -127,7 +127,6 @@ class Prediction:
         observed: (B, D) bool.
         means: (B, S, D) of p(x_d | z) for each sample of z.
         rate: (B,) KL(q(z | x_O) || p(z)), nats.
-        posterior: mean and deviation of q(z | x_O), (B, L) each.
     """
 
     values: np.ndarray
@@ -136,7 +135,6 @@ class Prediction:
     deviations: np.ndarray
     noise: np.ndarray
     rate: np.ndarray
-    posterior: tuple[np.ndarray, np.ndarray]
 
     @cached_property
     def estimate(self) -> np.ndarray:
@@ -221,32 +219,23 @@ class TrainedVAE:
         observed[:, self.measurable] = False
         return observed
 
-    def posterior(self, values: np.ndarray, observed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return mean and deviation of q(z | x_O), (B, L) each; arguments as in `predict`."""
-        x = (np.where(observed, values, self.center) - self.center) / self.scale
-        seen = observed.astype(np.float32)
-        mean, raw = encode(self.weights, x.astype(np.float32)[None], seen[None], np)
-        return mean[0], _softplus(raw[0], np).clip(_LEAST_DEVIATION)
-
-    def decoded(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return means and deviations of p(x | z) in the units of the data, (N, D) each, for z (N, L)."""
-        noise = (self.noise / self.scale).astype(np.float32)
-        means, deviations = decode(self.weights, z[None], noise, np)
-        scale = self.scale.astype(np.float32)
-        return means[0] * scale + self.center.astype(np.float32), deviations[0] * scale
-
     def predict(self, values: np.ndarray, observed: np.ndarray, draws: np.ndarray) -> Prediction:
         """Return the model's belief, given the observed values.
 
         Args:
             values: (B, D), in their units; anything where not observed.
+            observed: (B, D) bool.
             draws: (S, L), see `latent_draws`.
         """
-        mean, deviation = self.posterior(values, observed)
-        z = mean[:, None] + deviation[:, None] * draws
-        means, deviations = (part.reshape(*z.shape[:2], -1) for part in self.decoded(z.reshape(-1, z.shape[-1])))
+        x = ((np.where(observed, values, self.center) - self.center) / self.scale).astype(np.float32)
+        mean, raw = (part[0] for part in encode(self.weights, x[None], observed.astype(np.float32)[None], np))
+        deviation = _softplus(raw, np).clip(_LEAST_DEVIATION)
         rate = (0.5 * (np.square(deviation) + np.square(mean)) - 0.5 - np.log(deviation)).sum(-1)
-        return Prediction(values, observed, means, deviations, self.noise, rate, (mean, deviation))
+        z = mean[:, None] + deviation[:, None] * draws
+        scale, noise = self.scale.astype(np.float32), (self.noise / self.scale).astype(np.float32)
+        parts = decode(self.weights, z.reshape(1, -1, z.shape[-1]), noise, np)
+        means, deviations = (part.reshape(*z.shape[:2], -1) * scale for part in parts)
+        return Prediction(values, observed, means + self.center.astype(np.float32), deviations, self.noise, rate)
 
     def next_dimension(self, prediction: Prediction) -> np.ndarray:
         """Return (B,) the measurable dimension with the largest predictive variance; -1 if all are observed."""
@@ -255,12 +244,16 @@ class TrainedVAE:
         worth = np.where(possible, prediction.variance, -np.inf)
         return np.where(possible.any(1), worth.argmax(1), -1)
 
-    def acquisition_value(self, prediction: Prediction) -> np.ndarray:
-        """Return (B,) the mean variance of all measurable dimensions: predictive, or a measurement's own if observed.
+    def features(self, prediction: Prediction) -> dict[str, np.ndarray]:
+        """Return the features of a stopping rule, (B,) each, by name.
 
-        A mean over unobserved dimensions alone would jump between measurements, and have nothing left at the end.
+        The acquisition value is the mean variance of all measurable dimensions, a measurement's own if observed. A mean
+        over unobserved ones alone would jump between measurements, and have nothing left at the end.
         """
-        return np.square(prediction.deviation)[:, self.measurable].mean(1)
+        numbers = prediction.observed[:, self.measurable].sum(1)
+        acquisition = np.square(prediction.deviation)[:, self.measurable].mean(1)
+        columns = (numbers, acquisition, prediction.partial_elbo)
+        return {name: column.astype(float) for name, column in zip(FEATURES, columns, strict=True)}
 
     @cached_property
     def fingerprint(self) -> str:
@@ -322,18 +315,12 @@ class StoppingRule:
     format: int = FORMAT
 
     def predict(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return the expected error, dB, never below 0, of `features_of` any shape."""
+        """Return the expected error, dB, never below 0, of features of any shape, see `TrainedVAE.features`."""
         total = np.full(np.shape(features[self.features[0]]), self.intercept)
         columns = (self.features, self.means, self.scales, self.coefficients)
         for name, mean, scale, coefficient in zip(*columns, strict=True):
             total += coefficient * np.clip((features[name] - mean) / scale, -self.limit, self.limit)
         return total.clip(0.0)
-
-
-def features_of(numbers: np.ndarray, acquisition: np.ndarray, partial_elbo: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the features of a rule after some numbers of measurements, by name, all of one shape."""
-    parts = (np.broadcast_to(numbers, np.shape(acquisition)), acquisition, partial_elbo)
-    return {name: part.astype(float) for name, part in zip(FEATURES, parts, strict=True)}
 
 
 def read_stopping(folder: Path, weights: str) -> StoppingRule | None:
@@ -489,9 +476,7 @@ class Session:
         """Return the expected root mean squared error of the estimates, dB; None if the model is not calibrated."""
         if self.model.stopping is None:
             return None
-        numbers, acquisition = np.array([self.count]), self.model.vae.acquisition_value(self.prediction)
-        features = features_of(numbers, acquisition, self.prediction.partial_elbo)
-        return float(self.model.stopping.predict(features)[0])
+        return float(self.model.stopping.predict(self.model.vae.features(self.prediction))[0])
 
     def stop(self, stop_at_db: float = DEFAULT_STOP_DB) -> bool | None:
         """Return whether the estimates are good enough: all is measured, or some is and the expected error is below;

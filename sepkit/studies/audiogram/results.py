@@ -22,7 +22,7 @@ from sepkit.evaluation.statistics import paired_difference
 from sepkit.files import read_json, write_text
 from sepkit.reporting.curve_figures import rate_distortion_curve
 from sepkit.reporting.figures import COLORS, panels, save_figure
-from sepkit.reporting.text import markdown_table, mean_and_deviation
+from sepkit.reporting.tables import markdown_table, mean_and_deviation
 from sepkit.studies.audiogram.config import EARS
 from sepkit.studies.audiogram.data import NOT_A_MEDICAL_DEVICE, read_audiograms
 from sepkit.studies.audiogram.model import Prediction, TrainedVAE, load_model

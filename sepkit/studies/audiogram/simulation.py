@@ -28,7 +28,6 @@ from sepkit.studies.audiogram.model import (
     STOPPING,
     StoppingRule,
     TrainedVAE,
-    features_of,
     latent_draws,
     load_model,
     load_stack,
@@ -57,20 +56,13 @@ class Sessions:
         reference: What errors are against: the noise-free or the measured audiogram.
         orders: (N, M) places of the dimensions in the order of their measurement.
         rmse: Root mean squared error of the estimates over all dimensions, in the unit of the data: thesis, eq. 4.
-        acquisition: Mean variance of the measurable dimensions.
-        partial_elbo: Partial ELBO, nats.
+        features: Name -> what a stopping rule predicts the error by.
     """
 
     reference: str
     orders: np.ndarray
     rmse: np.ndarray
-    acquisition: np.ndarray
-    partial_elbo: np.ndarray
-
-    @property
-    def features(self) -> dict[str, np.ndarray]:
-        """By which a stopping rule predicts the error."""
-        return features_of(np.arange(self.rmse.shape[1]), self.acquisition, self.partial_elbo)
+    features: dict[str, np.ndarray]
 
 
 def rmse(estimate: np.ndarray, reference: np.ndarray) -> np.ndarray:
@@ -106,8 +98,9 @@ def play(vae: TrainedVAE, data: Audiograms, draws: np.ndarray, orders: np.ndarra
         _play_some(vae, data.values[rows], data.reference[rows], draws, None if orders is None else orders[rows])
         for rows in (slice(start, start + size) for start in range(0, len(data), size))
     ]
-    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    return Sessions("measured" if data.truth is None else "noise-free", *columns)
+    orders, errors, *columns = (np.concatenate(column) for column in zip(*parts, strict=True))
+    features = {str(name): column for name, column in zip(FEATURES, columns, strict=True)}
+    return Sessions("measured" if data.truth is None else "noise-free", orders, errors, features)
 
 
 def _play_some(
@@ -116,17 +109,15 @@ def _play_some(
     count, steps = len(values), len(vae.measurable)
     observed = vae.nothing_measured(count)
     chosen = np.empty((count, steps), int)
-    errors, acquisition, elbos = np.empty((3, count, steps + 1))
+    beliefs: list[tuple[np.ndarray, ...]] = []
     for step in range(steps + 1):
         prediction = vae.predict(values, observed, draws)
-        errors[:, step] = rmse(prediction.estimate, reference)
-        acquisition[:, step] = vae.acquisition_value(prediction)
-        elbos[:, step] = prediction.partial_elbo
+        beliefs.append((rmse(prediction.estimate, reference), *vae.features(prediction).values()))
         if step < steps:
             chosen[:, step] = vae.next_dimension(prediction) if orders is None else orders[:, step]
             observed = observed.copy()
             observed[np.arange(count), chosen[:, step]] = True
-    return chosen, errors, acquisition, elbos
+    return chosen, *(np.stack(column, axis=1) for column in zip(*beliefs, strict=True))
 
 
 def random_orders(vae: TrainedVAE, count: int, seed: int) -> np.ndarray:
@@ -169,11 +160,6 @@ def fit_stopping(sessions: Sessions, names: Sequence[str] = FEATURES) -> Stoppin
     shared = ("features", "means", "scales", "coefficients", "intercept", "ridge", "error_db", "correlation")
     own = {name: getattr(fitted, name) for name in shared}
     return StoppingRule(**own, limit=FARTHEST, reference=sessions.reference, sessions=count)
-
-
-def fit_rules(validation: Sessions) -> dict[str, StoppingRule]:
-    """Return the rules that are compared: with all features, and with the number of measurements alone."""
-    return {"ridge": fit_stopping(validation), "number": fit_stopping(validation, BASELINE)}
 
 
 def calibrate(model: str | Path, manifest: str | Path, first: int | None = None) -> tuple[StoppingRule, Path]:
@@ -337,7 +323,8 @@ def stops_of(
     """
     errors = {"oracle": sessions.rmse}
     if validation is not None:
-        errors |= {name: rule.predict(sessions.features) for name, rule in fit_rules(validation).items()}
+        for name, features in (("ridge", FEATURES), ("number", BASELINE)):
+            errors[name] = fit_stopping(validation, features).predict(sessions.features)
     found = {}
     for threshold in thresholds_db:
         found[threshold] = {name: stopping_index(values, threshold) for name, values in errors.items()}

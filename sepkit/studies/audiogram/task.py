@@ -46,15 +46,6 @@ class PartialELBO(NamedTuple):
     rate: Tensor
 
 
-class _Embedding(nn.Module):
-    """The descriptors of each dimension: e_d and b_d."""
-
-    def __init__(self, dimensions: int, width: int, generators: Sequence[torch.Generator]) -> None:
-        super().__init__()
-        self.values = nn.Parameter(uniform((dimensions, width), 1.0, generators))
-        self.bias = nn.Parameter(uniform((dimensions, 1), 1.0, generators))
-
-
 class PartialVAE(SavedModel):
     """S partial VAEs of one shape; a single model is a stack of one.
 
@@ -79,7 +70,10 @@ class PartialVAE(SavedModel):
         self.config = config
         count, dimensions = config.models, len(config.dimensions)
         generators = [torch.Generator().manual_seed(seed) for seed in seeds or [0] * count]
-        self.embedding = _Embedding(dimensions, config.embedding, generators)
+        # The descriptors of each dimension: e_d and b_d.
+        self.embedding = nn.Module()
+        self.embedding.values = nn.Parameter(uniform((dimensions, config.embedding), 1.0, generators))
+        self.embedding.bias = nn.Parameter(uniform((dimensions, 1), 1.0, generators))
         self.shared = StackedLinear(config.embedding + 2, config.features, generators)
         into = [config.features, *config.hidden, 2 * config.latent]
         out = [config.latent, *reversed(config.hidden), 2 * dimensions]

@@ -54,17 +54,18 @@ def poisson_floor(pixels: int, noise: float) -> float:
     return math.log(2) + pixels * (0.5 * math.log(2 * math.pi * math.e) + math.log(noise))
 
 
-def poisson_solution(frequency: int, size: int, grid: str) -> np.ndarray:
+def poisson_solution(frequency: int, size: int) -> np.ndarray:
     """Return h with -laplace h = sin(a pi x) sin(a pi y), and h = 0 on the unit square's edge, (size, size).
 
-    h = sin(a pi x) sin(a pi y) / (2 a^2 pi^2).
+    h = sin(a pi x) sin(a pi y) / (2 a^2 pi^2), at the centers of pixels.
 
     Args:
-        grid: "edges": from edge to edge; "cells": at centers of pixels.
+        frequency: Frequency a of the source.
+        size: Height and width, pixels.
 
     Source: thesis, part C, appendix A.2.
     """
-    places = np.linspace(0, 1, size) if grid == "edges" else (np.arange(size) + 0.5) / size
+    places = (np.arange(size) + 0.5) / size
     wave = np.sin(frequency * math.pi * places)
     return np.outer(wave, wave) / (2 * frequency**2 * math.pi**2)
 
@@ -73,10 +74,10 @@ def poisson_images(options: ImagesOptions) -> tuple[np.ndarray, float, np.ndarra
     """Return noisy solutions in random order, (N, H, W), the deviation of their noise, and the solutions, all
     scaled."""
     generator = np.random.default_rng(options.seed)
-    solutions = np.stack([poisson_solution(a, options.size, options.grid) for a in FREQUENCIES])
+    solutions = np.stack([poisson_solution(a, options.size) for a in FREQUENCIES])
     clean = solutions[generator.permutation(np.arange(options.images) % len(FREQUENCIES))]
     images = clean + options.noise * generator.standard_normal(clean.shape)
-    scale = float(images.std()) if options.scaling == "deviation" else 1.0
+    scale = float(images.std())
     return images / scale, options.noise / scale, solutions / scale
 
 
@@ -119,8 +120,7 @@ def read_images(path: str | Path, size: int, binary: bool) -> ImageSet:
     """Return the images that `sepkit prepare images` wrote, which must have this size and, if `binary`, be binary."""
     path = Path(path)
     fields = read_npz(path)
-    missing = {"kind", "shape"} - fields.keys() or {"bits", "images"} <= {"bits", "images"} - fields.keys()
-    if missing:
+    if not {"kind", "shape"} <= fields.keys() or not {"bits", "images"} & fields.keys():
         raise UserError(
             f"{path}: found {', '.join(sorted(fields)) or 'nothing'}, expected what sepkit prepare images wrote"
         )
@@ -129,19 +129,19 @@ def read_images(path: str | Path, size: int, binary: bool) -> ImageSet:
     wrong += [name for name in ("kind", "noise") if name in fields and fields[name].ndim]
     if wrong:
         raise UserError(f"{path}: {wrong[0]} is of another type than sepkit prepare images wrote; prepare them again")
-    shape = tuple(fields["shape"].ravel().tolist())
+    shape, pixels = tuple(fields["shape"].ravel().tolist()), size * size
     if len(shape) != 3 or shape[1:] != (size, size) or shape[0] < 1:
         raise UserError(f"{path}: found images of shape {shape}, expected (N, {size}, {size}); see model.size")
+    solutions = fields.get("solutions")
+    expected = {"bits": (shape[0], -(-pixels // 8)), "images": shape}
+    if solutions is not None:
+        expected["solutions"] = (*solutions.shape[:1], size, size)
+    for name, wanted in expected.items():
+        if name in fields and fields[name].shape != wanted:
+            raise UserError(f"{path}: found {name} of shape {fields[name].shape}, expected {wanted}")
     if "bits" in fields:
-        pixels = size * size
-        if fields["bits"].shape != (shape[0], -(-pixels // 8)):
-            raise UserError(f"{path}: found bits of shape {fields['bits'].shape}, which are not {shape[0]} images")
         images = np.unpackbits(fields["bits"], axis=1)[:, :pixels].reshape(shape).astype(np.float32)
     else:
-        if fields["images"].shape != shape:
-            raise UserError(
-                f"{path}: found images of shape {fields['images'].shape}, expected {shape} as it says itself"
-            )
         images = fields["images"].astype(np.float32)
     if not np.isfinite(images).all():
         raise UserError(f"{path}: found values that are not finite; prepare the images again")
@@ -150,7 +150,4 @@ def read_images(path: str | Path, size: int, binary: bool) -> ImageSet:
             f"{path}: found values other than 0 and 1, expected binary images; or model.likelihood gaussian"
         )
     noise = float(fields["noise"]) if "noise" in fields else None
-    solutions = fields.get("solutions")
-    if solutions is not None and (solutions.ndim != 3 or solutions.shape[1:] != shape[1:]):
-        raise UserError(f"{path}: found solutions of shape {solutions.shape}, expected (2, {size}, {size})")
     return ImageSet(images, str(fields["kind"]), noise, str(path), solutions)

@@ -13,18 +13,26 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from sepkit.errors import UserError
+from sepkit.errors import Bounds
 from sepkit.evaluation.results import commit, hardware
 from sepkit.evaluation.statistics import paired_difference, summarize_columns
 from sepkit.extras import is_installed
 from sepkit.files import write_csv, write_json
 from sepkit.models import load_checkpoint
+from sepkit.reporting.tables import Table
 from sepkit.studies.cdvae.data import ImageSet, read_images
-from sepkit.studies.cdvae.model import ImageVAE, Noise
-from sepkit.studies.cdvae.task import parts_of
+from sepkit.studies.cdvae.model import ImageVAE, Noise, Source
+from sepkit.studies.cdvae.task import bound_of, parts_of
 from sepkit.version import __version__
 
 _AT_ONCE = 200
+_COLUMNS = 12
+_ROWS: tuple[tuple[str, Source, bool], ...] = (
+    ("reconstructions", "posterior", False),
+    ("samples of the likelihood given the image's latents", "posterior", True),
+    ("only the first state from the image", "top", False),
+    ("samples of the prior", "prior", False),
+)
 FIXED = "fixed"
 """Key of a model whose depth cannot be chosen."""
 
@@ -45,11 +53,21 @@ def evaluate_images(
     an ODE-like model the sum of distortion and initial rate is told, which is no bound.
 
     Args:
-        out: folder for summary.json, utterances.csv, which has the numbers of every image, and images.png, a sheet of
-            reconstructions and samples, and processes.png, what the equations do over depth.
+        model: Folder of a model.
+        manifest: File of images that `sepkit prepare images` wrote.
+        out: Folder for summary.json, utterances.csv, which has the numbers of every image, and images.png, a sheet of
+            reconstructions and samples.
+        depth_steps: Numbers of steps of each level; None: the model's own.
+        samples: Number of samples of the latents, which bounds are means over.
+        seed: Seed of the latent noise.
+        device: Device that computes.
+        command: Command line, for the summary.
+
+    Raises:
+        UserError: no sample.
+        ValueError: a bound that is not finite; names the number of steps.
     """
-    if samples < 1:
-        raise UserError(f"--samples: found {samples}, expected at least 1")
+    Bounds(ge=1).check("--samples", samples)
     began, loaded = time.perf_counter(), load_checkpoint(model, of=ImageVAE).to(device)
     config = loaded.config
     images = read_images(manifest, config.size, config.likelihood == "bernoulli")
@@ -92,12 +110,8 @@ def evaluate_images(
     numbered = ((str(manifest), place, *values) for place, values in enumerate(rows))
     write_csv(folder / "utterances.csv", ["manifest", "id", *found[reference]], numbered)
     if is_installed("matplotlib"):
-        from sepkit.studies.cdvae.figures import write_processes, write_sheet
-
         loaded.set_depth_steps(None if own is None else reference)
         write_sheet(loaded.cpu(), images, folder / "images.png")
-        if own is not None:
-            write_processes(loaded, images, folder / "processes.png")
     write_json(folder / "summary.json", summary)
     return summary
 
@@ -109,17 +123,19 @@ def _measure(
     """Return steps -> name -> (N,) values, means over samples."""
     found: dict[int | None, dict[str, list[Tensor]]] = {steps: {} for steps in wanted}
     starts = range(0, len(images), _AT_ONCE)
+    seed_of = lambda start, sample: (seed * 1_000_003 + start) * 1_000_003 + sample  # noqa: E731
     for start in tqdm(starts, desc="evaluate", unit="batch", disable=None):
         batch = torch.from_numpy(images.images[start : start + _AT_ONCE, None]).to(device)
-        noises = [Noise(torch.Generator(device).manual_seed(_seed(seed, start, place))) for place in range(samples)]
+        noises = [Noise(torch.Generator(device).manual_seed(seed_of(start, place))) for place in range(samples)]
         for steps in wanted:
             model.set_depth_steps(steps if chosen else None)
-            drawn = [model(batch, noise, check=True) for noise in noises]
+            drawn = [model(batch, noise) for noise in noises]
             parts = [parts_of(one) for one in drawn]
             columns = {name: torch.stack([part[name] for part in parts]).mean(0) for name in parts[0]}
-            rates = columns["initial_rate_nats"] + (0 if model.config.ode_like else columns["path_rate_nats"])
-            name = "distortion_and_initial_rate_nats" if model.config.ode_like else "negative_elbo_nats"
-            columns = {name: columns["distortion_nats"] + rates} | columns
+            bound = bound_of(columns, model.config.ode_like)
+            if not all(bool(values.isfinite().all()) for values in bound.values()):
+                raise ValueError(f"at {steps or 'fixed'} steps: the bound of an image is not finite")
+            columns = bound | columns
             if not model.config.ode_like:
                 weights = torch.stack([one.log_weight for one in drawn]).double()
                 columns["importance_bound_nats"] = np.log(samples) - torch.logsumexp(weights, 0)
@@ -142,8 +158,39 @@ def _summary(columns: dict[str, np.ndarray], reference: dict[str, np.ndarray], f
     }
 
 
-def _seed(seed: int, start: int, sample: int) -> int:
-    return (seed * 1_000_003 + start) * 1_000_003 + sample
+@torch.inference_mode()
+def write_sheet(model: ImageVAE, images: ImageSet, path: Path, seed: int = 0) -> Path:
+    """Write rows of images, reconstructions, images that share their first state, and prior samples; return the path.
+
+    What images are without noise comes first, if it is known. Images shown are evenly spaced, since sets may be sorted.
+
+    Args:
+        model: The model, on the CPU.
+        images: Images.
+        path: PNG file.
+        seed: Seed of the latents.
+
+    Source: thesis, part C, figures 6 and 8.
+    """
+    from matplotlib.figure import Figure
+
+    from sepkit.reporting.figures import save_figure
+
+    places = np.unique(np.linspace(0, len(images) - 1, _COLUMNS).round().astype(int))
+    shown = torch.from_numpy(images.images[places, None])
+    rows = {} if images.solutions is None else {"solutions without noise": images.solutions[:_COLUMNS]}
+    rows["images"] = shown[:, 0].numpy()
+    for name, source, drawn in _ROWS:
+        noise = Noise(torch.Generator().manual_seed(seed))
+        rows[name] = model.sample(shown, len(shown), source, noise, drawn)[:, 0].numpy()
+    figure = Figure(figsize=(_COLUMNS * 0.8, len(rows) * 1.05), layout="constrained")
+    low, high = float(shown.min()), float(shown.max())
+    for axes, (name, row) in zip(figure.subplots(len(rows), squeeze=False)[:, 0], rows.items(), strict=True):
+        gaps = np.pad(row, ((0, len(shown) - len(row)), (0, 0), (0, 1)), constant_values=np.nan)
+        axes.imshow(np.concatenate(gaps, axis=1), cmap="gray", vmin=low, vmax=high)
+        axes.set_title(name, fontsize=8, loc="left")
+        axes.set_axis_off()
+    return save_figure(figure, path)
 
 
 def report_lines(summary: dict[str, Any]) -> list[str]:
@@ -154,8 +201,7 @@ def report_lines(summary: dict[str, Any]) -> list[str]:
         over = values["over_reference_nats"]
         text = f"{over['mean']:+.2f}" + (" [{:+.2f}, {:+.2f}]".format(*over["ci95"]) if over["ci95"] else "")
         rows.append([steps, *(f"{values['metrics'][name]['mean']:.2f}" for name in names), text])
-    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
-    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    lines = Table(rows[0], rows[1:]).lines()
     if summary["floor_nats"] is not None:
         lines.append(f"floor: {summary['floor_nats']:.2f} nats")
     if not summary["bound"]:

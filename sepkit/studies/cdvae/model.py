@@ -9,13 +9,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from sepkit.choices import check_bounds
 from sepkit.errors import UserError
 from sepkit.models.maskers.continuous_depth import check_depth_steps
 from sepkit.models.saved import SavedModel
 from sepkit.objectives.rates import elementwise_rate
 from sepkit.studies.cdvae.config import KIND, ImageVAEConfig
-from sepkit.studies.cdvae.latent_sde import BrownianPath, DiffusionBlock, LearnedDiffusion
-from sepkit.studies.cdvae.levels import FAMILY, ConvBlock, ConvDrift, DeterministicLevel, DiscreteLevel, gaussian
+from sepkit.studies.cdvae.levels import (
+    FAMILY,
+    BrownianPath,
+    ConvBlock,
+    ConvDrift,
+    DeterministicLevel,
+    DiffusionBlock,
+    DiscreteLevel,
+    LearnedDiffusion,
+    gaussian,
+)
 
 _HALF_LOG_2PI = 0.9189385332046727
 _LEAST_DEVIATION = 1e-3
@@ -63,7 +73,7 @@ class Noise:
     def path(self, level: int, like: Tensor) -> BrownianPath:
         """Return the Brownian motion of a level; the same at every call."""
         if level not in self._paths:
-            self._paths[level] = BrownianPath(like.shape, self.generator, like)
+            self._paths[level] = BrownianPath(like, self.generator)
         return self._paths[level]
 
 
@@ -136,7 +146,7 @@ class ImageVAE(SavedModel):
         posterior: Any = gaussian(self.top(context))
         return posterior, posterior.mean + posterior.deviation * noise.initial(posterior.mean)
 
-    def forward(self, images: Tensor, noise: Noise | None = None, check: bool = False) -> ImageELBO:
+    def forward(self, images: Tensor, noise: Noise | None = None) -> ImageELBO:
         """Return the parts of minus the evidence lower bound of images (B, 1, H, W); the noise may serve several
         calls."""
         noise = noise or Noise()
@@ -146,7 +156,7 @@ class ImageVAE(SavedModel):
         prior_density = -0.5 * start.square() - _HALF_LOG_2PI
         log_ratio = (posterior.log_prob(start) - prior_density).flatten(1).sum(1)
         start = start.view(len(images), -1, *contexts[0].shape[2:])
-        state, rates, ratio = self._descend(start, contexts, noise, check)
+        state, rates, ratio = self._descend(start, contexts, noise)
         distortion = self._nll(images, self.decode(state))
         return ImageELBO(distortion, rate, rates, log_ratio + ratio)
 
@@ -182,27 +192,23 @@ class ImageVAE(SavedModel):
         return self.output(functional.gelu(self.decoder(self.expand(state))))
 
     def _descend(
-        self, state: Tensor, contexts: list[Tensor] | None, noise: Noise, check: bool = False
+        self, state: Tensor, contexts: list[Tensor] | None, noise: Noise
     ) -> tuple[Tensor, list[Tensor], Tensor]:
         """Return the last state, the path rate of each level and the log ratio (B,); without contexts the prior's."""
-        rates, log_ratio, steps = [], state.new_zeros(len(state)), self.depth_steps
+        rates, log_ratio = [], state.new_zeros(len(state))
         for place, level in enumerate(self.levels):
             if place:
                 state = functional.interpolate(state, scale_factor=2, mode="nearest")
             context = None if contexts is None else contexts[place]
             if context is not None and self.config.ode_like:
                 context = torch.zeros_like(context)
-            if isinstance(level, (DiscreteLevel, DeterministicLevel)):
-                state, rate, ratio = level(state, context, noise.generator)
+            if isinstance(level, DiffusionBlock):
+                path, steps = noise.path(place, state), self.depth_steps or 0
+                state, rate, ratio = level(state, context, steps=steps, noise=path, follow_prior=context is None)
             else:
-                follow = "prior" if context is None else "posterior"
-                path = level(state, context, steps=steps, noise=noise.path(place, state), follow=follow, check=check)
-                state = path.value
-                if path.rate is None:
-                    continue
-                rate, ratio = path.rate, path.log_ratio.flatten(1).sum(1)
+                state, rate, ratio = level(state, context, noise.generator)
             rates.append(rate.flatten(2))
-            log_ratio = log_ratio + ratio
+            log_ratio = log_ratio + ratio.flatten(1).sum(1)
         return state, rates, log_ratio
 
     def _nll(self, images: Tensor, raw: Tensor) -> Tensor:
@@ -233,11 +239,7 @@ def _level(config: ImageVAEConfig, resolution: int) -> nn.Module:
 
 
 def _check(config: ImageVAEConfig) -> None:
-    for name in ("size", "levels", "latent_channels", "width", "drift_width", "blocks", "decoder_blocks"):
-        if getattr(config, name) < 1:
-            raise UserError(f"model.{name}: found {getattr(config, name)}, expected at least 1")
-    if config.discrete < 0:
-        raise UserError(f"model.discrete: found {config.discrete}, expected 0 or more")
+    check_bounds(config, "model")
     multiple = 2 ** (config.levels - 1)
     if config.size % multiple:
         raise UserError(

@@ -11,15 +11,17 @@ import torch
 from torch import Tensor
 
 from sepkit.config import RateConfig
-from sepkit.objectives.rates import Steering, total_rate
+from sepkit.objectives.rates import total_rate
 from sepkit.registry import build, register
 from sepkit.studies.cdvae.config import CDVAETaskConfig, ImagesOptions
 from sepkit.studies.cdvae.data import ImageSet, prepare_images, read_images
-from sepkit.studies.cdvae.latent_sde import NonFiniteStateError
 from sepkit.studies.cdvae.model import ImageELBO, ImageVAE, Noise
 from sepkit.training.task import Task, checkpoint_blocks
-from sepkit.training.task_definition import Monitor, log, rows_of
+from sepkit.training.task_definition import Monitor, rows_of
 from sepkit.types import Losses
+
+BOUNDS = {False: "negative_elbo_nats", True: "distortion_and_initial_rate_nats"}
+"""Whether a model is ODE-like -> name of what it minimizes."""
 
 _DEV_SEED = 2**31
 
@@ -34,8 +36,6 @@ class CDVAETask(Task):
 
     def __init__(self, config: CDVAETaskConfig, out: Path, resuming: bool = False) -> None:
         self._weights = {name: build(getattr(config.objective, name).weight) for name in ("initial", "path")}
-        steering, rates = config.objective.steering, ("initial_rate_nats", "path_rate_nats")
-        self._steering = None if steering is None else Steering(rates, steering.total or 0.0, steering)
         super().__init__(config, out, resuming)
 
     def make_data_sets(self) -> tuple[ImageSet, ImageSet | None]:
@@ -52,16 +52,9 @@ class CDVAETask(Task):
         return torch.from_numpy(np.stack(items))
 
     @property
-    def factor(self) -> float:
-        """The steered factor on all rates; 1 without steering."""
-        return 1.0 if self._steering is None else self._steering.weight
-
-    @property
     def scheduled(self) -> dict[str, float]:
         """Weights of the rates now."""
-        return {
-            f"{name}_rate_weight": self.factor * schedule(self.progress) for name, schedule in self._weights.items()
-        }
+        return {f"{name}_rate_weight": schedule(self.progress) for name, schedule in self._weights.items()}
 
     def losses(self, model: ImageVAE, batch: Tensor) -> Losses:
         """Return distortion plus weighted rates, with free nats."""
@@ -73,54 +66,31 @@ class CDVAETask(Task):
         if not self.config.model.ode_like:
             for rate in parts.path_rates:
                 loss = loss + weights["path_rate_weight"] * _total(rate, self.config.objective.path)
-        if not bool(loss.isfinite().all()):
-            self._name_step(model, batch)
         statistics = {name: value.detach() for name, value in parts_of(parts).items()}
         clamped = sum(diffusion.clamped for diffusion in model.diffusions())
         statistics["clamped_diffusions"] = torch.full_like(loss.detach(), float(clamped))
         return Losses(loss, statistics=statistics)
-
-    def _name_step(self, model: ImageVAE, batch: Tensor) -> None:
-        """Say at which step a state ceases to be finite; the batch is saved as for every task."""
-        try:
-            with torch.no_grad():
-                model(batch, check=True)
-        except NonFiniteStateError as error:
-            log(f"warning: batch {self.position.batches_done} of epoch {self.position.epoch + 1}: {error}")
 
     def on_fit_start(self) -> None:
         """Refuse gradient checkpointing, which these models have no use for."""
         if self.config.trainer.gradient_checkpointing:
             checkpoint_blocks(self.model)
 
-    def after_step(self, means: Mapping[str, float]) -> None:
-        """Steer the weight of the rates."""
-        if self._steering is not None:
-            self._steering.after_step(means)
-
     def after_epoch(self, means: Mapping[str, float]) -> list[str]:
-        """Return warnings about a target that is not reached, and diffusions at a bound."""
-        found = [] if self._steering is None else [self._steering.warning(means, self.position.epoch + 1)]
-        if means.get("clamped_diffusions", 0) > 0:
-            found.append(f"{means['clamped_diffusions']:.3g} diffusions (mean of the epoch) were clamped to a bound")
-        return [line for line in found if line is not None]
+        """Return a warning about diffusions at a bound."""
+        count = means.get("clamped_diffusions", 0)
+        return [f"{count:.3g} diffusions (mean of the epoch) were clamped to a bound"] if count > 0 else []
 
     def scores(self, model: ImageVAE, batch: Tensor) -> list[dict[str, Any]]:
         """Return the parts of minus the evidence lower bound of each image, with the same noise at every validation."""
         generator = torch.Generator(batch.device).manual_seed(_DEV_SEED)
         parts = parts_of(model(batch, Noise(generator)))
-        if self.config.model.ode_like:
-            parts["distortion_and_initial_rate_nats"] = parts["distortion_nats"] + parts["initial_rate_nats"]
-        else:
-            rates = parts["initial_rate_nats"] + parts["path_rate_nats"]
-            parts["negative_elbo_nats"] = parts["distortion_nats"] + rates
-        return rows_of(parts)
+        return rows_of(parts | bound_of(parts, self.config.model.ode_like))
 
     def choose_monitor(self) -> Monitor | None:
-        """Choose minus the bound on dev; the last model if a rate is steered."""
+        """Choose minus the bound on dev."""
         super().choose_monitor()
-        name = "distortion_and_initial_rate_nats" if self.config.model.ode_like else "negative_elbo_nats"
-        return None if self._steering is not None else Monitor(f"dev_{name}", larger_is_better=False)
+        return Monitor(f"dev_{BOUNDS[self.config.model.ode_like]}", larger_is_better=False)
 
     @classmethod
     def shrink(cls, config: Any, folder: Path) -> Any:
@@ -145,16 +115,16 @@ class CDVAETask(Task):
         if image.shape != (1, 1, size, size) or not image.isfinite().all():
             raise RuntimeError(f"the saved model samples images of shape {tuple(image.shape)}, or not finite ones")
 
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the steered factor."""
-        super().on_save_checkpoint(checkpoint)
-        checkpoint["steered_factor"] = self.factor
 
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restore the saved position and factor."""
-        super().on_load_checkpoint(checkpoint)
-        if self._steering is not None:
-            self._steering.weight = checkpoint["steered_factor"]
+def bound_of(parts: Mapping[str, Tensor], ode_like: bool) -> dict[str, Tensor]:
+    """Return minus the evidence lower bound of each image by its name, (B,) nats.
+
+    Args:
+        parts: Parts of the bound, see `parts_of`.
+        ode_like: Whether the path rate does not count, so that the sum is no bound.
+    """
+    total = parts["distortion_nats"] + parts["initial_rate_nats"]
+    return {BOUNDS[ode_like]: total if ode_like else total + parts["path_rate_nats"]}
 
 
 def parts_of(parts: ImageELBO) -> dict[str, Tensor]:

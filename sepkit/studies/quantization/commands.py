@@ -129,7 +129,7 @@ def _print_means(rows: Rows, labels: Sequence[str], measures: Sequence[str]) -> 
     seed, in a list or in rows of their own; a row may lack labels and measures."""
     import numpy as np
 
-    from sepkit.reporting.text import markdown_table
+    from sepkit.reporting.tables import markdown_table
 
     groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for row in rows:

@@ -1,4 +1,4 @@
-"""What the experiments can be asked for. No torch.
+"""Options of the experiments; torch-free.
 
 Every number can stand in a YAML file with one section for each experiment, as egs/quantization/conf/cpu.yaml.
 """
@@ -7,13 +7,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from sepkit.choices import from_dict, to_dict
-from sepkit.errors import UserError
+from sepkit.errors import Bounds
 from sepkit.files import read_yaml
+
+Count = Annotated[int, Bounds(ge=1)]
+Natural = Annotated[int, Bounds(ge=0)]
+Positive = Annotated[float, Bounds(gt=0, lt=math.inf)]
+NotNegative = Annotated[float, Bounds(ge=0, lt=math.inf)]
+Share = Annotated[float, Bounds(ge=0, le=1)]
+Decay = Annotated[float, Bounds(gt=0, lt=1)]
 
 Kind = Literal["plain", "noisy", "split", "annealed"]
 """Ways of training the experts on sines."""
@@ -41,28 +48,65 @@ class UCIOptions:
 class UCIConfig:
     """Regression on UCI sets.
 
+    Args:
+        hypotheses: Number of hypotheses.
+        hidden: Width of the hidden layer.
+        hidden_large: Width of the hidden layer for protein.
+        epochs: Passes over the training rows.
+        batch_size: Rows in a batch; smaller training parts are one batch.
+        learning_rate: Learning rate of Adam.
+        initial_temperature: Initial temperature of both annealed methods, in units of the squared error.
+        decay: Factor on the exponential temperature, per epoch.
+        floor: Temperature from which on matching is hard.
+        initial_epsilon: Initial epsilon of relaxed WTA with annealed epsilon, which ends with training.
+        held_out_share: Share of the training rows that are held out with `--select held_out`.
+        check_every: Number of epochs between the checkpoints that selection chooses from.
+        check_every_mcl: The same number for MCL with `--select reference`, as in the reference code.
+        seed: Seed of all that is random.
+
     Source: aMCL paper, section 5.1 and appendix D; reference code annealed_mcl.
     """
 
-    hypotheses: int = 5
-    hidden: int = 50  # width of the hidden layer
-    hidden_large: int = 100  # the same for protein
-    epochs: int = 1000
-    batch_size: int = 1024  # smaller training parts are one batch
-    learning_rate: float = 0.01  # of Adam
-    initial_temperature: float = 0.5  # of both annealed methods, in units of the squared error
-    decay: float = 0.95  # of the exponential temperature in an epoch
-    floor: float = 5e-4  # temperature from which on matching is hard
-    initial_epsilon: float = 0.5  # of relaxed WTA with annealed epsilon, which ends with training
-    held_out_share: float = 0.2  # of the training rows, for `--select held_out`
-    check_every: int = 10  # epochs between the checkpoints that selection chooses from
-    check_every_mcl: int = 1  # the same for MCL under `--select reference`, as in the reference code
-    seed: int = 0
+    hypotheses: Count = 5
+    hidden: Count = 50
+    hidden_large: Count = 100
+    epochs: Count = 1000
+    batch_size: Count = 1024
+    learning_rate: Positive = 0.01
+    initial_temperature: Positive = 0.5
+    decay: Decay = 0.95
+    floor: NotNegative = 5e-4
+    initial_epsilon: Share = 0.5
+    held_out_share: Share = 0.2
+    check_every: Count = 10
+    check_every_mcl: Count = 1
+    seed: Natural = 0
 
 
 @dataclass
 class GaussiansConfig:
     """Networks on three Gaussians, at fixed places and moving with the input.
+
+    Args:
+        methods: Ways of matching.
+        hypotheses: Number of hypotheses.
+        hidden: Widths of the layers.
+        seeds: Networks of each method, trained as one stack.
+        epochs: Number of epochs, by which temperatures and epsilon change.
+        steps_per_epoch: Number of batches of fresh points in an epoch.
+        batch_size: Points in a batch; 65,536 in the paper.
+        learning_rate: Learning rate of SGD for fixed places, of Adam for moving ones.
+        initial_temperature_exponential: Initial temperature of exponential annealing, figure 1.
+        decay: Factor on the exponential temperature, per epoch.
+        initial_temperature_linear: Initial temperature of linear annealing, figures 3 and 4.
+        initial_epsilon: Initial epsilon of relaxed WTA with annealed epsilon, figure 5.
+        probes: Inputs at which hypotheses are watched.
+        probe_points: Targets drawn at each of them.
+        record_every: Number of epochs between two records at the probes.
+        test_points: Number of test points; a hypothesis is used if it is the nearest of one of them or more.
+        clvq_steps: Number of points that competitive learning draws.
+        lloyd_inputs: Number of inputs over which quantizers are averaged in the moving case.
+        seed: Seed of all that is random.
 
     Source: aMCL paper, figures 1, 3, 4 and 5, appendix D; reference code annealed_mcl.
     """
@@ -70,90 +114,137 @@ class GaussiansConfig:
     methods: list[str] = field(
         default_factory=lambda: ["mcl", "relaxed_wta_0.1", "relaxed_wta_annealed", "amcl_exponential", "amcl_linear"]
     )
-    hypotheses: int = 49
-    hidden: list[int] = field(default_factory=lambda: [256, 256])  # widths of the layers
-    seeds: int = 3  # networks of each method, trained as one stack
-    epochs: int = 1000  # temperatures and epsilon change by the epoch
-    steps_per_epoch: int = 2  # batches of fresh points
-    batch_size: int = 512  # 65,536 in the paper
-    learning_rate: float = 0.01  # of SGD for fixed places, of Adam for moving ones
-    initial_temperature_exponential: float = 0.6  # figure 1
-    decay: float = 0.99  # of the temperature in an epoch
-    initial_temperature_linear: float = 1.0  # figures 3 and 4
-    initial_epsilon: float = 0.98  # of relaxed WTA with annealed epsilon, figure 5
-    probes: list[float] = field(default_factory=lambda: [0.3, 0.6, 0.9, 1.0])  # inputs at which hypotheses are watched
-    probe_points: int = 250  # targets drawn at each of them
-    record_every: int = 10  # epochs
-    test_points: int = 10_000  # a hypothesis is used if it is the nearest of one of them or more
-    clvq_steps: int = 100_000  # points that competitive learning draws
-    lloyd_inputs: int = 10  # over which the floor of the moving case is averaged
-    seed: int = 0
+    hypotheses: Count = 49
+    hidden: list[Count] = field(default_factory=lambda: [256, 256])
+    seeds: Count = 3
+    epochs: Count = 1000
+    steps_per_epoch: Count = 2
+    batch_size: Count = 512
+    learning_rate: Positive = 0.01
+    initial_temperature_exponential: Positive = 0.6
+    decay: Decay = 0.99
+    initial_temperature_linear: Positive = 1.0
+    initial_epsilon: Share = 0.98
+    probes: list[NotNegative] = field(default_factory=lambda: [0.3, 0.6, 0.9, 1.0])
+    probe_points: Count = 250
+    record_every: Count = 10
+    test_points: Count = 10_000
+    clvq_steps: Count = 100_000
+    lloyd_inputs: Count = 10
+    seed: Natural = 0
 
 
 @dataclass
 class FreeConfig:
-    """Free hypotheses: rate and distortion of a Gaussian, and splits as the temperature falls."""
+    """Free hypotheses: rate and distortion of a Gaussian, and splits as the temperature falls.
 
-    hypotheses: int = 25  # on the rate-distortion curve
-    points: int = 4000  # quantiles that stand for N(0, 1)
-    temperatures: list[float] = field(default_factory=lambda: [1.3, 0.9, 0.7, 0.5, 0.35])
-    annealed_hypotheses: int = 6  # of deterministic annealing on three Gaussians
-    split_points: int = 600  # of the three Gaussians
-    seed: int = 0
+    Args:
+        hypotheses: Number of hypotheses on the rate-distortion curve.
+        points: Number of quantiles that stand for N(0, 1).
+        temperatures: Temperatures of the rate-distortion curve.
+        annealed_hypotheses: Number of hypotheses of deterministic annealing on three Gaussians.
+        split_points: Number of points of the three Gaussians.
+        seed: Seed of all that is random.
+    """
+
+    hypotheses: Count = 25
+    points: Count = 4000
+    temperatures: list[Positive] = field(default_factory=lambda: [1.3, 0.9, 0.7, 0.5, 0.35])
+    annealed_hypotheses: Count = 6
+    split_points: Count = 600
+    seed: Natural = 0
 
 
 @dataclass
 class SinesConfig:
     """Experts on a mixture of three sines: which ways of training find all modes.
 
+    Args:
+        kinds: Ways of training.
+        targets: Raw targets, or those divided by their deviation.
+        experts: Number of experts.
+        hidden: Width of experts and classifier.
+        seeds: Runs of each kind, trained as one stack.
+        examples: Size of the training set, which each seed has its own of.
+        test_examples: Size of the test set, the same for all seeds.
+        steps: Steps of training.
+        batch_size: Samples in a batch.
+        learning_rate: Learning rate of Adam.
+        noise: Deviation of the noise of `noisy`, in units of the median winner cost, until the free phase ends.
+        initial_temperature: Initial temperature of `annealed`, in units of the targets' variance.
+        end_ratio: Last temperature of `annealed` before matching is hard, over the initial one.
+        free_share: Share of the steps with noise or a temperature.
+        growth_share: Share of the steps when the last expert of `split` wakes; phases before are equal.
+        jitter: Size of the push at a split, in units of the RMS of each tensor.
+        seed: Seed of all that is random.
+
     Source: CCLVQ paper, section 5.1; where it is silent, the choices are ours.
     """
 
-    kinds: list[Kind] = field(default_factory=lambda: ["plain", "noisy", "split", "annealed"])  # ways of training
-    # standardized: divided by their deviation
+    kinds: list[Kind] = field(default_factory=lambda: ["plain", "noisy", "split", "annealed"])
     targets: list[Literal["raw", "standardized"]] = field(default_factory=lambda: ["raw", "standardized"])
-    experts: int = 3
-    hidden: int = 20  # width of experts and classifier
-    seeds: int = 10  # runs of each kind, trained as one stack
-    examples: int = 10_000  # of the training set, its own for each seed
-    test_examples: int = 5000  # the same for all
-    steps: int = 3000
-    batch_size: int = 256
-    learning_rate: float = 0.01  # of Adam
-    noise: float = 1.0  # noisy: deviation in units of the median winner cost, until the free phase ends
-    initial_temperature: float = 4.0  # annealed: in units of the targets' variance
-    end_ratio: float = 0.005  # annealed: last temperature before matching is hard, over the initial one
-    free_share: float = 0.7  # share of the steps with noise or a temperature
-    growth_share: float = 0.6  # split: share of the steps when the last expert wakes; phases before are equal
-    jitter: float = 0.01  # split: size of the push, in units of the RMS of each tensor
-    seed: int = 0
+    experts: Count = 3
+    hidden: Count = 20
+    seeds: Count = 10
+    examples: Count = 10_000
+    test_examples: Count = 5000
+    steps: Count = 3000
+    batch_size: Count = 256
+    learning_rate: Positive = 0.01
+    noise: NotNegative = 1.0
+    initial_temperature: Positive = 4.0
+    end_ratio: Positive = 0.005
+    free_share: Share = 0.7
+    growth_share: Share = 0.6
+    jitter: NotNegative = 0.01
+    seed: Natural = 0
 
 
 @dataclass
 class DigitsConfig:
     """Experts that restore digits: binarized MNIST with missing pixels or noise.
 
+    Args:
+        tasks: Kinds of damage: upper rows missing, Gaussian noise.
+        experts: Numbers of experts.
+        independent: Independent networks of which the best counts; 0: none.
+        seeds: Runs of each number of experts.
+        examples: Training images, drawn from all.
+        test_examples: Unseen images.
+        masked_rows: Number of missing rows, of 28, of the task `upper`.
+        noise: Deviation of the noise of the task `noise`.
+        channels: Channels of an expert's first convolution and bottleneck.
+        classifier_channels: Channels of the classifier's stages.
+        steps: Number of steps, the same for every number of experts.
+        batch_size: Samples in a batch.
+        learning_rate: Learning rate of Adam.
+        growth_start: Share of the steps when the second expert wakes: there must be something to share.
+        growth_share: Share of the steps when the last expert wakes; phases between are equal.
+        jitter: Size of the push at a split, in units of the RMS of each tensor.
+        shown: Images in the figures.
+        seed: Seed of all that is random.
+
     Source: CCLVQ paper, section 5.2 and appendix B.1; where it is silent, the choices are ours.
     """
 
     tasks: list[Task] = field(default_factory=lambda: ["upper", "noise"])
-    experts: list[int] = field(default_factory=lambda: [1, 2, 4])
-    independent: int = 4  # independent networks of which the best counts; 0: none
-    seeds: int = 3
-    examples: int = 20_000  # training images, drawn from all
-    test_examples: int = 2000
-    masked_rows: int = 20  # upper: missing rows, of 28
-    noise: float = 1.0  # noise: deviation
-    channels: tuple[int, int] = (32, 64)  # of an expert's first convolution and bottleneck
-    classifier_channels: tuple[int, int, int] = (16, 32, 64)  # of the classifier's stages
-    steps: int = 1000  # for every number of experts
-    batch_size: int = 128
-    learning_rate: float = 1e-3  # of Adam
-    growth_start: float = 0.4  # share of the steps when the second expert wakes: there must be something to share
-    growth_share: float = 0.7  # share of the steps when the last expert wakes; phases between are equal
-    jitter: float = 0.01  # size of the push at a split, in units of the RMS of each tensor
-    shown: int = 8  # images in the figures
-    seed: int = 0
+    experts: list[Count] = field(default_factory=lambda: [1, 2, 4])
+    independent: Natural = 4
+    seeds: Count = 3
+    examples: Count = 20_000
+    test_examples: Count = 2000
+    masked_rows: Annotated[int, Bounds(ge=1, le=28)] = 20
+    noise: NotNegative = 1.0
+    channels: tuple[Count, Count] = (32, 64)
+    classifier_channels: tuple[Count, Count, Count] = (16, 32, 64)
+    steps: Count = 1000
+    batch_size: Count = 128
+    learning_rate: Positive = 1e-3
+    growth_start: Share = 0.4
+    growth_share: Share = 0.7
+    jitter: NotNegative = 0.01
+    shown: Natural = 8
+    seed: Natural = 0
 
 
 @dataclass
@@ -175,12 +266,6 @@ class QuantizationConfig:
     digits: DigitsConfig = field(default_factory=DigitsConfig)
 
 
-_MAY_BE_ZERO = {
-    "seed", "independent", "floor", "initial_epsilon", "held_out_share", "probes", "noise", "jitter", "shown",
-    "growth_start", "growth_share",
-}  # fmt: skip
-
-
 def read_config(path: str | Path | None) -> QuantizationConfig:
     """Return the configurations of all experiments; sections and numbers that a file leaves out have their defaults.
 
@@ -190,17 +275,8 @@ def read_config(path: str | Path | None) -> QuantizationConfig:
     Raises:
         UserError: an unknown section or field, or a number outside its range.
     """
-    config = from_dict(QuantizationConfig, (read_yaml(path, "give a YAML file") if path else None) or {}, str(path))
-    for section, values in asdict(config).items():
-        for name, value in values.items():
-            for number in value if isinstance(value, list | tuple) else [value]:
-                if not isinstance(number, int | float):
-                    continue
-                least = number >= 0 if name in _MAY_BE_ZERO else number > 0
-                if not least or number >= (1 if name == "decay" else math.inf):
-                    expected = "a number between 0 and 1" if name == "decay" else "a positive number"
-                    raise UserError(f"{path}: {section}.{name}: found {number:g}, expected {expected}")
-    return config
+    data = None if path is None else read_yaml(path, "give a YAML file")
+    return from_dict(QuantizationConfig, data or {}, str(path))
 
 
 def settings(config: Any, *without: str) -> dict[str, Any]:

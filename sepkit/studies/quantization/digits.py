@@ -209,10 +209,8 @@ def digits(config: DigitsConfig, images: Path, folder: Path) -> dict[str, Any]:
         folder: Folder of the results.
 
     Raises:
-        UserError: more missing rows than there are, or fewer images than a batch has.
+        UserError: fewer images than a batch has.
     """
-    if config.masked_rows > MNIST_SIZE:
-        raise UserError(f"masked_rows: found {config.masked_rows}, expected at most {MNIST_SIZE}")
     sets = read_mnist(images)
     train, test = (
         _some(torch.from_numpy(sets[name]), count, config.seed)

@@ -31,7 +31,7 @@ from sepkit.files import read_text, write_json, write_text
 from sepkit.limits import FILE_SAMPLES
 from sepkit.objectives.assignment import Assignment
 from sepkit.reporting.figures import COLORS, panels
-from sepkit.reporting.text import markdown_table
+from sepkit.reporting.tables import markdown_table
 from sepkit.studies.quantization.config import UCIConfig, UCIOptions, settings
 from sepkit.studies.quantization.quantizers import HypothesisNetworks, build_method, point_losses, weighted_mean
 

@@ -64,8 +64,7 @@ def draw(models: list[str], *, collection: str, out: str, seed: int = 0) -> Path
         out: folder for tsne.png and, of a mixture of experts, posteriors.png
         seed: of t-SNE, k-means and the untrained weights beside the trained ones
     """
-    from sepkit.studies.speaker_clustering.figures import draw
-    from sepkit.studies.speaker_clustering.measures import read_collection
+    from sepkit.studies.speaker_clustering.measures import draw, read_collection
 
     for path in draw(models, read_collection(collection), Path(out), seed):
         print(path)

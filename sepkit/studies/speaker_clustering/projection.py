@@ -14,11 +14,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
-from sepkit.errors import UserError
+from sepkit.errors import Bounds, UserError
+from sepkit.inference.diarization.clustering import in_order_of_appearance
 from sepkit.models import load_checkpoint
 from sepkit.models.published.shipped import encoder_folder
 from sepkit.models.speaker_encoder import SpeakerEncoder, beside_spectra
@@ -33,12 +35,21 @@ _TINY = 1e-9
 def project_encoder(
     model: str, collections: Sequence[str | Path], domains: Sequence[str], dimensions: int, out: str | Path
 ) -> Path:
-    """Write an encoder with a projection that is fitted to collections, and return its folder. Recordings whose speaker
-    matches a regular expression of `domains` are a domain of their own."""
+    """Write an encoder with a projection that is fitted to collections, and return its folder.
+
+    Args:
+        model: Folder of an encoder with one head, or one that ships.
+        collections: Folders of collections; each is a domain.
+        domains: Regular expressions: recordings whose speaker matches one are a domain of their own.
+        dimensions: Number of dimensions of the new embeddings.
+        out: Folder of the new encoder.
+
+    Raises:
+        UserError: more dimensions than there are to map.
+    """
     before = load_checkpoint(encoder_folder(model), of=SpeakerEncoder)
     inputs = before.config.dimensions + 2 * before.config.bands
-    if not 1 <= dimensions <= inputs:
-        raise UserError(f"--dimensions: found {dimensions}, expected 1 to {inputs}, what there is to map")
+    Bounds(ge=1, le=inputs, note=", what there is to map").check("--dimensions", dimensions)
     encoder = SpeakerEncoder(replace(before.config, projected=dimensions))
     encoder.load_state_dict({k: v for k, v in before.state_dict().items() if not k.startswith("projection")}, False)
     encoder.eval()
@@ -68,20 +79,31 @@ def _inputs(encoder: SpeakerEncoder, waveforms: Sequence[np.ndarray]) -> np.ndar
 
 
 def discriminants(
-    values: np.ndarray, classes: Sequence[object], domains: Sequence[object], dimensions: int
+    values: np.ndarray, classes: Sequence[Any], domains: Sequence[Any], dimensions: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the mean (C,) and the directions (C, P) along which classes differ most, at unit spread within them.
-    Differences between the means of domains count as spread within classes."""
+
+    Differences between the means of domains count as spread within classes.
+
+    Args:
+        values: (N, C) embeddings.
+        classes: Class of each.
+        domains: Domain of each.
+        dimensions: Number P of directions.
+
+    Raises:
+        UserError: no class has two members.
+    """
     mean = values.mean(0)
     inside = values - _means_of(values, classes)
-    counts = np.unique(_numbers(classes), return_counts=True)[1]
+    counts = np.unique(in_order_of_appearance(classes), return_counts=True)[1]
     degrees = int((counts - 1).sum())
     if not degrees:
         raise UserError("found no recording with two segments of speech, expected many; give longer recordings")
     within = inside.T @ inside / degrees
     within = (1 - _SHRINKAGE) * within + _SHRINKAGE * np.diag(np.diag(within))
     means = _means_of(values, domains)
-    places = np.unique(_numbers(domains), return_index=True)[1]
+    places = np.unique(in_order_of_appearance(domains), return_index=True)[1]
     between = means[places] - means[places].mean(0)
     spread, axes = np.linalg.eigh(within + _DOMAIN_WEIGHT * between.T @ between / len(places))
     whitening = axes / np.sqrt(spread + _TINY)
@@ -90,13 +112,8 @@ def discriminants(
     return mean, whitening @ axes[:, np.argsort(-spread)[:dimensions]]
 
 
-def _numbers(groups: Sequence[object]) -> np.ndarray:
-    known: dict[object, int] = {}
-    return np.array([known.setdefault(group, len(known)) for group in groups])
-
-
-def _means_of(values: np.ndarray, groups: Sequence[object]) -> np.ndarray:
-    numbers = _numbers(groups)
+def _means_of(values: np.ndarray, groups: Sequence[Any]) -> np.ndarray:
+    numbers = np.array(in_order_of_appearance(groups))
     sums = np.zeros((numbers.max() + 1, values.shape[1]))
     np.add.at(sums, numbers, values)
     return (sums / np.bincount(numbers)[:, None])[numbers]

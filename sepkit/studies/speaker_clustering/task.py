@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.linalg import orthogonal_procrustes
 from torch import Tensor
 from torch.nn import functional
 
 from sepkit.data import audio
 from sepkit.data.activity import FRAME_SECONDS
-from sepkit.errors import UserError
+from sepkit.errors import Bounds, UserError
 from sepkit.evaluation.clusters import clustering_scores
 from sepkit.inference.diarization.clustering import mean_directions, spherical_k_means
 from sepkit.inference.diarization.encoders import load_encoder
@@ -22,15 +23,16 @@ from sepkit.models import load_checkpoint
 from sepkit.models.speaker_encoder import SpeakerEncoder
 from sepkit.registry import register
 from sepkit.studies.speaker_clustering.config import SpeakerClusteringConfig
-from sepkit.studies.speaker_clustering.contrastive import (
+from sepkit.studies.speaker_clustering.data import SpeechSegments, Views, speakers_of
+from sepkit.studies.speaker_clustering.losses import (
     ContrastiveQueue,
-    InfoNCE,
-    MixtureOfContrastiveExperts,
+    KnownSpeakers,
     PrototypeSums,
+    info_nce,
     max_mahalanobis_centers,
+    mixture_loss,
+    teacher_targets,
 )
-from sepkit.studies.speaker_clustering.data import Stretches, Views, speakers_of
-from sepkit.studies.speaker_clustering.supervised import KnownSpeakers, teacher_targets
 from sepkit.training.task import Task
 from sepkit.training.task_definition import Monitor, log
 from sepkit.types import Losses
@@ -62,37 +64,36 @@ class SpeakerClusteringTask(Task):
         heads = 1 if model.one_head else model.experts
         length = min(objective.queue, len(self.train_data))
         if length < objective.queue:
-            log(f"objective.queue: found {objective.queue}, shortened to the {length} stretches that there are")
+            log(f"objective.queue: found {objective.queue}, shortened to the {length} segments that there are")
         self.queue = ContrastiveQueue(length, heads, model.dimensions, config.trainer.seed)
         self.sums = PrototypeSums(model.experts, model.dimensions)
         self._pending: list[tuple[Tensor, Tensor, Tensor | None]] = []
-        self._info_nce = InfoNCE(objective.temperature)
         self.known: KnownSpeakers | None = None
         if config.loss == "speakers":
             speakers = speakers_of(self.train_data.segments)
             if speakers is None:
-                raise UserError(f"{config.data.train}: stretches without a speaker; loss speakers needs one for each")
+                raise UserError(f"{config.data.train}: segments without a speaker; loss speakers needs one for each")
             self.known = KnownSpeakers(speakers, model.dimensions)
             if config.data.teacher is not None and not resuming:
                 teacher = load_encoder(config.data.teacher, config.data.teacher_features)
                 waveforms = self.train_data.waveforms
                 self.known.take_targets(teacher_targets(teacher, waveforms, model.sample_rate, model.dimensions))
-        self._mixture = MixtureOfContrastiveExperts(objective.temperature, objective.gate_temperature)
 
     # ----------------------------------------------------------------------------------------------- data and model
 
-    def make_data_sets(self) -> tuple[Stretches, Stretches | None]:
-        """Return training stretches with a view for each encoder, and labeled validation stretches with one view."""
+    def make_data_sets(self) -> tuple[SpeechSegments, SpeechSegments | None]:
+        """Return training segments with a view for each encoder, and labeled validation segments with one view."""
         data, rate = self.config.data, self.config.model.sample_rate
         seed, with_speech = self.config.trainer.seed, self.config.model.speech
-        train = Stretches(data.train, data, rate, self.config.views, seed, data.separated, with_speech, data.speeds)
+        views, speeds = self.config.views, data.speeds
+        train = SpeechSegments(data.train, data, rate, views, seed, data.separated, with_speech, speeds)
         if len(train) < 2:
-            raise UserError(f"{data.train}: found one stretch, expected at least 2 to tell apart")
+            raise UserError(f"{data.train}: found one segment, expected at least 2 to tell apart")
         if data.dev is None:
             return train, None
-        dev = Stretches(data.dev, data, rate, 2, _DEV_SEED)
+        dev = SpeechSegments(data.dev, data, rate, 2, _DEV_SEED)
         if speakers_of(dev.segments) is None:
-            raise UserError(f"{data.dev}: stretches without a speaker, expected one for each; leave data.dev out")
+            raise UserError(f"{data.dev}: segments without a speaker, expected one for each; leave data.dev out")
         return train, dev
 
     def begin(self) -> None:
@@ -128,19 +129,19 @@ class SpeakerClusteringTask(Task):
         """Return InfoNCE, minus the evidence lower bound of the mixture, or the losses of known speakers, nats."""
         if self.known is not None:
             return self._losses_of_known(model, batch, self.known)
-        spectra = [masked(model.log_mel(batch.waveforms[:, view]), batch.masks[:, view]) for view in range(2)]
+        objective, views = self.config.objective, range(self.config.views)
+        spectra = [masked(model.log_mel(batch.waveforms[:, view]), batch.masks[:, view]) for view in views]
         student = model.expert_embeddings(model.features(spectra[0]))
         with torch.no_grad():
             self.teacher.train()
             teacher = self.teacher.expert_embeddings(self.teacher.features(spectra[1]))
         if self.config.loss == "moco":
             self._pending.append((teacher, batch.instances, None))
-            return Losses(self._info_nce(student, teacher, self.queue, batch.instances))
-        gate = None
-        if model.gate is not None:
-            gate = model.gate_embedding(model.features(masked(model.log_mel(batch.waveforms[:, 2]), batch.masks[:, 2])))
-        mixture = self._mixture(
-            student, teacher, self.queue, batch.instances, gate, model.unit_centers(), model.unit_prototypes()
+            return Losses(info_nce(student, teacher, self.queue, batch.instances, objective.temperature))
+        gate = None if model.gate is None else model.gate_embedding(model.features(spectra[2]))
+        temperatures, places = (objective.temperature, objective.gate_temperature), model.unit_centers()
+        mixture = mixture_loss(
+            student, teacher, self.queue, batch.instances, temperatures, gate, places, model.unit_prototypes()
         )
         posterior = mixture.posterior.detach()
         self._pending.append((teacher, batch.instances, posterior))
@@ -195,7 +196,7 @@ class SpeakerClusteringTask(Task):
     # ---------------------------------------------------------------------------------------------------- validation
 
     def scores(self, model: Any, batch: Views) -> list[dict[str, Any]]:
-        """Return the embedding of each stretch's first view, and the number of the stretch."""
+        """Return the embedding of each segment's first view, and the number of the segment."""
         embeddings = model(batch.waveforms[:, 0])
         rows = zip(batch.instances.tolist(), embeddings.tolist(), strict=True)
         return [{"instance": instance, "embedding": embedding} for instance, embedding in rows]
@@ -220,17 +221,15 @@ class SpeakerClusteringTask(Task):
 
     @classmethod
     def shrink(cls, config: Any, folder: Path) -> Any:
-        """Cut batch and queue; without training data, make a few stretches of noise."""
+        """Cut batch and queue; without training data, make a few segments of noise."""
         config = super().shrink(config, folder)
         config.data.batch_size = 2
         config.objective.queue = min(config.objective.queue, 4)
         if config.data.train is None:
-            generator = np.random.default_rng(0)
-            rate = config.model.sample_rate
-            for speaker in range(2):
-                for take in range(2):
-                    noise = np.float32(0.1) * generator.standard_normal(round(_SMOKE_SECONDS * rate), np.float32)
-                    audio.write(folder / "voices" / f"{speaker}" / f"{take}.wav", noise, rate)
+            generator, rate = np.random.default_rng(0), config.model.sample_rate
+            for name in ("0/0", "0/1", "1/0", "1/1"):
+                noise = np.float32(0.1) * generator.standard_normal(round(_SMOKE_SECONDS * rate), np.float32)
+                audio.write(folder / "voices" / f"{name}.wav", noise, rate)
             config.data.train = config.data.dev = str(folder / "voices")
         return config
 
@@ -244,70 +243,76 @@ class SpeakerClusteringTask(Task):
 
 
 def masked(spectra: Tensor, masks: Tensor) -> Tensor:
-    """Return log mel spectra (B, bands, F) with a part of the bands and of the frames set to 0, which is their mean."""
-    for axis, size in ((0, spectra.shape[2]), (1, spectra.shape[1])):
+    """Return log mel spectra (B, bands, F) with a part of the bands and of the frames set to 0, which is their mean.
+
+    Args:
+        spectra: (B, bands, F) log mel spectra.
+        masks: (B, 4) begin and length over frames, and over bands, as shares.
+    """
+    for axis in (2, 1):
+        size = spectra.shape[axis]
         places = (torch.arange(size, device=spectra.device) + 0.5) / size
-        begin, length = masks[:, 2 * axis, None], masks[:, 2 * axis + 1, None]
+        begin, length = masks[:, 4 - 2 * axis, None], masks[:, 5 - 2 * axis, None]
         hidden = (places >= begin) & (places < begin + length)
-        spectra = spectra.masked_fill(hidden[:, None, :] if axis == 0 else hidden[:, :, None], 0.0)
+        spectra = spectra.masked_fill(hidden.unsqueeze(3 - axis), 0.0)
     return spectra
 
 
 @torch.no_grad()
-def start_from_clusters(model: SpeakerEncoder, source: str | Path, stretches: Stretches, seed: int) -> None:
+def start_from_clusters(model: SpeakerEncoder, source: str | Path, data: SpeechSegments, seed: int) -> None:
     """Set heads, prototypes and gate of MiCE so that its clusters are those of k-means with another encoder.
 
-    Clusters are of embeddings. If the other encoder has a projection, they are projected ones, which tell speakers
-    better; the trained model has none, as its embeddings move away from those that the projection was fitted to. Every
-    head is the other encoder's. Prototypes are the mean directions of clusters in what the head gives. The gate's head
-    is the encoder's, minus its mean output, rotated so that cluster k lies as near omega_k as a rotation can bring it
-    (orthogonal Procrustes): centers of the gate add up to zero, but all embeddings have much in common.
+    Every head is the other encoder's. Prototypes are the mean directions of clusters in what the head gives. The gate's
+    head is the encoder's, minus its mean output, rotated so that cluster k lies as near omega_k as a rotation can bring
+    it (orthogonal Procrustes): centers of the gate add up to zero, but all embeddings have much in common.
+
+    Args:
+        model: Model to start.
+        source: Folder of the other encoder.
+        data: Segments to cluster.
+        seed: Seed of k-means.
+
+    Raises:
+        UserError: an encoder with several heads or other sizes, or more experts than segments.
     """
-    other = load_checkpoint(source, of=SpeakerEncoder)
-    if other.config.experts != 1 or other.heads.weight.shape[1:] != model.heads.weight.shape[1:]:
-        raise UserError(f"{source}: expected an encoder with one head and the same trunk, such as MoCo's")
-    if other.config.dimensions != model.config.dimensions:
-        found, wanted = other.config.dimensions, model.config.dimensions
-        raise UserError(f"{source}: found embeddings of {found} dimensions, expected {wanted}, as model.dimensions")
-    outputs, embeddings = head_outputs(other, stretches)
-    clusters = model.config.experts
-    if clusters > len(outputs):
-        raise UserError(f"model.experts: found {clusters} for {len(outputs)} stretches, expected at most as many")
-    found = spherical_k_means(embeddings.double().numpy(), clusters, seed)
+    other, clusters = load_checkpoint(source, of=SpeakerEncoder), model.config.experts
+    alike = other.heads.weight.shape == (model.config.dimensions, model.heads.weight.shape[1])
+    if other.config.experts != 1 or other.config.dimensions != model.config.dimensions or not alike:
+        raise UserError(
+            f"{source}: expected an encoder with one head, the same trunk and model.dimensions "
+            f"{model.config.dimensions}, such as MoCo's"
+        )
+    Bounds(le=len(data), note=", one for each segment").check("model.experts", clusters)
+    outputs = head_outputs(other, data)
     directions = functional.normalize(outputs, dim=-1).double().numpy()
-    centers = torch.from_numpy(mean_directions(directions, found.labels, directions[:clusters])).float()
+    labels = spherical_k_means(directions, clusters, seed).labels
+    centers = torch.from_numpy(mean_directions(directions, labels, directions[:clusters])).float()
     heads = 1 if model.config.one_head else clusters
     model.heads.weight.copy_(other.heads.weight.repeat(heads, 1))
     model.heads.bias.copy_(other.heads.bias.repeat(heads))
     if model.prototypes is not None:
         model.prototypes.copy_(centers)
-    gate_centers = model.unit_centers()
-    if model.gate is not None and gate_centers is not None:
-        labels, mean = torch.from_numpy(found.labels), outputs.mean(0)
+    targets = model.unit_centers()
+    if model.gate is not None and targets is not None:
+        mean = outputs.mean(0)
         places = [outputs[labels == k].mean(0) - mean if (labels == k).any() else centers[k] for k in range(clusters)]
-        rotation = procrustes(functional.normalize(torch.stack(places), dim=-1), gate_centers)
+        rotation, _ = orthogonal_procrustes(functional.normalize(torch.stack(places), dim=-1), targets.numpy())
+        rotation = torch.from_numpy(rotation).float()
         model.gate.weight.copy_(rotation.T @ other.heads.weight)
         model.gate.bias.copy_(rotation.T @ (other.heads.bias - mean))
 
 
-def head_outputs(encoder: SpeakerEncoder, stretches: Stretches) -> tuple[Tensor, Tensor]:
-    """Return mean outputs of an encoder's head, and embeddings, over some crops of each stretch as it is, (N, D)
-    each."""
-    length = round(stretches.config.views.crop_seconds * stretches.sample_rate)
-    outputs, embeddings = [], []
-    for waveform in stretches.waveforms:
+def head_outputs(encoder: SpeakerEncoder, data: SpeechSegments) -> Tensor:
+    """Return mean outputs of an encoder's head over some crops of each segment as it is, (N, D).
+
+    Args:
+        encoder: Encoder with one head.
+        data: N segments.
+    """
+    length, outputs = round(data.config.views.crop_seconds * data.sample_rate), []
+    for waveform in data.waveforms:
         starts = np.linspace(0, max(0, len(waveform) - length), _VIEWS_OF_EACH).astype(int)
-        crops = [np.resize(waveform[start : start + length], length) for start in starts]
-        waveforms = torch.from_numpy(np.stack(crops).astype(np.float32) / 32767)
-        spectra = encoder.log_mel(waveforms)
-        features = encoder.features(spectra)
-        outputs.append(encoder.heads(features).mean(0))
-        embeddings.append(encoder.project(encoder.embed_features(features), spectra).mean(0))
-    means = torch.stack(outputs)
-    return means, torch.stack(embeddings) if encoder.projection is not None else functional.normalize(means, dim=-1)
-
-
-def procrustes(points: Tensor, targets: Tensor) -> Tensor:
-    """Return the orthogonal R that minimizes |points R - targets|, (D, D), for points (K, D)."""
-    left, _, right = torch.linalg.svd(points.T @ targets)
-    return left @ right
+        crops = np.stack([np.resize(waveform[start : start + length], length) for start in starts])
+        waveforms = torch.from_numpy(crops.astype(np.float32) / 32767)
+        outputs.append(encoder.heads(encoder.features(encoder.log_mel(waveforms))).mean(0))
+    return torch.stack(outputs)

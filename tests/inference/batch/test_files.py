@@ -148,7 +148,7 @@ def test_any_exception_of_a_recording_leaves_the_others(tmp_path, separator):
     for number, name in enumerate("abc"):
         record(tmp_path / "in" / f"{name}.wav", 400 + number)
     broken = copy.copy(separator)
-    broken.separate = partial(_break_down_at, separator, audio.read(tmp_path / "in" / "b.wav"))
+    broken.separate_recording = partial(_break_down_at, separator, tmp_path / "in" / "b.wav")
     report = separate_files([tmp_path / "in"], broken, tmp_path / "out")
     assert report.separated == 2 and list(report.failed) == [str(tmp_path / "in" / "b.wav")]
     (row,) = map(json.loads, (tmp_path / "out" / "failed.jsonl").read_text().splitlines())
@@ -158,10 +158,10 @@ def test_any_exception_of_a_recording_leaves_the_others(tmp_path, separator):
     ]  # fmt: skip
 
 
-def _break_down_at(separator, recording, waveform, *arguments, **options):
-    if np.array_equal(waveform, recording):
+def _break_down_at(separator, path, recording, **options):
+    if recording.path == path:
         raise KeyError("nobody thought of it")
-    return separator.separate(waveform, *arguments, **options)
+    return separator.separate_recording(recording, **options)
 
 
 def test_bad_recordings_are_listed_and_the_rest_goes_on(tmp_path, separator):

@@ -7,7 +7,6 @@ import errno
 import io
 import json
 import os
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ from sepkit.errors import UserError
 from sepkit.files import file_digest, write_json
 from sepkit.inference import Separator, separate_files
 from sepkit.inference.options import OutputOptions
+from sepkit.inference.selection import Selection
 from sepkit.models import build_model
 from tests.inference.folders import files_of, record
 from tests.tiny_models import RECURRENT
@@ -128,9 +128,8 @@ def test_estimates_have_the_bits_of_the_recording(kind, written, tmp_path, separ
 
 def test_what_would_clip_is_float_without_a_word_where_nothing_was_asked_for(tmp_path, separator, capsys, monkeypatch):
     soundfile.write(tmp_path / "in.wav", np.random.default_rng(0).uniform(-0.9, 0.9, 4000), 8000, subtype="PCM_16")
-    separate = Separator.separate
-    louder = lambda *a, **k: (made := separate(*a, **k)) and replace(made, estimates=50 * made.estimates)  # noqa: E731
-    monkeypatch.setattr(Separator, "separate", louder)
+    scaled = Selection.scaled
+    monkeypatch.setattr(Selection, "scaled", lambda selection, factor: scaled(selection, 50 * factor))
     separate_files([tmp_path / "in.wav"], separator, tmp_path / "out")
     assert [audio.info(tmp_path / "out" / f"in_s{k}.wav").subtype for k in (1, 2)] == ["FLOAT"] * 2
     assert max(np.abs(audio.read(tmp_path / "out" / f"in_s{k}.wav")).max() for k in (1, 2)) > 1

@@ -10,7 +10,7 @@ from sepkit.cli.main import main
 from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.inference.diarization.encoders import load_encoder
-from sepkit.inference.diarization.frontends import fbank, mel
+from sepkit.inference.diarization.spectra import fbank, mel
 
 
 def speech(seconds=1.3):

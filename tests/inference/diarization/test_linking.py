@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,9 +11,10 @@ import pytest
 from sepkit.cli.main import main
 from sepkit.data import audio
 from sepkit.errors import UserError
-from sepkit.inference.batch.files import _speakers_to_link
+from sepkit.inference.batch.files import speakers_to_link
 from sepkit.inference.diarization.encoders import TorchEncoder
 from sepkit.inference.diarization.linking import LinkedSpeakers, link
+from sepkit.inference.selection import Selection
 from sepkit.inference.separated import Separated
 from sepkit.models import build_model, save_model
 from tests.noise_voices import RATE, noise_encoder, voice
@@ -129,9 +129,9 @@ def test_separate_writes_a_file_for_each_speaker(estimates, tiny_model_config, t
     ],
 )
 def test_a_detector_of_one_speaker_counts(wanted, is_speaker, scores, expected):
-    separated = Separated(np.zeros((2, 8)), np.ones(2), scores, is_speaker=is_speaker)
-    job = SimpleNamespace(provenance={"link_speakers": wanted})
-    assert _speakers_to_link(job, separated) == expected  # type: ignore[arg-type]
+    is_speaker = None if is_speaker is None else np.array(is_speaker)
+    separated = Separated(np.zeros((2, 8)), 8, Selection(np.ones(2), np.arange(2), is_speaker), scores)
+    assert speakers_to_link(wanted, separated) == expected
 
 
 def test_a_single_speaker_has_the_recording_itself(estimates):

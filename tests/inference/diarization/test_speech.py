@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sepkit.inference.diarization.speech import SpeechMeter
+from sepkit.inference.diarization.segments import SpeechMeter
 from tests.noise_voices import voice
 
 
 class Rising:
     """Tells speech where samples are not negative in the mean, for frames of 20 ms at 8 kHz."""
 
-    sample_rate, tells_speech = 8000, True
+    sample_rate, has_vad = 8000, True
 
     def speech(self, waveforms: np.ndarray) -> np.ndarray:
         frames = waveforms[:, : waveforms.shape[1] // 160 * 160].reshape(len(waveforms), -1, 160)

@@ -14,6 +14,7 @@ import torch
 from sepkit.config import ModelConfig, RecurrentConfig, STFTFilterbankConfig
 from sepkit.data import audio
 from sepkit.inference import Separator
+from sepkit.inference.long.recordings import ArrayRecording
 from sepkit.inference.long.stitching import chunking_of
 from sepkit.inference.options import SeparatorOptions
 from sepkit.inference.selection import gains_of, products_of, residual_shares
@@ -112,9 +113,10 @@ def test_one_voice_alone_stays_in_one_place():
     """Tones that never end, as in music, all in one band: one estimate has them, the other next to nothing."""
     time = np.arange(40000) / 8000
     tones = sum(0.1 * np.sin(2 * np.pi * hz * time) for hz in (220.0, 277.2, 329.6)).astype(np.float32)
-    for stitcher in ("profile", "overlap"):
-        estimates = band_split(**CHUNKS, stitcher=stitcher, levels="model").separate(tones, 8000).estimates
-        energies = np.square(estimates).reshape(2, 10, -1).sum(-1)
+    separator = band_split(**CHUNKS, levels="model")
+    for by_voices in (True, False):
+        found = separator.separate_recording(ArrayRecording(tones, 8000), by_voices=by_voices)
+        energies = np.square(found.estimates.in_memory()).reshape(2, 10, -1).sum(-1)
         assert (energies[0] > 1e3 * energies[1]).all()
 
 

@@ -67,9 +67,9 @@ def in_chunks(sources, chunking, seed, leak=0.05, noise=1e-4, lots=None):
         yield estimates[order].astype(np.float32), np.argsort(order)
 
 
-def stitched_right(sources, chunking, kind, seed, **options):
+def stitched_right(sources, chunking, by_voices, seed, **options):
     """(K,) whether each chunk's order is that of the first."""
-    stitcher, truth = Stitcher(chunking, RATE, kind), []
+    stitcher, truth = Stitcher(chunking, RATE, by_voices), []
     for estimates, order in in_chunks(sources, chunking, seed, **options):
         stitcher.add(estimates)
         truth.append(order)
@@ -124,11 +124,11 @@ def test_the_sequence_is_the_likeliest_of_all():
         np.testing.assert_array_equal(best_orders(evidence, 5.0), best)
 
 
-@pytest.mark.parametrize("kind", ["profile", "overlap"])
+@pytest.mark.parametrize("by_voices", [True, False])
 @pytest.mark.parametrize("voices", [(LOW, HIGH), (LOW, HIGH, MIDDLE)])
-def test_chunks_in_any_order_are_restored(kind, voices):
+def test_chunks_in_any_order_are_restored(by_voices, voices):
     sources = sources_with_silences(60, 10, voices=voices)
-    assert stitched_right(sources, Chunking(10 * RATE, 5 * RATE), kind, seed=1).all()
+    assert stitched_right(sources, Chunking(10 * RATE, 5 * RATE), by_voices, seed=1).all()
 
 
 def test_many_hypotheses_are_restored():
@@ -136,7 +136,7 @@ def test_many_hypotheses_are_restored():
     sources = np.concatenate(
         [sources_with_silences(20, 3), 1e-3 * np.random.default_rng(0).normal(size=(4, 20 * RATE))]
     )
-    right = stitched_right(sources.astype(np.float32), Chunking(5 * RATE, 2 * RATE), "profile", seed=2, leak=0.0)
+    right = stitched_right(sources.astype(np.float32), Chunking(5 * RATE, 2 * RATE), True, seed=2, leak=0.0)
     assert right.all()
 
 
@@ -146,31 +146,31 @@ def test_profiles_carry_speakers_through_silence_and_overlaps_do_not():
     One speaker is silent for 30 s in the second of them.
     """
     chunking = Chunking(5 * RATE, round(2.5 * RATE))
-    right = {"profile": [], "overlap": []}
+    right = {True: [], False: []}
     for seed in range(8):
         silences = [(0, 20, 32), (1, 20, 32), (seed % 2, 32, 62)]
         sources = sources_with_silences(75, 100 + 2 * seed, silences)
         lots = np.random.default_rng(seed).integers(0, 2, count_of(chunking, sources.shape[1]))
         lots = [np.array([(0, 1), (1, 0)][lot]) for lot in lots]
-        for kind, results in right.items():
-            results.append(stitched_right(sources, chunking, kind, seed, lots=lots)[-3:].all())
-    assert np.mean(right["profile"]) == 1.0
-    assert 0.1 < np.mean(right["overlap"]) < 0.9
+        for by_voices, results in right.items():
+            results.append(stitched_right(sources, chunking, by_voices, seed, lots=lots)[-3:].all())
+    assert np.mean(right[True]) == 1.0
+    assert 0.1 < np.mean(right[False]) < 0.9
 
 
 def test_a_wrong_overlap_does_not_spoil_the_rest():
     """If the model swaps speakers in the middle of a chunk, the next chunks keep the order before it."""
     sources, chunking = sources_with_silences(60, 7), Chunking(10 * RATE, 5 * RATE)
     right = {}
-    for kind in ("profile", "overlap"):
-        stitcher = Stitcher(chunking, RATE, kind)
+    for by_voices in (True, False):
+        stitcher = Stitcher(chunking, RATE, by_voices)
         for k, (estimates, _) in enumerate(in_chunks(sources, chunking, 0, lots=[np.arange(2)] * 20)):
             if k == 4:
                 estimates[:, 5 * RATE :] = estimates[::-1, 5 * RATE :].copy()
             stitcher.add(estimates)
         orders = stitcher.orders()
-        right[kind] = np.concatenate([orders[:4, 0], orders[5:, 0]]) == 0
-    assert right["profile"].all() and not right["overlap"].all()
+        right[by_voices] = np.concatenate([orders[:4, 0], orders[5:, 0]]) == 0
+    assert right[True].all() and not right[False].all()
 
 
 def test_halves_that_agree_with_themselves_alone_are_not_the_end():

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 
 from sepkit.config import FreeFilterbankConfig, ModelConfig, RecurrentConfig
 from sepkit.data import audio
-from sepkit.inference import Separator, separate_files
+from sepkit.inference import Separator
 from sepkit.inference.long.recordings import ArrayRecording
-from sepkit.inference.long.upper_band import UpperBandSharing, shares_upper_band
-from sepkit.inference.options import HighBand, SeparatorOptions
+from sepkit.inference.long.upper_band import UpperBandSharing
+from sepkit.inference.options import SeparatorOptions
 from sepkit.models import EncoderMaskerDecoder, build_model
 
 RATE, MODEL_RATE = 16000, 8000
@@ -77,13 +75,6 @@ def test_short_and_silent_recordings_keep_their_length(samples: int) -> None:
     np.testing.assert_array_equal(found[0], found[1])
 
 
-def test_nothing_is_shared_where_there_is_no_such_band() -> None:
-    assert shares_upper_band("share", 8000, 8000, 2) is None
-    assert shares_upper_band("share", 4000, 8000, 2) is None
-    assert shares_upper_band("share", 16000, 8000, 0) is None
-    assert shares_upper_band("drop", 16000, 8000, 2) is None
-
-
 CHUNKS = {"whole_seconds": 0.0, "chunk_seconds": 0.5, "overlap_seconds": 0.25}
 
 
@@ -93,44 +84,25 @@ def small_model() -> EncoderMaskerDecoder:
     return build_model(ModelConfig(filterbank=FreeFilterbankConfig(num_filters=16), masker=masker))
 
 
-def test_separator_shares_whole_and_in_chunks() -> None:
-    model = small_model()
-    mixture = noise(1.3)
-
-    def separated(**options) -> np.ndarray:
-        return np.asarray(Separator(model, options=SeparatorOptions(**options)).separate(mixture, RATE).estimates)
-
-    for way in ({}, CHUNKS):
-        dropped, found = separated(high_band="drop", **way), separated(**way)
-        np.testing.assert_allclose(found, shared(mixture - mixture.mean(), dropped), atol=1e-5)
-        together = above(found.sum(0), 4100)
-        np.testing.assert_allclose(together, above(mixture, 4100), atol=0.02 * np.abs(np.fft.rfft(mixture)).max())
+@pytest.mark.parametrize("way", [{}, CHUNKS], ids=["whole", "chunks"])
+def test_separator_shares_whole_and_in_chunks(way: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> None:
+    separator, mixture = Separator(small_model(), options=SeparatorOptions(**way)), noise(1.3)
+    found = np.asarray(separator.separate(mixture, RATE).estimates)
+    together = above(found.sum(0), 4100)
+    np.testing.assert_allclose(together, above(mixture, 4100), atol=0.02 * np.abs(np.fft.rfft(mixture)).max())
+    monkeypatch.setattr(UpperBandSharing, "_shares", lambda sharing, frames: np.zeros((2, (frames + 1) * 256)))
+    below = np.asarray(separator.separate(mixture, RATE).estimates)
+    monkeypatch.undo()
+    np.testing.assert_allclose(found, shared(mixture - mixture.mean(), below), atol=1e-5)
+    # Nothing is added at the rate of the model, or below it.
+    for rate in (MODEL_RATE, MODEL_RATE // 2):
+        assert separator.separate(mixture[:4000], rate).estimates.shape == (2, 4000)
 
 
 def test_estimates_of_chunks_can_be_read_again() -> None:
     """Linking speakers reads them three times, and 16 bits that clip are written anew."""
     separator = Separator(small_model(), options=SeparatorOptions(**CHUNKS))
-    long = separator.separate_long(ArrayRecording(noise(1.3), RATE))
+    long = separator.separate_recording(ArrayRecording(noise(1.3), RATE)).estimates
     first, again = (np.concatenate(list(long.blocks()), axis=1) for _ in range(2))
     assert first.shape == (2, int(1.3 * RATE))
     np.testing.assert_array_equal(first, again)
-
-
-@pytest.mark.parametrize(
-    ("high_band", "rate", "said"),
-    [
-        (None, RATE, ""),
-        ("share", RATE, ""),
-        ("drop", RATE, "everything above 4000 Hz is missing"),
-        (None, 8000, ""),
-        ("share", 8000, "--high-band share: changes nothing, for recordings at 8000 Hz have nothing above 4000 Hz"),
-        ("drop", 8000, "--high-band drop: changes nothing"),
-    ],
-)
-def test_what_is_said_of_the_band(tmp_path: Path, high_band: HighBand | None, rate: int, said: str) -> None:
-    audio.write(tmp_path / "talk.wav", noise(0.2), rate)
-    options = SeparatorOptions(high_band=high_band)
-    separator = Separator(small_model(), options=options)
-    warnings = separate_files([tmp_path / "talk.wav"], separator, tmp_path / "out").warnings
-    assert [said in line for line in warnings] == [True] * bool(said)
-    assert separate_files([tmp_path / "talk.wav"], separator, tmp_path / "out").warnings == []

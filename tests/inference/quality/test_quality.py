@@ -24,7 +24,6 @@ from sepkit.errors import UserError
 from sepkit.evaluation.metrics import si_sdr_db
 from sepkit.inference import Separator, load_model, separate_files
 from sepkit.inference.calibration import calibrate
-from sepkit.inference.options import OutputOptions
 from sepkit.inference.quality.features import recording_features
 from sepkit.inference.quality.predictor import (
     QualityPredictor,
@@ -502,31 +501,9 @@ def test_json_files_tell_predictions_and_what_is_not_known(tmp_path, calibrated)
     expected = separator.separate(waveform, RATE)
     assert told["predicted_si_sdr_db"] == pytest.approx(expected.predicted_si_sdr_db.tolist(), abs=1e-3)
     np.testing.assert_allclose(told["predicted_interval_db"], expected.predicted_interval_db, atol=1e-3)
-    assert told["rates"] == pytest.approx(expected.rates, rel=1e-4) and told["spreads"] is None
+    assert told["rates"] == pytest.approx(expected.rates, rel=1e-4)
     told = json.loads((out / "silence.json").read_text())
     assert told["predicted_si_sdr_db"] == [None, None] and told["predicted_interval_db"] == [[None, None]] * 2
     assert separate_files(inputs, separator, out).already_done == 2
     assert separate_files(inputs, load_model(calibrated[0], predict=False), out).separated == 2
     assert json.loads((out / "x.json").read_text())["predicted_si_sdr_db"] is None
-
-
-def test_spreads_are_written_on_demand(tmp_path, calibrated):
-    separator = load_model(calibrated[0], predict=False)
-    waveform = recording()
-    audio.write(tmp_path / "x.wav", waveform, RATE)
-    out = tmp_path / "out"
-    assert separate_files([tmp_path / "x.wav"], separator, out, OutputOptions(spread=True, samples=3)).separated == 1
-    told = json.loads((out / "x.json").read_text())
-    assert told["spreads"] == ["x_s1_spread.npy", "x_s2_spread.npy"]
-    expected = separator.separate(audio.read(tmp_path / "x.wav"), RATE, samples=3)
-    for k, name in enumerate(told["spreads"]):
-        found = np.load(out / name)
-        assert found.dtype == np.float32
-        np.testing.assert_allclose(found, expected.spread[k], rtol=1e-5)
-        level = 10 * np.log10(np.square(found).sum() / np.square(expected.estimates[k]).sum())
-        assert told["spread_db"][k] == pytest.approx(level, abs=1e-3)
-    assert separate_files([tmp_path / "x.wav"], separator, out, OutputOptions(spread=True, samples=3)).already_done == 1
-    (out / "x_s1_spread.npy").unlink()
-    assert separate_files([tmp_path / "x.wav"], separator, out, OutputOptions(spread=True, samples=3)).separated == 1
-    assert separate_files([tmp_path / "x.wav"], separator, out).separated == 1
-    assert sorted(path.name for path in out.iterdir()) == ["x.json", "x_s1.wav", "x_s2.wav"]

@@ -13,7 +13,8 @@ from sepkit.config import DeterministicConfig, ModelConfig, RecurrentConfig, STF
 from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.inference import Separator, separate_files
-from sepkit.inference.decision import Evidence, Rules, decide
+from sepkit.inference.decision import decide
+from sepkit.inference.evidence import Evidence
 from sepkit.inference.options import OutputOptions
 from sepkit.inference.quality.regression import LogisticRegression
 from sepkit.inference.quality.single_speaker import SingleSpeakerDetector
@@ -105,7 +106,7 @@ def test_one_voice_in_both_estimates_is_joined_and_noise_is_not(consistency, bet
     )
     np.testing.assert_array_equal(obeyed.estimates, apart.estimates)
     # What is measured is what the model made.
-    separator.joins_single_speaker = False
+    separator.sum_if_single = False
     first = separator.separate(mixture, RATE).estimates[0]
     assert consistency or np.corrcoef(first, made[loudest])[0, 1] > 1 - 1e-6
 
@@ -150,12 +151,11 @@ def test_a_number_is_said_only_if_it_is_sure(monkeypatch):
 
 def test_an_empty_estimate_is_out_of_domain():
     mixture = one_speaker(both=True)
-    rules = Rules(OneVoice(), 0.0, None, "mixture", False, True)
 
     def told(quiet: float) -> bool | None:
         estimates = np.stack([mixture, quiet * np.roll(mixture, 7)])
         known = Evidence(products_of(mixture, estimates), None, {"log_kurtosis": np.zeros(2)}, False, RATE, estimates)
-        return decide(known, rules, 2)[1].out_of_domain
+        return decide(known, 2, OneVoice())[1].out_of_domain
 
     assert [told(10 ** (level / 20)) for level in (-29, -31)] == [False, True]
 

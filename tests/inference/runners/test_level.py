@@ -235,9 +235,9 @@ def test_excerpts_of_a_file_have_no_constant_either(name, tmp_path: Path):
     """A prediction hears excerpts of a long recording, which are read from its file again."""
     waveform, _, told = usual(name, "long", 16000)
     path = audio.write(tmp_path / "x.wav", waveform + np.float32(0.3), 16000, subtype="FLOAT")
-    long = separator(name, "long").separate_long(FileRecording(path))
-    np.testing.assert_allclose(long.separated.predicted_si_sdr_db, told["predicted"], atol=1e-3)
-    long.close()
+    long = separator(name, "long").separate_recording(FileRecording(path))
+    np.testing.assert_allclose(long.predicted_si_sdr_db, told["predicted"], atol=1e-3)
+    long.estimates.close()
 
 
 @pytest.mark.parametrize("constant", [0.0, 0.3, -1 / 3])

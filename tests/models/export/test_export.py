@@ -13,29 +13,8 @@ import torch
 from torch import nn
 
 import sepkit
+from sepkit import config as c
 from sepkit.cli.main import main
-from sepkit.config import (
-    ConvTasNetConfig,
-    DeterministicConfig,
-    DualPathRNNConfig,
-    FreeFilterbankConfig,
-    GammaConfig,
-    GatedRecurrenceConfig,
-    GaussianConfig,
-    ImprovedSuDoRMRFConfig,
-    LogNormalConfig,
-    MaskerConfig,
-    ModelConfig,
-    RecurrentConfig,
-    ScoringConfig,
-    SepFormerConfig,
-    SepReformerConfig,
-    SRCorrNetConfig,
-    STFTFilterbankConfig,
-    SuDoRMRFConfig,
-    TFLocoformerConfig,
-    TIGERConfig,
-)
 from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.models import build_model, load_pretrained, save_model
@@ -51,96 +30,96 @@ from sepkit.models.export.graph_description import METADATA  # noqa: E402
 from sepkit.models.export.graph_file import Graph  # noqa: E402
 from sepkit.models.export.onnx_export import TOLERANCE, export_onnx  # noqa: E402
 
-FREE = FreeFilterbankConfig(num_filters=12)
-TCN = ConvTasNetConfig(6, 10, 6, blocks=2, repeats=2)
-SUDORMRF_BANK = FreeFilterbankConfig(12, 21, 10, padding=10, output_padding=9, multiple=80)
-SOFTMAX = DeterministicConfig(activation="softmax")
-LINEAR = DeterministicConfig(activation="linear")
-MAPPED = STFTFilterbankConfig(16, 8, 1.0, features="real_imaginary", complex_masks=True, mapping=True)
+FREE = c.FreeFilterbankConfig(num_filters=12)
+TCN = c.ConvTasNetConfig(6, 10, 6, blocks=2, repeats=2)
+SUDORMRF_BANK = c.FreeFilterbankConfig(12, 21, 10, padding=10, output_padding=9, multiple=80)
+SOFTMAX = c.DeterministicConfig(activation="softmax")
+LINEAR = c.DeterministicConfig(activation="linear")
+MAPPED = c.STFTFilterbankConfig(16, 8, 1.0, features="real_imaginary", complex_masks=True, mapping=True)
 CONFIGS = {
-    "conv_tasnet": ModelConfig(filterbank=FREE, masker=TCN),
-    "as_asteroid": ModelConfig(filterbank=FREE, masker=TCN, pad="asteroid", hypotheses=3),
-    "causal": ModelConfig(filterbank=FREE, masker=replace(TCN, norm="cumulative_layer_norm", causal=True)),
-    "batch_norm": ModelConfig(filterbank=FREE, masker=replace(TCN, norm="batch_norm", skip_channels=0)),
-    "dual_path_rnn": ModelConfig(filterbank=FREE, masker=DualPathRNNConfig(6, 5, 20, 10, 2)),
-    "dual_path_gru": ModelConfig(
-        filterbank=FREE, masker=DualPathRNNConfig(6, 5, 21, 8, 1, rnn="gru", norm="channel_layer_norm")
+    "conv_tasnet": c.ModelConfig(filterbank=FREE, masker=TCN),
+    "as_asteroid": c.ModelConfig(filterbank=FREE, masker=TCN, pad="asteroid", hypotheses=3),
+    "causal": c.ModelConfig(filterbank=FREE, masker=replace(TCN, norm="cumulative_layer_norm", causal=True)),
+    "batch_norm": c.ModelConfig(filterbank=FREE, masker=replace(TCN, norm="batch_norm", skip_channels=0)),
+    "dual_path_rnn": c.ModelConfig(filterbank=FREE, masker=c.DualPathRNNConfig(6, 5, 20, 10, 2)),
+    "dual_path_gru": c.ModelConfig(
+        filterbank=FREE, masker=c.DualPathRNNConfig(6, 5, 21, 8, 1, rnn="gru", norm="channel_layer_norm")
     ),
-    "sudormrf": ModelConfig(filterbank=SUDORMRF_BANK, masker=SuDoRMRFConfig(6, 12, 2, 3), masks=SOFTMAX),
-    "improved_sudormrf": ModelConfig(
-        filterbank=SUDORMRF_BANK, masker=ImprovedSuDoRMRFConfig(6, 12, 2, 3), pad="asteroid"
+    "sudormrf": c.ModelConfig(filterbank=SUDORMRF_BANK, masker=c.SuDoRMRFConfig(6, 12, 2, 3), masks=SOFTMAX),
+    "improved_sudormrf": c.ModelConfig(
+        filterbank=SUDORMRF_BANK, masker=c.ImprovedSuDoRMRFConfig(6, 12, 2, 3), pad="asteroid"
     ),
-    "recurrent_stft": ModelConfig(
-        filterbank=STFTFilterbankConfig(64, 16), masker=RecurrentConfig(hidden_size=8, num_layers=2)
+    "recurrent_stft": c.ModelConfig(
+        filterbank=c.STFTFilterbankConfig(64, 16), masker=c.RecurrentConfig(hidden_size=8, num_layers=2)
     ),
-    "variational": ModelConfig(
-        filterbank=STFTFilterbankConfig(64, 32, deviation="predicted"),
-        encoding=GaussianConfig(),
-        masker=RecurrentConfig(rnn="lstm", hidden_size=8, num_layers=2),
-        masks=LogNormalConfig(),
-        scoring=ScoringConfig(4),
+    "variational": c.ModelConfig(
+        filterbank=c.STFTFilterbankConfig(64, 32, deviation="predicted"),
+        encoding=c.GaussianConfig(),
+        masker=c.RecurrentConfig(rnn="lstm", hidden_size=8, num_layers=2),
+        masks=c.LogNormalConfig(),
+        scoring=c.ScoringConfig(4),
     ),
     # As in the shipped model, one deviation per bin is expanded to the batch inside the graph.
-    "deviation per bin": ModelConfig(
-        filterbank=STFTFilterbankConfig(64, 32, deviation="per_bin"),
-        encoding=GaussianConfig(),
-        masker=RecurrentConfig(rnn="lstm", hidden_size=8, num_layers=1),
-        masks=LogNormalConfig(),
+    "deviation per bin": c.ModelConfig(
+        filterbank=c.STFTFilterbankConfig(64, 32, deviation="per_bin"),
+        encoding=c.GaussianConfig(),
+        masker=c.RecurrentConfig(rnn="lstm", hidden_size=8, num_layers=1),
+        masks=c.LogNormalConfig(),
     ),
-    "gated_recurrence": ModelConfig(
-        filterbank=STFTFilterbankConfig(64, 32, complex_masks=True),
-        encoding=GaussianConfig(),
-        masker=GatedRecurrenceConfig(8, 6, 10, 2),
-        masks=GaussianConfig(),
+    "gated_recurrence": c.ModelConfig(
+        filterbank=c.STFTFilterbankConfig(64, 32, complex_masks=True),
+        encoding=c.GaussianConfig(),
+        masker=c.GatedRecurrenceConfig(8, 6, 10, 2),
+        masks=c.GaussianConfig(),
     ),
-    "synthesis windows at the end": ModelConfig(
-        filterbank=STFTFilterbankConfig(64, 24, complex_masks=True, synthesis_size=32),
-        masker=GatedRecurrenceConfig(8, 6, 10, 1, bidirectional=False),
+    "synthesis windows at the end": c.ModelConfig(
+        filterbank=c.STFTFilterbankConfig(64, 24, complex_masks=True, synthesis_size=32),
+        masker=c.GatedRecurrenceConfig(8, 6, 10, 1, bidirectional=False),
         masks=LINEAR,
     ),
-    "bands, real and imaginary parts": ModelConfig(
-        filterbank=STFTFilterbankConfig(64, 32, features="real_imaginary", complex_masks=True),
-        masker=GatedRecurrenceConfig(8, 6, 10, 1, bands=5, bidirectional=False),
-        masks=DeterministicConfig(activation="linear"),
+    "bands, real and imaginary parts": c.ModelConfig(
+        filterbank=c.STFTFilterbankConfig(64, 32, features="real_imaginary", complex_masks=True),
+        masker=c.GatedRecurrenceConfig(8, 6, 10, 1, bands=5, bidirectional=False),
+        masks=c.DeterministicConfig(activation="linear"),
     ),
-    "sepreformer": ModelConfig(
-        filterbank=FreeFilterbankConfig(6, 8, 4, mapping=True),
-        encoding=DeterministicConfig(activation="gelu"),
-        masker=SepReformerConfig(channels=6, num_stages=1, num_heads=2, kernel_size=5, max_distance=30),
-        masks=DeterministicConfig(activation="linear"),
+    "sepreformer": c.ModelConfig(
+        filterbank=c.FreeFilterbankConfig(6, 8, 4, mapping=True),
+        encoding=c.DeterministicConfig(activation="gelu"),
+        masker=c.SepReformerConfig(channels=6, num_stages=1, num_heads=2, kernel_size=5, max_distance=30),
+        masks=c.DeterministicConfig(activation="linear"),
     ),
-    "tf_locoformer": ModelConfig(
-        filterbank=STFTFilterbankConfig(
+    "tf_locoformer": c.ModelConfig(
+        filterbank=c.STFTFilterbankConfig(
             32, 16, features="real_imaginary", complex_masks=True, mapping=True, compression=1.0, like_torch=True
         ),
-        masker=TFLocoformerConfig(4, 1, 2, attention_dim=8, feedforward_dim=5, kernel_size=3, norm_groups=2),
-        masks=DeterministicConfig(activation="linear"),
+        masker=c.TFLocoformerConfig(4, 1, 2, attention_dim=8, feedforward_dim=5, kernel_size=3, norm_groups=2),
+        masks=c.DeterministicConfig(activation="linear"),
         input_norm="mixture",
     ),
-    "sr_corrnet": ModelConfig(
-        filterbank=MAPPED, masker=SRCorrNetConfig(8, 1, 1, 2, 5, 7), masks=LINEAR, input_norm="mixture"
+    "sr_corrnet": c.ModelConfig(
+        filterbank=MAPPED, masker=c.SRCorrNetConfig(8, 1, 1, 2, 5, 7), masks=LINEAR, input_norm="mixture"
     ),
-    "sr_corrnet, counting": ModelConfig(
+    "sr_corrnet, counting": c.ModelConfig(
         hypotheses=3,
         filterbank=MAPPED,
-        masker=SRCorrNetConfig(8, 1, 1, 2, 5, 7, count_speakers=True),
+        masker=c.SRCorrNetConfig(8, 1, 1, 2, 5, 7, count_speakers=True),
         masks=LINEAR,
     ),
-    "tiger": ModelConfig(
+    "tiger": c.ModelConfig(
         sample_rate=16000,
         filterbank=replace(MAPPED, kernel_size=640, stride=160, like_torch=True),
-        masker=TIGERConfig(16000, 4, 4, 1, 3, 2, 2, edge_frames=1),
+        masker=c.TIGERConfig(16000, 4, 4, 1, 3, 2, 2, edge_frames=1),
         masks=LINEAR,
     ),
-    "gamma": ModelConfig(filterbank=FREE, masker=TCN, masks=GammaConfig(), estimate_scales=True),
-    "sepformer": ModelConfig(filterbank=FREE, masker=SepFormerConfig(8, 1, 10, 1, 2, 12)),
+    "gamma": c.ModelConfig(filterbank=FREE, masker=TCN, masks=c.GammaConfig(), estimate_scales=True),
+    "sepformer": c.ModelConfig(filterbank=FREE, masker=c.SepFormerConfig(8, 1, 10, 1, 2, 12)),
 }
 LENGTHS = [1, 17, 650, 2003]
 # One of every kind of latent.
 WITH_FEATURES = ["gated_recurrence", "deviation per bin", "variational", "gamma"]
 
 
-def made(config: ModelConfig) -> nn.Module:
+def made(config: c.ModelConfig) -> nn.Module:
     torch.manual_seed(0)
     model = build_model(config).eval()
     model.set_signal_statistics(0.03, 0.2)
@@ -182,8 +161,6 @@ def test_onnx_runtime_gives_what_torch_gives(name, tmp_path, capfd):
         if expected.scores is not None:
             np.testing.assert_allclose(values["scores"], expected.scores.numpy(), atol=1e-5)
     separator, recording = sepkit.load_model(path), np.ones(500, np.float32)
-    if name == "variational":
-        assert "no latents to sample" in complaint(lambda: separator.separate(recording, 8000, samples=2))
     assert (separator.default_speakers == "auto") == model.counts_speakers
     if model.counts_speakers:
         line = complaint(lambda: separator.separate(recording, 8000, speakers=2))
@@ -216,7 +193,7 @@ def test_openvino_gives_what_torch_gives(name, tmp_path):
 def exported(tmp_path_factory):
     """A folder with a model, and the same as a graph."""
     folder = tmp_path_factory.mktemp("exported")
-    model = made(replace(CONFIGS["conv_tasnet"], scoring=ScoringConfig(4)))
+    model = made(replace(CONFIGS["conv_tasnet"], scoring=c.ScoringConfig(4)))
     save_model(model, folder / "exp" / "model", {"epoch": 3, "score_threshold": 0.25})
     assert main(["export", str(folder / "exp"), "--out", str(folder / "model.onnx")]) == 0
     return folder
@@ -292,7 +269,7 @@ def test_a_graph_that_separates_no_recording_is_not_kept(exported, tmp_path, cap
 
 
 @dataclass
-class FixedConfig(MaskerConfig, name="fixed_length_of_a_test"):
+class FixedConfig(c.MaskerConfig, name="fixed_length_of_a_test"):
     """A masker that no graph holds, in one of several ways."""
 
     way: str = "counts"
@@ -321,7 +298,7 @@ class Fixed(Masker):
     [("counts", "differs from torch by"), ("batch", "gives estimates of shape"), ("eigenvalues", "no ONNX graph")],
 )
 def test_what_has_no_such_graph_is_refused_and_nothing_written(way, message, tmp_path):
-    model = made(ModelConfig(filterbank=FREE, masker=FixedConfig(way)))
+    model = made(c.ModelConfig(filterbank=FREE, masker=FixedConfig(way)))
     assert message in complaint(lambda: export_onnx(model, tmp_path / "model.onnx"))
     assert not list(tmp_path.iterdir())
 

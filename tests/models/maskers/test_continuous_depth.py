@@ -10,14 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from sepkit import config as c
 from sepkit.cli.main import main
-from sepkit.config import (
-    ContinuousDepthConfig,
-    DeterministicConfig,
-    ModelConfig,
-    RecurrentConfig,
-    STFTFilterbankConfig,
-)
 from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.inference.loading import load_model
@@ -26,7 +20,7 @@ from sepkit.models import EncoderMaskerDecoder, build_model, save_model
 from sepkit.models.maskers import ContinuousDepthMasker
 from sepkit.training.separation import write_synthetic_set
 
-BANK = STFTFilterbankConfig(32, 16)
+BANK = c.STFTFilterbankConfig(32, 16)
 
 
 def masker(depth_steps: int, **changes: object) -> ContinuousDepthMasker:
@@ -38,7 +32,9 @@ def masker(depth_steps: int, **changes: object) -> ContinuousDepthMasker:
 def separation_model(**changes: object) -> EncoderMaskerDecoder:
     torch.manual_seed(0)
     sizes = {"model_dim": 8, "hidden_size": 6, "feedforward_dim": 10, "depth_steps": 4} | changes
-    config = ModelConfig(filterbank=BANK, masker=ContinuousDepthConfig(**sizes), masks=DeterministicConfig("sigmoid"))
+    config = c.ModelConfig(
+        filterbank=BANK, masker=c.ContinuousDepthConfig(**sizes), masks=c.DeterministicConfig("sigmoid")
+    )
     return build_model(config).eval()
 
 
@@ -108,7 +104,7 @@ def test_separators_of_one_model_at_several_depths_share_its_weights() -> None:
 def test_refusals(steps: object) -> None:
     with pytest.raises(UserError, match=r"^model\.masker\.depth_steps: found .*, expected a whole number of steps"):
         masker(steps)
-    fixed = build_model(ModelConfig(filterbank=BANK, masker=RecurrentConfig(hidden_size=4, num_layers=1)))
+    fixed = build_model(c.ModelConfig(filterbank=BANK, masker=c.RecurrentConfig(hidden_size=4, num_layers=1)))
     with pytest.raises(UserError, match=r"^depth_steps: found 4, but the depth of this model's masker \(RecurrentM"):
         Separator(fixed, depth_steps=4)
     with pytest.raises(UserError, match=r"^depth_steps: found 0, expected 1 to 10000$"):

@@ -7,21 +7,14 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from sepkit.config import (
-    DeterministicConfig,
-    ModelConfig,
-    ObjectiveConfig,
-    ScoringConfig,
-    SRCorrNetConfig,
-    STFTFilterbankConfig,
-)
+from sepkit import config as c
 from sepkit.models import build_model
 from sepkit.models.published.facts import model_facts
 from sepkit.objectives import build_objective
 from sepkit.types import Batch
 from tests.complaint import complaint
 
-BANK = STFTFilterbankConfig(16, 8, compression=1.0, features="real_imaginary", complex_masks=True, mapping=True)
+BANK = c.STFTFilterbankConfig(16, 8, compression=1.0, features="real_imaginary", complex_masks=True, mapping=True)
 
 
 def model(**changes: Any) -> Any:
@@ -29,15 +22,15 @@ def model(**changes: Any) -> Any:
     common: dict[str, Any] = {
         "hypotheses": 3,
         "filterbank": BANK,
-        "masker": SRCorrNetConfig(8, 1, 2, 2, 6, 10, count_speakers=True),
-        "masks": DeterministicConfig(activation="linear"),
+        "masker": c.SRCorrNetConfig(8, 1, 2, 2, 6, 10, count_speakers=True),
+        "masks": c.DeterministicConfig(activation="linear"),
         "input_norm": "mixture",
     }
-    return build_model(ModelConfig(**(common | changes)))
+    return build_model(c.ModelConfig(**(common | changes)))
 
 
 def test_correlations_as_they_are_written():
-    masker = model(masker=SRCorrNetConfig(8, 1, 1, 2, 6, 10, bin_taps=1, frame_taps=2)).masker
+    masker = model(masker=c.SRCorrNetConfig(8, 1, 1, 2, 6, 10, bin_taps=1, frame_taps=2)).masker
     spectrum = torch.randn(2, 9, 7, dtype=torch.complex128)
     found = masker._correlations(masker._neighbors(torch.view_as_real(spectrum).movedim(-1, 1)))
     rms = spectrum.abs().square().mean(-1, keepdim=True).sqrt()
@@ -51,7 +44,7 @@ def test_correlations_as_they_are_written():
 
 def test_training_is_told_how_many_speak():
     separator = model().train()
-    objective = build_objective(ObjectiveConfig(), separator.traits())
+    objective = build_objective(c.ObjectiveConfig(), separator.traits())
     active = torch.tensor([[True, False, False], [True, True, True], [False, True, True]])
     sources = torch.randn(3, 3, 200) * active.unsqueeze(2)
     batch = Batch(sources.sum(1), sources, active, torch.full((3,), 200))
@@ -88,8 +81,8 @@ def test_operations_are_counted_where_gradients_are_not():
 
 
 def test_what_does_not_go_together():
-    assert "scores of its own" in complaint(lambda: model(scoring=ScoringConfig(4)))
-    masks = STFTFilterbankConfig(16, 8, features="real_imaginary", complex_masks=True)
+    assert "scores of its own" in complaint(lambda: model(scoring=c.ScoringConfig(4)))
+    masks = c.STFTFilterbankConfig(16, 8, features="real_imaginary", complex_masks=True)
     assert "are the estimates' coefficients" in complaint(lambda: model(filterbank=masks))
-    both = STFTFilterbankConfig(16, 8, like_torch=True, like_sr_corrnet=True)
+    both = c.STFTFilterbankConfig(16, 8, like_torch=True, like_sr_corrnet=True)
     assert "like_torch: found True, expected false with like_sr_corrnet" in complaint(lambda: model(filterbank=both))

@@ -11,16 +11,7 @@ import yaml
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from sepkit.config import (
-    DeterministicConfig,
-    FreeFilterbankConfig,
-    GatedRecurrenceConfig,
-    GaussianConfig,
-    MaskerConfig,
-    ModelConfig,
-    SepReformerConfig,
-    STFTFilterbankConfig,
-)
+from sepkit import config as c
 from sepkit.files import file_digest
 from sepkit.models import build_model, load_checkpoint, load_pretrained, load_weights_into, save_model
 from sepkit.models.maskers import Masker
@@ -32,7 +23,7 @@ from tests.tiny_models import RECURRENT
 
 
 @dataclass
-class GainConfig(MaskerConfig, name="gain_of_a_test"):
+class GainConfig(c.MaskerConfig, name="gain_of_a_test"):
     """A masker from outside the package, with tied weights."""
 
     initial: float = 1.0
@@ -63,9 +54,9 @@ def folder(model, tmp_path):
 
 def test_models_of_version_0_2_with_layers_for_training_alone(tmp_path):
     """SepReformer and SR-CorrNet had a loss for inner stages: its layers change no estimate, and are left out."""
-    masker = SepReformerConfig(channels=6, num_stages=1, num_heads=2, kernel_size=3, max_distance=4)
-    bank, linear = FreeFilterbankConfig(8, 8, 4, mapping=True), DeterministicConfig("linear")
-    model = build_model(ModelConfig(filterbank=bank, masker=masker, masks=linear)).eval()
+    masker = c.SepReformerConfig(channels=6, num_stages=1, num_heads=2, kernel_size=3, max_distance=4)
+    bank, linear = c.FreeFilterbankConfig(8, 8, 4, mapping=True), c.DeterministicConfig("linear")
+    model = build_model(c.ModelConfig(filterbank=bank, masker=masker, masks=linear)).eval()
     folder = save_model(model, tmp_path)
     names = ("masker.stage_outputs.0.0.weight", "masker.stage_decoders.0.filterbank._filters")
     heads = {name: torch.ones(3) for name in names}
@@ -96,7 +87,7 @@ def test_what_was_saved_comes_back(model, folder, where):
 def test_other_choices_come_back(tmp_path):
     for number, config in enumerate(
         (
-            replace(RECURRENT, filterbank=STFTFilterbankConfig(64, 16), hypotheses=3, pad="asteroid"),
+            replace(RECURRENT, filterbank=c.STFTFilterbankConfig(64, 16), hypotheses=3, pad="asteroid"),
             replace(RECURRENT, masker=GainConfig(initial=0.5)),
         )
     ):
@@ -280,24 +271,24 @@ def test_fine_tuning_takes_what_fits_and_reports_the_rest(model, folder):
 
 
 def test_points_start_from_the_means_of_gaussian_masks_and_back(tmp_path):
-    bank = STFTFilterbankConfig(kernel_size=16, stride=8, complex_masks=True)
-    points = replace(RECURRENT, filterbank=bank, masks=DeterministicConfig(activation="linear"))
-    gaussian = build_model(replace(points, masks=GaussianConfig(activation="linear"))).eval()
+    bank = c.STFTFilterbankConfig(kernel_size=16, stride=8, complex_masks=True)
+    points = replace(RECURRENT, filterbank=bank, masks=c.DeterministicConfig(activation="linear"))
+    gaussian = build_model(replace(points, masks=c.GaussianConfig(activation="linear"))).eval()
     model = build_model(points).eval()
     report = load_weights_into(model, save_model(gaussian, tmp_path / "gaussian"))
     assert report.shared and not report.mismatched
     mixture = torch.randn(2, 400)
     expected = gaussian(mixture).estimates
     torch.testing.assert_close(model(mixture).estimates, expected)
-    back = build_model(replace(points, masks=GaussianConfig(activation="linear"))).eval()
+    back = build_model(replace(points, masks=c.GaussianConfig(activation="linear"))).eval()
     load_weights_into(back, save_model(model, tmp_path / "points"))
     torch.testing.assert_close(back(mixture).estimates, expected)
 
 
 def test_a_model_keeps_its_own_windows_with_the_weights_of_another(tmp_path):
     """Filters are as long with another stride or synthesis window, but others."""
-    masker, masks = GatedRecurrenceConfig(8, 6, 10, 1), DeterministicConfig(activation="linear")
-    bank = STFTFilterbankConfig(64, 32, complex_masks=True)
+    masker, masks = c.GatedRecurrenceConfig(8, 6, 10, 1), c.DeterministicConfig(activation="linear")
+    bank = c.STFTFilterbankConfig(64, 32, complex_masks=True)
     first = build_model(replace(RECURRENT, filterbank=bank, masker=masker, masks=masks))
     later = replace(first.config, filterbank=replace(bank, stride=16, synthesis_size=32))
     model, own = build_model(later), build_model(later).filterbank.state_dict()
@@ -309,7 +300,7 @@ def test_a_model_keeps_its_own_windows_with_the_weights_of_another(tmp_path):
 
 @pytest.mark.parametrize("bands", [1, 2])
 def test_a_deeper_model_begins_as_the_one_that_it_grows_from(tmp_path, bands):
-    masker = GatedRecurrenceConfig(model_dim=8, hidden_size=6, feedforward_dim=10, num_layers=1, bands=bands)
+    masker = c.GatedRecurrenceConfig(model_dim=8, hidden_size=6, feedforward_dim=10, num_layers=1, bands=bands)
     shallow = build_model(replace(RECURRENT, masker=masker)).eval()
     deep = build_model(replace(RECURRENT, masker=replace(masker, num_layers=3))).eval()
     report = load_weights_into(deep, save_model(shallow, tmp_path / "shallow"))
@@ -331,5 +322,5 @@ def test_fine_tuning_between_maskers_names_both_sides(folder):
 
 
 def test_fine_tuning_from_nothing_that_fits(folder):
-    stft = build_model(replace(RECURRENT, filterbank=STFTFilterbankConfig(), masker=GainConfig()))
+    stft = build_model(replace(RECURRENT, filterbank=c.STFTFilterbankConfig(), masker=GainConfig()))
     assert "none of its" in complaint(lambda: load_weights_into(stft, folder))

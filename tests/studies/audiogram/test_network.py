@@ -192,7 +192,7 @@ def test_what_is_known_or_measured_is_never_next(audiogram_vae: PartialVAE, audi
     assert (vae.next_dimension(prediction) == expected).all()
     full = vae.predict(audiograms.values, np.ones_like(observed), draws)
     assert (vae.next_dimension(full) == -1).all()
-    np.testing.assert_allclose(vae.acquisition_value(full), 25.0)
+    np.testing.assert_allclose(vae.features(full)["acquisition"], 25.0)
     assert (full.deviation == 5.0).all() and (full.estimate == audiograms.values).all()
 
 

@@ -193,7 +193,8 @@ def sessions() -> Sessions:
     orders = np.tile(np.arange(steps), (count, 1))
     acquisition = np.square(errors) + rng.standard_normal(errors.shape)
     elbo = -4.0 * np.arange(steps + 1) - 3 * hard + 0.3 * rng.standard_normal(errors.shape)
-    return Sessions("noise-free", orders, errors, acquisition, elbo)
+    columns = (np.broadcast_to(np.arange(steps + 1), errors.shape), acquisition, elbo)
+    return Sessions("noise-free", orders, errors, dict(zip(FEATURES, columns, strict=True)))
 
 
 def test_errors_areas_and_indices(sessions: Sessions) -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from sepkit.cli.main import main
-from sepkit.config import RateConfig, SteeringConfig, TrainerConfig
+from sepkit.config import RateConfig, TrainerConfig
 from sepkit.errors import UserError
 from sepkit.studies.cdvae.config import (
     CDVAETaskConfig,
@@ -22,7 +22,6 @@ from sepkit.studies.cdvae.config import (
 )
 from sepkit.studies.cdvae.levels import ConvBlock
 from sepkit.studies.cdvae.model import ImageVAE, Noise
-from sepkit.studies.cdvae.processes import level_processes
 from sepkit.studies.cdvae.task import CDVAETask, parts_of
 
 SMALL = ImageVAEConfig(size=8, levels=2, latent_channels=2, width=4, drift_width=4, decoder_blocks=1, depth_steps=3)
@@ -83,24 +82,6 @@ def test_an_ordinary_autoencoder_has_latents_at_the_coarsest_resolution_alone() 
     assert "posterior" not in " ".join(dict(model.named_parameters()))
 
 
-def test_processes_add_up_to_the_bound() -> None:
-    for changes in ({}, {"ode_like": True}):
-        model, image = model_of(**changes), IMAGES[:1]
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.add_(0.05)
-            model.set_depth_steps(6)
-            rates = model(image, noise()).path_rates
-        levels = level_processes(model, image, noise(), 6)
-        assert [level.path_rate_nats for level in levels] == pytest.approx([float(rate.sum()) for rate in rates])
-        assert [tuple(level.states.shape) for level in levels] == [(7, 32), (7, 128)] and levels[0].rate.any()
-        # A level starts where the one before ended, upsampled.
-        ended = levels[0].states[-1].view(1, 2, 4, 4).repeat_interleave(2, 2).repeat_interleave(2, 3)
-        assert torch.equal(levels[1].states[0], ended.flatten())
-    with pytest.raises(UserError, match="discrete blocks"):
-        level_processes(model_of(discrete=1), IMAGES[:1])
-
-
 def test_samples_of_the_likelihood() -> None:
     binary = model_of(likelihood="bernoulli").sample(count=3, noise=noise(), draw=True)
     assert binary.shape == (3, 1, 8, 8) and set(binary.unique().tolist()) == {0.0, 1.0}
@@ -135,12 +116,8 @@ def test_one_path_at_several_steps() -> None:
     assert errors[0] > errors[1] > errors[2] > 0
 
 
-def test_training_costs_free_nats_and_reports_none(
-    poisson: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    objective = ImageObjectiveConfig(
-        initial=RateConfig(free_nats=1e3), path=RateConfig(free_nats=1e3), steering=SteeringConfig(total=5.0)
-    )
+def test_training_costs_free_nats_and_reports_none(poisson: Path, tmp_path: Path) -> None:
+    objective = ImageObjectiveConfig(initial=RateConfig(free_nats=1e3), path=RateConfig(free_nats=1e3))
     data = ImageDataConfig(str(poisson / "train.npz"), str(poisson / "dev.npz"), batch_size=4)
     config = CDVAETaskConfig(dataclasses.replace(SMALL), objective, data, TrainerConfig(accelerator="cpu"))
     config.check()
@@ -150,13 +127,11 @@ def test_training_costs_free_nats_and_reports_none(
     torch.manual_seed(0)
     losses = task.losses(task.model, batch)
     # The initial rate and two levels cost their free nats.
-    expected = losses.statistics["distortion_nats"] + task.factor * 3e3
+    expected = losses.statistics["distortion_nats"] + 3e3
     torch.testing.assert_close(losses.loss, expected)
     assert (
         bool((losses.statistics["initial_rate_nats"] < 900).all()) and not losses.statistics["clamped_diffusions"].any()
     )
-    task.after_step({"initial_rate_nats": 9.0, "path_rate_nats": 0.0})
-    assert task.factor == pytest.approx(1e-6 * 1.01)
     rows = task.scores(task.model, batch)
     assert rows[0]["negative_elbo_nats"] == pytest.approx(
         rows[0]["distortion_nats"] + rows[0]["initial_rate_nats"] + rows[0]["path_rate_nats"], rel=1e-5
@@ -164,16 +139,8 @@ def test_training_costs_free_nats_and_reports_none(
     with torch.no_grad():
         task.model.diffusions()[0].raw.fill_(-20)
     assert float(task.losses(task.model, batch).statistics["clamped_diffusions"][0]) == 1
-    with torch.no_grad():
-        task.model.levels[1].posterior_drift.block.layers[-1].bias.fill_(math.nan)
-    capsys.readouterr()
-    assert task.losses(task.model, batch).loss.isnan().all()
-    captured = capsys.readouterr()
-    assert "batch 0 of epoch 1: step 1 of 3: the state is not finite" in captured.out + captured.err
-    assert (
-        "1 diffusions"
-        in task.after_epoch({"clamped_diffusions": 1.0, "initial_rate_nats": 5.0, "path_rate_nats": 0})[0]
-    )
+    assert task.after_epoch({"clamped_diffusions": 0.0}) == []
+    assert "1 diffusions" in task.after_epoch({"clamped_diffusions": 1.0})[0]
 
 
 def test_resume_is_exact(trained: Path, poisson: Path, tmp_path: Path) -> None:
@@ -206,7 +173,7 @@ def test_evaluate_by_depth(trained: Path, poisson: Path, tmp_path: Path, capsys:
     initial = {steps: of["metrics"]["initial_rate_nats"]["mean"] for steps, of in summary["by_depth_steps"].items()}
     assert len(set(initial.values())) == 1
     assert "importance bound" in printed and f"floor: {summary['floor_nats']:.2f} nats" in printed
-    assert (tmp_path / "processes.png").stat().st_size > 10_000
+    assert (tmp_path / "images.png").stat().st_size > 2_000
     assert main(command) == 0
     assert list(json.loads((tmp_path / "summary.json").read_text())["by_depth_steps"]) == ["4"]
     assert main([*command, "--depth-steps", "0"]) == 2
@@ -237,14 +204,6 @@ def test_refusals() -> None:
     task = CDVAETaskConfig()
     with pytest.raises(UserError, match=r"^data\.train: no file given"):
         task.check()
-
-
-def test_a_state_that_is_not_finite_names_its_step() -> None:
-    model = model_of()
-    with torch.no_grad():
-        model.levels[1].posterior_drift.block.layers[-1].bias.fill_(math.inf)
-    with pytest.raises(ValueError, match="step 1 of 3: the state is not finite"):
-        model(IMAGES, noise(), check=True)
 
 
 def test_parts_add_up_over_levels() -> None:

@@ -100,8 +100,8 @@ def test_experiments(
     ("name", "text", "message"),
     [
         ("free", "gauss: {}", "gauss: unknown field (did you mean gaussians?)"),
-        ("free", "free: {hypotheses: 0}", "free.hypotheses: found 0, expected a positive number"),
-        ("free", "gaussians: {decay: 1.0}", "decay: found 1, expected a number between 0 and 1"),
+        ("free", "free: {hypotheses: 0}", "free.hypotheses: found 0, expected at least 1"),
+        ("free", "gaussians: {decay: 1.0}", "decay: found 1.0, expected more than 0, less than 1"),
         ("gaussians", "gaussians: {epoch: 3}", "epoch"),
         ("gaussians", "gaussians: {methods: [mcll]}", "--methods: found 'mcll'"),
         ("sines", "sines: {kinds: [grown]}", "kinds[0]: found 'grown', expected one of plain"),
@@ -109,7 +109,7 @@ def test_experiments(
         ("digits", "digits: {tasks: [lower]}", "tasks[0]: found 'lower', expected one of upper, noise"),
         ("digits", "digits: {channels: [8]}", "channels: found [8], expected a list of 2"),
         ("digits", "digits: {batch_size: 64}", "found 20 training images, expected a batch of 64"),
-        ("digits", "digits: {masked_rows: 29}", "masked_rows: found 29, expected at most 28"),
+        ("digits", "digits: {masked_rows: 29}", "masked_rows: found 29, expected 1 to 28"),
     ],
 )
 def test_bad_configurations(

@@ -10,8 +10,8 @@ import pytest
 from sepkit.config import SpeakerEncoderConfig, TrainerConfig
 from sepkit.studies.speaker_clustering.config import (
     ContrastiveObjectiveConfig,
+    SegmentDataConfig,
     SpeakerClusteringConfig,
-    StretchDataConfig,
     ViewConfig,
 )
 from tests.noise_voices import encoder, meeting, voices  # noqa: F401
@@ -25,7 +25,7 @@ def moco(voices: Path) -> SpeakerClusteringConfig:  # noqa: F811
     return SpeakerClusteringConfig(
         model=SMALL,
         objective=ContrastiveObjectiveConfig(queue=5, teacher_decay=0.9),
-        data=StretchDataConfig(
+        data=SegmentDataConfig(
             train=str(voices), dev=str(voices), batch_size=2, workers=0, views=ViewConfig(crop_seconds=0.5)
         ),
         trainer=TrainerConfig(

@@ -12,7 +12,7 @@ from sepkit.config import ModelConfig
 from sepkit.data import audio
 from sepkit.data.segments import read_segments
 from sepkit.models import build_model, save_model
-from sepkit.studies.speaker_clustering.collections import through_mixture
+from sepkit.studies.speaker_clustering.data import through_mixture
 from tests.noise_voices import RATE, voice
 
 

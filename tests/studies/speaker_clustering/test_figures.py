@@ -12,7 +12,7 @@ from sepkit.cli.main import main
 from sepkit.config import SpeakerEncoderConfig
 from sepkit.models import save_model
 from sepkit.models.speaker_encoder import SpeakerEncoder
-from sepkit.studies.speaker_clustering.figures import Drawn, posterior_figure
+from sepkit.studies.speaker_clustering.measures import Drawn, posterior_figure
 
 
 @pytest.fixture

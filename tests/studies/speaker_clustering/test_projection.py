@@ -83,7 +83,7 @@ def test_project(collection: Path, encoder: Path, tmp_path: Path) -> None:
     with torch.no_grad():
         expected = made.projection(beside_spectra(before(waveform), spectra))
         torch.testing.assert_close(made(waveform), expected / expected.norm(), atol=2e-3, rtol=0)
-    np.testing.assert_allclose(listen(made, [waveform[0].numpy()]).embeddings, made(waveform).detach(), atol=1e-6)
+    np.testing.assert_allclose(listen(made, [waveform[0].numpy()])["embedding"], made(waveform).detach(), atol=1e-6)
 
 
 def test_what_cannot_be_projected(collection: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,8 +14,8 @@ from sepkit.errors import UserError
 from sepkit.models import load_checkpoint
 from sepkit.models.speaker_encoder import SpeakerEncoder
 from sepkit.studies.speaker_clustering.config import SpeakerClusteringConfig
-from sepkit.studies.speaker_clustering.data import Stretches, speech_frames
-from sepkit.studies.speaker_clustering.supervised import KnownSpeakers, teacher_targets
+from sepkit.studies.speaker_clustering.data import SpeechSegments, speech_frames
+from sepkit.studies.speaker_clustering.losses import KnownSpeakers, teacher_targets
 from sepkit.studies.speaker_clustering.task import SpeakerClusteringTask
 from sepkit.training.run import train
 
@@ -73,7 +73,7 @@ def test_frames_of_a_view_are_where_its_samples_are(speakers: SpeakerClusteringC
     views = replace(
         speakers.data.views, gain_db=0.0, tilt_nepers=0.0, room_probability=0.0, clean_probability=1.0, crop_seconds=1.0
     )
-    stretches = Stretches(str(tmp_path), replace(speakers.data, views=views), 8000, 40, 0, with_speech=True)
+    stretches = SpeechSegments(str(tmp_path), replace(speakers.data, views=views), 8000, 40, 0, with_speech=True)
     waveforms, _, heard, _ = stretches[0, 0]
     frames = np.square(waveforms.reshape(40, 50, 160)).mean(-1) > 1e-3
     # A crop begins anywhere in a frame, so one at each edge may differ.
@@ -87,12 +87,12 @@ def test_other_speeds_are_other_speakers(speakers: SpeakerClusteringConfig, tmp_
     audio.write(tmp_path / "speech" / "a" / "0.wav", tone, 8000)
     audio.write(tmp_path / "estimates" / "a" / "0.wav", 0.5 * tone, 8000)
     source, separated = str(tmp_path / "speech"), str(tmp_path / "estimates")
-    made = Stretches(source, speakers.data, 8000, 1, 0, separated, speeds=[1.1])
+    made = SpeechSegments(source, speakers.data, 8000, 1, 0, separated, speeds=[1.1])
     assert [segment.speaker for segment in made.segments] == ["a", "a x1.1"] and made.estimates is not None
     for waveform in (made.waveforms[1], made.estimates[1]):
         spectrum = np.abs(np.fft.rfft(waveform * np.hanning(8000)))
         assert len(waveform) == 8000 and spectrum.argmax() == 1100
-    with pytest.raises(UserError, match=r"expected 0\.5 to 2, and loss speakers"):
+    with pytest.raises(UserError, match=r"data\.speeds: found 3\.0, expected 0\.5 to 2"):
         replace(speakers, data=replace(speakers.data, speeds=[3.0])).check()
 
 
@@ -118,12 +118,9 @@ def test_noise_has_its_level(speakers: SpeakerClusteringConfig, tmp_path: Path) 
         pause_probability=0.0,
         snr_db=(10.0, 10.0),
     )
-    made = [
-        Stretches(str(speakers.data.train), replace(speakers.data, noise=str(tmp_path), views=v), 8000, 1, 0)[0, 0][0][
-            0
-        ]
-        for v in (plain, replace(plain, noise_probability=1.0))
-    ]
+    data, source = replace(speakers.data, noise=str(tmp_path)), str(speakers.data.train)
+    both = (plain, replace(plain, noise_probability=1.0))
+    made = [SpeechSegments(source, replace(data, views=v), 8000, 1, 0)[0, 0][0][0] for v in both]
     ratio = np.square(made[0]).sum() / np.square(made[1] - made[0]).sum()
     assert 10 * np.log10(ratio) == pytest.approx(10, abs=0.1)
 
@@ -149,5 +146,5 @@ def test_what_cannot_be_learned(speakers: SpeakerClusteringConfig, voices: Path,
         replace(speakers, loss="moco").check()
     audio.write(tmp_path / "flat.wav", audio.read(voices / "0" / "0.wav"), 8000)
     audio.write(tmp_path / "other.wav", audio.read(voices / "1" / "0.wav"), 8000)
-    with pytest.raises(UserError, match="stretches without a speaker"):
+    with pytest.raises(UserError, match="segments without a speaker"):
         SpeakerClusteringTask(replace(speakers, data=replace(speakers.data, train=str(tmp_path), dev=None)), tmp_path)

@@ -154,7 +154,13 @@ def tiles(frames: int) -> Iterator[slice]:
 
 
 def activate(activation: nn.PReLU, x: Tensor, out: Tensor) -> None:
-    """PReLU of x (F, C)."""
+    """PReLU of x (F, C).
+
+    Args:
+        activation: The PReLU.
+        x: Input, (F, C).
+        out: Buffer of the output, which may be the input.
+    """
     slope = activation.weight
     if slope.numel() == 1:
         torch.ops.aten.leaky_relu.out(x, float(slope), out=out)
@@ -163,7 +169,14 @@ def activate(activation: nn.PReLU, x: Tensor, out: Tensor) -> None:
 
 
 def accumulate(sums: Tensor, x: Tensor, matrix: Tensor, low: bool = False) -> None:
-    """Add x @ matrix to sums in place."""
+    """Add x @ matrix to sums in place.
+
+    Args:
+        sums: Sums that are changed, (F, C').
+        x: Input, (F, C).
+        matrix: Matrix, (C, C').
+        low: Whether factors are rounded to bfloat16.
+    """
     if low:
         sums.add_(x.bfloat16() @ matrix.bfloat16())
     elif uses_onednn(x):
@@ -173,7 +186,15 @@ def accumulate(sums: Tensor, x: Tensor, matrix: Tensor, low: bool = False) -> No
 
 
 def pointwise(layer: nn.Conv1d, x: Tensor, constant: Tensor | None, out: Tensor, low: bool = False) -> None:
-    """A 1x1 convolution of x + constant, (F, C)."""
+    """A 1x1 convolution of x + constant, (F, C).
+
+    Args:
+        layer: The 1x1 convolution.
+        x: Input, (F, C).
+        constant: Vector that is added to every frame, (C,); None: zero.
+        out: Buffer of the output, (F, C').
+        low: Whether factors are rounded to bfloat16.
+    """
     matrix = layer.weight[..., 0]
     bias = layer.bias
     if constant is not None:
@@ -214,6 +235,13 @@ def depthwise(
     """Yield the output of a depthwise convolution of scale * source + shift (F, C): rows, and their values (F', C).
 
     The caller may overwrite the rows of a yielded tile in a source of the same length. A tile is valid until the next.
+
+    Args:
+        layer: The depthwise convolution.
+        source: Input, (F, C).
+        scale: Factor of each channel, (C,); None: 1.
+        shift: Offset of each channel, (C,); None: 0.
+        frames: Frames of the output.
     """
     stride, dilation, padding = layer.stride[0], layer.dilation[0], int(layer.padding[0])
     taps = layer.weight[:, 0].t()

@@ -9,36 +9,26 @@ import pytest
 import torch
 from torch import nn
 
-from sepkit.config import (
-    ConvTasNetConfig,
-    DeterministicConfig,
-    FreeFilterbankConfig,
-    ImprovedSuDoRMRFConfig,
-    MaskerConfig,
-    ModelConfig,
-    RecurrentConfig,
-    STFTFilterbankConfig,
-    SuDoRMRFConfig,
-)
+from sepkit import config as c
 from sepkit.models import build_model
 from sepkit.models.maskers.fast import folded
 from sepkit.registry import build
 
 SIZES = {"bottleneck_channels": 6, "hidden_channels": 10}
-MASKERS: dict[str, MaskerConfig] = {
-    "conv_tasnet": ConvTasNetConfig(**SIZES, skip_channels=5, blocks=4, repeats=2),
-    "conv_tasnet, even kernel, no skip path": ConvTasNetConfig(**SIZES, skip_channels=0, kernel_size=4, blocks=3),
-    "conv_tasnet, kernel of one frame": ConvTasNetConfig(**SIZES, skip_channels=5, kernel_size=1, blocks=2),
-    "conv_tasnet, mean of skips": ConvTasNetConfig(**SIZES, skip_channels=5, blocks=2, normalize_skip_sum=True),
-    "sudormrf": SuDoRMRFConfig(**SIZES, blocks=2),
-    "sudormrf, one resolution": SuDoRMRFConfig(**SIZES, blocks=2, upsampling_depth=1),
-    "improved_sudormrf": ImprovedSuDoRMRFConfig(**SIZES, blocks=2),
-    "improved_sudormrf, five resolutions": ImprovedSuDoRMRFConfig(**SIZES, blocks=1, upsampling_depth=5),
+MASKERS: dict[str, c.MaskerConfig] = {
+    "conv_tasnet": c.ConvTasNetConfig(**SIZES, skip_channels=5, blocks=4, repeats=2),
+    "conv_tasnet, even kernel, no skip path": c.ConvTasNetConfig(**SIZES, skip_channels=0, kernel_size=4, blocks=3),
+    "conv_tasnet, kernel of one frame": c.ConvTasNetConfig(**SIZES, skip_channels=5, kernel_size=1, blocks=2),
+    "conv_tasnet, mean of skips": c.ConvTasNetConfig(**SIZES, skip_channels=5, blocks=2, normalize_skip_sum=True),
+    "sudormrf": c.SuDoRMRFConfig(**SIZES, blocks=2),
+    "sudormrf, one resolution": c.SuDoRMRFConfig(**SIZES, blocks=2, upsampling_depth=1),
+    "improved_sudormrf": c.ImprovedSuDoRMRFConfig(**SIZES, blocks=2),
+    "improved_sudormrf, five resolutions": c.ImprovedSuDoRMRFConfig(**SIZES, blocks=1, upsampling_depth=5),
 }
 ENCODING_DIM = 7
 
 
-def masker_of(config: MaskerConfig) -> nn.Module:
+def masker_of(config: c.MaskerConfig) -> nn.Module:
     """Build a masker in evaluation mode and float64, all of whose weights, gains and slopes differ."""
     torch.manual_seed(0)
     masker = build(config, encoding_dim=ENCODING_DIM, hypotheses=2, values_per_dimension=1)
@@ -165,7 +155,7 @@ def test_weights_of_another_type_are_used(plain, taken):
 
 
 def test_other_norms_are_left_to_their_modules(taken):
-    masker = masker_of(ConvTasNetConfig(**SIZES, blocks=2, repeats=1, norm="cumulative_layer_norm", causal=True))
+    masker = masker_of(c.ConvTasNetConfig(**SIZES, blocks=2, repeats=1, norm="cumulative_layer_norm", causal=True))
     with torch.no_grad():
         masker(FEATURES)
     assert not taken
@@ -179,16 +169,16 @@ def test_a_trace_sees_the_modules(plain, taken):
         torch.testing.assert_close(traced(longer), plain(longer))
 
 
-FREE = FreeFilterbankConfig(num_filters=ENCODING_DIM, kernel_size=6, stride=3)
-PADDED = FreeFilterbankConfig(
+FREE = c.FreeFilterbankConfig(num_filters=ENCODING_DIM, kernel_size=6, stride=3)
+PADDED = c.FreeFilterbankConfig(
     num_filters=ENCODING_DIM, kernel_size=21, stride=10, padding=10, output_padding=9, multiple=80
 )
 MODELS = {
-    "conv_tasnet": ModelConfig(filterbank=FREE, masker=MASKERS["conv_tasnet"]),
-    "softmax over hypotheses": ModelConfig(
-        filterbank=PADDED, masker=MASKERS["sudormrf"], masks=DeterministicConfig("softmax"), pad="asteroid"
+    "conv_tasnet": c.ModelConfig(filterbank=FREE, masker=MASKERS["conv_tasnet"]),
+    "softmax over hypotheses": c.ModelConfig(
+        filterbank=PADDED, masker=MASKERS["sudormrf"], masks=c.DeterministicConfig("softmax"), pad="asteroid"
     ),
-    "stft": ModelConfig(filterbank=STFTFilterbankConfig(32, 8), masker=RecurrentConfig(hidden_size=5)),
+    "stft": c.ModelConfig(filterbank=c.STFTFilterbankConfig(32, 8), masker=c.RecurrentConfig(hidden_size=5)),
 }
 
 

@@ -1,8 +1,8 @@
-"""Spectra that speaker encoders of other toolkits hear, in numpy."""
+"""Spectra in NumPy: what speaker encoders of other toolkits take as input, and plain ones to compare encoders with."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 
 import numpy as np
@@ -15,6 +15,12 @@ FRONTEND_RATE = 16000
 _FRAME, _HOP = 400, 160
 _EMPHASIS, _LOWEST_HZ, _FBANK_SIZE = 0.97, 20.0, 512
 _QUIET_DBFS = -30.0
+
+BASELINES: tuple[str, ...] = ("mean_log_mel", "mean_mfcc")
+"""Plain spectra in place of speaker embeddings."""
+
+_BANDS, _CEPSTRA = 40, 20
+_FRAME_SECONDS, _HOP_SECONDS, _BASELINE_LOWEST_HZ = 0.032, 0.01, 60.0
 
 
 def fbank(waveform: np.ndarray, bands: int = 80) -> np.ndarray:
@@ -30,12 +36,8 @@ def fbank(waveform: np.ndarray, bands: int = 80) -> np.ndarray:
     frames = frames - frames.mean(-1, keepdims=True)
     frames = frames - _EMPHASIS * np.concatenate([frames[:, :1], frames[:, :-1]], axis=1)
     power = np.square(np.abs(np.fft.rfft(frames * np.hamming(_FRAME), _FBANK_SIZE)))
-    logs = np.log(
-        np.maximum(
-            power @ mel_bands(_FBANK_SIZE, FRONTEND_RATE, bands, _LOWEST_HZ, FRONTEND_RATE / 2, nearest_weight=0).T,
-            np.finfo(np.float32).eps,
-        )
-    )
+    weights = mel_bands(_FBANK_SIZE, FRONTEND_RATE, bands, _LOWEST_HZ, FRONTEND_RATE / 2, nearest_weight=0)
+    logs = np.log(np.maximum(power @ weights.T, np.finfo(np.float32).eps))
     return (logs - logs.mean(0)).astype(np.float32)
 
 
@@ -66,3 +68,47 @@ def _slaney_bands(bands: int) -> np.ndarray:
     edges = np.where(steps < 15, steps * 200 / 3, 1000 * np.exp((steps - 15) * np.log(6.4) / 27))
     weights = triangular_bands(edges, np.fft.rfftfreq(_FRAME, 1 / FRONTEND_RATE))
     return weights * (2 / (edges[2:] - edges[:-2]))[:, None]
+
+
+def mean_spectra(kind: str, waveforms: Iterable[np.ndarray], sample_rate: int) -> np.ndarray:
+    """Return standardized means over time of the log mel spectrum, or of mel cepstra, of each waveform, (N, D).
+
+    Args:
+        kind: Name in `BASELINES`.
+        waveforms: Waveforms, (T,) each.
+        sample_rate: Sample rate, Hz.
+    """
+    frame, hop = round(_FRAME_SECONDS * sample_rate), round(_HOP_SECONDS * sample_rate)
+    bands = mel_bands(frame, sample_rate, _BANDS, _BASELINE_LOWEST_HZ)
+    cosines = cosine_transform(_BANDS, _CEPSTRA)
+    rows = []
+    for waveform in waveforms:
+        padded = np.pad(waveform, (0, max(0, frame - len(waveform)))).astype(np.float64)
+        frames = np.lib.stride_tricks.sliding_window_view(padded, frame)[::hop] * np.hanning(frame)
+        power = np.square(np.abs(np.fft.rfft(frames, axis=-1))) @ bands.T
+        logs = np.log(power + 1e-6 * power.max() + 1e-20).mean(0)
+        rows.append(cosines @ logs if kind == "mean_mfcc" else logs)
+    return standardized(np.array(rows))
+
+
+def cosine_transform(bands: int, orders: int) -> np.ndarray:
+    """Return the rows (orders, bands) of the cosine transform (DCT-II) without the first, which is the level.
+
+    >>> cosine_transform(2, 1).round(3)
+    array([[ 0.707, -0.707]])
+
+    Args:
+        bands: Number of bands.
+        orders: Number of cepstra.
+    """
+    return np.cos(np.pi * np.arange(1, orders + 1)[:, None] * (np.arange(bands) + 0.5) / bands)
+
+
+def standardized(values: np.ndarray) -> np.ndarray:
+    """Return columns with mean 0 and deviation 1 over the rows; a column of equal values is 0.
+
+    Args:
+        values: Rows, (N, D).
+    """
+    deviation = values.std(0)
+    return (values - values.mean(0)) / np.where(deviation > 0, deviation, 1.0)

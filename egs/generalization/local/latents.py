@@ -1,7 +1,14 @@
-"""What the latents of variational models show: the evidence of mixtures, and the encodings and masks of one mixture."""
+"""Figures 3, 4 and 5 of the thesis (appendix B): what the latents of variational models show.
+
+    latents.py evidence FILE.md RUN ...    the evidence of mixtures against the distortion of their separation
+    latents.py encodings FILE.md RUN       encodings and masks of one mixture
+
+A run is a folder that `sepkit train` wrote, evaluated with `--metrics si_sdr blr`.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,17 +23,17 @@ from torch import Tensor
 from sepkit.cleaning import escaped
 from sepkit.data import audio
 from sepkit.data.mixing import mix_entry
-from sepkit.errors import UserError
 from sepkit.evaluation.calibration import agreement
 from sepkit.evaluation.labels import MIXTURE_ELBO
-from sepkit.evaluation.run_folder import EvaluationFolder, Run
+from sepkit.evaluation.run_folder import Run, load_run
 from sepkit.evaluation.statistics import drawn_speakers
+from sepkit.files import write_text
 from sepkit.models import EncoderMaskerDecoder, load_pretrained
 from sepkit.models.stft_filterbank import STFTFilterbank
 from sepkit.reporting.examples import model_path
 from sepkit.reporting.figures import COLORS, draw_spectrogram, level_db, panels, save_png
 from sepkit.reporting.seeds import group_runs
-from sepkit.reporting.text import INTERVALS, markdown_table
+from sepkit.reporting.tables import INTERVALS, Table
 
 _DISTORTION = "blr_nats_per_sample"
 _BOUND = "negative bound on the mixture's evidence [nats per sample]"
@@ -37,18 +44,12 @@ _EXCERPT_SECONDS, _EXCERPT_FRAMES = 0.05, 16
 _SHOWN_DB = 60.0
 
 
-def evidence_section(runs: Sequence[Run], path: Path) -> str:
-    """Return Markdown about evidence and distortion; write FILE_evidence.png beside `path`.
+def draw_evidence(runs: Sequence[Run], path: Path) -> str:
+    """Write FILE_evidence.png beside FILE.md, and return Markdown about evidence and distortion.
 
     Every run and test set has a row: the rank correlation over mixtures of the negative evidence lower bound of the
     mixture with the distortion of its separation (the negative log evidence of the references), with its interval.
-
-    Args:
-        runs: Runs of models with variational encodings, measured with `sepkit evaluate --metrics blr`.
-        path: Path of the Markdown file, FILE.md.
-
-    Raises:
-        UserError: No evaluation has both, or fewer than three mixtures.
+    Evaluations that lack either, or have fewer than three mixtures, are left out.
 
     Source: thesis, appendix B, section 4.3 and figure 3.
     """
@@ -66,18 +67,13 @@ def evidence_section(runs: Sequence[Run], path: Path) -> str:
             known = agreement(bound, distortion, speakers=speakers)
             interval = "" if known.spearman_ci95 is None else "{:.2f} to {:.2f}".format(*known.spearman_ci95)
             correlation = "" if known.spearman is None else f"{known.spearman:.2f}"
-            names = [escaped(evaluation.name), escaped(run.name), str(len(both)), f"{drawn_speakers(speakers) or '-'}"]
+            names = [evaluation.name, run.name, len(both), drawn_speakers(speakers)]
             rows.append([*names, *(f"{values.mean():.3f}" for values in (bound, distortion)), correlation, interval])
-    if not found:
-        raise UserError(
-            f"--figure evidence: found no evaluation of {', '.join(run.name for run in runs)} with {MIXTURE_ELBO} and "
-            f"{_DISTORTION} of three mixtures or more; evaluate models with variational encodings with --metrics blr"
-        )
-    rows.sort(key=lambda row: list(map(escaped, found)).index(row[0]))
+    rows.sort(key=lambda row: list(found).index(row[0]))
     group_of = {run.name: group.name for group in group_runs(runs) for run in group.runs}
     file = save_png(evidence_figure(found, group_of), path, "evidence")
     header = ["test set", "model", "mixtures", "speakers", _BOUND, "distortion [nats per sample]", "rank correlation"]
-    table = markdown_table([*header, "95 % interval"], rows, words=(0, 1))
+    table = Table([*header, "95 % interval"], rows).markdown(words=(0, 1))
     return (
         f"{table}\n![Distortion against the bound on the mixture's evidence]({file})\n\nA dot is a mixture, a color a "
         "model with all its seeds. Lower is better on both axes. Of the bounds, the "
@@ -134,55 +130,28 @@ class Drawn:
     masked: np.ndarray
 
 
-def encodings_section(runs: Sequence[Run], path: Path) -> str:
-    """Return Markdown with two figures for each run, FILE_encodings.png and FILE_masks.png beside `path`.
+def draw_encodings(run: Run, path: Path) -> str:
+    """Write FILE_encodings.png and FILE_masks.png beside FILE.md, and return Markdown that shows them.
 
-    With several runs, the names of the files end in _RUN. The mixture is that of median SI-SDR improvement in the run's
-    first evaluation.
-
-    Args:
-        runs: Runs with an evaluation of a model that is still there.
-        path: Path of the Markdown file, FILE.md.
-
-    Raises:
-        UserError: An evaluation without its model, or of mixtures whose sources were not all matched.
+    The mixture is that of median SI-SDR improvement in the run's first evaluation.
 
     Source: thesis, appendix B, supplementary C, figures 4 and 5.
     """
-    parts = []
-    for run in runs:
-        evaluation = next((e for e in run.evaluations if "si_sdri_db" in e.metrics), None)
-        if evaluation is None:
-            raise UserError(f"--figure encodings: {run.name} has no evaluation with si_sdri_db; evaluate it")
-        name, drawn = drawn_mixture(evaluation)
-        ending = f"_{run.name}" if len(runs) > 1 else ""
-        whole = save_png(encodings_figure(drawn), path, f"encodings{ending}", dpi=75)
-        excerpt = save_png(masks_figure(drawn), path, f"masks{ending}", dpi=100)
-        title = escaped(f"{run.name}, {evaluation.name}, mixture {name}")
-        parts.append(f"![Encodings of {title}]({whole})\n\n![Masks of {title}]({excerpt})\n")
-    return "\n".join(
-        [*parts, "Encodings and masks are samples of their posteriors where these are random, absolute values.\n"]
-    )
-
-
-def drawn_mixture(evaluation: EvaluationFolder) -> tuple[str, Drawn]:
-    """Return the name of the mixture of median SI-SDR improvement, and what the evaluated model makes of it.
-
-    Raises:
-        UserError: The evaluation is of estimates in files, or a source of the mixture was not matched.
-    """
-    named = evaluation.summary.get("model")
-    if not named:
-        raise UserError(f"--figure encodings: {evaluation.folder} is of estimates; expected the evaluation of a model")
+    evaluation = next(e for e in run.evaluations if "si_sdri_db" in e.metrics)
     scores = evaluation.scores("si_sdri_db")
     place = int(np.argsort(scores, kind="stable")[(int(np.isfinite(scores).sum()) - 1) // 2])
-    key, matched = evaluation.keys()[place], evaluation.rows[place].get("assignment", "").split()
-    if not matched or not all(word.isdigit() for word in matched):
-        raise UserError(f"--figure encodings: {key[1]} has sources without an estimate; choose another evaluation")
-    model, entry = load_pretrained(model_path(named, evaluation)), evaluation.entries[key]
+    key, matched = evaluation.keys()[place], evaluation.rows[place]["assignment"].split()
+    model, entry = load_pretrained(model_path(evaluation.summary["model"], evaluation)), evaluation.entries[key]
     mixed = mix_entry(entry)
     waveforms = [audio.resample(w, entry.sample_rate, model.sample_rate) for w in (mixed.mixture, *mixed.sources)]
-    return key[1], draw(model, waveforms[0], np.stack(waveforms[1:]), [int(word) - 1 for word in matched])
+    drawn = draw(model, waveforms[0], np.stack(waveforms[1:]), [int(word) - 1 for word in matched])
+    whole = save_png(encodings_figure(drawn), path, "encodings", dpi=75)
+    excerpt = save_png(masks_figure(drawn), path, "masks", dpi=100)
+    title = escaped(f"{run.name}, {evaluation.name}, mixture {key[1]}")
+    return (
+        f"![Encodings of {title}]({whole})\n\n![Masks of {title}]({excerpt})\n\n"
+        "Encodings and masks are samples of their posteriors where these are random, absolute values.\n"
+    )
 
 
 @torch.inference_mode()
@@ -293,3 +262,10 @@ def _waveform(axes: Axes, waveform: np.ndarray, sample_rate: int, color: str, st
     times = start + np.arange(len(waveform)) / sample_rate
     axes.plot(times, waveform, color=color, linewidth=0.7)
     axes.set(yticks=[], xlim=(times[0], times[-1]))
+
+
+if __name__ == "__main__":
+    what, out, *folders = sys.argv[1:]
+    loaded = [load_run(folder) for folder in folders]
+    write_text(out, draw_evidence(loaded, Path(out)) if what == "evidence" else draw_encodings(loaded[0], Path(out)))
+    print(out)

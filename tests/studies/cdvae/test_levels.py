@@ -13,13 +13,7 @@ from torch import Tensor, nn
 
 from sepkit.errors import UserError
 from sepkit.models.maskers.continuous_depth import depth_grid
-from sepkit.studies.cdvae.latent_sde import (
-    BrownianPath,
-    DiffusionBlock,
-    LearnedDiffusion,
-    NonFiniteStateError,
-    solve,
-)
+from sepkit.studies.cdvae.levels import BrownianPath, DiffusionBlock, LearnedDiffusion
 
 SIGMA = 0.8
 
@@ -45,7 +39,7 @@ def zeros(*shape: int) -> Tensor:
 
 
 def motion(like: Tensor, seed: int = 0) -> BrownianPath:
-    return BrownianPath(like.shape, torch.Generator().manual_seed(seed), like)
+    return BrownianPath(like, torch.Generator().manual_seed(seed))
 
 
 def test_constant_drifts_have_an_exact_rate_at_every_step() -> None:
@@ -61,7 +55,7 @@ def test_without_drift_the_variance_grows_by_that_of_the_noise_and_the_rate_is_z
     start = torch.randn(20_000, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     path = block(lambda z, s: 0 * z, lambda z, s: 0 * z)(start, steps=5, noise=motion(start))
     assert path.value.var() == pytest.approx(float(start.var()) + SIGMA**2, rel=0.04)
-    assert path.rate is not None and not path.rate.any()
+    assert not path.rate.any()
 
 
 def test_ornstein_uhlenbeck_converges_in_proportion_to_the_step() -> None:
@@ -119,8 +113,8 @@ def test_equal_drifts_have_no_rate_and_give_the_samples_of_the_prior() -> None:
     start = torch.ones(5, dtype=torch.float64)
     drifts = block(lambda z, s: z.sin() + s, lambda z, s: z.sin() + s)
     posterior = drifts(start, steps=6, noise=motion(start))
-    prior = drifts(start, steps=6, noise=motion(start), follow="prior")
-    assert torch.equal(posterior.value, prior.value) and not posterior.rate.any() and prior.rate is None
+    prior = drifts(start, steps=6, noise=motion(start), follow_prior=True)
+    assert torch.equal(posterior.value, prior.value) and not posterior.rate.any() and not prior.rate.any()
 
 
 def test_a_path_is_refined_and_the_strong_error_falls() -> None:
@@ -134,9 +128,8 @@ def test_a_path_is_refined_and_the_strong_error_falls() -> None:
             0.125, rel=0.15
         )
     assert torch.corrcoef(torch.stack(fine))[0, 1].abs() < 0.1
-    sigma = Function(lambda state, depth: state.new_tensor(SIGMA))
-    grids = [depth_grid(steps) for steps in (4, 8, 16, 128)]
-    ends = [solve(start, grid, lambda z, s: -3 * z.sin(), sigma, path).value for grid in grids]
+    drifts = block(lambda z, s: -3 * z.sin(), lambda z, s: -3 * z.sin())
+    ends = [drifts(start, steps=steps, noise=path).value for steps in (4, 8, 16, 128)]
     errors = [float((end - ends[-1]).abs().mean()) for end in ends[:-1]]
     assert errors[0] > 1.6 * errors[1] > 1.6**2 * errors[2]
     # Grids that do not divide one another are of one path, too.
@@ -216,18 +209,18 @@ def test_torchsde_agrees() -> None:
         def increments(self, grid):
             return [interval(a, b)[:, :-1] for a, b in pairwise(grid)]
 
-    ours = model(start, context, steps=8, noise=SamePath(start.shape, like=start))
+    ours = model(start, context, steps=8, noise=SamePath(start))
     torch.testing.assert_close(ours.value, value, rtol=0, atol=1e-12)
     torch.testing.assert_close(ours.rate.sum(1), rate, rtol=0, atol=1e-12)
     adaptive, _ = by_torchsde(model, start, context, interval, 0.1, "midpoint")
-    fine = model(start, context, steps=400, noise=SamePath(start.shape, like=start))
+    fine = model(start, context, steps=400, noise=SamePath(start))
     torch.testing.assert_close(adaptive, fine.value, rtol=0, atol=0.02)
     # The adjoint's gradients are those of the equation.
     context = context.clone().requires_grad_()
     by_torchsde(model, start, context, interval, 0.02, "midpoint", adjoint=True)[0].sum().backward()
     adjoint = context.grad.clone()
     context.grad = None
-    model(start, context, steps=200, noise=SamePath(start.shape, like=start)).value.sum().backward()
+    model(start, context, steps=200, noise=SamePath(start)).value.sum().backward()
     torch.testing.assert_close(adjoint, context.grad, rtol=0.02, atol=0.01)
 
 
@@ -237,18 +230,11 @@ def test_noise_follows_from_the_generator() -> None:
     assert all(map(torch.equal, first, again)) and not torch.equal(first[0], other[0])
 
 
-def test_bad_input() -> None:
-    with pytest.raises(UserError, match=r"^initial_diffusion: found 0\.0, expected between 0\.001 and 10$"):
-        LearnedDiffusion(0.0)
-    with pytest.raises(ValueError, match="only with a diffusion"):
-        solve(zeros(1), depth_grid(2), lambda z, s: z, None, None, lambda z, s: z)
-    with pytest.raises(NonFiniteStateError, match="step 3 of 4: the state is not finite"):
-        solve(zeros(1), depth_grid(4), lambda z, s: torch.full_like(z, math.inf if s == 0.5 else 1.0), check=True)
-
-
 def test_a_diffusion_at_its_bound_says_so() -> None:
     diffusion = LearnedDiffusion(0.5)
     assert not diffusion.clamped and diffusion(zeros(1), 0.0).item() == pytest.approx(0.5)
     with torch.no_grad():
         diffusion.raw.fill_(-20.0)
     assert diffusion.clamped and diffusion(zeros(1), 0.0).item() == pytest.approx(1e-3)
+    with pytest.raises(UserError, match=r"^initial_diffusion: found 0\.0, expected more than 0\.001, less than 10$"):
+        LearnedDiffusion(0.0)
