@@ -19,7 +19,7 @@ from sepkit.data import audio
 from sepkit.data.manifest import read_manifest
 from sepkit.data.mixing import mix_entry
 from sepkit.errors import UserError
-from tests.corpora.calling import by_place
+from tests.corpora.calling import by_place, table
 
 prepare_librimix = by_place(_prepare_librimix, LibriMixOptions, "librispeech", "wham_noise", "metadata", "out")
 RATE = 16000
@@ -71,21 +71,9 @@ def corpus(tmp_path_factory) -> Path:
     return root
 
 
-@pytest.fixture
-def copy(corpus, tmp_path) -> Path:
-    """A corpus that a test may damage."""
-    shutil.copytree(corpus, tmp_path / "corpus")
-    return tmp_path / "corpus"
-
-
 def prepare(corpus: Path, out: Path, **options) -> Path:
     folders = (corpus / name for name in ("LibriSpeech", "wham_noise", "metadata"))
     return prepare_librimix(*folders, out, **{"processes": 1, **options})
-
-
-def table(path: Path) -> list[list[str]]:
-    with open(path, newline="") as file:
-        return list(csv.reader(file))
 
 
 def extended(noise: np.ndarray, num_samples: int) -> np.ndarray:

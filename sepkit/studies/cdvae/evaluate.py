@@ -74,16 +74,13 @@ def evaluate_images(
     own = loaded.depth_steps
     wanted = [own] if depth_steps is None else sorted(set(depth_steps))
     for steps in wanted:
-        loaded.set_depth_steps(steps if depth_steps is not None else None)
-    found = _measure(loaded, images, wanted, depth_steps is not None, samples, seed, device)
+        loaded.set_depth_steps(steps)  # refused before any work
+    found = _measure(loaded, images, wanted, samples, seed, device)
     reference = own if own in wanted else wanted[len(wanted) // 2]
-    by_steps = {
-        FIXED if steps is None else str(steps): _summary(found[steps], found[reference], images.floor_nats)
-        for steps in wanted
-    }
+    by_steps = {steps: _summary(found[steps], found[reference], images.floor_nats) for steps in wanted}
     summary = {
-        "metrics": by_steps[FIXED if reference is None else str(reference)]["metrics"],
-        "by_depth_steps": by_steps,
+        "metrics": by_steps[reference]["metrics"],
+        "by_depth_steps": {str(steps or FIXED): values for steps, values in by_steps.items()},
         "reference_steps": reference,
         "trained_steps": own,
         "floor_nats": images.floor_nats,
@@ -110,7 +107,7 @@ def evaluate_images(
     numbered = ((str(manifest), place, *values) for place, values in enumerate(rows))
     write_csv(folder / "utterances.csv", ["manifest", "id", *found[reference]], numbered)
     if is_installed("matplotlib"):
-        loaded.set_depth_steps(None if own is None else reference)
+        loaded.set_depth_steps(reference)
         write_sheet(loaded.cpu(), images, folder / "images.png")
     write_json(folder / "summary.json", summary)
     return summary
@@ -118,7 +115,7 @@ def evaluate_images(
 
 @torch.inference_mode()
 def _measure(
-    model: ImageVAE, images: ImageSet, wanted: Sequence[int | None], chosen: bool, samples: int, seed: int, device: str
+    model: ImageVAE, images: ImageSet, wanted: Sequence[int | None], samples: int, seed: int, device: str
 ) -> dict[int | None, dict[str, np.ndarray]]:
     """Return steps -> name -> (N,) values, means over samples."""
     found: dict[int | None, dict[str, list[Tensor]]] = {steps: {} for steps in wanted}
@@ -128,7 +125,7 @@ def _measure(
         batch = torch.from_numpy(images.images[start : start + _AT_ONCE, None]).to(device)
         noises = [Noise(torch.Generator(device).manual_seed(seed_of(start, place))) for place in range(samples)]
         for steps in wanted:
-            model.set_depth_steps(steps if chosen else None)
+            model.set_depth_steps(steps)
             drawn = [model(batch, noise) for noise in noises]
             parts = [parts_of(one) for one in drawn]
             columns = {name: torch.stack([part[name] for part in parts]).mean(0) for name in parts[0]}

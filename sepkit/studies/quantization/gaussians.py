@@ -148,7 +148,8 @@ def _train(kind: str, method: str, config: GaussiansConfig) -> dict[str, Any]:
     assignment = _method(method, config)
     # All methods have the same initial weights, training points and test points.
     networks = HypothesisNetworks(1, config.hidden, config.hypotheses, 2, _generators(config, "weights"), bounded=True)
-    optimizer = (torch.optim.Adam if law.moving else torch.optim.SGD)(networks.parameters(), lr=config.learning_rate)
+    kind_of = torch.optim.Adam if law.moving else torch.optim.SGD
+    optimizer = kind_of(networks.parameters(), lr=config.learning_rate, fused=law.moving)
     draws = _generators(config, "training")
     watch = _Watch(law, config)
     for epoch in tqdm(range(config.epochs), desc=f"{kind} {method}", unit="epoch", disable=None, leave=False):

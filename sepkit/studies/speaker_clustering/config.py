@@ -188,7 +188,7 @@ class SpeakerClusteringConfig(TaskConfig, name="speaker_clustering"):
         """Raise UserError if a number is outside its range, parts contradict each other, or there is no data."""
         super().check()
         model, data, views = self.model, self.data, self.data.views
-        mice, known = self.loss == "mice", self.loss == "speakers"
+        mice = self.loss == "mice"
         if data.train is None:
             raise UserError(
                 "data.train: nothing given, expected a folder of recordings or a CSV file of segments "
@@ -205,31 +205,25 @@ class SpeakerClusteringConfig(TaskConfig, name="speaker_clustering"):
         Bounds(le=0, note="; fit it after the training with `sepkit voices project`").check(
             "model.projected", model.projected
         )
-        for wrong, message in (
-            (
-                not mice and (model.experts != 1 or model.gate != "none"),
-                f"loss: {self.loss} has one head and no gate; set model.experts to 1 and model.gate to none",
+        contradictions = {
+            f"loss: {self.loss} has one head and no gate; set model.experts to 1 and model.gate to none": (
+                not mice and (model.experts != 1 or model.gate != "none")
             ),
-            (
-                mice and model.gate == "none",
-                "loss: mice needs a gate; set model.gate to fixed (or uniform, learned, random)",
+            "loss: mice needs a gate; set model.gate to fixed (or uniform, learned, random)": (
+                mice and model.gate == "none"
             ),
-            (
-                self.objective.start_from_clusters and (not mice or self.init_from is None),
-                "objective.start_from_clusters: needs loss mice and init_from, an encoder to start from",
+            "objective.start_from_clusters: needs loss mice and init_from, an encoder to start from": (
+                self.objective.start_from_clusters and (not mice or self.init_from is None)
             ),
-            (
-                not known and (model.speech or data.teacher is not None or data.speeds),
-                "loss: model.speech, data.teacher and data.speeds need loss speakers",
+            "loss: model.speech, data.teacher and data.speeds need loss speakers": (
+                self.loss != "speakers" and (model.speech or data.teacher is not None or data.speeds)
             ),
-            (
-                views.speechless_probability and not model.speech,
-                "data.views.speechless_probability: needs model.speech",
+            "data.views.speechless_probability: needs model.speech": (
+                views.speechless_probability and not model.speech
             ),
-            (
-                self.trainer.devices * self.trainer.num_nodes > 1,
-                "trainer.devices: task speaker_clustering trains on one device; leave --devices out",
+            "trainer.devices: task speaker_clustering trains on one device; leave --devices out": (
+                self.trainer.devices * self.trainer.num_nodes > 1
             ),
-        ):
-            if wrong:
-                raise UserError(message)
+        }
+        for message in (message for message, found in contradictions.items() if found):
+            raise UserError(message)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
 
 import pytest
 import torch
@@ -132,96 +131,43 @@ def test_a_path_is_refined_and_the_strong_error_falls() -> None:
     ends = [drifts(start, steps=steps, noise=path).value for steps in (4, 8, 16, 128)]
     errors = [float((end - ends[-1]).abs().mean()) for end in ends[:-1]]
     assert errors[0] > 1.6 * errors[1] > 1.6**2 * errors[2]
-    # Grids that do not divide one another are of one path, too.
-    assert torch.equal(path.at(1.0), motion_again(start).at(1.0))
-
-
-def motion_again(start: Tensor) -> BrownianPath:
-    """The path of `motion`, asked for the same depths in the same order."""
-    path = motion(start)
-    path.increments(depth_grid(4))
-    return path
-
-
-class Network(nn.Module):
-    """A small network of state, depth and context."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(width + 1, 8), nn.Tanh(), nn.Linear(8, width))
-
-    def forward(self, state: Tensor, depth: float, context: Tensor | None = None) -> Tensor:
-        depths = torch.full_like(state[:, :1], depth)
-        changed = self.layers(torch.cat([state, depths], 1))
-        return changed if context is None else changed + context
-
-
-def networks(diffusion: nn.Module | None = None) -> DiffusionBlock:
-    torch.manual_seed(3)
-    return DiffusionBlock(Network(4), Network(4), diffusion or LearnedDiffusion(0.6)).double()
 
 
 class Augmented(nn.Module):
-    """A block as torchsde takes it: the flattened state, and the rate of each datum as one more value without noise."""
+    """A block as torchsde takes it: the state, and the rate of each datum as one more value without noise."""
 
-    noise_type = "diagonal"
+    noise_type, sde_type = "diagonal", "ito"
 
-    def __init__(self, block: DiffusionBlock, start: Tensor, context: Tensor, sde_type: str) -> None:
+    def __init__(self, drifts: DiffusionBlock) -> None:
         super().__init__()
-        self.block, self.shape, self.context, self.sde_type = block, start.shape, context, sde_type
+        self.block = drifts
 
     def f(self, t: Tensor, y: Tensor) -> Tensor:
-        state, depth = y[:, :-1].reshape(self.shape), float(t)
-        toward = self.block.posterior_drift(state, depth, self.context)
-        control = (toward - self.block.prior_drift(state, depth)) / self.block.diffusion(state, depth)
-        return torch.cat([toward.flatten(1), 0.5 * control.square().flatten(1).sum(1, keepdim=True)], dim=1)
+        state, depth = y[:, :-1], float(t)
+        toward = self.block.posterior_drift(state, depth, None)
+        control = (toward - self.block.prior_drift(state, depth)) / SIGMA
+        return torch.cat([toward, 0.5 * control.square().sum(1, keepdim=True)], dim=1)
 
     def g(self, t: Tensor, y: Tensor) -> Tensor:
-        state = y[:, :-1].reshape(self.shape)
-        deviation = self.block.diffusion(state, float(t)).expand_as(state).flatten(1)
-        return torch.cat([deviation, torch.zeros_like(y[:, -1:])], dim=1)
-
-
-def by_torchsde(
-    block: DiffusionBlock, start: Tensor, context: Tensor, motion: Any, dt: float, method: str, adjoint: bool = False
-) -> tuple[Tensor, Tensor]:
-    """The state at the last depth and the path's rate, by a solver of torchsde."""
-    import torchsde
-
-    equation = Augmented(block, start, context, "ito" if method == "euler" else "stratonovich")
-    initial = torch.cat([start.flatten(1), start.new_zeros(len(start), 1)], dim=1)
-    known = (context,) if context.requires_grad else ()
-    more = {"adjoint_params": (*block.parameters(), *known)} if adjoint else {"adaptive": method == "midpoint"}
-    integrate = torchsde.sdeint_adjoint if adjoint else torchsde.sdeint
-    ends = integrate(equation, initial, initial.new_tensor([0.0, 1.0]), bm=motion, dt=dt, method=method, **more)
-    return ends[-1, :, :-1].view_as(start), ends[-1, :, -1]
+        return torch.full_like(y, SIGMA) * torch.tensor([1.0, 1, 1, 1, 0], dtype=y.dtype)
 
 
 def test_torchsde_agrees() -> None:
+    """Euler's steps of the same equation on the same path."""
     torchsde = pytest.importorskip("torchsde")
-    model = networks()
+    drifts = block(lambda z, s: (2 * z).sin() + s, lambda z, s: z.cos() * z.roll(1, -1) - s)
     start = torch.linspace(0, 1, 12, dtype=torch.float64).view(3, 4)
-    context = torch.full_like(start, 0.5)
     interval = torchsde.BrownianInterval(0.0, 1.0, size=(3, 5), dtype=start.dtype, entropy=5)
-    value, rate = by_torchsde(model, start, context, interval, 0.125, "euler")
 
     class SamePath(BrownianPath):
         def increments(self, grid):
             return [interval(a, b)[:, :-1] for a, b in pairwise(grid)]
 
-    ours = model(start, context, steps=8, noise=SamePath(start))
-    torch.testing.assert_close(ours.value, value, rtol=0, atol=1e-12)
-    torch.testing.assert_close(ours.rate.sum(1), rate, rtol=0, atol=1e-12)
-    adaptive, _ = by_torchsde(model, start, context, interval, 0.1, "midpoint")
-    fine = model(start, context, steps=400, noise=SamePath(start))
-    torch.testing.assert_close(adaptive, fine.value, rtol=0, atol=0.02)
-    # The adjoint's gradients are those of the equation.
-    context = context.clone().requires_grad_()
-    by_torchsde(model, start, context, interval, 0.02, "midpoint", adjoint=True)[0].sum().backward()
-    adjoint = context.grad.clone()
-    context.grad = None
-    model(start, context, steps=200, noise=SamePath(start)).value.sum().backward()
-    torch.testing.assert_close(adjoint, context.grad, rtol=0.02, atol=0.01)
+    initial = torch.cat([start, zeros(3, 1)], dim=1)
+    ends = torchsde.sdeint(Augmented(drifts), initial, torch.tensor([0.0, 1.0]), bm=interval, dt=0.125, method="euler")
+    ours = drifts(start, steps=8, noise=SamePath(start))
+    torch.testing.assert_close(ours.value, ends[-1, :, :-1], rtol=0, atol=1e-12)
+    torch.testing.assert_close(ours.rate.sum(1), ends[-1, :, -1], rtol=0, atol=1e-12)
 
 
 def test_noise_follows_from_the_generator() -> None:
