@@ -18,24 +18,22 @@ from sepkit.evaluation.statistics import paired_difference
 from sepkit.files import atomic_output, read_json, write_json
 
 
-def compare(
-    folder: str | os.PathLike[str], other: str | os.PathLike[str], columns: Sequence[str] | None = None
-) -> dict[str, Any]:
+def compare(folder: Path, other: str | os.PathLike[str], columns: Sequence[str]) -> dict[str, Any]:
     """Return how much better the first run is than the other, the section "comparison" of summary.json.
 
     `metrics` has, for every column of both runs, `PairedDifference` over the utterances that both have scored: first
     minus other, so above 0 the first is better.
 
     Args:
-        folder: of an evaluation (with `columns`, only its utterances.csv is needed).
-        other: folder of another one.
-        columns: of utterances.csv; None: the metrics of the first run's summary.
+        folder: Folder with the utterances.csv of an evaluation.
+        other: Folder of another one.
+        columns: Columns of utterances.csv; those that the other lacks are left out.
 
     Raises:
         UserError: no such evaluation, or no utterance or column that both have.
     """
-    first, second = _rows(folder), load_evaluation(other)
-    columns = list(load_evaluation(folder).summary["metrics"]) if columns is None else columns
+    first = EvaluationFolder(folder, folder.name, {}, read_rows(folder / "utterances.csv"))
+    second = load_evaluation(other)
     columns = [column for column in columns if column in second.columns]
     pairs = _pairs(first, second)
     if not pairs or not columns:
@@ -54,10 +52,6 @@ def compare(
         "interval_unit": interval_unit(differences.values()),
         "metrics": {column: asdict(difference) for column, difference in differences.items()},
     }
-
-
-def _rows(folder: str | os.PathLike[str]) -> EvaluationFolder:
-    return EvaluationFolder(Path(folder), Path(folder).name, {}, read_rows(Path(folder) / "utterances.csv"))
 
 
 def _pairs(first: EvaluationFolder, second: EvaluationFolder) -> list[tuple[int, int]]:
