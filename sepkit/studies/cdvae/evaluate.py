@@ -19,7 +19,7 @@ from sepkit.evaluation.statistics import paired_difference, summarize_columns
 from sepkit.extras import is_installed
 from sepkit.files import write_csv, write_json
 from sepkit.models import load_checkpoint
-from sepkit.reporting.text import aligned
+from sepkit.reporting.tables import Table
 from sepkit.studies.cdvae.data import ImageSet, read_images
 from sepkit.studies.cdvae.model import ImageVAE, Noise, Source
 from sepkit.studies.cdvae.task import bound_of, parts_of
@@ -193,12 +193,13 @@ def write_sheet(model: ImageVAE, images: ImageSet, path: Path, seed: int = 0) ->
 def report_lines(summary: dict[str, Any]) -> list[str]:
     """Return a table to print: a row per number of steps."""
     names = list(next(iter(summary["by_depth_steps"].values()))["metrics"])
-    rows = [["steps", *(name.removesuffix("_nats").replace("_", " ") for name in names), "over reference (95 %)"]]
+    header = ["steps", *(name.removesuffix("_nats").replace("_", " ") for name in names), "over reference (95 %)"]
+    rows = []
     for steps, values in summary["by_depth_steps"].items():
         over = values["over_reference_nats"]
         text = f"{over['mean']:+.2f}" + (" [{:+.2f}, {:+.2f}]".format(*over["ci95"]) if over["ci95"] else "")
         rows.append([steps, *(f"{values['metrics'][name]['mean']:.2f}" for name in names), text])
-    lines = aligned(rows)
+    lines = Table(header, rows).lines()
     if summary["floor_nats"] is not None:
         lines.append(f"floor: {summary['floor_nats']:.2f} nats")
     if not summary["bound"]:
