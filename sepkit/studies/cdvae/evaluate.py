@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -18,7 +20,9 @@ from sepkit.evaluation.results import commit, hardware
 from sepkit.evaluation.statistics import paired_difference, summarize_columns
 from sepkit.extras import is_installed
 from sepkit.files import write_csv, write_json
+from sepkit.inference.runners.torch_runner import device_of
 from sepkit.models import load_checkpoint
+from sepkit.models.storage.folders import find_checkpoint
 from sepkit.reporting.tables import Table
 from sepkit.studies.cdvae.data import ImageSet, read_images
 from sepkit.studies.cdvae.model import ImageVAE, Noise, Source
@@ -35,6 +39,25 @@ _ROWS: tuple[tuple[str, Source, bool], ...] = (
 )
 FIXED = "fixed"
 """Key of a model whose depth cannot be chosen."""
+
+
+def evaluate(
+    *, model: str, manifest: str, out: str, depth_steps: list[int] | None = None, samples: int = 3, device: str = "auto"
+) -> Path:
+    """Measure the bound on the evidence of images, by number of depth steps.
+
+    Args:
+        model: MODEL that `sepkit train --config cdvae` wrote
+        manifest: images, test.npz for example
+        out: folder for summary.json, utterances.csv and figures
+        depth_steps: steps of each level; default: the model's own
+        samples: of the latents, which bounds are means over
+    """
+    command = shlex.join(["sepkit", *sys.argv[1:]])
+    folder, place = find_checkpoint(model), str(device_of(device))
+    summary = evaluate_images(folder, manifest, out, depth_steps, samples, device=place, command=command)
+    print("\n".join(report_lines(summary)))
+    return Path(out)
 
 
 def evaluate_images(
