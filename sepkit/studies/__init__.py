@@ -48,7 +48,7 @@ STUDIES: dict[str, Study] = {
         preparations={"voices": ("config:VoicesOptions", "data:prepare_voices")},
     ),
     "cdvae": Study(
-        tasks={"cdvae": {"evaluate": "commands:evaluate"}},
+        tasks={"cdvae": {"evaluate": "evaluate:evaluate"}},
         preparations={"images": ("config:ImagesOptions", "data:prepare_images")},
     ),
     "quantization": Study(

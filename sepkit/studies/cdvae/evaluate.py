@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -19,7 +21,9 @@ from sepkit.evaluation.results import commit, hardware
 from sepkit.evaluation.statistics import paired_difference, summarize_columns
 from sepkit.extras import is_installed
 from sepkit.files import write_csv, write_json
+from sepkit.inference.runners.torch_runner import device_of
 from sepkit.models import load_checkpoint
+from sepkit.models.storage.folders import find_checkpoint
 from sepkit.reporting.tables import Table
 from sepkit.studies.cdvae.data import ImageSet, read_images
 from sepkit.studies.cdvae.model import ImageVAE, Noise, Source
@@ -36,6 +40,25 @@ _ROWS: tuple[tuple[str, Source, bool], ...] = (
 )
 FIXED = "fixed"
 """Key of a model whose depth cannot be chosen."""
+
+
+def evaluate(
+    *, model: str, manifest: str, out: str, depth_steps: list[int] | None = None, samples: int = 3, device: str = "auto"
+) -> Path:
+    """Measure the bound on the evidence of images, by number of depth steps.
+
+    Args:
+        model: MODEL that `sepkit train --config cdvae` wrote
+        manifest: images, test.npz for example
+        out: folder for summary.json, utterances.csv and figures
+        depth_steps: steps of each level; default: the model's own
+        samples: of the latents, which bounds are means over
+    """
+    command = shlex.join(["sepkit", *sys.argv[1:]])
+    folder, place = find_checkpoint(model), str(device_of(device))
+    summary = evaluate_images(folder, manifest, out, depth_steps, samples, device=place, command=command)
+    print("\n".join(report_lines(summary)))
+    return Path(out)
 
 
 def evaluate_images(
@@ -194,12 +217,13 @@ def write_sheet(model: ImageVAE, images: ImageSet, path: Path, seed: int = 0) ->
 def report_lines(summary: dict[str, Any]) -> list[str]:
     """Return a table to print: a row per number of steps."""
     names = list(next(iter(summary[BY_DEPTH].values()))["metrics"])
-    rows = [["steps", *(name.removesuffix("_nats").replace("_", " ") for name in names), "over reference (95 %)"]]
+    header = ["steps", *(name.removesuffix("_nats").replace("_", " ") for name in names), "over reference (95 %)"]
+    rows = []
     for steps, values in summary[BY_DEPTH].items():
         over = values["over_reference_nats"]
         text = f"{over['mean']:+.2f}" + (" [{:+.2f}, {:+.2f}]".format(*over["ci95"]) if over["ci95"] else "")
         rows.append([steps, *(f"{values['metrics'][name]['mean']:.2f}" for name in names), text])
-    lines = Table(rows[0], rows[1:]).lines()
+    lines = Table(header, rows).lines()
     if summary["floor_nats"] is not None:
         lines.append(f"floor: {summary['floor_nats']:.2f} nats")
     if not summary["bound"]:
