@@ -80,19 +80,16 @@ class SpeakerEncoder(SavedModel):
         self.prototypes = nn.Parameter(functional.normalize(torch.randn(shape), dim=-1)) if has_prototypes else None
         self.gate = None if config.gate in ("none", "uniform") else nn.Linear(2 * config.pooled, config.dimensions)
         self.speech = nn.Conv1d(config.pooled, 1, 1) if config.speech else None
-        self._add_centers(config)
-        if config.projected and config.experts != 1:
-            found = f"{config.projected} with {config.experts} experts"
-            raise UserError(f"model.projected: found {found}, expected an encoder with one expert")
-        inputs = config.dimensions + 2 * config.bands
-        self.projection = nn.Linear(inputs, config.projected) if config.projected else None
-
-    def _add_centers(self, config: SpeakerEncoderConfig) -> None:
         drawn = functional.normalize(torch.randn(config.experts, config.dimensions), dim=-1)
         if config.gate == "learned":
             self.centers = nn.Parameter(drawn)
         else:
             self.register_buffer("centers", drawn if config.gate in ("fixed", "random") else None)
+        if config.projected and config.experts != 1:
+            found = f"{config.projected} with {config.experts} experts"
+            raise UserError(f"model.projected: found {found}, expected an encoder with one expert")
+        inputs = config.dimensions + 2 * config.bands
+        self.projection = nn.Linear(inputs, config.projected) if config.projected else None
 
     def prototypes_follow_gradient(self, wanted: bool) -> None:
         """Set whether the gradient reaches the prototypes of experts."""

@@ -13,6 +13,7 @@ from sepkit.config import STFTFilterbankConfig
 from sepkit.errors import UserError
 from sepkit.limits import WINDOW_SAMPLES
 from sepkit.models.filterbanks import Decoder, Encoder, Filterbank, Filters, require
+from sepkit.models.runtime import at_least_float32
 from sepkit.registry import register
 
 # Added to the power of every bin: the square root of an exact zero has no gradient.
@@ -111,7 +112,7 @@ class STFTFilterbank(Filterbank):
         if frames.dtype == torch.float64:
             return super()._analyzed(frames)
         window, scales = window_and_scales(self.encoder.filters)
-        spectra = torch.fft.rfft(_at_least_float32(frames) * window)
+        spectra = torch.fft.rfft(at_least_float32(frames) * window)
         return torch.cat([spectra.real * scales, spectra.imag * scales], dim=-1).transpose(-1, -2)
 
     def decode_frames(self, encoding: Tensor) -> Tensor:
@@ -122,7 +123,7 @@ class STFTFilterbank(Filterbank):
         # The inverse transform counts frequencies twice, but for the first and the last, and divides by the length.
         scales = scales * self.kernel_size / 2
         scales[[0, -1]] *= 2
-        encoding = _at_least_float32(encoding)
+        encoding = at_least_float32(encoding)
         frames, parts = encoding.shape[-1], -(-self.kernel_size // self.stride)
         # One waveform at a time: several copies of its windows are needed, and they stay in the processor's caches.
         added = []
@@ -290,7 +291,3 @@ def window_and_scales(filters: Tensor) -> tuple[Tensor, Tensor]:
     largest = int(window.argmax())
     real, imaginary = filters[:, 0, largest].chunk(2)
     return window, torch.hypot(real, imaginary) / window[largest]
-
-
-def _at_least_float32(values: Tensor) -> Tensor:
-    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values

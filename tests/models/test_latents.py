@@ -15,6 +15,7 @@ from sepkit.models import build_model
 from sepkit.models.latents import Beta, Deterministic, Gamma, Gaussian, LogNormal, Point
 from sepkit.registry import build
 from sepkit.types import Latent
+from tests.models.test_maskers import DIMS, SMALL
 
 ORACLES = {
     "linear": lambda x: x,
@@ -140,18 +141,13 @@ TINY = c.RecurrentConfig(hidden_size=6, num_layers=1)
 FREE = c.FreeFilterbankConfig(num_filters=8)
 STFT = c.STFTFilterbankConfig(32, 8)
 SUDORMRF = c.FreeFilterbankConfig(8, kernel_size=21, stride=10, padding=10, output_padding=9, multiple=80)
-MASKERS = {
-    "conv_tasnet": c.ConvTasNetConfig(bottleneck_channels=8, hidden_channels=8, skip_channels=8, blocks=2, repeats=1),
-    "dual_path_rnn": c.DualPathRNNConfig(
-        bottleneck_channels=8, hidden_channels=4, chunk_size=10, hop_size=5, repeats=1
-    ),
-    "sudormrf": c.SuDoRMRFConfig(bottleneck_channels=8, hidden_channels=8, blocks=1),
-    "improved_sudormrf": c.ImprovedSuDoRMRFConfig(bottleneck_channels=8, hidden_channels=8, blocks=1),
-    "recurrent": TINY,
-    "sepformer": c.SepFormerConfig(
-        model_dim=8, num_layers=1, chunk_size=10, transformer_layers=1, num_heads=2, feedforward_dim=8
-    ),
-}
+MASKERS = {config.name: config for masker_class, config in SMALL.items() if masker_class not in DIMS}
+
+
+def variational(filterbank, masks, **fields):
+    return build_model(
+        c.ModelConfig(**({"encoding": c.GaussianConfig(), "masker": TINY} | fields), filterbank=filterbank, masks=masks)
+    )
 
 
 def test_gaussian_log_normal_tasnet_has_the_thesis_size():
@@ -166,17 +162,12 @@ def test_gaussian_log_normal_tasnet_has_the_thesis_size():
 @pytest.mark.parametrize("masker", MASKERS)
 def test_any_masker_becomes_variational_by_configuration(masker, masks):
     filterbank = SUDORMRF if "sudormrf" in masker else FREE
-    model = build_model(
-        c.ModelConfig(filterbank=filterbank, encoding=c.GaussianConfig(), masker=MASKERS[masker], masks=masks)
-    )
+    model = variational(filterbank, masks, masker=MASKERS[masker])
     separation = model(torch.randn(2, 300))
     assert separation.masks.shape == (2, 2, 8, separation.encoding.shape[-1])
-    assert separation.extras["encoding_prior"] is not None and separation.extras["mask_prior"] is not None
-    rate = (
-        separation.encoding.kl(separation.extras["encoding_prior"]).sum()
-        + separation.masks.kl(separation.extras["mask_prior"]).sum()
-    )
-    (separation.estimates.square().sum() + rate).backward()
+    rate_of_encoding = separation.encoding.kl(separation.extras["encoding_prior"])
+    rate_of_masks = separation.masks.kl(separation.extras["mask_prior"])
+    (separation.estimates.square().sum() + rate_of_encoding.sum() + rate_of_masks.sum()).backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
@@ -224,27 +215,18 @@ class Collapsed:
 @pytest.mark.parametrize("training", [True, False])
 def test_posteriors_collapsed_to_points_are_the_deterministic_twin(bank, masks, activation, training):
     """With the same weights but for the heads, and the same activation, estimates agree to 1e-5, also in training."""
-    variational = build_model(c.ModelConfig(filterbank=bank, encoding=c.GaussianConfig(), masker=TINY, masks=masks))
-    twin = build_model(
-        c.ModelConfig(
-            filterbank=bank,
-            encoding=c.DeterministicConfig("linear"),
-            masker=TINY,
-            masks=c.DeterministicConfig(activation),
-        )
-    )
-    weights = variational.state_dict()
+    model = variational(bank, masks)
+    twin = variational(bank, c.DeterministicConfig(activation), encoding=c.DeterministicConfig("linear"))
+    weights = model.state_dict()
     for name, tensor in twin.state_dict().items():
         found = weights[name]
         if found.shape != tensor.shape:
             found = _first_values(found, hypotheses=1 if name.startswith("filterbank") else 2)
         tensor.copy_(found)
-    variational.encoding_family, variational.mask_family = (
-        Collapsed(family) for family in (variational.encoding_family, variational.mask_family)
-    )
+    model.encoding_family, model.mask_family = Collapsed(model.encoding_family), Collapsed(model.mask_family)
     mixture = torch.randn(2, 400)
     expected = twin.train(training)(mixture).estimates
-    torch.testing.assert_close(variational.train(training)(mixture).estimates, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(model.train(training)(mixture).estimates, expected, rtol=0, atol=1e-5)
 
 
 def _first_values(weight, hypotheses):
@@ -253,10 +235,7 @@ def _first_values(weight, hypotheses):
 
 
 def test_latents_are_sampled_in_training_alone():
-    model = build_model(
-        c.ModelConfig(filterbank=FREE, encoding=c.GaussianConfig(), masker=TINY, masks=c.LogNormalConfig())
-    )
-    mixture = torch.randn(2, 200)
+    model, mixture = variational(FREE, c.LogNormalConfig()), torch.randn(2, 200)
     one, two, other = (model(mixture, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
     assert torch.equal(one.estimates, two.estimates) and not torch.equal(one.estimates, other.estimates)
     assert one.extras["encoding_sample"] is not None and one.extras["mask_sample"] is not None
@@ -269,7 +248,7 @@ def test_latents_are_sampled_in_training_alone():
 
 @pytest.mark.parametrize("encoding", [c.GaussianConfig(), c.GammaConfig(), c.LogNormalConfig()], ids=lambda c: c.name)
 def test_silence_and_mixtures_shorter_than_a_kernel(encoding):
-    model = build_model(c.ModelConfig(filterbank=FREE, encoding=encoding, masker=TINY, masks=c.BetaConfig()))
+    model = variational(FREE, c.BetaConfig(), encoding=encoding)
     for mixture in (torch.zeros(2, 200), torch.randn(1, 1), torch.randn(1, 5)):
         separation = model(mixture)
         assert separation.estimates.shape == (len(mixture), 2, mixture.shape[-1])
