@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from sepkit.errors import UserError
+from sepkit.evaluation.labels import BY_DEPTH
 from sepkit.evaluation.results import interval_unit
 from sepkit.evaluation.run_folder import EvaluationFolder, load_evaluation, read_rows
 from sepkit.evaluation.statistics import paired_difference
@@ -71,7 +72,7 @@ def _pairs(first: EvaluationFolder, second: EvaluationFolder) -> list[tuple[int,
 def write_by_depth(out: Path, folders: Mapping[int, Path], own_steps: int | None) -> dict[str, Any] | None:
     """Write OUT/summary.json and OUT/utterances.csv from evaluations by number of steps; return the summary.
 
-    The files are those of the model's own number of steps, or else of the middle one. "by_depth_steps" of the summary
+    The files are those of the model's own number of steps, or else of the middle one. `BY_DEPTH` of the summary
     has the metrics and the real-time factor of each.
 
     Args:
@@ -93,6 +94,6 @@ def write_by_depth(out: Path, folders: Mapping[int, Path], own_steps: int | None
     }
     with atomic_output(out / "utterances.csv") as temporary:
         shutil.copyfile(folders[chosen] / "utterances.csv", temporary)
-    summary = summaries[chosen] | {"by_depth_steps": by_steps}
+    summary = summaries[chosen] | {BY_DEPTH: by_steps}
     write_json(out / "summary.json", summary)
     return summary

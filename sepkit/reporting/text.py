@@ -51,7 +51,7 @@ def score_lines(summary: Mapping[str, Any], asked: Sequence[str] | None = None) 
 
 
 def depth_lines(by_steps: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return "by_depth_steps" of summary.json as an aligned table: scores and real-time factor by number of steps."""
+    """Return an aligned table of evaluations by number of steps: scores and real-time factor by number of steps."""
     names = [
         name
         for name in ("si_sdri_db", "si_sdr_db")

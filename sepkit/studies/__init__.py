@@ -48,7 +48,7 @@ STUDIES: dict[str, Study] = {
         preparations={"voices": ("config:VoicesOptions", "data:prepare_voices")},
     ),
     "cdvae": Study(
-        tasks={"cdvae": {"evaluate": "commands:evaluate"}},
+        tasks={"cdvae": {"evaluate": "evaluate:evaluate"}},
         preparations={"images": ("config:ImagesOptions", "data:prepare_images")},
     ),
     "quantization": Study(
@@ -57,7 +57,7 @@ STUDIES: dict[str, Study] = {
     ),
     "annealed_inference": Study(
         commands={"annealed-inference": "mode collapse of annealed variational inference"},
-        subcommands={"plan-schedule": {"inverse-temperature": "planning:inverse_temperature"}},
+        subcommands={"plan-schedule": {"inverse-temperature": "planning:plan_inverse_temperature"}},
     ),
 }
 """Subpackage -> what it offers. Only these modules are imported, never one that a file names."""

@@ -383,7 +383,7 @@ def test_a_disk_that_is_full_half_way_leaves_nothing_that_is_trusted_later(copy,
         return write(path, *arguments, **options)
 
     monkeypatch.setattr(audio, "write", write_or_fail)
-    with pytest.raises(UserError, match="no room left on the disk") as caught:
+    with pytest.raises(UserError, match="no space left on the disk") as caught:
         prepare(copy, tmp_path / "out", write=True)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out" / "train.jsonl").exists()

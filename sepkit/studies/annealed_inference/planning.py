@@ -12,7 +12,7 @@ from typing import Annotated
 
 from scipy.special import erfinv, lambertw, stdtr
 
-from sepkit.annealing.planning import Between, Plan, Positive, command_of
+from sepkit.annealing.planning import Between, Positive, shown
 from sepkit.errors import Bounds, UserError
 from sepkit.studies.annealed_inference.order_parameters import bias, pull_slope, repulsion
 
@@ -135,16 +135,17 @@ def steps_for_probability(
 
 
 def plan_inverse_temperature(
+    *,
     dimension: Annotated[int, Bounds(ge=2)],
     radius: Positive,
     heavy_weight: Between,
-    *,
     initial_beta: Between | None = None,
     steps: Positive | None = None,
     target_probability: Between | None = None,
     step_size: Positive = 0.05,
     alpha: Positive = PAPER_ALPHA,
-) -> Plan:
+    json: bool = False,
+) -> str:
     """Predict how likely annealed variational inference loses a mode, and the temperature and length that avoid it.
 
     Args:
@@ -156,6 +157,7 @@ def plan_inverse_temperature(
         target_probability: of collapse, instead of --steps; the steps that it needs are printed
         step_size: eta, of a gradient step
         alpha: R^2 beta at the end of the hot phase, for the paper's form and the optimum
+        json: print all numbers as JSON
     """
     if (steps is None) == (target_probability is None):
         raise UserError("--steps, --target-probability: expected exactly one of the two")
@@ -213,7 +215,4 @@ def plan_inverse_temperature(
         f"collapse probability  {low:.3f} to {high:.3f}  (two closed forms for many samples a step; few samples make it"
         f" larger; without annealing {start:.3f})",
     ]
-    return Plan(data, lines, warnings)
-
-
-inverse_temperature = command_of("inverse-temperature", plan_inverse_temperature)
+    return shown("inverse-temperature", data, lines, warnings, json)

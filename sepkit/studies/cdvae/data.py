@@ -31,7 +31,6 @@ class ImageSet:
     images: np.ndarray
     kind: str
     noise: float | None
-    path: str = ""
     solutions: np.ndarray | None = None
 
     def __len__(self) -> int:
@@ -150,4 +149,4 @@ def read_images(path: str | Path, size: int, binary: bool) -> ImageSet:
             f"{path}: found values other than 0 and 1, expected binary images; or model.likelihood gaussian"
         )
     noise = float(fields["noise"]) if "noise" in fields else None
-    return ImageSet(images, str(fields["kind"]), noise, str(path), solutions)
+    return ImageSet(images, str(fields["kind"]), noise, solutions)

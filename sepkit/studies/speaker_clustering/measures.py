@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 import torch
 
-from sepkit.cleaning import escaped
 from sepkit.data import audio
 from sepkit.data.segments import read_segments
 from sepkit.errors import UserError
@@ -23,7 +22,7 @@ from sepkit.inference.diarization.spectra import BASELINES, mean_spectra, standa
 from sepkit.models import load_checkpoint
 from sepkit.models.published.shipped import encoder_folder
 from sepkit.models.speaker_encoder import SpeakerEncoder
-from sepkit.reporting.tables import markdown_table, mean_and_deviation
+from sepkit.reporting.tables import Table, mean_and_deviation
 from sepkit.signals import active_frames, frame_powers
 from sepkit.studies.speaker_clustering.losses import ContrastiveQueue, mixture_loss
 
@@ -135,12 +134,11 @@ def table_of(files: Sequence[str | Path]) -> str:
     for file in files:
         for rule, scores in read_json(file, "score the encoder again")["rules"].items():
             groups.setdefault((Path(file).parent.name, rule), []).append(scores)
-    lines = [
-        [escaped(method), escaped(rule), *(mean_and_deviation([row[n] for row in rows], 1) for n in _SCORES[:3]),
-         str(len(rows))]
-        for (method, rule), rows in groups.items()
-    ]  # fmt: skip
-    return markdown_table(["method", "clusters from", "NMI", "ACC", "ARI", "runs"], lines, words=(0, 1))
+    rows = [
+        [method, rule, *(mean_and_deviation([one[name] for one in found], 1) for name in _SCORES[:3]), len(found)]
+        for (method, rule), found in groups.items()
+    ]
+    return Table(["method", "clusters from", "NMI", "ACC", "ARI", "runs"], rows).markdown(words=(0, 1))
 
 
 @torch.inference_mode()

@@ -11,7 +11,6 @@ from sepkit.studies.annealed_inference.planning import (
     PAPER_ALPHA,
     collapse_probability,
     growth_exponent,
-    plan_inverse_temperature,
     stability_alpha,
 )
 
@@ -72,12 +71,11 @@ def test_start_that_is_cold_is_warned_about(capsys: pytest.CaptureFixture[str]) 
     """With beta_i above alpha / R^2 the probability is that of the start."""
     assert main(["plan-schedule", "inverse-temperature", *SETTING, "--initial-beta", "0.1", "--steps", "500"]) == 0
     assert "no hot phase" in capsys.readouterr().err
-    plan = plan_inverse_temperature(512, 3.0, 0.8, initial_beta=0.1, steps=500)
-    assert plan.data["collapse_probability"] == plan.data["start_probability"]
+    found = _json(capsys, "inverse-temperature", *SETTING, "--initial-beta", "0.1", "--steps", "500")
+    assert found["collapse_probability"] == found["start_probability"]
 
 
-def test_no_bias_is_said() -> None:
+def test_no_bias_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     """At w* = .5 the probability is 0."""
-    plan = plan_inverse_temperature(512, 3.0, 0.5, steps=100)
-    assert plan.data["collapse_probability"] == plan.data["collapse_probability_paper"] == 0
-    assert len(plan.warnings) == 1
+    found = _json(capsys, "inverse-temperature", *SETTING[:4], "--heavy-weight", ".5", "--steps", "100")
+    assert found["collapse_probability"] == found["collapse_probability_paper"] == 0

@@ -113,14 +113,6 @@ def test_the_energy_is_least_and_hypotheses_are_means() -> None:
     assert found.numpy() == pytest.approx((weights.mT @ y / weights.sum(0)[:, None]).numpy(), abs=1e-5)
 
 
-def test_a_saddle_point_is_left_just_below_its_critical_temperature() -> None:
-    """Half a percent below, a push of a thousandth suffices; averaging takes a thousand steps to leave it."""
-    y = torch.tensor([[-1.0, 0.0], [1.0, 0.0]], dtype=torch.float64)
-    start = torch.tensor([[1e-3, 0.0], [-1e-3, 0.0]], dtype=torch.float64)
-    above, below = settle_points(y, start, 2.01), settle_points(y, start, 1.99)
-    assert (above[0] - above[1]).norm() < 1e-3 and (below[0] - below[1]).norm() > 0.1
-
-
 def test_a_gaussian_splits_along_its_longest_axis() -> None:
     """At twice the largest eigenvalue that NumPy finds."""
     y = drawn(400, 3) * torch.tensor([0.3, 2.0, 0.5]) + 100
@@ -169,29 +161,6 @@ def test_hand_values() -> None:
     soft = sum(w * d for w, d in zip(weights, (1, 4, 9), strict=True)) / sum(weights)
     assert float(point_losses(points, scores, target, AnnealedMCL(2.0))[0]) == pytest.approx(soft, abs=1e-6)
     assert weighted_mean(points, scores)[0, 0].tolist() == pytest.approx([4 / 3, 2 / 3])
-
-
-def test_a_stack_is_its_networks() -> None:
-    """Twenty steps of three networks at once, and of each alone: 1e-10 in float64."""
-    x, y = drawn(3, 30, 2), drawn(3, 30, 1, seed=1)
-
-    def train(places: list[int]) -> list[torch.Tensor]:
-        networks = HypothesisNetworks(2, [8], 4, 1, _generators(places)).double()
-        optimizer = torch.optim.Adam(networks.parameters(), lr=0.01)
-        assignment = build_method("amcl_exponential", **ANNEALING)
-        for step in range(20):
-            assignment.set_progress(step)
-            points, scores = networks(x[places])
-            matching, scoring, _ = point_losses(points, scores, y[places], assignment)
-            optimizer.zero_grad()
-            (matching + scoring).mean(1).sum().backward()
-            optimizer.step()
-        return [parameter.detach() for parameter in networks.parameters()]
-
-    together, alone = train([0, 1, 2]), [train([place]) for place in range(3)]
-    for place in range(3):
-        for whole, part in zip(together, alone[place], strict=True):
-            torch.testing.assert_close(whole[place], part[0], rtol=0, atol=1e-10)
 
 
 def test_one_hypothesis_is_regression() -> None:
