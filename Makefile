@@ -20,7 +20,7 @@ help:
 	@echo "make demo       synthesize speech, mix it, train a small model, separate a wav, evaluate"
 	@echo "make test       the tests (make test-slow: those that take minutes)"
 	@echo "make fuzz       changed inputs for every reader, guided by coverage (SECONDS=60 each, READERS=\"manifests kaldi\": some)"
-	@echo "make lint       ruff, pyright, the floors of the house, and zizmor for the workflows"
+	@echo "make lint       ruff, pyright, the layers of imports, and zizmor for the workflows"
 	@echo "make docs       the site, in build/site: open build/site/index.html"
 	@echo "make release    sdist and wheel, checked, tried alone on each Python, with a bill of materials (CycloneDX)"
 	@echo "make reproduce  run again what made a row of a RESULTS.md (ROW=egs/mini:cpu_seed0); without ROW it lists them"

@@ -1,4 +1,4 @@
-"""The one exception that means "the user can mend this", and how messages show what was found.
+"""The one exception that means "the user can fix this", and how messages show what was found.
 
 The command line turns a `UserError` into one line and exit code 2.
 """
@@ -132,8 +132,8 @@ def one_line(text: str) -> str:
 
 
 _EXHAUSTED = {
-    errno.ENOSPC: "no room left on the disk",
-    errno.EDQUOT: "no room left in your quota of the disk",
+    errno.ENOSPC: "no space left on the disk",
+    errno.EDQUOT: "no space left in your quota of the disk",
     errno.EFBIG: "a file would be larger than this system or `ulimit -f` allows",
     errno.EMFILE: "too many files are open; raise `ulimit -n`",
     errno.ENFILE: "too many files are open on this machine",
@@ -161,8 +161,8 @@ def exhausted(error: BaseException) -> str:
         return ""
     where = f"{_named(error)}: " if _named(error) else ""
     return (
-        f"{where}{_EXHAUSTED[error.errno]} ({error.strerror}); what is written is whole: make room, and run the same "
-        "command again"
+        f"{where}{_EXHAUSTED[error.errno]} ({error.strerror}); what is written is whole: free disk space, and run the "
+        "same command again"
     )
 
 

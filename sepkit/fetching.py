@@ -129,4 +129,4 @@ def _write(file: Any, block: bytes, part: Path) -> None:
     try:
         file.write(block)
     except OSError as error:
-        raise UserError(f"{part}: cannot be written ({error.strerror}); make room") from error
+        raise UserError(f"{part}: cannot be written ({error.strerror}); free disk space") from error

@@ -90,10 +90,10 @@ def import_file(path: str) -> ModuleType:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        # Whatever the user's own code raises, or that it ends the program, is for the user to mend.
+        # Whatever the user's own code raises, or that it ends the program, is for the user to fix.
         sys.modules.pop(file.stem, None)
         reason = f"{type(error).__name__}: {one_line(str(error))}".rstrip(": ")
-        raise UserError(f"--import {path}: cannot be executed ({reason}); mend the file") from error
+        raise UserError(f"--import {path}: cannot be executed ({reason}); fix the file") from error
     _imported[str(file.resolve())] = module
     return module
 

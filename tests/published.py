@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,49 +29,7 @@ from sepkit.models.bridges._weights import renamed
 CONVOLUTIONS = ("feature_projector.conv1d", "separator.simple_fusion", "separator.spk_split_block.linear")
 """Linear layers of ours that are convolutions over one frame in SepReformer's code."""
 
-SPEECHBRAIN_YAML = """
-# As published, with what speechbrain would carry out.
-sample_rate: 8000
-num_spks: 2
-seed: 1234
-__set_seed: !apply:torch.manual_seed [!ref <seed>]
-Encoder: !new:speechbrain.lobes.models.dual_path.Encoder
-  kernel_size: 8
-  out_channels: 12
-SBtfintra: !new:speechbrain.lobes.models.dual_path.SBTransformerBlock
-  num_layers: 1
-  d_model: 16
-  nhead: 4
-  d_ffn: 20
-  dropout: 0
-  use_positional_encoding: true
-  norm_before: true
-SBtfinter: !copy <SBtfintra>
-MaskNet: !new:speechbrain.lobes.models.dual_path.Dual_Path_Model
-  num_spks: !ref <num_spks>
-  in_channels: !ref <Encoder[out_channels]>
-  out_channels: 16
-  num_layers: 2
-  K: 10
-  intra_model: !ref <SBtfintra>
-  inter_model: !ref <SBtfinter>
-  norm: ln
-  linear_layer_after_inter_intra: false
-  skip_around_intra: true
-Decoder: !new:speechbrain.lobes.models.dual_path.Decoder
-  in_channels: 12
-  out_channels: 1
-  kernel_size: 8
-  stride: 4
-  bias: false
-modules:
-  encoder: !ref <Encoder>
-  decoder: !ref <Decoder>
-  masknet: !ref <MaskNet>
-pretrainer: !new:speechbrain.utils.parameter_transfer.Pretrainer
-  loadables:
-    encoder: !ref <Encoder>
-"""
+SPEECHBRAIN_YAML = Path(__file__).with_name("published_speechbrain.yaml").read_text(encoding="utf-8")
 """hyperparams.yaml of a SepFormer of speechbrain's: 12 filters of 8 samples, 16 channels, 2 layers."""
 
 
@@ -160,30 +119,10 @@ def tf_locoformer_weights(hypotheses: int = 2) -> dict[str, Tensor]:
 
 def tf_locoformer_yaml(hypotheses: int = 2, **separator: Any) -> str:
     """Return ESPnet's config.yaml of the same model, with further or other options of the separator."""
-    options = {
-        "num_spk": hypotheses, "n_layers": 2, "emb_dim": 8, "norm_type": "rmsgroupnorm", "num_groups": 2,
-        "tf_order": "ft", "n_heads": 2, "flash_attention": False, "attention_dim": 8,
-        "ffn_type": ["swiglu_conv1d", "swiglu_conv1d"], "ffn_hidden_dim": [6, 6], "conv1d_kernel": 3,
-        "conv1d_shift": 1, "dropout": 0.0, "eps": 1e-5,
-    }  # fmt: skip
-    return yaml.safe_dump(
-        {
-            "config": "conf/tuning/train_enh_tflocoformer.yaml",
-            "best_model_criterion": [["valid", "loss", "min"]],
-            "optim": "adamw",
-            "model_conf": {"normalize_variance": True},
-            "num_spk": hypotheses,
-            "sample_rate": 8000,
-            "encoder": "stft",
-            "encoder_conf": {"n_fft": 16, "hop_length": 8},
-            "separator": "tflocoformer",
-            "separator_conf": options | separator,
-            "decoder": "stft",
-            "decoder_conf": {"n_fft": 16, "hop_length": 8},
-            "mask_module": "multi_mask",
-            "version": "202402",
-        }
-    )
+    described = yaml.safe_load(Path(__file__).with_name("published_tf_locoformer.yaml").read_text(encoding="utf-8"))
+    described["num_spk"] = hypotheses
+    described["separator_conf"] |= {"num_spk": hypotheses, **separator}
+    return yaml.safe_dump(described)
 
 
 def sr_corrnet_weights(

@@ -108,7 +108,7 @@ def test_an_item_that_brings_its_process_down_fails_alone(work):
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_full_disk_stops_with_one_line(processes, tmp_path, work):
-    with pytest.raises(UserError, match=r"full.wav: no room left on the disk .*same command again") as caught:
+    with pytest.raises(UserError, match=r"full.wav: no space left on the disk .*same command again") as caught:
         list(for_each(partial(work.fill_disk, tmp_path), range(20), processes))
     assert "\n" not in str(caught.value)
 

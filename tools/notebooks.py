@@ -1,13 +1,10 @@
 """Notebooks of the tutorials, made from the pages themselves: the Markdown of docs/tutorials is the one source.
 
-    python -m tools.notebooks --out FOLDER
-
 The site (tools/site.py) writes each beside its page.
 """
 
 from __future__ import annotations
 
-import argparse
 import re
 from pathlib import Path
 from typing import Any
@@ -24,16 +21,6 @@ _NOT_RUN = "# not run: "
 _PYTHON = "---\njupyter:\n  kernelspec: {display_name: Python 3, language: python, name: python3}\n---\n"
 _BEGIN = """*This notebook is the page {page} of the documentation. Run it in an empty folder, with a Python that has \
 sepkit.*"""
-
-
-def main() -> None:
-    """Write the notebooks of all tutorials."""
-    parser = argparse.ArgumentParser(prog="python -m tools.notebooks", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--out", type=Path, required=True, help="folder of the notebooks")
-    out = parser.parse_args().out
-    out.mkdir(parents=True, exist_ok=True)
-    for page in tutorials():
-        (out / f"{page.stem}.ipynb").write_text(notebook_text(page), encoding="utf-8")
 
 
 def tutorials() -> list[Path]:
@@ -106,7 +93,3 @@ def without_links(markdown: str) -> str:
     """Markdown for a notebook, which lies alone: links to pages are only words, what the site shows is gone."""
     markdown = re.sub(r"<!-- made: \w+ -->\n\n?", "", markdown)
     return re.sub(r"(?<!!)\[([^\]]+)\]\((?!https?:)[^)]+\)", r"\1", markdown)
-
-
-if __name__ == "__main__":
-    main()

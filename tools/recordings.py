@@ -232,7 +232,7 @@ def _write(path: Path, content: bytes) -> None:
         try:
             temporary.write_bytes(content)
         except OSError as error:
-            raise UserError(f"{path}: cannot be written ({error.strerror}); make room") from error
+            raise UserError(f"{path}: cannot be written ({error.strerror}); free disk space") from error
 
 
 if __name__ == "__main__":

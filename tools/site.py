@@ -160,10 +160,12 @@ def commands_index() -> str:
     parts = ["# Commands\n\n`sepkit COMMAND --help` prints what stands on these pages.\n"]
     for title, commands in groups().items():
         rows = [f"| [`{name}`]({name}.md) | {text} |" for name, text in commands.items()]
-        parts.append(
-            "\n".join([f"## {title[0].upper()}{title[1:]}\n", "| command | what it does |", "|---|---|", *rows, ""])
-        )
+        parts.append(f"## {title[0].upper()}{title[1:]}\n\n{_table('command | what it does', rows)}")
     return "\n".join(parts)
+
+
+def _table(head: str, rows: list[str]) -> str:
+    return "\n".join([f"| {head} |", "|---|---|", *rows, ""])
 
 
 def command_page(command: str) -> str:
@@ -206,7 +208,7 @@ def configuration_page() -> str:
 def python_index() -> str:
     """The packages, with links to their pages."""
     rows = [f"| [`{package}`]({package}.md) | {about} |" for package, about in PACKAGES.items()]
-    return "\n".join(["# Python\n", "| package | what |", "|---|---|", *rows, ""])
+    return f"# Python\n\n{_table('package | what', rows)}"
 
 
 def module_path(name: str) -> str:
@@ -218,7 +220,7 @@ def module_page(name: str) -> str:
     """Everything public of a module, from its docstrings, in the order of the source; of a package also its modules."""
     modules = public_modules(name)[1:] if name in PACKAGES else []
     rows = [f"| [`{below}`]({below}.md) | {_first_line(below)} |" for below in modules]
-    table = "\n".join(["\n\n| module | what |", "|---|---|", *rows]) if rows else ""
+    table = f"\n\n{_table('module | what', rows)}" if rows else ""
     about = f"{PACKAGES[name]}\n\n" if name in PACKAGES else ""
     options = "    options: {show_root_heading: false, show_root_toc_entry: false}"
     return f"# {name}\n\n{about}::: {name}\n{options}{table}\n"
@@ -293,7 +295,7 @@ def recipe_index() -> str:
         path = recipe_path(document).removeprefix("reference/recipes/")
         links.setdefault(document.parent.name, []).append(f"[{document.stem.lower()}]({path})")
     rows = [f"| `egs/{name}` | {', '.join(links[name])} |" for name in sorted(links)]
-    return "\n".join(["# Recipes and results\n", "| recipe | pages |", "|---|---|", *rows, ""])
+    return f"# Recipes and results\n\n{_table('recipe | pages', rows)}"
 
 
 def rows_page() -> str:

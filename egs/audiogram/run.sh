@@ -179,8 +179,8 @@ measure_gap() {
 
 draw_figures() {
   train_on "$first_set" "$conf" "$exp/latent_2" --model.latent 2
-  $decode_cmd sepkit audiogram figures --model "$exp/latent_2" --manifest "$first_set/test.csv" --dev "$first_set/dev.csv" \
-    --first "$sessions" --out "$exp/figures"
+  $decode_cmd sepkit audiogram figures --model "$exp/latent_2" --manifest "$first_set/test.csv" --first "$sessions" \
+    --out "$exp/figures"
 }
 
 run_stage 1 "prepare $data" prepare

@@ -7,12 +7,11 @@ factor e^Lambda. Below T_c this takes time, and a start above T_c delays it furt
 
 from __future__ import annotations
 
-import inspect
 import json
 import math
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -34,35 +33,19 @@ _LARGEST_STEP = 1e6
 _BLOCK = 65_536
 
 
-@dataclass
-class Plan:
-    """A planned schedule: every number by name, or None, and the same for a reader and for `sepkit train`."""
+def shown(kind: str, data: dict[str, Any], lines: Sequence[str], warnings: Sequence[str], as_json: bool) -> str:
+    """Return what `sepkit plan-schedule KIND` prints; warnings go to standard error.
 
-    data: dict[str, Any]
-    lines: list[str]
-    warnings: list[str] = field(default_factory=list)
-    yaml: list[str] = field(default_factory=list)
-
-    def shown(self, kind: str, as_json: bool) -> str:
-        """Return what `sepkit plan-schedule KIND` prints; warnings go to standard error."""
-        for warning in self.warnings:
-            print(f"sepkit plan-schedule {kind}: {warning}", file=sys.stderr)
-        return json.dumps(self.data, allow_nan=False) if as_json else "\n".join([*self.lines, *self.yaml])
-
-
-def command_of(kind: str, plan: Callable[..., Plan]) -> Callable[..., str]:
-    """Return `sepkit plan-schedule KIND`, whose options are the parameters of `plan`, and --json."""
-
-    def command(*, json: bool = False, **numbers: Any) -> str:
-        return plan(**numbers).shown(kind, json)
-
-    signature = inspect.signature(plan, eval_str=True)
-    options = [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in signature.parameters.values()]
-    options.append(inspect.Parameter("json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=bool))
-    vars(command)["__signature__"] = signature.replace(parameters=options)
-    command.__annotations__ = {option.name: option.annotation for option in options}
-    command.__doc__ = plan.__doc__
-    return command
+    Args:
+        kind: Kind of schedule.
+        data: Every number by name, or None.
+        lines: The same for a reader, and lines of a configuration for `sepkit train`.
+        warnings: What is wrong with the plan.
+        as_json: Whether to print the data instead of the lines.
+    """
+    for warning in warnings:
+        print(f"sepkit plan-schedule {kind}: {warning}", file=sys.stderr)
+    return json.dumps(data, allow_nan=False) if as_json else "\n".join(lines)
 
 
 @dataclass(frozen=True)
@@ -148,16 +131,17 @@ def _growth(cooling: Cooling, critical: float, step_size: float, first: int, end
 
 
 def plan_amcl(
+    *,
     critical_temperature: Positive,
     initial_temperature: Positive,
     epochs: Positive,
-    *,
     kind: Literal["linear", "exponential"] = "exponential",
     decay: Between = 0.9,
     step_size: Positive = 0.05,
     observed_split: Positive | None = None,
     observed_decay: Between | None = None,
-) -> Plan:
+    json: bool = False,
+) -> str:
     """Predict the temperature and epoch at which hypotheses of annealed multiple choice learning split.
 
     Args:
@@ -169,6 +153,7 @@ def plan_amcl(
         step_size: eta, of a gradient step on one hypothesis, one an epoch
         observed_split: temperature at which a run was seen to split; replaces --step-size, which --json prints
         observed_decay: of that run, which is otherwise that of the plan; default: --decay
+        json: print all numbers as JSON
     """
     if initial_temperature < critical_temperature:
         raise UserError(
@@ -209,19 +194,17 @@ def plan_amcl(
         "recommended_split_temperature": best_temperature,
         "recommended_split_epoch": best_epoch,
     }
+    inner = f"end: {epochs:.6g}" if kind == "linear" else f"decay: {decay:.6g}, end: {epochs:g}"
     lines = [
         f"split                 at temperature {temperature:.4g}, {_epoch_words(epoch)}",
         f"recommended           initial temperature {critical_temperature:.4g}, split at {best_temperature:.4g},"
         f" {_epoch_words(best_epoch)}",
-    ]
-    inner = f"end: {epochs:.6g}" if kind == "linear" else f"decay: {decay:.6g}, end: {epochs:g}"
-    yaml = [
         "objective:",
         "  assignment:",
         "    name: amcl",
         f"    temperature: {{name: truncated_{kind}, initial: {critical_temperature:.6g}, {inner}}}",
     ]
-    return Plan(data, lines, warnings, yaml)
+    return shown("amcl", data, lines, warnings, json)
 
 
 def _seen(cooling: Cooling, critical: float, step_size: float) -> tuple[float, float | None]:

@@ -76,11 +76,8 @@ class _Mixtures:
             yield batch
 
 
-def spread_of(examples: list[Example]) -> float:
-    """Return the mean of `spread_db` over mixtures of two sources or more, dB; NaN if there are none."""
-    spreads = [float(spread_db(example.sources[None], example.active[None])[0]) for example in examples]
-    known = [spread for spread in spreads if not math.isnan(spread)]
-    return math.fsum(known) / len(known) if known else math.nan
+def _spread(example: Example) -> float:
+    return float(spread_db(example.sources[None], example.active[None])[0])
 
 
 def of_sources(
@@ -107,7 +104,7 @@ def of_sources(
         if int(example.active.sum()) < 2:
             examples.skip(example.id, "fewer than two active sources")
             continue
-        spreads.append(spread_of([example]))
+        spreads.append(_spread(example))
         correlations.append(source_correlations(example.sources[None], example.active[None])[0])
         active.append(example.active)
     if not spreads:
@@ -242,7 +239,7 @@ def _cost_columns(model: EncoderMaskerDecoder, pairwise: PairwiseCosts, examples
                 examples.skip(example.id, "a cost is not finite" if own.shape[1] else "no active source")
                 continue
             columns.append(own)
-            spreads.append(spread_of([example]))
+            spreads.append(_spread(example))
     if not columns:
         reason = " ({id}: {reason})".format_map(examples.skipped[0]) if examples.skipped else ""
         path = examples.data.manifest.path

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -57,11 +58,12 @@ def parse_config(
     """
     if "--help" in arguments or "-h" in arguments:
         studies.import_configurations()
-    for file in _values(arguments, "--import"):
-        import_file(file)
     arguments = [_expand(argument, aliases) for argument in arguments]
+    given = list(_pairs(arguments))
+    for file in _values(given, "import"):
+        import_file(file)
     tree = to_dict(from_dict(TaskConfig, {}))
-    for path in (find_config(name) for name in _values(arguments, "--config")):
+    for path in map(find_config, _values(given, "config")):
         data = read_yaml(path, "see conf/ for examples") or {}
         if isinstance(data, Mapping) and TaskConfig.key in data:
             studies.import_configurations(data[TaskConfig.key])
@@ -70,14 +72,15 @@ def parse_config(
             from_dict(TaskConfig, tree)
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
-    for name in _values(arguments, f"--{TaskConfig.key}"):
+    for name in _values(given, TaskConfig.key):
         studies.import_configurations(name)
         tree = merge(TaskConfig, tree, {TaskConfig.key: name})
     # Outer choices first: `assignment.name` decides whether there is an `assignment.temperature.name`.
-    for key, name in sorted(_names(arguments), key=lambda pair: pair[0].count(".")):
+    names = [(key.removesuffix(".name"), name) for key, name in given if key.endswith(".name")]
+    for key, name in sorted(names, key=lambda pair: pair[0].count(".")):
         tree = merge(TaskConfig, tree, _nest(key, {"name": name}))
-    for argument in arguments:
-        tree = _with_parts(TaskConfig, tree, argument.partition("=")[0].removeprefix("--").split("."))
+    for key, _ in given:
+        tree = _with_parts(TaskConfig, tree, key.split("."))
     config = from_dict(TaskConfig, tree)
     usage = f"{program} [--config FILE ...] [--key.sub value ...] [options]"
     parser = Parser(program, usage, description, takes_model=True)
@@ -145,21 +148,16 @@ def _expand(argument: str, aliases: Mapping[str, str]) -> str:
     return argument
 
 
-def _values(arguments: list[str], option: str) -> Iterator[str]:
-    for position, argument in enumerate(arguments):
-        if argument == option and position + 1 < len(arguments):
-            yield arguments[position + 1]
-        elif argument.startswith(option + "="):
-            yield argument.partition("=")[2]
-
-
-def _names(arguments: list[str]) -> Iterator[tuple[str, str]]:
-    for position, argument in enumerate(arguments):
+def _pairs(arguments: list[str]) -> Iterator[tuple[str, str]]:
+    """Yield the options of a command line without their dashes, each with its value; "": it has none."""
+    for argument, following in pairwise([*arguments, ""]):
         option, equals, value = argument.partition("=")
-        if option.startswith("--") and option.endswith(".name"):
-            if not equals and position + 1 < len(arguments):
-                value = arguments[position + 1]
-            yield option[2 : -len(".name")], value
+        if option.startswith("--"):
+            yield option[2:], value if equals else following
+
+
+def _values(given: list[tuple[str, str]], option: str) -> list[str]:
+    return [value for key, value in given if key == option]
 
 
 def _nest(key: str, value: Any) -> dict[str, Any]:

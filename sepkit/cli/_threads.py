@@ -33,7 +33,7 @@ _CHOSEN_BY_USER = (VARIABLE, "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 _SET_HERE = False
 
 
-def let_waiting_threads_sleep() -> None:
+def use_passive_waiting() -> None:
     """Set OMP_WAIT_POLICY to PASSIVE, unless the user has chosen how threads wait."""
     global _SET_HERE
     if not any(name in os.environ for name in _CHOSEN_BY_USER):
@@ -41,7 +41,7 @@ def let_waiting_threads_sleep() -> None:
         _SET_HERE = True
 
 
-def keep_small_steps_together(separator: Separator) -> None:
+def limit_small_models_to_one_thread(separator: Separator) -> None:
     """Let torch use one thread if threads sleep and the model's steps are too small to be shared."""
     if _SET_HERE and separator.device == "cpu" and separator.runner.small_steps:
         # The model has imported it; the command line itself starts without.

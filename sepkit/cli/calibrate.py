@@ -31,7 +31,7 @@ def main(
     """
     import sys
 
-    from sepkit.cli._threads import keep_small_steps_together
+    from sepkit.cli._threads import limit_small_models_to_one_thread
     from sepkit.errors import UserError
     from sepkit.inference.calibration import affordable_views, calibrate
     from sepkit.inference.loading import load_model
@@ -46,7 +46,7 @@ def main(
     folder = find_checkpoint(model)
     separator = load_model(folder, device, predict=False, depth_steps=depth_steps, views=1)
     separator = Separator(separator.runner, views=views or affordable_views(separator.runner))
-    keep_small_steps_together(separator)
+    limit_small_models_to_one_thread(separator)
     found = calibrate(separator, manifest, first=first)
     for name, reason in found.skipped.items():
         print(f"sepkit calibrate: {name} is left out: {reason}", file=sys.stderr)

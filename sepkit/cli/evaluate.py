@@ -70,7 +70,7 @@ def main(
     import sys
 
     from sepkit.cli._ranks import device_of_rank, share
-    from sepkit.cli._threads import keep_small_steps_together
+    from sepkit.cli._threads import limit_small_models_to_one_thread
     from sepkit.errors import UserError
     from sepkit.evaluation.evaluate import EvaluationOptions, System, evaluate, load_systems
     from sepkit.models.published.shipped import DEFAULT_MODEL
@@ -95,7 +95,7 @@ def main(
     )
     systems = load_systems(System(estimates=Path(estimates)) if estimates else model or DEFAULT_MODEL, options)
     if systems[0].separator is not None:
-        keep_small_steps_together(systems[0].separator)
+        limit_small_models_to_one_thread(systems[0].separator)
     failed = False
     for manifests, folder in _reports(manifest, Path(out)) if separate_reports else [(manifest, Path(out))]:
         summary = evaluate(systems, manifests, folder, options)

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from sepkit.annealing.planning import command_of, plan_amcl
+from sepkit.annealing.planning import plan_amcl
 
-COMMANDS = {"amcl": command_of("amcl", plan_amcl)}
+COMMANDS = {"amcl": plan_amcl}

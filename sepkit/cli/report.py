@@ -43,11 +43,11 @@ def main(
     from sepkit.reporting.report import write_report
 
     def load_separator(model: str) -> Callable[[Any, int], Any]:
-        from sepkit.cli._threads import keep_small_steps_together
+        from sepkit.cli._threads import limit_small_models_to_one_thread
         from sepkit.inference.loading import load_model
 
         separator = load_model(model, device, predict=False)
-        keep_small_steps_together(separator)
+        limit_small_models_to_one_thread(separator)
         return lambda mixture, sample_rate: separator.separate(mixture, sample_rate).estimates
 
     loaded = [load_run(folder, name) for folder, name in zip(runs, names or [None] * len(runs), strict=True)]

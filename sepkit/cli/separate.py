@@ -56,7 +56,7 @@ def main(
     import sys
 
     from sepkit.cli._ranks import device_of_rank, share
-    from sepkit.cli._threads import keep_small_steps_together
+    from sepkit.cli._threads import limit_small_models_to_one_thread
     from sepkit.inference.batch.inputs import check_inputs
     from sepkit.inference.batch.reports import check_summary
 
@@ -72,7 +72,7 @@ def main(
     model = model or DEFAULT_MODEL
     rank, world_size = share()
     separator = load_model(model, device_of_rank(device), options, predict=not no_predict)
-    keep_small_steps_together(separator)
+    limit_small_models_to_one_thread(separator)
     if (note := _unpredicted(model, separator, predict=not no_predict)) is not None:
         print(f"sepkit separate: {note}", file=sys.stderr)
     shared = {"processes": processes, "rank": rank, "world_size": world_size}

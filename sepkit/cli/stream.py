@@ -36,7 +36,7 @@ def main(
     """
     import sys
 
-    from sepkit.cli._threads import keep_small_steps_together
+    from sepkit.cli._threads import limit_small_models_to_one_thread
     from sepkit.errors import UserError
 
     if source != "-":
@@ -49,7 +49,7 @@ def main(
 
     model = model or DEFAULT_CAUSAL_MODEL
     separator = load_model(model, device, predict=False, precision=precision, depth_steps=depth_steps)
-    keep_small_steps_together(separator)
+    limit_small_models_to_one_thread(separator)
     # Its type hides that it is buffered.
     pipe = open_pipe(cast("BufferedIOBase", sys.stdin.buffer), sample_rate, sample_format)
     with separator.streaming(pipe.sample_rate, levels) as stream:

@@ -14,73 +14,84 @@ Share = Annotated[float, Bounds(ge=0, le=1)]
 
 @dataclass
 class DynamicMixingConfig:
-    """New mixtures every epoch from the training manifest's own recordings."""
+    """New mixtures every epoch from the training manifest's own recordings.
+
+    Args:
+        enabled: Mix anew; otherwise every epoch has the manifest's mixtures.
+        gain_range_db: Each source's gain is uniform in +-this, relative to equal loudness of the sources.
+        speed_range: Each source is played faster or slower by up to this share (0.05: 95 to 105 %).
+        one_speaker_share: Share of mixtures in which one speaker is alone, whatever the manifest has.
+        bank_gib: Keep recordings decoded and resampled in this much memory at most, GiB; 0: read files for every
+            mixture.
+        bank_speeds: With a bank: how many speeds within speed_range there are.
+        speaker_weights: PATTERN=WEIGHT ...: how likely speakers are drawn whose whole name matches the pattern; the
+            first match counts, and speakers that none matches have weight 1.
+        noise_probability: Share of mixtures that get noise, if `noise` is given.
+        noise: Folder of noise recordings; none: no noise beyond what the manifest has.
+        noise_snr_db: Range of the speech-to-noise ratio.
+        reverberation_probability: Share of mixtures in simulated rooms (needs the extra `reverb`).
+        reverberation_cache: Folder of simulated impulse responses; made on first use.
+        reverberation_target: What a source is in a room: all that is heard of it, or its first 50 ms; the rest is noise
+            then.
+        coloring_db: Each source is colored over frequency: its level in dB gains four cosines of this standard
+            deviation; 0: none.
+        channel_probability: Share of mixtures that pass through a random transmission channel, such as a telephone
+            line: sources and noise are limited to a band; what a codec or clipping adds belongs to the noise.
+        highpass_hz: With a channel: range of the cutoff of the high-pass filter, which 85 % of the channels have.
+        lowpass_hz: With a channel: range of the cutoff of the low-pass filter, which 60 % of the channels have.
+        filter_order: With a channel: range of the order of both filters (Butterworth magnitudes), log-uniform.
+        codec_probability: Share of the channels with a codec: mu-law, A-law, GSM, mp3 or opus of a low bit rate.
+        clipping_probability: Share of the channels that clip the loudest 0.05 to 2 % of the samples.
+        turns_probability: Share of the mixtures without a room whose speakers take two to four turns, and do not
+            overlap.
+        overlap_probability: Share of mixtures whose sources overlap fully; the others start at a random offset.
+    """
 
     enabled: bool = False
-    """Mix anew; otherwise every epoch has the manifest's mixtures."""
     gain_range_db: float = 2.5
-    """Each source's gain is uniform in +-this, relative to equal loudness of the sources."""
     speed_range: float = 0.0
-    """Each source is played faster or slower by up to this share (0.05: 95 to 105 %)."""
     one_speaker_share: Share = 0.0
-    """Share of mixtures in which one speaker is alone, whatever the manifest has."""
     bank_gib: float = 0.0
-    """Keep recordings decoded and resampled in this much memory at most, GiB; 0: read files for every mixture."""
     bank_speeds: int = 9
-    """With a bank: how many speeds within speed_range there are."""
     speaker_weights: list[str] = field(default_factory=list)
-    """PATTERN=WEIGHT ...: how likely speakers are drawn whose whole name matches the pattern; the first match counts,
-    and speakers that none matches have weight 1."""
-    noise_probability: float = 1.0
-    """Share of mixtures that get noise, if `noise` is given."""
+    noise_probability: Share = 1.0
     noise: str | None = None
-    """Folder of noise recordings; none: no noise beyond what the manifest has."""
     noise_snr_db: tuple[float, float] = (0.0, 15.0)
-    """Range of the speech-to-noise ratio."""
-    reverberation_probability: float = 0.0
-    """Share of mixtures in simulated rooms (needs the extra `reverb`)."""
+    reverberation_probability: Share = 0.0
     reverberation_cache: str | None = None
-    """Folder of simulated impulse responses; made on first use."""
     reverberation_target: Literal["all", "early"] = "all"
-    """What a source is in a room: all that is heard of it, or its first 50 ms; the rest is noise then."""
     coloring_db: Annotated[float, Bounds(ge=0, lt=math.inf)] = 0.0
-    """Each source is colored over frequency: its level in dB gains four cosines of this standard deviation; 0: none."""
     channel_probability: Share = 0.0
-    """Share of mixtures that pass through a random transmission channel, such as a telephone line: sources and noise
-    are limited to a band; what a codec or clipping adds belongs to the noise."""
     highpass_hz: tuple[float, float] = (60.0, 400.0)
-    """With a channel: range of the cutoff of the high-pass filter, which 85 % of the channels have."""
     lowpass_hz: tuple[float, float] = (2500.0, 4000.0)
-    """With a channel: range of the cutoff of the low-pass filter, which 60 % of the channels have."""
     filter_order: tuple[float, float] = (2.0, 60.0)
-    """With a channel: range of the order of both filters (Butterworth magnitudes), log-uniform."""
     codec_probability: Share = 0.3
-    """Share of the channels with a codec: mu-law, A-law, GSM, mp3 or opus of a low bit rate."""
     clipping_probability: Share = 0.1
-    """Share of the channels that clip the loudest 0.05 to 2 % of the samples."""
     turns_probability: Share = 0.0
-    """Share of the mixtures without a room whose speakers take two to four turns, and do not overlap."""
-    overlap_probability: float = 1.0
-    """Share of mixtures whose sources overlap fully; the others start at a random offset."""
+    overlap_probability: Share = 1.0
 
 
 @dataclass
 class DataConfig:
-    """The data that the model learns from."""
+    """The data that the model learns from.
+
+    Args:
+        train: Manifest of the training mixtures (train.jsonl).
+        dev: Manifest of the validation mixtures.
+        segment_seconds: Length of training segments, seconds; shorter utterances are padded.
+        min_seconds: Leave out training and validation mixtures shorter than this (the aMCL paper: 5, its segment
+            length).
+        batch_size: Mixtures in a batch, each device.
+        workers: Processes that load data, each device.
+        mixtures_per_epoch: With dynamic mixing: mixtures in an epoch; none: as many as the manifest has.
+        dynamic_mixing: Training mixtures that are new in every epoch.
+    """
 
     train: str | None = None
-    """Manifest of the training mixtures (train.jsonl)."""
     dev: str | None = None
-    """Manifest of the validation mixtures."""
     segment_seconds: Annotated[float, Bounds(gt=0, le=SEGMENT_SECONDS)] = 3.0
-    """Length of training segments, seconds; shorter utterances are padded."""
     min_seconds: float = 0.0
-    """Leave out training and validation mixtures shorter than this (the aMCL paper: 5, its segment length)."""
     batch_size: int = 6
-    """Mixtures in a batch, each device."""
     workers: int = 2
-    """Processes that load data, each device."""
     mixtures_per_epoch: Annotated[int | None, Bounds(le=EPOCH_MIXTURES)] = None
-    """With dynamic mixing: mixtures in an epoch; none: as many as the manifest has."""
     dynamic_mixing: DynamicMixingConfig = field(default_factory=DynamicMixingConfig)
-    """Training mixtures that are new in every epoch."""

@@ -15,59 +15,65 @@ class FilterbankConfig(Choice):
 
 @dataclass
 class FreeFilterbankConfig(FilterbankConfig, name="free"):
-    """Learned, bias-free analysis and synthesis filters (TasNet)."""
+    """Learned, bias-free analysis and synthesis filters (TasNet).
+
+    Args:
+        num_filters: Encoding dimensions K.
+        kernel_size: Samples in a filter.
+        stride: Samples between frames.
+        padding: Zeros the convolution adds at both ends (SuDoRM-RF: half its kernel).
+        output_padding: Extra samples at the decoder's right end (SuDoRM-RF: stride - 1).
+        multiple: The input is padded on the right to a multiple of this many samples (SuDoRM-RF: 80).
+        init_range: Filters start uniform in +-this; 0 means Xavier-normal.
+        mapping: The masker's output is the estimates' encoding, not a mask of the mixture's; for linear or tanh masks.
+    """
 
     num_filters: int = 512
-    """Encoding dimensions K."""
     kernel_size: int = 16
-    """Samples in a filter."""
     stride: int = 8
-    """Samples between frames."""
     padding: int = 0
-    """Zeros the convolution adds at both ends (SuDoRM-RF: half its kernel)."""
     output_padding: int = 0
-    """Extra samples at the decoder's right end (SuDoRM-RF: stride - 1)."""
     multiple: int = 1
-    """The input is padded on the right to a multiple of this many samples (SuDoRM-RF: 80)."""
     init_range: float = 0.0
-    """Filters start uniform in +-this; 0 means Xavier-normal."""
     mapping: bool = False
-    """The masker's output is the estimates' encoding, not a mask of the mixture's; for linear or tanh masks."""
 
 
 @dataclass
 class STFTFilterbankConfig(FilterbankConfig, name="stft"):
-    """Short-time Fourier transform; a mask scales real and imaginary part alike, or is complex."""
+    """Short-time Fourier transform; a mask scales real and imaginary part alike, or is complex.
+
+    Args:
+        kernel_size: Samples in a window.
+        stride: Samples between frames.
+        compression: The masker sees magnitudes raised to this power; 0 means log(1e-4 + magnitude).
+        deviation: With gaussian encodings, whose mean is the coefficient: one learned deviation a bin, or one predicted
+            from what the masker sees.
+        initial_deviation: Deviation of gaussian encodings when training starts, for signals of unit deviation.
+        features: The masker sees compressed magnitudes, or real and imaginary parts with compressed magnitudes, which
+            take much longer to learn from.
+        complex_masks: Two mask values a bin, a real and an imaginary one, that multiply the complex coefficient; else
+            one real value. For linear or tanh masks, deterministic or gaussian.
+        mapping: The masker's output is the estimates' coefficients, not a mask of the mixture's; needs complex_masks
+            and features: real_imaginary.
+        like_torch: A Hann window and the scale of torch.stft, for weights that were trained with it; else a square-root
+            Hann window and a scale that keeps energies.
+        like_sr_corrnet: For weights of SR-CorrNet: a Hann window where the stride is a quarter of it, and a first and a
+            last bin that are not halved, so that decoding makes them twice as loud.
+        synthesis_size: Samples of synthesis windows, which are the end of a window, stride + 1 to 2 * stride; 0: all of
+            it. They are the latency of a causal model.
+    """
 
     kernel_size: int = 256
-    """Samples in a window."""
     stride: int = 64
-    """Samples between frames."""
     compression: float = 0.3
-    """The masker sees magnitudes raised to this power; 0 means log(1e-4 + magnitude)."""
     deviation: Literal["per_bin", "predicted"] = "per_bin"
-    """With gaussian encodings, whose mean is the coefficient: one learned deviation a bin, or one predicted from what
-    the masker sees."""
     initial_deviation: float = 0.1
-    """Deviation of gaussian encodings when training starts, for signals of unit deviation."""
     features: Literal["magnitude", "real_imaginary"] = "magnitude"
-    """The masker sees compressed magnitudes, or real and imaginary parts with compressed magnitudes, which take much
-    longer to learn from."""
     complex_masks: bool = False
-    """Two mask values a bin, a real and an imaginary one, that multiply the complex coefficient; else one real value.
-    For linear or tanh masks, deterministic or gaussian."""
     mapping: bool = False
-    """The masker's output is the estimates' coefficients, not a mask of the mixture's; needs complex_masks and
-    features: real_imaginary."""
     like_torch: bool = False
-    """A Hann window and the scale of torch.stft, for weights that were trained with it; else a square-root Hann window
-    and a scale that keeps energies."""
     like_sr_corrnet: bool = False
-    """For weights of SR-CorrNet: a Hann window where the stride is a quarter of it, and a first and a last bin that
-    are not halved, so that decoding makes them twice as loud."""
     synthesis_size: int = 0
-    """Samples of synthesis windows, which are the end of a window, stride + 1 to 2 * stride; 0: all of it. They are the
-    latency of a causal model."""
 
 
 class LatentConfig(Choice):
@@ -76,18 +82,24 @@ class LatentConfig(Choice):
 
 @dataclass
 class DeterministicConfig(LatentConfig, name="deterministic"):
-    """Points: the usual network."""
+    """Points: the usual network.
+
+    Args:
+        activation: Function from raw network output to value; softmax runs over the hypotheses.
+    """
 
     activation: Literal["linear", "relu", "sigmoid", "softmax", "softplus", "exp", "tanh", "gelu"] = "relu"
-    """Function from raw network output to value; softmax runs over the hypotheses."""
 
 
 @dataclass
 class GaussianConfig(LatentConfig, name="gaussian"):
-    """Normal distributions with modeled deviation."""
+    """Normal distributions with modeled deviation.
+
+    Args:
+        activation: Function from raw network output to mean.
+    """
 
     activation: Literal["linear", "relu", "sigmoid", "softmax", "softplus", "exp", "tanh", "gelu"] = "linear"
-    """Function from raw network output to mean."""
 
 
 @dataclass
@@ -131,53 +143,62 @@ class AdaptivePriorConfig(PriorConfig, name="adaptive"):
 @dataclass
 class FlowPriorConfig(PriorConfig, name="flow"):
     """Of gaussian encodings: a learned autoregressive flow that shifts each dimension by the ones before it (needs the
-    extra `flow`)."""
+    extra `flow`).
+
+    Args:
+        transforms: Masked networks in a row; every other one goes through the dimensions backwards.
+        hidden_features: Width of their hidden layers.
+        hidden_layers: Hidden layers of each network.
+    """
 
     of_encodings_only: ClassVar[bool] = True
     transforms: int = 6
-    """Masked networks in a row; every other one goes through the dimensions backwards."""
     hidden_features: int = 1024
-    """Width of their hidden layers."""
     hidden_layers: int = 2
-    """Hidden layers of each network."""
 
 
 @dataclass
 class ScoringConfig:
-    """A head that scores hypotheses: which of them are speakers, if their number is not known."""
+    """A head that scores hypotheses: which of them are speakers, if their number is not known.
+
+    Args:
+        hidden_size: Width of the layer between the masks and the scores.
+        loss: What scores say. binary: for each hypothesis, whether it is a speaker. cross_entropy: a distribution over
+            the hypotheses, each one's share of the sources.
+    """
 
     hidden_size: int = 128
-    """Width of the layer between the masks and the scores."""
     loss: Literal["binary", "cross_entropy"] = "binary"
-    """What scores say. binary: for each hypothesis, whether it is a speaker. cross_entropy: a distribution over the
-    hypotheses, each one's share of the sources."""
 
 
 @dataclass
 class ModelConfig:
-    """An encoder-masker-decoder."""
+    """An encoder-masker-decoder.
+
+    Args:
+        sample_rate: Hz. Part of the model: input at other rates is resampled and comes back at its own.
+        hypotheses: Number of estimates (n).
+        filterbank: Encoder and decoder.
+        encoding: Latent family of the encoding; deterministic: a point.
+        masker: The network between encoder and decoder.
+        masks: Latent family of the masks, with their activation; deterministic: points.
+        encoding_prior: Prior of variational encodings.
+        mask_prior: Prior of variational masks.
+        estimate_scales: The decoder also makes a scale for every sample, for the Cauchy likelihood.
+        scoring: A score for every hypothesis. Without scores, the number of speakers is the number of hypotheses.
+        input_norm: training: mixtures are divided by the deviation of the training mixtures. mixture: each by its own.
+        pad: full: no sample is lost at either end. asteroid: trim as asteroid does, for parity.
+    """
 
     sample_rate: int = 8000
-    """Hz. Part of the model: input at other rates is resampled and comes back at its own."""
     hypotheses: int = 2
-    """Number of estimates (n)."""
     filterbank: FilterbankConfig = field(default_factory=FreeFilterbankConfig)
-    """Encoder and decoder."""
     encoding: LatentConfig = field(default_factory=lambda: DeterministicConfig(activation="linear"))
-    """Latent family of the encoding; deterministic: a point."""
     masker: MaskerConfig = field(default_factory=ConvTasNetConfig)
-    """The network between encoder and decoder."""
     masks: LatentConfig = field(default_factory=lambda: DeterministicConfig(activation="relu"))
-    """Latent family of the masks, with their activation; deterministic: points."""
     encoding_prior: PriorConfig = field(default_factory=StandardPriorConfig)
-    """Prior of variational encodings."""
     mask_prior: PriorConfig = field(default_factory=StandardPriorConfig)
-    """Prior of variational masks."""
     estimate_scales: bool = False
-    """The decoder also makes a scale for every sample, for the Cauchy likelihood."""
     scoring: ScoringConfig | None = None
-    """A score for every hypothesis. Without scores, the number of speakers is the number of hypotheses."""
     input_norm: Literal["training", "mixture"] = "training"
-    """training: mixtures are divided by the deviation of the training mixtures. mixture: each by its own."""
     pad: Literal["full", "asteroid"] = "full"
-    """full: no sample is lost at either end. asteroid: trim as asteroid does, for parity."""

@@ -24,93 +24,102 @@ class GrowthConfig:
     """More hypotheses while training goes on: one is split in two, which then drift apart.
 
     Source: CCLVQ paper, section 4.1.
+
+    Args:
+        epochs: After how many epochs the model grows, rising, each less than max_epochs.
+        hypotheses: Number of hypotheses after each growth, rising, the first above model.hypotheses; none: one more
+            each time.
+        by: Which hypothesis is split: the one with the largest share of the distortion, or the best one of most
+            sources.
+        jitter: Deviation of the noise on the new hypothesis's rows, in units of the root mean square of each row
+            tensor.
     """
 
     epochs: list[int] = field(default_factory=list)
-    """After how many epochs the model grows, rising, each less than max_epochs."""
     hypotheses: Annotated[list[int] | None, Bounds(ge=1, le=HYPOTHESES)] = None
-    """Number of hypotheses after each growth, rising, the first above model.hypotheses; none: one more each time."""
     by: Literal["distortion", "sources"] = "distortion"
-    """Which hypothesis is split: the one with the largest share of the distortion, or the best one of most sources."""
     jitter: Annotated[float, Bounds(gt=0, lt=math.inf)] = 0.01
-    """Deviation of the noise on the new hypothesis's rows, in units of the root mean square of each row tensor."""
 
 
 @dataclass
 class TrainerConfig:
-    """The optimization of the model."""
+    """The optimization of the model.
+
+    Args:
+        max_epochs: Passes over the training set, at most.
+        max_minutes: Wall-clock budget, minutes; none: no limit.
+        optimizer: adamw: Adam with decoupled weight decay. sgd: stochastic gradient descent with momentum.
+        learning_rate: At its highest, before any decay or halving.
+        betas: Of adam and adamw: decay rates of the running means of gradients and of squared gradients.
+        momentum: Of sgd.
+        weight_decay: Added to the gradient as a multiple of the weights; with adamw it shrinks the weights instead.
+        warmup_steps: Steps over which the learning rate rises to its value.
+        decay_share: Last share of the budget (max_minutes or max_epochs, whichever ends first) over which the learning
+            rate falls along a line; 0: no decay. With a decay, the rate is not halved on plateaus.
+        final_rate_share: Share of the learning rate that is left at the end of the decay.
+        decay_epochs: Epochs after which the learning rate is multiplied by decay_factor, rising; the rate is then not
+            halved on plateaus either.
+        decay_factor: Of each step of decay_epochs.
+        ema: Decay of an exponential moving average of the weights, 0.995 to 0.9999. The averaged weights are validated
+            and saved.
+        gradient_clip_norm: Largest norm of the gradient; 0: no clipping.
+        halve_patience: Validations without a better score before the learning rate is halved.
+        early_stop_patience: Validations without a better score before training stops; 0: never.
+        monitor: The score that picks the best model and halves the learning rate. pit: SI-SDR on dev under hard
+            one-to-one matching. mcl: SI-SDR on dev of each source's best hypothesis. auto: mcl if an assignment of the
+            MCL family is trained with another number of hypotheses than of sources, otherwise pit; of other tasks, the
+            task's own score. loss: the training loss on dev, at the current temperature (as in aMCL's reference code).
+        validate_every_epochs: Epochs between validations.
+        precision: auto: bf16-mixed on GPUs and processors that compute in it (AVX512_BF16, AMX), otherwise 32-true.
+        tf32: Multiply float32 matrices in TF32 on GPUs that have it; the objective stays in float32.
+        compile: Compile the model with torch.compile, for GPUs. On CPUs it turns off the fast ways of Conv-TasNet and
+            DPRNN.
+        gradient_checkpointing: Keep only the input of each block and compute the block again in the backward pass, for
+            long segments. Gradients stay the same, memory shrinks, and steps take about a third longer. Conv-TasNet on
+            CPUs always does so, at no cost.
+        accelerator: auto: a GPU if torch sees one, else the CPU.
+        devices: Number of devices, or of processes on a CPU, on each node.
+        num_nodes: Machines that train together.
+        sync_batchnorm: With several GPUs: normalize over the batches of all devices. Without it, models with batch
+            normalization are refused.
+        accumulate_batches: Batches whose gradients are averaged before a step.
+        checkpoint_every_steps: A killed run repeats at most this many steps.
+        max_bad_steps: Stop after this many steps in a row with a non-finite loss or gradient.
+        seed: Of initial weights, data and latent noise.
+        growth: Growing numbers of hypotheses, for separation; none: the number stays.
+    """
 
     max_epochs: Count = 200
-    """Passes over the training set, at most."""
     max_minutes: Annotated[float | None, Bounds(gt=0)] = None
-    """Wall-clock budget, minutes; none: no limit."""
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
-    """adamw: Adam with decoupled weight decay. sgd: stochastic gradient descent with momentum."""
     learning_rate: Annotated[float, Bounds(gt=0, le=LARGEST_RATE)] = 1e-3
-    """At its highest, before any decay or halving."""
     betas: Annotated[tuple[float, float], Bounds(ge=0, lt=1)] = (0.9, 0.999)
-    """Of adam and adamw: decay rates of the running means of gradients and of squared gradients."""
     momentum: Annotated[float, Bounds(ge=0, lt=1)] = 0.9
-    """Of sgd."""
     weight_decay: Annotated[float, Bounds(ge=0, le=LARGEST_RATE)] = 0.0
-    """Added to the gradient as a multiple of the weights; with adamw it shrinks the weights instead."""
     warmup_steps: NotNegative = 0
-    """Steps over which the learning rate rises to its value."""
     decay_share: Share = 0.0
-    """Last share of the budget (max_minutes or max_epochs, whichever ends first) over which the learning rate falls
-    along a line; 0: no decay. With a decay, the rate is not halved on plateaus."""
     final_rate_share: Share = 0.02
-    """Share of the learning rate that is left at the end of the decay."""
     decay_epochs: list[int] = field(default_factory=list)
-    """Epochs after which the learning rate is multiplied by decay_factor, rising; the rate is then not halved on
-    plateaus either."""
     decay_factor: Annotated[float, Bounds(gt=0, le=1)] = 0.1
-    """Of each step of decay_epochs."""
     ema: Annotated[float | None, Bounds(ge=0, lt=1)] = None
-    """Decay of an exponential moving average of the weights, 0.995 to 0.9999. The averaged weights are validated and
-    saved."""
     gradient_clip_norm: Annotated[float, Bounds(ge=0)] = 5.0
-    """Largest norm of the gradient; 0: no clipping."""
     halve_patience: Count = 5
-    """Validations without a better score before the learning rate is halved."""
     early_stop_patience: NotNegative = 30
-    """Validations without a better score before training stops; 0: never."""
     monitor: Literal["auto", "pit", "mcl", "loss"] = "auto"
-    """The score that picks the best model and halves the learning rate. pit: SI-SDR on dev under hard one-to-one
-    matching. mcl: SI-SDR on dev of each source's best hypothesis. auto: mcl if an assignment of the MCL family is
-    trained with another number of hypotheses than of sources, otherwise pit; of other tasks, the task's own score.
-    loss: the training loss on dev, at the current temperature (as in aMCL's reference code)."""
     validate_every_epochs: Count = 1
-    """Epochs between validations."""
     precision: Literal["auto", "32-true", "64-true", "bf16-mixed", "16-mixed"] = "32-true"
-    """auto: bf16-mixed on GPUs and processors that compute in it (AVX512_BF16, AMX), otherwise 32-true."""
     tf32: bool = False
-    """Multiply float32 matrices in TF32 on GPUs that have it; the objective stays in float32."""
     compile: bool = False
-    """Compile the model with torch.compile, for GPUs. On CPUs it turns off the fast ways of Conv-TasNet and DPRNN."""
     gradient_checkpointing: bool = False
-    """Keep only the input of each block and compute the block again in the backward pass, for long segments. Gradients
-    stay the same, memory shrinks, and steps take about a third longer. Conv-TasNet on CPUs always does so, at no
-    cost."""
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
-    """auto: a GPU if torch sees one, else the CPU."""
     devices: Annotated[int, Bounds(ge=1, le=PROCESSES)] = 1
-    """Number of devices, or of processes on a CPU, on each node."""
     num_nodes: Annotated[int, Bounds(ge=1, le=PROCESSES)] = 1
-    """Machines that train together."""
     sync_batchnorm: bool = False
-    """With several GPUs: normalize over the batches of all devices. Without it, models with batch normalization are
-    refused."""
     accumulate_batches: Count = 1
-    """Batches whose gradients are averaged before a step."""
     checkpoint_every_steps: Count = 500
-    """A killed run repeats at most this many steps."""
     max_bad_steps: Count = 10
-    """Stop after this many steps in a row with a non-finite loss or gradient."""
     seed: Annotated[int, Bounds(ge=0, le=SEED)] = 0
-    """Of initial weights, data and latent noise."""
     growth: GrowthConfig | None = None
-    """Growing numbers of hypotheses, for separation; none: the number stays."""
 
 
 class TaskConfig(Choice, key="task", default="separation"):
@@ -138,18 +147,21 @@ class TaskConfig(Choice, key="task", default="separation"):
 
 @dataclass
 class TrainConfig(TaskConfig, name="separation"):
-    """Train an encoder-masker-decoder to separate mixtures."""
+    """Train an encoder-masker-decoder to separate mixtures.
+
+    Args:
+        model: The encoder-masker-decoder.
+        objective: The loss and its terms.
+        data: The mixtures that it learns from.
+        trainer: Optimization, budget and devices.
+        init_from: MODEL whose weights training starts from.
+    """
 
     model: ModelConfig = field(default_factory=ModelConfig)
-    """The encoder-masker-decoder."""
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
-    """The loss and its terms."""
     data: DataConfig = field(default_factory=DataConfig)
-    """The mixtures that it learns from."""
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
-    """Optimization, budget and devices."""
     init_from: str | None = None
-    """MODEL whose weights training starts from."""
 
     def check(self) -> None:
         """Raise UserError if a number is outside its range, or there is no training manifest."""

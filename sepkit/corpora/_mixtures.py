@@ -119,37 +119,22 @@ def _combinations(
     seen: set[frozenset[int]] = set()
     exhausted: set[int] = set()
     while len(seen) < count and len(exhausted) < len(utterances):
-        for first in generator.permutation(len(utterances)):
+        for first in generator.permutation(len(utterances)).tolist():
             if len(seen) == count:
                 return
-            if int(first) in exhausted:
+            if first in exhausted:
                 continue
+            others = [name for name in names if name != utterances[first].speaker]
             for _ in range(_MOST_ATTEMPTS):
-                chosen = _partners(int(first), utterances, names, of_speaker, speakers, generator)
+                drawn = generator.choice(len(others), size=speakers - 1, replace=False)
+                choices = [of_speaker[others[k]] for k in drawn]
+                chosen = [first, *(own[generator.integers(len(own))] for own in choices)]
                 if frozenset(chosen) not in seen and accept([utterances[i] for i in chosen], len(seen)):
                     seen.add(frozenset(chosen))
                     yield [utterances[i] for i in chosen]
                     break
             else:
-                exhausted.add(int(first))
-
-
-def _partners(
-    first: int,
-    utterances: Sequence[Utterance],
-    names: Sequence[str],
-    of_speaker: dict[str, list[int]],
-    speakers: int,
-    generator: np.random.Generator,
-) -> list[int]:
-    """Return the first utterance and one of each of `speakers - 1` other speakers."""
-    position = names.index(utterances[first].speaker)
-    others = generator.choice(len(names) - 1, size=speakers - 1, replace=False)
-    chosen = [first]
-    for other in others:
-        candidates = of_speaker[names[int(other) + int(other >= position)]]
-        chosen.append(candidates[generator.integers(len(candidates))])
-    return chosen
+                exhausted.add(first)
 
 
 def _describe(

@@ -35,7 +35,7 @@ from sepkit.corpora._metadata import (
     read_info,
     read_table,
     speaker_of,
-)  # fmt: skip
+)
 from sepkit.corpora._recordings import corpus_root, read_speaker_sexes, split_of
 from sepkit.corpora.options import LibriMixOptions, check_variant
 from sepkit.data import audio

@@ -61,7 +61,14 @@ class AudioInfo:
 
 
 def info(path: AudioPath) -> AudioInfo:
-    """Return what the header of an audio file says; if it does not give the length, the samples are counted."""
+    """Return what the header of an audio file says; if it does not give the length, the samples are counted.
+
+    Args:
+        path: Path of the file.
+
+    Raises:
+        UserError: A file that is absent, is not audio, holds no samples, or whose header is beyond `sepkit.limits`.
+    """
     with open_audio(path) as file:
         return AudioInfo(file.sample_rate, _length(file, path), file.channels, file.subtype)
 
@@ -77,7 +84,14 @@ def _count(path: str, mtime_ns: int, size: int) -> int:
 
 
 def find_audio_files(folder: Path) -> list[Path]:
-    """Return all audio files below a folder, sorted by path."""
+    """Return all audio files below a folder, sorted by path; hidden files are left out.
+
+    Args:
+        folder: Path of the folder; links to folders are followed.
+
+    Raises:
+        UserError: No such folder, or no audio files in it.
+    """
     if not folder.is_dir():
         found = "it is a file" if folder.is_file() else "no such folder"
         raise UserError(f"{folder}: {found}; expected a folder of recordings")
@@ -113,10 +127,18 @@ def read(
     header says; only a manifest or a partner file shows that something is missing.
 
     Args:
-        num_samples: None: to the end of the file.
-        channel: which channel to read, from 0; None: the mean of all channels.
-        pad_end: whether to give zeros past the end of the file instead of raising.
-        gain: applied before resampling.
+        path: Path of the file.
+        start: First sample, at `sample_rate`.
+        num_samples: Number of samples, at `sample_rate`; None: to the end of the file.
+        sample_rate: Sampling rate of the result, Hz; None: the file's own.
+        resampler: "soxr_hq" or "scipy_poly", see `resample`.
+        channel: Channel to read, from 0; None: the mean of all channels.
+        pad_end: Whether to give zeros past the end of the file instead of raising.
+        gain: Factor, applied before resampling.
+
+    Raises:
+        UserError: A file that cannot be read, is damaged, or is shorter than what is asked for; no such channel; or
+            samples in the part that are not finite.
     """
     with open_audio(path) as file:
         file.check_channel(channel)
@@ -154,7 +176,15 @@ def read_blocks(
     """Yield the samples `start` to `stop`, or all, of an audio file at its own rate in blocks (T,) float32; the last
     one may be shorter.
 
-    Errors are those of `read`, raised on reaching a bad block.
+    Args:
+        path: Path of the file.
+        block_samples: Length of a block, samples.
+        channel: Channel to read, from 0; None: the mean of all channels.
+        start: First sample, at the file's own rate.
+        stop: Sample after the last; None: to the end.
+
+    Raises:
+        UserError: As `read`, on reaching a bad block.
     """
     with open_audio(path) as file:
         file.check_channel(channel)
@@ -165,7 +195,14 @@ def read_blocks(
 
 
 def decode(source: Source) -> tuple[np.ndarray, int]:
-    """Return the samples (C, T) float32 of an audio file, or of the content of one, and its rate in Hz."""
+    """Return the samples (C, T) float32 of an audio file, or of the content of one, and its rate in Hz.
+
+    Args:
+        source: Path of the file, or its bytes.
+
+    Raises:
+        UserError: As `read`; samples that are not finite are returned.
+    """
     with open_audio(source) as file:
         return file.everything().T, file.sample_rate
 
@@ -225,9 +262,16 @@ def write(
     """Write an audio file atomically and return its path. The same samples always give the same bytes.
 
     Args:
-        path: its ending chooses the format (".wav", or ".flac" for PCM_16). The folder is made if it is missing.
-        waveform: (T,) or (C, T).
+        path: Path of the file; its ending chooses the format (".wav", or ".flac" for PCM_16). The folder is made if it
+            is missing.
+        waveform: Samples, (T,) or (C, T), full scale 1.
+        sample_rate: Sampling rate, Hz.
         subtype: "FLOAT" keeps float32 values, also beyond +-1; "PCM_16" quantizes and saturates.
+        rounding: Rounding of "PCM_16", see `quantize_pcm16`.
+
+    Raises:
+        UserError: A folder that cannot be written to, or a recording that the format cannot hold.
+        ValueError: Samples that are not finite, or a format that cannot hold the subtype.
     """
     waveform = np.asarray(waveform)
     if waveform.ndim not in (1, 2):
@@ -293,10 +337,15 @@ def write_blocks(
     The same samples give the same bytes as `write`, except for how FLAC is divided into frames.
 
     Args:
+        path: Path of the file; its ending chooses the format.
+        sample_rate: Sampling rate, Hz.
+        num_samples: Number of samples that will be written, of each channel.
         subtype: "FLOAT" keeps float32 values, also beyond +-1; "PCM_16" quantizes and saturates.
+        channels: Number of channels.
+        rounding: Rounding of "PCM_16", see `quantize_pcm16`.
 
     Raises:
-        ValueError: a format that cannot hold the subtype, or another number of samples than was announced.
+        ValueError: A format that cannot hold the subtype, or another number of samples than was announced.
     """
     path = Path(path)
     suffix = path.suffix.lower()
@@ -373,6 +422,13 @@ def quantize_pcm16(waveform: np.ndarray, rounding: Rounding = "nearest") -> np.n
     Rounding by "floor" is `floor(round(2^31 x) / 2^16)`, as python-soundfile, and with it LibriMix, writes wav: this
     differs from `floor(2^15 x)` only within 2^-32 below the next value. "nearest" rounds half to even, as the WHAM and
     pywsj0-mix scripts do.
+
+    Args:
+        waveform: Samples of any shape, full scale 1.
+        rounding: "floor" or "nearest".
+
+    >>> quantize_pcm16(np.array([0.5, 1.5, -1.0]) / 32768), quantize_pcm16(np.array([2.0]))
+    (array([ 0,  2, -1], dtype=int16), array([32767], dtype=int16))
     """
     if rounding == "floor":
         rounded = np.floor(np.round(waveform * np.float32(2**31)) / np.float32(2**16))

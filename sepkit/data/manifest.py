@@ -123,7 +123,15 @@ class Manifest(Sequence[MixtureEntry]):
 
 
 def read_manifest(path: str | os.PathLike[str]) -> Manifest:
-    """Return a manifest. Blank lines are skipped; recordings need not exist."""
+    """Return a manifest. Blank lines are skipped; recordings need not exist.
+
+    Args:
+        path: Path of the manifest.
+
+    Raises:
+        UserError: No such file, a line that is not a mixture (with its number and field), two mixtures with one id, or
+            no mixtures.
+    """
     path = Path(path)
     if path.is_dir():
         raise UserError(
@@ -150,7 +158,15 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
 
 
 def write_manifest(path: str | os.PathLike[str], entries: Iterable[MixtureEntry]) -> Path:
-    """Write a manifest atomically and return its path. The same entries always give the same bytes."""
+    """Write a manifest atomically and return its path. The same entries always give the same bytes.
+
+    Args:
+        path: Path of the manifest; the folder is made if it is missing.
+        entries: Mixtures; their paths are relative to the manifest's folder, or absolute.
+
+    Raises:
+        UserError: Two mixtures with one id, or a field with a value that `read_manifest` would refuse.
+    """
     path = Path(path)
     lines: list[str] = []
     seen: set[str] = set()

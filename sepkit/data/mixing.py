@@ -51,7 +51,16 @@ def mix_entry(entry: MixtureEntry, start: int = 0, num_samples: int | None = Non
 
 
 def place(waveform: np.ndarray, offset: int, num_samples: int) -> np.ndarray:
-    """Return the waveform from an offset on, cut at the end, and zeros elsewhere, (num_samples,)."""
+    """Return the waveform from an offset on, cut at the end, and zeros elsewhere, (num_samples,).
+
+    Args:
+        waveform: Samples, (T,).
+        offset: Where they begin in the result.
+        num_samples: Length of the result.
+
+    >>> place(np.array([1, 2, 3]), 1, 3)
+    array([0, 1, 2])
+    """
     placed = np.zeros(num_samples, dtype=waveform.dtype)
     stop = min(num_samples, offset + len(waveform))
     placed[offset:stop] = waveform[: max(0, stop - offset)]

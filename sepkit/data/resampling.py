@@ -27,6 +27,9 @@ def resample(waveform: np.ndarray, from_rate: int, to_rate: int, resampler: str 
     """Return a waveform at another rate, of the same dtype and `resampled_length` samples.
 
     Args:
+        waveform: Samples, (..., T).
+        from_rate: Sampling rate of the samples, Hz.
+        to_rate: Sampling rate of the result, Hz.
         resampler: "soxr_hq" (linear phase, pass band to 91 % of the lower Nyquist frequency) or "scipy_poly"
             (`scipy.signal.resample_poly` with its Kaiser window, as in the LibriMix and WSJ0-mix scripts).
     """
@@ -53,7 +56,20 @@ def _resample_row(row: np.ndarray, from_rate: int, to_rate: int, length: int) ->
 
 
 def resampled_length(num_samples: int, from_rate: int, to_rate: int, resampler: str = "soxr_hq") -> int:
-    """Return the length after `resample`: rounded half up for "soxr_hq", up for "scipy_poly"."""
+    """Return the length after `resample`: rounded half up for "soxr_hq", up for "scipy_poly".
+
+    Args:
+        num_samples: Length before, samples.
+        from_rate: Sampling rate before, Hz.
+        to_rate: Sampling rate after, Hz.
+        resampler: "soxr_hq" or "scipy_poly".
+
+    >>> resampled_length(3, 16000, 8000), resampled_length(5, 16000, 8000), resampled_length(5, 48000, 8000)
+    (2, 3, 1)
+
+    Raises:
+        UserError: An unknown resampler.
+    """
     if resampler not in RESAMPLERS:
         raise UserError(f"resampler: found {resampler!r}, expected one of {', '.join(RESAMPLERS)}")
     if resampler == "scipy_poly":

@@ -12,30 +12,29 @@ from typing import Any
 import numpy as np
 
 from sepkit.errors import UserError
+from sepkit.evaluation.labels import BY_DEPTH
 from sepkit.evaluation.results import interval_unit
 from sepkit.evaluation.run_folder import EvaluationFolder, load_evaluation, read_rows
 from sepkit.evaluation.statistics import paired_difference
 from sepkit.files import atomic_output, read_json, write_json
 
 
-def compare(
-    folder: str | os.PathLike[str], other: str | os.PathLike[str], columns: Sequence[str] | None = None
-) -> dict[str, Any]:
+def compare(folder: Path, other: str | os.PathLike[str], columns: Sequence[str]) -> dict[str, Any]:
     """Return how much better the first run is than the other, the section "comparison" of summary.json.
 
     `metrics` has, for every column of both runs, `PairedDifference` over the utterances that both have scored: first
     minus other, so above 0 the first is better.
 
     Args:
-        folder: of an evaluation (with `columns`, only its utterances.csv is needed).
-        other: folder of another one.
-        columns: of utterances.csv; None: the metrics of the first run's summary.
+        folder: Folder with the utterances.csv of an evaluation.
+        other: Folder of another one.
+        columns: Columns of utterances.csv; those that the other lacks are left out.
 
     Raises:
         UserError: no such evaluation, or no utterance or column that both have.
     """
-    first, second = _rows(folder), load_evaluation(other)
-    columns = list(load_evaluation(folder).summary["metrics"]) if columns is None else columns
+    first = EvaluationFolder(folder, folder.name, {}, read_rows(folder / "utterances.csv"))
+    second = load_evaluation(other)
     columns = [column for column in columns if column in second.columns]
     pairs = _pairs(first, second)
     if not pairs or not columns:
@@ -56,10 +55,6 @@ def compare(
     }
 
 
-def _rows(folder: str | os.PathLike[str]) -> EvaluationFolder:
-    return EvaluationFolder(Path(folder), Path(folder).name, {}, read_rows(Path(folder) / "utterances.csv"))
-
-
 def _pairs(first: EvaluationFolder, second: EvaluationFolder) -> list[tuple[int, int]]:
     """Return positions of the same mixture in both: of one manifest and identifier, or, where no manifest is common, of
     one identifier that each run has once."""
@@ -77,7 +72,7 @@ def _pairs(first: EvaluationFolder, second: EvaluationFolder) -> list[tuple[int,
 def write_by_depth(out: Path, folders: Mapping[int, Path], own_steps: int | None) -> dict[str, Any] | None:
     """Write OUT/summary.json and OUT/utterances.csv from evaluations by number of steps; return the summary.
 
-    The files are those of the model's own number of steps, or else of the middle one. "by_depth_steps" of the summary
+    The files are those of the model's own number of steps, or else of the middle one. `BY_DEPTH` of the summary
     has the metrics and the real-time factor of each.
 
     Args:
@@ -99,6 +94,6 @@ def write_by_depth(out: Path, folders: Mapping[int, Path], own_steps: int | None
     }
     with atomic_output(out / "utterances.csv") as temporary:
         shutil.copyfile(folders[chosen] / "utterances.csv", temporary)
-    summary = summaries[chosen] | {"by_depth_steps": by_steps}
+    summary = summaries[chosen] | {BY_DEPTH: by_steps}
     write_json(out / "summary.json", summary)
     return summary

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -49,11 +49,7 @@ class DiarizationErrors:
         return wrong / self.speech if self.speech else (np.inf if wrong else 0.0)
 
     def __add__(self, other: DiarizationErrors) -> DiarizationErrors:
-        return DiarizationErrors(*(a + b for a, b in zip(_parts(self), _parts(other), strict=True)))
-
-
-def _parts(errors: DiarizationErrors) -> tuple[float, ...]:
-    return errors.speech, errors.missed, errors.false_alarm, errors.confused
+        return DiarizationErrors(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
 
 def diarization_errors(reference: Turns, hypothesis: Turns, collar_seconds: float = 0.0) -> DiarizationErrors:

@@ -18,6 +18,9 @@ MIXTURE_ELBO = "mixture_elbo_nats_per_sample"
 FROM_LATENTS = (*RATES, *ALIVE_SHARES, MIXTURE_ELBO)
 """All columns of an utterance that follow from latents; its sources do not have them."""
 
+BY_DEPTH = "by_depth_steps"
+"""Key of summary.json: number of steps of a model of continuous depth -> its metrics."""
+
 PREDICTED = "predicted_si_sdr_db"
 """Column of a source that a model fills which predicts how good its estimates are."""
 

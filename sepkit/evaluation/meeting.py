@@ -175,21 +175,20 @@ def _add_word_errors(summary: dict[str, Any], truth: Sequence[SpokenSegment], sa
 
     Words have neither case nor punctuation, see `words`.
     """
-    from meeteval.wer import cp_word_error_rate
+    from meeteval.wer import cp_word_error_rate, time_constrained_minimum_permutation_word_error_rate
 
     timed = all(segment.start_seconds is not None for segment in (*truth, *said))
-    # Texts are in order of time already; else a line on standard error says so.
+    # Segments are in order of time already; else a line on standard error says so.
     in_order: dict[str, Any] = {"reference_sort": False, "hypothesis_sort": False}
     totals = dict.fromkeys(["n_words", "cpwer", *["tcpwer"] * timed], 0)
     recordings: Mapping[str, dict[str, Any]] = summary["recordings"]
     for session, own in recordings.items():
-        sides = [[segment for segment in side if segment.session == session] for side in (truth, said)]
-        # It takes mappings, too, though its types do not say so.
-        texts: list[Any] = [_texts(side) for side in sides]
-        errors = cp_word_error_rate(*texts, **in_order)
+        sides = [_rows([segment for segment in side if segment.session == session]) for side in (truth, said)]
+        errors = cp_word_error_rate(*sides, **in_order)
         counts = {"n_words": int(errors.length), "cpwer": int(errors.errors)}
         if timed:
-            counts["tcpwer"] = _time_constrained_errors(*sides)
+            found = time_constrained_minimum_permutation_word_error_rate(*sides, collar=COLLAR_SECONDS)
+            counts["tcpwer"] = int(found.errors)
         totals = {name: total + counts[name] for name, total in totals.items()}
         own |= _rates(counts)
         own |= {f"cpwer_{kind}": int(getattr(errors, kind)) for kind in ("insertions", "deletions", "substitutions")}
@@ -207,34 +206,17 @@ def _rates(counts: Mapping[str, int]) -> dict[str, Any]:
     return {"n_words": n_words, **rates}
 
 
-def _texts(segments: Sequence[SpokenSegment]) -> dict[str, str]:
-    """Return speaker -> words of one meeting, in order of time where that is known."""
-    texts: dict[str, list[str]] = {}
-    for segment in sorted(segments, key=lambda segment: segment.start_seconds or 0.0):
-        texts.setdefault(segment.speaker, []).extend(words(segment.words or ""))
-    # Nothing at all is a speaker who says nothing.
-    return {speaker: " ".join(said) for speaker, said in texts.items()} or {"": ""}
-
-
-def _time_constrained_errors(truth: Sequence[SpokenSegment], said: Sequence[SpokenSegment]) -> int:
+def _rows(segments: Sequence[SpokenSegment]) -> Any:
+    """Return the segments of one meeting as meeteval takes them; nothing at all is a speaker who says nothing."""
     from meeteval.io import SegLST
-    from meeteval.wer import time_constrained_minimum_permutation_word_error_rate
 
-    rows: list[list[Any]] = [
-        [
-            {
-                "speaker": segment.speaker,
-                "words": " ".join(words(segment.words or "")),
-                "start_time": segment.start_seconds,
-                "end_time": segment.end_seconds,
-            }
-            for segment in side or [SpokenSegment("", "", 0.0, 0.0, "")]
-        ]
-        for side in (truth, said)
-    ]
-    reference, hypothesis = map(SegLST, rows)
-    errors = time_constrained_minimum_permutation_word_error_rate(reference, hypothesis, collar=COLLAR_SECONDS)
-    return int(errors.errors)
+    rows: list[Any] = []
+    for segment in sorted(segments, key=lambda segment: segment.start_seconds or 0.0):
+        row = {"speaker": segment.speaker, "words": " ".join(words(segment.words or ""))}
+        if segment.start_seconds is not None:
+            row |= {"start_time": segment.start_seconds, "end_time": segment.end_seconds}
+        rows.append(row)
+    return SegLST(rows or [{"speaker": "", "words": "", "start_time": 0.0, "end_time": 0.0}])
 
 
 def meeting_lines(summary: Mapping[str, Any]) -> list[str]:

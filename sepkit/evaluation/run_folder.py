@@ -80,6 +80,7 @@ _SUMMARY = {
     "metrics": {"*": _SCORE},
     "interval_unit?": str,
     "failures?": {"*": {"n": int, "first": _PLACE}},
+    "metrics_left_out?": ({"*": str}, None),
     "matching?": _MATCHING,
     "manifest?": (str, [str], None),
     **dict.fromkeys(("model?", "estimates?", "command?", "hardware?", "version?", "commit?"), _TEXT),

@@ -88,9 +88,9 @@ def calibrate(separator: Separator, manifest: str | os.PathLike[str], *, first: 
     # A separator without a predictor, whose results would not be used.
     plain = Separator(separator.runner, views=1)
     skipped: dict[str, str] = {}
-    measured: list[tuple[int, MeasuredSources]] = []
+    # Number of the mixture, kind of situation, and whether only the interval is fitted on it.
+    measured: list[tuple[int, str, bool, MeasuredSources]] = []
     labeled: list[LabeledRecording] = []
-    harder: dict[str, list[MeasuredSources]] = {}
     # A manifest with recordings of one speaker has what the number of speakers is learned from.
     complete = sum(len(entry.sources) == 1 for entry in entries) >= LEAST_OF_EACH
     chosen = [] if complete else _chosen(entries)
@@ -105,27 +105,30 @@ def calibrate(separator: Separator, manifest: str | os.PathLike[str], *, first: 
             beyond = len(mixed.sources) > plain.hypotheses
             sources = measure_sources(plain, mixed, entry.sample_rate, complete and beyond, made)
             if beyond:
-                harder.setdefault("speakers", []).append(sources)
+                measured.append((number, "more speakers", True, sources))
                 continue
             if number in chosen and not plain.runner.scored:
                 labeled += _measure_example(plain, entries, number, mixed)
             if number in chosen:
                 for kind, hard in _stress_mixtures(entries, number, mixed, plain.hypotheses):
-                    harder.setdefault(kind, []).append(measure_sources(plain, hard, entry.sample_rate, beyond=True))
+                    stressed = measure_sources(plain, hard, entry.sample_rate, beyond=True)
+                    measured.append((number, kind, True, stressed))
         except UserError as error:
             skipped[entry.id] = str(error)
             continue
-        measured.append((number, sources))
-    if not measured:
+        measured.append((number, entry.corpus or "", False, sources))
+    if all(only for _, _, only, _ in measured):
         name, reason = next(iter(skipped.items()), ("none", "the manifest is empty"))
         raise UserError(f"{manifest}: no mixture could be used ({name}: {reason}); expected mixtures with sources")
-    numbers = np.repeat([number for number, _ in measured], [len(sources.si_sdr_db) for _, sources in measured])
+    numbers, kinds, only, found = zip(*measured, strict=True)
+    counts = [len(sources.si_sdr_db) for sources in found]
     try:
         predictor = fit_quality(
-            *_together([sources for _, sources in measured]),
-            numbers,
-            [entries[number].corpus or "" for number in numbers],
-            [_together(of_kind) for of_kind in harder.values()],
+            {name: np.concatenate([sources.features[name] for sources in found]) for name in found[0].features},
+            np.concatenate([sources.si_sdr_db for sources in found]),
+            np.repeat(numbers, counts),
+            np.repeat(kinds, counts),
+            np.repeat(only, counts),
             weights=separator.runner.fingerprint(),
             hypotheses=separator.hypotheses,
             manifest=str(Path(manifest)),
@@ -201,7 +204,7 @@ def _stress_mixtures(
     power = float(np.square(speech).mean())
     if (background := _background(mixed)) is not None:
         gain = np.sqrt(power / float(np.square(background).mean()))
-        yield "noise", Mixed(speech + np.float32(gain) * background, mixed.sources)
+        yield "more noise", Mixed(speech + np.float32(gain) * background, mixed.sources)
     known, others = {source.speaker for source in entries[number].sources}, []
     for place in (*range(number + 1, len(entries)), *range(number)):
         if len(mixed.sources) + len(others) > most:
@@ -213,13 +216,7 @@ def _stress_mixtures(
             known.add(entries[place].sources[0].speaker)
     if len(mixed.sources) + len(others) > most:
         added = np.stack(others)
-        yield "speakers", Mixed(mixed.mixture + added.sum(0), np.concatenate([mixed.sources, added]))
-
-
-def _together(measured: Sequence[MeasuredSources]) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Return the features of the estimates of several mixtures, and their SI-SDR."""
-    features = {name: np.concatenate([one.features[name] for one in measured]) for name in measured[0].features}
-    return features, np.concatenate([one.si_sdr_db for one in measured])
+        yield "more speakers", Mixed(mixed.mixture + added.sum(0), np.concatenate([mixed.sources, added]))
 
 
 def _speech_of(entries: Sequence[MixtureEntry], number: int, which: int, most: int) -> np.ndarray:

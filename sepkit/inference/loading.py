@@ -52,10 +52,21 @@ def load_model(
     folder = model_folder(model)
     graph = Path(model) if is_onnx(model) else None if folder is None else folder / GRAPH
     there = graph is not None and (folder is None or graph.is_file())
+    runner: Runner
     if there and graph is not None and _runs_as_graph(options, device, alone=folder is None):
-        runner = _graph_runner(graph, device)
+        from sepkit.inference.runners.graph_runner import GraphRunner
+
+        runner = GraphRunner(Graph(graph, str(device)))
     else:
-        runner = _torch_runner(model if folder is None else folder, device, options)
+        model = model if folder is None else folder
+        if options.runner == "graph":
+            raise UserError(f"--runner graph: {model} has no graph; make one: sepkit export {model} --out FILE.onnx")
+        if not is_installed("torch"):
+            raise UserError(missing("torch", f"{model} has no graph and"))
+        from sepkit.inference.runners.torch_runner import TorchRunner
+        from sepkit.models import load_pretrained
+
+        runner = TorchRunner(load_pretrained(model), device, options.precision)
     quality = None
     if folder is not None and (folder / QUALITY).is_file():
         try:
@@ -71,7 +82,7 @@ def load_model(
 
 def _runs_as_graph(options: SeparatorOptions, device: Any, alone: bool) -> bool:
     """Whether a graph runs a model; `alone`: there is nothing but the graph."""
-    needs = [f"--{name.replace('_', '-')}" for name in ("precision", "depth_steps") if _changed(options, name)]
+    needs = options.torch_only
     if needs and (alone or options.runner == "graph"):
         raise UserError(f"{needs[0]}: a graph has one precision and depth; use the model it was made of, with torch")
     if options.runner != "auto":
@@ -88,24 +99,3 @@ def _on_accelerator(device: str) -> bool:
     if sys.platform == "win32":
         return find_library("nvcuda") is not None
     return any(os.path.exists(driver) for driver in _DRIVERS)
-
-
-def _changed(options: SeparatorOptions, name: str) -> bool:
-    return getattr(options, name) != getattr(SeparatorOptions, name)
-
-
-def _graph_runner(graph: Path, device: Any) -> Runner:
-    from sepkit.inference.runners.graph_runner import GraphRunner
-
-    return GraphRunner(Graph(graph, str(device)))
-
-
-def _torch_runner(model: str | os.PathLike[str], device: Any, options: SeparatorOptions) -> Runner:
-    if options.runner == "graph":
-        raise UserError(f"--runner graph: {model} has no graph; make one with `sepkit export {model} --out FILE.onnx`")
-    if not is_installed("torch"):
-        raise UserError(missing("torch", f"{model} has no graph and"))
-    from sepkit.inference.runners.torch_runner import TorchRunner
-    from sepkit.models import load_pretrained
-
-    return TorchRunner(load_pretrained(model), device, options.precision)

@@ -83,6 +83,12 @@ class SeparatorOptions:
     runner: RunnerKind = "auto"
     views: int | None = None
 
+    @property
+    def torch_only(self) -> list[str]:
+        """Command-line options given here that a graph does not have."""
+        given = {"--precision": self.precision != "float32", "--depth-steps": self.depth_steps is not None}
+        return [name for name, is_given in given.items() if is_given]
+
     def __post_init__(self) -> None:
         for name, kind in field_types(type(self)).items():
             convert(kind, getattr(self, name), name)

@@ -45,6 +45,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Separated", "Separator"]
 
+# Where neither the user nor the model says otherwise.
+_DEFAULTS = {
+    "levels": "mixture",
+    "mixture_consistency": False,
+    "whole_seconds": WHOLE_SECONDS,
+    "chunk_seconds": CHUNK_SECONDS,
+    "overlap_seconds": OVERLAP_SECONDS,
+}
+
 
 class SeparateOptions(TypedDict, total=False):
     """Keywords of `Separator.separate`, which describes them."""
@@ -95,24 +104,28 @@ class Separator:
         **changed: Any,
     ) -> None:
         self.options = options = replace(options or SeparatorOptions(), **changed)
-        own_views = 1 if quality is None else quality.views
-        views = options.views or own_views
-        self.runner = _in_views(_runner_of(model, device, options), views)
+        if not isinstance(model, Runner):
+            from sepkit.inference.runners.torch_runner import TorchRunner
+
+            model = TorchRunner(model, device, options.precision)
+        runner = model if options.depth_steps is None else model.with_depth(options.depth_steps)
+        views = options.views or (1 if quality is None else quality.views)
+        self.runner = runner if views == 1 else ViewsRunner(runner, views)
         calibrated = self.runner.info.get("score_threshold", DEFAULT_THRESHOLD)
         if type(calibrated) not in (int, float):
             raise UserError(f"model: info.score_threshold is {shown(calibrated)}, expected a number; get it again")
         self.score_threshold = float(calibrated if options.score_threshold is None else options.score_threshold)
-        fits = quality is not None and quality.depth_steps in (None, self.depth_steps)
-        self.quality = quality if fits else None
+        self.quality = quality if quality is not None and quality.fits_depth(self.runner.depth) else None
         if self.quality is None and views > 1 and self.hypotheses > 1:
             self.quality = generic_predictor(self.hypotheses)
         self.sum_if_single = True
-        needs = needs_of(self.runner.info, "model")
-        self.levels: Levels = options.levels or needs.get("levels", "mixture")
-        self.mixture_consistency = options.mixture_consistency or needs.get("mixture_consistency", False)
-        self.whole_seconds = _first(options.whole_seconds, needs.get("whole_seconds"), WHOLE_SECONDS)
-        chunk = _first(options.chunk_seconds, needs.get("chunk_seconds"), CHUNK_SECONDS)
-        overlap = _first(options.overlap_seconds, needs.get("overlap_seconds"), OVERLAP_SECONDS)
+        settings: dict[str, Any] = dict(_DEFAULTS) | needs_of(self.runner.info, "model")
+        given = {name: getattr(options, name) for name in _DEFAULTS}
+        settings |= {name: value for name, value in given.items() if value is not None and value is not False}
+        self.levels: Levels = settings["levels"]
+        self.mixture_consistency: bool = settings["mixture_consistency"]
+        self.whole_seconds: float = settings["whole_seconds"]
+        chunk, overlap = settings["chunk_seconds"], settings["overlap_seconds"]
         self._chunking = chunking_of(self.sample_rate, chunk, min(overlap, chunk / 2))
 
     @property
@@ -319,7 +332,9 @@ class Separator:
         leveled = selection.scaled(known.level)
         shares = leveled.shares(known.products) if self.mixture_consistency else None
         rendered = Rendered(recording, self.sample_rate, leveled, made, shares)
-        weights = _weights(known.scores, runner.score_loss)
+        weights = None
+        if known.scores is not None and runner.score_loss is not None:
+            weights = hypothesis_weights(known.scores, runner.score_loss)  # type: ignore[arg-type]  # one of both
         return Separated(rendered, recording.sample_rate, selection, known.scores, weights, prediction, known.rates)
 
     def streaming(self, sample_rate: int | None = None, levels: Levels = "model") -> Stream:
@@ -344,25 +359,3 @@ class Separator:
             raise UserError(f"views: found {self.options.views}, but live sound has one view; leave it out")
         rate = self.sample_rate if sample_rate is None else checked_rate(sample_rate)
         return Stream(self.runner, rate, levels)
-
-
-def _weights(scores: np.ndarray | None, score_loss: str | None) -> np.ndarray | None:
-    """Return (n,) shares of the sources that hypotheses should be the best for; None where scores do not give them."""
-    return None if scores is None or score_loss is None else hypothesis_weights(scores, score_loss)  # type: ignore[arg-type]  # one of both
-
-
-def _first(*values: float | None) -> float:
-    """Return the first value that there is."""
-    return next(value for value in values if value is not None)
-
-
-def _in_views(runner: Runner, views: int) -> Runner:
-    return runner if views == 1 else ViewsRunner(runner, views)
-
-
-def _runner_of(model: Any, device: Any, options: SeparatorOptions) -> Runner:
-    if not isinstance(model, Runner):
-        from sepkit.inference.runners.torch_runner import TorchRunner
-
-        model = TorchRunner(model, device, options.precision)
-    return model if options.depth_steps is None else model.with_depth(options.depth_steps)

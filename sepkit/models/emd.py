@@ -282,13 +282,13 @@ class EncoderMaskerDecoder(SavedModel):
         )
 
     @property
-    def depth_steps(self) -> int | None:
+    def steps(self) -> int | None:
         """Number of steps that a masker of continuous depth takes; None for a masker of fixed depth."""
-        return getattr(self.masker, "depth_steps", None)
+        return getattr(self.masker, "steps", None)
 
-    def set_depth_steps(self, steps: int | None) -> None:
-        """Set the number of steps of a masker of continuous depth, see `Masker.set_depth_steps`."""
-        self.masker.set_depth_steps(steps)  # type: ignore[operator]
+    def set_steps(self, steps: int | None) -> None:
+        """Set the number of steps of a masker of continuous depth, see `Masker.set_steps`."""
+        self.masker.set_steps(steps)  # type: ignore[operator]
 
     def _gain(self, mixture: Tensor) -> Tensor:
         """Return the factor that brings each mixture (B, T) to the training mixtures' deviation, (B, 1)."""

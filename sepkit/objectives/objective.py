@@ -9,11 +9,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from sepkit.choices import check_bounds
 from sepkit.config import ObjectiveConfig
 from sepkit.errors import UserError
 from sepkit.objectives.assignment import MCL, PIT, Assignment
 from sepkit.objectives.costs import PairwiseCosts, Step, Term, pairwise_neg_si_sdr
-from sepkit.objectives.rates import Steering, build_rates, require_number
+from sepkit.objectives.rates import Steering, build_rates
 from sepkit.objectives.scoring import ScoringTerm
 from sepkit.registry import build
 from sepkit.types import Batch, Losses, ModelTraits, Separation
@@ -289,13 +290,13 @@ def build_objective(config: ObjectiveConfig, traits: ModelTraits = _PLAIN, data_
     >>> objective(batch, separation).loss.shape
     torch.Size([1])
     """
+    check_bounds(config, "objective")
     costs, assignment = PairwiseCosts(build(config.cost), traits.signal_std), build(config.assignment)
     assignment.set_data_scale(data_scale)
     terms: dict[str, Term] = {"separation": SeparationTerm(costs, assignment)}
     weights: dict[str, float] = {}
 
-    def add(name: str, field: str, weight: float, make: Callable[[], Term]) -> None:
-        require_number(f"objective.{field}", weight)
+    def add(name: str, weight: float, make: Callable[[], Term]) -> None:
         if weight > 0:
             terms[name], weights[name] = make(), weight
 
@@ -303,8 +304,8 @@ def build_objective(config: ObjectiveConfig, traits: ModelTraits = _PLAIN, data_
         terms["scoring"] = ScoringTerm(costs, assignment.one_to_one, traits.score_loss or "binary")
         weights["scoring"] = config.scoring.weight
     of_sources, of_mixtures = config.autoencoding.sources, config.autoencoding.mixtures
-    add("source_reconstruction", "autoencoding.sources", of_sources, lambda: ReconstructionTerm("source", costs))
-    add("mixture_reconstruction", "autoencoding.mixtures", of_mixtures, lambda: ReconstructionTerm("mixture", costs))
+    add("source_reconstruction", of_sources, lambda: ReconstructionTerm("source", costs))
+    add("mixture_reconstruction", of_mixtures, lambda: ReconstructionTerm("mixture", costs))
     rates, steerings = build_rates(config.rates, traits, autoencoding=of_sources > 0, of_mixtures=of_mixtures > 0)
     terms |= rates
     silence = config.silence
@@ -313,9 +314,8 @@ def build_objective(config: ObjectiveConfig, traits: ModelTraits = _PLAIN, data_
             f"objective.silence.weight: with {config.assignment.name} hypotheses without a source are alternatives,"
             " not silence; use pit or sinkhorn, or a weight of 0"
         )
-    require_number("objective.silence.threshold_db", silence.threshold_db, more_than_zero=True)
-    add("silence", "silence.weight", silence.weight, lambda: SilenceTerm(costs, silence.threshold_db))
-    add("margin", "margin_weight", config.margin_weight, lambda: MarginTerm(traits.signal_std))
+    add("silence", silence.weight, lambda: SilenceTerm(costs, silence.threshold_db))
+    add("margin", config.margin_weight, lambda: MarginTerm(traits.signal_std))
     return Objective(terms, weights, steerings)
 
 

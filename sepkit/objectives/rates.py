@@ -246,18 +246,6 @@ def _check_identical(prior: Density, hypotheses: int) -> None:
             raise ValueError("the prior of the masks differs between hypotheses; matching looks at the cost alone")
 
 
-def require_number(field: str, value: float, more_than_zero: bool = False) -> None:
-    """Raise UserError unless a number of a configuration is finite and not negative.
-
-    Args:
-        field: Name of the number, such as "objective.margin_weight".
-        value: The number.
-        more_than_zero: Whether zero is refused too.
-    """
-    if not (value > 0 if more_than_zero else value >= 0) or not value < math.inf:
-        raise UserError(f"{field}: found {value}, expected {'more than 0' if more_than_zero else '0 or more'}")
-
-
 def build_rates(
     config: RatesConfig, traits: ModelTraits, autoencoding: bool = False, of_mixtures: bool = False
 ) -> tuple[dict[str, RateTerm], list[Steering]]:
@@ -271,8 +259,6 @@ def build_rates(
         autoencoding: whether the encodings of sources are decoded too, and so have a rate.
         of_mixtures: whether mixtures are decoded too, so that those without sources have a rate.
     """
-    require_number("objective.rates.encoding.free_nats", config.encoding.free_nats)
-    require_number("objective.rates.masks.free_nats", config.masks.free_nats)
     latents: tuple[What, ...] = ("encoding", "mask")
     rated: list[What] = [what for what in latents if f"{what}_prior" in traits.offers]
     per = "frame" if config.steering is None else config.steering.per
@@ -298,9 +284,6 @@ def build_rates(
 
 def _steer(config: SteeringConfig, rated: list[What]) -> dict[What, Steering]:
     where = "objective.rates.steering"
-    for name in ("initial_weight", "change", "tolerance", "total", "encoding", "masks"):
-        if (value := getattr(config, name)) is not None:
-            require_number(f"{where}.{name}", value, more_than_zero=True)
     targets: dict[What, float | None] = {"encoding": config.encoding, "mask": config.masks}
     separate: dict[What, float] = {what: target for what, target in targets.items() if target is not None}
     if (config.total is None) == (not separate):

@@ -111,15 +111,12 @@ def score_boxes(scores: Mapping[str, ArrayLike], label: str) -> Figure:
     return figure
 
 
-def scores_by_temperature(
-    series: Mapping[str, tuple[ArrayLike, ArrayLike]], unit: str = "dB", label: str = "negative MCL SI-SDR on dev [dB]"
-) -> Figure:
+def scores_by_temperature(series: Mapping[str, tuple[ArrayLike, ArrayLike]]) -> Figure:
     """Return a figure of scores while the temperature falls, a line with its own markers for each run.
 
     Args:
-        series: run -> (S,) temperatures and (S,) scores; temperatures of zero are left out.
-        unit: of temperatures.
-        label: of the scores.
+        series: Run -> temperatures, (S,) dB, and negative MCL SI-SDR on dev, (S,) dB; temperatures of zero are left
+            out.
 
     Source: aMCL paper, figure 8.
     """
@@ -127,7 +124,7 @@ def scores_by_temperature(
     for name, (temperatures, values) in series.items():
         t, v = np.asarray(temperatures, dtype=np.float64), np.asarray(values, dtype=np.float64)
         positive[name] = t[t > 0], v[t > 0]
-    figure = curves(positive, f"temperature [{unit}]", label)
+    figure = curves(positive, "temperature [dB]", "negative MCL SI-SDR on dev [dB]")
     figure.set_size_inches(6.0, 4.0)
     axes = figure.axes[0]
     for line, style, marker in zip(axes.lines, cycle(("-", "--", "-.", ":")), cycle("os^Dv"), strict=False):

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from sepkit.cleaning import escaped
 from sepkit.errors import UserError
-from sepkit.evaluation.labels import label_of, short_label_of
+from sepkit.evaluation.labels import BY_DEPTH, label_of, short_label_of
 from sepkit.evaluation.run_folder import Run
 from sepkit.reporting.compared_runs import digits_of
 from sepkit.reporting.figures import COLORS, panels, save_png
@@ -35,7 +35,7 @@ def depth_section(runs: Sequence[Run], path: Path) -> str:
         UserError: no run was measured at several numbers of steps.
     """
     sets = list(dict.fromkeys(evaluation.name for run in runs for evaluation in run.evaluations))
-    if not any("by_depth_steps" in evaluation.summary for run in runs for evaluation in run.evaluations):
+    if not any(BY_DEPTH in evaluation.summary for run in runs for evaluation in run.evaluations):
         raise UserError(
             f"--figure depth: found no evaluation of {', '.join(run.name for run in runs)} at several numbers of steps;"
             " evaluate models of continuous depth with --depth-steps 2 4 8"
@@ -56,7 +56,7 @@ def by_steps(runs: Sequence[Run], test_set: str) -> dict[str, dict[str, np.ndarr
         evaluation = run.evaluation(test_set)
         if evaluation is None:
             continue
-        summaries: Mapping[str, Any] = evaluation.summary.get("by_depth_steps") or {FIXED: evaluation.summary}
+        summaries: Mapping[str, Any] = evaluation.summary.get(BY_DEPTH) or {FIXED: evaluation.summary}
         for steps, summary in summaries.items():
             scores = {name: score.get("mean") for name, score in summary["metrics"].items()}
             chosen = [name for name in _METRICS if scores.get(name) is not None] or list(scores)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from html import escape
 
 import numpy as np
@@ -89,8 +90,7 @@ class Outcomes:
     """
 
     def __init__(self, load_separator: LoadSeparator | None) -> None:
-        self._load_separator = load_separator
-        self._separators: dict[str, Separate] = {}
+        self._load_separator = None if load_separator is None else cache(load_separator)
 
     def example(
         self, kind: str, key: tuple[str, str], evaluations: Mapping[str, EvaluationFolder], column: str
@@ -150,9 +150,8 @@ class Outcomes:
             return read_estimates(find_estimates(find(folder, evaluation.folder), entry), entry.sample_rate)
         if not model or self._load_separator is None:
             raise UserError("found neither a folder of estimates nor a model")
-        if model not in self._separators:
-            self._separators[model] = self._load_separator(model_path(model, evaluation))
-        return np.asarray(self._separators[model](mixed.mixture, entry.sample_rate))
+        separate = self._load_separator(model_path(model, evaluation))
+        return np.asarray(separate(mixed.mixture, entry.sample_rate))
 
 
 def model_path(model: str, evaluation: EvaluationFolder) -> str:

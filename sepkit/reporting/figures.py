@@ -78,16 +78,14 @@ Links = Mapping[str, Mapping[int, str]]
 """name -> number of a point -> the example that shows it"""
 
 
-def input_output_scatter(points: Points, label: str = "SI-SDR", unit: str = "dB", links: Links | None = None) -> Figure:
-    """Return a figure of a score after separation over that of the mixture; on the dashed line nothing was gained.
+def input_output_scatter(points: Points, links: Links | None = None) -> Figure:
+    """Return a figure of SI-SDR after separation over that of the mixture, dB; on the dashed line nothing was gained.
 
     Args:
-        points: of the mixture, of the estimates.
-        label: of the score.
-        unit: of the score.
-        links: points that are drawn larger and lead to an example; None: there are none.
+        points: SI-SDR of the mixtures and of the estimates.
+        links: Points that are drawn larger and lead to an example; None: there are none.
     """
-    return _scatter(points, f"{label} of the mixture [{unit}]", f"{label} of the estimates [{unit}]", "no gain", links)
+    return _scatter(points, "SI-SDR of the mixture [dB]", "SI-SDR of the estimates [dB]", "no gain", links)
 
 
 def predicted_scatter(points: Points, links: Links | None = None) -> Figure:
@@ -269,8 +267,8 @@ def with_palette(image: io.BytesIO, colors: int = 64) -> bytes:
     return smaller.getvalue()
 
 
-def _figure(width: float = 4.8, height: float = 3.2) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(width, height), layout="constrained")
+def _figure() -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(4.8, 3.2), layout="constrained")
     axes = figure.subplots()
     _style(axes)
     return figure, axes

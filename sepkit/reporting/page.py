@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from html import escape
 from importlib import resources
+from string import Template
 
 import matplotlib
 import numpy as np
@@ -22,33 +23,20 @@ _POLICY = "default-src 'none'; img-src data:; media-src data:; style-src 'unsafe
 
 
 def document(title: str, navigation: Sequence[tuple[str, str]], body: str) -> str:
-    """Return a whole page."""
+    """Return a whole page.
+
+    Args:
+        title: Title of the page.
+        navigation: Identifier and text of each link at the top.
+        body: HTML of the page.
+    """
     assets = resources.files("sepkit.reporting") / "assets"
-    style = (assets / "report.css").read_text(encoding="utf-8")
-    script = (assets / "report.js").read_text(encoding="utf-8")
+    template, style, script = (
+        (assets / f"report.{ending}").read_text(encoding="utf-8") for ending in ("html", "css", "js")
+    )
     links = "".join(f'<a href="#{name}">{escape(text)}</a>' for name, text in navigation)
-    return plain(f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>{escape(title)}</title>
-<link rel="icon" href="data:,">
-<style>
-{style}</style>
-</head>
-<body>
-<nav aria-label="Sections"><div>{links}</div></nav>
-<main>
-{body}
-</main>
-<script>
-{script}</script>
-</body>
-</html>
-""")
+    parts = {"policy": _POLICY, "title": escape(title), "style": style, "links": links, "body": body, "script": script}
+    return plain(Template(template).substitute(parts))
 
 
 def section(name: str, title: str, *content: str) -> str:

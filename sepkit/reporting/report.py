@@ -160,7 +160,7 @@ def _draw(
         points = {run: (measured[run] - e.scores("si_sdri_db"), measured[run]) for run, e in evaluations.items()}
         if any(np.isfinite(x + y).any() for x, y in points.values()):
             text = f"{title}every point is a mixture; above the dashed line separation helped{play}"
-            figure = figures.input_output_scatter(points, links=links)
+            figure = figures.input_output_scatter(points, links)
             yield page.figure_html(figure, f"{prefix}scatter", "SI-SDR before and after separation", text)
         points = {run: (e.scores("predicted_si_sdr_db"), measured[run]) for run, e in evaluations.items()}
         if any(np.isfinite(x + y).any() for x, y in points.values()):

@@ -17,6 +17,7 @@ from sepkit.files import read_yaml
 from sepkit.reporting import page
 from sepkit.reporting.compared_runs import ComparedRuns, better, digits_of
 from sepkit.reporting.tables import INTERVALS, Cell, Table, ends_of, number, percent_cell, score_cell
+from sepkit.reporting.text import warning_lines
 
 _MAX_HEADLINES = 6
 _MAX_UTTERANCES = 200
@@ -70,7 +71,10 @@ def score_tables(runs: Sequence[Run], test_sets: Sequence[ComparedRuns]) -> Iter
     header = ["run"] * (len(runs) > 1) + ["test set", *map(short_label_of, metrics), "mixtures", "speakers"]
     yield Table(header, rows, "Means with 95 % confidence intervals").html()
     yield f'<p class="quiet">{INTERVALS}</p>'
-    yield from (f'<p class="note">{escape(sentence)}</p>' for sentence in _left_out(runs))
+    for run in runs:
+        for evaluation in run.evaluations:
+            for line in warning_lines(evaluation.summary):
+                yield f'<p class="note">{escape(f"{run.name}, {evaluation.name}: {line}")}.</p>'
     yield from _paired(test_sets)
     yield page.details("All statistics", _statistics(test_sets))
 
@@ -81,23 +85,6 @@ def _speakers(scores: Iterable[Mapping[str, Any]]) -> int | None:
 
 def _mean_cell(score: Mapping[str, Any] | None, digits: int, is_best: bool = False) -> Cell:
     return score_cell(score["mean"], digits, score["ci95"], strong=is_best) if score else Cell("-")
-
-
-def _left_out(runs: Sequence[Run]) -> Iterator[str]:
-    """Yield the mixtures that the means leave out."""
-    for run in runs:
-        for evaluation in run.evaluations:
-            name, summary = f"{run.name}, {evaluation.name}", evaluation.summary
-            if skipped := summary.get("skipped"):
-                first, more = f"{skipped[0]['id']}: {skipped[0]['reason']}", " ..." * (len(skipped) > 1)
-                yield f"{name}: {len(skipped)} mixtures were skipped ({first}{more})."
-            if count := summary.get("n_without_improvement"):
-                yield f"{name}: {count} mixtures are one speaker alone and have no improvement."
-            if count := summary.get("n_silent_sources"):
-                yield f"{name}: {count} silent sources have no score and are left out."
-            for metric, failure in (summary.get("failures") or {}).items():
-                first = f"{failure['first']['id']}: {failure['first']['reason']}"
-                yield f"{name}: {metric} failed in {failure['n']} mixtures ({first})."
 
 
 def _statistics(test_sets: Sequence[ComparedRuns]) -> str:

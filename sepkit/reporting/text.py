@@ -51,7 +51,7 @@ def score_lines(summary: Mapping[str, Any], asked: Sequence[str] | None = None) 
 
 
 def depth_lines(by_steps: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return "by_depth_steps" of summary.json as an aligned table: scores and real-time factor by number of steps."""
+    """Return an aligned table of evaluations by number of steps: scores and real-time factor by number of steps."""
     names = [
         name
         for name in ("si_sdri_db", "si_sdr_db")
@@ -90,19 +90,22 @@ def evaluation_lines(summary: Mapping[str, Any], asked: Sequence[str] | None = N
 
 
 def warning_lines(summary: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what an evaluation left out."""
-    for name, reason in summary["metrics_left_out"].items():
+    """Yield what an evaluation left out, in sentences.
+
+    Args:
+        summary: Content of summary.json.
+    """
+    for name, reason in (summary.get("metrics_left_out") or {}).items():
         yield f"{name} is left out: {reason}"
-    for name, failure in summary.get("failures", {}).items():
+    for name, failure in (summary.get("failures") or {}).items():
         yield f"{name} failed in {failure['n']} mixtures, {failure['first']['id']} since {failure['first']['reason']}"
-    if count := summary["n_without_improvement"]:
+    if count := summary.get("n_without_improvement"):
         yield f"{count} mixtures are one speaker alone: there is no improvement over them"
-    if count := summary["n_silent_sources"]:
+    if count := summary.get("n_silent_sources"):
         yield f"{count} silent sources have no score but attenuation_db"
-    if count := summary["n_skipped"]:
-        first = summary["skipped"][0]
-        total = count + summary["n_utterances"]
-        yield f"{count} of {total} mixtures were skipped, {first['id']} since {first['reason']}"
+    if skipped := summary.get("skipped"):
+        first, total = skipped[0], len(skipped) + summary["n_utterances"]
+        yield f"{len(skipped)} of {total} mixtures were skipped, {first['id']} since {first['reason']}"
 
 
 def _matching_lines(matching: Mapping[str, Any]) -> Iterator[str]:

@@ -74,7 +74,7 @@ def write_web_page(
         export_onnx(load_pretrained(folder or model), graph)
         loaded = Graph(graph)
     quality = None if folder is None else read_quality(folder, loaded.fingerprint, loaded.hypotheses)
-    if quality is not None and quality.depth_steps not in (None, loaded.depth_steps):
+    if quality is not None and not quality.fits_depth(loaded.steps):
         quality = None
     level = ModelLevel(loaded.sample_rate, loaded.signal_std, loaded.causal)
     description = {

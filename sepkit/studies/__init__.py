@@ -57,9 +57,7 @@ STUDIES: dict[str, Study] = {
     ),
     "annealed_inference": Study(
         commands={"annealed-inference": "mode collapse of annealed variational inference"},
-        subcommands={
-            "plan-schedule": {"inverse-temperature": "planning:inverse_temperature", "kl-warmup": "planning:kl_warmup"}
-        },
+        subcommands={"plan-schedule": {"inverse-temperature": "planning:plan_inverse_temperature"}},
     ),
 }
 """Subpackage -> what it offers. Only these modules are imported, never one that a file names."""

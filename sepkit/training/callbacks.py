@@ -24,7 +24,7 @@ from sepkit.models import save_model
 from sepkit.models.storage.folders import read_description
 from sepkit.owned import claim
 from sepkit.training.task import Task
-from sepkit.training.task_definition import Monitor, say
+from sepkit.training.task_definition import Monitor, log
 
 LAST_IS_BEST = "the last model counts as the best; no halving, no early stopping"
 """Said where there is nothing to judge models by."""
@@ -88,7 +88,7 @@ class BestModel(Callback):
         if trainer.is_global_zero:
             self._save(task, score is None or unknown or self._is_best(score), **info)
         if unknown and task.monitor is not None:
-            say(f"warning: data.dev: nothing in it has a {task.monitor.name}, as silence has none; {LAST_IS_BEST}")
+            log(f"warning: data.dev: nothing in it has a {task.monitor.name}, as silence has none; {LAST_IS_BEST}")
         if score is None or unknown:
             return
         if not math.isnan(score) and (self.best_score is None or score > self.best_score):
@@ -100,10 +100,10 @@ class BestModel(Callback):
         if self.epochs_since_change >= self.config.halve_patience and not decays:
             self.epochs_since_change = 0
             halve(trainer.optimizers[0])
-            say(f"no better score in {self.config.halve_patience} validations: learning rate halved")
+            log(f"no better score in {self.config.halve_patience} validations: learning rate halved")
         if self._is_over(task):
             trainer.should_stop = True
-            say(f"no better score in {self.epochs_since_best} validations: stopping (best {self.best_score:.2f})")
+            log(f"no better score in {self.epochs_since_best} validations: stopping (best {self.best_score:.2f})")
 
     def _save(self, task: Task, is_best: bool, **info: Any) -> None:
         for name in ("last_model", *["model"] * is_best):
@@ -196,7 +196,7 @@ class ExactResume(Callback):
         self._last_attempt = task.position.attempts
         trainer.save_checkpoint(self.file)
         if task.stopping and self.stopped_by is not None:
-            say(f"{self.stopped_by.name}: state saved; the same command again continues")
+            log(f"{self.stopped_by.name}: state saved; the same command again continues")
             raise SystemExit(128 + self.stopped_by)
         trainer.should_stop |= task.stopping
 
@@ -273,9 +273,9 @@ class MetricsLog(Callback):
         if self._bar is not None:
             self._bar.close()
         self._write(task, "epoch", means | validation | {"learning_rate": rate, "seconds": seconds})
-        say(_epoch_line(task, means.get("train_loss", math.nan), seconds))
+        log(_epoch_line(task, means.get("train_loss", math.nan), seconds))
         for line in task.after_epoch(task.epoch_means()):
-            say(f"warning: {line}")
+            log(f"warning: {line}")
 
     def teardown(self, trainer: Trainer, pl_module: Task, stage: str) -> None:  # type: ignore[override]
         """Close bar and board, also after a failure."""

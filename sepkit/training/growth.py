@@ -22,7 +22,7 @@ from sepkit.config import GrowthConfig
 from sepkit.errors import UserError
 from sepkit.models import EncoderMaskerDecoder
 from sepkit.objectives.costs import pairwise_neg_si_sdr
-from sepkit.training.task_definition import say
+from sepkit.training.task_definition import log
 from sepkit.types import Batch
 
 
@@ -81,7 +81,7 @@ class Growth:
             grown(one, source, self.config.jitter, torch.Generator().manual_seed(seed)) for one in (model, average)
         )
         hand_over(optimizer, model, larger, source)
-        say(f"hypothesis {source + 1} is split: {larger.hypotheses} hypotheses from here on")
+        log(f"hypothesis {source + 1} is split: {larger.hypotheses} hypotheses from here on")
         return larger, larger_average
 
 

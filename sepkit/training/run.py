@@ -39,7 +39,7 @@ from sepkit.training.callbacks import (
     resume_file,
 )
 from sepkit.training.task import Task, matmul_precision
-from sepkit.training.task_definition import Position, is_first_process, say
+from sepkit.training.task_definition import Position, is_first_process, log
 
 # Settings that may differ between the command that began a run and the one that resumes it. Others would be ignored,
 # since model and optimizer are restored, or would change the experiment.
@@ -82,9 +82,9 @@ def train(config: TaskConfig, out: Path | str, *, limit_batches: int | None = No
                     f"{out}: another process began to train in this folder; run the same command again to go on"
                 )
             _write_config(config, out, resuming)
-        say(_describe(config, task))
+        log(_describe(config, task))
         if resuming:
-            say(f"resuming from {state}")
+            log(f"resuming from {state}")
         with _quiet(), _one_line_from_workers(), _products(options):
             trainer = _make_trainer(config, out, task, limit_batches)
             if options.compile:
@@ -231,7 +231,7 @@ def _write_config(config: TaskConfig, out: Path, resuming: bool) -> None:
     now = {name: file_digest(path) for name, path in paths.items() if path and Path(path).is_file()}
     for name, digest in now.items():
         if began.get(name, digest) != digest:
-            say(
+            log(
                 f"warning: data.{name}: {paths[name]} has other mixtures than when this training began; "
                 "put the old one back for the same run, or take a new --out"
             )

@@ -27,7 +27,7 @@ def is_first_process() -> bool:
     return all(os.environ.get(name, "0") == "0" for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"))
 
 
-def say(line: str) -> None:
+def log(line: str) -> None:
     """Write a line to standard error, above the progress bar if there is one; ranks other than the first are silent."""
     if is_first_process():
         tqdm.write(line, file=sys.stderr)
@@ -143,7 +143,7 @@ class TaskDefinition(LightningModule):
         from sepkit.models import load_weights_into
 
         report = load_weights_into(self.model, self.config.init_from)
-        say(str(report))
+        log(str(report))
         return report
 
     def before_epoch(self) -> None:

@@ -54,10 +54,10 @@ from sepkit.inference import Separator
 from sepkit.models import build_model
 
 torch.set_num_threads(2)
-_threads.let_waiting_threads_sleep()
+_threads.use_passive_waiting()
 for masker in (ConvTasNetConfig(8, 8, 8, blocks=1, repeats=1), RecurrentConfig(hidden_size=4, num_layers=1)):
     model = build_model(ModelConfig(filterbank=FreeFilterbankConfig(num_filters=8), masker=masker))
-    _threads.keep_small_steps_together(Separator(model))
+    _threads.limit_small_models_to_one_thread(Separator(model))
     print(torch.get_num_threads())
 """
 

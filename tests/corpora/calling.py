@@ -1,7 +1,8 @@
-"""Calls of functions that take a dataclass of options, written shorter."""
+"""Calls of functions that take a dataclass of options, and tables, written shorter."""
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,3 +15,9 @@ def by_place(function: Callable[[Any], Path], options: type, *names: str) -> Cal
         return function(options(**dict(zip(names, places, strict=False)), **more))
 
     return call
+
+
+def table(path: Path) -> list[list[str]]:
+    """Return the rows of a CSV file."""
+    with open(path, newline="") as file:
+        return list(csv.reader(file))

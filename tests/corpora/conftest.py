@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -50,3 +51,10 @@ def speech(tmp_path: Path) -> Path:
     _write_speakers(folder / "dev-clean", ["e", "f"])
     _write_speakers(folder / "test", ["g", "h", "x1", "x2"])
     return folder
+
+
+@pytest.fixture
+def copy(corpus: Path, tmp_path: Path) -> Path:
+    """A copy of the `corpus` of a module, which a test may damage."""
+    shutil.copytree(corpus, tmp_path / "corpus")
+    return tmp_path / "corpus"

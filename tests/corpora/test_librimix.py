@@ -19,7 +19,7 @@ from sepkit.data import audio
 from sepkit.data.manifest import read_manifest
 from sepkit.data.mixing import mix_entry
 from sepkit.errors import UserError
-from tests.corpora.calling import by_place
+from tests.corpora.calling import by_place, table
 
 prepare_librimix = by_place(_prepare_librimix, LibriMixOptions, "librispeech", "wham_noise", "metadata", "out")
 RATE = 16000
@@ -71,21 +71,9 @@ def corpus(tmp_path_factory) -> Path:
     return root
 
 
-@pytest.fixture
-def copy(corpus, tmp_path) -> Path:
-    """A corpus that a test may damage."""
-    shutil.copytree(corpus, tmp_path / "corpus")
-    return tmp_path / "corpus"
-
-
 def prepare(corpus: Path, out: Path, **options) -> Path:
     folders = (corpus / name for name in ("LibriSpeech", "wham_noise", "metadata"))
     return prepare_librimix(*folders, out, **{"processes": 1, **options})
-
-
-def table(path: Path) -> list[list[str]]:
-    with open(path, newline="") as file:
-        return list(csv.reader(file))
 
 
 def extended(noise: np.ndarray, num_samples: int) -> np.ndarray:
@@ -395,7 +383,7 @@ def test_a_disk_that_is_full_half_way_leaves_nothing_that_is_trusted_later(copy,
         return write(path, *arguments, **options)
 
     monkeypatch.setattr(audio, "write", write_or_fail)
-    with pytest.raises(UserError, match="no room left on the disk") as caught:
+    with pytest.raises(UserError, match="no space left on the disk") as caught:
         prepare(copy, tmp_path / "out", write=True)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out" / "train.jsonl").exists()

@@ -16,7 +16,7 @@ from sepkit.corpora.vctk2mix import prepare_vctk2mix as _prepare_vctk2mix
 from sepkit.data.manifest import read_manifest
 from sepkit.data.mixing import mix_entry
 from sepkit.errors import UserError
-from tests.corpora.calling import by_place
+from tests.corpora.calling import by_place, table
 
 prepare_vctk2mix = by_place(_prepare_vctk2mix, VCTK2MixOptions, "vctk", "wham_noise", "metadata", "out")
 SPEAKERS = ("p225", "p226", "p280", "s5")
@@ -62,21 +62,9 @@ def corpus(tmp_path_factory) -> Path:
     return root
 
 
-@pytest.fixture
-def copy(corpus, tmp_path) -> Path:
-    """A corpus that a test may damage."""
-    shutil.copytree(corpus, tmp_path / "corpus")
-    return tmp_path / "corpus"
-
-
 def prepare(corpus: Path, out: Path, **options) -> Path:
     folders = (corpus / name for name in ("VCTK-Corpus", "wham_noise", "metadata"))
     return prepare_vctk2mix(*folders, out, **{"processes": 1, **options})
-
-
-def table(path: Path) -> list[list[str]]:
-    with open(path, newline="") as file:
-        return list(csv.reader(file))
 
 
 def pcm16(waveform: np.ndarray, rate: int, folder: Path) -> np.ndarray:

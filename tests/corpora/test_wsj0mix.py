@@ -349,7 +349,7 @@ def test_a_full_disk_leaves_nothing_half_written(wsj0, tmp_path, monkeypatch, ca
         patch.setattr(audio, "_open_wav", full)
         assert main(command) == 2
     error = capsys.readouterr().err.splitlines()[-1]
-    assert "no room left on the disk" in error
+    assert "no space left on the disk" in error
     assert not (out / "train.jsonl").exists() and not list(out.rglob("*.tmp*"))
     kept = snapshot(out)
     assert len(kept) == 4 and all(soundfile.info(path).frames > 0 for path in kept)

@@ -35,9 +35,8 @@ TINY = {
 }
 """Two words of a command -> options that make it small."""
 TINY_TEXT = {
-    "free: {split_seeds: 1,": "free: {points: 400, split_points: 120, split_seeds: 1,",
     "seeds: 4, steps: 400": "seeds: 2, steps: 40, examples: 1000, test_examples: 500",
-    "free: {temperatures: [1.3],": "free: {points: 400, split_points: 120, temperatures: [1.3],",
+    "free: {temperatures: [1.3": "free: {points: 400, temperatures: [1.3",
 }
 """Parts of files of the pages -> what makes an experiment small, for commands that have no options for it."""
 

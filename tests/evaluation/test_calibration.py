@@ -153,7 +153,7 @@ def rows_of(folder: Path, name: str = "utterances.csv") -> list[dict[str, str]]:
 
 
 def test_what_a_model_tells_becomes_columns(corpus: Any, tmp_path: Path) -> None:
-    summary = evaluate(Knowing(corpus), [corpus.manifest], tmp_path / "out", EvaluationOptions(["si_sdr"]))
+    summary = evaluate(Knowing(corpus), corpus.manifest, tmp_path / "out", EvaluationOptions(["si_sdr"]))
     assert summary["metrics"]["encoding_rate_nats_per_frame"]["mean"] == pytest.approx(12)
     assert summary["metrics"]["rate_nats_per_dimension"]["n"] == 5
     rows = rows_of(tmp_path / "out")
@@ -172,14 +172,14 @@ def test_what_a_model_tells_becomes_columns(corpus: Any, tmp_path: Path) -> None
 
 def test_rows_of_a_model_that_tells_nothing_are_as_they_were(corpus: Any, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    first = evaluate(corpus.separator(), [corpus.manifest], out, EvaluationOptions(["si_sdr"]))
+    first = evaluate(corpus.separator(), corpus.manifest, out, EvaluationOptions(["si_sdr"]))
     assert set(first["metrics"]) == {"si_sdr_db", "si_sdri_db", "mcl_si_sdr_db"}
 
 
 def test_calibration_is_in_the_summary_and_in_files(corpus: Any, tmp_path: Path) -> None:
     out = tmp_path / "out"
     separate = Knowing(corpus, silent_on="mix2")
-    summary = evaluate(separate, [corpus.manifest], out, EvaluationOptions(["si_sdr"], calibration=True))
+    summary = evaluate(separate, corpus.manifest, out, EvaluationOptions(["si_sdr"], calibration=True))
     found = json.loads((out / "summary.json").read_text())["calibration"]
     assert found == summary["calibration"]
     assert found["n_without_prediction"] == 2 and found["sources"]["n"] == 8 and found["mixtures"]["n"] == 4
@@ -226,11 +226,11 @@ def test_calibration_needs_predictions_and_si_sdr(corpus: Any, tmp_path: Path) -
     with pytest.raises(UserError, match=r"sepkit calibrate"):
         evaluate(
             corpus.separator(),
-            [corpus.manifest],
+            corpus.manifest,
             tmp_path / "a",
             EvaluationOptions(["si_sdr"], calibration=True),
         )
     with pytest.raises(UserError, match=r"add si_sdr"):
-        evaluate(corpus.separator(), [corpus.manifest], tmp_path / "b", EvaluationOptions(["stoi"], calibration=True))
+        evaluate(corpus.separator(), corpus.manifest, tmp_path / "b", EvaluationOptions(["stoi"], calibration=True))
     with pytest.raises(UserError, match=r"sepkit calibrate"):
         write_calibration(tmp_path, [])

@@ -14,36 +14,33 @@ from sepkit.config import ModelConfig
 from sepkit.data import audio
 
 
-def test_a_model_is_measured(
-    corpus: Any, tmp_path: Path, tiny_model_config: ModelConfig, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from sepkit.models import build_model
-    from sepkit.models.storage.checkpoints import save_model
+@pytest.fixture
+def model(tmp_path: Path, tiny_model_config: ModelConfig) -> str:
+    from sepkit.models import build_model, save_model
 
-    model = save_model(build_model(tiny_model_config), tmp_path / "model", {})
-    arguments = ["evaluate", "--model", str(model), "--manifest", str(corpus.manifest), "--out", str(tmp_path / "out")]
+    return str(save_model(build_model(tiny_model_config), tmp_path / "model", {}))
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "summary.json").read_text())
+
+
+def test_a_model_is_measured(corpus: Any, tmp_path: Path, model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["evaluate", "--model", model, "--manifest", str(corpus.manifest), "--out", str(tmp_path / "out")]
     assert main(arguments) == 0
     lines = capsys.readouterr().out.strip().split("\n")
     assert lines[-1] == str(tmp_path / "out") and lines[1].startswith("SI-SDR [dB] ")
-    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
-    assert summary["n_utterances"] == 5 and summary["model"] == str(model)
+    summary = read_summary(tmp_path / "out")
+    assert summary["n_utterances"] == 5 and summary["model"] == model
 
 
 def test_skipped_mixtures_make_exit_code_1(corpus: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "estimates"
     for k in (1, 2):
         audio.write(folder / f"mix0_s{k}.wav", corpus.sources["mix0"][k - 1], 8000)
-    arguments = [
-        "evaluate",
-        "--estimates",
-        str(folder),
-        "--manifest",
-        str(corpus.manifest),
-        "--out",
-        str(tmp_path / "o"),
-    ]
+    places = ["--estimates", str(folder), "--manifest", str(corpus.manifest), "--out", str(tmp_path / "o")]
     with pytest.raises(SystemExit) as stop:
-        main(arguments)
+        main(["evaluate", *places])
     assert stop.value.code == 1
     captured = capsys.readouterr()
     assert captured.out.strip().split("\n")[-1] == str(tmp_path / "o")
@@ -54,12 +51,9 @@ def test_the_model_that_ships_is_measured_and_predicts_where_that_was_asked_for(
     corpus: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line = ["evaluate", "--manifest", str(corpus.manifest), "--device", "cpu", "--out"]
-    for name, more, predicts in (
-        ("short", ["--metrics", "si_sdr"], False),
-        ("usual", [], True),
-    ):
+    for name, more, predicts in (("short", ["--metrics", "si_sdr"], False), ("usual", [], True)):
         assert main([*line, str(tmp_path / name), *more]) == 0
-        summary = json.loads((tmp_path / name / "summary.json").read_text())
+        summary = read_summary(tmp_path / name)
         # SI-SDR is predicted only of two speakers, and these mixtures of noise may be taken for one.
         assert summary["model"] == "boxed_8k" and ("predicted_si_sdr_db" in summary["metrics"]) == predicts
         printed = capsys.readouterr().out.strip().split("\n")
@@ -114,13 +108,7 @@ def test_a_folder_that_disappears_is_a_failure(
     assert main(line) == 0
 
 
-def test_a_corpus_of_wavs_gives_the_figures_of_mixing_on_the_fly(
-    corpus: Any, tmp_path: Path, tiny_model_config: ModelConfig
-) -> None:
-    from sepkit.models import build_model
-    from sepkit.models.storage.checkpoints import save_model
-
-    model = str(save_model(build_model(tiny_model_config), tmp_path / "model", {}))
+def test_a_corpus_of_wavs_gives_the_figures_of_mixing_on_the_fly(corpus: Any, tmp_path: Path, model: str) -> None:
     wavs = tmp_path / "wavs"
     assert main(["prepare", "wavs", "--manifest", str(corpus.manifest), "--out", str(wavs)]) == 0
     sources = [str(wavs / "s1"), str(wavs / "s2")]
@@ -130,7 +118,7 @@ def test_a_corpus_of_wavs_gives_the_figures_of_mixing_on_the_fly(
     for name, manifest in (("fly", corpus.manifest), ("files", tmp_path / "mixed" / "test.jsonl")):
         out = tmp_path / name
         assert main(["evaluate", "--model", model, "--manifest", str(manifest), "--out", str(out)]) == 0
-        summaries.append(json.loads((out / "summary.json").read_text()))
+        summaries.append(read_summary(out))
     fly, files = summaries
     assert fly["n_utterances"] == files["n_utterances"] == 5
     for metric, scores in fly["metrics"].items():
@@ -138,19 +126,15 @@ def test_a_corpus_of_wavs_gives_the_figures_of_mixing_on_the_fly(
 
 
 def test_manifests_apart_are_what_they_are_alone(
-    make_corpus: Any, tmp_path: Path, tiny_model_config: ModelConfig, capsys: pytest.CaptureFixture[str]
+    make_corpus: Any, tmp_path: Path, model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One process writes a folder for each; a bad mixture of one does not stop the other."""
-    from sepkit.models import build_model
-    from sepkit.models.storage.checkpoints import save_model
-
-    model = save_model(build_model(tiny_model_config), tmp_path / "model", {})
     manifests = []
     for name in ("test_noisy", "test_clean"):
         manifest = make_corpus(tmp_path / name, count=2).manifest
         manifests.append(str(manifest.rename(manifest.with_name(f"{name}.jsonl"))))
     (tmp_path / "test_noisy" / json.loads(Path(manifests[0]).read_text().split("\n")[0])["sources"][0]["path"]).unlink()
-    command = ["evaluate", "--model", str(model), "--metrics", "si_sdr", "--manifest"]
+    command = ["evaluate", "--model", model, "--metrics", "si_sdr", "--manifest"]
     with pytest.raises(SystemExit) as stop:
         main([*command, *manifests, "--separate-reports", "--out", str(tmp_path / "out")])
     assert stop.value.code == 1
@@ -159,26 +143,13 @@ def test_manifests_apart_are_what_they_are_alone(
     assert main([*command, manifests[1], "--out", str(tmp_path / "alone")]) == 0
     apart, alone = (tmp_path / folder / "utterances.csv" for folder in ("out/test_clean", "alone"))
     assert apart.read_text() == alone.read_text()
-    assert json.loads((tmp_path / "out" / "test_noisy" / "summary.json").read_text())["n_skipped"] == 1
+    assert read_summary(tmp_path / "out" / "test_noisy")["n_skipped"] == 1
 
 
-def test_manifests_of_one_unique_names_are_refused(
-    make_corpus: Any, tmp_path: Path, tiny_model_config: ModelConfig, capsys: pytest.CaptureFixture[str]
+def test_manifests_of_one_name_apart_are_refused(
+    make_corpus: Any, tmp_path: Path, model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from sepkit.models import build_model
-    from sepkit.models.storage.checkpoints import save_model
-
-    model = save_model(build_model(tiny_model_config), tmp_path / "model", {})
     manifests = [str(make_corpus(tmp_path / name, count=1).manifest) for name in ("a", "b")]
-    command = [
-        "evaluate",
-        "--model",
-        str(model),
-        "--manifest",
-        *manifests,
-        "--separate-reports",
-        "--out",
-        str(tmp_path / "out"),
-    ]
-    assert main(command) == 2
+    command = ["evaluate", "--model", model, "--separate-reports", "--out", str(tmp_path / "out"), "--manifest"]
+    assert main([*command, *manifests]) == 2
     assert f"--manifest {manifests[0]}: another is called" in capsys.readouterr().err

@@ -25,6 +25,8 @@ from sepkit.evaluation.statistics import summarize
 from sepkit.reporting.report import write_report
 from sepkit.reporting.text import evaluation_lines
 
+SI_SDR = EvaluationOptions(["si_sdr"])
+
 
 def _rows(folder: Path) -> list[dict[str, str]]:
     with (folder / "utterances.csv").open(newline="") as file:
@@ -36,7 +38,7 @@ def _summary(folder: Path) -> dict[str, Any]:
 
 
 def test_figures_are_those_of_the_metrics(corpus: Any, tmp_path: Path) -> None:
-    result = evaluate(System(corpus.separator(), model="known"), [corpus.manifest], tmp_path / "out")
+    result = evaluate(System(corpus.separator(), model="known"), corpus.manifest, tmp_path / "out")
     rows = _rows(tmp_path / "out")
     assert [row["id"] for row in rows] == list(corpus.sources)
     assert result == _summary(tmp_path / "out")
@@ -60,7 +62,7 @@ def test_figures_are_those_of_the_metrics(corpus: Any, tmp_path: Path) -> None:
 
 
 def test_summary_has_the_keys_that_readers_rely_on(corpus: Any, tmp_path: Path) -> None:
-    summary = evaluate(System(corpus.separator(), model="known"), [corpus.manifest], tmp_path / "out")
+    summary = evaluate(System(corpus.separator(), model="known"), corpus.manifest, tmp_path / "out")
     counts, run = "n_utterances n_skipped skipped metrics", "model manifest sample_rate real_time_factor wall_seconds"
     assert {*counts.split(), *run.split(), "version", "commit", "hardware"} <= set(summary)
     columns = "si_sdr_db si_sdri_db mcl_si_sdr_db sdr_db sdri_db stoi pesq"
@@ -70,8 +72,8 @@ def test_summary_has_the_keys_that_readers_rely_on(corpus: Any, tmp_path: Path) 
 
 
 def test_surplus_hypotheses_go_free(corpus: Any, tmp_path: Path) -> None:
-    two = evaluate(corpus.separator(), [corpus.manifest], tmp_path / "two")
-    four = evaluate(corpus.separator(extra_hypotheses=2), [corpus.manifest], tmp_path / "four")
+    two = evaluate(corpus.separator(), corpus.manifest, tmp_path / "two")
+    four = evaluate(corpus.separator(extra_hypotheses=2), corpus.manifest, tmp_path / "four")
     assert four["metrics"] == two["metrics"]
     assert {row["assignment"] for row in _rows(tmp_path / "four")} == {"4 3"}
 
@@ -83,7 +85,7 @@ def test_one_hypothesis_for_both_sources_counts_only_for_mcl(corpus: Any, tmp_pa
         estimates = separator(mixture, sample_rate)
         return np.stack([mixture, 0 * estimates[0]])
 
-    scores = evaluate(first_source_and_silence, [corpus.manifest], tmp_path / "out")["metrics"]
+    scores = evaluate(first_source_and_silence, corpus.manifest, tmp_path / "out")["metrics"]
     assert scores["si_sdr_db"]["mean"] < -40 < scores["mcl_si_sdr_db"]["mean"]
 
 
@@ -91,7 +93,7 @@ def test_a_silent_source_is_left_out_and_counted(corpus: Any, tmp_path: Path) ->
     silent = corpus.folder / corpus.entries[1].sources[0].path
     audio.write(silent, np.zeros(4000, dtype=np.float32), 8000)
     corpus.sources["mix1"][0] = 0
-    summary = evaluate(corpus.separator(), [corpus.manifest], tmp_path / "out")
+    summary = evaluate(corpus.separator(), corpus.manifest, tmp_path / "out")
     row = _rows(tmp_path / "out")[1]
     assert summary["n_silent_sources"] == 1 and summary["n_utterances"] == 5
     assert row["silent_sources"] == "1" and row["si_sdr_db_s1"] == "" and row["assignment"].startswith("-")
@@ -104,7 +106,7 @@ def test_bad_mixtures_are_skipped_and_listed(corpus: Any, tmp_path: Path) -> Non
     unknown = MixtureEntry(id="alone", sample_rate=8000, num_samples=4000, mixture=corpus.entries[1].sources[0].path)
     corpus.entries.append(unknown)
     corpus.rewrite()
-    summary = evaluate(corpus.separator(), [corpus.manifest], tmp_path / "out")
+    summary = evaluate(corpus.separator(), corpus.manifest, tmp_path / "out")
     assert [skipped["id"] for skipped in summary["skipped"]] == ["mix0", "mix2", "alone"]
     assert "mix0_0.wav" in summary["skipped"][0]["reason"] and "references" in summary["skipped"][2]["reason"]
     assert [row["id"] for row in _rows(tmp_path / "out")] == ["mix1", "mix3", "mix4"]
@@ -117,7 +119,7 @@ def test_bad_mixtures_are_skipped_and_listed(corpus: Any, tmp_path: Path) -> Non
 def test_estimates_that_cannot_be_scored_skip_the_mixture(
     corpus: Any, tmp_path: Path, separate: Any, reason: str
 ) -> None:
-    summary = evaluate(separate, [corpus.manifest], tmp_path / "out")
+    summary = evaluate(separate, corpus.manifest, tmp_path / "out")
     assert summary["n_skipped"] == 5 and reason in summary["skipped"][0]["reason"]
     nothing = dict.fromkeys(("mean", "std", "median", "ci95", "n_speakers")) | {"n": 0}
     assert summary["metrics"]["si_sdr_db"] == nothing
@@ -126,7 +128,7 @@ def test_estimates_that_cannot_be_scored_skip_the_mixture(
 def test_missing_and_unequal_files_are_skipped(corpus: Any, tmp_path: Path) -> None:
     for name, length in (("mix0_s1", 3999), ("mix0_s2", 3999), ("mix1_s1", 10), ("mix1_s2", 11)):
         audio.write(tmp_path / "estimates" / f"{name}.wav", np.ones(length, dtype=np.float32), 8000)
-    skipped = evaluate(tmp_path / "estimates", [corpus.manifest], tmp_path / "out")["skipped"]
+    skipped = evaluate(tmp_path / "estimates", corpus.manifest, tmp_path / "out")["skipped"]
     reasons = [entry["reason"] for entry in skipped]
     assert "3999" in reasons[0] and "mix1_s2.wav" in reasons[1] and "mix2_s1.wav" in reasons[2] and len(reasons) == 5
 
@@ -140,18 +142,18 @@ def test_the_same_call_continues_after_an_interruption(corpus: Any, tmp_path: Pa
         return separator(mixture, sample_rate)
 
     with pytest.raises(KeyboardInterrupt):
-        evaluate(System(interrupted, fingerprint="a"), [corpus.manifest], tmp_path / "out")
+        evaluate(System(interrupted, fingerprint="a"), corpus.manifest, tmp_path / "out")
     assert not (tmp_path / "out" / "summary.json").exists()
     # A kill in the middle of a write leaves such a line.
     with (tmp_path / "out" / "journal.jsonl").open("a") as file:
         file.write('{"key": "torn')
-    resumed = evaluate(System(separator, fingerprint="a"), [corpus.manifest], tmp_path / "out")
+    resumed = evaluate(System(separator, fingerprint="a"), corpus.manifest, tmp_path / "out")
     assert separator.calls == 5
-    whole = evaluate(System(corpus.separator(), fingerprint="a"), [corpus.manifest], tmp_path / "whole")
+    whole = evaluate(System(corpus.separator(), fingerprint="a"), corpus.manifest, tmp_path / "whole")
     assert resumed["metrics"] == whole["metrics"]
     assert (tmp_path / "out" / "utterances.csv").read_bytes() == (tmp_path / "whole" / "utterances.csv").read_bytes()
     written = (tmp_path / "out" / "journal.jsonl").read_bytes()
-    evaluate(System(separator, fingerprint="a"), [corpus.manifest], tmp_path / "out")
+    evaluate(System(separator, fingerprint="a"), corpus.manifest, tmp_path / "out")
     assert separator.calls == 5 and (tmp_path / "out" / "journal.jsonl").read_bytes() == written
 
 
@@ -167,34 +169,32 @@ def test_the_same_call_continues_after_an_interruption(corpus: Any, tmp_path: Pa
     ],
 )
 def test_a_row_of_a_damaged_line_is_done_again(corpus: Any, tmp_path: Path, before: str, after: str) -> None:
-    evaluate(System(corpus.separator(), fingerprint="a"), [corpus.manifest], tmp_path / "out")
+    evaluate(System(corpus.separator(), fingerprint="a"), corpus.manifest, tmp_path / "out")
     journal, table = tmp_path / "out" / "journal.jsonl", tmp_path / "out" / "utterances.csv"
     whole, written = table.read_bytes(), journal.read_text()
     journal.write_text(re.sub(before, after, written, count=1))
     assert journal.read_text() != written
     separator = corpus.separator()
-    evaluate(System(separator, fingerprint="a"), [corpus.manifest], tmp_path / "out")
+    evaluate(System(separator, fingerprint="a"), corpus.manifest, tmp_path / "out")
     assert separator.calls == 1 and table.read_bytes() == whole
 
 
 def test_processes_give_the_same_rows(corpus: Any, tmp_path: Path) -> None:
     (corpus.folder / corpus.entries[2].sources[1].path).write_bytes(b"not audio")
     for processes in (0, 1):
-        evaluate(
-            corpus.separator(), [corpus.manifest], tmp_path / str(processes), EvaluationOptions(processes=processes)
-        )
+        evaluate(corpus.separator(), corpus.manifest, tmp_path / str(processes), EvaluationOptions(processes=processes))
     assert (tmp_path / "0" / "utterances.csv").read_bytes() == (tmp_path / "1" / "utterances.csv").read_bytes()
     assert _summary(tmp_path / "1")["n_skipped"] == 1
 
 
 def test_another_model_or_another_recording_is_evaluated_anew(corpus: Any, tmp_path: Path) -> None:
     separator = corpus.separator()
-    evaluate(System(separator, fingerprint="a"), [corpus.manifest], tmp_path / "out")
-    evaluate(System(separator, fingerprint="b"), [corpus.manifest], tmp_path / "out")
+    evaluate(System(separator, fingerprint="a"), corpus.manifest, tmp_path / "out")
+    evaluate(System(separator, fingerprint="b"), corpus.manifest, tmp_path / "out")
     assert separator.calls == 10
     changed = corpus.folder / corpus.entries[0].sources[0].path
     audio.write(changed, 0.5 * audio.read(changed), 8000)
-    evaluate(System(separator, fingerprint="b"), [corpus.manifest], tmp_path / "out")
+    evaluate(System(separator, fingerprint="b"), corpus.manifest, tmp_path / "out")
     assert separator.calls == 11
 
 
@@ -205,8 +205,8 @@ def test_estimates_in_files_score_as_the_separator_that_made_them(corpus: Any, t
     for name, sources in corpus.sources.items():
         for k, estimate in enumerate(separator(sources.sum(0), 8000), start=1):
             audio.write(tmp_path / "estimates" / layout.format(name=name, k=k), 0.1 * estimate, 8000, subtype=subtype)
-    of_files = evaluate(tmp_path / "estimates", [corpus.manifest], tmp_path / "files")
-    of_model = evaluate(separator, [corpus.manifest], tmp_path / "model")
+    of_files = evaluate(tmp_path / "estimates", corpus.manifest, tmp_path / "files")
+    of_model = evaluate(separator, corpus.manifest, tmp_path / "model")
     assert of_files["n_utterances"] == 5 and of_files["real_time_factor"] is None
     for name, scores in of_model["metrics"].items():
         assert of_files["metrics"][name]["mean"] == pytest.approx(scores["mean"], abs=0.01)
@@ -215,29 +215,29 @@ def test_estimates_in_files_score_as_the_separator_that_made_them(corpus: Any, t
 def test_a_users_mistakes(corpus: Any, tmp_path: Path) -> None:
     separator = corpus.separator()
     with pytest.raises(UserError, match="si_sdr, sdr, snr"):
-        evaluate(separator, [corpus.manifest], tmp_path / "out", EvaluationOptions(["snrr"]))
+        evaluate(separator, corpus.manifest, tmp_path / "out", EvaluationOptions(["snrr"]))
     with pytest.raises(UserError, match="no such file"):
         evaluate(separator, [tmp_path / "none.jsonl"], tmp_path / "out")
     with pytest.raises(UserError, match="no such folder"):
-        evaluate(System(estimates=tmp_path / "none"), [corpus.manifest], tmp_path / "out")
+        evaluate(System(estimates=tmp_path / "none"), corpus.manifest, tmp_path / "out")
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="cannot be written to"):
-        evaluate(separator, [corpus.manifest], tmp_path / "file" / "out")
+        evaluate(separator, corpus.manifest, tmp_path / "file" / "out")
     with pytest.raises(UserError, match="no such file or folder"):
-        evaluate("no-such-model", [corpus.manifest], tmp_path / "out")
+        evaluate("no-such-model", corpus.manifest, tmp_path / "out")
     for options in (EvaluationOptions(depth_steps=(2, 4)), EvaluationOptions(views=2)):
         with pytest.raises(UserError, match="given by its name"):
-            evaluate(separator, [corpus.manifest], tmp_path / "out", options)
+            evaluate(separator, corpus.manifest, tmp_path / "out", options)
     assert separator.calls == 0
 
 
 def test_what_was_skipped_is_tried_again(corpus: Any, tmp_path: Path) -> None:
     path = corpus.folder / corpus.entries[1].sources[0].path
     path.unlink()
-    assert evaluate(corpus.separator(), [corpus.manifest], tmp_path / "out")["n_skipped"] == 1
+    assert evaluate(corpus.separator(), corpus.manifest, tmp_path / "out")["n_skipped"] == 1
     audio.write(path, corpus.sources["mix1"][0], 8000)
     separator = corpus.separator()
-    assert evaluate(separator, [corpus.manifest], tmp_path / "out")["n_skipped"] == 0
+    assert evaluate(separator, corpus.manifest, tmp_path / "out")["n_skipped"] == 0
     assert separator.calls == 1
 
 
@@ -245,16 +245,16 @@ def test_ranks_share_the_mixtures_and_the_last_to_finish_writes(corpus: Any, tmp
     (corpus.folder / corpus.entries[3].sources[0].path).write_bytes(b"not audio")
     separators = [corpus.separator() for _ in range(3)]
     for rank in (2, 0):
-        shared = evaluate(separators[rank], [corpus.manifest], tmp_path / "out", EvaluationOptions(share=(rank, 3)))
+        shared = evaluate(separators[rank], corpus.manifest, tmp_path / "out", EvaluationOptions(share=(rank, 3)))
         assert shared is None and not (tmp_path / "out" / "summary.json").exists()
-    shared = evaluate(separators[1], [corpus.manifest], tmp_path / "out", EvaluationOptions(share=(1, 3)))
+    shared = evaluate(separators[1], corpus.manifest, tmp_path / "out", EvaluationOptions(share=(1, 3)))
     # mix3, which cannot be read, is rank 0's.
     assert [separator.calls for separator in separators] == [1, 2, 1]
-    alone = evaluate(corpus.separator(), [corpus.manifest], tmp_path / "alone")
+    alone = evaluate(corpus.separator(), corpus.manifest, tmp_path / "alone")
     assert shared["metrics"] == alone["metrics"] and shared["n_skipped"] == 1
     assert (tmp_path / "out" / "utterances.csv").read_bytes() == (tmp_path / "alone" / "utterances.csv").read_bytes()
     # A single process combines what ranks left.
-    again = evaluate(separators[0], [corpus.manifest], tmp_path / "out")
+    again = evaluate(separators[0], corpus.manifest, tmp_path / "out")
     assert separators[0].calls == 1 and again["metrics"] == alone["metrics"]
 
 
@@ -275,7 +275,7 @@ def test_manifests_side_by_side_with_the_drop_from_the_first(corpus: Any, make_c
     assert after["drop_db"] == pytest.approx(before["mean"] - after["mean"]) and after["drop_db"] > 0
     assert after["drop_percent"] == pytest.approx(100 * after["drop_db"] / before["mean"])
     assert "drop_db" not in before and "drop" in second["metrics"]["stoi"]
-    alone = evaluate(separate, [unseen.manifest], tmp_path / "alone", EvaluationOptions(["si_sdr"]))
+    alone = evaluate(separate, [unseen.manifest], tmp_path / "alone", SI_SDR)
     assert {name: after[name] for name in ("mean", "ci95", "n")} == {
         name: alone["metrics"]["si_sdr_db"][name] for name in ("mean", "ci95", "n")
     }
@@ -286,7 +286,7 @@ def test_kinds_of_mixtures_have_columns_and_figures(tmp_path: Path, make_corpus:
     for number, entry in enumerate(corpus.entries):
         entry.sources[0].sex, entry.sources[1].sex = "M", "FM"[number % 2]
     corpus.rewrite()
-    summary = evaluate(corpus.separator(), [corpus.manifest], tmp_path / "o", EvaluationOptions(["si_sdr"]))
+    summary = evaluate(corpus.separator(), corpus.manifest, tmp_path / "o", SI_SDR)
     rows = _rows(tmp_path / "o")
     assert {row["sex_pair"] for row in rows} == {"F-M", "M-M"}
     for row, sources in zip(rows, corpus.sources.values(), strict=True):
@@ -306,10 +306,10 @@ def test_kinds_of_mixtures_have_columns_and_figures(tmp_path: Path, make_corpus:
 
 
 def test_a_paired_comparison_with_another_run(corpus: Any, make_corpus: Any, tmp_path: Path) -> None:
-    worse = evaluate(corpus.separator(0.3), [corpus.manifest], tmp_path / "worse")
+    worse = evaluate(corpus.separator(0.3), corpus.manifest, tmp_path / "worse")
     better = evaluate(
         corpus.separator(0.1),
-        [corpus.manifest],
+        corpus.manifest,
         tmp_path / "better",
         EvaluationOptions(compare_with=tmp_path / "worse"),
     )
@@ -335,7 +335,7 @@ def test_intervals_draw_the_speakers_that_the_manifest_names(corpus: Any, tmp_pa
     lines[0]["sources"][0]["speaker"] = ""
     unnamed.write_text("".join(json.dumps(line) + "\n" for line in lines))
     out = tmp_path / "out"
-    result = evaluate(corpus.separator(), [named], out, EvaluationOptions(["si_sdr"]))
+    result = evaluate(corpus.separator(), [named], out, SI_SDR)
     found, rows = result, _rows(out)
     assert [(row["speaker_s1"], row["speaker_s2"]) for row in rows] == pairs and found["interval_unit"] == "speaker"
     scores = [float(row["si_sdr_db"]) for row in rows]
@@ -357,7 +357,7 @@ def test_speakers_are_counted_where_the_model_gives_scores(corpus: Any, tmp_path
         scores = np.array([1.0, 1.0 if separator.calls % 2 else -1.0])
         return Hypotheses(separator(mixture, rate), scores > 0, np.array([1.0, 0.0]))
 
-    found = evaluate(separate, [corpus.manifest], tmp_path / "out", EvaluationOptions(["si_sdr"]))["metrics"]
+    found = evaluate(separate, corpus.manifest, tmp_path / "out", SI_SDR)["metrics"]
     assert found["speaker_count_accuracy"]["mean"] == pytest.approx(2 / 5)
     # All weight is on the first hypothesis.
     assert found["weighted_si_sdr_db"]["mean"] == pytest.approx(found["drawn_si_sdr_db"]["mean"], abs=1e-3)
@@ -388,7 +388,7 @@ KEPT = [
 
 def test_hypotheses_and_speakers_are_counted(corpus: Any, tmp_path: Path) -> None:
     """Two speak in each of five mixtures; 2, 1, 3, 0 and 4 are found."""
-    found = evaluate(Speakers(corpus, KEPT), [corpus.manifest], tmp_path / "all", EvaluationOptions(["si_sdr"]))
+    found = evaluate(Speakers(corpus, KEPT), corpus.manifest, tmp_path / "all", SI_SDR)
     matching = found["matching"]
     assert matching == {
         "n_sources": 10,
@@ -410,7 +410,7 @@ def test_hypotheses_and_speakers_are_counted(corpus: Any, tmp_path: Path) -> Non
 def test_mixtures_without_a_number_count_among_those_not_right(corpus: Any, tmp_path: Path) -> None:
     """Two speak in each of five mixtures; 2, 1 and 2 are found, and twice there is no number."""
     kept = [[True, True, False, False], [True, False, False, False], None, [True, True, False, False], None]
-    found = evaluate(Speakers(corpus, kept), [corpus.manifest], tmp_path, EvaluationOptions(["si_sdr"]))
+    found = evaluate(Speakers(corpus, kept), corpus.manifest, tmp_path, SI_SDR)
     assert found["matching"]["speaker_count"] == {
         "n": 5,
         "n_without_number": 2,
@@ -432,7 +432,7 @@ def test_mixtures_without_a_number_count_among_those_not_right(corpus: Any, tmp_
 def test_unknown_numbers_of_speakers_are_matched_as_far_as_they_go(corpus: Any, tmp_path: Path) -> None:
     options: dict[str, Any] = {"metrics": ["si_sdr"], "processes": 0}
     separate = Speakers(corpus, KEPT)
-    found = evaluate(separate, [corpus.manifest], tmp_path / "auto", EvaluationOptions(count_speakers=True, **options))
+    found = evaluate(separate, corpus.manifest, tmp_path / "auto", EvaluationOptions(count_speakers=True, **options))
     matching = found["matching"]
     assert (matching["missed_sources"], matching["extra_hypotheses"]) == (3, 3)
     assert matching["missed_source_rate"] == pytest.approx(0.3)
@@ -444,11 +444,11 @@ def test_unknown_numbers_of_speakers_are_matched_as_far_as_they_go(corpus: Any, 
     rows = _rows(tmp_path / "auto")
     assert rows[0]["assignment"] == "2 1" and rows[3]["assignment"] == "missed missed"
     assert sorted(rows[1]["assignment"].split()) == ["1", "missed"]
-    everything = evaluate(Speakers(corpus, KEPT), [corpus.manifest], tmp_path / "all", EvaluationOptions(**options))
+    everything = evaluate(Speakers(corpus, KEPT), corpus.manifest, tmp_path / "all", EvaluationOptions(**options))
     for name in ("hypothesis_usage", "collapse_rate", "speaker_count"):
         assert everything["matching"][name] == matching[name]
     with pytest.raises(UserError, match="--count-speakers"):
-        evaluate(tmp_path, [corpus.manifest], tmp_path / "files", EvaluationOptions(count_speakers=True))
+        evaluate(tmp_path, corpus.manifest, tmp_path / "files", EvaluationOptions(count_speakers=True))
 
 
 def test_one_speaker_alone_has_no_improvement_and_is_counted(corpus: Any, tmp_path: Path) -> None:
@@ -461,7 +461,7 @@ def test_one_speaker_alone_has_no_improvement_and_is_counted(corpus: Any, tmp_pa
     def separate(mixture: np.ndarray, rate: int) -> np.ndarray:
         return separator(mixture, rate)
 
-    summary = evaluate(separate, [corpus.manifest], tmp_path / "out", EvaluationOptions(["si_sdr"]))
+    summary = evaluate(separate, corpus.manifest, tmp_path / "out", SI_SDR)
     assert summary["n_without_improvement"] == 1 and summary["n_skipped"] == 0
     assert (summary["metrics"]["si_sdr_db"]["n"], summary["metrics"]["si_sdri_db"]["n"]) == (5, 4)
     assert {number: group["si_sdr_db"]["n"] for number, group in summary["by"]["speakers"].items()} == {"1": 1, "2": 4}
@@ -475,24 +475,24 @@ def test_words_over_the_whole_corpus(corpus: Any, tmp_path: Path) -> None:
     corpus.rewrite()
     command = shlex.join([sys.executable, "-c", "print('one two three')"]) + " {wav}"
     options = EvaluationOptions(["words"], asr_command=command)
-    summary = evaluate(corpus.separator(), [corpus.manifest], tmp_path / "out", options)
+    summary = evaluate(corpus.separator(), corpus.manifest, tmp_path / "out", options)
     assert summary["wer"] == {"errors": 10, "words": 40, "word_error_rate": 0.25}
     assert summary["metrics"]["word_accuracy"]["mean"] == 0.75
 
 
 def test_a_metric_without_scores_is_counted_with_its_reason(corpus: Any, tmp_path: Path) -> None:
     options = EvaluationOptions(["si_sdr", "words"], asr_command="no-such-command")
-    summary = evaluate(corpus.separator(), [corpus.manifest], tmp_path / "out", options)
+    summary = evaluate(corpus.separator(), corpus.manifest, tmp_path / "out", options)
     assert summary["n_utterances"] == 5 and summary["metrics"]["word_accuracy"]["n"] == 0
     assert summary["failures"]["words"]["n"] == 5 and summary["failures"]["words"]["first"]["id"] == "mix0"
     assert "no text" in _rows(tmp_path / "out")[0]["reasons"]
 
 
 def test_what_is_measured_without_being_asked_for(corpus: Any, tmp_path: Path) -> None:
-    summary = evaluate(corpus.separator(), [corpus.manifest], tmp_path / "out", EvaluationOptions(signal_std=0.1))
+    summary = evaluate(corpus.separator(), corpus.manifest, tmp_path / "out", EvaluationOptions(signal_std=0.1))
     assert summary["metrics"]["blr_nats_per_sample"]["n"] == 5 and summary["signal_std"] == 0.1
     for entry in corpus.entries:
         entry.sample_rate = 11025
     corpus.rewrite()
-    summary = evaluate(tmp_path, [corpus.manifest], tmp_path / "rate")
+    summary = evaluate(tmp_path, corpus.manifest, tmp_path / "rate")
     assert "11025 Hz" in summary["metrics_left_out"]["pesq"] and "pesq" not in summary["metrics"]

@@ -36,10 +36,6 @@ class Wrapped:
     def mean(self):
         return self.inner.mean
 
-    @property
-    def median(self):
-        return self.inner.icdf(torch.tensor(0.5))
-
     def sample(self, generator=None):
         state = torch.random.get_rng_state()
         if generator is not None:

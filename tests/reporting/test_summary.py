@@ -25,7 +25,7 @@ def folders(corpus: Any, tmp_path: Path) -> list[Path]:
         command = f"sepkit evaluate --out {name}"
         evaluate(
             corpus.separator(noise),
-            [corpus.manifest],
+            corpus.manifest,
             tmp_path / name,
             EvaluationOptions(metrics, command=command),
         )
@@ -54,7 +54,7 @@ def test_of_few_mixtures_there_are_means_alone(make_corpus: Any, tmp_path: Path,
     folders = [tmp_path / name for name in ("first", "second")]
     for folder, noise in zip(folders, (0.5, 0.1), strict=True):
         compared = {} if folder is folders[0] else {"compare_with": folders[0]}
-        found = evaluate(corpus.separator(noise), [corpus.manifest], folder, EvaluationOptions(["si_sdr"], **compared))
+        found = evaluate(corpus.separator(noise), corpus.manifest, folder, EvaluationOptions(["si_sdr"], **compared))
         assert all(score["ci95"] is None for score in found["metrics"].values())
     lines = list(evaluation_lines(found))
     gain = found["comparison"]["metrics"]["si_sdr_db"]["mean"]
@@ -70,7 +70,7 @@ def test_of_few_mixtures_there_are_means_alone(make_corpus: Any, tmp_path: Path,
 
 
 def test_the_first_metric_ranks_and_names_are_told_apart(folders: list[Path], corpus: Any, tmp_path: Path) -> None:
-    evaluate(corpus.separator(0.02), [corpus.manifest], tmp_path / "x" / "c", EvaluationOptions(["snr"]))
+    evaluate(corpus.separator(0.02), corpus.manifest, tmp_path / "x" / "c", EvaluationOptions(["snr"]))
     runs = [load_run(folder) for folder in [*folders, tmp_path / "x" / "c"]]
     rows = evaluations_table(runs, ["snr_db"]).splitlines()[2:]
     assert [row.split(" | ")[0] for row in rows] == ["| x/c", "| b\\|best", f"| {tmp_path.name}/c", "| a_worse"]

@@ -195,7 +195,7 @@ def test_no_room_is_one_line_and_then_it_continues(mirror: Mirror) -> None:
         command, cwd=folder, capture_output=True, text=True, check=False,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit),
     )  # fmt: skip
-    assert done.returncode == 2 and "make room" in done.stderr and not list(target.parent.iterdir())
+    assert done.returncode == 2 and "free disk space" in done.stderr and not list(target.parent.iterdir())
     assert main(mirror.words()) == 0 and target.stat().st_size == size
 
 

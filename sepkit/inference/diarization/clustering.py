@@ -29,7 +29,15 @@ class Clusters:
 
 
 def unit_rows(values: np.ndarray) -> np.ndarray:
-    """Return rows (..., D) of unit length; rows of zeros stay."""
+    """Return rows (..., D) of unit length; rows of zeros stay.
+
+    >>> unit_rows(np.array([[3.0, 4.0], [0.0, 0.0]]))
+    array([[0.6, 0.8],
+           [0. , 0. ]])
+
+    Args:
+        values: Rows, (..., D).
+    """
     lengths = np.linalg.norm(values, axis=-1, keepdims=True)
     return values / np.where(lengths > 0, lengths, 1.0)
 
@@ -43,7 +51,10 @@ def spherical_k_means(
     """Return the best of several k-means by cosine likeness, each from centers that are drawn far apart (k-means++).
 
     Args:
-        embeddings: (N, D), used at unit length.
+        embeddings: Embeddings, (N, D), used at unit length.
+        clusters: Number of clusters.
+        seed: Seed of the first centers.
+        restarts: Number of runs, of which the best is kept.
 
     Raises:
         UserError: fewer embeddings than clusters.
@@ -94,6 +105,7 @@ def mean_directions(points: np.ndarray, labels: np.ndarray, centers: np.ndarray)
     Args:
         points: (N, D).
         labels: (N,) int, the cluster of each point.
+        centers: (K, D), the directions of empty clusters.
     """
     sums = np.zeros_like(centers)
     np.add.at(sums, labels, points)
@@ -120,6 +132,13 @@ def posterior_of(points: np.ndarray, centers: np.ndarray, labels: np.ndarray) ->
 
 
 def in_order_of_appearance(labels: Sequence[int]) -> list[int]:
-    """Return the same groups, numbered from 0 in the order in which they come first."""
+    """Return the same groups, numbered from 0 in the order in which they come first.
+
+    >>> in_order_of_appearance([7, 7, 2, 7, 5])
+    [0, 0, 1, 0, 2]
+
+    Args:
+        labels: Group of each segment.
+    """
     numbers: dict[int, int] = {}
     return [numbers.setdefault(label, len(numbers)) for label in labels]

@@ -60,7 +60,8 @@ def enroll(named: Mapping[str, Path], encoder: Encoder) -> list[Enrolled]:
     """Return enrolled speakers.
 
     Args:
-        named: name -> recording, at any rate.
+        named: Name -> recording, at any rate.
+        encoder: Speaker encoder.
 
     Raises:
         UserError: a recording that cannot be read, or has less than 1 s of speech.
@@ -94,12 +95,23 @@ def _maybe_two(points: np.ndarray, seconds: np.ndarray) -> bool | None:
 
 
 def threshold_of(encoder: Encoder) -> float:
-    """Return the cosine likeness below which nobody is named."""
+    """Return the cosine likeness below which no speaker is named.
+
+    Args:
+        encoder: Speaker encoder, which may state the number.
+
+    Raises:
+        UserError: the encoder states something else, see `numbers_in`.
+    """
     return numbers_in(encoder.info, "enrollment").get("threshold", DEFAULT_THRESHOLD)
 
 
 def threshold_warning(encoder: Encoder) -> str | None:
-    """Return the line for an encoder that states no threshold and is not the one that ships; None otherwise."""
+    """Return the line for an encoder that states no threshold and is not the one that ships; None otherwise.
+
+    Args:
+        encoder: Speaker encoder.
+    """
     if encoder.info.get("enrollment") or encoder.fingerprint() == load_encoder().fingerprint():
         return None
     return (
@@ -137,7 +149,9 @@ def name_speakers(enrolled: Sequence[Enrolled], embeddings: np.ndarray, threshol
     """Return which linked speaker each enrolled one is, one to one.
 
     Args:
-        embeddings: (speakers, D) unit vectors of linked speakers; zeros for one who never speaks.
+        enrolled: Enrolled speakers.
+        embeddings: Unit vectors of the linked speakers, (speakers, D); zeros for one who never speaks.
+        threshold: Cosine likeness below which no speaker is named.
     """
     likeness = np.array([speaker.embedding for speaker in enrolled]) @ embeddings.T
     likeness = np.where(np.any(embeddings != 0, axis=1), likeness, -np.inf)

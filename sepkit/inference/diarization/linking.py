@@ -134,8 +134,11 @@ def link(
     """Return which part of which estimate of a recording belongs to which speaker.
 
     Args:
-        estimates: read twice here.
-        count: n, how many there are.
+        estimates: Blocks (n, t) of the estimates, which are read twice.
+        count: Number of estimates, n.
+        sample_rate: Sample rate of the estimates and the recording, Hz.
+        encoder: Speaker encoder.
+        speakers: Number of speakers; auto: it is found.
         recording: Blocks (1, t) of the recording that the estimates are of.
 
     Raises:
@@ -152,33 +155,30 @@ def link(
         cross += exact @ mixture.take(block.shape[-1])
     weights = np.clip(np.linalg.lstsq(gram, cross, rcond=1e-6)[0], 0.0, 1.0)
     segments, _ = cut_turns(meter.segments(), meter)
-    if not segments:
-        known = 1 if speakers == "auto" else speakers
-        owner = np.array([length]), np.array([0])
-        nothing = np.zeros((known, encoder.embedding_size))
-        silent: list[list[tuple[float, float]]] = [[] for _ in range(known)]
-        owners = [owner] * count
-        return LinkedSpeakers(known, None, nothing, owners, sample_rate, estimates, silent, recording, weights)
-    alone = embed(encoder, _waveforms(estimates, segments, sample_rate, encoder.sample_rate))
-    seconds = np.array([segment.duration_seconds for segment in segments])
-    found, counted = group_speakers(alone, neighbors_in_turns(segments), seconds, speakers, rule_of(encoder.info))
-    speakers = len(found.centers)
-    labels = in_order_of_appearance(found.labels.tolist())
+    known, counted, labels = 1 if speakers == "auto" else speakers, None, []
+    means = np.zeros((known, encoder.embedding_size))
+    if segments:
+        alone = embed(encoder, _waveforms(estimates, segments, sample_rate, encoder.sample_rate))
+        seconds = np.array([segment.duration_seconds for segment in segments])
+        found, counted = group_speakers(alone, neighbors_in_turns(segments), seconds, speakers, rule_of(encoder.info))
+        known, labels = len(found.centers), in_order_of_appearance(found.labels.tolist())
+        means = mean_directions(unit_rows(alone), np.array(labels), np.zeros((known, alone.shape[1])))
     owners = [_owners(segments, labels, channel, length, sample_rate) for channel in range(count)]
-    zeros = np.zeros((speakers, alone.shape[1]))
-    means = mean_directions(unit_rows(alone), np.array(labels), zeros)
     spans = [(segment.start_seconds, segment.duration_seconds) for segment in segments]
-    said = [join_turns([span for span, own in zip(spans, labels, strict=True) if own == k]) for k in range(speakers)]
+    said = [join_turns([span for span, own in zip(spans, labels, strict=True) if own == k]) for k in range(known)]
     in_use = [[span for span, s in zip(spans, segments, strict=True) if s.channel == one] for one in range(count)]
     full = seconds_of_all(in_use)
-    return LinkedSpeakers(speakers, counted, means, owners, sample_rate, estimates, said, recording, weights, full)
+    return LinkedSpeakers(known, counted, means, owners, sample_rate, estimates, said, recording, weights, full)
 
 
 def seconds_of_all(turns: Sequence[Sequence[tuple[float, float]]]) -> float:
-    """Return for how long all of some channels have a turn.
+    """Return for how long all of some channels have a turn, seconds.
+
+    >>> seconds_of_all([[(0.0, 3.0)], [(1.0, 1.0), (2.5, 2.0)]])
+    1.5
 
     Args:
-        turns: of each channel: beginnings and lengths, seconds, which do not overlap.
+        turns: Beginnings and lengths of the turns of each channel, seconds; those of one channel do not overlap.
     """
     edges = [
         (time, step) for own in turns for start, length in own for time, step in ((start, 1), (start + length, -1))

@@ -61,12 +61,13 @@ class SpeechSegment:
 
 
 class SpeechMeter:
-    """Turns of estimates that come in blocks: no sound without speech, such as noise, is a turn.
+    """Turns of estimates that come in blocks: only speech counts as a turn; noise does not.
 
     Args:
-        count: k, how many estimates.
-        sample_rate: theirs, Hz.
-        encoder: decides what is speech, if it tells it; else all sound counts.
+        count: Number of estimates, k.
+        sample_rate: Sample rate of the estimates, Hz.
+        encoder: Speaker encoder whose voice activity detector decides what is speech; None, or one without a detector:
+            all sound counts.
     """
 
     def __init__(self, count: int, sample_rate: int, encoder: Encoder | None) -> None:
@@ -149,7 +150,9 @@ def find_segments(
     """Return the segments in which something is heard, in order of time, and those that are too short to use.
 
     Args:
-        encoder: what is speech, see `SpeechMeter`.
+        source: Recording, or the estimates of one.
+        encoder: Speaker encoder that decides what is speech, see `SpeechMeter`.
+        window_seconds: Length of the longest segment, seconds.
 
     Raises:
         UserError: a file that cannot be read, or estimates of different lengths.
@@ -213,7 +216,14 @@ def turns_of(
 
 
 def neighbors_in_turns(segments: Sequence[SpeechSegment]) -> np.ndarray:
-    """Return which segments follow each other in the same turn, (P, 2) int."""
+    """Return which segments follow each other in the same turn, (P, 2) int.
+
+    >>> neighbors_in_turns([SpeechSegment(0, 0.0, 1.5), SpeechSegment(0, 1.5, 1.5), SpeechSegment(0, 9.0, 1.0)])
+    array([[0, 1]])
+
+    Args:
+        segments: Segments of one recording, in any order.
+    """
     pairs = []
     order = sorted(range(len(segments)), key=lambda k: (segments[k].channel, segments[k].start_seconds))
     for a, b in itertools.pairwise(order):
@@ -225,7 +235,14 @@ def neighbors_in_turns(segments: Sequence[SpeechSegment]) -> np.ndarray:
 
 
 def join_turns(turns: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return one speaker's turns, beginnings and lengths in seconds, joined where they have hardly a pause between."""
+    """Return one speaker's turns, beginnings and lengths in seconds, joined where they have hardly a pause between.
+
+    >>> join_turns([(2.0, 1.0), (0.0, 1.0), (1.1, 0.5)])
+    [(0.0, 1.6), (2.0, 1.0)]
+
+    Args:
+        turns: Beginnings and lengths, seconds, in any order.
+    """
     joined: list[tuple[float, float]] = []
     for start, length in sorted(turns):
         if joined and start <= joined[-1][0] + joined[-1][1] + _JOINED_PAUSE_SECONDS:
@@ -237,7 +254,13 @@ def join_turns(turns: Sequence[tuple[float, float]]) -> list[tuple[float, float]
 
 
 def waveforms_of(source: Source, segments: Sequence[SpeechSegment], sample_rate: int) -> Iterator[np.ndarray]:
-    """Yield the samples of segments, which are in order of time, (T,) each; files are read in blocks."""
+    """Yield the samples of segments, (T,) each; files are read in blocks.
+
+    Args:
+        source: Recording, or the estimates of one.
+        segments: Segments of it, in order of time.
+        sample_rate: Sample rate of what is yielded, Hz.
+    """
     held: dict[int, tuple[float, np.ndarray]] = {}
     for segment in segments:
         begin, block = held.get(segment.channel, (0.0, np.zeros(0, np.float32)))
@@ -257,7 +280,8 @@ def embed(encoder: Encoder, waveforms: Iterator[np.ndarray] | Sequence[np.ndarra
     """Return embeddings of waveforms, (N, D) float32, computed one by one.
 
     Args:
-        waveforms: (T,) each, at the encoder's rate.
+        encoder: Speaker encoder.
+        waveforms: Waveforms at the encoder's rate, (T,) each.
     """
     rows = [encoder.embed(waveform[None])[0] for waveform in waveforms]
     return np.stack(rows) if rows else np.zeros((0, encoder.embedding_size), np.float32)

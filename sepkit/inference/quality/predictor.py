@@ -20,13 +20,7 @@ import yaml
 from sepkit.choices import from_dict, to_dict
 from sepkit.errors import UserError, shown
 from sepkit.files import parse_json, read_yaml, write_text
-from sepkit.inference.quality.regression import (
-    COVERAGE,
-    FARTHEST,
-    RidgeFit,
-    RidgeRegression,
-    fit_ridge,
-)
+from sepkit.inference.quality.regression import COVERAGE, FARTHEST, RidgeRegression, fit_ridge
 from sepkit.inference.quality.single_speaker import SingleSpeakerDetector
 from sepkit.inference.runners.base import AGREEMENT
 from sepkit.version import __version__
@@ -113,6 +107,14 @@ class QualityPredictor:
         ]
         return bool(np.any(far))
 
+    def fits_depth(self, steps: int | None) -> bool:
+        """Return whether it was fitted for a model that computes in this number of steps.
+
+        Args:
+            steps: Number of steps of a model of continuous depth; None: a model of fixed depth.
+        """
+        return self.depth_steps in (None, steps)
+
     def digest(self) -> str:
         """Return a hexadecimal digest of everything, which identifies this predictor."""
         return hashlib.blake2b(json.dumps(to_dict(self), sort_keys=True).encode(), digest_size=16).hexdigest()
@@ -141,68 +143,59 @@ def fit_quality(
     targets: np.ndarray,
     mixtures: np.ndarray | Sequence[int],
     kinds: np.ndarray | Sequence[str] | None = None,
-    harder: Sequence[tuple[Mapping[str, np.ndarray], np.ndarray]] = (),
+    interval_only: np.ndarray | None = None,
     **described: Any,
 ) -> QualityPredictor:
     """Return a predictor of SI-SDR.
 
     Args:
-        features: (N,) each; examples with one that is not finite are left out.
-        targets: (N,) SI-SDR, dB.
-        mixtures: (N,) number of the mixture of each example.
+        features: Features of the N examples by name, (N,) each; examples with one that is not finite are left out.
+        targets: SI-SDR, (N,) dB.
+        mixtures: Number of the mixture of each example, (N,).
         kinds: Kind of situation of each example, (N,); None: all are of one kind.
-        harder: Features and targets of further kinds that only the intervals are fitted on.
+        interval_only: (N,) bool, examples of harder kinds, each a mixture of its own, that only the interval is fitted
+            on; None: there are none.
         **described: weights, hypotheses and manifest of `QualityPredictor`.
 
     Raises:
         UserError: too few examples, or all alike.
     """
-    targets, mixtures = np.asarray(targets, np.float64), np.asarray(mixtures)
-    usable = np.isfinite(np.stack([targets, *features.values()])).all(0)
-    of_usable = {name: np.asarray(values, np.float64)[usable] for name, values in features.items()}
-    targets, mixtures = targets[usable], mixtures[usable]
-    fit = fit_ridge(of_usable, targets, mixtures)
-    named = np.zeros(usable.shape, int) if kinds is None else np.asarray(kinds)
-    of_kinds = np.unique(named[usable], return_inverse=True)[1]
-    _fit_interval(fit, of_usable, targets, mixtures, of_kinds, harder)
+    table = {name: np.asarray(values, np.float64) for name, values in features.items()}
+    targets, mixtures, count = np.asarray(targets, np.float64), np.asarray(mixtures), len(targets)
+    only = np.zeros(count, bool) if interval_only is None else interval_only
+    fitted = np.isfinite(np.stack([targets, *table.values()])).all(0) & ~only
+    fit = fit_ridge({name: values[fitted] for name, values in table.items()}, targets[fitted], mixtures[fitted])
+    # Predictions by fits without the mixture in question; the fit has none of the harder examples.
+    predicted = np.full(count, np.nan)
+    predicted[fitted] = fit.left_out_db
+    predicted[only] = fit.regression.predict({name: values[only] for name, values in table.items()})
+    known = np.isfinite(targets - predicted)
+    groups = np.where(only, mixtures.max() + 1 + np.arange(count), mixtures)
+    fit.regression.fit_interval(
+        (targets - predicted)[known],
+        {name: table[name][known] for name in fit.regression.features},
+        groups[known],
+        np.zeros(count)[known] if kinds is None else np.asarray(kinds)[known],
+    )
     return QualityPredictor(
         **described,
-        mixtures=len(np.unique(mixtures)),
-        examples=len(targets),
+        mixtures=len(np.unique(mixtures[fitted])),
+        examples=int(fitted.sum()),
         coverage=COVERAGE,
         model=fit.regression,
     )
-
-
-def _fit_interval(
-    fit: RidgeFit,
-    features: Mapping[str, np.ndarray],
-    targets: np.ndarray,
-    mixtures: np.ndarray,
-    kinds: np.ndarray,
-    harder: Sequence[tuple[Mapping[str, np.ndarray], np.ndarray]],
-) -> None:
-    """Fit the interval on the examples and on harder ones, which are kinds and mixtures of their own."""
-    errors, rows = [targets - fit.left_out_db], [{name: features[name] for name in fit.regression.features}]
-    all_mixtures, all_kinds = [mixtures], [kinds]
-    for own, true in harder:
-        row = {name: np.asarray(own[name], np.float64) for name in fit.regression.features}
-        error = true - fit.regression.predict(row)
-        known = np.isfinite(error)
-        errors.append(error[known])
-        rows.append({name: values[known] for name, values in row.items()})
-        all_mixtures.append(all_mixtures[-1].max() + 1 + np.arange(len(errors[-1])))
-        all_kinds.append(np.full(len(errors[-1]), all_kinds[-1].max() + 1))
-    together = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
-    of_mixtures, of_kinds = np.concatenate(all_mixtures), np.concatenate(all_kinds)
-    fit.regression.fit_interval(np.concatenate(errors), together, of_mixtures, of_kinds)
 
 
 # --------------------------------------------------------------------------------------------------------------- files
 
 
 def write_quality(predictor: QualityPredictor, folder: Path) -> Path:
-    """Write the predictor to a model's folder; return its path."""
+    """Write the predictor to a model's folder; return its path.
+
+    Args:
+        predictor: Predictor of the model.
+        folder: Folder of the model.
+    """
     return write_text(folder / QUALITY, predictor_text(predictor))
 
 
@@ -216,8 +209,9 @@ def read_quality(folder: Path, weights: str, hypotheses: int) -> QualityPredicto
     """Read the predictor in a model's folder; return None if there is none.
 
     Args:
-        weights: fingerprint of the model that it must be for.
-        hypotheses: n of that model.
+        folder: Folder of the model.
+        weights: Fingerprint of the model that it must be for.
+        hypotheses: Number of estimates of that model.
 
     Raises:
         UserError: a file that is damaged, of another version, or for another model.

@@ -361,7 +361,15 @@ def _logistic(features: Mapping[str, np.ndarray], labels: np.ndarray, strength: 
 
 
 def threshold_above(scores: np.ndarray, share: float) -> float:
-    """Return the score that at most this share of all scores is above."""
+    """Return the score that at most this share of all scores is above.
+
+    >>> threshold_above(np.array([3.0, 1.0, 2.0, 4.0]), 0.25)
+    3.0
+
+    Args:
+        scores: Scores, (N,).
+        share: Share of the scores, 0 to 1.
+    """
     return float(np.sort(scores)[len(scores) - math.floor(share * len(scores)) - 1])
 
 

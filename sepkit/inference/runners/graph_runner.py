@@ -42,7 +42,7 @@ class GraphRunner:
         self.scored, self.score_loss = "scores" in graph.outputs, graph.score_loss
         self.counts_speakers = graph.counts_speakers
         self.variational, self.has_rates = graph.variational, any("_rate_" in name for name in graph.features)
-        self.depth = graph.depth_steps
+        self.depth = graph.steps
 
     def run(
         self, mixtures: np.ndarray, features: bool = False, rates: bool = False, evidence: bool = False

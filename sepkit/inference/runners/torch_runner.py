@@ -66,7 +66,7 @@ class TorchRunner:
         self._speakers: int | None = None
         self.variational = model.variational
         self.has_rates = model.encoding_prior is not None or model.mask_prior is not None
-        self.depth = model.depth_steps
+        self.depth = model.steps
         self.trained_steps: int | None = getattr(model.masker, "trained_steps", None)
         self.small_steps: bool = getattr(model.masker, "small_steps", False)
 
@@ -129,7 +129,7 @@ class TorchRunner:
         tensors = {id(tensor): tensor for tensor in (*self.model.parameters(), *self.model.buffers())}
         other = copy.copy(self)
         other.model = copy.deepcopy(self.model, tensors)
-        other.model.set_depth_steps(n)
+        other.model.set_steps(n)
         other.depth = n
         return other
 

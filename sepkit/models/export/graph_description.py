@@ -23,6 +23,9 @@ FORMAT = 2
 FEATURES_VERSION = 1
 """Of what `sepkit.models.features.latent_features` computes, and a graph with it."""
 
+DEPTH_KEY = "depth_steps"
+"""Field of the description: number of steps of a masker of continuous depth."""
+
 FEATURES = {
     "mask_spread_db": "mask_spread_energy",
     "encoding_rate_nats_per_frame": "encoding_rate_nats",
@@ -99,7 +102,7 @@ _OF_ALL: dict[str, Callable[[Any], bool]] = {
     "features": _are_features,
     "causal": _is_causal,
     "score_loss": _is(str, type(None)),
-    "depth_steps": _is(int, type(None)),
+    DEPTH_KEY: _is(int, type(None)),
     "counts_speakers": _is(bool, type(None)),
 }
 _OF_KIND: dict[str, dict[str, Callable[[Any], bool]]] = {

@@ -14,7 +14,7 @@ import numpy as np
 from sepkit import limits
 from sepkit.errors import UserError, one_line, out_of_memory, shown
 from sepkit.models.export.bounded_memory import HAS_LIMIT, bound_arena, bounded_memory, stacks
-from sepkit.models.export.graph_description import EXPECTED, FEATURES, METADATA, read_description
+from sepkit.models.export.graph_description import DEPTH_KEY, EXPECTED, FEATURES, METADATA, read_description
 from sepkit.models.storage.onnx_reader import OnnxContents, read_onnx
 from sepkit.signals import ratio_db
 
@@ -60,7 +60,7 @@ class Graph:
         variational: whether the model's latents have distributions. A graph does not sample from them.
         score_loss: what the scores were trained by, as in `EncoderMaskerDecoder`.
         counts_speakers: whether the model counts speakers, and makes no more estimates than it counts.
-        depth_steps: number of steps of a masker of continuous depth, which the graph takes always; None: fixed depth.
+        steps: number of steps of a masker of continuous depth, which the graph takes always; None: fixed depth.
         fingerprint: digest of the weights, as `sepkit.models.saved` gives it for the model in torch.
         causal: whether the model can run block by block, and so gets the level of the samples so far.
         stride, kernel_size: of the synthesis windows of a causal model, in samples; 0 for another one.
@@ -90,7 +90,7 @@ class Graph:
         self.variational: bool = description.get("variational", False)
         self.score_loss: str | None = description.get("score_loss")
         self.counts_speakers = bool(description.get("counts_speakers"))
-        self.depth_steps: int | None = description.get("depth_steps")
+        self.steps: int | None = description.get(DEPTH_KEY)
         self.features: tuple[str, ...] = tuple(description["features"])
         self.fingerprint: str = description["fingerprint"]
         self._opened = path, device, threads

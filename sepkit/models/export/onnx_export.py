@@ -22,7 +22,7 @@ from sepkit.errors import UserError
 from sepkit.files import atomic_output, file_digest, remove, write_text
 from sepkit.models.emd import EncoderMaskerDecoder
 from sepkit.models.export.graph import CausalGraphModel, GraphEncoder, GraphModel, PlainOperations
-from sepkit.models.export.graph_description import FEATURES, FEATURES_VERSION, FORMAT, METADATA
+from sepkit.models.export.graph_description import DEPTH_KEY, FEATURES, FEATURES_VERSION, FORMAT, METADATA
 from sepkit.models.export.graph_file import Graph
 from sepkit.models.export.rewriting import rewrite
 from sepkit.models.features import latent_features
@@ -281,6 +281,6 @@ def _description(model: SavedModel, module: GraphModel | GraphEncoder) -> dict[s
             "running_level": model.causal,
             "score_loss": model.score_loss,
             "counts_speakers": model.counts_speakers,
-            "depth_steps": model.depth_steps,
+            DEPTH_KEY: model.steps,
         }
     return description | {"embedding_size": model.embedding_size}

@@ -118,7 +118,7 @@ class Masker(nn.Module, ABC):
         """
         return MaskerOutput(self(features))
 
-    def set_depth_steps(self, steps: int | None) -> None:
+    def set_steps(self, steps: int | None) -> None:
         """Set how many steps a masker of continuous depth takes from now on.
 
         Args:
@@ -126,7 +126,7 @@ class Masker(nn.Module, ABC):
         """
         if steps is not None:
             raise UserError(
-                f"depth_steps: found {steps}, but the depth of this model's masker ({type(self).__name__}) is"
+                f"--depth-steps: found {steps}, but the depth of this model's masker ({type(self).__name__}) is"
                 " fixed; leave it out, or use a model with the masker continuous_depth"
             )
 

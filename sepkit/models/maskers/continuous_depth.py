@@ -74,18 +74,18 @@ class ContinuousDepthMasker(FramewiseEnd):
         self.output = Linear(size, self.output_channels)
 
     @property
-    def depth_steps(self) -> int:
+    def steps(self) -> int:
         """The number of steps that the next call takes: the one that was set, or else that of training."""
         return self._chosen or self.trained_steps
 
-    def set_depth_steps(self, steps: int | None) -> None:
+    def set_steps(self, steps: int | None) -> None:
         """Set how many steps the masker takes from now on."""
         self._chosen = None if steps is None else check_depth_steps(steps)
 
     def trunk(self, features: Tensor, state: StreamState | None = None) -> Tensor:
         """Return the normalized state at the last depth, (B, model_dim, F)."""
         x = self.input(normalize(self.norm, features, state).permute(2, 0, 1))
-        for depth, following in pairwise(depth_grid(self.depth_steps)):
+        for depth, following in pairwise(depth_grid(self.steps)):
             # In a stream, the block has a state at every depth.
             states = None if state is None else state.setdefault(self, {}).setdefault(depth, {})
             if self.recompute and state is None and torch.is_grad_enabled():

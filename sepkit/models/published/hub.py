@@ -25,7 +25,14 @@ _FILE = re.compile(r".*\.(bin|ckpt|onnx|pt|pth|safetensors|tar|ya?ml)", re.IGNOR
 
 
 def is_repository(name: str) -> bool:
-    """Whether a name reads as OWNER/NAME, with or without @REVISION, and not as the path of a file."""
+    """Return whether a name reads as OWNER/NAME, with or without @REVISION, and not as the path of a file.
+
+    >>> is_repository("somebody/separator@v1.0"), is_repository("folder/model.onnx")
+    (True, False)
+
+    Args:
+        name: Name of a repository, or a path.
+    """
     return _REPOSITORY.fullmatch(name) is not None and _FILE.fullmatch(name) is None
 
 
@@ -74,7 +81,11 @@ def fetch(repository: str, files: Sequence[str]) -> Path:
 
 
 def pinned(model: str) -> str:
-    """Return a MODEL argument with the commit that was fetched for it: `hf:OWNER/NAME@COMMIT`; any other as it is."""
+    """Return a MODEL argument with the commit that was fetched for it: `hf:OWNER/NAME@COMMIT`; any other as it is.
+
+    Args:
+        model: MODEL argument.
+    """
     kind, separator, repository = model.partition(":")
     commit = _commits.get(repository) if separator else None
     return model if commit is None else f"{kind}:{repository.partition('@')[0]}@{commit}"

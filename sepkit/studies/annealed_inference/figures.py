@@ -6,6 +6,7 @@ Each caption gives the number of samples per step, because it changes the probab
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,26 +29,6 @@ _TITLES = {
 }
 
 
-def write_figures(experiment: str, table: Any, config: AnnealedInferenceConfig, folder: Path) -> list[Path]:
-    """Write the figures of an experiment as PNG files below the folder, and return their paths."""
-    drawn: dict[str, Callable[[], Figure]] = {}
-    if experiment == "phase-diagram":
-        drawn = {
-            "figure_2": lambda: _phase_diagram(table, config),
-            "figure_5": lambda: _by_rate(table, config),
-            "figure_7": lambda: _by_steps(table, config),
-        }
-    elif experiment == "runs":
-        drawn = {
-            "figure_1": lambda: _strategies(table, config, ("vanilla", "covering", "annealed")),
-            "figure_3": lambda: _summary_statistics(table, config),
-            "figure_6": lambda: _strategies(table, config, ("frozen_variances", "frozen_means")),
-        }
-    elif experiment == "flows":
-        drawn = {"figure_4": lambda: _flows(table, config)}
-    return [save_figure(draw(), folder / f"{name}.png") for name, draw in drawn.items()]
-
-
 def _new(columns: int = 1, rows: int = 1, width: float = 4.8, height: float = 3.6) -> tuple[Figure, list[Axes]]:
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
     return figure, list(np.atleast_1d(figure.subplots(rows, columns)).flat)
@@ -64,22 +45,18 @@ def _values(rows: Rows, key: str) -> list[float]:
     return sorted({row[key] for row in rows})
 
 
-def _grid(rows: Rows, key: str) -> np.ndarray:
-    found = {(row["steps"], row["temperature"]): row[key] for row in rows}
-    return np.array([[found[s, t] for t in _values(rows, "temperature")] for s in _values(rows, "steps")])
-
-
-def _heat_map(axes: Axes, rows: Rows, key: str) -> Any:
-    """Draw a map with the value in each cell; its axes count cells."""
-    values = _grid(rows, key)
-    image = axes.imshow(values, origin="lower", aspect="auto", vmin=0, vmax=1, cmap="viridis")
+def _heat_map(figure: Figure, axes: Axes, rows: Rows) -> None:
+    """Draw the probability of collapse with its value in each cell; the axes count cells."""
+    temperatures, steps = _values(rows, "temperature"), _values(rows, "steps")
+    found = {(row["steps"], row["temperature"]): row["collapse"] for row in rows}
+    values = np.array([[found[s, t] for t in temperatures] for s in steps])
+    image = axes.imshow(values, origin="lower", aspect="auto", vmin=0, vmax=1)
     for (i, j), value in np.ndenumerate(values):
         axes.text(j, i, f"{value:.2f}", ha="center", va="center", color="white" if value < 0.6 else "black", fontsize=8)
-    temperatures, steps = _values(rows, "temperature"), _values(rows, "steps")
     axes.set_xticks(range(len(temperatures)), [f"{t:g}" for t in temperatures])
     axes.set_yticks(range(len(steps)), [f"{s:g}" for s in steps])
     axes.set(xlabel="initial temperature 1 / beta_i", ylabel="annealing time t0 [steps]")
-    return image
+    figure.colorbar(image, ax=axes, label="probability of collapse")
 
 
 def _phase_diagram(rows: Rows, config: AnnealedInferenceConfig) -> Figure:
@@ -87,7 +64,7 @@ def _phase_diagram(rows: Rows, config: AnnealedInferenceConfig) -> Figure:
     own = config.phase_diagram
     main = [row for row in rows if row["samples"] == own.samples]
     figure, (axes,) = _new(width=6.4, height=4.4)
-    figure.colorbar(_heat_map(axes, main, "collapse"), ax=axes, label="probability of collapse")
+    _heat_map(figure, axes, main)
     temperatures, steps = _values(main, "temperature"), _values(main, "steps")
     for name, style in (("paper", "--"), ("stability", ":")):
         line = _half_line(config, name, temperatures, steps)
@@ -223,10 +200,35 @@ def _flows(table: dict[str, Any], config: AnnealedInferenceConfig) -> Figure:
     rows = [row for row in table["rows"] if row["temperature"] != 1]
     (plain,) = (row for row in table["rows"] if row["temperature"] == 1)
     figure, (axes,) = _new()
-    figure.colorbar(_heat_map(axes, rows, "collapse"), ax=axes, label="probability of collapse")
+    _heat_map(figure, axes, rows)
     axes.set_title(
         f"RealNVP, d = {own.dimension}, {own.couplings} couplings, n = {own.samples} samples a step,\n"
         f"{own.replicas} replicas a cell; without annealing {plain['collapse']:.2f}",
         fontsize=8,
     )
     return figure
+
+
+FIGURES: dict[str, dict[str, Callable[[Any, AnnealedInferenceConfig], Figure]]] = {
+    "phase-diagram": {"figure_2": _phase_diagram, "figure_5": _by_rate, "figure_7": _by_steps},
+    "runs": {
+        "figure_1": partial(_strategies, names=("vanilla", "covering", "annealed")),
+        "figure_3": _summary_statistics,
+        "figure_6": partial(_strategies, names=("frozen_variances", "frozen_means")),
+    },
+    "flows": {"figure_4": _flows},
+}
+"""Experiment -> name of a figure -> what draws it from the experiment's table."""
+
+
+def write_figures(experiment: str, table: Any, config: AnnealedInferenceConfig, folder: Path) -> list[Path]:
+    """Write the figures of an experiment as PNG files, and return their paths.
+
+    Args:
+        experiment: As of `sepkit annealed-inference`.
+        table: What the experiment returned.
+        config: What it ran with.
+        folder: Folder of the figures.
+    """
+    drawn = FIGURES.get(experiment, {})
+    return [save_figure(draw(table, config), folder / f"{name}.png") for name, draw in drawn.items()]

@@ -8,12 +8,11 @@ Time is counted in steps. The time of the flow is eta t; the annealed VI paper's
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Annotated
 
 from scipy.special import erfinv, lambertw, stdtr
 
-from sepkit.annealing.planning import Between, Plan, Positive, command_of
+from sepkit.annealing.planning import Between, Positive, shown
 from sepkit.errors import Bounds, UserError
 from sepkit.studies.annealed_inference.order_parameters import bias, pull_slope, repulsion
 
@@ -136,16 +135,17 @@ def steps_for_probability(
 
 
 def plan_inverse_temperature(
+    *,
     dimension: Annotated[int, Bounds(ge=2)],
     radius: Positive,
     heavy_weight: Between,
-    *,
     initial_beta: Between | None = None,
     steps: Positive | None = None,
     target_probability: Between | None = None,
     step_size: Positive = 0.05,
     alpha: Positive = PAPER_ALPHA,
-) -> Plan:
+    json: bool = False,
+) -> str:
     """Predict how likely annealed variational inference loses a mode, and the temperature and length that avoid it.
 
     Args:
@@ -157,6 +157,7 @@ def plan_inverse_temperature(
         target_probability: of collapse, instead of --steps; the steps that it needs are printed
         step_size: eta, of a gradient step
         alpha: R^2 beta at the end of the hot phase, for the paper's form and the optimum
+        json: print all numbers as JSON
     """
     if (steps is None) == (target_probability is None):
         raise UserError("--steps, --target-probability: expected exactly one of the two")
@@ -214,73 +215,4 @@ def plan_inverse_temperature(
         f"collapse probability  {low:.3f} to {high:.3f}  (two closed forms for many samples a step; few samples make it"
         f" larger; without annealing {start:.3f})",
     ]
-    return Plan(data, lines, warnings)
-
-
-def plan_kl_warmup(
-    variances: Annotated[Sequence[float], Bounds(gt=0, lt=math.inf)],
-    noise_variance: Positive,
-    epochs: Positive,
-    *,
-    final_weight: Positive = 1.0,
-    initial_beta: Between | None = None,
-) -> Plan:
-    """Predict which latents live in a linear model, and when they die (KL warm-up) or come to life (tempering).
-
-    Args:
-        variances: of the data along its principal axes
-        noise_variance: of the decoder
-        epochs: of the schedule
-        final_weight: of the rate after the warm-up
-        initial_beta: of tempering; default: where the first latent comes to life
-    """
-    # Data of independent coordinates, variance lambda each, are decoded as x = W z + noise of variance v, and encoded
-    # as q(z | x) = N(V x, D). A latent is alive if W = V = 0 is no minimum of the loss: by the Hessians there, if
-    # lambda > beta v in KL warm-up, which weighs the rate with beta and where all begin alive, or if lambda > v / beta
-    # in tempering, which weighs log p(x, z) with beta = min(beta_i^(1 - t / epochs), 1).
-    if not variances:
-        raise UserError("--variances: none given, expected the variances of the data along its principal axes")
-    first = noise_variance / max(variances)
-    warnings = []
-    if first >= 1:
-        warnings.append(
-            f"no variance is above the decoder's noise variance {noise_variance:g}: tempering brings no latent to life"
-        )
-    beta = initial_beta if initial_beta is not None else first if first < 1 else 0.1
-    latents = []
-    for variance in variances:
-        dies, born = variance / noise_variance, noise_variance / variance
-        birth = max(0.0, epochs * (1 - math.log(born) / math.log(beta)))
-        latents.append(
-            {
-                "variance": variance,
-                "kl_dies_at_beta": dies if dies < final_weight else None,
-                "kl_dies_at_epoch": epochs * dies / final_weight if dies < final_weight else None,
-                "tempered_alive_from_beta": born if born < 1 else None,
-                "tempered_alive_from_epoch": birth if born < 1 else None,
-            }
-        )
-    data = {
-        "noise_variance": noise_variance,
-        "epochs": epochs,
-        "final_weight": final_weight,
-        "initial_beta": beta,
-        "alive_after_kl_warmup": sum(variance > final_weight * noise_variance for variance in variances),
-        "alive_after_tempering": sum(variance > noise_variance for variance in variances),
-        "latents": latents,
-    }
-    lines = ["variance   KL warm-up: dies at epoch   tempering: alive from epoch"]
-    for latent in latents:
-        epochs_of = (latent["kl_dies_at_epoch"], latent["tempered_alive_from_epoch"])
-        dies, born = ("never" if epoch is None else f"{epoch:.4g}" for epoch in epochs_of)
-        lines.append(f"{latent['variance']:<10.4g} {dies:<27} {born}")
-    yaml = [
-        "objective:",
-        "  rates:",
-        f"    encoding: {{weight: {{name: linear_warmup, value: {final_weight:g}, end: {epochs:g}}}}}",
-    ]
-    return Plan(data, lines, warnings, yaml)
-
-
-inverse_temperature = command_of("inverse-temperature", plan_inverse_temperature)
-kl_warmup = command_of("kl-warmup", plan_kl_warmup)
+    return shown("inverse-temperature", data, lines, warnings, json)

@@ -90,19 +90,18 @@ def tables(simulations: list[str], *, out: str, kind: Literal["strategies", "rat
     return Path(out)
 
 
-def figures(*, model: str, manifest: str, dev: str, out: str, first: int | None = None) -> Path:
-    """Draw a session, what predicts errors, and where the rules stop.
+def figures(*, model: str, manifest: str, out: str, first: Annotated[int | None, Bounds(ge=1)] = None) -> Path:
+    """Draw a session, step by step.
 
     Args:
         model: folder that `sepkit train` wrote
         manifest: test audiograms (test.csv)
-        dev: validation audiograms (dev.csv), for the rules of stopping
-        out: folder of the figures
-        first: only the first N audiograms of each file
+        out: folder of the figure
+        first: only the first N audiograms
     """
-    from sepkit.studies.audiogram.results import draw_figures
+    from sepkit.studies.audiogram.results import draw_session
 
-    return draw_figures(model, manifest, dev, out, first)
+    return draw_session(model, manifest, out, first)
 
 
 COMMANDS = {"next": next_, "simulate": simulate, "tables": tables, "figures": figures}

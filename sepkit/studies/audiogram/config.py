@@ -27,22 +27,25 @@ KIND = "audiogram"
 
 @dataclass
 class DimensionConfig:
-    """One number of a datum, such as the threshold of one ear at one frequency."""
+    """One number of a datum, such as the threshold of one ear at one frequency.
+
+    Args:
+        name: Its column in the CSV file.
+        noise: Standard deviation of one measurement; the decoder's deviation is never below it.
+        step: Distance of the values that an instrument gives; 0: any value.
+        lowest: The least value that is possible.
+        highest: The largest value that is possible.
+        known: Whether it is given from the beginning (age), and so is never the next to be measured.
+        unit: For messages.
+    """
 
     name: str = ""
-    """Its column in the CSV file."""
     noise: Annotated[float, Bounds(gt=0, lt=math.inf)] = 5.0
-    """Standard deviation of one measurement; the decoder's deviation is never below it."""
     step: NotNegative = 5.0
-    """Distance of the values that an instrument gives; 0: any value."""
     lowest: Finite = -10.0
-    """The least value that is possible."""
     highest: Finite = 120.0
-    """The largest value that is possible."""
     known: bool = False
-    """Whether it is given from the beginning (age), and so is never the next to be measured."""
     unit: str = "dB"
-    """For messages."""
 
 
 def threshold_name(ear: str, frequency_hz: int) -> str:
@@ -61,20 +64,23 @@ def audiogram_dimensions() -> list[DimensionConfig]:
 
 @dataclass
 class PartialVAEConfig:
-    """A variational autoencoder of data of which any part may be missing (Ma et al. 2019, PointNet-plus encoder)."""
+    """A variational autoencoder of data of which any part may be missing (Ma et al. 2019, PointNet-plus encoder).
+
+    Args:
+        dimensions: What is measured, in order.
+        latent: Dimensions of the latent variable.
+        embedding: Learned values that describe each dimension (e_d).
+        features: Width of the layer that all observed dimensions share, whose outputs are summed (K).
+        hidden: Widths of the hidden layers of the encoder; the decoder has them in reverse order.
+        models: Models whose weights are stacked; `stack` of the task sets it.
+    """
 
     dimensions: list[DimensionConfig] = field(default_factory=audiogram_dimensions)
-    """What is measured, in order."""
     latent: Width = 4
-    """Dimensions of the latent variable."""
     embedding: Width = 16
-    """Learned values that describe each dimension (e_d)."""
     features: Width = 20
-    """Width of the layer that all observed dimensions share, whose outputs are summed (K)."""
     hidden: Annotated[list[int], Bounds(ge=1)] = field(default_factory=lambda: [64, 64])
-    """Widths of the hidden layers of the encoder; the decoder has them in reverse order."""
     models: Width = 1
-    """Models whose weights are stacked; `stack` of the task sets it."""
 
     def check(self) -> None:
         """Raise UserError for dimensions or widths that no model can have."""
@@ -92,52 +98,65 @@ class PartialVAEConfig:
 
 @dataclass
 class MissingnessConfig:
-    """Which values training hides: each with probability rho, and rho ~ U(0, 1) for each datum (thesis, 3.1)."""
+    """Which values training hides: each with probability rho, and rho ~ U(0, 1) for each datum (thesis, 3.1).
+
+    Args:
+        kind: dynamic: drawn anew every epoch. static: drawn once, as if the data had been collected so.
+        nothing_observed: Share of data of which everything is hidden.
+        everything_observed: Share of data of which nothing is hidden.
+        dequantize: Add uniform noise as wide as a dimension's step, drawn anew every epoch.
+    """
 
     kind: Literal["dynamic", "static"] = "dynamic"
-    """dynamic: drawn anew every epoch. static: drawn once, as if the data had been collected so."""
     nothing_observed: Share = 0.1
-    """Share of data of which everything is hidden."""
     everything_observed: Share = 0.1
-    """Share of data of which nothing is hidden."""
     dequantize: bool = True
-    """Add uniform noise as wide as a dimension's step, drawn anew every epoch."""
 
 
 @dataclass
 class AudiogramDataConfig:
-    """Training and validation data."""
+    """Training and validation data.
+
+    Args:
+        train: CSV file of training data (train.csv).
+        dev: CSV file of validation data; none: no validation.
+        batch_size: Data in a batch, of each model.
+        workers: Processes that load data; the data are in memory, so that more only cost time.
+        missingness: What each datum hides in training.
+    """
 
     train: str | None = None
-    """CSV file of training data (train.csv)."""
     dev: str | None = None
-    """CSV file of validation data; none: no validation."""
     batch_size: int = 64
-    """Data in a batch, of each model."""
     workers: int = 0
-    """Processes that load data; the data are in memory, so that more only cost time."""
     missingness: MissingnessConfig = field(default_factory=MissingnessConfig)
-    """What each datum hides in training."""
 
 
 @dataclass
 class AudiogramObjectiveConfig:
-    """The partial evidence lower bound: distortion of the observed values plus beta times the rate."""
+    """The partial evidence lower bound: distortion of the observed values plus beta times the rate.
+
+    Args:
+        rate_weight: Beta. Where it is 1 from the beginning, latent dimensions are given up before the decoder can use
+            them.
+        steering: Adapts beta until the rate meets the target `total`, nats a datum; takes the place of `rate_weight`.
+    """
 
     rate_weight: ScheduleConfig = field(default_factory=lambda: LinearWarmupConfig(1.0, 24.0))
-    """Beta. Where it is 1 from the beginning, latent dimensions are given up before the decoder can use them."""
     steering: SteeringConfig | None = None
-    """Adapts beta until the rate meets the target `total`, nats a datum; takes the place of `rate_weight`."""
 
 
 @dataclass
 class StackConfig:
-    """Models that are trained together: each seed with each target rate. Ten cost about as much time as two."""
+    """Models that are trained together: each seed with each target rate. Ten cost about as much time as two.
+
+    Args:
+        seeds: Seeds of the models; empty: `trainer.seed` alone.
+        target_rates: Rates that models are steered to, nats; empty: that of `objective.steering`, if any.
+    """
 
     seeds: Annotated[list[int], Bounds(ge=0)] = field(default_factory=list)
-    """Seeds of the models; empty: `trainer.seed` alone."""
     target_rates: Annotated[list[float], Bounds(gt=0, lt=math.inf)] = field(default_factory=list)
-    """Rates that models are steered to, nats; empty: that of `objective.steering`, if any."""
 
 
 class Member(NamedTuple):
@@ -156,20 +175,23 @@ class Member(NamedTuple):
 
 @dataclass
 class AudiogramTaskConfig(TaskConfig, name=KIND):
-    """Train partial VAEs of audiograms, one or a stack of them."""
+    """Train partial VAEs of audiograms, one or a stack of them.
+
+    Args:
+        model: The partial VAE.
+        objective: The rate's weight, or its target.
+        data: The data that it learns from.
+        trainer: Optimization, budget and devices.
+        init_from: MODEL whose weights training starts from.
+        stack: Seeds and target rates of models that are trained together.
+    """
 
     model: PartialVAEConfig = field(default_factory=PartialVAEConfig)
-    """The partial VAE."""
     objective: AudiogramObjectiveConfig = field(default_factory=AudiogramObjectiveConfig)
-    """The rate's weight, or its target."""
     data: AudiogramDataConfig = field(default_factory=AudiogramDataConfig)
-    """The data that it learns from."""
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
-    """Optimization, budget and devices."""
     init_from: str | None = None
-    """MODEL whose weights training starts from."""
     stack: StackConfig = field(default_factory=StackConfig)
-    """Seeds and target rates of models that are trained together."""
 
     @property
     def members(self) -> list[Member]:

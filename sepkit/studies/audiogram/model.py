@@ -19,9 +19,18 @@ from typing import Any
 import numpy as np
 
 from sepkit.choices import from_dict
+from sepkit.config import SteeringConfig
 from sepkit.errors import Bounds, UserError
 from sepkit.files import read_yaml
-from sepkit.studies.audiogram.config import AGE, KIND, AudiogramTaskConfig, Member, PartialVAEConfig, threshold_name
+from sepkit.studies.audiogram.config import (
+    AGE,
+    KIND,
+    AudiogramTaskConfig,
+    MissingnessConfig,
+    PartialVAEConfig,
+    StackConfig,
+    threshold_name,
+)
 from sepkit.studies.audiogram.data import NOT_A_MEDICAL_DEVICE, check_value, named_values
 
 Weights = Mapping[str, Any]
@@ -395,13 +404,28 @@ def _find(path: Path) -> Path:
     raise UserError(f"{path}: no model there; {_EXPECTED}")
 
 
-def training_of(folder: Path) -> tuple[AudiogramTaskConfig, list[Member]]:
-    """Return the configuration that a model was trained with, and the members of its stack; defaults if it is gone."""
-    file = folder.parent / "config.yaml"
+def training_of(folder: Path) -> AudiogramTaskConfig:
+    """Return how a model was trained: stack, seed, epochs, target rate and missingness; defaults if that is not known.
+
+    Args:
+        folder: Folder of the model, beside config.yaml.
+
+    Raises:
+        UserError: config.yaml is damaged.
+    """
+    file, config = folder.parent / "config.yaml", AudiogramTaskConfig()
     if not file.is_file():
-        return AudiogramTaskConfig(), [Member(0, None, "")]
-    config = from_dict(AudiogramTaskConfig, read_yaml(file), str(file))
-    return config, config.members
+        return config
+    try:
+        found = read_yaml(file)
+        trainer, steering = found["trainer"], found["objective"]["steering"]
+        config.trainer.seed, config.trainer.max_epochs = trainer["seed"], trainer["max_epochs"]
+        config.objective.steering = steering and SteeringConfig(total=steering["total"])
+        config.data.missingness = from_dict(MissingnessConfig, found["data"]["missingness"], "data.missingness")
+        config.stack = from_dict(StackConfig, found["stack"], "stack")
+    except (KeyError, TypeError) as error:
+        raise UserError(f"{file}: damaged ({error}), expected the configuration of a training of audiograms") from error
+    return config
 
 
 @dataclass(frozen=True)

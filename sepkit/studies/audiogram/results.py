@@ -26,7 +26,7 @@ from sepkit.reporting.tables import markdown_table, mean_and_deviation
 from sepkit.studies.audiogram.config import EARS
 from sepkit.studies.audiogram.data import NOT_A_MEDICAL_DEVICE, read_audiograms
 from sepkit.studies.audiogram.model import Prediction, TrainedVAE, load_model
-from sepkit.studies.audiogram.simulation import SIMULATION, STRATEGIES, Sessions, area, fit_stopping, play, stops_of
+from sepkit.studies.audiogram.simulation import SIMULATION, STRATEGIES, area, play
 
 RULES = {
     "ridge": "ridge with uncertainty",
@@ -38,7 +38,6 @@ RULES = {
 
 _MARKERS = dict(zip(EARS, (("#c9524f", "o"), ("#3d86c6", "x")), strict=True))
 _SHOWN_STEPS = (0, 1, 2, 3, 5)
-_THRESHOLD_DB = 5.0
 
 Groups = Mapping[str, list[dict[str, Any]]]
 """Name -> contents of simulation.json that belong together: seeds of one draw of data, or models of several rates."""
@@ -257,34 +256,36 @@ def _gap(groups: Groups, path: Path) -> Iterator[str]:
 # ---------------------------------------------------------------------------------------------------------- one model
 
 
-def draw_figures(model: str | Path, manifest: str | Path, dev: str | Path, out: str | Path, first: int | None) -> Path:
-    """Draw figures 2, 4 and 5 of the thesis: a session, what predicts errors, and stopping; return their folder.
+def draw_session(model: str | Path, manifest: str | Path, out: str | Path, first: int | None) -> Path:
+    """Draw the session with the median area, step by step (thesis, figure 2), as a PNG file; return its folder.
 
     Args:
         model: EXP or EXP/model.
         manifest: CSV file of test audiograms.
-        dev: CSV file of validation audiograms, for the stopping rules.
-        out: Folder of the PNG files.
-        first: Number of audiograms of each file, from the beginning; None: all.
+        out: Folder of the file.
+        first: Number of audiograms, from the beginning; None: all.
     """
-    folder, vae = Path(out), load_model(model).vae
-    tests, validation = (read_audiograms(f, vae.config.dimensions).complete_ones(first) for f in (manifest, dev))
-    sessions, fitted_on = (play(vae, data, vae.draws) for data in (tests, validation))
-    # The session whose area is the median of all.
+    vae = load_model(model).vae
+    tests = read_audiograms(manifest, vae.config.dimensions).complete_ones(first)
+    sessions = play(vae, tests, vae.draws)
     chosen = int(np.argsort(area(sessions.rmse))[len(tests) // 2])
-    predictions = []
-    for step in _SHOWN_STEPS:
+    names = [vae.names[place] for place in vae.measurable]
+    colors = [_MARKERS[name.partition("_")[0]][0] for name in names]
+    figure = Figure(figsize=(8, 2.7 * len(_SHOWN_STEPS)), layout="constrained")
+    for (left, right), step in zip(figure.subplots(len(_SHOWN_STEPS), 2), _SHOWN_STEPS, strict=True):
         observed = vae.nothing_measured(1)
         observed[0, sessions.orders[chosen, :step]] = True
-        predictions.append(vae.predict(tests.values[chosen : chosen + 1], observed, vae.draws))
-    figures = {
-        "figure_2_session": _session_figure(vae, predictions, tests.reference[chosen]),
-        "figure_4_predictors": _predictor_figure(sessions, fit_stopping(fitted_on).predict(sessions.features)),
-        "figure_5_stopping": _stopping_figure(stops_of(sessions, fitted_on, [_THRESHOLD_DB])[_THRESHOLD_DB]),
-    }
-    for name, figure in figures.items():
-        save_figure(figure, folder / f"{name}.png")
-    return folder
+        prediction = vae.predict(tests.values[chosen : chosen + 1], observed, vae.draws)
+        draw_audiogram(left, vae, prediction, tests.reference[chosen])
+        deviation = prediction.deviation[0, vae.measurable]
+        right.bar(range(len(names)), deviation, color=colors)
+        upcoming = list(vae.measurable).index(sessions.orders[chosen, step])
+        right.plot(upcoming, deviation[upcoming] + 1.5, "v", color="black")
+        right.set_xticks(range(len(names)), names, rotation=90, fontsize=6)
+        right.set_ylabel("deviation [dB]")
+    figure.axes[0].set_title("truth (dashed), estimate, measured (large)", fontsize=9)
+    figure.axes[1].set_title("predicted deviation; the triangle is next", fontsize=9)
+    return save_figure(figure, Path(out) / "figure_2_session.png").parent
 
 
 def draw_audiogram(axes: Axes, vae: TrainedVAE, prediction: Prediction, reference: np.ndarray) -> None:
@@ -308,46 +309,3 @@ def draw_audiogram(axes: Axes, vae: TrainedVAE, prediction: Prediction, referenc
     axes.minorticks_off()
     axes.set_xticks([500, 1000, 2000, 4000, 8000], [".5", "1", "2", "4", "8"])
     axes.grid(color="black", alpha=0.12, linewidth=0.8)
-
-
-def _session_figure(vae: TrainedVAE, predictions: Sequence[Prediction], reference: np.ndarray) -> Figure:
-    """Return a figure of a session, one row per step: estimate and truth, and deviation (thesis, figure 2)."""
-    figure = Figure(figsize=(8, 2.7 * len(predictions)), layout="constrained")
-    names = [vae.names[place] for place in vae.measurable]
-    colors = [_MARKERS[name.partition("_")[0]][0] for name in names]
-    for (left, right), prediction in zip(figure.subplots(len(predictions), 2), predictions, strict=True):
-        draw_audiogram(left, vae, prediction, reference)
-        deviation = prediction.deviation[0, vae.measurable]
-        right.bar(range(len(names)), deviation, color=colors)
-        upcoming = list(vae.measurable).index(vae.next_dimension(prediction)[0])
-        right.plot(upcoming, deviation[upcoming] + 1.5, "v", color="black")
-        right.set_xticks(range(len(names)), names, rotation=90, fontsize=6)
-        right.set_ylabel("deviation [dB]")
-    figure.axes[0].set_title("truth (dashed), estimate, measured (large)", fontsize=9)
-    figure.axes[1].set_title("predicted deviation; the triangle is next", fontsize=9)
-    return figure
-
-
-def _predictor_figure(sessions: Sessions, predicted: np.ndarray) -> Figure:
-    """Return a figure of errors over their predictors; a dot is a moment of a session (thesis, figure 4)."""
-    labels = ("number of measurements", "mean predictive variance [dB²]", "partial ELBO [nats]", "predicted RMSE [dB]")
-    figure = Figure(figsize=(4 * len(labels), 3.2), layout="constrained")
-    columns = [values[:, 1:].ravel() for values in (*sessions.features.values(), predicted)]
-    errors = sessions.rmse[:, 1:].ravel()
-    for axes, label, values in zip(figure.subplots(1, len(labels), sharey=True), labels, columns, strict=True):
-        axes.scatter(values, errors, c=columns[0], s=3, alpha=0.5, linewidths=0)
-        axes.set(xlabel=label, title=f"correlation {np.corrcoef(values, errors)[0, 1]:.2f}")
-    figure.axes[0].set_ylabel("RMSE [dB]")
-    return figure
-
-
-def _stopping_figure(stops: Mapping[str, np.ndarray]) -> Figure:
-    """Return histograms of how far each rule's (N,) stopping indices are from the oracle's (thesis, figure 5)."""
-    figure = Figure(figsize=(8, 3.0), layout="constrained")
-    for axes, rule in zip(figure.subplots(1, 2, sharey=True, sharex=True), ("number", "ridge"), strict=True):
-        offsets = stops[rule] - stops["oracle"]
-        values, counts = np.unique(offsets, return_counts=True)
-        axes.bar(values, counts, width=1, color=COLORS[0])
-        axes.set(xlabel="stopping index minus the oracle's", title=f"{RULES[rule]}: O = {np.abs(offsets).mean():.2f}")
-    figure.axes[0].set_ylabel("sessions")
-    return figure

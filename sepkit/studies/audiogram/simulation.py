@@ -242,15 +242,17 @@ def simulate(
     if "single_best" in settings.strategies and files["dev"] is None:
         raise UserError("--dev: not given, expected validation data, on which the single best order is found")
     home, vaes = load_stack(model)
-    config, members = training_of(home)
-    if len(members) != len(vaes):
-        raise UserError(f"{home}: found {len(vaes)} models, but the configuration beside it is of {len(members)}")
+    config = training_of(home)
+    if len(config.members) != len(vaes):
+        raise UserError(
+            f"{home}: found {len(vaes)} models, but the configuration beside it is of {len(config.members)}"
+        )
     refused: list[str] = []
     dimensions = vaes[0].config.dimensions
     data = {name: read_audiograms(file, dimensions, refused) for name, file in files.items() if file is not None}
     shared = {"model": str(model), **files, **to_dict(settings)}
     folders = []
-    for vae, (seed, rate, name) in zip(vaes, members, strict=True):
+    for vae, (seed, rate, name) in zip(vaes, config.members, strict=True):
         folders.append(Path(out) / name if len(vaes) > 1 else Path(out))
         file = folders[-1] / SIMULATION
         asked = shared | {"name": name}

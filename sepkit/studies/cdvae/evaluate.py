@@ -16,6 +16,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from sepkit.errors import Bounds
+from sepkit.evaluation.labels import BY_DEPTH
 from sepkit.evaluation.results import commit, hardware
 from sepkit.evaluation.statistics import paired_difference, summarize_columns
 from sepkit.extras import is_installed
@@ -64,7 +65,7 @@ def evaluate_images(
     model: str | Path,
     manifest: str | Path,
     out: str | Path,
-    depth_steps: Sequence[int] | None = None,
+    chosen_steps: Sequence[int] | None = None,
     samples: int = 3,
     seed: int = 0,
     device: str = "cpu",
@@ -80,7 +81,7 @@ def evaluate_images(
         manifest: File of images that `sepkit prepare images` wrote.
         out: Folder for summary.json, utterances.csv, which has the numbers of every image, and images.png, a sheet of
             reconstructions and samples.
-        depth_steps: Numbers of steps of each level; None: the model's own.
+        chosen_steps: Numbers of steps of each level; None: the model's own.
         samples: Number of samples of the latents, which bounds are means over.
         seed: Seed of the latent noise.
         device: Device that computes.
@@ -94,16 +95,16 @@ def evaluate_images(
     began, loaded = time.perf_counter(), load_checkpoint(model, of=ImageVAE).to(device)
     config = loaded.config
     images = read_images(manifest, config.size, config.likelihood == "bernoulli")
-    own = loaded.depth_steps
-    wanted = [own] if depth_steps is None else sorted(set(depth_steps))
+    own = loaded.steps
+    wanted = [own] if chosen_steps is None else sorted(set(chosen_steps))
     for steps in wanted:
-        loaded.set_depth_steps(steps)  # refused before any work
+        loaded.set_steps(steps)  # refused before any work
     found = _measure(loaded, images, wanted, samples, seed, device)
     reference = own if own in wanted else wanted[len(wanted) // 2]
     by_steps = {steps: _summary(found[steps], found[reference], images.floor_nats) for steps in wanted}
     summary = {
         "metrics": by_steps[reference]["metrics"],
-        "by_depth_steps": {str(steps or FIXED): values for steps, values in by_steps.items()},
+        BY_DEPTH: {str(steps or FIXED): values for steps, values in by_steps.items()},
         "reference_steps": reference,
         "trained_steps": own,
         "floor_nats": images.floor_nats,
@@ -130,7 +131,7 @@ def evaluate_images(
     numbered = ((str(manifest), place, *values) for place, values in enumerate(rows))
     write_csv(folder / "utterances.csv", ["manifest", "id", *found[reference]], numbered)
     if is_installed("matplotlib"):
-        loaded.set_depth_steps(reference)
+        loaded.set_steps(reference)
         write_sheet(loaded.cpu(), images, folder / "images.png")
     write_json(folder / "summary.json", summary)
     return summary
@@ -148,7 +149,7 @@ def _measure(
         batch = torch.from_numpy(images.images[start : start + _AT_ONCE, None]).to(device)
         noises = [Noise(torch.Generator(device).manual_seed(seed_of(start, place))) for place in range(samples)]
         for steps in wanted:
-            model.set_depth_steps(steps)
+            model.set_steps(steps)
             drawn = [model(batch, noise) for noise in noises]
             parts = [parts_of(one) for one in drawn]
             columns = {name: torch.stack([part[name] for part in parts]).mean(0) for name in parts[0]}
@@ -215,10 +216,10 @@ def write_sheet(model: ImageVAE, images: ImageSet, path: Path, seed: int = 0) ->
 
 def report_lines(summary: dict[str, Any]) -> list[str]:
     """Return a table to print: a row per number of steps."""
-    names = list(next(iter(summary["by_depth_steps"].values()))["metrics"])
+    names = list(next(iter(summary[BY_DEPTH].values()))["metrics"])
     header = ["steps", *(name.removesuffix("_nats").replace("_", " ") for name in names), "over reference (95 %)"]
     rows = []
-    for steps, values in summary["by_depth_steps"].items():
+    for steps, values in summary[BY_DEPTH].items():
         over = values["over_reference_nats"]
         text = f"{over['mean']:+.2f}" + (" [{:+.2f}, {:+.2f}]".format(*over["ci95"]) if over["ci95"] else "")
         rows.append([steps, *(f"{values['metrics'][name]['mean']:.2f}" for name in names), text])

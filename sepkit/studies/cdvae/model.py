@@ -117,15 +117,15 @@ class ImageVAE(SavedModel):
         return cls(config)
 
     @property
-    def depth_steps(self) -> int | None:
+    def steps(self) -> int | None:
         """Steps of each level in the next call: what was set, or those of training; None: discrete blocks."""
         return None if self.config.discrete else self._chosen or self.config.depth_steps
 
-    def set_depth_steps(self, steps: int | None) -> None:
+    def set_steps(self, steps: int | None) -> None:
         """Set how many steps the model takes from now on; None: those of the configuration. Discrete blocks refuse
         it."""
         if steps is not None and self.config.discrete:
-            raise UserError(f"depth_steps: found {steps}, but this model has discrete blocks: its depth is fixed")
+            raise UserError(f"--depth-steps: found {steps}, but this model has discrete blocks: its depth is fixed")
         self._chosen = None if steps is None else check_depth_steps(steps)
 
     def diffusions(self) -> list[LearnedDiffusion]:
@@ -203,7 +203,7 @@ class ImageVAE(SavedModel):
             if context is not None and self.config.ode_like:
                 context = torch.zeros_like(context)
             if isinstance(level, DiffusionBlock):
-                path, steps = noise.path(place, state), self.depth_steps or 0
+                path, steps = noise.path(place, state), self.steps or 0
                 state, rate, ratio = level(state, context, steps=steps, noise=path, follow_prior=context is None)
             else:
                 state, rate, ratio = level(state, context, noise.generator)

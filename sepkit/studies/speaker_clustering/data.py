@@ -95,9 +95,9 @@ class SpeechSegments:
                 faster = audio.resample(both, round(speed * sample_rate), sample_rate)
                 skipped += self._add(replace(segment, speaker=f"{segment.speaker} x{speed}"), faster)
         if skipped:
-            from sepkit.training.task_definition import say
+            from sepkit.training.task_definition import log
 
-            say(f"{source}: {skipped} segments shorter than {config.min_seconds} s, or silent, are left out")
+            log(f"{source}: {skipped} segments shorter than {config.min_seconds} s, or silent, are left out")
         if not self.segments:
             raise UserError(f"{source}: no segment of at least {config.min_seconds} s in which something is heard")
         noises = [] if config.noise is None else audio.find_audio_files(Path(config.noise))

@@ -34,7 +34,7 @@ from sepkit.studies.speaker_clustering.losses import (
     teacher_targets,
 )
 from sepkit.training.task import Task
-from sepkit.training.task_definition import Monitor, say
+from sepkit.training.task_definition import Monitor, log
 from sepkit.types import Losses
 
 # Seed of the views of validation, the same for all trainings.
@@ -64,7 +64,7 @@ class SpeakerClusteringTask(Task):
         heads = 1 if model.one_head else model.experts
         length = min(objective.queue, len(self.train_data))
         if length < objective.queue:
-            say(f"objective.queue: found {objective.queue}, shortened to the {length} segments that there are")
+            log(f"objective.queue: found {objective.queue}, shortened to the {length} segments that there are")
         self.queue = ContrastiveQueue(length, heads, model.dimensions, config.trainer.seed)
         self.sums = PrototypeSums(model.experts, model.dimensions)
         self._pending: list[tuple[Tensor, Tensor, Tensor | None]] = []

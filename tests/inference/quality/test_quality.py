@@ -71,6 +71,17 @@ def by_hand(table, targets, ridge):
     return np.linalg.solve(design.T @ design + penalty, design.T @ targets), design, penalty
 
 
+def left_out(table, targets, mixtures, ridge):
+    """Predictions for each mixture by a fit without it."""
+    _, design, penalty = by_hand(table, targets, ridge)
+    expected = np.empty_like(targets)
+    for mixture in np.unique(mixtures):
+        rest = mixtures != mixture
+        a = design[rest]
+        expected[~rest] = design[~rest] @ np.linalg.solve(a.T @ a + penalty, a.T @ targets[rest])
+    return expected
+
+
 def test_ridge_solves_the_normal_equations():
     table, targets, mixtures = synthetic()
     fitted = fit_ridge(table, targets, mixtures).regression
@@ -84,12 +95,7 @@ def test_ridge_solves_the_normal_equations():
 def test_predictions_left_out_are_those_of_fits_without_the_mixture():
     table, targets, mixtures = synthetic()
     fit = fit_ridge(table, targets, mixtures)
-    _, design, penalty = by_hand(table, targets, fit.regression.ridge)
-    expected = np.empty_like(targets)
-    for mixture in np.unique(mixtures):
-        rest = mixtures != mixture
-        a = design[rest]
-        expected[~rest] = design[~rest] @ np.linalg.solve(a.T @ a + penalty, a.T @ targets[rest])
+    expected = left_out(table, targets, mixtures, fit.regression.ridge)
     np.testing.assert_allclose(fit.left_out_db, expected, rtol=1e-7)
     assert fit.regression.error_db == pytest.approx(np.sqrt(np.mean((expected - targets) ** 2)))
     assert fit.regression.correlation == pytest.approx(np.corrcoef(expected, targets)[0, 1])
@@ -99,19 +105,11 @@ def test_predictions_left_out_are_those_of_fits_without_the_mixture():
 def test_strength_is_best_where_mixtures_are_left_out():
     table, targets, mixtures = synthetic(mixtures=15, features=8, noise=6.0)
     fit = fit_ridge(table, targets, mixtures)
-    _, design, penalty = by_hand(table, targets, 1.0)
-
-    def error(ridge):
-        total = 0.0
-        for mixture in np.unique(mixtures):
-            rest = mixtures != mixture
-            a = design[rest]
-            solution = np.linalg.solve(a.T @ a + ridge * penalty, a.T @ targets[rest])
-            total += np.square(targets[~rest] - design[~rest] @ solution).sum()
-        return total
-
-    best = error(fit.regression.ridge)
-    assert all(best <= error(factor * fit.regression.ridge) for factor in (0.3, 3.0))
+    best, *others = (
+        np.square(targets - left_out(table, targets, mixtures, factor * fit.regression.ridge)).sum()
+        for factor in (1.0, 0.3, 3.0)
+    )
+    assert best <= min(others)
     assert fit.regression.ridge > 1
 
 
@@ -473,18 +471,19 @@ def test_a_manifest_with_single_speakers_is_taken_as_it_is(corpus):
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"first": 0}, "first: found 0"), ({"first": 3}, "expected .* or more")],
+    [
+        ({"first": 0}, "first: found 0"),
+        ({"first": 3}, "expected .* or more"),
+        ({}, "no mixture could be used"),
+    ],
 )
 def test_what_cannot_be_calibrated(corpus, options, words):
+    manifest = corpus
+    if not options:
+        manifest = corpus.with_name("useless.jsonl")
+        manifest.write_text("".join(corpus.read_text().splitlines(keepends=True)[-2:]))
     with pytest.raises(UserError, match=words):
-        calibrate(Separator(build_model(DETERMINISTIC)), corpus, **options)
-
-
-def test_a_manifest_of_nothing_useful(tmp_path, corpus):
-    lines = corpus.read_text().splitlines()
-    (corpus.parent / "useless.jsonl").write_text("\n".join(lines[-2:]) + "\n")
-    with pytest.raises(UserError, match="no mixture could be used"):
-        calibrate(Separator(build_model(DETERMINISTIC)), corpus.parent / "useless.jsonl")
+        calibrate(Separator(build_model(DETERMINISTIC)), manifest, **options)
 
 
 # --------------------------------------------------------------------------------------------------------------- files

@@ -42,11 +42,11 @@ def test_more_steps_solve_one_equation_better() -> None:
     net, features = masker(4).double().eval(), torch.randn(2, 9, 12, dtype=torch.float64)
     values = {}
     for steps in (4, 8, 16, 256):
-        net.set_depth_steps(steps)
+        net.set_steps(steps)
         values[steps] = net(features).detach()
     errors = [float((values[steps] - values[256]).abs().max()) for steps in (4, 8, 16)]
     assert errors[0] > 1.6 * errors[1] > 1.6**2 * errors[2] > 0
-    net.set_depth_steps(None)
+    net.set_steps(None)
     assert torch.equal(net(features), values[4])
 
 
@@ -105,7 +105,7 @@ def test_refusals(steps: object) -> None:
     with pytest.raises(UserError, match=r"^model\.masker\.depth_steps: found .*, expected a whole number of steps"):
         masker(steps)
     fixed = build_model(c.ModelConfig(filterbank=BANK, masker=c.RecurrentConfig(hidden_size=4, num_layers=1)))
-    with pytest.raises(UserError, match=r"^depth_steps: found 4, but the depth of this model's masker \(RecurrentM"):
+    with pytest.raises(UserError, match=r"^--depth-steps: found 4, but the depth of this model's masker \(RecurrentM"):
         Separator(fixed, depth_steps=4)
     with pytest.raises(UserError, match=r"^depth_steps: found 0, expected 1 to 10000$"):
         Separator(separation_model(), depth_steps=0)
@@ -159,7 +159,7 @@ def test_evaluate_by_depth(trained: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_a_model_of_fixed_depth_is_refused_in_one_line(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["separate", str(trained / "mix.wav"), "--out", str(trained / "fixed"), "--depth-steps", "4"]
     assert main(command) == 2
-    assert "depth_steps: found 4, but the depth of this model's masker (" in capsys.readouterr().err
+    assert "--depth-steps: found 4, but the depth of this model's masker (" in capsys.readouterr().err
 
 
 def test_predictions_hold_for_the_steps_they_were_fitted_with() -> None:

@@ -92,5 +92,6 @@ def test_plan_predicts_a_cell_of_the_phase_diagram(tmp_path: Path) -> None:
         phase_diagram=PhaseDiagramConfig([90.0], [300], replicas=100, samples=256, row_steps=300, row_samples=[])
     )
     (row,) = phase_diagram(config, tmp_path)
-    plan = plan_inverse_temperature(512, 3.0, 0.8, initial_beta=1 / 90, steps=300)
-    assert row["collapse"] == pytest.approx(plan.data["collapse_probability"], abs=0.15)
+    setting = {"dimension": 512, "radius": 3.0, "heavy_weight": 0.8, "initial_beta": 1 / 90, "steps": 300}
+    plan = json.loads(plan_inverse_temperature(**setting, json=True))
+    assert row["collapse"] == pytest.approx(plan["collapse_probability"], abs=0.15)

@@ -103,7 +103,7 @@ def test_one_path_at_several_steps() -> None:
     weights = {}
     with torch.no_grad():
         for steps in (4, 8, 16, 128):
-            model.set_depth_steps(steps)
+            model.set_steps(steps)
             weights[steps] = model(images, shared).log_weight
     errors = [float((weights[steps] - weights[128]).abs().mean()) for steps in (4, 8, 16)]
     assert errors[0] > errors[1] > errors[2] > 0
@@ -192,8 +192,8 @@ def test_refusals() -> None:
     ):
         with pytest.raises(UserError, match=message):
             ImageVAE(dataclasses.replace(SMALL, **changes))
-    with pytest.raises(UserError, match=r"^depth_steps: found 4, but this model has discrete blocks"):
-        model_of(discrete=1).set_depth_steps(4)
+    with pytest.raises(UserError, match=r"^--depth-steps: found 4, but this model has discrete blocks"):
+        model_of(discrete=1).set_steps(4)
     task = CDVAETaskConfig()
     with pytest.raises(UserError, match=r"^data\.train: no file given"):
         task.check()
