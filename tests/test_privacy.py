@@ -32,7 +32,7 @@ COMMANDS = {
     "web": ["web", "boxed_8k", "--out", "{out}/page", "--runtime", "{folder}/runtime"],
     "summarize": ["summarize", "{folder}/ev", "--out", "{out}/table.md"],
     "find-temperature": ["find-temperature", "--manifest", "{manifest}", "--out", "{out}"],
-    "plan-schedule": ["plan-schedule", "kl-warmup", "--variances", "2", "1", "--noise-variance", "1", "--epochs", "9"],
+    "plan-schedule": ["plan-schedule", "inverse-temperature", *"--dimension 2 --radius 3 --heavy-weight .7 --steps 99".split()],
     "smoke": ["smoke", *SMALL],
     "train": ["train", *SMALL, *DATA, "--trainer.max_epochs", "1", "--data.batch_size", "1", "--out", "{out}/exp"],
     "export": ["export", "{exp}", "--out", "{out}/model.onnx"],
