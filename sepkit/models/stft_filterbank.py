@@ -86,25 +86,15 @@ class STFTFilterbank(Filterbank):
         offset[1] = math.log(math.expm1(_INITIAL_MASK_DEVIATION))
         self.register_buffer("mask_offset", offset if config.complex_masks else None, persistent=False)
         self.raw_deviation: nn.Parameter | None = None
-        self.deviation_predictor: nn.Conv1d | None = None
         if values_per_dimension == 2:
-            raw = torch.full((bins,), math.log(math.expm1(config.initial_deviation)))
-            if config.deviation == "per_bin":
-                self.raw_deviation = nn.Parameter(raw)
-            else:
-                self.deviation_predictor = nn.Conv1d(self.encoding_dim, bins, 1)
-                nn.init.zeros_(self.deviation_predictor.weight)
-                self.deviation_predictor.bias = nn.Parameter(raw)
+            self.raw_deviation = nn.Parameter(torch.full((bins,), math.log(math.expm1(config.initial_deviation))))
 
     def encode(self, waveform: Tensor) -> Tensor:
         """Return coefficients, (B, 2 K, F), followed by deviations if there are any: (B, 4 K, F)."""
         coefficients = super().encode(waveform)
-        if self.raw_deviation is not None:
-            raw = self.raw_deviation.unsqueeze(-1).expand(coefficients.shape[0], -1, coefficients.shape[-1])
-        elif self.deviation_predictor is not None:
-            raw = self.deviation_predictor(self.features(coefficients))
-        else:
+        if self.raw_deviation is None:
             return coefficients
+        raw = self.raw_deviation.unsqueeze(-1).expand(coefficients.shape[0], -1, coefficients.shape[-1])
         return torch.cat([coefficients, raw.to(coefficients.dtype).repeat(1, 2, 1)], dim=-2)
 
     def _analyzed(self, frames: Tensor) -> Tensor:
@@ -142,8 +132,6 @@ class STFTFilterbank(Filterbank):
         power = real.square() + imaginary.square() + _POWER_FLOOR
         if self.real_imaginary:
             return encoding * power.pow((self.compression - 1) / 2).repeat(1, 2, 1)
-        if self.compression == 0:
-            return torch.log(1e-4 + power.sqrt())
         return power.pow(self.compression / 2)
 
     def raw_masks(self, raw: Tensor) -> Tensor:
@@ -217,10 +205,7 @@ def _check(config: STFTFilterbankConfig) -> None:
             config.features == "magnitude" or (coefficients and config.complex_masks),
             "magnitude, or with complex_masks: true real_imaginary, which makes two values a bin",
         ),
-        compression=(
-            config.compression > 0 or (config.compression == 0 and not coefficients),
-            "at least 0, and more than 0 with features: real_imaginary",
-        ),
+        compression=(config.compression > 0, "a positive number"),
         mapping=(
             not config.mapping or coefficients,
             "false, or features: real_imaginary, with which the masker sees the phases of the coefficients it makes",

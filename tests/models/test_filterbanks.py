@@ -233,12 +233,12 @@ def test_stft_reconstructs_every_sample(kernel_size, stride, synthesis_size):
 def test_stft_features_are_compressed_magnitudes():
     encoding = torch.randn(2, 2 * 17, 5)
     magnitude = torch.complex(*encoding.chunk(2, dim=1)).abs()
-    for compression, expected in ((1.0, magnitude), (0.3, magnitude**0.3), (0.0, torch.log(1e-4 + magnitude))):
+    for compression in (1.0, 0.3):
         features = STFTFilterbank(32, 16, compression).features(encoding)
-        torch.testing.assert_close(features, expected, rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(features, magnitude**compression, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("compression", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("compression", [0.3, 1.0])
 def test_stft_features_of_silence_have_a_finite_gradient(compression):
     encoding = torch.zeros(1, 34, 3, requires_grad=True)
     features = STFTFilterbank(32, 16, compression).features(encoding)
