@@ -9,9 +9,9 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -49,8 +49,7 @@ begins with `failed:` and a Python error name is a bug: `SEPKIT_TRACEBACK=1` sho
 """
 
 
-@dataclass(frozen=True)
-class Message:
+class Message(NamedTuple):
     """A message of the code.
 
     Args:
