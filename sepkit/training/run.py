@@ -57,7 +57,7 @@ def train(config: TaskConfig, out: Path | str, *, limit_batches: int | None = No
     """Train as `config` says and return the folder of the best model (EXP/model); another call resumes.
 
     Writes into the experiment folder: `config.yaml`, `model` (best validation score), `last_model`, `resume` (state of
-    the run), `metrics.jsonl`, `tensorboard`, and `bad_batches` if there were any.
+    the run), `metrics.jsonl`, `tensorboard`.
 
     Args:
         config: the configuration of a task; its class must be registered (`sepkit.studies.import_task`).
