@@ -83,7 +83,6 @@ SOFTMAX = c.DeterministicConfig(activation="softmax")
         (lambda x: with_data(x, train="nowhere.jsonl"), "nowhere.jsonl"),
         (lambda x: with_model(x, sample_rate=16000), "sample_rate is 8000 Hz, but the model works at 16000 Hz"),
         (lambda x: with_trainer(with_model(x, masker=BATCH_NORM), devices=2), "batch normalization over several"),
-        (lambda x: with_trainer(with_model(x, masker=BATCH_NORM), devices=2, sync_batchnorm=True), "on GPUs only"),
         (
             lambda x: with_model(x, masker=c.DualPathRNNConfig(chunk_size=10**9)),
             "chunk_size: found 1000000000",

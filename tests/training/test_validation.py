@@ -54,7 +54,7 @@ def test_validation_scores_are_those_of_evaluate(config: TrainConfig, dev: Path,
 
 def test_a_padded_mixture_is_separated_as_it_is_alone(config: TrainConfig, dev: Path, tmp_path: Path) -> None:
     task = SeparationTask(configured(config, dev), tmp_path / "exp")
-    task._objective = build_objective(task.config.objective)
+    task.objective = build_objective(task.config.objective)
     heard: list[torch.Tensor] = []
 
     def remember(module: EncoderMaskerDecoder, inputs: Any, separation: Any) -> None:
