@@ -220,7 +220,7 @@ def test_the_wheel_alone_trains(wheel: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", CONFIGURATIONS, ids=lambda path: str(path.relative_to(REPOSITORY)))
 def test_configuration_passes_smoke(path: Path, tmp_path: Path) -> None:
-    base, short = tmp_path / "base.yaml", ["--data.batch_size", "1", "--trainer.accelerator", "cpu"]
+    base, short = tmp_path / "base.yaml", ["--data.batch_size", "2", "--trainer.accelerator", "cpu"]
     base.write_text(yaml.safe_dump({}))
     separates = yaml.safe_load(path.read_text()).get("task", "separation") == "separation"
     if separates:

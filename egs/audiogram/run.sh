@@ -167,7 +167,7 @@ measure_gap() {
     for epochs in $gap_epochs; do
       name=gap_${kind}_$epochs
       train_on "$first_set" "$rates_conf" "$exp/gap/${kind}_$epochs" --data.missingness.kind "$kind" --trainer.max_epochs "$epochs" \
-        --trainer.decay_epochs "[$((epochs * 3 / 5))]" --trainer.validate_every_epochs "$epochs" --stack.target_rates "$(list_of "$gap_rates")" --stack.seeds "$(list_of "$gap_seeds")"
+        --trainer.decay_epochs "[$(((epochs * 3 + 4) / 5))]" --trainer.validate_every_epochs "$epochs" --stack.target_rates "$(list_of "$gap_rates")" --stack.seeds "$(list_of "$gap_seeds")"
       simulate_on "$first_set" "$first_set" "$exp/gap/${kind}_$epochs" "$name" --training "$first_set/train.csv" \
         --strategies largest_variance --first "$sessions" --samples 16
       folders+=("$exp/simulations/$name")
