@@ -36,7 +36,7 @@ SIMULATIONS = {
     for name in ("cpu", "paper")
 }
 CONFIGURATIONS = sorted({*REPOSITORY.glob("conf/**/*.yaml"), *REPOSITORY.glob("egs/*/conf/*.yaml")} - SIMULATIONS)
-# Whole, models take up to a minute (tests/cli/test_smoke.py, slow). These sizes keep every part of a masker.
+# Whole, models take up to a minute. These sizes keep every part of a masker.
 NARROW = {
     "continuous_depth": {"model_dim": 16, "hidden_size": 16, "feedforward_dim": 16, "depth_steps": 2},
     "conv_tasnet": {"bottleneck_channels": 16, "hidden_channels": 16, "skip_channels": 16, "blocks": 2, "repeats": 2},

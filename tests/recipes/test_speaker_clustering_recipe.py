@@ -52,19 +52,12 @@ def test_separated_speech(speech: Path, tmp_path: Path, run) -> None:
     command += [
         "--separator",
         str(model),
-        "--regex",
-        ".",
-        "--dev-regex",
-        ".",
-        "--others-regex",
-        "^a",
-        "--speakers",
-        "3",
+        *["--regex", ".", "--dev-regex", ".", "--others-regex", "^a", "--speakers", "3"],
     ]
     command += ["--data", str(tmp_path / "data"), "--exp", str(tmp_path / "exp")]
     command += ["--hour-minutes", "0.2", "--hour-speakers", "2"]
-    for stages in (["1", "1"], ["7", "7"], ["8", "8"], ["9", "9"], ["10", "10"]):
-        run([*command, "--stage", stages[0], "--stop-stage", stages[1]])
+    for stage in ("1", "7", "8", "9", "10"):
+        run([*command, "--stage", stage, "--stop-stage", stage])
     scores = json.loads((tmp_path / "exp" / "scores" / "separated" / "encoder_separated" / "0.json").read_text())
     assert scores["speakers"] == 3 and 0 <= scores["rules"]["embedding"]["nmi"] <= 100
     assert json.loads((tmp_path / "exp" / "hour" / "given" / "summary.json").read_text())["n_speakers"] == 2
