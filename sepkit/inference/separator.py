@@ -31,7 +31,7 @@ from sepkit.inference.quality.predictor import QualityPredictor, generic_predict
 from sepkit.inference.runners.base import Runner
 from sepkit.inference.runners.views import ViewsRunner
 from sepkit.inference.selection import check_speakers
-from sepkit.inference.separated import Separated
+from sepkit.inference.separated import Separated, with_tensors
 from sepkit.inference.waveforms import checked_rate, is_tensor, read_waveform
 from sepkit.models.hypotheses import DEFAULT_THRESHOLD, hypothesis_weights
 from sepkit.models.needs import needs_of
@@ -241,7 +241,7 @@ class Separator:
         found = self.separate_recording(recording, speakers=speakers, evidence=evidence)
         with closing(found.estimates) as estimates:
             separated = replace(found, estimates=estimates.in_memory())
-        return separated.as_tensors() if is_tensor(waveform) else separated
+        return with_tensors(separated) if is_tensor(waveform) else separated
 
     __call__ = separate
 

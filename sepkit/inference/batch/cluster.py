@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +20,7 @@ from sepkit.files import check_writable, write_csv, write_json, write_text
 from sepkit.inference.batch.inputs import find_recordings, name_outputs, rttm_ids
 from sepkit.inference.batch.reports import failure_reason
 from sepkit.inference.diarization.clustering import in_order_of_appearance, unit_rows
-from sepkit.inference.diarization.counting import SpeakerCount, group_speakers, rule_of
+from sepkit.inference.diarization.counting import group_speakers, rule_of
 from sepkit.inference.diarization.encoders import Encoder, load_encoder
 from sepkit.inference.diarization.segments import (
     SHORTEST_SECONDS,
@@ -189,7 +188,7 @@ def cluster_recordings(
         "n_recordings": len(speech.sources),
         "n_segments": len(segments),
         "n_speakers": len(set(labels)),
-        "counting": _counting(counted),
+        "counting": None if counted is None else counted.to_plain(),
         "seconds": {name: round(float(sum(speech.seconds[np.array(names) == name])), 3) for name in sorted(set(names))},
         "mean_confidence": float(confidence.mean()),
         "speaker_encoder": encoder or str(encoder_folder(None).name),
@@ -206,13 +205,6 @@ def cluster_recordings(
     }
     write_json(out / "summary.json", summary)
     return summary
-
-
-def _counting(counted: SpeakerCount | None) -> dict[str, Any] | None:
-    if counted is None:
-        return None
-    margin = counted.margin if math.isfinite(counted.margin) else None
-    return asdict(counted) | {"margin": margin, "uncertain": counted.uncertain}
 
 
 def _segments(

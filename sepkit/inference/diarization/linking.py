@@ -154,7 +154,7 @@ def link(
         gram += exact @ exact.T
         cross += exact @ mixture.take(block.shape[-1])
     weights = np.clip(np.linalg.lstsq(gram, cross, rcond=1e-6)[0], 0.0, 1.0)
-    segments, _ = cut_turns(meter.segments(), meter)
+    segments, _ = cut_turns(meter)
     known, counted, labels = 1 if speakers == "auto" else speakers, None, []
     means = np.zeros((known, encoder.embedding_size))
     if segments:
@@ -220,23 +220,21 @@ def _waveforms(
         (s.channel, round(s.start_seconds * sample_rate), round((s.start_seconds + s.duration_seconds) * sample_rate))
         for s in segments
     ]
-    held: dict[int, list[np.ndarray]] = {}
-    ready: dict[int, np.ndarray] = {}
-    given, begun, done = 0, 0, 0
+    held: list[np.ndarray] = [np.zeros(0, np.float32)] * len(spans)
+    given, done = 0, 0
     for block in estimates():
         stop = done + block.shape[-1]
-        while begun < len(spans) and spans[begun][1] < stop:
-            held[begun] = []
-            begun += 1
-        for number in list(held):
+        for number in range(given, len(spans)):
             channel, first, last = spans[number]
-            held[number].append(block[channel, max(0, first - done) : max(0, last - done)])
-            if last <= stop:
-                ready[number] = np.concatenate(held.pop(number))
-        while given in ready:
-            yield audio.resample(ready.pop(given), sample_rate, wanted_rate)
+            if first >= stop:
+                break
+            if last > done:
+                held[number] = np.concatenate([held[number], block[channel, max(0, first - done) : last - done]])
+        while given < len(spans) and spans[given][2] <= stop:
+            yield audio.resample(held[given], sample_rate, wanted_rate)
+            held[given] = held[given][:0]
             given += 1
         done = stop
-    for number in range(given, len(spans)):
-        rest = ready[number] if number in ready else np.concatenate(held[number])
+    # Rounding may put the end of a segment behind that of the recording.
+    for rest in held[given:]:
         yield audio.resample(rest if len(rest) else np.zeros(1, np.float32), sample_rate, wanted_rate)

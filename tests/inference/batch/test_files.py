@@ -87,20 +87,6 @@ def test_the_same_command_continues(tmp_path, separator):
     assert (out / "x_s1.wav").stat().st_mtime_ns == before and (out / "z_s2.wav").exists()
 
 
-def test_what_an_older_version_has_done_is_not_done_again(tmp_path, separator):
-    """sepkit 0.2.0 wrote the format of the audio where the number of the file's own format stands now."""
-    record(tmp_path / "in" / "x.wav")
-    out = tmp_path / "out"
-    separate_files([tmp_path / "in"], separator, out)
-    written = json.loads((out / "x.json").read_text())
-    assert (next(iter(written)), written["format"], written["audio_format"]) == ("format", 1, "wav")
-    older = {name: value for name, value in written.items() if name != "audio_format"} | {"format": "wav"}
-    (out / "x.json").write_text(json.dumps(older))
-    assert separate_files([tmp_path / "in"], separator, out).already_done == 1
-    (out / "x.json").write_text(json.dumps(older | {"format": "flac"}))
-    assert separate_files([tmp_path / "in"], separator, out).already_done == 0
-
-
 def wav_of_rate(path, rate, num_samples=400):
     """A wav whose header claims a rate."""
     record(path, num_samples)

@@ -17,7 +17,7 @@ from sepkit.inference import Separator
 from sepkit.inference.long.recordings import ArrayRecording
 from sepkit.inference.long.stitching import chunking_of
 from sepkit.inference.options import SeparatorOptions
-from sepkit.inference.selection import gains_of, products_of, residual_shares
+from sepkit.inference.selection import Selection, gains_of, products_of
 from sepkit.models import build_model, save_model
 from tests.inference.bands import band_split
 from tests.tiny_models import RECURRENT
@@ -136,7 +136,7 @@ def test_least_squares_gains_of_duplicates_are_finite():
     products = products_of(mixture, estimates)
     gains = gains_of(products, "mixture", "mixture", np.arange(3))
     np.testing.assert_allclose(gains, [0.5, 0.5, 0], atol=1e-6)
-    assert residual_shares(products, gains, np.arange(3)).sum() == pytest.approx(1)
+    assert Selection(gains, np.arange(3)).shares(products).sum() == pytest.approx(1)
 
 
 MEASURE = """
