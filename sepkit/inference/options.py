@@ -143,16 +143,12 @@ class OutputOptions:
     def __post_init__(self) -> None:
         if self.link_speakers is not None and self.link_speakers != "auto" and self.link_speakers < 1:
             raise UserError(f"link_speakers: found {self.link_speakers}, expected auto or 1 or more")
-        for name in ("speaker_encoder", "speaker_features"):
+        for name in ("speaker_encoder", "speaker_features", "enroll"):
             if self.link_speakers is None and getattr(self, name) is not None:
                 raise UserError(f"{name}: only applies with link_speakers")
         if self.link_speakers is not None and self.speakers is not None:
             raise UserError("link_speakers: does not go with speakers, which are of the model's outputs")
-        if self.enroll is not None:
-            if self.link_speakers is None:
-                raise UserError("enroll: only applies with link_speakers")
-            read_names(self.enroll)
-        names = [word.partition("=")[0] for word in self.enroll or ()]
+        names = read_names(self.enroll or ())
         if self.only is not None and self.only not in names:
             raise UserError(f"only: found {self.only}, expected one of enroll: {', '.join(names) or 'none is given'}")
         if self.format == "flac" and self.subtype == "FLOAT":

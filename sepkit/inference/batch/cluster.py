@@ -181,7 +181,11 @@ def cluster_recordings(
     labels = in_order_of_appearance(clusters.labels.tolist())
     confidence = clusters.posterior[np.arange(len(labels)), clusters.labels]
     names = [f"speaker_{label + 1}" for label in labels]
-    write_segments(out / "segments.csv", _segments(segments, names, confidence))
+    rows = [
+        Segment(source.relative[s.channel], s.start_seconds, s.duration_seconds, name, min(1.0, sure))
+        for (source, s), name, sure in zip(segments, names, confidence.tolist(), strict=True)
+    ]
+    write_segments(out / "segments.csv", rows)
     _write_rttms(speech, labels, out)
     _write_embeddings(out / EMBEDDINGS, speech, names, points)
     summary = {
@@ -205,14 +209,6 @@ def cluster_recordings(
     }
     write_json(out / "summary.json", summary)
     return summary
-
-
-def _segments(
-    segments: Sequence[tuple[Source, SpeechSegment]], names: Sequence[str], confidence: np.ndarray
-) -> Iterator[Segment]:
-    for (source, segment), name, sure in zip(segments, names, confidence.tolist(), strict=True):
-        path = source.relative[segment.channel]
-        yield Segment(path, segment.start_seconds, segment.duration_seconds, name, min(1.0, sure))
 
 
 def _write_rttms(speech: Speech, labels: Sequence[int], out: Path) -> None:

@@ -29,11 +29,7 @@ def _beside(target: Path, suffix: str) -> Path:
 
 
 def check_free(
-    targets: Collection[Path],
-    inputs: Collection[Path],
-    tracks: Collection[str],
-    most: float,
-    options: OutputOptions,
+    targets: Collection[Path], inputs: Collection[Path], tracks: Collection[str], most: float, options: OutputOptions
 ) -> None:
     """Raise UserError if an output would be written over an input, or over a file that no earlier call has written.
 

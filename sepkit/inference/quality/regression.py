@@ -147,11 +147,7 @@ class RidgeRegression(LinearModel):
         return (high - low) / 2 * (1.0 if self.spread is None else math.exp(self.spread_intercept))
 
     def fit_interval(
-        self,
-        errors_db: np.ndarray,
-        features: Mapping[str, np.ndarray],
-        mixtures: np.ndarray,
-        kinds: np.ndarray,
+        self, errors_db: np.ndarray, features: Mapping[str, np.ndarray], mixtures: np.ndarray, kinds: np.ndarray
     ) -> None:
         """Make the interval as wide as the features let expect, so that it holds in each kind of situation.
 
@@ -318,17 +314,13 @@ def fit_logistic(
         scores = np.empty(len(labels))
         for number in range(_FOLDS):
             rest = fold != number
-            fitted = _logistic(_rows(table, rest), labels[rest], strength)
-            scores[~rest] = fitted.log_odds(_rows(table, ~rest))
+            fitted = _logistic({name: values[rest] for name, values in table.items()}, labels[rest], strength)
+            scores[~rest] = fitted.log_odds({name: values[~rest] for name, values in table.items()})
         return scores
 
     tried = [(float(strength), left_out(float(strength))) for strength in _LOGISTIC_STRENGTHS]
     strength, scores = min(tried, key=lambda pair: float(np.logaddexp(0, np.where(labels, -pair[1], pair[1])).mean()))
     return _logistic(table, labels, strength), scores
-
-
-def _rows(table: Mapping[str, np.ndarray], chosen: np.ndarray) -> dict[str, np.ndarray]:
-    return {name: values[chosen] for name, values in table.items()}
 
 
 def _logistic(features: Mapping[str, np.ndarray], labels: np.ndarray, strength: float) -> LogisticRegression:
