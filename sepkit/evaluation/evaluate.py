@@ -21,7 +21,7 @@ from tqdm import tqdm
 from sepkit.data.manifest import MixtureEntry, read_manifest
 from sepkit.data.mixing import mix_entry
 from sepkit.errors import UserError, exhausted, one_line
-from sepkit.evaluation.calibration import write_calibration
+from sepkit.evaluation.calibration import summarize_calibration
 from sepkit.evaluation.comparison import compare, write_by_depth
 from sepkit.evaluation.labels import BOUNDS, PREDICTED
 from sepkit.evaluation.metrics import PESQ_MODES
@@ -71,7 +71,7 @@ class EvaluationOptions:
         count_speakers: Whether the number of speakers counts as unknown. Only hypotheses that the model says are
             speakers are matched then, and missed and surplus ones are counted, see `score_utterance`.
         calibration: Whether to measure how well the separator predicts its own SI-SDR: "calibration" of the summary,
-            `out/calibration.csv` and `out/risk_coverage.csv`, see `write_calibration`.
+            see `summarize_calibration`.
         compare_with: Folder of another evaluation of the same mixtures, for paired differences.
         device: Device of a model that is given by its name: cpu, cuda:0 ..., or auto.
         depth_steps: Numbers of steps of a model of continuous depth that is given by its name; none: its own. With
@@ -292,7 +292,7 @@ def _evaluate(
     }
     write_rows(out / "utterances.csv", rows, columns)
     if options.calibration:
-        summary["calibration"] = write_calibration(out, rows)
+        summary["calibration"] = summarize_calibration(rows)
     if options.compare_with is not None:
         summary["comparison"] = compare(out, options.compare_with, columns)
     write_json(out / "summary.json", summary)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from sepkit.data.manifest import MixtureEntry
-from sepkit.evaluation.labels import BOUNDS, FROM_LATENTS, NO_SCORES, PREDICTED, WEIGHTED
+from sepkit.evaluation.labels import BOUNDS, FROM_LATENTS, NO_SCORES, PREDICTED, PROPERTIES, WEIGHTED
 from sepkit.evaluation.metrics import si_sdr_db
 from sepkit.evaluation.scoring import COLUMNS, MISSED, PER_UTTERANCE, UtteranceScores
 from sepkit.evaluation.statistics import PairedDifference, Speakers, Summary, summarize_columns
@@ -25,9 +25,6 @@ from sepkit.signals import active_frames, frame_powers
 
 Row = dict[str, Any]
 """The journal's record of an utterance; "reason" in it means that it was skipped."""
-
-PROPERTIES = ("sex_pair", "overlap_ratio", "level_difference_db", "duration_seconds", "input_si_sdr_db")
-"""Columns of utterances.csv that describe the mixture."""
 
 _FRAME_SECONDS = 0.032
 # References are clean, so their quiet sounds count as speech too.

@@ -60,17 +60,6 @@ class ComparedRuns:
         differences = (paired_difference(scores[first], values, self.first.speakers()) for values in others)
         return first if all(found.ci95 and found.ci95[0] > 0 for found in differences) else None
 
-    def properties(self) -> dict[str, list[str | float | None]]:
-        """Return column -> (N,) values in the order of the first run's utterances, of every property of any run."""
-        found: dict[str, list[str | float | None]] = {}
-        order = self.first.keys()
-        for evaluation in self.evaluations.values():
-            keys = evaluation.keys()
-            for column, values in evaluation.properties().items():
-                value_by_key = dict(zip(keys, values, strict=True))
-                found.setdefault(column, [value_by_key.get(key) for key in order])
-        return found
-
     def aligned(self, metric: str) -> dict[str, np.ndarray]:
         """Return run -> scores in the order of the first run's utterances, (N,), NaN for those that a run lacks."""
         keys = self.first.keys()

@@ -30,10 +30,9 @@ from sepkit.reporting.compared_runs import (
     leading_metric,
     unique_names,
 )
-from sepkit.reporting.curve_figures import DRAWERS, score_boxes
+from sepkit.reporting.curve_figures import rate_distortion_curve, score_boxes
 from sepkit.reporting.examples import LoadSeparator, Outcomes, choose_examples, example_html
 from sepkit.reporting.score_tables import (
-    facts_row,
     few_mixtures,
     group_tables,
     headlines,
@@ -46,7 +45,7 @@ from sepkit.version import __version__
 
 # Further metrics that do not repeat the leading one in another form.
 _MOST_TIMELINES, _MOST_RECORDINGS, _MOST_SECONDS = 20, 20, 60
-_ALSO_DRAWN = ("stoi", "estoi", "pesq", "pesq_nb", "pesq_wb", "word_accuracy", "blr_nats_per_sample")
+_ALSO_DRAWN = ("stoi", "estoi", "pesq", "word_accuracy", "blr_nats_per_sample")
 
 # Parts of a summary that do not concern its origin.
 _SHOWN_ELSEWHERE = frozenset({"metrics", "n_utterances", "skipped", "failures", "by", "by_manifest", "comparison"})
@@ -90,7 +89,7 @@ def write_report(
         "groups": ("By property", list(group_tables(test_sets))),
         "mixtures": ("Mixtures", list(mixture_tables(test_sets))),
         "training": ("Training", list(_training(loaded))),
-        "curves": ("Rate-distortion and calibration", list(_curves(loaded))),
+        "curves": ("Rate-distortion", list(_curves(loaded))),
         "clusters": ("Who speaks when", list(_clusters(loaded))),
         "tracks": ("Tracks", list(_tracks(loaded))),
         "configuration": ("Configuration", list(_configuration(loaded))),
@@ -98,9 +97,8 @@ def write_report(
     }
     shown = {name: part for name, part in parts.items() if part[1]}
     made = f"Made by sepkit {__version__} on {datetime.now().astimezone():%Y-%m-%d %H:%M %Z}."
-    facts = facts_row(loaded[0]) if len(loaded) == 1 else ""
     warnings = "".join(few_mixtures(run) for run in loaded)
-    body = [f"<header><h1>{escape(title)}</h1>{headlines(test_sets)}{facts}{warnings}</header>"]
+    body = [f"<header><h1>{escape(title)}</h1>{headlines(test_sets)}{warnings}</header>"]
     body += [page.section(name, heading, *content) for name, (heading, content) in shown.items()]
     body.append(f"<footer>{escape(made)}</footer>")
     out = Path(out)
@@ -181,13 +179,11 @@ def _training(runs: Sequence[Run]) -> Iterator[str]:
 def _curves(runs: Sequence[Run]) -> Iterator[str]:
     drawn = []
     for run in runs:
-        for kind, by_name in run.curves.items():
-            draw, caption = DRAWERS[kind]
-            for name, curve in by_name.items():
-                where = ", ".join(dict.fromkeys([run.name, name]))
-                text = f"{where}: {kind.replace('_', '-')}"
-                drawn.append(page.figure_html(draw(curve), page.slug(text), text, escape(f"{text}; {caption}")))
-    yield from _figures(drawn)
+        for name, curve in run.curves.items():
+            text = f"{', '.join(dict.fromkeys([run.name, name]))}: rate-distortion"
+            drawn.append(page.figure_html(rate_distortion_curve(curve), page.slug(text), text, escape(text)))
+    note = "A dot is a model, lines are running means over three of them, stars the best in each condition."
+    yield from _figures(drawn, note)
 
 
 def _clusters(runs: Sequence[Run]) -> Iterator[str]:

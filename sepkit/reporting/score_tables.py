@@ -8,12 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from sepkit.errors import UserError
 from sepkit.evaluation.labels import label_of, short_label_of
 from sepkit.evaluation.results import by_group
 from sepkit.evaluation.run_folder import EvaluationFolder, Run
 from sepkit.evaluation.statistics import paired_difference
-from sepkit.files import read_yaml
 from sepkit.reporting import page
 from sepkit.reporting.compared_runs import ComparedRuns, better, digits_of
 from sepkit.reporting.tables import INTERVALS, Cell, Table, ends_of, number, percent_cell, score_cell
@@ -21,7 +19,6 @@ from sepkit.reporting.text import warning_lines
 
 _MAX_HEADLINES = 6
 _MAX_UTTERANCES = 200
-_LEVELS_DB = (0, 5, 10)
 # Of fewer mixtures neither means nor quartiles are reliable.
 _FEW_MIXTURES = 20
 
@@ -76,7 +73,6 @@ def score_tables(runs: Sequence[Run], test_sets: Sequence[ComparedRuns]) -> Iter
             for line in warning_lines(evaluation.summary):
                 yield f'<p class="note">{escape(f"{run.name}, {evaluation.name}: {line}")}.</p>'
     yield from _paired(test_sets)
-    yield page.details("All statistics", _statistics(test_sets))
 
 
 def _speakers(scores: Iterable[Mapping[str, Any]]) -> int | None:
@@ -85,18 +81,6 @@ def _speakers(scores: Iterable[Mapping[str, Any]]) -> int | None:
 
 def _mean_cell(score: Mapping[str, Any] | None, digits: int, is_best: bool = False) -> Cell:
     return score_cell(score["mean"], digits, score["ci95"], strong=is_best) if score else Cell("-")
-
-
-def _statistics(test_sets: Sequence[ComparedRuns]) -> str:
-    rows = []
-    for test_set, run, evaluation in _each(test_sets):
-        for metric in evaluation.metrics:
-            score = evaluation.summary["metrics"][metric]
-            values = [score["mean"], *(score["ci95"] or (None, None)), score.get("median"), score.get("std")]
-            cells = [score_cell(value, digits_of(metric)) for value in values]
-            rows.append([run, test_set.name, label_of(metric), *cells, score["n"], _speakers([score])])
-    header = ["run", "test set", "score", "mean", "from", "to", "median", "deviation", "mixtures", "speakers"]
-    return Table(header, rows, "Mean, 95 % interval, median, standard deviation").html()
 
 
 def _paired(test_sets: Sequence[ComparedRuns]) -> Iterator[str]:
@@ -169,7 +153,7 @@ def group_tables(test_sets: Sequence[ComparedRuns]) -> Iterator[str]:
             continue
         scores = {run: values.tolist() for run, values in test_set.aligned(metric).items()}
         tables = []
-        for column, groups in by_group(test_set.properties(), scores, test_set.first.speakers()).items():
+        for column, groups in by_group(test_set.first.properties(), scores, test_set.first.speakers()).items():
             rows = []
             for place, (group, means) in enumerate(groups.items()):
                 cells = [_mean_cell(mean, digits_of(metric)) for mean in means.values()]
@@ -201,23 +185,6 @@ def mixture_tables(test_sets: Sequence[ComparedRuns]) -> Iterator[str]:
         yield page.details(f"{name}: {extent}", table.html())
 
 
-def facts_row(run: Run) -> str:
-    """Return a row of figures: mixtures above 0, 5 and 10 dB, voices of one sex and of two, parameters, speed.
-
-    They are those of the run's first test set. The row is empty if none of them is known.
-    """
-    facts = [fact for evaluation in run.evaluations[:1] for fact in _facts_of_scores(evaluation)]
-    try:
-        description = read_yaml(run.folder / "model" / "model.yaml")
-    except UserError:
-        description = None
-    parameters = description.get("parameters") if isinstance(description, dict) else None
-    if isinstance(parameters, int):
-        facts.append(("parameters", f"{parameters:,}"))
-    cells = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts)
-    return f'<dl class="facts">{cells}</dl>' if cells else ""
-
-
 def few_mixtures(run: Run) -> str:
     """Return a warning about test sets that are too small for reliable means; "" if there are none."""
     counts = {evaluation.name: evaluation.summary.get("n_utterances", _FEW_MIXTURES) for evaluation in run.evaluations}
@@ -226,22 +193,3 @@ def few_mixtures(run: Run) -> str:
         return ""
     text = f"Fewer than {_FEW_MIXTURES} mixtures: {', '.join(small)}. Means of so few say little; look at the examples."
     return f'<p class="note">{escape(text)}</p>'
-
-
-def _facts_of_scores(evaluation: EvaluationFolder) -> Iterator[tuple[str, str]]:
-    scores = evaluation.scores("si_sdr_db")
-    known = scores[np.isfinite(scores)]
-    if len(known):
-        shares = " · ".join(f"{100 * np.mean(known > level):.0f} %" for level in _LEVELS_DB)
-        yield f"of {len(known)} mixtures above {', '.join(map(str, _LEVELS_DB))} dB SI-SDR", shares
-    voices = {"same sex": 1, "different sexes": 2}
-    sexes = np.array([min(2, len({*(row.get("sex_pair") or "").split("-")} - {""})) for row in evaluation.rows])
-    means = [
-        f"{kind} {scores[chosen].mean():.1f} dB"
-        for kind, count in voices.items()
-        if (chosen := (sexes == count) & np.isfinite(scores)).any()
-    ]
-    if len(means) > 1:
-        yield "mean SI-SDR by voices", " · ".join(means)
-    if factor := evaluation.summary.get("real_time_factor"):
-        yield "real-time factor", f"{factor:.3g}"

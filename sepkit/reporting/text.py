@@ -141,8 +141,6 @@ def _calibration_lines(calibration: Mapping[str, Any], name: str = "") -> Iterat
             f"{curves['model_db'][-1]:.2f} dB at 100 % ({curves['best_possible_db'][half]:.2f} dB at best), "
             f"{found['n']} {unit}"
         )
-    for voices, interval in calibration.get("by_voices", {}).items():
-        yield f"{name}{voices} voices: {_coverage(interval, interval['n'], 'sources')}"
     if calibration.get("n_without_prediction"):
         yield f"{name}{calibration['n_without_prediction']} sources have no prediction and are left out of this"
     for part in calibration.get("by_manifest", ()):

@@ -51,8 +51,6 @@ SIGNAL = np.sin(np.arange(4000) * 0.3)
         lambda: figures.signal_view(np.zeros(100), 8000),
         lambda: figures.training_curves({"a": TrainingLog(training_records()), "empty": TrainingLog([])}),
         lambda: curve_figures.rate_distortion_curve(CURVE),
-        lambda: curve_figures.calibration_curve(CURVE),
-        lambda: curve_figures.risk_coverage_curve(CURVE),
     ],
 )
 def test_figures_have_something_to_see(make) -> None:

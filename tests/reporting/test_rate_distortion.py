@@ -108,7 +108,7 @@ def test_the_curves_are_those_the_report_draws(tmp_path: Path, models: list[str]
     with (tmp_path / "rate_distortion.csv").open(newline="") as file:
         lines = list(csv.DictReader(file))
     assert len(lines) == 15 and lines[0]["curve"] == "test"
-    curve = load_run(tmp_path).curves["rate_distortion"][tmp_path.name]
+    curve = load_run(tmp_path).curves[tmp_path.name]
     assert list(curve.panels) == ["blr_nll_nats_per_sample", "si_sdr_db"]
     rates, values = curve.panels["si_sdr_db"]["test_noise_low"]
     assert values == pytest.approx([4.0, 8.0, 11.0, 11.5, 10.0])
@@ -141,7 +141,7 @@ def test_models_that_lack_something(tmp_path: Path) -> None:
     rows = {row[0]: row for row in section(text, "Rates")[1:]}
     assert rows["b"][1:4] == ["", "", ""] and rows["a"][-2:] == ["", ""]
     assert section(text, "Best models")[1][1:6] == ["", "", "", "", "6.00"]
-    assert list(load_run(tmp_path).curves["rate_distortion"][tmp_path.name].panels) == ["si_sdr_db"]
+    assert list(load_run(tmp_path).curves[tmp_path.name].panels) == ["si_sdr_db"]
     assert "1 of 1 steered models are within 10 %" in text
 
 
