@@ -68,7 +68,6 @@ def main(
     import shlex
     import sys
 
-    from sepkit.cli._ranks import device_of_rank, share
     from sepkit.cli._threads import limit_small_models_to_one_thread
     from sepkit.errors import UserError
     from sepkit.evaluation.evaluate import EvaluationOptions, System, evaluate, load_systems
@@ -85,11 +84,10 @@ def main(
         count_speakers,
         calibration,
         compare,
-        device_of_rank(device),
+        device,
         depth_steps or (),
         views,
         processes,
-        share(),
         shlex.join(["sepkit", *sys.argv[1:]]),
     )
     systems = load_systems(System(estimates=Path(estimates)) if estimates else model or DEFAULT_MODEL, options)
@@ -98,10 +96,6 @@ def main(
     failed = False
     for manifests, folder in _reports(manifest, Path(out)) if separate_reports else [(manifest, Path(out))]:
         summary = evaluate(systems, manifests, folder, options)
-        if summary is None:
-            rank, world_size = options.share
-            print(f"rank {rank} of {world_size} has done its share; the last one writes the results", flush=True)
-            continue
         if separate_reports:
             print(f"{manifests[0]}:")
         failed |= _report(summary, metrics, folder)

@@ -46,17 +46,15 @@ class Agreement:
     """Agreement of predictions with measurements; a number is None where it is not defined.
 
     Args:
-        spearman: rank correlation; `..._ci95` has the ends of a 95 % confidence interval, None as in `Summary`.
-        bias_db: mean of predicted minus measured.
-        gain_at_50_db: mean SI-SDR of the half with the best predictions, minus that of all.
+        spearman: rank correlation.
+        spearman_ci95: the ends of its 95 % confidence interval, over resamples in which it is defined; None as in
+            `Summary`.
+        rmse_db: root of the mean squared difference, dB.
     """
 
     spearman: float | None
     spearman_ci95: list[float] | None
     rmse_db: float
-    bias_db: float
-    gain_at_50_db: float
-    gain_at_50_ci95: list[float] | None
 
 
 def summarize_calibration(rows: Sequence[Row]) -> dict[str, Any]:
@@ -115,22 +113,17 @@ def agreement(
     x, y = np.asarray(predicted, np.float64), np.asarray(measured, np.float64)
     groups = np.arange(len(x)) if group is None else np.asarray(group)
 
-    def measures(counts: np.ndarray) -> np.ndarray:
-        return np.stack([rank_correlations(x, y, counts), _gains(x, y, counts)])
-
-    spearman, gain = measures(np.ones((1, len(x))))[:, 0]
-    count = int(groups.max()) + 1
-    resampled = np.full((2, 1), np.nan)
+    spearman = float(rank_correlations(x, y, np.ones((1, len(x))))[0])
+    count, interval = int(groups.max()) + 1, None
     if has_interval(count, speakers):
         pieces = resample_weights(count, speakers, _RESAMPLES, seed)
-        resampled = np.concatenate([measures(drawn[:, groups]) for drawn in pieces], axis=1)
+        resampled = np.concatenate([rank_correlations(x, y, drawn[:, groups]) for drawn in pieces])
+        known = resampled[np.isfinite(resampled)]
+        interval = np.percentile(known, [2.5, 97.5]).tolist() if len(known) else None
     return Agreement(
-        spearman=float(spearman) if math.isfinite(spearman) else None,
-        spearman_ci95=_interval(resampled[0]),
+        spearman=spearman if math.isfinite(spearman) else None,
+        spearman_ci95=interval,
         rmse_db=float(np.sqrt(np.mean((x - y) ** 2))),
-        bias_db=float(np.mean(x - y)),
-        gain_at_50_db=float(gain),
-        gain_at_50_ci95=_interval(resampled[1]),
     )
 
 
@@ -224,19 +217,3 @@ def _ranks(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
     np.add.at(together.T, of_value, counts.T)
     last = np.cumsum(together, axis=1)
     return (last - (together - 1) / 2)[:, of_value]
-
-
-def _gains(order_by: np.ndarray, measured: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return (R,) the mean of the half of each resample that is first in order, minus the mean of all of it."""
-    order = np.argsort(-order_by, kind="stable")
-    ordered, values = counts[:, order], measured[order]
-    kept = np.ceil(ordered.sum(axis=1, keepdims=True) / 2)
-    before = np.cumsum(ordered, axis=1) - ordered
-    in_half = np.clip(kept - before, 0, ordered)
-    return (in_half @ values) / kept[:, 0] - (ordered @ values) / ordered.sum(axis=1)
-
-
-def _interval(values: np.ndarray) -> list[float] | None:
-    """Return the middle 95 % of the resamples in which the number is defined."""
-    known = values[np.isfinite(values)]
-    return [float(end) for end in np.percentile(known, [2.5, 97.5])] if len(known) else None

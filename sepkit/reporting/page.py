@@ -84,19 +84,6 @@ def figure_html(figure: Figure, name: str, description: str, caption: str = "") 
     )
 
 
-def interval_svg(mean: float, interval: Sequence[float], scale: tuple[float, float]) -> str:
-    """Return a drawing of a point with its interval, on a scale that the rows of a table share, as SVG."""
-    left, right = scale
-    span = (right - left) or 1.0
-    x, x_low, x_high = (4 + 112 * (value - left) / span for value in (mean, *interval))
-    zero = f'<path class="zero" d="M{4 + 112 * -left / span:.1f} 1V19"/>' if left <= 0 <= right else ""
-    return (
-        '<svg class="interval" viewBox="0 0 120 20" aria-hidden="true">'
-        f'{zero}<path d="M{x_low:.1f} 10H{x_high:.1f}M{x_low:.1f} 6V14M{x_high:.1f} 6V14"/>'
-        f'<circle cx="{x:.1f}" cy="10" r="3.6"/></svg>'
-    )
-
-
 def player(waveform: np.ndarray, sample_rate: int, label: str) -> str:
     """Return a player that holds its sound, as HTML.
 

@@ -63,7 +63,6 @@ class Point:
         rate_nats_per_dimension: the same over the number of latent values of a frame.
         blr_nll_nats_per_sample: the distortion: the negative log evidence of the references.
         si_sdr_db: of the estimates.
-        si_sdri_db: over the mixture.
     """
 
     run: str
@@ -71,10 +70,9 @@ class Point:
     rate_nats_per_dimension: float
     blr_nll_nats_per_sample: float
     si_sdr_db: float
-    si_sdri_db: float
 
 
-def rate_distortion_section(runs: Sequence[Run], path: Path, reference: str | None = None) -> str:
+def rate_distortion_section(runs: Sequence[Run], path: Path) -> str:
     """Return Markdown of rates and distortions; write FILE_rate_distortion.png and rate_distortion.csv beside `path`.
 
     Tables show the target rates and those reached, and the best model of each test set with the loss of the model with
@@ -83,12 +81,12 @@ def rate_distortion_section(runs: Sequence[Run], path: Path, reference: str | No
     Args:
         runs: experiments, measured on one test set or more.
         path: FILE.md.
-        reference: the test set like the training data, which comes first; None: the one named "test", else the first.
 
     Raises:
-        UserError: nothing measured, a model without rates or neither distortion nor SI-SDR, or no such test set.
+        UserError: nothing measured, or a model without rates or neither distortion nor SI-SDR.
     """
-    sets = reference_first([evaluation.name for run in runs for evaluation in run.evaluations], reference)
+    names = dict.fromkeys(evaluation.name for run in runs for evaluation in run.evaluations)
+    sets = sorted(names, key=lambda name: name != "test")
     points = {name: points_of(runs, name) for name in sets}
     csv_path = path.with_name("rate_distortion.csv")
     tables = f"### Rates\n\n{_rate_table(runs, points)}", f"### Best models\n\n{_optimum_table(points)}"
@@ -103,19 +101,6 @@ def rate_distortion_section(runs: Sequence[Run], path: Path, reference: str | No
             "A dot is a model, lines are running means over three models in order of rate, stars the best.\n",
         ]
     )
-
-
-def reference_first(names: Sequence[str], reference: str | None = None) -> list[str]:
-    """Return the names of test sets, each once, `reference` first; None: "test" if it exists, else as they are.
-
-    Raises:
-        UserError: `reference` is none of them.
-    """
-    sets = list(dict.fromkeys(names))
-    if reference is not None and reference not in sets:
-        raise UserError(f"--reference-set: found {reference}, expected one of {', '.join(sets) or 'none'}")
-    first = reference or ("test" if "test" in sets else None)
-    return sorted(sets, key=lambda name: name != first) if first else sets
 
 
 def targets_of(run: Run) -> list[Target]:
@@ -151,15 +136,14 @@ def _point(run: Run, evaluation: EvaluationFolder) -> Point:
             f"{evaluation.folder}: found no rate_nats_per_dimension, expected it of a model with variational latents; "
             "leave the run out, or evaluate it again"
         )
-    blr, si_sdr, si_sdri = (
-        _or_nan(evaluation.mean(name)) for name in ("blr_nats_per_sample", "si_sdr_db", "si_sdri_db")
-    )
+    means = (evaluation.mean(name) for name in ("blr_nats_per_sample", "si_sdr_db"))
+    blr, si_sdr = (math.nan if mean is None else mean for mean in means)
     if math.isnan(blr) and math.isnan(si_sdr):
         raise UserError(
             f"{evaluation.folder}: found neither blr_nats_per_sample nor si_sdr_db; evaluate with --metrics si_sdr blr"
         )
     per_frame = math.fsum(rate for rate in of_latents if rate is not None)
-    return Point(run.name, per_frame, per_dimension, -blr, si_sdr, si_sdri)
+    return Point(run.name, per_frame, per_dimension, -blr, si_sdr)
 
 
 def _write_csv(path: Path, points: dict[str, list[Point]]) -> None:
@@ -237,7 +221,3 @@ def _of_dimension(target: Target, known: Point | None) -> str:
 
 def _joined(texts: Iterator[str]) -> str:
     return ", ".join(text for text in texts if text)
-
-
-def _or_nan(value: float | None) -> float:
-    return math.nan if value is None else value

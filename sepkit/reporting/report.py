@@ -30,13 +30,13 @@ from sepkit.reporting.compared_runs import (
     leading_metric,
     unique_names,
 )
-from sepkit.reporting.curve_figures import rate_distortion_curve, score_boxes
+from sepkit.reporting.curve_figures import rate_distortion_curve
 from sepkit.reporting.examples import LoadSeparator, Outcomes, choose_examples, example_html
 from sepkit.reporting.score_tables import (
     few_mixtures,
     group_tables,
     headlines,
-    matching_tables,
+    matching_notes,
     mixture_tables,
     score_tables,
 )
@@ -84,7 +84,7 @@ def write_report(
     parts = {
         "scores": ("Scores", list(score_tables(loaded, test_sets))),
         "examples": ("Examples", list(_examples(test_sets, examples, Outcomes(load_separator), made_of))),
-        "matching": ("Hypotheses and speakers", list(matching_tables(test_sets))),
+        "matching": ("Hypotheses and speakers", list(matching_notes(test_sets))),
         "distributions": ("Distributions", list(_distributions(loaded, test_sets, made_of))),
         "groups": ("By property", list(group_tables(test_sets))),
         "mixtures": ("Mixtures", list(mixture_tables(test_sets))),
@@ -150,9 +150,6 @@ def _draw(
         yield page.figure_html(figures.score_distributions(scores, label), place, f"Histogram of {label}", text)
         if metric != leading:
             continue
-        if len(scores) > 1:
-            text = f"{title}median, quartiles and, as a triangle, the mean"
-            yield page.figure_html(score_boxes(scores, label), f"{prefix}comparison", f"Boxes of {label}", text)
         play = "; press a large point to hear it" if any(links.values()) else ""
         measured = {run: e.scores("si_sdr_db") for run, e in evaluations.items()}
         points = {run: (measured[run] - e.scores("si_sdri_db"), measured[run]) for run, e in evaluations.items()}

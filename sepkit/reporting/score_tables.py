@@ -14,8 +14,8 @@ from sepkit.evaluation.run_folder import EvaluationFolder, Run
 from sepkit.evaluation.statistics import paired_difference
 from sepkit.reporting import page
 from sepkit.reporting.compared_runs import ComparedRuns, better, digits_of
-from sepkit.reporting.tables import INTERVALS, Cell, Table, ends_of, number, percent_cell, score_cell
-from sepkit.reporting.text import warning_lines
+from sepkit.reporting.tables import INTERVALS, Cell, Table, ends_of, number, score_cell
+from sepkit.reporting.text import matching_lines, warning_lines
 
 _MAX_HEADLINES = 6
 _MAX_UTTERANCES = 200
@@ -93,57 +93,27 @@ def _paired(test_sets: Sequence[ComparedRuns]) -> Iterator[str]:
             compared += [(test_set.name, metric, run, first, one) for run, one in found if one.mean is not None]
     if not compared:
         return
-    ends = [end for *_, one in compared for end in one.ci95 or (one.mean or 0.0,)]
-    scale = (min(0.0, *ends), max(0.0, *ends))
     rows = []
     for name, metric, run, first, one in compared:
-        drawing = page.interval_svg(one.mean or 0.0, one.ci95, scale) if one.ci95 else "-"
         difference = score_cell(one.mean, digits_of(metric), one.ci95, signed=True)
         higher = 100 * (one.share_better or 0.0)
         counts = [Cell(f"{higher:.0f}", higher), one.n, one.n_speakers]
-        rows.append([run, first, difference, Cell("", one.mean, html=drawing), name, short_label_of(metric), *counts])
-    header = ["run", "compared with", "difference", "interval", "test set", "score", "higher [%]"]
+        rows.append([run, first, difference, name, short_label_of(metric), *counts])
+    header = ["run", "compared with", "difference", "test set", "score", "higher [%]"]
     caption = "Differences on the same mixtures, with 95 % intervals"
     yield Table([*header, "mixtures", "speakers"], rows, caption).html()
     yield (
-        '<p class="quiet">Where the interval leaves out 0 (dashed), the difference would hardly change its sign '
+        '<p class="quiet">Where the interval leaves out 0, the difference would hardly change its sign '
         "with other mixtures of this kind (and other speakers, where their number is given). Another seed of training "
         "may still change it.</p>"
     )
 
 
-def matching_tables(test_sets: Sequence[ComparedRuns]) -> Iterator[str]:
-    """Yield tables of the use of hypotheses, and of the number of speakers found, where there are any, as HTML."""
-    found = [(run, s.name, matching) for s, run, e in _each(test_sets) if (matching := e.summary.get("matching"))]
-    used = [entry for entry in found if "hypothesis_usage" in entry[-1]]
-    most = max((len(matching["hypothesis_usage"]) for *_, matching in used), default=0)
-    rows = []
-    for run, name, matching in used:
-        usage = [percent_cell(share) for share in matching["hypothesis_usage"]]
-        lost = [matching.get(key) for key in ("n_sources", "missed_sources", "extra_hypotheses")]
-        rows.append([run, name, *usage, *[None] * (most - len(usage)), percent_cell(matching["collapse_rate"]), *lost])
-    header = ["run", "test set", *(f"hypothesis {k + 1} [%]" for k in range(most)), "never best [%]"]
-    if rows:
-        caption = "Share of the sources that each hypothesis is the best for"
-        yield Table([*header, "sources", "missed", "too many"], rows, caption).html()
-    counted = [(run, name, m["speaker_count"]) for run, name, m in found if "speaker_count" in m]
-    if not counted:
-        return
-    found_numbers = {n for *_, c in counted for of_true in c["confusion"].values() for n in of_true}
-    numbers = sorted(found_numbers, key=lambda number: (len(number), number))
-    rows = []
-    for run, name, count in counted:
-        for true, of_true in count["confusion"].items():
-            right = percent_cell(of_true.get(true, 0) / max(1, sum(of_true.values())))
-            rows.append([run, name, Cell(true, int(true)), *(of_true.get(n, 0) for n in numbers), right])
-        rates = [f"{100 * count[f'{kind}_separation_rate']:.1f} %" for kind in ("over", "under")]
-        yield (
-            f'<p class="quiet">{escape(run)}, {escape(name)}: number of speakers right in '
-            f"{100 * count['accuracy']:.1f} % of all {count['n']} mixtures, too many in {rates[0]}, too few in "
-            f"{rates[1]}, no number in {count.get('n_without_number', 0)} of them.</p>"
-        )
-    header = ["run", "test set", "speaking", *(f"{n} found" for n in numbers), "right [%]"]
-    yield Table(header, rows, "Number of speakers: mixtures by how many speak and how many were found").html()
+def matching_notes(test_sets: Sequence[ComparedRuns]) -> Iterator[str]:
+    """Yield how hypotheses are used, and how often the number of speakers is right, in sentences, as HTML."""
+    for test_set, run, evaluation in _each(test_sets):
+        for line in matching_lines(evaluation.summary.get("matching") or {}):
+            yield f'<p class="quiet">{escape(f"{run}, {test_set.name}: {line.strip()}")}</p>'
 
 
 def group_tables(test_sets: Sequence[ComparedRuns]) -> Iterator[str]:

@@ -13,7 +13,7 @@ import pytest
 from sepkit.cli.main import main
 from sepkit.evaluation.run_folder import load_run
 from sepkit.reporting.curve_figures import optimum, running_mean
-from sepkit.reporting.rate_distortion import points_of, reference_first, targets_of
+from sepkit.reporting.rate_distortion import points_of, targets_of
 from sepkit.reporting.report import write_report
 
 # Target -> rate that training reached, and on the test set: rate per tick, log evidence, SI-SDR.
@@ -145,12 +145,6 @@ def test_models_that_lack_something(tmp_path: Path) -> None:
     assert "1 of 1 steered models are within 10 %" in text
 
 
-def test_the_seen_set_comes_first() -> None:
-    assert reference_first(["a", "test", "b", "a"]) == ["test", "a", "b"]
-    assert reference_first(["a", "b"]) == ["a", "b"]
-    assert reference_first(["a", "test", "b"], "b") == ["b", "a", "test"]
-
-
 @pytest.mark.parametrize("window", [1, 3, 5])
 def test_running_mean_is_that_of_the_neighbors(window: int) -> None:
     values = np.random.default_rng(0).normal(size=9)
@@ -170,9 +164,6 @@ def test_the_optimum_is_the_least_likelihood_loss_and_the_most_si_sdr() -> None:
 
 def test_mistakes_exit_with_2_and_one_line(tmp_path: Path, models: list[str], capsys) -> None:
     out = tmp_path / "rd.md"
-    assert main(["summarize", *models, "--figure", "rate-distortion", "--reference-set", "x", "--out", str(out)]) == 2
-    error = capsys.readouterr().err
-    assert len(error.splitlines()) == 1 and "test_noise_high" in error
     path = Path(models[0]) / "evaluation" / "test" / "summary.json"
     summary = json.loads(path.read_text())
     del summary["metrics"]["rate_nats_per_dimension"]
