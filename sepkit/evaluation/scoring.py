@@ -368,7 +368,7 @@ def _stoi(x: _Matched, j: int, extended: bool = False) -> float:
 
 
 def _pesq(x: _Matched, j: int) -> float:
-    return metrics.pesq_of_pair(x.estimates[j], x.sources[j], x.sample_rate, metrics.PESQ_MODES[x.sample_rate])
+    return metrics.pesq_of_pair(x.estimates[j], x.sources[j], x.sample_rate)
 
 
 def _word_accuracy(matched: _Matched, j: int) -> float:

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from sepkit.evaluation.labels import label_of
 from sepkit.evaluation.run_folder import Curve
 from sepkit.reporting.compared_runs import better
-from sepkit.reporting.figures import COLORS, curves, panels
+from sepkit.reporting.figures import COLORS, curves, legend, panels
 
 _WINDOW = 3
 _STYLES = ("--", "-", ":", "-.")
@@ -40,7 +40,7 @@ def rate_distortion_curve(curve: Curve) -> Figure:
             best = optimum(name, y)
             if best is not None:
                 axes.plot(x[best], y[best], "*", color=color, markersize=12, markeredgecolor="white")
-    _legend(figure.axes[0])
+    legend(figure.axes[0])
     return figure
 
 
@@ -95,8 +95,7 @@ def scores_by_temperature(series: Mapping[str, tuple[ArrayLike, ArrayLike]]) -> 
     for line, style, marker in zip(axes.lines, cycle(("-", "--", "-.", ":")), cycle("os^Dv"), strict=False):
         line.set(linestyle=style, marker=marker)
     falling(axes)
-    if positive:
-        axes.legend(frameon=False, fontsize=9)
+    legend(axes, 1)
     return figure
 
 
@@ -128,8 +127,3 @@ def optimum(name: str, values: np.ndarray) -> int | None:
         values: (R,).
     """
     return None if np.isnan(values).all() else int(np.nanargmax(better(name) * values))
-
-
-def _legend(axes: Axes) -> None:
-    if len(axes.get_legend_handles_labels()[1]) > 1:
-        axes.legend(frameon=False, fontsize=9)

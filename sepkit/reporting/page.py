@@ -57,8 +57,6 @@ def figure_html(figure: Figure, name: str, description: str, caption: str = "") 
         name: prefix of its identifiers, unique in the page.
         description: for those who do not see it.
         caption: HTML below it.
-
-    Points with the address "example:NAME" lead to that example.
     """
     buffer = io.StringIO()
     no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
@@ -71,7 +69,6 @@ def figure_html(figure: Figure, name: str, description: str, caption: str = "") 
     svg = svg[svg.index(">") + 1 :]
     svg = re.sub(r'\bid="', f'id="{name}-', svg)
     svg = re.sub(r'(href="|url\()#', rf"\1#{name}-", svg)
-    svg = svg.replace('xlink:href="example:', 'href="#example-')
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
     svg = re.sub(r"(fill|stroke): #000000", r"\1: currentColor", svg)
     svg = re.sub(r'data:image/png;base64,\s*([^"]+)', lambda found: _smaller_png(found[1]), svg)

@@ -22,12 +22,7 @@ from sepkit.reporting.tables import markdown_table
 _STEERING = "objective.rates.steering"
 _REACHED = 0.1
 # Steered quantity -> the latents whose rates it sums.
-_STEERED = {
-    "total": ("encoding", "mask", "path"),
-    "encoding": ("encoding",),
-    "masks": ("mask",),
-    "path": ("path",),
-}
+_STEERED = {"total": ("encoding", "mask"), "encoding": ("encoding",), "masks": ("mask",)}
 _MEASURES = ("blr_nll_nats_per_sample", "si_sdr_db")
 
 
@@ -36,7 +31,7 @@ class Target:
     """A rate that a training was steered towards.
 
     Args:
-        name: "total", "encoding", "masks" or "path".
+        name: "total", "encoding" or "masks".
         target: nats.
         reached: nats, over the training mixtures of the last epoch; None without a log of it.
         per: unit that the nats are counted per.

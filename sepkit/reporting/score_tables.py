@@ -1,4 +1,4 @@
-"""Scores of test sets as HTML: in large type, in tables, run against run, by kind of mixture, mixture by mixture."""
+"""Scores of test sets as HTML: in tables, run against run, by kind of mixture, mixture by mixture."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from sepkit.evaluation.run_folder import EvaluationFolder, Run
 from sepkit.evaluation.statistics import paired_difference
 from sepkit.reporting import page
 from sepkit.reporting.compared_runs import ComparedRuns, better, digits_of
-from sepkit.reporting.tables import INTERVALS, Cell, Table, ends_of, number, score_cell
+from sepkit.reporting.tables import INTERVALS, Cell, Table, score_cell
 from sepkit.reporting.text import matching_lines, warning_lines
 
-_MAX_HEADLINES = 6
 _MAX_UTTERANCES = 200
 # Of fewer mixtures neither means nor quartiles are reliable.
 _FEW_MIXTURES = 20
@@ -25,32 +24,6 @@ _FEW_MIXTURES = 20
 
 def _each(test_sets: Sequence[ComparedRuns]) -> Iterator[tuple[ComparedRuns, str, EvaluationFolder]]:
     return ((s, run, evaluation) for s in test_sets for run, evaluation in s.evaluations.items())
-
-
-def headlines(test_sets: Sequence[ComparedRuns]) -> str:
-    """Return the leading score of every run on every set in large type, as HTML; a sentence if there are too many."""
-    runs = {run for _, run, _ in _each(test_sets)}
-    cards = []
-    for test_set, run, evaluation in _each(test_sets):
-        if (metric := test_set.leading) is None or metric not in evaluation.metrics:
-            continue
-        score, digits = evaluation.summary["metrics"][metric], digits_of(metric)
-        label, _, unit = label_of(metric).partition(" [")
-        is_best = run == test_set.best(metric)
-        name = " · ".join([run] * (len(runs) > 1) + [test_set.name] * (len(test_sets) > 1)) or test_set.name
-        interval = f"95 % interval {ends_of(score['ci95'], digits)} · " if score["ci95"] else ""
-        speakers = f" of {score['n_speakers']} speakers" if score.get("n_speakers") else ""
-        cards.append(
-            f'<div class="headline{" best" * is_best}"><div class="what">{escape(name)}</div>'
-            f'<div class="value">{number(score["mean"], digits)} <small>{escape(unit.rstrip("]"))}</small></div>'
-            f'<div class="how">{escape(label)}{" · best" * is_best}<br>'
-            f'<span class="quiet">{interval}{score["n"]} mixtures{speakers}</span></div></div>'
-        )
-    if not cards:
-        return '<p class="quiet">Nothing has been scored yet.</p>'
-    if len(cards) > _MAX_HEADLINES:
-        return f'<p class="quiet">{len(runs)} run{"s" * (len(runs) > 1)} on {len(test_sets)} test sets.</p>'
-    return f'<div class="headlines">{"".join(cards)}</div>'
 
 
 def score_tables(runs: Sequence[Run], test_sets: Sequence[ComparedRuns]) -> Iterator[str]:

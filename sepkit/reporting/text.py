@@ -136,7 +136,11 @@ def _calibration_lines(calibration: Mapping[str, Any], name: str = "") -> Iterat
         ranks = number(value) if ends is None else f"{number(value)} [{ends[0]:.2f}, {ends[1]:.2f}]"
         yield f"{name}{unit}, predicted SI-SDR: rank correlation {ranks}, RMSE {found['model']['rmse_db']:.2f} dB"
         if "interval" in found:
-            yield f"{name}{_coverage(found['interval'], found['n'], unit)} on average"
+            inside, width = 100 * found["interval"]["coverage"], found["interval"]["mean_width_db"]
+            yield (
+                f"{name}{inside:.0f} % of {found['n']} {unit} are inside the predicted interval, "
+                f"{width:.1f} dB wide on average"
+            )
         curves = found["risk_coverage"]
         half = curves["percent"].index(50)
         yield (
@@ -148,8 +152,3 @@ def _calibration_lines(calibration: Mapping[str, Any], name: str = "") -> Iterat
         yield f"{name}{calibration['n_without_prediction']} sources have no prediction and are left out of this"
     for part in calibration.get("by_manifest", ()):
         yield from _calibration_lines(part, f"{part['manifest']}: ")
-
-
-def _coverage(interval: Mapping[str, Any], count: int, unit: str) -> str:
-    inside, width = 100 * interval["coverage"], interval["mean_width_db"]
-    return f"{inside:.0f} % of {count} {unit} are inside the predicted interval, {width:.1f} dB wide"

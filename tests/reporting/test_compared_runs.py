@@ -59,7 +59,8 @@ def test_a_split_has_one_color_in_every_panel() -> None:
     names = ["train_loss", "dev_loss", "dev_si_sdr_db", "train_si_sdr_db", "learning_rate"]
     records = [{"kind": "epoch", "epoch": e, "step": e, **dict.fromkeys(names, float(e))} for e in (1, 2)]
     panels = {"loss": names[:2], "SI-SDR [dB]": names[2:4], "learning rate": names[4:]}
-    loss, sdr, rate = training_curves({"run": TrainingLog(records)}, panels).axes
+    figures = [training_curves({"run": TrainingLog(records)}, label, drawn) for label, drawn in panels.items()]
+    loss, sdr, rate = (figure.axes[0] for figure in figures)
     for axes in (loss, sdr):
         assert {line.get_label(): line.get_color() for line in axes.lines if line.get_marker() == "o"} == SPLIT_COLORS
     assert not {line.get_color() for line in rate.lines} & set(SPLIT_COLORS.values())

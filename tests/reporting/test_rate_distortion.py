@@ -7,12 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from sepkit.cli.main import main
 from sepkit.evaluation.run_folder import load_run
-from sepkit.reporting.curve_figures import optimum, running_mean
 from sepkit.reporting.rate_distortion import points_of, targets_of
 from sepkit.reporting.report import write_report
 
@@ -143,23 +141,6 @@ def test_models_that_lack_something(tmp_path: Path) -> None:
     assert section(text, "Best models")[1][1:6] == ["", "", "", "", "6.00"]
     assert list(load_run(tmp_path).curves[tmp_path.name].panels) == ["si_sdr_db"]
     assert "1 of 1 steered models are within 10 %" in text
-
-
-@pytest.mark.parametrize("window", [1, 3, 5])
-def test_running_mean_is_that_of_the_neighbors(window: int) -> None:
-    values = np.random.default_rng(0).normal(size=9)
-    values[4] = np.nan
-    half = window // 2
-    expected = [
-        np.nanmean(values[max(0, i - half) : i + half + 1]) if window > 1 or i != 4 else np.nan for i in range(9)
-    ]
-    np.testing.assert_allclose(running_mean(values, window), expected)
-
-
-def test_the_optimum_is_the_least_likelihood_loss_and_the_most_si_sdr() -> None:
-    values = np.array([2.0, np.nan, -1.0, 5.0])
-    assert optimum("blr_nll_nats_per_sample", values) == 2 and optimum("si_sdr_db", values) == 3
-    assert optimum("si_sdr_db", values[1:2]) is None
 
 
 def test_mistakes_exit_with_2_and_one_line(tmp_path: Path, models: list[str], capsys) -> None:

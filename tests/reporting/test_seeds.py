@@ -11,7 +11,7 @@ import pytest
 from sepkit.cli.main import main
 from sepkit.evaluation.run_folder import load_run
 from sepkit.reporting.curve_figures import score_boxes, scores_by_temperature
-from sepkit.reporting.seeds import group_runs, temperature_series
+from sepkit.reporting.seeds import temperature_series
 
 SCORES = {"pit_seed0": [4.0, 6.0], "pit_seed1": [6.0, 8.0], "mcl_seed0": [1.0, 3.0], "mcl_n3_seed0": [5.0, 5.5]}
 
@@ -77,11 +77,6 @@ def test_runs_that_differ_in_more_than_the_seed_are_told(tmp_path: Path) -> None
     text = (tmp_path / "t.md").read_text()
     assert "differ in more than the seed: trainer.learning_rate" in text
     assert "seed 1 stands for more than one run" in text
-
-
-def test_runs_that_differ_in_their_seed_are_one_group(runs: list[str]) -> None:
-    loaded = [load_run(folder) for folder in runs]
-    assert [group.name for group in group_runs(loaded)] == ["pit", "mcl", "mcl_n3"]
 
 
 def test_figures_are_written_beside_the_table(tmp_path: Path, runs: list[str]) -> None:
