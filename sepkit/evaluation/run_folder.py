@@ -289,10 +289,7 @@ def _separated(folder: Path) -> dict[Path, list[Path]]:
 
 def _is_of_clusters(folder: Path) -> bool:
     """Return whether a summary is of `sepkit cluster`, which has no mixtures."""
-    return (folder / EMBEDDINGS).is_file() or (
-        not (folder / "utterances.csv").exists()
-        and '"n_clusters"' in file_text(folder / "summary.json", errors="ignore")
-    )
+    return (folder / EMBEDDINGS).is_file()
 
 
 def load_evaluation(folder: str | os.PathLike[str]) -> EvaluationFolder:

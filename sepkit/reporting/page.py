@@ -44,9 +44,9 @@ def section(name: str, title: str, *content: str) -> str:
     return f'<section id="{name}">\n<h2>{escape(title)}</h2>\n' + "\n".join(content) + "\n</section>"
 
 
-def details(title: str, content: str, is_open: bool = False) -> str:
+def details(title: str, content: str) -> str:
     """Return content that unfolds, as HTML."""
-    return f"<details{' open' if is_open else ''}><summary>{escape(title)}</summary>\n{content}\n</details>"
+    return f"<details><summary>{escape(title)}</summary>\n{content}\n</details>"
 
 
 def figure_html(figure: Figure, name: str, description: str, caption: str = "") -> str:

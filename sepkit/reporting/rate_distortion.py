@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,7 @@ _STEERING = "objective.rates.steering"
 _REACHED = 0.1
 # Steered quantity -> the latents whose rates it sums.
 _STEERED = {"total": ("encoding", "mask"), "encoding": ("encoding",), "masks": ("mask",)}
+_MET = {None: "", True: "yes", False: "no"}
 _MEASURES = ("blr_nll_nats_per_sample", "si_sdr_db")
 
 
@@ -149,33 +150,26 @@ def _write_csv(path: Path, points: dict[str, list[Point]]) -> None:
 
 
 def _rate_table(runs: Sequence[Run], points: dict[str, list[Point]]) -> str:
-    """Return a table of targets, the rates that training reached, and the rates on every test set."""
+    """Return a table of the targets, a row for each, the rates that training reached, and those on every test set."""
     targets = {run.name: targets_of(run) for run in runs}
     units = sorted({target.per for of_run in targets.values() for target in of_run}) or ["frame"]
     if len(units) > 1:
         raise UserError(f"runs: found targets in nats per {' and per '.join(units)}; summarize them separately")
-    by_run = {name: {point.run: point for point in models} for name, models in points.items()}
     rows = []
     for run in sorted(runs, key=lambda run: math.fsum(target.target for target in targets[run.name])):
-        mine = targets[run.name]
-        known = next((models[run.name] for models in by_run.values() if run.name in models), None)
-        cells = [
-            _joined(f"{_named(t)}{t.target:.4g}" for t in mine),
-            _joined("" if t.reached is None else f"{_named(t)}{t.reached:.4g}{_of_dimension(t, known)}" for t in mine),
-            _joined({None: "", True: "yes", False: "no"}[t.met] for t in mine),
+        found = (next((point for point in models if point.run == run.name), None) for models in points.values())
+        on_sets = ["" if p is None else f"{p.rate_nats_per_frame:.4g} ({p.rate_nats_per_dimension:.3f})" for p in found]
+        of_targets = [
+            [t.name, f"{t.target:.4g}", "" if t.reached is None else f"{t.reached:.4g}", _MET[t.met]]
+            for t in targets[run.name]
         ]
-        for models in by_run.values():
-            point = models.get(run.name)
-            cells.append(
-                "" if point is None else f"{point.rate_nats_per_frame:.4g} ({point.rate_nats_per_dimension:.3f})"
-            )
-        rows.append([escaped(run.name), *cells])
+        rows += [[escaped(run.name), *cells, *on_sets] for cells in of_targets or [[""] * 4]]
     reached = sum(all(target.met for target in mine) for mine in targets.values() if mine)
     steered = sum(bool(mine) for mine in targets.values())
     head = f"[nats per {units[0]}]"
-    header = ["model", f"target {head}", f"training, last epoch {head}", "within 10 %", *map(escaped, points)]
+    header = ["model", "rate", f"target {head}", f"training, last epoch {head}", "within 10 %", *map(escaped, points)]
     note = f"\nIn parentheses: nats per dimension. {reached} of {steered} steered models are within 10 %.\n"
-    return markdown_table(header, rows) + note
+    return markdown_table(header, rows, words=(0, 1)) + note
 
 
 def _optimum_table(points: dict[str, list[Point]]) -> str:
@@ -199,20 +193,3 @@ def _optimum_table(points: dict[str, list[Point]]) -> str:
             cells.append(f"{worse:.{digits}f}")
         rows.append([escaped(test_set), *cells])
     return markdown_table(header, rows, words=(0, 2, 6))
-
-
-def _named(target: Target) -> str:
-    return "" if target.name == "total" else f"{target.name} "
-
-
-def _of_dimension(target: Target, known: Point | None) -> str:
-    """Return a target per latent value of a frame, if it sums both rates; any point tells the number of values."""
-    if target.reached is None or known is None or (target.name, target.per) != ("total", "frame"):
-        return ""
-    if not known.rate_nats_per_frame > 0:
-        return ""
-    return f" ({target.reached * known.rate_nats_per_dimension / known.rate_nats_per_frame:.3f})"
-
-
-def _joined(texts: Iterator[str]) -> str:
-    return ", ".join(text for text in texts if text)

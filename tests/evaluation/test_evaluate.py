@@ -368,22 +368,21 @@ KEPT = [
 ]
 
 
+def counted(accuracy: float, over: float, under: float, missing: int, **confusion: int) -> dict[str, Any]:
+    """What the summary has of five mixtures in each of which two speak."""
+    rates = {"accuracy": accuracy, "over_separation_rate": over, "under_separation_rate": under}
+    named = {name.strip("_").replace("_", " "): number for name, number in confusion.items()}
+    return {"n": 5, "n_without_number": missing, **rates, "confusion": {"2": named}}
+
+
 def test_hypotheses_and_speakers_are_counted(corpus: Any, tmp_path: Path) -> None:
     """Two speak in each of five mixtures; 2, 1, 3, 0 and 4 are found."""
     found = evaluate(Speakers(corpus, KEPT), corpus.manifest, tmp_path / "all", SI_SDR)
-    matching = found["matching"]
-    assert matching == {
+    assert found["matching"] == {
         "n_sources": 10,
         "hypothesis_usage": [0.5, 0.5, 0.0, 0.0],
         "collapse_rate": 0.5,
-        "speaker_count": {
-            "n": 5,
-            "n_without_number": 0,
-            "accuracy": 0.2,
-            "over_separation_rate": 0.4,
-            "under_separation_rate": 0.4,
-            "confusion": {"2": {"0": 1, "1": 1, "2": 1, "3": 1, "4": 1}},
-        },
+        "speaker_count": counted(0.2, 0.4, 0.4, 0, _0=1, _1=1, _2=1, _3=1, _4=1),
     }
     assert [row["speaker_count"] for row in _rows(tmp_path / "all")] == ["2", "1", "3", "0", "4"]
     assert found["metrics"]["si_sdr_db"]["n"] == 5
@@ -393,21 +392,13 @@ def test_mixtures_without_a_number_count_among_those_not_right(corpus: Any, tmp_
     """Two speak in each of five mixtures; 2, 1 and 2 are found, and twice there is no number."""
     kept = [[True, True, False, False], [True, False, False, False], None, [True, True, False, False], None]
     found = evaluate(Speakers(corpus, kept), corpus.manifest, tmp_path, SI_SDR)
-    assert found["matching"]["speaker_count"] == {
-        "n": 5,
-        "n_without_number": 2,
-        "accuracy": 0.4,
-        "over_separation_rate": 0.0,
-        "under_separation_rate": 0.2,
-        "confusion": {"2": {"0": 0, "1": 1, "2": 2, "no number": 2}},
-    }
+    assert found["matching"]["speaker_count"] == counted(0.4, 0.0, 0.2, 2, _0=0, _1=1, _2=2, no_number=2)
     score = found["metrics"]["speaker_count_accuracy"]
     assert (score["mean"], score["n"]) == (pytest.approx(0.4), 5)
     assert [row["speaker_count"] for row in _rows(tmp_path)] == ["2", "1", "", "2", ""]
-    lines = list(evaluation_lines(found))
-    assert "right in 40.0 %, too many in 0.0 %, too few in 20.0 % of all 5 mixtures; no number in 2" in " ".join(lines)
-    report = write_report([tmp_path], tmp_path / "report.html").read_text()
-    assert "too few in 20.0 % of all 5 mixtures; no number in 2 of them" in report
+    text = "right in 40.0 %, too many in 0.0 %, too few in 20.0 % of all 5 mixtures; no number in 2 of them"
+    assert text in " ".join(evaluation_lines(found))
+    assert text in write_report([tmp_path], tmp_path / "report.html").read_text()
 
 
 def test_unknown_numbers_of_speakers_are_matched_as_far_as_they_go(corpus: Any, tmp_path: Path) -> None:
