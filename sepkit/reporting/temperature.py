@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from sepkit.annealing.temperature import ENTROPY_SHARE
 from sepkit.files import write_json
 from sepkit.reporting.curve_figures import falling
-from sepkit.reporting.figures import COLORS, curves, save_figure
+from sepkit.reporting.figures import COLORS, curves, legend, save_figure
 
 
 def write_findings(data: Mapping[str, Any], folder: str | os.PathLike[str]) -> Path:
@@ -40,7 +40,7 @@ def temperature_figure(data: Mapping[str, Any]) -> Figure:
     """
     figure = _entropy_by_temperature(data) if "entropies_nats" in data else _groups_by_temperature(data)
     falling(figure.axes[0])
-    figure.axes[0].legend(frameon=False, fontsize=9)
+    legend(figure.axes[0], 1)
     return figure
 
 
