@@ -170,15 +170,18 @@ def load_checkpoint(path: Path_, *, of: type[SavedModel] = EncoderMaskerDecoder)
 
 
 def _completed(tensors: dict[str, Tensor], model: nn.Module, left_out: list[str]) -> dict[str, Tensor]:
-    """Add the constants of a model that were left out of its file, and leave out what `_without_stage_heads` does."""
+    """Add the constants of a model that were left out of its file, and leave out inner stages of earlier versions."""
     buffers, wanted = dict(model.named_buffers()), model.state_dict()
     kept = {name: tensor for name, tensor in tensors.items() if name in wanted or not name.startswith(_STAGE_HEADS)}
     return kept | {name: buffers[name] for name in left_out if name in buffers and name not in tensors}
 
 
-def _without_stage_heads(model: Any) -> Any:
-    """Return a model's settings without `stage_heads`, which versions up to 0.2.0 wrote for two maskers."""
-    masker = model.get("masker") if isinstance(model, dict) else None
+def _without_removed_fields(model: Any) -> Any:
+    """Return a model's settings without what versions up to 0.2.0 wrote: `stage_heads` and `projected: 0`."""
+    if not isinstance(model, dict):
+        return model
+    model = {name: value for name, value in model.items() if (name, value) != ("projected", 0)}
+    masker = model.get("masker")
     if not isinstance(masker, dict) or masker.get("name") not in ("sepreformer", "sr_corrnet"):
         return model
     return model | {"masker": {name: value for name, value in masker.items() if name != "stage_heads"}}
@@ -210,7 +213,7 @@ def _config_of(description: Mapping[str, Any], path: Path, of: type[SavedModel])
     found = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
     saved = {entry["file"]: entry.get("sha256") for entry in found if isinstance(entry.get("file"), str)}
     try:
-        config = from_dict(of.config_type, _without_stage_heads(description["model"]), "model")
+        config = from_dict(of.config_type, _without_removed_fields(description["model"]), "model")
     except UserError as error:
         wanted = " ".join(f"--import {name}" for name in saved)
         hint = f"; it was trained with {wanted}: give that too" if wanted else ""

@@ -84,7 +84,7 @@ def test_weights_lie_in_the_file_by_name_in_half_precision(exported):
 
 def test_an_encoder_of_voices_as_a_graph(tmp_path):
     torch.manual_seed(0)
-    encoder = SpeakerEncoder(SpeakerEncoderConfig(channels=8, pooled=6, dimensions=5, projected=4)).eval()
+    encoder = SpeakerEncoder(SpeakerEncoderConfig(channels=8, pooled=6, dimensions=4)).eval()
     report = export_onnx(encoder, tmp_path / "voices.onnx")
     graph = Graph(tmp_path / "voices.onnx")
     assert (graph.kind, graph.embedding_size, graph.sample_rate) == ("speaker_encoder", 4, encoder.sample_rate)
