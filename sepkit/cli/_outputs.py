@@ -30,10 +30,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "prepare vctk-2mix": ("test.jsonl", "skipped.tsv"),
     "prepare voices": ("voices.csv",),
     "prepare wsj0-mix": _SPLITS,
-    **{
-        f"quantize {name}": (f"{name}.json",)
-        for name in ("gaussians", "free", "sines", "flows", "digits", "generators")
-    },
+    **{f"quantize {name}": (f"{name}.json",) for name in ("gaussians", "free", "sines")},
     "quantize uci": ("table.json", "table.md"),
     "train": ("config.yaml", "metrics.jsonl"),
     "web": ("index.html", "model.onnx", "model.json", "encoder.onnx"),

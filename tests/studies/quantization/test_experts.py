@@ -188,7 +188,7 @@ def test_sines_are_what_they_are_said_to_be() -> None:
 def test_sines_are_learned_by_annealing() -> None:
     """All modes of all runs in few steps; the classifier is near the truth."""
     config = replace(TINY, examples=2000, test_examples=1000, steps=500, batch_size=128, hidden=20)
-    found = train_sines(config, "annealed", standardize=True)
+    found = train_sines(config, "annealed", "standardized")
     assert found["merged"] == 0 and max(found["total_variation"]) < 0.08
     assert 0.08 < min(found["distortion"]) <= max(found["distortion"]) < 1.5
 
