@@ -19,7 +19,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "cluster": ("segments.csv", "embeddings.csv", "summary.json"),
     "evaluate": ("utterances.csv", "summary.json", "journal.jsonl"),
     "find-temperature": ("temperature.json", "temperature.png"),
-    "prepare audiograms": ("train.csv", "dev.csv", "test.csv", "archetypes.csv"),
+    "prepare audiograms": ("train.csv", "dev.csv", "test.csv"),
     "prepare conversation": ("mixture.flac", "s1.flac", "s2.flac", "conversation.jsonl", "conversation.rttm"),
     "prepare folder": _SPLITS,
     "prepare images": ("train.npz", "dev.npz", "test.npz"),
