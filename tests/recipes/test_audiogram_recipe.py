@@ -1,9 +1,8 @@
-"""The recipe of audiograms: its run at tiny size, and what its stages train by default."""
+"""The recipe of audiograms: its run at tiny size."""
 
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,15 +29,3 @@ def test_all_stages_at_tiny_size(repository: Path, run: Callable[..., str], tmp_
     text = (tmp_path / "exp" / "tables" / "strategies.md").read_text()
     assert "| 3 | random | " in text and "medical device" in text
     assert (tmp_path / "exp" / "tables" / "strategies_information.png").stat().st_size > 10_000
-
-
-def test_five_draws_and_ten_seeds_are_the_default(
-    repository: Path, environment: dict[str, str], tmp_path: Path
-) -> None:
-    command = [str(repository / "egs" / "audiogram" / "run.sh"), "--stage", "2", "--stop-stage", "2"]
-    done = subprocess.run(
-        [*command, "--data", "DATA", "--exp", str(tmp_path / "exp")], capture_output=True, text=True, check=True,
-        env=environment | {"train_cmd": "echo"},
-    )  # fmt: skip
-    seeds = re.escape("--stack.seeds [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]")
-    assert len(re.findall(rf"--data\.train DATA/\d/train\.csv .* {seeds} ", done.stdout)) == 5

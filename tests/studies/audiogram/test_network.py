@@ -95,16 +95,6 @@ def test_numpy_and_torch_agree(audiogram_vae: PartialVAE, audiograms: Audiograms
     np.testing.assert_allclose(prediction.distortion, distortion, rtol=1e-4, atol=1e-3)
 
 
-def test_a_stack_is_its_models() -> None:
-    stack = PartialVAE(replace(CONFIG, models=3), [1, 2, 1])
-    values, observed, noise = _batch()
-    parts = stack(values, observed, noise)
-    assert torch.equal(parts.rate[0], parts.rate[2]) and not torch.allclose(parts.rate[0], parts.rate[1])
-    for place, seed in enumerate([1, 2, 1]):
-        alone = PartialVAE(CONFIG, [seed])(values, observed, noise)
-        torch.testing.assert_close(alone.distortion[0], parts.distortion[place], rtol=1e-5, atol=1e-4)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -80,7 +80,6 @@ def test_experiments(check: Callable[[dict], None], tmp_path: Path, monkeypatch:
         ("free", "free: {hypotheses: 0}", "free.hypotheses: found 0, expected at least 1"),
         ("free", "gaussians: {decay: 1.0}", "decay: found 1.0, expected more than 0, less than 1"),
         ("gaussians", "gaussians: {epoch: 3}", "epoch"),
-        ("gaussians", "gaussians: {methods: [mcll]}", "--methods: found 'mcll'"),
         ("sines", "sines: {kinds: [grown]}", "kinds[0]: found 'grown', expected one of plain"),
         ("sines", "sines: {targets: [cubed]}", "targets[0]: found 'cubed'"),
     ],
@@ -93,12 +92,3 @@ def test_bad_configurations(
     assert main(["quantize", name, "--config", str(tmp_path / "bad.yaml"), "--out", str(tmp_path / "out")]) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1 and not (tmp_path / "out").exists()
-
-
-def test_means_of_seeds_in_lists_and_in_rows_are_the_same(capsys: pytest.CaptureFixture[str]) -> None:
-    """A row may lack a measure."""
-    lists = [{"kind": "linear", "cost": [1.0, 2.0, 3.0], "failed": 1}, {"kind": "none"}]
-    commands._print_means(lists, ["kind"], ["cost", "failed"])
-    assert capsys.readouterr().out.splitlines()[2:4] == ["| linear | 2 ± 1 | 1 |", "| none |  |  |"]
-    commands._print_means([{"kind": "linear", "cost": cost} for cost in (1.0, 2.0, 3.0)], ["kind"], ["cost"])
-    assert capsys.readouterr().out.splitlines()[2] == "| linear | 2 ± 1 |"
