@@ -147,7 +147,7 @@ def fit_stopping(sessions: Sessions, names: Sequence[str] = FEATURES) -> Stoppin
     count, columns = sessions.rmse.shape
     table = {name: sessions.features[name][:, 1:].ravel() for name in names}
     groups = np.repeat(np.arange(count), columns - 1)
-    fitted = fit_ridge(table, sessions.rmse[:, 1:].ravel().astype(float), groups).regression
+    fitted, _ = fit_ridge(table, sessions.rmse[:, 1:].ravel().astype(float), groups)
     shared = ("features", "means", "scales", "coefficients", "intercept", "ridge", "error_db", "correlation")
     own = {name: getattr(fitted, name) for name in shared}
     return StoppingRule(**own, limit=FARTHEST, reference=sessions.reference, sessions=count)
