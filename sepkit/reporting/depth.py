@@ -95,7 +95,11 @@ def depth_figure(found: Mapping[str, Mapping[str, Mapping[str, np.ndarray]]]) ->
     figure = panels("real-time factor" if timed else "width of a step", [label_of(score)])
     axes = figure.axes[0]
     for place, (group, of_steps) in enumerate(found.items()):
-        points = [point for s, v in of_steps.items() if (point := _point(s, v, timed)) is not None]
+        points = []
+        for steps, values in of_steps.items():
+            x = values[_FACTOR].mean() if _FACTOR in values else None if timed or steps == FIXED else 1 / int(steps)
+            if x is not None:
+                points.append((x, next(iter(values.values())).mean(), steps))
         color = COLORS[place % len(COLORS)]
         if not points:
             # Of fixed depth, and without a time: a line across.
@@ -112,10 +116,3 @@ def depth_figure(found: Mapping[str, Mapping[str, Mapping[str, np.ndarray]]]) ->
     axes.set_xscale("log")
     legend(axes, 1)
     return figure
-
-
-def _point(steps: str, values: Mapping[str, np.ndarray], timed: bool) -> tuple[float, float, str] | None:
-    y = float(next(iter(values.values())).mean())
-    if timed:
-        return (float(values[_FACTOR].mean()), y, steps) if _FACTOR in values else None
-    return None if steps == FIXED else (1 / int(steps), y, steps)

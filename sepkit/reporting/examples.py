@@ -140,8 +140,6 @@ class Outcomes:
                     f"The estimates shown score {score:.2f} dB SI-SDR, those evaluated {float(recorded):.2f} dB: "
                     "the model, or the files, have changed since."
                 )
-        if len(estimates) > len(outcome.estimates):
-            outcome.note += f" {len(estimates)} hypotheses; those matched with a speaker are shown."
         return outcome
 
     def _estimates(self, entry: MixtureEntry, mixed: Mixed, evaluation: EvaluationFolder) -> np.ndarray:

@@ -47,26 +47,24 @@ class Speech:
     """The segments of speech in all recordings, and what was left out.
 
     Args:
-        sources: recordings with at least one segment.
-        segments: of each of them, in order of time.
+        recordings: recordings with at least one segment, and their segments in order of time.
         short: (relative path, segment) of segments too short to use.
         skipped: path -> why a recording was left out.
     """
 
-    sources: list[Source] = field(default_factory=list)
-    segments: list[list[SpeechSegment]] = field(default_factory=list)
+    recordings: list[tuple[Source, list[SpeechSegment]]] = field(default_factory=list)
     short: list[tuple[str, SpeechSegment]] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
 
     def waveforms(self, sample_rate: int) -> Iterator[np.ndarray]:
         """Yield the samples of all segments, (T,) each, at a rate in Hz."""
-        for source, own in zip(self.sources, self.segments, strict=True):
+        for source, own in self.recordings:
             yield from waveforms_of(source, own, sample_rate)
 
     @property
     def all(self) -> list[tuple[Source, SpeechSegment]]:
         """Every segment, with the recording that it is of."""
-        return [(source, s) for source, own in zip(self.sources, self.segments, strict=True) for s in own]
+        return [(source, segment) for source, own in self.recordings for segment in own]
 
     @property
     def seconds(self) -> np.ndarray:
@@ -76,9 +74,9 @@ class Speech:
     @property
     def neighbors(self) -> np.ndarray:
         """(P, 2) which segments follow each other in a turn, see `neighbors_in_turns`."""
-        firsts = np.cumsum([0, *(len(own) for own in self.segments)])
-        parts = [first + neighbors_in_turns(own) for first, own in zip(firsts[:-1], self.segments, strict=True)]
-        return np.concatenate(parts)
+        firsts = np.cumsum([0, *(len(own) for _, own in self.recordings[:-1])])
+        turns = zip(firsts, self.recordings, strict=True)
+        return np.concatenate([first + neighbors_in_turns(own) for first, (_, own) in turns])
 
 
 def find_speech(inputs: Sequence[str | Path], out: Path, encoder: Encoder | None) -> Speech:
@@ -102,9 +100,8 @@ def find_speech(inputs: Sequence[str | Path], out: Path, encoder: Encoder | None
         if not segments:
             speech.skipped[str(path)] = f"{path}: no speech of {SHORTEST_SECONDS} s or more is heard"
             continue
-        speech.sources.append(source)
-        speech.segments.append(segments)
-    if not speech.sources:
+        speech.recordings.append((source, segments))
+    if not speech.recordings:
         reason = next(iter(speech.skipped.values()), "no recordings")
         raise UserError(f"no recording can be used; the first: {reason}")
     return speech
@@ -189,7 +186,7 @@ def cluster_recordings(
     _write_rttms(speech, labels, out)
     _write_embeddings(out / EMBEDDINGS, speech, names, points)
     summary = {
-        "n_recordings": len(speech.sources),
+        "n_recordings": len(speech.recordings),
         "n_segments": len(segments),
         "n_speakers": len(set(labels)),
         "counting": None if counted is None else counted.to_plain(),
@@ -213,8 +210,8 @@ def cluster_recordings(
 
 def _write_rttms(speech: Speech, labels: Sequence[int], out: Path) -> None:
     rest = iter(labels)
-    count, ids = max(labels) + 1, rttm_ids([source.name for source in speech.sources])
-    for source, own in zip(speech.sources, speech.segments, strict=True):
+    count, ids = max(labels) + 1, rttm_ids([source.name for source, _ in speech.recordings])
+    for source, own in speech.recordings:
         turns: list[list[tuple[float, float]]] = [[] for _ in range(count)]
         for segment in own:
             turns[next(rest)].append((segment.start_seconds, segment.duration_seconds))

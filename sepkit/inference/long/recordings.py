@@ -138,7 +138,7 @@ class Rendered:
         model_rate: Sampling rate of the model, Hz.
         selection: Hypotheses that are kept, with gains to the level of the recording.
         estimates: Estimates of the model, (n, T), or those of chunks.
-        shares: Shares of the outputs in the rest that they leave of the mixture, (k,), see `residual_shares`; None: it
+        shares: Shares of the outputs in the rest that they leave of the mixture, (k,), see `Selection.shares`; None: it
             is not distributed.
     """
 
