@@ -41,28 +41,38 @@ def test_a_message_is_one_printable_line():
     assert len(long) <= MESSAGE_CHARACTERS and long.startswith("file: ") and long.endswith("; remedy")
 
 
-@pytest.mark.parametrize("raised", [UserError("x\n" * 10**6), ValueError("x\n" * 10**6), KeyError("\x1b")])
-def test_the_command_line_prints_one_line(raised, monkeypatch, capsys):
+OUT_OF = [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE]
+REFUSED = [errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP, errno.ENAMETOOLONG]
+OUT_OF_MEMORY = [
+    MemoryError("Unable to allocate 5.00 GiB for an array"),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory: you tried ..."),
+    RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has ..."),
+]
+NAMES = ("out/a.wav", b"out/a.wav", Path("out/a.wav"))
+RAISED = [
+    (UserError("a.wav: broken"), 2, "a.wav: broken"),
+    (UserError("x\n" * 10**6), 2, "x x"),
+    (ValueError("two\nlines"), 1, "ValueError: two lines"),
+    (ValueError("x\n" * 10**6), 1, "ValueError: x x"),
+    (KeyError("\x1b"), 1, "KeyError"),
+    (KeyboardInterrupt(), 130, "interrupted"),
+    *[(OSError(n, os.strerror(n), name), 2, "run the same command again") for n in OUT_OF for name in NAMES],
+    *[(OSError(n, os.strerror(n), "out/a.wav"), 2, "out/a.wav: ") for n in REFUSED],
+    *[(error, 2, "not enough memory") for error in OUT_OF_MEMORY],
+]
+
+
+@pytest.mark.parametrize(("raised", "code", "words"), RAISED)
+def test_an_exception_becomes_one_line_and_an_exit_code(raised, code, words, monkeypatch, capsys):
     def fail(*arguments):
         raise raised
 
     monkeypatch.setattr(command_line, "_run", fail)
-    code = command_line.main(["models"])
+    assert command_line.main(["models"]) == code
     error = capsys.readouterr().err
-    assert code == (2 if isinstance(raised, UserError) else 1)
+    assert error.startswith("sepkit models: ") and words in error and "enforce fail" not in error
+    assert not isinstance(raised, OSError) or error.startswith("sepkit models: out/a.wav: ")
     assert error.count("\n") == 1 and len(error) <= MESSAGE_CHARACTERS + 1 and error.strip().isprintable()
-
-
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE])
-@pytest.mark.parametrize("name", ["out/a.wav", b"out/a.wav", Path("out/a.wav")])
-def test_what_the_machine_has_run_out_of_is_said_and_exits_with_2(name, number, monkeypatch, capsys):
-    def fail(*arguments):
-        raise OSError(number, os.strerror(number), name)
-
-    monkeypatch.setattr(command_line, "_run", fail)
-    assert command_line.main(["models"]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("sepkit models: out/a.wav: ") and "run the same command again" in error
 
 
 def test_paths_out_of_reach_are_the_users_mistake(tmp_path, monkeypatch, capsys):
@@ -85,37 +95,10 @@ def test_paths_out_of_reach_are_the_users_mistake(tmp_path, monkeypatch, capsys)
             assert error.count("\n") == 1 and len(error) <= MESSAGE_CHARACTERS + 1, error
 
 
-@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP, errno.ENAMETOOLONG])
-def test_what_the_system_refuses_is_said_with_its_path(number, monkeypatch, capsys):
-    def fail(*arguments):
-        raise OSError(number, os.strerror(number), "in/a.wav")
-
-    monkeypatch.setattr(command_line, "_run", fail)
-    assert command_line.main(["models"]) == 2
-    assert capsys.readouterr().err.startswith("sepkit models: in/a.wav: ")
-    assert out_of_reach(OSError(number, "x")) == out_of_reach(OSError(errno.ENOENT, "x", "a")) == ""
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        MemoryError("Unable to allocate 5.00 GiB for an array"),
-        RuntimeError("[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory: you tried ..."),
-        RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has ..."),
-    ],
-)
-def test_too_little_memory_is_said_and_exits_with_2(error, monkeypatch, capsys):
-    def fail(*arguments):
-        raise error
-
-    monkeypatch.setattr(command_line, "_run", fail)
-    assert command_line.main(["models"]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("sepkit models: not enough memory") and "enforce fail" not in said
-
-
 def test_other_errors_are_not_for_the_machine():
     assert exhausted(OSError(errno.EIO, "x")) == exhausted(ValueError("x")) == ""
+    for number in REFUSED:
+        assert out_of_reach(OSError(number, "x")) == out_of_reach(OSError(errno.ENOENT, "x", "a")) == ""
 
 
 @pytest.mark.parametrize("kind", ["text", "list", "number"])

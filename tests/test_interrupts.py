@@ -32,13 +32,13 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "interrupting.py").write_text(
         "import os, signal\n"
         "from sepkit.inference.batch import files\n"
-        "real = files._separate_one\n"
+        "real = files._Job.separate\n"
         "def separate(job, recording):\n"
         "    if recording[0].stem == os.environ['AT']:\n"
         "        for _ in range(int(os.environ.get('TIMES', 1))):\n"
         "            os.kill(os.getpid(), int(os.environ['SIGNAL']))\n"
         "    return real(job, recording)\n"
-        "files._separate_one = separate\n"
+        "files._Job.separate = separate\n"
     )
     return folder
 

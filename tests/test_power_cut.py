@@ -5,9 +5,6 @@ from __future__ import annotations
 import errno
 import shutil
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -99,24 +96,3 @@ def test_a_kill_at_any_write(name, inputs, undisturbed, tmp_path):
         assert exit_code(command) == 0, n
         assert tree(out) == expected, n
         shutil.rmtree(out)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", COMMANDS)
-def test_three_kills_of_a_process_of_its_own(name, inputs, undisturbed, tmp_path):
-    """At any moment, the imports at the beginning among them."""
-
-    def start(out: Path) -> subprocess.Popen[bytes]:
-        line = [sys.executable, "-m", "sepkit", *COMMANDS[name](inputs, out)]
-        return subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-    began = time.monotonic()
-    assert start(tmp_path / "undisturbed").wait() == 0
-    seconds = time.monotonic() - began
-    for share in (0.7, 0.85, 0.95):
-        process = start(tmp_path / "out")
-        time.sleep(share * seconds)
-        process.kill()
-        process.wait()
-    assert start(tmp_path / "out").wait() == 0
-    assert tree(tmp_path / "out") == undisturbed(name)[0]

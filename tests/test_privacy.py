@@ -22,6 +22,7 @@ SOURCES = ["{folder}/s1", "{folder}/s2"]
 TALK = ["{talk}", "--out", "{out}"]
 SMALL = ["--model.masker.name", "recurrent", "--model.masker.hidden_size", "8", "--model.masker.num_layers", "1"]
 DATA = ["--data.train", "{manifest}", "--data.dev", "{manifest}", "--data.segment_seconds", "1"]
+PLAN = ["--dimension", "2", "--radius", "3", "--heavy-weight", "0.7", "--steps", "99"]
 COMMANDS = {
     "separate": ["separate", *TALK],
     "separate in two processes": ["separate", *TALK, "--processes", "2"],
@@ -32,7 +33,7 @@ COMMANDS = {
     "web": ["web", "boxed_8k", "--out", "{out}/page", "--runtime", "{folder}/runtime"],
     "summarize": ["summarize", "{folder}/ev", "--out", "{out}/table.md"],
     "find-temperature": ["find-temperature", "--manifest", "{manifest}", "--out", "{out}"],
-    "plan-schedule": ["plan-schedule", "kl-warmup", "--variances", "2", "1", "--noise-variance", "1", "--epochs", "9"],
+    "plan-schedule": ["plan-schedule", "inverse-temperature", *PLAN],
     "smoke": ["smoke", *SMALL],
     "train": ["train", *SMALL, *DATA, "--trainer.max_epochs", "1", "--data.batch_size", "1", "--out", "{out}/exp"],
     "export": ["export", "{exp}", "--out", "{out}/model.onnx"],

@@ -36,7 +36,7 @@ SIMULATIONS = {
     for name in ("cpu", "paper")
 }
 CONFIGURATIONS = sorted({*REPOSITORY.glob("conf/**/*.yaml"), *REPOSITORY.glob("egs/*/conf/*.yaml")} - SIMULATIONS)
-# Whole, models take up to a minute (tests/cli/test_smoke.py, slow). These sizes keep every part of a masker.
+# Whole, models take up to a minute. These sizes keep every part of a masker.
 NARROW = {
     "continuous_depth": {"model_dim": 16, "hidden_size": 16, "feedforward_dim": 16, "depth_steps": 2},
     "conv_tasnet": {"bottleneck_channels": 16, "hidden_channels": 16, "skip_channels": 16, "blocks": 2, "repeats": 2},
@@ -220,7 +220,7 @@ def test_the_wheel_alone_trains(wheel: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", CONFIGURATIONS, ids=lambda path: str(path.relative_to(REPOSITORY)))
 def test_configuration_passes_smoke(path: Path, tmp_path: Path) -> None:
-    base, short = tmp_path / "base.yaml", ["--data.batch_size", "1", "--trainer.accelerator", "cpu"]
+    base, short = tmp_path / "base.yaml", ["--data.batch_size", "2", "--trainer.accelerator", "cpu"]
     base.write_text(yaml.safe_dump({}))
     separates = yaml.safe_load(path.read_text()).get("task", "separation") == "separation"
     if separates:

@@ -9,33 +9,28 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
-AREAS = {
-    "cli": "Command lines",
-    "config": "Configurations",
-    "choices": "Configurations",
-    "registry": "Configurations",
-    "errors": "Configurations",
-    "files": "Files",
-    "fetching": "Files",
-    "parallel": "Files",
-    "owned": "Files",
-    "data": "Recordings and manifests",
-    "corpora": "Corpora: download and prepare",
-    "models": "Models, checkpoints and export",
-    "objectives": "Objectives",
-    "annealing": "Temperatures and plans",
-    "training": "Training",
-    "inference": "Separating, streaming and predicting",
-    "evaluation": "Measuring",
-    "reporting": "Reports and figures",
-    "studies": "Studies",
+_HEADINGS = {
+    "Command lines": ["cli"],
+    "Configurations": ["config", "choices", "registry", "errors"],
+    "Files": ["files", "fetching", "parallel", "owned"],
+    "Recordings and manifests": ["data"],
+    "Corpora: download and prepare": ["corpora"],
+    "Models, checkpoints and export": ["models"],
+    "Objectives": ["objectives"],
+    "Temperatures and plans": ["annealing"],
+    "Training": ["training"],
+    "Separating, streaming and predicting": ["inference"],
+    "Measuring": ["evaluation"],
+    "Reports and figures": ["reporting"],
+    "Studies": ["studies"],
 }
+AREAS = {area: heading for heading, areas in _HEADINGS.items() for area in areas}
 """Package or module of sepkit -> heading on the page."""
 
 HEAD = """# Error messages
@@ -49,8 +44,7 @@ begins with `failed:` and a Python error name is a bug: `SEPKIT_TRACEBACK=1` sho
 """
 
 
-@dataclass(frozen=True)
-class Message:
+class Message(NamedTuple):
     """A message of the code.
 
     Args:

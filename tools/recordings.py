@@ -102,17 +102,16 @@ def read_list(path: Path) -> list[Listed]:
     listed = []
     for number, row in read_csv(path)[1]:
         cells = [row.get(name) or "" for name in _COLUMNS]
-        place, archive, member, *numbers, md5, file_md5 = cells
-        first, last, gain = None, None, 1.0
-        try:
-            first, last = (int(cell) if cell else None for cell in numbers[:2])
-            gain = float(numbers[2] or 1)
-        except ValueError:
-            md5 = ""
+        place, archive, member, *cut, gain, md5, file_md5 = cells
         known = archive in _ARCHIVES and set(Path(place).parts) & set(RATES_HZ)
-        if not known or not member or not md5 or ".." in Path(place).parts or Path(place).is_absolute():
-            raise UserError(f"{path}:{number}: found {cells}, expected {', '.join(_COLUMNS)} as in {LIST.name}")
-        listed.append(Listed(place, archive, member, first, last, gain, md5, file_md5))
+        try:
+            if not known or not member or not md5 or ".." in Path(place).parts or Path(place).is_absolute():
+                raise ValueError(place)
+            first, last = (int(cell) if cell else None for cell in cut)
+            listed.append(Listed(place, archive, member, first, last, float(gain or 1), md5, file_md5))
+        except ValueError:
+            expected = f"{', '.join(_COLUMNS)} as in {LIST.name}"
+            raise UserError(f"{path}:{number}: found {cells}, expected {expected}") from None
     return listed
 
 
@@ -120,16 +119,10 @@ def _unpack(listed: Sequence[Listed], archives: set[str], arguments: argparse.Na
     """Fetch archives, and unpack whatever the list names in them, for trees that are made later too."""
     for corpus in dict.fromkeys(name for part, (name, _) in _ARCHIVES.items() if part in archives):
         parts = [part for part in sorted(archives) if _ARCHIVES[part][0] == corpus]
-        options = DownloadOptions(
-            name=corpus,  # type: ignore[arg-type]
-            cache=arguments.cache,
-            parts=parts,
-            mirror=arguments.mirror,
-            checksums=arguments.checksums,
-        )
-        download(
-            options, frozenset({Path(line.member).name for line in listed if line.archive in parts} | {*_SPEAKER_FILES})
-        )
+        options: dict[str, Any] = {name: getattr(arguments, name) for name in ("cache", "mirror", "checksums")}
+        names = {Path(line.member).name for line in listed if line.archive in parts}
+        options |= {"name": corpus, "parts": parts}
+        download(DownloadOptions(**options), frozenset({*names, *_SPEAKER_FILES}))
 
 
 def make_trees(listed: Sequence[Listed], cache: Path, out: Path) -> None:
@@ -155,22 +148,17 @@ def make_trees(listed: Sequence[Listed], cache: Path, out: Path) -> None:
         rate = next(RATES_HZ[part] for part in Path(line.path).parts if part in RATES_HZ)
         samples = converted(source, rate, line.first, line.last, line.gain)
         if (found := _md5(samples)) != line.md5:
-            if (
-                not line.file_md5
-                or hashlib.md5(source.read_bytes(), usedforsecurity=False).hexdigest() != line.file_md5
-            ):
+            if hashlib.md5(source.read_bytes(), usedforsecurity=False).hexdigest() != line.file_md5:
                 raise UserError(
                     f"{source}: at {rate} Hz its samples have the MD5 {found}, expected {line.md5}; it was changed, or "
                     "this soxr computes otherwise"
                 )
             decoded_otherwise += 1
-        buffer = io.BytesIO()
-        soundfile.write(buffer, samples, rate, format="FLAC", subtype="PCM_16")
-        _write(target, buffer.getvalue())
+        encoded = io.BytesIO()
+        soundfile.write(encoded, samples, rate, format="FLAC", subtype="PCM_16")
+        _write(target, encoded.getvalue())
     sexes = _sexes(cache)
-    for tree in sorted(
-        {line.tree for line in listed if line.archive in ("train-clean-100", "test-other", "speechocean762")}
-    ):
+    for tree in sorted({line.tree for line in listed if line.tree.startswith("speech")}):
         speakers = sorted({Path(line.path).parts[3] for line in listed if line.tree == tree}, key=int)
         lines = [f"{speaker} | {sexes[speaker]}\n" for speaker in speakers if speaker in sexes]
         _write(out / tree / "SPEAKERS.TXT", "".join(["; speaker | sex\n", *lines]).encode())

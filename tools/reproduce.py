@@ -102,14 +102,16 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("row", nargs="?", default="", help="egs/NAME:ROW")
     parser.add_argument("--out", type=Path, default=REPOSITORY / "build" / "reproduce", help="folder of the results")
     arguments = parser.parse_args(argv)
+    rows = declared_rows()
     if not arguments.row:
-        rows = declared_rows()
         width = max(map(len, rows))
         print("\n".join(f"{name:<{width}}  {row.minutes:g} min" for name, row in rows.items()))
         print("\nmake reproduce ROW=NAME runs one; docs/reproduce.md tells the rest")
         return 0
     try:
-        return 0 if reproduce(find_row(arguments.row), arguments.out) else 1
+        if arguments.row not in rows:
+            raise UserError(f"ROW: found {arguments.row!r}, expected one of {', '.join(rows)}")
+        return 0 if reproduce(rows[arguments.row], arguments.out) else 1
     except UserError as error:
         print(f"reproduce: {error}", file=sys.stderr)
         return 2
@@ -127,18 +129,6 @@ def declared_rows() -> dict[str, Row]:
         for name, fields in read_yaml(path).items():
             rows[f"{recipe}:{name}"] = from_dict(Row, fields | {"name": f"{recipe}:{name}"}, f"{path}: {name}")
     return rows
-
-
-def find_row(name: str) -> Row:
-    """The row of that name.
-
-    Raises:
-        UserError: there is none; the line lists those there are.
-    """
-    rows = declared_rows()
-    if name not in rows:
-        raise UserError(f"ROW: found {name!r}, expected one of {', '.join(rows)}")
-    return rows[name]
 
 
 def reproduce(row: Row, out: Path) -> bool:

@@ -85,7 +85,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     Searching finds how-tos and tutorials before the reference, and neither the changelog nor pages of studies first.
     """
     path = page.file.src_path
-    page.meta["search"] = {"exclude": True} if path in UNSEARCHED else {"boost": _boost(path)}
+    boost = 2 if path.startswith("reference/commands/") else 0.5 if path.startswith("reference/") else 3
+    page.meta["search"] = {"exclude": True} if path in UNSEARCHED else {"boost": boost}
     # Tells the test of the pages why it does not run a block, and readers nothing.
     markdown = re.sub(r"^# not run: .*\n", "", with_shows(markdown, path), flags=re.MULTILINE)
     if path == "index.md":
@@ -98,12 +99,6 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         # The page that separates stands beside the site, and is no page of it.
         markdown = markdown.replace("(web.md){ .try }", "(try/index.html){ .try }")
     return re.sub(r"\[([^\]]+)\]\(\.\./[^)]+\)", r"`\1`", markdown)
-
-
-def _boost(path: str) -> float:
-    if path.startswith("reference/commands/"):
-        return 2
-    return 0.5 if path.startswith("reference/") else 3
 
 
 def with_notebook(markdown: str, name: str) -> str:
@@ -141,7 +136,7 @@ def generated_pages() -> dict[str, Callable[[], str]]:
     pages: dict[str, Callable[[], str]] = {
         "reference/commands/index.md": commands_index,
         "reference/configuration.md": configuration_page,
-        "reference/changes.md": changes_page,
+        "reference/changes.md": partial(document_page, REPOSITORY / "CHANGELOG.md"),
         "reference/python/index.md": python_index,
         "reference/errors.md": errors_page,
         "reference/recipes/index.md": recipe_index,
@@ -149,8 +144,8 @@ def generated_pages() -> dict[str, Callable[[], str]]:
     }
     pages |= {f"reference/commands/{command}.md": partial(command_page, command) for command in EVERY_COMMAND}
     for package in PACKAGES:
-        pages |= {module_path(name): partial(module_page, name) for name in public_modules(package)}
-    return pages | {recipe_path(path): partial(recipe_page, path) for path in recipe_documents()}
+        pages |= {f"reference/python/{name}.md": partial(module_page, name) for name in public_modules(package)}
+    return pages | {recipe_path(path): partial(document_page, path) for path in recipe_documents()}
 
 
 def commands_index() -> str:
@@ -211,11 +206,6 @@ def python_index() -> str:
     return f"# Python\n\n{_table('package | what', rows)}"
 
 
-def module_path(name: str) -> str:
-    """Path of a module's page below docs/."""
-    return f"reference/python/{name}.md"
-
-
 def module_page(name: str) -> str:
     """Everything public of a module, from its docstrings, in the order of the source; of a package also its modules."""
     modules = public_modules(name)[1:] if name in PACKAGES else []
@@ -248,8 +238,10 @@ def _commands_below() -> list[Any]:
 def _modules_below() -> list[Any]:
     below: list[Any] = []
     for package in PACKAGES:
-        pages = [{name.removeprefix(f"{package}."): module_path(name)} for name in public_modules(package)[1:]]
-        below.append({package: [module_path(package), *pages]} if pages else {package: module_path(package)})
+        own, *pages = [
+            {name.removeprefix(f"{package}."): f"reference/python/{name}.md"} for name in public_modules(package)
+        ]
+        below.append({package: [own[package], *pages]} if pages else own)
     return below
 
 
@@ -268,11 +260,6 @@ GENERATED_BELOW: dict[str, Callable[[], list[Any]]] = {
 """Page of the menu -> the generated pages below it."""
 
 
-def changes_page() -> str:
-    """The changelog."""
-    return without_outer_links((REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8"))
-
-
 def recipe_documents() -> list[Path]:
     """README.md and RESULTS.md of the recipes that have them."""
     return [path for name in ("README.md", "RESULTS.md") for path in sorted(REPOSITORY.glob(f"egs/*/{name}"))]
@@ -281,11 +268,6 @@ def recipe_documents() -> list[Path]:
 def recipe_path(document: Path) -> str:
     """Path of its page below docs/."""
     return f"reference/recipes/{document.parent.name}/{document.name.lower()}"
-
-
-def recipe_page(document: Path) -> str:
-    """The document, without links that lead out of the site."""
-    return without_outer_links(document.read_text(encoding="utf-8"))
 
 
 def recipe_index() -> str:
@@ -313,6 +295,7 @@ def rows_page() -> str:
     return head + "\n".join([*lines, ""])
 
 
-def without_outer_links(markdown: str) -> str:
-    """Markdown whose links to other files of the repository are only their words; pictures stay."""
+def document_page(document: Path) -> str:
+    """A document of the repository whose links to other files are only their words; pictures stay."""
+    markdown = document.read_text(encoding="utf-8")
     return re.sub(r"(?<!!)\[([^\]]+)\]\((?!https?:|#)[^)]+\)", r"\1", markdown)

@@ -18,7 +18,6 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
@@ -27,26 +26,6 @@ import soundfile
 
 RATE = 8000
 _ABSENT = ("torch", "scipy", "safetensors", "lightning", "onnx")
-
-
-@dataclass
-class Taken:
-    """What a process took; None where the system does not tell.
-
-    Args:
-        processor_seconds: of all its threads.
-        peak_mib: of resident memory.
-    """
-
-    wall_seconds: float
-    processor_seconds: float | None
-    peak_mib: float | None
-
-    def __str__(self) -> str:
-        told = [f"{self.wall_seconds:.2f} s"]
-        told += [] if self.processor_seconds is None else [f"{self.processor_seconds:.2f} s of processor time"]
-        told += [] if self.peak_mib is None else [f"{self.peak_mib:.0f} MiB"]
-        return ", ".join(told)
 
 
 def main() -> None:
@@ -74,7 +53,7 @@ def installed() -> tuple[int, float]:
     return len({distribution.metadata["Name"] for distribution in metadata.distributions()}), size / 1e6
 
 
-def commands(folder: Path, seconds: float) -> Iterator[tuple[str, Taken]]:
+def commands(folder: Path, seconds: float) -> Iterator[tuple[str, str]]:
     """Yield the name of each command with what it took."""
     folder.mkdir(parents=True, exist_ok=True)
     talk, manifest = recordings(folder, seconds)
@@ -126,37 +105,28 @@ def recordings(folder: Path, seconds: float) -> tuple[Path, Path]:
     return talk, manifest
 
 
-def sepkit(folder: Path, *words: str | Path, source: Path | None = None, kept: Path | None = None) -> Taken:
-    """Run a command in a folder.
+def sepkit(folder: Path, *words: str | Path, source: Path | None = None, kept: Path | None = None) -> str:
+    """Run a command in a folder; return its seconds and, except on Windows, its peak of resident memory.
 
     Args:
         source: becomes its standard input.
         kept: file for its standard output.
     """
-    began = time.perf_counter()
+    began, command = time.perf_counter(), [sys.executable, "-m", "sepkit", *map(str, words)]
     with (
         open(source or os.devnull, "rb") as given,
         open(kept or folder / "printed.txt", "wb") as printed,
         open(folder / "errors.txt", "w+b") as errors,
     ):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "sepkit", *map(str, words)],
-            cwd=folder, stdin=given, stdout=printed, stderr=errors,
-        )  # fmt: skip
-        usage = None
-        if sys.platform == "win32":
-            code = process.wait()
-        else:
+        process, memory = subprocess.Popen(command, cwd=folder, stdin=given, stdout=printed, stderr=errors), ""
+        if sys.platform != "win32":
             _, status, usage = os.wait4(process.pid, 0)
-            code = process.returncode = os.waitstatus_to_exitcode(status)
-        wall = time.perf_counter() - began
-        if code != 0:
+            process.returncode = os.waitstatus_to_exitcode(status)
+            memory = f", {usage.ru_maxrss / (2**20 if sys.platform == 'darwin' else 2**10):.0f} MiB"
+        if (code := process.wait()) != 0:
             errors.seek(0)
             sys.exit(f"small_install: sepkit {words[0]} ended with {code}: {errors.read().decode(errors='replace')}")
-    if usage is None:
-        return Taken(wall, None, None)
-    peak = usage.ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
-    return Taken(wall, usage.ru_utime + usage.ru_stime, peak)
+    return f"{time.perf_counter() - began:.2f} s{memory}"
 
 
 if __name__ == "__main__":

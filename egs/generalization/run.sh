@@ -227,8 +227,9 @@ evaluate_all() { for_all evaluate_one; }
 
 summarize_all() {
   local python
-  # The Python that runs sepkit.
+  # The Python beside sepkit, which has it.
   python=$(dirname "$(command -v sepkit)")/python
+  [ -x "$python" ] || python=python3
   # shellcheck disable=SC2046,SC2086  # names of runs hold no blanks, $drops is a list of words
   sepkit summarize $(run_folders) --metric si_sdri_db si_sdr_db blr_nats_per_sample \
     ${drops:+--reference-set $drops} --out "$exp/table.md"

@@ -19,7 +19,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "cluster": ("segments.csv", "embeddings.csv", "summary.json"),
     "evaluate": ("utterances.csv", "summary.json", "journal.jsonl"),
     "find-temperature": ("temperature.json", "temperature.png"),
-    "prepare audiograms": ("train.csv", "dev.csv", "test.csv", "archetypes.csv"),
+    "prepare audiograms": ("train.csv", "dev.csv", "test.csv"),
     "prepare conversation": ("mixture.flac", "s1.flac", "s2.flac", "conversation.jsonl", "conversation.rttm"),
     "prepare folder": _SPLITS,
     "prepare images": ("train.npz", "dev.npz", "test.npz"),
@@ -30,10 +30,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "prepare vctk-2mix": ("test.jsonl", "skipped.tsv"),
     "prepare voices": ("voices.csv",),
     "prepare wsj0-mix": _SPLITS,
-    **{
-        f"quantize {name}": (f"{name}.json",)
-        for name in ("gaussians", "free", "sines", "flows", "digits", "generators")
-    },
+    **{f"quantize {name}": (f"{name}.json",) for name in ("gaussians", "free", "sines")},
     "quantize uci": ("table.json", "table.md"),
     "train": ("config.yaml", "metrics.jsonl"),
     "web": ("index.html", "model.onnx", "model.json", "encoder.onnx"),

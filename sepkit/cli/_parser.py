@@ -277,17 +277,16 @@ def _inputs(values: Mapping[str, Any]) -> Iterator[Any]:
 def _parameters(described: Any) -> Iterator[_Parameter]:
     help_of, hints = SHARED_HELP | documented(described), typing.get_type_hints(described)
     full_hints = typing.get_type_hints(described, include_extras=True)
-    factories = {f.name: f for f in getattr(described, "__dataclass_fields__", {}).values()}
+    fields = {f.name: f for f in getattr(described, "__dataclass_fields__", {}).values()}
     for name, parameter in inspect.signature(described).parameters.items():
         if dataclasses.is_dataclass(hints[name]):
             yield from _parameters(hints[name])
             continue
-        default = parameter.default
-        if name in factories and factories[name].default_factory is not dataclasses.MISSING:
-            default = factories[name].default_factory()
-        is_positional = parameter.kind is not inspect.Parameter.KEYWORD_ONLY and not factories
-        if name in factories:
-            is_positional = bool(factories[name].metadata.get("positional"))
+        default, is_positional = parameter.default, parameter.kind is not inspect.Parameter.KEYWORD_ONLY
+        if fields:
+            is_positional = bool(fields[name].metadata.get("positional"))
+            if fields[name].default_factory is not dataclasses.MISSING:
+                default = fields[name].default_factory()
         yield _Parameter(name, hints[name], default, help_of.get(name, ""), is_positional, bounds_of(full_hints[name]))
 
 

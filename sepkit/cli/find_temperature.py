@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from sepkit.cli._parser import DEVICE
 from sepkit.errors import Bounds, UserError
@@ -46,30 +46,17 @@ def main(
     from sepkit.annealing.temperature import of_model, of_sources
     from sepkit.reporting.temperature import write_findings
 
+    shared: dict[str, Any] = {"mixtures": mixtures, "seed": seed}
     if model is None:
-        findings = of_sources(
-            manifest,
-            ceiling_db=ceiling_db,
-            mixtures=mixtures,
-            segment_seconds=segment_seconds,
-            seed=seed,
-        )
+        findings = of_sources(manifest, ceiling_db=ceiling_db, segment_seconds=segment_seconds, **shared)
     else:
         from sepkit.inference.loading import load_model
 
         # Loaded as for separation, which handles devices.
         separator = load_model(model, device, predict=False, runner="torch")
         cost, trained_seconds = _of_run(model)
-        findings = of_model(
-            separator.model,
-            manifest,
-            cost,
-            epochs=epochs,
-            mixtures=mixtures,
-            segment_seconds=trained_seconds if segment_seconds is None else segment_seconds,
-            device=str(separator.device),
-            seed=seed,
-        )
+        shared |= {"epochs": epochs, "segment_seconds": segment_seconds or trained_seconds}
+        findings = of_model(separator.model, manifest, cost, device=str(separator.device), **shared)
     for skipped in findings.data["skipped"]:
         print(f"sepkit find-temperature: {skipped['id']} is left out: {skipped['reason']}", file=sys.stderr)
     print("\n".join(findings.lines))

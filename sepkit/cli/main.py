@@ -112,7 +112,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(error, SystemExit) and (not number or error.code == 128 + number):
             raise  # the command has said why
         # Whatever fails after a signal fails because of it: a process that it ended, a library's own error.
-        line, code = _end(error) if not number else (f"interrupted{_kept()}", 128 + number)
+        kept = "; the same command again continues" if command().finished else ""
+        line, code = (f"interrupted{kept}", 128 + number) if number else _end(error)
         print(one_line(f"sepkit {arguments[0]}: {line}"), file=sys.stderr)
         return code
     return 0
@@ -130,10 +131,6 @@ def _end(error: BaseException) -> tuple[str, int]:
     if line := exhausted(error) or out_of_reach(error) or out_of_memory(error):
         return line, 2
     return f"failed: {failure(error)} (SEPKIT_TRACEBACK=1 shows where)", 1
-
-
-def _kept() -> str:
-    return "; the same command again continues" if command().finished else ""
 
 
 def groups() -> dict[str, dict[str, str]]:
@@ -158,10 +155,9 @@ def _run(command: str, arguments: list[str]) -> Any:
         module = studies.commands_of(studies.COMMANDS[command][1])
     if hasattr(module, "run"):  # commands whose options depend on the configuration parse for themselves
         return module.run(arguments)
-    function: Callable[..., Any] = getattr(module, "main", None) or _pick(
-        module.COMMANDS | studies.subcommands(command), program, arguments
-    )
-    if not hasattr(module, "main"):
+    function: Callable[..., Any] | None = getattr(module, "main", None)
+    if function is None:
+        function = _pick(module.COMMANDS | studies.subcommands(command), program, arguments)
         program, arguments = f"{program} {arguments[0]}", arguments[1:]
     from sepkit.cli._parser import call
 

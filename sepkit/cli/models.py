@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -109,18 +111,12 @@ def _public() -> Iterator[Sequence[str]]:
 
 
 def _public_index() -> str:
-    import json
-    from dataclasses import asdict
-
     from sepkit.models.published.public import PUBLIC
 
     return json.dumps([{"name": name} | asdict(model) for name, model in PUBLIC.items()], indent=1)
 
 
 def _index(model: str | None) -> str:
-    import json
-    from dataclasses import asdict
-
     from sepkit.files import file_digest
     from sepkit.models import model_folder
     from sepkit.models.published.card import read_card

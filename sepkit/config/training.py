@@ -78,10 +78,9 @@ class TrainerConfig:
             long segments. Gradients stay the same, memory shrinks, and steps take about a third longer. Conv-TasNet on
             CPUs always does so, at no cost.
         accelerator: auto: a GPU if torch sees one, else the CPU.
-        devices: Number of devices, or of processes on a CPU, on each node.
-        num_nodes: Machines that train together.
-        sync_batchnorm: With several GPUs: normalize over the batches of all devices. Without it, models with batch
+        devices: Number of devices, or of processes on a CPU, on each node. With several, models with batch
             normalization are refused.
+        num_nodes: Machines that train together.
         accumulate_batches: Batches whose gradients are averaged before a step.
         checkpoint_every_steps: A killed run repeats at most this many steps.
         max_bad_steps: Stop after this many steps in a row with a non-finite loss or gradient.
@@ -114,7 +113,6 @@ class TrainerConfig:
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
     devices: Annotated[int, Bounds(ge=1, le=PROCESSES)] = 1
     num_nodes: Annotated[int, Bounds(ge=1, le=PROCESSES)] = 1
-    sync_batchnorm: bool = False
     accumulate_batches: Count = 1
     checkpoint_every_steps: Count = 500
     max_bad_steps: Count = 10

@@ -80,9 +80,6 @@ class SpeakerEncoder(SavedModel):
         self.prototypes = nn.Parameter(functional.normalize(torch.randn(shape), dim=-1)) if has_prototypes else None
         self.gate = None if config.gate in ("none", "uniform") else nn.Linear(2 * config.pooled, config.dimensions)
         self.speech = nn.Conv1d(config.pooled, 1, 1) if config.speech else None
-        self._add_centers(config)
-
-    def _add_centers(self, config: SpeakerEncoderConfig) -> None:
         drawn = functional.normalize(torch.randn(config.experts, config.dimensions), dim=-1)
         if config.gate == "learned":
             self.centers = nn.Parameter(drawn)

@@ -14,7 +14,7 @@ from sepkit.errors import UserError
 from sepkit.evaluation.labels import BY_DEPTH, label_of, short_label_of
 from sepkit.evaluation.run_folder import Run
 from sepkit.reporting.compared_runs import digits_of
-from sepkit.reporting.figures import COLORS, panels, save_png
+from sepkit.reporting.figures import COLORS, legend, panels, save_png
 from sepkit.reporting.seeds import group_runs
 from sepkit.reporting.tables import markdown_table, mean_and_deviation
 
@@ -110,7 +110,7 @@ def depth_figure(found: Mapping[str, Mapping[str, Mapping[str, np.ndarray]]]) ->
             if name != FIXED:
                 axes.annotate(name, at, textcoords="offset points", xytext=(3, 4), fontsize=8)
     axes.set_xscale("log")
-    axes.legend(frameon=False, fontsize=9)
+    legend(axes, 1)
     return figure
 
 

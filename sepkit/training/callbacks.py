@@ -273,7 +273,10 @@ class MetricsLog(Callback):
         if self._bar is not None:
             self._bar.close()
         self._write(task, "epoch", means | validation | {"learning_rate": rate, "seconds": seconds})
-        log(_epoch_line(task, means.get("train_loss", math.nan), seconds))
+        line = f"epoch {task.position.epoch + 1}: {seconds:.0f} s, train loss {means.get('train_loss', math.nan):.3f}"
+        line += "".join(f", {name} {value:.3g}" for name, value in task.scheduled.items())
+        scores = task.describe(validation) if validation else ""
+        log(f"{line}; {scores}" if scores else line)
         for line in task.after_epoch(task.epoch_means()):
             log(f"warning: {line}")
 
@@ -349,13 +352,6 @@ def _score(task: Task, monitor: Monitor) -> float:
     """Return the monitored score, negated if smaller is better; NaN if nothing could be scored."""
     score = task.validation.get(monitor.name, math.nan)
     return score if monitor.larger_is_better else -score
-
-
-def _epoch_line(task: Task, train_loss: float, seconds: float) -> str:
-    text = f"epoch {task.position.epoch + 1}: {seconds:.0f} s, train loss {train_loss:.3f}"
-    text += "".join(f", {name} {value:.3g}" for name, value in task.scheduled.items())
-    scores = task.describe(task.validation) if task.validated_epoch == task.position.epoch else ""
-    return f"{text}; {scores}" if scores else text
 
 
 def rate_factor(config: TrainerConfig, steps: int, progress: float, epoch: int = 0) -> float:

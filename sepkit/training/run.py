@@ -57,7 +57,7 @@ def train(config: TaskConfig, out: Path | str, *, limit_batches: int | None = No
     """Train as `config` says and return the folder of the best model (EXP/model); another call resumes.
 
     Writes into the experiment folder: `config.yaml`, `model` (best validation score), `last_model`, `resume` (state of
-    the run), `metrics.jsonl`, `tensorboard`, and `bad_batches` if there were any.
+    the run), `metrics.jsonl`, `tensorboard`.
 
     Args:
         config: the configuration of a task; its class must be registered (`sepkit.studies.import_task`).
@@ -128,15 +128,10 @@ def _check_model(config: TaskConfig, task: Task) -> None:
         found = f"{len(task.train_data)} training {task.examples} for {world} devices"
         raise UserError(f"trainer.devices: found {found}, expected at least one of each")
     if world > 1 and any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in modules):
-        if not trainer.sync_batchnorm:
-            raise UserError(
-                "model: batch normalization over several devices would see each device's part of the batch alone; "
-                "set trainer.sync_batchnorm to true, or use another norm"
-            )
-        if not torch.cuda.is_available():
-            raise UserError(
-                "trainer.sync_batchnorm: torch synchronizes batch normalization on GPUs only; use another norm"
-            )
+        raise UserError(
+            "model: batch normalization over several devices would see each device's part of the batch alone; use "
+            "another norm"
+        )
     # Other layers are emulated; recurrent ones fail in the middle of a step.
     lacks_recurrence = not _on_cuda(trainer) and not has_bfloat16_recurrence()
     is_recurrent = any(isinstance(module, torch.nn.RNNBase) for module in modules)
@@ -265,7 +260,6 @@ def _make_trainer(config: TaskConfig, out: Path, task: Task, limit_batches: int 
         # Requeueing is left to the recipe: the same command again resumes.
         plugins=[DurableStates(), *([SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else [])],
         precision=_precision(options),
-        sync_batchnorm=options.sync_batchnorm,
         max_epochs=options.max_epochs,
         check_val_every_n_epoch=options.validate_every_epochs,
         limit_train_batches=limit_batches,
@@ -378,9 +372,7 @@ def smoke(config: TaskConfig) -> str:
         small.data.workers = 0
         first = 1 if small.trainer.growth is None else 2
         for epochs in (first, first + 1):
-            small.trainer = replace(
-                small.trainer, max_epochs=epochs, max_minutes=None, devices=1, num_nodes=1, sync_batchnorm=False
-            )
+            small.trainer = replace(small.trainer, max_epochs=epochs, max_minutes=None, devices=1, num_nodes=1)
             limit = STEPS * small.trainer.accumulate_batches
             model = train(small, Path(folder, "exp"), limit_batches=limit)
         task.try_out(load_checkpoint(model, of=task.model_type))

@@ -51,6 +51,8 @@ class SeparationTask(Task):
     config: TrainConfig
     train_data: MixtureDataset
     dev_data: MixtureDataset | None
+    objective: Objective
+    """The loss and its terms; built when training starts."""
 
     def __init__(self, config: TrainConfig, out: Path, resuming: bool = False) -> None:
         self._cost, self._assignment = _cost_and_assignment(config)
@@ -60,7 +62,6 @@ class SeparationTask(Task):
         super().__init__(config, out, resuming)
         if self.growth is not None:
             self.growth.check(self.model)
-        self._objective: Objective | None = None
         self._objective_state: dict[str, Any] | None = None
         self._last: tuple[Batch, Tensor] | None = None
 
@@ -109,15 +110,9 @@ class SeparationTask(Task):
     def on_train_start(self) -> None:
         """Build the objective, now that the model's stored deviation is known."""
         super().on_train_start()
-        self._objective = build_objective(self.config.objective, self.model.traits(), self.data_scale)
+        self.objective = build_objective(self.config.objective, self.model.traits(), self.data_scale)
         if self._objective_state is not None:
-            self._objective.load_state_dict(self._objective_state)
-
-    @property
-    def objective(self) -> Objective:
-        """The loss and its terms."""
-        assert self._objective is not None
-        return self._objective
+            self.objective.load_state_dict(self._objective_state)
 
     def before_epoch(self) -> None:
         """Grow the model, if an epoch with more hypotheses begins."""

@@ -12,7 +12,7 @@ import os
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict
 from functools import partial
 from multiprocessing.queues import Queue
 from pathlib import Path
@@ -27,7 +27,6 @@ from torch.utils.data import DataLoader, Dataset
 
 from sepkit.data.dataset import EpochSampler
 from sepkit.errors import UserError
-from sepkit.files import atomic_output
 from sepkit.interrupts import ignore_terminal
 from sepkit.limits import MODEL_TENSORS
 from sepkit.models import EncoderMaskerDecoder
@@ -36,10 +35,8 @@ from sepkit.models.maskers.fast.recomputed import is_recomputable
 from sepkit.models.storage.checkpoints import files_of
 from sepkit.models.storage.layout import build_on_meta
 from sepkit.registry import import_file, imported_files
-from sepkit.training.task_definition import Position, TaskDefinition, TrainingDiverged
+from sepkit.training.task_definition import Position, TaskDefinition, TrainingDiverged, log
 from sepkit.types import Losses
-
-MAX_SAVED_BAD_BATCHES = 100
 
 
 class Task(TaskDefinition):
@@ -189,13 +186,13 @@ class Task(TaskDefinition):
         losses = self.losses(self.model, batch)
         examples = self._agree(losses)
         if examples == 0:
-            self._reject(batch, losses.loss)
+            self._window_is_bad = True
         elif not self._window_is_bad:
             self._backward(losses.loss.sum() * (self.trainer.world_size / (examples * window)), sync=last)
         position.batches_done += 1
         position.batches += 1
         if last:
-            self._step(batch, losses.loss)
+            self._step()
 
     def _seed_step(self) -> None:
         seed = _step_seed(self.config.trainer.seed, self.position.batches, self.global_rank)
@@ -235,7 +232,7 @@ class Task(TaskDefinition):
         with unsynced:
             self.manual_backward(loss)
 
-    def _step(self, batch: Any, losses: Tensor) -> None:
+    def _step(self) -> None:
         position, trainer = self.position, self.config.trainer
         optimizer = self.optimizers()
         assert not isinstance(optimizer, list)
@@ -254,40 +251,21 @@ class Task(TaskDefinition):
                 optimizer.step()
             # While the scaler can still shrink, an overflow is part of its search for a scale, not a bad step.
             if not finite and scale <= 1.0:
-                self._reject(batch, losses, everywhere=True)
+                self._window_is_bad = True
             position.steps += finite
             if finite:
                 if self.average is not None:
                     self.average.update_parameters(self.model)
                 self.after_step(self.means(self._window_sums))
         optimizer.zero_grad(set_to_none=True)
+        if self._window_is_bad:
+            log(f"warning: step {position.attempts} is skipped: a loss or gradient is not finite")
         position.bad_in_a_row = position.bad_in_a_row + 1 if self._window_is_bad else 0
         if position.bad_in_a_row >= trainer.max_bad_steps:
             raise TrainingDiverged(
                 f"{position.bad_in_a_row} steps in a row had a non-finite loss or gradient (epoch {position.epoch}); "
-                f"the batches are in {self.out / 'bad_batches'}; lower trainer.learning_rate or use another precision"
+                "lower trainer.learning_rate or use another precision"
             )
-
-    def _reject(self, batch: Any, losses: Tensor, everywhere: bool = False) -> None:
-        """Mark the step as skipped; the ranks that caused it save their batch."""
-        self._window_is_bad = True
-        if everywhere or not bool(torch.isfinite(losses).all()):
-            self._save_bad_batch(batch, losses.detach())
-
-    def _save_bad_batch(self, batch: Any, losses: Tensor) -> None:
-        folder, position = self.out / "bad_batches", self.position
-        if len(list(folder.glob("*.pt"))) >= MAX_SAVED_BAD_BATCHES:
-            return
-        batch = self.transfer_batch_to_device(batch, torch.device("cpu"), 0)
-        content = (asdict(batch) if is_dataclass(batch) else {"content": batch}) | {  # type: ignore[call-overload]
-            "losses": losses.cpu(),
-            "epoch": position.epoch,
-            "batch": position.batches_done,
-            "step": position.attempts,
-        }
-        name = f"epoch_{position.epoch:04d}_batch_{position.batches_done:06d}_rank_{self.global_rank}.pt"
-        with atomic_output(folder / name) as temporary:
-            torch.save(content, temporary)
 
     def epoch_means(self) -> dict[str, float]:
         """Return means over this epoch's examples so far, on all ranks: the loss, its terms and its statistics.

@@ -10,7 +10,15 @@ import pytest
 from sepkit.cli._configuration import conf_folder, find_config, merge, parse_config
 from sepkit.cli._parser import call
 from sepkit.cli.train import ALIASES, add_options
-from sepkit.config import ScoringConfig, TrainConfig, to_dict
+from sepkit.config import (
+    AnnealedMCLConfig,
+    ConstantConfig,
+    RecurrentConfig,
+    ScoringConfig,
+    TrainConfig,
+    TruncatedLinearConfig,
+    to_dict,
+)
 from sepkit.errors import UserError
 
 
@@ -67,51 +75,24 @@ def test_out_and_model_have_short_forms(capsys):
         call(command, "x", ["-o", "a", "-model", "b"])
 
 
-def test_no_options_give_the_defaults():
-    assert config_of() == TrainConfig()
-
-
 def test_later_files_win_and_options_win_over_files(tmp_path):
     first = write(
         tmp_path / "a.yaml", "model: {masker: {name: recurrent, hidden_size: 10, num_layers: 1}}\ntrainer: {seed: 3}"
     )
     second = write(tmp_path / "b.yaml", "model: {masker: {hidden_size: 20}}")
     config = config_of("--config", first, f"--config={second}", "--model.masker.num_layers", "4", "--trainer.seed=5")
-    assert to_dict(config.model.masker) | {"name": ""} == {
-        "name": "",
-        "rnn": "gru",
-        "hidden_size": 20,
-        "num_layers": 4,
-        "bidirectional": True,
-        "dropout": 0.0,
-        "norm": "channel_layer_norm",
-    }
-    assert config.trainer.seed == 5
+    assert config.model.masker == RecurrentConfig(hidden_size=20, num_layers=4) and config.trainer.seed == 5
 
 
 def test_another_choice_starts_from_its_own_defaults(tmp_path):
     file = write(tmp_path / "a.yaml", "objective: {assignment: {name: amcl, temperature: {name: constant, value: 2}}}")
-    assert to_dict(config_of("--config", file).objective.assignment) == {
-        "name": "amcl",
-        "temperature": {"name": "constant", "value": 2.0},
-        "unit": "cost",
-        "floor": 1e-4,
-    }
-    chosen = config_of(
-        "--config",
-        file,
-        "--objective.assignment.temperature.name",
-        "truncated_linear",
-        "--objective.assignment.temperature.end=7",
-    )
-    assert to_dict(chosen.objective.assignment)["temperature"] == {
-        "name": "truncated_linear",
-        "initial": 1.0,
-        "end": 7.0,
-    }
+    assert config_of("--config", file).objective.assignment == AnnealedMCLConfig(temperature=ConstantConfig(2.0))
+    temperature = "--objective.assignment.temperature"
+    chosen = config_of("--config", file, f"{temperature}.name", "truncated_linear", f"{temperature}.end=7")
+    assert chosen.objective.assignment == AnnealedMCLConfig(temperature=TruncatedLinearConfig(end=7.0))
     # The inner choice is named before the outer one, and still follows it.
-    nested = config_of("--objective.assignment.temperature.name", "constant", "--objective.assignment.name", "amcl")
-    assert to_dict(nested.objective.assignment)["temperature"]["name"] == "constant"
+    nested = config_of(f"{temperature}.name", "constant", "--objective.assignment.name", "amcl")
+    assert nested.objective.assignment == AnnealedMCLConfig(temperature=ConstantConfig())
 
 
 @pytest.mark.parametrize(("option", "key"), ALIASES.items())
@@ -189,20 +170,15 @@ def test_function_becomes_a_command_line():
         return inputs, out, speaker_from, limit, rttm
 
     assert call(command, "x", ["a", "b", "--out", "o"]) == (["a", "b"], Path("o"), "first", None, False)
-    assert call(command, "x", ["a", "--out=o", "--speaker-from", "parent", "--limit", "3", "--rttm"]) == (
-        ["a"],
-        Path("o"),
-        "parent",
-        3,
-        True,
-    )
+    given = ["a", "--out=o", "--speaker-from", "parent", "--limit", "3", "--rttm"]
+    assert call(command, "x", given) == (["a"], Path("o"), "parent", 3, True)
     for bad in (["a"], ["--out", "o"], ["a", "--out", "o", "--limit", "many"], ["a", "--out", "o", "--no"]):
         with pytest.raises(UserError):
             call(command, "x", bad)
 
 
 def test_a_part_that_is_off_is_switched_on_by_any_of_its_fields(tmp_path):
-    assert config_of().model.scoring is None
+    assert config_of() == TrainConfig() and config_of().model.scoring is None
     assert config_of("--model.scoring.hidden_size", "64").model.scoring == ScoringConfig(64)
     assert config_of("--config", write(tmp_path / "a.yaml", "model: {scoring: {}}")).model.scoring == ScoringConfig()
     file = write(tmp_path / "b.yaml", "model: {scoring: {hidden_size: 32}}")

@@ -51,11 +51,3 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments, tmp_path, capsys):
     captured = capsys.readouterr()
     assert len(captured.err.splitlines()) == 1 and captured.err.startswith("sepkit prepare: ")
     assert captured.out == ""
-
-
-@pytest.mark.parametrize("corpus", ["mini", "folder", "mixed", "wavs"])
-def test_help(corpus, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["prepare", corpus, "--help"])
-    assert ended.value.code == 0
-    assert "--out" in capsys.readouterr().out

@@ -181,15 +181,8 @@ def _mixed_tables() -> Reader:
 
 
 def _metadata() -> Reader:
-    head = [
-        "mixture_ID",
-        "source_1_path",
-        "source_1_gain",
-        "source_2_path",
-        "source_2_gain",
-        "noise_path",
-        "noise_gain",
-    ]
+    parts = [f"{part}_{what}" for part in ("source_1", "source_2", "noise") for what in ("path", "gain")]
+    head = ["mixture_ID", *parts]
     paths = {f"dev-clean/{who}/{who}/{n}.flac": sound(".flac", "PCM_16", 16000) for who in "12" for n in range(2)}
     names = [(n, f"dev-clean/1/1/{n}.flac", f"dev-clean/2/2/{n}.flac") for n in (0, 1)]
     rows = [(f"m{n}", first, 0.5, second, 0.7, f"cv/{n}.wav", 0.3) for n, first, second in names]

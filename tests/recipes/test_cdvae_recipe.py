@@ -44,16 +44,9 @@ def test_mnist_trains(repository: Path, tmp_path: Path, run: Callable[..., str])
     conf = tmp_path / "tiny.yaml"
     conf.write_text(yaml.safe_dump(TINY))
     places = ["--data", str(tmp_path / "data"), "--exp", str(tmp_path / "exp")]
-    command = [
-        str(repository / "egs" / "cdvae" / "run.sh"),
-        "--conf",
-        str(conf),
-        "--mnist",
-        str(tmp_path / "mnist.npz"),
-    ]
-    extra = "--model.width 4 --model.drift_width 4 --data.batch_size 8"
-    run(
-        [*command, "--methods", "sde", "--seeds", "0", "--extra", extra, "--stop-stage", "3", "--steps", "1 2", *places]
-    )
+    recipe = str(repository / "egs" / "cdvae" / "run.sh")
+    extra = ["--extra", "--model.width 4 --model.drift_width 4 --data.batch_size 8", "--steps", "1 2"]
+    options = ["--methods", "sde", "--seeds", "0", *extra, "--stop-stage", "3", *places]
+    run([recipe, "--conf", str(conf), "--mnist", str(tmp_path / "mnist.npz"), *options])
     summary = json.loads((tmp_path / "exp" / "sde_seed0" / "evaluation" / "test" / "summary.json").read_text())
     assert summary["floor_nats"] is None and list(summary["by_depth_steps"]) == ["1", "2"]

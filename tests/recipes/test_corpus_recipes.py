@@ -23,7 +23,6 @@ from tests.file_server import Server
 
 TINY = Path(__file__).with_name("tiny.yaml")
 RECIPES = ("wsj0-mix", "librimix", "vctk")
-STAGES = ("0", "1", "2", "3", "4", "5")
 # Test sets with separated examples, and the folder of the evaluation, below the experiment.
 TEST_SETS = {"wsj0-mix": ["test"], "librimix": ["test_noisy"], "vctk": ["libri2mix", "vctk2mix"]}
 EVALUATION = {"wsj0-mix": "test", "librimix": "test_noisy", "vctk": "libri2mix_vctk2mix"}
@@ -208,8 +207,8 @@ def test_recipe_runs_from_download_to_report(
     recipe: str, command: Callable[..., list[str]], tmp_path: Path, run: Callable[..., str]
 ) -> None:
     output = run(command(recipe))
-    assert re.findall(r"^stage (\d)", output, re.MULTILINE)[0] == "0"
-    assert sorted(set(re.findall(r"^stage (\d)", output, re.MULTILINE))) == list(STAGES)
+    stages = re.findall(r"^stage (\d)", output, re.MULTILINE)
+    assert stages[0] == "0" and sorted(set(stages)) == list("012345")
     assert_complete(recipe, tmp_path)
     config = (tmp_path / "exp" / "config.yaml").read_text()
     assert {"wsj0-mix": "name: amcl", "librimix": "hypotheses: 3", "vctk": "name: pit"}[recipe] in config
@@ -234,28 +233,6 @@ def test_corpora_that_are_here_are_not_fetched(
     run(command("librimix", *here, "--metadata", str(tables), "--stop-stage", "1"))
     assert not (tmp_path / "cache").exists()
     assert len(read_manifest(tmp_path / "data" / "train_noisy.jsonl")) == 6
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_second_run_does_nothing_again(
-    recipe: str, command: Callable[..., list[str]], second_run_keeps: Callable[..., None]
-) -> None:
-    second_run_keeps(command(recipe), ".gz", ".zip")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("recipe", RECIPES)
-@pytest.mark.parametrize("stage", STAGES)
-def test_killed_stage_continues(
-    recipe: str, stage: str, command: Callable[..., list[str]], tmp_path: Path, run: Callable[..., str], kill
-) -> None:
-    if stage != "0":
-        run(command(recipe, "--stop-stage", str(int(stage) - 1)))
-    # Long enough for the commands to have begun their work, in some stages too long: then nothing is left to continue.
-    kill(command(recipe, "--stage", stage, "--stop-stage", stage), 4 if stage != "0" else 1)
-    run(command(recipe, "--stage", stage))
-    assert_complete(recipe, tmp_path)
 
 
 def test_licensed_speech_is_asked_for(

@@ -97,15 +97,8 @@ def test_rank_correlation_of_mixtures_that_have_both(tmp_path: Path) -> None:
     (row,) = [line for line in text.splitlines() if line.startswith("| test |")]
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     expected = scipy.stats.spearmanr(-bounds, -evidences)[0]
-    assert cells[:7] == [
-        "test",
-        "gamma",
-        "40",
-        "-",
-        f"{-bounds.mean():.3f}",
-        f"{-evidences.mean():.3f}",
-        f"{expected:.2f}",
-    ]
+    numbers = [f"{-bounds.mean():.3f}", f"{-evidences.mean():.3f}", f"{expected:.2f}"]
+    assert cells[:7] == ["test", "gamma", "40", "-", *numbers]
     low, high = (float(word) for word in cells[7].split(" to "))
     assert low < expected < high and "| test | plain |" not in text
     assert (tmp_path / "table_evidence.png").read_bytes().startswith(b"\x89PNG") and "table_evidence.png" in text

@@ -50,9 +50,9 @@ def test_modules_with_an_underscore_are_left_out() -> None:
     assert "sepkit.data.manifest" in modules and not [name for name in modules if "._" in name]
 
 
-def test_links_that_lead_out_of_the_site_are_words() -> None:
-    text = "[a](../b.md) [c](https://d.org) ![e](figures/f.png) [g](#h)"
-    assert site.without_outer_links(text) == "a [c](https://d.org) ![e](figures/f.png) [g](#h)"
+def test_links_that_lead_out_of_the_site_are_words(tmp_path: Path) -> None:
+    (tmp_path / "x.md").write_text("[a](../b.md) [c](https://d.org) ![e](figures/f.png) [g](#h)")
+    assert site.document_page(tmp_path / "x.md") == "a [c](https://d.org) ![e](figures/f.png) [g](#h)"
 
 
 def test_what_pages_show_is_made(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,13 +20,8 @@ def recordings(tmp_path: Path) -> Path:
     """Three readers and two others in every split, two utterances each, the last reader's too short; noises."""
     random = np.random.default_rng(0)
     for number, split in enumerate(("train", "dev", "test")):
-        for reader, seconds in (
-            (f"{number}1", 3.1),
-            (f"{number}2", 3.4),
-            (f"{number}3", 2.0),
-            ("90001", 3.5),
-            ("90002", 3.5),
-        ):
+        readers = {f"{number}1": 3.1, f"{number}2": 3.4, f"{number}3": 2.0, "90001": 3.5, "90002": 3.5}
+        for reader, seconds in readers.items():
             for take in range(2):
                 path = tmp_path / "speech_mini" / "wav8k" / split / reader / "7" / f"{reader}-7-{take}.flac"
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -53,11 +48,7 @@ def test_the_recipes_commands_read_it(
     for name, options in read.items():
         assert sepkit(["prepare", name, *options, *noise, "--out", str(tmp_path / name)]) == 0
     report = json.loads((tmp_path / "librimix" / "verification.json").read_text())
-    assert {name: split["mixtures"] for name, split in report["splits"].items()} == {
-        "train-100": 6,
-        "dev": 6,
-        "test": 6,
-    }
+    assert [split["mixtures"] for split in report["splits"].values()] == [6, 6, 6]
     unseen = read_manifest(tmp_path / "vctk-2mix" / "test.jsonl")
     assert len(unseen) == 2 and {source.speaker for line in unseen for source in line.sources} == {"p90001", "p90002"}
     for line in read_manifest(tmp_path / "librimix" / "test_noisy.jsonl"):

@@ -19,7 +19,7 @@ from sepkit.config import ConvTasNetConfig, TrainConfig
 from sepkit.data.dataset import EpochSampler, MixtureDataset, collate
 from sepkit.models import build_model, load_checkpoint
 from sepkit.objectives.costs import pairwise_neg_si_sdr
-from sepkit.objectives.objective import Objective, hard_si_sdr_db
+from sepkit.objectives.objective import Objective
 from sepkit.training.run import train
 from sepkit.training.separation import SeparationTask, signal_statistics
 from sepkit.training.task_definition import TrainingDiverged
@@ -152,33 +152,24 @@ def test_schedules_advance_with_steps_taken_or_epochs(
 @pytest.mark.parametrize(
     ("value", "accumulate", "batches"), [(math.nan, 1, 3), (math.inf, 1, 3), (None, 1, 3), (math.nan, 2, 4)]
 )
-def test_a_bad_step_is_skipped_and_its_batch_saved(config, tmp_path, monkeypatch, value, accumulate, batches) -> None:
+def test_a_bad_step_is_skipped(config, tmp_path, monkeypatch, capfd, value, accumulate, batches) -> None:
     """The weights after a bad last step, a window of one or two batches, are those of a run without it."""
     config = plain(config, accumulate_batches=accumulate)
     train(config, tmp_path / "short", limit_batches=2)
     spoil(monkeypatch, {2}, value)
     train(config, tmp_path / "bad", limit_batches=batches)
     assert_same_weights(tmp_path / "bad", tmp_path / "short")
-    (file,) = (tmp_path / "bad" / "bad_batches").glob("*.pt")
-    saved = torch.load(file, weights_only=True)
-    # A gradient is known to be bad once its batch is counted.
-    assert (saved["epoch"], saved["batch"], len(saved["ids"])) == (0, 2 if value else 3, 2) and saved[
-        "mixture"
-    ].shape == (2, 800)
-    if value is not None:
-        assert not saved["losses"].isfinite().all()
-        assert (
-            accumulate > 1 or epochs(tmp_path / "bad")[0]["train_loss"] == epochs(tmp_path / "short")[0]["train_loss"]
-        )
+    assert f"warning: step {batches // accumulate} is skipped" in capfd.readouterr().err
+    if value is not None and accumulate == 1:
+        assert epochs(tmp_path / "bad")[0]["train_loss"] == epochs(tmp_path / "short")[0]["train_loss"]
 
 
 def test_divergence_ends_with_a_clear_line(
     config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spoil(monkeypatch, {1, 3, 4, 5})
-    with pytest.raises(TrainingDiverged, match=r"^3 steps in a row had a non-finite loss.*bad_batches.*$"):
+    with pytest.raises(TrainingDiverged, match=r"^3 steps in a row had a non-finite loss.*learning_rate"):
         train(plain(config, max_bad_steps=3), tmp_path)
-    assert len(list((tmp_path / "bad_batches").glob("*.pt"))) == 4
 
 
 # --------------------------------------------------------------------------------------------------------- precision
@@ -249,7 +240,6 @@ def test_gradient_scaler(
     state = torch.load(tmp_path / "scaled" / "resume" / "last.ckpt", weights_only=True)
     assert state["position"]["attempts"] == 21
     assert state["position"]["bad_in_a_row"] == 0
-    assert not (tmp_path / "scaled" / "bad_batches").exists()
     if initial_scale == 2.0**16:
         assert state["position"]["steps"] == 21
         torch.testing.assert_close(weights(tmp_path / "scaled"), weights(tmp_path / "plain"), rtol=1e-4, atol=1e-6)
@@ -259,27 +249,6 @@ def test_gradient_scaler(
 
 
 # ---------------------------------------------------------------------------------------------- what is measured
-
-
-def test_validation_score_is_hard_pit_si_sdr_of_whole_set(config: TrainConfig, tmp_path: Path) -> None:
-    """Three utterances in batches of two: the mean over utterances, not over batches."""
-    train(plain(config), tmp_path)
-    data = MixtureDataset(config.data.dev, segment_seconds=config.data.segment_seconds, random_crop=False)
-    model = load_checkpoint(tmp_path / "last_model")
-    scores, gains = [], []
-    for index in range(len(data)):
-        batch = collate([data[index]])
-        with torch.no_grad():
-            # At the level that the model was trained with, as `sepkit evaluate` separates it.
-            centered = batch.mixture - batch.mixture.mean()
-            leveled = centered * model.signal_std / centered.std(correction=0)
-            score = hard_si_sdr_db(model(leveled).estimates, batch.sources, batch.active)["si_sdr_db"]
-        mixture = batch.mixture[:, None].expand_as(batch.sources)
-        scores.append(score.item())
-        gains.append(score.item() - hard_si_sdr_db(mixture, batch.sources, batch.active)["si_sdr_db"].item())
-    record = epochs(tmp_path)[0]
-    assert record["dev_si_sdr_db"] == pytest.approx(sum(scores) / 3, abs=1e-4)
-    assert record["dev_si_sdri_db"] == pytest.approx(sum(gains) / 3, abs=1e-4)
 
 
 def test_signal_statistics_are_those_of_the_training_mixtures(config: TrainConfig, tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from sepkit.objectives.assignment import PIT
 from sepkit.objectives.costs import pairwise_neg_si_sdr
-from tools.bench.measure import all_threads, apart, environment, measure_each, seconds_of, take_turns, timed
+from sepkit.parallel import available_processes
+from tools.bench.measure import apart, environment, measure_each, seconds_of, take_turns, timed
 
 BATCH, NUM_SAMPLES, LEVEL_DB = 8, 32000, 6.0
 SPEAKERS = (2, 3, 5, 8, 16)
@@ -48,7 +49,7 @@ def run(unfinished: Path | None, speakers: Sequence[int] = SPEAKERS, seconds: fl
         RuntimeError: a loss of ours, or far more so of a peer, differs from the one in float64.
     """
     rows: list[Row] = [(n, peer, 1, gradient) for n in speakers for peer in PEERS for gradient in (False, True)]
-    if (threads := all_threads()) > 1:
+    if (threads := available_processes()) > 1:
         both = [n for n in speakers if n in SPEAKERS_ALL_THREADS]
         rows += [(n, peer, threads, gradient) for n in both for peer in PEERS for gradient in (False, True)]
     found = measure_each("assignment", rows, lambda row: apart(_measured, *row, seconds), unfinished)

@@ -1,9 +1,9 @@
 """Functions timed in turns, in one process or in one each; the voices they work on; rows that are kept as they come.
 
-A row of a suite is a mapping: `what`, `peer`, `threads`, `ratio` (`Ratio`), `seconds` (medians of "ours" and "theirs"),
-`turns`, `difference` of both outputs with its `unit`, and where they were measured `real_time_factor` and `memory_mb`.
-A row that this machine cannot measure has `left_out`, the reason. Nothing heavy is imported here before it is needed:
-memory is counted from `import torch` on.
+A row of a suite is a mapping: `what`, `peer`, `threads`, `ratio` (see `timed`), `seconds` (medians of "ours" and
+"theirs"), `turns`, `difference` of both outputs with its `unit`, and where they were measured `real_time_factor` and
+`memory_mb`. A row that this machine cannot measure has `left_out`, the reason. Nothing heavy is imported here before it
+is needed: memory is counted from `import torch` on.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
+
+from sepkit.parallel import available_processes
 
 SAMPLE_RATE = 8000
 WHO = ("ours", "theirs")
@@ -37,34 +37,16 @@ _SHORT_SECONDS = 2.0
 Call = Callable[[], Any]
 
 
-@dataclass
-class Ratio:
-    """How many times faster one function is than another: above 1, ours is faster.
-
-    Args:
-        median: over turns of theirs / ours.
-        range: smallest and largest of a turn.
-    """
-
-    median: float
-    range: tuple[float, float]
-
-    @classmethod
-    def of(cls, ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
-        """Make it from the times of the same turns."""
-        ratios = [their_seconds / our_seconds for our_seconds, their_seconds in zip(ours, theirs, strict=True)]
-        return cls(statistics.median(ratios), (min(ratios), max(ratios)))
-
-    def __str__(self) -> str:
-        return f"{self.median:.2f} x [{self.range[0]:.2f}, {self.range[1]:.2f}]"
-
-
 def timed(times: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-    """Return the entries of a row that follow from the seconds of "ours" and "theirs" in each turn."""
+    """Return the entries of a row that follow from the seconds of "ours" and "theirs" in each turn.
+
+    The ratio is theirs / ours, so above 1 ours is faster: its median over turns, and the least and largest of a turn.
+    """
+    ratios = [theirs / ours for ours, theirs in zip(*(times[who] for who in WHO), strict=True)]
     return {
-        "ratio": asdict(Ratio.of(times["ours"], times["theirs"])),
+        "ratio": {"median": statistics.median(ratios), "range": (min(ratios), max(ratios))},
         "seconds": {who: statistics.median(times[who]) for who in WHO},
-        "turns": len(times["ours"]),
+        "turns": len(ratios),
     }
 
 
@@ -76,11 +58,6 @@ def line_of(row: Mapping[str, Any]) -> str:
     ratio = row["ratio"]
     found = f"{ratio['median']:.2f} x {row['peer']} [{ratio['range'][0]:.2f}, {ratio['range'][1]:.2f}]"
     return f"{head}: {found}; difference {row['difference']:.3g} {row['unit']}"
-
-
-def all_threads() -> int:
-    """The number of processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 # ------------------------------------------------------------------------------------------------- in this process
@@ -178,9 +155,7 @@ class Contestant:
     def __enter__(self) -> Contestant:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._pool.shutdown()
 
 
@@ -326,7 +301,7 @@ def environment(*packages: str) -> dict[str, Any]:
     """Return what the figures depend on: machine, versions, date, commit."""
     return {
         "machine": _processor(),
-        "processors": all_threads(),
+        "processors": available_processes(),
         "python": platform.python_version(),
         "versions": {package: _version(package) for package in ("sepkit", "torch", *packages)},
         "measured_on": time.strftime("%Y-%m-%d"),

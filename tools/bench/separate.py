@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sepkit.parallel import available_processes
 from tools.bench.measure import (
     SAMPLE_RATE,
     Call,
-    all_threads,
     compare_apart,
     environment,
     largest_difference,
@@ -47,6 +47,7 @@ SEPFORMER = "SepFormer"
 """speechbrain's, of its WSJ0-2mix recipe."""
 # The literature's network of 2.6 million weights; asteroid's own default has 128 channels between paths.
 _DPRNN_SIZES = {"bn_chan": 64}
+_SEPFORMER_YAML = Path(__file__).with_name("sepformer.yaml")
 _SEPFORMER_SIZES = {
     "kernel_size": 16, "stride": 8, "channels": 256, "layers": 8, "feed_forward": 1024, "repeats": 2, "chunk": 250,
 }  # fmt: skip
@@ -116,7 +117,7 @@ def run(unfinished: Path | None, rows: Sequence[Row] = ROWS) -> dict[str, Any]:
 def _measured(row: Row) -> dict[str, Any]:
     from sepkit.errors import UserError
 
-    threads = row.threads or all_threads()
+    threads = row.threads or available_processes()
     record: dict[str, Any] = {"what": row.what, "peer": row.peer, "threads": threads}
     with tempfile.TemporaryDirectory(prefix="sepkit-bench-") as name:
         folder = Path(name)
@@ -181,7 +182,7 @@ def prepare(folder: Path, name: str, sizes: Mapping[str, int], seconds: float) -
     (folder / "model").mkdir()
     if name == SEPFORMER:
         sizes = {**_SEPFORMER_SIZES, **sizes}
-        (folder / "model" / "hyperparams.yaml").write_text(_SEPFORMER_YAML.format(**sizes), encoding="utf-8")
+        (folder / "model" / "hyperparams.yaml").write_text(_SEPFORMER_YAML.read_text("utf-8").format(**sizes), "utf-8")
         for part, module in sepformer_parts(sizes).items():
             torch.save(module.state_dict(), folder / "model" / f"{part}.ckpt")
     else:
@@ -371,41 +372,3 @@ def _mixture(folder: Path) -> Tensor:
     import torch
 
     return torch.from_numpy(np.load(folder / "mixture.npy"))[None]
-
-
-_SEPFORMER_YAML = """
-sample_rate: 8000
-num_spks: 2
-Encoder: !new:speechbrain.lobes.models.dual_path.Encoder
-  kernel_size: {kernel_size}
-  out_channels: {channels}
-block: !new:speechbrain.lobes.models.dual_path.SBTransformerBlock
-  num_layers: {layers}
-  d_model: {channels}
-  nhead: 8
-  d_ffn: {feed_forward}
-  dropout: 0
-  use_positional_encoding: true
-  norm_before: true
-MaskNet: !new:speechbrain.lobes.models.dual_path.Dual_Path_Model
-  num_spks: 2
-  in_channels: {channels}
-  out_channels: {channels}
-  num_layers: {repeats}
-  K: {chunk}
-  intra_model: !ref <block>
-  inter_model: !ref <block>
-  norm: ln
-  linear_layer_after_inter_intra: false
-  skip_around_intra: true
-Decoder: !new:speechbrain.lobes.models.dual_path.Decoder
-  in_channels: {channels}
-  out_channels: 1
-  kernel_size: {kernel_size}
-  stride: {stride}
-  bias: false
-modules:
-  encoder: !ref <Encoder>
-  decoder: !ref <Decoder>
-  masknet: !ref <MaskNet>
-"""

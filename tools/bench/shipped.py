@@ -1,4 +1,4 @@
-"""Default models: against their own graphs in ONNX Runtime and OpenVINO, and what the prediction costs."""
+"""Default models against their own graphs in ONNX Runtime and OpenVINO, and an exported Conv-TasNet."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import sepkit  # noqa: F401 - so that ONNX Runtime reports nothing
+from sepkit.parallel import available_processes
 from tools.bench import separate
 from tools.bench.measure import (
-    SAMPLE_RATE,
     Call,
-    all_threads,
     compare_apart,
     environment,
     largest_difference,
@@ -39,9 +38,8 @@ class Row:
     """A pair that is timed.
 
     Args:
-        what: "graph": the model's estimates in torch, against its graph in `peer`. "predict": a separation with the
-            predicted SI-SDR and the number of speakers, against one without. "export": the graph of `sepkit export`
-            against that of the peer's own module, of the model, both in ONNX Runtime.
+        what: "graph": the model's estimates in torch, against its graph in `peer`. "export": the graph of `sepkit
+            export` against that of the peer's own module, of the model, both in ONNX Runtime.
         peer: who is on the other side.
         seconds: of a mixture.
         threads: of each side; 0: all there are.
@@ -59,16 +57,14 @@ class Row:
     @property
     def described(self) -> str:
         """Description of the row."""
-        ways = {"graph": "", "predict": ", with prediction and speaker count", "export": ", exported, in ONNX Runtime"}
-        return f"{self.model}, {self.seconds:g} s{ways[self.what]}"
+        way = ", exported, in ONNX Runtime" if self.what == "export" else ""
+        return f"{self.model}, {self.seconds:g} s{way}"
 
 
 ROWS = (
     *(Row("graph", "ONNX Runtime", seconds, threads) for seconds in (4, 60) for threads in (1, 0)),
     *(Row("graph", "OpenVINO", 4, threads) for threads in (1, 0)),
     Row("graph", "ONNX Runtime", 4, 1, "boxed_8k_causal"),
-    Row("predict", "sepkit, without them", 4, 1),
-    Row("predict", "sepkit, without them", 4, 0),
     Row("export", "asteroid's module, exported", 4, 1, "Conv-TasNet"),
 )
 
@@ -90,18 +86,15 @@ def run(unfinished: Path | None, rows: Sequence[Row] = ROWS) -> dict[str, Any]:
 
 
 def _measured(row: Row) -> dict[str, Any]:
-    threads = row.threads or all_threads()
+    threads = row.threads or available_processes()
     with tempfile.TemporaryDirectory(prefix="sepkit-bench-") as name:
         folder = Path(name)
         times, found = compare_apart(_sides(row, folder, threads), threads, row.turns)
     difference = largest_difference(found["theirs"], found["ours"])
-    # Whoever counts speakers may put the estimates of one together.
-    counted = row.what == "predict"
-    if not counted and not difference <= TOLERANCE:
+    if not difference <= TOLERANCE:
         raise RuntimeError(f"{row.described}: the estimates differ from those of {row.peer} by {difference:.2g}")
     factors = {who: seconds / row.seconds for who, seconds in times["seconds"].items()}
-    checked = {"real_time_factor": factors, "difference": difference}
-    checked["unit"] = "of the peak, speakers counted" if counted else "of the peak"
+    checked = {"real_time_factor": factors, "difference": difference, "unit": "of the peak"}
     return {"what": row.described, "peer": row.peer, "threads": threads} | times | checked
 
 
@@ -113,7 +106,6 @@ def _sides(row: Row, folder: Path, threads: int) -> list[tuple[Any, ...]]:
         np.save(folder / _MIXTURE, two_voices(row.seconds).sum(0))
     makers: dict[str, list[tuple[Any, ...]]] = {
         "export": [("exported", threads), ("exported_module", row.model, threads)],
-        "predict": [("separated", row.model, True), ("separated", row.model, False)],
         "graph": [("estimates", row.model), (row.peer.lower().replace(" ", "_"), row.model, threads)],
     }
     return [(f"{__name__}:{maker}", folder, *arguments) for maker, *arguments in makers[row.what]]
@@ -169,22 +161,6 @@ def openvino(folder: Path, model: str, threads: int) -> Call:
     graph = Core().compile_model(_export(_loaded(model), folder), "CPU", options)
     mixture = _mixture(folder)
     return lambda: torch.from_numpy(graph({"mixture": mixture})["estimates"][0].copy())
-
-
-def separated(folder: Path, model: str, predict: bool) -> Call:
-    """Make a call that separates the mixture, levels included.
-
-    Args:
-        folder: with the mixture.
-        model: its name.
-        predict: whether with the prediction of SI-SDR and the number of speakers.
-    """
-    import torch
-
-    from sepkit.inference import load_model
-
-    separator, mixture = load_model(model, predict=predict), _mixture(folder)[0]
-    return lambda: torch.from_numpy(separator.separate(mixture, SAMPLE_RATE).estimates)
 
 
 def exported(folder: Path, threads: int) -> Call:

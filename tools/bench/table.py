@@ -13,14 +13,12 @@ CHART = "ratios.svg"
 SUITES = {
     "separate": "Separation with the same weights on the same mixture. Differences are those of our estimates from the "
     "peer's module in float64, relative to the largest sample (`of the peak`).",
-    "shipped": "Default models against their own graphs in other runtimes, and what the prediction costs.",
+    "shipped": "Default models against their own graphs in other runtimes.",
     "train": "A training step on a batch of 4 x 3 s at 8 kHz, float32: forward, loss, gradients, clipping, Adam. "
     "Differences are those of both losses, before a step and after it.",
     "assignment": "Cost and optimal matching of a batch of 8 mixtures of 4 s with estimates at 6 dB SI-SDR. "
     "Differences are those of our loss from one computed pair by pair in float64.",
     "metrics": "Scores of a mixture of two speakers and its estimates. Differences are those of the scores.",
-    "accelerator": "Training steps on a GPU at the same precision on the same batch. Differences are those of the "
-    "losses of the first step.",
 }
 """Name -> what it measures."""
 
@@ -109,7 +107,7 @@ def _details(row: Row) -> dict[str, str]:
 
 
 def _measured(here: Row) -> dict[str, str]:
-    return {"date": here["measured_on"], "processor": here.get("device") or here["machine"]}
+    return {"date": here["measured_on"], "processor": here["machine"]}
 
 
 def _folded(name: str, result: Mapping[str, Any]) -> str:

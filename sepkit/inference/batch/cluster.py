@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +20,7 @@ from sepkit.files import check_writable, write_csv, write_json, write_text
 from sepkit.inference.batch.inputs import find_recordings, name_outputs, rttm_ids
 from sepkit.inference.batch.reports import failure_reason
 from sepkit.inference.diarization.clustering import in_order_of_appearance, unit_rows
-from sepkit.inference.diarization.counting import SpeakerCount, group_speakers, rule_of
+from sepkit.inference.diarization.counting import group_speakers, rule_of
 from sepkit.inference.diarization.encoders import Encoder, load_encoder
 from sepkit.inference.diarization.segments import (
     SHORTEST_SECONDS,
@@ -182,14 +181,18 @@ def cluster_recordings(
     labels = in_order_of_appearance(clusters.labels.tolist())
     confidence = clusters.posterior[np.arange(len(labels)), clusters.labels]
     names = [f"speaker_{label + 1}" for label in labels]
-    write_segments(out / "segments.csv", _segments(segments, names, confidence))
+    rows = [
+        Segment(source.relative[s.channel], s.start_seconds, s.duration_seconds, name, min(1.0, sure))
+        for (source, s), name, sure in zip(segments, names, confidence.tolist(), strict=True)
+    ]
+    write_segments(out / "segments.csv", rows)
     _write_rttms(speech, labels, out)
     _write_embeddings(out / EMBEDDINGS, speech, names, points)
     summary = {
         "n_recordings": len(speech.sources),
         "n_segments": len(segments),
         "n_speakers": len(set(labels)),
-        "counting": _counting(counted),
+        "counting": None if counted is None else counted.to_plain(),
         "seconds": {name: round(float(sum(speech.seconds[np.array(names) == name])), 3) for name in sorted(set(names))},
         "mean_confidence": float(confidence.mean()),
         "speaker_encoder": encoder or str(encoder_folder(None).name),
@@ -206,21 +209,6 @@ def cluster_recordings(
     }
     write_json(out / "summary.json", summary)
     return summary
-
-
-def _counting(counted: SpeakerCount | None) -> dict[str, Any] | None:
-    if counted is None:
-        return None
-    margin = counted.margin if math.isfinite(counted.margin) else None
-    return asdict(counted) | {"margin": margin, "uncertain": counted.uncertain}
-
-
-def _segments(
-    segments: Sequence[tuple[Source, SpeechSegment]], names: Sequence[str], confidence: np.ndarray
-) -> Iterator[Segment]:
-    for (source, segment), name, sure in zip(segments, names, confidence.tolist(), strict=True):
-        path = source.relative[segment.channel]
-        yield Segment(path, segment.start_seconds, segment.duration_seconds, name, min(1.0, sure))
 
 
 def _write_rttms(speech: Speech, labels: Sequence[int], out: Path) -> None:

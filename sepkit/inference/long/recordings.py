@@ -41,9 +41,9 @@ class Recording(ABC):
     def read(self, start: int, stop: int) -> np.ndarray:
         """Return samples from one to another, at most to the end, (t,) float32."""
 
-    @abstractmethod
     def whole(self) -> ArrayRecording:
         """Return the recording in memory, as one block."""
+        return ArrayRecording(self.read(0, self.num_samples), self.sample_rate, math.inf)
 
     def at_rate(self, sample_rate: int, progress: bool = False) -> Iterator[np.ndarray]:
         """Yield the samples (t,) at another rate, less the mean of the first block, see `without_offset`.
@@ -90,10 +90,6 @@ class ArrayRecording(Recording):
     def read(self, start: int, stop: int) -> np.ndarray:
         """Return samples from one to another, at most to the end, (t,) float32."""
         return self.samples[start:stop]
-
-    def whole(self) -> ArrayRecording:
-        """Return the recording as one block."""
-        return ArrayRecording(self.samples, self.sample_rate, math.inf)
 
 
 class FileRecording(Recording):

@@ -125,7 +125,7 @@ class SegmentDataConfig:
     speeds: Annotated[list[float], Bounds(ge=0.5, le=2)] = field(default_factory=list)
     noise: str | None = None
     separated: str | None = None
-    batch_size: Annotated[int, Bounds(ge=2)] = 64
+    batch_size: int = 64
     workers: int = 0
     min_seconds: Annotated[float, Bounds(ge=0.25)] = 0.5
     max_seconds: float = 20.0
@@ -194,6 +194,7 @@ class SpeakerClusteringConfig(TaskConfig, name="speaker_clustering"):
                 "data.train: nothing given, expected a folder of recordings or a CSV file of segments "
                 "(--data.train PATH)"
             )
+        Bounds(ge=2).check("data.batch_size", data.batch_size)
         Bounds(ge=data.min_seconds).check("data.max_seconds", data.max_seconds)
         Bounds(le=views.crop_seconds).check("data.views.shortest_seconds", views.shortest_seconds)
         Bounds(ge=views.snr_db[0]).check("data.views.snr_db", views.snr_db[1])
