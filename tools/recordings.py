@@ -191,11 +191,9 @@ def converted(source: Path, rate: int, first: int | None = None, last: int | Non
 
 def _sexes(cache: Path) -> dict[str, str]:
     """Speaker of the tree -> F or M. Those of speechocean762 have a 9 before their number."""
-    from sepkit.corpora._recordings import read_speaker_sexes
+    from sepkit.corpora._recordings import speaker_sexes
 
-    sexes: dict[str, str] = {}
-    if (speakers := cache / "LibriSpeech" / "SPEAKERS.TXT").is_file():
-        sexes |= read_speaker_sexes(speakers)
+    sexes = speaker_sexes(cache / "LibriSpeech")
     for path in sorted((cache / "speechocean762").glob("*/spk2gender")):
         pairs = [line.split() for line in path.read_text("utf-8").splitlines()]
         sexes |= {f"9{pair[0]}": pair[1].upper() for pair in pairs if len(pair) == 2}

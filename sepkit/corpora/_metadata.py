@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -24,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from sepkit.corpora._mixtures import manifest_path
-from sepkit.corpora._recordings import SPLITS, report_skipped
+from sepkit.corpora._recordings import SPLITS, finite_number, report_skipped
 from sepkit.corpora._verify import check_whole, verify
 from sepkit.corpora.options import Mode
 from sepkit.data import audio
@@ -355,14 +354,14 @@ def read_table(path: Path, speakers: int) -> tuple[list[Recipe], dict[str, str]]
     for number, row in _rows(path, ["mixture_ID", *of_source, "noise_path", "noise_gain"]):
         where = f"{path}:{number}"
         try:
-            recipe = _recipe(row)
-            if recipe.id in first_line:
-                raise ValueError(f"mixture_ID {recipe.id!r} is that of line {first_line[recipe.id]}; names must differ")
-        except ValueError as error:
-            bad[where] = f"{where}: {error}"
+            recipe = _recipe(row, where)
+        except UserError as error:
+            bad[where] = str(error)
             continue
-        first_line[recipe.id] = number
-        recipes.append(recipe)
+        if (first := first_line.setdefault(recipe.id, number)) != number:
+            bad[where] = f"{where}: mixture_ID {recipe.id!r} is that of line {first}; names must differ"
+        else:
+            recipes.append(recipe)
     if not recipes:
         raise UserError(next(iter(bad.values()), f"{path}: holds no mixtures; get the table again"))
     return recipes, bad
@@ -378,23 +377,13 @@ def _rows(path: Path, columns: Sequence[str]) -> list[tuple[int, dict[str, str |
     return rows
 
 
-def _recipe(row: dict[str, str | None]) -> Recipe:
+def _recipe(row: dict[str, str | None], where: str) -> Recipe:
     cells = [cell or "" for column, cell in row.items() if column is not None]
     if "" in cells or None in row:
-        raise ValueError(f"expected {len(cells)} cells, none of them empty; the table is damaged")
+        raise UserError(f"{where}: expected {len(cells)} cells, none of them empty; the table is damaged")
     name, *parts = cells
     if Path(name).name != name or name in (".", ".."):
-        raise ValueError(f"mixture_ID {name!r} leads out of its folder; expected a plain name")
-    *gains, noise_gain = map(_gain, parts[1::2])
+        raise UserError(f"{where}: mixture_ID {name!r} leads out of its folder; expected a plain name")
+    *gains, noise_gain = (finite_number(text, where) for text in parts[1::2])
     *sources, noise = parts[::2]
     return Recipe(name, tuple(sources), tuple(gains), noise, noise_gain)
-
-
-def _gain(text: str) -> float:
-    try:
-        gain = float(text)
-    except ValueError:
-        gain = math.nan
-    if not math.isfinite(gain):
-        raise ValueError(f"gain {text!r}, expected a finite number")
-    return gain

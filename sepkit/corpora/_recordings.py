@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
@@ -29,16 +30,14 @@ _PAUSE_POWER_RATIO = 1e-4
 
 @dataclass(frozen=True)
 class Recording:
-    """A file of one speaker, or a part of one, not read yet. What is None is not known; if `end_seconds` is, the whole
-    file is this speaker's. The name of mixtures is made of `name`; empty: the file's name."""
+    """A file of one speaker, not read yet. What is None is not known. The name of mixtures is made of `name`; empty:
+    the file's name."""
 
     path: Path
     speaker: str
     split: str | None = None
     sex: str | None = None
     name: str = ""
-    start_seconds: float = 0.0
-    end_seconds: float | None = None
 
     @property
     def label(self) -> str:
@@ -48,11 +47,10 @@ class Recording:
 
 @dataclass(frozen=True)
 class Utterance:
-    """A recording that was read and can be mixed. Positions are in samples at the rate of the mixtures; the level is
+    """A recording that was read and can be mixed. Its length is in samples at the rate of the mixtures; the level is
     the root mean square where somebody speaks."""
 
     recording: Recording
-    start: int
     num_samples: int
     level: float
     file_sample_rate: int
@@ -97,8 +95,13 @@ def split_of(relative: Path) -> tuple[str | None, int]:
     return None, 0
 
 
-def read_speaker_sexes(path: Path) -> dict[str, str]:
-    """Read speaker -> "F" or "M" from LibriSpeech's SPEAKERS.TXT."""
+def speaker_sexes(speech: Path) -> dict[str, str]:
+    """Return speaker -> "F" or "M" of LibriSpeech's SPEAKERS.TXT in a folder or up to two above it, if there is one."""
+    folder = speech.resolve()
+    files = (place / "SPEAKERS.TXT" for place in (folder, *folder.parents[:2]))
+    path = next((file for file in files if file.is_file()), None)
+    if path is None:
+        return {}
     lines = (line.split("|") for line in read_text(path, "a text file").splitlines() if not line.startswith(";"))
     pairs = [(fields[0].strip(), fields[1].strip()) for fields in lines if len(fields) > 1]
     return {speaker: sex for speaker, sex in pairs if sex in ("F", "M")}
@@ -149,6 +152,21 @@ def hold_out_speakers(
     return divided
 
 
+def finite_number(text: str, where: str) -> float:
+    """Return the number in a cell of a table.
+
+    Raises:
+        UserError: it is none, or not finite.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise UserError(f"{where}: found {text!r}, expected a finite number")
+    return value
+
+
 def report_skipped(out: Path, skipped: Mapping[str, str], failure: str = "") -> None:
     """Write what was left out to skipped.tsv, one line `path<TAB>reason` each, and warn of it; raise UserError if
     `failure` is given."""
@@ -185,26 +203,16 @@ def corpus_root(folder: Path, nested: Sequence[str], holds: Sequence[str]) -> Pa
 def _examine_one(recording: Recording, sample_rate: int) -> Utterance:
     header = audio.info(recording.path)
     audio.check_mean(recording.path)
-    begin = round(recording.start_seconds * header.sample_rate)
-    end = header.num_samples
-    if recording.end_seconds is not None:
-        end = min(end, round(min(recording.end_seconds, header.duration_seconds) * header.sample_rate))
-    if begin >= end:
-        raise UserError(
-            f"{recording.path}: {header.duration_seconds:.2f} s long, "
-            f"but its part is said to begin at {recording.start_seconds:.2f} s"
-        )
-    start, stop = (audio.resampled_length(n, header.sample_rate, sample_rate) for n in (begin, end))
-    if stop <= start:
-        raise UserError(f"{recording.path}: {end - begin} samples at {header.sample_rate} Hz are too few")
-    block = _BLOCK_SECONDS * header.sample_rate
-    blocks = audio.read_blocks(recording.path, block, start=begin, stop=end)
+    num_samples = audio.resampled_length(header.num_samples, header.sample_rate, sample_rate)
+    if num_samples == 0:
+        raise UserError(f"{recording.path}: {header.num_samples} samples at {header.sample_rate} Hz are too few")
+    blocks = audio.read_blocks(recording.path, _BLOCK_SECONDS * header.sample_rate)
     powers = [active_level(waveform, header.sample_rate) ** 2 for waveform in blocks]
     loudest = max(powers)
     if loudest == 0:
         raise UserError(f"{recording.path}: digital silence; leave out the file")
     level = float(np.sqrt(np.mean([power for power in powers if power >= _PAUSE_POWER_RATIO * loudest])))
-    return Utterance(recording, start, stop - start, level, header.sample_rate)
+    return Utterance(recording, num_samples, level, header.sample_rate)
 
 
 def _speaker_rule(speaker_from: str, speech: Path) -> Callable[[Path], Recording]:

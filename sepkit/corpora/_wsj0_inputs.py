@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
+from sepkit.corpora._recordings import finite_number
 from sepkit.corpora._verify import check_whole
 from sepkit.corpora.active_level import active_speech_level
 from sepkit.data import audio
@@ -90,7 +91,7 @@ def _read_list(path: Path, speakers: int) -> list[Line]:
                 "speakers; the list is of another version, or of another number of speakers"
             )
         parts = zip(words[::2], words[1::2], strict=True)
-        lines.append(Line(where, tuple(Part(name, _number(level, where)) for name, level in parts)))
+        lines.append(Line(where, tuple(Part(name, finite_number(level, where)) for name, level in parts)))
     if not lines:
         raise UserError(f"{path}: is empty; get the list again")
     return lines
@@ -100,36 +101,22 @@ def read_levels(folder: Path) -> dict[str, float]:
     """Return utterance -> active level, a power; empty if there is no table. Two tables must not contradict each
     other."""
     levels: dict[str, float] = {}
-    where_found: dict[str, str] = {}
     for path in sorted(folder.glob("*.txt")) if folder.is_dir() else ():
         for number, text in _text_lines(path):
             words, where = text.split(), f"{path}:{number}"
             if len(words) != 2:
                 raise UserError(f"{where}: {len(words)} columns, expected two: utterance and active level")
-            name, level = words[0].replace(".wav", ""), _number(words[1], where)
+            name, level = words[0].replace(".wav", ""), finite_number(words[1], where)
             if not level > 0:
                 raise UserError(f"{where}: level {words[1]}, expected a power above 0")
             if levels.setdefault(name, level) != level:
-                raise UserError(
-                    f"{where}: {name} has another level than in {where_found[name]}; keep one version of the tables"
-                )
-            where_found.setdefault(name, where)
+                raise UserError(f"{where}: {name} has two levels; keep one version of the tables")
     return levels
 
 
 def _text_lines(path: Path) -> Iterator[tuple[int, str]]:
     lines = read_text(path, "a text file").splitlines()
     return ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
-
-
-def _number(text: str, where: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise UserError(f"{where}: found {text!r}, expected a finite number")
-    return value
 
 
 def _present(folder: Path) -> dict[str, Path]:

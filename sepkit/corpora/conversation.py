@@ -73,11 +73,10 @@ def prepare_conversation(options: ConversationOptions) -> Path:
     recordings = [recording for recording in recordings if recording.split in (split, None)]
     generator = np.random.default_rng(options.seed)
     names = _choose(Counter(recording.speaker for recording in recordings), speakers, split, generator)
-    texts_path = None if options.texts is None else str(options.texts)
     made_with = {
-        "max_overlap": options.max_overlap, "texts": texts_path, "speech": str(options.speech), "split": split,
-        "num_samples": num_samples, "speakers": names, "sample_rate": sample_rate,
-        "gain_range_db": options.gain_range_db, "seed": options.seed,
+        "max_overlap": options.max_overlap, "texts": options.texts and str(options.texts),
+        "speech": str(options.speech), "split": split, "num_samples": num_samples, "speakers": names,
+        "sample_rate": sample_rate, "gain_range_db": options.gain_range_db, "seed": options.seed,
     }  # fmt: skip
     check_provenance(out / "conversation.json", {key: value for key, value in made_with.items() if value is not None})
     manifest = out / "conversation.jsonl"
@@ -249,4 +248,4 @@ def _render(track: Sequence[Turn], start: int, stop: int, sample_rate: int, scal
 
 def _samples(utterance: Utterance, sample_rate: int, start: int = 0, count: int | None = None) -> np.ndarray:
     count = utterance.num_samples - start if count is None else count
-    return audio.read(utterance.recording.path, utterance.start + start, count, sample_rate)
+    return audio.read(utterance.recording.path, start, count, sample_rate)

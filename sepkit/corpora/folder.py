@@ -26,19 +26,16 @@ from sepkit.corpora._recordings import (
     examine,
     find_recordings,
     hold_out_speakers,
-    read_speaker_sexes,
     report_skipped,
+    speaker_sexes,
     split_of,
 )
 from sepkit.corpora.kaldi import read_kaldi
 from sepkit.corpora.options import FolderOptions
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, write_manifest
-from sepkit.errors import UserError
+from sepkit.errors import Bounds, UserError
 from sepkit.files import check_writable
-
-# LibriSpeech and corpora laid out like it list the sexes of speakers here.
-_SPEAKER_FILE = "SPEAKERS.TXT"
 
 
 def prepare_folder(options: FolderOptions) -> Path:
@@ -52,13 +49,15 @@ def prepare_folder(options: FolderOptions) -> Path:
     resampled as they are read. Files that cannot be used are listed in `skipped.tsv`.
     """
     out, sample_rate, most_speakers = Path(options.out), options.sample_rate, max(options.speakers, default=0)
-    _check(options)
+    check_bounds(options)
+    if not options.speakers or len(set(options.speakers)) < len(options.speakers):
+        raise UserError(f"--speakers {' '.join(map(str, options.speakers))}: expected one or more numbers, each once")
+    Bounds(ge=options.noise_snr_db[0], note=", the lowest ratio").check("--noise-snr-db", options.noise_snr_db[1])
     patterns = _parse_groups(options.groups or ())
     train_group = options.train_group
     if train_group is not None and train_group not in patterns:
-        raise UserError(
-            f"--train-group {train_group}: expected a name in --groups ({', '.join(patterns) or 'none given'})"
-        )
+        known = ", ".join(patterns) or "none given"
+        raise UserError(f"--train-group {train_group}: expected a name in --groups ({known})")
     if options.noisy_and_clean and options.noise is None:
         raise UserError("--noisy-and-clean: without --noise all mixtures are clean; give --noise DIR")
     check_writable(out)
@@ -68,7 +67,9 @@ def prepare_folder(options: FolderOptions) -> Path:
         recordings, skipped = read_kaldi(Path(options.kaldi or ""))
     else:
         recordings, skipped = find_recordings(Path(options.speech), options.speaker_from)
-    utterances, unusable = examine(_with_sexes(recordings, options), sample_rate)
+        sexes = speaker_sexes(Path(options.speech))
+        recordings = [replace(one, sex=one.sex or sexes.get(one.speaker)) for one in recordings]
+    utterances, unusable = examine(recordings, sample_rate)
     skipped |= unusable
     if not utterances:
         where, reason = options.speech or options.kaldi, next(iter(unusable.values()))
@@ -87,24 +88,12 @@ def prepare_folder(options: FolderOptions) -> Path:
     manifests: dict[str, list[MixtureEntry]] = {}
     # All manifests are made before any is written, so that a user's mistake leaves no half of a corpus behind.
     for split, members in splits.items():
-        noise_snr_db = (options.noise_snr_db[0], options.noise_snr_db[1])
-        of_split = replace(style, noise=noise_files.get(split, ()), noise_snr_db=noise_snr_db)
+        of_split = replace(style, noise=noise_files.get(split, ()), noise_snr_db=options.noise_snr_db)
         manifests |= _make(split, members, options, patterns, of_split)
     for name, entries in manifests.items():
         write_manifest(out / f"{name}.jsonl", entries)
         print(f"{name}.jsonl: {summary(entries)}")
     return out
-
-
-def _check(options: FolderOptions) -> None:
-    check_bounds(options)
-    speakers, noise_snr_db = options.speakers, options.noise_snr_db
-    if not speakers or len(set(speakers)) < len(speakers):
-        raise UserError(f"--speakers {' '.join(map(str, speakers))}: expected one or more numbers from 1 up, each once")
-    if len(noise_snr_db) != 2 or not noise_snr_db[0] <= noise_snr_db[1]:
-        raise UserError(
-            f"--noise-snr-db {' '.join(map(str, noise_snr_db))}: expected the lowest and the highest ratio in dB"
-        )
 
 
 def _parse_groups(groups: Sequence[str]) -> dict[str, re.Pattern[str]]:
@@ -118,16 +107,6 @@ def _parse_groups(groups: Sequence[str]) -> dict[str, re.Pattern[str]]:
         except re.error as error:
             raise UserError(f"--groups {group}: not a regular expression ({error})") from None
     return patterns
-
-
-def _with_sexes(recordings: list[Recording], options: FolderOptions) -> list[Recording]:
-    if options.speech is None:
-        return recordings
-    folder = Path(options.speech).resolve()
-    files = (place / _SPEAKER_FILE for place in (folder, *folder.parents[:2]))
-    path = next((file for file in files if file.is_file()), None)
-    sexes = {} if path is None else read_speaker_sexes(path)
-    return [replace(recording, sex=recording.sex or sexes.get(recording.speaker)) for recording in recordings]
 
 
 Splits = dict[str, list[Utterance]]

@@ -1,7 +1,7 @@
-"""Kaldi data folders: `wav.scp` and `utt2spk`, optionally with `segments` and `spk2gender`.
+"""Kaldi data folders: `wav.scp` and `utt2spk`, optionally with `spk2gender`.
 
-What it is: one line per utterance. `wav.scp` maps recordings to files, `utt2spk` utterances to speakers, `segments`
-utterances to parts of recordings (seconds), `spk2gender` speakers to f or m.
+What it is: one line per utterance. `wav.scp` maps utterances to files, `utt2spk` to speakers, `spk2gender` speakers to
+f or m. Folders with `segments` (utterances that are parts of files) are refused.
 Traps: `wav.scp` may hold shell commands. None is ever run: `flac -c -d -s FILE |` and `sph2pipe -f wav FILE |` are read
 as their FILE, which libsndfile opens (except shorten-compressed sph); every other command is refused.
 """
@@ -42,18 +42,15 @@ def _read_one(folder: Path, split: str | None) -> tuple[list[Recording], dict[st
     speakers = read_lines(folder / "utt2spk")
     genders = read_lines(folder / "spk2gender") if (folder / "spk2gender").is_file() else {}
     sexes = {speaker: {"F": "F", "M": "M"}.get(value.upper()[:1]) for speaker, (value, _) in genders.items()}
-    segments = _read_segments(folder / "segments") if (folder / "segments").is_file() else {}
+    if (folder / "segments").is_file():
+        raise UserError(f"{folder / 'segments'}: expected a file for each utterance; cut them (extract-segments)")
     recordings: list[Recording] = []
     left_out: dict[str, str] = {}
     for utterance, (speaker, where) in speakers.items():
-        source, start_seconds, end_seconds = segments.get(utterance, (utterance, 0.0, None))
-        if source not in files or (segments and utterance not in segments):
-            missing = "segments" if segments and utterance not in segments else "wav.scp"
-            left_out[f"{folder}#{utterance}"] = f"{where}: utterance {utterance} has no line in {folder / missing}"
-            continue
-        recordings.append(
-            Recording(files[source], speaker, split, sexes.get(speaker), utterance, start_seconds, end_seconds)
-        )
+        if utterance in files:
+            recordings.append(Recording(files[utterance], speaker, split, sexes.get(speaker), utterance))
+        else:
+            left_out[f"{folder}#{utterance}"] = f"{where}: utterance {utterance} has no line in {folder / 'wav.scp'}"
     if not recordings:
         raise UserError(
             f"{folder}: utt2spk and wav.scp have no utterance in common; expected the same identifiers in both"
@@ -75,21 +72,6 @@ def read_lines(path: Path) -> dict[str, tuple[str, str]]:
             raise UserError(f"{path}:{number}: {words[0]} has a line already; expected each identifier once")
         entries[words[0]] = (words[1].strip(), f"{path}:{number}")
     return entries
-
-
-def _read_segments(path: Path) -> dict[str, tuple[str, float, float | None]]:
-    segments: dict[str, tuple[str, float, float | None]] = {}
-    for utterance, (value, where) in read_lines(path).items():
-        words = value.split()
-        try:
-            source, start, end = words[0], float(words[1]), float(words[2])
-        except (IndexError, ValueError):
-            raise UserError(f"{where}: found {value!r}, expected a recording, a start and an end in seconds") from None
-        if end > 0 and not 0 <= start < end:
-            raise UserError(f"{where}: from {start} s to {end} s, expected a start before the end")
-        # Kaldi writes -1 for the end of the recording.
-        segments[utterance] = (source, start, end if end > 0 else float("inf"))
-    return segments
 
 
 def locate_file(value: str, where: str, folder: Path) -> Path:

@@ -34,7 +34,7 @@ from sepkit.corpora._metadata import (
     prepare_parts,
     read_table,
 )
-from sepkit.corpora._recordings import corpus_root, read_speaker_sexes, split_of
+from sepkit.corpora._recordings import corpus_root, speaker_sexes, split_of
 from sepkit.corpora.options import LibriMixOptions, check_variant
 from sepkit.data import audio
 from sepkit.errors import UserError
@@ -55,15 +55,14 @@ def prepare_librimix(options: LibriMixOptions) -> Path:
     again makes what is missing.
     """
     speakers, processes = options.speakers, options.processes
-    check_variant(range(2, 10), speakers, options.sample_rate, options.mode)
+    check_variant(options)
     out, metadata = Path(options.out), Path(options.metadata)
     check_writable(out)
     speech = corpus_root(Path(options.librispeech), ("LibriSpeech",), ("train", "dev", "test"))
     noise = corpus_root(Path(options.wham_noise), ("wham_noise",), ("tr", "cv", "tt"))
     skipped: dict[str, str] = {}
     prefix, nested = f"libri{speakers}mix_", (f"Libri{speakers}Mix", f"metadata/Libri{speakers}Mix")
-    speakers_file = speech / "SPEAKERS.TXT"
-    sexes = read_speaker_sexes(speakers_file) if speakers_file.is_file() else {}
+    sexes = speaker_sexes(speech)
     tree = f"Libri{speakers}Mix"
     layout = Layout(
         "librimix", tree, speech, noise, out, options.sample_rate, options.mode, extend_noise=True, sexes=sexes

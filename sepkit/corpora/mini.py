@@ -26,7 +26,7 @@ from sepkit.corpora.options import MiniOptions
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, write_manifest
 from sepkit.data.tts import Synthesizer, Voice, find_synthesizer, trim_silence
-from sepkit.errors import UserError
+from sepkit.errors import Bounds, UserError
 
 # Variants that share their formants (linda and belinda, the ivens, m7 and m8 ...) stand in the same split.
 VOICES: dict[str, dict[str, str]] = {
@@ -71,8 +71,7 @@ def prepare_mini(options: MiniOptions) -> Path:
     check_bounds(options)
     voices = _voices_of_splits(options.train_voices)
     most = min(len(names) for names in voices.values())
-    if not 1 <= options.speakers <= most:
-        raise UserError(f"--speakers {options.speakers}: expected 1 to {most}, the voices of the smallest split")
+    Bounds(ge=1, le=most, note=", the voices of the smallest split").check("--speakers", options.speakers)
     counts = {"train": options.train_sentences, "dev": options.heldout_sentences, "test": options.heldout_sentences}
     sentence_seconds = options.segment_seconds + _SPARE_SECONDS
     check_provenance(
@@ -108,8 +107,7 @@ def _voices_of_splits(train_voices: int | None) -> dict[str, dict[str, str]]:
     }
     if train_voices is not None:
         names = list(voices["train"])
-        if not 1 <= train_voices <= len(names):
-            raise UserError(f"--train-voices {train_voices}: expected 1 to {len(names)}")
+        Bounds(ge=1, le=len(names)).check("--train-voices", train_voices)
         women = [name for name in names if voices["train"][name] == "F"][: train_voices // 2]
         men = [name for name in names if voices["train"][name] == "M"][: train_voices - len(women)]
         voices["train"] = {name: voices["train"][name] for name in [*women, *men]}

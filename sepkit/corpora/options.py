@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
+from sepkit.choices import check_bounds
 from sepkit.errors import Bounds, UserError
 
 Mode = Literal["min", "max"]
@@ -117,7 +118,7 @@ class FolderOptions:
     dev_mixtures: Count = 200
     test_mixtures: Count = 300
     gain_range_db: float = 2.5
-    noise_snr_db: Sequence[float] = (0.0, 15.0)
+    noise_snr_db: tuple[float, float] = (0.0, 15.0)
     noisy_and_clean: bool = False
     seed: int = 0
 
@@ -196,14 +197,13 @@ class _PublishedOptions:
     processes: int | None = None
 
 
-def check_variant(known_speakers: Sequence[int], speakers: int, sample_rate: int, mode: str) -> None:
+def check_variant(options: _PublishedOptions) -> None:
     """Raise UserError unless there is such a variant of a published corpus."""
-    if speakers not in known_speakers:
-        raise UserError(f"--speakers {speakers}: expected one of {', '.join(map(str, known_speakers))}")
-    if sample_rate not in (8000, 16000):
-        raise UserError(f"--sample-rate {sample_rate}: expected 8000 or 16000")
-    if mode not in ("min", "max"):
-        raise UserError(f"--mode {mode}: expected min or max")
+    check_bounds(options)
+    if options.sample_rate not in (8000, 16000):
+        raise UserError(f"--sample-rate {options.sample_rate}: expected 8000 or 16000")
+    if options.mode not in ("min", "max"):
+        raise UserError(f"--mode {options.mode}: expected min or max")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,7 +219,7 @@ class WSJ0MixOptions(_PublishedOptions):
 
     wsj0: Path
     lists: Path
-    speakers: int = 2
+    speakers: Annotated[int, Bounds(ge=2, le=5)] = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,7 +238,7 @@ class LibriMixOptions(_PublishedOptions):
     librispeech: Path
     wham_noise: Path
     metadata: Path
-    speakers: int = 2
+    speakers: Annotated[int, Bounds(ge=2, le=9)] = 2
 
 
 @dataclass(frozen=True, kw_only=True)

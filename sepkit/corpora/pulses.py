@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
@@ -42,7 +42,6 @@ _FIRST_INDEX = 100_000
 _SAMPLE_BYTES = 4
 
 NoiseKind = Literal["white", "modulated", "band"]
-NOISE_KINDS: tuple[str, ...] = get_args(NoiseKind)
 
 _MODULATION_HZ = 2.0
 _BAND_FILTER_ORDER = 4
@@ -94,7 +93,11 @@ class PulseParameters:
         return min(low for low, _ in self.frequency_ranges_hz), min(highest, 0.45 * self.sample_rate)
 
 
-def pulse_sources(index: int, parameters: PulseParameters | None = None) -> np.ndarray:
+USUAL_PULSES = PulseParameters()
+"""The training condition."""
+
+
+def pulse_sources(index: int, parameters: PulseParameters = USUAL_PULSES) -> np.ndarray:
     """Return the sources of one example, (m, T) float32, one for each frequency range.
 
     Each is a sum of pulses, each with its own fundamental f, amplitude a, phase p, center c and width s:
@@ -106,7 +109,6 @@ def pulse_sources(index: int, parameters: PulseParameters | None = None) -> np.n
 
     Source: VI-EMD (thesis, appendix K.1).
     """
-    parameters = parameters or PulseParameters()
     time = np.arange(parameters.num_samples) / parameters.sample_rate
     sources = np.zeros((len(parameters.frequency_ranges_hz), parameters.num_samples))
     for speaker, (source, frequency_range) in enumerate(zip(sources, parameters.frequency_ranges_hz, strict=True)):
@@ -128,7 +130,7 @@ def pulse_sources(index: int, parameters: PulseParameters | None = None) -> np.n
     return sources.astype(np.float32)
 
 
-def pulse_noise(index: int, kind: NoiseKind = "white", parameters: PulseParameters | None = None) -> np.ndarray:
+def pulse_noise(index: int, kind: NoiseKind = "white", parameters: PulseParameters = USUAL_PULSES) -> np.ndarray:
     """Return the noise of one example, (T,) float32, for a noise amplitude of 1.
 
     "white" is Gaussian with a deviation of 1. The others are made from the same white noise. "modulated" multiplies it
@@ -138,9 +140,6 @@ def pulse_noise(index: int, kind: NoiseKind = "white", parameters: PulseParamete
 
     Source: VI-EMD (thesis, appendices K.1 and M).
     """
-    parameters = parameters or PulseParameters()
-    if kind not in NOISE_KINDS:
-        raise UserError(f"noise kind: found {kind!r}, expected one of {', '.join(NOISE_KINDS)}")
     generator = np.random.default_rng([index, _NOISE_STREAM])
     phase = 2 * np.pi * generator.random()
     noise = generator.standard_normal(parameters.num_samples)
@@ -167,7 +166,7 @@ class Condition:
     noise: NoiseKind = "white"
 
 
-def conditions(training: PulseParameters | None = None) -> dict[str, Condition]:
+def conditions(training: PulseParameters = USUAL_PULSES) -> dict[str, Condition]:
     """Return by name the conditions that differ from training in one thing each.
 
     The thesis counts five overtones in training, six and ten in two conditions, against four in appendix K.1; here the
@@ -177,7 +176,6 @@ def conditions(training: PulseParameters | None = None) -> dict[str, Condition]:
 
     Source: VI-EMD (thesis, appendix M and figure 10).
     """
-    training = training or PulseParameters()
 
     def widened(by_hz: float) -> Condition:
         ranges = tuple((low - by_hz, high + by_hz) for low, high in training.frequency_ranges_hz)

@@ -44,7 +44,7 @@ def prepare_vctk2mix(options: VCTK2MixOptions) -> Path:
     The utterances that occur are cut and resampled to 16 kHz in `out/wav16_cut`, also if mixtures are not written.
     Failures are listed in `skipped.tsv`; the same call again makes what is missing.
     """
-    check_variant((2,), 2, options.sample_rate, options.mode)
+    check_variant(options)
     out, metadata, processes = Path(options.out), Path(options.metadata), options.processes
     check_writable(out)
     vctk = Path(options.vctk)

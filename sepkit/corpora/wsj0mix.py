@@ -33,7 +33,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
@@ -41,7 +40,7 @@ from sepkit.corpora._mixtures import manifest_path
 from sepkit.corpora._recordings import report_skipped
 from sepkit.corpora._verify import verify
 from sepkit.corpora._wsj0_inputs import CONDITIONS, WSJ0_RATE, Line, Recording, find_recordings, read_levels, read_lists
-from sepkit.corpora.options import WSJ0MixOptions, check_variant
+from sepkit.corpora.options import Mode, WSJ0MixOptions, check_variant
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, SourceEntry, read_manifest, write_manifest
 from sepkit.errors import UserError
@@ -58,8 +57,9 @@ class _Plan:
     condition: str
     speakers: int
     sample_rate: int
-    mode: Literal["min", "max"]
+    mode: Mode
     write: bool
+    fingerprint: str
 
     @property
     def tree(self) -> Path:
@@ -79,20 +79,34 @@ def prepare_wsj0_mix(options: WSJ0MixOptions) -> Path:
     """
     out, lists, processes = Path(options.out), Path(options.lists), options.processes
     speakers, sample_rate, mode = options.speakers, options.sample_rate, options.mode
-    check_variant(range(2, 6), speakers, sample_rate, mode)
+    check_variant(options)
     lines = read_lists(lists, speakers)
     table = read_levels(lists / "activlev")
     check_writable(out)
     skipped: dict[str, str] = {}
     recordings = find_recordings(Path(options.wsj0), lines, table, processes, skipped)
-    manifests = _prepare_mixtures(
-        [_Plan(out, condition, speakers, sample_rate, mode, options.write) for condition in lines],
-        lines,
-        recordings,
-        table,
-        processes,
-        skipped,
-    )
+    plans = {
+        condition: _Plan(out, condition, speakers, sample_rate, mode, options.write, _fingerprint(members, table))
+        for condition, members in lines.items()
+    }
+    earlier = {condition: _earlier_entries(plan) for condition, plan in plans.items()}
+    jobs = [job for condition, plan in plans.items() for job in _jobs(plan, lines[condition], recordings, skipped)]
+    entries: dict[_Job, MixtureEntry] = {}
+    for job in jobs:
+        entry = earlier[job.plan.condition].get(job.line.name)
+        if entry is not None and [source.path for source in entry.sources] == job.paths:
+            entries[job] = entry
+    missing = [job for job in jobs if job not in entries]
+    for job, result in for_each(_make, missing, processes, "writing" if options.write else "describing", "mixture"):
+        if isinstance(result, Failed):
+            skipped[job.line.where] = f"{job.line.where}: {result.reason}"
+        else:
+            entries[job] = result
+    manifests: dict[str, list[MixtureEntry]] = {}
+    for condition, plan in plans.items():
+        made = [replace(entries[job], folder=out) for job in jobs if job.plan is plan and job in entries]
+        manifests[CONDITIONS[condition]] = made
+        _replace_manifest(plan, made)
     failure = "" if any(manifests.values()) else f"{lists}: no mixture of its lists can be made"
     report_skipped(out, skipped, failure)
     expected = {CONDITIONS[condition]: len(members) for condition, members in lines.items()}
@@ -139,32 +153,6 @@ class _Job:
     @property
     def paths(self) -> list[str]:
         return [manifest_path(recording.path, self.plan.out) for recording in self.recordings]
-
-
-def _prepare_mixtures(
-    plans: Sequence[_Plan],
-    lines: Mapping[str, Sequence[Line]],
-    recordings: Mapping[str, Recording | str],
-    table: Mapping[str, float],
-    processes: int | None,
-    skipped: dict[str, str],
-) -> dict[str, list[MixtureEntry]]:
-    earlier = {plan: _Earlier(plan, lines[plan.condition], table) for plan in plans}
-    jobs = [job for plan in plans for job in _jobs(plan, lines[plan.condition], recordings, skipped)]
-    entries = {job: entry for job in jobs if (entry := earlier[job.plan].entry(job)) is not None}
-    missing = [job for job in jobs if job not in entries]
-    description = "writing" if plans[0].write else "describing"
-    for job, result in for_each(_make, missing, processes, description, "mixture"):
-        if isinstance(result, Failed):
-            skipped[job.line.where] = f"{job.line.where}: {result.reason}"
-        else:
-            entries[job] = result
-    manifests: dict[str, list[MixtureEntry]] = {}
-    for plan in plans:
-        made = [replace(entries[job], folder=plan.out) for job in jobs if job.plan is plan and job in entries]
-        manifests[CONDITIONS[plan.condition]] = made
-        earlier[plan].replace_manifest(made)
-    return manifests
 
 
 def _jobs(
@@ -221,47 +209,42 @@ def _make(job: _Job) -> MixtureEntry:
     )
 
 
-class _Earlier:
-    """Results of an earlier run with the same lists and levels, which this run need not make again.
+# ------------------------------------------------------------------------------------------------------ earlier runs
+#
+# `out/wsj0-mix.json` notes which lists and levels the wavs of a folder and the descriptions of a manifest belong to.
 
-    `out/wsj0-mix.json` notes which lists and levels the wavs of a folder and the descriptions of a manifest belong to.
-    """
 
-    def __init__(self, plan: _Plan, lines: Sequence[Line], table: Mapping[str, float]) -> None:
-        self._plan = plan
-        used = [[line.name, *([part.listed, table.get(part.utterance)] for part in line.parts)] for line in lines]
-        fingerprint, tree = hashlib.sha256(json.dumps(used).encode()).hexdigest(), plan.tree.as_posix()
-        self._described = f"{tree} {fingerprint}"
-        self._entries: dict[str, MixtureEntry] = {}
-        stamps = self._stamps()
-        if not plan.write:
-            if stamps.get(plan.manifest.name) == self._described and plan.manifest.is_file():
-                self._entries = {entry.id: entry for entry in read_manifest(plan.manifest)}
-            return
-        if (plan.out / tree).is_dir() and stamps.get(tree) != fingerprint:
-            raise UserError(
-                f"{plan.out / tree}: holds wavs that are not known to be of these lists and levels; remove the "
-                "folder, or give another --out"
-            )
-        self._save(tree, fingerprint)
+def _fingerprint(lines: Sequence[Line], table: Mapping[str, float]) -> str:
+    used = [[line.name, *([part.listed, table.get(part.utterance)] for part in line.parts)] for line in lines]
+    return hashlib.sha256(json.dumps(used).encode()).hexdigest()
 
-    def entry(self, job: _Job) -> MixtureEntry | None:
-        entry = self._entries.get(job.line.name)
-        return entry if entry is not None and [source.path for source in entry.sources] == job.paths else None
 
-    def replace_manifest(self, entries: Sequence[MixtureEntry]) -> None:
-        if not entries:
-            remove(self._plan.manifest)
-            return
-        write_manifest(self._plan.manifest, entries)
-        self._save(self._plan.manifest.name, "written" if self._plan.write else self._described)
+def _earlier_entries(plan: _Plan) -> dict[str, MixtureEntry]:
+    """Return what an earlier run described with the same lists and levels; refuse wavs that were made with others."""
+    stamps, tree = _stamps(plan), plan.tree.as_posix()
+    if not plan.write:
+        is_known = stamps.get(plan.manifest.name) == f"{tree} {plan.fingerprint}" and plan.manifest.is_file()
+        return {entry.id: entry for entry in read_manifest(plan.manifest)} if is_known else {}
+    if (plan.out / tree).is_dir() and stamps.get(tree) != plan.fingerprint:
+        raise UserError(
+            f"{plan.out / tree}: holds wavs that are not known to be of these lists and levels; remove the "
+            "folder, or give another --out"
+        )
+    write_json(plan.out / _STAMPS, stamps | {tree: plan.fingerprint})
+    return {}
 
-    def _stamps(self) -> dict[str, str]:
-        try:
-            return {str(key): str(value) for key, value in parse_json(file_text(self._plan.out / _STAMPS)).items()}
-        except (OSError, ValueError, AttributeError):
-            return {}
 
-    def _save(self, key: str, value: str) -> None:
-        # Read again, because other conditions add to the same file.
-        write_json(self._plan.out / _STAMPS, self._stamps() | {key: value})
+def _replace_manifest(plan: _Plan, entries: Sequence[MixtureEntry]) -> None:
+    if not entries:
+        remove(plan.manifest)
+        return
+    write_manifest(plan.manifest, entries)
+    stamp = "written" if plan.write else f"{plan.tree.as_posix()} {plan.fingerprint}"
+    write_json(plan.out / _STAMPS, _stamps(plan) | {plan.manifest.name: stamp})
+
+
+def _stamps(plan: _Plan) -> dict[str, str]:
+    try:
+        return {str(key): str(value) for key, value in parse_json(file_text(plan.out / _STAMPS)).items()}
+    except (OSError, ValueError, AttributeError):
+        return {}

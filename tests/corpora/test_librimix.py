@@ -320,7 +320,7 @@ def test_bad_lines_are_listed_and_the_rest_goes_on(copy, tmp_path):
     out = prepare(copy, tmp_path / "out", write=True)
     reasons = (out / "skipped.tsv").read_text()
     for pattern in (
-        "clean.csv:3: gain 'loud'",
+        "clean.csv:3: found 'loud'",
         "leads out",
         "clean.csv:6: .* is that of line 2",
         "clean.csv:7: expected 7",
@@ -350,7 +350,7 @@ def test_what_cannot_be_prepared(copy, tmp_path):
         (3, tmp_path / "file" / "out", {}, "cannot be written"),
         (3, tmp_path / "out", {"sample_rate": 44100}, "--sample-rate 44100"),
         (3, tmp_path / "out", {"mode": "mean"}, "--mode mean"),
-        (3, tmp_path / "out", {"speakers": 1}, "--speakers 1"),
+        (3, tmp_path / "out", {"speakers": 1}, "speakers: found 1"),
         (3, tmp_path / "out", {"processes": 0}, "--processes: found 0"),
     ]:
         folders = [*good[:index], value, *good[index + 1 :]]

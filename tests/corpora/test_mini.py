@@ -103,9 +103,9 @@ def test_recordings_of_another_seed_are_not_mixed_in(mini):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"speakers": 9}, "--speakers 9: expected 1 to 4"),
-        ({"speakers": 0}, "--speakers 0"),
-        ({"train_voices": 99}, "--train-voices 99"),
+        ({"speakers": 9}, "--speakers: found 9, expected 1 to 4"),
+        ({"speakers": 0}, "--speakers: found 0"),
+        ({"train_voices": 99}, "--train-voices: found 99"),
         ({"test_mixtures": 0}, "test_mixtures: found 0"),
         ({"sample_rate": 0}, "sample_rate: found 0"),
     ],

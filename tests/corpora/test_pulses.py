@@ -306,8 +306,3 @@ def test_band_noise_is_white_noise_within_the_band_alone():
     # Below half the sample rate, whatever the overtones.
     assert PulseParameters(overtones=20).band_hz == (100.0, 3600.0)
     assert np.isfinite(pulse_noise(0, "band", PulseParameters(overtones=20, seconds=0.1))).all()
-
-
-def test_unknown_noise():
-    with pytest.raises(UserError, match="noise kind: found 'pink', expected one of white, modulated, band"):
-        pulse_noise(0, "pink")  # type: ignore[arg-type]

@@ -41,35 +41,27 @@ def test_a_good_corpus_has_no_problems_and_its_report_says_what_it_holds(entries
     assert verify(tmp_path, entries, expected(entries), sample=3) == []
     report = json.loads((tmp_path / "verification.json").read_text())
     train = report["splits"]["train"]
-    assert {name: train[name] for name in ("mixtures", "expected", "speakers", "sources", "longest_samples")} == {
-        "mixtures": 6, "expected": 6, "speakers": 4, "sources": 2, "longest_samples": 900,
-    }  # fmt: skip
+    assert [train[name] for name in ("mixtures", "expected", "speakers", "sources")] == [6, 6, 4, 2]
     samples = audio.read(tmp_path / "mix" / "train0.wav")
     checksum = hashlib.sha256((samples * 32768).astype("<i2").tobytes()).hexdigest()
-    assert train["sha256"]["train0 8000 min sep_clean recorded"] == checksum and len(train["sha256"]) == 3
+    assert train["sha256"]["train0"] == checksum and len(train["sha256"]) == 3
     assert "train: 6 of 6 mixtures of 2, 4 speakers" in capsys.readouterr().out
-    before = (tmp_path / "verification.json").read_bytes()
-    assert verify(tmp_path, entries, expected(entries), sample=3) == []
-    assert (tmp_path / "verification.json").read_bytes() == before
 
 
 def test_what_is_wrong_is_said_and_not_raised(entries, tmp_path, capsys):
-    verify(tmp_path, entries, expected(entries))
     entries["dev"][2].sources[0].speaker = "a"
     (tmp_path / "s1" / "test1.wav").unlink()
     audio.write(tmp_path / "s2" / "test3.wav", np.ones(7), RATE, "PCM_16")
-    audio.write(tmp_path / "mix" / "train4.wav", np.ones(900) / 2, RATE, "PCM_16")
     problems = verify(tmp_path, entries, expected(entries) | {"dev": 9})
     for pattern in (
         "dev: 6 of 9 mixtures",
         "test1.wav: no such file",
         "test3.wav: 7 samples, expected 900",
-        "mixture 'train4' is not what it was",
         "train and dev share 1 speaker(s): a",
     ):
         assert sum(pattern in problem for problem in problems) == 1, pattern
-    assert len(problems) == 5
-    assert "warning: 5 problem(s)" in capsys.readouterr().err
+    assert len(problems) == 4
+    assert "warning: 4 problem(s)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("suffix", [".wav", ".flac"])
