@@ -184,7 +184,6 @@ def experiments(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     (folders[0] / "evaluation" / "noise" / "rate_distortion.csv").write_text(
         "rate_nats_per_dimension,blr_nll_nats_per_sample,si_sdr_db\n1.25,-1.5,8\n0.5,-1.25,9\n"
     )
-    (folders[0] / "calibration.csv").write_text("predicted,measured,curve\n0.1,0.2,a\n0.5,0.6,a\n0.1,0.1,b\n")
     return folders
 
 

@@ -6,8 +6,7 @@
 # --speech DIR         recordings of single speakers, train/dev/test below it, a folder a speaker (speech_mini/wav8k)
 # --conf FILE          the training on a collection (stages 3 to 6)
 # --encoder-conf FILE  the training on unlabeled speech of the train split (stage 7)
-# --second-conf FILE   its second step, on that speech and on separated estimates of it (stage 8)
-# --separator MODEL    what separates the mixtures of the separated collections (stage 8)
+# --separator MODEL    what separates meetings and mixtures (stages 8 and 9)
 # --regex REGEX        names of the test speakers to cluster, those with most recordings first
 # --speakers N         how many of them
 # --dev-regex REGEX    names of the dev speakers that temperatures are chosen on
@@ -18,17 +17,17 @@
 # --mice-temperature T  the one chosen for MiCE
 # --ablations "..."    of table 3: uniform_gate one_head uniform_gate_one_head no_prototypes no_update no_gradient
 #                      learned_gate random_gate
-# --hour-minutes M     length of the meeting of test speakers (stage 10)
+# --hour-minutes M     length of the meeting of test speakers (stage 8)
 # --hour-speakers N    how many they are
-# --meetings-conf FILE  the training of an encoder on known speakers (stage 11)
-# --noise DIR          recordings of noise, train below it (stage 11)
-# --teacher FILE       encoder that hears mel bands, such as Resemblyzer's exported to ONNX (stage 11)
+# --encoder MODEL      speaker encoder of stage 8
+# --meetings-conf FILE  the training of an encoder on known speakers (stage 9)
+# --noise DIR          recordings of noise, train below it (stage 9)
+# --teacher FILE       encoder that hears mel bands, such as Resemblyzer's exported to ONNX (stage 9)
 #
 # Stages: 1 prepare collections; 2 score plain spectra; 3 choose temperatures on dev; 4 train MoCo, MiCE, and MiCE from
-# MoCo, and score them; 5 ablations; 6 tables, and figures 2 to 5 of the first seed; 7 train on unlabeled speech; 8, which only runs with `--stop-stage 8`: train on
-# separated estimates of that speech, too, and score both encoders on separated speech; 9, likewise: fit a projection to that
-# encoder; 10, likewise: an hour of six speakers, separated and clustered, and linked to speakers while it is separated;
-# 11, likewise: train an encoder on known speakers.
+# MoCo, and score them; 5 ablations; 6 tables, and figures 2 to 5 of the first seed; 7 train on unlabeled speech; 8, which
+# only runs with `--stop-stage 8`: an hour of six speakers, separated and clustered, and linked to speakers while it is
+# separated; 9, likewise: train an encoder on known speakers, which stage 8 takes with `--encoder exp/cpu/meetings`.
 # The same command again continues. Time: see RESULTS.md.
 # Citation: T. W. Tsai, C. Li and J. Zhu, "MiCE: mixture of contrastive experts for unsupervised image clustering", ICLR
 # 2021.
@@ -38,7 +37,6 @@ stop_stage=7
 speech=
 conf=conf/cpu.yaml
 encoder_conf=conf/encoder.yaml
-second_conf=conf/encoder_separated.yaml
 separator=boxed_8k
 regex='^[0-9]{1,4}$'
 speakers=10
@@ -51,6 +49,7 @@ mice_temperature=0.3
 ablations="uniform_gate one_head uniform_gate_one_head no_prototypes no_update no_gradient learned_gate random_gate"
 hour_minutes=60
 hour_speakers=6
+encoder=meetings_8k
 meetings_conf=conf/meetings.yaml
 noise=
 teacher=
@@ -61,7 +60,6 @@ data=
 speech=$(resolve "$speech")
 conf=$(resolve "$conf")
 encoder_conf=$(resolve "$encoder_conf")
-second_conf=$(resolve "$second_conf")
 meetings_conf=$(resolve "$meetings_conf")
 setting=$(basename "$conf" .yaml)
 data=${data:-data/$setting}
@@ -183,38 +181,12 @@ train_encoder() {
   for set in noisy clean others; do score "$exp/encoder" encoder 0 "$set"; done
 }
 
-train_separated() {
-  local test="--speech $speech --regex $regex --speakers $speakers" dev="--speech $speech --split dev --regex $dev_regex" set model
-  # shellcheck disable=SC2086
-  {
-    sepkit prepare voices $test --separated "$separator" --out "$data/separated"
-    sepkit prepare voices $dev --separated "$separator" --out "$data/dev_separated"
-    sepkit prepare voices $dev --out "$data/dev_clean"
-    sepkit prepare voices --speech "$speech" --split train --out "$data/train"
-    sepkit prepare voices --speech "$speech" --split train --separated "$separator" --out "$data/train_separated"
-    $train_cmd sepkit train --config "$second_conf" --data.train "$data/train/voices.csv" \
-      --data.separated "$data/train_separated" --init-from "$exp/encoder" $extra --out "$exp/encoder_separated" >/dev/null
-  }
-  for model in mean_mfcc "$exp/encoder" "$exp/encoder_separated"; do
-    for set in dev dev_clean dev_separated separated; do score "$model" "$(basename "$model")" 0 "$set"; done
-  done
-  for set in noisy clean others; do score "$exp/encoder_separated" encoder_separated 0 "$set"; done
-}
-
 # meet OUT OPTIONS...: a meeting in which at most two speak at once, and its estimates.
 meet() {
   local out=$1
   shift
   sepkit prepare conversation --speech "$speech" --max-overlap 2 --out "$out" "$@" >/dev/null
   sepkit separate "$out/mixture.flac" --model "$separator" --no-predict --out "$out/separated"
-}
-
-project() {
-  local set
-  sepkit prepare voices --speech "$speech" --split train --noisy --out "$data/train_noisy"
-  sepkit voices project "$exp/encoder_separated" --collections "$data/train" "$data/train_separated" "$data/train_noisy" \
-    --domains "$dev_regex" --out "$exp/encoder_projected"
-  for set in dev dev_clean dev_separated noisy clean others separated; do score "$exp/encoder_projected" encoder_projected 0 "$set"; done
 }
 
 # error_rate RTTM OUT: of who speaks when in the hour.
@@ -232,23 +204,23 @@ clusters() {
 
 # linked SPEAKERS: one file for each speaker of the hour, by one command, with the error of who speaks when.
 linked() {
-  sepkit separate "$data/hour/mixture.flac" --model "$separator" --link-speakers "$1" --speaker-encoder "$exp/encoder_projected" \
+  sepkit separate "$data/hour/mixture.flac" --model "$separator" --link-speakers "$1" --speaker-encoder "$encoder" \
     --rttm --no-predict --out "$data/hour/linked_$1"
   error_rate "$data/hour/linked_$1/mixture.rttm" "$exp/hour/linked_$1"
 }
 
 cluster_hour() {
   meet "$data/hour" --minutes "$hour_minutes" --speakers "$hour_speakers"
-  clusters auto --speaker-encoder "$exp/encoder_projected"
-  clusters given --speaker-encoder "$exp/encoder_projected" --speakers "$hour_speakers"
-  clusters one --speaker-encoder "$exp/encoder_projected" --speakers 1
+  clusters auto --speaker-encoder "$encoder"
+  clusters given --speaker-encoder "$encoder" --speakers "$hour_speakers"
+  clusters one --speaker-encoder "$encoder" --speakers 1
   clusters mean_mfcc --speaker-encoder mean_mfcc --speakers "$hour_speakers"
   linked auto
   linked "$hour_speakers"
 }
 
 train_meetings() {
-  [ -n "$noise" ] && [ -n "$teacher" ] || stop "--noise DIR and --teacher FILE: expected both for stage 11"
+  [ -n "$noise" ] && [ -n "$teacher" ] || stop "--noise DIR and --teacher FILE: expected both for stage 9"
   local spoken="$data/spoken" train="--speech $speech --split train"
   # shellcheck disable=SC2086
   {
@@ -268,7 +240,5 @@ run_stage 4 "train on the collection with $(wc -w <<<"$seeds") seeds" train_all
 run_stage 5 "ablations of MiCE" ablate
 run_stage 6 "write tables and figures" write_tables
 run_stage 7 "train on unlabeled speech" train_encoder
-run_stage 8 "train on separated speech" train_separated
-run_stage 9 "fit a projection" project
-run_stage 10 "cluster an hour of six speakers" cluster_hour
-run_stage 11 "train on known speakers" train_meetings
+run_stage 8 "cluster an hour of six speakers" cluster_hour
+run_stage 9 "train on known speakers" train_meetings

@@ -1,4 +1,9 @@
-"""Find initial and final temperatures of annealed multiple choice learning from mixtures and models."""
+"""Find temperatures of annealed multiple choice learning from mixtures and models: unit, critical, initial and final.
+
+Deterministic annealing lowers the temperature in small steps. At each one hypotheses settle at a minimum of the free
+energy -T sum_j log mean_k exp(-d(f_k, s_j) / T), d the negative SI-SDR. At high temperatures all are at one place; at
+critical temperatures groups of them split.
+"""
 
 from __future__ import annotations
 
@@ -13,23 +18,64 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from sepkit.annealing.free_hypotheses import anneal_sources, softmin_entropy, source_correlations, spread_db
 from sepkit.config import AnnealedMCLConfig, CostConfig
 from sepkit.data.dataset import Example, MixtureDataset, collate
 from sepkit.errors import UserError
 from sepkit.models import EncoderMaskerDecoder
-from sepkit.objectives.costs import PairwiseCosts
+from sepkit.objectives.costs import PairwiseCosts, pairwise_neg_si_sdr
 from sepkit.registry import build
 
 ENTROPY_SHARE = 0.95
 """Share of log n from which a mean entropy of an assignment counts as soft. The paper leaves T0 open."""
 
+_DB = 10 / math.log(10)
 _BATCH_SIZE = 8
 _UNIT_NAMES = {"db": "dB", "power": "units of squared samples", "nats": "nats"}
 _HEURISTIC = (
     "For SI-SDR this is a heuristic: what is known about critical temperatures holds for the squared error, and the "
     "hypotheses of a model that has been trained are further apart than those of one that begins."
 )
+
+
+@torch.no_grad()
+def spread_db(sources: Tensor, active: Tensor) -> Tensor:
+    """Return how far the sources of each utterance are from their mean, (B,) dB: the unit of temperatures.
+
+    (1/m) sum_j |SI-SDR(mean of the active sources, s_j)|. For two uncorrelated sources it is the difference of their
+    levels in dB, for three equally loud ones 3.01 dB. An initial temperature is a multiple of its mean over training
+    segments: the paper's T0 of about 0.1, 5 and 23 are 0.05, 2 and 10 times that of WSJ0-2mix. It is NaN for fewer than
+    two active sources.
+
+    Args:
+        sources: (B, m, T); inactive rows may hold anything.
+        active: (B, m) bool.
+
+    Source: reference code of the aMCL paper ("variance" unit).
+    """
+    sources = sources.where(active.unsqueeze(2), 0.0)
+    # SI-SDR only depends on the direction of the mean, so the sum serves as well.
+    distances = pairwise_neg_si_sdr(sources.sum(1, keepdim=True), sources)[:, 0].abs()
+    count = active.sum(1)
+    return (distances.where(active, 0.0).sum(1) / count).where(count > 1, torch.nan)
+
+
+def si_sdr_critical_temperature_db(sources: int, ceiling_db: float) -> float:
+    """Return the first critical temperature of free hypotheses for m >= 2 uncorrelated sources under negative SI-SDR.
+
+    Free means that no network stands between data and hypotheses.
+
+    T_c = (10 / ln 10) / (1 - 2 c^2 / m) dB, c^2 = 1 / (1 + 10^(-ceiling / 10)). Levels have no effect. For two sources
+    T_c is infinite without a ceiling: along the line between them one source loses what the other gains, so hypotheses
+    can part at any temperature. This differs from the squared error, and is why T_c depends on the ceiling, the SI-SDR
+    of a hypothesis that has everything of its source but cannot do better.
+
+    At T_c the second derivative of the free energy along a direction in which two hypotheses part from the mixture is
+    zero: T_c = d'^2 / d'' for the cost d(x) = -10 log10(c^2 x / (1 - c^2 x)) at x = 1 / m, the squared cosine between
+    the mixture and a source.
+    """
+    # c^2, the share of the best hypothesis's energy that is its source's.
+    reach = 1 / (1 + 10 ** (-ceiling_db / 10))
+    return _DB / (1 - 2 * reach / sources) if 2 * reach < sources else math.inf
 
 
 @dataclass
@@ -76,49 +122,43 @@ class _Mixtures:
             yield batch
 
 
-def _spread(example: Example) -> float:
-    return float(spread_db(example.sources[None], example.active[None])[0])
-
-
 def of_sources(
     manifest: str | os.PathLike[str],
     *,
-    hypotheses: int | None = None,
     ceiling_db: float = 10.0,
     mixtures: int | None = None,
     segment_seconds: float | None = None,
     seed: int = 0,
 ) -> Findings:
-    """Return the spread of the sources of a manifest, and where free hypotheses split for them under negative SI-SDR.
+    """Return the spread of the sources of a manifest, and the critical temperature of free hypotheses for them.
 
     Args:
-        hypotheses: n; None: the largest number of sources.
-        mixtures: number, from all over the manifest; None: all.
-        segment_seconds: length of the segments used; None: whole mixtures.
+        manifest: Manifest of mixtures with sources.
+        ceiling_db: SI-SDR that hypotheses cannot surpass, dB.
+        mixtures: Number of mixtures, from all over the manifest; None: all.
+        segment_seconds: Length of the segments used; None: whole mixtures.
+        seed: Seed of the segments.
+
+    Raises:
+        UserError: no mixture has two active sources.
     """
-    data = MixtureDataset(manifest, segment_seconds=segment_seconds, seed=seed)
-    examples = _Mixtures(data, mixtures)
-    # Waveforms are not kept: only the unit and the cosines between sources matter.
-    spreads, correlations, active = [], [], []
+    examples = _Mixtures(MixtureDataset(manifest, segment_seconds=segment_seconds, seed=seed), mixtures)
+    spreads, critical = [], []
     for example in examples:
-        if int(example.active.sum()) < 2:
+        count = int(example.active.sum())
+        if count < 2:
             examples.skip(example.id, "fewer than two active sources")
             continue
         spreads.append(_spread(example))
-        correlations.append(source_correlations(example.sources[None], example.active[None])[0])
-        active.append(example.active)
+        critical.append(si_sdr_critical_temperature_db(count, ceiling_db))
     if not spreads:
-        raise UserError(f"{data.manifest.path}: no mixture has two active sources, expected one at least")
-    spread, n = float(np.mean(spreads)), hypotheses or data.num_sources
-    found = anneal_sources(torch.stack(correlations), n, active=torch.stack(active), ceiling_db=ceiling_db, seed=seed)
-    splits = found.first_split_db[~found.first_split_db.isnan()].numpy()
-    low, median, high = np.quantile(splits, [0.1, 0.5, 0.9]).tolist() if len(splits) else [math.nan] * 3
-    expected = float(found.expected_db.nanmean())
+        raise UserError(f"{manifest}: no mixture has two active sources, expected one at least")
+    spread, expected = float(np.mean(spreads)), float(np.mean(critical))
     lines = [
         f"unit of temperatures, spread of the sources: {spread:.3f} dB over {len(spreads)} mixtures; "
         f"0.05, 2 and 10 times it: {0.05 * spread:.3g}, {2 * spread:.3g} and {10 * spread:.3g} dB",
-        f"free hypotheses that reach {ceiling_db:g} dB split first at {median:.3g} dB "
-        f"(10 to 90 % of mixtures: {low:.3g} to {high:.3g} dB; for uncorrelated sources {expected:.3g} dB)",
+        f"critical temperature: {expected:.3g} dB for uncorrelated sources and free hypotheses that reach "
+        f"{ceiling_db:g} dB",
         "A network's hypotheses split later, at lower temperatures. Starting higher only wastes epochs.",
     ]
     result = {
@@ -126,21 +166,21 @@ def of_sources(
         "manifest": str(manifest),
         "mixtures": len(spreads),
         "segment_seconds": segment_seconds,
-        "hypotheses": n,
         "seed": seed,
         "spread_db": spread,
         "ceiling_db": ceiling_db,
-        "first_split_db": {"median": _plain(median), "quantile_10": _plain(low), "quantile_90": _plain(high)},
-        "expected_first_split_db": expected,
-        "temperatures_db": found.temperatures_db,
-        "mean_groups": found.groups.double().mean(1).tolist(),
+        "critical_temperature_db": _plain(expected),
         "skipped": examples.skipped,
     }
     return Findings(lines, result)
 
 
+def _spread(example: Example) -> float:
+    return float(spread_db(example.sources[None], example.active[None])[0])
+
+
 def _plain(value: float) -> float | None:
-    return None if math.isnan(value) else value
+    return value if math.isfinite(value) else None
 
 
 def of_model(
@@ -247,8 +287,17 @@ def _cost_columns(model: EncoderMaskerDecoder, pairwise: PairwiseCosts, examples
     return torch.cat(columns, 1), float(np.nanmean(spreads)) if np.isfinite(spreads).any() else math.nan
 
 
+def softmin_entropy(cost: Tensor, temperature: float) -> Tensor:
+    """Return the entropy of the softmin of cost (n, m) / temperature over hypotheses, (m,) nats, 0 to log n.
+
+    Source: aMCL paper, eq. 5 and section 4.1.
+    """
+    log_weights = (-cost.double() / temperature).log_softmax(0)
+    return -(log_weights.exp() * log_weights).sum(0)
+
+
 def _entropy(columns: Tensor, temperature: float) -> float:
-    return float(softmin_entropy(columns.unsqueeze(0), temperature).mean())
+    return float(softmin_entropy(columns, temperature).mean())
 
 
 def initial_temperature(columns: Tensor, floor: float = 1e-4) -> float:

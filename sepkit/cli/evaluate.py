@@ -38,7 +38,7 @@ def main(
         manifest: Manifests (test.jsonl), one or more; the first is what the others' drop is measured from.
         model: MODEL to measure; default: the one that ships with sepkit.
         estimates: Instead of a model: folder of estimates, ID_s1.wav and so on, or s1/ID.wav and so on.
-        metrics: si_sdr, sdr, snr, bss_eval (SIR, SAR), stoi, estoi, pesq, pesq_nb, pesq_wb, blr, words; by default
+        metrics: si_sdr, sdr, snr, bss_eval (SIR, SAR), stoi, estoi, pesq, blr, words; by default
             si_sdr, sdr, stoi, pesq, blr where the training deviation is known and words with --asr-command, and what
             the model predicts of its SI-SDR.
         signal_std: Deviation that blr divides references by; by default the model's.
@@ -48,8 +48,7 @@ def main(
         count_speakers: Measure as if their number were not known: only hypotheses that the model says are speakers
             are matched, sources that are missed and speakers too many are counted.
         calibration: Also tell how well the model predicts its own SI-SDR (a model that sepkit calibrate has fitted the
-            predictor of): correlation, interval, mean SI-SDR of the best x %; curves in calibration.csv and
-            risk_coverage.csv.
+            predictor of): correlation, interval, mean SI-SDR of the best x %.
         separate_reports: An evaluation of its own for each manifest, in OUT/NAME for NAME.jsonl; no drops between them.
         processes: Processes that compute metrics beside the model; by default, for 100 mixtures or more, one for each
             CPU where the model leaves the CPUs alone, else half of that.
@@ -69,7 +68,6 @@ def main(
     import shlex
     import sys
 
-    from sepkit.cli._ranks import device_of_rank, share
     from sepkit.cli._threads import limit_small_models_to_one_thread
     from sepkit.errors import UserError
     from sepkit.evaluation.evaluate import EvaluationOptions, System, evaluate, load_systems
@@ -86,11 +84,10 @@ def main(
         count_speakers,
         calibration,
         compare,
-        device_of_rank(device),
+        device,
         depth_steps or (),
         views,
         processes,
-        share(),
         shlex.join(["sepkit", *sys.argv[1:]]),
     )
     systems = load_systems(System(estimates=Path(estimates)) if estimates else model or DEFAULT_MODEL, options)
@@ -99,10 +96,6 @@ def main(
     failed = False
     for manifests, folder in _reports(manifest, Path(out)) if separate_reports else [(manifest, Path(out))]:
         summary = evaluate(systems, manifests, folder, options)
-        if summary is None:
-            rank, world_size = options.share
-            print(f"rank {rank} of {world_size} has done its share; the last one writes the results", flush=True)
-            continue
         if separate_reports:
             print(f"{manifests[0]}:")
         failed |= _report(summary, metrics, folder)

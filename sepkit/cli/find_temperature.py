@@ -18,7 +18,6 @@ def main(
     out: str,
     model: str | None = None,
     epochs: Annotated[int, Bounds(ge=1)] = 200,
-    hypotheses: Annotated[int | None, Bounds(ge=2)] = None,
     mixtures: Annotated[int | None, Bounds(ge=1)] = None,
     segment_seconds: Annotated[float | None, Bounds(gt=0)] = None,
     ceiling_db: float = 10.0,
@@ -27,21 +26,20 @@ def main(
 ) -> Path:
     """Find the temperatures at which hypotheses split, and propose a schedule for annealed multiple choice learning.
 
-    Without a model, hypotheses move freely under SI-SDR: prints the spread of the sources, which is the unit of
-    temperatures, and the critical temperature. With a model, draws the entropy of the assignment of its hypotheses
-    against temperature, under the cost of its training, and prints the options for `sepkit train`. Writes
-    OUT/temperature.json and OUT/temperature.png.
+    Without a model, prints the spread of the sources, which is the unit of temperatures, and the critical temperature
+    of hypotheses that move freely under SI-SDR. With a model, draws the entropy of the assignment of its hypotheses
+    against temperature, under the cost of its training, prints the options for `sepkit train`, and writes
+    OUT/temperature.png. Writes OUT/temperature.json.
 
     Args:
         manifest: manifest of mixtures with sources, dev.jsonl for example
         out: folder of the results
         model: MODEL whose hypotheses are matched
         epochs: with --model: epochs of annealing, from the initial temperature to the floor
-        hypotheses: how many move freely; default: as many as sources
         mixtures: how many of the manifest, from all over it; default: all
         segment_seconds: length of segments; default: that of the run's configuration with --model, else whole mixtures
         ceiling_db: SI-SDR that free hypotheses cannot surpass, dB
-        seed: of segments and of the small pushes that let hypotheses part
+        seed: of segments
     """
     import sys
 
@@ -50,8 +48,7 @@ def main(
 
     shared: dict[str, Any] = {"mixtures": mixtures, "seed": seed}
     if model is None:
-        shared |= {"hypotheses": hypotheses, "ceiling_db": ceiling_db, "segment_seconds": segment_seconds}
-        findings = of_sources(manifest, **shared)
+        findings = of_sources(manifest, ceiling_db=ceiling_db, segment_seconds=segment_seconds, **shared)
     else:
         from sepkit.inference.loading import load_model
 

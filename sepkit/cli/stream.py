@@ -21,7 +21,6 @@ def main(
     levels: Levels = "mixture",
     device: str = DEVICE,
     precision: Precision = "float32",
-    depth_steps: int | None = None,
 ) -> None:
     """Separate standard input, wav or raw PCM, as it comes in; write the estimates to standard output, interleaved.
 
@@ -32,7 +31,6 @@ def main(
         sample_format: of PCM: 16-bit integers, or floats with full scale 1; default: a wav's own, for PCM s16le
         levels: mixture: scale each estimate to the level it has had in the mixture so far; model: leave it as it is
         precision: bfloat16 is faster for dual_path_rnn on processors that support it
-        depth_steps: steps of a model of continuous depth; default: the model's own
     """
     import sys
 
@@ -48,7 +46,7 @@ def main(
     from sepkit.models.published.shipped import DEFAULT_CAUSAL_MODEL
 
     model = model or DEFAULT_CAUSAL_MODEL
-    separator = load_model(model, device, predict=False, precision=precision, depth_steps=depth_steps)
+    separator = load_model(model, device, predict=False, precision=precision)
     limit_small_models_to_one_thread(separator)
     # Its type hides that it is buffered.
     pipe = open_pipe(cast("BufferedIOBase", sys.stdin.buffer), sample_rate, sample_format)

@@ -32,9 +32,9 @@ def main(
             SI-SDR against the rate of variational models, a curve a test set, with tables of target and reached rates
             and the best model of each test set; depth: score against the real-time factor of models of continuous
             depth, with a table by number of steps
-        reference_set: test sets that are like the training data (names of the folders below evaluation): tables of the
-            drop from each to all others, or with SEEN=UNSEEN to that one, and the differences between groups, paired by
-            seed; of si_sdri_db and blr_nats_per_sample, or of what --metric names
+        reference_set: pairs SEEN=UNSEEN of test sets (names of the folders below evaluation): tables of the drop from
+            the one like the training data to the other, of si_sdri_db and blr_nats_per_sample, or of what --metric
+            names
         test_set: only these (names of the folders below evaluation); default: all that there are
     """
     from sepkit.errors import UserError

@@ -25,8 +25,6 @@ class SpeakerEncoderConfig:
         gate: none: no gate (MoCo). fixed: prototypes of the gate are max-Mahalanobis centers, as in the paper. uniform,
             learned and random are ablations: no gate, prototypes that are trained, prototypes that are drawn.
         speech: Whether it also tells in which frames somebody speaks; needs loss speakers.
-        projected: Dimensions that embeddings are mapped to, together with mean and deviation over time of the spectrum;
-            0: none. `sepkit voices project` fits that map to an encoder with one head.
     """
 
     sample_rate: int = 8000
@@ -40,4 +38,3 @@ class SpeakerEncoderConfig:
     prototypes: bool = True
     gate: Gate = "none"
     speech: bool = False
-    projected: int = 0

@@ -45,9 +45,8 @@ class STFTFilterbankConfig(FilterbankConfig, name="stft"):
     Args:
         kernel_size: Samples in a window.
         stride: Samples between frames.
-        compression: The masker sees magnitudes raised to this power; 0 means log(1e-4 + magnitude).
-        deviation: With gaussian encodings, whose mean is the coefficient: one learned deviation a bin, or one predicted
-            from what the masker sees.
+        compression: The masker sees magnitudes raised to this power.
+        deviation: With gaussian encodings, whose mean is the coefficient: one learned deviation a bin.
         initial_deviation: Deviation of gaussian encodings when training starts, for signals of unit deviation.
         features: The masker sees compressed magnitudes, or real and imaginary parts with compressed magnitudes, which
             take much longer to learn from.
@@ -66,7 +65,7 @@ class STFTFilterbankConfig(FilterbankConfig, name="stft"):
     kernel_size: int = 256
     stride: int = 64
     compression: float = 0.3
-    deviation: Literal["per_bin", "predicted"] = "per_bin"
+    deviation: Literal["per_bin"] = "per_bin"
     initial_deviation: float = 0.1
     features: Literal["magnitude", "real_imaginary"] = "magnitude"
     complex_masks: bool = False

@@ -59,7 +59,7 @@ class Recipe:
 class Layout:
     """Where recordings come from, how they are mixed, and where the result goes: `tree` is the first folder of the tree
     of wavs, `speech` and `noise` the bases of the paths in tables. `extend_noise` extends noise that is shorter than
-    the longest source, as LibriMix does."""
+    the longest source, as LibriMix does. `sexes` are speaker -> "F" or "M", where known."""
 
     corpus: str
     tree: str
@@ -69,6 +69,7 @@ class Layout:
     sample_rate: int
     mode: Mode
     extend_noise: bool
+    sexes: Mapping[str, str]
 
     @property
     def root(self) -> Path:
@@ -78,14 +79,12 @@ class Layout:
 
 @dataclass(frozen=True)
 class Part:
-    """A table of the corpus, "train-100" for example, with the number of lines that it should have. Mixtures whose
-    speakers and sexes `speakers_of` lacks are told by their paths."""
+    """A table of the corpus, "train-100" for example, with the number of lines that it should have."""
 
     name: str
     split: str
     recipes: Sequence[Recipe]
     expected: int
-    speakers_of: Mapping[str, Sequence[tuple[str, str | None]]]
 
 
 def prepare_parts(
@@ -113,7 +112,6 @@ def prepare_parts(
         layout.out,
         {name: _entries(part, made[part.name], layout, "mix_both", write) for name, part in named.items()},
         {name: part.expected for name, part in named.items()},
-        processes=1,  # a second's work
     )
     return layout.out
 
@@ -277,7 +275,7 @@ def _entries(part: Part, made: Mapping[str, _Made], layout: Layout, kind: str, w
 
 
 def _entry(recipe: Recipe, known: _Made, part: Part, layout: Layout, kind: str, written: bool) -> MixtureEntry:
-    speakers = part.speakers_of.get(recipe.id) or [(speaker_of(path), None) for path in recipe.sources]
+    speakers = [speaker_of(path) for path in recipe.sources]
     numbers, root = range(1, len(speakers) + 1), layout.root / part.name
     wavs = {name: root / name / f"{recipe.id}.wav" for name in (kind, *(f"s{number}" for number in numbers), "noise")}
     if written:
@@ -294,7 +292,7 @@ def _entry(recipe: Recipe, known: _Made, part: Part, layout: Layout, kind: str, 
             channel=0,
         )
     sources = [
-        SourceEntry(manifest_path(file, layout.out), *speaker, gain=gain)
+        SourceEntry(manifest_path(file, layout.out), speaker, layout.sexes.get(speaker), gain=gain)
         for file, speaker, gain in zip(files, speakers, gains, strict=True)
     ]
     return MixtureEntry(
@@ -368,19 +366,6 @@ def read_table(path: Path, speakers: int) -> tuple[list[Recipe], dict[str, str]]
     if not recipes:
         raise UserError(next(iter(bad.values()), f"{path}: holds no mixtures; get the table again"))
     return recipes, bad
-
-
-def read_info(path: Path, speakers: int) -> dict[str, list[tuple[str, str | None]]]:
-    """Return mixture -> (speaker, "F", "M" or None) of each source, from `..._info.csv`; empty if there is none."""
-    if not path.is_file():
-        return {}
-    columns = [f"speaker_{number}_{what}" for number in range(1, speakers + 1) for what in ("ID", "sex")]
-    speakers_of: dict[str, list[tuple[str, str | None]]] = {}
-    for _, row in _rows(path, ["mixture_ID", *columns]):
-        cells = [row[column] or "" for column in columns]
-        sexes = [sex if sex in ("F", "M") else None for sex in cells[1::2]]
-        speakers_of[row["mixture_ID"] or ""] = list(zip(cells[::2], sexes, strict=True))
-    return speakers_of
 
 
 def _rows(path: Path, columns: Sequence[str]) -> list[tuple[int, dict[str, str | None]]]:

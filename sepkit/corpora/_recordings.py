@@ -98,15 +98,10 @@ def split_of(relative: Path) -> tuple[str | None, int]:
 
 
 def read_speaker_sexes(path: Path) -> dict[str, str]:
-    """Read speaker -> "F" or "M" from a CSV file with the columns speaker and sex, or from LibriSpeech's
-    SPEAKERS.TXT."""
-    if path.suffix.lower() == ".txt":
-        lines = (line.split("|") for line in read_text(path, "a text file").splitlines() if not line.startswith(";"))
-        pairs = [(fields[0].strip(), fields[1].strip()) for fields in lines if len(fields) > 1]
-    else:
-        pairs = [(row["speaker"], row["sex"]) for row in _read_table(path, ("speaker", "sex"))]
-    sexes = {"F": "F", "FEMALE": "F", "M": "M", "MALE": "M"}
-    return {speaker: sexes[sex.upper()] for speaker, sex in pairs if sex.upper() in sexes}
+    """Read speaker -> "F" or "M" from LibriSpeech's SPEAKERS.TXT."""
+    lines = (line.split("|") for line in read_text(path, "a text file").splitlines() if not line.startswith(";"))
+    pairs = [(fields[0].strip(), fields[1].strip()) for fields in lines if len(fields) > 1]
+    return {speaker: sex for speaker, sex in pairs if sex in ("F", "M")}
 
 
 def examine(recordings: Sequence[Recording], sample_rate: int) -> tuple[list[Utterance], dict[str, str]]:
@@ -222,7 +217,7 @@ def _speaker_rule(speaker_from: str, speech: Path) -> Callable[[Path], Recording
         except re.error as error:
             raise UserError(f"--speaker-from {speaker_from}: not a regular expression ({error})") from None
     if kind == "csv" and argument:
-        table = _read_table(Path(argument), ("path", "speaker"))
+        table = _read_table(Path(argument))
         rows = {os.path.abspath(speech / row["path"]): row for row in table}
         return partial(_by_table, speech=speech, rows=rows, table=argument)
     raise UserError(f"--speaker-from {speaker_from}: expected first, parent, regex:PATTERN or csv:FILE")
@@ -259,11 +254,9 @@ def _by_table(path: Path, speech: Path, rows: Mapping[str, Mapping[str, str]], t
     return Recording(path, row["speaker"], split, {"F": "F", "M": "M"}.get((row.get("sex") or "").upper()[:1]))
 
 
-def _read_table(path: Path, needed: Sequence[str]) -> list[dict[str, str]]:
+def _read_table(path: Path) -> list[dict[str, str]]:
     columns, rows = read_csv(path)
-    missing = [name for name in needed if name not in columns]
+    missing = [name for name in ("path", "speaker") if name not in columns]
     if missing:
-        raise UserError(
-            f"{path}: column {missing[0]!r} is missing; expected a CSV file with the columns {', '.join(needed)}"
-        )
+        raise UserError(f"{path}: column {missing[0]!r} is missing; expected a CSV file with the columns path, speaker")
     return [{key: value or "" for key, value in row.items() if key} for _, row in rows]

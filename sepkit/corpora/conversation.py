@@ -72,7 +72,7 @@ def prepare_conversation(options: ConversationOptions) -> Path:
     recordings, skipped = find_recordings(Path(options.speech), options.speaker_from)
     recordings = [recording for recording in recordings if recording.split in (split, None)]
     generator = np.random.default_rng(options.seed)
-    names = _choose(Counter(recording.speaker for recording in recordings), speakers, options.chosen, split, generator)
+    names = _choose(Counter(recording.speaker for recording in recordings), speakers, split, generator)
     texts_path = None if options.texts is None else str(options.texts)
     made_with = {
         "max_overlap": options.max_overlap, "texts": texts_path, "speech": str(options.speech), "split": split,
@@ -218,15 +218,7 @@ def draw_turns(
             position = turns[-1].end + math.floor(pause * sample_rate)
 
 
-def _choose(
-    known: Counter[str], count: int, chosen: Sequence[str] | None, split: str, generator: np.random.Generator
-) -> list[str]:
-    if chosen is not None:
-        missing = [name for name in chosen if name not in known]
-        if missing or len(set(chosen)) != count:
-            found = f"{missing[0]!r} has no recordings in {split}" if missing else f"{len(set(chosen))} of them"
-            raise UserError(f"chosen: found {' '.join(chosen)}, {found}; expected {count} of {split}'s speakers")
-        return list(chosen)
+def _choose(known: Counter[str], count: int, split: str, generator: np.random.Generator) -> list[str]:
     if len(known) < count:
         raise UserError(f"split {split}: found {len(known)} speakers, expected at least {count}; try another split")
     heard_most = sorted(name for name, files in known.items() if 2 * files >= max(known.values()))

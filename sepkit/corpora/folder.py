@@ -121,12 +121,12 @@ def _parse_groups(groups: Sequence[str]) -> dict[str, re.Pattern[str]]:
 
 
 def _with_sexes(recordings: list[Recording], options: FolderOptions) -> list[Recording]:
-    path = options.speaker_info
-    if path is None and options.speech is not None:
-        folder = Path(options.speech).resolve()
-        files = (place / _SPEAKER_FILE for place in (folder, *folder.parents[:2]))
-        path = next((file for file in files if file.is_file()), None)
-    sexes = {} if path is None else read_speaker_sexes(Path(path))
+    if options.speech is None:
+        return recordings
+    folder = Path(options.speech).resolve()
+    files = (place / _SPEAKER_FILE for place in (folder, *folder.parents[:2]))
+    path = next((file for file in files if file.is_file()), None)
+    sexes = {} if path is None else read_speaker_sexes(path)
     return [replace(recording, sex=recording.sex or sexes.get(recording.speaker)) for recording in recordings]
 
 

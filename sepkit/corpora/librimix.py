@@ -32,9 +32,7 @@ from sepkit.corpora._metadata import (
     Recipe,
     find_tables,
     prepare_parts,
-    read_info,
     read_table,
-    speaker_of,
 )
 from sepkit.corpora._recordings import corpus_root, read_speaker_sexes, split_of
 from sepkit.corpora.options import LibriMixOptions, check_variant
@@ -64,11 +62,12 @@ def prepare_librimix(options: LibriMixOptions) -> Path:
     noise = corpus_root(Path(options.wham_noise), ("wham_noise",), ("tr", "cv", "tt"))
     skipped: dict[str, str] = {}
     prefix, nested = f"libri{speakers}mix_", (f"Libri{speakers}Mix", f"metadata/Libri{speakers}Mix")
-    layout = Layout(
-        "librimix", f"Libri{speakers}Mix", speech, noise, out, options.sample_rate, options.mode, extend_noise=True
-    )
     speakers_file = speech / "SPEAKERS.TXT"
     sexes = read_speaker_sexes(speakers_file) if speakers_file.is_file() else {}
+    tree = f"Libri{speakers}Mix"
+    layout = Layout(
+        "librimix", tree, speech, noise, out, options.sample_rate, options.mode, extend_noise=True, sexes=sexes
+    )
     parts: list[Part] = []
     for name, table in find_tables(metadata, prefix, nested).items():
         split, _ = split_of(Path(name, "x"))
@@ -78,12 +77,8 @@ def prepare_librimix(options: LibriMixOptions) -> Path:
             )
         recipes, bad = read_table(table, speakers)
         skipped |= bad
-        speakers_of = read_info(table.with_name(f"{table.stem}_info.csv"), speakers)
-        speakers_of = speakers_of or {
-            r.id: [(s := speaker_of(path), sexes.get(s)) for path in r.sources] for r in recipes
-        }
         recipes = _with_noise(recipes, noise, out, processes)
-        parts.append(Part(name.replace("-clean", ""), split, recipes, len(recipes) + len(bad), speakers_of))
+        parts.append(Part(name.replace("-clean", ""), split, recipes, len(recipes) + len(bad)))
     prepare_parts(parts, layout, skipped, options.write, processes)
     return out
 

@@ -63,7 +63,6 @@ class PulsesOptions:
         test_mixtures: number of test mixtures of each condition
         seconds: length of the mixtures
         sample_rate: Hz
-        replicate: number of the set of examples, from 1; different sets share no example
         conditions: test conditions to make beside that of training (noise_low noise_high ...); default: all
     """
 
@@ -73,7 +72,6 @@ class PulsesOptions:
     test_mixtures: Count = 1024
     seconds: float = 3.0
     sample_rate: Count = 8000
-    replicate: Count = 1
     conditions: Sequence[str] | None = None
 
 
@@ -92,8 +90,6 @@ class FolderOptions:
             split and sex)
         groups: NAME=PATTERN ...: one test set for each, made of the speakers whose identifier matches the whole pattern
         train_group: name of one of the --groups; train and dev use only its speakers (default: all speakers)
-        speaker_info: CSV with columns speaker and sex, or a SPEAKERS.TXT; default: the SPEAKERS.TXT in --speech or up
-            to two folders above it
         speakers: sources in a mixture; several numbers (1 2 3): mixtures of each in equal shares
         sample_rate: Hz of the mixtures
         segment_seconds: length of the mixtures of dev and test
@@ -114,7 +110,6 @@ class FolderOptions:
     speaker_from: str = "first"
     groups: Sequence[str] | None = None
     train_group: str | None = None
-    speaker_info: Path | None = None
     speakers: Sequence[Count] = (2,)
     sample_rate: Count = 8000
     segment_seconds: Seconds = 4.0
@@ -136,10 +131,8 @@ class ConversationOptions:
         out: folder of mixture.flac, s1.flac, s2.flac ... and conversation.jsonl
         split: train, dev or test: whose speakers to use, where the folder has splits
         minutes: length
-        speakers: number of speakers
+        speakers: number of speakers, drawn among those with at least half as many recordings as the speaker with most
         max_overlap: turn-taking, with at most this many at once; default: everybody speaks without minding the others
-        chosen: names of the speakers; default: drawn among those with at least half as many recordings as the speaker
-            with most
         speaker_from: how to find the speaker, see `sepkit prepare folder`
         texts: what is said in each recording, a line 'NAME WORDS' with the name of its file without ending, as Kaldi's
             text: also write conversation.seglst.json, who says what when
@@ -154,7 +147,6 @@ class ConversationOptions:
     minutes: Annotated[float, Bounds(gt=0, le=1440)] = 60.0
     speakers: Count = 2
     max_overlap: Count | None = None
-    chosen: Sequence[str] | None = None
     speaker_from: str = "first"
     texts: Path | None = None
     sample_rate: Count = 8000
@@ -274,13 +266,11 @@ class WavsOptions:
         manifest: the manifest
         out: folder of the wavs
         first: write only the first N mixtures; default: all
-        subtype: sample format; PCM_16 rounds to the nearest value and saturates
     """
 
     manifest: Path
     out: Path
     first: Count | None = None
-    subtype: Literal["FLOAT", "PCM_16"] = "FLOAT"
 
 
 DownloadName = Literal[

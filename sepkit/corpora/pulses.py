@@ -38,7 +38,7 @@ from sepkit.errors import UserError
 
 TRAINING_NOISE_AMPLITUDE = 0.5
 
-_REPLICATE_STRIDE = 100_000
+_FIRST_INDEX = 100_000
 _SAMPLE_BYTES = 4
 
 NoiseKind = Literal["white", "modulated", "band"]
@@ -209,16 +209,13 @@ def prepare_pulses(options: PulsesOptions) -> Path:
     """Write the manifests, with the recordings in `wav/` below them; return their folder.
 
     `train.jsonl`, `dev.jsonl` and `test.jsonl` hold the training condition, `test_CONDITION.jsonl` the others. Training
-    has the indices from 100000 times the replicate on, validation the next ones, and every test set those after them.
+    has the indices from 100000 on, validation the next ones, and every test set those after them.
     Mixtures are described, not written; those that differ only in the level of the noise share files. Recordings that
     exist are kept: the same command continues where it stopped.
     """
-    out, replicate = Path(options.out), options.replicate
+    out = Path(options.out)
     counts = {f"{split}_mixtures": getattr(options, f"{split}_mixtures") for split in SPLITS}
     check_bounds(options)
-    total = sum(counts.values())
-    if total > _REPLICATE_STRIDE:
-        raise UserError(f"found {total} mixtures of train, dev and test, expected at most {_REPLICATE_STRIDE}")
     training = PulseParameters(seconds=options.seconds, sample_rate=options.sample_rate)
     longest = max(counts.values())
     if longest * training.num_samples * _SAMPLE_BYTES > MAX_WAV_BYTES:
@@ -231,9 +228,9 @@ def prepare_pulses(options: PulsesOptions) -> Path:
         if name not in known:
             raise UserError(f"--conditions: found {name!r}, expected any of {', '.join(known)}")
     chosen = {name: known[name] for name in (known if options.conditions is None else options.conditions)}
-    check_provenance(out / "pulses.json", counts | {"replicate": replicate} | asdict(training))
+    check_provenance(out / "pulses.json", counts | asdict(training))
 
-    first = replicate * _REPLICATE_STRIDE
+    first = _FIRST_INDEX
     usual = Condition(training)
     for split in ("train", "dev"):
         _write_set(out, split, usual, usual, range(first, first + counts[f"{split}_mixtures"]))

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sepkit.corpora._metadata import SOURCE_RATE, Layout, Part, find_tables, prepare_parts, read_table, speaker_of
+from sepkit.corpora._metadata import SOURCE_RATE, Layout, Part, find_tables, prepare_parts, read_table
 from sepkit.corpora._recordings import corpus_root
 from sepkit.corpora._verify import check_whole
 from sepkit.corpora.options import VCTK2MixOptions, check_variant
@@ -62,26 +62,24 @@ def prepare_vctk2mix(options: VCTK2MixOptions) -> Path:
         recipes, bad = read_table(table, 2)
         skipped |= bad
         expected = len(recipes) + len(bad)
-        speakers_of = {
-            recipe.id: [(who := speaker_of(path), sexes.get(who.lstrip("p"))) for path in recipe.sources]
-            for recipe in recipes
-        }
         failed = _cut_all({path for recipe in recipes for path in recipe.sources}, originals, out, processes)
         for recipe in recipes:
             reason = next((failed[path] for path in recipe.sources if path in failed), None)
             if reason is not None:
                 skipped[f"{name}/{recipe.id}"] = reason
         recipes = [recipe for recipe in recipes if not any(path in failed for path in recipe.sources)]
-        parts.append(Part(name, "test", recipes, expected, speakers_of))
-    layout = Layout("vctk-2mix", "VCTK2Mix", out, noise, out, options.sample_rate, options.mode, extend_noise=False)
+        parts.append(Part(name, "test", recipes, expected))
+    layout = Layout(
+        "vctk-2mix", "VCTK2Mix", out, noise, out, options.sample_rate, options.mode, extend_noise=False, sexes=sexes
+    )
     prepare_parts(parts, layout, skipped, options.write, processes)
     return out
 
 
 def _read_sexes(path: Path) -> dict[str, str]:
-    """Return the number of a speaker, without the p, -> "F" or "M", from VCTK's `speaker-info.txt`, if it is there."""
+    """Return speaker ("p225") -> "F" or "M" of VCTK's `speaker-info.txt`, if it is there."""
     rows = (line.split() for line in file_text(path, errors="replace").splitlines()[1:]) if path.is_file() else ()
-    return {row[0].lstrip("p"): row[2] for row in rows if len(row) > 2 and row[2] in ("F", "M")}
+    return {"p" + row[0].lstrip("p"): row[2] for row in rows if len(row) > 2 and row[2] in ("F", "M")}
 
 
 def _cut_all(

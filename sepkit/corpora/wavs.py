@@ -30,7 +30,7 @@ def write_wavs(options: WavsOptions) -> Path:
         waveforms = dict(zip(sources, mixed.sources, strict=True)) | {"noise": mixed.noise, "mix": mixed.mixture}
         for name, path in paths.items():
             if (waveform := waveforms[name]) is not None:
-                audio.write(path, waveform, entry.sample_rate, subtype=options.subtype)
+                audio.write(path, waveform, entry.sample_rate)
     return out
 
 

@@ -96,7 +96,7 @@ def prepare_wsj0_mix(options: WSJ0MixOptions) -> Path:
     failure = "" if any(manifests.values()) else f"{lists}: no mixture of its lists can be made"
     report_skipped(out, skipped, failure)
     expected = {CONDITIONS[condition]: len(members) for condition, members in lines.items()}
-    verify(out, manifests, expected, rounding="nearest", processes=1, may_share=("train", "dev"))
+    verify(out, manifests, expected, rounding="nearest", may_share=("train", "dev"))
     return out
 
 

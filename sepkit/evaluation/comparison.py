@@ -69,7 +69,7 @@ def _pairs(first: EvaluationFolder, second: EvaluationFolder) -> list[tuple[int,
     return []
 
 
-def write_by_depth(out: Path, folders: Mapping[int, Path], own_steps: int | None) -> dict[str, Any] | None:
+def write_by_depth(out: Path, folders: Mapping[int, Path], own_steps: int | None) -> dict[str, Any]:
     """Write OUT/summary.json and OUT/utterances.csv from evaluations by number of steps; return the summary.
 
     The files are those of the model's own number of steps, or else of the middle one. `BY_DEPTH` of the summary
@@ -79,14 +79,11 @@ def write_by_depth(out: Path, folders: Mapping[int, Path], own_steps: int | None
         out: Folder of the results.
         folders: Number of steps -> folder of an evaluation.
         own_steps: Number of steps that the model takes unless told otherwise.
-
-    Returns:
-        Content of summary.json; None, and nothing written, while an evaluation is missing.
     """
-    paths = {steps: folder / "summary.json" for steps, folder in sorted(folders.items())}
-    if not all(path.is_file() for path in paths.values()):
-        return None
-    summaries = {steps: read_json(path, "remove it, and evaluate again") for steps, path in paths.items()}
+    summaries = {
+        steps: read_json(folder / "summary.json", "remove it, and evaluate again")
+        for steps, folder in sorted(folders.items())
+    }
     chosen = own_steps if own_steps in summaries else list(summaries)[len(summaries) // 2]
     by_steps = {
         str(steps): {name: summary[name] for name in ("metrics", "real_time_factor", "n_utterances", "n_skipped")}

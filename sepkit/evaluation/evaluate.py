@@ -21,7 +21,7 @@ from tqdm import tqdm
 from sepkit.data.manifest import MixtureEntry, read_manifest
 from sepkit.data.mixing import mix_entry
 from sepkit.errors import UserError, exhausted, one_line
-from sepkit.evaluation.calibration import write_calibration
+from sepkit.evaluation.calibration import summarize_calibration
 from sepkit.evaluation.comparison import compare, write_by_depth
 from sepkit.evaluation.labels import BOUNDS, PREDICTED
 from sepkit.evaluation.metrics import PESQ_MODES
@@ -71,7 +71,7 @@ class EvaluationOptions:
         count_speakers: Whether the number of speakers counts as unknown. Only hypotheses that the model says are
             speakers are matched then, and missed and surplus ones are counted, see `score_utterance`.
         calibration: Whether to measure how well the separator predicts its own SI-SDR: "calibration" of the summary,
-            `out/calibration.csv` and `out/risk_coverage.csv`, see `write_calibration`.
+            see `summarize_calibration`.
         compare_with: Folder of another evaluation of the same mixtures, for paired differences.
         device: Device of a model that is given by its name: cpu, cuda:0 ..., or auto.
         depth_steps: Numbers of steps of a model of continuous depth that is given by its name; none: its own. With
@@ -80,7 +80,6 @@ class EvaluationOptions:
             its own.
         processes: Number of processes that compute metrics beside the separator; 0: none, one after the other. None:
             for 100 mixtures or more, one for each CPU that the separator leaves free.
-        share: Rank of this process, and number of processes that share the mixtures.
         command: Command line, for the summary.
     """
 
@@ -94,7 +93,6 @@ class EvaluationOptions:
     depth_steps: Sequence[int] = ()
     views: int | None = None
     processes: int | None = None
-    share: tuple[int, int] = (0, 1)
     command: str | None = None
 
 
@@ -134,15 +132,13 @@ def evaluate(
     manifests: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     out: str | os.PathLike[str],
     options: EvaluationOptions | None = None,
-) -> dict[str, Any] | None:
+) -> dict[str, Any]:
     """Score all mixtures of manifests, write `out/utterances.csv` and `out/summary.json`, and return the summary.
 
     Every utterance's score is the mean over its sources that are not silent; the summary is over utterances. A mixture
     that cannot be scored (a bad file, no references, too few estimates) is skipped and listed with its reason. A metric
     that fails for an utterance is left out only there. Another call does only what is missing: utterances whose
-    manifest line, files, estimates and fingerprint are the same are taken from `out/journal*.jsonl`.
-
-    Each rank takes every `world_size`-th mixture; the one that finishes last writes the results.
+    manifest line, files, estimates and fingerprint are the same are taken from `out/journal.jsonl`.
 
     Args:
         separator: Separator; name or path of a model; folder of estimates (ID_s1.wav or s1/ID.wav, and so on); function
@@ -152,7 +148,7 @@ def evaluate(
         options: What to measure, and how; None: the defaults.
 
     Returns:
-        Content of summary.json; None while other ranks still work on their share.
+        Content of summary.json.
 
     Raises:
         UserError: A bad manifest, an unknown metric, no such model or folder, a folder that cannot be written to, or
@@ -240,9 +236,7 @@ def _hypotheses_of(separated: np.ndarray | Hypotheses | Separated[np.ndarray]) -
     return Hypotheses(separated.estimates, is_speaker, separated.weights, predictions, separated.rates or {})
 
 
-def _evaluate(
-    system: System, manifests: Sequence[Path], out: Path, options: EvaluationOptions
-) -> dict[str, Any] | None:
+def _evaluate(system: System, manifests: Sequence[Path], out: Path, options: EvaluationOptions) -> dict[str, Any]:
     if system.estimates is not None and not system.estimates.is_dir():
         raise UserError(f"{system.estimates}: no such folder, expected one with estimates")
     entries = [(str(path), entry) for path in manifests for entry in read_manifest(path)]
@@ -255,19 +249,15 @@ def _evaluate(
     fingerprint = json.dumps([__version__, system.fingerprint, folder, asdict(scoring)])
     listed: Listed = {}
     utterances = [_utterance(manifest, entry, system.estimates, fingerprint, listed) for manifest, entry in entries]
-    rank, world_size = options.share
-    share = utterances[rank::world_size]
-    processes = _processes(system, len(entries), world_size) if options.processes is None else options.processes
-    journal = Journal(out, rank if world_size > 1 else None)
+    processes = _processes(system, len(entries)) if options.processes is None else options.processes
+    journal = Journal(out / "journal.jsonl")
     with journal.writing(), Pool(processes, _PRELOADED) as pool:
-        job = _Job(journal, pool, system.separate, scoring, rank, _WAITING * processes)
-        for _ in tqdm(job.run(share), total=len(share), desc="evaluate", unit="mixture", disable=None):
+        job = _Job(journal, pool, system.separate, scoring, _WAITING * processes)
+        for _ in tqdm(job.run(utterances), total=len(utterances), desc="evaluate", unit="mixture", disable=None):
             pass
     journal.reload()
-    if any(utterance.key not in journal.rows for utterance in share):
-        raise RuntimeError(f"{journal.path}: rows that were just written are gone; keep the folder, and run this again")
     if any(utterance.key not in journal.rows for utterance in utterances):
-        return None
+        raise RuntimeError(f"{journal.path}: rows that were just written are gone; keep the folder, and run this again")
     rows: list[Row] = [
         journal.rows[utterance.key] | {"speakers": [source.speaker for source in utterance.entry.sources]}
         for utterance in utterances
@@ -284,7 +274,7 @@ def _evaluate(
         "depth_steps": system.depth_steps,
         "metrics_left_out": left_out,
         "real_time_factor": None if system.separate is None else _real_time_factor(rows),
-        "wall_seconds": max(sum(r["wall_seconds"] for r in rows if r["rank"] == k) for k in {r["rank"] for r in rows}),
+        "wall_seconds": sum(row["wall_seconds"] for row in rows),
         "command": options.command,
         "version": __version__,
         "commit": commit(),
@@ -292,17 +282,17 @@ def _evaluate(
     }
     write_rows(out / "utterances.csv", rows, columns)
     if options.calibration:
-        summary["calibration"] = write_calibration(out, rows)
+        summary["calibration"] = summarize_calibration(rows)
     if options.compare_with is not None:
         summary["comparison"] = compare(out, options.compare_with, columns)
     write_json(out / "summary.json", summary)
     return summary
 
 
-def _processes(system: System, mixtures: int, world_size: int) -> int:
+def _processes(system: System, mixtures: int) -> int:
     if mixtures < _LEAST_FOR_PROCESSES:
         return 0
-    cpus = max(1, available_processes() // world_size)
+    cpus = available_processes()
     return cpus // 2 if system.separate is not None and system.device == "cpu" else cpus
 
 
@@ -365,39 +355,32 @@ def _state(path: Path) -> tuple[str, int, int]:
 class Journal:
     """Rows by key, one JSON object with a digest per line; damaged lines do not count.
 
-    The last row of a key counts; a success counts before a failure.
-
-    Ranks that share a job write one file each and read all of them.
+    The last row of a key counts.
 
     Args:
-        folder: Folder of the journal's files.
-        rank: Rank of this process; None: the job is not shared.
+        path: Path of the file.
     """
 
-    def __init__(self, folder: Path, rank: int | None = None) -> None:
-        self.folder = folder
-        self.path = folder / ("journal.jsonl" if rank is None else f"journal-{rank}.jsonl")
+    def __init__(self, path: Path) -> None:
+        self.path = path
         self.reload()
 
     def reload(self) -> None:
-        """Read the files again: other ranks may have added to theirs."""
+        """Read the file again."""
         self.rows: dict[str, Row] = {}
-        for path in sorted(self.folder.glob("journal*.jsonl")):
-            for row in {row["key"]: row for row in journal_rows(path)}.values():
-                known = self.rows.get(row["key"])
-                if known is None or "reason" in known or "reason" not in row:
-                    self.rows[row["key"]] = row
+        if self.path.exists():
+            self.rows = {row["key"]: row for row in journal_rows(self.path)}
 
     @contextmanager
     def writing(self) -> Iterator[Journal]:
         """While the block runs, `add` appends; yield this journal. Raise UserError if the file cannot be written to."""
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
             claim(self.path)
             self._file: TextIO = self.path.open("a", encoding="utf-8", errors="backslashreplace")
         except OSError as error:
             raise UserError(
-                f"{self.folder}: cannot be written to ({error.strerror}); give an output folder that can"
+                f"{self.path.parent}: cannot be written to ({error.strerror}); give an output folder that can"
             ) from error
         # A killed run may have left half a line, which must be ended first.
         self._before_next = "\n" if self._file.tell() else ""
@@ -421,7 +404,6 @@ class _Job:
     pool: Pool
     separate: Separate | None
     options: ScoringOptions
-    rank: int
     max_waiting: int
 
     def run(self, utterances: Sequence[_Utterance]) -> Iterator[Row]:
@@ -440,7 +422,7 @@ class _Job:
         known = self.journal.rows.get(utterance.key)
         if known is not None and "reason" not in known:
             return known, None
-        row: Row = {"key": utterance.key, "manifest": utterance.manifest, "id": entry.id, "rank": self.rank}
+        row: Row = {"key": utterance.key, "manifest": utterance.manifest, "id": entry.id}
         if utterance.problem is not None:
             return row | {"reason": utterance.problem}, None
         row |= {name: getattr(entry, name) for name in ("corpus", "task", "sample_rate", "num_samples")}

@@ -31,6 +31,9 @@ and the expected SI-SDR of one drawn with these weights."""
 BOUNDS = ("predicted_low_db", "predicted_high_db")
 """Columns of a source: the ends of the interval about the prediction."""
 
+PROPERTIES = ("sex_pair", "overlap_ratio", "level_difference_db", "duration_seconds", "input_si_sdr_db")
+"""Columns of utterances.csv that describe the mixture."""
+
 NO_SCORES = frozenset({*FROM_LATENTS, PREDICTED})
 """Columns that are not scores: higher is neither better nor worse."""
 
@@ -51,8 +54,6 @@ LABELS = {
     "stoi": "STOI",
     "estoi": "extended STOI",
     "pesq": "PESQ",
-    "pesq_nb": "PESQ, narrow band",
-    "pesq_wb": "PESQ, wide band",
     "word_accuracy": "word accuracy",
     "speaker_count_accuracy": "speakers counted right [share of all mixtures]",
     "sex_pair": "sexes",
@@ -68,11 +69,7 @@ LABELS = {
     "mixture_elbo_nats_per_sample": "bound on the mixture's evidence [nats per sample]",
     "blr_nll_nats_per_sample": "distortion [nats per sample]",
     "predicted_si_sdr_db": "predicted SI-SDR [dB]",
-    "measured_si_sdr_db": "measured SI-SDR [dB]",
     "hard_cost": "cost of the best hypotheses",
-    "coverage_percent": "kept, best predicted first [%]",
-    "si_sdr_of_sources_db": "mean SI-SDR of the sources kept [dB]",
-    "si_sdr_of_mixtures_db": "mean SI-SDR of the mixtures kept [dB]",
 }
 
 

@@ -191,7 +191,6 @@ def _add_word_errors(summary: dict[str, Any], truth: Sequence[SpokenSegment], sa
             counts["tcpwer"] = int(found.errors)
         totals = {name: total + counts[name] for name, total in totals.items()}
         own |= _rates(counts)
-        own |= {f"cpwer_{kind}": int(getattr(errors, kind)) for kind in ("insertions", "deletions", "substitutions")}
     if not totals["n_words"]:
         raise UserError(f"{summary['reference']}: no words are said in it, expected some")
     summary |= _rates(totals)

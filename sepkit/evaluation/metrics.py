@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 LIMIT_DB = 100.0
 FILTER_LENGTH = 512
 PESQ_MODES = {8000: "nb", 16000: "wb"}
-PESQ_RATES = {"nb": (8000, 16000), "wb": (16000,)}
 # The mappings of P.862.1 and P.862.2 give these values for the lowest raw score, -0.5.
 PESQ_LOWEST = {"nb": 1.0169, "wb": 1.0428}
 # The package pesq (0.0.4) has tables for 50 utterances and 1000 bad stretches of a pair, and writes beyond them: scores
@@ -226,7 +225,7 @@ def stoi_of_pair(estimate: np.ndarray, source: np.ndarray, sample_rate: int, ext
             raise NoScore("less than 0.4 s of speech in the source") from error
 
 
-def pesq(estimates: Signal, sources: Signal, sample_rate: int, mode: str | None = None) -> Any:
+def pesq(estimates: Signal, sources: Signal, sample_rate: int) -> Any:
     """Return the perceptual evaluation of speech quality, a mean opinion score.
 
     A silent estimate has the lowest score. The score is NaN where PESQ finds no utterance, or less than 0.25 s.
@@ -234,42 +233,37 @@ def pesq(estimates: Signal, sources: Signal, sample_rate: int, mode: str | None 
     Args:
         estimates: (..., T) waveforms.
         sources: (..., T) waveforms.
-        sample_rate: 8000 or 16000 Hz.
-        mode: "nb" (narrow band, P.862.1) or "wb" (wide band, P.862.2); None: narrow band at 8 kHz, wide band at 16.
+        sample_rate: 8000 Hz for narrow band (P.862.1), or 16000 Hz for wide band (P.862.2).
 
     Raises:
-        ValueError: another sample rate or mode, lengths that differ, or no samples.
+        ValueError: another sample rate, lengths that differ, or no samples.
         UserError: the package pesq is not installed.
     """
     if sample_rate not in PESQ_MODES:
         raise ValueError(f"sample_rate: found {sample_rate} Hz, PESQ is defined at 8000 and 16000")
-    mode = mode or PESQ_MODES[sample_rate]
-    if sample_rate not in PESQ_RATES.get(mode, ()):
-        raise ValueError(f"mode: found {mode!r} at {sample_rate} Hz, expected nb, or wb at 16000 Hz")
     try:
         import pesq as package  # noqa: F401
     except ImportError:
         raise UserError("pesq: the package is not installed; pip install 'sepkit[metrics]'") from None
-    return _each_pair(lambda e, s: pesq_of_pair(e, s, sample_rate, mode), estimates, sources)
+    return _each_pair(lambda e, s: pesq_of_pair(e, s, sample_rate), estimates, sources)
 
 
-def pesq_of_pair(estimate: np.ndarray, source: np.ndarray, sample_rate: int, mode: str) -> float:
+def pesq_of_pair(estimate: np.ndarray, source: np.ndarray, sample_rate: int) -> float:
     """Return `pesq` of one estimate and its source, both finite.
 
     Args:
         estimate: (T,).
         source: (T,), not silent.
         sample_rate: 8000 or 16000 Hz.
-        mode: "nb" or "wb".
 
     Raises:
         NoScore: PESQ finds no utterance, less than 0.25 s, or more than the package has room for.
     """
     if not estimate.any():
-        return PESQ_LOWEST[mode]
+        return PESQ_LOWEST[PESQ_MODES[sample_rate]]
     pair = np.stack([source, estimate]).astype(np.float32)
     if pair.shape[1] <= PESQ_SAFE_SECONDS * sample_rate:
-        return _pesq(pair, sample_rate, mode)
+        return _pesq(pair, sample_rate)
     seconds, count = pair.shape[1] / sample_rate, _utterances(source, sample_rate)
     if seconds > PESQ_SECONDS:
         raise NoScore(f"the source lasts {seconds:.0f} s, expected at most {PESQ_SECONDS:g} s for PESQ")
@@ -277,7 +271,7 @@ def pesq_of_pair(estimate: np.ndarray, source: np.ndarray, sample_rate: int, mod
         raise NoScore(f"the source has up to {count} utterances, expected at most {PESQ_UTTERANCES} for PESQ")
     # In a process of its own, because a crash would end this one.
     program = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import answer_pesq as answer; "
-    command = [sys.executable, "-c", f"{program}answer({sample_rate}, {mode!r})"]
+    command = [sys.executable, "-c", f"{program}answer({sample_rate})"]
     answer = subprocess.run(command, input=pair.tobytes(), capture_output=True, check=False)
     try:
         return float(answer.stdout)
@@ -286,21 +280,21 @@ def pesq_of_pair(estimate: np.ndarray, source: np.ndarray, sample_rate: int, mod
         raise NoScore(reason or f"PESQ ended its process with exit code {answer.returncode}") from None
 
 
-def answer_pesq(sample_rate: int, mode: str) -> None:
+def answer_pesq(sample_rate: int) -> None:
     """Print the PESQ of the source and the estimate that standard input holds as float32, or why there is none."""
     try:
-        print(repr(_pesq(np.frombuffer(sys.stdin.buffer.read(), np.float32).reshape(2, -1), sample_rate, mode)))
+        print(repr(_pesq(np.frombuffer(sys.stdin.buffer.read(), np.float32).reshape(2, -1), sample_rate)))
     except NoScore as error:
         print(error)
 
 
-def _pesq(pair: np.ndarray, sample_rate: int, mode: str) -> float:
+def _pesq(pair: np.ndarray, sample_rate: int) -> float:
     """Return the PESQ of source and estimate, (2, T) float32, in this process; NoScore: it finds none."""
     import pesq as package
 
     source, estimate = pair
     try:
-        return float(package.pesq(sample_rate, source, estimate, mode))
+        return float(package.pesq(sample_rate, source, estimate, PESQ_MODES[sample_rate]))
     except package.PesqError as error:
         message = error.args[0] if error.args else type(error).__name__
         raise NoScore(message.decode() if isinstance(message, bytes) else str(message)) from error

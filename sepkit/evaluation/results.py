@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from sepkit.data.manifest import MixtureEntry
-from sepkit.evaluation.labels import BOUNDS, FROM_LATENTS, NO_SCORES, PREDICTED, WEIGHTED
+from sepkit.evaluation.labels import BOUNDS, FROM_LATENTS, NO_SCORES, PREDICTED, PROPERTIES, WEIGHTED
 from sepkit.evaluation.metrics import si_sdr_db
 from sepkit.evaluation.scoring import COLUMNS, MISSED, PER_UTTERANCE, UtteranceScores
 from sepkit.evaluation.statistics import PairedDifference, Speakers, Summary, summarize_columns
@@ -25,9 +25,6 @@ from sepkit.signals import active_frames, frame_powers
 
 Row = dict[str, Any]
 """The journal's record of an utterance; "reason" in it means that it was skipped."""
-
-PROPERTIES = ("sex_pair", "overlap_ratio", "level_difference_db", "duration_seconds", "input_si_sdr_db")
-"""Columns of utterances.csv that describe the mixture."""
 
 _FRAME_SECONDS = 0.032
 # References are clean, so their quiet sounds count as speech too.
@@ -228,27 +225,19 @@ def _failures(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
 
 
 def _by_manifest(rows: Sequence[Row], manifests: Sequence[str], columns: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the summary of every manifest, with each metric's drop from the first, in its unit and in per cent."""
+    """Return the summary of every manifest, with each metric's drop from the first."""
     found: list[dict[str, Any]] = []
     for manifest in manifests:
         mine = [row for row in rows if row["manifest"] == manifest]
         summarized = _summarized(summarize_columns(_means(_done(mine), columns), speakers_of(_done(mine))))
         if found:
             for name, summary in summarized["metrics"].items():
-                if name in NO_SCORES:
-                    continue
-                summary |= _drop(name, found[0]["metrics"][name], summary)
+                if name not in NO_SCORES:
+                    seen, unseen = found[0]["metrics"][name]["mean"], summary["mean"]
+                    drop = None if seen is None or unseen is None else seen - unseen
+                    summary["drop_db" if name.endswith("_db") else "drop"] = drop
         found.append({"manifest": manifest} | _counts(mine) | summarized)
     return found
-
-
-def _drop(name: str, seen: Mapping[str, Any], unseen: Mapping[str, Any]) -> dict[str, float | None]:
-    unit = "_db" if name.endswith("_db") else ""
-    if seen["mean"] is None or unseen["mean"] is None:
-        return {f"drop{unit}": None, "drop_percent": None}
-    drop = seen["mean"] - unseen["mean"]
-    # The share of a score at or below zero means nothing.
-    return {f"drop{unit}": drop, "drop_percent": 100 * drop / seen["mean"] if seen["mean"] > 0 else None}
 
 
 def describe_mixture(entry: MixtureEntry, sources: np.ndarray, mixture: np.ndarray) -> dict[str, Any]:

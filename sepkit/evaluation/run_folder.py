@@ -17,26 +17,11 @@ from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, read_manifest
 from sepkit.data.segments import EMBEDDINGS
 from sepkit.errors import UserError, shown
-from sepkit.evaluation.labels import BOUNDS
+from sepkit.evaluation.labels import PROPERTIES
 from sepkit.evaluation.statistics import summarize_columns
 from sepkit.files import file_text, parse_json, read_csv, read_json, read_text, read_yaml
 
-# Columns of utterances.csv that name an utterance, or say how it was scored.
-_NOT_PROPERTIES = frozenset(
-    [
-        "manifest",
-        "id",
-        "num_samples",
-        "sample_rate",
-        "hypotheses",
-        "silent_sources",
-        "assignment",
-        "speaker_count",
-        "reasons",
-    ]
-)
 _SPEAKER = re.compile(r"speaker_s\d+")
-_MAX_GROUPS = 12
 # Of a number in metrics.jsonl: beyond it axes have no ticks.
 _LARGEST = 1e150
 
@@ -45,9 +30,8 @@ _ENDINGS = (".wav", ".flac")
 Listed = dict[Path, dict[str, list[Path]]]
 """Folder -> its files by name, the ending in lower case."""
 
-CURVES = ("rate_distortion", "calibration", "risk_coverage")
-"""Kinds of curves, each in a file of its name (.csv) beside summary.json, or in a folder of its own."""
-
+CURVE = "rate_distortion.csv"
+"""File of curves beside summary.json, or in a folder of its own."""
 
 # Kinds of values: a list stands for lists of its item, a mapping for mappings ("*" is any key, and a key that ends in ?
 # may be absent), a tuple for alternatives. The summary may come from elsewhere, and tables are made of it.
@@ -144,24 +128,14 @@ class EvaluationFolder:
             found.append([row[name] for name in (columns[: int(sources)] if sources > 0 else columns)])
         return found if columns else None
 
-    def properties(self) -> dict[str, list[str | float | None]]:
-        """Return column -> (N,) values, None where unknown, of all columns that can group utterances.
+    def properties(self) -> dict[str, list[Any]]:
+        """Return column -> (N,) values of what can group utterances: `PROPERTIES`, None where unknown.
 
-        Those are columns that are no score and hold at least two different values. Words, and whole numbers taken as
-        words, may have at most 12; other numbers stay numbers.
+        The number of sources and the sexes are words, the others numbers.
         """
-        described = (
-            name
-            for name in self.columns
-            if name not in _NOT_PROPERTIES and not _SPEAKER.fullmatch(name) and not self._is_score(name)
-        )
-        values = {name: _property([row.get(name) or "" for row in self.rows]) for name in described}
-        return {name: found for name, found in values.items() if found is not None}
-
-    def _is_score(self, column: str) -> bool:
-        stem, _, number = column.rpartition("_s")
-        metrics = self.summary.get("metrics", {})
-        return column in metrics or (number.isdigit() and (stem in metrics or stem in BOUNDS))
+        words = {name: [row.get(name) or None for row in self.rows] for name in ("sources", PROPERTIES[0])}
+        numbers = {name: self.scores(name).tolist() for name in PROPERTIES[1:]}
+        return words | {name: [x if math.isfinite(x) else None for x in column] for name, column in numbers.items()}
 
     def parts(self) -> list[EvaluationFolder]:
         """Return one evaluation for each manifest, named as it is; only this one if there are fewer than two."""
@@ -233,7 +207,7 @@ class Run:
         evaluations: sorted by name.
         log: of the training, or None.
         config: of the training as plain data, or None.
-        curves: kind (`CURVES`) -> name of the evaluation, or of the folder -> curves, for existing files.
+        curves: name of the evaluation, or of the folder -> curves of its file `CURVE`, where it has one.
         separated: recording -> its tracks, of a folder that `sepkit separate` wrote.
     """
 
@@ -242,7 +216,7 @@ class Run:
     evaluations: list[EvaluationFolder] = field(default_factory=list)
     log: TrainingLog | None = None
     config: dict[str, Any] | None = None
-    curves: dict[str, dict[str, Curve]] = field(default_factory=dict)
+    curves: dict[str, Curve] = field(default_factory=dict)
     separated: dict[Path, list[Path]] = field(default_factory=dict)
 
     def evaluation(self, name: str) -> EvaluationFolder | None:
@@ -279,23 +253,20 @@ def load_run(folder: str | os.PathLike[str], name: str | None = None) -> Run:
     clusters = [path for path in found if _is_of_clusters(path)]
     evaluations = [load_evaluation(path) for path in found if path not in clusters]
     home = _experiment_of(folder, evaluations)
-    curves: dict[str, dict[str, Curve]] = {kind: {} for kind in CURVES}
+    places = {folder.name: folder} | {evaluation.name: evaluation.folder for evaluation in evaluations}
+    curves = {label: read_curve(place / CURVE) for label, place in places.items() if (place / CURVE).is_file()}
     separated = {} if found or home else _separated(folder)
-    if not (home or found or separated or any((folder / f"{kind}.csv").is_file() for kind in curves)):
+    if not (home or found or separated or curves):
         raise UserError(
             f"{folder}: neither metrics.jsonl nor summary.json found, expected what sepkit train or evaluate wrote"
         )
-    for kind, by_name in curves.items():
-        for place, label in [(folder, ""), *((evaluation.folder, evaluation.name) for evaluation in evaluations)]:
-            if (place / f"{kind}.csv").is_file():
-                by_name[label or folder.name] = read_curve(place / f"{kind}.csv")
     return Run(
         folder,
         name or (folder if folder.name else folder.resolve()).name,
         evaluations,
         _read_log(home / "metrics.jsonl") if home else None,
         _read_config(home / "config.yaml") if home else None,
-        {kind: by_name for kind, by_name in curves.items() if by_name},
+        curves,
         separated,
     )
 
@@ -318,10 +289,7 @@ def _separated(folder: Path) -> dict[Path, list[Path]]:
 
 def _is_of_clusters(folder: Path) -> bool:
     """Return whether a summary is of `sepkit cluster`, which has no mixtures."""
-    return (folder / EMBEDDINGS).is_file() or (
-        not (folder / "utterances.csv").exists()
-        and '"n_clusters"' in file_text(folder / "summary.json", errors="ignore")
-    )
+    return (folder / EMBEDDINGS).is_file()
 
 
 def load_evaluation(folder: str | os.PathLike[str]) -> EvaluationFolder:
@@ -496,18 +464,6 @@ def _number(cell: str | None) -> float:
         return float(cell) if cell else math.nan
     except ValueError:
         return math.nan
-
-
-def _property(cells: Sequence[str]) -> list[str | float | None] | None:
-    """Return the cells as words or as numbers; None if they do not make groups."""
-    distinct = {cell for cell in cells if cell}
-    numbers = [_number(cell) for cell in distinct]
-    words = any(math.isnan(number) for number in numbers)
-    if len(distinct) < 2 or (words and len(distinct) > _MAX_GROUPS):
-        return None
-    if words or (len(distinct) <= _MAX_GROUPS and all(number.is_integer() for number in numbers)):
-        return [cell or None for cell in cells]
-    return [_number(cell) if cell else None for cell in cells]
 
 
 def find_estimates(folder: Path, entry: MixtureEntry, listed: Listed | None = None) -> list[Path]:

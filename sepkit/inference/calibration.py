@@ -16,7 +16,7 @@ from sepkit.data.manifest import MixtureEntry, read_manifest
 from sepkit.data.mixing import Mixed, mix_entry
 from sepkit.errors import UserError
 from sepkit.inference.quality.features import SHORTEST_SECONDS, mixture_features, recording_features
-from sepkit.inference.quality.predictor import QualityPredictor, fit_quality
+from sepkit.inference.quality.predictor import QualityPredictor, fit_quality, runner_fields
 from sepkit.inference.quality.single_speaker import LEAST_OF_EACH, LabeledRecording, fit_single_speaker
 from sepkit.inference.quality.voices import default_encoder, speaker_evidence
 from sepkit.inference.runners.base import ModelOutput, Runner
@@ -89,7 +89,7 @@ def calibrate(separator: Separator, manifest: str | os.PathLike[str], *, first: 
     plain = Separator(separator.runner, views=1)
     skipped: dict[str, str] = {}
     # Number of the mixture, kind of situation, and whether only the interval is fitted on it.
-    measured: list[tuple[int, str, bool, MeasuredSources]] = []
+    measured: list[tuple[int, str, bool, _Measured]] = []
     labeled: list[LabeledRecording] = []
     # A manifest with recordings of one speaker has what the number of speakers is learned from.
     complete = sum(len(entry.sources) == 1 for entry in entries) >= LEAST_OF_EACH
@@ -103,37 +103,30 @@ def calibrate(separator: Separator, manifest: str | os.PathLike[str], *, first: 
                 if len(mixed.sources) < 2:
                     continue
             beyond = len(mixed.sources) > plain.hypotheses
-            sources = measure_sources(plain, mixed, entry.sample_rate, complete and beyond, made)
-            if beyond:
-                measured.append((number, "more speakers", True, sources))
-                continue
-            if number in chosen and not plain.runner.scored:
-                labeled += _measure_example(plain, entries, number, mixed)
-            if number in chosen:
+            sources = _measure_sources(plain, mixed, entry.sample_rate, complete and beyond, made)
+            if number in chosen and not beyond:
+                if not plain.runner.scored:
+                    labeled += _measure_example(plain, entries, number, mixed)
                 for kind, hard in _stress_mixtures(entries, number, mixed, plain.hypotheses):
-                    stressed = measure_sources(plain, hard, entry.sample_rate, beyond=True)
-                    measured.append((number, kind, True, stressed))
+                    measured.append((number, kind, True, _measure_sources(plain, hard, entry.sample_rate, True)))
         except UserError as error:
             skipped[entry.id] = str(error)
             continue
-        measured.append((number, entry.corpus or "", False, sources))
+        measured.append((number, "more speakers" if beyond else entry.corpus or "", beyond, sources))
     if all(only for _, _, only, _ in measured):
         name, reason = next(iter(skipped.items()), ("none", "the manifest is empty"))
         raise UserError(f"{manifest}: no mixture could be used ({name}: {reason}); expected mixtures with sources")
     numbers, kinds, only, found = zip(*measured, strict=True)
-    counts = [len(sources.si_sdr_db) for sources in found]
+    features, si_sdr_db = zip(*found, strict=True)
+    counts = list(map(len, si_sdr_db))
     try:
         predictor = fit_quality(
-            {name: np.concatenate([sources.features[name] for sources in found]) for name in found[0].features},
-            np.concatenate([sources.si_sdr_db for sources in found]),
-            np.repeat(numbers, counts),
-            np.repeat(kinds, counts),
-            np.repeat(only, counts),
-            weights=separator.runner.fingerprint(),
-            hypotheses=separator.hypotheses,
+            {name: np.concatenate([own[name] for own in features]) for name in features[0]},
+            np.concatenate(si_sdr_db),
+            *(np.repeat(each, counts) for each in (numbers, kinds, only)),
+            **runner_fields(plain.runner),
             manifest=str(Path(manifest)),
         )
-        predictor.depth_steps, predictor.views = plain.depth_steps, plain.runner.views
         if labeled:
             predictor.single_speaker = fit_single_speaker(labeled, default_encoder().fingerprint())
     except UserError as error:
@@ -261,26 +254,14 @@ def overlapping(first: np.ndarray, second: np.ndarray, share: float) -> np.ndarr
     return mixture
 
 
-@dataclass
-class MeasuredSources:
-    """What a model makes of a mixture, and how good its estimates of the k active sources are.
-
-    Args:
-        features: Features of the hypothesis of each source, (k,).
-        si_sdr_db: SI-SDR of the hypothesis of each source, (k,) dB.
-    """
-
-    features: dict[str, np.ndarray]
-    si_sdr_db: np.ndarray
-
-
 _Made = tuple[np.ndarray, ModelOutput]
+_Measured = tuple[dict[str, np.ndarray], np.ndarray]
 
 
-def measure_sources(
+def _measure_sources(
     separator: Separator, mixed: Mixed, sample_rate: int, beyond: bool = False, made: _Made | None = None
-) -> MeasuredSources:
-    """Separate a mixture, and measure its estimates at its rate.
+) -> _Measured:
+    """Return the features of the hypothesis of each active source of a mixture, (k,) each, and its SI-SDR, (k,) dB.
 
     Args:
         separator: Separator of the model.
@@ -305,7 +286,7 @@ def measure_sources(
     estimates = audio.resample(output.estimates[0], separator.sample_rate, sample_rate)
     table = pairwise_si_sdr_db(fit_length(estimates, len(mixed.mixture)), mixed.sources[active])
     sources, matches = linear_sum_assignment(table.T, maximize=True)
-    return MeasuredSources({name: values[matches] for name, values in features.items()}, table[matches, sources])
+    return {name: values[matches] for name, values in features.items()}, table[matches, sources]
 
 
 def _run(separator: Separator, waveform: np.ndarray, rate: int) -> _Made:

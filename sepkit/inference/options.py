@@ -7,10 +7,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from sepkit.choices import convert, field_types
-from sepkit.errors import UserError, shown
+from sepkit.choices import check_bounds, convert, field_types
+from sepkit.errors import Bounds, UserError, shown
 from sepkit.limits import DEPTH_STEPS
 
 Levels = Literal["mixture", "model"]
@@ -74,14 +74,14 @@ class SeparatorOptions:
     levels: Levels | None = None
     mixture_consistency: bool = False
     score_threshold: float | None = None
-    whole_seconds: float | None = None
-    chunk_seconds: float | None = None
+    whole_seconds: Annotated[float, Bounds(ge=0)] | None = None
+    chunk_seconds: Annotated[float, Bounds(ge=0.1, lt=math.inf)] | None = None
     overlap_seconds: float | None = None
     # bfloat16: estimates differ by about -57 dB with sigmoid masks and -40 dB with relu masks (asteroid's sizes).
     precision: Precision = "float32"
-    depth_steps: int | None = None
+    depth_steps: Annotated[int, Bounds(ge=1, le=DEPTH_STEPS)] | None = None
     runner: RunnerKind = "auto"
-    views: int | None = None
+    views: Annotated[int, Bounds(ge=1, le=MOST_VIEWS, note="; 2 gains most for its time")] | None = None
 
     @property
     def torch_only(self) -> list[str]:
@@ -92,15 +92,8 @@ class SeparatorOptions:
     def __post_init__(self) -> None:
         for name, kind in field_types(type(self)).items():
             convert(kind, getattr(self, name), name)
-        if self.depth_steps is not None and not 1 <= self.depth_steps <= DEPTH_STEPS:
-            raise UserError(f"depth_steps: found {self.depth_steps}, expected 1 to {DEPTH_STEPS}")
-        if self.views is not None and not 1 <= self.views <= MOST_VIEWS:
-            raise UserError(f"views: found {self.views}, expected 1 to {MOST_VIEWS}; 2 gains most for its time")
-        if self.whole_seconds is not None and not self.whole_seconds >= 0:
-            raise UserError(f"whole_seconds: found {self.whole_seconds}, expected 0 or more")
+        check_bounds(self)
         chunk = CHUNK_SECONDS if self.chunk_seconds is None else self.chunk_seconds
-        if not 0.1 <= chunk < math.inf:
-            raise UserError(f"chunk_seconds: found {chunk}, expected 0.1 or more")
         if self.overlap_seconds is not None and not 0 < self.overlap_seconds <= chunk / 2:
             raise UserError(
                 f"overlap_seconds: found {self.overlap_seconds}, expected above 0 and at most half of chunk_seconds, "
@@ -150,16 +143,12 @@ class OutputOptions:
     def __post_init__(self) -> None:
         if self.link_speakers is not None and self.link_speakers != "auto" and self.link_speakers < 1:
             raise UserError(f"link_speakers: found {self.link_speakers}, expected auto or 1 or more")
-        for name in ("speaker_encoder", "speaker_features"):
+        for name in ("speaker_encoder", "speaker_features", "enroll"):
             if self.link_speakers is None and getattr(self, name) is not None:
                 raise UserError(f"{name}: only applies with link_speakers")
         if self.link_speakers is not None and self.speakers is not None:
             raise UserError("link_speakers: does not go with speakers, which are of the model's outputs")
-        if self.enroll is not None:
-            if self.link_speakers is None:
-                raise UserError("enroll: only applies with link_speakers")
-            read_names(self.enroll)
-        names = [word.partition("=")[0] for word in self.enroll or ()]
+        names = read_names(self.enroll or ())
         if self.only is not None and self.only not in names:
             raise UserError(f"only: found {self.only}, expected one of enroll: {', '.join(names) or 'none is given'}")
         if self.format == "flac" and self.subtype == "FLOAT":

@@ -28,10 +28,6 @@ class Products:
     sums: np.ndarray
     num_samples: int
 
-    def centered(self) -> np.ndarray:
-        """(n, n) inner products of the estimates less their means."""
-        return self.gram - np.outer(self.sums, self.sums) / self.num_samples
-
 
 def products_of(mixture: np.ndarray, estimates: np.ndarray) -> Products:
     """Return the inner products of a mixture (T,) and estimates (n, T) in memory."""
@@ -67,26 +63,11 @@ def gains_of(products: Products, levels: Levels, consistent: bool, kept: np.ndar
     return gains.astype(np.float32)
 
 
-def residual_shares(products: Products, gains: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """Return the shares of the estimates kept in the rest that estimates leave of the mixture, (k,) float32.
-
-    Shares are proportional to the estimates' energies and sum to one; they are equal if all are silent.
-
-    Args:
-        gains: (n,), of `gains_of`.
-        kept: (k,) int, which estimates are kept.
-    """
-    energies = np.square(gains[kept].astype(np.float64)) * np.diagonal(products.gram)[kept]
-    total = energies.sum()
-    shares = energies / total if total > 0 else np.full(len(kept), 1 / max(1, len(kept)))
-    return shares.astype(np.float32)
-
-
 def distribute_residual(mixture: np.ndarray, estimates: np.ndarray, shares: np.ndarray) -> np.ndarray:
     """Return estimates that add up to the mixture, (k, T) float32: each gets its share of what they leave of it.
 
     Args:
-        shares: (k,), of `residual_shares`.
+        shares: (k,), of `Selection.shares`.
 
     Source: Wisdom et al., "Differentiable consistency constraints for improved deep speech enhancement", 2019, eq. 9.
     """
@@ -130,10 +111,19 @@ class Selection:
         return np.where(self.is_speaker[self.kept][:, None], self.joined @ estimates, leveled)
 
     def shares(self, products: Products) -> np.ndarray:
-        """Return (k,) shares of the outputs in what they leave of the mixture, see `residual_shares`."""
-        if self.joined is None:
-            return residual_shares(products, self.gains, self.kept)
-        return self.is_speaker[self.kept].astype(np.float32)
+        """Return the shares of the outputs in what they leave of the mixture, (k,) float32.
+
+        Shares are proportional to the outputs' energies and sum to one; they are equal if all are silent.
+
+        Args:
+            products: Inner products of the estimates and the mixture.
+        """
+        if self.joined is not None:
+            return self.is_speaker[self.kept].astype(np.float32)
+        energies = np.square(self.gains[self.kept].astype(np.float64)) * np.diagonal(products.gram)[self.kept]
+        total = energies.sum()
+        shares = energies / total if total > 0 else np.full(len(energies), 1 / max(1, len(energies)))
+        return shares.astype(np.float32)
 
 
 def check_speakers(speakers: Speakers, hypotheses: int, counts: bool) -> None:
@@ -178,7 +168,8 @@ def select_by_scores(
     """
     kept = np.arange(len(scores))
     gains = gains_of(products, levels, False, kept).astype(np.float64)
-    scaled = products.centered() * np.outer(gains, gains)
+    centered = products.gram - np.outer(products.sums, products.sums) / products.num_samples
+    scaled = centered * np.outer(gains, gains)
     distinct = distinct_by_products(scores, scaled, np.diagonal(products.gram) * np.square(gains))
     is_speaker = distinct & (scores > threshold) & (not silent)
     if speakers == "auto":

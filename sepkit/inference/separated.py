@@ -113,12 +113,12 @@ class Separated(Generic[EstimatesT]):
         return self.selection.is_speaker
 
     @property
-    def predicted_si_sdr_db(self) -> Any:
+    def predicted_si_sdr_db(self) -> EstimatesT | None:
         """SI-SDR to expect of each hypothesis, dB, (n,), see `Prediction`; None if nothing is predicted."""
         return None if self.prediction is None else self.prediction.si_sdr_db
 
     @property
-    def predicted_interval_db(self) -> Any:
+    def predicted_interval_db(self) -> EstimatesT | None:
         """Ends of the interval that should hold 90 % of them, dB, (n, 2); None if nothing is predicted."""
         return None if self.prediction is None else self.prediction.interval_db
 
@@ -127,17 +127,27 @@ class Separated(Generic[EstimatesT]):
         """Whether the recording is unlike those that the prediction was fitted on; None if nothing is predicted."""
         return None if self.prediction is None else self.prediction.out_of_domain
 
-    def as_tensors(self) -> Separated[Tensor]:
-        """Return the same with tensors in place of arrays."""
-        return _as_tensors(self)
-
     def __repr__(self) -> str:
         count, num_samples = self.estimates.shape
         seconds = num_samples / self.sample_rate if self.sample_rate else 0.0
         return f"Separated({count} x {seconds:.1f} s at {self.sample_rate} Hz: {summary_line(self)})"
 
     def _repr_html_(self) -> str:
-        return _players_html(self)
+        """Return a table with a player for each estimate, at one level; of long recordings the first minute."""
+        estimates = np.asarray(self.estimates, np.float32)
+        shown = estimates[:, : round(_MOST_SECONDS * self.sample_rate)]
+        peak = float(np.abs(shown).max(initial=0))
+        gain = 0.9 / peak if peak > 0.9 else 1.0
+        cut = f" The first {_MOST_SECONDS:.0f} s are here." if shown.shape[1] < estimates.shape[1] else ""
+        predicted, rows = None if self.prediction is None else self.prediction.si_sdr_db, []
+        for place, (waveform, hypothesis) in enumerate(zip(shown, self.kept, strict=True)):
+            sound, kind = audio.encode_sound(gain * waveform, self.sample_rate)
+            source = f"data:{kind};base64,{base64.b64encode(sound).decode()}"
+            player = f'<audio controls preload="metadata" aria-label="speaker {place + 1}" src="{source}"></audio>'
+            value = math.nan if predicted is None else float(predicted[int(hypothesis)])
+            expected = f"predicted {value:.1f} dB" if math.isfinite(value) else ""
+            rows.append(f"<tr><th>speaker {place + 1}</th><td>{player}</td><td>{expected}</td></tr>")
+        return f"<p>{escape(summary_line(self))}.{cut}</p><table>{''.join(rows)}</table>"
 
     def save(self, folder: str | os.PathLike[str], name: str = "separated") -> list[Path]:
         """Write the estimates as wav files of floats, FOLDER/NAME_s1.wav and so on, and return their paths.
@@ -150,10 +160,10 @@ class Separated(Generic[EstimatesT]):
         return [audio.write(path, wave, self.sample_rate) for path, wave in zip(paths, estimates, strict=True)]
 
 
-def _as_tensors(part: Any) -> Any:
+def with_tensors(part: Any) -> Any:
     """Return a result, or a part of it, with tensors in place of arrays."""
     changed = {
-        name: as_given(value) if isinstance(value, np.ndarray) else _as_tensors(value)
+        name: as_given(value) if isinstance(value, np.ndarray) else with_tensors(value)
         for name, value in vars(part).items()
         if isinstance(value, np.ndarray) or is_dataclass(value)
     }
@@ -223,22 +233,3 @@ def verdict(low_db: float) -> str:
     if low_db < USABLE_DB:
         return "probably failed"
     return "good" if low_db >= GOOD_DB else "usable, with audible leakage"
-
-
-def _players_html(separated: Separated[Any]) -> str:
-    """Return a table with a player for each estimate, at one level; of long recordings the first minute."""
-    estimates = np.asarray(separated.estimates, np.float32)
-    shown = estimates[:, : round(_MOST_SECONDS * separated.sample_rate)]
-    peak = float(np.abs(shown).max(initial=0))
-    gain = 0.9 / peak if peak > 0.9 else 1.0
-    cut = f" The first {_MOST_SECONDS:.0f} s are here." if shown.shape[1] < estimates.shape[1] else ""
-    rows = []
-    for place, (waveform, hypothesis) in enumerate(zip(shown, separated.kept, strict=True)):
-        sound, kind = audio.encode_sound(gain * waveform, separated.sample_rate)
-        source = f"data:{kind};base64,{base64.b64encode(sound).decode()}"
-        player = f'<audio controls preload="metadata" aria-label="speaker {place + 1}" src="{source}"></audio>'
-        predicted = separated.predicted_si_sdr_db
-        value = math.nan if predicted is None else float(predicted[int(hypothesis)])
-        expected = f"predicted {value:.1f} dB" if math.isfinite(value) else ""
-        rows.append(f"<tr><th>speaker {place + 1}</th><td>{player}</td><td>{expected}</td></tr>")
-    return f"<p>{escape(summary_line(separated))}.{cut}</p><table>{''.join(rows)}</table>"

@@ -19,19 +19,12 @@ from sepkit.inference.live.streaming import Stream
 from sepkit.inference.long.chunked import ChunkedEstimates
 from sepkit.inference.long.recordings import ArrayRecording, Recording, Rendered
 from sepkit.inference.long.stitching import chunking_of
-from sepkit.inference.options import (
-    CHUNK_SECONDS,
-    OVERLAP_SECONDS,
-    WHOLE_SECONDS,
-    Levels,
-    SeparatorOptions,
-    Speakers,
-)
+from sepkit.inference.options import CHUNK_SECONDS, OVERLAP_SECONDS, WHOLE_SECONDS, Levels, SeparatorOptions, Speakers
 from sepkit.inference.quality.predictor import QualityPredictor, generic_predictor
 from sepkit.inference.runners.base import Runner
 from sepkit.inference.runners.views import ViewsRunner
 from sepkit.inference.selection import check_speakers
-from sepkit.inference.separated import Separated
+from sepkit.inference.separated import Separated, with_tensors
 from sepkit.inference.waveforms import checked_rate, is_tensor, read_waveform
 from sepkit.models.hypotheses import DEFAULT_THRESHOLD, hypothesis_weights
 from sepkit.models.needs import needs_of
@@ -77,6 +70,10 @@ class Separator:
 
     Attributes:
         runner: what runs the model.
+        sample_rate: Hz, of the model; recordings may have any.
+        device: where the model computes: cpu, cuda:0 ...
+        hypotheses: number of the model's estimates, n.
+        depth_steps: steps of a model of continuous depth; None for other models.
         levels, mixture_consistency, whole_seconds: those of the options, or else what the model needs.
         score_threshold: log-odds above which a hypothesis counts as a speaker; can be set.
         quality: predicts SI-SDR without references; None: nothing is predicted; can be set. A model without a
@@ -110,12 +107,14 @@ class Separator:
             model = TorchRunner(model, device, options.precision)
         runner = model if options.depth_steps is None else model.with_depth(options.depth_steps)
         views = options.views or (1 if quality is None else quality.views)
-        self.runner = runner if views == 1 else ViewsRunner(runner, views)
+        self.runner = runner = runner if views == 1 else ViewsRunner(runner, views)
+        self.sample_rate, self.hypotheses = runner.sample_rate, runner.hypotheses
+        self.device, self.depth_steps = runner.device, runner.depth
         calibrated = self.runner.info.get("score_threshold", DEFAULT_THRESHOLD)
         if type(calibrated) not in (int, float):
             raise UserError(f"model: info.score_threshold is {shown(calibrated)}, expected a number; get it again")
         self.score_threshold = float(calibrated if options.score_threshold is None else options.score_threshold)
-        self.quality = quality if quality is not None and quality.fits_depth(self.runner.depth) else None
+        self.quality = quality if quality is not None and quality.fits_depth(self.depth_steps) else None
         if self.quality is None and views > 1 and self.hypotheses > 1:
             self.quality = generic_predictor(self.hypotheses)
         self.sum_if_single = True
@@ -127,16 +126,6 @@ class Separator:
         self.whole_seconds: float = settings["whole_seconds"]
         chunk, overlap = settings["chunk_seconds"], settings["overlap_seconds"]
         self._chunking = chunking_of(self.sample_rate, chunk, min(overlap, chunk / 2))
-
-    @property
-    def sample_rate(self) -> int:
-        """Hz, of the model; recordings may have any."""
-        return self.runner.sample_rate
-
-    @property
-    def device(self) -> str:
-        """Where the model computes: cpu, cuda:0 ..."""
-        return self.runner.device
 
     @property
     def model(self) -> EncoderMaskerDecoder:
@@ -158,16 +147,6 @@ class Separator:
     def default_speakers(self) -> Speakers:
         """What `speakers` should be where the user says nothing: "auto" for a model that counts."""
         return "auto" if self.runner.counts_speakers else None
-
-    @property
-    def hypotheses(self) -> int:
-        """Number of the model's estimates (n)."""
-        return self.runner.hypotheses
-
-    @property
-    def depth_steps(self) -> int | None:
-        """Steps of a model of continuous depth; None for other models."""
-        return self.runner.depth
 
     def fingerprint(self) -> str:
         """Return a digest of all weights and buffers, and of the predictor, which identifies its outputs."""
@@ -241,7 +220,7 @@ class Separator:
         found = self.separate_recording(recording, speakers=speakers, evidence=evidence)
         with closing(found.estimates) as estimates:
             separated = replace(found, estimates=estimates.in_memory())
-        return separated.as_tensors() if is_tensor(waveform) else separated
+        return with_tensors(separated) if is_tensor(waveform) else separated
 
     __call__ = separate
 

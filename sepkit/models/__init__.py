@@ -16,22 +16,14 @@ from typing import TYPE_CHECKING
 from sepkit.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from sepkit.models import maskers
-    from sepkit.models.emd import EncoderMaskerDecoder, build_model
-    from sepkit.models.published.names import model_folder
-    from sepkit.models.published.pretrained import load_pretrained, load_weights_into
-    from sepkit.models.storage.checkpoints import load_checkpoint, save_model
-
-__all__ = [
-    "EncoderMaskerDecoder",
-    "build_model",
-    "load_checkpoint",
-    "load_pretrained",
-    "load_weights_into",
-    "maskers",
-    "model_folder",
-    "save_model",
-]
+    from sepkit.models import maskers as maskers
+    from sepkit.models.emd import EncoderMaskerDecoder as EncoderMaskerDecoder
+    from sepkit.models.emd import build_model as build_model
+    from sepkit.models.published.names import model_folder as model_folder
+    from sepkit.models.published.pretrained import load_pretrained as load_pretrained
+    from sepkit.models.published.pretrained import load_weights_into as load_weights_into
+    from sepkit.models.storage.checkpoints import load_checkpoint as load_checkpoint
+    from sepkit.models.storage.checkpoints import save_model as save_model
 
 __getattr__ = lazy_names(
     __name__,

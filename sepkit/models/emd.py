@@ -103,37 +103,31 @@ class EncoderMaskerDecoder(SavedModel):
         signed = isinstance(masks, Deterministic | Gaussian) and masks.activation in ("linear", "tanh")
         use_signed = "use the deterministic or the gaussian family with activation linear or tanh"
         if encoding.activation == "softmax":
-            raise UserError(
-                "model.encoding.activation: found softmax, which runs over hypotheses; an encoding has none"
-            )
-        if bank.linear_only and encoding.activation != "linear":
-            found = f"model.encoding.activation: found {encoding.activation}"
-            raise UserError(f"{found}, expected linear with this filterbank")
-        if bank.complex_masks and not signed:
-            raise UserError(f"model.masks: found {masks!r}, but complex masks have values of either sign; {use_signed}")
-        if bank.mapping and not signed:
-            found = (
-                f"model.masks: found {masks!r}, but with mapping the masker's values are an encoding, of either sign"
-            )
-            raise UserError(f"{found}; {use_signed}")
+            raise UserError("model.encoding.activation: found softmax over hypotheses, which an encoding does not have")
+        if bank.linear_only and (found := encoding.activation) != "linear":
+            raise UserError(f"model.encoding.activation: found {found}, expected linear with this filterbank")
+        if (bank.complex_masks or bank.mapping) and not signed:
+            of_which = "complex masks have values" if bank.complex_masks else "with mapping the masker makes encodings"
+            raise UserError(f"model.masks: found {masks!r}, but {of_which} of either sign; {use_signed}")
         if (rate := getattr(self.masker, "sample_rate", self.sample_rate)) != self.sample_rate:
-            found = f"model.masker: found a layout of bands for {rate} Hz"
-            raise UserError(f"{found}, but model.sample_rate is {self.sample_rate}")
+            raise UserError(
+                f"model.masker: found a layout of bands for {rate} Hz, but model.sample_rate is {self.sample_rate}"
+            )
         if getattr(self.masker, "maps", False) and not (bank.mapping and getattr(bank, "compression", None) == 1):
             raise UserError(
                 "model.masker: its values are the estimates' coefficients, made of the mixture's as they are; set"
                 " model.filterbank.mapping to true and model.filterbank.compression to 1"
             )
         if has_scoring_head and self.counts_speakers:
-            other = "leave it out, or count_speakers of the masker"
-            raise UserError(f"model.scoring: the masker has scores of its own; {other}")
+            raise UserError("model.scoring: the masker has scores of its own; leave out one of the two")
         if self.input_norm not in ("training", "mixture"):
             raise UserError(f"model.input_norm: found {self.input_norm!r}, expected training or mixture")
         if self.input_norm == "mixture" and self.variational:
             raise UserError("model.input_norm: found mixture with variational latents, expected training")
         if self.pad == "asteroid" and bank.synthesis_size < bank.kernel_size:
-            other = "with model.filterbank.synthesis_size take full"
-            raise UserError(f"model.pad: asteroid adds nothing on the left; {other}")
+            raise UserError(
+                "model.pad: asteroid adds nothing on the left; with model.filterbank.synthesis_size take full"
+            )
 
     @classmethod
     def from_config(cls, config: ModelConfig) -> EncoderMaskerDecoder:
@@ -219,11 +213,9 @@ class EncoderMaskerDecoder(SavedModel):
         _check_mixture(mixture)
         if speakers is None and self.training and active is not None:
             speakers = active.sum(1)
-        gain: Tensor | None = None
-        if self.input_norm == "mixture":
-            to_training_level = self._gain(mixture)
-            mixture, gain = mixture * to_training_level, to_training_level.reciprocal()
-            sources = None if sources is None else sources * to_training_level.unsqueeze(1)
+        mixture, gain = self._leveled(mixture)
+        if gain is not None and sources is not None:
+            sources = sources / gain.unsqueeze(1)
         sample = self.training if sample is None else sample
         num_samples = mixture.shape[-1]
         encoding = self.encode(mixture)
@@ -294,6 +286,13 @@ class EncoderMaskerDecoder(SavedModel):
         """Return the factor that brings each mixture (B, T) to the training mixtures' deviation, (B, 1)."""
         return self.signal_std / mixture.std(-1, correction=0, keepdim=True).clamp_min(_SILENT_DEVIATION)
 
+    def _leveled(self, mixture: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return mixtures (B, T) as the model takes them, and gains (B, 1) of its waveforms; None: the gain is 1."""
+        if self.input_norm != "mixture":
+            return mixture, None
+        gain = self._gain(mixture)
+        return mixture * gain, gain.reciprocal()
+
     def _masker_output(self, features: Tensor, speakers: Tensor | None = None) -> MaskerOutput:
         if isinstance(self.masker, Masker):
             return self.masker.with_scores(features, speakers)
@@ -312,17 +311,12 @@ class EncoderMaskerDecoder(SavedModel):
         computed tile by tile and never held in full.
         """
         _check_mixture(mixture)
-        if self.input_norm == "mixture":
-            gain = self._gain(mixture)
-            return self._estimates(mixture * gain) / gain.unsqueeze(1)
-        return self._estimates(mixture)
-
-    def _estimates(self, mixture: Tensor) -> Tensor:
         bank = self.filterbank
+        mixture, gain = self._leveled(mixture)
         z = self.encoding_family.value(self._encode(mixture - self.signal_mean))
         if not isinstance(self.masker, FramewiseEnd):
             masks = self._masks_at_test(self.masker(bank.features(z)))
-            return self.decode(bank.apply_mask(masks, z), mixture.shape[-1])
+            return _times(self.decode(bank.apply_mask(masks, z), mixture.shape[-1]), gain)
         summary = self.masker.trunk(bank.features(z))
         frames = z.shape[-1]
         decoded = z.new_zeros(len(z), self.hypotheses, (frames - 1) * bank.stride + bank.kernel_size)
@@ -333,7 +327,7 @@ class EncoderMaskerDecoder(SavedModel):
             first = start * bank.stride
             decoded[..., first : first + waveforms.shape[-1]] += waveforms
         trimmed = nn.functional.pad(decoded, bank.trim)
-        return self._crop(trimmed, mixture.shape[-1]) * self.signal_std
+        return _times(self._crop(trimmed, mixture.shape[-1]) * self.signal_std, gain)
 
     def mask_posterior(self, raw: Tensor) -> Latent:
         """Return the posterior over the masks, (B, n, K_mask, F); raw is (B, n, P, K, F), the masker's values."""

@@ -106,37 +106,16 @@ def calibrate_threshold(scores: Sequence[Sequence[float]], counts: Sequence[int]
     Returns:
         The threshold, log-odds, and the share in [0, 1]. `DEFAULT_THRESHOLD` and NaN where there is no utterance.
     """
-    ends = sorted({score for utterance in scores for score in utterance})
-    if not ends:
+    found = np.unique(np.concatenate([[], *scores]))
+    if not len(found):
         right = sum(count == 0 for count in counts)
         return DEFAULT_THRESHOLD, right / len(counts) if counts else float("nan")
-    ends = [ends[0] - 2.0, *ends, ends[-1] + 2.0]
-    place = {end: index for index, end in enumerate(ends)}
-    # A count of c is right from the (c + 1)st best score up to, but without, the cth: one more, then one less.
-    steps = [0] * len(ends)
+    ends = np.array([found[0] - 2.0, *found, found[-1] + 2.0])
+    # Of the intervals between ends; less than any before the first and behind the last.
+    right = np.pad(np.zeros(len(ends) - 1, int), 1, constant_values=-1)
     for utterance, count in zip(scores, counts, strict=True):
-        best_first = sorted(utterance, reverse=True)
-        if count > len(best_first):
-            continue
-        low = place[best_first[count]] if count < len(best_first) else 0
-        high = place[best_first[count - 1]] if count else len(ends) - 1
-        steps[low] += 1
-        steps[high] -= 1
-    return _widest_best(ends, steps, len(counts))
-
-
-def _widest_best(ends: Sequence[float], steps: Sequence[int], total: int) -> tuple[float, float]:
-    """Return the middle of the widest run of intervals with the largest running sum, and that sum over the total."""
-    right, running = [], 0
-    for step in steps[:-1]:
-        running += step
-        right.append(running)
-    best = max(right)
-    low, widest = 0, (float("-inf"), 0.0)
-    for index, value in enumerate([*right, -1]):
-        if value != best:
-            if index > low:
-                width = ends[index] - ends[low]
-                widest = max(widest, (width, (ends[index] + ends[low]) / 2), key=lambda pair: pair[0])
-            low = index + 1
-    return widest[1], best / total
+        # In an interval, as many scores are above the threshold as above its lower end.
+        right[1:-1] += len(utterance) - np.searchsorted(np.sort(utterance), ends[:-1], side="right") == count
+    low, high = ends[np.flatnonzero(np.diff(right == right.max()))].reshape(-1, 2).T
+    widest = np.argmax(high - low)
+    return float(low[widest] + high[widest]) / 2, float(right.max()) / len(counts)

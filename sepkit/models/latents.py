@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -24,6 +25,7 @@ from sepkit.models.distributions import (
     LogNormalDistribution,
     NormalDistribution,
 )
+from sepkit.models.runtime import at_least_float32
 from sepkit.registry import register
 from sepkit.types import Latent
 
@@ -71,20 +73,12 @@ class LatentFamily(ABC):
         return f"{type(self).__name__}(activation={self.activation!r})"
 
 
-def _softmax_over_hypotheses(raw: Tensor) -> Tensor:
-    return raw.softmax(dim=-3)
-
-
-def _unchanged(raw: Tensor) -> Tensor:
-    # A function, because a lambda cannot be pickled, and models are sent to other processes.
-    return raw
-
-
+# Nothing that cannot be pickled, as a lambda, because models are sent to other processes.
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "linear": _unchanged,
+    "linear": torch.nn.Identity(),
     "relu": torch.relu,
     "sigmoid": torch.sigmoid,
-    "softmax": _softmax_over_hypotheses,
+    "softmax": partial(torch.softmax, dim=-3),
     "softplus": torch.nn.functional.softplus,
     "exp": torch.exp,
     "tanh": torch.tanh,
@@ -266,15 +260,11 @@ def _values(raw: Tensor, count: int) -> tuple[Tensor, ...]:
     """Return the `count` raw values of every dimension, each (..., K, F), in float32 at least."""
     if raw.ndim < 3 or raw.shape[-3] != count:
         raise ValueError(f"raw values have shape {tuple(raw.shape)}, expected (..., {count}, K, F)")
-    if count > 1 and raw.dtype in (torch.float16, torch.bfloat16):
-        raw = raw.float()
-    return raw.unbind(-3)
+    return (at_least_float32(raw) if count > 1 else raw).unbind(-3)
 
 
 def _positive(raw: Tensor) -> Tensor:
-    if raw.dtype in (torch.float16, torch.bfloat16):
-        raw = raw.float()
-    return torch.nn.functional.softplus(raw).clamp_min(FLOOR)
+    return torch.nn.functional.softplus(at_least_float32(raw)).clamp_min(FLOOR)
 
 
 def _scalar(value: float) -> Tensor:

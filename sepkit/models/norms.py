@@ -16,7 +16,7 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from sepkit.errors import UserError
-from sepkit.models.runtime import widest
+from sepkit.models.runtime import at_least_float32, widest
 
 StreamState = dict[nn.Module, Any]
 """Module -> the state that it carries from one block of frames to the next; empty before the first block.
@@ -33,9 +33,6 @@ class _ChannelAffineNorm(nn.Module):
         self.eps = eps
         self.gamma = nn.Parameter(torch.ones(channels))
         self.beta = nn.Parameter(torch.zeros(channels))
-
-    def extra_repr(self) -> str:
-        return f"{self.channels}, eps={self.eps}"
 
 
 class GlobalLayerNorm(_ChannelAffineNorm):
@@ -81,10 +78,8 @@ class CumulativeLayerNorm(_ChannelAffineNorm):
         """Running mean and 1/deviation, each (B, 1, F)."""
         # E[x^2] - E[x]^2 cancels over long inputs in float32.
         accumulator = widest(x)
-        frames = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-        frame_variance, frame_mean = (
-            statistic.to(accumulator) for statistic in torch.var_mean(frames, 1, correction=0, keepdim=True)
-        )
+        statistics = torch.var_mean(at_least_float32(x), 1, correction=0, keepdim=True)
+        frame_variance, frame_mean = (statistic.to(accumulator) for statistic in statistics)
         count = torch.arange(1, x.shape[-1] + 1, device=x.device, dtype=accumulator)
         mean_sum, power_sum = frame_mean.cumsum(-1), (frame_variance + frame_mean.square()).cumsum(-1)
         if state is not None:

@@ -56,10 +56,6 @@ class FixedPrior(Prior):
         """The distribution, whatever the sources."""
         return self.distribution
 
-    def extra_repr(self) -> str:
-        """The distribution."""
-        return repr(self.distribution)
-
 
 class AdaptivePrior(Prior):
     """The convolution of the posteriors over the encodings of the sources: the distribution of the sum of encodings.

@@ -26,6 +26,11 @@ def widest(x: Tensor) -> torch.dtype:
     return torch.float32 if x.device.type == "mps" else torch.float64
 
 
+def at_least_float32(x: Tensor) -> Tensor:
+    """Return a tensor of half precision in float32, and any other as it is."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
 def is_traced() -> bool:
     """Whether the model is being traced, exported or compiled: operations recorded now are run elsewhere later."""
     return is_tracing() or torch.compiler.is_compiling() or torch.onnx.is_in_onnx_export()

@@ -80,14 +80,6 @@ class SpeakerEncoder(SavedModel):
         self.prototypes = nn.Parameter(functional.normalize(torch.randn(shape), dim=-1)) if has_prototypes else None
         self.gate = None if config.gate in ("none", "uniform") else nn.Linear(2 * config.pooled, config.dimensions)
         self.speech = nn.Conv1d(config.pooled, 1, 1) if config.speech else None
-        self._add_centers(config)
-        if config.projected and config.experts != 1:
-            found = f"{config.projected} with {config.experts} experts"
-            raise UserError(f"model.projected: found {found}, expected an encoder with one expert")
-        inputs = config.dimensions + 2 * config.bands
-        self.projection = nn.Linear(inputs, config.projected) if config.projected else None
-
-    def _add_centers(self, config: SpeakerEncoderConfig) -> None:
         drawn = functional.normalize(torch.randn(config.experts, config.dimensions), dim=-1)
         if config.gate == "learned":
             self.centers = nn.Parameter(drawn)
@@ -193,41 +185,14 @@ class SpeakerEncoder(SavedModel):
     @property
     def embedding_size(self) -> int:
         """Dimensions of what `forward` returns."""
-        if self.config.projected:
-            return self.config.projected
         one_head = self.config.experts == 1 or self.config.one_head
         return self.config.dimensions if one_head else 2 * self.config.pooled
 
-    def project(self, embeddings: Tensor, spectra: Tensor) -> Tensor:
-        """Return embeddings mapped together with their spectra to unit vectors; without a projection, themselves.
-
-        A small encoder forgets much of the mean spectrum that tells voices apart. The projection sees both.
-
-        Args:
-            embeddings: (B, D), of `embed_features`.
-            spectra: (B, bands, F), of `log_mel`.
-        """
-        if self.projection is None:
-            return embeddings
-        return functional.normalize(self.projection(beside_spectra(embeddings, spectra)), dim=-1)
-
     def forward(self, waveforms: Tensor) -> Tensor:
-        """Return embeddings, (B, D), see `embed_features` and `project`; waveforms are (B, T), all of one length."""
-        spectra = self.log_mel(waveforms)
-        return self.project(self.embed_features(self.features(spectra)), spectra)
+        """Return embeddings, (B, D), see `embed_features`; waveforms are (B, T), all of one length."""
+        return self.embed_features(self.features(self.log_mel(waveforms)))
 
     def speech_of(self, waveforms: Tensor) -> Tensor:
         """Return probabilities that somebody speaks, for each 20 ms, (B, F), of an encoder that tells speech."""
         assert self.speech is not None
         return torch.sigmoid(self.speech(self.trunk(self.log_mel(waveforms)))[:, 0])
-
-
-def beside_spectra(embeddings: Tensor, spectra: Tensor) -> Tensor:
-    """Return embeddings with mean and deviation over time of their spectra, (B, D + 2 bands).
-
-    Args:
-        embeddings: (B, D).
-        spectra: (B, bands, F).
-    """
-    deviation = (spectra.var(-1, unbiased=False) + 1e-5).sqrt()
-    return torch.cat([embeddings, spectra.mean(-1), deviation], dim=-1)

@@ -13,6 +13,7 @@ from sepkit.config import STFTFilterbankConfig
 from sepkit.errors import UserError
 from sepkit.limits import WINDOW_SAMPLES
 from sepkit.models.filterbanks import Decoder, Encoder, Filterbank, Filters, require
+from sepkit.models.runtime import at_least_float32
 from sepkit.registry import register
 
 # Added to the power of every bin: the square root of an exact zero has no gradient.
@@ -85,25 +86,15 @@ class STFTFilterbank(Filterbank):
         offset[1] = math.log(math.expm1(_INITIAL_MASK_DEVIATION))
         self.register_buffer("mask_offset", offset if config.complex_masks else None, persistent=False)
         self.raw_deviation: nn.Parameter | None = None
-        self.deviation_predictor: nn.Conv1d | None = None
         if values_per_dimension == 2:
-            raw = torch.full((bins,), math.log(math.expm1(config.initial_deviation)))
-            if config.deviation == "per_bin":
-                self.raw_deviation = nn.Parameter(raw)
-            else:
-                self.deviation_predictor = nn.Conv1d(self.encoding_dim, bins, 1)
-                nn.init.zeros_(self.deviation_predictor.weight)
-                self.deviation_predictor.bias = nn.Parameter(raw)
+            self.raw_deviation = nn.Parameter(torch.full((bins,), math.log(math.expm1(config.initial_deviation))))
 
     def encode(self, waveform: Tensor) -> Tensor:
         """Return coefficients, (B, 2 K, F), followed by deviations if there are any: (B, 4 K, F)."""
         coefficients = super().encode(waveform)
-        if self.raw_deviation is not None:
-            raw = self.raw_deviation.unsqueeze(-1).expand(coefficients.shape[0], -1, coefficients.shape[-1])
-        elif self.deviation_predictor is not None:
-            raw = self.deviation_predictor(self.features(coefficients))
-        else:
+        if self.raw_deviation is None:
             return coefficients
+        raw = self.raw_deviation.unsqueeze(-1).expand(coefficients.shape[0], -1, coefficients.shape[-1])
         return torch.cat([coefficients, raw.to(coefficients.dtype).repeat(1, 2, 1)], dim=-2)
 
     def _analyzed(self, frames: Tensor) -> Tensor:
@@ -111,7 +102,7 @@ class STFTFilterbank(Filterbank):
         if frames.dtype == torch.float64:
             return super()._analyzed(frames)
         window, scales = window_and_scales(self.encoder.filters)
-        spectra = torch.fft.rfft(_at_least_float32(frames) * window)
+        spectra = torch.fft.rfft(at_least_float32(frames) * window)
         return torch.cat([spectra.real * scales, spectra.imag * scales], dim=-1).transpose(-1, -2)
 
     def decode_frames(self, encoding: Tensor) -> Tensor:
@@ -122,7 +113,7 @@ class STFTFilterbank(Filterbank):
         # The inverse transform counts frequencies twice, but for the first and the last, and divides by the length.
         scales = scales * self.kernel_size / 2
         scales[[0, -1]] *= 2
-        encoding = _at_least_float32(encoding)
+        encoding = at_least_float32(encoding)
         frames, parts = encoding.shape[-1], -(-self.kernel_size // self.stride)
         # One waveform at a time: several copies of its windows are needed, and they stay in the processor's caches.
         added = []
@@ -141,8 +132,6 @@ class STFTFilterbank(Filterbank):
         power = real.square() + imaginary.square() + _POWER_FLOOR
         if self.real_imaginary:
             return encoding * power.pow((self.compression - 1) / 2).repeat(1, 2, 1)
-        if self.compression == 0:
-            return torch.log(1e-4 + power.sqrt())
         return power.pow(self.compression / 2)
 
     def raw_masks(self, raw: Tensor) -> Tensor:
@@ -216,10 +205,7 @@ def _check(config: STFTFilterbankConfig) -> None:
             config.features == "magnitude" or (coefficients and config.complex_masks),
             "magnitude, or with complex_masks: true real_imaginary, which makes two values a bin",
         ),
-        compression=(
-            config.compression > 0 or (config.compression == 0 and not coefficients),
-            "at least 0, and more than 0 with features: real_imaginary",
-        ),
+        compression=(config.compression > 0, "a positive number"),
         mapping=(
             not config.mapping or coefficients,
             "false, or features: real_imaginary, with which the masker sees the phases of the coefficients it makes",
@@ -290,7 +276,3 @@ def window_and_scales(filters: Tensor) -> tuple[Tensor, Tensor]:
     largest = int(window.argmax())
     real, imaginary = filters[:, 0, largest].chunk(2)
     return window, torch.hypot(real, imaginary) / window[largest]
-
-
-def _at_least_float32(values: Tensor) -> Tensor:
-    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values

@@ -133,7 +133,7 @@ class Assignment(ABC):
         """Take the spread of the training data, if parameters are multiples of it.
 
         Args:
-            scale: in the cost's unit; dB for SI-SDR (`sepkit.annealing.free_hypotheses.spread_db`).
+            scale: in the cost's unit; dB for SI-SDR (`sepkit.annealing.temperature.spread_db`).
         """
 
     def _set(self, name: str, value: float | Schedule) -> None:

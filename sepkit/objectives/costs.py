@@ -1,7 +1,7 @@
 """Pairwise costs: how far each estimate is from each source, (B, n, T), (B, m, T) -> (B, n, m). Smaller is better.
 
-All are formulas over a few inner products per pair (see `products`), computed in float64 outside autocast and returned
-as float32 (float64 for float64 inputs). A NaN in a waveform makes only that waveform's pairs NaN. Gradients reach
+All are formulas over a few `inner_products` per pair, computed in float64 outside autocast and returned as float32
+(float64 for float64 inputs). A NaN in a waveform makes only that waveform's pairs NaN. Gradients reach
 estimates and sources. Shapes that do not fit together raise ValueError.
 
 `lengths` (B,) gives the samples of each utterance that count in a padded batch; None: all. `active` (B, m) bool says
@@ -20,23 +20,10 @@ from torch import Tensor
 
 from sepkit.config import BLRConfig, CauchyConfig, LogMSEConfig, MSEConfig, NegSISDRConfig, NegSNRConfig
 from sepkit.objectives.inner_products import as_inputs, error_energy, inner_products
-from sepkit.objectives.likelihoods import pairwise_blr_nll, pairwise_cauchy_nll
+from sepkit.objectives.likelihoods import pairwise_blr_nll as pairwise_blr_nll
+from sepkit.objectives.likelihoods import pairwise_cauchy_nll as pairwise_cauchy_nll
 from sepkit.registry import register
 from sepkit.types import Batch, Separation
-
-__all__ = [
-    "PairwiseCost",
-    "PairwiseCosts",
-    "Step",
-    "Term",
-    "Unit",
-    "pairwise_blr_nll",
-    "pairwise_cauchy_nll",
-    "pairwise_log_mse",
-    "pairwise_mse",
-    "pairwise_neg_si_sdr",
-    "pairwise_neg_snr",
-]
 
 Unit = Literal["db", "power", "nats"]
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 # A signal is constant if its energy without its mean is below this share (-120 dB) of its energy. The rest is rounding
 # of the sums, which differs between processors.
@@ -165,20 +166,18 @@ class _AccumulateProducts(torch.autograd.Function):
             constant = energies <= limits
             energies.masked_fill_(constant, 0.0)
             cross.masked_fill_(constant[:, :n] | constant[:, n:].mT, 0.0)
-        ctx.save_for_backward(estimates, sources, padding, num_samples, means)
+        ctx.save_for_backward(estimates, sources, padding, means)
         return cross, energies[:, :n].clone(), energies[:, n:].mT.contiguous()
 
     @staticmethod
+    @once_differentiable
     def backward(  # type: ignore[override]
         ctx: Any, grad_cross: Tensor, grad_estimate_energy: Tensor, grad_source_energy: Tensor
     ) -> tuple[Tensor | None, Tensor | None, None, None, None]:
-        estimates, sources, padding, num_samples, means = ctx.saved_tensors
-        estimate_means, source_means = None, None
+        estimates, sources, padding, means = ctx.saved_tensors
+        estimate_means = source_means = None
         if means is not None:
             estimate_means, source_means = means.split([estimates.shape[1], sources.shape[1]], dim=1)
-            if torch.is_grad_enabled():  # For second derivatives the means have to depend on the signals.
-                estimate_means = _means(estimates, padding, num_samples)
-                source_means = _means(sources, padding, num_samples)
         grad_estimates = grad_sources = None
         if ctx.needs_input_grad[0]:
             grad_estimates = _signal_gradient(
@@ -201,13 +200,6 @@ def _without_autocast(device_type: str) -> AbstractContextManager[Any]:
     if torch.amp.autocast_mode.is_autocast_available(device_type):
         return torch.autocast(device_type, enabled=False)
     return nullcontext()
-
-
-def _means(signals: Tensor, padding: Tensor | None, num_samples: Tensor) -> Tensor:
-    """(B, n, 1) float64 means over time."""
-    if padding is not None:
-        signals = signals.masked_fill(padding, 0.0)
-    return signals.to(num_samples.device).double().sum(-1, keepdim=True) / num_samples
 
 
 def _signal_gradient(

@@ -60,17 +60,6 @@ class ComparedRuns:
         differences = (paired_difference(scores[first], values, self.first.speakers()) for values in others)
         return first if all(found.ci95 and found.ci95[0] > 0 for found in differences) else None
 
-    def properties(self) -> dict[str, list[str | float | None]]:
-        """Return column -> (N,) values in the order of the first run's utterances, of every property of any run."""
-        found: dict[str, list[str | float | None]] = {}
-        order = self.first.keys()
-        for evaluation in self.evaluations.values():
-            keys = evaluation.keys()
-            for column, values in evaluation.properties().items():
-                value_by_key = dict(zip(keys, values, strict=True))
-                found.setdefault(column, [value_by_key.get(key) for key in order])
-        return found
-
     def aligned(self, metric: str) -> dict[str, np.ndarray]:
         """Return run -> scores in the order of the first run's utterances, (N,), NaN for those that a run lacks."""
         keys = self.first.keys()
@@ -82,39 +71,27 @@ class ComparedRuns:
 
 
 _OF_MATCHING = re.compile(r"(train_|dev_)?(mcl_.*|usage_\d+|hard_cost)(_s\d+)?")
-_OF_EVIDENCE = re.compile(r"blr_nats_per_sample(_s\d+)?")
 
 
 def drop_missing_metrics(runs: Sequence[Run]) -> list[Run]:
-    """Return runs without scores and training curves that mean nothing for any of their methods; files keep them.
+    """Return runs; if all were trained with PIT, without what hypotheses win beyond their permutation.
 
-    With permutation invariant training that is what hypotheses win beyond their permutation, and without likelihood and
-    latents the evidence. A run whose configuration is not known may have both.
+    Such scores and training curves mean nothing then; files keep them. A run whose configuration is not known may have
+    them.
     """
-    choices = [_choices(run) for run in runs]
-    patterns = [_OF_MATCHING] * all(assignment == "pit" for assignment, *_ in choices)
-    patterns += [_OF_EVIDENCE] * all(
-        latents == ["deterministic"] * 2 and cost not in (None, "blr_nll", "cauchy_nll")
-        for _, cost, *latents in choices
-    )
-    return [_without(run, patterns) for run in runs] if patterns else list(runs)
+    if any(run.settings.get("objective.assignment.name") != "pit" for run in runs):
+        return list(runs)
+    return [_without_matching(run) for run in runs]
 
 
-def _choices(run: Run) -> list[str | None]:
-    """Return the names of assignment, cost, encoding and masks in a run's configuration; None if not known."""
-    keys = (("objective", "assignment"), ("objective", "cost"), ("model", "encoding"), ("model", "masks"))
-    found = [((run.config or {}).get(section) or {}).get(field) for section, field in keys]
-    return [choice.get("name") if isinstance(choice, Mapping) else None for choice in found]
-
-
-def _without(run: Run, patterns: Sequence[re.Pattern[str]]) -> Run:
+def _without_matching(run: Run) -> Run:
     def kept(values: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: v for name, v in values.items() if not any(pattern.fullmatch(name) for pattern in patterns)}
+        return {name: value for name, value in values.items() if not _OF_MATCHING.fullmatch(name)}
 
     evaluations = []
     for evaluation in run.evaluations:
         summary = evaluation.summary | {"metrics": kept(evaluation.summary.get("metrics", {}))}
-        if (matching := summary.get("matching")) and _OF_MATCHING in patterns:
+        if matching := summary.get("matching"):
             summary["matching"] = {name: matching[name] for name in ("speaker_count",) if name in matching}
         evaluations.append(replace(evaluation, summary=summary, rows=[kept(row) for row in evaluation.rows]))
     log = run.log and TrainingLog([kept(record) for record in run.log.records])

@@ -1,8 +1,8 @@
-"""Figures of curves and of scores of groups: rate and distortion, calibration, risk and coverage, temperature."""
+"""Figures of curves and of scores of groups: rate and distortion, boxes, temperature."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import cycle
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from sepkit.evaluation.labels import label_of
 from sepkit.evaluation.run_folder import Curve
 from sepkit.reporting.compared_runs import better
-from sepkit.reporting.figures import COLORS, curves, panels
+from sepkit.reporting.figures import COLORS, curves, legend, panels
 
 _WINDOW = 3
 _STYLES = ("--", "-", ":", "-.")
@@ -40,42 +40,7 @@ def rate_distortion_curve(curve: Curve) -> Figure:
             best = optimum(name, y)
             if best is not None:
                 axes.plot(x[best], y[best], "*", color=color, markersize=12, markeredgecolor="white")
-    _legend(figure.axes[0])
-    return figure
-
-
-def measured_curve(curve: Curve) -> Figure:
-    """Return a figure of the curves as they are, e.g. errors over the number of measurements.
-
-    Source: thesis, appendix A, figure 6.
-    """
-    figure = panels(label_of(curve.x_name), [label_of(name) for name in curve.panels])
-    for axes, lines in zip(figure.axes, curve.panels.values(), strict=True):
-        for place, (name, (x, y)) in enumerate(lines.items()):
-            possible = name == "best possible"
-            color, style = ("black", ":") if possible else (COLORS[place % len(COLORS)], "-")
-            axes.plot(x, y, style, color=color, marker="o", markersize=4, linewidth=1.6, label=name or None)
-    _legend(figure.axes[0])
-    return figure
-
-
-def calibration_curve(curve: Curve) -> Figure:
-    """Return a figure of measurements over predictions; a calibrated model lies on the dashed line."""
-    figure = measured_curve(curve)
-    for axes, lines in zip(figure.axes, curve.panels.values(), strict=True):
-        values = np.concatenate([value for pair in lines.values() for value in pair])
-        if np.isfinite(values).any():
-            ends = [np.nanmin(values), np.nanmax(values)]
-            axes.plot(ends, ends, color="black", alpha=0.6, linestyle="--", linewidth=1.2)
-    return figure
-
-
-def risk_coverage_curve(curve: Curve) -> Figure:
-    """Return a figure of the mean score of the outputs kept over their share, one curve per order; dashed: of all."""
-    figure = measured_curve(curve)
-    for axes, lines in zip(figure.axes, curve.panels.values(), strict=True):
-        percents, means = next(iter(lines.values()))
-        axes.axhline(means[np.argmax(percents)], color="black", alpha=0.6, linestyle="--", linewidth=1.2)
+    legend(figure.axes[0])
     return figure
 
 
@@ -130,8 +95,7 @@ def scores_by_temperature(series: Mapping[str, tuple[ArrayLike, ArrayLike]]) -> 
     for line, style, marker in zip(axes.lines, cycle(("-", "--", "-.", ":")), cycle("os^Dv"), strict=False):
         line.set(linestyle=style, marker=marker)
     falling(axes)
-    if positive:
-        axes.legend(frameon=False, fontsize=9)
+    legend(axes, 1)
     return figure
 
 
@@ -163,19 +127,3 @@ def optimum(name: str, values: np.ndarray) -> int | None:
         values: (R,).
     """
     return None if np.isnan(values).all() else int(np.nanargmax(better(name) * values))
-
-
-def _legend(axes: Axes) -> None:
-    if len(axes.get_legend_handles_labels()[1]) > 1:
-        axes.legend(frameon=False, fontsize=9)
-
-
-DRAWERS: dict[str, tuple[Callable[[Curve], Figure], str]] = {
-    "rate_distortion": (
-        rate_distortion_curve,
-        "a dot is a model, lines are running means over three of them, stars the best in each condition",
-    ),
-    "calibration": (calibration_curve, "means of parts of equal size; on the dashed line predictions are right"),
-    "risk_coverage": (risk_coverage_curve, "what is kept, best predicted first; dashed, the mean of all"),
-}
-"""Kind of curve -> what draws it, and what its caption says."""

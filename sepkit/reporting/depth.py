@@ -14,7 +14,7 @@ from sepkit.errors import UserError
 from sepkit.evaluation.labels import BY_DEPTH, label_of, short_label_of
 from sepkit.evaluation.run_folder import Run
 from sepkit.reporting.compared_runs import digits_of
-from sepkit.reporting.figures import COLORS, panels, save_png
+from sepkit.reporting.figures import COLORS, legend, panels, save_png
 from sepkit.reporting.seeds import group_runs
 from sepkit.reporting.tables import markdown_table, mean_and_deviation
 
@@ -95,7 +95,11 @@ def depth_figure(found: Mapping[str, Mapping[str, Mapping[str, np.ndarray]]]) ->
     figure = panels("real-time factor" if timed else "width of a step", [label_of(score)])
     axes = figure.axes[0]
     for place, (group, of_steps) in enumerate(found.items()):
-        points = [point for s, v in of_steps.items() if (point := _point(s, v, timed)) is not None]
+        points = []
+        for steps, values in of_steps.items():
+            x = values[_FACTOR].mean() if _FACTOR in values else None if timed or steps == FIXED else 1 / int(steps)
+            if x is not None:
+                points.append((x, next(iter(values.values())).mean(), steps))
         color = COLORS[place % len(COLORS)]
         if not points:
             # Of fixed depth, and without a time: a line across.
@@ -110,12 +114,5 @@ def depth_figure(found: Mapping[str, Mapping[str, Mapping[str, np.ndarray]]]) ->
             if name != FIXED:
                 axes.annotate(name, at, textcoords="offset points", xytext=(3, 4), fontsize=8)
     axes.set_xscale("log")
-    axes.legend(frameon=False, fontsize=9)
+    legend(axes, 1)
     return figure
-
-
-def _point(steps: str, values: Mapping[str, np.ndarray], timed: bool) -> tuple[float, float, str] | None:
-    y = float(next(iter(values.values())).mean())
-    if timed:
-        return (float(values[_FACTOR].mean()), y, steps) if _FACTOR in values else None
-    return None if steps == FIXED else (1 / int(steps), y, steps)

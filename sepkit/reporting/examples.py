@@ -16,7 +16,7 @@ from sepkit.evaluation.labels import label_of
 from sepkit.evaluation.metrics import si_sdr_db
 from sepkit.evaluation.run_folder import EvaluationFolder, find, find_estimates, read_estimates
 from sepkit.reporting import figures, page
-from sepkit.reporting.tables import Table, number, score_cell
+from sepkit.reporting.tables import number
 
 Separate = Callable[[np.ndarray, int], np.ndarray]
 
@@ -140,8 +140,6 @@ class Outcomes:
                     f"The estimates shown score {score:.2f} dB SI-SDR, those evaluated {float(recorded):.2f} dB: "
                     "the model, or the files, have changed since."
                 )
-        if len(estimates) > len(outcome.estimates):
-            outcome.note += f" {len(estimates)} hypotheses; those matched with a speaker are shown."
         return outcome
 
     def _estimates(self, entry: MixtureEntry, mixed: Mixed, evaluation: EvaluationFolder) -> np.ndarray:
@@ -168,7 +166,7 @@ _PEAK = 0.9
 
 
 def example_html(example: Example, metric: str, name: str) -> str:
-    """Return the mixture with the references, then a row for each run: its gains and estimates, as HTML.
+    """Return the mixture with the references, then a row of estimates for each run, as HTML.
 
     Sounds and waveforms share one scale: the loudest of the mixture and references is at 0.9 of full scale. An estimate
     that would exceed this is turned down to it, with a note.
@@ -204,8 +202,8 @@ def example_html(example: Example, metric: str, name: str) -> str:
         rows[0].append(view(source, f"Speaker {j + 1}", text, figures.REFERENCE_COLOR, f"reference{j}"))
     for place, (run, outcome) in enumerate(example.outcomes.items()):
         label, title = (run, run) if several else ("estimate", "Estimates")
-        cells = [_estimate(outcome, j, stop, label, f"Speaker {j + 1}", view, place) for j in range(len(sources))]
-        rows.append([_gains(example, outcome, title), *cells])
+        head = f'<div class="signal gains"><p><b>{escape(title)}</b></p></div>'
+        rows.append([head, *(_estimate(example, outcome, j, stop, label, view, place) for j in range(len(sources)))])
     html = [f'<div class="signals" style="--columns: {len(cells)}">{"".join(cells)}</div>' for cells in rows]
     notes = "".join(
         f'<p class="note">{escape(f"{run}: " if several else "")}{escape(outcome.note.strip())}</p>'
@@ -220,20 +218,12 @@ def example_html(example: Example, metric: str, name: str) -> str:
     return f'<article class="example" id="example-{name}">{heading}{notes}{"".join(html)}</article>'
 
 
-def _estimate(outcome: Outcome, source: int, stop: int, run: str, title: str, view, place: int) -> str:
+def _estimate(example: Example, outcome: Outcome, source: int, stop: int, run: str, view, place: int) -> str:
+    title = f"Speaker {source + 1}"
     if source not in outcome.estimates:
         text = "no estimate" if outcome.note else "silent: nothing is matched with it"
         return f'<div class="signal"><p><b>{escape(title)}</b>{escape(run)} · {text}</p></div>'
-    score = f"{run} · SI-SDR {number(outcome.si_sdr_db[source])} dB"
+    before = float(si_sdr_db(example.mixed.mixture, example.mixed.sources[source]))
+    score = f"{run} · SI-SDR {number(outcome.si_sdr_db[source])} dB (mixture: {number(before)} dB)"
     color = figures.COLORS[place % len(figures.COLORS)]
     return view(outcome.estimates[source][:stop], title, score, color, f"estimate{source}-{place}")
-
-
-def _gains(example: Example, outcome: Outcome, title: str) -> str:
-    """Return a table of SI-SDR, dB, of the mixture and of a run's estimate, a line for each speaker, as HTML."""
-    rows = []
-    for source, reference in enumerate(example.mixed.sources):
-        before, after = float(si_sdr_db(example.mixed.mixture, reference)), outcome.si_sdr_db.get(source)
-        rows.append([str(source + 1), *(score_cell(value, 2) for value in (before, after))])
-    table = Table(["speaker", "mixture", "estimate"], rows, "SI-SDR [dB]")
-    return f'<div class="signal gains"><p><b>{escape(title)}</b></p>{table.html()}</div>'

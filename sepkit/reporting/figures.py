@@ -44,6 +44,8 @@ TRAINING_PANELS = {
 # Not drawn: clocks, and the improvement, which is the SI-SDR minus a constant.
 _NO_PANEL = frozenset({"seconds", "mixtures_per_second", "dev_si_sdri_db"})
 _MAX_POINTS_AS_LINES = 3000
+# The colors of a spectrogram go down to this far below its loudest bin.
+_RANGE_DB = 70.0
 _STYLES = ("-", "--", ":", "-.")
 
 
@@ -54,7 +56,8 @@ def score_distributions(scores: Mapping[str, ArrayLike], label: str = "SI-SDR im
         scores: (N,) each, by name.
         label: of the scores.
     """
-    figure, axes = _figure()
+    figure = panels(label, ["mixtures [%]"])
+    (axes,) = figure.axes
     kept = {name: _finite(values) for name, values in scores.items()}
     everything = np.concatenate([*kept.values(), np.empty(0)])
     if everything.size:
@@ -66,48 +69,38 @@ def score_distributions(scores: Mapping[str, ArrayLike], label: str = "SI-SDR im
                 axes.hist(values, bins=bins, weights=weights, color=color, alpha=0.25 if len(kept) < 3 else 0.1)
                 axes.hist(values, bins=bins, weights=weights, color=color, histtype="step", linewidth=1.6, label=name)
                 axes.axvline(float(values.mean()), color=color, linestyle="--", linewidth=1.4)
-    axes.set(xlabel=label, ylabel="mixtures [%]")
-    _legend(axes, len(kept))
+    legend(axes)
     return figure
 
 
 Points = Mapping[str, tuple[ArrayLike, ArrayLike]]
 """name -> ((N,) x, (N,) y)"""
 
-Links = Mapping[str, Mapping[int, str]]
-"""name -> number of a point -> the example that shows it"""
 
-
-def input_output_scatter(points: Points, links: Links | None = None) -> Figure:
+def input_output_scatter(points: Points) -> Figure:
     """Return a figure of SI-SDR after separation over that of the mixture, dB; on the dashed line nothing was gained.
 
     Args:
         points: SI-SDR of the mixtures and of the estimates.
-        links: Points that are drawn larger and lead to an example; None: there are none.
     """
-    return _scatter(points, "SI-SDR of the mixture [dB]", "SI-SDR of the estimates [dB]", "no gain", links)
+    return _scatter(points, "SI-SDR of the mixture [dB]", "SI-SDR of the estimates [dB]", "no gain")
 
 
-def predicted_scatter(points: Points, links: Links | None = None) -> Figure:
+def predicted_scatter(points: Points) -> Figure:
     """Return a figure of measured over predicted scores, dB; on the dashed line the model was right.
 
     Args:
         points: predicted, measured.
-        links: as in `input_output_scatter`.
     """
-    return _scatter(points, "predicted SI-SDR [dB]", "measured SI-SDR [dB]", "as predicted", links)
+    return _scatter(points, "predicted SI-SDR [dB]", "measured SI-SDR [dB]", "as predicted")
 
 
-def _scatter(points: Points, x_label: str, y_label: str, on_line: str, links: Links | None) -> Figure:
-    figure, axes = _figure()
+def _scatter(points: Points, x_label: str, y_label: str, on_line: str) -> Figure:
+    figure = panels(x_label, [y_label])
+    (axes,) = figure.axes
     drawn = []
     for color, (name, (before, after)) in _colored(points):
         x, y = np.asarray(before, dtype=np.float64), np.asarray(after, dtype=np.float64)
-        shown = {row: link for row, link in (links or {}).get(name, {}).items() if np.isfinite(x[row] + y[row])}
-        if shown:
-            rows, edge = list(shown), {"edgecolors": "black", "linewidths": 0.9}
-            large = axes.scatter(x[rows], y[rows], s=52, color=color, zorder=3, **edge)
-            large.set_urls([f"example:{link}" for link in shown.values()])
         known = np.isfinite(x) & np.isfinite(y)
         x, y = x[known], y[known]
         axes.scatter(
@@ -121,8 +114,7 @@ def _scatter(points: Points, x_label: str, y_label: str, on_line: str, links: Li
         axes.set_xlim(*np.array([-1, 1]) * max(0.3, 0.55 * np.ptp(ends)) + ends.mean())
         axes.plot(ends, ends, color="black", alpha=0.6, linestyle="--", linewidth=1.2)
         axes.annotate(on_line, (ends[1], ends[1]), xytext=(-2, 5), textcoords="offset points", ha="right", fontsize=9)
-    axes.set(xlabel=x_label, ylabel=y_label)
-    _legend(axes, len(points))
+    legend(axes)
     return figure
 
 
@@ -133,7 +125,6 @@ def signal_view(
     color: str = SIGNAL_COLOR,
     peak: float | None = None,
     top_db: float | None = None,
-    range_db: float = 70.0,
 ) -> Figure:
     """Return a figure of a waveform above its spectrogram.
 
@@ -143,7 +134,6 @@ def signal_view(
         color: of the waveform.
         peak: upper end of the waveform's axis, by default its own peak; signals to compare need the same.
         top_db: level of the brightest color, dB, by default the loudest bin's; signals to compare need the same.
-        range_db: colors go down to this far below it, dB.
     """
     samples = np.asarray(waveform)
     figure = Figure(figsize=(4.8, 2.5))
@@ -153,7 +143,7 @@ def signal_view(
     upper.tick_params(axis="x", length=0, labelbottom=False)
     level = level_db(samples, sample_rate)
     top = float(level.max()) if top_db is None else top_db
-    draw_spectrogram(lower, level, len(samples) / sample_rate, sample_rate, top, range_db)
+    draw_spectrogram(lower, level, len(samples) / sample_rate, sample_rate, top, _RANGE_DB)
     lower.set(xlabel="time [s]", ylabel="[kHz]")
     return figure
 
@@ -187,37 +177,32 @@ def training_panels(logs: Iterable[TrainingLog]) -> dict[str, list[str]]:
     return panels
 
 
-def training_curves(logs: Mapping[str, TrainingLog], panels: Mapping[str, Sequence[str]] | None = None) -> Figure:
-    """Return a figure of quantities of training over the optimizer's steps, one panel below the other.
+def training_curves(logs: Mapping[str, TrainingLog], label: str, names: Sequence[str]) -> Figure:
+    """Return a figure of quantities of training over the optimizer's steps.
 
     A quantity that is recorded both every few steps and every epoch is drawn by epoch, the steps faintly behind.
 
     Args:
         logs: run -> log.
-        panels: axis label -> names of quantities; None: all, as `training_panels` finds them.
+        label: of the vertical axis.
+        names: of the quantities, see `training_panels`.
     """
-    panels = training_panels(logs.values()) if panels is None else panels
-    figure = Figure(figsize=(4.8, max(1, len(panels)) * 2.6), layout="constrained")
-    rows = np.atleast_1d(figure.subplots(max(1, len(panels)), sharex=True))
-    for axes, (label, names) in zip(rows, panels.items(), strict=False):
-        _style(axes)
-        ordered = sorted(names, key=_split_of)
-        drawn = [(run, name) for run, log in logs.items() for name in ordered if _recorded(log, name)]
-        for run, name in drawn:
-            text = " ".join([run] * (len(logs) > 1) + [_split(name)] * (len(names) > 1)) or run
-            split = _split_of(name)
-            color = SPLIT_COLORS.get(split, REFERENCE_COLOR)
+    figure = panels("step", [label])
+    (axes,) = figure.axes
+    splits = [_split_of(name) for name in names]
+    for place, (run, log) in enumerate(logs.items()):
+        for name, split in sorted(zip(names, splits, strict=True), key=lambda pair: pair[1]):
+            text = " ".join([run] * (len(logs) > 1) + [split or name.replace("_", " ")] * (len(names) > 1)) or run
             # Several quantities of one split, such as temperature and epsilon, differ by style.
-            style = _STYLES[[_split_of(other) for other in names[: names.index(name)]].count(split) % len(_STYLES)]
+            style = _STYLES[splits[: names.index(name)].count(split) % len(_STYLES)]
+            color = SPLIT_COLORS.get(split, REFERENCE_COLOR)
             if len(logs) > 1:
-                color = COLORS[list(logs).index(run) % len(COLORS)]
+                color = COLORS[place % len(COLORS)]
                 style = "--" if split == "validation" else style
-            _draw_log(axes, logs[run], name, color, style, text)
-        if label == "learning rate":
-            axes.set_yscale("log")
-        axes.set_ylabel(label)
-        _legend(axes, len(drawn))
-    rows[-1].set_xlabel("step")
+            _draw_log(axes, log, name, color, style, text)
+    if label == "learning rate":
+        axes.set_yscale("log")
+    legend(axes)
     return figure
 
 
@@ -229,11 +214,11 @@ def curves(series: Mapping[str, tuple[ArrayLike, ArrayLike]], x_label: str, y_la
         x_label: of the horizontal axis.
         y_label: of the vertical axis.
     """
-    figure, axes = _figure()
+    figure = panels(x_label, [y_label])
+    (axes,) = figure.axes
     for color, (name, (x, y)) in _colored(series):
         axes.plot(np.asarray(x), np.asarray(y), color=color, marker="o", markersize=4, linewidth=1.6, label=name)
-    axes.set(xlabel=x_label, ylabel=y_label)
-    _legend(axes, len(series))
+    legend(axes)
     return figure
 
 
@@ -267,21 +252,15 @@ def with_palette(image: io.BytesIO, colors: int = 64) -> bytes:
     return smaller.getvalue()
 
 
-def _figure() -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(4.8, 3.2), layout="constrained")
-    axes = figure.subplots()
-    _style(axes)
-    return figure, axes
-
-
 def _style(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="black", alpha=0.12, linewidth=0.8)
     axes.set_axisbelow(True)
 
 
-def _legend(axes: Axes, entries: int) -> None:
-    if entries > 1:
+def legend(axes: Axes, least: int = 2) -> None:
+    """Draw a legend without a frame, if there are as many entries as `least`."""
+    if len(axes.get_legend_handles_labels()[1]) >= least:
         axes.legend(frameon=False, fontsize=9)
 
 
@@ -291,14 +270,6 @@ def _colored(named: Mapping[str, object]) -> list:
 
 def _split_of(name: str) -> str:
     return {"train": "training", "dev": "validation"}.get(name.partition("_")[0], "")
-
-
-def _split(name: str) -> str:
-    return _split_of(name) or name.replace("_", " ")
-
-
-def _recorded(log: TrainingLog, name: str) -> bool:
-    return any(len(log.series(name, kind)[0]) for kind in ("epoch", "step"))
 
 
 def _equal(log: TrainingLog, name: str, other: str) -> bool:
@@ -315,8 +286,9 @@ def _never_changes(log: TrainingLog, name: str) -> bool:
 def _draw_log(axes: Axes, log: TrainingLog, name: str, color: str, style: str, label: str) -> None:
     steps, values = log.series(name, "epoch")
     fine_steps, fine_values = log.series(name, "step")
-    coarse = len(steps) > 1 or not len(fine_steps)
-    if coarse:
+    if not len(steps) and not len(fine_steps):
+        return
+    if len(steps) > 1 or not len(fine_steps):
         axes.plot(fine_steps, fine_values, style, color=color, alpha=0.3, linewidth=0.9)
         axes.plot(steps, values, style, color=color, linewidth=1.8, marker="o", markersize=3, label=label)
     else:

@@ -44,9 +44,9 @@ def section(name: str, title: str, *content: str) -> str:
     return f'<section id="{name}">\n<h2>{escape(title)}</h2>\n' + "\n".join(content) + "\n</section>"
 
 
-def details(title: str, content: str, is_open: bool = False) -> str:
+def details(title: str, content: str) -> str:
     """Return content that unfolds, as HTML."""
-    return f"<details{' open' if is_open else ''}><summary>{escape(title)}</summary>\n{content}\n</details>"
+    return f"<details><summary>{escape(title)}</summary>\n{content}\n</details>"
 
 
 def figure_html(figure: Figure, name: str, description: str, caption: str = "") -> str:
@@ -57,8 +57,6 @@ def figure_html(figure: Figure, name: str, description: str, caption: str = "") 
         name: prefix of its identifiers, unique in the page.
         description: for those who do not see it.
         caption: HTML below it.
-
-    Points with the address "example:NAME" lead to that example.
     """
     buffer = io.StringIO()
     no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
@@ -71,7 +69,6 @@ def figure_html(figure: Figure, name: str, description: str, caption: str = "") 
     svg = svg[svg.index(">") + 1 :]
     svg = re.sub(r'\bid="', f'id="{name}-', svg)
     svg = re.sub(r'(href="|url\()#', rf"\1#{name}-", svg)
-    svg = svg.replace('xlink:href="example:', 'href="#example-')
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
     svg = re.sub(r"(fill|stroke): #000000", r"\1: currentColor", svg)
     svg = re.sub(r'data:image/png;base64,\s*([^"]+)', lambda found: _smaller_png(found[1]), svg)
@@ -81,19 +78,6 @@ def figure_html(figure: Figure, name: str, description: str, caption: str = "") 
     return (
         f'<figure><svg role="img" aria-label="{escape(description)}" viewBox="0 0 {width} {height}" '
         f'xmlns:xlink="http://www.w3.org/1999/xlink">{svg.strip()}{below}</figure>'
-    )
-
-
-def interval_svg(mean: float, interval: Sequence[float], scale: tuple[float, float]) -> str:
-    """Return a drawing of a point with its interval, on a scale that the rows of a table share, as SVG."""
-    left, right = scale
-    span = (right - left) or 1.0
-    x, x_low, x_high = (4 + 112 * (value - left) / span for value in (mean, *interval))
-    zero = f'<path class="zero" d="M{4 + 112 * -left / span:.1f} 1V19"/>' if left <= 0 <= right else ""
-    return (
-        '<svg class="interval" viewBox="0 0 120 20" aria-hidden="true">'
-        f'{zero}<path d="M{x_low:.1f} 10H{x_high:.1f}M{x_low:.1f} 6V14M{x_high:.1f} 6V14"/>'
-        f'<circle cx="{x:.1f}" cy="10" r="3.6"/></svg>'
     )
 
 

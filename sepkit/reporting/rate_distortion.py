@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,12 +22,8 @@ from sepkit.reporting.tables import markdown_table
 _STEERING = "objective.rates.steering"
 _REACHED = 0.1
 # Steered quantity -> the latents whose rates it sums.
-_STEERED = {
-    "total": ("encoding", "mask", "path"),
-    "encoding": ("encoding",),
-    "masks": ("mask",),
-    "path": ("path",),
-}
+_STEERED = {"total": ("encoding", "mask"), "encoding": ("encoding",), "masks": ("mask",)}
+_MET = {None: "", True: "yes", False: "no"}
 _MEASURES = ("blr_nll_nats_per_sample", "si_sdr_db")
 
 
@@ -36,7 +32,7 @@ class Target:
     """A rate that a training was steered towards.
 
     Args:
-        name: "total", "encoding", "masks" or "path".
+        name: "total", "encoding" or "masks".
         target: nats.
         reached: nats, over the training mixtures of the last epoch; None without a log of it.
         per: unit that the nats are counted per.
@@ -63,7 +59,6 @@ class Point:
         rate_nats_per_dimension: the same over the number of latent values of a frame.
         blr_nll_nats_per_sample: the distortion: the negative log evidence of the references.
         si_sdr_db: of the estimates.
-        si_sdri_db: over the mixture.
     """
 
     run: str
@@ -71,10 +66,9 @@ class Point:
     rate_nats_per_dimension: float
     blr_nll_nats_per_sample: float
     si_sdr_db: float
-    si_sdri_db: float
 
 
-def rate_distortion_section(runs: Sequence[Run], path: Path, reference: str | None = None) -> str:
+def rate_distortion_section(runs: Sequence[Run], path: Path) -> str:
     """Return Markdown of rates and distortions; write FILE_rate_distortion.png and rate_distortion.csv beside `path`.
 
     Tables show the target rates and those reached, and the best model of each test set with the loss of the model with
@@ -83,12 +77,12 @@ def rate_distortion_section(runs: Sequence[Run], path: Path, reference: str | No
     Args:
         runs: experiments, measured on one test set or more.
         path: FILE.md.
-        reference: the test set like the training data, which comes first; None: the one named "test", else the first.
 
     Raises:
-        UserError: nothing measured, a model without rates or neither distortion nor SI-SDR, or no such test set.
+        UserError: nothing measured, or a model without rates or neither distortion nor SI-SDR.
     """
-    sets = reference_first([evaluation.name for run in runs for evaluation in run.evaluations], reference)
+    names = dict.fromkeys(evaluation.name for run in runs for evaluation in run.evaluations)
+    sets = sorted(names, key=lambda name: name != "test")
     points = {name: points_of(runs, name) for name in sets}
     csv_path = path.with_name("rate_distortion.csv")
     tables = f"### Rates\n\n{_rate_table(runs, points)}", f"### Best models\n\n{_optimum_table(points)}"
@@ -103,19 +97,6 @@ def rate_distortion_section(runs: Sequence[Run], path: Path, reference: str | No
             "A dot is a model, lines are running means over three models in order of rate, stars the best.\n",
         ]
     )
-
-
-def reference_first(names: Sequence[str], reference: str | None = None) -> list[str]:
-    """Return the names of test sets, each once, `reference` first; None: "test" if it exists, else as they are.
-
-    Raises:
-        UserError: `reference` is none of them.
-    """
-    sets = list(dict.fromkeys(names))
-    if reference is not None and reference not in sets:
-        raise UserError(f"--reference-set: found {reference}, expected one of {', '.join(sets) or 'none'}")
-    first = reference or ("test" if "test" in sets else None)
-    return sorted(sets, key=lambda name: name != first) if first else sets
 
 
 def targets_of(run: Run) -> list[Target]:
@@ -151,15 +132,14 @@ def _point(run: Run, evaluation: EvaluationFolder) -> Point:
             f"{evaluation.folder}: found no rate_nats_per_dimension, expected it of a model with variational latents; "
             "leave the run out, or evaluate it again"
         )
-    blr, si_sdr, si_sdri = (
-        _or_nan(evaluation.mean(name)) for name in ("blr_nats_per_sample", "si_sdr_db", "si_sdri_db")
-    )
+    means = (evaluation.mean(name) for name in ("blr_nats_per_sample", "si_sdr_db"))
+    blr, si_sdr = (math.nan if mean is None else mean for mean in means)
     if math.isnan(blr) and math.isnan(si_sdr):
         raise UserError(
             f"{evaluation.folder}: found neither blr_nats_per_sample nor si_sdr_db; evaluate with --metrics si_sdr blr"
         )
     per_frame = math.fsum(rate for rate in of_latents if rate is not None)
-    return Point(run.name, per_frame, per_dimension, -blr, si_sdr, si_sdri)
+    return Point(run.name, per_frame, per_dimension, -blr, si_sdr)
 
 
 def _write_csv(path: Path, points: dict[str, list[Point]]) -> None:
@@ -170,33 +150,26 @@ def _write_csv(path: Path, points: dict[str, list[Point]]) -> None:
 
 
 def _rate_table(runs: Sequence[Run], points: dict[str, list[Point]]) -> str:
-    """Return a table of targets, the rates that training reached, and the rates on every test set."""
+    """Return a table of the targets, a row for each, the rates that training reached, and those on every test set."""
     targets = {run.name: targets_of(run) for run in runs}
     units = sorted({target.per for of_run in targets.values() for target in of_run}) or ["frame"]
     if len(units) > 1:
         raise UserError(f"runs: found targets in nats per {' and per '.join(units)}; summarize them separately")
-    by_run = {name: {point.run: point for point in models} for name, models in points.items()}
     rows = []
     for run in sorted(runs, key=lambda run: math.fsum(target.target for target in targets[run.name])):
-        mine = targets[run.name]
-        known = next((models[run.name] for models in by_run.values() if run.name in models), None)
-        cells = [
-            _joined(f"{_named(t)}{t.target:.4g}" for t in mine),
-            _joined("" if t.reached is None else f"{_named(t)}{t.reached:.4g}{_of_dimension(t, known)}" for t in mine),
-            _joined({None: "", True: "yes", False: "no"}[t.met] for t in mine),
+        found = (next((point for point in models if point.run == run.name), None) for models in points.values())
+        on_sets = ["" if p is None else f"{p.rate_nats_per_frame:.4g} ({p.rate_nats_per_dimension:.3f})" for p in found]
+        of_targets = [
+            [t.name, f"{t.target:.4g}", "" if t.reached is None else f"{t.reached:.4g}", _MET[t.met]]
+            for t in targets[run.name]
         ]
-        for models in by_run.values():
-            point = models.get(run.name)
-            cells.append(
-                "" if point is None else f"{point.rate_nats_per_frame:.4g} ({point.rate_nats_per_dimension:.3f})"
-            )
-        rows.append([escaped(run.name), *cells])
+        rows += [[escaped(run.name), *cells, *on_sets] for cells in of_targets or [[""] * 4]]
     reached = sum(all(target.met for target in mine) for mine in targets.values() if mine)
     steered = sum(bool(mine) for mine in targets.values())
     head = f"[nats per {units[0]}]"
-    header = ["model", f"target {head}", f"training, last epoch {head}", "within 10 %", *map(escaped, points)]
+    header = ["model", "rate", f"target {head}", f"training, last epoch {head}", "within 10 %", *map(escaped, points)]
     note = f"\nIn parentheses: nats per dimension. {reached} of {steered} steered models are within 10 %.\n"
-    return markdown_table(header, rows) + note
+    return markdown_table(header, rows, words=(0, 1)) + note
 
 
 def _optimum_table(points: dict[str, list[Point]]) -> str:
@@ -220,24 +193,3 @@ def _optimum_table(points: dict[str, list[Point]]) -> str:
             cells.append(f"{worse:.{digits}f}")
         rows.append([escaped(test_set), *cells])
     return markdown_table(header, rows, words=(0, 2, 6))
-
-
-def _named(target: Target) -> str:
-    return "" if target.name == "total" else f"{target.name} "
-
-
-def _of_dimension(target: Target, known: Point | None) -> str:
-    """Return a target per latent value of a frame, if it sums both rates; any point tells the number of values."""
-    if target.reached is None or known is None or (target.name, target.per) != ("total", "frame"):
-        return ""
-    if not known.rate_nats_per_frame > 0:
-        return ""
-    return f" ({target.reached * known.rate_nats_per_dimension / known.rate_nats_per_frame:.3f})"
-
-
-def _joined(texts: Iterator[str]) -> str:
-    return ", ".join(text for text in texts if text)
-
-
-def _or_nan(value: float | None) -> float:
-    return math.nan if value is None else value

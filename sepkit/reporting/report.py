@@ -30,14 +30,12 @@ from sepkit.reporting.compared_runs import (
     leading_metric,
     unique_names,
 )
-from sepkit.reporting.curve_figures import DRAWERS, score_boxes
+from sepkit.reporting.curve_figures import rate_distortion_curve
 from sepkit.reporting.examples import LoadSeparator, Outcomes, choose_examples, example_html
 from sepkit.reporting.score_tables import (
-    facts_row,
     few_mixtures,
     group_tables,
-    headlines,
-    matching_tables,
+    matching_notes,
     mixture_tables,
     score_tables,
 )
@@ -46,7 +44,7 @@ from sepkit.version import __version__
 
 # Further metrics that do not repeat the leading one in another form.
 _MOST_TIMELINES, _MOST_RECORDINGS, _MOST_SECONDS = 20, 20, 60
-_ALSO_DRAWN = ("stoi", "estoi", "pesq", "pesq_nb", "pesq_wb", "word_accuracy", "blr_nats_per_sample")
+_ALSO_DRAWN = ("stoi", "estoi", "pesq", "word_accuracy", "blr_nats_per_sample")
 
 # Parts of a summary that do not concern its origin.
 _SHOWN_ELSEWHERE = frozenset({"metrics", "n_utterances", "skipped", "failures", "by", "by_manifest", "comparison"})
@@ -81,16 +79,15 @@ def write_report(
     loaded = [replace(run, name=name) for run, name in zip(loaded, unique_names(loaded), strict=True)]
     test_sets = compared_runs(loaded)
     title = title or f"{'Comparison' if len(loaded) > 1 else 'Report'}: {', '.join(run.name for run in loaded)}"
-    made_of: dict[str, dict[tuple[str, str], str]] = {}
     parts = {
         "scores": ("Scores", list(score_tables(loaded, test_sets))),
-        "examples": ("Examples", list(_examples(test_sets, examples, Outcomes(load_separator), made_of))),
-        "matching": ("Hypotheses and speakers", list(matching_tables(test_sets))),
-        "distributions": ("Distributions", list(_distributions(loaded, test_sets, made_of))),
+        "examples": ("Examples", list(_examples(test_sets, examples, Outcomes(load_separator)))),
+        "matching": ("Hypotheses and speakers", list(matching_notes(test_sets))),
+        "distributions": ("Distributions", list(_distributions(loaded, test_sets))),
         "groups": ("By property", list(group_tables(test_sets))),
         "mixtures": ("Mixtures", list(mixture_tables(test_sets))),
         "training": ("Training", list(_training(loaded))),
-        "curves": ("Rate-distortion and calibration", list(_curves(loaded))),
+        "curves": ("Rate-distortion", list(_curves(loaded))),
         "clusters": ("Who speaks when", list(_clusters(loaded))),
         "tracks": ("Tracks", list(_tracks(loaded))),
         "configuration": ("Configuration", list(_configuration(loaded))),
@@ -98,9 +95,8 @@ def write_report(
     }
     shown = {name: part for name, part in parts.items() if part[1]}
     made = f"Made by sepkit {__version__} on {datetime.now().astimezone():%Y-%m-%d %H:%M %Z}."
-    facts = facts_row(loaded[0]) if len(loaded) == 1 else ""
     warnings = "".join(few_mixtures(run) for run in loaded)
-    body = [f"<header><h1>{escape(title)}</h1>{headlines(test_sets)}{facts}{warnings}</header>"]
+    body = [f"<header><h1>{escape(title)}</h1>{warnings}</header>"]
     body += [page.section(name, heading, *content) for name, (heading, content) in shown.items()]
     body.append(f"<footer>{escape(made)}</footer>")
     out = Path(out)
@@ -118,9 +114,7 @@ def _figures(drawn: Sequence[str], note: str = "") -> Iterator[str]:
             yield f'<p class="quiet">{note}</p>'
 
 
-def _distributions(
-    runs: Sequence[Run], test_sets: Sequence[ComparedRuns], made_of: Mapping[str, Mapping[tuple[str, str], str]]
-) -> Iterator[str]:
+def _distributions(runs: Sequence[Run], test_sets: Sequence[ComparedRuns]) -> Iterator[str]:
     """Yield figures of the runs on each set, or of all sets of a single run."""
     compared = {test_set.name: test_set.evaluations for test_set in test_sets}
     if len(runs) == 1 and test_sets:
@@ -129,51 +123,35 @@ def _distributions(
     for name, evaluations in compared.items():
         metrics = list(dict.fromkeys(metric for evaluation in evaluations.values() for metric in evaluation.metrics))
         if (leading := leading_metric(metrics)) is not None:
-            links = {
-                label: {row: made[key] for row, key in enumerate(evaluation.keys()) if key in made}
-                for label, evaluation in evaluations.items()
-                for made in [made_of.get(name or label, {})]
-            }
-            drawn += _draw(name, evaluations, leading, [metric for metric in _ALSO_DRAWN if metric in metrics], links)
+            others = [metric for metric in _ALSO_DRAWN if metric in metrics]
+            drawn += _draw(name, evaluations, list(dict.fromkeys([leading, *others])))
     yield from _figures(drawn)
 
 
-def _draw(
-    name: str,
-    evaluations: dict[str, EvaluationFolder],
-    leading: str,
-    others: Sequence[str],
-    links: Mapping[str, Mapping[int, str]],
-) -> Iterator[str]:
+def _draw(name: str, evaluations: dict[str, EvaluationFolder], metrics: Sequence[str]) -> Iterator[str]:
     title, prefix = escape(f"{name}: " if name else ""), f"{page.slug(name)}-"
-    for metric in dict.fromkeys([leading, *others]):
+    for metric in metrics:
         scores, label = {run: evaluation.scores(metric) for run, evaluation in evaluations.items()}, label_of(metric)
         text, place = f"{title}{escape(label)}, means dashed", f"{prefix}distribution-{page.slug(metric)}"
         yield page.figure_html(figures.score_distributions(scores, label), place, f"Histogram of {label}", text)
-        if metric != leading:
-            continue
-        if len(scores) > 1:
-            text = f"{title}median, quartiles and, as a triangle, the mean"
-            yield page.figure_html(score_boxes(scores, label), f"{prefix}comparison", f"Boxes of {label}", text)
-        play = "; press a large point to hear it" if any(links.values()) else ""
-        measured = {run: e.scores("si_sdr_db") for run, e in evaluations.items()}
-        points = {run: (measured[run] - e.scores("si_sdri_db"), measured[run]) for run, e in evaluations.items()}
-        if any(np.isfinite(x + y).any() for x, y in points.values()):
-            text = f"{title}every point is a mixture; above the dashed line separation helped{play}"
-            figure = figures.input_output_scatter(points, links)
-            yield page.figure_html(figure, f"{prefix}scatter", "SI-SDR before and after separation", text)
-        points = {run: (e.scores("predicted_si_sdr_db"), measured[run]) for run, e in evaluations.items()}
-        if any(np.isfinite(x + y).any() for x, y in points.values()):
-            text = f"{title}what the model expected of its estimates, mean of each mixture, without their references"
-            figure = figures.predicted_scatter(points, links)
-            yield page.figure_html(figure, f"{prefix}predicted", "Predicted and measured SI-SDR", text)
+    measured = {run: e.scores("si_sdr_db") for run, e in evaluations.items()}
+    points = {run: (measured[run] - e.scores("si_sdri_db"), measured[run]) for run, e in evaluations.items()}
+    if any(np.isfinite(x + y).any() for x, y in points.values()):
+        text = f"{title}every point is a mixture; above the dashed line separation helped"
+        figure = figures.input_output_scatter(points)
+        yield page.figure_html(figure, f"{prefix}scatter", "SI-SDR before and after separation", text)
+    points = {run: (e.scores("predicted_si_sdr_db"), measured[run]) for run, e in evaluations.items()}
+    if any(np.isfinite(x + y).any() for x, y in points.values()):
+        text = f"{title}what the model expected of its estimates, mean of each mixture, without their references"
+        figure = figures.predicted_scatter(points)
+        yield page.figure_html(figure, f"{prefix}predicted", "Predicted and measured SI-SDR", text)
 
 
 def _training(runs: Sequence[Run]) -> Iterator[str]:
     logs = {run.name: run.log for run in runs if run.log is not None and run.log.records}
     drawn = []
     for label, names in figures.training_panels(logs.values()).items():
-        figure = figures.training_curves(logs, {label: names})
+        figure = figures.training_curves(logs, label, names)
         drawn.append(page.figure_html(figure, f"training-{page.slug(label)}", f"Training curve: {label}"))
     yield from _figures(drawn, "Dots are epochs; the faint line is what was recorded in between.")
 
@@ -181,13 +159,11 @@ def _training(runs: Sequence[Run]) -> Iterator[str]:
 def _curves(runs: Sequence[Run]) -> Iterator[str]:
     drawn = []
     for run in runs:
-        for kind, by_name in run.curves.items():
-            draw, caption = DRAWERS[kind]
-            for name, curve in by_name.items():
-                where = ", ".join(dict.fromkeys([run.name, name]))
-                text = f"{where}: {kind.replace('_', '-')}"
-                drawn.append(page.figure_html(draw(curve), page.slug(text), text, escape(f"{text}; {caption}")))
-    yield from _figures(drawn)
+        for name, curve in run.curves.items():
+            text = f"{', '.join(dict.fromkeys([run.name, name]))}: rate-distortion"
+            drawn.append(page.figure_html(rate_distortion_curve(curve), page.slug(text), text, escape(text)))
+    note = "A dot is a model, lines are running means over three of them, stars the best in each condition."
+    yield from _figures(drawn, note)
 
 
 def _clusters(runs: Sequence[Run]) -> Iterator[str]:
@@ -232,10 +208,7 @@ def _tracks(runs: Sequence[Run]) -> Iterator[str]:
         )
 
 
-def _examples(
-    test_sets: Sequence[ComparedRuns], count: int, outcomes: Outcomes, made_of: dict[str, dict[tuple[str, str], str]]
-) -> Iterator[str]:
-    """Yield examples as HTML; add test set -> key of an utterance -> name of its example to `made_of`."""
+def _examples(test_sets: Sequence[ComparedRuns], count: int, outcomes: Outcomes) -> Iterator[str]:
     chosen = [test_set for test_set in test_sets if test_set.leading is not None and count > 0]
     if chosen:
         yield (
@@ -252,9 +225,7 @@ def _examples(
             except UserError as error:
                 yield f'<p class="note">No example: {escape(str(error))}</p>'
                 break
-            name = f"{page.slug(test_set.name)}-{place}"
-            made_of.setdefault(test_set.name, {})[keys[row]] = name
-            yield example_html(example, metric, name)
+            yield example_html(example, metric, f"{page.slug(test_set.name)}-{place}")
 
 
 def _configuration(runs: Sequence[Run]) -> Iterator[str]:

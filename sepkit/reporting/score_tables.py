@@ -1,4 +1,4 @@
-"""Scores of test sets as HTML: in large type, in tables, run against run, by kind of mixture, mixture by mixture."""
+"""Scores of test sets as HTML: in tables, run against run, by kind of mixture, mixture by mixture."""
 
 from __future__ import annotations
 
@@ -8,52 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from sepkit.errors import UserError
 from sepkit.evaluation.labels import label_of, short_label_of
 from sepkit.evaluation.results import by_group
 from sepkit.evaluation.run_folder import EvaluationFolder, Run
 from sepkit.evaluation.statistics import paired_difference
-from sepkit.files import read_yaml
 from sepkit.reporting import page
 from sepkit.reporting.compared_runs import ComparedRuns, better, digits_of
-from sepkit.reporting.tables import INTERVALS, Cell, Table, ends_of, number, percent_cell, score_cell
-from sepkit.reporting.text import warning_lines
+from sepkit.reporting.tables import INTERVALS, Cell, Table, score_cell
+from sepkit.reporting.text import matching_lines, warning_lines
 
-_MAX_HEADLINES = 6
 _MAX_UTTERANCES = 200
-_LEVELS_DB = (0, 5, 10)
 # Of fewer mixtures neither means nor quartiles are reliable.
 _FEW_MIXTURES = 20
 
 
 def _each(test_sets: Sequence[ComparedRuns]) -> Iterator[tuple[ComparedRuns, str, EvaluationFolder]]:
     return ((s, run, evaluation) for s in test_sets for run, evaluation in s.evaluations.items())
-
-
-def headlines(test_sets: Sequence[ComparedRuns]) -> str:
-    """Return the leading score of every run on every set in large type, as HTML; a sentence if there are too many."""
-    runs = {run for _, run, _ in _each(test_sets)}
-    cards = []
-    for test_set, run, evaluation in _each(test_sets):
-        if (metric := test_set.leading) is None or metric not in evaluation.metrics:
-            continue
-        score, digits = evaluation.summary["metrics"][metric], digits_of(metric)
-        label, _, unit = label_of(metric).partition(" [")
-        is_best = run == test_set.best(metric)
-        name = " · ".join([run] * (len(runs) > 1) + [test_set.name] * (len(test_sets) > 1)) or test_set.name
-        interval = f"95 % interval {ends_of(score['ci95'], digits)} · " if score["ci95"] else ""
-        speakers = f" of {score['n_speakers']} speakers" if score.get("n_speakers") else ""
-        cards.append(
-            f'<div class="headline{" best" * is_best}"><div class="what">{escape(name)}</div>'
-            f'<div class="value">{number(score["mean"], digits)} <small>{escape(unit.rstrip("]"))}</small></div>'
-            f'<div class="how">{escape(label)}{" · best" * is_best}<br>'
-            f'<span class="quiet">{interval}{score["n"]} mixtures{speakers}</span></div></div>'
-        )
-    if not cards:
-        return '<p class="quiet">Nothing has been scored yet.</p>'
-    if len(cards) > _MAX_HEADLINES:
-        return f'<p class="quiet">{len(runs)} run{"s" * (len(runs) > 1)} on {len(test_sets)} test sets.</p>'
-    return f'<div class="headlines">{"".join(cards)}</div>'
 
 
 def score_tables(runs: Sequence[Run], test_sets: Sequence[ComparedRuns]) -> Iterator[str]:
@@ -76,7 +46,6 @@ def score_tables(runs: Sequence[Run], test_sets: Sequence[ComparedRuns]) -> Iter
             for line in warning_lines(evaluation.summary):
                 yield f'<p class="note">{escape(f"{run.name}, {evaluation.name}: {line}")}.</p>'
     yield from _paired(test_sets)
-    yield page.details("All statistics", _statistics(test_sets))
 
 
 def _speakers(scores: Iterable[Mapping[str, Any]]) -> int | None:
@@ -85,18 +54,6 @@ def _speakers(scores: Iterable[Mapping[str, Any]]) -> int | None:
 
 def _mean_cell(score: Mapping[str, Any] | None, digits: int, is_best: bool = False) -> Cell:
     return score_cell(score["mean"], digits, score["ci95"], strong=is_best) if score else Cell("-")
-
-
-def _statistics(test_sets: Sequence[ComparedRuns]) -> str:
-    rows = []
-    for test_set, run, evaluation in _each(test_sets):
-        for metric in evaluation.metrics:
-            score = evaluation.summary["metrics"][metric]
-            values = [score["mean"], *(score["ci95"] or (None, None)), score.get("median"), score.get("std")]
-            cells = [score_cell(value, digits_of(metric)) for value in values]
-            rows.append([run, test_set.name, label_of(metric), *cells, score["n"], _speakers([score])])
-    header = ["run", "test set", "score", "mean", "from", "to", "median", "deviation", "mixtures", "speakers"]
-    return Table(header, rows, "Mean, 95 % interval, median, standard deviation").html()
 
 
 def _paired(test_sets: Sequence[ComparedRuns]) -> Iterator[str]:
@@ -109,57 +66,27 @@ def _paired(test_sets: Sequence[ComparedRuns]) -> Iterator[str]:
             compared += [(test_set.name, metric, run, first, one) for run, one in found if one.mean is not None]
     if not compared:
         return
-    ends = [end for *_, one in compared for end in one.ci95 or (one.mean or 0.0,)]
-    scale = (min(0.0, *ends), max(0.0, *ends))
     rows = []
     for name, metric, run, first, one in compared:
-        drawing = page.interval_svg(one.mean or 0.0, one.ci95, scale) if one.ci95 else "-"
         difference = score_cell(one.mean, digits_of(metric), one.ci95, signed=True)
         higher = 100 * (one.share_better or 0.0)
         counts = [Cell(f"{higher:.0f}", higher), one.n, one.n_speakers]
-        rows.append([run, first, difference, Cell("", one.mean, html=drawing), name, short_label_of(metric), *counts])
-    header = ["run", "compared with", "difference", "interval", "test set", "score", "higher [%]"]
+        rows.append([run, first, difference, name, short_label_of(metric), *counts])
+    header = ["run", "compared with", "difference", "test set", "score", "higher [%]"]
     caption = "Differences on the same mixtures, with 95 % intervals"
     yield Table([*header, "mixtures", "speakers"], rows, caption).html()
     yield (
-        '<p class="quiet">Where the interval leaves out 0 (dashed), the difference would hardly change its sign '
+        '<p class="quiet">Where the interval leaves out 0, the difference would hardly change its sign '
         "with other mixtures of this kind (and other speakers, where their number is given). Another seed of training "
         "may still change it.</p>"
     )
 
 
-def matching_tables(test_sets: Sequence[ComparedRuns]) -> Iterator[str]:
-    """Yield tables of the use of hypotheses, and of the number of speakers found, where there are any, as HTML."""
-    found = [(run, s.name, matching) for s, run, e in _each(test_sets) if (matching := e.summary.get("matching"))]
-    used = [entry for entry in found if "hypothesis_usage" in entry[-1]]
-    most = max((len(matching["hypothesis_usage"]) for *_, matching in used), default=0)
-    rows = []
-    for run, name, matching in used:
-        usage = [percent_cell(share) for share in matching["hypothesis_usage"]]
-        lost = [matching.get(key) for key in ("n_sources", "missed_sources", "extra_hypotheses")]
-        rows.append([run, name, *usage, *[None] * (most - len(usage)), percent_cell(matching["collapse_rate"]), *lost])
-    header = ["run", "test set", *(f"hypothesis {k + 1} [%]" for k in range(most)), "never best [%]"]
-    if rows:
-        caption = "Share of the sources that each hypothesis is the best for"
-        yield Table([*header, "sources", "missed", "too many"], rows, caption).html()
-    counted = [(run, name, m["speaker_count"]) for run, name, m in found if "speaker_count" in m]
-    if not counted:
-        return
-    found_numbers = {n for *_, c in counted for of_true in c["confusion"].values() for n in of_true}
-    numbers = sorted(found_numbers, key=lambda number: (len(number), number))
-    rows = []
-    for run, name, count in counted:
-        for true, of_true in count["confusion"].items():
-            right = percent_cell(of_true.get(true, 0) / max(1, sum(of_true.values())))
-            rows.append([run, name, Cell(true, int(true)), *(of_true.get(n, 0) for n in numbers), right])
-        rates = [f"{100 * count[f'{kind}_separation_rate']:.1f} %" for kind in ("over", "under")]
-        yield (
-            f'<p class="quiet">{escape(run)}, {escape(name)}: number of speakers right in '
-            f"{100 * count['accuracy']:.1f} % of all {count['n']} mixtures, too many in {rates[0]}, too few in "
-            f"{rates[1]}, no number in {count.get('n_without_number', 0)} of them.</p>"
-        )
-    header = ["run", "test set", "speaking", *(f"{n} found" for n in numbers), "right [%]"]
-    yield Table(header, rows, "Number of speakers: mixtures by how many speak and how many were found").html()
+def matching_notes(test_sets: Sequence[ComparedRuns]) -> Iterator[str]:
+    """Yield how hypotheses are used, and how often the number of speakers is right, in sentences, as HTML."""
+    for test_set, run, evaluation in _each(test_sets):
+        for line in matching_lines(evaluation.summary.get("matching") or {}):
+            yield f'<p class="quiet">{escape(f"{run}, {test_set.name}: {line.strip()}")}</p>'
 
 
 def group_tables(test_sets: Sequence[ComparedRuns]) -> Iterator[str]:
@@ -169,7 +96,7 @@ def group_tables(test_sets: Sequence[ComparedRuns]) -> Iterator[str]:
             continue
         scores = {run: values.tolist() for run, values in test_set.aligned(metric).items()}
         tables = []
-        for column, groups in by_group(test_set.properties(), scores, test_set.first.speakers()).items():
+        for column, groups in by_group(test_set.first.properties(), scores, test_set.first.speakers()).items():
             rows = []
             for place, (group, means) in enumerate(groups.items()):
                 cells = [_mean_cell(mean, digits_of(metric)) for mean in means.values()]
@@ -201,23 +128,6 @@ def mixture_tables(test_sets: Sequence[ComparedRuns]) -> Iterator[str]:
         yield page.details(f"{name}: {extent}", table.html())
 
 
-def facts_row(run: Run) -> str:
-    """Return a row of figures: mixtures above 0, 5 and 10 dB, voices of one sex and of two, parameters, speed.
-
-    They are those of the run's first test set. The row is empty if none of them is known.
-    """
-    facts = [fact for evaluation in run.evaluations[:1] for fact in _facts_of_scores(evaluation)]
-    try:
-        description = read_yaml(run.folder / "model" / "model.yaml")
-    except UserError:
-        description = None
-    parameters = description.get("parameters") if isinstance(description, dict) else None
-    if isinstance(parameters, int):
-        facts.append(("parameters", f"{parameters:,}"))
-    cells = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts)
-    return f'<dl class="facts">{cells}</dl>' if cells else ""
-
-
 def few_mixtures(run: Run) -> str:
     """Return a warning about test sets that are too small for reliable means; "" if there are none."""
     counts = {evaluation.name: evaluation.summary.get("n_utterances", _FEW_MIXTURES) for evaluation in run.evaluations}
@@ -226,22 +136,3 @@ def few_mixtures(run: Run) -> str:
         return ""
     text = f"Fewer than {_FEW_MIXTURES} mixtures: {', '.join(small)}. Means of so few say little; look at the examples."
     return f'<p class="note">{escape(text)}</p>'
-
-
-def _facts_of_scores(evaluation: EvaluationFolder) -> Iterator[tuple[str, str]]:
-    scores = evaluation.scores("si_sdr_db")
-    known = scores[np.isfinite(scores)]
-    if len(known):
-        shares = " · ".join(f"{100 * np.mean(known > level):.0f} %" for level in _LEVELS_DB)
-        yield f"of {len(known)} mixtures above {', '.join(map(str, _LEVELS_DB))} dB SI-SDR", shares
-    voices = {"same sex": 1, "different sexes": 2}
-    sexes = np.array([min(2, len({*(row.get("sex_pair") or "").split("-")} - {""})) for row in evaluation.rows])
-    means = [
-        f"{kind} {scores[chosen].mean():.1f} dB"
-        for kind, count in voices.items()
-        if (chosen := (sexes == count) & np.isfinite(scores)).any()
-    ]
-    if len(means) > 1:
-        yield "mean SI-SDR by voices", " · ".join(means)
-    if factor := evaluation.summary.get("real_time_factor"):
-        yield "real-time factor", f"{factor:.3g}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import statistics
 from collections import Counter
@@ -10,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import scipy.stats
 
 from sepkit.cleaning import escaped
 from sepkit.errors import UserError
@@ -18,7 +16,7 @@ from sepkit.evaluation.labels import label_of, short_label_of
 from sepkit.evaluation.run_folder import EvaluationFolder, Run
 from sepkit.files import read_yaml
 from sepkit.reporting.compared_runs import better, digits_of
-from sepkit.reporting.tables import Table, ends_of, mean_and_deviation
+from sepkit.reporting.tables import Table, mean_and_deviation
 
 _SEED = re.compile(r"_seed(\d+)")
 _DEFAULT_METRICS = ("si_sdr_db", "si_sdri_db", "mcl_si_sdr_db")
@@ -69,7 +67,7 @@ def seed_sections(
         sets: names of the test sets; none without evaluations.
         metrics: columns; None: SI-SDR, its improvement and that of the best hypothesis, as far as they were measured,
             all that were measured if those were not; of drops SI-SDR improvement and the log evidence.
-        reference_sets: see `drop_pairs`. Below each table of drops stand differences between groups paired by seed.
+        reference_sets: see `drop_pairs`.
 
     Raises:
         UserError: an unknown metric or test set.
@@ -81,8 +79,6 @@ def seed_sections(
         pairs = drop_pairs(reference_sets, sets)
         for name in metrics_of(runs, metrics, _DROP_METRICS):
             sections.append(f"### {label_of(name)}\n\n{drop_table(groups, pairs, name)}")
-            if paired := paired_drop_table(groups, pairs, name):
-                sections.append(paired)
     for name in sets:
         sections.append(f"### {name}\n\n" * (len(sets) > 1) + seed_table(groups, name, chosen))
     return sections + [f"{note}\n" for note in _notes(groups)]
@@ -125,25 +121,19 @@ def drop_pairs(asked: Sequence[str], sets: Sequence[str]) -> list[tuple[str, str
     """Return (seen, unseen) pairs of test sets.
 
     Args:
-        asked: SEEN=UNSEEN each, or SEEN alone for its drop to every set that is not asked for as seen.
+        asked: SEEN=UNSEEN each.
         sets: names of all test sets.
 
     Raises:
-        UserError: an unknown set, or no other set to compare with.
+        UserError: an unknown set.
     """
-    split = [tuple(item.split("=", 1)) for item in asked]
-    unknown = [name for names in split for name in names if name not in sets]
+    pairs = {item: (seen, unseen) for item in asked for seen, _, unseen in [item.partition("=")]}
+    unknown = [item for item, pair in pairs.items() if not set(pair) <= set(sets)]
     if unknown:
-        raise UserError(f"--reference-set: found {', '.join(unknown)}, expected one of {', '.join(sets) or 'none'}")
-    seen = {names[0] for names in split}
-    pairs = []
-    for first, *second in split:
-        pairs += [(first, name) for name in second or sets if second or name not in seen]
-    if not pairs:
         raise UserError(
-            f"--reference-set: found no test set but {', '.join(sorted(seen))}, expected one more to drop to"
+            f"--reference-set: found {', '.join(unknown)}, expected SEEN=UNSEEN, two of {', '.join(sets) or 'none'}"
         )
-    return list(dict.fromkeys(pairs))
+    return list(pairs.values())
 
 
 def drop_table(groups: Sequence[SeedGroup], pairs: Sequence[tuple[str, str]], metric: str) -> str:
@@ -166,66 +156,17 @@ def drop_table(groups: Sequence[SeedGroup], pairs: Sequence[tuple[str, str]], me
             if unseen is None:
                 cells.append(mean_and_deviation([_mean_on(run, seen, metric) for run in group.runs], digits_of(metric)))
                 continue
-            both = _on_both(group, seen, unseen, metric)
-            drops = [better(metric) * (a - b) for _, a, b in both]
+            scores = ((_mean_on(run, seen, metric), _mean_on(run, unseen, metric)) for run in group.runs)
+            both = [(a, b) for a, b in scores if a is not None and b is not None]
+            drops = [better(metric) * (a - b) for a, b in both]
             cells.append(mean_and_deviation(drops, digits_of(metric)))
-            of_seen = statistics.fmean(a for _, a, _ in both) if both else 0.0
+            of_seen = statistics.fmean(a for a, _ in both) if both else 0.0
             if metric.endswith("_db") and of_seen > 0:
                 cells[-1] += f" ({100 * statistics.fmean(drops) / of_seen:.0f} %)"
         measured = sum(any(_mean_on(run, seen, metric) is not None for seen, _ in columns) for run in group.runs)
         rows.append([group.name, measured, *cells])
     heads = [seen if unseen is None else f"drop {seen} to {unseen}" for seen, unseen in columns]
     return Table(["group", "seeds", *map(escaped, heads)], rows).markdown()
-
-
-def paired_drop_table(groups: Sequence[SeedGroup], pairs: Sequence[tuple[str, str]], metric: str) -> str:
-    """Return a Markdown table of how much larger each group's drop is than that of the first group, paired by seed.
-
-    Runs of one seed share the order of the data and often its easy and hard parts, so their difference varies less than
-    the difference of two means. The table has its mean and sample deviation over seeds, and its 95 % confidence
-    interval by Student's t with one degree of freedom fewer than seeds. It is empty if no two groups share two seeds.
-
-    Args:
-        groups: Groups of runs; the first is what the others are compared with.
-        pairs: Names of seen and unseen test sets.
-        metric: Name of the score.
-    """
-    first, *others = groups
-    rows = []
-    for group in others:
-        cells = []
-        for seen, unseen in pairs:
-            mine, theirs = (_drops_by_seed(g, seen, unseen, metric) for g in (group, first))
-            cells.append(_paired([mine[seed] - theirs[seed] for seed in mine if seed in theirs], digits_of(metric)))
-        if any(cells):
-            rows.append([f"{group.name} less {first.name}", *cells])
-    heads = [escaped(f"drop {seen} to {unseen}") for seen, unseen in pairs]
-    title = "How much larger the drop is, paired by seed, with the 95 % confidence interval:\n\n"
-    return title + Table(["groups", *heads], rows).markdown() if rows else ""
-
-
-def _on_both(group: SeedGroup, seen: str, unseen: str, metric: str) -> list[tuple[str, float, float]]:
-    """Return seed and mean scores on two sets, of the runs that have both."""
-    scores = (
-        (seed, _mean_on(run, seen, metric), _mean_on(run, unseen, metric))
-        for seed, run in zip(group.seeds, group.runs, strict=True)
-    )
-    return [(seed, a, b) for seed, a, b in scores if a is not None and b is not None]
-
-
-def _drops_by_seed(group: SeedGroup, seen: str, unseen: str, metric: str) -> dict[str, float]:
-    """Return seed -> drop, for the seeds of exactly one run."""
-    both = _on_both(group, seen, unseen, metric)
-    return {s: better(metric) * (a - b) for s, a, b in both if group.seeds.count(s) == 1 and s != "?"}
-
-
-def _paired(differences: Sequence[float], digits: int) -> str:
-    if len(differences) < 2:
-        return ""
-    mean, deviation = statistics.fmean(differences), statistics.stdev(differences)
-    half = float(scipy.stats.t.ppf(0.975, len(differences) - 1)) * deviation / math.sqrt(len(differences))
-    ends = ends_of((mean - half, mean + half), digits)
-    return f"{mean:.{digits}f} ± {deviation:.{digits}f} ({ends}, {len(differences)} seeds)"
 
 
 def temperature_series(runs: Sequence[Run]) -> dict[str, tuple[np.ndarray, np.ndarray]]:

@@ -44,7 +44,7 @@ def write_summary(
         figures: "boxes": the first metric of every utterance, the seeds of a group together (Fig. 7 of the aMCL
             paper); "temperature": SI-SDR on dev over temperature, one curve per run (Fig. 8); "rate-distortion"
             and "depth": see `rate_distortion_section` and `depth_section`.
-        reference_sets: see `drop_pairs`; the first is the reference of "rate-distortion".
+        reference_sets: see `drop_pairs`.
 
     Raises:
         UserError: nothing measured, an unknown metric or test set, or nothing to draw.
@@ -68,7 +68,7 @@ def write_summary(
         file = save_png(scores_by_temperature(temperature_series(runs)), path, "temperature")
         sections.append(f"![SI-SDR on dev against temperature]({file})\n")
     if "rate-distortion" in figures:
-        sections.append(rate_distortion_section(runs, path, reference_sets[0] if reference_sets else None))
+        sections.append(rate_distortion_section(runs, path))
     if "depth" in figures:
         sections.append(depth_section(runs, path))
     text = "\n".join(sections)

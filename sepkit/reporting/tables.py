@@ -27,14 +27,12 @@ class Cell:
         key: Key for sorting; None sorts last. A number makes the column numeric.
         small: Text below, in HTML alone.
         strong: Whether the text is emphasized.
-        html: HTML that it shows in place of the text.
     """
 
     text: str
     key: float | str | None = None
     small: str = ""
     strong: bool = False
-    html: str = ""
 
     def markdown(self) -> str:
         """Return the cell as Markdown."""
@@ -42,8 +40,7 @@ class Cell:
 
     def html_cell(self, is_number: bool) -> str:
         """Return the cell as HTML; `is_number`: its column is numeric."""
-        shown = self.html or escape(self.text)
-        shown = f"<strong>{shown}</strong>" if self.strong else shown
+        shown = f"<strong>{escape(self.text)}</strong>" if self.strong else escape(self.text)
         small = f"<small>{escape(self.small)}</small>" if self.small else ""
         key = "" if self.key is None else f' data-key="{escape(str(self.key))}"'
         return f"<td{_class(is_number)}{key}>{shown}{small}</td>"
@@ -122,11 +119,6 @@ def score_cell(
         return Cell("-")
     small = "" if interval is None else ends_of(interval, digits, signed)
     return Cell(number(value, digits, signed), value, small, strong)
-
-
-def percent_cell(share: float | None) -> Cell:
-    """Return the cell of a share, in percent with one digit."""
-    return Cell("-") if share is None else Cell(f"{100 * share:.1f}", share)
 
 
 def number(value: float | None, digits: int = 2, signed: bool = False) -> str:

@@ -17,49 +17,28 @@ from sepkit.reporting.figures import COLORS, curves, save_figure
 
 
 def write_findings(data: Mapping[str, Any], folder: str | os.PathLike[str]) -> Path:
-    """Write temperature.json and temperature.png, and return their folder.
+    """Write temperature.json and, of a model, temperature.png; return their folder.
 
     Args:
-        data: Data of the findings, of hypotheses that move freely or of a model's.
+        data: Data of the findings, of sources or of a model.
         folder: Folder of both files.
 
     Raises:
         UserError: the folder cannot be written to.
     """
     folder = Path(folder)
-    save_figure(temperature_figure(data), folder / "temperature.png", dpi=160)
+    if "entropies_nats" in data:
+        save_figure(temperature_figure(data), folder / "temperature.png", dpi=160)
     write_json(folder / "temperature.json", data)
     return folder
 
 
 def temperature_figure(data: Mapping[str, Any]) -> Figure:
-    """Return a figure of the splits of free hypotheses, or of the entropy of a model's assignment, over temperature.
+    """Return a figure of the mean entropy of a soft assignment while the temperature falls, as a share of log n.
 
     Args:
         data: Data of the findings.
     """
-    figure = _entropy_by_temperature(data) if "entropies_nats" in data else _groups_by_temperature(data)
-    falling(figure.axes[0])
-    figure.axes[0].legend(frameon=False, fontsize=9)
-    return figure
-
-
-def _groups_by_temperature(data: Mapping[str, Any]) -> Figure:
-    """Return a figure of the mean number of places of free hypotheses while the temperature falls."""
-    lines = {"mean over mixtures": (data["temperatures_db"], data["mean_groups"])}
-    figure = curves(lines, "temperature [dB]", "groups of hypotheses")
-    axes = figure.axes[0]
-    expected = data["expected_first_split_db"]
-    axes.axvline(expected, color="black", linestyle=":", linewidth=1.6, label="expected, uncorrelated sources")
-    for multiple, style, color in ((2, "-.", COLORS[1]), (10, "--", COLORS[2])):
-        label = f"{multiple} times the spread"
-        axes.axvline(multiple * data["spread_db"], color=color, linestyle=style, linewidth=1.2, label=label)
-    axes.set_ylim(bottom=0.9)
-    return figure
-
-
-def _entropy_by_temperature(data: Mapping[str, Any]) -> Figure:
-    """Return a figure of the mean entropy of a soft assignment while the temperature falls, as a share of log n."""
     n, initial = data["hypotheses"], data["initial_temperature"]
     percent = 100 * np.array(data["entropies_nats"]) / np.log(n)
     figure = curves({"hypotheses of the model": (data["temperatures"], percent)}, f"temperature [{data['unit']}]", "")
@@ -69,4 +48,6 @@ def _entropy_by_temperature(data: Mapping[str, Any]) -> Figure:
     axes.axvline(initial / 2, color=COLORS[2], linestyle="-.", linewidth=1.4, label="T0 / 2")
     axes.set_ylabel(f"entropy of the assignment [% of log {n}]")
     axes.set_ylim(0, 104)
+    falling(axes)
+    axes.legend(frameon=False, fontsize=9)
     return figure

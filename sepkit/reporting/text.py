@@ -81,7 +81,7 @@ def evaluation_lines(summary: Mapping[str, Any], asked: Sequence[str] | None = N
             yield f"{label_of(name)} over {other}: {number(difference['mean'], digits, signed=True)}{ends}"
     if summary["interval_unit"] == "mixture" and any(score["ci95"] for score in summary["metrics"].values()):
         yield BY_MIXTURES
-    yield from _matching_lines(summary.get("matching", {}))
+    yield from matching_lines(summary.get("matching", {}))
     if "calibration" in summary:
         yield from _calibration_lines(summary["calibration"])
     if "wer" in summary:
@@ -108,10 +108,15 @@ def warning_lines(summary: Mapping[str, Any]) -> Iterator[str]:
         yield f"{len(skipped)} of {total} mixtures were skipped, {first['id']} since {first['reason']}"
 
 
-def _matching_lines(matching: Mapping[str, Any]) -> Iterator[str]:
-    if matching.get("collapse_rate"):
+def matching_lines(matching: Mapping[str, Any]) -> Iterator[str]:
+    """Yield how hypotheses are used, and how often the number of speakers is right.
+
+    Args:
+        matching: "matching" of summary.json.
+    """
+    if matching.get("collapse_rate") and "hypothesis_usage" in matching:
         shares = " ".join(f"{100 * share:.0f}" for share in matching["hypothesis_usage"])
-        never, sources = 100 * matching["collapse_rate"], matching["n_sources"]
+        never, sources = 100 * matching["collapse_rate"], matching.get("n_sources", 0)
         yield f"{never:.0f} % of the hypotheses never win; each wins {shares} % of the {sources} sources"
     if counted := matching.get("speaker_count"):
         rates = [100 * counted[name] for name in ("accuracy", "over_separation_rate", "under_separation_rate")]
@@ -120,20 +125,22 @@ def _matching_lines(matching: Mapping[str, Any]) -> Iterator[str]:
         for true, found in counted["confusion"].items():
             yield f"  {true} speaking: " + ", ".join(f"{number} found {n} times" for number, n in found.items() if n)
     if "missed_sources" in matching:
-        missed, extra = matching["missed_sources"], matching["extra_hypotheses"]
+        missed, extra = matching["missed_sources"], matching.get("extra_hypotheses", 0)
         yield f"scores are over matched pairs: {missed} sources missed, {extra} speakers too many"
 
 
 def _calibration_lines(calibration: Mapping[str, Any], name: str = "") -> Iterator[str]:
     for unit in ("sources", "mixtures"):
         found = calibration[unit]
-        ranks, half = (_with_ends(found["model"], key) for key in ("spearman", "gain_at_50"))
-        yield (
-            f"{name}{unit}, predicted SI-SDR: rank correlation {ranks}, RMSE {found['model']['rmse_db']:.2f} dB, "
-            f"best half {half} dB above all"
-        )
+        value, ends = found["model"]["spearman"], found["model"]["spearman_ci95"]
+        ranks = number(value) if ends is None else f"{number(value)} [{ends[0]:.2f}, {ends[1]:.2f}]"
+        yield f"{name}{unit}, predicted SI-SDR: rank correlation {ranks}, RMSE {found['model']['rmse_db']:.2f} dB"
         if "interval" in found:
-            yield f"{name}{_coverage(found['interval'], found['n'], unit)} on average"
+            inside, width = 100 * found["interval"]["coverage"], found["interval"]["mean_width_db"]
+            yield (
+                f"{name}{inside:.0f} % of {found['n']} {unit} are inside the predicted interval, "
+                f"{width:.1f} dB wide on average"
+            )
         curves = found["risk_coverage"]
         half = curves["percent"].index(50)
         yield (
@@ -141,21 +148,7 @@ def _calibration_lines(calibration: Mapping[str, Any], name: str = "") -> Iterat
             f"{curves['model_db'][-1]:.2f} dB at 100 % ({curves['best_possible_db'][half]:.2f} dB at best), "
             f"{found['n']} {unit}"
         )
-    for voices, interval in calibration.get("by_voices", {}).items():
-        yield f"{name}{voices} voices: {_coverage(interval, interval['n'], 'sources')}"
     if calibration.get("n_without_prediction"):
         yield f"{name}{calibration['n_without_prediction']} sources have no prediction and are left out of this"
     for part in calibration.get("by_manifest", ()):
         yield from _calibration_lines(part, f"{part['manifest']}: ")
-
-
-def _coverage(interval: Mapping[str, Any], count: int, unit: str) -> str:
-    inside, width = 100 * interval["coverage"], interval["mean_width_db"]
-    return f"{inside:.0f} % of {count} {unit} are inside the predicted interval, {width:.1f} dB wide"
-
-
-def _with_ends(fit: Mapping[str, Any], key: str) -> str:
-    value, ends = fit.get(key, fit.get(f"{key}_db")), fit[f"{key}_ci95"]
-    if value is None:
-        return "not defined"
-    return f"{value:.2f}" if ends is None else f"{value:.2f} [{ends[0]:.2f}, {ends[1]:.2f}]"

@@ -53,7 +53,7 @@ STUDIES: dict[str, Study] = {
     ),
     "quantization": Study(
         commands={"quantize": "what matching does where the truth is known"},
-        preparations={"uci": ("config:UCIOptions", "uci:prepare_uci")},
+        preparations={"uci": ("config:UCIOptions", "uci_sets:prepare_uci")},
     ),
     "annealed_inference": Study(
         commands={"annealed-inference": "mode collapse of annealed variational inference"},

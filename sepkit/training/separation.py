@@ -403,7 +403,7 @@ def signal_statistics(data: MixtureDataset, count: int = MEASURED_MIXTURES) -> t
 
 def mean_data_scale(data: MixtureDataset) -> float:
     """Return the mean of `spread_db` of the sources of training mixtures, dB."""
-    from sepkit.annealing.free_hypotheses import spread_db
+    from sepkit.annealing.temperature import spread_db
 
     examples = (data[0, index] for index in evenly_spaced(len(data)))
     scales = [spread_db(example.sources[None], example.active[None]).item() for example in examples]

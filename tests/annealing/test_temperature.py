@@ -19,6 +19,66 @@ from sepkit.models import build_model, save_model
 from sepkit.registry import build
 
 
+def _orthogonal(levels_db: list[float], num_samples: int = 4000) -> torch.Tensor:
+    """Make (1, m, T) sines of whole numbers of periods: zero mean, orthogonal, at the given levels."""
+    t = torch.arange(num_samples, dtype=torch.float64) / num_samples
+    rows = [10 ** (level / 20) * torch.sin(2 * math.pi * (j + 3) * t) for j, level in enumerate(levels_db)]
+    return torch.stack(rows).unsqueeze(0)
+
+
+@pytest.mark.parametrize(
+    ("levels_db", "expected"),
+    [([0.0, 0.0], 0.0), ([2.5, 0.0], 2.5), ([5.0, 0.0], 5.0), ([0.0] * 3, 10 * math.log10(2))],
+)
+def test_the_spread_of_two_sources_is_their_level_gap(levels_db: list[float], expected: float) -> None:
+    assert temperature.spread_db(
+        _orthogonal(levels_db), torch.ones(1, len(levels_db), dtype=torch.bool)
+    ).item() == pytest.approx(expected, abs=1e-5)
+
+
+def test_spread_passes_over_inactive_sources() -> None:
+    sources = _orthogonal([2.5, 0.0, 0.0]).repeat(2, 1, 1)
+    sources[0, 2] = torch.nan
+    spread = temperature.spread_db(sources, torch.tensor([[True, True, False], [True, False, False]]))
+    assert spread[0].item() == pytest.approx(2.5, abs=1e-5)
+    assert spread[1].isnan()
+
+
+def test_the_entropy_of_two_hypotheses_is_the_binary_one() -> None:
+    for gap, t in ((4.0, 3.0), (0.0, 0.01)):
+        share = 1 / (1 + math.exp(-gap / t))
+        expected = -share * math.log(share) - (1 - share) * math.log(1 - share)
+        entropy = temperature.softmin_entropy(torch.tensor([[1.0], [1.0 + gap]]), t)
+        assert entropy.item() == pytest.approx(expected, abs=1e-7)
+
+
+def test_the_entropy_rises_with_the_temperature_from_zero_to_log_n() -> None:
+    cost = 10 * torch.randn(3, 8, generator=torch.Generator().manual_seed(0))
+    means = [temperature.softmin_entropy(cost, t).mean().item() for t in np.geomspace(1e-3, 1e5, 60)]
+    assert np.all(np.diff(means) >= 0)
+    assert means[0] < 1e-3 and means[-1] == pytest.approx(math.log(3), abs=1e-6)
+
+
+def test_the_critical_temperature_is_that_of_a_numerical_second_derivative() -> None:
+    # Two hypotheses that part by +-h from the middle between two sources, in the angle.
+    reach = 1 / (1 + 10 ** (-5 / 10))
+
+    def cost(angle: float) -> float:
+        part = reach * math.cos(angle) ** 2
+        return -10 * math.log10(part / (1 - part))
+
+    def free_energy(h: float, t: float) -> float:
+        angles = (math.pi / 4 - h, math.pi / 4 + h)
+        costs = [[cost(a) for a in angles], [cost(math.pi / 2 - a) for a in angles]]
+        return -t * sum(math.log(sum(math.exp(-c / t) for c in row)) for row in costs)
+
+    critical = temperature.si_sdr_critical_temperature_db(2, 5.0)
+    for t, sign in ((1.02 * critical, 1), (0.98 * critical, -1)):
+        curvature = free_energy(1e-3, t) - free_energy(0.0, t)
+        assert math.copysign(1, curvature) == sign
+    assert temperature.si_sdr_critical_temperature_db(2, math.inf) == math.inf
+
+
 def test_the_initial_temperature_of_a_known_gap() -> None:
     # Two hypotheses whose costs are `gap` apart: H(1 / (1 + exp(-gap / T))) = 0.95 log 2 at one T, found by a scan.
     gap = 7.0
@@ -56,8 +116,7 @@ def test_the_command_measures_the_sources_of_a_manifest(tmp_path: Path, corpus) 
         [[abs(si_sdr(pair.mean(0), source)) for source in pair] for pair in map(np.float64, corpus.sources.values())]
     )
     assert found["spread_db"] == pytest.approx(expected, abs=1e-3)
-    assert found["mixtures"] == 5 and found["first_split_db"]["median"] > 0
-    assert (out / "temperature.png").read_bytes().startswith(b"\x89PNG")
+    assert found["mixtures"] == 5 and found["critical_temperature_db"] == pytest.approx(10 / math.log(10) * 11)
 
 
 def test_a_bad_mixture_is_left_out_and_named(tmp_path: Path, corpus, capsys) -> None:
@@ -82,6 +141,7 @@ def test_the_command_proposes_a_schedule_that_training_takes(tmp_path: Path, cor
     found = json.loads((out / "temperature.json").read_text())
     assert found["entropy_share"] >= 0.95 > found["entropy_share_at_half"]
     assert np.all(np.diff(found["entropies_nats"]) >= -1e-12)
+    assert (out / "temperature.png").read_bytes().startswith(b"\x89PNG")
     printed = capsys.readouterr().out
     assert "heuristic" in printed and "% of log 2" in printed
     options = next(text for text in printed.splitlines() if text.startswith("sepkit train")).split()[2:]
@@ -129,7 +189,6 @@ def test_the_costs_are_those_of_the_model(corpus, tiny_model_config: ModelConfig
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        (["--manifest", "none.jsonl", "--hypotheses", "1"], "--hypotheses"),
         (["--manifest", "none.jsonl", "--segment-seconds", "0"], "--segment-seconds"),
         (["--manifest", "none.jsonl"], "none.jsonl"),
     ],

@@ -308,7 +308,6 @@ def test_what_cannot_be_prepared(speech, tmp_path, write_speakers, write_recordi
         (lambda: prepare_folder(speech, out, train_mixtures=0), "train_mixtures: found 0, expected at least 1"),
         (lambda: prepare_folder(speech, out, noise_snr_db=(3.0,)), "--noise-snr-db"),
         (lambda: prepare_folder(speech, out, tmp_path / "empty"), "empty: no audio files"),
-        (lambda: prepare_folder(speech, out, speaker_info=tmp_path / "no.csv"), "no.csv: no such file"),
         (lambda: prepare_folder(None, out), "--speech and --kaldi"),
     ]:
         check_message(action, *patterns)

@@ -222,19 +222,13 @@ def test_written_and_described_have_equal_checksums_and_speakers_are_disjoint(co
     assert all(len(part["sha256"]) == 4 for part in reports[0]["splits"].values())
 
 
-def test_sexes_come_from_the_info_table_or_from_speakers_txt(copy, tmp_path):
+def test_sexes_come_from_speakers_txt(copy, tmp_path):
     (copy / "LibriSpeech" / "SPEAKERS.TXT").write_text(
         "; a comment\ne | F | dev-clean | 8.0 | E | x\nf | M | dev-clean |\n"
     )
-    rows = table(copy / "metadata" / "libri2mix_test-clean.csv")[1:]
-    with open(copy / "metadata" / "libri2mix_test-clean_info.csv", "w") as file:
-        file.write("mixture_ID,speaker_1_ID,speaker_1_sex,speaker_2_ID,speaker_2_sex\n")
-        file.writelines(f"{row[0]},first,F,second,M\n" for row in rows)
     out = prepare(copy, tmp_path / "out")
     first = read_manifest(out / "dev.jsonl")[0].sources
     assert [(source.speaker, source.sex) for source in first] == [("e", "F"), ("f", "M")]
-    first = read_manifest(out / "test.jsonl")[0].sources
-    assert [(source.speaker, source.sex) for source in first] == [("first", "F"), ("second", "M")]
 
 
 def test_both_training_parts_have_manifests_of_their_own_and_one_together(copy, tmp_path):

@@ -231,10 +231,9 @@ def test_wavs_that_are_there_are_kept(wavs, tmp_path):
     assert len(kept) == len(paths) - 4  # the four files of one mixture are made again
 
 
-def test_first_and_sample_format(wavs, tmp_path):
-    out = write_wavs(tmp_path / "manifests" / "test.jsonl", tmp_path / "few", first=2, subtype="PCM_16")
+def test_first(wavs, tmp_path):
+    out = write_wavs(tmp_path / "manifests" / "test.jsonl", tmp_path / "few", first=2)
     assert len(list((out / "mix").iterdir())) == 2
-    assert {audio.info(path).subtype for path in out.rglob("*.wav")} == {"PCM_16"}
     with pytest.raises(UserError, match="first: found 0"):
         write_wavs(tmp_path / "manifests" / "test.jsonl", tmp_path / "none", first=0)
 

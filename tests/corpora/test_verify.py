@@ -38,7 +38,7 @@ def expected(entries: dict[str, list[MixtureEntry]]) -> dict[str, int]:
 
 
 def test_a_good_corpus_has_no_problems_and_its_report_says_what_it_holds(entries, tmp_path, capsys):
-    assert verify(tmp_path, entries, expected(entries), sample=3, processes=1) == []
+    assert verify(tmp_path, entries, expected(entries), sample=3) == []
     report = json.loads((tmp_path / "verification.json").read_text())
     train = report["splits"]["train"]
     assert {name: train[name] for name in ("mixtures", "expected", "speakers", "sources", "longest_samples")} == {
@@ -49,17 +49,17 @@ def test_a_good_corpus_has_no_problems_and_its_report_says_what_it_holds(entries
     assert train["sha256"]["train0 8000 min sep_clean recorded"] == checksum and len(train["sha256"]) == 3
     assert "train: 6 of 6 mixtures of 2, 4 speakers" in capsys.readouterr().out
     before = (tmp_path / "verification.json").read_bytes()
-    assert verify(tmp_path, entries, expected(entries), sample=3, processes=2) == []
+    assert verify(tmp_path, entries, expected(entries), sample=3) == []
     assert (tmp_path / "verification.json").read_bytes() == before
 
 
 def test_what_is_wrong_is_said_and_not_raised(entries, tmp_path, capsys):
-    verify(tmp_path, entries, expected(entries), processes=1)
+    verify(tmp_path, entries, expected(entries))
     entries["dev"][2].sources[0].speaker = "a"
     (tmp_path / "s1" / "test1.wav").unlink()
     audio.write(tmp_path / "s2" / "test3.wav", np.ones(7), RATE, "PCM_16")
     audio.write(tmp_path / "mix" / "train4.wav", np.ones(900) / 2, RATE, "PCM_16")
-    problems = verify(tmp_path, entries, expected(entries) | {"dev": 9}, processes=1)
+    problems = verify(tmp_path, entries, expected(entries) | {"dev": 9})
     for pattern in (
         "dev: 6 of 9 mixtures",
         "test1.wav: no such file",

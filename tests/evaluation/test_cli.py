@@ -141,15 +141,8 @@ def test_manifests_apart_are_what_they_are_alone(
     lines = capsys.readouterr().out.strip().split("\n")
     assert lines[-1] == str(tmp_path / "out") and [line[:-1] for line in lines if line[:-1] in manifests] == manifests
     assert main([*command, manifests[1], "--out", str(tmp_path / "alone")]) == 0
+    assert main([*command, manifests[1], manifests[1], "--separate-reports", "--out", str(tmp_path / "twice")]) == 2
+    assert f"--manifest {manifests[1]}: another is called" in capsys.readouterr().err
     apart, alone = (tmp_path / folder / "utterances.csv" for folder in ("out/test_clean", "alone"))
     assert apart.read_text() == alone.read_text()
     assert read_summary(tmp_path / "out" / "test_noisy")["n_skipped"] == 1
-
-
-def test_manifests_of_one_name_apart_are_refused(
-    make_corpus: Any, tmp_path: Path, model: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    manifests = [str(make_corpus(tmp_path / name, count=1).manifest) for name in ("a", "b")]
-    command = ["evaluate", "--model", model, "--separate-reports", "--out", str(tmp_path / "out"), "--manifest"]
-    assert main([*command, *manifests]) == 2
-    assert f"--manifest {manifests[0]}: another is called" in capsys.readouterr().err

@@ -115,23 +115,6 @@ def test_attenuation_is_the_level_under_the_mixture() -> None:
     assert np.isnan(metrics.attenuation_db(mixture, 0 * mixture))
 
 
-def test_pesq_narrow_band_at_16_khz() -> None:
-    package = pytest.importorskip("pesq", reason="pesq is missing: pip install 'sepkit[metrics]'")
-    source = _speechlike(1, 24000)
-    estimate = _with_noise(source, 5.0)
-    expected = package.pesq(16000, source[0].astype(np.float32), estimate[0].astype(np.float32), "nb")
-    assert metrics.pesq(estimate, source, 16000, "nb")[0] == pytest.approx(expected, abs=1e-6)
-    with pytest.raises(ValueError, match="wb at 16000"):
-        metrics.pesq(estimate, source, 8000, "wb")
-
-
-def test_sdr_forgives_a_short_filter_and_si_sdr_does_not() -> None:
-    source = _speechlike(1)[0]
-    delayed = np.r_[np.zeros(3), source[:-3]]
-    assert metrics.sdr_db(delayed, source) > 25
-    assert metrics.si_sdr_db(delayed, source) < 10
-
-
 def test_improvement_is_over_the_mixture() -> None:
     sources = _speechlike(2)
     estimates, mixture = _with_noise(sources, 10.0), sources.sum(0)
@@ -169,27 +152,27 @@ def _bursts(count: int, seconds: float, pause: float, rate: int) -> tuple[np.nda
     return source, source + 0.1 * noise
 
 
-@pytest.mark.parametrize(("rate", "mode"), [(8000, "nb"), (16000, "nb"), (16000, "wb")])
+@pytest.mark.parametrize(("rate", "mode"), [(8000, "nb"), (16000, "wb")])
 def test_pesq_of_a_long_pair_is_that_of_its_package_and_leaves_no_room_for_too_many_utterances(
     rate: int, mode: str
 ) -> None:
     package = pytest.importorskip("pesq", reason="pesq is missing: pip install 'sepkit[metrics]'")
     source, estimate = _bursts(20, 0.7, 0.3, rate)
     expected = package.pesq(rate, source.astype(np.float32), estimate.astype(np.float32), mode)
-    assert metrics.pesq(estimate, source, rate, mode) == pytest.approx(expected, abs=1e-6)
+    assert metrics.pesq(estimate, source, rate) == pytest.approx(expected, abs=1e-6)
     source, estimate = _bursts(52, 0.35, 0.25, rate)
     with pytest.raises(metrics.NoScore, match="up to 52 utterances, expected at most 40"):
-        metrics.pesq_of_pair(estimate, source, rate, mode)
+        metrics.pesq_of_pair(estimate, source, rate)
     # Neither a hum nor an offset hides the pauses.
     hum = 1 + np.sin(2 * np.pi * 50 / rate * np.arange(len(source)))
-    assert np.isnan(metrics.pesq(estimate, source + hum, rate, mode))
+    assert np.isnan(metrics.pesq(estimate, source + hum, rate))
 
 
 def test_pesq_ends_at_the_length_that_its_package_has_room_for() -> None:
     pytest.importorskip("pesq", reason="pesq is missing: pip install 'sepkit[metrics]'")
     source, estimate = _bursts(91, 1.0, 0.0, 8000)
     with pytest.raises(metrics.NoScore, match="lasts 91 s, expected at most 90 s"):
-        metrics.pesq_of_pair(estimate, source, 8000, "nb")
+        metrics.pesq_of_pair(estimate, source, 8000)
 
 
 def test_a_crash_of_pesq_leaves_this_process_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +180,7 @@ def test_a_crash_of_pesq_leaves_this_process_alone(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(metrics, "PESQ_UTTERANCES", 1000)
     source, estimate = _bursts(100, 0.35, 0.25, 8000)
     with pytest.raises(metrics.NoScore, match="ended its process with exit code"):
-        metrics.pesq_of_pair(estimate, source, 8000, "nb")
+        metrics.pesq_of_pair(estimate, source, 8000)
 
 
 METRICS = {
@@ -230,15 +213,13 @@ def test_a_silent_source_has_no_score(name: str) -> None:
     assert np.isfinite(rows[0]) and np.isnan(rows[1])
 
 
-@pytest.mark.parametrize(("name", "worst"), [("si_sdr_db", -100), ("sdr_db", -100), ("stoi", 0), ("pesq", 1.0169)])
-def test_a_silent_estimate_scores_worst(name: str, worst: float) -> None:
+ENDS = [("si_sdr_db", -100, 100), ("sdr_db", -100, 100), ("stoi", 0, 1), ("pesq", 1.0169, 4.549)]
+
+
+@pytest.mark.parametrize(("name", "worst", "best"), ENDS)
+def test_a_silent_estimate_scores_worst_and_a_perfect_one_best(name: str, worst: float, best: float) -> None:
     source = _speechlike(1)[0]
     assert METRICS[name](np.zeros_like(source), source) == pytest.approx(worst, abs=1e-3)
-
-
-@pytest.mark.parametrize(("name", "best"), [("si_sdr_db", 100), ("sdr_db", 100), ("stoi", 1), ("pesq", 4.549)])
-def test_a_perfect_estimate_scores_best(name: str, best: float) -> None:
-    source = _speechlike(1)[0]
     assert METRICS[name](source, source) == pytest.approx(best, abs=1e-3)
 
 

@@ -36,7 +36,7 @@ def scored(
 
 def test_every_metric_has_its_columns(signals: tuple) -> None:
     pytest.importorskip("pesq", reason="pesq is missing: pip install 'sepkit[metrics]'")
-    names = tuple(name for name in scoring.COLUMNS if name not in ("pesq_wb", "words"))
+    names = tuple(name for name in scoring.COLUMNS if name != "words")
     scores = scored(signals, ScoringOptions(names, signal_std=0.1))
     assert list(scores.values) == [column for name in names for column in scoring.COLUMNS[name]]
     assert scores.assignment == [1, 0] and not scores.reasons
@@ -197,7 +197,6 @@ def test_words_are_those_that_a_command_prints(signals: tuple) -> None:
         (ScoringOptions(("blr",), signal_std=0.0), 8000, "above 0"),
         (ScoringOptions(("words",)), 8000, "--asr-command"),
         (ScoringOptions(("pesq",)), 44100, "44100 Hz"),
-        (ScoringOptions(("pesq_wb",)), 8000, "16000 Hz"),
     ],
 )
 def test_what_cannot_be_measured_is_said_first(options: ScoringOptions, rate: int, message: str) -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import tracemalloc
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from sepkit.data.segments import read_segments
 from sepkit.errors import UserError
-from sepkit.evaluation.diarization import _distances, diarization_errors, read_rttm
+from sepkit.evaluation.diarization import diarization_errors, read_rttm
 from sepkit.limits import TURN_SPEAKERS, TURNS
 
 RTTM = "SPEAKER a 1 {start} {length} <NA> <NA> anna <NA> <NA>\n"
@@ -86,9 +85,3 @@ def test_many_turns_take_little_memory() -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert errors.rate == 0 and peak < 100_000_000
-
-
-def test_distances_are_to_the_nearest_end() -> None:
-    generator = np.random.default_rng(0)
-    times, ends = generator.uniform(-1, 11, 500), generator.uniform(0, 10, 40)
-    np.testing.assert_allclose(_distances(times, ends), np.abs(times[:, None] - ends).min(1))

@@ -1,19 +1,19 @@
-"""A model that needs no training: each hypothesis gets one half of the bins."""
+"""Models that need no training: each hypothesis gets some of the bins."""
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import nn
 
 from sepkit.inference import Separator
-from sepkit.inference.options import SeparatorOptions
 from sepkit.models import EncoderMaskerDecoder
 from sepkit.models.latents import Deterministic
 from sepkit.models.stft_filterbank import STFTFilterbank
 
 
-class BandSplit(nn.Module):
-    """Masks that give the lower half of the bins to the first hypothesis and the upper half to the second, scaled."""
+class BandMasks(nn.Module):
+    """Masks that are the same in every frame: the lower half of the bins, and the upper one, scaled."""
 
     hypotheses = 2
 
@@ -21,14 +21,26 @@ class BandSplit(nn.Module):
         super().__init__()
         self.scales = scales
 
+    def rows(self, lower, frames):
+        """The mask of each hypothesis, (n, K), given where the lower half of the bins is."""
+        return torch.stack([self.scales[0] * lower, self.scales[1] * (1 - lower)])
+
     def forward(self, features):
-        lower = (torch.arange(features.shape[1]) < features.shape[1] // 2).float()
-        masks = torch.stack([self.scales[0] * lower, self.scales[1] * (1 - lower)])
+        masks = self.rows((torch.arange(features.shape[1]) < features.shape[1] // 2).float(), features.shape[2])
         return masks[None, :, None, :, None].expand(len(features), -1, -1, -1, features.shape[2])
 
 
-def band_split(scales=(1.0, 1.0), **options):
-    """A separator that hears no more than a frame."""
+def masked(masker, **more):
+    """A model that applies masks to a short-time spectrum at 8 kHz, and hears no more than a frame."""
     linear = Deterministic("linear")
-    model = EncoderMaskerDecoder(STFTFilterbank(), BandSplit(scales), linear, linear, sample_rate=8000)
-    return Separator(model, options=SeparatorOptions(**options))
+    return EncoderMaskerDecoder(STFTFilterbank(), masker, linear, linear, sample_rate=8000, **more)
+
+
+def band_split(scales=(1.0, 1.0), **options):
+    return Separator(masked(BandMasks(scales)), **options)
+
+
+def tones(sample_rate=8000, num_samples=8000, frequencies=(440.0, 3000.0)):
+    """(2, T): one tone for each half of the bins."""
+    time = np.arange(num_samples) / sample_rate
+    return np.stack([0.3 * np.sin(2 * np.pi * f * time) for f in frequencies]).astype(np.float32)

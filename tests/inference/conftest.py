@@ -9,7 +9,6 @@ import torch
 
 from sepkit.config import GaussianConfig, LogNormalConfig, RecurrentConfig, ScoringConfig
 from sepkit.inference import Separator
-from sepkit.inference.options import SeparatorOptions
 from sepkit.inference.runners.torch_runner import TorchRunner
 from sepkit.models import build_model
 from tests.tiny_models import RECURRENT
@@ -29,9 +28,7 @@ def separator():
 @pytest.fixture
 def chunked():
     torch.manual_seed(0)
-    return Separator(
-        build_model(RECURRENT), options=SeparatorOptions(chunk_seconds=0.5, overlap_seconds=0.2, whole_seconds=1.0)
-    )
+    return Separator(build_model(RECURRENT), chunk_seconds=0.5, overlap_seconds=0.2, whole_seconds=1.0)
 
 
 @pytest.fixture(scope="module")

@@ -103,6 +103,7 @@ def test_blocks_of_a_stream(block):
         *(({"chunk_seconds": seconds}, "chunk_seconds: found") for seconds in (0, 0.0, math.inf)),
         *(({"overlap_seconds": seconds}, "overlap_seconds: found") for seconds in (0, 5.1, -1, 11)),
         ({"whole_seconds": math.nan}, "whole_seconds: found"),
+        *(({"views": views}, f"views: found {views}, expected 1 to 5; 2 gains most") for views in (0, 6, -1)),
         ({"link_speakers": 0}, "link_speakers"),
         ({"speaker_encoder": "x"}, "speaker_encoder"),
         ({"link_speakers": 2, "speakers": 2}, "link_speakers"),

@@ -12,11 +12,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sepkit.cli.main import main
-from sepkit.config import (
-    ConvTasNetConfig,
-    FreeFilterbankConfig,
-    ModelConfig,
-)
+from sepkit.config import ConvTasNetConfig, FreeFilterbankConfig, ModelConfig
 from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.inference import loading

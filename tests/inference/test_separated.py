@@ -93,7 +93,6 @@ def test_a_notebook_shows_a_player_for_each_estimate() -> None:
 
 
 def test_estimates_are_saved_and_a_separator_is_called(tmp_path) -> None:
-    torch.manual_seed(0)
     separator = Separator(build_model(RECURRENT))
     mixture = torch.randn(400, generator=torch.Generator().manual_seed(0))
     found = separator(mixture, 8000)

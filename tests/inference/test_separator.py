@@ -13,18 +13,9 @@ from sepkit.config import ScoringConfig
 from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.inference import Separator
-from sepkit.inference.options import SeparatorOptions
-from sepkit.models import EncoderMaskerDecoder, build_model, save_model
-from sepkit.models.latents import Deterministic
-from sepkit.models.stft_filterbank import STFTFilterbank
-from tests.inference.bands import band_split
+from sepkit.models import build_model, save_model
+from tests.inference.bands import BandMasks, band_split, masked, tones
 from tests.tiny_models import RECURRENT
-
-
-def tones(sample_rate=8000, num_samples=8000, frequencies=(440.0, 3000.0)):
-    """(2, T): one tone for each half of the bins."""
-    time = np.arange(num_samples) / sample_rate
-    return np.stack([0.3 * np.sin(2 * np.pi * f * time) for f in frequencies]).astype(np.float32)
 
 
 def at_level(mixture):
@@ -62,7 +53,7 @@ def test_gains_are_least_squares_fits_of_the_mixture():
 def test_levels_of_the_model():
     model = build_model(RECURRENT)
     mixture = torch.randn(500)
-    separated = Separator(model, options=SeparatorOptions(levels="model")).separate(mixture, 8000)
+    separated = Separator(model, levels="model").separate(mixture, 8000)
     leveled, factor = at_level(mixture)
     torch.testing.assert_close(separated.estimates, factor * model(leveled[None]).estimates[0].detach())
 
@@ -156,7 +147,7 @@ def test_load_model_from_asteroid(tmp_path):
     torch.save(theirs.serialize(), tmp_path / "theirs.pth")
     mixture = torch.randn(1001)
     separator = sepkit.load_model(f"asteroid:{tmp_path / 'theirs.pth'}")
-    ours = Separator(separator.model, options=SeparatorOptions(levels="model")).separate(mixture, 8000)
+    ours = Separator(separator.model, levels="model").separate(mixture, 8000)
     with torch.no_grad():
         leveled, factor = at_level(mixture)
         torch.testing.assert_close(ours.estimates, factor * theirs(leveled[None])[0], rtol=1e-4, atol=1e-6)
@@ -165,15 +156,13 @@ def test_load_model_from_asteroid(tmp_path):
 # ------------------------------------------------------------------------------------------- unknown number of speakers
 
 
-class FourOfTwo(nn.Module):
+class FourOfTwo(BandMasks):
     """The lower half, the upper half, the lower half again and all, of the bins."""
 
     hypotheses = 4
 
-    def forward(self, features):
-        lower = (torch.arange(features.shape[1]) < features.shape[1] // 2).float()
-        masks = torch.stack([lower, 1 - lower, 0.5 * lower, torch.ones_like(lower)])
-        return masks[None, :, None, :, None].expand(len(features), -1, -1, -1, features.shape[2])
+    def rows(self, lower, frames):
+        return torch.stack([lower, 1 - lower, 0.5 * lower, torch.ones_like(lower)])
 
 
 class Scores(nn.Module):
@@ -187,12 +176,8 @@ class Scores(nn.Module):
         return self.scores.expand(len(masks), -1)
 
 
-def scored(scores, **kwargs):
-    linear = Deterministic("linear")
-    model = EncoderMaskerDecoder(
-        STFTFilterbank(), FourOfTwo(), linear, linear, sample_rate=8000, scoring_head=Scores(scores)
-    )
-    return Separator(model, options=SeparatorOptions(**kwargs))
+def scored(scores, **options):
+    return Separator(masked(FourOfTwo(), scoring_head=Scores(scores)), **options)
 
 
 @pytest.mark.parametrize(

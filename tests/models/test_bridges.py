@@ -49,8 +49,9 @@ def changed(checkpoint: dict, **arguments) -> dict:
 
 
 def old(checkpoint: dict, data) -> dict:
-    """A file of before asteroid 0.4.0, as its save_publishable writes it: no rate among the model's arguments."""
-    arguments = {key: value for key, value in checkpoint["model_args"].items() if key != "sample_rate"}
+    """A file of before asteroid 0.4.0, as its save_publishable writes it: no rate and no newer argument."""
+    newer = ("sample_rate", "causal", "encoder_activation")
+    arguments = {key: value for key, value in checkpoint["model_args"].items() if key not in newer}
     infos = {**checkpoint.get("infos", {}), "training_config": {"data": data}, "final_metrics": {}}
     return {**checkpoint, "model_args": arguments, "infos": infos}
 

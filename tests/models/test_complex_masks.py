@@ -20,26 +20,6 @@ def model(filterbank=COMPLEX, masks=LINEAR, **changes) -> EncoderMaskerDecoder:
     return made.eval()
 
 
-@pytest.mark.parametrize("kernel_size", [64, 256])
-def test_the_quotient_of_source_and_mixture_gives_the_source(kernel_size):
-    bank = STFTFilterbank(kernel_size, kernel_size // 2, complex_masks=True)
-    sources = torch.randn(2, 3, 1001)
-    left, right = bank.padding_for(1001)
-
-    def encode(waveforms):
-        return bank.encode(torch.nn.functional.pad(waveforms, (left, right)))
-
-    encoding = encode(sources.sum(1))
-    parts = encode(sources.flatten(0, 1)).unflatten(0, (2, 3))
-    quotient = torch.complex(*parts.double().chunk(2, dim=-2)) / torch.complex(
-        *encoding.double().chunk(2, dim=-2)
-    ).unsqueeze(1)
-    mask = torch.cat([quotient.real, quotient.imag], dim=-2).nan_to_num().float()
-    assert mask.shape == (2, 3, bank.mask_dim, encoding.shape[-1])
-    decoded = bank.decode(bank.apply_mask(mask, encoding))[..., left : left + 1001]
-    torch.testing.assert_close(decoded, sources, rtol=0, atol=1e-5)
-
-
 def test_masks_multiply_as_complex_numbers():
     bank = STFTFilterbank(32, 16, complex_masks=True)
     encoding, mask = torch.randn(2, 34, 5), torch.randn(2, 3, 34, 5)

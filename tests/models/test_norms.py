@@ -48,15 +48,6 @@ def test_cumulative_norm_is_the_global_norm_of_every_prefix(frames, channels, se
     torch.testing.assert_close(cumulative(x), torch.stack(prefixes, -1), rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("norm_class", [CumulativeLayerNorm, ChannelLayerNorm])
-def test_causal_norms_do_not_see_the_future(norm_class):
-    norm, x = norm_class(6), torch.randn(1, 6, 20)
-    changed = x.clone()
-    changed[..., 12:] += 5
-    assert torch.equal(norm(x)[..., :12], norm(changed)[..., :12])
-    assert not torch.equal(GlobalLayerNorm(6)(x)[..., :12], GlobalLayerNorm(6)(changed)[..., :12])
-
-
 @pytest.mark.parametrize("norm_class", [GlobalLayerNorm, CumulativeLayerNorm])
 def test_float32_keeps_its_digits_over_20_s(norm_class):
     torch.manual_seed(0)
@@ -83,14 +74,6 @@ def test_half_precision_silence_and_loud_input_stay_finite(norm_class, dtype):
     assert norm(torch.zeros(1, 4, 9, dtype=dtype)).isfinite().all()
     # The sum of squares, 4e6 * 36, is beyond float16.
     assert norm(2000 * torch.randn(1, 4, 9).sign().to(dtype)).isfinite().all()
-
-
-@pytest.mark.parametrize("norm_class", LAYER_NORMS)
-def test_gradients(norm_class):
-    torch.manual_seed(0)
-    norm = with_random_affine(norm_class(3)).double()
-    x = torch.randn(2, 3, 5, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda x, *_: norm(x), (x, *norm.parameters()))
 
 
 def test_batch_norm_takes_three_and_four_dimensions_alike():

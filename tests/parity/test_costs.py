@@ -48,15 +48,6 @@ def test_fast_bss_eval(level_db, offset):
                 assert cost[b, i, j].item() == pytest.approx(-exact.item(), abs=1e-4)
 
 
-def test_asteroid_mse():
-    """The mean squared error is asteroid's."""
-    losses = pytest.importorskip("asteroid.losses", reason="asteroid is missing: pip install 'sepkit[peers]'")
-    estimates, sources = pairs_at(10.0)
-    torch.testing.assert_close(
-        costs.pairwise_mse(estimates, sources), losses.pairwise_mse(estimates, sources), atol=0, rtol=1e-5
-    )
-
-
 @pytest.mark.parametrize("level_db", LEVELS_DB)
 def test_asteroid_gradient(level_db):
     """The gradient is that of asteroid in float64."""

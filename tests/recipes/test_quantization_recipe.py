@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from sepkit.studies.quantization.config import GaussiansConfig, UCIConfig, read_config
+from tests.studies.quantization.conftest import write_uci_set
 
 RECIPE = Path(__file__).resolve().parents[2] / "egs" / "quantization"
 TINY = """
@@ -20,25 +20,13 @@ uci: {hypotheses: 2, hidden: 4, epochs: 4, check_every: 2}
 """
 
 
-def _write_set(data: Path) -> None:
-    generator = np.random.default_rng(0)
-    data.mkdir(parents=True)
-    np.savetxt(data / "data.txt", generator.standard_normal((30, 3)))
-    for name, text in (("features", "0\n1\n"), ("target", "2\n")):
-        (data / f"index_{name}.txt").write_text(text)
-    (data / "n_splits.txt").write_text("1\n")
-    np.savetxt(data / "index_test_0.txt", np.arange(6), fmt="%d")
-    np.savetxt(data / "index_train_0.txt", np.arange(6, 30), fmt="%d")
-
-
 def test_stages(tmp_path: Path, run) -> None:
-    """All of them, but the digits, whose images are not given."""
-    _write_set(tmp_path / "sets" / "yacht" / "data")
+    write_uci_set(tmp_path / "sets", "yacht", splits=1)
     (tmp_path / "tiny.yaml").write_text(TINY)
     options = ["--conf", str(tmp_path / "tiny.yaml"), "--exp", str(tmp_path / "exp"), "--uci", str(tmp_path / "sets")]
     options += ["--sets", "yacht", "--methods", "mcl", "--select", "last held_out"]
     printed = run(["bash", str(RECIPE / "run.sh"), *options])
-    assert "left out: --mnist" in printed and "yacht: 30 rows" in printed
+    assert "yacht: 40 rows" in printed
     names = {path.name for path in (tmp_path / "exp").glob("*.json")}
     assert names == {f"{name}.json" for name in ("free", "gaussians", "sines", "table")}
     assert len(json.loads((tmp_path / "exp" / "table.json").read_text())) == 2

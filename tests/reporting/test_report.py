@@ -77,7 +77,7 @@ def test_means_are_those_of_the_summary(experiments: list[Path], single: str) ->
     summary = load_evaluation(experiments[0] / "evaluation" / "noise").summary
     for score in summary["metrics"].values():
         assert f'data-key="{score["mean"]}"' in single
-    assert f"95 % interval {summary['metrics']['si_sdri_db']['ci95'][0]:.2f} to" in single
+    assert f"<small>{summary['metrics']['si_sdri_db']['ci95'][0]:.2f} to" in single
 
 
 def test_names_are_escaped(both: str) -> None:
@@ -93,13 +93,6 @@ def test_sound_is_what_was_mixed(experiments: list[Path], single: str) -> None:
     sources = [soundfile.read(experiments[0].parent / "corpus" / "wav" / f"{worst}_{j}.wav")[0] for j in range(2)]
     expected = 0.9 * sum(sources) / max(np.abs(s).max() for s in (*sources, sum(sources)))
     assert rate == 8000 and np.abs(mixture - expected).max() < 1e-4
-
-
-def test_points_lead_to_their_examples(single: str, both: str) -> None:
-    for text in (single, both):
-        linked = re.findall(r'<a href="#example-([^"]+)"', text)
-        assert linked and set(linked) == set(re.findall(r'<article class="example" id="example-([^"]+)"', text))
-    assert "press a large point to hear it" in single
 
 
 def test_model_is_run_where_there_are_no_estimates(experiments: list[Path], tmp_path: Path) -> None:

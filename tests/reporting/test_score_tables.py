@@ -1,4 +1,4 @@
-"""The figures below a report's headline, and its warnings."""
+"""The warnings of a report, its panels of training, and groups of numbers."""
 
 from __future__ import annotations
 
@@ -10,29 +10,11 @@ import pytest
 from sepkit.evaluation.results import by_group
 from sepkit.evaluation.run_folder import EvaluationFolder, Run, TrainingLog
 from sepkit.reporting.figures import training_panels
-from sepkit.reporting.score_tables import facts_row, few_mixtures
-
-
-def evaluation(scores: list[float], sexes: list[str], **summary) -> EvaluationFolder:
-    rows = [
-        {"id": str(i), "si_sdr_db": str(score), "sex_pair": sex}
-        for i, (score, sex) in enumerate(zip(scores, sexes, strict=True))
-    ]
-    return EvaluationFolder(Path("x"), "test", {"metrics": {}, "n_utterances": len(rows)} | summary, rows)
-
-
-def test_shares_voices_speed_and_size(tmp_path: Path) -> None:
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "model.yaml").write_text("parameters: 2862983\n")
-    measured = evaluation([-1, 4, 6, 12], ["F-F", "M-M", "F-M", "F-M"], real_time_factor=0.0512)
-    html = facts_row(Run(tmp_path, "run", [measured]))
-    assert "75 % · 50 % · 25 %" in html
-    assert "same sex 1.5 dB · different sexes 9.0 dB" in html
-    assert "0.0512" in html and "2,862,983" in html
+from sepkit.reporting.score_tables import few_mixtures
 
 
 def test_few_mixtures_are_warned_of(tmp_path: Path) -> None:
-    few, many = evaluation([1.0] * 19, [""] * 19), evaluation([1.0] * 20, [""] * 20)
+    few, many = (EvaluationFolder(Path("x"), "test", {"metrics": {}, "n_utterances": n}, []) for n in (19, 20))
     assert "test (19)" in few_mixtures(Run(tmp_path, "run", [few]))
     assert few_mixtures(Run(tmp_path, "run", [many])) == ""
 

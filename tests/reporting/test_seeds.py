@@ -7,13 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import scipy.stats
 
 from sepkit.cli.main import main
-from sepkit.errors import UserError
 from sepkit.evaluation.run_folder import load_run
 from sepkit.reporting.curve_figures import score_boxes, scores_by_temperature
-from sepkit.reporting.seeds import drop_pairs, group_runs, temperature_series
+from sepkit.reporting.seeds import temperature_series
 
 SCORES = {"pit_seed0": [4.0, 6.0], "pit_seed1": [6.0, 8.0], "mcl_seed0": [1.0, 3.0], "mcl_n3_seed0": [5.0, 5.5]}
 
@@ -79,11 +77,6 @@ def test_runs_that_differ_in_more_than_the_seed_are_told(tmp_path: Path) -> None
     text = (tmp_path / "t.md").read_text()
     assert "differ in more than the seed: trainer.learning_rate" in text
     assert "seed 1 stands for more than one run" in text
-
-
-def test_runs_that_differ_in_their_seed_are_one_group(runs: list[str]) -> None:
-    loaded = [load_run(folder) for folder in runs]
-    assert [group.name for group in group_runs(loaded)] == ["pit", "mcl", "mcl_n3"]
 
 
 def test_figures_are_written_beside_the_table(tmp_path: Path, runs: list[str]) -> None:
@@ -187,48 +180,15 @@ def test_drops_are_of_each_run_and_then_over_seeds(tmp_path: Path, generalizatio
     assert "### new_clean" in text
 
 
-def test_a_set_alone_drops_to_all_that_are_not_seen(tmp_path: Path, generalization: list[str]) -> None:
-    arguments = ["--reference-set", "seen_noisy", "--metric", "si_sdri_db", "--out", str(tmp_path / "t.md")]
-    main(["summarize", *generalization, *arguments])
-    drops = (tmp_path / "t.md").read_text().split("### ")[1]
-    assert drops.count("drop seen_noisy to") == 3 and drops.count("| seen_noisy |") == 1
-    assert drop_pairs(["a", "b"], ["a", "b", "c"]) == [("a", "c"), ("b", "c")]
-    assert drop_pairs(["a", "a=b"], ["a", "b"]) == [("a", "b")]
-
-
-def test_differences_of_drops_are_paired_by_seed(tmp_path: Path) -> None:
-    """Drops of the second group are larger by 0.13, 0.10 and 0.08, though both scatter far more than that."""
-    drops = {"det": (0.31, 1.32, -0.26), "vi": (0.44, 1.42, -0.18)}
-    folders = [
-        make_sets(tmp_path / f"{name}_seed{seed}", {"seen": (3.0, 0.5), "new": (3.0 - drop, 0.4)})
-        for name, of_seeds in drops.items()
-        for seed, drop in enumerate(of_seeds)
-    ]
-    folders.append(make_sets(tmp_path / "vi_seed7", {"seen": (3.0, 0.5), "new": (-50.0, 0.4)}))  # of no pair
-    main(["summarize", *folders, "--reference-set", "seen=new", "--out", str(tmp_path / "t.md")])
-    text = (tmp_path / "t.md").read_text()
-    low, high = scipy.stats.ttest_1samp([0.13, 0.10, 0.08], 0).confidence_interval(0.95)
-    assert cells(text, "vi less det") == ["vi less det", f"0.10 ± 0.03 ({low:.2f} to {high:.2f}, 3 seeds)"]
-    assert low == pytest.approx(0.041, abs=1e-3)
-    assert "paired by seed" in text.split("### ")[2]  # the log evidence has such a table too
-
-
-def test_a_seed_in_common_is_no_pair_of_groups(tmp_path: Path, generalization: list[str]) -> None:
-    main(["summarize", *generalization, "--reference-set", "seen_noisy", "--out", str(tmp_path / "t.md")])
-    assert "paired" not in (tmp_path / "t.md").read_text()
-
-
 def test_only_the_sets_asked_for(tmp_path: Path, generalization: list[str]) -> None:
     main(["summarize", *generalization, "--test-set", "new_noisy", "--out", str(tmp_path / "t.md")])
     assert cells((tmp_path / "t.md").read_text(), "det")[3] == "6.50 ± 0.71"
 
 
 @pytest.mark.parametrize(
-    "more", [["--reference-set", "absent"], ["--reference-set", "seen_noisy=absent"], ["--test-set", "x"]]
+    "more", [["--reference-set", "seen_noisy"], ["--reference-set", "seen_noisy=absent"], ["--test-set", "x"]]
 )
 def test_sets_that_are_not_there(tmp_path: Path, generalization: list[str], capsys, more: list[str]) -> None:
     assert main(["summarize", *generalization, *more, "--out", str(tmp_path / "t.md")]) == 2
     error = capsys.readouterr().err
     assert len(error.splitlines()) == 1 and more[0] in error and "seen_clean" in error
-    with pytest.raises(UserError, match="one more to drop to"):
-        drop_pairs(["a"], ["a"])

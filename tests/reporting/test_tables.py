@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sepkit.reporting.tables import Cell, Table, score_cell
+from sepkit.reporting.tables import Table, score_cell
 
 
 def test_one_table_has_three_renderings() -> None:
@@ -21,7 +21,3 @@ def test_one_table_has_three_renderings() -> None:
     # A column with a number in it is numeric; a dash has no key, and sorts last.
     assert html.count('<th scope="col" aria-sort="none" class="number">') == 2
     assert '<td class="number">-</td>' in html
-
-
-def test_a_drawing_stands_in_place_of_the_text() -> None:
-    assert "<svg></svg></td>" in Table(["x"], [[Cell("", 1.0, html="<svg></svg>")]]).html()

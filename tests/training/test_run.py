@@ -14,7 +14,7 @@ import pytest
 import torch
 import yaml
 
-from sepkit.annealing.free_hypotheses import spread_db
+from sepkit.annealing.temperature import spread_db
 from sepkit.config import (
     AnnealedMCLConfig,
     ConstantConfig,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +20,7 @@ from sepkit.files import check_writable, write_csv, write_json, write_text
 from sepkit.inference.batch.inputs import find_recordings, name_outputs, rttm_ids
 from sepkit.inference.batch.reports import failure_reason
 from sepkit.inference.diarization.clustering import in_order_of_appearance, unit_rows
-from sepkit.inference.diarization.counting import SpeakerCount, group_speakers, rule_of
+from sepkit.inference.diarization.counting import group_speakers, rule_of
 from sepkit.inference.diarization.encoders import Encoder, load_encoder
 from sepkit.inference.diarization.segments import (
     SHORTEST_SECONDS,
@@ -48,26 +47,24 @@ class Speech:
     """The segments of speech in all recordings, and what was left out.
 
     Args:
-        sources: recordings with at least one segment.
-        segments: of each of them, in order of time.
+        recordings: recordings with at least one segment, and their segments in order of time.
         short: (relative path, segment) of segments too short to use.
         skipped: path -> why a recording was left out.
     """
 
-    sources: list[Source] = field(default_factory=list)
-    segments: list[list[SpeechSegment]] = field(default_factory=list)
+    recordings: list[tuple[Source, list[SpeechSegment]]] = field(default_factory=list)
     short: list[tuple[str, SpeechSegment]] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
 
     def waveforms(self, sample_rate: int) -> Iterator[np.ndarray]:
         """Yield the samples of all segments, (T,) each, at a rate in Hz."""
-        for source, own in zip(self.sources, self.segments, strict=True):
+        for source, own in self.recordings:
             yield from waveforms_of(source, own, sample_rate)
 
     @property
     def all(self) -> list[tuple[Source, SpeechSegment]]:
         """Every segment, with the recording that it is of."""
-        return [(source, s) for source, own in zip(self.sources, self.segments, strict=True) for s in own]
+        return [(source, segment) for source, own in self.recordings for segment in own]
 
     @property
     def seconds(self) -> np.ndarray:
@@ -77,9 +74,9 @@ class Speech:
     @property
     def neighbors(self) -> np.ndarray:
         """(P, 2) which segments follow each other in a turn, see `neighbors_in_turns`."""
-        firsts = np.cumsum([0, *(len(own) for own in self.segments)])
-        parts = [first + neighbors_in_turns(own) for first, own in zip(firsts[:-1], self.segments, strict=True)]
-        return np.concatenate(parts)
+        firsts = np.cumsum([0, *(len(own) for _, own in self.recordings[:-1])])
+        turns = zip(firsts, self.recordings, strict=True)
+        return np.concatenate([first + neighbors_in_turns(own) for first, (_, own) in turns])
 
 
 def find_speech(inputs: Sequence[str | Path], out: Path, encoder: Encoder | None) -> Speech:
@@ -103,9 +100,8 @@ def find_speech(inputs: Sequence[str | Path], out: Path, encoder: Encoder | None
         if not segments:
             speech.skipped[str(path)] = f"{path}: no speech of {SHORTEST_SECONDS} s or more is heard"
             continue
-        speech.sources.append(source)
-        speech.segments.append(segments)
-    if not speech.sources:
+        speech.recordings.append((source, segments))
+    if not speech.recordings:
         reason = next(iter(speech.skipped.values()), "no recordings")
         raise UserError(f"no recording can be used; the first: {reason}")
     return speech
@@ -182,14 +178,18 @@ def cluster_recordings(
     labels = in_order_of_appearance(clusters.labels.tolist())
     confidence = clusters.posterior[np.arange(len(labels)), clusters.labels]
     names = [f"speaker_{label + 1}" for label in labels]
-    write_segments(out / "segments.csv", _segments(segments, names, confidence))
+    rows = [
+        Segment(source.relative[s.channel], s.start_seconds, s.duration_seconds, name, min(1.0, sure))
+        for (source, s), name, sure in zip(segments, names, confidence.tolist(), strict=True)
+    ]
+    write_segments(out / "segments.csv", rows)
     _write_rttms(speech, labels, out)
     _write_embeddings(out / EMBEDDINGS, speech, names, points)
     summary = {
-        "n_recordings": len(speech.sources),
+        "n_recordings": len(speech.recordings),
         "n_segments": len(segments),
         "n_speakers": len(set(labels)),
-        "counting": _counting(counted),
+        "counting": None if counted is None else counted.to_plain(),
         "seconds": {name: round(float(sum(speech.seconds[np.array(names) == name])), 3) for name in sorted(set(names))},
         "mean_confidence": float(confidence.mean()),
         "speaker_encoder": encoder or str(encoder_folder(None).name),
@@ -208,25 +208,10 @@ def cluster_recordings(
     return summary
 
 
-def _counting(counted: SpeakerCount | None) -> dict[str, Any] | None:
-    if counted is None:
-        return None
-    margin = counted.margin if math.isfinite(counted.margin) else None
-    return asdict(counted) | {"margin": margin, "uncertain": counted.uncertain}
-
-
-def _segments(
-    segments: Sequence[tuple[Source, SpeechSegment]], names: Sequence[str], confidence: np.ndarray
-) -> Iterator[Segment]:
-    for (source, segment), name, sure in zip(segments, names, confidence.tolist(), strict=True):
-        path = source.relative[segment.channel]
-        yield Segment(path, segment.start_seconds, segment.duration_seconds, name, min(1.0, sure))
-
-
 def _write_rttms(speech: Speech, labels: Sequence[int], out: Path) -> None:
     rest = iter(labels)
-    count, ids = max(labels) + 1, rttm_ids([source.name for source in speech.sources])
-    for source, own in zip(speech.sources, speech.segments, strict=True):
+    count, ids = max(labels) + 1, rttm_ids([source.name for source, _ in speech.recordings])
+    for source, own in speech.recordings:
         turns: list[list[tuple[float, float]]] = [[] for _ in range(count)]
         for segment in own:
             turns[next(rest)].append((segment.start_seconds, segment.duration_seconds))

@@ -18,14 +18,7 @@ from sepkit.data import audio
 from sepkit.errors import UserError, one_line
 from sepkit.files import check_writable
 from sepkit.inference.batch.inputs import find_recordings, name_outputs, rttm_ids
-from sepkit.inference.batch.outputs import (
-    check_free,
-    file_identity,
-    is_done,
-    marked,
-    tracks_of,
-    write_outputs,
-)
+from sepkit.inference.batch.outputs import check_free, file_identity, is_done, marked, tracks_of, write_outputs
 from sepkit.inference.batch.reports import (
     FAILED,
     FilesReport,
@@ -35,13 +28,7 @@ from sepkit.inference.batch.reports import (
     write_failures,
 )
 from sepkit.inference.diarization.encoders import Encoder, load_encoder
-from sepkit.inference.diarization.enrollment import (
-    Enrolled,
-    enroll,
-    name_speakers,
-    threshold_of,
-    threshold_warning,
-)
+from sepkit.inference.diarization.enrollment import Enrolled, enroll, name_speakers, threshold_of, threshold_warning
 from sepkit.inference.diarization.linking import LinkedSpeakers, link
 from sepkit.inference.loading import load_model
 from sepkit.inference.long.recordings import FileRecording, Rendered
@@ -115,16 +102,9 @@ def separate_files(
         encoder = load_encoder(options.speaker_encoder, options.speaker_features)
         enrolled = enroll(samples, encoder) if samples else []
     check_writable(out)
-    job = _Job(
-        out,
-        separator,
-        options,
-        _provenance(separator, options, model_name, encoder, enrolled),
-        processes == 1,
-        encoder,
-        enrolled,
-        rttm_ids(named.values()) if options.rttm else {},
-    )
+    provenance = _provenance(separator, options, model_name, encoder, enrolled)
+    ids = rttm_ids(named.values()) if options.rttm else {}
+    job = _Job(out, separator, options, provenance, processes == 1, encoder, enrolled, ids)
     recordings = list(named.items())[rank::world_size]
     for (path, target), done in for_each(job.separate, recordings, processes, "separating"):
         if isinstance(done, Failed):

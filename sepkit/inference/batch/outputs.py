@@ -29,11 +29,7 @@ def _beside(target: Path, suffix: str) -> Path:
 
 
 def check_free(
-    targets: Collection[Path],
-    inputs: Collection[Path],
-    tracks: Collection[str],
-    most: float,
-    options: OutputOptions,
+    targets: Collection[Path], inputs: Collection[Path], tracks: Collection[str], most: float, options: OutputOptions
 ) -> None:
     """Raise UserError if an output would be written over an input, or over a file that no earlier call has written.
 
@@ -161,23 +157,9 @@ def write_outputs(
     for name in _names_of(_written_before(target)) - {path.name for path in paths}:
         if name.startswith(f"{target.name}_"):
             target.with_name(name).unlink(missing_ok=True)
+    intervals = separated.predicted_interval_db
     result = {
         **description,
-        **_result(separated),
-        "audio_format": options.format,
-        "estimates": [path.name for path in paths],
-        "written_as": subtype,
-        "peak": activity.peak,
-        "input_sha256": file_digest(description["input"]),
-        "files": {path.name: {"bytes": path.stat().st_size, "sha256": file_digest(path)} for path in written},
-    }
-    write_json(_beside(target, ".json"), result)
-
-
-def _result(separated: Separated[Any]) -> dict[str, Any]:
-    """Return what the JSON file states of a separation."""
-    intervals, prediction = separated.predicted_interval_db, separated.prediction
-    return {
         "sample_rate": separated.sample_rate,
         "num_samples": separated.estimates.shape[-1],
         "gains": _numbers(separated.gains),
@@ -187,10 +169,17 @@ def _result(separated: Separated[Any]) -> dict[str, Any]:
         "kept_hypotheses": [int(index) + 1 for index in separated.kept],
         "predicted_si_sdr_db": _numbers(separated.predicted_si_sdr_db),
         "predicted_interval_db": intervals if intervals is None else [_numbers(ends) for ends in intervals],
-        "predicted_by": None if prediction is None else prediction.source,
+        "predicted_by": None if separated.prediction is None else separated.prediction.source,
         "out_of_domain": separated.out_of_domain,
         "rates": separated.rates,
+        "audio_format": options.format,
+        "estimates": [path.name for path in paths],
+        "written_as": subtype,
+        "peak": activity.peak,
+        "input_sha256": file_digest(description["input"]),
+        "files": {path.name: {"bytes": path.stat().st_size, "sha256": file_digest(path)} for path in written},
     }
+    write_json(_beside(target, ".json"), result)
 
 
 def _write_estimates(
@@ -276,10 +265,8 @@ def _written_before(target: Path) -> dict[str, Any]:
         written = parse_json(file_text(_beside(target, ".json")))
     except (OSError, ValueError):
         return {}
-    if not isinstance(written, dict):
-        return {}
-    # What files of sepkit 0.2.0 and older call their format is that of the audio.
-    return written | {"format": written.get("audio_format", written.get("format"))}
+    # `format` is that of the JSON file itself.
+    return written | {"format": written.get("audio_format")} if isinstance(written, dict) else {}
 
 
 def file_identity(path: Path) -> dict[str, int]:

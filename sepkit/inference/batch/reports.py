@@ -114,12 +114,11 @@ def merge_summaries(path: Path, world_size: int) -> None:
 
     The rank that ends last finds all. Those of an earlier call with another number of ranks do not count.
     """
-    parts = []
-    for rank in range(world_size):
-        try:
-            parts.append(parse_json(file_text(path.with_name(f"{path.name}.rank{rank}"))))
-        except (OSError, ValueError):
-            return
+    paths = [path.with_name(f"{path.name}.rank{rank}") for rank in range(world_size)]
+    try:
+        parts = [parse_json(file_text(own)) for own in paths]
+    except (OSError, ValueError):
+        return
     if any(part["world_size"] != world_size for part in parts):
         return
     counts = ("n_recordings", "n_separated", "n_already_done", "n_failed", "audio_seconds")

@@ -42,19 +42,13 @@ def unit_rows(values: np.ndarray) -> np.ndarray:
     return values / np.where(lengths > 0, lengths, 1.0)
 
 
-def spherical_k_means(
-    embeddings: np.ndarray,
-    clusters: int,
-    seed: int = 0,
-    restarts: int = _RESTARTS,
-) -> Clusters:
+def spherical_k_means(embeddings: np.ndarray, clusters: int, seed: int = 0) -> Clusters:
     """Return the best of several k-means by cosine likeness, each from centers that are drawn far apart (k-means++).
 
     Args:
         embeddings: Embeddings, (N, D), used at unit length.
         clusters: Number of clusters.
         seed: Seed of the first centers.
-        restarts: Number of runs, of which the best is kept.
 
     Raises:
         UserError: fewer embeddings than clusters.
@@ -66,7 +60,7 @@ def spherical_k_means(
     points = unit_rows(np.asarray(embeddings, np.float64))
     generator = np.random.default_rng(seed)
     best: tuple[float, np.ndarray, np.ndarray] | None = None
-    for _ in range(restarts):
+    for _ in range(_RESTARTS):
         centers = _far_apart(points, clusters, generator)
         labels = np.full(len(points), -1)
         for _ in range(_ROUNDS):
@@ -89,9 +83,8 @@ def _far_apart(points: np.ndarray, clusters: int, generator: np.random.Generator
     while len(centers) < clusters:
         distances = np.clip(1 - (points @ centers.T).max(1), 0, None)
         distances[chosen] = 0.0
-        total = distances.sum()
-        if total <= 1e-12:
-            distances[:] = 1.0
+        if distances.sum() <= 1e-12:
+            distances = np.ones(len(points))
             distances[chosen] = 0.0
         shares = distances / distances.sum()
         chosen.append(int(generator.choice(len(points), p=shares)))

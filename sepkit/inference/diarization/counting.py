@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -53,6 +53,11 @@ class SpeakerCount:
     def uncertain(self) -> bool:
         """Whether the runner-up is nearly as good, or the threshold is a guess."""
         return self.turn_distance is None or self.margin < _CERTAIN_MARGIN
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return plain data for a JSON file."""
+        margin = self.margin if math.isfinite(self.margin) else None
+        return asdict(self) | {"margin": margin, "uncertain": self.uncertain}
 
 
 @dataclass(frozen=True)

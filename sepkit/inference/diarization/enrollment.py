@@ -66,23 +66,23 @@ def enroll(named: Mapping[str, Path], encoder: Encoder) -> list[Enrolled]:
     Raises:
         UserError: a recording that cannot be read, or has less than 1 s of speech.
     """
-    return [_enroll_one(name, path, encoder) for name, path in named.items()]
-
-
-def _enroll_one(name: str, path: Path, encoder: Encoder) -> Enrolled:
-    source = Source(Path(path.name), (path,), (str(path),))
-    segments, short = find_segments(source, encoder)
-    seconds = sum(segment.duration_seconds for segment in (*segments, *short))
-    if seconds < LEAST_SECONDS:
-        raise UserError(
-            f"{path}: found {seconds:.1f} s of speech, expected a recording of {name} alone with at least "
-            f"{LEAST_SECONDS:g} s; 10 s are better"
-        )
-    points = unit_rows(np.asarray(embed(encoder, waveforms_of(source, segments, encoder.sample_rate)), np.float64))
-    if not np.isfinite(points).all():
-        raise UserError(f"{path}: its samples are far beyond full scale, so that nobody can be heard; get it again")
-    lengths = np.array([segment.duration_seconds for segment in segments])
-    return Enrolled(name, path, file_digest(path), seconds, unit_rows(points.mean(0)), _maybe_two(points, lengths))
+    enrolled = []
+    for name, path in named.items():
+        source = Source(Path(path.name), (path,), (str(path),))
+        segments, short = find_segments(source, encoder)
+        lengths = np.array([segment.duration_seconds for segment in segments])
+        seconds = sum(segment.duration_seconds for segment in (*segments, *short))
+        if seconds < LEAST_SECONDS:
+            raise UserError(
+                f"{path}: found {seconds:.1f} s of speech, expected a recording of {name} alone with at least "
+                f"{LEAST_SECONDS:g} s; 10 s are better"
+            )
+        points = unit_rows(np.asarray(embed(encoder, waveforms_of(source, segments, encoder.sample_rate)), np.float64))
+        if not np.isfinite(points).all():
+            raise UserError(f"{path}: its samples are far beyond full scale, so that nobody can be heard; get it again")
+        mean, two = unit_rows(points.mean(0)), _maybe_two(points, lengths)
+        enrolled.append(Enrolled(name, path, file_digest(path), seconds, mean, two))
+    return enrolled
 
 
 def _maybe_two(points: np.ndarray, seconds: np.ndarray) -> bool | None:

@@ -14,11 +14,7 @@ from typing import Any
 import numpy as np
 
 from sepkit.data import audio
-from sepkit.inference.diarization.clustering import (
-    in_order_of_appearance,
-    mean_directions,
-    unit_rows,
-)
+from sepkit.inference.diarization.clustering import in_order_of_appearance, mean_directions, unit_rows
 from sepkit.inference.diarization.counting import SpeakerCount, group_speakers, rule_of
 from sepkit.inference.diarization.encoders import Encoder
 from sepkit.inference.diarization.segments import (
@@ -100,8 +96,8 @@ class LinkedSpeakers:
             last = int(np.searchsorted(ends, start + block.shape[-1] + fade))
             for part in range(first, min(last + 1, len(ends))):
                 # Every weight falls where the next one rises, so that they add up to 1.
-                begin = 1.0 if part == 0 else _ramp(times, ends[part - 1], fade)
-                end = 0.0 if part == len(ends) - 1 else _ramp(times, ends[part], fade)
+                begin = 1.0 if part == 0 else np.clip((times - ends[part - 1]) / (2 * fade) + 0.5, 0.0, 1.0)
+                end = 0.0 if part == len(ends) - 1 else np.clip((times - ends[part]) / (2 * fade) + 0.5, 0.0, 1.0)
                 shared[owners[part]] += (samples * (begin - end)).astype(np.float32)
         return shared
 
@@ -118,18 +114,8 @@ class LinkedSpeakers:
         }
 
 
-def _ramp(times: np.ndarray, edge: int, fade: int) -> np.ndarray:
-    """Return 0 before an edge and 1 after it, and a line in between."""
-    return np.clip((times - edge) / (2 * fade) + 0.5, 0.0, 1.0)
-
-
 def link(
-    estimates: Blocks,
-    count: int,
-    sample_rate: int,
-    encoder: Encoder,
-    speakers: LinkSpeakers,
-    recording: Blocks,
+    estimates: Blocks, count: int, sample_rate: int, encoder: Encoder, speakers: LinkSpeakers, recording: Blocks
 ) -> LinkedSpeakers:
     """Return which part of which estimate of a recording belongs to which speaker.
 
@@ -154,7 +140,7 @@ def link(
         gram += exact @ exact.T
         cross += exact @ mixture.take(block.shape[-1])
     weights = np.clip(np.linalg.lstsq(gram, cross, rcond=1e-6)[0], 0.0, 1.0)
-    segments, _ = cut_turns(meter.segments(), meter)
+    segments, _ = cut_turns(meter)
     known, counted, labels = 1 if speakers == "auto" else speakers, None, []
     means = np.zeros((known, encoder.embedding_size))
     if segments:
@@ -194,17 +180,18 @@ def _owners(
     segments: Sequence[SpeechSegment], labels: Sequence[int], channel: int, length: int, sample_rate: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return ends of the parts of one estimate, samples, and whose they are; pauses are divided in the middle."""
-    own = [(segment, label) for segment, label in zip(segments, labels, strict=True) if segment.channel == channel]
     ends: list[int] = []
     owners: list[int] = []
-    for segment, label in own:
-        if owners and owners[-1] == label:
-            ends[-1] = round((segment.start_seconds + segment.duration_seconds) * sample_rate)
+    for segment, label in zip(segments, labels, strict=True):
+        if segment.channel != channel:
             continue
-        begin = round(segment.start_seconds * sample_rate)
+        end = round((segment.start_seconds + segment.duration_seconds) * sample_rate)
+        if owners and owners[-1] == label:
+            ends[-1] = end
+            continue
         if ends:
-            ends[-1] = (ends[-1] + begin) // 2
-        ends.append(round((segment.start_seconds + segment.duration_seconds) * sample_rate))
+            ends[-1] = (ends[-1] + round(segment.start_seconds * sample_rate)) // 2
+        ends.append(end)
         owners.append(label)
     if not owners:
         return np.array([length]), np.array([0])
@@ -220,23 +207,21 @@ def _waveforms(
         (s.channel, round(s.start_seconds * sample_rate), round((s.start_seconds + s.duration_seconds) * sample_rate))
         for s in segments
     ]
-    held: dict[int, list[np.ndarray]] = {}
-    ready: dict[int, np.ndarray] = {}
-    given, begun, done = 0, 0, 0
+    nothing, given, done = np.zeros(0, np.float32), 0, 0
+    held = [nothing] * len(spans)
     for block in estimates():
         stop = done + block.shape[-1]
-        while begun < len(spans) and spans[begun][1] < stop:
-            held[begun] = []
-            begun += 1
-        for number in list(held):
+        for number in range(given, len(spans)):
             channel, first, last = spans[number]
-            held[number].append(block[channel, max(0, first - done) : max(0, last - done)])
-            if last <= stop:
-                ready[number] = np.concatenate(held.pop(number))
-        while given in ready:
-            yield audio.resample(ready.pop(given), sample_rate, wanted_rate)
+            if first >= stop:
+                break
+            if last > done:
+                held[number] = np.concatenate([held[number], block[channel, max(0, first - done) : last - done]])
+        while given < len(spans) and spans[given][2] <= stop:
+            yield audio.resample(held[given], sample_rate, wanted_rate)
+            held[given] = nothing
             given += 1
         done = stop
-    for number in range(given, len(spans)):
-        rest = ready[number] if number in ready else np.concatenate(held[number])
+    # Rounding may put the end of a segment behind that of the recording.
+    for rest in held[given:]:
         yield audio.resample(rest if len(rest) else np.zeros(1, np.float32), sample_rate, wanted_rate)

@@ -222,10 +222,7 @@ class RunningProfiles:
         for trait, (precision, weighted) in zip(self._traits, self.states, strict=True):
             own = trait.precisions[chunk][order]
             states.append(
-                (
-                    self._keep * (precision + own),
-                    self._keep * (weighted + own[:, None] * trait.means[chunk][order]),
-                )
+                (self._keep * (precision + own), self._keep * (weighted + own[:, None] * trait.means[chunk][order]))
             )
         self.states = states
 

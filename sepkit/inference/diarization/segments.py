@@ -63,6 +63,9 @@ class SpeechSegment:
 class SpeechMeter:
     """Turns of estimates that come in blocks: only speech counts as a turn; noise does not.
 
+    Attributes:
+        energy: Energy of the estimates over time.
+
     Args:
         count: Number of estimates, k.
         sample_rate: Sample rate of the estimates, Hz.
@@ -71,7 +74,7 @@ class SpeechMeter:
     """
 
     def __init__(self, count: int, sample_rate: int, encoder: Encoder | None) -> None:
-        self._energy, self._rate = ActivityMeter(count, sample_rate), sample_rate
+        self.energy, self._rate = ActivityMeter(count, sample_rate), sample_rate
         self._detector = encoder if encoder is not None and encoder.has_vad else None
         # Zeros before the beginning.
         self._held = np.zeros((count, self._samples(_CONTEXT_FRAMES)), np.float32)
@@ -83,7 +86,7 @@ class SpeechMeter:
 
     def add(self, block: np.ndarray) -> None:
         """Take the next samples (k, t) of all k estimates."""
-        self._energy.add(block)
+        self.energy.add(block)
         if self._detector is None:
             return
         self._held = np.concatenate([self._held, block.astype(np.float32)], axis=1)
@@ -98,17 +101,13 @@ class SpeechMeter:
         found = self._detector.speech(resampled)[:, _CONTEXT_FRAMES : _CONTEXT_FRAMES + _FRAMES]
         self._speech.append(found > _LEAST_PROBABILITY)
 
-    def shares_db(self, spans: Sequence[tuple[int, float, float]]) -> np.ndarray:
-        """Return the energy of estimates over that of all together, see `ActivityMeter.shares_db`."""
-        return self._energy.shares_db(spans)
-
     def segments(self) -> list[list[tuple[float, float]]]:
         """Return beginnings and lengths, seconds, of the turns in each estimate, after the last block."""
         if self._detector is None:
-            return self._energy.segments()
+            return self.energy.segments()
         missing = self._samples(_FRAMES + 2 * _CONTEXT_FRAMES) - self._held.shape[1]
         self._listen(np.pad(self._held, ((0, 0), (0, max(0, missing)))))
-        return self._energy.segments(np.concatenate(self._speech, axis=1))
+        return self.energy.segments(np.concatenate(self._speech, axis=1))
 
 
 def group_estimates(recordings: dict[Path, Path]) -> list[Source]:
@@ -144,59 +143,39 @@ def _description_of(path: Path) -> Path | None:
     return None
 
 
-def find_segments(
-    source: Source, encoder: Encoder | None = None, window_seconds: float = WINDOW_SECONDS
-) -> tuple[list[SpeechSegment], list[SpeechSegment]]:
-    """Return the segments in which something is heard, in order of time, and those that are too short to use.
-
-    Args:
-        source: Recording, or the estimates of one.
-        encoder: Speaker encoder that decides what is speech, see `SpeechMeter`.
-        window_seconds: Length of the longest segment, seconds.
-
-    Raises:
-        UserError: a file that cannot be read, or estimates of different lengths.
-    """
-    return cut_turns(*turns_of(source.paths, encoder), window_seconds=window_seconds)
-
-
-def cut_turns(
-    turns: Sequence[Sequence[tuple[float, float]]],
-    meter: SpeechMeter | None = None,
-    window_seconds: float = WINDOW_SECONDS,
-) -> tuple[list[SpeechSegment], list[SpeechSegment]]:
+def cut_turns(meter: SpeechMeter) -> tuple[list[SpeechSegment], list[SpeechSegment]]:
     """Return the turns of several channels in equal segments, in order of time, and those that are too short to use.
 
     Segments that are far below the other channels are left out: where one speaks alone, the other estimates hold what
     is left of the voice, which sounds like somebody else.
 
     Args:
-        turns: of each channel: beginnings and lengths, seconds.
-        meter: of the channels; None: no segment is left out.
-        window_seconds: longest segment.
+        meter: Meter that has taken all blocks of the channels.
     """
-    segments, short = [], []
+    segments, short, turns = [], [], meter.segments()
     for channel, own in enumerate(turns):
         for start, length in own:
-            count = max(1, int(np.ceil(length / window_seconds - 1e-9)))
+            count = max(1, int(np.ceil(length / WINDOW_SECONDS - 1e-9)))
             cut = [SpeechSegment(channel, start + k * length / count, length / count) for k in range(count)]
             (segments if cut[0].duration_seconds >= SHORTEST_SECONDS else short).extend(cut)
     order = sorted(segments, key=lambda s: (s.start_seconds, s.channel))
-    if meter is not None and len(turns) > 1:
-        shares = meter.shares_db([(s.channel, s.start_seconds, s.duration_seconds) for s in order])
+    if len(turns) > 1:
+        shares = meter.energy.shares_db([(s.channel, s.start_seconds, s.duration_seconds) for s in order])
         order = [segment for segment, share in zip(order, shares.tolist(), strict=True) if share > _LEAST_SHARE_DB]
     return order, sorted(short, key=lambda s: (s.start_seconds, s.channel))
 
 
-def turns_of(
-    paths: Sequence[Path], encoder: Encoder | None = None
-) -> tuple[list[list[tuple[float, float]]], SpeechMeter]:
-    """Return beginnings and lengths, seconds, of the turns in files of one length that are heard together, and what
-    measured them.
+def find_segments(source: Source, encoder: Encoder | None = None) -> tuple[list[SpeechSegment], list[SpeechSegment]]:
+    """Return the segments in which something is heard, in order of time, and those that are too short to use.
+
+    Args:
+        source: Recording, or the estimates of one.
+        encoder: Speaker encoder that decides what is speech, see `SpeechMeter`.
 
     Raises:
-        UserError: a file that cannot be read, or files of different rates or lengths.
+        UserError: a file that cannot be read, or estimates of different rates or lengths.
     """
+    paths = source.paths
     for path in paths:
         audio.check_mean(path)
     headers = [audio.info(path) for path in paths]
@@ -212,7 +191,7 @@ def turns_of(
     for blocks in zip(*readers, strict=False):
         length = min(map(len, blocks))
         meter.add(np.stack([block[:length] for block in blocks]))
-    return meter.segments(), meter
+    return cut_turns(meter)
 
 
 def neighbors_in_turns(segments: Sequence[SpeechSegment]) -> np.ndarray:

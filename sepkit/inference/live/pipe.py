@@ -124,8 +124,7 @@ def separate_pipe(stream: Stream, pipe: Pipe, sink: BinaryIO) -> PipeReport:
     dtype = _TYPES[pipe.sample_format]
     frame_bytes = dtype.itemsize * pipe.channels
     report = PipeReport(sample_rate=stream.sample_rate)
-    rest = b""
-    ended = False
+    rest, ended = b"", False
     while not ended:
         data = pipe.read()
         ended = not data
@@ -142,13 +141,9 @@ def separate_pipe(stream: Stream, pipe: Pipe, sink: BinaryIO) -> PipeReport:
             estimates = stream.push(block / 32768 if pipe.sample_format == "s16le" else block)
         report.compute_seconds += time.perf_counter() - started
         if estimates.size:
-            sink.write(_encoded(estimates, pipe.sample_format, report))
+            if pipe.sample_format == "s16le":
+                report.clipped += int(np.count_nonzero((estimates < -1) | (estimates >= 1)))
+                estimates = quantize_pcm16(estimates)
+            sink.write(estimates.T.astype(dtype).tobytes())
             sink.flush()
     return report
-
-
-def _encoded(estimates: np.ndarray, sample_format: SampleFormat, report: PipeReport) -> bytes:
-    if sample_format == "f32le":
-        return estimates.T.astype("<f4").tobytes()
-    report.clipped += int(np.count_nonzero((estimates < -1) | (estimates >= 1)))
-    return quantize_pcm16(estimates).T.astype("<i2").tobytes()

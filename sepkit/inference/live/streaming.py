@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -55,16 +54,12 @@ class Stream:
         )
         self._as_tensor = False
         self._offset: np.float32 | None = None
-        self._pushed = 0
-        self._returned = 0
-        self._closed = False
+        self._pushed, self._returned, self._closed = 0, 0, False
 
     def __enter__(self) -> Stream:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -83,7 +78,12 @@ class Stream:
                 the stream stays as it was before the block.
         """
         self._check_open()
-        samples = _checked(block, self._pushed)
+        samples = to_mono(block, "block")
+        if not np.isfinite(samples).all():
+            position = self._pushed + int(np.flatnonzero(~np.isfinite(samples))[0])
+            raise UserError(
+                f"block: sample {position} of the stream is NaN or infinite, expected finite numbers; leave it out"
+            )
         self._as_tensor = is_tensor(block)
         if self._offset is None and samples.size:
             # A constant would ring at the beginning of a resampled recording.
@@ -164,14 +164,3 @@ class RunningGains:
         self._total, self._count = totals[-1], self._count + count
         gains = np.divide(products - means * sums, energies, out=np.zeros_like(products), where=energies > 0)
         return (gains * exact).astype(np.float32)
-
-
-def _checked(block: Any, start: int) -> np.ndarray:
-    """Return (T,) float32: the block, or the mean of its channels."""
-    mono = to_mono(block, "block")
-    if not np.isfinite(mono).all():
-        position = start + int(np.flatnonzero(~np.isfinite(mono))[0])
-        raise UserError(
-            f"block: sample {position} of the stream is NaN or infinite, expected finite numbers; leave out the block"
-        )
-    return mono

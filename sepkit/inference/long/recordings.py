@@ -41,9 +41,9 @@ class Recording(ABC):
     def read(self, start: int, stop: int) -> np.ndarray:
         """Return samples from one to another, at most to the end, (t,) float32."""
 
-    @abstractmethod
     def whole(self) -> ArrayRecording:
         """Return the recording in memory, as one block."""
+        return ArrayRecording(self.read(0, self.num_samples), self.sample_rate, math.inf)
 
     def at_rate(self, sample_rate: int, progress: bool = False) -> Iterator[np.ndarray]:
         """Yield the samples (t,) at another rate, less the mean of the first block, see `without_offset`.
@@ -90,10 +90,6 @@ class ArrayRecording(Recording):
     def read(self, start: int, stop: int) -> np.ndarray:
         """Return samples from one to another, at most to the end, (t,) float32."""
         return self.samples[start:stop]
-
-    def whole(self) -> ArrayRecording:
-        """Return the recording as one block."""
-        return ArrayRecording(self.samples, self.sample_rate, math.inf)
 
 
 class FileRecording(Recording):
@@ -142,7 +138,7 @@ class Rendered:
         model_rate: Sampling rate of the model, Hz.
         selection: Hypotheses that are kept, with gains to the level of the recording.
         estimates: Estimates of the model, (n, T), or those of chunks.
-        shares: Shares of the outputs in the rest that they leave of the mixture, (k,), see `residual_shares`; None: it
+        shares: Shares of the outputs in the rest that they leave of the mixture, (k,), see `Selection.shares`; None: it
             is not distributed.
     """
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 
 import numpy as np
 
@@ -152,7 +151,7 @@ def mixture_features(mixture: np.ndarray, sample_rate: int) -> dict[str, float]:
     frequencies = np.linspace(0, sample_rate / 2, len(spectrum) + 1)[1:]
     return {
         "crest_factor_db": 10 * math.log10(float(squares.max()) / power),
-        "spectral_flatness_db": _flatness_db(spectrum),
+        "spectral_flatness_db": 10 * float(np.log10(spectrum).mean() - math.log10(spectrum.mean())),
         "spectral_centroid_hz": float(frequencies @ spectrum / spectrum.sum()),
         "zero_crossing_rate": float(np.mean(np.signbit(centered[1:]) != np.signbit(centered[:-1]))),
         "log_kurtosis": math.log(float(np.mean(np.square(squares))) / power**2),
@@ -165,10 +164,6 @@ def _frame_of(waveforms: np.ndarray, sample_rate: int) -> int:
     return min(waveforms.shape[-1], round(_FRAME_SECONDS * sample_rate))
 
 
-def _flatness_db(spectrum: np.ndarray) -> float:
-    return 10 * float(np.log10(spectrum).mean() - math.log10(spectrum.mean()))
-
-
 def _level_deviation_db(waveform: np.ndarray, frame: int) -> float:
     energies = np.square(waveform[: len(waveform) // frame * frame].reshape(-1, frame)).mean(-1)
     return float((10 * np.log10(_floored(energies, _LEAST_DB))).std())
@@ -177,13 +172,9 @@ def _level_deviation_db(waveform: np.ndarray, frame: int) -> float:
 def _frame_powers(waveform: np.ndarray, frame: int) -> np.ndarray:
     """Return (F, K) power spectra of half overlapping Hann windows without their means."""
     frames = np.lib.stride_tricks.sliding_window_view(waveform, frame)[:: frame - frame // 2]
-    spectra = np.fft.rfft((frames - frames.mean(1, keepdims=True)) * _hann(frame))
+    hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(frame) / frame)
+    spectra = np.fft.rfft((frames - frames.mean(1, keepdims=True)) * hann)
     return np.square(spectra.real) + np.square(spectra.imag)
-
-
-@lru_cache(maxsize=8)
-def _hann(frame: int) -> np.ndarray:
-    return 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(frame) / frame)
 
 
 def _welch(powers: np.ndarray, frame: int) -> np.ndarray:

@@ -22,7 +22,7 @@ from sepkit.errors import UserError, shown
 from sepkit.files import parse_json, read_yaml, write_text
 from sepkit.inference.quality.regression import COVERAGE, FARTHEST, RidgeRegression, fit_ridge
 from sepkit.inference.quality.single_speaker import SingleSpeakerDetector
-from sepkit.inference.runners.base import AGREEMENT
+from sepkit.inference.runners.base import AGREEMENT, Runner
 from sepkit.version import __version__
 
 QUALITY = "quality.yaml"
@@ -120,6 +120,7 @@ class QualityPredictor:
         return hashlib.blake2b(json.dumps(to_dict(self), sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
+@lru_cache(maxsize=8)
 def generic_predictor(hypotheses: int) -> QualityPredictor:
     """Return the predictor for a model that was never calibrated; it asks for two views.
 
@@ -130,12 +131,8 @@ def generic_predictor(hypotheses: int) -> QualityPredictor:
     Args:
         hypotheses: Number of the model's estimates.
     """
-    return replace(_any_model(), hypotheses=hypotheses)
-
-
-@lru_cache(maxsize=1)
-def _any_model() -> QualityPredictor:
-    return from_dict(QualityPredictor, read_yaml(ANY_MODEL, "install sepkit again"))
+    any_model = from_dict(QualityPredictor, read_yaml(ANY_MODEL, "install sepkit again"))
+    return replace(any_model, hypotheses=hypotheses)
 
 
 def fit_quality(
@@ -155,7 +152,7 @@ def fit_quality(
         kinds: Kind of situation of each example, (N,); None: all are of one kind.
         interval_only: (N,) bool, examples of harder kinds, each a mixture of its own, that only the interval is fitted
             on; None: there are none.
-        **described: weights, hypotheses and manifest of `QualityPredictor`.
+        **described: manifest of `QualityPredictor`, and its fields of `runner_fields`.
 
     Raises:
         UserError: too few examples, or all alike.
@@ -164,26 +161,37 @@ def fit_quality(
     targets, mixtures, count = np.asarray(targets, np.float64), np.asarray(mixtures), len(targets)
     only = np.zeros(count, bool) if interval_only is None else interval_only
     fitted = np.isfinite(np.stack([targets, *table.values()])).all(0) & ~only
-    fit = fit_ridge({name: values[fitted] for name, values in table.items()}, targets[fitted], mixtures[fitted])
+    model, left_out = fit_ridge(
+        {name: values[fitted] for name, values in table.items()}, targets[fitted], mixtures[fitted]
+    )
     # Predictions by fits without the mixture in question; the fit has none of the harder examples.
     predicted = np.full(count, np.nan)
-    predicted[fitted] = fit.left_out_db
-    predicted[only] = fit.regression.predict({name: values[only] for name, values in table.items()})
+    predicted[fitted] = left_out
+    predicted[only] = model.predict({name: values[only] for name, values in table.items()})
     known = np.isfinite(targets - predicted)
     groups = np.where(only, mixtures.max() + 1 + np.arange(count), mixtures)
-    fit.regression.fit_interval(
+    model.fit_interval(
         (targets - predicted)[known],
-        {name: table[name][known] for name in fit.regression.features},
+        {name: table[name][known] for name in model.features},
         groups[known],
         np.zeros(count)[known] if kinds is None else np.asarray(kinds)[known],
     )
-    return QualityPredictor(
-        **described,
-        mixtures=len(np.unique(mixtures[fitted])),
-        examples=int(fitted.sum()),
-        coverage=COVERAGE,
-        model=fit.regression,
-    )
+    described |= {"mixtures": len(np.unique(mixtures[fitted])), "examples": int(fitted.sum())}
+    return QualityPredictor(**described, coverage=COVERAGE, model=model)
+
+
+def runner_fields(runner: Runner) -> dict[str, Any]:
+    """Return the fields of `QualityPredictor` that name the model it is fitted for.
+
+    Args:
+        runner: Runs the model.
+    """
+    return {
+        "weights": runner.fingerprint(),
+        "hypotheses": runner.hypotheses,
+        "depth_steps": runner.depth,
+        "views": runner.views,
+    }
 
 
 # --------------------------------------------------------------------------------------------------------------- files
@@ -196,13 +204,9 @@ def write_quality(predictor: QualityPredictor, folder: Path) -> Path:
         predictor: Predictor of the model.
         folder: Folder of the model.
     """
-    return write_text(folder / QUALITY, predictor_text(predictor))
-
-
-def predictor_text(predictor: QualityPredictor) -> str:
-    """Return a predictor as plain YAML."""
     # JSON has no tuples, so none becomes a tag in the YAML.
-    return yaml.safe_dump(parse_json(json.dumps(to_dict(predictor))), sort_keys=False, allow_unicode=True)
+    plain = parse_json(json.dumps(to_dict(predictor)))
+    return write_text(folder / QUALITY, yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
 
 
 def read_quality(folder: Path, weights: str, hypotheses: int) -> QualityPredictor | None:

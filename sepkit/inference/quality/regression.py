@@ -12,6 +12,7 @@ import numpy as np
 from sepkit.errors import UserError, shown
 
 COVERAGE = 0.9
+_ENDS = [(1 - COVERAGE) / 2, (1 + COVERAGE) / 2]
 LEAST_COVERAGE = 0.88
 """Share of the examples of every kind of situation that the interval contains where it was fitted."""
 
@@ -146,12 +147,7 @@ class RidgeRegression(LinearModel):
         return (high - low) / 2 * (1.0 if self.spread is None else math.exp(self.spread_intercept))
 
     def fit_interval(
-        self,
-        errors_db: np.ndarray,
-        features: Mapping[str, np.ndarray],
-        mixtures: np.ndarray,
-        kinds: np.ndarray,
-        coverage: float = COVERAGE,
+        self, errors_db: np.ndarray, features: Mapping[str, np.ndarray], mixtures: np.ndarray, kinds: np.ndarray
     ) -> None:
         """Make the interval as wide as the features let expect, so that it holds in each kind of situation.
 
@@ -164,40 +160,29 @@ class RidgeRegression(LinearModel):
             features: Features of the examples, (N,) each.
             mixtures: Number of the mixture of each example, (N,).
             kinds: Kind of situation of each example, (N,).
-            coverage: Share of examples that the interval should contain.
 
         Source: Papadopoulos et al., "Normalized nonconformity measures for regression conformal prediction", 2008;
         Romano et al., "With malice toward none: assessing uncertainty via equalized coverage", 2020.
         """
         varying = {name: features[name] for name in self.features}
-        fit = fit_ridge(varying, np.log(np.maximum(np.abs(errors_db), _LEAST_ERROR_DB)), mixtures, coverage)
-        slopes = dict(zip(fit.regression.features, fit.regression.coefficients, strict=True))
+        scale, left_out = fit_ridge(varying, np.log(np.maximum(np.abs(errors_db), _LEAST_ERROR_DB)), mixtures)
+        slopes = dict(zip(scale.features, scale.coefficients, strict=True))
         self.spread = [slopes.get(name, 0.0) for name in self.features]
-        self.spread_intercept = fit.regression.intercept
-        relative = [(errors_db / np.exp(fit.left_out_db))[kinds == kind] for kind in np.unique(kinds)]
+        self.spread_intercept = scale.intercept
+        relative = [(errors_db / np.exp(left_out))[kinds == kind] for kind in np.unique(kinds)]
         ranks = (np.arange(_RANKS) + 0.5) / _RANKS
         of_all = np.concatenate([np.quantile(own, ranks) for own in relative])
-        low, high = np.quantile(of_all, [(1 - coverage) / 2, (1 + coverage) / 2])
+        low, high = np.quantile(of_all, _ENDS)
         reaches = [np.maximum(own / low, own / high) for own in relative if len(own) >= _LEAST_OF_A_KIND]
         factor = max([1.0, *(np.quantile(own, LEAST_COVERAGE, method="higher") for own in reaches)])
         self.interval_db = (float(factor * low), float(factor * high))
 
 
-@dataclass
-class RidgeFit:
-    """A regression fitted on all examples, and (N,) dB: the prediction for each by a fit without its mixture."""
-
-    regression: RidgeRegression
-    left_out_db: np.ndarray
-
-
 def fit_ridge(
-    features: Mapping[str, np.ndarray],
-    targets: np.ndarray,
-    mixtures: np.ndarray | Sequence[int],
-    coverage: float = COVERAGE,
-) -> RidgeFit:
-    """Return the ridge regression of targets on features, with the strength that is best for mixtures left out.
+    features: Mapping[str, np.ndarray], targets: np.ndarray, mixtures: np.ndarray | Sequence[int]
+) -> tuple[RidgeRegression, np.ndarray]:
+    """Return the ridge regression of targets on features, with the strength that is best for mixtures left out, and
+    (N,) dB: the prediction for each example by a fit without its mixture.
 
     Examples of one mixture share features, so they are left out together. With H the map from targets to fitted values
     and e = y - H y, the errors of a mixture g that is left out are (I - H_gg)^-1 e_g, without another fit.
@@ -210,7 +195,6 @@ def fit_ridge(
         features: (N,) each, finite; those that do not vary are left out.
         targets: (N,) dB, finite.
         mixtures: (N,) number of the mixture of each example.
-        coverage: share of examples that the interval should contain.
 
     Raises:
         UserError: fewer than three examples for each feature, or features or targets that do not vary.
@@ -219,14 +203,15 @@ def fit_ridge(
     inference with the jackknife+", 2021 (intervals).
     """
     names = [name for name in features if _varies(features[name])]
+    least = EXAMPLES_PER_FEATURE * max(1, len(names))
     targets, mixtures = np.asarray(targets, np.float64), np.asarray(mixtures)
     groups = [np.flatnonzero(mixtures == mixture) for mixture in np.unique(mixtures)]
     # Groups of one size are solved together.
     by_size = [np.stack([g for g in groups if len(g) == size]) for size in sorted({len(group) for group in groups})]
-    if len(targets) < EXAMPLES_PER_FEATURE * max(1, len(names)) or len(groups) < 2:
+    if len(targets) < least or len(groups) < 2:
         raise UserError(
             f"found {len(targets)} estimates of sources in {len(groups)} mixtures that could be used, expected"
-            f" {EXAMPLES_PER_FEATURE * max(1, len(names))} or more for {len(names)} features; give a longer manifest"
+            f" {least} or more for {len(names)} features; give a longer manifest"
         )
     if not names or not _varies(targets):
         raise UserError("every mixture looks alike or is separated alike; give mixtures that differ")
@@ -252,7 +237,7 @@ def fit_ridge(
     coefficients = right.T @ (singular / (singular**2 + ridge) * along)
     left_out = targets - errors
     # The next error is above the k-th largest of N errors with probability k / (N + 1): "weibull".
-    low, high = np.quantile(errors, [(1 - coverage) / 2, (1 + coverage) / 2], method="weibull")
+    low, high = np.quantile(errors, _ENDS, method="weibull")
     regression = RidgeRegression(
         features=names,
         means=means.tolist(),
@@ -265,7 +250,7 @@ def fit_ridge(
         correlation=_plain(pearsonr(left_out, targets)[0]),  # type: ignore[arg-type]
         error_db=float(np.sqrt(np.mean(np.square(errors)))),
     )
-    return RidgeFit(regression, left_out)
+    return regression, left_out
 
 
 @dataclass
@@ -329,17 +314,13 @@ def fit_logistic(
         scores = np.empty(len(labels))
         for number in range(_FOLDS):
             rest = fold != number
-            fitted = _logistic(_rows(table, rest), labels[rest], strength)
-            scores[~rest] = fitted.log_odds(_rows(table, ~rest))
+            fitted = _logistic({name: values[rest] for name, values in table.items()}, labels[rest], strength)
+            scores[~rest] = fitted.log_odds({name: values[~rest] for name, values in table.items()})
         return scores
 
     tried = [(float(strength), left_out(float(strength))) for strength in _LOGISTIC_STRENGTHS]
     strength, scores = min(tried, key=lambda pair: float(np.logaddexp(0, np.where(labels, -pair[1], pair[1])).mean()))
     return _logistic(table, labels, strength), scores
-
-
-def _rows(table: Mapping[str, np.ndarray], chosen: np.ndarray) -> dict[str, np.ndarray]:
-    return {name: values[chosen] for name, values in table.items()}
 
 
 def _logistic(features: Mapping[str, np.ndarray], labels: np.ndarray, strength: float) -> LogisticRegression:

@@ -136,14 +136,18 @@ def fit_single_speaker(recordings: Sequence[LabeledRecording], encoder: str) -> 
     several_below = min(threshold, several_below)
     if one.found < LEAST_FOUND:
         return None
-    speech = [recording.sound for recording in usable]
+    speech, ranges = [recording.sound for recording in usable], {}
+    for name in filter(speech[0].__contains__, _SOUND):
+        values = [sound[name] for sound in speech]
+        slack = _SLACK * float(np.ptp(values))
+        ranges[name] = (min(values) - slack, max(values) + slack)
     return SingleSpeakerDetector(
         one,
         several_below,
         encoder,
         found_several=float(np.mean(scores[~alone] < several_below)),
         taken_for_several=float(np.mean(scores[alone] < several_below)),
-        sound={name: _range([sound[name] for sound in speech]) for name in _SOUND if name in speech[0]},
+        sound=ranges,
         noise=_fit_noise(speech, noise) if len(noise) >= LEAST_OF_EACH else None,
     )
 
@@ -160,8 +164,3 @@ def _fit_noise(
     threshold = threshold_above(scores[~labels], MOST_TAKEN_FOR_NOISE)
     regression.set_threshold(threshold, scores[labels], scores[~labels])
     return regression
-
-
-def _range(values: Sequence[float]) -> tuple[float, float]:
-    slack = _SLACK * float(np.ptp(values))
-    return min(values) - slack, max(values) + slack

@@ -48,9 +48,7 @@ class GraphRunner:
         self, mixtures: np.ndarray, features: bool = False, rates: bool = False, evidence: bool = False
     ) -> ModelOutput:
         """Return the output for mixtures (B, T); a graph has no bound on the evidence."""
-        wanted = (
-            self.graph.features if features else [name for name in self.graph.features if rates and "_rate_" in name]
-        )
+        wanted = [name for name in self.graph.features if features or (rates and "_rate_" in name)]
         names = ["estimates", *(["scores"] if self.scored else []), *wanted]
         standardized, factors = self.level.standardize(mixtures)
         found = self.graph.separate(standardized, names)

@@ -25,17 +25,13 @@ def rates_of(separation: Separation) -> dict[str, float] | None:
     Args:
         separation: of a batch without padding.
     """
-    extras = separation.extras
-    posteriors = {"encoding": separation.encoding, "mask": separation.masks}
+    extras, dimensions = separation.extras, 0
     rates: dict[str, float] = {}
     shares: dict[str, float] = {}
-    dimensions = 0
-    of_latents = {
-        what: elementwise_rate(posterior, extras[f"{what}_prior"], extras.get(f"{what}_sample"))
-        for what, posterior in posteriors.items()
-        if f"{what}_prior" in extras
-    }
-    for what, rate in of_latents.items():
+    for what, posterior in {"encoding": separation.encoding, "mask": separation.masks}.items():
+        if f"{what}_prior" not in extras:
+            continue
+        rate = elementwise_rate(posterior, extras[f"{what}_prior"], extras.get(f"{what}_sample"))
         frames = torch.full((len(rate),), rate.shape[-1], device=rate.device)
         rates[f"{what}_rate_nats_per_frame"] = float(rate.to(widest(rate)).sum() / (rate.shape[0] * rate.shape[-1]))
         shares[f"{what}_alive_share"] = float(alive_share(rate, frames).to(widest(rate)).mean())

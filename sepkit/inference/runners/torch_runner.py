@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from sepkit.errors import UserError
 from sepkit.inference.options import Precision
@@ -49,10 +48,7 @@ class TorchRunner:
     views = 1
 
     def __init__(
-        self,
-        model: EncoderMaskerDecoder,
-        device: str | torch.device = "cpu",
-        precision: Precision = "float32",
+        self, model: EncoderMaskerDecoder, device: str | torch.device = "cpu", precision: Precision = "float32"
     ) -> None:
         where = device_of(device)
         self.model: EncoderMaskerDecoder = with_precision(model.to(where).eval(), precision, where)
@@ -70,9 +66,6 @@ class TorchRunner:
         self.trained_steps: int | None = getattr(model.masker, "trained_steps", None)
         self.small_steps: bool = getattr(model.masker, "small_steps", False)
 
-    def _tensor(self, mixture: np.ndarray) -> Tensor:
-        return torch.as_tensor(mixture, device=self.device)
-
     def run(
         self, mixtures: np.ndarray, features: bool = False, rates: bool = False, evidence: bool = False
     ) -> ModelOutput:
@@ -81,17 +74,17 @@ class TorchRunner:
         If only estimates are needed, masks are computed tile by tile, if the masker allows it, and never held in full.
         """
         standardized, factors = self.level.standardize(mixtures)
-        model, on_device = self.model, self._tensor(standardized)
+        model, on_device = self.model, torch.as_tensor(standardized, device=self.device)
         of_latents: dict[str, np.ndarray] = {}
-        scores = found = None
-        kept = slice(self.hypotheses)
+        scores = found = speakers = None
+        if self._speakers is not None:
+            speakers = torch.full((len(mixtures),), self._speakers, device=self.device)
         with torch.inference_mode():
             if not self.scored and not features and not (rates and self.variational):
                 estimates = model.estimates(on_device)
             else:
-                speakers = None if self._speakers is None else self._tensor(np.full(len(mixtures), self._speakers))
                 separation = model(on_device, speakers=speakers)
-                estimates = separation.estimates[:, kept]
+                estimates = separation.estimates[:, : self.hypotheses]
                 if features:
                     told = latent_features(model, separation)
                     of_latents = {name: values.cpu().double().numpy() for name, values in told.items()}
@@ -100,7 +93,8 @@ class TorchRunner:
                 if evidence and found is not None:
                     bound = mixture_elbo(model, on_device, separation)
                     found |= {} if bound is None else {"mixture_elbo_nats_per_sample": float(bound.mean())}
-                scores = None if separation.scores is None else separation.scores[:, kept].float().cpu().numpy()
+                if separation.scores is not None:
+                    scores = separation.scores[:, : self.hypotheses].float().cpu().numpy()
         on_cpu = (factors[:, None] * estimates.float().cpu().numpy()).astype(np.float32)
         check_finite(on_cpu)
         return ModelOutput(on_cpu, scores, of_latents, found)

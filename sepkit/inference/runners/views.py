@@ -56,7 +56,10 @@ class ViewsRunner:
                 table = pairwise_si_sdr_db(reference, own)
                 order = linear_sum_assignment(table, maximize=True)[1]
                 agreement[place] += table[np.arange(len(order)), order]
-                total[place] += _at_level_of(reference, own[order])
+                own = own[order].astype(np.float64)
+                energies, products = np.square(own).sum(-1), (own * reference).sum(-1)
+                gains = np.divide(products, energies, out=np.zeros_like(products), where=energies > 0)
+                total[place] += gains[:, None] * own
         first.estimates = (total / self.views).astype(np.float32)
         if features:
             first.features[AGREEMENT] = agreement / (self.views - 1)
@@ -81,12 +84,3 @@ class ViewsRunner:
         estimates = self._runner.run(played).estimates
         back = [audio.resample(own, rate, faster) for own in estimates]
         return np.stack([fit_length(own, mixtures.shape[-1]) for own in back])
-
-
-def _at_level_of(reference: np.ndarray, estimates: np.ndarray) -> np.ndarray:
-    """Return estimates (n, T) times the gains that bring them nearest to a reference (n, T), float64."""
-    estimates = estimates.astype(np.float64)
-    energies = np.square(estimates).sum(-1)
-    products = (estimates * reference).sum(-1)
-    gains = np.divide(products, energies, out=np.zeros_like(products), where=energies > 0)
-    return gains[:, None] * estimates

@@ -96,7 +96,21 @@ def read_state_dict(path: Path, expected: str) -> dict[str, Tensor]:
         isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in weights.items()
     ):
         raise UserError(f"{path}: found no mapping of names to tensors; {expected}")
+    check_plain(str(path), weights)
     return {name: tensor for name, tensor in weights.items() if name.rpartition(".")[2] not in _TOTALS}
+
+
+def check_plain(where: str, weights: Mapping[str, Any]) -> None:
+    """Raise UserError unless all are tensors of real numbers in memory: of others code cannot ask shapes or values.
+
+    Args:
+        where: Name of the file, for the message.
+        weights: Tensors by name.
+    """
+    for name, tensor in weights.items():
+        special = not isinstance(tensor, Tensor) or tensor.is_nested or tensor.is_quantized or tensor.is_complex()
+        if special or tensor.is_meta or tensor.layout != torch.strided:
+            raise UserError(f"{where}: {one_line(name)[:100]} is no plain tensor of real numbers; get the file again")
 
 
 def check_sizes(where: str, sizes: Mapping[str, Any], largest: Mapping[str, float] | None = None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -13,19 +13,6 @@ from sepkit.config import DeterministicConfig, MaskerConfig, ModelConfig, STFTFi
 from sepkit.errors import UserError, one_line
 from sepkit.models.emd import EncoderMaskerDecoder, build_model
 from sepkit.models.storage.layout import build_on_meta
-
-OWN = ("signal_mean", "signal_std")
-"""Tensors of a model that other toolkits do not have."""
-
-OWN_OF_FOURIER = (
-    *OWN,
-    *(
-        f"filterbank.{bank}.filterbank.{name}"
-        for bank in ("encoder", "decoder")
-        for name in ("_filters", "torch_window")
-    ),
-)
-"""The same for a model whose filters are a Fourier transform."""
 
 
 def mapping_model(
@@ -89,25 +76,18 @@ def renamed(name: str, patterns: Names) -> str:
     return name
 
 
-Pieces = Callable[[nn.Module, str, Tensor], Mapping[str, Tensor]]
-"""Of a model's masker, name and tensor: the names of the other toolkit's tensors, and their places in ours: views."""
+def _pieces(masker: nn.Module, theirs: str, tensor: Tensor) -> dict[str, Tensor]:
+    """Return the other toolkit's names of a tensor of ours and its places, which are views.
 
-
-def one_by_one(names: Names) -> Pieces:
-    """Return the pieces of a toolkit that has one tensor for each of ours."""
-    return lambda masker, name, tensor: {renamed(name, names): tensor}
-
-
-def residual_and_skip(masker: nn.Module, theirs: str, tensor: Tensor) -> dict[str, Tensor]:
-    """Return the pieces of a tensor of Conv-TasNet, whose blocks end in one convolution, in other toolkits in two.
+    Blocks of Conv-TasNet end in one convolution, in other toolkits in two.
 
     Args:
         masker: Conv-TasNet, if the tensor is of such a convolution.
-        theirs: The other toolkit's name, with "{part}" in place of "res" and "skip" if there are two.
+        theirs: The other toolkit's name, with "{part}" in place of "res" and "skip" if there are two; empty if none.
         tensor: Ours.
     """
     if "{part}" not in theirs:
-        return {theirs: tensor}
+        return {theirs: tensor} if theirs else {}
     parts = tensor.split([masker.bottleneck_channels, masker.skip_channels])  # type: ignore[list-item]
     return {theirs.format(part=name): part for name, part in zip(("res", "skip"), parts, strict=True) if len(part)}
 
@@ -116,8 +96,7 @@ def build_with(
     where: str,
     config: ModelConfig,
     weights: Mapping[str, Tensor],
-    pieces_of: Pieces,
-    own: Collection[str] = OWN,
+    names: Names,
     needs: Mapping[str, Any] | None = None,
 ) -> EncoderMaskerDecoder:
     """Build a model and give every tensor the values of the other toolkit's tensors; return it in evaluation mode.
@@ -125,15 +104,13 @@ def build_with(
     Args:
         where: Name of the weights, for messages.
         config: Configuration of our model.
-        pieces_of: Names and places of the other toolkit's tensors.
-        weights: the other toolkit's tensors by name; all must be used.
-        own: our names that the other toolkit does not have.
+        weights: the other toolkit's tensors by name, see `check_plain`; all must be used.
+        names: Substitutions that make the other toolkit's names of ours, see `all_pieces`.
         needs: what the model needs of separation, see `sepkit.models.needs`.
     """
-    check_plain(where, weights)
     shapes = build_on_meta(lambda: build_model(config), where, len(weights))
     assert shapes is not None
-    wanted = _pieces(shapes, pieces_of, own)
+    wanted = all_pieces(shapes, names)
     left = sorted(set(weights).difference(wanted))
     if left:
         raise UserError(f"{where}: {one_line(left[0])[:100]} is unexpected; the weights are of another model")
@@ -141,28 +118,29 @@ def build_with(
         _check_fit(where, name, weights.get(name), tensor)
     model = build_model(config)
     with torch.no_grad():
-        for name, tensor in _pieces(model, pieces_of, own).items():
+        for name, tensor in all_pieces(model, names).items():
             tensor.copy_(weights[name].reshape(tensor.shape))
     model.info = {"needs": dict(needs)} if needs else {}
     return model.eval()
 
 
-def _pieces(model: EncoderMaskerDecoder, pieces_of: Pieces, own: Collection[str]) -> dict[str, Tensor]:
-    """Return the other toolkit's names and the places of their tensors in a model."""
-    tensors = {name: tensor for name, tensor in model.state_dict().items() if name not in own}
+def all_pieces(model: EncoderMaskerDecoder, names: Names) -> dict[str, Tensor]:
+    """Return the other toolkit's names and the places of their tensors in a model.
+
+    Other toolkits lack the buffers outside the masker: signal statistics, and the filters of a Fourier transform.
+
+    Args:
+        model: Model whose tensors are returned.
+        names: Substitutions in a name of ours; the result has "{part}" where Conv-TasNet has one tensor for two, and is
+            empty for what the other toolkit lacks.
+    """
+    learned = dict(model.named_parameters())
     return {
         theirs: piece
-        for name, tensor in tensors.items()
-        for theirs, piece in pieces_of(model.masker, name, tensor).items()
+        for name, tensor in model.state_dict().items()
+        if name in learned or name.startswith("masker.")
+        for theirs, piece in _pieces(model.masker, renamed(name, names), tensor).items()
     }
-
-
-def check_plain(where: str, weights: Mapping[str, Tensor]) -> None:
-    """Refuse tensors that are not simply real numbers in memory, whose shapes or values other code cannot ask for."""
-    for name, tensor in weights.items():
-        special = not isinstance(tensor, Tensor) or tensor.is_nested or tensor.is_quantized or tensor.is_complex()
-        if special or tensor.is_meta or tensor.layout != torch.strided:
-            raise UserError(f"{where}: {one_line(name)[:100]} is no plain tensor of real numbers; get the file again")
 
 
 def _check_fit(where: str, name: str, found: Tensor | None, wanted: Tensor) -> None:

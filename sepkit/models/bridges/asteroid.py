@@ -15,11 +15,12 @@ from torch import Tensor, nn
 
 from sepkit import config
 from sepkit.errors import UserError, shown
-from sepkit.models.bridges._pickles import check_sizes, read_checkpoint
-from sepkit.models.bridges._weights import OWN, build_with, renamed, residual_and_skip
+from sepkit.models.bridges._pickles import Description, check_plain, check_sizes, read_checkpoint
+from sepkit.models.bridges._weights import Names, all_pieces, build_with
 from sepkit.models.emd import EncoderMaskerDecoder
 from sepkit.models.filterbanks import FreeFilterbank
 from sepkit.models.maskers import ConvTasNetMasker, DualPathRNNMasker, ImprovedSuDoRMRFMasker, SuDoRMRFMasker
+from sepkit.registry import registered
 
 FILES = ("pytorch_model.bin",)
 """Fetched from a repository."""
@@ -42,44 +43,33 @@ def from_asteroid(model_or_path: nn.Module | str | Path, *, sample_rate: int | N
     if name not in _MASKERS:
         raise UserError(f"{where}: found an asteroid {shown(name)}, expected one of {', '.join(_MASKERS)}")
     try:
-        known = {key: value for key, value in arguments.items() if key != "sample_rate" or value is not None}
-        made = _model_config(where, name, {"sample_rate": sample_rate} | known)
+        # Files of asteroid 0.3 and before state their rate only in their training configuration.
+        trained = Description(Path(where), checkpoint).at("infos.training_config.data.sample_rate", sample_rate)
+        rate = arguments.get("sample_rate")
+        made = _model_config(where, name, {**arguments, "sample_rate": trained if rate is None else rate})
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise UserError(f"{where}: model_args are not those of a {name} ({type(error).__name__}: {error})") from None
     # Types and ranges are config's to check.
     made = config.from_dict(config.ModelConfig, config.to_dict(made), where)
     if name.startswith("SuDORMRF"):
         weights = {key: tensor for key, tensor in weights.items() if key != _WRAPPED}
-    return build_with(where, made, weights, asteroid_pieces)
+    check_plain(where, weights)
+    return build_with(where, made, weights, _names(registered(made.masker), made.masker))
 
 
 def _unpack(model_or_path: nn.Module | str | Path) -> tuple[str, Mapping[str, Any]]:
     """Return the source's name for messages, and asteroid's checkpoint."""
     if not isinstance(model_or_path, nn.Module):
-        return str(model_or_path), _read(Path(model_or_path))
+        path = Path(model_or_path)
+        checkpoint = read_checkpoint(path, _EXPECTED)
+        for key, kind in (("model_name", str), ("model_args", Mapping), ("state_dict", Mapping)):
+            if not isinstance(checkpoint, Mapping) or not isinstance(checkpoint.get(key), kind):
+                raise UserError(f"{path}: no {key} in it; {_EXPECTED}")
+        return str(path), checkpoint
     classes = [cls.__name__ for cls in type(model_or_path).__mro__]
     name = next((name for name in classes if name in _MASKERS), classes[0])
     arguments = model_or_path.get_model_args() if name in _MASKERS else {}  # type: ignore[operator]
     return "asteroid model", {"model_name": name, "model_args": arguments, "state_dict": model_or_path.state_dict()}
-
-
-def _read(path: Path) -> Mapping[str, Any]:
-    checkpoint = read_checkpoint(path, _EXPECTED)
-    kinds = {"model_name": str, "model_args": Mapping, "state_dict": Mapping}
-    for key, kind in kinds.items():
-        if not isinstance(checkpoint, Mapping) or not isinstance(checkpoint.get(key), kind):
-            raise UserError(f"{path}: no {key} in it; {_EXPECTED}")
-    if checkpoint["model_args"].get("sample_rate") is None:
-        # Files of asteroid 0.3 and before state their rate only in their training configuration.
-        return {**checkpoint, "model_args": {**checkpoint["model_args"], "sample_rate": _trained_rate(checkpoint)}}
-    return checkpoint
-
-
-def _trained_rate(checkpoint: Mapping[str, Any]) -> Any:
-    found: Any = checkpoint
-    for key in ("infos", "training_config", "data", "sample_rate"):
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found
 
 
 def _model_config(where: str, name: str, arguments: Mapping[str, Any]) -> config.ModelConfig:
@@ -205,10 +195,8 @@ def to_asteroid_state_dict(model: EncoderMaskerDecoder) -> dict[str, Tensor]:
         model: free filterbank, deterministic latents, and a masker that asteroid has.
     """
     _check_portable(model)
-    tensors = {name: tensor.detach().clone() for name, tensor in model.state_dict().items() if name not in OWN}
-    exported: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
-        exported |= {theirs: piece.clone() for theirs, piece in asteroid_pieces(model.masker, name, tensor).items()}
+    pieces = all_pieces(model, _names(type(model.masker), model.masker))
+    exported = {theirs: piece.detach().clone() for theirs, piece in pieces.items()}
     exported["encoder.filterbank._filters"] /= model.signal_std
     exported["decoder.filterbank._filters"] *= model.signal_std
     if isinstance(model.masker, SuDoRMRFMasker | ImprovedSuDoRMRFMasker):
@@ -218,22 +206,20 @@ def to_asteroid_state_dict(model: EncoderMaskerDecoder) -> dict[str, Tensor]:
 
 def _check_portable(model: EncoderMaskerDecoder) -> None:
     masker = model.masker
-    if not isinstance(masker, PORTABLE):
-        known = ", ".join(cls.__name__ for cls in PORTABLE)
+    if type(masker) not in _NAMES:
+        known = ", ".join(cls.__name__ for cls in _NAMES)
         raise UserError(f"masker {type(masker).__name__}: asteroid has none like it; expected {known}")
     if not isinstance(model.filterbank, FreeFilterbank):
         raise UserError(f"filterbank {type(model.filterbank).__name__}: only free filterbanks go to asteroid")
     if model.scoring_head is not None:
         raise UserError("model.scoring: found a scoring head; asteroid's models have no scores")
-    if model.mask_family.variational or model.encoding_family.variational or model.scale_decoder is not None:
+    if model.variational or model.scale_decoder is not None:
         raise UserError("latents: found a variational family; only deterministic models go to asteroid")
     if isinstance(masker, ConvTasNetMasker) and masker.skip_scale != 1:
         raise UserError("model.masker.normalize_skip_sum: found true; asteroid does not divide its skip sum")
-    if isinstance(masker, SuDoRMRFMasker | ImprovedSuDoRMRFMasker) and masker.hidden_channels != masker.encoding_dim:
-        raise UserError(
-            f"model.masker.hidden_channels: found {masker.hidden_channels}; "
-            f"asteroid has as many as filters, {masker.encoding_dim}"
-        )
+    width, filters = getattr(masker, "hidden_channels", masker.encoding_dim), masker.encoding_dim
+    if width != filters:
+        raise UserError(f"model.masker.hidden_channels: found {width}; asteroid has as many as filters, {filters}")
     if model.signal_mean.abs() > 1e-3 * model.signal_std:
         raise UserError(f"signal_mean: found {model.signal_mean:.3g}; asteroid's models cannot remove a mean")
 
@@ -241,19 +227,11 @@ def _check_portable(model: EncoderMaskerDecoder) -> None:
 # -------------------------------------------------------------------------------------------------- names of weights
 
 
-def asteroid_pieces(masker: nn.Module, name: str, tensor: Tensor) -> dict[str, Tensor]:
-    """Return the tensors that asteroid keeps for one tensor of ours: views of it, in order along its first axis.
-
-    Args:
-        masker: The model's, one of `PORTABLE`.
-        name: Name of the tensor in the state dict of our model.
-        tensor: The tensor.
-    """
-    theirs = renamed(name, [*_CODERS, *_NAMES[type(masker)]])
-    if isinstance(masker, ConvTasNetMasker) and masker.causal:
-        # In asteroid the convolution and the module that cuts its future frames form a sequence of two.
-        theirs = theirs.replace("shared_block.3.", "shared_block.3.0.")
-    return residual_and_skip(masker, theirs, tensor)
+def _names(masker_class: type[nn.Module], masker: Any) -> Names:
+    """Return the substitutions that make asteroid's names of ours; `masker` is one, or its configuration."""
+    # In asteroid the convolution and the module that cuts its future frames form a sequence of two.
+    cut = [(r"shared_block\.3\.", "shared_block.3.0.")] if getattr(masker, "causal", False) else []
+    return [*_CODERS, *_NAMES[masker_class], *cut]
 
 
 _CODERS = [(r"^filterbank\.(en|de)coder\.filterbank\._filters", r"\1coder.filterbank._filters")]
@@ -308,6 +286,3 @@ _NAMES: dict[type[nn.Module], list[tuple[str, str]]] = {
     ],
     ImprovedSuDoRMRFMasker: [*_SUDORMRF, (r"\.project\.", ".res_conv."), (r"^masker\.output\.", "masker.mask_net.")],
 }
-
-PORTABLE: tuple[type[nn.Module], ...] = tuple(_NAMES)
-"""The maskers that asteroid has too."""

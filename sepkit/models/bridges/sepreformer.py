@@ -16,7 +16,7 @@ from sepkit.config import DeterministicConfig, FreeFilterbankConfig, ModelConfig
 from sepkit.errors import UserError
 from sepkit.files import read_yaml
 from sepkit.models.bridges._pickles import Description, check_sizes, read_state_dict
-from sepkit.models.bridges._weights import build_with, check_plain, one_by_one
+from sepkit.models.bridges._weights import build_with
 from sepkit.models.emd import EncoderMaskerDecoder
 
 _EXPECTED = "expected what SepReformer's training saves (model_state_dict, optimizer_state_dict ...)"
@@ -38,14 +38,13 @@ def from_sepreformer(path: str | Path) -> EncoderMaskerDecoder:
     """
     path = Path(path)
     found = read_state_dict(path, _EXPECTED)
-    check_plain(str(path), found)
     # Offsets of keys have no effect on attention, and only training uses the estimates of inner stages.
     weights = {
         name: tensor
         for name, tensor in found.items()
         if not name.endswith("linear_k.bias") and not name.startswith(("out_layer_bn.", "decoder_bn."))
     }
-    return build_with(str(path), _config(path, weights), weights, one_by_one(NAMES), needs=_NEEDS)
+    return build_with(str(path), _config(path, weights), weights, NAMES, needs=_NEEDS)
 
 
 def _config(path: Path, weights: Mapping[str, Tensor]) -> ModelConfig:

@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from torch import Tensor, nn
 
 from sepkit.choices import from_dict
 from sepkit.config import ModelConfig
 from sepkit.errors import UserError
 from sepkit.files import read_yaml
 from sepkit.models.bridges._pickles import check_sizes, read_state_dict
-from sepkit.models.bridges._weights import build_with, renamed
+from sepkit.models.bridges._weights import build_with
 from sepkit.models.emd import EncoderMaskerDecoder
 
 HYPERPARAMETERS = "hyperparams.yaml"
@@ -54,7 +53,7 @@ def from_speechbrain(folder: str | Path, *, sample_rate: int | None = None) -> E
         for name, tensor in read_state_dict(folder / file, _EXPECTED).items()
         if not name.endswith("pos_enc.pe")
     }
-    return build_with(str(folder), config, weights, _pieces)
+    return build_with(str(folder), config, weights, _NAMES)
 
 
 # --------------------------------------------------------------------------------------------------------- the YAML
@@ -220,13 +219,10 @@ def _checked(read: _Hyperparameters, value: Any, kind: str) -> dict[str, Any]:
     return arguments
 
 
-def _pieces(masker: nn.Module, name: str, tensor: Tensor) -> dict[str, Tensor]:
-    # The table of positions follows from its formula; only some versions store it.
-    return {} if name.endswith("pos_enc.pe") else {renamed(name, _NAMES): tensor}
-
-
 _NAMES = (
     (r"^filterbank\.encoder\.filterbank\._filters", "encoder.ckpt: conv1d.weight"),
     (r"^filterbank\.decoder\.filterbank\._filters", "decoder.ckpt: weight"),
     (r"^masker\.network\.", "masknet.ckpt: "),
+    # The table of positions follows from its formula; only some versions store it.
+    (r".*pos_enc\.pe$", ""),
 )

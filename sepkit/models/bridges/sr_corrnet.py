@@ -11,7 +11,7 @@ from typing import Any
 
 from sepkit.config import ModelConfig, SRCorrNetConfig
 from sepkit.models.bridges._pickles import Description, read_state_dict
-from sepkit.models.bridges._weights import OWN_OF_FOURIER, build_with, mapping_model, one_by_one, renamed
+from sepkit.models.bridges._weights import build_with, mapping_model, renamed
 from sepkit.models.emd import EncoderMaskerDecoder
 from sepkit.models.needs import chunks_for
 
@@ -37,7 +37,7 @@ def from_sr_corrnet(path: str | Path) -> EncoderMaskerDecoder:
     # Only training uses the estimates of inner layers.
     weights = {name: tensor for name, tensor in found.items() if not name.startswith("filter_estim_aux.")}
     config, needs = _config(Description.beside(file, FILES[1], _EXPECTED, "config."))
-    return build_with(str(file), config, weights, one_by_one(NAMES), own=OWN_OF_FOURIER, needs=needs)
+    return build_with(str(file), config, weights, NAMES, needs=needs)
 
 
 def _config(described: Description) -> tuple[ModelConfig, dict[str, Any]]:

@@ -13,7 +13,7 @@ from typing import Any
 from sepkit.config import ModelConfig, TFLocoformerConfig
 from sepkit.errors import UserError, shown
 from sepkit.models.bridges._pickles import Description, read_state_dict
-from sepkit.models.bridges._weights import OWN_OF_FOURIER, build_with, frames_beyond, mapping_model, one_by_one
+from sepkit.models.bridges._weights import build_with, frames_beyond, mapping_model
 from sepkit.models.emd import EncoderMaskerDecoder
 from sepkit.models.needs import chunks_for
 
@@ -40,7 +40,7 @@ def from_tf_locoformer(path: str | Path) -> EncoderMaskerDecoder:
         if not name.startswith("separator."):
             raise UserError(f"{path}: found {shown(name)}, which no TF-Locoformer has; {_EXPECTED}")
     config, needs = _config(Description.beside(path, DESCRIPTION, _EXPECTED))
-    return build_with(str(path), config, weights, one_by_one(NAMES), own=OWN_OF_FOURIER, needs=needs)
+    return build_with(str(path), config, weights, NAMES, needs=needs)
 
 
 def _config(described: Description) -> tuple[ModelConfig, dict[str, Any]]:

@@ -14,7 +14,7 @@ from sepkit.config import ModelConfig, TIGERConfig
 from sepkit.errors import UserError, shown
 from sepkit.files import read_json
 from sepkit.models.bridges._pickles import Description, refuse_pointer
-from sepkit.models.bridges._weights import OWN_OF_FOURIER, build_with, frames_beyond, mapping_model, one_by_one
+from sepkit.models.bridges._weights import build_with, frames_beyond, mapping_model
 from sepkit.models.emd import EncoderMaskerDecoder
 from sepkit.models.storage.layout import damaged
 
@@ -50,7 +50,7 @@ def from_tiger(path: str | Path) -> EncoderMaskerDecoder:
     weights = {name: tensor for name, tensor in found.items() if not unused.fullmatch(name)}
     # Its cost knows levels, and its masks sum to one.
     needs = {"levels": "model"}
-    return build_with(str(file), config, weights, one_by_one(NAMES), own=OWN_OF_FOURIER, needs=needs)
+    return build_with(str(file), config, weights, NAMES, needs=needs)
 
 
 def _config(path: Path) -> ModelConfig:

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sepkit.config import ConvTasNetConfig, DeterministicConfig, FreeFilterbankConfig, ModelConfig
 from sepkit.errors import UserError
 from sepkit.models.bridges._pickles import read_state_dict
-from sepkit.models.bridges._weights import build_with, check_plain, renamed, residual_and_skip
+from sepkit.models.bridges._weights import build_with
 from sepkit.models.emd import EncoderMaskerDecoder
 
 _EXPECTED = "expected the weights of torchaudio's conv_tasnet_base, a file of its state_dict()"
@@ -31,7 +31,6 @@ def from_torchaudio(path: str | Path, *, sample_rate: int | None) -> EncoderMask
     if sample_rate is None:
         raise UserError(f"{where}: torchaudio's files do not tell their sample rate; write torchaudio:{where}@8000")
     weights = read_state_dict(Path(path), _EXPECTED)
-    check_plain(where, weights)
     config = _model_config(where, weights, sample_rate)
     # torchaudio lacks the last block's residual, which has no effect.
     assert isinstance(config.masker, ConvTasNetConfig)
@@ -41,7 +40,7 @@ def from_torchaudio(path: str | Path, *, sample_rate: int | None) -> EncoderMask
         f"{last}weight": torch.zeros(features, config.masker.hidden_channels, 1),
         f"{last}bias": torch.zeros(features),
     }
-    return build_with(where, config, absent | weights, _pieces)
+    return build_with(where, config, absent | weights, _NAMES)
 
 
 def _model_config(where: str, weights: Mapping[str, Tensor], sample_rate: int) -> ModelConfig:
@@ -78,10 +77,6 @@ def _model_config(where: str, weights: Mapping[str, Tensor], sample_rate: int) -
         masks=DeterministicConfig(activation="relu"),
         pad="asteroid",
     )
-
-
-def _pieces(masker: nn.Module, name: str, tensor: Tensor) -> dict[str, Tensor]:
-    return residual_and_skip(masker, renamed(name, _NAMES), tensor)
 
 
 _NAMES = (

@@ -17,6 +17,9 @@ from typing import Any
 
 from sepkit.limits import GRAPH_ARENA_BYTES
 
+if sys.platform == "linux":
+    import resource
+
 HAS_LIMIT = sys.platform == "linux"
 """Whether the system bounds the memory of a process."""
 
@@ -45,13 +48,7 @@ def bounded_memory(num_bytes: int) -> Iterator[None]:
         with _lock:
             _bounds.remove(num_bytes)
             if not _bounds:
-                _restore_limit()
-
-
-def _restore_limit() -> None:
-    import resource
-
-    resource.setrlimit(resource.RLIMIT_DATA, _before)
+                resource.setrlimit(resource.RLIMIT_DATA, _before)
 
 
 def _leave_blocks() -> None:
@@ -60,7 +57,7 @@ def _leave_blocks() -> None:
     _lock = threading.Lock()
     if _bounds:
         _bounds.clear()
-        _restore_limit()
+        resource.setrlimit(resource.RLIMIT_DATA, _before)
 
 
 if HAS_LIMIT:
@@ -68,8 +65,6 @@ if HAS_LIMIT:
 
 
 def _raise_limit() -> None:
-    import resource
-
     global _before
     now = resource.getrlimit(resource.RLIMIT_DATA)
     if len(_bounds) == 1:
@@ -90,8 +85,6 @@ def stacks(threads: int) -> int:
     """
     if not HAS_LIMIT:
         return 0
-    import resource
-
     size = resource.getrlimit(resource.RLIMIT_STACK)[0]
     return (threads or os.cpu_count() or 1) * (2**23 if size == resource.RLIM_INFINITY else size)
 

@@ -78,7 +78,11 @@ class Graph:
 
     def __init__(self, path: str | os.PathLike[str], device: str = "cpu", threads: int | None = None) -> None:
         self.path = path = Path(path)
-        content, contents = read_checked(path)
+        content, contents = read_graph(path, EXPECTED)
+        if METADATA not in contents.metadata:
+            raise UserError(f"{path}: found a graph without sepkit's description; {EXPECTED}")
+        if unknown := contents.operators - _OPERATORS:
+            raise UserError(f"{path}: holds the operator {shown(min(unknown))}, which no model has; {EXPECTED}")
         self.description = description = read_description(path, contents.metadata)
         self.kind: str = description["kind"]
         self.sample_rate: int = description["sample_rate"]
@@ -180,10 +184,8 @@ class Graph:
         return GraphStream(self)
 
     def _shape_of(self, name: str, samples: tuple[int, ...], found: tuple[int, ...]) -> tuple[int, ...]:
-        if name == "speech":
-            return samples[0], found[-1]
-        if name == "embeddings":
-            return samples[0], self.embedding_size
+        if name in ("speech", "embeddings"):
+            return samples[0], found[-1] if name == "speech" else self.embedding_size
         if (part := name.removeprefix("next_")) in self._batch_axes:
             return self.first_state(samples[0])[part].shape
         return (samples[0], self.hypotheses, samples[-1]) if name == "estimates" else (samples[0], self.hypotheses)
@@ -207,9 +209,7 @@ class Graph:
         ):
             if found != right:
                 raise UserError(f"{self.path}: its {what} are {shown(found)}, expected {right}; {EXPECTED}")
-        sizes = {
-            value.name: value.shape[1] for value in self._session.inner.get_outputs() if value.name in self.outputs
-        }
+        sizes = {value.name: value.shape[1] for value in self._session.inner.get_outputs() if len(value.shape) > 1}
         for output, size in (("estimates", self.hypotheses), ("embeddings", self.embedding_size)):
             if isinstance(found := sizes.get(output, size), int) and found != size:
                 raise UserError(f"{self.path}: gives {found} {output}, its description says {size}; {EXPECTED}")
@@ -261,20 +261,6 @@ class GraphStream:
         estimates = found["estimates"][0, :, skipped:]
         self._given += estimates.shape[-1]
         return estimates
-
-
-def read_checked(path: Path) -> tuple[bytes, OnnxContents]:
-    """Return the bytes of an exported model's file and what they hold, once its size and operators are found good.
-
-    Raises:
-        UserError: no such file, no graph, tensors in other files, or operators that no exported model has.
-    """
-    content, contents = read_graph(path, EXPECTED)
-    if METADATA not in contents.metadata:
-        raise UserError(f"{path}: found a graph without sepkit's description; {EXPECTED}")
-    if unknown := contents.operators - _OPERATORS:
-        raise UserError(f"{path}: holds the operator {shown(min(unknown))}, which no exported model has; {EXPECTED}")
-    return content, contents
 
 
 def read_graph(path: Path, expected: str) -> tuple[bytes, OnnxContents]:

@@ -42,7 +42,6 @@ FEATURES_SECONDS = 0.1
 """Features of shorter mixtures are not compared: the energy of a few samples may be next to nothing."""
 
 OPSET = 18
-_MISSING = "exporting needs onnx and onnxruntime: pip install 'sepkit[torch]'"
 
 
 @dataclass
@@ -77,7 +76,13 @@ def export_onnx(model: SavedModel, path: str | os.PathLike[str], lengths: Sequen
             lengths from one sample to a few seconds, only one of them a multiple of a stride.
     """
     path = Path(path)
-    _require_onnx(path)
+    if path.suffix.lower() != SUFFIX:
+        raise UserError(f"--out {path}: expected a file that ends in {SUFFIX}")
+    try:
+        import onnx  # noqa: F401
+        import onnxruntime  # noqa: F401
+    except ImportError as error:
+        raise UserError("exporting needs onnx and onnxruntime: pip install 'sepkit[torch]'") from error
     with tempfile.TemporaryDirectory() as temporary:
         draft = Path(temporary) / f"model{SUFFIX}"
         _finish(draft, model, _trace(model, draft))
@@ -165,24 +170,8 @@ def _lengths(model: Any) -> list[int]:
     is_separator = isinstance(model, EncoderMaskerDecoder)
     kernel_size = model.filterbank.kernel_size if is_separator else len(model.window)
     # An encoder hears nothing in the first sample of a window, but the rounding of silence.
-    return [
-        1 if is_separator else kernel_size,
-        kernel_size + 1,
-        rate // 9 + 5,
-        4 * kernel_size,
-        rate + 31,
-        5 * rate // 2 + 17,
-    ]
-
-
-def _require_onnx(path: Path) -> None:
-    if path.suffix.lower() != SUFFIX:
-        raise UserError(f"--out {path}: expected a file that ends in {SUFFIX}")
-    try:
-        import onnx  # noqa: F401
-        import onnxruntime  # noqa: F401
-    except ImportError as error:
-        raise UserError(_MISSING) from error
+    shortest = 1 if is_separator else kernel_size
+    return [shortest, kernel_size + 1, rate // 9 + 5, 4 * kernel_size, rate + 31, 5 * rate // 2 + 17]
 
 
 def _trace(model: SavedModel, path: Path) -> GraphModel | GraphEncoder:

@@ -12,36 +12,24 @@ from sepkit.lazy import lazy_names
 from sepkit.registry import offer
 
 if TYPE_CHECKING:
-    from sepkit.models.maskers import fast
-    from sepkit.models.maskers.base import Masker
-    from sepkit.models.maskers.continuous_depth import ContinuousDepthMasker
-    from sepkit.models.maskers.conv_tasnet import ConvTasNetMasker
-    from sepkit.models.maskers.dual_path_rnn import DualPathRNNMasker
-    from sepkit.models.maskers.gated_recurrence import GatedRecurrenceMasker
-    from sepkit.models.maskers.recurrent import RecurrentMasker
-    from sepkit.models.maskers.sepformer import SepFormerMasker
-    from sepkit.models.maskers.sepreformer import SepReformerMasker
-    from sepkit.models.maskers.sr_corrnet import SRCorrNetMasker
-    from sepkit.models.maskers.sudormrf import ImprovedSuDoRMRFMasker, SuDoRMRFMasker
-    from sepkit.models.maskers.tf_locoformer import TFLocoformerMasker
-    from sepkit.models.maskers.tiger import TIGERMasker
-
-__all__ = [
-    "ContinuousDepthMasker",
-    "ConvTasNetMasker",
-    "DualPathRNNMasker",
-    "GatedRecurrenceMasker",
-    "ImprovedSuDoRMRFMasker",
-    "Masker",
-    "RecurrentMasker",
-    "SRCorrNetMasker",
-    "SepFormerMasker",
-    "SepReformerMasker",
-    "SuDoRMRFMasker",
-    "TFLocoformerMasker",
-    "TIGERMasker",
-    "fast",
-]
+    from sepkit.models.maskers import fast as fast
+    from sepkit.models.maskers.base import Masker as Masker
+    from sepkit.models.maskers.continuous_depth import ContinuousDepthMasker as ContinuousDepthMasker
+    from sepkit.models.maskers.conv_tasnet import ConvTasNetMasker as ConvTasNetMasker
+    from sepkit.models.maskers.dual_path_rnn import DualPathRNNMasker as DualPathRNNMasker
+    from sepkit.models.maskers.gated_recurrence import GatedRecurrenceMasker as GatedRecurrenceMasker
+    from sepkit.models.maskers.recurrent import RecurrentMasker as RecurrentMasker
+    from sepkit.models.maskers.sepformer import SepFormerMasker as SepFormerMasker
+    from sepkit.models.maskers.sepreformer import SepReformerMasker as SepReformerMasker
+    from sepkit.models.maskers.sr_corrnet import SRCorrNetMasker as SRCorrNetMasker
+    from sepkit.models.maskers.sudormrf import (
+        ImprovedSuDoRMRFMasker as ImprovedSuDoRMRFMasker,
+    )
+    from sepkit.models.maskers.sudormrf import (
+        SuDoRMRFMasker as SuDoRMRFMasker,
+    )
+    from sepkit.models.maskers.tf_locoformer import TFLocoformerMasker as TFLocoformerMasker
+    from sepkit.models.maskers.tiger import TIGERMasker as TIGERMasker
 
 _MASKERS = {
     "ContinuousDepthMasker": ("continuous_depth", config.ContinuousDepthConfig),

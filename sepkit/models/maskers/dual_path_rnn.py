@@ -18,36 +18,29 @@ from sepkit.models.onednn import Linear
 from sepkit.registry import register
 
 
-def segment(x: Tensor, chunk_size: int, hop_size: int) -> Tensor:
+def segment(x: Tensor, chunk_size: int, hop_size: int, padding: int = 0) -> Tensor:
     """Return x, cut into S overlapping chunks of Q = chunk_size frames, (Q, B, S, C).
 
-    A chunk of zeros is added at both ends. If the hop divides the chunk, every frame lies in equally many chunks.
+    Padded by a chunk, every frame lies in equally many chunks if the hop divides the chunk.
 
     Args:
-        x: (B, C, F).
+        x: Signal to cut, (B, C, F).
         chunk_size: Q, frames in a chunk.
-        hop_size: frames from the start of a chunk to that of the next.
+        hop_size: Frames from the start of a chunk to that of the next.
+        padding: Frames of zeros that are added at both ends.
     """
-    return _cut(functional.pad(x, (chunk_size, chunk_size)), chunk_size, hop_size)
+    return functional.pad(x, (padding, padding)).unfold(-1, chunk_size, hop_size).permute(3, 0, 2, 1).contiguous()
 
 
-def _cut(x: Tensor, chunk_size: int, hop_size: int) -> Tensor:
-    """Return the chunks (Q, B, S, C) of x (B, C, F)."""
-    return x.unfold(-1, chunk_size, hop_size).permute(3, 0, 2, 1).contiguous()
-
-
-def overlap_add(chunks: Tensor, frames: int, hop_size: int) -> Tensor:
+def overlap_add(chunks: Tensor, frames: int, hop_size: int, padding: int = 0) -> Tensor:
     """Return the plain sum (B, C, F) of overlapping chunks.
 
     Args:
-        chunks: (B, C, S, Q), as `segment` cut them.
+        chunks: Chunks, as `segment` cut them, with other axes: (B, C, S, Q).
         frames: F, of the signal before it was cut.
+        hop_size: Frames from the start of a chunk to that of the next.
+        padding: Frames at both ends that are left out of the sum.
     """
-    return _fold(chunks, frames, hop_size, padding=chunks.shape[-1])
-
-
-def _fold(chunks: Tensor, frames: int, hop_size: int, padding: int = 0) -> Tensor:
-    """Return the sum (B, C, F) of chunks (B, C, S, Q), without the `padding` frames at each end."""
     batch, channels, _, chunk_size = chunks.shape
     columns = chunks.transpose(-1, -2).reshape(batch, channels * chunk_size, -1)
     folded = functional.fold(
@@ -167,8 +160,9 @@ class DualPathRNNMasker(FramewiseEnd):
     @replaceable
     def trunk(self, features: Tensor) -> Tensor:
         """Return sums of processed chunks, and the number of chunks in which each frame lies, (B, C + 1, F)."""
-        chunks = segment(self.bottleneck(self.norm(features)), self.chunk_size, self.hop_size)
-        return overlap_add(self.ready_to_add(self.process(chunks)), features.shape[-1], self.hop_size)
+        size, hop = self.chunk_size, self.hop_size
+        chunks = segment(self.bottleneck(self.norm(features)), size, hop, padding=size)
+        return overlap_add(self.ready_to_add(self.process(chunks)), features.shape[-1], hop, padding=size)
 
     @replaceable
     def process(self, chunks: Tensor, state: StreamState | None = None) -> Tensor:
@@ -256,8 +250,8 @@ class DualPathRNNStream:
         if count == 0:
             return self._overlap[..., :0]
         used = (count - 1) * hop_size + chunk_size
-        chunks = masker.process(_cut(frames[..., :used], chunk_size, hop_size), self._state)
-        total = _fold(masker.ready_to_add(chunks), used, hop_size)
+        chunks = masker.process(segment(frames[..., :used], chunk_size, hop_size), self._state)
+        total = overlap_add(masker.ready_to_add(chunks), used, hop_size)
         total[..., : chunk_size - hop_size] += self._overlap
         final, self._overlap = total.split([count * hop_size, chunk_size - hop_size], dim=-1)
         return final

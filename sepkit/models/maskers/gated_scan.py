@@ -10,6 +10,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.jit._trace import is_tracing
 
+from sepkit.models.runtime import at_least_float32
+
 
 def gated_scan(forget: Tensor, value: Tensor, initial: Tensor | None = None) -> Tensor:
     """Return h_t = f_t h_(t-1) + (1 - f_t) v_t for t = 0 ... T - 1, (T, ...), in float32 at least.
@@ -19,8 +21,7 @@ def gated_scan(forget: Tensor, value: Tensor, initial: Tensor | None = None) -> 
         value: v, (T, ...).
         initial: h_(-1), (...); None: zeros.
     """
-    if value.dtype in (torch.float16, torch.bfloat16):
-        forget, value = forget.float(), value.float()
+    forget, value = at_least_float32(forget), at_least_float32(value)
     if initial is None:
         initial = torch.zeros_like(value[0])
     initial = initial.to(value.dtype)

@@ -13,7 +13,7 @@ from sepkit.config import SRCorrNetConfig
 from sepkit.models.maskers.base import Masker, MaskerOutput, checked, require_coefficients, require_multiple
 from sepkit.models.maskers.tf_locoformer import RotaryAttention
 from sepkit.models.onednn import Linear, linear
-from sepkit.models.runtime import is_traced
+from sepkit.models.runtime import at_least_float32, is_traced
 from sepkit.registry import register
 
 # Added to powers, and to products of magnitudes, of coefficients that are divided by their root mean square.
@@ -123,7 +123,7 @@ class SRCorrNetMasker(Masker):
 
         Each is divided by the square root of the product of its magnitudes (smoothed coherence transform).
         """
-        y = neighbors.float() if neighbors.dtype in (torch.float16, torch.bfloat16) else neighbors
+        y = at_least_float32(neighbors)
         middle = y.shape[1] // 2
         power = y[:, middle].square().sum(1).mean(-1, keepdim=True)
         y = y / (power + _POWER_FLOOR).sqrt()[:, None, None]

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from sepkit.config import TFLocoformerConfig
 from sepkit.models.maskers.base import Masker, checked, require_coefficients, require_multiple
 from sepkit.models.onednn import Linear
+from sepkit.models.runtime import at_least_float32
 from sepkit.registry import register
 
 _EPS = 1e-5
@@ -111,8 +112,7 @@ class RMSGroupNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return normalized values, (..., D); statistics are in float32 at least; x is (..., D)."""
-        values = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-        groups = values.unflatten(-1, (self.groups, -1))
+        groups = at_least_float32(x).unflatten(-1, (self.groups, -1))
         rms = torch.linalg.vector_norm(groups, dim=-1, keepdim=True) * groups.shape[-1] ** -0.5
         return ((groups / (rms + _EPS)).flatten(-2) * self.gamma).to(x.dtype)
 

@@ -170,15 +170,18 @@ def load_checkpoint(path: Path_, *, of: type[SavedModel] = EncoderMaskerDecoder)
 
 
 def _completed(tensors: dict[str, Tensor], model: nn.Module, left_out: list[str]) -> dict[str, Tensor]:
-    """Add the constants of a model that were left out of its file, and leave out what `_without_stage_heads` does."""
+    """Add the constants of a model that were left out of its file, and leave out inner stages of earlier versions."""
     buffers, wanted = dict(model.named_buffers()), model.state_dict()
     kept = {name: tensor for name, tensor in tensors.items() if name in wanted or not name.startswith(_STAGE_HEADS)}
     return kept | {name: buffers[name] for name in left_out if name in buffers and name not in tensors}
 
 
-def _without_stage_heads(model: Any) -> Any:
-    """Return a model's settings without `stage_heads`, which versions up to 0.2.0 wrote for two maskers."""
-    masker = model.get("masker") if isinstance(model, dict) else None
+def _without_removed_fields(model: Any) -> Any:
+    """Return a model's settings without what versions up to 0.2.0 wrote: `stage_heads` and `projected: 0`."""
+    if not isinstance(model, dict):
+        return model
+    model = {name: value for name, value in model.items() if (name, value) != ("projected", 0)}
+    masker = model.get("masker")
     if not isinstance(masker, dict) or masker.get("name") not in ("sepreformer", "sr_corrnet"):
         return model
     return model | {"masker": {name: value for name, value in masker.items() if name != "stage_heads"}}
@@ -205,14 +208,20 @@ def _config_of(description: Mapping[str, Any], path: Path, of: type[SavedModel])
         raise UserError(
             f"{path.parent}: found a model of kind {found}, expected one of kind {of.kind}; name another model"
         )
+    # Digests of the user's own files, by name.
+    entries = description.get("own_files")
+    found = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+    saved = {entry["file"]: entry.get("sha256") for entry in found if isinstance(entry.get("file"), str)}
     try:
-        config = from_dict(of.config_type, _without_stage_heads(description["model"]), "model")
+        config = from_dict(of.config_type, _without_removed_fields(description["model"]), "model")
     except UserError as error:
-        wanted = files_wanted(description)
+        wanted = " ".join(f"--import {name}" for name in saved)
         hint = f"; it was trained with {wanted}: give that too" if wanted else ""
         raise UserError(f"{path}: {error}{hint}") from error
-    for name in changed_files(description, config):
-        print(f"{path}: {name} has changed since the model was saved; its weights may not fit", file=sys.stderr)
+    for own in files_of(config):
+        if saved.get(own["file"], own["sha256"]) != own["sha256"]:
+            name = own["file"]
+            print(f"{path}: {name} has changed since the model was saved; its weights may not fit", file=sys.stderr)
     return config
 
 
@@ -265,25 +274,6 @@ def files_of(config: Any) -> list[dict[str, str]]:
     return [{"file": name, "sha256": digest} for name, digest in sorted(found.items())]
 
 
-def files_wanted(description: Mapping[str, Any]) -> str:
-    """Return the options that import the files that a saved model names; empty if it names none."""
-    return " ".join(f"--import {name}" for name in _noted(description))
-
-
-def changed_files(description: Mapping[str, Any], config: Any) -> list[str]:
-    """Return the names of files that are not as they were when a model was saved."""
-    saved = _noted(description)
-    return [entry["file"] for entry in files_of(config) if saved.get(entry["file"], entry["sha256"]) != entry["sha256"]]
-
-
-def _noted(description: Mapping[str, Any]) -> dict[str, str]:
-    """Name -> digest of the files that a saved model names."""
-    entries = description.get("own_files")
-    entries = entries if isinstance(entries, list) else []
-    found = [(entry.get("file"), entry.get("sha256")) for entry in entries if isinstance(entry, dict)]
-    return {name: digest for name, digest in found if isinstance(name, str) and isinstance(digest, str)}
-
-
 def _classes(value: Any) -> Iterator[type]:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         yield type(value)
@@ -314,14 +304,14 @@ class LoadReport:
 
     def __str__(self) -> str:
         wanted = len(self.loaded) + len(self.shared) + len(self.mismatched) + len(self.missing)
-        lines = [f"loaded {len(self.loaded)} of {wanted} tensors from {self.source}"]
-        lines += [f"  of another latent family, the values that both have: {name}" for name in self.shared]
-        lines += [
-            f"  another shape, left as it was: {name}: found {found}, wanted {shape}"
-            for name, (found, shape) in self.mismatched.items()
+        sizes = {name: f"found {found}, wanted {shape}" for name, (found, shape) in self.mismatched.items()}
+        lines = [
+            f"loaded {len(self.loaded)} of {wanted} tensors from {self.source}",
+            *(f"  of another latent family, the values that both have: {name}" for name in self.shared),
+            *(f"  another shape, left as it was: {name}: {size}" for name, size in sizes.items()),
+            *(f"  not in the source, left as it was: {name}" for name in self.missing),
+            *(f"  only in the source, ignored: {name}" for name in self.unexpected),
         ]
-        lines += [f"  not in the source, left as it was: {name}" for name in self.missing]
-        lines += [f"  only in the source, ignored: {name}" for name in self.unexpected]
         return "\n".join(lines)
 
 

@@ -35,10 +35,3 @@ for (const player of document.querySelectorAll("audio")) {
     playing = player;
   });
 }
-
-// Points of figures that stand for an example lead to it, and its mixture plays.
-for (const point of document.querySelectorAll('svg a[href^="#example-"]')) {
-  point.addEventListener("click", () => {
-    document.getElementById(point.getAttribute("href").slice(1)).querySelector("audio").play().catch(() => {});
-  });
-}

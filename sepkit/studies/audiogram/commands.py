@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from sepkit.errors import Bounds
+from sepkit.limits import SEED
 
 
 def next_(*, model: str, measured: list[str] | None = None, age: float | None = None, stop_at_db: float = 5.0) -> str:
@@ -33,12 +34,11 @@ def simulate(
     manifest: str,
     out: str,
     dev: str | None = None,
-    training: str | None = None,
     strategies: list[Literal["largest_variance", "random", "single_best"]] | None = None,
     stop_at_db: Annotated[list[float] | None, Bounds(gt=0, lt=inf)] = None,
     samples: Annotated[int, Bounds(ge=2)] = 64,
     first: Annotated[int | None, Bounds(ge=1)] = None,
-    seed: Annotated[int, Bounds(ge=0)] = 0,
+    seed: Annotated[int, Bounds(ge=0, le=SEED)] = 0,
 ) -> Path:
     """Play whole sessions with known audiograms: information curves, areas and stopping.
 
@@ -49,8 +49,6 @@ def simulate(
         manifest: audiograms to play (test.csv); errors are against test_truth.csv where that is beside it
         out: folder of simulation.json; of a stack of models, one folder for each (OUT/seed_0 ...)
         dev: validation audiograms (dev.csv), for the single best order and for the rules of stopping
-        training: training audiograms (train.csv), to measure rate and distortion there too, under the training's own
-            masks
         strategies: largest_variance, random, single_best; rules of stopping are shown for the first; default:
             largest_variance random, and with --dev single_best
         stop_at_db: errors that are good enough, dB (default 5 6 7)
@@ -66,8 +64,7 @@ def simulate(
 
     chosen = strategies or ["largest_variance", "random", *["single_best"] * (dev is not None)]
     settings = Settings(chosen, stop_at_db or (5.0, 6.0, 7.0), samples, first, seed)
-    files = {"manifest": manifest, "dev": dev, "training": training}
-    folders, refused = simulate(model, files, out, settings)
+    folders, refused = simulate(model, {"manifest": manifest, "dev": dev}, out, settings)
     print(f"Models simulated: {len(folders)}. {NOT_A_MEDICAL_DEVICE}")
     if refused:
         print(*refused, sep="\n", file=sys.stderr)
@@ -75,36 +72,22 @@ def simulate(
     return Path(out)
 
 
-def tables(simulations: list[str], *, out: str, kind: Literal["strategies", "rates", "gap"] = "strategies") -> Path:
-    """Write a table and figures of simulations.
+def tables(simulations: list[str], *, out: str) -> Path:
+    """Write tables of simulations, and a figure: information curves and stopping.
+
+    They have means and deviations over the models of each folder.
 
     Args:
         simulations: folders that `sepkit audiogram simulate` wrote, or folders of such folders
-        out: the file, FILE.md; figures go beside it
-        kind: strategies: information curves and stopping, mean and deviation over the models of each folder; rates:
-            what models trained towards different rates are worth; gap: how much worse test data are than training data
+        out: the file, FILE.md; the figure goes beside it
     """
     from sepkit.studies.audiogram.results import write_tables
 
-    print(write_tables(simulations, out, kind))
+    print(write_tables(simulations, out))
     return Path(out)
 
 
-def figures(*, model: str, manifest: str, out: str, first: Annotated[int | None, Bounds(ge=1)] = None) -> Path:
-    """Draw a session, step by step.
-
-    Args:
-        model: folder that `sepkit train` wrote
-        manifest: test audiograms (test.csv)
-        out: folder of the figure
-        first: only the first N audiograms
-    """
-    from sepkit.studies.audiogram.results import draw_session
-
-    return draw_session(model, manifest, out, first)
-
-
-COMMANDS = {"next": next_, "simulate": simulate, "tables": tables, "figures": figures}
+COMMANDS = {"next": next_, "simulate": simulate, "tables": tables}
 
 
 def calibrate(model: str, *, manifest: str, first: int | None = None) -> Path:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from itertools import product
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated
 
 from sepkit.choices import check_bounds
-from sepkit.config import LinearWarmupConfig, ScheduleConfig, SteeringConfig, TaskConfig, TrainerConfig
+from sepkit.config import LinearWarmupConfig, ScheduleConfig, TaskConfig, TrainerConfig
 from sepkit.errors import Bounds, UserError
-from sepkit.limits import LAYER_SIZE
+from sepkit.limits import LAYER_SIZE, SEED
 
 Width = Annotated[int, Bounds(ge=1, le=LAYER_SIZE)]
 Share = Annotated[float, Bounds(ge=0, le=1)]
 Finite = Annotated[float, Bounds(ge=-1e9, le=1e9)]
 NotNegative = Annotated[float, Bounds(ge=0, lt=math.inf)]
+Seed = Annotated[int, Bounds(ge=0, le=SEED)]
 
 EARS = ("right", "left")
 FREQUENCIES_HZ = (500, 1000, 2000, 3000, 4000, 6000, 8000)
@@ -98,19 +98,17 @@ class PartialVAEConfig:
 
 @dataclass
 class MissingnessConfig:
-    """Which values training hides: each with probability rho, and rho ~ U(0, 1) for each datum (thesis, 3.1).
+    """Which values training hides, drawn anew every epoch (thesis, 3.1).
+
+    Each is hidden with probability rho, and rho ~ U(0, 1) for each datum.
 
     Args:
-        kind: dynamic: drawn anew every epoch. static: drawn once, as if the data had been collected so.
         nothing_observed: Share of data of which everything is hidden.
         everything_observed: Share of data of which nothing is hidden.
-        dequantize: Add uniform noise as wide as a dimension's step, drawn anew every epoch.
     """
 
-    kind: Literal["dynamic", "static"] = "dynamic"
     nothing_observed: Share = 0.1
     everything_observed: Share = 0.1
-    dequantize: bool = True
 
 
 @dataclass
@@ -139,38 +137,20 @@ class AudiogramObjectiveConfig:
     Args:
         rate_weight: Beta. Where it is 1 from the beginning, latent dimensions are given up before the decoder can use
             them.
-        steering: Adapts beta until the rate meets the target `total`, nats a datum; takes the place of `rate_weight`.
     """
 
     rate_weight: ScheduleConfig = field(default_factory=lambda: LinearWarmupConfig(1.0, 24.0))
-    steering: SteeringConfig | None = None
 
 
 @dataclass
 class StackConfig:
-    """Models that are trained together: each seed with each target rate. Ten cost about as much time as two.
+    """Models that are trained together, each from its own seed. Ten cost about as much time as two.
 
     Args:
         seeds: Seeds of the models; empty: `trainer.seed` alone.
-        target_rates: Rates that models are steered to, nats; empty: that of `objective.steering`, if any.
     """
 
-    seeds: Annotated[list[int], Bounds(ge=0)] = field(default_factory=list)
-    target_rates: Annotated[list[float], Bounds(gt=0, lt=math.inf)] = field(default_factory=list)
-
-
-class Member(NamedTuple):
-    """One model of a stack.
-
-    Args:
-        seed: Seed of its weights and data.
-        rate: Rate that it is steered to, nats; None: none.
-        name: Name for files, such as seed_0 or rate_2_seed_0.
-    """
-
-    seed: int
-    rate: float | None
-    name: str
+    seeds: list[Seed] = field(default_factory=list)
 
 
 @dataclass
@@ -179,11 +159,11 @@ class AudiogramTaskConfig(TaskConfig, name=KIND):
 
     Args:
         model: The partial VAE.
-        objective: The rate's weight, or its target.
+        objective: The rate's weight.
         data: The data that it learns from.
         trainer: Optimization, budget and devices.
         init_from: MODEL whose weights training starts from.
-        stack: Seeds and target rates of models that are trained together.
+        stack: Seeds of models that are trained together.
     """
 
     model: PartialVAEConfig = field(default_factory=PartialVAEConfig)
@@ -194,26 +174,14 @@ class AudiogramTaskConfig(TaskConfig, name=KIND):
     stack: StackConfig = field(default_factory=StackConfig)
 
     @property
-    def members(self) -> list[Member]:
-        """The models of the stack, each seed with each target rate."""
-        steering, stack = self.objective.steering, self.stack
-        rates = stack.target_rates or [None if steering is None else steering.total]
-        found = []
-        for seed, rate in product(stack.seeds or [self.trainer.seed], rates):
-            words = [f"rate_{rate:g}"] if stack.target_rates else []
-            words += [f"seed_{seed}"] if stack.seeds else []
-            found.append(Member(seed, rate, "_".join(words)))
-        return found
-
-    @property
-    def steering(self) -> SteeringConfig:
-        """How rates are steered: the configuration's way, or else from a weight of 0.05."""
-        return self.objective.steering or SteeringConfig(initial_weight=0.05, per="utterance")
+    def seeds(self) -> list[int]:
+        """Seeds of the models of the stack."""
+        return self.stack.seeds or [self.trainer.seed]
 
     def check(self) -> None:
         """Count the models of the stack; raise UserError if a number is out of range, or there is no training data."""
         super().check()
-        self.model.models = len(self.members)
+        self.model.models = len(self.seeds)
         if self.data.train is None:
             raise UserError(
                 "data.train: no file given, expected the train.csv that `sepkit prepare audiograms` wrote "
@@ -221,13 +189,8 @@ class AudiogramTaskConfig(TaskConfig, name=KIND):
             )
         if self.data.missingness.nothing_observed + self.data.missingness.everything_observed > 1:
             raise UserError("data.missingness: expected shares whose sum is at most 1")
-        steering, members = self.objective.steering, self.members
-        if steering is not None and (steering.encoding is not None or steering.masks is not None):
-            raise UserError("objective.steering: found a target for encoding or masks, expected `total` alone")
-        if steering is not None and members[0].rate is None:
-            raise UserError("objective.steering.total: found none, expected a target in nats, or stack.target_rates")
-        if len({member.name for member in members}) < len(members):
-            raise UserError("stack: expected different seeds, and different target rates")
+        if len(set(self.seeds)) < len(self.seeds):
+            raise UserError("stack.seeds: expected different ones")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,8 +205,6 @@ class AudiogramOptions:
         archetypes: number of audiograms that all others are weighted averages of
         spread_db: standard deviation of a threshold over archetypes
         noise_db: standard deviation of a measurement (years, for age)
-        corruption: shift archetypes by noise of this share of the data's standard deviation, for test data unlike the
-            training data (0.05 or 0.5 in the thesis); weights and measurement noise stay those of the seed
         seed: seed of everything; with --csv, of the division into splits where the file has none
     """
 
@@ -253,5 +214,4 @@ class AudiogramOptions:
     archetypes: Annotated[int, Bounds(ge=2)] = 5
     spread_db: NotNegative = 45.0
     noise_db: NotNegative = 5.0
-    corruption: NotNegative = 0.0
-    seed: Annotated[int, Bounds(ge=0)] = 0
+    seed: Seed = 0

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
+from sepkit.choices import did_you_mean
 from sepkit.errors import UserError, shown
 from sepkit.files import read_csv, write_csv, write_text
 from sepkit.studies.audiogram.config import (
     EARS,
     FREQUENCIES_HZ,
-    THRESHOLDS,
     AudiogramOptions,
     DimensionConfig,
     MissingnessConfig,
@@ -43,7 +43,7 @@ _MEAN = (55.0, *(25.0, 28.0, 35.0, 45.0, 52.0, 58.0, 62.0) * len(EARS))
 _AGE_DEVIATION = 20.0
 _OF_ALL, _OF_EAR, _OF_FREQUENCY, _ACROSS_EARS, _WITH_AGE = 0.25, 0.15, 0.6, 0.6, 0.5
 # Streams of random numbers that one seed gives to synthetic data.
-_ARCHETYPES, _WEIGHTS, _NOISE, _CORRUPTION = range(4)
+_ARCHETYPES, _WEIGHTS, _NOISE = range(3)
 
 
 @dataclass
@@ -117,8 +117,11 @@ def named_values(
     values: dict[str, float] = {}
     notes: list[str] = []
     for name, value in pairs:
-        if name not in known or known[name].known:
-            raise UserError(_unknown(name, known))
+        if name not in known:
+            names = [other for other in known if not known[other].known]
+            raise UserError(f"{name}: unknown{did_you_mean(name, names)}, expected one of {', '.join(names)}")
+        if known[name].known:
+            raise UserError(f"{name}: is given from the beginning and never measured; give it by --{name}")
         notes += check_value(known[name], value)
         if name in values:
             notes.append(f"{name}: measured twice, {value:g} {known[name].unit} replaces {values[name]:g}")
@@ -132,17 +135,6 @@ def _split_word(word: str) -> tuple[str, float]:
         return name.strip(), float(text)
     except ValueError:
         raise UserError(f"--measured {word}: expected NAME=NUMBER, such as right_1000=35") from None
-
-
-def _unknown(name: str, known: Mapping[str, DimensionConfig]) -> str:
-    if name in known:
-        return f"{name}: is given from the beginning and never measured; give it by its own option (--{name})"
-    if not set(THRESHOLDS) <= known.keys():
-        return f"{name}: unknown, expected one of {', '.join(other for other in known if not known[other].known)}"
-    ear, _, frequency = name.partition("_")
-    if ear not in EARS:
-        return f"{name}: found ear {ear!r}, expected {' or '.join(EARS)}, as in right_1000"
-    return f"{name}: found frequency {frequency!r}, expected one of {', '.join(map(str, FREQUENCIES_HZ))} (Hz)"
 
 
 # ------------------------------------------------------------------------------------------------------------- the file
@@ -247,7 +239,7 @@ def _number(where: object, text: str | None) -> float:
 def prepare_audiograms(options: AudiogramOptions) -> Path:
     """Write synthetic audiograms, or the user's own, and return their folder.
 
-    Synthetic ones have their noise-free truth beside them (train_truth.csv ...), and archetypes.csv. Unusable rows of a
+    Synthetic ones have their noise-free truth beside them (train_truth.csv ...). Unusable rows of a
     user's file are left out, listed in refused.txt, and reported as a mistake after all others are written.
 
     Args:
@@ -259,10 +251,7 @@ def prepare_audiograms(options: AudiogramOptions) -> Path:
     folder = Path(options.out)
     if options.csv is not None:
         return _prepare_own(folder, options.csv, options.seed)
-    data, corners = synthetic_audiograms(options)
-    names = [f"archetype_{place}" for place in range(len(corners))]
-    write_audiograms(folder / "archetypes.csv", Audiograms(data.names, names, corners))
-    return _write_splits(folder, data, options.seed)
+    return _write_splits(folder, synthetic_audiograms(options)[0], options.seed)
 
 
 def _prepare_own(folder: Path, file: Path, seed: int) -> Path:
@@ -350,10 +339,6 @@ def synthetic_audiograms(options: AudiogramOptions) -> tuple[Audiograms, np.ndar
     weights = np.random.default_rng([seed, _WEIGHTS]).dirichlet(np.ones(len(corners)), options.examples)
     noise = np.random.default_rng([seed, _NOISE]).standard_normal((options.examples, corners.shape[1]))
     noise *= options.noise_db
-    if options.corruption > 0:
-        deviation = _possible(weights @ corners + noise).std()
-        shift = np.random.default_rng([seed, _CORRUPTION]).standard_normal(corners.shape)
-        corners = _possible(corners + options.corruption * deviation * shift)
     truth = weights @ corners
     names = [dimension.name for dimension in audiogram_dimensions()]
     ids = [f"synthetic_{seed}_{place:05d}" for place in range(options.examples)]
@@ -370,14 +355,14 @@ def _possible(values: np.ndarray) -> np.ndarray:
 
 
 def observed_in(config: MissingnessConfig, count: int, dimensions: int, seed: int, epoch: int) -> np.ndarray:
-    """Return what each datum shows in an epoch, (count, dimensions) bool; static missingness is the same in all.
+    """Return what each datum shows in an epoch, (count, dimensions) bool.
 
     For each datum rho ~ U(0, 1), and each dimension is hidden with probability rho. Then a share of data is hidden
     entirely and another share not at all.
 
     Source: thesis, part A, section 3.1.
     """
-    numbers = _generator(_MASKS, seed, 0 if config.kind == "static" else epoch).random((count, dimensions + 2))
+    numbers = _generator(_MASKS, seed, epoch).random((count, dimensions + 2))
     rho, special, each = numbers[:, :1], numbers[:, 1], numbers[:, 2:]
     observed = each >= rho
     observed[special < config.nothing_observed] = False

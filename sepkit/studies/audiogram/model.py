@@ -19,18 +19,9 @@ from typing import Any
 import numpy as np
 
 from sepkit.choices import from_dict
-from sepkit.config import SteeringConfig
 from sepkit.errors import Bounds, UserError
 from sepkit.files import read_yaml
-from sepkit.studies.audiogram.config import (
-    AGE,
-    KIND,
-    AudiogramTaskConfig,
-    MissingnessConfig,
-    PartialVAEConfig,
-    StackConfig,
-    threshold_name,
-)
+from sepkit.studies.audiogram.config import AGE, KIND, PartialVAEConfig, StackConfig, threshold_name
 from sepkit.studies.audiogram.data import NOT_A_MEDICAL_DEVICE, check_value, named_values
 
 Weights = Mapping[str, Any]
@@ -404,8 +395,8 @@ def _find(path: Path) -> Path:
     raise UserError(f"{path}: no model there; {_EXPECTED}")
 
 
-def training_of(folder: Path) -> AudiogramTaskConfig:
-    """Return how a model was trained: stack, seed, epochs, target rate and missingness; defaults if that is not known.
+def seeds_of(folder: Path) -> list[int]:
+    """Return the seeds of a stack, by the configuration beside its folder; of a model without one it is 0.
 
     Args:
         folder: Folder of the model, beside config.yaml.
@@ -413,19 +404,14 @@ def training_of(folder: Path) -> AudiogramTaskConfig:
     Raises:
         UserError: config.yaml is damaged.
     """
-    file, config = folder.parent / "config.yaml", AudiogramTaskConfig()
+    file = folder.parent / "config.yaml"
     if not file.is_file():
-        return config
+        return [0]
+    found = read_yaml(file)
     try:
-        found = read_yaml(file)
-        trainer, steering = found["trainer"], found["objective"]["steering"]
-        config.trainer.seed, config.trainer.max_epochs = trainer["seed"], trainer["max_epochs"]
-        config.objective.steering = steering and SteeringConfig(total=steering["total"])
-        config.data.missingness = from_dict(MissingnessConfig, found["data"]["missingness"], "data.missingness")
-        config.stack = from_dict(StackConfig, found["stack"], "stack")
+        return from_dict(StackConfig, {"seeds": found["stack"]["seeds"] or [found["trainer"]["seed"]]}, "stack").seeds
     except (KeyError, TypeError) as error:
         raise UserError(f"{file}: damaged ({error}), expected the configuration of a training of audiograms") from error
-    return config
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ Source: thesis, part A, section 3.3.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,7 @@ import numpy as np
 from sepkit.choices import to_dict
 from sepkit.errors import UserError
 from sepkit.files import read_json, write_json, write_yaml
-from sepkit.studies.audiogram.config import AudiogramTaskConfig
-from sepkit.studies.audiogram.data import NOT_A_MEDICAL_DEVICE, Audiograms, observed_in, read_audiograms
+from sepkit.studies.audiogram.data import NOT_A_MEDICAL_DEVICE, Audiograms, read_audiograms
 from sepkit.studies.audiogram.model import (
     BASELINE,
     FEATURES,
@@ -31,7 +30,7 @@ from sepkit.studies.audiogram.model import (
     latent_draws,
     load_model,
     load_stack,
-    training_of,
+    seeds_of,
 )
 
 STRATEGIES = ("largest_variance", "random", "single_best")
@@ -43,9 +42,6 @@ SIMULATION = "simulation.json"
 # Most decoded values held at once.
 _CHUNK_VALUES = 2_000_000
 _ORDER_SAMPLES, _ORDER_DATA = 16, 256
-_RATE_SAMPLES, _RATE_CHUNK = 16, 1024
-# Masks per test datum. With one mask each, a rate of half a nat on 512 data has a deviation of 4.5 % over draws.
-_MASK_DRAWS = 16
 
 
 @dataclass
@@ -87,12 +83,7 @@ def play(vae: TrainedVAE, data: Audiograms, draws: np.ndarray, orders: np.ndarra
         draws: (S, L) standard normal numbers, see `latent_draws`.
         orders: (N, M) places of the dimensions in the order of their measurement; None: always the dimension with the
             largest predictive variance.
-
-    Raises:
-        UserError: a datum has a missing value.
     """
-    if not data.complete.all():
-        raise UserError("sessions need complete audiograms; leave the others out")
     size = max(1, _CHUNK_VALUES // (len(draws) * len(vae.names)))
     parts = [
         _play_some(vae, data.values[rows], data.reference[rows], draws, None if orders is None else orders[rows])
@@ -156,7 +147,7 @@ def fit_stopping(sessions: Sessions, names: Sequence[str] = FEATURES) -> Stoppin
     count, columns = sessions.rmse.shape
     table = {name: sessions.features[name][:, 1:].ravel() for name in names}
     groups = np.repeat(np.arange(count), columns - 1)
-    fitted = fit_ridge(table, sessions.rmse[:, 1:].ravel().astype(float), groups).regression
+    fitted, _ = fit_ridge(table, sessions.rmse[:, 1:].ravel().astype(float), groups)
     shared = ("features", "means", "scales", "coefficients", "intercept", "ridge", "error_db", "correlation")
     own = {name: getattr(fitted, name) for name in shared}
     return StoppingRule(**own, limit=FARTHEST, reference=sessions.reference, sessions=count)
@@ -234,36 +225,30 @@ def simulate(
 
     Args:
         model: EXP or EXP/model.
-        files: CSV files of audiograms: "manifest" to play, "dev" for the single best order and the stopping rules, and
-            "training" to measure rate and distortion there too; None: not given.
+        files: CSV files of audiograms: "manifest" to play, and "dev" for the single best order and the stopping rules;
+            None: not given.
         out: Folder of the results.
         settings: How sessions are played.
     """
     if "single_best" in settings.strategies and files["dev"] is None:
         raise UserError("--dev: not given, expected validation data, on which the single best order is found")
     home, vaes = load_stack(model)
-    config = training_of(home)
-    if len(config.members) != len(vaes):
-        raise UserError(
-            f"{home}: found {len(vaes)} models, but the configuration beside it is of {len(config.members)}"
-        )
+    seeds = seeds_of(home)
+    if len(seeds) != len(vaes):
+        raise UserError(f"{home}: found {len(vaes)} models, but the configuration beside it is of {len(seeds)}")
     refused: list[str] = []
     dimensions = vaes[0].config.dimensions
     data = {name: read_audiograms(file, dimensions, refused) for name, file in files.items() if file is not None}
     shared = {"model": str(model), **files, **to_dict(settings)}
     folders = []
-    for vae, (seed, rate, name) in zip(vaes, config.members, strict=True):
-        folders.append(Path(out) / name if len(vaes) > 1 else Path(out))
+    for vae, seed in zip(vaes, seeds, strict=True):
+        folders.append(Path(out) / f"seed_{seed}" if len(vaes) > 1 else Path(out))
         file = folders[-1] / SIMULATION
-        asked = shared | {"name": name}
+        asked = shared | {"training_seed": seed}
         done = read_json(file, "delete it") if file.is_file() else None
         if isinstance(done, dict) and done.get("asked") == asked:
             continue
-        own = {"seed": seed, "target_rate": rate, "epochs": config.trainer.max_epochs}
-        training = own | {"missingness": asdict(config.data.missingness)}
-        played = play_strategies(vae, data["manifest"], data.get("dev"), settings)
-        rates = _rates(vae, data["manifest"], data.get("training"), config, seed, settings.seed)
-        write_json(file, played | {"asked": asked, "training": training, "rate_distortion": rates})
+        write_json(file, play_strategies(vae, data["manifest"], data.get("dev"), settings) | {"asked": asked})
     return folders, refused
 
 
@@ -333,38 +318,4 @@ def stops_of(
         if validation is not None:
             best = best_index(validation.rmse, threshold)
             found[threshold]["best_index"] = np.full(len(sessions.rmse), best)
-    return found
-
-
-def rate_and_distortion(vae: TrainedVAE, values: np.ndarray, shown: np.ndarray) -> dict[str, float]:
-    """Return mean rate, partial distortion and negative partial ELBO, nats.
-
-    Args:
-        vae: The model.
-        values: (N, D) data, NaN where missing.
-        shown: (N, D) bool, what the model may see of them.
-    """
-    observed, values = shown & ~np.isnan(values), np.nan_to_num(values)
-    draws = latent_draws(vae.config.latent, _RATE_SAMPLES)
-    parts = []
-    for start in range(0, len(values), _RATE_CHUNK):
-        prediction = vae.predict(values[start : start + _RATE_CHUNK], observed[start : start + _RATE_CHUNK], draws)
-        parts.append((prediction.rate, prediction.distortion))
-    rate, distortion = (float(np.concatenate(column).mean()) for column in zip(*parts, strict=True))
-    return {"rate_nats": rate, "distortion_nats": distortion, "negative_elbo_nats": rate + distortion}
-
-
-def _rates(
-    vae: TrainedVAE, tests: Audiograms, learned: Audiograms | None, config: AudiogramTaskConfig, own: int, seed: int
-) -> dict[str, Any]:
-    """Return rate and distortion on test data under fresh masks, and with training data under the training's own."""
-    missing, dimensions = config.data.missingness, len(vae.names)
-    repeated = np.tile(tests.values, (_MASK_DRAWS, 1))
-    fresh = observed_in(missing, len(repeated), dimensions, seed, 10**6)
-    found: dict[str, Any] = {"test": rate_and_distortion(vae, repeated, fresh)}
-    if learned is not None:
-        masks = observed_in(missing, len(learned), dimensions, own, 0)
-        found["train"] = rate_and_distortion(vae, learned.values, masks)
-        # Means over a few random masks vary more than over data, so the same masks are used again.
-        found["test_same_masks"] = rate_and_distortion(vae, np.resize(tests.values, learned.values.shape), masks)
     return found

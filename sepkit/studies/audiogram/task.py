@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +16,7 @@ from sepkit.errors import UserError
 from sepkit.models.latents import Gaussian
 from sepkit.models.saved import SavedModel
 from sepkit.models.stacked import StackedLinear, uniform
-from sepkit.objectives.rates import Steering, elementwise_rate
+from sepkit.objectives.rates import elementwise_rate
 from sepkit.registry import build, register
 from sepkit.studies.audiogram import data as masks
 from sepkit.studies.audiogram import model as network
@@ -140,7 +140,7 @@ class PartialData:
         missingness: What each datum hides.
         steps: (D,) widths of dequantization, in the dimensions' units; 0: none.
         seeds: Seeds of orders, masks and dequantization.
-        shuffle: Whether each epoch has an order of its own.
+        shuffle: Whether each epoch has an order and masks of its own.
     """
 
     def __init__(
@@ -171,13 +171,15 @@ class PartialData:
             values[:, place] = self.values[order]
             if self.steps.any():
                 values[:, place] += masks.dequantization(self.steps, count, seed, epoch)[order]
-            observed[:, place] = masks.observed_in(self.missingness, count, dimensions, seed, epoch)[order]
+            observed[:, place] = masks.observed_in(self.missingness, count, dimensions, seed, epoch * self.shuffle)[
+                order
+            ]
         return values, observed & ~np.isnan(values)
 
 
 @register(AudiogramTaskConfig)
 class AudiogramTask(Task):
-    """Trains a stack of partial VAEs: minus the partial ELBO, summed over models, each with its own seed and beta.
+    """Trains a stack of partial VAEs: minus the partial ELBO, summed over models, each with its own seed.
 
     A model learns the same in a stack as alone: order, masks, dequantization and latent noise follow from its own seed,
     and Adam works elementwise. By default gradients are not clipped, because their norm would be shared.
@@ -187,14 +189,8 @@ class AudiogramTask(Task):
     examples = "audiograms"
 
     def __init__(self, config: AudiogramTaskConfig, out: Path, resuming: bool = False) -> None:
-        self.seeds = [member.seed for member in config.members]
-        self.distinct = list(dict.fromkeys(self.seeds))
+        self.seeds = config.seeds
         self._names = [f"_{place}" for place in range(len(self.seeds))] if len(self.seeds) > 1 else [""]
-        self._steering = [
-            Steering((f"rate_nats{name}",), member.rate, config.steering)
-            for name, member in zip(self._names, config.members, strict=True)
-            if member.rate is not None
-        ]
         self._schedule = build(config.objective.rate_weight)
         super().__init__(config, out, resuming)
 
@@ -204,13 +200,12 @@ class AudiogramTask(Task):
         """Return training data with a part hidden, and validation data with the same part always hidden."""
         config = self.config
         dimensions, missing = config.model.dimensions, config.data.missingness
-        steps = np.array([d.step for d in dimensions]) * missing.dequantize
+        steps = np.array([d.step for d in dimensions])
         train = read_audiograms(config.data.train, dimensions)
         dev = None
         if config.data.dev is not None:
-            fixed = MissingnessConfig("static", missing.nothing_observed, missing.everything_observed)
-            dev = PartialData(read_audiograms(config.data.dev, dimensions), fixed, 0 * steps, [_DEV_SEED], False)
-        return PartialData(train, missing, steps, self.distinct, True), dev
+            dev = PartialData(read_audiograms(config.data.dev, dimensions), missing, 0 * steps, [_DEV_SEED], False)
+        return PartialData(train, missing, steps, self.seeds, True), dev
 
     def begin(self) -> None:
         """Draw each model's weights from its own seed, and measure the training set."""
@@ -231,42 +226,25 @@ class AudiogramTask(Task):
     # ----------------------------------------------------------------------------------------------------- objective
 
     @property
-    def weights(self) -> list[float]:
-        """Beta of each model now."""
-        return [steering.weight for steering in self._steering] or [self._schedule(self.progress)] * len(self.seeds)
-
-    @property
     def scheduled(self) -> dict[str, float]:
-        """Beta of the model, or the mean over the stack."""
-        return {"rate_weight": sum(self.weights) / len(self.weights)}
+        """Beta now."""
+        return {"rate_weight": self._schedule(self.progress)}
 
     def losses(self, model: Any, batch: Sequence[Tensor]) -> Losses:
         """Return minus the partial ELBO with weighted rates, summed over the models of the stack.
 
         Args:
             model: The stack of S models.
-            batch: Values and which of them are observed, (B, G, D) each for G seeds.
+            batch: Values and which of them are observed, (B, S, D) each.
         """
         rows, latent, step = len(batch[0]), self.config.model.latent, self.position.batches
-        noise = [torch.from_numpy(masks.latent_noise(rows, latent, seed, step)) for seed in self.distinct]
-        mine = torch.tensor([self.distinct.index(seed) for seed in self.seeds], device=batch[0].device)
-        values, observed, noise = (part[:, mine].movedim(0, 1) for part in (*batch, torch.stack(noise, 1).to(batch[0])))
-        parts = model(values, observed, noise)
-        beta = torch.tensor(self.weights, dtype=parts.rate.dtype, device=parts.rate.device)
+        noise = [torch.from_numpy(masks.latent_noise(rows, latent, seed, step)) for seed in self.seeds]
+        values, observed = (part.movedim(0, 1) for part in batch)
+        parts = model(values, observed, torch.stack(noise).to(values))
         statistics: dict[str, Tensor] = {}
         for name, part in (("rate_nats", parts.rate), ("distortion_nats", parts.distortion)):
             statistics |= {f"{name}{own}": row for own, row in zip(self._names, part.detach(), strict=True)}
-        return Losses((parts.distortion + beta[:, None] * parts.rate).sum(0), statistics=statistics)
-
-    def after_step(self, means: Mapping[str, float]) -> None:
-        """Steer each model's beta."""
-        for steering in self._steering:
-            steering.after_step(means)
-
-    def after_epoch(self, means: Mapping[str, float]) -> list[str]:
-        """Return warnings about targets that are not reached."""
-        found = (steering.warning(means, self.position.epoch + 1) for steering in self._steering)
-        return [line for line in found if line is not None]
+        return Losses((parts.distortion + self._schedule(self.progress) * parts.rate).sum(0), statistics=statistics)
 
     # ---------------------------------------------------------------------------------------------------- validation
 
@@ -290,31 +268,16 @@ class AudiogramTask(Task):
         return super().summarize(rows)
 
     def choose_monitor(self) -> Monitor | None:
-        """Choose minus the partial ELBO on dev; None if rates are steered, as only the last model meets the target."""
+        """Choose minus the partial ELBO on dev."""
         super().choose_monitor()
-        return None if self._steering else Monitor("dev_negative_elbo_nats", larger_is_better=False)
+        return Monitor("dev_negative_elbo_nats", larger_is_better=False)
 
     @classmethod
     def shrink(cls, config: Any, folder: Path) -> Any:
         """Cut the stack to at most two models in small batches; without training data, make synthetic audiograms."""
         config = super().shrink(config, folder)
-        config.stack = StackConfig(config.stack.seeds[:1], config.stack.target_rates[:2])
-        if config.objective.steering is not None and config.members[0].rate is None:
-            config.objective.steering.total = 1.0
+        config.stack = StackConfig(config.stack.seeds[:2])
         if config.data.train is None:
             made = prepare_audiograms(AudiogramOptions(out=folder / "audiograms", examples=32))
             config.data.train, config.data.dev = str(made / "train.csv"), str(made / "dev.csv")
         return config
-
-    # ------------------------------------------------------------------------------------------------------ resuming
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the steered weights."""
-        super().on_save_checkpoint(checkpoint)
-        checkpoint["partial_vae"] = [steering.weight for steering in self._steering]
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restore the saved position and weights."""
-        super().on_load_checkpoint(checkpoint)
-        for steering, weight in zip(self._steering, checkpoint["partial_vae"], strict=True):
-            steering.weight = weight

@@ -80,6 +80,11 @@ class ImageVAEConfig:
     one_level: bool = False
     ode_like: bool = False
 
+    def shrink(self) -> None:
+        """Cut widths and steps, for a trial of the configuration."""
+        self.width, self.drift_width = min(self.width, 8), min(self.drift_width, 8)
+        self.depth_steps = min(self.depth_steps, 2)
+
 
 @dataclass
 class ImageDataConfig:

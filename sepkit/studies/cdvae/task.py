@@ -97,8 +97,7 @@ class CDVAETask(Task):
         """Cut batches and widths; without training data, make a few images."""
         config = super().shrink(config, folder)
         model = config.model
-        model.width, model.drift_width = min(model.width, 8), min(model.drift_width, 8)
-        model.depth_steps = min(model.depth_steps, 2)
+        model.shrink()
         if config.data.train is None:
             made = prepare_images(ImagesOptions(kind="poisson", out=folder / "images", images=40, size=model.size))
             if model.likelihood == "bernoulli":

@@ -18,7 +18,6 @@ def uci(
     methods: list[str] | None = None,
     select: list[Selection] | None = None,
     config: str | None = None,
-    drop_constant: bool = False,
 ) -> Path:
     """Train five hypotheses on UCI regression sets, all splits of a set at once, and write distortion and RMSE.
 
@@ -34,14 +33,14 @@ def uci(
         methods: which methods; default: MCL, both annealed ones, relaxed WTA with .1, .5 and annealed
         select: which checkpoint counts; default: all three
         config: YAML file, as egs/quantization/conf/cpu.yaml, of which the section uci is read
-        drop_constant: leave out features that never change instead of refusing them
     """
     from sepkit.studies.quantization import uci
     from sepkit.studies.quantization.config import read_config
+    from sepkit.studies.quantization.uci_sets import set_names
 
     source, folder = Path(data), Path(out)
-    names, methods = sets or uci.set_names(source), methods or [*uci.DEFAULT_METHODS]
-    rows = uci.uci(source, names, methods, select or [*uci.SELECTIONS], read_config(config).uci, folder, drop_constant)
+    names, methods = sets or set_names(source), methods or [*uci.DEFAULT_METHODS]
+    rows = uci.uci(source, names, methods, select or [*uci.SELECTIONS], read_config(config).uci, folder)
     _write_figures(uci.uci_figures(rows), folder)
     return uci.write_uci_tables(rows, folder)
 
@@ -104,26 +103,6 @@ def sines(*, out: str, config: str | None = None) -> Path:
     return _write("sines", table, sines_figures(table), out)
 
 
-def digits(*, images: str, out: str, config: str | None = None) -> Path:
-    """Train experts that restore digits with missing rows or under noise, beside independent networks.
-
-    Writes OUT/digits.json, squared distances of restored from unseen digits: of the nearest expert (distortion), of
-    the classifier's choices, of the best of several independent networks; and OUT/figures, with figure 1 of the
-    CCLVQ paper. The same command again continues.
-
-    Args:
-        images: binarized MNIST, an .npz file or a folder, see `sepkit prepare images --source`
-        out: folder of the results
-        config: YAML file, as egs/quantization/conf/cpu.yaml, of which the section digits is read
-    """
-    from sepkit.studies.quantization.config import read_config
-    from sepkit.studies.quantization.digits import digits, digits_figures
-
-    table = digits(read_config(config).digits, Path(images), Path(out))
-    _print_means(table["rows"], ["task", "experts", "independent"], ["distortion", "drawn", "likeliest", "mean"])
-    return _write("digits", table, digits_figures(table), out)
-
-
 def _print_means(rows: Rows, labels: Sequence[str], measures: Sequence[str]) -> None:
     """Print a line for each combination of labels: mean ± sample deviation of each measure, which has one number a
     seed, in a list or in rows of their own; a row may lack labels and measures."""
@@ -159,4 +138,4 @@ def _write_figures(figures: Mapping[str, Any], folder: Path) -> None:
         save_figure(figure, folder / "figures" / f"{name}.png")
 
 
-COMMANDS = {"uci": uci, "gaussians": gaussians, "free": free, "sines": sines, "digits": digits}
+COMMANDS = {"uci": uci, "gaussians": gaussians, "free": free, "sines": sines}

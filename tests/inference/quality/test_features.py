@@ -8,15 +8,8 @@ import pytest
 import scipy.stats
 import torch
 from scipy.signal import welch
-from torch import nn
 
-from sepkit.config import (
-    BetaConfig,
-    DeterministicConfig,
-    GaussianConfig,
-    LogNormalConfig,
-    ScoringConfig,
-)
+from sepkit.config import BetaConfig, DeterministicConfig, GaussianConfig, LogNormalConfig, ScoringConfig
 from sepkit.inference.quality.features import (
     _frame_powers,
     _welch,
@@ -25,21 +18,15 @@ from sepkit.inference.quality.features import (
     recording_features,
 )
 from sepkit.inference.runners.torch_runner import TorchRunner
-from sepkit.models import EncoderMaskerDecoder, build_model
-from sepkit.models.latents import Deterministic
-from sepkit.models.stft_filterbank import STFTFilterbank
+from sepkit.models import build_model
 from sepkit.objectives.costs import pairwise_neg_si_sdr
+from tests.inference.bands import BandMasks, masked
 from tests.tiny_models import RECURRENT, VARIATIONAL
 
 RATE = 8000
 
 
-OF_ESTIMATES = {
-    "residual_db",
-    "relative_level_db",
-    "correlation_db",
-    "estimate_level_deviation_db",
-}
+OF_ESTIMATES = {"residual_db", "relative_level_db", "correlation_db", "estimate_level_deviation_db"}
 
 
 OF_MIXTURE = {
@@ -217,28 +204,18 @@ def test_dominance_of_estimates_that_take_turns_and_of_those_that_share_everythi
     assert features_with(model, voice, torch.stack([voice, voice]))["dominance"] == pytest.approx([0.5, 0.5])
 
 
-@pytest.mark.parametrize("mixture", [torch.zeros(RATE), torch.full((RATE,), 0.1), noise(RATE // 2 - 1), noise(1)])
-def test_silence_and_short_recordings_tell_nothing(mixture):
-    assert features_of(build_model(VARIATIONAL).eval(), mixture) is None
-
-
 # ----------------------------------------------------------------------------------------------------- long recordings
 
 
-class Swapping(nn.Module):
-    """Like NoisyBands, but with swapped halves if the excerpt is short."""
+class Swapping(BandMasks):
+    """Halves of the bins that are swapped if the excerpt is short."""
 
-    hypotheses = 2
-
-    def forward(self, features):
-        lower = torch.arange(features.shape[1]) < features.shape[1] // 2
-        halves = torch.stack([lower, ~lower] if features.shape[2] > 2000 else [~lower, lower]).float()
-        return halves[None, :, None, :, None].expand(len(features), -1, -1, -1, features.shape[2])
+    def rows(self, lower, frames):
+        return torch.stack([lower, 1 - lower] if frames > 2000 else [1 - lower, lower])
 
 
 def test_excerpts_of_a_long_recording_are_put_in_its_order_and_averaged():
-    linear = Deterministic("linear")
-    model = EncoderMaskerDecoder(STFTFilterbank(), Swapping(), linear, linear, sample_rate=RATE).eval()
+    model = masked(Swapping()).eval()
     # Much in the lower half of the bins, little in the upper.
     mixture = noise(40 * RATE).cumsum(0)
     mixture = mixture - mixture.mean() + noise(40 * RATE, seed=1)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from sepkit.config import DeterministicConfig, ModelConfig, RecurrentConfig, STFTFilterbankConfig
 from sepkit.data import audio
@@ -72,7 +71,6 @@ def hears(monkeypatch: pytest.MonkeyPatch, between: float) -> None:
 @pytest.mark.parametrize("between", [0.7, 0.8])
 @pytest.mark.parametrize("consistency", [False, True])
 def test_one_voice_in_both_estimates_is_joined_and_noise_is_not(consistency, between, monkeypatch):
-    torch.manual_seed(0)
     mixture = one_speaker(both=True)
     separator = Separator(build_model(CONFIG), mixture_consistency=consistency)
     made = separator.runner.run(mixture[None]).estimates[0].astype(np.float64)
@@ -112,7 +110,6 @@ def test_one_voice_in_both_estimates_is_joined_and_noise_is_not(consistency, bet
 
 
 def test_one_speaker_is_joined_in_chunks_too(monkeypatch):
-    torch.manual_seed(0)
     long = Separator(build_model(CONFIG), whole_seconds=0.5, chunk_seconds=0.5, overlap_seconds=0.25)
     mixture = one_speaker(both=True)
     apart = long.separate(mixture, RATE)
@@ -130,7 +127,6 @@ def test_one_speaker_is_joined_in_chunks_too(monkeypatch):
 
 
 def test_a_number_is_said_only_if_it_is_sure(monkeypatch):
-    torch.manual_seed(0)
     separator = Separator(build_model(CONFIG))
     rule = LogisticRegression(["voice_least"], [0.0], [1.0], [1.0], 0.0, 0.5, 1.0, 0.0)
     separator.quality = OneVoice(rule)
@@ -161,7 +157,6 @@ def test_an_empty_estimate_is_out_of_domain():
 
 
 def test_json_files_tell_how_many_speak(monkeypatch, tmp_path: Path):
-    torch.manual_seed(0)
     separator = Separator(build_model(CONFIG))
     separator.quality = OneVoice(LogisticRegression(["outputs_between"], [0.0], [1.0], [1.0], -1.0, 0.0, 1.0, 0.0))
     for name in ("one", "two"):
@@ -180,7 +175,6 @@ def test_json_files_tell_how_many_speak(monkeypatch, tmp_path: Path):
 
 
 def test_what_is_left_in_the_other_output_is_no_turn(monkeypatch, tmp_path: Path):
-    torch.manual_seed(0)
     hears(monkeypatch, 0.9)
     separator = Separator(build_model(CONFIG))
     path = audio.write(tmp_path / "one.wav", one_speaker(both=True), RATE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import resource
 import shutil
@@ -16,7 +15,6 @@ import yaml
 
 import sepkit
 from sepkit.config import GatedRecurrenceConfig, RecurrentConfig, SpeakerEncoderConfig
-from sepkit.errors import UserError
 from sepkit.files import file_digest
 from sepkit.models import build_model, load_checkpoint, load_weights_into, save_model
 from sepkit.models.features import latent_features
@@ -86,7 +84,7 @@ def test_weights_lie_in_the_file_by_name_in_half_precision(exported):
 
 def test_an_encoder_of_voices_as_a_graph(tmp_path):
     torch.manual_seed(0)
-    encoder = SpeakerEncoder(SpeakerEncoderConfig(channels=8, pooled=6, dimensions=5, projected=4)).eval()
+    encoder = SpeakerEncoder(SpeakerEncoderConfig(channels=8, pooled=6, dimensions=4)).eval()
     report = export_onnx(encoder, tmp_path / "voices.onnx")
     graph = Graph(tmp_path / "voices.onnx")
     assert (graph.kind, graph.embedding_size, graph.sample_rate) == ("speaker_encoder", 4, encoder.sample_rate)
@@ -176,21 +174,6 @@ def test_constants_that_grow_are_not_computed_while_a_graph_is_loaded(kind, expo
     assert "its outputs are" in complaint(lambda: Graph(tmp_path / "model.onnx"))
     assert time.process_time() - began < 10
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # KiB
-
-
-def test_cut_and_scrambled_files_are_refused_in_one_line(exported, tmp_path):
-    content, path = exported[1].read_bytes(), tmp_path / "model.onnx"
-    generator = np.random.default_rng(0)
-    for cut in (0, 10, len(content) // 2, len(content) - 1):
-        path.write_bytes(content[:cut])
-        assert "model.onnx: " in complaint(lambda: Graph(path))
-    for _ in range(30):
-        scrambled = bytearray(content)
-        scrambled[int(generator.integers(200))] ^= 0xFF
-        path.write_bytes(scrambled)
-        # A byte of a name or of a number in the description may change nothing that matters.
-        with contextlib.suppress(UserError):
-            Graph(path)
 
 
 def test_devices(exported):

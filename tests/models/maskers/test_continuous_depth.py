@@ -156,12 +156,6 @@ def test_evaluate_by_depth(trained: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "evaluate models of continuous depth with --depth-steps 2 4 8" in capsys.readouterr().err
 
 
-def test_a_model_of_fixed_depth_is_refused_in_one_line(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["separate", str(trained / "mix.wav"), "--out", str(trained / "fixed"), "--depth-steps", "4"]
-    assert main(command) == 2
-    assert "--depth-steps: found 4, but the depth of this model's masker (" in capsys.readouterr().err
-
-
 def test_predictions_hold_for_the_steps_they_were_fitted_with() -> None:
     of_another = load_model().quality
     assert of_another is not None and of_another.depth_steps is None

@@ -62,18 +62,6 @@ def test_training_is_told_how_many_speak():
     torch.testing.assert_close(losses.terms["scoring"], expected)
 
 
-def test_outside_training_it_counts_by_itself():
-    separator, mixture = model().eval(), torch.randn(1, 200)
-    with torch.no_grad():
-        for bias, count in ((9.0, 3), (-9.0, 0)):
-            separator.masker.split.presence.bias.fill_(bias)
-            counted = separator(mixture, active=torch.tensor([[True, False, False]]))
-            assert [bool(estimate.any()) for estimate in counted.estimates[0]] == [i < count for i in range(3)]
-            assert counted.estimates.isfinite().all()
-            told = separator(mixture, speakers=torch.tensor([2]))
-            assert [bool(estimate.any()) for estimate in told.estimates[0]] == [True, True, False]
-
-
 def test_operations_are_counted_where_gradients_are_not():
     facts = model_facts(model().eval())
     assert facts.parameters == sum(tensor.numel() for tensor in model().parameters())

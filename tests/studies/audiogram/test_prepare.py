@@ -48,8 +48,6 @@ def test_masks_are_functions_of_seed_epoch_and_index() -> None:
     assert (masks.observed_in(config, 90, 15, 3, 7) == whole[:90]).all()
     assert (masks.observed_in(config, 500, 15, 3, 8) != whole).any()
     assert (masks.observed_in(config, 500, 15, 4, 7) != whole).any()
-    first, later = (masks.observed_in(MissingnessConfig("static"), 500, 15, 3, epoch) for epoch in (0, 9))
-    assert (first == later).all()
     noise = masks.dequantization(np.array([0.0, 5.0, 5.0]), 400, 1, 2)
     assert (noise[:, 0] == 0).all() and np.abs(noise).max() <= 2.5
     assert noise[:, 1].std() == pytest.approx(5 / 12**0.5, rel=0.1)
@@ -80,10 +78,6 @@ def test_synthetic_audiograms_lie_in_the_hull_and_are_those_of_their_seed() -> N
     assert (data.values - data.truth).std() == pytest.approx(5.0, rel=0.05)
     again, _ = synthetic_audiograms(AudiogramOptions(out=Path(), examples=300, seed=4))
     assert (again.values == data.values).all()
-    near, far = (
-        synthetic_audiograms(AudiogramOptions(out=Path(), examples=300, seed=4, corruption=c))[0] for c in (0.05, 0.5)
-    )
-    assert 0 < 3 * np.abs(near.reference - data.truth).mean() < np.abs(far.reference - data.truth).mean()
 
 
 def test_prepare_synthetic_writes_splits_with_their_truth(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,10 +86,9 @@ def test_prepare_synthetic_writes_splits_with_their_truth(tmp_path: Path, capsys
     parts = [read_audiograms(tmp_path / f"{split}.csv") for split in SPLITS]
     assert all(part.truth is not None for part in parts)
     assert len({name for part in parts for name in part.ids}) == 64
-    expected, corners = synthetic_audiograms(AudiogramOptions(out=Path(), examples=64, seed=1))
+    expected, _ = synthetic_audiograms(AudiogramOptions(out=Path(), examples=64, seed=1))
     place = expected.ids.index(parts[2].ids[0])
     np.testing.assert_allclose(parts[2].values[0], expected.values[place], rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(read_audiograms(tmp_path / "archetypes.csv").values, corners, rtol=1e-4, atol=1e-4)
 
 
 # ------------------------------------------------------------------------------------------------------------- the file
@@ -177,8 +170,7 @@ def test_typed_values_and_what_is_refused() -> None:
     assert values == {"right_1000": 40.0, "left_4000": 61.0}
     assert notes == ["left_4000: 61 dB is off the 5 dB grid; taken", "right_1000: measured twice, 40 dB replaces 35"]
     for word, message in (
-        ("right_1001=30", "found frequency '1001', expected one of 500"),
-        ("middle_1000=30", "found ear 'middle', expected right or left"),
+        ("right_1001=30", r"unknown \(did you mean right_1000\?\), expected one of right_500, "),
         ("right_1000=125", "found 125 dB, expected -10 to 120 dB"),
         ("right_1000=nan", "found nan dB"),
         ("right_1000", "expected NAME=NUMBER"),

@@ -88,7 +88,7 @@ def test_edges_of_a_session(model_folder: Path, capsys: pytest.CaptureFixture[st
 
 def test_bad_input_is_one_line_and_exit_code_2(model_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words, message in (
-        (["--measured", "right_750=30"], "found frequency '750'"),
+        (["--measured", "right_750=30"], "right_750: unknown (did you mean right_"),
         (["--age", "-3"], "age: found -3 years"),
         (["--stop-at-db", "0"], "--stop-at-db: found 0"),
     ):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 
-def _write_set(folder: Path, name: str, rows: int = 40, splits: int = 2, seed: int = 0) -> Path:
+def write_uci_set(folder: Path, name: str, rows: int = 40, splits: int = 2, seed: int = 0) -> Path:
     """SET/data with two features and a target; of odd splits the training part is one row shorter."""
     generator = np.random.default_rng(seed)
     features = generator.standard_normal((rows, 2))
@@ -31,4 +31,4 @@ def _write_set(folder: Path, name: str, rows: int = 40, splits: int = 2, seed: i
 @pytest.fixture
 def write_set() -> Callable[..., Path]:
     """write_set(folder, name, rows, splits, seed) -> the folder of its files."""
-    return _write_set
+    return write_uci_set

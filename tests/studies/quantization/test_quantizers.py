@@ -15,7 +15,6 @@ from sepkit.errors import UserError
 from sepkit.objectives.assignment import MCL, AnnealedMCL, RelaxedWTA
 from sepkit.studies.quantization.gaussians import ThreeGaussians
 from sepkit.studies.quantization.quantizers import (
-    HypothesisNetworks,
     anneal_points,
     build_method,
     clvq,
@@ -144,10 +143,6 @@ def test_groups_are_counted_by_temperature() -> None:
     assert count_groups(torch.linspace(0, 1, 50)[:, None], 2.0) == 1
 
 
-def _generators(seeds: list[int]) -> list[torch.Generator]:
-    return [torch.Generator().manual_seed(seed) for seed in seeds]
-
-
 def test_hand_values() -> None:
     """Squared distances 1, 4 and 9 from the target, by three kinds of matching."""
     points = torch.tensor([[[[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]]]], dtype=torch.float64)
@@ -161,16 +156,6 @@ def test_hand_values() -> None:
     soft = sum(w * d for w, d in zip(weights, (1, 4, 9), strict=True)) / sum(weights)
     assert float(point_losses(points, scores, target, AnnealedMCL(2.0))[0]) == pytest.approx(soft, abs=1e-6)
     assert weighted_mean(points, scores)[0, 0].tolist() == pytest.approx([4 / 3, 2 / 3])
-
-
-def test_one_hypothesis_is_regression() -> None:
-    """Every method's loss is the squared error, and the weighted mean the prediction."""
-    networks = HypothesisNetworks(2, [4], 1, 1, _generators([0]))
-    points, scores = networks(drawn(1, 6, 2).float())
-    for method in ("mcl", "amcl_linear", "relaxed_wta_0.5"):
-        matching, _, _ = point_losses(points, scores, torch.ones(1, 6, 1), build_method(method, **ANNEALING))
-        assert torch.equal(matching, (points[..., 0, 0] - 1).square())
-    torch.testing.assert_close(weighted_mean(points, scores), points[..., 0, :])
 
 
 def test_methods_follow_their_schedules() -> None:

@@ -18,23 +18,24 @@ from sepkit.studies.quantization.uci import (
     SELECTIONS,
     SplitStack,
     paired_difference,
-    read_table,
     standardized_splits,
     train_splits,
     uci,
 )
+from sepkit.studies.quantization.uci_sets import read_table
+from tests.small_install import run
 
 TINY = UCIConfig(hypotheses=3, hidden=6, epochs=12, batch_size=16, check_every=3, check_every_mcl=1)
 Write = Callable[..., Path]
 
 
-def test_checks(tmp_path: Path, write_set: Write, capsys: pytest.CaptureFixture[str]) -> None:
-    """A line for each set, and its numbers."""
+def test_checks(tmp_path: Path, write_set: Write) -> None:
+    """A line for each set, in an install without torch and Matplotlib; and its numbers."""
     write_set(tmp_path, "yacht")
     write_set(tmp_path, "wine-quality-red", rows=30, splits=1)
-    assert main(["prepare", "uci", "--data", str(tmp_path)]) == 0
-    lines = capsys.readouterr().out.strip().split("\n")
-    assert lines == [
+    done = run(tmp_path, "-m", "sepkit", "prepare", "uci", "--data", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip().split("\n") == [
         "wine-quality-red: 30 rows, 2 features, 1 splits of 24 and 6 rows, disjoint and complete",
         "yacht: 40 rows, 2 features, 2 splits of 31 or 32 and 8 or 9 rows, disjoint and complete",
     ]
@@ -62,8 +63,8 @@ def _keep_first(path: Path) -> None:
         (lambda d: _append(d / "data.txt", "1 2 nan\n"), "data.txt:41: found '1 2 nan', expected 3 finite numbers"),
         (lambda d: _append(d / "data.txt", "1 2 x\n"), "data.txt:41: could not convert"),
         (lambda d: (d / "index_train_0.txt").unlink(), "no such file"),
-        (lambda d: _set_column(d, 2), "target (column 2) is constant"),
-        (lambda d: _set_column(d, 1), "features 1 (columns, from 0) are constant; leave them out with --drop-constant"),
+        (lambda d: _set_column(d, 2), "the target (column 2) or every feature is constant"),
+        (lambda d: (_set_column(d, 0), _set_column(d, 1)), "the target (column 2) or every feature is constant"),
     ],
 )
 def test_bad_sets(tmp_path: Path, write_set: Write, capsys: pytest.CaptureFixture[str], change, line: str) -> None:
@@ -81,9 +82,9 @@ def _set_column(data: Path, column: int) -> None:
 
 
 def test_other_bad_input(tmp_path: Path, write_set: Write) -> None:
-    """Constant features can be left out; unknown sets, methods and too few rows are refused."""
+    """Constant features are left out; unknown sets, methods and too few rows are refused."""
     _set_column(write_set(tmp_path, "yacht"), 1)
-    assert read_table(tmp_path, "yacht", drop_constant=True).features.shape == (40, 1)
+    assert read_table(tmp_path, "yacht").features.shape == (40, 1)
     with pytest.raises(UserError, match=r"--sets: found 'yach' \(did you mean yacht"):
         read_table(tmp_path, "yach")
     with pytest.raises(UserError, match="found no SET/data"):
@@ -91,7 +92,7 @@ def test_other_bad_input(tmp_path: Path, write_set: Write) -> None:
     with pytest.raises(UserError, match="--methods: found 'mcll'"):
         uci(tmp_path, ["yacht"], ["mcll"], ["last"], TINY, tmp_path / "out")
     with pytest.raises(UserError, match="split 0 has 32 training rows, expected 100 or more"):
-        standardized_splits(read_table(tmp_path, "yacht", True), replace(TINY, hypotheses=100), held_out=False)
+        standardized_splits(read_table(tmp_path, "yacht"), replace(TINY, hypotheses=100), held_out=False)
 
 
 def test_permuting_test_targets(tmp_path: Path, write_set: Write) -> None:
@@ -99,9 +100,8 @@ def test_permuting_test_targets(tmp_path: Path, write_set: Write) -> None:
     write_set(tmp_path, "yacht", rows=60)
     table = read_table(tmp_path, "yacht")
     target = table.target.copy()
-    permuted = []
-    for _, test in table.splits[:1]:
-        target[test] = target[test][::-1]
+    test = table.splits[0][1]
+    target[test] = target[test][::-1]
     permuted = replace(table, target=target, splits=table.splits[:1])
     table = replace(table, splits=table.splits[:1])
     config = replace(TINY, epochs=30, check_every=1)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from sepkit.models.maskers import replaceable
+from sepkit.models.maskers.fast import folded, folded_sudormrf, recomputed, time_major  # noqa: F401  They register.
 
 
 @pytest.fixture

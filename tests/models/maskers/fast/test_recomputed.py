@@ -84,13 +84,6 @@ def test_statistics_keep_their_digits_where_the_mean_is_large(by_modules: Any) -
     assert ((gradients(made, features)["values"] - expected).abs().max() / expected.abs().max()).item() < 1e-4
 
 
-def test_gradients_are_those_of_finite_differences() -> None:
-    made = masker(blocks=2, repeats=1)
-    x = torch.randn(2, 4, 9, dtype=torch.float64, requires_grad=True)
-    weights = list(made.blocks.parameters())
-    torch.autograd.gradcheck(lambda x, *_: temporal_blocks(made, x), (x, *weights))
-
-
 def test_gradients_of_gradients_are_refused() -> None:
     made = masker()
     x = torch.randn(1, 4, 9, dtype=torch.float64, requires_grad=True)

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from sepkit.errors import UserError
 from sepkit.models.maskers import DualPathRNNMasker, dual_path_rnn
-from sepkit.models.maskers.fast import time_major
 from sepkit.models.norms import GlobalLayerNorm
 
 
@@ -125,13 +124,6 @@ def test_gradients_are_those_of_the_modules(taken, changes):
     handle.remove()
     assert len(taken) == 1
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
-
-
-def test_gradcheck_of_norm_and_residual_sum():
-    torch.manual_seed(0)
-    x, update = (torch.randn(3, 2, 4, 5, dtype=torch.float64, requires_grad=True) for _ in range(2))
-    gamma, beta = (torch.randn(5, dtype=torch.float64, requires_grad=True) for _ in range(2))
-    assert torch.autograd.gradcheck(time_major._AddNormalized.apply, (x, update + 2, gamma, beta, 1e-8))
 
 
 def test_gradients_of_float32():
