@@ -82,23 +82,3 @@ def test_separating_in_torch_does_not_import_its_compiler(tmp_path: Path) -> Non
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "out" / "talk_s2.wav").is_file()
-
-
-@pytest.mark.slow
-def test_the_newest_of_everything_resolves_and_the_core_is_small() -> None:
-    """With a network: at most 20 packages to separate, and a torch that torchaudio works with."""
-
-    def resolved(*extras: str) -> dict[str, str]:
-        command = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--no-annotate", "--no-header"]
-        options = [word for extra in extras for word in ("--extra", extra)]
-        done = subprocess.run(
-            [*command, str(REPOSITORY / "pyproject.toml"), *options], capture_output=True, text=True, check=False
-        )
-        if done.returncode != 0:
-            pytest.skip(f"no package index: {done.stderr.strip().splitlines()[-1]}")
-        return dict(line.split(";")[0].strip().split("==") for line in done.stdout.splitlines() if "==" in line)
-
-    assert len(resolved()) <= 20
-    for extra in ("peers", "all"):
-        found = resolved(extra)
-        assert found["torch"].split(".")[:2] == found["torchaudio"].split(".")[:2]

@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from sepkit.data import audio
 from tests.command_server import serving
+from tests.noise_voices import RATE, talk
 
 Run = Callable[[list[str]], str]
 Files = Callable[[Path], dict[str, tuple[int, int]]]
@@ -96,13 +96,9 @@ def kill(own_processes: dict[str, str]) -> Callable[[list[str], float], None]:
 def speech(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four noise-like speakers a split, each with a spectrum of its own, as train/SPEAKER/UTTERANCE.flac."""
     folder = tmp_path_factory.mktemp("speech")
-    generator = np.random.default_rng(0)
     for number, split in enumerate(("train", "dev", "test")):
         for speaker in range(4):
             for take in range(2):
-                color = np.cos(np.pi * np.arange(8) * (number * 4 + speaker + 1) / 13)
-                noise = np.convolve(generator.standard_normal(12000), color, mode="same")
-                syllables = 0.55 + 0.45 * np.sin(2 * np.pi * 4 * np.arange(12000) / 8000 + take)
                 name = f"{split}/{'a' if speaker < 2 else 'b'}{number}{speaker}/{take}.flac"
-                audio.write(folder / name, 0.02 * noise * syllables, 8000, subtype="PCM_16")
+                audio.write(folder / name, talk(10 * (number * 4 + speaker) + take, 1.5), RATE, subtype="PCM_16")
     return folder

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 import re
+import shutil
 import subprocess
-import tarfile
-import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,8 +16,10 @@ import pytest
 from sepkit.config import ModelConfig, RecurrentConfig, STFTFilterbankConfig
 from sepkit.data import audio
 from sepkit.data.manifest import read_manifest
+from sepkit.files import write_csv
 from sepkit.models import build_model, save_model
 from tests.file_server import Server
+from tests.noise_voices import talk
 
 TINY = Path(__file__).with_name("tiny.yaml")
 RECIPES = ("wsj0-mix", "librimix", "vctk")
@@ -28,25 +28,12 @@ TEST_SETS = {"wsj0-mix": ["test"], "librimix": ["test_noisy"], "vctk": ["libri2m
 EVALUATION = {"wsj0-mix": "test", "librimix": "test_noisy", "vctk": "libri2mix_vctk2mix"}
 
 
-def talk(seed: int, seconds: float, sample_rate: int) -> np.ndarray:
-    """Noise with a color of its own and a syllable's rhythm."""
-    generator = np.random.default_rng(seed)
-    count = round(seconds * sample_rate)
-    color = np.cos(np.pi * np.arange(8) * (seed % 100 + 1) / 40)
-    rhythm = 0.55 + 0.45 * np.sin(2 * np.pi * 4 * np.arange(count) / sample_rate + seed)
-    return (0.02 * np.convolve(generator.standard_normal(count), color, mode="same") * rhythm).astype(np.float32)
-
-
 def write(path: Path, seed: int, seconds: float, sample_rate: int) -> None:
     audio.write(path, talk(seed, seconds, sample_rate), sample_rate, subtype="PCM_16")
 
 
-def write_table(path: Path, rows: list[dict[str, str]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="") as file:
-        table = csv.DictWriter(file, list(rows[0]))
-        table.writeheader()
-        table.writerows(rows)
+def write_rows(path: Path, rows: list[dict[str, str]]) -> None:
+    write_csv(path, list(rows[0]), [row.values() for row in rows])
 
 
 def pairs_of(utterances: list[str], speaker: Callable[[str], str]) -> list[tuple[str, str]]:
@@ -71,9 +58,9 @@ def make_librispeech(folder: Path, tables: Path) -> None:
             utterances.append(name)
         noise = f"{('tr', 'cv', 'tt')[number]}/{number}.wav"
         pairs = pairs_of(utterances, lambda path: path.split("/")[1])
-        write_table(tables / f"libri2mix_{part}.csv", [recipe_row(pair, noise) for pair in pairs])
+        write_rows(tables / f"libri2mix_{part}.csv", [recipe_row(pair, noise) for pair in pairs])
     # The published folder has a table of a part that is not here.
-    write_table(
+    write_rows(
         tables / "libri2mix_train-clean-360.csv", [recipe_row(("train-clean-360/1/1/1-1-0.flac",) * 2, "tr/0.wav")]
     )
     (folder / "LibriSpeech" / "SPEAKERS.TXT").write_text("; ID |SEX| SUBSET\n10 | F | train-clean-100 | 25 | Anna\n")
@@ -94,7 +81,7 @@ def make_vctk(folder: Path, tables: Path) -> None:
             audio.write(path, np.concatenate([silence, talk(seed, 3.3, 48000)]), 48000, subtype="PCM_16")
             utterances.append(f"wav16_cut/{path.name}")
     pairs = pairs_of(utterances, lambda path: Path(path).name.split("_")[0])
-    write_table(tables / "VCTK2mix_VCTK_md.csv", [recipe_row(pair, "tt/2.wav") for pair in pairs])
+    write_rows(tables / "VCTK2mix_VCTK_md.csv", [recipe_row(pair, "tt/2.wav") for pair in pairs])
 
 
 def make_wsj0(folder: Path, lists: Path) -> None:
@@ -112,19 +99,6 @@ def make_wsj0(folder: Path, lists: Path) -> None:
         pairs = pairs_of(paths, lambda path: path.split("/")[2])
         lines = [f"{a} {0.4 * k} {b} {-0.4 * k}\n" for k, (a, b) in enumerate(pairs, start=1)]
         (lists / f"mix_2_spk_{condition}.txt").write_text("".join(lines))
-
-
-def pack(source: Path, name: str, target: Path) -> None:
-    """`source/name` as tar.gz or zip."""
-    files = sorted(path for path in (source / name).rglob("*") if path.is_file())
-    if target.suffix == ".zip":
-        with zipfile.ZipFile(target, "w") as archive:
-            for path in files:
-                archive.write(path, path.relative_to(source))
-        return
-    with tarfile.open(target, "w:gz") as archive:
-        for path in files:
-            archive.add(path, path.relative_to(source))
 
 
 class Corpora:
@@ -147,11 +121,11 @@ class Corpora:
         make_vctk(self.folder, repositories["VCTK-2Mix"] / "VCTK-2mix")
         make_wsj0(self.folder, repositories["pywsj0-mix"])
         for part in ("train-clean-100", "dev-clean", "test-clean"):
-            pack(self.folder, f"LibriSpeech/{part}", mirror / f"{part}.tar.gz")
-        pack(self.folder, "wham_noise", mirror / "wham_noise.zip")
-        pack(self.folder, "VCTK-Corpus", mirror / "VCTK-Corpus.zip")
+            shutil.make_archive(str(mirror / part), "gztar", self.folder, f"LibriSpeech/{part}")
+        for name in ("wham_noise", "VCTK-Corpus"):
+            shutil.make_archive(str(mirror / name), "zip", self.folder, name)
         for name in repositories:
-            pack(self.folder, f"{name}-0123abc", mirror / f"{name}.tar.gz")
+            shutil.make_archive(str(mirror / name), "gztar", self.folder, f"{name}-0123abc")
         self.wsj0 = self.folder / "wsj0"
         checksums = folder / "md5sum.txt"
         sums = {path.name: hashlib.md5(path.read_bytes()).hexdigest() for path in sorted(mirror.iterdir())}

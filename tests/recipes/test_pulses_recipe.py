@@ -97,13 +97,6 @@ def test_from_first_to_last_stage(command: Callable[..., list[str]], run: Callab
     assert "<audio" in (exp / "report.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
-def test_a_second_time_nothing_is_trained_or_measured_again(
-    command: Callable[..., list[str]], second_run_keeps: Callable[..., None]
-) -> None:
-    second_run_keeps(command(), "metrics.jsonl", "journal.jsonl")
-
-
 def test_all_conditions_are_measured_with_the_last_model(dry: Callable[..., str], tmp_path: Path) -> None:
     output = dry("--stage", "2", "--stop-stage", "3")
     rates = ["6", "10", "16", "25", "40", "65", "100", "160", "320"]

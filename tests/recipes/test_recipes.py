@@ -108,11 +108,6 @@ def test_comparison_of_matchings(matching: list[str], tmp_path: Path, run: Calla
     assert "<audio" in (exp / "report.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
-def test_comparison_of_matchings_a_second_time(matching: list[str], second_run_keeps: Callable[..., None]) -> None:
-    second_run_keeps(matching, "metrics.jsonl")
-
-
 def assert_speakers_are_disjoint(data: Path, test_sets: list[str]) -> None:
     """No speaker, and no file, of a test set is in the training or validation manifest, and so on."""
     seen: dict[str, set[str]] = {}
