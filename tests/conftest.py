@@ -173,10 +173,7 @@ def experiments(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
             for k, estimate in enumerate(separator(corpus.sources[entry.id].sum(0), RATE)):
                 audio.write(folder / "estimates" / f"{entry.id}_s{k + 1}.wav", estimate, RATE)
         evaluate(
-            folder / "estimates",
-            [corpus.manifest],
-            folder / "evaluation" / "noise",
-            EvaluationOptions(("si_sdr",)),
+            folder / "estimates", [corpus.manifest], folder / "evaluation" / "noise", EvaluationOptions(("si_sdr",))
         )
         (folder / "config.yaml").write_text(f"model: {{hypotheses: 3, noise: {noise}}}\n")
         (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in training_records()))

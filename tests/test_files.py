@@ -218,11 +218,7 @@ def test_a_file_system_without_locks_is_said_and_worked_on(number, tmp_path, mon
             pass
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and f"no locks ({os.strerror(number)})" in said
-    with (
-        locked(tmp_path / ".lock"),
-        pytest.raises(filelock.Timeout),
-        locked(tmp_path / ".lock", timeout=0),
-    ):
+    with locked(tmp_path / ".lock"), pytest.raises(filelock.Timeout), locked(tmp_path / ".lock", timeout=0):
         pass
     assert capsys.readouterr().err == ""
 

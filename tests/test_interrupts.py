@@ -121,8 +121,7 @@ def test_work_ends_though_its_reader_has_gone(inputs, tmp_path):
 
 
 @pytest.mark.skipif(
-    os.getuid() != 0 or shutil.which("setpriv") is None,
-    reason="needs root and setpriv, to be another user",
+    os.getuid() != 0 or shutil.which("setpriv") is None, reason="needs root and setpriv, to be another user"
 )
 @pytest.mark.parametrize("options", [[], ["--processes", "2"]])
 @pytest.mark.parametrize("threads", [1, 7, 13])

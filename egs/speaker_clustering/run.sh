@@ -168,9 +168,11 @@ table() {
 write_tables() {
   local set
   for set in noisy clean others; do table "$set"; done
-  local seed=${seeds%% *}
+  local seed=${seeds%% *} python
+  python=$(dirname "$(command -v sepkit)")/python
+  [ -x "$python" ] || python=python3
   if [ -d "$exp/mice_from_moco/$seed/model" ]; then
-    sepkit voices draw "$exp/moco/$seed" "$exp/mice_from_moco/$seed" --collection "$data/noisy" --out "$exp/figures"
+    "$python" local/draw.py "$data/noisy" "$exp/figures" "$seed" "$exp/moco/$seed" "$exp/mice_from_moco/$seed"
   fi
 }
 

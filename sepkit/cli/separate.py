@@ -15,14 +15,7 @@ if TYPE_CHECKING:
 GROUPS = {
     "Input and output": ["inputs", "out", "channel", "format", "subtype", "rttm", "summary", "verify"],
     "Model": ["model", "device", "precision", "depth_steps", "runner", "import_"],
-    "Estimates": [
-        "speakers",
-        "views",
-        "levels",
-        "mixture_consistency",
-        "score_threshold",
-        "no_predict",
-    ],
+    "Estimates": ["speakers", "views", "levels", "mixture_consistency", "score_threshold", "no_predict"],
     "More speakers than outputs": ["link_speakers", "speaker_encoder", "speaker_features", "enroll", "only"],
     "Long recordings": ["whole_seconds", "chunk_seconds", "overlap_seconds", "processes"],
 }

@@ -25,15 +25,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from sepkit.corpora._metadata import (
-    SOURCE_RATE,
-    Layout,
-    Part,
-    Recipe,
-    find_tables,
-    prepare_parts,
-    read_table,
-)
+from sepkit.corpora._metadata import SOURCE_RATE, Layout, Part, Recipe, find_tables, prepare_parts, read_table
 from sepkit.corpora._recordings import corpus_root, speaker_sexes, split_of
 from sepkit.corpora.options import LibriMixOptions, check_variant
 from sepkit.data import audio

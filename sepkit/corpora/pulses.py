@@ -280,11 +280,7 @@ def _write_set(out: Path, name: str, condition: Condition, usual: Condition, ind
 
 
 def _write(
-    paths: Sequence[Path],
-    indices: range,
-    parameters: PulseParameters,
-    make: Callable[[int], np.ndarray],
-    name: str,
+    paths: Sequence[Path], indices: range, parameters: PulseParameters, make: Callable[[int], np.ndarray], name: str
 ) -> None:
     """Write what `make` returns for each index, (C, T), end to end, each of the C rows to a file of its own."""
     from tqdm import tqdm

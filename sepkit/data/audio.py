@@ -253,11 +253,7 @@ def check_mean(path: AudioPath) -> None:
 
 
 def write(
-    path: AudioPath,
-    waveform: np.ndarray,
-    sample_rate: int,
-    subtype: Subtype = "FLOAT",
-    rounding: Rounding = "nearest",
+    path: AudioPath, waveform: np.ndarray, sample_rate: int, subtype: Subtype = "FLOAT", rounding: Rounding = "nearest"
 ) -> Path:
     """Write an audio file atomically and return its path. The same samples always give the same bytes.
 

@@ -25,15 +25,7 @@ from sepkit.evaluation.calibration import summarize_calibration
 from sepkit.evaluation.comparison import compare, write_by_depth
 from sepkit.evaluation.labels import BOUNDS, PREDICTED
 from sepkit.evaluation.metrics import PESQ_MODES
-from sepkit.evaluation.results import (
-    Row,
-    columns_of,
-    commit,
-    describe_mixture,
-    hardware,
-    summarize_rows,
-    write_rows,
-)
+from sepkit.evaluation.results import Row, columns_of, commit, describe_mixture, hardware, summarize_rows, write_rows
 from sepkit.evaluation.run_folder import Listed, find_estimates, read_estimates
 from sepkit.evaluation.scoring import PACKAGES, Hypotheses, ScoringOptions, check_metrics, score_utterance
 from sepkit.extras import is_installed, missing

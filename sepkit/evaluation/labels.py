@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-RATES = (
-    "encoding_rate_nats_per_frame",
-    "mask_rate_nats_per_frame",
-    "rate_nats_per_dimension",
-)
+RATES = ("encoding_rate_nats_per_frame", "mask_rate_nats_per_frame", "rate_nats_per_dimension")
 """Columns of an utterance that a model with variational latents fills."""
 
 ALIVE_SHARES = ("encoding_alive_share", "mask_alive_share")

@@ -32,13 +32,7 @@ from sepkit.reporting.compared_runs import (
 )
 from sepkit.reporting.curve_figures import rate_distortion_curve
 from sepkit.reporting.examples import LoadSeparator, Outcomes, choose_examples, example_html
-from sepkit.reporting.score_tables import (
-    few_mixtures,
-    group_tables,
-    matching_notes,
-    mixture_tables,
-    score_tables,
-)
+from sepkit.reporting.score_tables import few_mixtures, group_tables, matching_notes, mixture_tables, score_tables
 from sepkit.reporting.tables import Table
 from sepkit.version import __version__
 

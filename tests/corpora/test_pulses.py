@@ -131,10 +131,7 @@ def test_conditions_can_be_added_later(tmp_path):
         ({"seconds": 30000.0}, r"found 6 mixtures of 30000\.0 s, expected at most 4"),
         ({"sample_rate": 800}, "frequency_ranges_hz"),
         ({"sample_rate": 0}, "sample_rate: found 0"),
-        (
-            {"conditions": ["noise_low", "loud"]},
-            "--conditions: found 'loud', expected any of noise_none, noise_low",
-        ),
+        ({"conditions": ["noise_low", "loud"]}, "--conditions: found 'loud', expected any of noise_none, noise_low"),
     ],
 )
 def test_arguments_out_of_range(tmp_path, options, message):

@@ -97,10 +97,7 @@ def test_a_mixture_without_references_is_allowed(tmp_path: Path) -> None:
         ('{"id": ' + "[" * 100_000, r":2: not JSON"),
         ('{"id": "b", "num_samples": ' + "9" * 5000, r":2: not JSON"),
         (changed(id="b", num_samples=10**400), r":2: num_samples is 1000+\.\.\.0+, expected a whole number"),
-        (
-            changed(id="b", num_samples=2**40),
-            r":2: num_samples is 1099511627776, expected a whole number above 0",
-        ),
+        (changed(id="b", num_samples=2**40), r":2: num_samples is 1099511627776, expected a whole number above 0"),
         (changed(id="b", sample_rate=1), r":2: sample_rate is 1, expected 1000 to 768000 Hz"),
         (changed(id="b" * 300), r":2: id is 'b+\.\.\.b+', expected printable text of 1 to 200 bytes"),
         (changed(id="\ud800"), r":2: id is '.ud800', expected printable text"),

@@ -176,12 +176,7 @@ def test_each_manifest_is_calibrated_by_itself(make_corpus: Any, tmp_path: Path)
 
 def test_calibration_needs_predictions_and_si_sdr(corpus: Any, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"sepkit calibrate"):
-        evaluate(
-            corpus.separator(),
-            corpus.manifest,
-            tmp_path / "a",
-            EvaluationOptions(["si_sdr"], calibration=True),
-        )
+        evaluate(corpus.separator(), corpus.manifest, tmp_path / "a", EvaluationOptions(["si_sdr"], calibration=True))
     with pytest.raises(UserError, match=r"add si_sdr"):
         evaluate(corpus.separator(), corpus.manifest, tmp_path / "b", EvaluationOptions(["stoi"], calibration=True))
     with pytest.raises(UserError, match=r"sepkit calibrate"):

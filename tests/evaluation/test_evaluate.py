@@ -279,10 +279,7 @@ def test_kinds_of_mixtures_have_columns_and_figures(tmp_path: Path, make_corpus:
 def test_a_paired_comparison_with_another_run(corpus: Any, make_corpus: Any, tmp_path: Path) -> None:
     worse = evaluate(corpus.separator(0.3), corpus.manifest, tmp_path / "worse")
     better = evaluate(
-        corpus.separator(0.1),
-        corpus.manifest,
-        tmp_path / "better",
-        EvaluationOptions(compare_with=tmp_path / "worse"),
+        corpus.separator(0.1), corpus.manifest, tmp_path / "better", EvaluationOptions(compare_with=tmp_path / "worse")
     )
     difference = better["comparison"]["metrics"]["si_sdr_db"]
     means = [run["metrics"]["si_sdr_db"]["mean"] for run in (better, worse)]

@@ -128,10 +128,7 @@ def test_sample_by_sample_and_recordings_side_by_side(name):
     assert_equal(causal_model(name), 0.3 * torch.randn(2, 130), [1])
 
 
-@pytest.mark.parametrize(
-    "masks",
-    [c.LogNormalConfig(), c.BetaConfig(), c.DeterministicConfig(activation="softmax")],
-)
+@pytest.mark.parametrize("masks", [c.LogNormalConfig(), c.BetaConfig(), c.DeterministicConfig(activation="softmax")])
 @pytest.mark.parametrize("name", ["conv-tasnet, cumulative", "dprnn", "lstm"])
 def test_variational_models_stream_their_means_and_medians(name, masks):
     torch.manual_seed(1)

@@ -114,8 +114,7 @@ def test_temperatures_fall_from_left_to_right(runs: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "complaint"),
-    [(["--metric", "pesq"], "--metric"), (["--figure", "violin"], "violin")],
+    ("options", "complaint"), [(["--metric", "pesq"], "--metric"), (["--figure", "violin"], "violin")]
 )
 def test_mistakes_exit_with_2_and_one_line(tmp_path: Path, runs: list[str], capsys, options, complaint) -> None:
     assert main(["summarize", *runs, *options, "--out", str(tmp_path / "t.md")]) == 2

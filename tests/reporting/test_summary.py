@@ -23,12 +23,7 @@ def folders(corpus: Any, tmp_path: Path) -> list[Path]:
     runs = {"a_worse": (0.5, ["si_sdr"]), "b|best": (0.1, ["si_sdr", "snr"]), "c": (0.2, ["snr"])}
     for name, (noise, metrics) in runs.items():
         command = f"sepkit evaluate --out {name}"
-        evaluate(
-            corpus.separator(noise),
-            corpus.manifest,
-            tmp_path / name,
-            EvaluationOptions(metrics, command=command),
-        )
+        evaluate(corpus.separator(noise), corpus.manifest, tmp_path / name, EvaluationOptions(metrics, command=command))
     return [tmp_path / name for name in runs]
 
 

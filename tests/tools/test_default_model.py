@@ -56,12 +56,7 @@ def test_what_ships_has_half_the_weights_a_predictor_and_a_card(experiment, mani
     out = tmp_path / "package" / "boxed"
     arguments = [str(experiment), "--dev", str(manifests[0]), "--tests", str(manifests[1]), "--out", str(out)]
     assert default_model.main(arguments) == 0
-    assert sorted(path.name for path in out.iterdir()) == [
-        "README.md",
-        "model.onnx",
-        "model.yaml",
-        "quality.yaml",
-    ]
+    assert sorted(path.name for path in out.iterdir()) == ["README.md", "model.onnx", "model.yaml", "quality.yaml"]
     card = (out / "README.md").read_text()
     assert "license: cc-by-4.0" in card and "LibriSpeech" in card and "blr_nll and rates, matched by pit" in card
     summary = json.loads((experiment / "evaluation" / "test" / "summary.json").read_text())

@@ -83,10 +83,7 @@ def test_a_source_archive(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("schema", "pattern"),
-    [
-        ("vendor.github-workflows", ".github/workflows/*.yml"),
-        ("vendor.citation-file-format", "CITATION.cff"),
-    ],
+    [("vendor.github-workflows", ".github/workflows/*.yml"), ("vendor.citation-file-format", "CITATION.cff")],
 )
 def test_files_that_others_read_have_their_form(repository: Path, schema: str, pattern: str) -> None:
     paths = sorted(map(str, repository.glob(pattern)))

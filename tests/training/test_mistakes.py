@@ -83,10 +83,7 @@ SOFTMAX = c.DeterministicConfig(activation="softmax")
         (lambda x: with_data(x, train="nowhere.jsonl"), "nowhere.jsonl"),
         (lambda x: with_model(x, sample_rate=16000), "sample_rate is 8000 Hz, but the model works at 16000 Hz"),
         (lambda x: with_trainer(with_model(x, masker=BATCH_NORM), devices=2), "batch normalization over several"),
-        (
-            lambda x: with_model(x, masker=c.DualPathRNNConfig(chunk_size=10**9)),
-            "chunk_size: found 1000000000",
-        ),
+        (lambda x: with_model(x, masker=c.DualPathRNNConfig(chunk_size=10**9)), "chunk_size: found 1000000000"),
         (lambda x: with_model(x, masker=c.RecurrentConfig(num_layers=10**6)), "num_layers: found 1000000, expected at"),
         (lambda x: with_model(x, masker=c.ConvTasNetConfig(blocks=60)), "expected at most 24; add repeats"),
         (lambda x: with_trainer(x, accelerator="gpu"), "trainer.accelerator: found gpu"),

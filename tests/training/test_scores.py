@@ -18,15 +18,7 @@ from sepkit.models.storage.folders import read_description
 from sepkit.training.run import train
 from sepkit.training.separation import distinct_scores
 from sepkit.types import Batch
-from tests.training.runs import (
-    records,
-    run_process,
-    run_ranks,
-    with_data,
-    with_model,
-    with_trainer,
-    write_corpus,
-)
+from tests.training.runs import records, run_process, run_ranks, with_data, with_model, with_trainer, write_corpus
 
 
 def scored(config: TrainConfig, dev: Path, **trainer: Any) -> TrainConfig:

@@ -156,10 +156,7 @@ def _sides(row: Row, folder: Path) -> list[tuple[Any, ...]]:
     if row.way == "chunked":
         chunk = min(CHUNK_SECONDS, row.seconds / 3)
         return [(f"{here}ours_on_disk", folder, chunk), (f"{here}theirs_on_disk", folder, row.model, row.sizes, chunk)]
-    return [
-        (f"{here}ours", folder, row.model, row.way == "bfloat16"),
-        (f"{here}theirs", folder, row.model, row.sizes),
-    ]
+    return [(f"{here}ours", folder, row.model, row.way == "bfloat16"), (f"{here}theirs", folder, row.model, row.sizes)]
 
 
 # ------------------------------------------------------------------------------------------------------- the makers

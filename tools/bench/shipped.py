@@ -13,14 +13,7 @@ import numpy as np
 import sepkit  # noqa: F401 - so that ONNX Runtime reports nothing
 from sepkit.parallel import available_processes
 from tools.bench import separate
-from tools.bench.measure import (
-    Call,
-    compare_apart,
-    environment,
-    largest_difference,
-    measure_each,
-    two_voices,
-)
+from tools.bench.measure import Call, compare_apart, environment, largest_difference, measure_each, two_voices
 
 if TYPE_CHECKING:
     from torch import Tensor

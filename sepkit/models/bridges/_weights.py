@@ -93,11 +93,7 @@ def _pieces(masker: nn.Module, theirs: str, tensor: Tensor) -> dict[str, Tensor]
 
 
 def build_with(
-    where: str,
-    config: ModelConfig,
-    weights: Mapping[str, Tensor],
-    names: Names,
-    needs: Mapping[str, Any] | None = None,
+    where: str, config: ModelConfig, weights: Mapping[str, Tensor], names: Names, needs: Mapping[str, Any] | None = None
 ) -> EncoderMaskerDecoder:
     """Build a model and give every tensor the values of the other toolkit's tensors; return it in evaluation mode.
 

@@ -22,12 +22,8 @@ if TYPE_CHECKING:
     from sepkit.models.maskers.sepformer import SepFormerMasker as SepFormerMasker
     from sepkit.models.maskers.sepreformer import SepReformerMasker as SepReformerMasker
     from sepkit.models.maskers.sr_corrnet import SRCorrNetMasker as SRCorrNetMasker
-    from sepkit.models.maskers.sudormrf import (
-        ImprovedSuDoRMRFMasker as ImprovedSuDoRMRFMasker,
-    )
-    from sepkit.models.maskers.sudormrf import (
-        SuDoRMRFMasker as SuDoRMRFMasker,
-    )
+    from sepkit.models.maskers.sudormrf import ImprovedSuDoRMRFMasker as ImprovedSuDoRMRFMasker
+    from sepkit.models.maskers.sudormrf import SuDoRMRFMasker as SuDoRMRFMasker
     from sepkit.models.maskers.tf_locoformer import TFLocoformerMasker as TFLocoformerMasker
     from sepkit.models.maskers.tiger import TIGERMasker as TIGERMasker
 

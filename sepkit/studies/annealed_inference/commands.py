@@ -7,11 +7,7 @@ from typing import Literal
 
 
 def main(
-    experiment: Literal["formulas", "phase-diagram", "runs", "flows"],
-    *,
-    config: str,
-    out: str,
-    device: str = "cpu",
+    experiment: Literal["formulas", "phase-diagram", "runs", "flows"], *, config: str, out: str, device: str = "cpu"
 ) -> Path:
     """Run an experiment of the annealed VI paper, cell by cell. The same command again continues.
 

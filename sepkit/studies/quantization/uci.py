@@ -234,12 +234,7 @@ def train_splits(table: Table, method: str, config: UCIConfig, held_out: bool) -
 
 
 def uci(
-    data: Path,
-    sets: Sequence[str],
-    methods: Sequence[str],
-    selections: Sequence[str],
-    config: UCIConfig,
-    folder: Path,
+    data: Path, sets: Sequence[str], methods: Sequence[str], selections: Sequence[str], config: UCIConfig, folder: Path
 ) -> list[dict[str, Any]]:
     """Return rows of distortion and RMSE, mean and sample deviation over splits, for each set, method and selection.
 

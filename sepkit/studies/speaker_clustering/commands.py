@@ -36,20 +36,4 @@ def table(scores: list[str], *, out: str) -> Path:
     return write_text(out, text)
 
 
-def draw(models: list[str], *, collection: str, out: str, seed: int = 0) -> Path:
-    """Draw encoders on a collection of known speakers: t-SNE of embeddings, and histograms of MiCE's posteriors.
-
-    Args:
-        models: folders that `sepkit train --config speaker_encoder` wrote, or speaker_encoder_mice
-        collection: folder that `sepkit prepare voices` wrote, or its voices.csv
-        out: folder for tsne.png and, of a mixture of experts, posteriors.png
-        seed: of t-SNE, k-means and the untrained weights beside the trained ones
-    """
-    from sepkit.studies.speaker_clustering.measures import draw, read_collection
-
-    for path in draw(models, read_collection(collection), Path(out), seed):
-        print(path)
-    return Path(out)
-
-
-COMMANDS = {"score": score, "table": table, "draw": draw}
+COMMANDS = {"score": score, "table": table}

@@ -12,12 +12,7 @@ from sepkit.cli.main import main
 from sepkit.corpora.images import read_mnist
 from sepkit.errors import UserError
 from sepkit.studies.cdvae.config import ImagesOptions
-from sepkit.studies.cdvae.data import (
-    poisson_floor,
-    poisson_images,
-    poisson_solution,
-    read_images,
-)
+from sepkit.studies.cdvae.data import poisson_floor, poisson_images, poisson_solution, read_images
 
 
 @pytest.mark.parametrize(("frequency", "peak"), [(1, 0.0507), (3, 0.0056)])

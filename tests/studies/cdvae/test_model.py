@@ -13,12 +13,7 @@ import torch
 from sepkit.cli.main import main
 from sepkit.config import RateConfig, TrainerConfig
 from sepkit.errors import UserError
-from sepkit.studies.cdvae.config import (
-    CDVAETaskConfig,
-    ImageDataConfig,
-    ImageObjectiveConfig,
-    ImageVAEConfig,
-)
+from sepkit.studies.cdvae.config import CDVAETaskConfig, ImageDataConfig, ImageObjectiveConfig, ImageVAEConfig
 from sepkit.studies.cdvae.levels import ConvBlock
 from sepkit.studies.cdvae.model import ImageVAE, Noise
 from sepkit.studies.cdvae.task import CDVAETask

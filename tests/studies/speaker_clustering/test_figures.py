@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import importlib.util
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from sepkit.cli.main import main
 from sepkit.config import SpeakerEncoderConfig
 from sepkit.models import save_model
 from sepkit.models.speaker_encoder import SpeakerEncoder
-from sepkit.studies.speaker_clustering.measures import Drawn, posterior_figure
+
+SCRIPT = Path(__file__).resolve().parents[3] / "egs/speaker_clustering/local/draw.py"
+specification = importlib.util.spec_from_file_location("draw", SCRIPT)
+drawing = importlib.util.module_from_spec(specification)
+sys.modules["draw"] = drawing
+specification.loader.exec_module(drawing)
 
 
 @pytest.fixture
@@ -23,14 +30,13 @@ def mixture(tmp_path: Path) -> Path:
 
 
 def test_encoders_are_drawn_side_by_side(encoder: Path, mixture: Path, voices: Path, tmp_path: Path) -> None:
-    command = ["voices", "draw", str(encoder), str(mixture), "--out", str(tmp_path / "out"), "--collection"]
-    assert main([*command, str(voices_table(voices, tmp_path))]) == 0
+    table = voices_table(voices, tmp_path)
+    command = [sys.executable, SCRIPT, table, tmp_path / "out", "0", encoder, mixture]
+    subprocess.run([str(word) for word in command], check=True)
     for name in ("tsne", "posteriors"):
         assert (tmp_path / "out" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-    assert (
-        main([*command[:3], "--out", str(tmp_path / "one"), "--collection", str(voices_table(voices, tmp_path))]) == 0
-    )
-    assert [path.name for path in (tmp_path / "one").glob("[!.]*")] == ["tsne.png"]
+    collection = drawing.read_collection(table)
+    assert drawing.draw([str(encoder)], collection, tmp_path / "one", 0) == [tmp_path / "one" / "tsne.png"]
 
 
 def voices_table(voices: Path, folder: Path) -> Path:
@@ -43,8 +49,10 @@ def voices_table(voices: Path, folder: Path) -> Path:
 
 def test_histograms_are_shares_of_all_probabilities_and_sizes_of_clusters() -> None:
     sharp = np.eye(3)[[0, 0, 0, 1, 2]] * 0.94 + 0.02
-    drawn = Drawn(np.zeros((5, 2)), sharp.argmax(1), 100.0, {"untrained": np.full((5, 3), 1 / 3), "trained": sharp})
-    figure = posterior_figure({"mice": drawn}, np.array([2, 2, 1]))
+    drawn = drawing.Drawn(
+        np.zeros((5, 2)), sharp.argmax(1), 100.0, {"untrained": np.full((5, 3), 1 / 3), "trained": sharp}
+    )
+    figure = drawing.posterior_figure({"mice": drawn}, np.array([2, 2, 1]))
     heights = [bar.get_height() for bar in figure.axes[0].patches]
     assert heights[:10] == pytest.approx([0, 0, 0, 1] + [0] * 6)
     assert heights[10:] == pytest.approx([10 / 15] + [0] * 8 + [5 / 15])
