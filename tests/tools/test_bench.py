@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tools.bench import __main__ as bench
-from tools.bench import assignment, measure, metrics, separate, shipped, table, train
+from tools.bench import accelerator, assignment, measure, metrics, separate, shipped, table, train
 
 CONV_TASNET = {"n_filters": 16, "bn_chan": 8, "hid_chan": 16, "skip_chan": 8, "n_blocks": 2, "n_repeats": 1}
 DPRNN = {"n_filters": 8, "bn_chan": 8, "hid_size": 8, "n_repeats": 1, "chunk_size": 20}
@@ -174,3 +174,8 @@ def test_the_page_in_the_repository_is_that_of_the_results_beside_it(tmp_path: P
     assert (table.FOLDER / "README.md").read_text() == written
     front = written.partition("<details>")[0]
     assert len([line for line in front.splitlines() if line.startswith("| ")]) == 2 + len(table.HEADLINES)
+
+
+def test_accelerator() -> None:
+    pytest.importorskip("asteroid")
+    check([accelerator._measured("Conv-TasNet", precision, False, TINY) for precision in accelerator.TOLERANCE_DB])

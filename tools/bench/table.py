@@ -19,6 +19,7 @@ SUITES = {
     "assignment": "Cost and optimal matching of a batch of 8 mixtures of 4 s with estimates at 6 dB SI-SDR. "
     "Differences are those of our loss from one computed pair by pair in float64.",
     "metrics": "Scores of a mixture of two speakers and its estimates. Differences are those of the scores.",
+    "accelerator": "Training steps on a GPU, by precision. Differences are those of the losses of the first step.",
 }
 """Name -> what it measures."""
 
@@ -107,7 +108,7 @@ def _details(row: Row) -> dict[str, str]:
 
 
 def _measured(here: Row) -> dict[str, str]:
-    return {"date": here["measured_on"], "processor": here["machine"]}
+    return {"date": here["measured_on"], "processor": here.get("device") or here["machine"]}
 
 
 def _folded(name: str, result: Mapping[str, Any]) -> str:

@@ -38,6 +38,7 @@ class Sizes:
         seconds: of steps in turns, for each row.
         least_turns: at least this many turns.
         tiny: models of a few channels, for tests.
+        device: of models and batch.
     """
 
     batch: int = 4
@@ -45,6 +46,7 @@ class Sizes:
     seconds: float = 60.0
     least_turns: int = 5
     tiny: bool = False
+    device: str = "cpu"
 
 
 class Step:
@@ -61,7 +63,7 @@ class Step:
         self.model, self._loss = model.train(), loss
         self._optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=fused)
         generator = torch.Generator().manual_seed(1)
-        self.sources = torch.randn(sizes.batch, 2, sizes.num_samples, generator=generator)
+        self.sources = torch.randn(sizes.batch, 2, sizes.num_samples, generator=generator).to(sizes.device)
         self.mixture = self.sources.sum(1)
 
     def __call__(self) -> float:
@@ -134,13 +136,14 @@ class _OfMixture(nn.Module):
         return self.model(mixture.unsqueeze(1))
 
 
-def steps(name: str, sizes: Sizes, sides: Sequence[int] = (0, 1)) -> list[Step]:
+def steps(name: str, sizes: Sizes, sides: Sequence[int] = (0, 1), compiled: bool = False) -> list[Step]:
     """Return steps of ours (0) and of asteroid's (1), from the same weights.
 
     Args:
         name: of `MODELS`.
         sizes: of the batch.
         sides: which of the two.
+        compiled: whether both are compiled by torch.
 
     Raises:
         ImportError: asteroid is not installed.
@@ -154,8 +157,8 @@ def steps(name: str, sizes: Sizes, sides: Sequence[int] = (0, 1)) -> list[Step]:
     theirs = getattr(models, MODELS[name])(2, **(_TINY[MODELS[name]] if sizes.tiny else {}))
     ours = from_asteroid(theirs)
     terms = build_objective(ObjectiveConfig(), ours.traits())
-    active = torch.ones(sizes.batch, 2, dtype=torch.bool)
-    lengths = torch.full((sizes.batch,), sizes.num_samples)
+    active = torch.ones(sizes.batch, 2, dtype=torch.bool, device=sizes.device)
+    lengths = torch.full((sizes.batch,), sizes.num_samples, device=sizes.device)
 
     def loss(separation: Any, sources: Tensor) -> Tensor:
         batch = Batch(sources.sum(1), sources, active, lengths, [""] * sizes.batch)
@@ -163,4 +166,7 @@ def steps(name: str, sizes: Sizes, sides: Sequence[int] = (0, 1)) -> list[Step]:
 
     pit = PITLossWrapper(pairwise_neg_sisdr, pit_from="pw_mtx")
     made: list[tuple[nn.Module, Callable[[Any, Tensor], Tensor]]] = [(ours, loss), (_OfMixture(theirs), pit)]
+    made = [(model.to(sizes.device), function) for model, function in made]
+    if compiled:
+        made = [(torch.compile(model), function) for model, function in made]  # type: ignore[misc]
     return [Step(*made[side], sizes, fused=side == 0) for side in sides]
