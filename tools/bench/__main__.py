@@ -1,4 +1,4 @@
-"""`python -m tools.bench [SUITE ...]` runs suites and writes results/SUITE.json and README.md here; default: all on CPU.
+"""`python -m tools.bench [SUITE ...]` runs suites and writes results/SUITE.json and README.md; default: all on the CPU.
 
 An interrupted suite continues where it stopped. `python -m tools.bench --table` only writes README.md and its chart.
 """
