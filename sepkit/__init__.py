@@ -67,14 +67,15 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 __all__ = ["EvaluationOptions", "Separator", "__version__", "evaluate", "load_model"]
 
 if TYPE_CHECKING:
-    from sepkit.evaluation.evaluate import EvaluationOptions, evaluate
+    from sepkit.evaluation.evaluate import evaluate
+    from sepkit.evaluation.options import EvaluationOptions
     from sepkit.inference.loading import load_model
     from sepkit.inference.separator import Separator
 
 __getattr__ = lazy_names(
     __name__,
     {
-        "EvaluationOptions": "evaluation.evaluate",
+        "EvaluationOptions": "evaluation.options",
         "Separator": "inference.separator",
         "evaluate": "evaluation.evaluate",
         "load_model": "inference.loading",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from sepkit.cli._parser import DEVICE
+from sepkit.evaluation.options import EvaluationOptions
 
 
 def main(
@@ -14,17 +14,8 @@ def main(
     manifest: list[str] | None = None,
     model: str | None = None,
     estimates: str | None = None,
-    metrics: list[str] | None = None,
-    signal_std: float | None = None,
-    asr_command: str | None = None,
-    compare: str | None = None,
-    count_speakers: bool = False,
-    calibration: bool = False,
+    options: EvaluationOptions,
     separate_reports: bool = False,
-    device: str = DEVICE,
-    processes: int | None = None,
-    depth_steps: list[int] | None = None,
-    views: int | None = None,
     meeting: bool = False,
     reference: str | None = None,
     hypothesis: list[str] | None = None,
@@ -38,67 +29,45 @@ def main(
         manifest: Manifests (test.jsonl), one or more; the first is what the others' drop is measured from.
         model: MODEL to measure; default: the one that ships with sepkit.
         estimates: Instead of a model: folder of estimates, ID_s1.wav and so on, or s1/ID.wav and so on.
-        metrics: si_sdr, sdr, snr, bss_eval (SIR, SAR), stoi, estoi, pesq, blr, words; by default
-            si_sdr, sdr, stoi, pesq, blr where the training deviation is known and words with --asr-command, and what
-            the model predicts of its SI-SDR.
-        signal_std: Deviation that blr divides references by; by default the model's.
-        asr_command: Prints the transcript of a wav ('CMD {wav}'), for word errors against the manifest's text; with
-            --meeting it is given whole tracks, and tcpWER needs lines '[START --> END] TEXT'.
-        compare: Folder of another evaluation of the same mixtures: adds paired differences from it.
-        count_speakers: Measure as if their number were not known: only hypotheses that the model says are speakers
-            are matched, sources that are missed and speakers too many are counted.
-        calibration: Also tell how well the model predicts its own SI-SDR (a model that sepkit calibrate has fitted the
-            predictor of): correlation, interval, mean SI-SDR of the best x %.
+        options: What to measure, and how.
         separate_reports: An evaluation of its own for each manifest, in OUT/NAME for NAME.jsonl; no drops between them.
-        processes: Processes that compute metrics beside the model; by default, for 100 mixtures or more, one for each
-            CPU where the model leaves the CPUs alone, else half of that.
-        depth_steps: Steps of a model of continuous depth; by default the model's own. With several, an evaluation each,
-            in OUT/steps_N, and "by_depth_steps" in summary.json, whose other figures are those of the model's own (else
-            of the middle one).
-        views: How many views of a mixture estimates are means over; by default the model's own. Two also predict the
-            SI-SDR of a model without a predictor.
         meeting: Measure --hypothesis against --reference; takes --out and --asr-command beside them.
         reference: With --meeting: who really speaks, as RTTM (FILE.rttm), for DER alone, or SegLST (FILE.json).
         hypothesis: With --meeting: RTTM or SegLST files, or audio files: the tracks of one meeting, one for each
             speaker.
     """
     if meeting or reference is not None or hypothesis is not None:
-        others = {"manifest": manifest, "model": model, "estimates": estimates, "metrics": metrics, "compare": compare}
-        return _meeting(meeting, reference, hypothesis, out, asr_command, [name for name in others if others[name]])
+        others = {
+            "manifest": manifest,
+            "model": model,
+            "estimates": estimates,
+            "metrics": options.metrics,
+            "compare": options.compare,
+        }
+        return _meeting(
+            meeting, reference, hypothesis, out, options.asr_command, [name for name in others if others[name]]
+        )
     import shlex
     import sys
 
     from sepkit.cli._threads import limit_small_models_to_one_thread
     from sepkit.errors import UserError
-    from sepkit.evaluation.evaluate import EvaluationOptions, System, evaluate, load_systems
+    from sepkit.evaluation.evaluate import System, evaluate, load_systems
     from sepkit.models.published.shipped import DEFAULT_MODEL
 
     if not manifest:
         raise UserError("--manifest: found none, expected one or more; or --meeting for who spoke when")
     if model is not None and estimates is not None:
         raise UserError("--model: found --estimates too; expected one of them")
-    options = EvaluationOptions(
-        metrics,
-        signal_std,
-        asr_command,
-        count_speakers,
-        calibration,
-        compare,
-        device,
-        depth_steps or (),
-        views,
-        processes,
-        shlex.join(["sepkit", *sys.argv[1:]]),
-    )
     systems = load_systems(System(estimates=Path(estimates)) if estimates else model or DEFAULT_MODEL, options)
     if systems[0].separator is not None:
         limit_small_models_to_one_thread(systems[0].separator)
     failed = False
     for manifests, folder in _reports(manifest, Path(out)) if separate_reports else [(manifest, Path(out))]:
-        summary = evaluate(systems, manifests, folder, options)
+        summary = evaluate(systems, manifests, folder, options, shlex.join(["sepkit", *sys.argv[1:]]))
         if separate_reports:
             print(f"{manifests[0]}:")
-        failed |= _report(summary, metrics, folder)
+        failed |= _report(summary, options.metrics, folder)
     if failed:
         print(out)
         raise SystemExit(1)

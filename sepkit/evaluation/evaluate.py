@@ -25,6 +25,7 @@ from sepkit.evaluation.calibration import summarize_calibration
 from sepkit.evaluation.comparison import compare, write_by_depth
 from sepkit.evaluation.labels import BOUNDS, PREDICTED
 from sepkit.evaluation.metrics import PESQ_MODES
+from sepkit.evaluation.options import EvaluationOptions
 from sepkit.evaluation.results import Row, columns_of, commit, describe_mixture, hardware, summarize_rows, write_rows
 from sepkit.evaluation.run_folder import Listed, find_estimates, read_estimates
 from sepkit.evaluation.scoring import PACKAGES, Hypotheses, ScoringOptions, check_metrics, score_utterance
@@ -49,43 +50,6 @@ _LEAST_FOR_PROCESSES = 100
 
 Separate = Callable[[np.ndarray, int], "np.ndarray | Hypotheses | Separated[np.ndarray]"]
 """(mixture (T,), sample_rate) -> estimates (n, T), alone or with what the model states about them"""
-
-
-@dataclass(frozen=True)
-class EvaluationOptions:
-    """What to measure, and how.
-
-    Args:
-        metrics: Names in `scoring.COLUMNS`. None: SI-SDR, SDR, STOI, PESQ at 8 and 16 kHz, BLR with a deviation, and
-            words with a command; and what the model predicts about its SI-SDR.
-        signal_std: Deviation that BLR divides references by; None: the training deviation of the model.
-        asr_command: Command that prints the transcript of `{wav}`.
-        count_speakers: Whether the number of speakers counts as unknown. Only hypotheses that the model says are
-            speakers are matched then, and missed and surplus ones are counted, see `score_utterance`.
-        calibration: Whether to measure how well the separator predicts its own SI-SDR: "calibration" of the summary,
-            see `summarize_calibration`.
-        compare_with: Folder of another evaluation of the same mixtures, for paired differences.
-        device: Device of a model that is given by its name: cpu, cuda:0 ..., or auto.
-        depth_steps: Numbers of steps of a model of continuous depth that is given by its name; none: its own. With
-            several, each has its evaluation in `out/steps_N`, see `write_by_depth`.
-        views: Number of views of a mixture that estimates are means over, of a model that is given by its name; None:
-            its own.
-        processes: Number of processes that compute metrics beside the separator; 0: none, one after the other. None:
-            for 100 mixtures or more, one for each CPU that the separator leaves free.
-        command: Command line, for the summary.
-    """
-
-    metrics: Sequence[str] | None = None
-    signal_std: float | None = None
-    asr_command: str | None = None
-    count_speakers: bool = False
-    calibration: bool = False
-    compare_with: str | os.PathLike[str] | None = None
-    device: str = "auto"
-    depth_steps: Sequence[int] = ()
-    views: int | None = None
-    processes: int | None = None
-    command: str | None = None
 
 
 @dataclass(frozen=True)
@@ -124,6 +88,7 @@ def evaluate(
     manifests: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     out: str | os.PathLike[str],
     options: EvaluationOptions | None = None,
+    command: str | None = None,
 ) -> dict[str, Any]:
     """Score all mixtures of manifests, write `out/utterances.csv` and `out/summary.json`, and return the summary.
 
@@ -138,6 +103,7 @@ def evaluate(
         manifests: Manifest, or several; the summary has the drop of each from the first.
         out: Folder of the results.
         options: What to measure, and how; None: the defaults.
+        command: Command line, for the summary.
 
     Returns:
         Content of summary.json.
@@ -150,10 +116,10 @@ def evaluate(
     paths = [Path(path) for path in ([manifests] if isinstance(manifests, str | os.PathLike) else manifests)]
     systems = separator if isinstance(separator, list) else load_systems(separator, options)
     if len(systems) == 1:
-        return _evaluate(systems[0], paths, Path(out), options)
+        return _evaluate(systems[0], paths, Path(out), options, command)
     folders = {system.depth_steps or 0: Path(out) / f"steps_{system.depth_steps}" for system in systems}
     for system, folder in zip(systems, folders.values(), strict=True):
-        _evaluate(system, paths, folder, options)
+        _evaluate(system, paths, folder, options, command)
     return write_by_depth(Path(out), folders, systems[0].own_steps)
 
 
@@ -228,7 +194,9 @@ def _hypotheses_of(separated: np.ndarray | Hypotheses | Separated[np.ndarray]) -
     return Hypotheses(separated.estimates, is_speaker, separated.weights, predictions, separated.rates or {})
 
 
-def _evaluate(system: System, manifests: Sequence[Path], out: Path, options: EvaluationOptions) -> dict[str, Any]:
+def _evaluate(
+    system: System, manifests: Sequence[Path], out: Path, options: EvaluationOptions, command: str | None
+) -> dict[str, Any]:
     if system.estimates is not None and not system.estimates.is_dir():
         raise UserError(f"{system.estimates}: no such folder, expected one with estimates")
     entries = [(str(path), entry) for path in manifests for entry in read_manifest(path)]
@@ -267,7 +235,7 @@ def _evaluate(system: System, manifests: Sequence[Path], out: Path, options: Eva
         "metrics_left_out": left_out,
         "real_time_factor": None if system.separate is None else _real_time_factor(rows),
         "wall_seconds": sum(row["wall_seconds"] for row in rows),
-        "command": options.command,
+        "command": command,
         "version": __version__,
         "commit": commit(),
         "hardware": hardware(system.device),
@@ -275,8 +243,8 @@ def _evaluate(system: System, manifests: Sequence[Path], out: Path, options: Eva
     write_rows(out / "utterances.csv", rows, columns)
     if options.calibration:
         summary["calibration"] = summarize_calibration(rows)
-    if options.compare_with is not None:
-        summary["comparison"] = compare(out, options.compare_with, columns)
+    if options.compare is not None:
+        summary["comparison"] = compare(out, options.compare, columns)
     write_json(out / "summary.json", summary)
     return summary
 

@@ -214,7 +214,7 @@ def test_a_users_mistakes(corpus: Any, tmp_path: Path) -> None:
         evaluate(separator, corpus.manifest, tmp_path / "file" / "out")
     with pytest.raises(UserError, match="no such file or folder"):
         evaluate("no-such-model", corpus.manifest, tmp_path / "out")
-    for options in (EvaluationOptions(depth_steps=(2, 4)), EvaluationOptions(views=2)):
+    for options in (EvaluationOptions(depth_steps=[2, 4]), EvaluationOptions(views=2)):
         with pytest.raises(UserError, match="given by its name"):
             evaluate(separator, corpus.manifest, tmp_path / "out", options)
     assert separator.calls == 0
@@ -279,7 +279,7 @@ def test_kinds_of_mixtures_have_columns_and_figures(tmp_path: Path, make_corpus:
 def test_a_paired_comparison_with_another_run(corpus: Any, make_corpus: Any, tmp_path: Path) -> None:
     worse = evaluate(corpus.separator(0.3), corpus.manifest, tmp_path / "worse")
     better = evaluate(
-        corpus.separator(0.1), corpus.manifest, tmp_path / "better", EvaluationOptions(compare_with=tmp_path / "worse")
+        corpus.separator(0.1), corpus.manifest, tmp_path / "better", EvaluationOptions(compare=str(tmp_path / "worse"))
     )
     difference = better["comparison"]["metrics"]["si_sdr_db"]
     means = [run["metrics"]["si_sdr_db"]["mean"] for run in (better, worse)]
@@ -288,7 +288,7 @@ def test_a_paired_comparison_with_another_run(corpus: Any, make_corpus: Any, tmp
     other = make_corpus(tmp_path / "other", count=2, prefix="elsewhere")
     with pytest.raises(UserError, match="in common"):
         evaluate(
-            other.separator(), [other.manifest], tmp_path / "o", EvaluationOptions(compare_with=tmp_path / "worse")
+            other.separator(), [other.manifest], tmp_path / "o", EvaluationOptions(compare=str(tmp_path / "worse"))
         )
 
 
@@ -310,7 +310,7 @@ def test_intervals_draw_the_speakers_that_the_manifest_names(corpus: Any, tmp_pa
     # The column is written to the last digit.
     assert found["metrics"]["si_sdr_db"] == asdict(summarize(scores, pairs)) | {"n_speakers": 4}
     # The rows are those of before: only the names changed, of which one is not known.
-    again = evaluate(corpus.separator(0.2), [unnamed], tmp_path / "o", EvaluationOptions(["si_sdr"], compare_with=out))
+    again = evaluate(corpus.separator(0.2), [unnamed], tmp_path / "o", EvaluationOptions(["si_sdr"], compare=str(out)))
     comparison = again["comparison"]
     assert again["interval_unit"] == "mixture" == comparison["interval_unit"]
     assert again["metrics"]["si_sdr_db"]["n_speakers"] is None is comparison["metrics"]["si_sdr_db"]["n_speakers"]

@@ -23,7 +23,7 @@ def folders(corpus: Any, tmp_path: Path) -> list[Path]:
     runs = {"a_worse": (0.5, ["si_sdr"]), "b|best": (0.1, ["si_sdr", "snr"]), "c": (0.2, ["snr"])}
     for name, (noise, metrics) in runs.items():
         command = f"sepkit evaluate --out {name}"
-        evaluate(corpus.separator(noise), corpus.manifest, tmp_path / name, EvaluationOptions(metrics, command=command))
+        evaluate(corpus.separator(noise), corpus.manifest, tmp_path / name, EvaluationOptions(metrics), command)
     return [tmp_path / name for name in runs]
 
 
@@ -48,7 +48,7 @@ def test_of_few_mixtures_there_are_means_alone(make_corpus: Any, tmp_path: Path,
     corpus = make_corpus(tmp_path / "corpus", count=2)
     folders = [tmp_path / name for name in ("first", "second")]
     for folder, noise in zip(folders, (0.5, 0.1), strict=True):
-        compared = {} if folder is folders[0] else {"compare_with": folders[0]}
+        compared = {} if folder is folders[0] else {"compare": folders[0]}
         found = evaluate(corpus.separator(noise), corpus.manifest, folder, EvaluationOptions(["si_sdr"], **compared))
         assert all(score["ci95"] is None for score in found["metrics"].values())
     lines = list(evaluation_lines(found))

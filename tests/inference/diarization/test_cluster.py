@@ -65,7 +65,7 @@ def test_one_speaker_is_an_answer(encoder, voices, tmp_path):
 
 
 @pytest.mark.parametrize("model", ["mean_mfcc", "mean_log_mel"])
-def test_plain_spectra_to_compare_with(voices, tmp_path, model):
+def test_plain_spectra_to_compare(voices, tmp_path, model):
     cluster_recordings([voices], tmp_path, encoder=model, speakers=3)
     rows = read_segments(tmp_path / "segments.csv")
     assert len({(row.path.split("/")[0], row.speaker) for row in rows}) == 3

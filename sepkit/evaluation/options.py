@@ -1,0 +1,44 @@
+"""Options of an evaluation, as `sepkit evaluate` and `sepkit.evaluate` take them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class EvaluationOptions:
+    """What to measure, and how.
+
+    Args:
+        metrics: si_sdr, sdr, snr, bss_eval (SIR, SAR), stoi, estoi, pesq, blr, words; by default
+            si_sdr, sdr, stoi, pesq, blr where the training deviation is known and words with --asr-command, and what
+            the model predicts of its SI-SDR.
+        signal_std: Deviation that blr divides references by; by default the model's.
+        asr_command: Prints the transcript of a wav ('CMD {wav}'), for word errors against the manifest's text; with
+            --meeting it is given whole tracks, and tcpWER needs lines '[START --> END] TEXT'.
+        count_speakers: Measure as if their number were not known: only hypotheses that the model says are speakers
+            are matched, sources that are missed and speakers too many are counted.
+        calibration: Also measure how well the model predicts its own SI-SDR (a model that sepkit calibrate has fitted
+            the predictor of): correlation, interval, mean SI-SDR of the best x %.
+        compare: Folder of another evaluation of the same mixtures: adds paired differences from it.
+        device: Device of a model that is given by its name: cpu, cuda, cuda:1 ..., or auto: an accelerator if there
+            is one.
+        depth_steps: Steps of a model of continuous depth; by default the model's own. With several, an evaluation each,
+            in OUT/steps_N, and "by_depth_steps" in summary.json, whose other figures are those of the model's own (else
+            of the middle one).
+        views: How many views of a mixture estimates are means over; by default the model's own. Two also predict the
+            SI-SDR of a model without a predictor.
+        processes: Processes that compute metrics beside the model; by default, for 100 mixtures or more, one for each
+            CPU where the model leaves the CPUs alone, else half of that.
+    """
+
+    metrics: list[str] | None = None
+    signal_std: float | None = None
+    asr_command: str | None = None
+    count_speakers: bool = False
+    calibration: bool = False
+    compare: str | None = None
+    device: str = "auto"
+    depth_steps: list[int] | None = None
+    views: int | None = None
+    processes: int | None = None
