@@ -12,16 +12,7 @@ import torch
 import yaml
 from torch import Tensor
 
-from sepkit.config import (
-    DeterministicConfig,
-    FreeFilterbankConfig,
-    ModelConfig,
-    SepReformerConfig,
-    SRCorrNetConfig,
-    STFTFilterbankConfig,
-    TFLocoformerConfig,
-    TIGERConfig,
-)
+from sepkit import config as c
 from sepkit.models import build_model
 from sepkit.models.bridges import sepreformer, sr_corrnet, tf_locoformer, tiger
 from sepkit.models.bridges._weights import renamed
@@ -52,12 +43,12 @@ def waveform(num_samples: int) -> Tensor:
 
 def sepreformer_weights(hypotheses: int = 2, stages: int = 1) -> dict[str, Tensor]:
     """Return weights under the authors' names: 6 filters of 8 samples, 8 channels, 2 heads."""
-    config = ModelConfig(
+    config = c.ModelConfig(
         hypotheses=hypotheses,
-        filterbank=FreeFilterbankConfig(6, 8, 4, mapping=True),
-        encoding=DeterministicConfig(activation="gelu"),
-        masker=SepReformerConfig(channels=8, num_stages=stages, num_heads=2, kernel_size=5, max_distance=3),
-        masks=DeterministicConfig(activation="linear"),
+        filterbank=c.FreeFilterbankConfig(6, 8, 4, mapping=True),
+        encoding=c.DeterministicConfig(activation="gelu"),
+        masker=c.SepReformerConfig(channels=8, num_stages=stages, num_heads=2, kernel_size=5, max_distance=3),
+        masks=c.DeterministicConfig(activation="linear"),
     )
     shapes = {name: tensor.shape for name, tensor in build_model(config).state_dict().items()}
     weights = {
@@ -99,15 +90,18 @@ def sepreformer_checkpoint(weights: Mapping[str, Tensor]) -> dict[str, Any]:
     }
 
 
+def _mapping(kernel_size: int, stride: int) -> c.STFTFilterbankConfig:
+    """Real and imaginary parts, which the masker maps to those of the estimates."""
+    return c.STFTFilterbankConfig(kernel_size, stride, 1.0, features="real_imaginary", complex_masks=True, mapping=True)
+
+
 def tf_locoformer_weights(hypotheses: int = 2) -> dict[str, Tensor]:
     """Return weights under ESPnet's names: windows of 16 samples, 8 channels, 2 heads, 2 layers."""
-    config = ModelConfig(
+    config = c.ModelConfig(
         hypotheses=hypotheses,
-        filterbank=STFTFilterbankConfig(
-            16, 8, compression=1.0, features="real_imaginary", complex_masks=True, mapping=True
-        ),
-        masker=TFLocoformerConfig(8, 2, 2, attention_dim=8, feedforward_dim=6, kernel_size=3, norm_groups=2),
-        masks=DeterministicConfig(activation="linear"),
+        filterbank=_mapping(16, 8),
+        masker=c.TFLocoformerConfig(8, 2, 2, attention_dim=8, feedforward_dim=6, kernel_size=3, norm_groups=2),
+        masks=c.DeterministicConfig(activation="linear"),
     )
     weights = {}
     for name, tensor in build_model(config).masker.state_dict().items():
@@ -129,13 +123,11 @@ def sr_corrnet_weights(
     hypotheses: int = 2, counts: bool = False, frame_taps: int = 1, kernel_size: int = 3
 ) -> dict[str, Tensor]:
     """Return weights under the authors' names: 8 channels, 2 heads, 1 and 2 layers."""
-    config = ModelConfig(
+    config = c.ModelConfig(
         hypotheses=hypotheses,
-        filterbank=STFTFilterbankConfig(
-            16, 8, compression=1.0, features="real_imaginary", complex_masks=True, mapping=True
-        ),
-        masker=SRCorrNetConfig(8, 1, 2, 2, 6, 10, kernel_size, frame_taps=frame_taps, count_speakers=counts),
-        masks=DeterministicConfig(activation="linear"),
+        filterbank=_mapping(16, 8),
+        masker=c.SRCorrNetConfig(8, 1, 2, 2, 6, 10, kernel_size, frame_taps=frame_taps, count_speakers=counts),
+        masks=c.DeterministicConfig(activation="linear"),
     )
     weights = {}
     for name, tensor in build_model(config).masker.state_dict().items():
@@ -193,14 +185,12 @@ def tiger_arguments(hypotheses: int = 2, scales: int = 3, iterations: int = 2, s
 
 def tiger_weights(hypotheses: int = 2, scales: int = 3) -> dict[str, Tensor]:
     """Return weights of the same model under the authors' names."""
-    config = ModelConfig(
+    config = c.ModelConfig(
         sample_rate=16000,
         hypotheses=hypotheses,
-        filterbank=STFTFilterbankConfig(
-            640, 320, compression=1.0, features="real_imaginary", complex_masks=True, mapping=True
-        ),
-        masker=TIGERConfig(16000, 4 * hypotheses, 6, 2, scales, 2, 3),
-        masks=DeterministicConfig(activation="linear"),
+        filterbank=_mapping(640, 320),
+        masker=c.TIGERConfig(16000, 4 * hypotheses, 6, 2, scales, 2, 3),
+        masks=c.DeterministicConfig(activation="linear"),
     )
     weights = {}
     for name, tensor in build_model(config).masker.state_dict().items():

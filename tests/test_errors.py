@@ -12,6 +12,7 @@ from sepkit.choices import convert
 from sepkit.cli import main as command_line
 from sepkit.errors import UserError, exhausted, one_line, out_of_reach, shown
 from sepkit.limits import MESSAGE_CHARACTERS, VALUE_CHARACTERS
+from tests.complaint import complaint
 
 HUGE = {
     "text": "x" * 10**6,
@@ -103,6 +104,5 @@ def test_other_errors_are_not_for_the_machine():
 
 @pytest.mark.parametrize("kind", ["text", "list", "number"])
 def test_values_of_a_wrong_type_are_shown_briefly(kind):
-    with pytest.raises(UserError) as caught:
-        convert(float, HUGE[kind], "field")
-    assert str(caught.value).startswith("field: found") and len(str(caught.value)) < 300
+    message = complaint(lambda: convert(float, HUGE[kind], "field"))
+    assert message.startswith("field: found") and len(message) < 300

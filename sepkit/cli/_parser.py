@@ -154,9 +154,9 @@ class _Parameter:
 
     @property
     def item(self) -> Any:
-        """Type of the items of a list; None: no list."""
+        """Type of the items of a list or tuple; None: neither."""
         inner = without_none(self.hint)
-        return typing.get_args(inner)[0] if typing.get_origin(inner) in (list, Sequence) else None
+        return typing.get_args(inner)[0] if typing.get_origin(inner) in (list, tuple, Sequence) else None
 
     @property
     def option(self) -> str:
@@ -187,7 +187,8 @@ class _Parameter:
         if self.name == "import_":
             settings |= {"action": "append"}
         elif self.item:
-            nargs = "+" if self.is_required or not self.is_positional else "*"
+            nargs: str | int = "+" if self.is_required or not self.is_positional else "*"
+            nargs = len(typing.get_args(inner)) if typing.get_origin(inner) is tuple else nargs
             settings |= {"nargs": nargs, "type": reader(self.item, self.word)}
         elif inner is bool:
             del settings["metavar"]

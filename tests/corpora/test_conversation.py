@@ -12,6 +12,7 @@ from sepkit.data.manifest import read_manifest
 from sepkit.data.mixing import mix_entry
 from sepkit.data.seglst import read_seglst
 from sepkit.errors import UserError
+from tests.complaint import complaint
 from tests.corpora.calling import by_place
 
 prepare_conversation = by_place(_prepare_conversation, ConversationOptions, "speech", "out")
@@ -53,8 +54,7 @@ def test_the_same_seed_makes_the_same_and_another_another(tmp_path, speech):
         prepare_conversation(speech, tmp_path / name, minutes=0.5, seed=seed)
         made[name] = (tmp_path / name / "mixture.flac").read_bytes()
     assert made["one"] == made["same"] != made["other"]
-    with pytest.raises(UserError, match="made with"):
-        prepare_conversation(speech, tmp_path / "one", minutes=0.5, seed=5)
+    complaint(lambda: prepare_conversation(speech, tmp_path / "one", minutes=0.5, seed=5), "made with")
 
 
 def test_another_rate(tmp_path, speech):
@@ -75,9 +75,7 @@ def test_another_rate(tmp_path, speech):
     ],
 )
 def test_bad_arguments_are_told_in_one_line(tmp_path, speech, options, word):
-    with pytest.raises(UserError, match=word) as caught:
-        prepare_conversation(speech, tmp_path / "out", **({"minutes": 0.1} | options))
-    assert "\n" not in str(caught.value)
+    complaint(lambda: prepare_conversation(speech, tmp_path / "out", **({"minutes": 0.1} | options)), word)
 
 
 def test_command_line(tmp_path, speech, capsys):
@@ -108,8 +106,7 @@ def test_turn_taking(tmp_path, speech, most):
 
 
 def test_nobody_at_once_is_refused(tmp_path, speech):
-    with pytest.raises(UserError, match="max_overlap: found 0"):
-        prepare_conversation(speech, tmp_path / "out", max_overlap=0)
+    complaint(lambda: prepare_conversation(speech, tmp_path / "out", max_overlap=0), "max_overlap: found 0")
 
 
 def test_what_is_said_is_told_with_its_time(tmp_path, speech):

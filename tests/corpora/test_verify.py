@@ -9,7 +9,7 @@ import pytest
 from sepkit.corpora._verify import check_whole, verify
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, SourceEntry
-from sepkit.errors import UserError
+from tests.complaint import complaint
 
 RATE = 8000
 
@@ -71,6 +71,4 @@ def test_a_file_that_was_cut_short_is_refused(suffix, tmp_path):
     assert check_whole(path).num_samples == 40000
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(UserError, match=r"truncated") as caught:
-        check_whole(path)
-    assert "\n" not in str(caught.value)
+    complaint(lambda: check_whole(path), r"truncated")

@@ -10,6 +10,7 @@ from sepkit.data import audio
 from sepkit.data.audio import write_blocks
 from sepkit.data.resampling import StreamResampler
 from sepkit.errors import UserError
+from tests.complaint import complaint
 
 
 def noise(*shape, seed=0):
@@ -98,15 +99,12 @@ def test_a_bad_block_is_named_when_it_is_reached(tmp_path):
     soundfile.write(tmp_path / "nan.wav", signal, 8000, subtype="FLOAT")
     blocks = audio.read_blocks(tmp_path / "nan.wav", 1000)
     assert len(next(blocks)) == len(next(blocks)) == 1000
-    with pytest.raises(UserError, match=r"nan.wav: holds samples that are not finite"):
-        next(blocks)
+    complaint(lambda: next(blocks), r"nan.wav: holds samples that are not finite")
     soundfile.write(tmp_path / "x.flac", noise(40000), 8000)
     data = (tmp_path / "x.flac").read_bytes()
     (tmp_path / "cut.flac").write_bytes(data[: len(data) // 2])
-    with pytest.raises(UserError, match=r"cut.flac: damaged or truncated"):
-        list(audio.read_blocks(tmp_path / "cut.flac", 1000))
-    with pytest.raises(UserError, match="channel 1 was asked for"):
-        next(audio.read_blocks(tmp_path / "x.flac", 1000, channel=1))
+    complaint(lambda: list(audio.read_blocks(tmp_path / "cut.flac", 1000)), r"cut.flac: damaged or truncated")
+    complaint(lambda: next(audio.read_blocks(tmp_path / "x.flac", 1000, channel=1)), "channel 1 was asked for")
 
 
 @pytest.mark.parametrize("as_file", [True, False])
@@ -120,6 +118,4 @@ def test_all_channels_are_decoded(tmp_path, as_file):
 
 @pytest.mark.parametrize(("data", "word"), [(b"", "cannot be read"), (b"RIFFnonsense", "cannot be read")])
 def test_bytes_that_are_no_audio(data, word):
-    with pytest.raises(UserError, match=word) as caught:
-        audio.decode(io.BytesIO(data))
-    assert "\n" not in str(caught.value)
+    complaint(lambda: audio.decode(io.BytesIO(data)), word)

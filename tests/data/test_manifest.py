@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from sepkit.data.manifest import MixtureEntry, NoiseEntry, SourceEntry, read_manifest, write_manifest
 from sepkit.errors import UserError
+from tests.complaint import complaint
 
 CONTRACT_LINE = {
     "id": "1272-0_1462-3",
@@ -74,60 +76,51 @@ def test_a_mixture_without_references_is_allowed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{not json", r":2: not JSON \(.*\); expected one JSON object a line"),
-        ([1, 2], r":2: found \[1, 2\], expected a JSON object"),
-        ({k: v for k, v in CONTRACT_LINE.items() if k != "num_samples"}, r":2: field 'num_samples' is missing"),
-        (changed(id="b", sample_rate="8000"), r":2: sample_rate is '8000', expected 1000 to 768000 Hz"),
-        (changed(id="b", num_samples=0), r":2: num_samples is 0, expected a whole number above 0"),
-        (changed(id="b", num_samples=True), r":2: num_samples is True"),
-        (changed(id=""), r":2: id is '', expected printable text of 1 to 200 bytes"),
-        (changed(id="b", mode="avg"), r":2: mode is 'avg', expected one of min, max"),
-        (changed(id="b", resampler="sox"), r":2: resampler is 'sox', expected one of soxr_hq, scipy_poly"),
-        (changed(id="b", sources={}), r":2: sources is {}, expected a list"),
-        (changed(id="b", sources=[{"speaker": "1"}]), r":2: sources\[0\]: field 'path' is missing"),
-        (
-            changed(id="b", sources=[{"path": "x", "gain": "1"}]),
-            r":2: sources\[0\]: gain is '1', expected a finite number",
-        ),
-        (changed(id="b", sources=[{"path": "x", "gain": float("nan")}]), r":2: sources\[0\]: gain is nan"),
-        (changed(id="b", sources=[{"path": "x", "start": -1}]), r":2: sources\[0\]: start is -1"),
-        (changed(id="b", sources=["x.wav"]), r":2: sources\[0\]: found 'x.wav', expected a JSON object"),
-        (changed(id="b", noise={"path": 3}), r":2: noise: path is 3, expected text"),
-        (changed(id="b", sources=[]), r":2: neither mixture nor sources"),
-        ('{"id": ' + "[" * 100_000, r":2: not JSON"),
-        ('{"id": "b", "num_samples": ' + "9" * 5000, r":2: not JSON"),
-        (changed(id="b", num_samples=10**400), r":2: num_samples is 1000+\.\.\.0+, expected a whole number"),
-        (changed(id="b", num_samples=2**40), r":2: num_samples is 1099511627776, expected a whole number above 0"),
-        (changed(id="b", sample_rate=1), r":2: sample_rate is 1, expected 1000 to 768000 Hz"),
-        (changed(id="b" * 300), r":2: id is 'b+\.\.\.b+', expected printable text of 1 to 200 bytes"),
-        (changed(id="\ud800"), r":2: id is '.ud800', expected printable text"),
-        (changed(id="b", mixture="a\0.wav"), r":2: mixture is 'a.x00.wav', expected text"),
-        (changed(id="b", sources=[{"path": "x", "gain": 10**400}]), r":2: sources\[0\]: gain is 1000"),
-        (CONTRACT_LINE, r":2: id '1272-0_1462-3' is that of line 1; ids must differ"),
+        ("{not json", r"not JSON \(.*\); expected one JSON object a line"),
+        ([1, 2], r"found \[1, 2\], expected a JSON object"),
+        ({k: v for k, v in CONTRACT_LINE.items() if k != "num_samples"}, r"field 'num_samples' is missing"),
+        (changed(id="b", sample_rate="8000"), r"sample_rate is '8000', expected 1000 to 768000 Hz"),
+        (changed(id="b", num_samples=0), r"num_samples is 0, expected a whole number above 0"),
+        (changed(id="b", num_samples=True), r"num_samples is True"),
+        (changed(id=""), r"id is '', expected printable text of 1 to 200 bytes"),
+        (changed(id="b", mode="avg"), r"mode is 'avg', expected one of min, max"),
+        (changed(id="b", resampler="sox"), r"resampler is 'sox', expected one of soxr_hq, scipy_poly"),
+        (changed(id="b", sources={}), r"sources is {}, expected a list"),
+        (changed(id="b", sources=[{"speaker": "1"}]), r"sources\[0\]: field 'path' is missing"),
+        (changed(id="b", sources=[{"path": "x", "gain": "1"}]), r"sources\[0\]: gain is '1', expected a finite number"),
+        (changed(id="b", sources=[{"path": "x", "gain": float("nan")}]), r"sources\[0\]: gain is nan"),
+        (changed(id="b", sources=[{"path": "x", "start": -1}]), r"sources\[0\]: start is -1"),
+        (changed(id="b", sources=["x.wav"]), r"sources\[0\]: found 'x.wav', expected a JSON object"),
+        (changed(id="b", noise={"path": 3}), r"noise: path is 3, expected text"),
+        (changed(id="b", sources=[]), r"neither mixture nor sources"),
+        ('{"id": ' + "[" * 100_000, r"not JSON"),
+        ('{"id": "b", "num_samples": ' + "9" * 5000, r"not JSON"),
+        (changed(id="b", num_samples=10**400), r"num_samples is 1000+\.\.\.0+, expected a whole number"),
+        (changed(id="b", num_samples=2**40), r"num_samples is 1099511627776, expected a whole number above 0"),
+        (changed(id="b", sample_rate=1), r"sample_rate is 1, expected 1000 to 768000 Hz"),
+        (changed(id="b" * 300), r"id is 'b+\.\.\.b+', expected printable text of 1 to 200 bytes"),
+        (changed(id="\ud800"), r"id is '.ud800', expected printable text"),
+        (changed(id="b", mixture="a\0.wav"), r"mixture is 'a.x00.wav', expected text"),
+        (changed(id="b", sources=[{"path": "x", "gain": 10**400}]), r"sources\[0\]: gain is 1000"),
+        (CONTRACT_LINE, r"id '1272-0_1462-3' is that of line 1; ids must differ"),
     ],
 )
 def test_a_bad_line_is_named_with_its_number_and_field(tmp_path: Path, line: Any, message: str) -> None:
-    with pytest.raises(UserError, match=message) as error:
-        read_manifest(written(tmp_path, CONTRACT_LINE, line))
-    assert str(error.value).startswith(f"{tmp_path / 'm.jsonl'}:2: ") and "\n" not in str(error.value)
+    path = written(tmp_path, CONTRACT_LINE, line)
+    assert re.match(f"{re.escape(str(path))}:2: {message}", complaint(lambda: read_manifest(path)))
 
 
 def test_manifests_that_are_absent_empty_or_not_text(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no such file"):
-        read_manifest(tmp_path / "absent.jsonl")
-    with pytest.raises(UserError, match="holds no mixtures"):
-        read_manifest(written(tmp_path, ""))
+    complaint(lambda: read_manifest(tmp_path / "absent.jsonl"), "no such file")
+    complaint(lambda: read_manifest(written(tmp_path, "")), "holds no mixtures")
     (tmp_path / "binary.jsonl").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UserError, match="cannot be read"):
-        read_manifest(tmp_path / "binary.jsonl")
-    with pytest.raises(UserError, match=r"is a folder, expected a manifest .* `sepkit prepare mixed`"):
-        read_manifest(tmp_path)
+    complaint(lambda: read_manifest(tmp_path / "binary.jsonl"), "cannot be read")
+    complaint(lambda: read_manifest(tmp_path), r"is a folder, expected a manifest .* `sepkit prepare mixed`")
 
 
 def test_write_refuses_what_read_would(tmp_path: Path) -> None:
     entry = MixtureEntry("a", 8000, 10, [SourceEntry("x.wav")])
-    with pytest.raises(UserError, match="two mixtures have the id 'a'"):
-        write_manifest(tmp_path / "m.jsonl", [entry, entry])
+    complaint(lambda: write_manifest(tmp_path / "m.jsonl", [entry, entry]), "two mixtures have the id 'a'")
     with pytest.raises(UserError, match="mixture 'b': num_samples is -1"):
         write_manifest(tmp_path / "m.jsonl", [MixtureEntry("b", 8000, -1, [SourceEntry("x.wav")])])
     assert list(tmp_path.iterdir()) == []

@@ -19,6 +19,7 @@ import soundfile
 
 from sepkit.data import audio
 from sepkit.errors import UserError
+from tests.complaint import complaint
 
 SECONDS = 3
 needs_ffmpeg = pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="the program ffmpeg is not installed")
@@ -104,8 +105,7 @@ def check_windows(path: Path, whole: np.ndarray, atol: float = 0.0) -> None:
     for start in starts[:2] if info.subtype == "FFMPEG" else starts:  # every window starts the program
         count = min(500, length - int(start))
         np.testing.assert_allclose(audio.read(path, int(start), count), whole[start : start + count], atol=atol, rtol=0)
-    with pytest.raises(UserError, match="were asked for"):
-        audio.read(path, length - 10, 11)
+    complaint(lambda: audio.read(path, length - 10, 11), "were asked for")
     np.testing.assert_array_equal(np.concatenate(list(audio.read_blocks(path, 3333))), whole)
     part = np.concatenate(list(audio.read_blocks(path, 333, start=1000, stop=2001)))
     np.testing.assert_allclose(part, whole[1000:2001], atol=atol, rtol=0)
@@ -364,9 +364,7 @@ def test_channels_that_cancel_are_not_averaged(factor: float, cancels: bool, tmp
     if not cancels:
         audio.check_mean(path)
         return
-    with pytest.raises(UserError, match=r"its channels cancel in their mean.*c0=c[01]") as caught:
-        audio.check_mean(path)
-    assert "\n" not in str(caught.value)
+    complaint(lambda: audio.check_mean(path), r"its channels cancel in their mean.*c0=c[01]")
 
 
 @pytest.mark.parametrize("channels", [2, 8, 64])

@@ -20,6 +20,7 @@ from sepkit.evaluation.clusters import (
     score_clusters,
 )
 from sepkit.evaluation.diarization import diarization_errors
+from tests.complaint import complaint
 
 CASES = [np.random.default_rng(seed).integers(0, k, (2, 40)) for seed, k in enumerate((2, 3, 4, 6, 1))]
 
@@ -83,9 +84,7 @@ def test_table_of_clusters(tmp_path):
 
 def test_one_line_for_what_cannot_be_measured(tmp_path):
     table = write_segments(tmp_path / "segments.csv", [Segment("in/b.wav", 0.0, 1.0, "speaker_1")])
-    with pytest.raises(UserError, match="names none of the recordings"):
-        score_clusters(table, {"elsewhere": []})
+    complaint(lambda: score_clusters(table, {"elsewhere": []}), "names none of the recordings")
     with pytest.raises(UserError, match=r"in/b\.wav has no speaker"):
         read_reference(write_segments(tmp_path / "nobody.csv", [Segment("in/b.wav")]))
-    with pytest.raises(UserError, match="is for sepkit evaluate --meeting"):
-        read_reference(tmp_path / "truth.rttm")
+    complaint(lambda: read_reference(tmp_path / "truth.rttm"), "is for sepkit evaluate --meeting")

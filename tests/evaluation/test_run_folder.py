@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sepkit.errors import UserError
 from sepkit.evaluation.labels import PROPERTIES
 from sepkit.evaluation.run_folder import EvaluationFolder, find, load_evaluation, load_run
+from tests.complaint import complaint
 
 
 def test_an_experiment_is_found_from_itself_and_from_its_evaluation(experiments: list[Path]) -> None:
@@ -54,8 +54,7 @@ def test_a_log_cut_short_by_a_kill_is_read(tmp_path: Path) -> None:
     log = load_run(tmp_path).log
     assert log is not None and len(log.records) == 1
     (tmp_path / "metrics.jsonl").write_text('{"kind\n{"kind": "epoch", "step": 1, "loss": 2}\n')
-    with pytest.raises(UserError, match=r"metrics.jsonl:1: not JSON"):
-        load_run(tmp_path)
+    complaint(lambda: load_run(tmp_path), r"metrics.jsonl:1: not JSON")
 
 
 def test_files_are_found_from_another_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,15 +64,11 @@ def test_files_are_found_from_another_working_folder(tmp_path: Path, monkeypatch
     near.mkdir(parents=True)
     monkeypatch.chdir("/")
     assert find("data/test.jsonl", near) == tmp_path / "data" / "test.jsonl"
-    with pytest.raises(UserError, match=r"data/absent.jsonl: no such file"):
-        find("data/absent.jsonl", near)
+    complaint(lambda: find("data/absent.jsonl", near), r"data/absent.jsonl: no such file")
 
 
 def test_mistakes_are_said(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no such folder"):
-        load_run(tmp_path / "absent")
-    with pytest.raises(UserError, match=r"neither metrics.jsonl nor summary.json"):
-        load_run(tmp_path)
+    complaint(lambda: load_run(tmp_path / "absent"), "no such folder")
+    complaint(lambda: load_run(tmp_path), r"neither metrics.jsonl nor summary.json")
     (tmp_path / "summary.json").write_text(json.dumps({"metrics": {}}))
-    with pytest.raises(UserError, match=r"utterances.csv: no such file"):
-        load_run(tmp_path)
+    complaint(lambda: load_run(tmp_path), r"utterances.csv: no such file")

@@ -13,16 +13,10 @@ import torch
 import yaml
 from safetensors.torch import save
 
-from sepkit.config import (
-    ConvTasNetConfig,
-    DeterministicConfig,
-    FreeFilterbankConfig,
-    ModelConfig,
-    SepFormerConfig,
-    from_dict,
-)
+from sepkit import config as c
 from sepkit.models import build_model
 from sepkit.models.bridges import to_asteroid_state_dict, torchaudio
+from sepkit.models.bridges._weights import all_pieces
 from tests.fuzz.reader import Files, Reader, with_model
 from tests.published import (
     SPEECHBRAIN_YAML,
@@ -58,7 +52,7 @@ def asteroid() -> Reader:
     channels = {"bottleneck_channels": 4, "hidden_channels": 6, "skip_channels": 4, "blocks": 2, "repeats": 1}
     config = {"filterbank": {"name": "free", "num_filters": 8}, "masker": {"name": "conv_tasnet"} | channels}
     torch.manual_seed(0)
-    weights = to_asteroid_state_dict(build_model(from_dict(ModelConfig, config | {"pad": "asteroid"})))
+    weights = to_asteroid_state_dict(build_model(c.from_dict(c.ModelConfig, config | {"pad": "asteroid"})))
     described = {"model_name": "ConvTasNet", "model_args": arguments, "infos": {"training_config": {"data": {}}}}
     described["infos"]["training_config"]["data"]["sample_rate"] = 8000
 
@@ -78,12 +72,12 @@ def asteroid() -> Reader:
 def speechbrain() -> Reader:
     """A SepFormer's YAML, whose tags speechbrain would carry out, and its three files of weights."""
     torch.manual_seed(0)
-    masker = SepFormerConfig(
+    masker = c.SepFormerConfig(
         model_dim=16, num_layers=2, chunk_size=10, transformer_layers=1, num_heads=4, feedforward_dim=20
     )
-    relu = DeterministicConfig(activation="relu")
-    config = ModelConfig(
-        filterbank=FreeFilterbankConfig(12, 8, 4), masker=masker, encoding=relu, masks=relu, pad="asteroid"
+    relu = c.DeterministicConfig(activation="relu")
+    config = c.ModelConfig(
+        filterbank=c.FreeFilterbankConfig(12, 8, 4), masker=masker, encoding=relu, masks=relu, pad="asteroid"
     )
     model: Any = build_model(config)
     weights = {
@@ -129,19 +123,14 @@ def tiger() -> Reader:
 
 def of_torchaudio() -> Reader:
     """Weights alone: sizes follow from them."""
-    linear, relu = DeterministicConfig(activation="linear"), DeterministicConfig(activation="relu")
-    masker = ConvTasNetConfig(
+    linear, relu = c.DeterministicConfig(activation="linear"), c.DeterministicConfig(activation="relu")
+    masker = c.ConvTasNetConfig(
         bottleneck_channels=4, hidden_channels=6, skip_channels=4, kernel_size=3, blocks=8, repeats=1
     )
-    bank = FreeFilterbankConfig(8, 16, 8, padding=8, multiple=8)
+    bank = c.FreeFilterbankConfig(8, 16, 8, padding=8, multiple=8)
     torch.manual_seed(0)
-    model = build_model(ModelConfig(filterbank=bank, encoding=linear, masker=masker, masks=relu, pad="asteroid"))
-    weights = {
-        theirs: piece
-        for name, tensor in model.state_dict().items()
-        if not name.startswith("signal_")
-        for theirs, piece in torchaudio._pieces(model.masker, name, tensor).items()
-    }
+    model = build_model(c.ModelConfig(filterbank=bank, encoding=linear, masker=masker, masks=relu, pad="asteroid"))
+    weights = all_pieces(model, torchaudio._NAMES)
     return _published("torchaudio", {"model.pt": _saved(weights)}, "model.pt@8000")
 
 

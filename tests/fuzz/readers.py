@@ -413,34 +413,21 @@ def _meetings() -> Reader:
     return Reader(files, command, ["reference.json", "found.json"])
 
 
+def _named(*readers: Callable[[], Reader]) -> dict[str, Callable[[], Reader]]:
+    return {reader.__name__.removeprefix("_"): reader for reader in readers}
+
+
 READERS: dict[str, Callable[[], Reader]] = {
     name: functools.cache(make)
     for name, make in {
-        "recordings": _recordings,
-        "standard_input": _standard_input,
+        **_named(_recordings, _standard_input),
         **foreign_readers.READERS,
-        "models": _models,
-        "predictors": _predictors,
+        **_named(_models, _predictors),
         **published_readers.READERS,
         **graph_readers.READERS,
-        "manifests": _manifests,
-        "archives": _archives,
-        "kaldi": _kaldi,
-        "speaker_tables": _speaker_tables,
-        "mixed_tables": _mixed_tables,
-        "metadata": _metadata,
-        "lists": _lists,
-        "configurations": _configurations,
-        "trainings": _trainings,
-        "states": _states,
-        "reports": _reports,
-        "journals": _journals,
-        "compared": _compared,
-        "separated": _separated,
-        "descriptions": _descriptions,
-        "turns": _turns,
-        "enrollments": _enrollments,
-        **({"meetings": _meetings} if importlib.util.find_spec("meeteval") else {}),
+        **_named(_manifests, _archives, _kaldi, _speaker_tables, _mixed_tables, _metadata, _lists, _configurations),
+        **_named(_trainings, _states, _reports, _journals, _compared, _separated, _descriptions, _turns, _enrollments),
+        **(_named(_meetings) if importlib.util.find_spec("meeteval") else {}),
         **study_readers.READERS,
     }.items()
 }

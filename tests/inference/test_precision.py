@@ -6,36 +6,29 @@ import numpy as np
 import pytest
 import torch
 
-from sepkit.config import (
-    ConvTasNetConfig,
-    DeterministicConfig,
-    DualPathRNNConfig,
-    FreeFilterbankConfig,
-    ModelConfig,
-    RecurrentConfig,
-)
-from sepkit.errors import UserError
+from sepkit import config as c
 from sepkit.inference import Separator
 from sepkit.inference.options import Precision
 from sepkit.models import EncoderMaskerDecoder, build_model
+from tests.complaint import complaint
 
 needs_bfloat16 = pytest.mark.skipif(not torch.cpu._is_avx512_bf16_supported(), reason="no bfloat16 in this processor")
 
 
 def model_of(
-    masker: ConvTasNetConfig | DualPathRNNConfig | RecurrentConfig, activation: str = "sigmoid"
+    masker: c.ConvTasNetConfig | c.DualPathRNNConfig | c.RecurrentConfig, activation: str = "sigmoid"
 ) -> EncoderMaskerDecoder:
     torch.manual_seed(0)
-    masks = DeterministicConfig(activation=activation)  # type: ignore[arg-type]
-    return build_model(ModelConfig(filterbank=FreeFilterbankConfig(num_filters=16), masker=masker, masks=masks))
+    masks = c.DeterministicConfig(activation=activation)  # type: ignore[arg-type]
+    return build_model(c.ModelConfig(filterbank=c.FreeFilterbankConfig(num_filters=16), masker=masker, masks=masks))
 
 
 def dual_path(rnn: str = "lstm", activation: str = "sigmoid") -> EncoderMaskerDecoder:
-    return model_of(DualPathRNNConfig(32, 32, 50, 25, repeats=3, rnn=rnn), activation)  # type: ignore[arg-type]
+    return model_of(c.DualPathRNNConfig(32, 32, 50, 25, repeats=3, rnn=rnn), activation)  # type: ignore[arg-type]
 
 
 def conv_tasnet(norm: str = "global_layer_norm", activation: str = "sigmoid") -> EncoderMaskerDecoder:
-    return model_of(ConvTasNetConfig(16, 32, 16, 3, blocks=3, repeats=2, norm=norm), activation)  # type: ignore[arg-type]
+    return model_of(c.ConvTasNetConfig(16, 32, 16, 3, blocks=3, repeats=2, norm=norm), activation)  # type: ignore[arg-type]
 
 
 def recording() -> np.ndarray:
@@ -73,7 +66,7 @@ def test_how_far_estimates_are_above_what_they_differ_by(model: EncoderMaskerDec
 @pytest.mark.parametrize(
     ("model", "precision", "message"),
     [
-        (model_of(RecurrentConfig(hidden_size=4, num_layers=1)), "bfloat16", "found bfloat16, which RecurrentMasker"),
+        (model_of(c.RecurrentConfig(hidden_size=4, num_layers=1)), "bfloat16", "found bfloat16, which RecurrentMasker"),
         pytest.param(dual_path("gru"), "bfloat16", "found bfloat16, but .* rnn: gru", marks=needs_bfloat16),
         pytest.param(
             conv_tasnet("channel_layer_norm"),
@@ -85,13 +78,11 @@ def test_how_far_estimates_are_above_what_they_differ_by(model: EncoderMaskerDec
     ],
 )
 def test_refusals(model: EncoderMaskerDecoder, precision: Precision, message: str):
-    with pytest.raises(UserError, match=f"^precision: {message}"):
-        Separator(model, precision=precision)
+    complaint(lambda: Separator(model, precision=precision), f"^precision: {message}")
 
 
 def test_a_processor_without_it_is_refused(monkeypatch: pytest.MonkeyPatch):
     for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
         monkeypatch.setattr(torch.cpu, name, lambda: False)
-    with pytest.raises(UserError, match=r"^precision: found bfloat16, which this processor"):
-        Separator(dual_path(), precision="bfloat16")
+    complaint(lambda: Separator(dual_path(), precision="bfloat16"), r"^precision: found bfloat16, which this processor")
     assert Separator(dual_path()).options.precision == "float32"

@@ -168,4 +168,4 @@ def test_real_speech_has_no_test_speaker_in_training(data_folder: Path, tmp_path
     prepare_folder(FolderOptions(speech=speech_folder, out=tmp_path, groups=groups, **counts))
     assert_speakers_are_disjoint(tmp_path, ["test_librispeech", "test_speechocean762"])
     train = read_manifest(tmp_path / "train.jsonl")
-    assert all("/train/" in str(train.resolve(source.path)) for entry in train for source in entry.sources)
+    assert all("/train/" in str(entry.resolve(source.path)) for entry in train for source in entry.sources)

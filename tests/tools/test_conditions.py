@@ -8,17 +8,7 @@ import numpy as np
 import pytest
 
 from sepkit.data import audio
-from tools.conditions import (
-    CONDITIONS,
-    Condition,
-    Voices,
-    at_level,
-    between_marks,
-    record,
-    recordings_in,
-    summarize,
-    table_of,
-)
+from tools import conditions
 
 RATE = 8000
 
@@ -36,13 +26,13 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def made(corpus: Path, condition: Condition, count: int = 3) -> list:
-    noise = recordings_in(corpus / "noise")
-    return list(record(condition, Voices(corpus / "speech", RATE), noise, count, 1.0, 7))
+def made(corpus: Path, condition: conditions.Condition, count: int = 3) -> list:
+    noise = conditions.recordings_in(corpus / "noise")
+    return list(conditions.record(condition, conditions.Voices(corpus / "speech", RATE), noise, count, 1.0, 7))
 
 
-def named(name: str) -> Condition:
-    return next(one for one in CONDITIONS if one.name == name)
+def named(name: str) -> conditions.Condition:
+    return next(one for one in conditions.CONDITIONS if one.name == name)
 
 
 def power(signal: np.ndarray) -> float:
@@ -77,7 +67,7 @@ def test_a_telephone_limits_targets_and_mixture_and_its_codec_is_no_target(corpu
 
 
 def test_turns_do_not_overlap_and_rooms_leave_the_late_part_to_the_noise(corpus: Path) -> None:
-    for one in made(corpus, Condition("turns", in_turns=True, seconds=1.2)):
+    for one in made(corpus, conditions.Condition("turns", in_turns=True, seconds=1.2)):
         assert not np.any((one.sources != 0).all(axis=0))
         np.testing.assert_allclose(one.mixture, one.sources.sum(0), atol=1e-6)
     for one in made(corpus, named("room, T60 0.5 s"), 1):
@@ -86,11 +76,11 @@ def test_turns_do_not_overlap_and_rooms_leave_the_late_part_to_the_noise(corpus:
 
 
 def test_one_speaker_and_noise_alone(corpus: Path) -> None:
-    short = [Condition("one", speakers=1), Condition("none", speakers=0, snr_db=0)]
+    short = [conditions.Condition("one", speakers=1), conditions.Condition("none", speakers=0, snr_db=0)]
     (one,), (none,) = (made(corpus, condition, 1) for condition in short)
     np.testing.assert_array_equal(one.mixture, one.sources[0])
     assert none.sources.shape == (0, RATE) and power(none.mixture) == pytest.approx(0.05**2, rel=1e-4)
-    assert power(at_level(one.mixture)) == pytest.approx(0.05**2, rel=1e-4)
+    assert power(conditions.at_level(one.mixture)) == pytest.approx(0.05**2, rel=1e-4)
 
 
 def test_a_row_by_hand() -> None:
@@ -101,18 +91,20 @@ def test_a_row_by_hand() -> None:
     ]
     rows[0] |= {"predicted_db": [6.0, 9.0], "interval_db": [[4.0, 8.0], [8.0, 10.0]]}
     rows[1] |= {"predicted_db": [6.0, 9.0], "interval_db": [[4.0, 8.0], [8.0, 10.0]]}
-    found = summarize(Condition("two"), rows)
+    found = conditions.summarize(conditions.Condition("two"), rows)
     assert (found["right"], found["not_given"], found["wrong"]) == (1, 1, 1)
     assert found["si_sdri_db"] == pytest.approx((6 - 2 + 2) / 3) and found["worse"] == pytest.approx(1 / 3)
     # The second is out of domain.
     assert (found["predicted"], found["inside"], found["error_db"]) == (1, 0.5, 1.5)
-    assert table_of({"two": found})[2] == "| two | 2.0 | 33 % | 50 % (1) | +1.5 | 1 / 1 / 1 |"
-    assert summarize(Condition("three", speakers=3), rows[:1])["right"] == 1
-    assert summarize(Condition("one", speakers=1), rows[:1])["wrong"] == 1
-    clean = summarize(Condition("one", speakers=1), [rows[0] | {"si_sdr_db": [40.0], "before_db": [60.0]}])
+    assert conditions.table_of({"two": found})[2] == "| two | 2.0 | 33 % | 50 % (1) | +1.5 | 1 / 1 / 1 |"
+    assert conditions.summarize(conditions.Condition("three", speakers=3), rows[:1])["right"] == 1
+    assert conditions.summarize(conditions.Condition("one", speakers=1), rows[:1])["wrong"] == 1
+    clean = conditions.summarize(
+        conditions.Condition("one", speakers=1), [rows[0] | {"si_sdr_db": [40.0], "before_db": [60.0]}]
+    )
     assert "si_sdri_db" not in clean and clean["wrong"] == 1
 
 
 def test_tables_go_between_their_marks() -> None:
     page = "a\n<!-- x -->\nold\n<!-- end -->\nb\n<!-- y -->\n<!-- end -->\n"
-    assert between_marks(page, "x", ["new"]) == page.replace("old", "new")
+    assert conditions.between_marks(page, "x", ["new"]) == page.replace("old", "new")

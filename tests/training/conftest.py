@@ -7,15 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sepkit.config import (
-    DataConfig,
-    DynamicMixingConfig,
-    FreeFilterbankConfig,
-    ModelConfig,
-    RecurrentConfig,
-    TrainConfig,
-    TrainerConfig,
-)
+from sepkit import config as c
 from tests.training.runs import write_corpus
 
 
@@ -30,26 +22,26 @@ def dev_manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def session_config(train_manifest: Path, dev_manifest: Path) -> TrainConfig:
+def session_config(train_manifest: Path, dev_manifest: Path) -> c.TrainConfig:
     """Seven batches an epoch, with everything random that there is: shuffling, crops, dynamic mixing, dropout."""
-    return TrainConfig(
-        model=ModelConfig(
-            filterbank=FreeFilterbankConfig(num_filters=16, kernel_size=64, stride=32),
-            masker=RecurrentConfig(hidden_size=6, num_layers=2, dropout=0.2),
+    return c.TrainConfig(
+        model=c.ModelConfig(
+            filterbank=c.FreeFilterbankConfig(num_filters=16, kernel_size=64, stride=32),
+            masker=c.RecurrentConfig(hidden_size=6, num_layers=2, dropout=0.2),
         ),
-        data=DataConfig(
+        data=c.DataConfig(
             train=str(train_manifest),
             dev=str(dev_manifest),
             segment_seconds=0.1,
             batch_size=2,
             workers=0,
-            dynamic_mixing=DynamicMixingConfig(enabled=True),
+            dynamic_mixing=c.DynamicMixingConfig(enabled=True),
         ),
-        trainer=TrainerConfig(max_epochs=2, accelerator="cpu", checkpoint_every_steps=3),
+        trainer=c.TrainerConfig(max_epochs=2, accelerator="cpu", checkpoint_every_steps=3),
     )
 
 
 @pytest.fixture
-def config(session_config: TrainConfig) -> TrainConfig:
+def config(session_config: c.TrainConfig) -> c.TrainConfig:
     """A copy for one test."""
     return copy.deepcopy(session_config)

@@ -10,18 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sepkit.config import (
-    ConvTasNetConfig,
-    DualPathRNNConfig,
-    FreeFilterbankConfig,
-    ImprovedSuDoRMRFConfig,
-    ModelConfig,
-    RecurrentConfig,
-    SepFormerConfig,
-    SuDoRMRFConfig,
-    TrainConfig,
-    TrainerConfig,
-)
+from sepkit import config as c
 from sepkit.errors import UserError
 from sepkit.models import EncoderMaskerDecoder, build_model
 from sepkit.objectives.objective import Objective
@@ -31,15 +20,17 @@ from sepkit.training.task import checkpoint_blocks, matmul_precision
 from tests.training.runs import weights, with_model, with_trainer
 
 SMALL: dict[str, Any] = {
-    "conv_tasnet": ConvTasNetConfig(
+    "conv_tasnet": c.ConvTasNetConfig(
         bottleneck_channels=4, hidden_channels=6, skip_channels=4, blocks=2, repeats=1, norm="channel_layer_norm"
     ),
-    "dual_path_rnn": DualPathRNNConfig(
+    "dual_path_rnn": c.DualPathRNNConfig(
         bottleneck_channels=4, hidden_channels=4, chunk_size=6, hop_size=3, repeats=2, num_layers=2, dropout=0.3
     ),
-    "sudormrf": SuDoRMRFConfig(bottleneck_channels=4, hidden_channels=6, blocks=2, upsampling_depth=2),
-    "improved_sudormrf": ImprovedSuDoRMRFConfig(bottleneck_channels=4, hidden_channels=6, blocks=2, upsampling_depth=2),
-    "sepformer": SepFormerConfig(
+    "sudormrf": c.SuDoRMRFConfig(bottleneck_channels=4, hidden_channels=6, blocks=2, upsampling_depth=2),
+    "improved_sudormrf": c.ImprovedSuDoRMRFConfig(
+        bottleneck_channels=4, hidden_channels=6, blocks=2, upsampling_depth=2
+    ),
+    "sepformer": c.SepFormerConfig(
         model_dim=4, num_layers=2, chunk_size=6, transformer_layers=1, num_heads=2, feedforward_dim=6, dropout=0.1
     ),
 }
@@ -48,7 +39,7 @@ SMALL: dict[str, Any] = {
 def model_of(masker: Any) -> EncoderMaskerDecoder:
     torch.manual_seed(0)
     return build_model(
-        ModelConfig(masker=masker, filterbank=FreeFilterbankConfig(num_filters=8, kernel_size=8, stride=4))
+        c.ModelConfig(masker=masker, filterbank=c.FreeFilterbankConfig(num_filters=8, kernel_size=8, stride=4))
     )
 
 
@@ -92,12 +83,12 @@ def test_conv_tasnet_on_a_processor_does_so_by_itself() -> None:
 
 def test_maskers_that_cannot_are_refused() -> None:
     with pytest.raises(UserError, match=r"trainer\.gradient_checkpointing: .* no blocks"):
-        checkpoint_blocks(model_of(RecurrentConfig()))
+        checkpoint_blocks(model_of(c.RecurrentConfig()))
     with pytest.raises(UserError, match=r"trainer\.gradient_checkpointing: .* batch normalization"):
         checkpoint_blocks(model_of(replace(SMALL["conv_tasnet"], norm="batch_norm")))
 
 
-def test_training_ends_with_the_same_weights(config: TrainConfig, tmp_path: Path) -> None:
+def test_training_ends_with_the_same_weights(config: c.TrainConfig, tmp_path: Path) -> None:
     config = with_trainer(with_model(config, masker=SMALL["dual_path_rnn"]), max_epochs=1)
     for name, on in (("plain", False), ("checkpointed", True)):
         train(with_trainer(config, gradient_checkpointing=on), tmp_path / name, limit_batches=2)
@@ -124,12 +115,12 @@ def test_automatic_precision(
     monkeypatch.setattr(
         torch.cuda, "is_bf16_supported", lambda including_emulation: bfloat16 and not including_emulation
     )
-    assert run._precision(TrainerConfig(precision="auto", accelerator=accelerator)) == expected
-    assert run._precision(TrainerConfig(precision="32-true", accelerator=accelerator)) == "32-true"
+    assert run._precision(c.TrainerConfig(precision="auto", accelerator=accelerator)) == expected
+    assert run._precision(c.TrainerConfig(precision="32-true", accelerator=accelerator)) == "32-true"
 
 
 def test_recurrent_layers_in_a_precision_that_the_processor_lacks(
-    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: c.TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
     with pytest.raises(UserError, match=r"trainer.precision: found bf16-mixed, .* use auto or 32-true"):
@@ -137,7 +128,7 @@ def test_recurrent_layers_in_a_precision_that_the_processor_lacks(
     assert not (tmp_path / "exp" / "last_model").exists()
 
 
-def test_the_objective_is_never_in_tf32(config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_objective_is_never_in_tf32(config: c.TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Importing speechbrain turns TF32 on.
     before = torch.get_float32_matmul_precision()
     monkeypatch.setattr(run, "_products", lambda _: matmul_precision("high"))
@@ -167,6 +158,6 @@ def test_tf32_is_asked_of_gpus_only(monkeypatch: pytest.MonkeyPatch) -> None:
         (False, "auto", True, "highest"),
     ):
         monkeypatch.setattr(torch.cuda, "is_available", lambda gpu=gpu: gpu)
-        trainer: Any = TrainerConfig(tf32=tf32, accelerator=accelerator)  # type: ignore[arg-type]
+        trainer: Any = c.TrainerConfig(tf32=tf32, accelerator=accelerator)  # type: ignore[arg-type]
         with run._products(trainer):
             assert torch.get_float32_matmul_precision() == expected

@@ -31,6 +31,7 @@ from sepkit.models import load_checkpoint
 from sepkit.models.storage.folders import read_description
 from sepkit.training.run import locked, train
 from sepkit.training.separation import SeparationTask, signal_statistics
+from tests.complaint import complaint
 from tests.training.runs import (
     assert_same_weights,
     epochs,
@@ -276,8 +277,7 @@ def test_resumed_fine_tuning_goes_on(config: TrainConfig, first: Path, tmp_path:
 def test_silent_training_set(config: TrainConfig, tmp_path: Path) -> None:
     manifest = write_corpus(tmp_path / "corpus", mixtures=1, seed=0, silent={0: {0, 1}})
     (tmp_path / "corpus" / "wav" / "noise.wav").write_bytes((tmp_path / "corpus" / "wav" / "0_0.wav").read_bytes())
-    with pytest.raises(UserError, match="its mixtures are silent"):
-        signal_statistics(MixtureDataset(manifest))
+    complaint(lambda: signal_statistics(MixtureDataset(manifest)), "its mixtures are silent")
 
 
 def test_a_silent_dev_set_is_said_and_the_last_model_counts(config: TrainConfig, tmp_path: Path, capsys: Any) -> None:
@@ -295,8 +295,7 @@ def test_a_silent_dev_set_is_said_and_the_last_model_counts(config: TrainConfig,
 
 def test_out_is_a_file(config: TrainConfig, tmp_path: Path) -> None:
     (tmp_path / "exp").write_text("")
-    with pytest.raises(UserError, match=r"exp.*cannot be written to"):
-        train(config, tmp_path / "exp")
+    complaint(lambda: train(config, tmp_path / "exp"), r"exp.*cannot be written to")
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -304,10 +303,9 @@ def test_recording_that_vanished_is_one_line(config: TrainConfig, tmp_path: Path
     """Also when a worker process finds it, whose errors arrive with a traceback in their text."""
     dev = write_corpus(tmp_path / "dev", mixtures=2, seed=0)
     (tmp_path / "dev" / "wav" / "1_0.wav").unlink()
-    with pytest.raises(UserError, match=r"1_0\.wav") as caught:
-        train(with_data(config, dev=str(dev), workers=workers), tmp_path / "exp", limit_batches=1)
-    assert "\n" not in str(caught.value)
-    assert "Traceback" not in str(caught.value)
+    config = with_data(config, dev=str(dev), workers=workers)
+    message = complaint(lambda: train(config, tmp_path / "exp", limit_batches=1), r"1_0\.wav")
+    assert "Traceback" not in message
 
 
 @pytest.mark.slow
@@ -349,9 +347,7 @@ def test_a_missing_or_broken_configuration_of_a_run_is_a_mistake(content, config
     torch.save({}, tmp_path / "resume" / "last.ckpt")
     if content is not None:
         (tmp_path / "config.yaml").write_text(content)
-    with pytest.raises(UserError, match=r"config\.yaml: .*take a new --out") as caught:
-        train(config, tmp_path)
-    assert "\n" not in str(caught.value)
+    complaint(lambda: train(config, tmp_path), r"config\.yaml: .*take a new --out")
 
 
 def test_a_damaged_state_is_noticed_before_it_is_loaded(config: TrainConfig, tmp_path: Path) -> None:
@@ -362,8 +358,7 @@ def test_a_damaged_state_is_noticed_before_it_is_loaded(config: TrainConfig, tmp
     at = whole.index(b"data.pkl") + 200
     for damaged in (whole[:-100], b"", b"no checkpoint", whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]):
         state.write_bytes(damaged)
-        with pytest.raises(UserError, match="damaged"):
-            train(one, tmp_path)
+        complaint(lambda: train(one, tmp_path), "damaged")
 
 
 def test_the_state_is_written_in_its_own_folder(config: TrainConfig, tmp_path: Path, monkeypatch) -> None:

@@ -10,18 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from sepkit.config import (
-    AdaptivePriorConfig,
-    AutoencodingConfig,
-    BLRConfig,
-    DynamicMixingConfig,
-    GaussianConfig,
-    LogNormalConfig,
-    RatesConfig,
-    StandardPriorConfig,
-    SteeringConfig,
-    TrainConfig,
-)
+from sepkit import config as c
 from sepkit.data import audio
 from sepkit.objectives import Objective
 from sepkit.training.run import train
@@ -29,27 +18,27 @@ from tests.training.runs import assert_same_run, records, run_ranks, weights, wi
 
 
 @pytest.fixture
-def variational(config: TrainConfig) -> TrainConfig:
+def variational(config: c.TrainConfig) -> c.TrainConfig:
     """Everything at once: an adaptive prior, auto-encoding, sampled rates, and a weight that is steered."""
     return replace(
         config,
         model=replace(
-            config.model, encoding=GaussianConfig(), encoding_prior=AdaptivePriorConfig(), masks=LogNormalConfig()
+            config.model, encoding=c.GaussianConfig(), encoding_prior=c.AdaptivePriorConfig(), masks=c.LogNormalConfig()
         ),
         objective=replace(
             config.objective,
-            cost=BLRConfig(),
-            rates=RatesConfig(
+            cost=c.BLRConfig(),
+            rates=c.RatesConfig(
                 estimator="sample",
-                steering=SteeringConfig(total=1e-3, change=0.1, initial_weight=0.5, warn_after_epochs=2),
+                steering=c.SteeringConfig(total=1e-3, change=0.1, initial_weight=0.5, warn_after_epochs=2),
             ),
-            autoencoding=AutoencodingConfig(sources=1.0, mixtures=1.0),
+            autoencoding=c.AutoencodingConfig(sources=1.0, mixtures=1.0),
         ),
     )
 
 
 def test_rates_are_recorded_and_steered_and_a_resumed_run_is_the_same(
-    variational: TrainConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    variational: c.TrainConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The weight grows with every step above the target, over the interruption too; the target is out of reach."""
     train(variational, tmp_path / "whole")
@@ -63,7 +52,7 @@ def test_rates_are_recorded_and_steered_and_a_resumed_run_is_the_same(
     assert_same_run(tmp_path / "resumed", tmp_path / "whole")
 
 
-def train_and_tell(config: TrainConfig, out: Path, told: Path) -> None:
+def train_and_tell(config: c.TrainConfig, out: Path, told: Path) -> None:
     """Train, and write down the rates and weights of every step of this rank."""
     after_step = Objective.after_step
 
@@ -78,7 +67,7 @@ def train_and_tell(config: TrainConfig, out: Path, told: Path) -> None:
     train(config, out)
 
 
-def test_ranks_steer_by_the_same_rate(variational: TrainConfig, tmp_path: Path) -> None:
+def test_ranks_steer_by_the_same_rate(variational: c.TrainConfig, tmp_path: Path) -> None:
     """It is the mean over all of them: each one's mixtures and noise are others."""
     config = with_trainer(variational, devices=2, max_epochs=1)
     assert run_ranks(train_and_tell, 2, config, tmp_path / "out", tmp_path) == [0, 0]
@@ -86,7 +75,7 @@ def test_ranks_steer_by_the_same_rate(variational: TrainConfig, tmp_path: Path) 
     assert zero == one and len(zero.splitlines()) >= 3
 
 
-def test_mixtures_without_sources_are_learnt_from(variational: TrainConfig, tmp_path: Path) -> None:
+def test_mixtures_without_sources_are_learnt_from(variational: c.TrainConfig, tmp_path: Path) -> None:
     """Rows with `"sources": []` beside others: what they hold moves the encoder, through the mixture's term alone.
 
     Noise forwards and backwards has the same mean and deviation, so that nothing else depends on it.
@@ -101,12 +90,12 @@ def test_mixtures_without_sources_are_learnt_from(variational: TrainConfig, tmp_
             row |= {"sources": [], "mixture": "mixture.wav", "noise": None}
         manifest.write_text("".join(json.dumps(row) + "\n" for row in rows))
         data = replace(
-            variational.data, train=str(manifest), dev=None, dynamic_mixing=DynamicMixingConfig(enabled=False)
+            variational.data, train=str(manifest), dev=None, dynamic_mixing=c.DynamicMixingConfig(enabled=False)
         )
-        model = replace(variational.model, encoding_prior=StandardPriorConfig())
+        model = replace(variational.model, encoding_prior=c.StandardPriorConfig())
         trainer = replace(variational.trainer, max_epochs=1)
         for weight in (0.0, 1.0):
-            objective = replace(variational.objective, autoencoding=AutoencodingConfig(mixtures=weight))
+            objective = replace(variational.objective, autoencoding=c.AutoencodingConfig(mixtures=weight))
             out = tmp_path / f"{name}_{weight}"
             train(replace(variational, model=model, objective=objective, data=data, trainer=trainer), out)
             filters[name, weight] = weights(out)["filterbank.encoder.filterbank._filters"]

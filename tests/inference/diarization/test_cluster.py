@@ -29,6 +29,7 @@ from sepkit.inference.diarization.segments import (
 from sepkit.models import build_model, save_model
 from sepkit.reporting.clusters import read_embeddings
 from sepkit.reporting.report import write_report
+from tests.complaint import complaint
 from tests.noise_voices import voice
 
 RATE = 8000
@@ -166,11 +167,9 @@ def test_table_of_segments_reads_back(tmp_path):
     rows = [Segment("a b.wav", 0.5, 1.25, "anna", 0.75), Segment("c.wav")]
     assert read_segments(write_segments(tmp_path / "s.csv", rows)) == rows
     (tmp_path / "s.csv").write_text("path,start_seconds\nx.wav,-1\n")
-    with pytest.raises(UserError, match=r"line 2: start_seconds is '-1'"):
-        read_segments(tmp_path / "s.csv")
+    complaint(lambda: read_segments(tmp_path / "s.csv"), r"line 2: start_seconds is '-1'")
     (tmp_path / "s.csv").write_text("file\nx.wav\n")
-    with pytest.raises(UserError, match="found columns file, expected path"):
-        read_segments(tmp_path / "s.csv")
+    complaint(lambda: read_segments(tmp_path / "s.csv"), "found columns file, expected path")
 
 
 # ----------------------------------------------------------------------------------------------------------- bad input

@@ -19,6 +19,7 @@ from sepkit.inference.separator import Separator
 from sepkit.models import EncoderMaskerDecoder, build_model, save_model
 from sepkit.models.maskers import ContinuousDepthMasker
 from sepkit.training.separation import write_synthetic_set
+from tests.complaint import complaint
 
 BANK = c.STFTFilterbankConfig(32, 16)
 
@@ -102,13 +103,11 @@ def test_separators_of_one_model_at_several_depths_share_its_weights() -> None:
 
 @pytest.mark.parametrize("steps", [0, -1, 2.5, "3", True, 10**9])
 def test_refusals(steps: object) -> None:
-    with pytest.raises(UserError, match=r"^model\.masker\.depth_steps: found .*, expected a whole number of steps"):
-        masker(steps)
+    complaint(lambda: masker(steps), r"^model\.masker\.depth_steps: found .*, expected a whole number of steps")
     fixed = build_model(c.ModelConfig(filterbank=BANK, masker=c.RecurrentConfig(hidden_size=4, num_layers=1)))
     with pytest.raises(UserError, match=r"^--depth-steps: found 4, but the depth of this model's masker \(RecurrentM"):
         Separator(fixed, depth_steps=4)
-    with pytest.raises(UserError, match=r"^depth_steps: found 0, expected 1 to 10000$"):
-        Separator(separation_model(), depth_steps=0)
+    complaint(lambda: Separator(separation_model(), depth_steps=0), r"^depth_steps: found 0, expected 1 to 10000$")
 
 
 @pytest.fixture(scope="module")

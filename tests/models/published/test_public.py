@@ -16,20 +16,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from sepkit import config as c
 from sepkit import fetching
 from sepkit.cli.main import main
-from sepkit.config import (
-    ConvTasNetConfig,
-    DeterministicConfig,
-    DualPathRNNConfig,
-    FreeFilterbankConfig,
-    ModelConfig,
-    SepFormerConfig,
-    SepReformerConfig,
-    SRCorrNetConfig,
-    STFTFilterbankConfig,
-    TFLocoformerConfig,
-)
 from sepkit.data import audio
 from sepkit.models import build_model, load_pretrained
 from sepkit.models.published import public
@@ -53,56 +42,58 @@ from tests.published import (
 # ------------------------------------------------------------------------------------------------------------ the table
 
 
-def points(activation: str) -> DeterministicConfig:
-    return DeterministicConfig(activation=activation)  # type: ignore[arg-type]
+def points(activation: str) -> c.DeterministicConfig:
+    return c.DeterministicConfig(activation=activation)  # type: ignore[arg-type]
 
 
-def conv_tasnet(rate: int, speakers: int) -> ModelConfig:
+def conv_tasnet(rate: int, speakers: int) -> c.ModelConfig:
     """asteroid's, by the training configurations on the models' cards: 2 ms windows at 8 and 16 kHz."""
-    bank = FreeFilterbankConfig(512, rate // 500, rate // 1000)
-    masker = ConvTasNetConfig(128, 512, 128, blocks=8, repeats=3)
-    return ModelConfig(rate, speakers, bank, points("linear"), masker, points("relu"), pad="asteroid")
+    bank = c.FreeFilterbankConfig(512, rate // 500, rate // 1000)
+    masker = c.ConvTasNetConfig(128, 512, 128, blocks=8, repeats=3)
+    return c.ModelConfig(rate, speakers, bank, points("linear"), masker, points("relu"), pad="asteroid")
 
 
-def dual_path_rnn() -> ModelConfig:
-    masker = DualPathRNNConfig(128, 128, chunk_size=250, hop_size=125, repeats=6)
-    return ModelConfig(8000, 2, FreeFilterbankConfig(64, 2, 1), points("linear"), masker, points("sigmoid"))
+def dual_path_rnn() -> c.ModelConfig:
+    masker = c.DualPathRNNConfig(128, 128, chunk_size=250, hop_size=125, repeats=6)
+    return c.ModelConfig(8000, 2, c.FreeFilterbankConfig(64, 2, 1), points("linear"), masker, points("sigmoid"))
 
 
-def sepformer(rate: int, speakers: int) -> ModelConfig:
+def sepformer(rate: int, speakers: int) -> c.ModelConfig:
     """speechbrain's published hyperparams.yaml, which differ only in rate and speakers."""
-    bank = FreeFilterbankConfig(256, 16, 8)
-    return ModelConfig(rate, speakers, bank, points("relu"), SepFormerConfig(), points("relu"), pad="asteroid")
+    bank = c.FreeFilterbankConfig(256, 16, 8)
+    return c.ModelConfig(rate, speakers, bank, points("relu"), c.SepFormerConfig(), points("relu"), pad="asteroid")
 
 
-def sepreformer() -> ModelConfig:
-    bank = FreeFilterbankConfig(256, 16, 4, multiple=4, mapping=True)
-    return ModelConfig(8000, 2, bank, points("gelu"), SepReformerConfig(channels=128), points("linear"), pad="asteroid")
+def sepreformer() -> c.ModelConfig:
+    bank = c.FreeFilterbankConfig(256, 16, 4, multiple=4, mapping=True)
+    return c.ModelConfig(
+        8000, 2, bank, points("gelu"), c.SepReformerConfig(channels=128), points("linear"), pad="asteroid"
+    )
 
 
-def tf_locoformer(rate: int, speakers: int, window: int, stride: int, *sizes: int) -> ModelConfig:
+def tf_locoformer(rate: int, speakers: int, window: int, stride: int, *sizes: int) -> c.ModelConfig:
     """Of the authors' config.yaml: n_fft, hop_length, emb_dim, n_layers, ffn_hidden_dim, conv1d_kernel."""
-    bank = STFTFilterbankConfig(
+    bank = c.STFTFilterbankConfig(
         window, stride, compression=1.0, features="real_imaginary", complex_masks=True, mapping=True, like_torch=True
     )
-    masker = TFLocoformerConfig(sizes[0], sizes[1], feedforward_dim=sizes[2], kernel_size=sizes[3])
-    return ModelConfig(rate, speakers, bank, points("linear"), masker, points("linear"), input_norm="mixture")
+    masker = c.TFLocoformerConfig(sizes[0], sizes[1], feedforward_dim=sizes[2], kernel_size=sizes[3])
+    return c.ModelConfig(rate, speakers, bank, points("linear"), masker, points("linear"), input_norm="mixture")
 
 
-def sr_corrnet(name: str, speakers: int, counts: bool) -> ModelConfig:
+def sr_corrnet(name: str, speakers: int, counts: bool) -> c.ModelConfig:
     """Of the configs in the authors' repository."""
     window = 256 if name == "sr-corrnet-whamr" else 128
-    bank = STFTFilterbankConfig(
+    bank = c.STFTFilterbankConfig(
         window, 64, compression=1.0, features="real_imaginary", complex_masks=True, mapping=True, like_sr_corrnet=True
     )
     masker = {
-        "sr-corrnet-l-wsj0": SRCorrNetConfig(192, 3, 5, 4, 512, 768),
-        "sr-corrnet-whamr": SRCorrNetConfig(128, 2, 4, 4, 256, 512, kernel_size=5, frame_taps=3),
-    }.get(name, SRCorrNetConfig(count_speakers=counts))
-    return ModelConfig(8000, speakers, bank, points("linear"), masker, points("linear"), input_norm="mixture")
+        "sr-corrnet-l-wsj0": c.SRCorrNetConfig(192, 3, 5, 4, 512, 768),
+        "sr-corrnet-whamr": c.SRCorrNetConfig(128, 2, 4, 4, 256, 512, kernel_size=5, frame_taps=3),
+    }.get(name, c.SRCorrNetConfig(count_speakers=counts))
+    return c.ModelConfig(8000, speakers, bank, points("linear"), masker, points("linear"), input_norm="mixture")
 
 
-def architecture(name: str) -> ModelConfig:
+def architecture(name: str) -> c.ModelConfig:
     """What the table's numbers are counted on."""
     row = PUBLIC[name]
     speakers = int((re.findall(r"\d", row.task) or ["1"])[-1])
@@ -125,7 +116,7 @@ def architecture(name: str) -> ModelConfig:
 COUNTED: dict[str, tuple[int, Any, int]] = {}
 
 
-def counted(config: ModelConfig, device: str) -> tuple[int, Any, int]:
+def counted(config: c.ModelConfig, device: str) -> tuple[int, Any, int]:
     """Parameters, 1e9 multiply-adds a second of audio, and numbers in the weights of a model, without values."""
     model = build_model(config) if device == "cpu" else build_on_meta(lambda: build_model(config), "the model", 10**4)
     assert model is not None

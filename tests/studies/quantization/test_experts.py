@@ -10,16 +10,8 @@ from torch import Tensor
 
 from sepkit.models.stacked import StackedLinear
 from sepkit.objectives.assignment import MCL, AnnealedMCL
+from sepkit.studies.quantization import experts
 from sepkit.studies.quantization.config import SinesConfig
-from sepkit.studies.quantization.experts import (
-    ExpertRuns,
-    RowAdam,
-    Sines,
-    class_probabilities,
-    jitter,
-    train_sines,
-    winner_losses,
-)
 
 TINY = SinesConfig(seeds=2, examples=200, test_examples=200, steps=20, batch_size=32, hidden=4)
 
@@ -38,7 +30,7 @@ def test_only_winners_have_a_gradient() -> None:
     """An expert that wins no sample is not active."""
     cost, logits = _cost_and_logits()
     cost[..., 2] += 100
-    losses = winner_losses(cost.requires_grad_(), logits, MCL())
+    losses = experts.winner_losses(cost.requires_grad_(), logits, MCL())
     losses.experts.sum().backward()
     won = torch.nn.functional.one_hot(cost.argmin(2), 4)
     assert cost.grad is not None and torch.equal(cost.grad, won.double())
@@ -50,7 +42,7 @@ def test_row_adam_is_adam_of_each_network() -> None:
     layer = StackedLinear(3, 2, _generators(3)).double()
     own = [torch.nn.ParameterList([layer.weight[k].clone(), layer.bias[k].clone()]) for k in range(3)]
     theirs = [torch.optim.Adam(parameters, lr=0.03) for parameters in own]
-    optimizer = RowAdam(layer.parameters(), 0.03)
+    optimizer = experts.RowAdam(layer.parameters(), 0.03)
     generator = torch.Generator().manual_seed(0)
     for step in range(12):
         rows = torch.tensor([True, step % 3 == 0, step > 7])
@@ -73,12 +65,12 @@ def test_row_adam_is_adam_of_each_network() -> None:
 def test_noise_decides_who_wins_and_is_no_part_of_the_loss() -> None:
     """The loss is the noise-free cost of the noisy winners; n = 1 is regression, whatever the noise."""
     cost, logits = _cost_and_logits()
-    noisy = winner_losses(cost, logits, MCL(), noise=5.0, generator=torch.Generator().manual_seed(1))
-    assert not torch.equal(noisy.winners, winner_losses(cost, logits, MCL()).winners)
+    noisy = experts.winner_losses(cost, logits, MCL(), noise=5.0, generator=torch.Generator().manual_seed(1))
+    assert not torch.equal(noisy.winners, experts.winner_losses(cost, logits, MCL()).winners)
     torch.testing.assert_close(noisy.experts, cost.gather(2, noisy.winners[..., None])[..., 0])
     expected = torch.nn.functional.cross_entropy(logits[0], noisy.winners[0])
     assert float(noisy.classifiers) == pytest.approx(float(expected), abs=1e-12)
-    single = winner_losses(cost[..., :1], logits[..., :1], MCL(), noise=3.0, generator=torch.Generator())
+    single = experts.winner_losses(cost[..., :1], logits[..., :1], MCL(), noise=3.0, generator=torch.Generator())
     assert torch.equal(single.experts, cost[..., 0]) and float(single.classifiers) == 0
 
 
@@ -87,15 +79,15 @@ def test_sleeping_experts_have_no_part() -> None:
     cost, logits = _cost_and_logits()
     cost[..., 1] = 0
     awake = torch.tensor([[True, False, True, True]])
-    losses = winner_losses(cost, logits, AnnealedMCL(0.5), awake=awake)
+    losses = experts.winner_losses(cost, logits, AnnealedMCL(0.5), awake=awake)
     assert not losses.active[0, 1] and bool((losses.winners != 1).all())
     torch.testing.assert_close(losses.experts[0], AnnealedMCL(0.5)(cost[0][:, [0, 2, 3], None]))
-    assert float(class_probabilities(logits, awake)[..., 1].max()) == 0 and bool(losses.classifiers.isfinite())
+    assert float(experts.class_probabilities(logits, awake)[..., 1].max()) == 0 and bool(losses.classifiers.isfinite())
 
 
 def test_sines_are_what_they_are_said_to_be() -> None:
     """Modes ten apart, with the softmax's probabilities."""
-    law = Sines(0.1)
+    law = experts.Sines(0.1)
     x, y, mode = law.sample(20_000, torch.Generator().manual_seed(0))
     assert float((y - 10 * (mode + 1)).abs().max()) < 1.7
     share = torch.stack([(mode == k).float().mean() for k in range(3)])
@@ -105,7 +97,7 @@ def test_sines_are_what_they_are_said_to_be() -> None:
 def test_sines_are_learned_by_annealing() -> None:
     """All modes of all runs in few steps; the classifier is near the truth."""
     config = replace(TINY, examples=2000, test_examples=1000, steps=500, batch_size=128, hidden=20)
-    found = train_sines(config, "annealed", "standardized")
+    found = experts.train_sines(config, "annealed", "standardized")
     assert found["merged"] == 0 and max(found["total_variation"]) < 0.08
     assert 0.08 < min(found["distortion"]) <= max(found["distortion"]) < 1.5
 
@@ -115,8 +107,8 @@ def test_a_run_does_not_know_its_neighbors() -> None:
     x = torch.randn(2, 40, generator=torch.Generator().manual_seed(0))
     y = 3 * x.sin() + x
     for kind in ("plain", "annealed"):
-        both = ExpertRuns(TINY, kind, torch.ones(2))
-        alone = ExpertRuns(TINY, kind, torch.ones(1))
+        both = experts.ExpertRuns(TINY, kind, torch.ones(2))
+        alone = experts.ExpertRuns(TINY, kind, torch.ones(1))
         for number in range(5):
             both.step(number, x, y)
             alone.step(number, x[:1], y[:1])
@@ -125,14 +117,14 @@ def test_a_run_does_not_know_its_neighbors() -> None:
 
 def test_growth_copies_the_expert_with_the_largest_share() -> None:
     """Before the jitter neither the distortion nor the mass of the pair changes, and moments go with the weights."""
-    runs = ExpertRuns(replace(TINY, jitter=0.0), "split", torch.ones(2))
+    runs = experts.ExpertRuns(replace(TINY, jitter=0.0), "split", torch.ones(2))
     x = torch.randn(2, 40, generator=torch.Generator().manual_seed(0))
     y = 10 * x.sign()
 
     def seen() -> tuple[Tensor, Tensor]:
         with torch.no_grad():
             cost = runs.cost(x, y).where(runs.awake[:, None], torch.inf)
-            return cost, class_probabilities(runs.classifiers(x.unsqueeze(-1)), runs.awake)
+            return cost, experts.class_probabilities(runs.classifiers(x.unsqueeze(-1)), runs.awake)
 
     for count in (1, 2):
         assert runs.awake.sum(1).tolist() == [count, count]
@@ -155,6 +147,6 @@ def test_jitter_is_relative_to_each_tensor() -> None:
     """Of the chosen rows alone."""
     before = torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(0))
     moved = before.clone()
-    jitter([moved], torch.tensor([1]), 0.01, torch.Generator().manual_seed(1))
+    experts.jitter([moved], torch.tensor([1]), 0.01, torch.Generator().manual_seed(1))
     assert torch.equal(moved[::2], before[::2])
     assert float((moved - before)[1].norm() / before[1].norm()) == pytest.approx(0.01, rel=0.5)

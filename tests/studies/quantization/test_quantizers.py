@@ -13,21 +13,8 @@ from scipy.stats import norm
 
 from sepkit.errors import UserError
 from sepkit.objectives.assignment import MCL, AnnealedMCL, RelaxedWTA
+from sepkit.studies.quantization import quantizers
 from sepkit.studies.quantization.gaussians import ThreeGaussians
-from sepkit.studies.quantization.quantizers import (
-    anneal_points,
-    build_method,
-    clvq,
-    count_groups,
-    distortion,
-    lbg,
-    lloyd,
-    mutual_information_bits,
-    point_losses,
-    settle_points,
-    voronoi_weights,
-    weighted_mean,
-)
 
 UNIFORM = ((torch.arange(100_001, dtype=torch.float64) + 0.5) / 100_001)[:, None]
 NORMAL = torch.from_numpy(norm.ppf(UNIFORM.numpy()))
@@ -47,12 +34,15 @@ def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
 def test_optimal_quantizers(points: torch.Tensor, optimal: list[float], least: float) -> None:
     """LBG and Lloyd's algorithm find them; competitive learning comes within 1 % of the distortion."""
     count = len(optimal)
-    for found in (lbg(points, count), lloyd(points, points[np.linspace(10, 70_000, count).astype(int)])):
+    for found in (
+        quantizers.lbg(points, count),
+        quantizers.lloyd(points, points[np.linspace(10, 70_000, count).astype(int)]),
+    ):
         assert found.sort(0).values.flatten().tolist() == pytest.approx(optimal, abs=1e-4)
-        assert distortion(points, found) == pytest.approx(least, rel=1e-3)
-    learned = clvq(points, count, steps=50_000)
-    assert 0.999 * least < distortion(points, learned) < 1.01 * least
-    assert voronoi_weights(points, learned).tolist() == pytest.approx([1 / count] * count, abs=0.03)
+        assert quantizers.distortion(points, found) == pytest.approx(least, rel=1e-3)
+    learned = quantizers.clvq(points, count, steps=50_000)
+    assert 0.999 * least < quantizers.distortion(points, learned) < 1.01 * least
+    assert quantizers.voronoi_weights(points, learned).tolist() == pytest.approx([1 / count] * count, abs=0.03)
 
 
 def test_distortion_is_squared_wasserstein_with_voronoi_weights() -> None:
@@ -60,7 +50,7 @@ def test_distortion_is_squared_wasserstein_with_voronoi_weights() -> None:
     points, centroids = drawn(500, 3), drawn(7, 3, seed=1)
     cost = torch.cdist(points, centroids).square().numpy()
     transport = lambda weights: np.float64(ot.emd2(np.full(500, 1 / 500), weights, cost, numItermax=1_000_000))  # noqa: E731
-    found, voronoi = distortion(points, centroids), voronoi_weights(points, centroids).double()
+    found, voronoi = quantizers.distortion(points, centroids), quantizers.voronoi_weights(points, centroids).double()
     assert found == pytest.approx(transport((voronoi / voronoi.sum()).numpy()), abs=1e-6)
     assert found < transport(np.full(7, 1 / 7))
 
@@ -68,29 +58,29 @@ def test_distortion_is_squared_wasserstein_with_voronoi_weights() -> None:
 def test_fixed_point_of_lloyd_has_no_gradient() -> None:
     """Away from it only the winner of each point has one, 2 E[1(i wins) (a_i - Y)]; a centroid without points stays."""
     points = drawn(400, 2)
-    centroids = lloyd(points, points[:4]).requires_grad_()
+    centroids = quantizers.lloyd(points, points[:4]).requires_grad_()
     torch.cdist(points, centroids).square().amin(1).mean().backward()
     assert centroids.grad is not None and float(centroids.grad.abs().max()) < 1e-9
-    assert lloyd(points, torch.tensor([[0.0, 0.0], [99.0, 99.0]]))[1].tolist() == [99, 99]
+    assert quantizers.lloyd(points, torch.tensor([[0.0, 0.0], [99.0, 99.0]]))[1].tolist() == [99, 99]
 
 
 def test_too_few_points() -> None:
     """Points that are all equal are one point."""
     same = torch.ones(10, 2)
-    for quantize in (lambda: clvq(same, 2, steps=1), lambda: lbg(same, 2)):
+    for quantize in (lambda: quantizers.clvq(same, 2, steps=1), lambda: quantizers.lbg(same, 2)):
         with pytest.raises(UserError, match="1 distinct points, expected at least as many as there are centroids, 2"):
             quantize()
-    assert lbg(same, 1).tolist() == [[1.0, 1.0]]
+    assert quantizers.lbg(same, 1).tolist() == [[1.0, 1.0]]
 
 
 def test_mutual_information() -> None:
     """Between 0 and the smaller of log n and the entropy of the shares."""
     weights = torch.eye(4, dtype=torch.float64)[torch.arange(100) % 4]
-    assert mutual_information_bits(weights) == pytest.approx(2)
-    assert mutual_information_bits(torch.full((10, 4), 0.25, dtype=torch.float64)) == pytest.approx(0)
+    assert quantizers.mutual_information_bits(weights) == pytest.approx(2)
+    assert quantizers.mutual_information_bits(torch.full((10, 4), 0.25, dtype=torch.float64)) == pytest.approx(0)
     soft = torch.softmax(drawn(50, 5), 1)
     entropy_bits = float(-(soft.mean(0) * soft.mean(0).log2()).sum())
-    assert 0 < mutual_information_bits(soft) <= min(math.log2(5), entropy_bits)
+    assert 0 < quantizers.mutual_information_bits(soft) <= min(math.log2(5), entropy_bits)
 
 
 def free_energy(y: np.ndarray, hypotheses: np.ndarray, temperature: float) -> float:
@@ -103,7 +93,7 @@ def test_the_energy_is_least_and_hypotheses_are_means() -> None:
     """SciPy's BFGS on the definition agrees, from the same start."""
     y, temperature = drawn(60, 2), 0.5
     start = y[:3] + 0.1
-    found = settle_points(y, start, temperature)
+    found = quantizers.settle_points(y, start, temperature)
     peer = scipy.optimize.minimize(
         lambda x: free_energy(y.numpy(), x.reshape(3, 2), temperature), start.flatten().numpy(), options={"gtol": 1e-9}
     )
@@ -116,7 +106,7 @@ def test_a_gaussian_splits_along_its_longest_axis() -> None:
     """At twice the largest eigenvalue that NumPy finds."""
     y = drawn(400, 3) * torch.tensor([0.3, 2.0, 0.5]) + 100
     critical = 2 * np.linalg.eigvalsh(np.cov(y.numpy().T, bias=True))[-1]
-    found = anneal_points(y, 2)
+    found = quantizers.anneal_points(y, 2)
     assert found["critical_temperature"] == pytest.approx(critical)
     assert found["splits"][0]["temperature"] == pytest.approx(critical, rel=0.02)
     places = np.array(found["places"])
@@ -127,7 +117,7 @@ def test_a_gaussian_splits_along_its_longest_axis() -> None:
 def test_the_three_gaussians_of_the_paper() -> None:
     """Splits are seen where eq. 13 says: at 2 (2/9 + .01), and below 2 sigma^2 = .02 in each Gaussian."""
     points = ThreeGaussians().sample(torch.ones(3000), torch.Generator().manual_seed(0))
-    found = anneal_points(points, 6)
+    found = quantizers.anneal_points(points, 6)
     assert found["splits"][0]["temperature"] == pytest.approx(0.4644, rel=0.1)
     assert (found["groups"][0], found["groups"][-1]) == (1, 6) and 3 in found["groups"]
     late = [split["temperature"] for split in found["splits"] if split["groups_before"] >= 3]
@@ -139,29 +129,29 @@ def test_the_three_gaussians_of_the_paper() -> None:
 def test_groups_are_counted_by_temperature() -> None:
     """Places nearer than .05 sqrt(T / 2) are one, and so are chains of them."""
     y = torch.tensor([[0.0, 0.0], [0.01, 0.0], [1.0, 0.0]])
-    assert count_groups(y, 0.5) == 2 and count_groups(y, 0.01) == 3
-    assert count_groups(torch.linspace(0, 1, 50)[:, None], 2.0) == 1
+    assert quantizers.count_groups(y, 0.5) == 2 and quantizers.count_groups(y, 0.01) == 3
+    assert quantizers.count_groups(torch.linspace(0, 1, 50)[:, None], 2.0) == 1
 
 
 def test_hand_values() -> None:
     """Squared distances 1, 4 and 9 from the target, by three kinds of matching."""
     points = torch.tensor([[[[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]]]], dtype=torch.float64)
     scores, target = torch.zeros(1, 1, 3, dtype=torch.float64), torch.zeros(1, 1, 2, dtype=torch.float64)
-    matching, scoring, distances = point_losses(points, scores, target, MCL())
+    matching, scoring, distances = quantizers.point_losses(points, scores, target, MCL())
     assert float(matching) == pytest.approx(1, abs=1e-6) and distances.flatten().tolist() == [1, 4, 9]
     assert float(scoring) == pytest.approx(math.log(2), abs=1e-6)
-    relaxed = point_losses(points, scores, target, RelaxedWTA(0.1))[0]
+    relaxed = quantizers.point_losses(points, scores, target, RelaxedWTA(0.1))[0]
     assert float(relaxed) == pytest.approx(0.9 * 1 + 0.05 * (4 + 9), abs=1e-6)
     weights = [math.exp(-d / 2) for d in (1, 4, 9)]
     soft = sum(w * d for w, d in zip(weights, (1, 4, 9), strict=True)) / sum(weights)
-    assert float(point_losses(points, scores, target, AnnealedMCL(2.0))[0]) == pytest.approx(soft, abs=1e-6)
-    assert weighted_mean(points, scores)[0, 0].tolist() == pytest.approx([4 / 3, 2 / 3])
+    assert float(quantizers.point_losses(points, scores, target, AnnealedMCL(2.0))[0]) == pytest.approx(soft, abs=1e-6)
+    assert quantizers.weighted_mean(points, scores)[0, 0].tolist() == pytest.approx([4 / 3, 2 / 3])
 
 
 def test_methods_follow_their_schedules() -> None:
     """Temperatures and epsilon by epoch, and hard matching below the floor."""
-    linear, exponential = (build_method(f"amcl_{kind}", **ANNEALING) for kind in ("linear", "exponential"))
-    relaxed = build_method("relaxed_wta_annealed", **ANNEALING)
+    linear, exponential = (quantizers.build_method(f"amcl_{kind}", **ANNEALING) for kind in ("linear", "exponential"))
+    relaxed = quantizers.build_method("relaxed_wta_annealed", **ANNEALING)
     for assignment in (linear, exponential, relaxed):
         assignment.set_progress(500)
     assert linear.scheduled == {"temperature": 0.25} and relaxed.scheduled == {"epsilon": 0.25}
@@ -174,4 +164,4 @@ def test_methods_follow_their_schedules() -> None:
 def test_unknown_methods(name: str) -> None:
     """One line that says what there is."""
     with pytest.raises(UserError, match="--methods: found"):
-        build_method(name, **ANNEALING)
+        quantizers.build_method(name, **ANNEALING)

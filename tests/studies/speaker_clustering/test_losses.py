@@ -7,13 +7,7 @@ import torch
 from torch.nn.functional import cross_entropy, normalize
 
 from sepkit.errors import UserError
-from sepkit.studies.speaker_clustering.losses import (
-    ContrastiveQueue,
-    PrototypeSums,
-    info_nce,
-    max_mahalanobis_centers,
-    mixture_loss,
-)
+from sepkit.studies.speaker_clustering import losses
 
 B, K, D, NU = 6, 4, 8, 11
 
@@ -23,8 +17,8 @@ def unit(*shape: int, seed: int = 0) -> torch.Tensor:
     return normalize(torch.randn(*shape, generator=generator, dtype=torch.float64), dim=-1)
 
 
-def queue_of(embeddings: torch.Tensor, instances: list[int]) -> ContrastiveQueue:
-    queue = ContrastiveQueue(*embeddings.shape).double()
+def queue_of(embeddings: torch.Tensor, instances: list[int]) -> losses.ContrastiveQueue:
+    queue = losses.ContrastiveQueue(*embeddings.shape).double()
     queue.add(embeddings, torch.tensor(instances))
     return queue
 
@@ -33,18 +27,18 @@ def queue_of(embeddings: torch.Tensor, instances: list[int]) -> ContrastiveQueue
 def parts() -> dict[str, torch.Tensor]:
     names = {"student": (B, K, D), "teacher": (B, K, D), "queue": (NU, K, D), "gate": (B, D), "prototypes": (K, D)}
     made = {name: unit(*shape, seed=seed) for seed, (name, shape) in enumerate(names.items())}
-    return made | {"centers": max_mahalanobis_centers(K, D).double()}
+    return made | {"centers": losses.max_mahalanobis_centers(K, D).double()}
 
 
 def mice(parts: dict[str, torch.Tensor], tau: float = 0.3, kappa: float = 0.5):
     queue = queue_of(parts["queue"], list(range(100, 100 + NU)))
     rest = (parts[name] for name in ("gate", "centers", "prototypes"))
-    return mixture_loss(parts["student"], parts["teacher"], queue, torch.arange(B), (tau, kappa), *rest)
+    return losses.mixture_loss(parts["student"], parts["teacher"], queue, torch.arange(B), (tau, kappa), *rest)
 
 
 @pytest.mark.parametrize(("clusters", "dimensions"), [(1, 3), (2, 1), (3, 8), (10, 128), (9, 8)])
 def test_centers_are_as_far_apart_as_possible(clusters: int, dimensions: int) -> None:
-    gram = max_mahalanobis_centers(clusters, dimensions).double()
+    gram = losses.max_mahalanobis_centers(clusters, dimensions).double()
     gram = gram @ gram.T
     expected = torch.full((clusters, clusters), -1 / max(1, clusters - 1), dtype=torch.float64)
     expected.fill_diagonal_(1.0)
@@ -53,7 +47,7 @@ def test_centers_are_as_far_apart_as_possible(clusters: int, dimensions: int) ->
 
 def test_more_centers_than_there_can_be_are_refused() -> None:
     with pytest.raises(UserError, match="expected 1 to 9"):
-        max_mahalanobis_centers(D + 2, D)
+        losses.max_mahalanobis_centers(D + 2, D)
 
 
 def test_loss_is_the_evidence_bound_at_its_own_posterior(parts: dict[str, torch.Tensor]) -> None:
@@ -79,13 +73,13 @@ def test_loss_is_the_evidence_bound_at_its_own_posterior(parts: dict[str, torch.
 def test_a_uniform_gate_and_one_head_are_info_nce(parts: dict[str, torch.Tensor]) -> None:
     student, teacher, queued = (parts[name][:, :1] for name in ("student", "teacher", "queue"))
     queue, instances = queue_of(queued, list(range(100, 100 + NU))), torch.arange(B)
-    of_moco = info_nce(student, teacher, queue, instances, 0.3)
+    of_moco = losses.info_nce(student, teacher, queue, instances, 0.3)
     logits = torch.cat([(student * teacher).sum(-1), student[:, 0] @ queued[:, 0].T], dim=1) / 0.3
     oracle = cross_entropy(logits, torch.zeros(B, dtype=torch.long), reduction="none")
     torch.testing.assert_close(of_moco.double(), oracle, atol=1e-6, rtol=0)
     experts = [tensor.expand(-1, K, -1) for tensor in (student, teacher)]
     many = queue_of(queued.expand(-1, K, -1), list(range(100, 100 + NU)))
-    found = mixture_loss(*experts, many, instances, (0.3, 1.0), None, parts["centers"])
+    found = losses.mixture_loss(*experts, many, instances, (0.3, 1.0), None, parts["centers"])
     torch.testing.assert_close(found.loss.double(), oracle, atol=1e-6, rtol=0)
     torch.testing.assert_close(found.posterior, torch.full((B, K), 1 / K), atol=1e-6, rtol=0)
 
@@ -95,7 +89,7 @@ def test_prototypes_are_one_step_of_spherical_k_means() -> None:
     points, prototypes = unit(20, D, seed=5), unit(3, D, seed=6)
     nearest = (points @ prototypes.T).argmax(-1)
     expected = torch.stack([normalize(points[nearest == k].sum(0), dim=0) for k in range(3)])
-    sums, found = PrototypeSums(3, D).double(), prototypes.clone()
+    sums, found = losses.PrototypeSums(3, D).double(), prototypes.clone()
     likeness = (points @ prototypes.T).softmax(-1)
     sums.add(points[:7, None], likeness[:7])
     sums.add(points[7:, None], likeness[7:])
@@ -105,7 +99,7 @@ def test_prototypes_are_one_step_of_spherical_k_means() -> None:
 
 
 def test_an_empty_cluster_keeps_its_prototype() -> None:
-    prototypes, sums = unit(2, D).float(), PrototypeSums(2, D)
+    prototypes, sums = unit(2, D).float(), losses.PrototypeSums(2, D)
     before = prototypes.clone()
     sums.add(unit(3, 1, D, seed=1).float(), torch.tensor([[0.9, 0.1]] * 3))
     sums.update(prototypes)
@@ -113,7 +107,7 @@ def test_an_empty_cluster_keeps_its_prototype() -> None:
 
 
 def test_queue_is_a_ring() -> None:
-    queue, batches = ContrastiveQueue(5, 1, D), unit(6, 1, D).float().split(2)
+    queue, batches = losses.ContrastiveQueue(5, 1, D), unit(6, 1, D).float().split(2)
     assert queue.embeddings.norm(dim=-1).mean() == pytest.approx(1.0, abs=0.15)
     for number, batch in enumerate(batches):
         queue.add(batch, torch.tensor([2 * number, 2 * number + 1]))
@@ -124,7 +118,7 @@ def test_queue_is_a_ring() -> None:
 
 
 def test_queue_smaller_than_a_batch_keeps_the_last() -> None:
-    queue = ContrastiveQueue(2, 1, D)
+    queue = losses.ContrastiveQueue(2, 1, D)
     queue.add(unit(5, 1, D).float(), torch.arange(5))
     assert sorted(queue.instances.tolist()) == [3, 4]
 
@@ -134,7 +128,7 @@ def test_own_instance_is_no_negative(parts: dict[str, torch.Tensor]) -> None:
     one = {name: tensor[:, :1] if tensor.ndim == 3 else tensor for name, tensor in parts.items()}
     full = queue_of(one["queue"], [0, *range(100, 99 + NU)])
     rest = queue_of(one["queue"][1:], list(range(100, 99 + NU)))
-    found, without = (info_nce(one["student"], one["teacher"], q, torch.arange(B), 0.3) for q in (full, rest))
+    found, without = (losses.info_nce(one["student"], one["teacher"], q, torch.arange(B), 0.3) for q in (full, rest))
     torch.testing.assert_close(found[0], without[0])
     assert found[1] > without[1]
 

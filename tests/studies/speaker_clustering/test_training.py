@@ -21,6 +21,7 @@ from sepkit.studies.speaker_clustering.config import SegmentDataConfig, SpeakerC
 from sepkit.studies.speaker_clustering.data import SpeechSegments
 from sepkit.studies.speaker_clustering.task import SpeakerClusteringTask, masked
 from sepkit.training.run import train
+from tests.complaint import complaint
 from tests.training.runs import (
     assert_same_weights,
     run_process,
@@ -218,14 +219,12 @@ def test_configurations_that_cannot_be_trained(
     moco.data.batch_size = changes.get("batch_size", 2)
     if "data" in changes:
         moco.data.train = None
-    with pytest.raises(UserError, match=line):
-        moco.check()
+    complaint(lambda: moco.check(), line)
 
 
 def test_one_stretch_is_refused(moco: SpeakerClusteringConfig, tmp_path: Path) -> None:
     moco.data.train = str(write_segments(tmp_path / "one.csv", [Segment(f"{moco.data.train}/0/0.wav")]))
-    with pytest.raises(UserError, match="found one segment"):
-        SpeakerClusteringTask(moco, tmp_path)
+    complaint(lambda: SpeakerClusteringTask(moco, tmp_path), "found one segment")
 
 
 def test_a_long_queue_is_shortened_and_said(
