@@ -30,14 +30,15 @@ _PAUSE_POWER_RATIO = 1e-4
 
 @dataclass(frozen=True)
 class Recording:
-    """A file of one speaker, not read yet. What is None is not known. The name of mixtures is made of `name`; empty:
-    the file's name."""
+    """A file of one speaker, or a part of one, not read yet. What is None is not known; without `part_seconds`, from
+    where to where, the whole file is this speaker's. The name of mixtures is made of `name`; empty: the file's name."""
 
     path: Path
     speaker: str
     split: str | None = None
     sex: str | None = None
     name: str = ""
+    part_seconds: tuple[float, float] | None = None
 
     @property
     def label(self) -> str:
@@ -47,10 +48,11 @@ class Recording:
 
 @dataclass(frozen=True)
 class Utterance:
-    """A recording that was read and can be mixed. Its length is in samples at the rate of the mixtures; the level is
+    """A recording that was read and can be mixed. Positions are in samples at the rate of the mixtures; the level is
     the root mean square where somebody speaks."""
 
     recording: Recording
+    start: int
     num_samples: int
     level: float
     file_sample_rate: int
@@ -203,16 +205,20 @@ def corpus_root(folder: Path, nested: Sequence[str], holds: Sequence[str]) -> Pa
 def _examine_one(recording: Recording, sample_rate: int) -> Utterance:
     header = audio.info(recording.path)
     audio.check_mean(recording.path)
-    num_samples = audio.resampled_length(header.num_samples, header.sample_rate, sample_rate)
-    if num_samples == 0:
-        raise UserError(f"{recording.path}: {header.num_samples} samples at {header.sample_rate} Hz are too few")
-    blocks = audio.read_blocks(recording.path, _BLOCK_SECONDS * header.sample_rate)
+    part = (min(seconds, header.duration_seconds) for seconds in recording.part_seconds or (0.0, math.inf))
+    begin, end = (round(seconds * header.sample_rate) for seconds in part)
+    start, stop = (audio.resampled_length(n, header.sample_rate, sample_rate) for n in (begin, end))
+    if stop <= start:
+        raise UserError(
+            f"{recording.path}: {end - begin} samples from {begin} on at {header.sample_rate} Hz are too few"
+        )
+    blocks = audio.read_blocks(recording.path, _BLOCK_SECONDS * header.sample_rate, start=begin, stop=end)
     powers = [active_level(waveform, header.sample_rate) ** 2 for waveform in blocks]
     loudest = max(powers)
     if loudest == 0:
         raise UserError(f"{recording.path}: digital silence; leave out the file")
     level = float(np.sqrt(np.mean([power for power in powers if power >= _PAUSE_POWER_RATIO * loudest])))
-    return Utterance(recording, num_samples, level, header.sample_rate)
+    return Utterance(recording, start, stop - start, level, header.sample_rate)
 
 
 def _speaker_rule(speaker_from: str, speech: Path) -> Callable[[Path], Recording]:

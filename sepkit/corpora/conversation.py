@@ -248,4 +248,4 @@ def _render(track: Sequence[Turn], start: int, stop: int, sample_rate: int, scal
 
 def _samples(utterance: Utterance, sample_rate: int, start: int = 0, count: int | None = None) -> np.ndarray:
     count = utterance.num_samples - start if count is None else count
-    return audio.read(utterance.recording.path, start, count, sample_rate)
+    return audio.read(utterance.recording.path, utterance.start + start, count, sample_rate)
