@@ -231,8 +231,11 @@ def _speaker_rule(speaker_from: str, speech: Path) -> Callable[[Path], Recording
         except re.error as error:
             raise UserError(f"--speaker-from {speaker_from}: not a regular expression ({error})") from None
     if kind == "csv" and argument:
-        table = _read_table(Path(argument))
-        rows = {os.path.abspath(speech / row["path"]): row for row in table}
+        columns, lines = read_csv(argument)
+        if missing := [name for name in ("path", "speaker") if name not in columns]:
+            expected = "expected a CSV file with the columns path, speaker"
+            raise UserError(f"{argument}: column {missing[0]!r} is missing; {expected}")
+        rows = {os.path.abspath(speech / (row["path"] or "")): row for _, row in lines}
         return partial(_by_table, speech=speech, rows=rows, table=argument)
     raise UserError(f"--speaker-from {speaker_from}: expected first, parent, regex:PATTERN or csv:FILE")
 
@@ -258,19 +261,11 @@ def _by_pattern(path: Path, speech: Path, pattern: re.Pattern[str]) -> Recording
     return Recording(path, speaker, split_of(relative)[0])
 
 
-def _by_table(path: Path, speech: Path, rows: Mapping[str, Mapping[str, str]], table: str) -> Recording:
+def _by_table(path: Path, speech: Path, rows: Mapping[str, Mapping[str, str | None]], table: str) -> Recording:
     row = rows.get(os.path.abspath(path), {})
-    if not row.get("speaker"):
+    if not (speaker := row.get("speaker")):
         raise UserError(f"{path}: {table} has no speaker for it")
     split = row.get("split") or split_of(path.relative_to(speech))[0]
     if split is not None and split not in SPLITS:
         raise UserError(f"{path}: {table} puts it in split {split!r}, expected one of {', '.join(SPLITS)}")
-    return Recording(path, row["speaker"], split, {"F": "F", "M": "M"}.get((row.get("sex") or "").upper()[:1]))
-
-
-def _read_table(path: Path) -> list[dict[str, str]]:
-    columns, rows = read_csv(path)
-    missing = [name for name in ("path", "speaker") if name not in columns]
-    if missing:
-        raise UserError(f"{path}: column {missing[0]!r} is missing; expected a CSV file with the columns path, speaker")
-    return [{key: value or "" for key, value in row.items() if key} for _, row in rows]
+    return Recording(path, speaker, split, {"F": "F", "M": "M"}.get((row.get("sex") or "").upper()[:1]))
