@@ -128,7 +128,9 @@ def check(path: str | os.PathLike[str]) -> None:
     root, name = _command.root, _name(path)
     if root is None or name is None or name in _command.known or not os.path.lexists(path):
         return
-    _command.known |= _read_record(root)
+    with suppress(OSError):
+        lines = (root / RECORD).read_bytes().split(b"\n")
+        _command.known |= {os.fsdecode(line).replace("\0", "\n") for line in lines}
     if name not in _command.known and not _is_marked(Path(path)):
         raise UserError(FOREIGN.format(path))
 
@@ -160,12 +162,6 @@ def _name(path: str | os.PathLike[str]) -> str | None:
     place = Path(os.path.realpath(os.path.dirname(path) or "."), os.path.basename(path))
     root = _command.root
     return None if root is None or not place.is_relative_to(root) else place.relative_to(root).as_posix()
-
-
-def _read_record(root: Path) -> set[str]:
-    with suppress(OSError):
-        return {os.fsdecode(line).replace("\0", "\n") for line in (root / RECORD).read_bytes().split(b"\n")}
-    return set()
 
 
 def _is_marked(path: Path) -> bool:

@@ -36,22 +36,23 @@ def main(
         hypothesis: With --meeting: RTTM or SegLST files, or audio files: the tracks of one meeting, one for each
             speaker.
     """
+    from sepkit.errors import UserError
+
     if meeting or reference is not None or hypothesis is not None:
-        others = {
-            "manifest": manifest,
-            "model": model,
-            "estimates": estimates,
-            "metrics": options.metrics,
-            "compare": options.compare,
-        }
-        return _meeting(
-            meeting, reference, hypothesis, out, options.asr_command, [name for name in others if others[name]]
-        )
+        from sepkit.evaluation.meeting import evaluate_meetings, meeting_lines
+
+        if not meeting or reference is None or not hypothesis:
+            raise UserError("--meeting, --reference and --hypothesis: found some of them, expected all three")
+        others = {"manifest": manifest, "model": model, "estimates": estimates}
+        others |= {"metrics": options.metrics, "compare": options.compare}
+        if given := [name for name, value in others.items() if value]:
+            raise UserError(f"--{given[0]}: does not go with --meeting")
+        print("\n".join(meeting_lines(evaluate_meetings(reference, hypothesis, out, options.asr_command))))
+        return Path(out)
     import shlex
     import sys
 
     from sepkit.cli._threads import limit_small_models_to_one_thread
-    from sepkit.errors import UserError
     from sepkit.evaluation.evaluate import System, evaluate, load_systems
     from sepkit.models.published.shipped import DEFAULT_MODEL
 
@@ -71,25 +72,6 @@ def main(
     if failed:
         print(out)
         raise SystemExit(1)
-    return Path(out)
-
-
-def _meeting(
-    meeting: bool,
-    reference: str | None,
-    hypothesis: list[str] | None,
-    out: str,
-    asr_command: str | None,
-    others: list[str],
-) -> Path:
-    from sepkit.errors import UserError
-    from sepkit.evaluation.meeting import evaluate_meetings, meeting_lines
-
-    if not meeting or reference is None or not hypothesis:
-        raise UserError("--meeting, --reference and --hypothesis: found some of them, expected all three")
-    if others:
-        raise UserError(f"--{others[0]}: does not go with --meeting")
-    print("\n".join(meeting_lines(evaluate_meetings(reference, hypothesis, out, asr_command))))
     return Path(out)
 
 

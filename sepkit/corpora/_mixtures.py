@@ -162,6 +162,10 @@ def _describe_source(
 ) -> SourceEntry:
     recording = utterance.recording
     start, level = _draw_crop(utterance, count, style, generator)
+    num_samples = None
+    if recording.part_seconds and style.segment_samples is None:
+        # Without a length, dynamic mixing takes a file from the start on as this speaker's.
+        start, num_samples = utterance.start, utterance.num_samples
     gain_db = NOMINAL_LEVEL_DB + generator.uniform(-style.gain_range_db, style.gain_range_db)
     return SourceEntry(
         path=manifest_path(recording.path, style.out),
@@ -169,6 +173,7 @@ def _describe_source(
         sex=recording.sex,
         start=start,
         gain=_rounded(10 ** (gain_db / 20) / level),
+        num_samples=num_samples,
     )
 
 
@@ -179,10 +184,10 @@ def _draw_crop(
     refers to."""
     spare = utterance.num_samples - count
     if style.segment_samples is None:
-        return int(generator.integers(spare + 1)), utterance.level
+        return utterance.start + int(generator.integers(spare + 1)), utterance.level
     crops = []
     for _ in range(_CROP_ATTEMPTS if spare else 1):
-        start = int(generator.integers(spare + 1))
+        start = utterance.start + int(generator.integers(spare + 1))
         waveform = audio.read(utterance.recording.path, start, count, style.sample_rate)
         power = float(np.mean(np.square(waveform, dtype=np.float64)))
         crops.append((power, start, active_level(waveform, style.sample_rate)))

@@ -30,14 +30,15 @@ _PAUSE_POWER_RATIO = 1e-4
 
 @dataclass(frozen=True)
 class Recording:
-    """A file of one speaker, not read yet. What is None is not known. The name of mixtures is made of `name`; empty:
-    the file's name."""
+    """A file of one speaker, or a part of one, not read yet. What is None is not known; without `part_seconds`, from
+    where to where, the whole file is this speaker's. The name of mixtures is made of `name`; empty: the file's name."""
 
     path: Path
     speaker: str
     split: str | None = None
     sex: str | None = None
     name: str = ""
+    part_seconds: tuple[float, float] | None = None
 
     @property
     def label(self) -> str:
@@ -47,10 +48,11 @@ class Recording:
 
 @dataclass(frozen=True)
 class Utterance:
-    """A recording that was read and can be mixed. Its length is in samples at the rate of the mixtures; the level is
+    """A recording that was read and can be mixed. Positions are in samples at the rate of the mixtures; the level is
     the root mean square where somebody speaks."""
 
     recording: Recording
+    start: int
     num_samples: int
     level: float
     file_sample_rate: int
@@ -203,16 +205,20 @@ def corpus_root(folder: Path, nested: Sequence[str], holds: Sequence[str]) -> Pa
 def _examine_one(recording: Recording, sample_rate: int) -> Utterance:
     header = audio.info(recording.path)
     audio.check_mean(recording.path)
-    num_samples = audio.resampled_length(header.num_samples, header.sample_rate, sample_rate)
-    if num_samples == 0:
-        raise UserError(f"{recording.path}: {header.num_samples} samples at {header.sample_rate} Hz are too few")
-    blocks = audio.read_blocks(recording.path, _BLOCK_SECONDS * header.sample_rate)
+    part = (min(seconds, header.duration_seconds) for seconds in recording.part_seconds or (0.0, math.inf))
+    begin, end = (round(seconds * header.sample_rate) for seconds in part)
+    start, stop = (audio.resampled_length(n, header.sample_rate, sample_rate) for n in (begin, end))
+    if stop <= start:
+        raise UserError(
+            f"{recording.path}: {end - begin} samples from {begin} on at {header.sample_rate} Hz are too few"
+        )
+    blocks = audio.read_blocks(recording.path, _BLOCK_SECONDS * header.sample_rate, start=begin, stop=end)
     powers = [active_level(waveform, header.sample_rate) ** 2 for waveform in blocks]
     loudest = max(powers)
     if loudest == 0:
         raise UserError(f"{recording.path}: digital silence; leave out the file")
     level = float(np.sqrt(np.mean([power for power in powers if power >= _PAUSE_POWER_RATIO * loudest])))
-    return Utterance(recording, num_samples, level, header.sample_rate)
+    return Utterance(recording, start, stop - start, level, header.sample_rate)
 
 
 def _speaker_rule(speaker_from: str, speech: Path) -> Callable[[Path], Recording]:
@@ -225,8 +231,11 @@ def _speaker_rule(speaker_from: str, speech: Path) -> Callable[[Path], Recording
         except re.error as error:
             raise UserError(f"--speaker-from {speaker_from}: not a regular expression ({error})") from None
     if kind == "csv" and argument:
-        table = _read_table(Path(argument))
-        rows = {os.path.abspath(speech / row["path"]): row for row in table}
+        columns, lines = read_csv(argument)
+        if missing := [name for name in ("path", "speaker") if name not in columns]:
+            expected = "expected a CSV file with the columns path, speaker"
+            raise UserError(f"{argument}: column {missing[0]!r} is missing; {expected}")
+        rows = {os.path.abspath(speech / (row["path"] or "")): row for _, row in lines}
         return partial(_by_table, speech=speech, rows=rows, table=argument)
     raise UserError(f"--speaker-from {speaker_from}: expected first, parent, regex:PATTERN or csv:FILE")
 
@@ -252,19 +261,11 @@ def _by_pattern(path: Path, speech: Path, pattern: re.Pattern[str]) -> Recording
     return Recording(path, speaker, split_of(relative)[0])
 
 
-def _by_table(path: Path, speech: Path, rows: Mapping[str, Mapping[str, str]], table: str) -> Recording:
+def _by_table(path: Path, speech: Path, rows: Mapping[str, Mapping[str, str | None]], table: str) -> Recording:
     row = rows.get(os.path.abspath(path), {})
-    if not row.get("speaker"):
+    if not (speaker := row.get("speaker")):
         raise UserError(f"{path}: {table} has no speaker for it")
     split = row.get("split") or split_of(path.relative_to(speech))[0]
     if split is not None and split not in SPLITS:
         raise UserError(f"{path}: {table} puts it in split {split!r}, expected one of {', '.join(SPLITS)}")
-    return Recording(path, row["speaker"], split, {"F": "F", "M": "M"}.get((row.get("sex") or "").upper()[:1]))
-
-
-def _read_table(path: Path) -> list[dict[str, str]]:
-    columns, rows = read_csv(path)
-    missing = [name for name in ("path", "speaker") if name not in columns]
-    if missing:
-        raise UserError(f"{path}: column {missing[0]!r} is missing; expected a CSV file with the columns path, speaker")
-    return [{key: value or "" for key, value in row.items() if key} for _, row in rows]
+    return Recording(path, speaker, split, {"F": "F", "M": "M"}.get((row.get("sex") or "").upper()[:1]))

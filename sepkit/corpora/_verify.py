@@ -89,7 +89,14 @@ def verify(
             f"{name}: {found['mixtures']} of {wanted} mixtures of {found['sources']}, {found['speakers']} speakers, "
             f"{found['hours']:.2f} h"
         )
-    problems += _shared_speakers(splits, may_share)
+    of_split: dict[str, set[str]] = {}
+    for name, entries in splits.items():
+        of_split.setdefault(name.split("-")[0], set()).update(_speakers(entries))
+    problems += [
+        f"{one} and {other} share {len(shared)} speaker(s): {', '.join(sorted(shared)[:5])}"
+        for one, other in combinations(of_split, 2)
+        if not (one in may_share and other in may_share) and (shared := of_split[one] & of_split[other])
+    ]
     write_json(out / REPORT, {"splits": report, "problems": problems})
     if problems:
         print(
@@ -108,17 +115,6 @@ def _checksum(rounding: Rounding, entry: MixtureEntry) -> str:
             raise UserError(f"{path}: {header.num_samples} samples, expected {entry.num_samples}; make the file again")
     mixture = mix_entry(entry).mixture
     return hashlib.sha256(audio.quantize_pcm16(mixture, rounding).astype("<i2").tobytes()).hexdigest()
-
-
-def _shared_speakers(splits: Mapping[str, Sequence[MixtureEntry]], may_share: Sequence[str]) -> list[str]:
-    of_split: dict[str, set[str]] = {}
-    for name, entries in splits.items():
-        of_split.setdefault(name.split("-")[0], set()).update(_speakers(entries))
-    return [
-        f"{one} and {other} share {len(shared)} speaker(s): {', '.join(sorted(shared)[:5])}"
-        for one, other in combinations(of_split, 2)
-        if not (one in may_share and other in may_share) and (shared := of_split[one] & of_split[other])
-    ]
 
 
 def _speakers(entries: Sequence[MixtureEntry]) -> set[str]:

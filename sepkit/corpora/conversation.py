@@ -87,13 +87,25 @@ def prepare_conversation(options: ConversationOptions) -> Path:
         of_speakers.append([utterance for utterance in utterances if utterance.speaker == name])
         if not of_speakers[-1]:
             raise UserError(f"speaker {name}: none of the recordings can be used; see {out / 'skipped.tsv'}")
-    tracks = _draw(of_speakers, num_samples, options, generator)
+    tracks: list[list[Turn]] = []
+    gains = []
+    for own in of_speakers:
+        gains.append(10 ** (generator.uniform(-options.gain_range_db, options.gain_range_db) / 20))
+        if options.max_overlap is None:
+            tracks.append(draw_turns(own, num_samples, sample_rate, gains[-1], generator))
+    tracks = tracks or take_turns(of_speakers, num_samples, sample_rate, gains, options.max_overlap or 1, generator)
     if texts is not None:
         # A recording that the end cuts has no text.
         tracks = [[turn for turn in track if turn.end <= num_samples] for track in tracks]
         _write_words(out, tracks, texts, sample_rate)
     paths = [f"s{number}.flac" for number in range(1, speakers + 1)]
-    scale = _headroom(tracks, sample_rate)
+    # With this factor the speakers' loudest peaks do not clip even if they coincide.
+    peaks = []
+    for track in tracks:
+        gains = {turn.utterance: turn.gain for turn in track}
+        own_peaks = [gain * float(np.abs(_samples(own, sample_rate)).max()) for own, gain in gains.items()]
+        peaks.append(max(own_peaks, default=0.0))
+    scale = min(1.0, 0.98 / max(sum(peaks), 1e-9))
     with ExitStack() as stack:
         layout = sample_rate, num_samples, "PCM_16"
         writers = [stack.enter_context(write_blocks(out / path, *layout)) for path in [*paths, "mixture.flac"]]
@@ -105,7 +117,13 @@ def prepare_conversation(options: ConversationOptions) -> Path:
             sources = [np.round(source * 2.0**15) / 2.0**15 for source in sources]
             for writer, waveform in zip(writers, [*sources, np.sum(sources, axis=0)], strict=True):
                 writer.write(waveform.astype(np.float32))
-    _write_truth(out, names, sample_rate)
+    segments = []
+    for path in paths:
+        meter = ActivityMeter(1, sample_rate)
+        for block in audio.read_blocks(out / path, round(_BLOCK_SECONDS * sample_rate)):
+            meter.add(block[None])
+        segments += meter.segments()
+    write_text(out / "conversation.rttm", "".join(rttm_lines("mixture", segments, names)))
     sexes = {utterance.speaker: utterance.recording.sex for utterance in utterances}
     entry = MixtureEntry(
         id="mixture",
@@ -117,20 +135,6 @@ def prepare_conversation(options: ConversationOptions) -> Path:
         corpus="conversation",
     )
     return write_manifest(manifest, [entry])
-
-
-def _draw(
-    of_speakers: Sequence[Sequence[Utterance]],
-    num_samples: int,
-    options: ConversationOptions,
-    generator: np.random.Generator,
-) -> list[list[Turn]]:
-    tracks, gains, rate = [], [], options.sample_rate
-    for own in of_speakers:
-        gains.append(10 ** (generator.uniform(-options.gain_range_db, options.gain_range_db) / 20))
-        if options.max_overlap is None:
-            tracks.append(draw_turns(own, num_samples, rate, gains[-1], generator))
-    return tracks or take_turns(of_speakers, num_samples, rate, gains, options.max_overlap or 1, generator)
 
 
 def take_turns(
@@ -167,16 +171,6 @@ def take_turns(
         free_from[speaker] = turn.end
         lanes[lane] = turn.end + round(generator.uniform(*pauses[lane]) * sample_rate)
     return tracks
-
-
-def _write_truth(out: Path, names: Sequence[str], sample_rate: int) -> None:
-    segments = []
-    for number in range(1, len(names) + 1):
-        meter = ActivityMeter(1, sample_rate)
-        for block in audio.read_blocks(out / f"s{number}.flac", round(_BLOCK_SECONDS * sample_rate)):
-            meter.add(block[None])
-        segments += meter.segments()
-    write_text(out / "conversation.rttm", "".join(rttm_lines("mixture", segments, names)))
 
 
 def _read_texts(path: Path) -> dict[str, str]:
@@ -226,16 +220,6 @@ def _choose(known: Counter[str], count: int, split: str, generator: np.random.Ge
     return [str(name) for name in generator.choice(names, count, replace=False)]
 
 
-def _headroom(tracks: Sequence[Sequence[Turn]], sample_rate: int) -> float:
-    """Return the factor for all speakers with which their loudest peaks do not clip even if they coincide."""
-    peaks = []
-    for track in tracks:
-        gains = {turn.utterance: turn.gain for turn in track}
-        own_peaks = [gain * float(np.abs(_samples(own, sample_rate)).max()) for own, gain in gains.items()]
-        peaks.append(max(own_peaks, default=0.0))
-    return min(1.0, 0.98 / max(sum(peaks), 1e-9))
-
-
 def _render(track: Sequence[Turn], start: int, stop: int, sample_rate: int, scale: float) -> np.ndarray:
     rendered = np.zeros(stop - start)
     for turn in track:
@@ -248,4 +232,4 @@ def _render(track: Sequence[Turn], start: int, stop: int, sample_rate: int, scal
 
 def _samples(utterance: Utterance, sample_rate: int, start: int = 0, count: int | None = None) -> np.ndarray:
     count = utterance.num_samples - start if count is None else count
-    return audio.read(utterance.recording.path, start, count, sample_rate)
+    return audio.read(utterance.recording.path, utterance.start + start, count, sample_rate)

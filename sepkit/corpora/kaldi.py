@@ -1,17 +1,18 @@
-"""Kaldi data folders: `wav.scp` and `utt2spk`, optionally with `spk2gender`.
+"""Kaldi data folders: `wav.scp` and `utt2spk`, optionally with `segments` and `spk2gender`.
 
-What it is: one line per utterance. `wav.scp` maps utterances to files, `utt2spk` to speakers, `spk2gender` speakers to
-f or m. Folders with `segments` (utterances that are parts of files) are refused.
+What it is: one line per utterance. `wav.scp` maps recordings to files, `utt2spk` utterances to speakers, `segments`
+utterances to parts of recordings (seconds), `spk2gender` speakers to f or m.
 Traps: `wav.scp` may hold shell commands. None is ever run: `flac -c -d -s FILE |` and `sph2pipe -f wav FILE |` are read
 as their FILE, which libsndfile opens (except shorten-compressed sph); every other command is refused.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 
-from sepkit.corpora._recordings import SPLITS, Recording, split_of
+from sepkit.corpora._recordings import SPLITS, Recording, finite_number, split_of
 from sepkit.errors import UserError
 from sepkit.files import read_text
 
@@ -42,20 +43,34 @@ def _read_one(folder: Path, split: str | None) -> tuple[list[Recording], dict[st
     speakers = read_lines(folder / "utt2spk")
     genders = read_lines(folder / "spk2gender") if (folder / "spk2gender").is_file() else {}
     sexes = {speaker: {"F": "F", "M": "M"}.get(value.upper()[:1]) for speaker, (value, _) in genders.items()}
-    if (folder / "segments").is_file():
-        raise UserError(f"{folder / 'segments'}: expected a file for each utterance; cut them (extract-segments)")
+    segments = read_lines(folder / "segments") if (folder / "segments").is_file() else {}
+    parts = {name: _read_part(*line) for name, line in segments.items()} or {name: (name, None) for name in files}
     recordings: list[Recording] = []
     left_out: dict[str, str] = {}
     for utterance, (speaker, where) in speakers.items():
-        if utterance in files:
-            recordings.append(Recording(files[utterance], speaker, split, sexes.get(speaker), utterance))
+        source, part = parts.get(utterance, ("", None))
+        if source in files:
+            recordings.append(Recording(files[source], speaker, split, sexes.get(speaker), utterance, part))
         else:
-            left_out[f"{folder}#{utterance}"] = f"{where}: utterance {utterance} has no line in {folder / 'wav.scp'}"
+            table = folder / ("segments" if segments and not source else "wav.scp")
+            left_out[f"{folder}#{utterance}"] = f"{where}: utterance {utterance} has no line in {table}"
     if not recordings:
         raise UserError(
             f"{folder}: utt2spk and wav.scp have no utterance in common; expected the same identifiers in both"
         )
     return recordings, left_out
+
+
+def _read_part(value: str, where: str) -> tuple[str, tuple[float, float]]:
+    words = value.split()
+    if len(words) < 3:
+        raise UserError(f"{where}: found {value!r}, expected a recording, a start and an end in seconds")
+    start, end = (finite_number(word, where) for word in words[1:3])
+    # Kaldi writes -1 for the end of the recording.
+    end = end if end > 0 else math.inf
+    if not 0 <= start < end:
+        raise UserError(f"{where}: from {start} s to {end} s, expected a start before the end")
+    return words[0], (start, end)
 
 
 def read_lines(path: Path) -> dict[str, tuple[str, str]]:

@@ -15,7 +15,6 @@ arXiv:2005.11262, 2020; Wichern et al., "WHAM!", Interspeech 2019.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -55,14 +54,19 @@ def prepare_vctk2mix(options: VCTK2MixOptions) -> Path:
     originals: dict[str, list[Path]] = defaultdict(list)
     for path in audio.find_audio_files(corpus / "wav48"):
         originals[f"{path.stem}.wav"].append(path)
-    sexes = _read_sexes(corpus / "speaker-info.txt")
+    info = corpus / "speaker-info.txt"
+    rows = [line.split() for line in file_text(info, errors="replace").splitlines()[1:]] if info.is_file() else []
+    sexes = {"p" + row[0].lstrip("p"): row[2] for row in rows if len(row) > 2 and row[2] in ("F", "M")}
     skipped: dict[str, str] = {}
     parts: list[Part] = []
     for name, table in find_tables(metadata, _PREFIX, ("VCTK-2mix", "metadata/VCTK-2mix")).items():
         recipes, bad = read_table(table, 2)
         skipped |= bad
         expected = len(recipes) + len(bad)
-        failed = _cut_all({path for recipe in recipes for path in recipe.sources}, originals, out, processes)
+        paths = sorted({path for recipe in recipes for path in recipe.sources})
+        jobs = [(path, tuple(originals.get(Path(path).name, ()))) for path in paths if not (out / path).is_file()]
+        results = for_each(partial(_cut, out=out), jobs, processes, "cutting")
+        failed = {path: result.reason for (path, _), result in results if isinstance(result, Failed)}
         for recipe in recipes:
             reason = next((failed[path] for path in recipe.sources if path in failed), None)
             if reason is not None:
@@ -74,21 +78,6 @@ def prepare_vctk2mix(options: VCTK2MixOptions) -> Path:
     )
     prepare_parts(parts, layout, skipped, options.write, processes)
     return out
-
-
-def _read_sexes(path: Path) -> dict[str, str]:
-    """Return speaker ("p225") -> "F" or "M" of VCTK's `speaker-info.txt`, if it is there."""
-    rows = (line.split() for line in file_text(path, errors="replace").splitlines()[1:]) if path.is_file() else ()
-    return {"p" + row[0].lstrip("p"): row[2] for row in rows if len(row) > 2 and row[2] in ("F", "M")}
-
-
-def _cut_all(
-    paths: Iterable[str], originals: Mapping[str, Sequence[Path]], out: Path, processes: int | None
-) -> dict[str, str]:
-    """Make the missing `wav16_cut/NAME.wav` below `out`; return those that cannot be made with the reason."""
-    jobs = [(path, tuple(originals.get(Path(path).name, ()))) for path in sorted(paths) if not (out / path).is_file()]
-    results = for_each(partial(_cut, out=out), jobs, processes, "cutting")
-    return {path: result.reason for (path, _), result in results if isinstance(result, Failed)}
 
 
 def _cut(job: tuple[str, tuple[Path, ...]], out: Path) -> None:

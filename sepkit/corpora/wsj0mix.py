@@ -106,7 +106,12 @@ def prepare_wsj0_mix(options: WSJ0MixOptions) -> Path:
     for condition, plan in plans.items():
         made = [replace(entries[job], folder=out) for job in jobs if job.plan is plan and job in entries]
         manifests[CONDITIONS[condition]] = made
-        _replace_manifest(plan, made)
+        if made:
+            write_manifest(plan.manifest, made)
+            stamp = "written" if plan.write else f"{plan.tree.as_posix()} {plan.fingerprint}"
+            write_json(plan.out / _STAMPS, _stamps(plan) | {plan.manifest.name: stamp})
+        else:
+            remove(plan.manifest)
     failure = "" if any(manifests.values()) else f"{lists}: no mixture of its lists can be made"
     report_skipped(out, skipped, failure)
     expected = {CONDITIONS[condition]: len(members) for condition, members in lines.items()}
@@ -232,15 +237,6 @@ def _earlier_entries(plan: _Plan) -> dict[str, MixtureEntry]:
         )
     write_json(plan.out / _STAMPS, stamps | {tree: plan.fingerprint})
     return {}
-
-
-def _replace_manifest(plan: _Plan, entries: Sequence[MixtureEntry]) -> None:
-    if not entries:
-        remove(plan.manifest)
-        return
-    write_manifest(plan.manifest, entries)
-    stamp = "written" if plan.write else f"{plan.tree.as_posix()} {plan.fingerprint}"
-    write_json(plan.out / _STAMPS, _stamps(plan) | {plan.manifest.name: stamp})
 
 
 def _stamps(plan: _Plan) -> dict[str, str]:

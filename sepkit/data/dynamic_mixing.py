@@ -133,9 +133,15 @@ class DynamicMixer:
         spans = [self._span(recording, rate) for recording, rate in zip(recordings, rates, strict=True)]
         lengths = [num_samples for _, num_samples in spans]
         count = min(min(lengths) if entry.mode == "min" else max(lengths), self.segment_samples or sys.maxsize)
-        offsets = self._draw_offsets(len(recordings), count, generator)
+        offsets = [0] * len(recordings)
+        if generator.random() >= self.config.overlap_probability:
+            # Not fully overlapping sources start within the first half of the mixture.
+            offsets[1:] = [int(generator.integers(count // 2 + 1)) for _ in recordings[1:]]
         gains_db = generator.uniform(-self.config.gain_range_db, self.config.gain_range_db, len(recordings))
-        responses = self._draw_room(len(recordings), generator)
+        responses: list[np.ndarray | None] = [None] * len(recordings)
+        if generator.random() < self.config.reverberation_probability:
+            rooms = RoomBank(self.config.reverberation_cache, self.sample_rate, len(recordings))
+            responses = list(rooms.impulse_responses(int(generator.integers(rooms.num_rooms))))
 
         sources = np.zeros((len(recordings), count), dtype=np.float32)
         late = None
@@ -209,18 +215,6 @@ class DynamicMixer:
                 f"{recording.path}: ends before sample {begin}, where the manifest says that a source starts"
             )
         return begin, total - begin
-
-    def _draw_offsets(self, num_sources: int, count: int, generator: np.random.Generator) -> list[int]:
-        """Return zeros if the sources overlap fully; else later ones start within the first half of the mixture."""
-        if generator.random() < self.config.overlap_probability:
-            return [0] * num_sources
-        return [0, *(int(generator.integers(count // 2 + 1)) for _ in range(num_sources - 1))]
-
-    def _draw_room(self, num_sources: int, generator: np.random.Generator) -> list[np.ndarray | None]:
-        if generator.random() >= self.config.reverberation_probability:
-            return [None] * num_sources
-        rooms = RoomBank(self.config.reverberation_cache, self.sample_rate, num_sources)
-        return list(rooms.impulse_responses(int(generator.integers(rooms.num_rooms))))
 
     def _read_segments(
         self,

@@ -64,7 +64,11 @@ def summarize_rows(rows: Sequence[Row], columns: Sequence[str]) -> dict[str, Any
     done = _done(rows)
     scores = _means(done, columns)
     summary = _counts(rows) | _summarized(summarize_columns(scores, speakers_of(done)))
-    failures = _failures(done)
+    # Metric -> number of utterances with a source that it failed for, and the first of them with its reason.
+    failures: dict[str, dict[str, Any]] = {}
+    for row in done:
+        for name, reason in row["scores"]["reasons"].items():
+            failures.setdefault(name, {"n": 0, "first": {"id": row["id"], "reason": reason}})["n"] += 1
     if failures:
         summary["failures"] = failures
     counts = [counts for row in done for counts in row["scores"]["word_counts"]]
@@ -213,15 +217,6 @@ def _counts(rows: Sequence[Row]) -> dict[str, Any]:
         "n_silent_sources": sum(row["silent_sources"] for row in _done(rows)),
         "n_without_improvement": sum(row["scores"].get("mixture_is_source", False) for row in _done(rows)),
     }
-
-
-def _failures(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
-    """Return metric -> number of utterances with a source that it failed for, and the first of them with its reason."""
-    found: dict[str, dict[str, Any]] = {}
-    for row in rows:
-        for name, reason in row["scores"]["reasons"].items():
-            found.setdefault(name, {"n": 0, "first": {"id": row["id"], "reason": reason}})["n"] += 1
-    return found
 
 
 def _by_manifest(rows: Sequence[Row], manifests: Sequence[str], columns: Sequence[str]) -> list[dict[str, Any]]:

@@ -250,7 +250,8 @@ def load_run(folder: str | os.PathLike[str], name: str | None = None) -> Run:
     patterns = ("summary.json", "evaluation/summary.json", "evaluation/*/summary.json")
     found = [path.parent for pattern in patterns for path in sorted(folder.glob(pattern))]
     found = found or [path.parent for path in sorted(folder.glob("*/summary.json"))]
-    clusters = [path for path in found if _is_of_clusters(path)]
+    # Summaries of `sepkit cluster`, which has no mixtures.
+    clusters = [path for path in found if (path / EMBEDDINGS).is_file()]
     evaluations = [load_evaluation(path) for path in found if path not in clusters]
     home = _experiment_of(folder, evaluations)
     places = {folder.name: folder} | {evaluation.name: evaluation.folder for evaluation in evaluations}
@@ -285,11 +286,6 @@ def _separated(folder: Path) -> dict[Path, list[Path]]:
             tracks = [path.with_name(name) for name in names if isinstance(name, str) and Path(name).name == name]
             found[Path(told["input"])] = [track for track in tracks if track.is_file()]
     return found
-
-
-def _is_of_clusters(folder: Path) -> bool:
-    """Return whether a summary is of `sepkit cluster`, which has no mixtures."""
-    return (folder / EMBEDDINGS).is_file()
 
 
 def load_evaluation(folder: str | os.PathLike[str]) -> EvaluationFolder:

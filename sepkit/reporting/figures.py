@@ -139,7 +139,15 @@ def signal_view(
     figure = Figure(figsize=(4.8, 2.5))
     upper, lower = figure.subplots(2, sharex=True, height_ratios=(1, 2.1))
     figure.subplots_adjust(left=0.1, right=0.99, top=0.98, bottom=0.17, hspace=0.08)
-    _draw_waveform(upper, samples, sample_rate, color, peak)
+    if len(samples):
+        # The lowest and highest sample of each of up to 500 stretches are all that a screen can show.
+        starts = np.unique(np.linspace(0, len(samples), 501)[:-1].astype(int))
+        low, high = np.minimum.reduceat(samples, starts), np.maximum.reduceat(samples, starts)
+        upper.fill_between(starts / sample_rate, low, high, color=color, linewidth=0.6)
+        upper.set_xlim(0, len(samples) / sample_rate)
+    limit = peak or float(np.abs(samples).max(initial=0)) or 1.0
+    upper.set(ylim=(-limit, limit), yticks=[])
+    upper.spines[["top", "right", "left"]].set_visible(False)
     upper.tick_params(axis="x", length=0, labelbottom=False)
     level = level_db(samples, sample_rate)
     top = float(level.max()) if top_db is None else top_db
@@ -189,7 +197,7 @@ def training_curves(logs: Mapping[str, TrainingLog], label: str, names: Sequence
     """
     figure = panels("step", [label])
     (axes,) = figure.axes
-    splits = [_split_of(name) for name in names]
+    splits = [{"train": "training", "dev": "validation"}.get(name.partition("_")[0], "") for name in names]
     for place, (run, log) in enumerate(logs.items()):
         for name, split in sorted(zip(names, splits, strict=True), key=lambda pair: pair[1]):
             text = " ".join([run] * (len(logs) > 1) + [split or name.replace("_", " ")] * (len(names) > 1)) or run
@@ -226,7 +234,9 @@ def panels(x_label: str, y_labels: Sequence[str]) -> Figure:
     """Return a figure of empty axes side by side, one per label of a vertical axis, at least one."""
     figure = Figure(figsize=(4.8 * max(1, len(y_labels)), 3.2), layout="constrained")
     for axes, label in zip(np.atleast_1d(figure.subplots(1, max(1, len(y_labels)))), y_labels, strict=False):
-        _style(axes)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(color="black", alpha=0.12, linewidth=0.8)
+        axes.set_axisbelow(True)
         axes.set(xlabel=x_label, ylabel=label)
     return figure
 
@@ -252,12 +262,6 @@ def with_palette(image: io.BytesIO, colors: int = 64) -> bytes:
     return smaller.getvalue()
 
 
-def _style(axes: Axes) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(color="black", alpha=0.12, linewidth=0.8)
-    axes.set_axisbelow(True)
-
-
 def legend(axes: Axes, least: int = 2) -> None:
     """Draw a legend without a frame, if there are as many entries as `least`."""
     if len(axes.get_legend_handles_labels()[1]) >= least:
@@ -266,10 +270,6 @@ def legend(axes: Axes, least: int = 2) -> None:
 
 def _colored(named: Mapping[str, object]) -> list:
     return [(COLORS[place % len(COLORS)], item) for place, item in enumerate(named.items())]
-
-
-def _split_of(name: str) -> str:
-    return {"train": "training", "dev": "validation"}.get(name.partition("_")[0], "")
 
 
 def _equal(log: TrainingLog, name: str, other: str) -> bool:
@@ -298,18 +298,6 @@ def _draw_log(axes: Axes, log: TrainingLog, name: str, color: str, style: str, l
 def _finite(values: ArrayLike) -> np.ndarray:
     array = np.asarray(values, dtype=np.float64).ravel()
     return array[np.isfinite(array)]
-
-
-def _draw_waveform(axes: Axes, samples: np.ndarray, sample_rate: int, color: str, peak: float | None = None) -> None:
-    """Draw the lowest and highest sample of each of up to 500 stretches, which is all that a screen can show."""
-    if len(samples):
-        starts = np.unique(np.linspace(0, len(samples), 501)[:-1].astype(int))
-        low, high = np.minimum.reduceat(samples, starts), np.maximum.reduceat(samples, starts)
-        axes.fill_between(starts / sample_rate, low, high, color=color, linewidth=0.6)
-        axes.set_xlim(0, len(samples) / sample_rate)
-    limit = peak or float(np.abs(samples).max(initial=0)) or 1.0
-    axes.set(ylim=(-limit, limit), yticks=[])
-    axes.spines[["top", "right", "left"]].set_visible(False)
 
 
 def level_db(samples: np.ndarray, sample_rate: int) -> np.ndarray:

@@ -86,7 +86,10 @@ def rate_distortion_section(runs: Sequence[Run], path: Path) -> str:
     points = {name: points_of(runs, name) for name in sets}
     csv_path = path.with_name("rate_distortion.csv")
     tables = f"### Rates\n\n{_rate_table(runs, points)}", f"### Best models\n\n{_optimum_table(points)}"
-    _write_csv(csv_path, points)
+    columns = ["rate_nats_per_dimension", *_MEASURES]
+    curves = ((name, [getattr(point, c) for c in columns]) for name, models in points.items() for point in models)
+    rows = ([*("" if math.isnan(number) else repr(number) for number in numbers), name] for name, numbers in curves)
+    write_csv(csv_path, [*columns, "curve"], rows)
     file = save_png(rate_distortion_curve(read_curve(csv_path)), path, "rate_distortion")
     return "\n".join(
         [
@@ -140,13 +143,6 @@ def _point(run: Run, evaluation: EvaluationFolder) -> Point:
         )
     per_frame = math.fsum(rate for rate in of_latents if rate is not None)
     return Point(run.name, per_frame, per_dimension, -blr, si_sdr)
-
-
-def _write_csv(path: Path, points: dict[str, list[Point]]) -> None:
-    columns = ["rate_nats_per_dimension", *_MEASURES]
-    curves = ((name, [getattr(point, c) for c in columns]) for name, models in points.items() for point in models)
-    rows = ([*("" if math.isnan(number) else repr(number) for number in numbers), name] for name, numbers in curves)
-    write_csv(path, [*columns, "curve"], rows)
 
 
 def _rate_table(runs: Sequence[Run], points: dict[str, list[Point]]) -> str:

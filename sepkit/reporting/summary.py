@@ -54,7 +54,7 @@ def write_summary(
     sets = list(dict.fromkeys(evaluation.name for run in measured for evaluation in run.evaluations))
     if not sets and "temperature" not in figures:
         raise UserError(f"{runs[0].folder}: found no evaluation/*/summary.json; evaluate the runs (sepkit evaluate)")
-    if sets and not reference_sets and all(_is_evaluation(run) for run in runs):
+    if sets and not reference_sets and all([part.folder for part in run.evaluations] == [run.folder] for run in runs):
         sections = [evaluations_table(runs, metrics), f"{INTERVALS}\n"]
     else:
         sections = seed_sections(groups, sets, metrics, reference_sets)
@@ -117,10 +117,6 @@ def evaluations_table(runs: Sequence[Run], metrics: Sequence[str] | None = None)
         rows.append([names[place], summary["n_utterances"], speakers, *cells, command])
     header = ["run", "mixtures", "speakers", *map(short_label_of, columns), "command"]
     return Table(header, rows).markdown(words=(0, len(header) - 1))
-
-
-def _is_evaluation(run: Run) -> bool:
-    return [evaluation.folder for evaluation in run.evaluations] == [run.folder]
 
 
 def _scores(groups: Sequence[SeedGroup], test_set: str, metric: str) -> dict[str, np.ndarray]:

@@ -12,7 +12,7 @@ import traceback
 import warnings
 import zipfile
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -85,7 +85,9 @@ def train(config: TaskConfig, out: Path | str, *, limit_batches: int | None = No
         log(_describe(config, task))
         if resuming:
             log(f"resuming from {state}")
-        with _quiet(), _one_line_from_workers(), _products(options):
+        # On a CPU "high" may mean something else.
+        precision = "high" if options.tf32 and _on_cuda(options) else "highest"
+        with _quiet(), _one_line_from_workers(), matmul_precision(precision):
             trainer = _make_trainer(config, out, task, limit_batches)
             if options.compile:
                 task.model.compile()
@@ -140,11 +142,6 @@ def _check_model(config: TaskConfig, task: Task) -> None:
             "trainer.precision: found bf16-mixed, but this processor has no recurrent layers in bfloat16; "
             "use auto or 32-true"
         )
-
-
-def _products(trainer: TrainerConfig) -> AbstractContextManager[None]:
-    # On a CPU "high" may mean something else.
-    return matmul_precision("high" if trainer.tf32 and _on_cuda(trainer) else "highest")
 
 
 def _check_same_run(config: TaskConfig, out: Path) -> None:

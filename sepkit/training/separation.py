@@ -218,7 +218,11 @@ class SeparationTask(Task):
 
     def _scores(self, model: EncoderMaskerDecoder, batch: Batch) -> list[dict[str, Any]]:
         """Return the scores of mixtures of one length; see `scores`."""
-        batch = _at_level(batch, float(model.signal_std))
+        # Zero mean and the model's deviation, as at inference time; these batches have no padding.
+        centered = batch.mixture - batch.mixture.mean(-1, keepdim=True)
+        deviation = centered.std(-1, correction=0, keepdim=True).clamp_min(_SILENT_DEVIATION)
+        gain = float(model.signal_std) / deviation
+        batch = replace(batch, mixture=gain * centered, sources=gain.unsqueeze(-1) * batch.sources)
         separation = model(batch.mixture, **self.objective.inputs(batch))
         result = self.evaluate_objective(batch, separation)
         matched = self.si_sdr_db(separation.estimates, batch)
@@ -351,13 +355,6 @@ class SeparationTask(Task):
             raise UserError(
                 f"{data.manifest.path}: its mixtures have no sources; training and validation need references"
             )
-
-
-def _at_level(batch: Batch, deviation: float) -> Batch:
-    """Return a batch without padding whose mixtures have zero mean and a deviation, as at inference time."""
-    centered = batch.mixture - batch.mixture.mean(-1, keepdim=True)
-    gain = deviation / centered.std(-1, correction=0, keepdim=True).clamp_min(_SILENT_DEVIATION)
-    return replace(batch, mixture=gain * centered, sources=gain.unsqueeze(-1) * batch.sources)
 
 
 def _cost_and_assignment(config: TrainConfig) -> tuple[PairwiseCost, Assignment]:

@@ -114,13 +114,12 @@ class Task(TaskDefinition):
         )
 
     def _make_loader(self, data: Any, sampler: EpochSampler) -> DataLoader[Any]:
-        workers = self.config.data.workers
         return DataLoader(
             _Sent(data),
             batch_sampler=sampler,
             collate_fn=self.collate,
-            num_workers=workers,
-            persistent_workers=workers > 0,
+            num_workers=self.config.data.workers,
+            persistent_workers=self.config.data.workers > 0,
             pin_memory=self.device.type == "cuda",
             worker_init_fn=_begin_worker,
         )
@@ -188,14 +187,17 @@ class Task(TaskDefinition):
         if examples == 0:
             self._window_is_bad = True
         elif not self._window_is_bad:
-            self._backward(losses.loss.sum() * (self.trainer.world_size / (examples * window)), sync=last)
+            strategy = self.trainer.strategy
+            with strategy.block_backward_sync() if isinstance(strategy, DDPStrategy) and not last else nullcontext():
+                self.manual_backward(losses.loss.sum() * (self.trainer.world_size / (examples * window)))
         position.batches_done += 1
         position.batches += 1
         if last:
             self._step()
 
     def _seed_step(self) -> None:
-        seed = _step_seed(self.config.trainer.seed, self.position.batches, self.global_rank)
+        place = f"{self.config.trainer.seed}/{self.position.batches}/{self.global_rank}"
+        seed = int.from_bytes(hashlib.blake2b(place.encode(), digest_size=8).digest(), "little") >> 1
         if self.device.type == "cpu":
             # torch.manual_seed would also note the seed, with a traceback, for every GPU that is not initialized yet.
             torch.default_generator.manual_seed(seed)
@@ -225,12 +227,6 @@ class Task(TaskDefinition):
             self.position.sums[name] = self.position.sums.get(name, 0.0) + value
             self._window_sums[name] = self._window_sums.get(name, 0.0) + value
         return round(values[0])
-
-    def _backward(self, loss: Tensor, sync: bool) -> None:
-        strategy = self.trainer.strategy
-        unsynced = strategy.block_backward_sync() if isinstance(strategy, DDPStrategy) and not sync else nullcontext()
-        with unsynced:
-            self.manual_backward(loss)
 
     def _step(self) -> None:
         position, trainer = self.position, self.config.trainer
@@ -317,11 +313,6 @@ class Task(TaskDefinition):
         """Restore the saved position."""
         self.position = Position(**checkpoint["position"])
         self.position.enter_epoch()
-
-
-def _step_seed(seed: int, step: int, rank: int) -> int:
-    digest = hashlib.blake2b(f"{seed}/{step}/{rank}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1
 
 
 class _Sent(Dataset[Any]):

@@ -7,7 +7,9 @@ import pytest
 from sepkit.corpora.folder import prepare_folder as _prepare_folder
 from sepkit.corpora.kaldi import read_kaldi
 from sepkit.corpora.options import FolderOptions
+from sepkit.data.dataset import MixtureDataset
 from sepkit.data.manifest import read_manifest
+from sepkit.data.mixing import mix_entry
 from sepkit.errors import UserError
 from tests.corpora.calling import by_place
 
@@ -34,6 +36,24 @@ def test_three_data_folders(kaldi, tmp_path):
     for split, name in (("train", "train"), ("dev", "dev_clean"), ("test", "test")):
         sources = [source for entry in read_manifest(out / f"{split}.jsonl") for source in entry.sources]
         assert {(source.speaker, source.sex) for source in sources} == {(f"{name}A", "F"), (f"{name}B", "M")}
+
+
+def test_segments_are_parts_of_files(kaldi, tmp_path):
+    folder = kaldi / "train"
+    lines = [line.split()[0] for line in (folder / "wav.scp").read_text().splitlines()]
+    (folder / "segments").write_text("".join(f"{name}-x {name} 0.25 0.85\n{name}-y {name} 0.5 -1\n" for name in lines))
+    speakers = dict(line.split() for line in (folder / "utt2spk").read_text().splitlines())
+    (folder / "utt2spk").write_text("".join(f"{n}-x {speakers[n]}\n{n}-y {speakers[n]}\n{n}-z none\n" for n in lines))
+    recordings, left_out = read_kaldi(folder)
+    assert len(recordings) == 8 and len(left_out) == 4
+    assert "no line in" in next(iter(left_out.values()))
+    out = prepare_folder(None, tmp_path / "out", kaldi=kaldi, **SMALL)
+    train = read_manifest(out / "train.jsonl")
+    parts = {(source.start, source.num_samples) for entry in train for source in entry.sources if source.start == 2000}
+    assert parts == {(2000, 4800)}
+    assert any(source.start == 4000 for entry in train for source in entry.sources)
+    assert all(mix_entry(entry).mixture.any() for entry in train)
+    assert len(MixtureDataset(train, segment_seconds=0.2)[0].mixture) == 1600
 
 
 def test_an_utterance_without_a_file_is_left_out(kaldi):
@@ -68,7 +88,9 @@ def test_decoding_commands_are_read_as_their_file_and_others_refused(tmp_path):
         ("utt2spk", "a\n", r"utt2spk:1: found only 'a'"),
         ("utt2spk", "a s\na t\n", r"utt2spk:2: a has a line already"),
         ("utt2spk", "z s\n", "no utterance in common"),
-        ("segments", "a a 1 2\n", "segments: expected a file for each utterance"),
+        ("segments", "a a 1.0\n", r"segments:1: found 'a 1\.0'"),
+        ("segments", "a a nan -1\n", "segments:1: found 'nan', expected a finite number"),
+        ("segments", "a a 2 1\n", "a start before the end"),
     ],
 )
 def test_lines_that_cannot_be_understood(tmp_path, name, text, message):

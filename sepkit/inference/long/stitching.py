@@ -187,27 +187,17 @@ def best_orders(evidence: Sequence[ChunkEvidence], hop_seconds: float) -> np.nda
         _chain(overlaps),
         np.tile(np.arange(n), (len(overlaps), 1)),
     ]
+    # The sequences that each start leads to, with their likelihoods, until one was seen before.
     ends: dict[bytes, tuple[float, np.ndarray]] = {}
-    for orders in starts:
-        _settle(orders, overlaps, profiles, table, ends)
+    for start in starts:
+        orders = _from_first(start)
+        for _ in range(_MOST_ROUNDS):
+            if orders.tobytes() in ends:
+                break
+            voices = profiles.log_likelihoods(orders)
+            ends[orders.tobytes()] = _log_likelihood(orders, overlaps, voices, table), orders
+            orders = _from_first(_likeliest(overlaps, voices, table))
     return max(ends.values(), key=lambda end: end[0])[1]
-
-
-def _settle(
-    orders: np.ndarray,
-    overlaps: Sequence[np.ndarray],
-    profiles: Profiles,
-    table: _Orders,
-    seen: dict[bytes, tuple[float, np.ndarray]],
-) -> None:
-    """Add to `seen` the sequences that one leads to, with their likelihoods, until one was seen before."""
-    for _ in range(_MOST_ROUNDS):
-        orders = _from_first(orders)
-        if orders.tobytes() in seen:
-            return
-        voices = profiles.log_likelihoods(orders)
-        seen[orders.tobytes()] = _log_likelihood(orders, overlaps, voices, table), orders
-        orders = _likeliest(overlaps, voices, table)
 
 
 def _from_first(orders: np.ndarray) -> np.ndarray:

@@ -66,31 +66,25 @@ def _phase_diagram(rows: Rows, config: AnnealedInferenceConfig) -> Figure:
     figure, (axes,) = _new(width=6.4, height=4.4)
     _heat_map(figure, axes, main)
     temperatures, steps = _values(main, "temperature"), _values(main, "steps")
+    stable = planning.stability_alpha(config.radius, config.heavy_weight)
+    fine = np.geomspace(temperatures[0], temperatures[-1], 200)
+    x = np.interp(np.log(fine), np.log(temperatures), np.arange(len(temperatures)))
     for name, style in (("paper", "--"), ("stability", ":")):
-        line = _half_line(config, name, temperatures, steps)
-        axes.plot(*line, color="black", linestyle=style, label=f"one half, {name} form")
+        alpha, repelled = (planning.PAPER_ALPHA, False) if name == "paper" else (stable, True)
+        found = [
+            planning.steps_for_probability(
+                0.5, 1 / t, config.step_size, config.dimension, config.radius, config.heavy_weight, alpha,
+                repelled=repelled,
+            )
+            for t in fine
+        ]  # fmt: skip
+        y = np.interp(found, steps, np.arange(len(steps)), left=np.nan, right=np.nan)
+        axes.plot(x, y, color="black", linestyle=style, label=f"one half, {name} form")
     axes.set_xlim(-0.5, len(temperatures) - 0.5)
     axes.set_ylim(-0.5, len(steps) - 0.5)
     figure.legend(loc="outside lower center", ncols=2, fontsize=8)
     axes.set_title(f"{_setting(config, [own.samples])}\n{own.replicas} replicas a cell", fontsize=9)
     return figure
-
-
-def _half_line(
-    config: AnnealedInferenceConfig, name: str, temperatures: list[float], steps: list[float]
-) -> tuple[np.ndarray, np.ndarray]:
-    stable = planning.stability_alpha(config.radius, config.heavy_weight)
-    alpha, repelled = (planning.PAPER_ALPHA, False) if name == "paper" else (stable, True)
-    fine = np.geomspace(temperatures[0], temperatures[-1], 200)
-    found = [
-        planning.steps_for_probability(
-            0.5, 1 / t, config.step_size, config.dimension, config.radius, config.heavy_weight, alpha, repelled=repelled
-        )
-        for t in fine
-    ]
-    x = np.interp(np.log(fine), np.log(temperatures), np.arange(len(temperatures)))
-    y = np.interp(found, steps, np.arange(len(steps)), left=np.nan, right=np.nan)
-    return x, y
 
 
 def _by_rate(rows: Rows, config: AnnealedInferenceConfig) -> Figure:

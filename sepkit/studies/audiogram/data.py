@@ -272,7 +272,12 @@ def _prepare_own(folder: Path, file: Path, seed: int) -> Path:
 
 
 def _write_splits(folder: Path, data: Audiograms, seed: int) -> Path:
-    _divide(data, seed)
+    data.splits = data.splits or [""] * len(data)
+    free = sorted((place for place, split in enumerate(data.splits) if not split), key=lambda place: data.ids[place])
+    order = np.random.default_rng(seed).permutation(len(free))
+    dev, test = round(_DEV_SHARE * len(free)), round(_TEST_SHARE * len(free))
+    for rank, place in enumerate(order):
+        data.splits[free[place]] = "dev" if rank < dev else "test" if rank < dev + test else "train"
     counts = []
     for split in SPLITS:
         chosen = data[np.array([name == split for name in data.splits])]
@@ -284,16 +289,6 @@ def _write_splits(folder: Path, data: Audiograms, seed: int) -> Path:
         counts.append(f"{split} {len(chosen)} ({int(chosen.complete.sum())} complete)")
     print(f"{len(data)} audiograms: {', '.join(counts)}")
     return folder
-
-
-def _divide(data: Audiograms, seed: int) -> None:
-    """Give a split to the data without one."""
-    data.splits = data.splits or [""] * len(data)
-    free = sorted((place for place, split in enumerate(data.splits) if not split), key=lambda place: data.ids[place])
-    order = np.random.default_rng(seed).permutation(len(free))
-    dev, test = round(_DEV_SHARE * len(free)), round(_TEST_SHARE * len(free))
-    for rank, place in enumerate(order):
-        data.splits[free[place]] = "dev" if rank < dev else "test" if rank < dev + test else "train"
 
 
 # ----------------------------------------------------------------------------------------------------------- synthetic
@@ -317,14 +312,6 @@ def archetype_correlation() -> np.ndarray:
     return positive / np.outer(scale, scale)
 
 
-def _draw_archetypes(count: int, spread_db: float, seed: int) -> np.ndarray:
-    deviation = np.array([_AGE_DEVIATION, *[spread_db] * (len(_MEAN) - 1)])
-    # Eigenvectors have different signs in different libraries; this factor of the correlation is the same in all.
-    factor = np.linalg.cholesky(archetype_correlation())
-    noise = np.random.default_rng([seed, _ARCHETYPES]).standard_normal((count, len(_MEAN)))
-    return _possible(np.array(_MEAN) + noise @ factor.T * deviation)
-
-
 def synthetic_audiograms(options: AudiogramOptions) -> tuple[Audiograms, np.ndarray]:
     """Return synthetic audiograms with their noise-free truth, and the (archetypes, 15) archetypes.
 
@@ -335,7 +322,11 @@ def synthetic_audiograms(options: AudiogramOptions) -> tuple[Audiograms, np.ndar
         options: Number of audiograms and of archetypes, their spread, the noise, and the seed.
     """
     seed = options.seed
-    corners = _draw_archetypes(options.archetypes, options.spread_db, seed)
+    deviation = np.array([_AGE_DEVIATION, *[options.spread_db] * (len(_MEAN) - 1)])
+    # Eigenvectors have different signs in different libraries; this factor of the correlation is the same in all.
+    factor = np.linalg.cholesky(archetype_correlation())
+    drawn = np.random.default_rng([seed, _ARCHETYPES]).standard_normal((options.archetypes, len(_MEAN)))
+    corners = _possible(np.array(_MEAN) + drawn @ factor.T * deviation)
     weights = np.random.default_rng([seed, _WEIGHTS]).dirichlet(np.ones(len(corners)), options.examples)
     noise = np.random.default_rng([seed, _NOISE]).standard_normal((options.examples, corners.shape[1]))
     noise *= options.noise_db
