@@ -93,7 +93,7 @@ def test_from_first_to_last_stage(command: Callable[..., list[str]], run: Callab
         assert [row["curve"] for row in rows] == [name for name in curves for _ in range(2)]
         assert (exp / "curves" / kind / "table_rate_distortion.png").stat().st_size > 10_000
         table = (exp / "curves" / kind / "table.md").read_text()
-        assert "| rate_5 | 5 |" in table and "| rate_20 | 20 |" in table
+        assert "| rate_5 | total | 5 |" in table and "| rate_20 | total | 20 |" in table
     assert "<audio" in (exp / "report.html").read_text(encoding="utf-8")
 
 
