@@ -183,7 +183,15 @@ def cluster_recordings(
         for (source, s), name, sure in zip(segments, names, confidence.tolist(), strict=True)
     ]
     write_segments(out / "segments.csv", rows)
-    _write_rttms(speech, labels, out)
+    rest = iter(labels)
+    count, ids = max(labels) + 1, rttm_ids([source.name for source, _ in speech.recordings])
+    for source, own in speech.recordings:
+        turns: list[list[tuple[float, float]]] = [[] for _ in range(count)]
+        for segment in own:
+            turns[next(rest)].append((segment.start_seconds, segment.duration_seconds))
+        joined = [join_turns(own_turns) for own_turns in turns]
+        lines = rttm_lines(ids[source.name], joined, [f"speaker_{k + 1}" for k in range(count)])
+        write_text(_rttm(out, source), "".join(lines))
     _write_embeddings(out / EMBEDDINGS, speech, names, points)
     summary = {
         "n_recordings": len(speech.recordings),
@@ -206,18 +214,6 @@ def cluster_recordings(
     }
     write_json(out / "summary.json", summary)
     return summary
-
-
-def _write_rttms(speech: Speech, labels: Sequence[int], out: Path) -> None:
-    rest = iter(labels)
-    count, ids = max(labels) + 1, rttm_ids([source.name for source, _ in speech.recordings])
-    for source, own in speech.recordings:
-        turns: list[list[tuple[float, float]]] = [[] for _ in range(count)]
-        for segment in own:
-            turns[next(rest)].append((segment.start_seconds, segment.duration_seconds))
-        joined = [join_turns(own_turns) for own_turns in turns]
-        lines = rttm_lines(ids[source.name], joined, [f"speaker_{k + 1}" for k in range(count)])
-        write_text(_rttm(out, source), "".join(lines))
 
 
 def _write_embeddings(path: Path, speech: Speech, names: Sequence[str], points: np.ndarray) -> None:
