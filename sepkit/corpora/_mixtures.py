@@ -141,7 +141,25 @@ def _describe(
     chosen: Sequence[Utterance], number: int, style: MixtureStyle, generator: np.random.Generator
 ) -> MixtureEntry:
     count = style.segment_samples or min(utterance.num_samples for utterance in chosen)
-    sources = [_describe_source(utterance, count, style, generator) for utterance in chosen]
+    sources = []
+    for utterance in chosen:
+        recording = utterance.recording
+        start, level = _draw_crop(utterance, count, style, generator)
+        num_samples = None
+        if recording.part_seconds and style.segment_samples is None:
+            # Without a length, dynamic mixing takes a file from the start on as this speaker's.
+            start, num_samples = utterance.start, utterance.num_samples
+        gain_db = NOMINAL_LEVEL_DB + generator.uniform(-style.gain_range_db, style.gain_range_db)
+        sources.append(
+            SourceEntry(
+                path=manifest_path(recording.path, style.out),
+                speaker=recording.speaker,
+                sex=recording.sex,
+                start=start,
+                gain=_rounded(10 ** (gain_db / 20) / level),
+                num_samples=num_samples,
+            )
+        )
     labels = "_".join(utterance.recording.label[:40] for utterance in chosen)
     entry = MixtureEntry(
         id=f"{number:05d}_{labels}",
@@ -155,26 +173,6 @@ def _describe(
     if style.noise:
         entry.noise = _describe_noise(entry, style, generator)
     return entry
-
-
-def _describe_source(
-    utterance: Utterance, count: int, style: MixtureStyle, generator: np.random.Generator
-) -> SourceEntry:
-    recording = utterance.recording
-    start, level = _draw_crop(utterance, count, style, generator)
-    num_samples = None
-    if recording.part_seconds and style.segment_samples is None:
-        # Without a length, dynamic mixing takes a file from the start on as this speaker's.
-        start, num_samples = utterance.start, utterance.num_samples
-    gain_db = NOMINAL_LEVEL_DB + generator.uniform(-style.gain_range_db, style.gain_range_db)
-    return SourceEntry(
-        path=manifest_path(recording.path, style.out),
-        speaker=recording.speaker,
-        sex=recording.sex,
-        start=start,
-        gain=_rounded(10 ** (gain_db / 20) / level),
-        num_samples=num_samples,
-    )
 
 
 def _draw_crop(

@@ -69,7 +69,17 @@ def prepare_mini(options: MiniOptions) -> Path:
     """
     out, sample_rate, seed = Path(options.out), options.sample_rate, options.seed
     check_bounds(options)
-    voices = _voices_of_splits(options.train_voices)
+    voices = {
+        split: {name: sex for sex, names in by_sex.items() for name in names.split()}
+        for split, by_sex in VOICES.items()
+    }
+    if options.train_voices is not None:
+        # A part of train's voices is taken from women and men in turn.
+        names = list(voices["train"])
+        Bounds(ge=1, le=len(names)).check("--train-voices", options.train_voices)
+        women = [name for name in names if voices["train"][name] == "F"][: options.train_voices // 2]
+        men = [name for name in names if voices["train"][name] == "M"][: options.train_voices - len(women)]
+        voices["train"] = {name: voices["train"][name] for name in [*women, *men]}
     most = min(len(names) for names in voices.values())
     Bounds(ge=1, le=most, note=", the voices of the smallest split").check("--speakers", options.speakers)
     counts = {"train": options.train_sentences, "dev": options.heldout_sentences, "test": options.heldout_sentences}
@@ -97,21 +107,6 @@ def prepare_mini(options: MiniOptions) -> Path:
         write_manifest(out / f"{split}.jsonl", entries)
         print(f"{split}.jsonl: {summary(entries)}")
     return out
-
-
-def _voices_of_splits(train_voices: int | None) -> dict[str, dict[str, str]]:
-    """Return split -> voice variant -> sex. A part of train's voices is taken from women and men in turn."""
-    voices = {
-        split: {name: sex for sex, names in by_sex.items() for name in names.split()}
-        for split, by_sex in VOICES.items()
-    }
-    if train_voices is not None:
-        names = list(voices["train"])
-        Bounds(ge=1, le=len(names)).check("--train-voices", train_voices)
-        women = [name for name in names if voices["train"][name] == "F"][: train_voices // 2]
-        men = [name for name in names if voices["train"][name] == "M"][: train_voices - len(women)]
-        voices["train"] = {name: voices["train"][name] for name in [*women, *men]}
-    return voices
 
 
 def _sentence(out: Path, split: str, sex: str, variant: str, index: int, seconds: float, seed: int) -> _Sentence:

@@ -30,7 +30,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -90,7 +90,20 @@ def prepare_wsj0_mix(options: WSJ0MixOptions) -> Path:
         for condition, members in lines.items()
     }
     earlier = {condition: _earlier_entries(plan) for condition, plan in plans.items()}
-    jobs = [job for condition, plan in plans.items() for job in _jobs(plan, lines[condition], recordings, skipped)]
+    jobs: list[_Job] = []
+    for condition, plan in plans.items():
+        seen: dict[str, str] = {}
+        for line in lines[condition]:
+            found = [recordings[part.listed] for part in line.parts]
+            usable = tuple(recording for recording in found if isinstance(recording, Recording))
+            where = line.where
+            if line.name in seen:
+                skipped[where] = f"{where}: mixture {line.name} is that of {seen[line.name]} already; left out"
+            elif len(usable) < len(found):
+                skipped[where] = f"{where}: {next(reason for reason in found if isinstance(reason, str))}"
+            else:
+                jobs.append(_Job(plan, line, usable))
+            seen.setdefault(line.name, where)
     entries: dict[_Job, MixtureEntry] = {}
     for job in jobs:
         entry = earlier[job.plan.condition].get(job.line.name)
@@ -158,24 +171,6 @@ class _Job:
     @property
     def paths(self) -> list[str]:
         return [manifest_path(recording.path, self.plan.out) for recording in self.recordings]
-
-
-def _jobs(
-    plan: _Plan, lines: Sequence[Line], recordings: Mapping[str, Recording | str], skipped: dict[str, str]
-) -> Iterator[_Job]:
-    """Yield the lines that can be mixed; add the others to `skipped`."""
-    seen: dict[str, str] = {}
-    for line in lines:
-        found = [recordings[part.listed] for part in line.parts]
-        usable = tuple(recording for recording in found if isinstance(recording, Recording))
-        if line.name in seen:
-            skipped[line.where] = f"{line.where}: mixture {line.name} is that of {seen[line.name]} already; left out"
-        elif len(usable) < len(found):
-            reason = next(recording for recording in found if isinstance(recording, str))
-            skipped[line.where] = f"{line.where}: {reason}"
-        else:
-            yield _Job(plan, line, usable)
-        seen.setdefault(line.name, line.where)
 
 
 def _make(job: _Job) -> MixtureEntry:

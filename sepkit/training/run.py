@@ -12,7 +12,7 @@ import traceback
 import warnings
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -85,9 +85,7 @@ def train(config: TaskConfig, out: Path | str, *, limit_batches: int | None = No
         log(_describe(config, task))
         if resuming:
             log(f"resuming from {state}")
-        # On a CPU "high" may mean something else.
-        precision = "high" if options.tf32 and _on_cuda(options) else "highest"
-        with _quiet(), _one_line_from_workers(), matmul_precision(precision):
+        with _quiet(), _one_line_from_workers(), _products(options):
             trainer = _make_trainer(config, out, task, limit_batches)
             if options.compile:
                 task.model.compile()
@@ -144,10 +142,22 @@ def _check_model(config: TaskConfig, task: Task) -> None:
         )
 
 
+def _products(trainer: TrainerConfig) -> AbstractContextManager[None]:
+    # On a CPU "high" may mean something else.
+    return matmul_precision("high" if trainer.tf32 and _on_cuda(trainer) else "highest")
+
+
 def _check_same_run(config: TaskConfig, out: Path) -> None:
     """Raise UserError if the run in a folder cannot go on with a configuration."""
     file, state = out / "config.yaml", resume_file(out)
-    _check_whole(state)
+    try:
+        with zipfile.ZipFile(state) as archive:
+            broken = archive.testzip()
+        reason = f"{broken} in it is" if broken else ""
+    except (OSError, zipfile.BadZipFile, NotImplementedError, ValueError, RuntimeError) as error:
+        reason = one_line(str(error))
+    if reason:
+        raise UserError(f"{state}: damaged ({reason}), expected the state of a run; remove it to begin anew")
     remedy = f"get it back, or take a new --out (--init-from {out / 'last_model'} starts from its weights)"
     data = read_yaml(file, remedy)
     try:
@@ -165,17 +175,6 @@ def _check_same_run(config: TaskConfig, out: Path) -> None:
     position = Position(**torch.load(state, map_location="cpu", mmap=True, weights_only=True)["position"])
     position.enter_epoch()
     _check_position(position, config, out)
-
-
-def _check_whole(state: Path) -> None:
-    try:
-        with zipfile.ZipFile(state) as archive:
-            broken = archive.testzip()
-        reason = f"{broken} in it is" if broken else ""
-    except (OSError, zipfile.BadZipFile, NotImplementedError, ValueError, RuntimeError) as error:
-        reason = one_line(str(error))
-    if reason:
-        raise UserError(f"{state}: damaged ({reason}), expected the state of a run; remove it to begin anew")
 
 
 def _check_position(position: Position, config: TaskConfig, out: Path) -> None:

@@ -183,8 +183,26 @@ def cluster_recordings(
         for (source, s), name, sure in zip(segments, names, confidence.tolist(), strict=True)
     ]
     write_segments(out / "segments.csv", rows)
-    _write_rttms(speech, labels, out)
-    _write_embeddings(out / EMBEDDINGS, speech, names, points)
+    rest = iter(labels)
+    count, ids = max(labels) + 1, rttm_ids([source.name for source, _ in speech.recordings])
+    for source, own in speech.recordings:
+        turns: list[list[tuple[float, float]]] = [[] for _ in range(count)]
+        for segment in own:
+            turns[next(rest)].append((segment.start_seconds, segment.duration_seconds))
+        joined = [join_turns(own_turns) for own_turns in turns]
+        lines = rttm_lines(ids[source.name], joined, [f"speaker_{k + 1}" for k in range(count)])
+        write_text(_rttm(out, source), "".join(lines))
+    # Each segment is drawn at the first two principal components of its embedding.
+    points = unit_rows(np.asarray(points, np.float64))
+    centered = points - points.mean(0)
+    values, axes = np.linalg.eigh(centered.T @ centered)
+    places = centered @ axes[:, np.argsort(-values)[:2]]
+    places = np.pad(places, ((0, 0), (0, 2 - places.shape[1])))
+    drawn = []
+    for (source, segment), name, (x, y) in zip(speech.all, names, places.tolist(), strict=True):
+        times = f"{segment.start_seconds:.3f}", f"{segment.duration_seconds:.3f}"
+        drawn.append([str(source.name), *times, name, f"{x:.5f}", f"{y:.5f}"])
+    write_csv(out / EMBEDDINGS, ["recording", "start_seconds", "duration_seconds", "speaker", "x", "y"], drawn)
     summary = {
         "n_recordings": len(speech.recordings),
         "n_segments": len(segments),
@@ -206,29 +224,3 @@ def cluster_recordings(
     }
     write_json(out / "summary.json", summary)
     return summary
-
-
-def _write_rttms(speech: Speech, labels: Sequence[int], out: Path) -> None:
-    rest = iter(labels)
-    count, ids = max(labels) + 1, rttm_ids([source.name for source, _ in speech.recordings])
-    for source, own in speech.recordings:
-        turns: list[list[tuple[float, float]]] = [[] for _ in range(count)]
-        for segment in own:
-            turns[next(rest)].append((segment.start_seconds, segment.duration_seconds))
-        joined = [join_turns(own_turns) for own_turns in turns]
-        lines = rttm_lines(ids[source.name], joined, [f"speaker_{k + 1}" for k in range(count)])
-        write_text(_rttm(out, source), "".join(lines))
-
-
-def _write_embeddings(path: Path, speech: Speech, names: Sequence[str], points: np.ndarray) -> None:
-    """Write where each segment is drawn: the first two principal components of its embedding."""
-    points = unit_rows(np.asarray(points, np.float64))
-    centered = points - points.mean(0)
-    values, axes = np.linalg.eigh(centered.T @ centered)
-    places = centered @ axes[:, np.argsort(-values)[:2]]
-    places = np.pad(places, ((0, 0), (0, 2 - places.shape[1])))
-    rows = []
-    for (source, segment), name, (x, y) in zip(speech.all, names, places.tolist(), strict=True):
-        times = f"{segment.start_seconds:.3f}", f"{segment.duration_seconds:.3f}"
-        rows.append([str(source.name), *times, name, f"{x:.5f}", f"{y:.5f}"])
-    write_csv(path, ["recording", "start_seconds", "duration_seconds", "speaker", "x", "y"], rows)

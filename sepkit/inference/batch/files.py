@@ -102,7 +102,25 @@ def separate_files(
         encoder = load_encoder(options.speaker_encoder, options.speaker_features)
         enrolled = enroll(samples, encoder) if samples else []
     check_writable(out)
-    provenance = _provenance(separator, options, model_name, encoder, enrolled)
+    # All JSON files state this: a recording is done if its file states the same.
+    provenance: dict[str, Any] = {
+        "model": model_name,
+        "weights": separator.fingerprint(),
+        "license": license_of(model_name) if model_name else None,
+        "model_sample_rate": separator.sample_rate,
+        **separator.provenance(),
+        "channel": options.channel,
+        "speakers_option": options.speakers,
+        "score_threshold": separator.score_threshold if options.speakers == "auto" else None,
+        "subtype": options.subtype,
+        "format": options.format,
+        "rttm": options.rttm,
+        "link_speakers": options.link_speakers,
+        "speaker_encoder": None if encoder is None else encoder.fingerprint(),
+        "enroll": {speaker.name: speaker.sha256 for speaker in enrolled} or None,
+        "only": options.only,
+        "sepkit": __version__,
+    }
     ids = rttm_ids(named.values()) if options.rttm else {}
     job = _Job(out, separator, options, provenance, processes == 1, encoder, enrolled, ids)
     recordings = list(named.items())[rank::world_size]
@@ -125,30 +143,6 @@ def separate_files(
     write_failures(out / report.list_name, report.failed)
     report.wall_seconds = time.perf_counter() - began
     return report
-
-
-def _provenance(
-    separator: Separator, options: OutputOptions, model_name: str, encoder: Encoder | None, enrolled: Sequence[Enrolled]
-) -> dict[str, Any]:
-    """Return what all JSON files state: a recording is done if its file states the same."""
-    return {
-        "model": model_name,
-        "weights": separator.fingerprint(),
-        "license": license_of(model_name) if model_name else None,
-        "model_sample_rate": separator.sample_rate,
-        **separator.provenance(),
-        "channel": options.channel,
-        "speakers_option": options.speakers,
-        "score_threshold": separator.score_threshold if options.speakers == "auto" else None,
-        "subtype": options.subtype,
-        "format": options.format,
-        "rttm": options.rttm,
-        "link_speakers": options.link_speakers,
-        "speaker_encoder": None if encoder is None else encoder.fingerprint(),
-        "enroll": {speaker.name: speaker.sha256 for speaker in enrolled} or None,
-        "only": options.only,
-        "sepkit": __version__,
-    }
 
 
 @dataclass(frozen=True)
