@@ -185,7 +185,9 @@ def training_panels(logs: Iterable[TrainingLog]) -> dict[str, list[str]]:
     return panels
 
 
-def training_curves(logs: Mapping[str, TrainingLog], label: str, names: Sequence[str]) -> Figure:
+def training_curves(
+    logs: Mapping[str, TrainingLog], label: str = "loss", names: Sequence[str] = ("train_loss", "dev_loss")
+) -> Figure:
     """Return a figure of quantities of training over the optimizer's steps.
 
     A quantity that is recorded both every few steps and every epoch is drawn by epoch, the steps faintly behind.
