@@ -63,7 +63,7 @@ class SeparatorOptions:
             not need torch
         views: how many views of a recording the estimates are means over: as it is, played 1.08 times faster, and so on
             up to 5; default: as many as the model was calibrated
-            with, else 1
+            with, else 1. With fewer, such a model predicts no SI-SDR
 
     Raises:
         UserError: a word that is none of these, or numbers out of range.
