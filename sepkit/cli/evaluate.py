@@ -91,12 +91,13 @@ def _report(summary: dict[str, Any], metrics: list[str] | None, folder: Path) ->
     """Print an evaluation; return whether mixtures were skipped."""
     import sys
 
+    from sepkit.evaluation.labels import BY_DEPTH
     from sepkit.evaluation.scoring import COLUMNS
     from sepkit.reporting.text import depth_lines, evaluation_lines, warning_lines
 
     asked = None if metrics is None else [column for name in metrics for column in COLUMNS[name]]
     print("\n".join(evaluation_lines(summary, asked)))
-    by_steps = summary.get("by_depth_steps", {})
+    by_steps = summary.get(BY_DEPTH, {})
     if by_steps:
         print("\n".join(depth_lines(by_steps)))
     for line in warning_lines(summary):

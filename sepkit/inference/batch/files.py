@@ -225,7 +225,7 @@ class _Job:
         tracks = replace(separated, estimates=linked, tracks=names)
         with marked(target, names, self.options):
             write_outputs(target, tracks, self.options, description, subtype, linked.turns, name)
-        line = counted(linked.speakers, "speaker") if any(linked.turns) else "nobody is heard to speak"
+        line = counted(linked.speakers, "speaker") if any(linked.turns) else "no speech"
         line += f" in {counted(count, 'estimate')}"
         if linked.counted is not None and linked.counted.uncertain:
             line += f" (uncertain, perhaps {linked.counted.runner_up})"
