@@ -8,6 +8,7 @@ one person into a mixture twice; check the printed number of speakers.
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections import Counter, defaultdict
@@ -34,7 +35,7 @@ from sepkit.corpora.kaldi import read_kaldi
 from sepkit.corpora.options import FolderOptions
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, write_manifest
-from sepkit.errors import Bounds, UserError
+from sepkit.errors import UserError
 from sepkit.files import check_writable
 
 
@@ -52,7 +53,9 @@ def prepare_folder(options: FolderOptions) -> Path:
     check_bounds(options)
     if not options.speakers or len(set(options.speakers)) < len(options.speakers):
         raise UserError(f"--speakers {' '.join(map(str, options.speakers))}: expected one or more numbers, each once")
-    Bounds(ge=options.noise_snr_db[0], note=", the lowest ratio").check("--noise-snr-db", options.noise_snr_db[1])
+    low, high = options.noise_snr_db
+    if not -math.inf < low <= high < math.inf:
+        raise UserError(f"--noise-snr-db: found {low:g} and {high:g}, expected two finite numbers, the lower one first")
     patterns = _parse_groups(options.groups or ())
     train_group = options.train_group
     if train_group is not None and train_group not in patterns:

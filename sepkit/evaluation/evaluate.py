@@ -18,6 +18,7 @@ from typing import Any, TextIO
 import numpy as np
 from tqdm import tqdm
 
+from sepkit.choices import check_bounds
 from sepkit.data.manifest import MixtureEntry, read_manifest
 from sepkit.data.mixing import mix_entry
 from sepkit.errors import UserError, exhausted, one_line
@@ -112,8 +113,10 @@ def evaluate(
         UserError: A bad manifest, an unknown metric, no such model or folder, a folder that cannot be written to, or
             calibration of a separator that predicts nothing.
     """
-    options = options or EvaluationOptions()
+    check_bounds(options := options or EvaluationOptions())
     paths = [Path(path) for path in ([manifests] if isinstance(manifests, str | os.PathLike) else manifests)]
+    if not paths:
+        raise UserError("manifests: found none, expected at least one")
     systems = separator if isinstance(separator, list) else load_systems(separator, options)
     if len(systems) == 1:
         return _evaluate(systems[0], paths, Path(out), options, command)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from sepkit.errors import Bounds
+from sepkit.inference.options import MOST_VIEWS
 
 
 @dataclass(frozen=True)
@@ -33,12 +37,12 @@ class EvaluationOptions:
     """
 
     metrics: list[str] | None = None
-    signal_std: float | None = None
+    signal_std: Annotated[float, Bounds(gt=0)] | None = None
     asr_command: str | None = None
     count_speakers: bool = False
     calibration: bool = False
     compare: str | None = None
     device: str = "auto"
     depth_steps: list[int] | None = None
-    views: int | None = None
-    processes: int | None = None
+    views: Annotated[int, Bounds(ge=1, le=MOST_VIEWS)] | None = None
+    processes: Annotated[int, Bounds(ge=0)] | None = None

@@ -212,6 +212,9 @@ def test_a_users_mistakes(corpus: Any, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     complaint(lambda: evaluate(separator, corpus.manifest, tmp_path / "file" / "out"), "cannot be written to")
     complaint(lambda: evaluate("no-such-model", corpus.manifest, tmp_path / "out"), "no such file or folder")
+    complaint(lambda: evaluate(separator, [], tmp_path / "out"), "manifests: found none")
+    negative = EvaluationOptions(processes=-1)
+    complaint(lambda: evaluate(separator, corpus.manifest, tmp_path / "out", negative), "processes: found -1")
     for options in (EvaluationOptions(depth_steps=[2, 4]), EvaluationOptions(views=2)):
         with pytest.raises(UserError, match="given by its name"):
             evaluate(separator, corpus.manifest, tmp_path / "out", options)
