@@ -306,10 +306,7 @@ def test_what_cannot_be_prepared(speech, tmp_path, write_speakers, write_recordi
         (lambda: prepare_folder(speech, tmp_path / "file" / "out"), "cannot be written to"),
         (lambda: prepare_folder(speech, out, test_mixtures=0), "test_mixtures: found 0, expected at least 1"),
         (lambda: prepare_folder(speech, out, train_mixtures=0), "train_mixtures: found 0, expected at least 1"),
-        (
-            lambda: prepare_folder(speech, out, noise_snr_db=(3.0, 1.0)),
-            "--noise-snr-db: found 3 and 1, expected two finite",
-        ),
+        (lambda: prepare_folder(speech, out, noise_snr_db=(3.0, 1.0)), "--noise-snr-db: found 3 and 1"),
         (lambda: prepare_folder(speech, out, tmp_path / "empty"), "empty: no audio files"),
         (lambda: prepare_folder(None, out), "--speech and --kaldi"),
     ]:
