@@ -261,8 +261,8 @@ GENERATED_BELOW: dict[str, Callable[[], list[Any]]] = {
 
 
 def recipe_documents() -> list[Path]:
-    """README.md and RESULTS.md of the recipes that have them."""
-    return [path for name in ("README.md", "RESULTS.md") for path in sorted(REPOSITORY.glob(f"egs/*/{name}"))]
+    """The pages of the recipes: README.md and RESULTS.md where there are, and further studies."""
+    return sorted(REPOSITORY.glob("egs/*/*.md"))
 
 
 def recipe_path(document: Path) -> str:

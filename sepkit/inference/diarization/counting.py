@@ -3,7 +3,7 @@
 How far apart two segments of one speaker are depends on the encoder, the language, the noise and on separation. A turn
 tells it: nearly always one speaker has all of it. Two groups are therefore one speaker if their mean cosine distance is
 below a multiple of the median distance between neighboring segments of a turn. The multiple is the only number that was
-chosen, on development meetings (`egs/speaker_clustering/RESULTS.md`).
+chosen, on development meetings (`egs/speaker_clustering/MEETINGS.md`).
 """
 
 from __future__ import annotations
