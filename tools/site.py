@@ -271,13 +271,17 @@ def recipe_path(document: Path) -> str:
 
 
 def recipe_index() -> str:
-    """The recipes, with links to their pages."""
-    links: dict[str, list[str]] = {}
+    """The results of the recipes: question, answer, and the minutes of the shortest row that can be made again."""
+    rows = sorted(declared_rows().values(), key=lambda row: -row.minutes)
+    minutes = {row.recipe.name: f"{row.minutes:g}" for row in rows}
+    lines = ["# Recipes and results", "", "| question | answer | recipe | reproduce, minutes |", "|---|---|---|---:|"]
     for document in recipe_documents():
-        path = recipe_path(document).removeprefix("reference/recipes/")
-        links.setdefault(document.parent.name, []).append(f"[{document.stem.lower()}]({path})")
-    rows = [f"| `egs/{name}` | {', '.join(links[name])} |" for name in sorted(links)]
-    return f"# Recipes and results\n\n{_table('recipe | pages', rows)}"
+        title, text = document.read_text(encoding="utf-8").removeprefix("# ").split("\n\n", 1)
+        answer = text.split("**")[1] if text.startswith("**") else ""
+        link = f"[{title}]({recipe_path(document).removeprefix('reference/recipes/')})"
+        name = document.parent.name
+        lines.append(f"| {link} | {answer} | `egs/{name}` | {minutes.get(name, '')} |")
+    return "\n".join([*lines, ""])
 
 
 def rows_page() -> str:
