@@ -90,7 +90,14 @@ class SuDoRMRFConfig(MaskerConfig, name="sudormrf"):
 
 @dataclass
 class ImprovedSuDoRMRFConfig(SuDoRMRFConfig, name="improved_sudormrf"):
-    """SuDoRM-RF with global layer norms and a linear output convolution (Tzinis et al. 2022)."""
+    """SuDoRM-RF with global layer norms and a linear output convolution (Tzinis et al. 2022).
+
+    Args:
+        bottleneck_channels: Channels between the blocks.
+        hidden_channels: Channels inside a block.
+        blocks: Number of blocks, one after the other.
+        upsampling_depth: Resolutions in a block, each half the one before.
+    """
 
 
 @dataclass
