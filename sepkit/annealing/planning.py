@@ -12,15 +12,13 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sepkit.errors import Bounds, UserError
-
-Positive = Annotated[float, Bounds(gt=0, lt=math.inf)]
-Between = Annotated[float, Bounds(gt=0, lt=1)]
+from sepkit.errors import UserError
+from sepkit.numbers import Between, Positive
 
 # The distance has then grown so far that nine free hypotheses for three Gaussians are seen apart.
 _SEEN = math.log(120.0)

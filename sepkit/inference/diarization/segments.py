@@ -28,6 +28,8 @@ _BLOCK_SECONDS, _READ_SECONDS = 10.0, 30.0
 _LENGTH_SLACK = 0.01
 # Segments of one turn touch each other; turns are at least 0.3 s apart.
 _TURN_PAUSE_SECONDS = 0.1
+# Segments that speakers are counted by: their least length, and least share without speech in another estimate.
+_CLEAR_SECONDS, _CLEAR_SHARE = 1.0, 0.7
 # Frames that are heard at once, and before and after them what they are heard with.
 _FRAMES, _CONTEXT_FRAMES = 150, 12
 
@@ -200,6 +202,30 @@ def neighbors_in_turns(segments: Sequence[SpeechSegment]) -> np.ndarray:
         if first.channel == second.channel and pause < _TURN_PAUSE_SECONDS:
             pairs.append((a, b))
     return np.array(pairs, int).reshape(-1, 2)
+
+
+def clear_segments(segments: Sequence[SpeechSegment]) -> np.ndarray:
+    """Return which segments tell most of a voice, (N,) bool: those that are long, and mostly alone.
+
+    What is separated of two who speak at once sounds like a third.
+
+    >>> clear_segments([SpeechSegment(0, 0.0, 1.5), SpeechSegment(1, 1.4, 1.0), SpeechSegment(0, 2.0, 1.5)])
+    array([ True, False,  True])
+
+    Args:
+        segments: Segments of one recording, in order of time.
+    """
+    alone = np.array([segment.duration_seconds for segment in segments])
+    clear = alone >= _CLEAR_SECONDS
+    least = _CLEAR_SHARE * alone
+    for i, first in enumerate(segments):
+        end = first.start_seconds + first.duration_seconds
+        for j in range(i + 1, len(segments)):
+            if (start := segments[j].start_seconds) >= end:
+                break
+            if segments[j].channel != first.channel:
+                alone[[i, j]] -= min(end, start + segments[j].duration_seconds) - start
+    return clear & (alone >= least)
 
 
 def join_turns(turns: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

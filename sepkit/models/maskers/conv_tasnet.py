@@ -10,7 +10,6 @@ from torch.nn import functional
 
 from sepkit.config import ConvTasNetConfig
 from sepkit.errors import UserError
-from sepkit.limits import DILATED_BLOCKS
 from sepkit.models.maskers.base import FrameStream, FramewiseEnd, checked, looks_ahead
 from sepkit.models.maskers.replaceable import replaceable
 from sepkit.models.norms import GlobalLayerNorm, StreamState, build_norm, normalize
@@ -78,11 +77,7 @@ class ConvTasNetMasker(FramewiseEnd):
 
     def __init__(self, encoding_dim: int, hypotheses: int = 2, values_per_dimension: int = 1, **fields: Any) -> None:
         super().__init__(encoding_dim, hypotheses, values_per_dimension)
-        config = checked(ConvTasNetConfig(**fields), skip_channels=0)
-        if config.blocks > DILATED_BLOCKS:
-            raise UserError(
-                f"model.masker.blocks: found {config.blocks}, expected at most {DILATED_BLOCKS}; add repeats"
-            )
+        config = checked(ConvTasNetConfig(**fields))
         if config.causal and config.norm == "global_layer_norm":
             raise UserError(
                 "model.masker.norm: found global_layer_norm, which sees the whole utterance; with causal: true "

@@ -48,11 +48,9 @@ class SepFormerMasker(FramewiseEnd):
 
     def __init__(self, encoding_dim: int, hypotheses: int = 2, values_per_dimension: int = 1, **fields: Any) -> None:
         super().__init__(encoding_dim, hypotheses, values_per_dimension)
-        config = checked(SepFormerConfig(**fields), model_dim=2, chunk_size=2)
+        config = checked(SepFormerConfig(**fields))
         model_dim, heads, chunk_size = config.model_dim, config.num_heads, config.chunk_size
         require_multiple("model_dim", model_dim, math.lcm(2, heads), f"an even multiple of num_heads {heads}")
-        if chunk_size > _POSITIONS:
-            raise UserError(f"model.masker.chunk_size: found {chunk_size}, expected at most {_POSITIONS}")
         self.chunk_size = chunk_size
         # Every chunk_size frames make two chunks.
         self.max_frames = chunk_size * (_POSITIONS // 2) - chunk_size // 2 - 1
