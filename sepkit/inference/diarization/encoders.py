@@ -195,7 +195,9 @@ class OtherEncoder:
         elif rate != str(FRONTEND_RATE):
             raise UserError(f"{path}: sample_rate in its metadata is {shown(rate)}, expected {FRONTEND_RATE}")
         try:
-            self.info = {key: parse_json(value) for key, value in contents.metadata.items() if key in _STATED}
+            self.info: Mapping[str, Any] = {
+                key: parse_json(value) for key, value in contents.metadata.items() if key in _STATED
+            }
         except ValueError as error:
             raise UserError(f"{path}: {' or '.join(_STATED)} in its metadata is no JSON ({error})") from error
         self._detector = load_encoder()
