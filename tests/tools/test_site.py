@@ -50,9 +50,11 @@ def test_modules_with_an_underscore_are_left_out() -> None:
     assert "sepkit.data.manifest" in modules and not [name for name in modules if "._" in name]
 
 
-def test_links_that_lead_out_of_the_site_are_words(tmp_path: Path) -> None:
-    (tmp_path / "x.md").write_text("[a](../b.md) [c](https://d.org) ![e](figures/f.png) [g](#h)")
-    assert site.document_page(tmp_path / "x.md") == "a [c](https://d.org) ![e](figures/f.png) [g](#h)"
+def test_links_open_pages_of_the_site_or_become_words() -> None:
+    text = "[a](../tools/b.py) [c](https://d.org) ![e](figures/f.png) [g](#h) [i](../egs/mini/RESULTS.md#j) [k](k.md)"
+    linked = "a [c](https://d.org) ![e](figures/f.png) [g](#h) [i](reference/recipes/mini/results.md#j) [k](k.md)"
+    assert site.with_site_links(text, "docs/x.md", "x.md") == linked
+    assert site.with_site_links("[c](../sepkit/config)", "docs/x.md", "x.md") == "[c](reference/configuration.md)"
 
 
 def test_what_pages_show_is_made(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
