@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 import subprocess
 import sys
@@ -26,9 +27,11 @@ def test_every_command_has_a_page_of_80_columns() -> None:
     for name in EVERY_COMMAND:
         page = site.command_page(name)
         assert page.startswith(f"# sepkit {name}\n")
-        assert not [line for line in page.splitlines() if len(line) > 80 and " " in line.strip()]
+        text = html.unescape(re.sub("<.*?>", "", page))
+        assert not [line for line in text.splitlines() if len(line) > 80 and " " in line.strip()]
     page = site.command_page("prepare")
-    assert "## sepkit prepare folder" in page and "--speaker-from" in page
+    assert "## sepkit prepare folder" in page
+    assert '<a id="folder-speaker-from" href="#folder-speaker-from">--speaker-from</a>' in page
 
 
 def test_modules_have_a_page_each_and_packages_list_theirs() -> None:
