@@ -321,8 +321,8 @@ GENERATED_BELOW: dict[str, Callable[[], list[Any]]] = {
 
 
 def recipe_documents() -> list[Path]:
-    """README.md and RESULTS.md of the recipes that have them."""
-    return [path for name in ("README.md", "RESULTS.md") for path in sorted(REPOSITORY.glob(f"egs/*/{name}"))]
+    """The pages of the recipes: README.md and RESULTS.md where there are, and further studies."""
+    return sorted(REPOSITORY.glob("egs/*/*.md"))
 
 
 def recipe_path(document: Path) -> str:
@@ -331,28 +331,17 @@ def recipe_path(document: Path) -> str:
 
 
 def recipe_index() -> str:
-    """The recipes: the question and the answer of each RESULTS.md, with links to its pages."""
-    rows = []
-    for folder in sorted({document.parent for document in recipe_documents()}):
-        pages = {page.stem: page for page in recipe_documents() if page.parent == folder}
-        links = [f"[{name.lower()}]({folder.name}/{name.lower()}.md)" for name in sorted(pages)]
-        question, answer = _question(pages["RESULTS"]) if "RESULTS" in pages else ("", "")
-        rows.append(f"| `{folder.name}` ({', '.join(links)}) | {question} | {answer} |")
-    head = (
-        "# Results and recipes\n\nEach recipe in `egs/` prepares a corpus, trains, and measures with one command.\n\n"
-    )
-    return head + "\n".join(["| recipe | question | answer |", "|---|---|---|", *rows, ""])
-
-
-def _question(results: Path) -> tuple[str, str]:
-    """Title of a RESULTS.md, and the part of its first paragraph that is bold, or its first sentence."""
-    title, _, rest = results.read_text(encoding="utf-8").partition("\n")
-    first = rest.strip().partition("\n\n")[0].replace("\n", " ")
-    bold = re.match(r"\*\*(.+?)\*\*", first)
-    answer = bold[1] if bold else re.split(r"(?<=[a-z)`])\. (?=[A-Z*`])", first)[0].rstrip(".") + "."
-    return title.removeprefix("# ").removeprefix("Results: "), re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", answer).replace(
-        "|", "\\|"
-    )
+    """The results of the recipes: question, answer, and the minutes of the shortest row that can be made again."""
+    rows = sorted(declared_rows().values(), key=lambda row: -row.minutes)
+    minutes = {row.recipe.name: f"{row.minutes:g}" for row in rows}
+    lines = ["# Results and recipes", "", "| question | answer | recipe | reproduce, minutes |", "|---|---|---|---:|"]
+    for document in recipe_documents():
+        title, text = document.read_text(encoding="utf-8").removeprefix("# ").split("\n\n", 1)
+        answer = text.split("**")[1] if text.startswith("**") else ""
+        link = f"[{title}]({recipe_path(document).removeprefix('reference/recipes/')})"
+        name = document.parent.name
+        lines.append(f"| {link} | {answer} | `egs/{name}` | {minutes.get(name, '')} |")
+    return "\n".join([*lines, ""])
 
 
 def rows_page() -> str:
