@@ -144,8 +144,8 @@ def page_of(path: str) -> str:
     """The page of the site about a file or folder of the repository, below docs/; empty if there is none."""
     if path in GENERATED:
         return GENERATED[path]
-    if found := re.fullmatch(r"egs/([\w-]+)/(README|RESULTS)\.md", path):
-        return f"reference/recipes/{found[1]}/{found[2].lower()}.md"
+    if REPOSITORY / path in recipe_documents():
+        return recipe_path(REPOSITORY / path)
     package = path.replace("/", ".")
     return f"reference/python/{package}.md" if package in PACKAGES else ""
 
