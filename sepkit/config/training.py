@@ -66,7 +66,7 @@ class TrainerConfig:
             MCL family is trained with another number of hypotheses than of sources, otherwise pit; of other tasks, the
             task's own score. loss: the training loss on dev, at the current temperature (as in aMCL's reference code).
         validate_every_epochs: Epochs between validations.
-        precision: auto: bf16-mixed on GPUs and processors that compute in it (AVX512_BF16, AMX), otherwise 32-true.
+        precision: auto: bf16-mixed on GPUs and CPUs that compute in it (AVX512_BF16, AMX), otherwise 32-true.
         tf32: Multiply float32 matrices in TF32 on GPUs that have it; the objective stays in float32.
         compile: Compile the model with torch.compile, for GPUs. On CPUs it turns off the fast ways of Conv-TasNet and
             DPRNN.

@@ -65,7 +65,7 @@ class System:
         device: Where the separator computes, for the summary.
         signal_std: Training deviation of the model.
         depth_steps: Number of steps of a model of continuous depth.
-        own_steps: Number of steps that this model takes unless told otherwise.
+        own_steps: Default number of steps of this model.
         separator: Separator of a model; None for any other function.
     """
 

@@ -129,7 +129,7 @@ class Objective:
         wants = set[str]().union(*(term.wants for term in self.terms.values()))
         inputs: dict[str, Any] = {"wants": wants}
         if "scoring" in self.terms:
-            # A masker that counts the speakers is told their number while it learns to.
+            # A masker that counts the speakers gets their number during training.
             inputs |= {"active": batch.active}
         if wants & _OF_SOURCES and batch.sources.shape[1] > 0:
             inputs |= {"sources": batch.sources.where(batch.active.unsqueeze(2), 0.0), "active": batch.active}
