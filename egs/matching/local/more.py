@@ -1,14 +1,13 @@
 """Keep the scores of a run of more.sh as a small JSON, and compare all runs that are kept.
 
-    more.py record RUN --manifest test.jsonl --out FILE.json
-    more.py table RUNS --out RUNS.md
+more.py record RUN --manifest test.jsonl --out FILE.json
+more.py table RUNS --out RUNS.md
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import hashlib
 import json
 import statistics
 import time
@@ -19,6 +18,9 @@ from pathlib import Path
 import numpy as np
 import yaml
 
+from sepkit.evaluation.statistics import resample_weights
+from sepkit.files import parse_json
+
 METHODS = ("pit", "mcl", "relaxed_wta", "amcl", "sinkhorn", "grown")
 SCORES = ("si_sdri_db", "mcl_si_sdr_db")
 
@@ -26,12 +28,12 @@ SCORES = ("si_sdri_db", "mcl_si_sdr_db")
 def record(run: Path, manifest: Path) -> dict:
     """Return what is kept of a run: settings, scores of each test mixture, and the course of its entropy."""
     config = yaml.safe_load((run / "config.yaml").read_text())
-    entries = [json.loads(line) for line in manifest.read_text().splitlines() if '"sources"' in line]
+    entries = [parse_json(line) for line in manifest.read_text().splitlines() if '"sources"' in line]
     speakers = {entry["id"]: [source["speaker"] for source in entry["sources"]] for entry in entries}
     with (run / "evaluation" / "test" / "utterances.csv").open(newline="") as file:
         rows = sorted(csv.DictReader(file), key=lambda row: row["id"])
-    summary = json.loads((run / "evaluation" / "test" / "summary.json").read_text())
-    log = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    summary = parse_json((run / "evaluation" / "test" / "summary.json").read_text())
+    log = [parse_json(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     epochs = [line for line in log if line["kind"] == "epoch"]
     method = run.name.split("_seed")[0]
     return {
@@ -56,9 +58,7 @@ def record(run: Path, manifest: Path) -> dict:
 
 
 def interval(differences: np.ndarray, speakers: list[list[str]]) -> tuple[float, float]:
-    """Return the ends of the 95 % interval of the mean of paired differences (seeds, mixtures), seeds and speakers drawn."""
-    from sepkit.evaluation.statistics import resample_weights
-
+    """Return the 95 % interval of the mean of differences (seeds, mixtures), bootstrapped over seeds and speakers."""
     generator, means = np.random.default_rng(0), []
     for weights in resample_weights(differences.shape[1], speakers, 10_000):
         drawn = generator.integers(len(differences), size=(len(weights), len(differences)))
@@ -93,8 +93,8 @@ def table(runs: list[dict]) -> str:
     for run in runs:
         cells[run["speakers"], run["hypotheses"], run["method"]][run["seed"]] = run
     order = sorted(cells, key=lambda key: (key[0], key[1], METHODS.index(key[2])))
-    lines = ["| speakers, hypotheses | training | seeds | SI-SDRi, dB | best hypothesis, SI-SDR, dB | unused hypotheses, % | matching a batch of 8, ms |"]
-    lines += ["|" + "---|" * 7]
+    columns = "| speakers, hypotheses | training | seeds | SI-SDRi, dB | best hypothesis, SI-SDR, dB"
+    lines = [columns + " | unused hypotheses, % | matching a batch of 8, ms |", "|" + "---|" * 7]
     for m, n, method in order:
         found = cells[m, n, method].values()
         mean = [[statistics.fmean(run[score]) for run in found] for score in SCORES]
@@ -102,10 +102,14 @@ def table(runs: list[dict]) -> str:
         unused = 100 * statistics.fmean(run["collapse_rate"] for run in found)
         ms = matching_milliseconds(method, m, n)
         lines.append(f"| {m}, {n} | {method} | {len(found)} | {spread[0]} | {spread[1]} | {unused:.0f} | {ms:.2f} |")
-    lines += ["", "| speakers, hypotheses | difference, SI-SDRi, dB | seeds in common | mean | 95 %, over seeds and speakers |", "|" + "---|" * 5]
+    lines += [
+        "",
+        "| speakers, hypotheses | difference, SI-SDRi, dB | seeds in common | mean | 95 %, over seeds and speakers |",
+        "|" + "---|" * 5,
+    ]
     for (m, n, a), (other_m, other_n, b) in combinations(order, 2):
         seeds = sorted(cells[m, n, a].keys() & cells[other_m, other_n, b].keys())
-        if (m, n) != (other_m, other_n) or not seeds or b not in ("amcl", "grown") and a != "pit":
+        if (m, n) != (other_m, other_n) or not seeds or (b not in ("amcl", "grown") and a != "pit"):
             continue
         first, second = ([cells[m, n, method][seed] for seed in seeds] for method in (a, b))
         assert all(run["test_speakers"] == first[0]["test_speakers"] for run in first + second), (m, n, a, b)
@@ -130,7 +134,7 @@ def main() -> None:
     if options.command == "record":
         text = json.dumps(record(options.run, options.manifest)) + "\n"
     else:
-        text = table([json.loads(file.read_text()) for file in sorted(options.runs.glob("m*_seed*.json"))])
+        text = table([parse_json(file.read_text()) for file in sorted(options.runs.glob("m*_seed*.json"))])
     options.out.write_text(text)
 
 
