@@ -54,8 +54,10 @@ def decide(
         single, alike = (False, False) if given else _is_single_speaker(evidence, rule)
         joined = alike and sum_if_single
         selection = select_by_levels(products, silent, speakers, levels, consistent, bool(single), joined)
-        if single is None:
+        if single is None and speakers in (None, "auto"):
             selection = replace(selection, is_speaker=None)
+    elif isinstance(speakers, int):
+        selection = select_by_levels(products, silent, speakers, levels, consistent)
     else:
         selection = Selection(gains_of(products, levels, consistent, everything), everything)
     if silent and selection.is_speaker is None:

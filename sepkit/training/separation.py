@@ -81,6 +81,7 @@ class SeparationTask(Task):
             seed=self.config.trainer.seed,
             dynamic_mixing=data.dynamic_mixing,
             mixtures_per_epoch=data.mixtures_per_epoch,
+            speeds=data.speeds,
             **shared,
         )
         dev_data = None if data.dev is None else MixtureDataset(data.dev, random_crop=False, **shared)

@@ -157,15 +157,15 @@ def write_outputs(
     for name in _names_of(_written_before(target)) - {path.name for path in paths}:
         if name.startswith(f"{target.name}_"):
             target.with_name(name).unlink(missing_ok=True)
-    intervals = separated.predicted_interval_db
+    intervals, linked = separated.predicted_interval_db, description.get("linked", {})
     result = {
         **description,
         "sample_rate": separated.sample_rate,
         "num_samples": separated.estimates.shape[-1],
         "gains": _numbers(separated.gains),
         "scores": _numbers(separated.scores),
-        "speakers": separated.speakers,
-        "or_more": separated.selection.count_is_lower_bound,
+        "speakers": linked.get("speakers", separated.speakers),
+        "or_more": not linked and separated.selection.count_is_lower_bound,
         "kept_hypotheses": [int(index) + 1 for index in separated.kept],
         "predicted_si_sdr_db": _numbers(separated.predicted_si_sdr_db),
         "predicted_interval_db": intervals if intervals is None else [_numbers(ends) for ends in intervals],
