@@ -157,7 +157,7 @@ class Separation:
 
 @dataclass(frozen=True)
 class ModelTraits:
-    """What an objective has to know of the model that it trains.
+    """Facts about a model that its objective needs.
 
     Args:
         offers: names of what the model returns or can return beside estimates: "scores", and extras of `Separation`.

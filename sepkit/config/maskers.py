@@ -204,7 +204,7 @@ class SepReformerConfig(MaskerConfig, name="sepreformer"):
         num_stages: Stages of the encoder and of the decoder; each halves or doubles the number of frames.
         num_heads: Attention heads.
         kernel_size: Frames that a local block sees, an odd number.
-        max_distance: Frames of the coarsest stage that attention tells apart; farther ones count as so far.
+        max_distance: Largest distance that attention distinguishes, frames of the coarsest stage.
         dropout: Probability.
     """
 

@@ -406,7 +406,7 @@ def _open_flac(
 
 
 class _Sink:
-    """A file that libsndfile writes to; it keeps the error, which libsndfile would not tell."""
+    """A file that libsndfile writes to; it keeps the error, which libsndfile would not report."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file

@@ -85,7 +85,7 @@ class Selection:
             in silence; None for a model that does not count.
         joined: Gains of all hypotheses whose sum is the output of the only speaker, (n,) float32; None: each hypothesis
             is an output of its own.
-        count_is_lower_bound: Whether there may be more speakers: all outputs speak, and nothing tells whether more do.
+        count_is_lower_bound: Whether there may be more speakers, because all outputs are active.
     """
 
     gains: Any
@@ -195,7 +195,7 @@ def select_by_levels(
     If one speaker is alone, the strongest hypothesis is the speaker, and its output comes first. It is the sum of all
     hypotheses if these hold parts of the same voice; otherwise the others hold noise. Their best gains would lift what
     is left in them to the level of the recording; they have that of the strongest hypothesis. They keep content and
-    level: two speakers may be taken for one, and whoever listens then hears it.
+    level: if two speakers are taken for one, a listener notices.
 
     Args:
         products: Of the estimates and the mixture.

@@ -339,7 +339,7 @@ class Separator:
                 each at the gain that has explained the mixture best so far, because later samples are unknown.
 
         Raises:
-            UserError: a model that hears the whole recording first, or a wrong rate.
+            UserError: a model that needs the whole recording first, or a wrong rate.
         """
         if self.options.views not in (None, 1):
             raise UserError(f"views: found {self.options.views}, but live sound has one view; leave it out")

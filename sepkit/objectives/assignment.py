@@ -376,7 +376,7 @@ def _winners(cost: Tensor) -> Tensor:
 
 
 def _within_reach(cost: Tensor) -> Tensor:
-    """Bring stand-ins for infinite entries so near to the other costs that float64 can tell those apart."""
+    """Bring stand-ins for infinite entries so near to the other costs that float64 can distinguish those."""
     largest = cost.abs().where(cost.abs() < _LAST_CHOICE, 0.0).amax((1, 2), keepdim=True)
     reach = 1e3 * (largest + 1)
     return cost.clamp(-reach, reach)

@@ -73,7 +73,7 @@ class Encoder(Protocol):
         ...
 
     def speech(self, waveforms: np.ndarray) -> np.ndarray:
-        """Return probabilities that somebody speaks in each 20 ms, (B, F), of waveforms (B, T) float32."""
+        """Return speech probabilities of waveforms (B, T) float32 for each 20 ms, (B, F)."""
         ...
 
     def fingerprint(self) -> str:
@@ -155,10 +155,10 @@ class OtherEncoder:
 
     Args:
         path: FILE.onnx with one input and one output that is a matrix.
-        features: what it hears; None: fbank, if its metadata name the framework wespeaker or 3d-speaker.
+        features: Input of the graph; None: fbank, if its metadata name the framework wespeaker or 3d-speaker.
 
     Raises:
-        UserError: no such graph, nothing says what it hears, or it states what it cannot mean.
+        UserError: no such graph, a graph whose input is not stated, or metadata that are no such numbers.
     """
 
     has_vad = True
@@ -216,7 +216,7 @@ class OtherEncoder:
         return self._detector.speech(audio.resample(waveforms, self.sample_rate, self._detector.sample_rate))
 
     def fingerprint(self) -> str:
-        """Return a digest of the file and what it hears."""
+        """Return a digest of the file and its input."""
         return self._fingerprint
 
     def __reduce__(self) -> Any:
@@ -230,7 +230,7 @@ def load_encoder(model: str | Path | None = None, features: SpeakerFeatures | No
     Args:
         model: the name of one that ships, a folder that `sepkit train` wrote, or FILE.onnx of any toolkit; None: the
             default one.
-        features: what a graph of another toolkit hears; None: as its metadata say.
+        features: Input of a graph of another toolkit; None: as its metadata say.
 
     Raises:
         UserError: no encoder, one that states what it cannot mean, or features for one of sepkit's own.
@@ -255,5 +255,5 @@ def load_encoder(model: str | Path | None = None, features: SpeakerFeatures | No
 
         encoder = TorchEncoder(load_checkpoint(path, of=SpeakerEncoder))
     for section in _STATED:
-        numbers_in(encoder.info, section)  # A mistake in it is told before an hour is separated.
+        numbers_in(encoder.info, section)  # A mistake in it is reported before an hour is separated.
     return encoder

@@ -49,8 +49,8 @@ class LinkedSpeakers:
         recording: Blocks (1, t) of the recording; the track of a single speaker.
         weights: Gain of each estimate, (E,): those of the sum nearest to the recording, from 0 to 1. Two estimates of
             one voice are not added up to more than the voice.
-        full: Beginnings and lengths, seconds, of the times in which speech is in every estimate. Whether one more
-            speaks then cannot be known.
+        full: Beginnings and lengths, seconds, of times with speech in every estimate, where a further speaker would
+            not be noticed.
     """
 
     speakers: int

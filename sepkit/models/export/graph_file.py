@@ -48,7 +48,7 @@ class Graph:
         path: the file.
         description: plain data of the file: format, kind, sample_rate, hypotheses, signal_mean, signal_std, info ...
         kind: "separation" (`mixture` (B, T) to `OUTPUTS` and `features`), or "speaker_encoder" (`waveforms` (B, T) to
-            `embeddings` (B, D), and to `speech` (B, F), probabilities for each 20 ms, if it tells speech).
+            `embeddings` (B, D), and to `speech` (B, F), probabilities for each 20 ms, if it detects speech).
         sample_rate: Hz.
         hypotheses: n; 0 for an encoder.
         embedding_size: D; 0 for a graph that separates.
@@ -73,7 +73,7 @@ class Graph:
     Args:
         path: what `sepkit export` wrote.
         device: "cpu", "cuda" or "cuda:1", "coreml", or "auto": CUDA where ONNX Runtime has it, else the CPU.
-        threads: of the processor; None: OMP_NUM_THREADS, which torch follows too, or else ONNX Runtime's choice.
+        threads: Number of CPU threads; None: OMP_NUM_THREADS, as in torch, or else ONNX Runtime's choice.
     """
 
     def __init__(self, path: str | os.PathLike[str], device: str = "cpu", threads: int | None = None) -> None:

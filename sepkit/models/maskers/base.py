@@ -109,7 +109,7 @@ class Masker(nn.Module, ABC):
 
     @property
     def counts_speakers(self) -> bool:
-        """Whether `with_scores` makes scores, and no more estimates than it counts or is told."""
+        """Whether `with_scores` outputs scores, and no more estimates than it counts or is given."""
         return False
 
     def with_scores(self, features: Tensor, speakers: Tensor | None = None) -> MaskerOutput:
