@@ -52,7 +52,7 @@ one() {
     growth="--trainer.monitor mcl"
     [ "$count" -gt 2 ] || growth="$growth --trainer.growth.epochs [60]"
   fi
-  for name in $conf; do configs="$configs --config $PWD/$name"; done
+  for name in $conf; do configs="$configs --config $(realpath "$name")"; done
   [ -e "$manifests/test.jsonl" ] || sepkit prepare folder --speech "$speech" --speakers "$speakers" $prepare_options --out "$manifests"
   ./run.sh --conf "${conf%% *}" --speech "$speech" --speakers "$speakers" --methods "$method" --seeds "$seed" --temperatures "" \
     --hypotheses "" --jobs 1 --data "$manifests" --exp "$folder" --stage 2 --stop-stage 3 \
