@@ -191,7 +191,7 @@ def test_only_one_track_is_written(command: list[str], tmp_path: Path, capsys: p
     np.testing.assert_array_equal(audio.read(tmp_path / "out/meeting_one.wav"), before)
     assert {line.split()[7] for line in (tmp_path / "out/meeting.rttm").read_text().splitlines()} == {"one"}
     assert main([*command, "--only", "one"]) == 0
-    assert "already done 1" in capsys.readouterr().out
+    assert "1 file already separated" in capsys.readouterr().out
     assert main([*command, "--only", "nobody"]) == 0
     assert "written: none; absent: nobody" in capsys.readouterr().out
     told = json.loads((tmp_path / "out/meeting.json").read_text())
