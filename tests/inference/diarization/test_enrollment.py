@@ -90,7 +90,7 @@ def test_names_of_any_language_can_be_used() -> None:
 
 
 def test_options_that_do_not_go_together() -> None:
-    complaint(lambda: OutputOptions(enroll=["a=a.wav"]), "enroll: only applies with link_speakers")
+    complaint(lambda: OutputOptions(enroll=["a=a.wav"]), "enroll: needs link_speakers=auto")
     with pytest.raises(UserError, match="only: found bob, expected one of enroll: alice"):
         OutputOptions(link_speakers="auto", enroll=["alice=a.wav"], only="bob")
     with pytest.raises(UserError, match="only: found bob, expected one of enroll: none is given"):
