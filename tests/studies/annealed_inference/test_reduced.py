@@ -1,7 +1,5 @@
 """The reduced update is equal in law to the full one."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -10,10 +8,10 @@ import torch
 from scipy.stats import ks_2samp
 from torch.nn.functional import normalize
 
-from sepkit.errors import UserError
 from sepkit.schedules import Constant, InverseTemperature
 from sepkit.studies.annealed_inference.order_parameters import OrderParameters, collapsed, random_starts
 from sepkit.studies.annealed_inference.reduced import Problem, _gradient, fit_reduced, random_means
+from tests.complaint import complaint
 
 RADIUS, HEAVY = 3.0, 0.8
 
@@ -119,5 +117,4 @@ def test_a_replica_that_is_not_finite_ends_alone():
 
 def test_too_few_dimensions():
     """Two components need five dimensions."""
-    with pytest.raises(UserError, match="expected at least 5"):
-        _reduced(Constant(1.0), 1, 1, 8, 4)
+    complaint(lambda: _reduced(Constant(1.0), 1, 1, 8, 4), "expected at least 5")
