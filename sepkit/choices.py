@@ -51,7 +51,11 @@ class Choice:
 
 
 def to_dict(config: Any) -> Any:
-    """Return plain data (mappings, lists, numbers, text) that `from_dict` turns back into a configuration."""
+    """Return plain data (mappings, lists, numbers, text) that `from_dict` turns back into a configuration.
+
+    Args:
+        config: Dataclass of a configuration, or a value in it.
+    """
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
         head = {config.key: config.name} if isinstance(config, Choice) else {}
         return head | {f.name: to_dict(getattr(config, f.name)) for f in dataclasses.fields(config)}

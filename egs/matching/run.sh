@@ -5,7 +5,7 @@
 #   ./run.sh --speech DIR [--conf conf/cpu.yaml] [--stage N] [--stop-stage N]
 #
 # --conf FILE          conf/cpu.yaml: about ten minutes a run on one core; conf/masker.yaml: three minutes, with
-#                      --extra "--init-from MODEL", a trunk that separates (RESULTS.md); conf/gpu.yaml: the paper's own setting
+#                      --extra "--init-from MODEL", a trunk that separates (RESULTS.md); conf/gpu.yaml: the paper's network and training
 # --speakers N         speakers in a mixture: 2 or 3
 # --methods "..."      rows of the table, among pit mcl relaxed_wta amcl sinkhorn
 # --seeds "0 1 2"      seeds of every experiment

@@ -79,6 +79,8 @@ class DataConfig:
         segment_seconds: Length of training segments, seconds; shorter utterances are padded.
         min_seconds: Leave out training and validation mixtures shorter than this (the aMCL paper: 5, its segment
             length).
+        speeds: Speeds at which sources of the manifest's training mixtures are played, drawn for each (SepFormer: 0.95,
+            1, 1.05); none: as they are.
         batch_size: Mixtures in a batch, each device.
         workers: Processes that load data, each device.
         mixtures_per_epoch: With dynamic mixing: mixtures in an epoch; none: as many as the manifest has.
@@ -89,6 +91,7 @@ class DataConfig:
     dev: str | None = None
     segment_seconds: Annotated[float, Bounds(gt=0, le=SEGMENT_SECONDS)] = 3.0
     min_seconds: NotNegative = 0.0
+    speeds: Annotated[list[float], Bounds(gt=0.5, lt=2)] = field(default_factory=list)
     batch_size: BatchSize = 6
     workers: Workers = 2
     mixtures_per_epoch: Annotated[int | None, Bounds(ge=1, le=EPOCH_MIXTURES)] = None

@@ -26,7 +26,7 @@ class SpeakerEncoderConfig:
         prototypes: Whether experts have prototypes, the class term; false: ablation of MiCE. MoCo has none.
         gate: none: no gate (MoCo). fixed: prototypes of the gate are max-Mahalanobis centers, as in the paper. uniform,
             learned and random are ablations: no gate, prototypes that are trained, prototypes that are drawn.
-        speech: Whether it also tells in which frames somebody speaks; needs loss speakers.
+        speech: Whether the encoder also detects speech in each frame; needs loss speakers.
     """
 
     sample_rate: SampleRate = 8000

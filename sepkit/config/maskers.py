@@ -93,7 +93,14 @@ class SuDoRMRFConfig(MaskerConfig, name="sudormrf"):
 
 @dataclass
 class ImprovedSuDoRMRFConfig(SuDoRMRFConfig, name="improved_sudormrf"):
-    """SuDoRM-RF with global layer norms and a linear output convolution (Tzinis et al. 2022)."""
+    """SuDoRM-RF with global layer norms and a linear output convolution (Tzinis et al. 2022).
+
+    Args:
+        bottleneck_channels: Channels between the blocks.
+        hidden_channels: Channels inside a block.
+        blocks: Number of blocks, one after the other.
+        upsampling_depth: Resolutions in a block, each half the one before.
+    """
 
 
 @dataclass
@@ -197,7 +204,7 @@ class SepReformerConfig(MaskerConfig, name="sepreformer"):
         num_stages: Stages of the encoder and of the decoder; each halves or doubles the number of frames.
         num_heads: Attention heads.
         kernel_size: Frames that a local block sees, an odd number.
-        max_distance: Frames of the coarsest stage that attention tells apart; farther ones count as so far.
+        max_distance: Largest distance that attention distinguishes, frames of the coarsest stage.
         dropout: Probability.
     """
 

@@ -242,6 +242,7 @@ class ObjectiveConfig:
     Args:
         cost: Distance of an estimate from a source.
         assignment: Matching of hypotheses to sources.
+        floor: Least separation loss of an utterance, below which it has no gradient (SepFormer: -30); none: no floor.
         schedule_by: epoch: schedules are constant within an epoch, as in the aMCL paper. step: they advance with every
             step.
         scoring: The loss of scores, if the model has them.
@@ -254,6 +255,7 @@ class ObjectiveConfig:
 
     cost: CostConfig = field(default_factory=NegSISDRConfig)
     assignment: AssignmentConfig = field(default_factory=PITConfig)
+    floor: float | None = None
     schedule_by: Literal["epoch", "step"] = "epoch"
     scoring: ScoringLossConfig = field(default_factory=ScoringLossConfig)
     rates: RatesConfig = field(default_factory=RatesConfig)

@@ -43,7 +43,8 @@ class TrainerConfig:
 
     Args:
         max_epochs: Passes over the training set, at most.
-        max_minutes: Wall-clock budget, minutes; none: no limit.
+        max_minutes: Wall-clock budget, minutes, validation included; none: no limit. Training stops as much earlier as
+            the last validation took, at most by half of the budget.
         optimizer: adamw: Adam with decoupled weight decay. sgd: stochastic gradient descent with momentum.
         learning_rate: At its highest, before any decay or halving.
         betas: Of adam and adamw: decay rates of the running means of gradients and of squared gradients.
@@ -60,13 +61,14 @@ class TrainerConfig:
             and saved.
         gradient_clip_norm: Largest norm of the gradient; 0: no clipping.
         halve_patience: Validations without a better score before the learning rate is halved.
+        halve_from_epoch: Epochs over which the learning rate stays, before validations count toward halving it.
         early_stop_patience: Validations without a better score before training stops; 0: never.
         monitor: The score that picks the best model and halves the learning rate. pit: SI-SDR on dev under hard
             one-to-one matching. mcl: SI-SDR on dev of each source's best hypothesis. auto: mcl if an assignment of the
             MCL family is trained with another number of hypotheses than of sources, otherwise pit; of other tasks, the
             task's own score. loss: the training loss on dev, at the current temperature (as in aMCL's reference code).
         validate_every_epochs: Epochs between validations.
-        precision: auto: bf16-mixed on GPUs and processors that compute in it (AVX512_BF16, AMX), otherwise 32-true.
+        precision: auto: bf16-mixed on GPUs and CPUs that compute in it (AVX512_BF16, AMX), otherwise 32-true.
         tf32: Multiply float32 matrices in TF32 on GPUs that have it; the objective stays in float32.
         compile: Compile the model with torch.compile, for GPUs. On CPUs it turns off the fast ways of Conv-TasNet and
             DPRNN.
@@ -99,6 +101,7 @@ class TrainerConfig:
     ema: Annotated[float | None, Bounds(ge=0, lt=1)] = None
     gradient_clip_norm: NotNegative = 5.0
     halve_patience: Count = 5
+    halve_from_epoch: Natural = 0
     early_stop_patience: Natural = 30
     monitor: Literal["auto", "pit", "mcl", "loss"] = "auto"
     validate_every_epochs: Count = 1
@@ -164,6 +167,11 @@ class TrainConfig(TaskConfig, name="separation"):
             raise UserError(
                 "data.train: no manifest given, expected the train.jsonl that `sepkit prepare` wrote "
                 "(--data.train FILE)"
+            )
+        if self.data.speeds and self.data.dynamic_mixing.enabled:
+            raise UserError(
+                f"data.speeds: found {self.data.speeds} with data.dynamic_mixing.enabled, whose speeds are its own;"
+                " set data.speeds to [], and data.dynamic_mixing.speed_range"
             )
         if self.trainer.growth is not None:
             self._check_growth(self.trainer.growth)

@@ -225,7 +225,7 @@ class DynamicMixer:
         response: np.ndarray | None,
         generator: np.random.Generator,
     ) -> list[np.ndarray]:
-        """Read a random segment of `count` samples, or all of a shorter recording, as heard in the room.
+        """Read a random segment of `count` samples, or all of a shorter recording, with the room's reverberation.
 
         The source comes first; then its late reverberation, if that is not part of it.
         """

@@ -53,6 +53,25 @@ def test_segments_are_parts_of_the_mixture_and_vary_with_epoch_and_seed(corpus: 
     np.testing.assert_array_equal(fixed[7, 2].mixture.numpy(), whole[:2000])
 
 
+def test_sources_are_played_at_drawn_speeds(corpus: Manifest) -> None:
+    """Each source is the whole one at one of the speeds, cut to the shorter; all pairs of speeds occur."""
+    dataset, seen = MixtureDataset(corpus, speeds=[0.8, 1.0]), set()
+    for epoch in range(20):
+        example, sources = dataset[epoch, 2], mix_entry(corpus[2]).sources
+        np.testing.assert_allclose(example.mixture, example.sources.sum(0), atol=1e-6)
+        played = [
+            [audio.resample(source, 1000, rate)[: len(example.mixture)] for rate in (1250, 1000)] for source in sources
+        ]
+        near = [
+            [np.allclose(found, one, atol=1e-4) for one in both]
+            for found, both in zip(example.sources.numpy(), played, strict=True)
+        ]
+        assert all(sum(one) == 1 for one in near)
+        seen.add(tuple(one.index(True) for one in near))
+    assert len(seen) == 4
+    assert torch.equal(dataset[3, 2].mixture, dataset[3, 2].mixture)
+
+
 def test_short_mixtures_stay_short(corpus: Manifest) -> None:
     dataset = MixtureDataset(corpus, segment_seconds=100)
     assert [len(dataset[i].mixture) for i in range(6)] == [entry.num_samples for entry in corpus]

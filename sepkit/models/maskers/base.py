@@ -101,14 +101,15 @@ class Masker(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, features: Tensor) -> Tensor:
-        """Return raw mask values (B, n, P, K, F), for every F >= 1.
+        """Return raw mask values, (B, n, P, K, F), for every F >= 1.
 
-        `features` are (B, K, F), what the masker sees of the encoding.
+        Args:
+            features: The masker's view of the encoding, (B, K, F).
         """
 
     @property
     def counts_speakers(self) -> bool:
-        """Whether `with_scores` makes scores, and no more estimates than it counts or is told."""
+        """Whether `with_scores` outputs scores, and no more estimates than it counts or is given."""
         return False
 
     def with_scores(self, features: Tensor, speakers: Tensor | None = None) -> MaskerOutput:
@@ -139,7 +140,8 @@ class Masker(nn.Module, ABC):
     def unflatten(self, raw: Tensor) -> Tensor:
         """Return raw values as (B, n, P, K, F).
 
-        `raw` is (B, n * P * K, F), the output of a last layer with `output_channels`.
+        Args:
+            raw: Output of a last layer with `output_channels`, (B, n * P * K, F).
         """
         return raw.unflatten(1, (self.hypotheses, self.values_per_dimension, self.encoding_dim))
 

@@ -1,4 +1,4 @@
-"""The continuously deep variational autoencoder, and its discrete twin."""
+"""The continuously deep variational autoencoder, and its discrete counterpart."""
 
 from __future__ import annotations
 

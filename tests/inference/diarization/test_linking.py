@@ -89,6 +89,8 @@ def test_time_in_which_one_more_would_not_be_separated(at_once, expected):
     outputs[0, :RATE] = voice(0, 1.0, 9)
     plain = linked(outputs, at_once).to_plain()
     assert plain["outputs"] == 2 and plain["seconds_with_all_outputs"] == pytest.approx(expected, abs=0.04)
+    ends = [end for times in plain["times_with_all_outputs"] for end in times]
+    assert ends == pytest.approx([2.0, 4.0] if expected else [], abs=0.04)
 
 
 def test_more_speakers_than_segments_are_refused(estimates):
