@@ -118,7 +118,7 @@ def _is_running(process: int) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     except OSError:
-        pass  # somebody else's
+        pass  # another owner's
     return True
 
 
@@ -139,7 +139,7 @@ def _sync(path: Path) -> None:
 
 
 def file_digest(path: str | os.PathLike[str], kind: str = "sha256") -> str:
-    """Return the digest of a file's bytes in hexadecimal; `kind` is a name that hashlib knows, such as "md5"."""
+    """Return the digest of a file's bytes in hexadecimal; `kind` is a name in hashlib, such as "md5"."""
     digest = hashlib.new(kind, usedforsecurity=False)
     with open(path, "rb") as file:
         while block := file.read(1 << 20):

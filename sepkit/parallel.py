@@ -59,7 +59,7 @@ class Failed:
 
 
 def available_processes() -> int:
-    """Return the number of processors that this process may use."""
+    """Return the number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -306,7 +306,7 @@ def _prepare_process(own_files: Sequence[str], pickled: bytes, of_command: Comma
 
 
 def _end_with_parent() -> None:
-    """End this process when the one that started it is gone, killed for example: nobody else would."""
+    """End this process when the one that started it is gone, killed for example."""
     parent = parent_process()
     if parent is not None:
         parent.join()

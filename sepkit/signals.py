@@ -152,7 +152,7 @@ def active_frames(powers: np.ndarray, below_db: float, percentile: float = 100) 
 
 
 def active_level(waveform: np.ndarray, sample_rate: int) -> float:
-    """Return the root mean square of a recording where somebody speaks; 0 for silence.
+    """Return the root mean square of a recording during speech; 0 for silence.
 
     It is taken over the frames of 32 ms within 40 dB of the loudest frame; others are pauses. That is far down, so that
     the level of clean speech contains its quiet sounds too.

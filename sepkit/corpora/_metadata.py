@@ -166,7 +166,7 @@ def _make_part(
 
 
 def _made_earlier(part: Part, layout: Layout, journal: Path) -> dict[str, _Made]:
-    """Return what the journal knows of mixtures that are still wanted, and whose files are all there."""
+    """Return the journal's entries of mixtures that are still wanted and whose files all exist."""
     folders = [layout.root / part.name / name for name in _subfolders(part)]
     for path in (journal.parent, *folders):
         check_writable(path)

@@ -49,7 +49,7 @@ class Recording:
 @dataclass(frozen=True)
 class Utterance:
     """A recording that was read and can be mixed. Positions are in samples at the rate of the mixtures; the level is
-    the root mean square where somebody speaks."""
+    the root mean square during speech."""
 
     recording: Recording
     start: int

@@ -70,4 +70,4 @@ WEB_RUNTIME = _WEB_RUNTIME.folder
 """Folder of the program that computes ONNX graphs in browsers; see `sepkit web`."""
 
 WEB_RUNTIME_FILES = _WEB_RUNTIME.names
-"""What a page needs of it: WebAssembly on the processor, without WebGPU."""
+"""Its files that a page needs: WebAssembly on the CPU, without WebGPU."""

@@ -29,7 +29,7 @@ from sepkit.files import check_writable, locked, read_text
 from sepkit.limits import ARCHIVE_BYTES, ARCHIVE_GROWTH, ARCHIVE_MEMBERS
 
 _BLOCK_BYTES = 1 << 20
-# RuntimeError: encrypted members, and compression that Python does not know. UnicodeError: members' names.
+# RuntimeError: encrypted members, and unsupported compression. UnicodeError: members' names.
 _DAMAGE = (
     tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, OSError, RuntimeError, UnicodeError,
 )  # fmt: skip

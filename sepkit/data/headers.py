@@ -17,7 +17,7 @@ from sepkit.limits import CHANNELS, SAMPLE_RATES, WAV_HEADER_BYTES
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
 _FORMATS: dict[tuple[int, int], Literal["s16le", "f32le"]] = {(_PCM, 16): "s16le", (_FLOAT, 32): "f32le"}
 SMALLEST_UNKNOWN_SIZE = 0x7FFFF000
-"""Programs that do not know the length write 0, or this size (sox), or a larger one (arecord, ffmpeg)."""
+"""Programs that cannot know the length write 0, or this size (sox), or a larger one (arecord, ffmpeg)."""
 WAV_BEGINS = (b"RIFF", b"RF64", b"BW64")
 """First bytes of a wav, the last two of one of more than 4 GB."""
 MAX_WAV_BYTES = 2**32 - 4096

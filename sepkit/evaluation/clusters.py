@@ -88,7 +88,7 @@ def _recording_of(segment: Segment, known: Mapping[str, Any]) -> str:
 
 
 def _speaker_of(segment: Segment, rows: Sequence[Segment]) -> str | None:
-    """Return who has most of a segment; None for nobody."""
+    """Return the speaker with most of a segment; None: no speaker."""
     shares: dict[str, float] = {}
     end = segment.start_seconds + segment.duration_seconds
     for row in rows:

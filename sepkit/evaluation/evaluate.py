@@ -65,7 +65,7 @@ class System:
         device: Where the separator computes, for the summary.
         signal_std: Training deviation of the model.
         depth_steps: Number of steps of a model of continuous depth.
-        own_steps: Number of steps that this model takes unless told otherwise.
+        own_steps: Default number of steps of this model.
         separator: Separator of a model; None for any other function.
     """
 
@@ -140,8 +140,9 @@ def load_systems(separator: Evaluated, options: EvaluationOptions) -> list[Syste
         separator = _of_separator(separator, options)
     elif not isinstance(separator, System):
         separator = System(separate=separator)
-    for name in ("depth_steps", "views", *(("count_speakers", "calibration") if separator.estimates else ())):
-        if getattr(options, name):
+    of_models = ("count_speakers", "calibration") if separator.estimates else ()
+    for name in ("depth_steps", "views", "whole_seconds", *of_models):
+        if (value := getattr(options, name)) is not None and value is not False:
             option, found = name.replace("_", "-"), "estimates" if separator.estimates else "one that is loaded"
             raise UserError(f"--{option}: is chosen for a model that is given by its name, found {found}")
     return [separator]
@@ -153,7 +154,14 @@ def _is_of_estimates(path: Path) -> bool:
 
 def _of_model(name: str, steps: int | None, options: EvaluationOptions) -> System:
     predict = options.calibration or options.metrics is None
-    separator = load_model(name, options.device, predict=predict, depth_steps=steps, views=options.views)
+    separator = load_model(
+        name,
+        options.device,
+        predict=predict,
+        depth_steps=steps,
+        views=options.views,
+        whole_seconds=options.whole_seconds,
+    )
     if options.calibration and separator.quality is None:
         raise UserError(
             f"--calibration: {name} predicts no SI-SDR; fit its predictor on dev mixtures first: "
@@ -172,6 +180,7 @@ def _of_separator(separator: Separator, options: EvaluationOptions) -> System:
     parts += ["rates, alive"] * separator.runner.has_rates
     parts += [] if separator.depth_steps is None else [f"{separator.depth_steps} steps"]
     parts += [] if options.views is None else [f"{options.views} views"]
+    parts += [] if options.whole_seconds is None else [f"whole to {options.whole_seconds} s"]
     return System(
         partial(separator.separate, evidence=True),
         fingerprint=" ".join(parts),

@@ -199,7 +199,7 @@ def speakers_of(rows: Sequence[Row]) -> list[list[str]]:
 
 
 def interval_unit(summaries: Iterable[Summary | PairedDifference]) -> str:
-    """Return what intervals draw: "speaker", or "mixture" if one of them does not know the speakers."""
+    """Return the unit of the bootstrap: "speaker", or "mixture" if one of them lacks speakers."""
     return "speaker" if all(found.n_speakers for found in summaries if found.n) else "mixture"
 
 
@@ -239,7 +239,7 @@ def describe_mixture(entry: MixtureEntry, sources: np.ndarray, mixture: np.ndarr
     """Return the `PROPERTIES` of a mixture, None for unknown ones.
 
     sex_pair: the sexes of all speakers in alphabetical order (F-M). overlap_ratio: that of the manifest's line, or else
-    of the 32 ms frames in which anybody is within 40 dB of their loudest, the share in which two or more are.
+    the share of 32 ms frames with two or more speakers within 40 dB of their loudest, among those with any.
     level_difference_db: the strongest source over the weakest. input_si_sdr_db: of the mixture, mean over sources.
     Silent sources only enter sex_pair.
 

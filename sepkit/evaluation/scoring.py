@@ -138,7 +138,7 @@ class UtteranceScores:
 def check_metrics(options: ScoringOptions, sample_rates: Sequence[int]) -> None:
     """Raise UserError unless all metrics can be computed for utterances of some rates.
 
-    Errors are an unknown metric, a missing package or option, or a rate that PESQ does not know.
+    Errors are an unknown metric, a missing package or option, or a rate that PESQ does not support.
 
     Args:
         options: the metrics, and what they need.

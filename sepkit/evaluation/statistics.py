@@ -14,7 +14,7 @@ Speakers = Sequence[Sequence[str]]
 """The names of the speakers of each utterance; an empty one is not known."""
 
 LEAST_UNITS = 5
-"""Of fewer mixtures, or speakers where these are drawn, the bootstrap tells no interval."""
+"""With fewer mixtures (or speakers, if these are drawn), there is no bootstrap interval."""
 
 # Resampled index matrices are built in pieces of about this many entries (32 MB).
 _PIECE = 4_000_000
@@ -118,7 +118,7 @@ def drawn_speakers(speakers: Speakers | None) -> int | None:
     """Return the number of speakers that are drawn for an interval; None: utterances are drawn.
 
     Utterances are drawn where a speaker is not known, and where one utterance has all of them (draws of two speakers
-    who only speak together tell nothing of others).
+    who only speak together say nothing about others).
     """
     if speakers is None or not all(names and all(names) for names in speakers):
         return None

@@ -50,7 +50,7 @@ class Calibration:
 
 
 def affordable_views(runner: Runner) -> int:
-    """Return 2 if a view of a recording takes less processor time than 0.01 of its length, else 1."""
+    """Return 2 if a view of a recording takes less CPU time than 0.01 of its length, else 1."""
     noise = np.random.default_rng(0).standard_normal((1, round(_TIMED_SECONDS * runner.sample_rate)), np.float32)
     seconds = []
     for _ in range(_TIMED_CALLS):

@@ -1,4 +1,4 @@
-"""Features of a separation that its latents tell in closed form: what predicts the quality, beside the waveforms."""
+"""Features of a separation that its latents give in closed form; with the waveforms, they predict its quality."""
 
 from __future__ import annotations
 

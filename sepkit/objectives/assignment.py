@@ -125,7 +125,11 @@ class Assignment(ABC):
         return {name: getattr(self, name) for name in self._adjustable}
 
     def set_progress(self, t_epochs: float) -> None:
-        """Set every scheduled parameter to its present value."""
+        """Set every scheduled parameter to its present value.
+
+        Args:
+            t_epochs: Progress in epochs, with fractions.
+        """
         for name, schedule in self._schedules.items():
             setattr(self, name, schedule(t_epochs))
 
@@ -272,7 +276,11 @@ class AnnealedMCL(Assignment):
         self._set("temperature", temperature)
 
     def set_data_scale(self, scale: float) -> None:
-        """Take the spread of the training data, of which temperatures with unit "spread" are multiples."""
+        """Set the spread of the training data, the unit of temperatures with unit "spread".
+
+        Args:
+            scale: Spread in the unit of the cost.
+        """
         if self.needs_data_scale:
             given = self._given
             self._set("temperature", Scaled(given, scale) if callable(given) else scale * given)
@@ -368,7 +376,7 @@ def _winners(cost: Tensor) -> Tensor:
 
 
 def _within_reach(cost: Tensor) -> Tensor:
-    """Bring stand-ins for infinite entries so near to the other costs that float64 can tell those apart."""
+    """Bring stand-ins for infinite entries so near to the other costs that float64 can distinguish those."""
     largest = cost.abs().where(cost.abs() < _LAST_CHOICE, 0.0).amax((1, 2), keepdim=True)
     reach = 1e3 * (largest + 1)
     return cost.clamp(-reach, reach)

@@ -132,7 +132,7 @@ class PairwiseCost:
     """A cost function with its parameters and the facts that an objective uses.
 
     Attributes:
-        takes_active: whether the function is told which sources are active.
+        takes_active: Whether the function gets which sources are active.
         uses_scale: whether it takes the decoder's own deviation, `scale` (B, n, T).
         has_data_scale: whether temperatures may be multiples of the spread of the training data, which is an SI-SDR.
 

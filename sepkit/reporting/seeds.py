@@ -88,7 +88,7 @@ def seed_table(groups: Sequence[SeedGroup], test_set: str, metrics: Sequence[str
     """Return a Markdown table: one row per group, one column per metric with mean and sample deviation over seeds.
 
     The last columns name the best and the worst seed by the first metric. A single seed has no deviation. Where
-    evaluations know how many hypotheses are never the best, that is a column too.
+    evaluations contain the number of hypotheses that are never the best, it is a column too.
 
     Args:
         groups: Groups of runs, the rows.

@@ -9,7 +9,7 @@ from sepkit.evaluation.labels import NO_SCORES, label_of
 from sepkit.reporting.compared_runs import digits_of
 from sepkit.reporting.tables import Table, ends_of, number
 
-# Printed only on request, or if they tell more than the others; summary.json has them all.
+# Printed only on request, or if they add to the others; summary.json has them all.
 _ASIDE = frozenset({*NO_SCORES, "mcl_si_sdr_db", "blr_nats_per_sample"})
 
 

@@ -108,7 +108,7 @@ def write_web_page(
 
 
 def _write_encoder(path: Path) -> dict[str, Any]:
-    """Write the speaker encoder that ships, which hears what a prediction holds for; return what a page has to know."""
+    """Write the shipped speaker encoder, which decides whether predictions apply; return the settings of the page."""
     source = encoder_folder(DEFAULT_ENCODER) / GRAPH
     encoder = Graph(source)
     with atomic_output(path) as draft:
@@ -118,7 +118,7 @@ def _write_encoder(path: Path) -> dict[str, Any]:
 
 
 def _causal(graph: Graph) -> dict[str, Any] | None:
-    """Return what a page has to know to run a causal graph on a whole recording; None for another graph."""
+    """Return the settings with which a page runs a causal graph on a whole recording; None: another graph."""
     if not graph.state:
         return None
     state = [

@@ -1,8 +1,8 @@
 """The studies: the other systems of the papers, one subpackage each, in the layer above training and reporting.
 
-The core does not know them. `STUDIES` is all that it sees of a study, and names what the study offers as text,
+The core does not import them. `STUDIES` is its only view of a study, and names what the study offers as text,
 "module:name", so that nothing of a study is imported before it is asked for. Studies import from lower layers and never
-from one another: whoever has read one subpackage knows all of that system.
+from one another: each subpackage can be read separately.
 
 To add a study, make a folder here and one entry below. Its `config.py` (torch-free) declares the configuration of a
 task (`class MyConfig(TaskConfig, name="my_task")`), its `task.py` registers the class that trains it

@@ -83,6 +83,7 @@ class SeparationTask(Task):
             seed=self.config.trainer.seed,
             dynamic_mixing=data.dynamic_mixing,
             mixtures_per_epoch=data.mixtures_per_epoch,
+            speeds=data.speeds,
             **shared,
         )
         dev_data = None if data.dev is None else MixtureDataset(data.dev, random_crop=False, **shared)
@@ -209,7 +210,7 @@ class SeparationTask(Task):
     def scores(self, model: EncoderMaskerDecoder, batch: Batch) -> list[dict[str, Any]]:
         """Return loss, statistics and SI-SDR of each mixture; with scores also its speakers' and their number.
 
-        Every mixture is separated as it is alone: norms and recurrent layers would hear padding. So scores do not
+        Every mixture is separated as it is alone: norms and recurrent layers would process padding. So scores do not
         depend on the size of a batch. They are those of the first `segment_seconds` of each mixture; `sepkit evaluate`
         takes whole mixtures.
         """

@@ -91,7 +91,7 @@ def mean(values: Iterable[float]) -> float:
 
 
 class TaskDefinition(LightningModule):
-    """The methods that say what is trained; `sepkit.training.task.Task` calls them, and knows how to train.
+    """The methods that define a task; `sepkit.training.task.Task` calls them and trains.
 
     Only the first two are necessary:
 

@@ -1,7 +1,5 @@
 """Scores come from masks."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

@@ -24,7 +24,7 @@ LEAST_SECONDS = 1.0
 """Of speech in an enrollment."""
 
 DEFAULT_THRESHOLD = 0.55
-"""Cosine likeness below which nobody is named, for encoders that state none; it is that of the shipped one."""
+"""Cosine similarity below which no speaker is named, for encoders without a threshold; that of the shipped one."""
 
 # Two speakers: halves found by k-means that are less alike than this, each of this much speech, in enough of it. On dev
 # speakers, on whom it was chosen, it finds 77 % of the enrollments of two, and takes 4 % of those of one for two.
@@ -39,7 +39,7 @@ class Enrolled:
         sha256: of the recording.
         speech_seconds: of speech.
         embedding: (D,) unit vector.
-        maybe_two: whether it sounds like two speakers; None: it is too short to tell.
+        maybe_two: Whether it sounds like two speakers; None: too short to decide.
     """
 
     name: str
@@ -95,7 +95,7 @@ def _maybe_two(points: np.ndarray, seconds: np.ndarray) -> bool | None:
 
 
 def threshold_of(encoder: Encoder) -> float:
-    """Return the cosine likeness below which no speaker is named.
+    """Return the cosine similarity below which no speaker is named.
 
     Args:
         encoder: Speaker encoder, which may state the number.
@@ -151,7 +151,7 @@ def name_speakers(enrolled: Sequence[Enrolled], embeddings: np.ndarray, threshol
     Args:
         enrolled: Enrolled speakers.
         embeddings: Unit vectors of the linked speakers, (speakers, D); zeros for one who never speaks.
-        threshold: Cosine likeness below which no speaker is named.
+        threshold: Cosine similarity below which no speaker is named.
     """
     likeness = np.array([speaker.embedding for speaker in enrolled]) @ embeddings.T
     likeness = np.where(np.any(embeddings != 0, axis=1), likeness, -np.inf)

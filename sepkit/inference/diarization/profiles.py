@@ -1,4 +1,4 @@
-"""Profiles of voices: numbers that tell which estimate of a part of a recording is which of its speakers.
+"""Profiles of voices: numbers that identify the speaker of each estimate in a part of a recording.
 
 Two traits of a voice are measured in frames where one estimate is much stronger than the others: cepstra (the shape of
 the voice's spectrum) and pitch. A speaker's profile is the mean of a trait over the chunks assigned to them; near

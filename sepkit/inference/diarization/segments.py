@@ -19,7 +19,7 @@ WINDOW_SECONDS = 1.5
 """Longest segment; a longer turn is cut into equal ones."""
 
 SHORTEST_SECONDS = 0.25
-"""Shorter segments tell nothing of a voice."""
+"""Shorter segments do not identify a voice."""
 
 # Segments of one speaker that are nearer than this are one turn.
 _JOINED_PAUSE_SECONDS = 0.3
@@ -28,7 +28,9 @@ _BLOCK_SECONDS, _READ_SECONDS = 10.0, 30.0
 _LENGTH_SLACK = 0.01
 # Segments of one turn touch each other; turns are at least 0.3 s apart.
 _TURN_PAUSE_SECONDS = 0.1
-# Frames that are heard at once, and before and after them what they are heard with.
+# Segments that speakers are counted by: their least length, and least share without speech in another estimate.
+_CLEAR_SECONDS, _CLEAR_SHARE = 1.0, 0.7
+# Frames processed together, and their context before and after.
 _FRAMES, _CONTEXT_FRAMES = 150, 12
 
 
@@ -155,7 +157,7 @@ def cut_turns(meter: SpeechMeter) -> tuple[list[SpeechSegment], list[SpeechSegme
 
 
 def find_segments(source: Source, encoder: Encoder | None = None) -> tuple[list[SpeechSegment], list[SpeechSegment]]:
-    """Return the segments in which something is heard, in order of time, and those that are too short to use.
+    """Return the active segments, in order of time, and those that are too short to use.
 
     Args:
         source: Recording, or the estimates of one.
@@ -200,6 +202,30 @@ def neighbors_in_turns(segments: Sequence[SpeechSegment]) -> np.ndarray:
         if first.channel == second.channel and pause < _TURN_PAUSE_SECONDS:
             pairs.append((a, b))
     return np.array(pairs, int).reshape(-1, 2)
+
+
+def clear_segments(segments: Sequence[SpeechSegment]) -> np.ndarray:
+    """Return which segments identify a voice best, (N,) bool: long ones, mostly without overlap.
+
+    What is separated of two who speak at once sounds like a third.
+
+    >>> clear_segments([SpeechSegment(0, 0.0, 1.5), SpeechSegment(1, 1.4, 1.0), SpeechSegment(0, 2.0, 1.5)])
+    array([ True, False,  True])
+
+    Args:
+        segments: Segments of one recording, in order of time.
+    """
+    alone = np.array([segment.duration_seconds for segment in segments])
+    clear = alone >= _CLEAR_SECONDS
+    least = _CLEAR_SHARE * alone
+    for i, first in enumerate(segments):
+        end = first.start_seconds + first.duration_seconds
+        for j in range(i + 1, len(segments)):
+            if (start := segments[j].start_seconds) >= end:
+                break
+            if segments[j].channel != first.channel:
+                alone[[i, j]] -= min(end, start + segments[j].duration_seconds) - start
+    return clear & (alone >= least)
 
 
 def join_turns(turns: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

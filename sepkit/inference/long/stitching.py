@@ -4,7 +4,7 @@ Chunks overlap. There, estimates of one fade into those of the next with weights
 the same signal, so no window is applied before. A model gives the speakers of every chunk in its own order. Orders are
 chosen for all chunks at once, from evidence that adds up:
 
-* overlaps: estimates of one speaker are alike there, as long as anything is heard (`Overlap`);
+* overlaps: estimates of one speaker are alike there, while there is sound (`Overlap`);
 * voices: an estimate sounds like its speaker in all other chunks, also across silence
   (`sepkit.inference.diarization.profiles`).
 
@@ -97,7 +97,7 @@ def compare_overlap(
     """Return (n, n) seconds of agreement and (n, n) correlations, see `ChunkEvidence`.
 
     Agreement is the sum over frames of <a_i, b_j> / P, times a frame's length, with P the mean energy of both chunks'
-    estimates in the frame. A loud frame counts as much as any in which somebody speaks, silence nothing.
+    estimates in the frame. A loud frame counts as much as any with speech, silence nothing.
 
     Args:
         before: (n, L) estimates of a chunk in the overlap.

@@ -16,7 +16,7 @@ from sepkit.matching import linear_sum_assignment
 from sepkit.signals import pairwise_si_sdr_db, ratio_db, si_sdr_of_cosines_db
 
 SHORTEST_SECONDS = 0.5
-"""Shorter recordings have no features: a statistic of a few frames tells nothing."""
+"""Shorter recordings have no features: statistics of a few frames are meaningless."""
 
 LONGEST_SECONDS = 30.0
 """Features of a longer recording come from evenly spaced excerpts of this total length."""

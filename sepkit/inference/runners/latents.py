@@ -1,4 +1,4 @@
-"""What latents tell about a separation without references: rates, and the bound on the mixture."""
+"""Statistics of latents that need no references: rates, and the bound on the mixture."""
 
 from __future__ import annotations
 

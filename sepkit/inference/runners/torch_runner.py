@@ -41,7 +41,7 @@ class TorchRunner:
         precision: Of recurrent networks and 1x1 convolutions, see `with_precision`.
 
     Raises:
-        UserError: no such device, or a precision that the model or the processor does not have.
+        UserError: no such device, or a precision that the model or the CPU does not support.
     """
 
     kind: Literal["graph", "torch"] = "torch"
@@ -190,7 +190,7 @@ def with_precision(model: EncoderMaskerDecoder, precision: Precision, device: to
         precision: bfloat16 goes with dual_path_rnn of LSTMs and with conv_tasnet of global norms.
 
     Raises:
-        UserError: the model or the processor cannot compute in it, or gains nothing.
+        UserError: the model or the CPU cannot compute in it, or gains nothing.
     """
     masker = model.masker
     if isinstance(masker, DualPathRNNMasker | ConvTasNetMasker):

@@ -71,7 +71,7 @@ class _Tagged:
 
 
 class _TextLoader(yaml.SafeLoader):
-    """A safe loader that keeps every tag it does not know as a name."""
+    """A safe loader that keeps every unknown tag as a name."""
 
 
 def _keep(loader: _TextLoader, suffix: str, node: yaml.Node) -> _Tagged:

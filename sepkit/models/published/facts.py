@@ -93,7 +93,7 @@ def multiply_adds(function: Callable[[], Any]) -> int:
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    # torch's counter does not know these of CPUs; other recurrent layers appear as matrix products.
+    # torch's counter does not cover these on CPUs; other recurrent layers appear as matrix products.
     more = {
         torch.ops.aten.mkldnn_rnn_layer: _lstm_operations,
         torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_operations,

@@ -95,7 +95,7 @@ _commits: dict[str, str] = {}
 
 
 def _noted(repository: str, folder: str) -> Path:
-    """Keep, and tell, which commit of a repository a folder of the cache holds."""
+    """Store and return which commit of a repository a folder of the cache contains."""
     commit = Path(folder).name
     if re.fullmatch(r"[0-9a-f]{40}", commit) and _commits.get(repository) != commit:
         _commits[repository] = commit

@@ -29,7 +29,7 @@ class PublicFile:
 
     Args:
         name: in the cache.
-        digest: "sha256:...", or "" where nobody has published one.
+        digest: "sha256:...", or "": none published.
         size: bytes; None: not published exactly.
     """
 
@@ -54,7 +54,7 @@ class PublicModel:
         source: who says what the score is.
         license: of the weights.
         megabytes: of all files together; None: not published.
-        given: to the bridge: a file's name, with @RATE where the file does not tell its rate; "": the folder.
+        given: to the bridge: a file's name, with @RATE if the file does not state its rate; "": the folder.
     """
 
     task: str

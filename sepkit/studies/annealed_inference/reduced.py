@@ -30,7 +30,7 @@ from sepkit.studies.annealed_inference.order_parameters import OrderParameters
 Array = NDArray[np.float64]
 
 _WEIGHTS = np.array([0.5, 0.5])
-# Most samples of replicas that are stepped together: their arrays stay in the processor's cache.
+# Most samples of replicas that are stepped together: their arrays stay in the CPU's cache.
 _CHUNK_SAMPLES = 16_384
 
 

@@ -428,7 +428,7 @@ class AudiogramModel:
 
 
 class Session:
-    """The measurements of one person, and the model's answers; see `AudiogramModel.session`.
+    """The measurements of one listener, and the model's answers; see `AudiogramModel.session`.
 
     Measuring a threshold again replaces the old value. sepkit is research software, not a medical device.
     """

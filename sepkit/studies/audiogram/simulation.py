@@ -1,8 +1,8 @@
 """Whole sessions on data with known values: the order of measurements, the error of the rest, and where to stop.
 
-A stopping rule predicts the error of an estimate from what the model knows about itself: the number of measured
+A stopping rule predicts the error of an estimate from the model's own statistics: the number of measured
 dimensions, the mean predictive variance (of what is unseen), and the partial ELBO (of what is seen). It is fitted on
-validation sessions by ridge regression and kept beside the model. The baseline only knows the number of measurements,
+validation sessions by ridge regression and kept beside the model. The baseline only uses the number of measurements,
 so it stops all sessions at the same one.
 
 Source: thesis, part A, section 3.3.

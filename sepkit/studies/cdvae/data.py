@@ -48,7 +48,7 @@ class ImageSet:
 def poisson_floor(pixels: int, noise: float) -> float:
     """Return ln 2 + the entropy of the noise, nats: the entropy of images that are one of two, plus noise.
 
-    The two images are many deviations apart, so that which of them it is can always be told.
+    The two images are many deviations apart, so the two can always be distinguished.
     """
     return math.log(2) + pixels * (0.5 * math.log(2 * math.pi * math.e) + math.log(noise))
 

@@ -74,7 +74,7 @@ def evaluate_images(
     """Measure minus the evidence lower bound of images, its parts, and an importance-weighted bound, and return them.
 
     Every image has the same paths at every number of steps, refined, so that differences between steps are paired. Of
-    an ODE-like model the sum of distortion and initial rate is told, which is no bound.
+    an ODE-like model the sum of distortion and initial rate is reported, which is no bound.
 
     Args:
         model: Folder of a model.

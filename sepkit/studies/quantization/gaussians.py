@@ -86,7 +86,7 @@ class ThreeGaussians:
 
 
 def gaussians(config: GaussiansConfig, folder: Path) -> dict[str, Any]:
-    """Return what every method does on fixed and on moving Gaussians, beside quantizers that know the law.
+    """Return results of every method on fixed and moving Gaussians, beside quantizers that are given the distribution.
 
     Trainings are cells below the folder: the same call again continues.
 

@@ -158,7 +158,7 @@ class SplitStack:
             points, scores = self.networks(rows.features)
             matching, scoring, _ = point_losses(points, scores, rows.target, self.assignment)
             self.optimizer.zero_grad()
-            # A sum over networks: none of them knows of the others.
+            # A sum over networks, which are independent.
             ((matching + scoring) * rows.weights).sum().backward()
             self.optimizer.step()
 
