@@ -1,4 +1,4 @@
-"""What several packages measure of signals, in NumPy: SI-SDR of all pairs, mel bands, and speech activity by energy.
+"""Shared measurements of signals in NumPy: SI-SDR of all pairs, mel bands, and speech activity by energy.
 
 Costs that need a gradient (`sepkit.objectives.costs`) and the metric for evaluation, which also takes tensors
 (`sepkit.evaluation.metrics`), have their own definitions of SI-SDR.

@@ -25,7 +25,7 @@ class DynamicMixingConfig:
         speaker_weights: PATTERN=WEIGHT ...: how likely speakers are drawn whose whole name matches the pattern; the
             first match counts, and speakers that none matches have weight 1.
         noise_probability: Share of mixtures that get noise, if `noise` is given.
-        noise: Folder of noise recordings; none: no noise beyond what the manifest has.
+        noise: Folder of noise recordings; none: only the manifest's noise.
         noise_snr_db: Range of the speech-to-noise ratio.
         reverberation_probability: Share of mixtures in simulated rooms (needs the extra `reverb`).
         reverberation_cache: Folder of simulated impulse responses; made on first use.

@@ -161,7 +161,7 @@ class FlowPriorConfig(PriorConfig, name="flow"):
 
 @dataclass
 class ScoringConfig:
-    """A head that scores hypotheses: which of them are speakers, if their number is not known.
+    """A head that scores hypotheses: which are speakers, if their number is unknown.
 
     Args:
         hidden_size: Width of the layer between the masks and the scores.

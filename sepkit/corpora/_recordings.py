@@ -59,7 +59,7 @@ class Utterance:
 
     @property
     def speaker(self) -> str:
-        """Who speaks."""
+        """Identifier of the speaker."""
         return self.recording.speaker
 
 

@@ -1,4 +1,4 @@
-"""What the first bytes of audio files say, and the header of wav files, read and written.
+"""Identify audio files by their first bytes; read and write the header of wav files.
 
 A file is read by its content: its name may have any ending.
 """
@@ -72,7 +72,7 @@ def wav_header(path: Path, sample_rate: int, num_samples: int, subtype: str, cha
 
 @dataclass(frozen=True)
 class WavHeader:
-    """What stands before the samples of a wav; without a size they go on until the file or pipe ends.
+    """The header of a wav; without a size, samples continue to the end of the file or pipe.
 
     Args:
         tag: number of the coding: 1 for integers, 3 for floats.

@@ -16,7 +16,7 @@ from sepkit.evaluation.results import Row, speakers_of
 from sepkit.evaluation.statistics import Speakers, has_interval, resample_weights
 
 COVERAGES_PERCENT = tuple(range(10, 101, 10))
-"""Shares of the output that are kept, the best first by what is predicted."""
+"""Shares of the output that are kept, those with the best predictions first."""
 
 _RESAMPLES = 2000
 

@@ -1,6 +1,6 @@
 """Measure what `sepkit cluster` wrote against a table of known speakers: NMI and more.
 
-Who speaks when is measured by `sepkit.evaluation.meeting`.
+`sepkit.evaluation.meeting` measures who speaks when.
 
 Measures of clusters take (N,) labels, which are true, and the (N,) clusters that were found.
 """

@@ -50,12 +50,12 @@ _WAITING = 4
 _LEAST_FOR_PROCESSES = 100
 
 Separate = Callable[[np.ndarray, int], "np.ndarray | Hypotheses | Separated[np.ndarray]"]
-"""(mixture (T,), sample_rate) -> estimates (n, T), alone or with what the model states about them"""
+"""(mixture (T,), sample_rate) -> estimates (n, T), or a `Hypotheses` with the model's statements about them"""
 
 
 @dataclass(frozen=True)
 class System:
-    """What is evaluated: something that separates, or a folder of estimates.
+    """The system under evaluation: a separator, or a folder of estimates.
 
     Args:
         separate: Function that separates a mixture; None: estimates are read.
@@ -271,7 +271,7 @@ def _processes(system: System, mixtures: int) -> int:
 def _scoring_options(
     options: EvaluationOptions, signal_std: float | None, sample_rates: Sequence[int]
 ) -> tuple[ScoringOptions, dict[str, str]]:
-    """Return what is measured, and why each usual metric that is left out cannot be."""
+    """Return the metrics to compute, and the reason for each usual metric that is left out."""
     left_out: dict[str, str] = {}
     metrics = options.metrics
     if metrics is None:

@@ -129,7 +129,7 @@ class EvaluationFolder:
         return found if columns else None
 
     def properties(self) -> dict[str, list[Any]]:
-        """Return column -> (N,) values of what can group utterances: `PROPERTIES`, None where unknown.
+        """Return column -> (N,) values of properties that can group utterances: `PROPERTIES`, None where unknown.
 
         The number of sources and the sexes are words, the others numbers.
         """

@@ -47,7 +47,7 @@ scores its hypotheses, has rates, or predicts how good its estimates are."""
 
 @dataclass(frozen=True)
 class ScoringOptions:
-    """What is measured.
+    """Metrics and their settings.
 
     Args:
         metrics: keys of `COLUMNS`.
@@ -64,7 +64,7 @@ class ScoringOptions:
 
 @dataclass(frozen=True)
 class Hypotheses:
-    """The estimates of one mixture, and what the model states about them.
+    """The estimates of one mixture, with the model's scores and predictions.
 
     Args:
         estimates: Estimates, (n, T).
@@ -140,7 +140,7 @@ def check_metrics(options: ScoringOptions, sample_rates: Sequence[int]) -> None:
     Errors are an unknown metric, a missing package or option, or a rate that PESQ does not support.
 
     Args:
-        options: the metrics, and what they need.
+        options: Metrics and their settings.
         sample_rates: Hz.
     """
     unknown = [name for name in options.metrics if name not in COLUMNS]
@@ -184,7 +184,7 @@ def score_utterance(
     mixture are NaN, because nothing can be improved.
 
     Args:
-        hypotheses: Estimates, and what the model states about them.
+        hypotheses: Estimates, with the model's scores and predictions.
         sources: References, (m, T).
         mixture: Mixture, (T,), the reference of improvements.
         sample_rate: Sample rate, Hz.

@@ -1,4 +1,4 @@
-"""Who speaks, at which levels, and how well it went: one decision for short recordings and for long ones."""
+"""Active speakers, levels and predicted quality: one decision for short and long recordings."""
 
 from __future__ import annotations
 

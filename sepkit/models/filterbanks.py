@@ -52,7 +52,7 @@ def free_filters(num_filters: int, kernel_size: int) -> Filters:
 
 
 class _Coder(nn.Module):
-    """What encoder and decoder share: filters and where they lie."""
+    """Shared by encoder and decoder: filters and their positions."""
 
     def __init__(self, filterbank: Filters, stride: int, padding: int = 0) -> None:
         super().__init__()

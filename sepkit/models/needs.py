@@ -1,4 +1,4 @@
-"""What a model needs of separation: `needs` in its `info`, options that hold where the user gives none. Without torch.
+"""Requirements of a model: `needs` in its `info`, defaults for options that the user does not set. Without torch.
 
 Bridges state them, and `model.yaml` and exported graphs hold them. Their names are those of the options of `sepkit
 separate`: whole_seconds, chunk_seconds, overlap_seconds, levels, mixture_consistency.

@@ -244,7 +244,7 @@ class Term(ABC):
 
     @property
     def scheduled(self) -> dict[str, float]:
-        """The present values of what follows a schedule, by name."""
+        """The present values of scheduled parameters, by name."""
         return {}
 
     def set_progress(self, t_epochs: float) -> None:  # noqa: B027

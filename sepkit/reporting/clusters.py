@@ -1,4 +1,4 @@
-"""What `sepkit cluster` found, drawn: embeddings in two dimensions, and who speaks when."""
+"""Figures of `sepkit cluster`: embeddings in two dimensions, and who speaks when."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ SIGNAL_COLOR = COLORS[0]
 MIXTURE_COLOR, REFERENCE_COLOR = COLORS[7], "#808890"
 
 SPLIT_COLORS = {"training": COLORS[0], "validation": COLORS[1]}
-"""Split -> color of its curves in every panel of one run's training; what is of neither is gray."""
+"""Split -> color of its curves in every panel of one run's training; others are gray."""
 
 TRAINING_PANELS = {
     "loss": ("train_loss", "dev_loss"),

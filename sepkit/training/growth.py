@@ -164,7 +164,7 @@ def _rows(tensor: Tensor, axis: int, hypotheses: int, source: int) -> Tensor:
 
 
 def _with_copy(value: object, parameter: Tensor, model: EncoderMaskerDecoder, source: int) -> object:
-    """Return a moment with the rows of the new hypothesis; what is no moment, such as a step count, as it is."""
+    """Return a moment with the rows of the new hypothesis; other values, such as a step count, unchanged."""
     if not isinstance(value, Tensor) or value.shape != parameter.shape:
         return value
     axis = _axis(model)

@@ -42,7 +42,7 @@ from sepkit.types import Losses
 class Task(TaskDefinition):
     """A model, its data and its losses, as Lightning's Trainer runs them. A subclass is one choice of `task:`.
 
-    A subclass defines what is trained, see `TaskDefinition`. It is registered for its configuration:
+    A subclass defines the task, see `TaskDefinition`. It is registered for its configuration:
     `@register(MyTaskConfig)`.
 
     Args:

@@ -1,4 +1,4 @@
-"""Speaker encoders: what turns segments of speech into vectors that are alike if the speaker is the same."""
+"""Speaker encoders map segments of speech to vectors that are alike if the speaker is the same."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class TorchEncoder:
 class OtherEncoder:
     """An encoder of another toolkit as a graph: spectra (B, F, bands) or samples (B, T) to embeddings (B, D).
 
-    The encoder that ships decides what is speech. The graph's metadata may state `counting` and `enrollment` as JSON,
+    The shipped encoder detects speech. The graph's metadata may state `counting` and `enrollment` as JSON,
     see `numbers_in`.
 
     Args:

@@ -54,7 +54,7 @@ class Graph:
         embedding_size: D; 0 for a graph that separates.
         info: Data saved beside the weights.
         signal_mean, signal_std: mean and deviation of the training mixtures.
-        outputs: names of what `separate` gives.
+        outputs: Names of the outputs of `separate`.
         features: names of those that are (B, n) features of the separation, see
             `sepkit.models.features.latent_features`.
         variational: whether the model's latents have distributions. A graph does not sample from them.
@@ -273,7 +273,7 @@ class GraphStream:
 
 
 def read_graph(path: Path, expected: str) -> tuple[bytes, OnnxContents]:
-    """Return the bytes of a graph's file and what they hold.
+    """Return the bytes of a graph's file and their parsed content.
 
     Args:
         expected: Expected kind of file, for errors.
@@ -302,7 +302,7 @@ def digest(content: bytes) -> str:
 class Session:
     """ONNX Runtime's session of a graph, which gets the time and memory that `sepkit.limits` gives one.
 
-    What ships with the package, and a graph on another device than the CPU, has no bound on its memory.
+    Shipped graphs, and graphs on other devices than the CPU, have no bound on their memory.
 
     Attributes:
         inner: `onnxruntime.InferenceSession`.

@@ -46,7 +46,7 @@ OPSET = 18
 
 @dataclass
 class ExportReport:
-    """What an export came to.
+    """The result of an export.
 
     Args:
         differences: samples in a mixture -> largest difference from what torch gives, at any of `BATCHES`, see

@@ -1,4 +1,4 @@
-"""What a MODEL argument names: a folder, a model that ships, one on the hub, or another toolkit's. Without torch."""
+"""Resolve a MODEL argument: a folder, a shipped model, one on the hub, or another toolkit's. Without torch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NOT_READ = {
     "espnet": "of ESPnet's models sepkit reads TF-Locoformer alone",
     "wesep": "WeSep extracts one enrolled speaker, and sepkit does not read it",
 }
-"""What a name of a public model that is not read contains -> what that model is."""
+"""Part of the name of an unsupported public model -> description of the model."""
 
 
 def model_folder(model: Path_) -> Path | None:

@@ -147,7 +147,7 @@ def fetch_address(url: str) -> Path:
 
 
 def _fetch_files(folder: Path, files: Sequence[PublicFile], about: str) -> Path:
-    """Fetch what is missing; `about` is said before anything is fetched."""
+    """Fetch missing files; `about` is printed first."""
     from sepkit.fetching import fetch
 
     if not all((folder / file.name).is_file() for file in files):

@@ -1,4 +1,4 @@
-"""What a description would make of a model, before memory is taken for it.
+"""The size of a described model, before memory is allocated for it.
 
 A model is laid out on torch's meta device, where tensors have shapes and no values, and its shapes are compared with
 the header of its weights. A description of a few bytes therefore never takes more memory than the file beside it.

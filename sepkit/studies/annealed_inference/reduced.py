@@ -47,7 +47,7 @@ class Failure(NamedTuple):
 
 @dataclass(frozen=True)
 class Problem:
-    """What is learned, and how: target w* N(mu*, I) + (1 - w*) N(-mu*, I), |mu*| = R, in d dimensions.
+    """The learning problem: target w* N(mu*, I) + (1 - w*) N(-mu*, I), |mu*| = R, in d dimensions.
 
     Args:
         dimension: d, at least 5.

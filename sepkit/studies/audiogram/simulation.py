@@ -52,7 +52,7 @@ class Sessions:
         reference: Reference of the errors: the noise-free or the measured audiogram.
         orders: (N, M) places of the dimensions in the order of their measurement.
         rmse: Root mean squared error of the estimates over all dimensions, in the unit of the data: thesis, eq. 4.
-        features: Name -> what a stopping rule predicts the error by.
+        features: Features of stopping rules, by name.
     """
 
     reference: str
