@@ -94,7 +94,7 @@ class AudioFile:
     """An audio file that is open, decoded forward from where it is.
 
     Args:
-        decoder: What decodes it.
+        decoder: Decoder of the file.
         name: Name of the file, for messages.
 
     Attributes:

@@ -309,7 +309,7 @@ class BlockWriter:
 
     Args:
         put: appends samples, (t,) or (t, C).
-        missing: how many samples are to come.
+        missing: Number of samples still to come.
     """
 
     path: Path

@@ -46,11 +46,11 @@ def wav_header(path: Path, sample_rate: int, num_samples: int, subtype: str, cha
     """Return everything before the samples, as `scipy.io.wavfile` writes it: no time of writing, as libsndfile adds.
 
     Args:
-        path: of the file, for errors.
+        path: Path of the file, for errors.
         sample_rate: Hz.
-        num_samples: of each channel.
+        num_samples: Samples per channel.
         subtype: "FLOAT" (32 bits) or "PCM_16".
-        channels: how many.
+        channels: Number of channels.
 
     Raises:
         UserError: more bytes than a header can count.
@@ -76,8 +76,8 @@ class WavHeader:
 
     Args:
         tag: number of the coding: 1 for integers, 3 for floats.
-        bits: of a sample.
-        size_bytes: of all samples.
+        bits: Bits per sample.
+        size_bytes: Size of all samples, bytes.
     """
 
     sample_rate: int
@@ -104,8 +104,8 @@ def read_wav_header(source: IO[bytes] | BufferedIOBase, begin: bytes = b"", name
 
     Args:
         source: file or pipe; it is not sought in.
-        begin: what was read before.
-        name: of the source, for errors.
+        begin: Bytes read before.
+        name: Name of the source, for errors.
     """
     left = WAV_HEADER_BYTES
 

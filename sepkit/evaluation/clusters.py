@@ -45,7 +45,7 @@ def score_clusters(table: str | Path, known: Mapping[str, Sequence[Segment]]) ->
 
     Args:
         table: segments.csv of `sepkit cluster`.
-        known: of `read_reference`.
+        known: Result of `read_reference`.
 
     Raises:
         UserError: nothing of the clusters is in the reference.

@@ -62,7 +62,7 @@ class System:
         estimates: Folder of estimates, see `find_estimates`.
         model: Name of the model, for the summary.
         fingerprint: Text that changes when the separator does.
-        device: Where the separator computes, for the summary.
+        device: Device of the separator, for the summary.
         signal_std: Training deviation of the model.
         depth_steps: Number of steps of a model of continuous depth.
         own_steps: Default number of steps of this model.
@@ -103,7 +103,7 @@ def evaluate(
             of a mixture and its sample rate that returns estimates (n, T); or systems of `load_systems`.
         manifests: Manifest, or several; the summary has the drop of each from the first.
         out: Folder of the results.
-        options: What to measure, and how; None: the defaults.
+        options: Options of the evaluation; None: the defaults.
         command: Command line, for the summary.
 
     Returns:

@@ -68,7 +68,7 @@ class Hypotheses:
 
     Args:
         estimates: Estimates, (n, T).
-        is_speaker: Which hypotheses the model says are speakers, (n,) bool; None if it does not say.
+        is_speaker: Hypotheses that the model counts as speakers, (n,) bool; None: the model does not count.
         weights: Distribution over the hypotheses, (n,), for `WEIGHTED`; None if the model has no scores.
         predictions: Values of the model for `PREDICTED` and `BOUNDS`, (n,) each; NaN where it predicts nothing.
         rates: Values of the mixture as a whole, by the names in `FROM_LATENTS`.
@@ -188,7 +188,7 @@ def score_utterance(
         sources: References, (m, T).
         mixture: Mixture, (T,), the reference of improvements.
         sample_rate: Sample rate, Hz.
-        options: What to measure.
+        options: Options of the evaluation.
         texts: Transcript of each source, None where it is unknown.
 
     Raises:

@@ -20,7 +20,7 @@ def needs_of(info: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return the options that a model needs; empty if it states none.
 
     Args:
-        info: of a model or a graph.
+        info: Data saved with a model or a graph.
         where: names its file, for the message.
 
     Raises:

@@ -30,8 +30,8 @@ class SeedGroup:
     """Runs of one configuration.
 
     Args:
-        name: for tables.
-        runs: in the order given.
+        name: Name for tables.
+        runs: Runs in the order given.
     """
 
     name: str

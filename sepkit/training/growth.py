@@ -31,7 +31,7 @@ class Growth:
 
     Args:
         start: number of hypotheses at the beginning.
-        seed: of the noise on new hypotheses.
+        seed: Seed of the noise on new hypotheses.
     """
 
     def __init__(self, config: GrowthConfig, start: int, seed: int) -> None:
@@ -72,7 +72,7 @@ class Growth:
         """Return the model with one more hypothesis, and its average with the same one; move the optimizer on to it.
 
         Args:
-            average: with averaged weights; the model itself if there is none.
+            average: Model with averaged weights; the model itself if there is none.
             batches: fixed ones, by which the hypothesis to split is chosen.
         """
         source = hypothesis_to_split(model, batches, self.config.by)

@@ -274,7 +274,7 @@ class Task(TaskDefinition):
         """Return the means of sums over examples.
 
         Args:
-            sums: by name, with "examples" and "counted" among them, such as `Position.sums`.
+            sums: Sums by name, with "examples" and "counted" among them, such as `Position.sums`.
         """
         sums = dict(sums)
         count, counted = sums.pop("examples", 0.0), sums.pop("counted", 0.0)

@@ -36,8 +36,8 @@ class Enrolled:
     """A speaker with a recording of theirs alone.
 
     Args:
-        sha256: of the recording.
-        speech_seconds: of speech.
+        sha256: SHA-256 of the recording.
+        speech_seconds: Length of speech, seconds.
         embedding: (D,) unit vector.
         maybe_two: Whether it sounds like two speakers; None: too short to decide.
     """

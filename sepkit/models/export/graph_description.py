@@ -41,8 +41,8 @@ def read_description(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
     """Return the description in the metadata of an exported model's graph, once its values are found good.
 
     Args:
-        path: of its file, for errors.
-        metadata: with `METADATA` in it.
+        path: Path of the file, for errors.
+        metadata: Metadata that contain `METADATA`.
     """
     try:
         description = parse_json(metadata[METADATA])

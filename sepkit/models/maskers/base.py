@@ -156,7 +156,7 @@ class FramewiseEnd(Masker):
         """Return raw mask values (B, n, P, K, F).
 
         Args:
-            features: What the masker sees of the encoding, (B, K, F).
+            features: The masker's view of the encoding, (B, K, F).
             state: State of a stream, of a causal masker; None: the features are a whole recording.
         """
         # Trunks of causal maskers alone take a state.

@@ -168,7 +168,7 @@ class FeedForward(nn.Module):
         channels: D.
         hidden: values of a and b.
         kernel_size: positions that both layers see, which are convolutions then; None: one position each.
-        weight: of the residual branch.
+        weight: Weight of the residual branch.
     """
 
     def __init__(self, channels: int, hidden: int, kernel_size: int | None = None, weight: float = 1.0) -> None:

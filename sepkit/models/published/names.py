@@ -31,7 +31,7 @@ def model_folder(model: Path_) -> Path | None:
     """Return the checkpoint folder that a MODEL argument names; None for other toolkits' and exported models.
 
     Args:
-        model: as `sepkit.models.load_pretrained` takes it. A model on the hub is downloaded.
+        model: Model as `sepkit.models.load_pretrained` takes it. A model on the hub is downloaded.
     """
     if is_onnx(model):
         return None

@@ -44,10 +44,10 @@ def build_on_meta(
     """Return the model that `make` makes, on the meta device: with shapes and without values.
 
     Args:
-        tensors: how many there are in the file of its weights.
+        tensors: Number of tensors in the file of weights.
         own_code: whether classes of the user's own take part, which may need values while they are made; None is
             returned for those.
-        remedy: what to do about one that cannot be made.
+        remedy: Remedy for a model that cannot be built.
     """
     try:
         with _counted(where, tensors, remedy), torch.random.fork_rng(devices=[]), torch.device("meta"), _NoDraws():

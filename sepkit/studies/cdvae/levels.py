@@ -204,7 +204,7 @@ class DiffusionBlock(nn.Module):
 
         Args:
             start: State at depth 0, of any shape.
-            context: What is known about the datum.
+            context: Features of the datum.
             steps: Number of equal steps.
             noise: The Brownian motion; None: the path without noise, whose rate is not that of the process.
             follow_prior: Whether the path is one of the prior, not of the posterior.

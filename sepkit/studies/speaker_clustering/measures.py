@@ -166,7 +166,7 @@ def cluster_by(
     Args:
         rule: The rule.
         encoder: The encoder.
-        heard: What it makes of the segments, see `listen`.
+        heard: Embeddings of the segments, see `listen`.
         speakers: Number K of clusters; of the rule `posterior` the encoder's experts.
         seed: Seed of k-means.
     """
@@ -188,7 +188,7 @@ def posterior_of_experts(encoder: SpeakerEncoder, heard: Mapping[str, np.ndarray
 
     Args:
         encoder: The encoder, which keeps the temperatures of its training.
-        heard: What it makes of the segments, see `listen`.
+        heard: Embeddings of the segments, see `listen`.
     """
     experts, gate = torch.from_numpy(heard["experts"]), heard.get("gate")
     queue, numbers = ContrastiveQueue(*experts.shape), torch.arange(len(experts))
