@@ -164,7 +164,7 @@ def select_by_scores(
     """Return the hypotheses whose scores are above a threshold, or the best scored ones; duplicates count once.
 
     Args:
-        products: Of the estimates and the mixture.
+        products: Inner products of the estimates and the mixture.
         scores: Log-odds that each hypothesis is a speaker, (n,).
         silent: Whether the mixture is silent; then no one is speaking.
         speakers: Hypotheses to keep: None: all; "auto": those above the threshold; N: the N best scored.
@@ -203,7 +203,7 @@ def select_by_levels(
     level: if two speakers are taken for one, a listener notices.
 
     Args:
-        products: Of the estimates and the mixture.
+        products: Inner products of the estimates and the mixture.
         silent: Whether the mixture is silent; then no one is speaking.
         speakers: Hypotheses to keep: None: all; "auto": the speakers; N: the N strongest.
         levels: See `gains_of`.

@@ -204,7 +204,7 @@ class EncoderMaskerDecoder(SavedModel):
 
         Args:
             mixture: (B, T) floating-point waveforms at `sample_rate`.
-            generator: of the latent noise; None: torch's own.
+            generator: Generator of the latent noise; None: torch's own.
             sources: (B, m, T) waveforms, if an adaptive prior or the objective needs their encodings.
             active: (B, m) bool, which of them speak; None: all.
             wants: names of what is made on request: "reconstructions", "source_reconstructions" (which needs
@@ -384,7 +384,7 @@ class EncoderMaskerDecoder(SavedModel):
         E sum_t (s_t - E s_t)^2 over masks ~ q, in the mixture's units; the encoding stays at its posterior's value.
 
         Args:
-            separation: of this model, with nothing sampled.
+            separation: Separation by this model, without sampling.
         """
         encoding = self.encoding_family.at_test(separation.encoding)
         variance = separation.masks.variance.expand(separation.masks.shape)

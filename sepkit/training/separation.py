@@ -386,7 +386,7 @@ def signal_statistics(data: MixtureDataset, count: int = MEASURED_MIXTURES) -> t
     """Return mean and deviation of the samples of training mixtures, spread over the whole set.
 
     Args:
-        count: at most this many mixtures are measured.
+        count: Largest number of mixtures to measure.
     """
     samples, total, squares = 0, 0.0, 0.0
     for index in evenly_spaced(len(data), count):
@@ -419,7 +419,7 @@ def collapse_rate(means: dict[str, float], prefix: str = "") -> dict[str, float]
     """Return `collapse_rate`, the share of hypotheses whose usage is zero; nothing if usage is not known.
 
     Args:
-        prefix: of the names, such as "dev_".
+        prefix: Prefix of the names, such as "dev_".
     """
     usage = [value for name, value in means.items() if name.startswith(f"{prefix}usage_")]
     return {f"{prefix}collapse_rate": sum(value == 0 for value in usage) / len(usage)} if usage else {}

@@ -128,7 +128,6 @@ def test_conditions_can_be_added_later(tmp_path):
     ("options", "message"),
     [
         ({"seconds": 3600.0, "train_mixtures": 100}, r"found 100 mixtures of 3600\.0 s, expected at most 37"),
-        ({"sample_rate": 1000}, "frequency_ranges_hz"),
         ({"conditions": ["noise_low", "loud"]}, "--conditions: found 'loud', expected any of noise_none, noise_low"),
     ],
 )

@@ -71,12 +71,12 @@ def separate_files(
         inputs: Audio files, and folders that are searched for them.
         separator: The model.
         out: Folder of the outputs, made if absent.
-        options: What is written; None: the defaults.
-        model_name: How the JSON files name the model.
-        processes: How many separate recordings side by side, on a CPU; 1: this one alone.
+        options: Options of the outputs; None: the defaults.
+        model_name: Name of the model in the JSON files.
+        processes: Number of parallel processes, on a CPU; 1: only this one.
         rank: Number of this process among those that share the recordings: each takes every `world_size`-th. Its list
             of failures is OUT/failed_rank<rank>.jsonl then.
-        world_size: How many processes share them.
+        world_size: Number of processes that share the recordings.
         tell: Function that gets a line about each finished recording, and whether the recording failed.
 
     Raises:
@@ -153,8 +153,8 @@ class _Job:
     Args:
         out: Folder of the outputs.
         separator: The model.
-        options: What is written.
-        provenance: What all JSON files state.
+        options: Options of the outputs.
+        provenance: Fields of all JSON files.
         progress: Whether to show a bar for a long recording.
         encoder: Speaker encoder that links estimates to speakers; None: they are not linked.
         enrolled: Speakers whose tracks have names.

@@ -79,7 +79,7 @@ def _mark(target: Path) -> Path:
 
 @contextmanager
 def marked(target: Path, tracks: Collection[str | None], options: OutputOptions) -> Iterator[None]:
-    """Mark a recording as begun until its files are recorded: what a kill leaves of them is known by the mark.
+    """Mark a recording as begun until its files are recorded, so that leftovers of a killed run are recognized.
 
     Args:
         target: Path without ending.
@@ -212,7 +212,7 @@ def tracks_of(separated: Separated[Any]) -> Sequence[str | None]:
 
 
 def _numbers(values: Any) -> list[float | None] | None:
-    """Plain numbers; None for what is not known."""
+    """Plain numbers; None: unknown."""
     return None if values is None else [float(value) if math.isfinite(value) else None for value in values]
 
 
@@ -262,7 +262,7 @@ def _stands(path: Path, expected: Any, verify: bool) -> bool:
 
 
 def _written_before(target: Path) -> dict[str, Any]:
-    """What the JSON file of an earlier call holds; nothing where there is none that can be read."""
+    """The content of an earlier call's JSON file; empty if none can be read."""
     try:
         written = parse_json(file_text(_beside(target, ".json")))
     except (OSError, ValueError):
