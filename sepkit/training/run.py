@@ -163,7 +163,7 @@ def _check_same_run(config: TaskConfig, out: Path) -> None:
     remedy = f"get it back, or take a new --out (--init-from {out / 'last_model'} starts from its weights)"
     data = read_yaml(file, remedy)
     try:
-        # What a later sepkit has added stands at its default in older runs.
+        # Options added by a later sepkit have their defaults in older runs.
         first = from_dict(TaskConfig, data)
     except UserError as error:
         raise UserError(f"{file}: {error}; {remedy}") from error
