@@ -1,4 +1,4 @@
-"""What a command may write: nothing over its inputs, and nothing over files that sepkit did not write.
+"""Protect files: a command overwrites neither its inputs nor files that sepkit did not write.
 
 The names that a command writes below its output folder are kept in the folder's `.written-by-sepkit`, each before its
 file appears. A file that exists and is not listed belongs to the user. Only commands check; functions called from
@@ -37,7 +37,7 @@ _MODEL_FILES = ("model.onnx", "model.safetensors", "model.yaml")
 
 @dataclass
 class Command:
-    """What a command writes, and what it reads.
+    """The outputs and inputs of a command.
 
     Args:
         root: folder of the outputs; None: they are not known, and only inputs are safe.
@@ -58,7 +58,7 @@ _command = Command()
 
 
 def command() -> Command:
-    """Return what is known of the command that runs; processes that it starts take it over by `adopt`."""
+    """Return the record of the running command; processes that it starts take it over by `adopt`."""
     return _command
 
 

@@ -138,7 +138,7 @@ _works = False
 
 
 def _task(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
-    """Return what a function returns, in a process of a pool, which a signal ends when all is cleared away."""
+    """Return the result of a function in a process of a pool, which a signal ends after cleanup."""
     global _works
     _works = True
     try:
@@ -226,7 +226,7 @@ class Task:
         return self._future.done()
 
     def result(self) -> Any:
-        """Return what the function returned, or raise what it raised; ProcessDied: it ended its process."""
+        """Return the function's result, or raise its exception; ProcessDied: it ended its process."""
         try:
             return self._future.result()
         except BrokenProcessPool:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# WSJ0-mix: the benchmark of the field, with the settings of the papers. WSJ0 is licensed (LDC93S6A); the mixing lists are downloaded.
+# How well do models and matchings separate WSJ0-mix? The settings of the papers. WSJ0 is licensed (LDC93S6A); mixing lists are downloaded.
 #
 #   ./run.sh --wsj0 DIR [--conf "dual_path_rnn amcl_paper"] [--assignment mcl] [--stage N] [--stop-stage N]
 #

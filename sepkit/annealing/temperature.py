@@ -83,7 +83,7 @@ class Findings:
     """Findings in words and as data.
 
     Args:
-        lines: What `sepkit find-temperature` prints.
+        lines: Lines that `sepkit find-temperature` prints.
         data: Content of temperature.json, all that its figure needs.
     """
 
@@ -201,7 +201,7 @@ def of_model(
     temperatures is that of the cost.
 
     Args:
-        epochs: from the initial temperature to the floor.
+        epochs: Epochs from the initial temperature to the floor.
         mixtures: number, from all over the manifest; None: all.
     """
     if model.hypotheses < 2:

@@ -21,11 +21,11 @@ class DynamicMixingConfig:
         one_speaker_share: Share of mixtures in which one speaker is alone, whatever the manifest has.
         bank_gib: Keep recordings decoded and resampled in this much memory at most, GiB; 0: read files for every
             mixture.
-        bank_speeds: With a bank: how many speeds within speed_range there are.
+        bank_speeds: With a bank: number of speeds within speed_range.
         speaker_weights: PATTERN=WEIGHT ...: how likely speakers are drawn whose whole name matches the pattern; the
             first match counts, and speakers that none matches have weight 1.
         noise_probability: Share of mixtures that get noise, if `noise` is given.
-        noise: Folder of noise recordings; none: no noise beyond what the manifest has.
+        noise: Folder of noise recordings; none: only the manifest's noise.
         noise_snr_db: Range of the speech-to-noise ratio.
         reverberation_probability: Share of mixtures in simulated rooms (needs the extra `reverb`).
         reverberation_cache: Folder of simulated impulse responses; made on first use.

@@ -20,7 +20,7 @@ class SpeakerEncoderConfig:
         bands: Mel bands.
         channels: Width of the trunk.
         pooled: Channels whose mean and deviation over time are the features.
-        dimensions: Of an embedding (D).
+        dimensions: Size of an embedding (D).
         experts: Clusters of MiCE (K), at most `dimensions` + 1 with a fixed gate; 1 for MoCo.
         one_head: Whether all experts share one head (ablation of MiCE).
         prototypes: Whether experts have prototypes, the class term; false: ablation of MiCE. MoCo has none.

@@ -29,6 +29,8 @@ class FreeFilterbankConfig(FilterbankConfig, name="free"):
         multiple: The input is padded on the right to a multiple of this many samples (SuDoRM-RF: 80).
         init_range: Filters start uniform in +-this; 0 means Xavier-normal.
         mapping: The masker's output is the estimates' encoding, not a mask of the mixture's; for linear or tanh masks.
+        together: Number of hypotheses, if the decoder makes each estimate of the masked encodings of all, as that of
+            SuDoRM-RF's authors does; 0: each estimate is of its own.
     """
 
     num_filters: Size = 512
@@ -39,6 +41,7 @@ class FreeFilterbankConfig(FilterbankConfig, name="free"):
     multiple: Annotated[int, Bounds(ge=1, le=PADDED_SAMPLES)] = 1
     init_range: NotNegative = 0.0
     mapping: bool = False
+    together: SizeOrNone = 0
 
 
 @dataclass
@@ -49,7 +52,7 @@ class STFTFilterbankConfig(FilterbankConfig, name="stft"):
         kernel_size: Samples in a window.
         stride: Samples between frames.
         compression: The masker sees magnitudes raised to this power.
-        deviation: With gaussian encodings, whose mean is the coefficient: one learned deviation a bin.
+        deviation: Learned deviation per bin, for gaussian encodings, whose mean is the coefficient.
         initial_deviation: Deviation of gaussian encodings when training starts, for signals of unit deviation.
         features: The masker sees compressed magnitudes, or real and imaginary parts with compressed magnitudes, which
             take much longer to learn from.
@@ -161,11 +164,11 @@ class FlowPriorConfig(PriorConfig, name="flow"):
 
 @dataclass
 class ScoringConfig:
-    """A head that scores hypotheses: which of them are speakers, if their number is not known.
+    """A head that scores hypotheses: which are speakers, if their number is unknown.
 
     Args:
         hidden_size: Width of the layer between the masks and the scores.
-        loss: What scores say. binary: for each hypothesis, whether it is a speaker. cross_entropy: a distribution over
+        loss: Meaning of scores. binary: per hypothesis, whether it is a speaker. cross_entropy: a distribution over
             the hypotheses, each one's share of the sources.
     """
 

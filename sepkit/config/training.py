@@ -25,7 +25,7 @@ class GrowthConfig:
         epochs: After how many epochs the model grows, rising, each less than max_epochs.
         hypotheses: Number of hypotheses after each growth, rising, the first above model.hypotheses; none: one more
             each time.
-        by: Which hypothesis is split: the one with the largest share of the distortion, or the best one of most
+        by: Choice of the hypothesis to split: the one with the largest share of the distortion, or the best one of most
             sources.
         jitter: Deviation of the noise on the new hypothesis's rows, in units of the root mean square of each row
             tensor.
@@ -46,9 +46,9 @@ class TrainerConfig:
         max_minutes: Wall-clock budget, minutes, validation included; none: no limit. Training stops as much earlier as
             the last validation took, at most by half of the budget.
         optimizer: adamw: Adam with decoupled weight decay. sgd: stochastic gradient descent with momentum.
-        learning_rate: At its highest, before any decay or halving.
-        betas: Of adam and adamw: decay rates of the running means of gradients and of squared gradients.
-        momentum: Of sgd.
+        learning_rate: Highest learning rate, before any decay or halving.
+        betas: Decay rates (adam and adamw) of the running means of gradients and of squared gradients.
+        momentum: Momentum of sgd.
         weight_decay: Added to the gradient as a multiple of the weights; with adamw it shrinks the weights instead.
         warmup_steps: Steps over which the learning rate rises to its value.
         decay_share: Last share of the budget (max_minutes or max_epochs, whichever ends first) over which the learning
@@ -56,7 +56,7 @@ class TrainerConfig:
         final_rate_share: Share of the learning rate that is left at the end of the decay.
         decay_epochs: Epochs after which the learning rate is multiplied by decay_factor, rising; the rate is then not
             halved on plateaus either.
-        decay_factor: Of each step of decay_epochs.
+        decay_factor: Factor of each step of decay_epochs.
         ema: Decay of an exponential moving average of the weights, 0.995 to 0.9999. The averaged weights are validated
             and saved.
         gradient_clip_norm: Largest norm of the gradient; 0: no clipping.
@@ -82,7 +82,7 @@ class TrainerConfig:
         accumulate_batches: Batches whose gradients are averaged before a step.
         checkpoint_every_steps: A killed run repeats at most this many steps.
         max_bad_steps: Stop after this many steps in a row with a non-finite loss or gradient.
-        seed: Of initial weights, data and latent noise.
+        seed: Seed of initial weights, data and latent noise.
         growth: Growing numbers of hypotheses, for separation; none: the number stays.
     """
 

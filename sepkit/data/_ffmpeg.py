@@ -83,7 +83,7 @@ class FFmpegFile:
 
     Args:
         source: path, or the content of a file, which is written to a temporary one meanwhile.
-        name: of the file, for errors.
+        name: Name of the file, for errors.
         in_parts: whether parts of the file may be no sound, such as the header of a second file that was appended;
             otherwise they are damage.
     """

@@ -1,4 +1,4 @@
-"""Who speaks when, from the energy of estimates alone."""
+"""Speech activity from the energy of estimates only."""
 
 from __future__ import annotations
 

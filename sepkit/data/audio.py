@@ -146,7 +146,7 @@ def read(
         gain: Factor, applied before resampling.
 
     Raises:
-        UserError: A file that cannot be read, is damaged, or is shorter than what is asked for; no such channel; or
+        UserError: A file that cannot be read, is damaged, or is too short; no such channel; or
             samples in the part that are not finite.
     """
     with open_audio(path) as file:
@@ -309,7 +309,7 @@ class BlockWriter:
 
     Args:
         put: appends samples, (t,) or (t, C).
-        missing: how many samples are to come.
+        missing: Number of samples still to come.
     """
 
     path: Path

@@ -1,6 +1,6 @@
 """Measure what `sepkit cluster` wrote against a table of known speakers: NMI and more.
 
-Who speaks when is measured by `sepkit.evaluation.meeting`.
+`sepkit.evaluation.meeting` measures who speaks when.
 
 Measures of clusters take (N,) labels, which are true, and the (N,) clusters that were found.
 """
@@ -45,7 +45,7 @@ def score_clusters(table: str | Path, known: Mapping[str, Sequence[Segment]]) ->
 
     Args:
         table: segments.csv of `sepkit cluster`.
-        known: of `read_reference`.
+        known: Result of `read_reference`.
 
     Raises:
         UserError: nothing of the clusters is in the reference.

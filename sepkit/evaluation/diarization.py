@@ -31,7 +31,7 @@ class DiarizationErrors:
     """Seconds of errors; the speech of two at once counts twice.
 
     Args:
-        speech: of the reference.
+        speech: Speech of the reference, seconds.
         missed: Speech assigned to no speaker, seconds.
         false_alarm: Non-speech assigned to a speaker, seconds.
         confused: Speech assigned to another speaker, seconds.

@@ -50,19 +50,19 @@ _WAITING = 4
 _LEAST_FOR_PROCESSES = 100
 
 Separate = Callable[[np.ndarray, int], "np.ndarray | Hypotheses | Separated[np.ndarray]"]
-"""(mixture (T,), sample_rate) -> estimates (n, T), alone or with what the model states about them"""
+"""(mixture (T,), sample_rate) -> estimates (n, T), or a `Hypotheses` with the model's statements about them"""
 
 
 @dataclass(frozen=True)
 class System:
-    """What is evaluated: something that separates, or a folder of estimates.
+    """The system under evaluation: a separator, or a folder of estimates.
 
     Args:
         separate: Function that separates a mixture; None: estimates are read.
         estimates: Folder of estimates, see `find_estimates`.
         model: Name of the model, for the summary.
         fingerprint: Text that changes when the separator does.
-        device: Where the separator computes, for the summary.
+        device: Device of the separator, for the summary.
         signal_std: Training deviation of the model.
         depth_steps: Number of steps of a model of continuous depth.
         own_steps: Default number of steps of this model.
@@ -103,7 +103,7 @@ def evaluate(
             of a mixture and its sample rate that returns estimates (n, T); or systems of `load_systems`.
         manifests: Manifest, or several; the summary has the drop of each from the first.
         out: Folder of the results.
-        options: What to measure, and how; None: the defaults.
+        options: Options of the evaluation; None: the defaults.
         command: Command line, for the summary.
 
     Returns:
@@ -271,7 +271,7 @@ def _processes(system: System, mixtures: int) -> int:
 def _scoring_options(
     options: EvaluationOptions, signal_std: float | None, sample_rates: Sequence[int]
 ) -> tuple[ScoringOptions, dict[str, str]]:
-    """Return what is measured, and why each usual metric that is left out cannot be."""
+    """Return the metrics to compute, and the reason for each usual metric that is left out."""
     left_out: dict[str, str] = {}
     metrics = options.metrics
     if metrics is None:

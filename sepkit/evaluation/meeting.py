@@ -22,7 +22,7 @@ TABLES = {".rttm": "RTTM", ".json": "SegLST", ".seglst": "SegLST"}
 """Endings of files that say who speaks when."""
 
 COLLAR_SECONDS = 5.0
-"""How far from its place in the reference a word may be, for tcpWER: what the field's challenges allow."""
+"""Largest distance of a word from its time in the reference, for tcpWER, as in the field's challenges."""
 
 _BLOCK_SECONDS = 10.0
 

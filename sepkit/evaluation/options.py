@@ -13,7 +13,7 @@ from sepkit.numbers import Positive, Workers
 
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """What to measure, and how.
+    """Options of an evaluation.
 
     Args:
         metrics: si_sdr, sdr, snr, bss_eval (SIR, SAR), stoi, estoi, pesq, blr, words; by default

@@ -1,4 +1,4 @@
-"""Who speaks, at which levels, and how well it went: one decision for short recordings and for long ones."""
+"""Active speakers, levels and predicted quality: one decision for short and long recordings."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def decide(
     single-speaker rule.
 
     Args:
-        evidence: What is known of the recording.
+        evidence: Statistics of the recording.
         speakers: Hypotheses to keep, see `Separator.separate`.
         quality: Predicts SI-SDR, and tells one speaker from several; None: nothing is predicted.
         threshold: Log-odds above which a hypothesis is a speaker.

@@ -111,6 +111,12 @@ class EncoderMaskerDecoder(SavedModel):
         if (bank.complex_masks or bank.mapping) and not signed:
             of_which = "complex masks have values" if bank.complex_masks else "with mapping the masker makes encodings"
             raise UserError(f"model.masks: found {masks!r}, but {of_which} of either sign; {use_signed}")
+        together = getattr(bank, "together", 0)
+        if together not in (0, self.hypotheses) or (together and self.variational):
+            raise UserError(
+                f"model.filterbank.together: found {together}, expected 0, or the number of hypotheses"
+                f" ({self.hypotheses}) of a deterministic model"
+            )
         if (rate := getattr(self.masker, "sample_rate", self.sample_rate)) != self.sample_rate:
             raise UserError(
                 f"model.masker: found a layout of bands for {rate} Hz, but model.sample_rate is {self.sample_rate}"
@@ -204,7 +210,7 @@ class EncoderMaskerDecoder(SavedModel):
 
         Args:
             mixture: (B, T) floating-point waveforms at `sample_rate`.
-            generator: of the latent noise; None: torch's own.
+            generator: Generator of the latent noise; None: torch's own.
             sources: (B, m, T) waveforms, if an adaptive prior or the objective needs their encodings.
             active: (B, m) bool, which of them speak; None: all.
             wants: names of what is made on request: "reconstructions", "source_reconstructions" (which needs
@@ -384,7 +390,7 @@ class EncoderMaskerDecoder(SavedModel):
         E sum_t (s_t - E s_t)^2 over masks ~ q, in the mixture's units; the encoding stays at its posterior's value.
 
         Args:
-            separation: of this model, with nothing sampled.
+            separation: Separation by this model, without sampling.
         """
         encoding = self.encoding_family.at_test(separation.encoding)
         variance = separation.masks.variance.expand(separation.masks.shape)

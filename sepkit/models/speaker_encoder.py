@@ -182,7 +182,7 @@ class SpeakerEncoder(SavedModel):
 
     @property
     def embedding_size(self) -> int:
-        """Dimensions of what `forward` returns."""
+        """Dimensions of the output of `forward`."""
         one_head = self.config.experts == 1 or self.config.one_head
         return self.config.dimensions if one_head else 2 * self.config.pooled
 

@@ -72,7 +72,7 @@ def matching_statistics(cost: Tensor, weights: Tensor, active: Tensor) -> dict[s
     Args:
         cost: Cost of every pair, (B, n, m).
         weights: Weight of every pair, (B, n, m).
-        active: Which sources speak, (B, m) bool.
+        active: Which sources are active, (B, m) bool.
     """
     counts = active.sum(1).clamp_min(1)
     least, winners = cost.detach().nan_to_num(nan=math.inf).min(1)
@@ -111,7 +111,7 @@ class Objective:
         """Return the loss of each utterance and the values of its terms.
 
         Args:
-            separation: what the model made of them, called with `inputs(batch)`.
+            separation: Output of the model, called with `inputs(batch)`.
         """
         step = Step(batch, separation)
         values = {name: term(step) for name, term in self.terms.items()}
@@ -352,7 +352,7 @@ def hard_si_sdr_db(
     Args:
         estimates: Estimated waveforms, (B, n, T).
         sources: Source waveforms, (B, m, T).
-        active: Which sources speak, (B, m) bool; None: all.
+        active: Which sources are active, (B, m) bool; None: all.
         lengths: Samples of each utterance that count, (B,); None: all T.
     """
     cost = pairwise_neg_si_sdr(estimates, sources, lengths=lengths)

@@ -62,7 +62,7 @@ def score_loss(
 
     Args:
         cost: Cost of every pair, (B, n, m).
-        active: Which sources speak, (B, m) bool; None: all.
+        active: Which sources are active, (B, m) bool; None: all.
         kind: Kind of the loss, "binary" or "cross_entropy".
         scores: (B, n) logits.
         matching: a hard one; None: MCL.

@@ -1,6 +1,6 @@
 """A page that separates in the browser: the model as an ONNX graph, ONNX Runtime Web, and a few files of our own.
 
-A plain file server is enough to serve it, and what is separated never leaves the machine that shows it.
+A plain file server is enough, and recordings never leave the machine that shows the page.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Study:
-    """What a study offers; functions are named "module:name", with modules of its subpackage.
+    """The contents of a study; functions are named "module:name", with modules of its subpackage.
 
     Args:
         commands: Command -> what it does. All of them are in the study's `commands.py`, which is like a file of
@@ -60,10 +60,10 @@ STUDIES: dict[str, Study] = {
         subcommands={"plan-schedule": {"inverse-temperature": "planning:plan_inverse_temperature"}},
     ),
 }
-"""Subpackage -> what it offers. Only these modules are imported, never one that a file names."""
+"""Subpackage -> its contents. Only these modules are imported, never one that a file names."""
 
 COMMANDS = {name: (text, folder) for folder, study in STUDIES.items() for name, text in study.commands.items()}
-"""Command -> what it does, and the subpackage that has it."""
+"""Command -> its description and its subpackage."""
 
 
 def import_configurations(task: Any = None) -> None:

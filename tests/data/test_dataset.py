@@ -16,6 +16,7 @@ from sepkit.data.dataset import EpochSampler, Example, MixtureDataset, collate
 from sepkit.data.manifest import Manifest, MixtureEntry, SourceEntry
 from sepkit.data.mixing import mix_entry
 from sepkit.errors import UserError
+from tests.complaint import complaint
 
 RATE = 8000
 DYNAMIC = DynamicMixingConfig(enabled=True, speed_range=0.05, overlap_probability=0.5)
@@ -166,8 +167,7 @@ def test_the_sample_rate_is_checked(uneven: Manifest) -> None:
     with pytest.raises(UserError, match=r"sample_rate is 8000 Hz, but the model works at 16000 Hz"):
         MixtureDataset(uneven, sample_rate=16000)
     uneven[0].sample_rate = 16000
-    with pytest.raises(UserError, match="mixtures at 8000 and 16000 Hz"):
-        MixtureDataset(uneven)
+    complaint(lambda: MixtureDataset(uneven), "mixtures at 8000 and 16000 Hz")
 
 
 def items_of(sampler: EpochSampler) -> list[list[int]]:

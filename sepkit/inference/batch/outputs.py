@@ -79,7 +79,7 @@ def _mark(target: Path) -> Path:
 
 @contextmanager
 def marked(target: Path, tracks: Collection[str | None], options: OutputOptions) -> Iterator[None]:
-    """Mark a recording as begun until its files are recorded: what a kill leaves of them is known by the mark.
+    """Mark a recording as begun until its files are recorded, so that leftovers of a killed run are recognized.
 
     Args:
         target: Path without ending.
@@ -116,8 +116,9 @@ def write_outputs(
     subtype: Subtype,
     turns: Sequence[Sequence[tuple[float, float]]] | None = None,
     recording: str = "",
-) -> None:
-    """Write the estimates of a recording, and then the JSON file: if it exists, all outputs do.
+) -> list[Path]:
+    """Write the estimates of a recording, and then the JSON file: if it exists, all outputs do. Return the
+    estimates' files.
 
     Files that the JSON file of an earlier call names, and this call does not make, are removed. Estimates that would
     clip as PCM are written as 32-bit float wav instead; where PCM or flac was asked for, a line on standard error says
@@ -180,6 +181,7 @@ def write_outputs(
         "files": {path.name: {"bytes": path.stat().st_size, "sha256": file_digest(path)} for path in written},
     }
     write_json(_beside(target, ".json"), result)
+    return paths
 
 
 def _write_estimates(
@@ -210,7 +212,7 @@ def tracks_of(separated: Separated[Any]) -> Sequence[str | None]:
 
 
 def _numbers(values: Any) -> list[float | None] | None:
-    """Plain numbers; None for what is not known."""
+    """Plain numbers; None: unknown."""
     return None if values is None else [float(value) if math.isfinite(value) else None for value in values]
 
 
@@ -260,7 +262,7 @@ def _stands(path: Path, expected: Any, verify: bool) -> bool:
 
 
 def _written_before(target: Path) -> dict[str, Any]:
-    """What the JSON file of an earlier call holds; nothing where there is none that can be read."""
+    """The content of an earlier call's JSON file; empty if none can be read."""
     try:
         written = parse_json(file_text(_beside(target, ".json")))
     except (OSError, ValueError):

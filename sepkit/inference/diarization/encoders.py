@@ -1,4 +1,4 @@
-"""Speaker encoders: what turns segments of speech into vectors that are alike if the speaker is the same."""
+"""Speaker encoders map segments of speech to vectors that are alike if the speaker is the same."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def numbers_in(info: Mapping[str, Any], section: str) -> dict[str, float]:
     """Return the numbers that an encoder states for a use of it, those it does not state left out.
 
     Args:
-        info: what was saved beside the weights.
+        info: Data saved beside the weights.
         section: enrollment or counting.
 
     Raises:
@@ -60,7 +60,7 @@ class Encoder(Protocol):
         sample_rate: Hz, of the waveforms.
         embedding_size: D.
         has_vad: whether it has `speech`.
-        info: what was saved beside the weights, see `numbers_in`.
+        info: Data saved beside the weights, see `numbers_in`.
     """
 
     sample_rate: int
@@ -116,7 +116,7 @@ class TorchEncoder:
     """An encoder in torch, such as `sepkit train --config speaker_encoder` writes.
 
     Args:
-        model: in evaluation mode.
+        model: Model in evaluation mode.
     """
 
     def __init__(self, model: SpeakerEncoder) -> None:
@@ -150,7 +150,7 @@ class TorchEncoder:
 class OtherEncoder:
     """An encoder of another toolkit as a graph: spectra (B, F, bands) or samples (B, T) to embeddings (B, D).
 
-    The encoder that ships decides what is speech. The graph's metadata may state `counting` and `enrollment` as JSON,
+    The shipped encoder detects speech. The graph's metadata may state `counting` and `enrollment` as JSON,
     see `numbers_in`.
 
     Args:

@@ -21,7 +21,7 @@ from sepkit.inference.diarization.segments import Source, embed, find_segments, 
 from sepkit.matching import linear_sum_assignment
 
 LEAST_SECONDS = 1.0
-"""Of speech in an enrollment."""
+"""Least length of speech in an enrollment, seconds."""
 
 DEFAULT_THRESHOLD = 0.73
 """Cosine similarity below which no speaker is named, for encoders without a threshold; that of the shipped one."""
@@ -36,8 +36,8 @@ class Enrolled:
     """A speaker with a recording of theirs alone.
 
     Args:
-        sha256: of the recording.
-        speech_seconds: of speech.
+        sha256: SHA-256 of the recording.
+        speech_seconds: Length of speech, seconds.
         embedding: (D,) unit vector.
         maybe_two: Whether it sounds like two speakers; None: too short to decide.
     """
@@ -122,7 +122,7 @@ def threshold_warning(encoder: Encoder) -> str | None:
 
 @dataclass(frozen=True)
 class Named:
-    """What became of one enrolled speaker.
+    """The result for one enrolled speaker.
 
     Args:
         speaker: number of the linked speaker who has the name, from 0; None: absent.

@@ -41,11 +41,11 @@ class LinkedSpeakers:
     """A recording whose estimates are linked to speakers.
 
     Args:
-        speakers: how many.
-        counted: how that was found; None if it was given.
+        speakers: Number of speakers.
+        counted: Result of counting; None: the number was given.
         embeddings: (speakers, D) unit vectors, the mean of those of their segments; zeros for one without segments.
-        owners: of each estimate, (E,) ends of its parts, in samples, and (E,) whose they are.
-        turns: of each speaker: beginnings and lengths, seconds.
+        owners: For each estimate, ends of its parts, (E,) samples, and their speakers, (E,).
+        turns: Beginnings and lengths of the turns of each speaker, seconds.
         recording: Blocks (1, t) of the recording; the track of a single speaker.
         weights: Gain of each estimate, (E,): those of the sum nearest to the recording, from 0 to 1. Two estimates of
             one voice are not added up to more than the voice.

@@ -74,7 +74,7 @@ def measure_voices(estimates: np.ndarray, sample_rate: int, mean_power: float) -
 
     Args:
         estimates: (n, T).
-        mean_power: of all estimates together over the recording so far; much weaker frames are no speech.
+        mean_power: Mean power of the sum of estimates over the recording so far; much weaker frames are no speech.
     """
     frame, hop = round(_FRAME_SECONDS * sample_rate), max(1, round(_HOP_SECONDS * sample_rate))
     long = max(frame, round(_PITCH_FRAME_SECONDS * sample_rate))
@@ -170,7 +170,7 @@ class Profiles:
 
     Args:
         chunks: results of `measure_voices`.
-        hop_seconds: from one chunk's beginning to the next one's.
+        hop_seconds: Time from one chunk's beginning to the next, seconds.
     """
 
     def __init__(self, chunks: Sequence[Mapping[str, TraitStatistics]], hop_seconds: float) -> None:

@@ -161,7 +161,7 @@ def find_segments(source: Source, encoder: Encoder | None = None) -> tuple[list[
 
     Args:
         source: Recording, or the estimates of one.
-        encoder: Speaker encoder that decides what is speech, see `SpeechMeter`.
+        encoder: Speaker encoder that detects speech, see `SpeechMeter`.
 
     Raises:
         UserError: a file that cannot be read, or estimates of different rates or lengths.
@@ -207,7 +207,7 @@ def neighbors_in_turns(segments: Sequence[SpeechSegment]) -> np.ndarray:
 def clear_segments(segments: Sequence[SpeechSegment]) -> np.ndarray:
     """Return which segments identify a voice best, (N,) bool: long ones, mostly without overlap.
 
-    What is separated of two who speak at once sounds like a third.
+    The separated parts of two overlapping speakers sound like a third.
 
     >>> clear_segments([SpeechSegment(0, 0.0, 1.5), SpeechSegment(1, 1.4, 1.0), SpeechSegment(0, 2.0, 1.5)])
     array([ True, False,  True])
@@ -253,7 +253,7 @@ def waveforms_of(source: Source, segments: Sequence[SpeechSegment], sample_rate:
     Args:
         source: Recording, or the estimates of one.
         segments: Segments of it, in order of time.
-        sample_rate: Sample rate of what is yielded, Hz.
+        sample_rate: Sample rate of the yielded samples, Hz.
     """
     held: dict[int, tuple[float, np.ndarray]] = {}
     for segment in segments:

@@ -1,4 +1,4 @@
-"""Spectra in NumPy: what speaker encoders of other toolkits take as input, and plain ones to compare encoders with."""
+"""Spectra in NumPy: inputs of other toolkits' speaker encoders, and plain spectra as baselines."""
 
 from __future__ import annotations
 

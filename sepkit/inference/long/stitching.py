@@ -60,7 +60,7 @@ class Chunking:
         """Return the weights of a chunk, (length,) float32; those of all chunks sum to 1 at every sample.
 
         Args:
-            length: of the chunk, in samples; the last one may be shorter.
+            length: Length of the chunk, samples; the last one may be shorter.
         """
         weights = np.ones(length, np.float32)
         if not first:
@@ -102,7 +102,7 @@ def compare_overlap(
     Args:
         before: (n, L) estimates of a chunk in the overlap.
         after: (n, L) those of the next one.
-        mean_power: of all estimates together over the recording so far.
+        mean_power: Mean power of the sum of estimates over the recording so far.
     """
     n, length = before.shape
     frame = min(length, max(1, round(_FRAME_SECONDS * sample_rate)))
@@ -123,7 +123,7 @@ class Stitcher:
     """Collects the evidence of chunks as they come, and orders their estimates at the end.
 
     Args:
-        chunking: How the signal is cut.
+        chunking: Chunks of the signal.
         sample_rate: Sampling rate of the estimates, Hz.
         by_voices: Whether the orders of all chunks are chosen together, from overlaps and traits of voices. Otherwise,
             for outputs that hold one speaker after another, they follow from chunk to chunk by the correlation of the
@@ -174,7 +174,7 @@ def best_orders(evidence: Sequence[ChunkEvidence], hop_seconds: float) -> np.nda
     so far; by overlaps alone; and the model's own, since many models keep speakers in their places.
 
     Args:
-        hop_seconds: from the start of a chunk to that of the next.
+        hop_seconds: Time from one chunk's start to the next, seconds.
     """
     profiles = Profiles([chunk.voices for chunk in evidence], hop_seconds)
     overlaps = [_NATS_PER_SECOND * chunk.agreement for chunk in evidence]

@@ -42,7 +42,7 @@ class QualityPredictor:
 
     Args:
         weights: fingerprint of the model it was fitted for.
-        manifest: where the mixtures came from.
+        manifest: Manifest of the mixtures.
         examples: number of estimates of sources in the mixtures.
         coverage: share of examples that the intervals should contain, of mixtures like those and of harder ones.
         model: Regression of SI-SDR on all features of the separation.

@@ -61,7 +61,7 @@ class Runner(Protocol):
         signal_std: Deviation of the training mixtures.
         level: Brings mixtures to the level of the model, and estimates back.
         kind: "graph" or "torch".
-        device: Where the model computes: cpu, cuda:0 ...
+        device: Device of the model: cpu, cuda:0 ...
         scored: Whether estimates have scores.
         score_loss: Loss that scores were trained with; None without scores.
         counts_speakers: Whether the model counts speakers; with `with_speakers` it no longer does.

@@ -33,7 +33,7 @@ def from_speechbrain(folder: str | Path, *, sample_rate: int | None = None) -> E
     """Return a sepkit model, in evaluation mode, with the outputs (to rounding) and weights of a speechbrain SepFormer.
 
     Args:
-        folder: as speechbrain publishes them; nothing in it is executed.
+        folder: Folder as speechbrain publishes them; nothing in it is executed.
         sample_rate: Hz, for folders whose YAML does not state it.
     """
     folder = Path(folder)

@@ -46,7 +46,7 @@ OPSET = 18
 
 @dataclass
 class ExportReport:
-    """What an export came to.
+    """The result of an export.
 
     Args:
         differences: samples in a mixture -> largest difference from what torch gives, at any of `BATCHES`, see
@@ -108,7 +108,7 @@ def save_graph(model: SavedModel, folder: str | os.PathLike[str]) -> ExportRepor
     `load_checkpoint` reads the folder, as one with `model.safetensors`.
 
     Args:
-        model: with its configuration; not changed.
+        model: Model with its configuration; not changed.
 
     Raises:
         UserError: a weight that half precision cannot hold, or a model that has no graph.

@@ -139,7 +139,7 @@ class SRCorrNetMasker(Masker):
         Args:
             raw: (B, n', F, bins, P L 3), of the speakers that are made.
             neighbors: (B, L, 2, bins, F).
-            present: (B, n') which of these are there; None: all.
+            present: Which of these are present, (B, n'); None: all.
         """
         gain, real, imaginary = raw.unflatten(-1, (-1, neighbors.shape[1], 3)).unbind(-1)
         gain, real, imaginary = nn.functional.softplus(gain), real.tanh(), imaginary.tanh()
@@ -168,7 +168,7 @@ class FeedForward(nn.Module):
         channels: D.
         hidden: values of a and b.
         kernel_size: positions that both layers see, which are convolutions then; None: one position each.
-        weight: of the residual branch.
+        weight: Weight of the residual branch.
     """
 
     def __init__(self, channels: int, hidden: int, kernel_size: int | None = None, weight: float = 1.0) -> None:

@@ -105,7 +105,7 @@ def model_card(
 
 
 def _head(name: str, license: str, scores: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what the hub reads."""
+    """Return the card's metadata for the hub."""
     known = license.strip().lower()
     listed = _HUB_LICENSES.fullmatch(known) is not None
     head: dict[str, Any] = {"license": known} if listed else {"license": "other", "license_name": _slug(known)}

@@ -23,7 +23,7 @@ class ModelFacts:
     """Numbers of a model.
 
     Args:
-        latency_ms: how long a causal model's estimate lags behind its input; None for a model that needs the whole
+        latency_ms: Lag of a causal model's estimate behind its input, ms; None for a model that needs the whole
             recording.
         giga_multiply_adds_per_second: 1e9 per second of audio; operations on single samples and Fourier
             transforms are not counted. None: it takes torch to count them.
@@ -42,7 +42,7 @@ def model_facts(model: EncoderMaskerDecoder, folder: Path | None = None) -> Mode
     """Return the numbers of a model.
 
     Args:
-        model: in evaluation mode, on the CPU.
+        model: Model in evaluation mode, on the CPU.
         folder: may hold its card, README.md; None: there are no scores.
     """
     import torch

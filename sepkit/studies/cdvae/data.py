@@ -25,7 +25,7 @@ class ImageSet:
     Args:
         images: (N, H, W) float32.
         noise: standard deviation of the noise in the units of the images; None where it is not known.
-        solutions: (2, H, W), what the images are without noise; None where it is not known.
+        solutions: Images without noise, (2, H, W); None: unknown.
     """
 
     images: np.ndarray

@@ -1,4 +1,4 @@
-"""The bound on the evidence of images by number of steps, on one path: what finer steps gain, and what coarser lose."""
+"""The bound on the evidence of images by number of steps, on one path: gain of finer, loss of coarser steps."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def _summary(columns: dict[str, np.ndarray], reference: dict[str, np.ndarray], f
 def write_sheet(model: ImageVAE, images: ImageSet, path: Path, seed: int = 0) -> Path:
     """Write rows of images, reconstructions, images that share their first state, and prior samples; return the path.
 
-    What images are without noise comes first, if it is known. Images shown are evenly spaced, since sets may be sorted.
+    Images without noise come first, if they are known. Images shown are evenly spaced, since sets may be sorted.
 
     Args:
         model: The model, on the CPU.

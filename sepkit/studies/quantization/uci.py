@@ -175,7 +175,7 @@ class SplitStack:
 
     @torch.no_grad()
     def score(self, rows: Rows) -> dict[str, Tensor]:
-        """Return what the networks do on one part of every split at the temperature of the present epoch.
+        """Return the networks' results on one part of every split at the temperature of the present epoch.
 
         Args:
             rows: Rows that they were not trained on.

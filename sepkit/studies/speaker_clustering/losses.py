@@ -203,10 +203,10 @@ class PrototypeSums(nn.Module):
 
 
 class KnownSpeakers(nn.Module):
-    """What is known of the stretches of a training: numbers of speakers (N,) and targets (N, D), unit vectors or zeros.
+    """Labels of training segments: numbers of speakers (N,) and targets (N, D), unit vectors or zeros.
 
     Args:
-        speakers: of each stretch.
+        speakers: Speaker of each segment.
         dimensions: D, of an embedding.
     """
 
