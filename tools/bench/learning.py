@@ -34,7 +34,7 @@ from tools.bench.measure import apart, environment
 MIXING = DynamicMixingConfig(enabled=True, gain_range_db=2.5, speed_range=0.1, bank_gib=4.0, bank_speeds=5)
 """The mixtures of every system; those of `conf/trainer/cpu.yaml`."""
 MINUTES = (5, 15, 45)
-_TINY = {"asteroid": {"n_blocks": 2, "n_repeats": 1}, "speechbrain": {"X": 2, "R": 1}}
+_TINY: dict[str, dict[str, Any]] = {"asteroid": {"n_blocks": 2, "n_repeats": 1}, "speechbrain": {"X": 2, "R": 1}}
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ class _SpeechBrainConvTasNet(nn.Module):
         from speechbrain.lobes.models.dual_path import Decoder, Encoder
 
         super().__init__()
-        sizes = {"X": 6, "R": 4} | (_TINY["speechbrain"] if tiny else {})
+        sizes: dict[str, Any] = {"X": 6, "R": 4} | (_TINY["speechbrain"] if tiny else {})
         self.encoder = Encoder(kernel_size=16, out_channels=256)
         self.masknet = MaskNet(N=256, B=256, H=512, P=3, C=2, norm_type="gLN", causal=True, **sizes)
         self.decoder = Decoder(in_channels=256, out_channels=1, kernel_size=16, stride=8, bias=False)
@@ -239,7 +239,7 @@ def _speechbrain(tiny: bool) -> tuple[nn.Module, Callable[[DataLoader[Any]], Non
 
     class Separation(speechbrain.Brain):
         def compute_forward(self, batch: Any, stage: Any) -> Tensor:
-            return self.modules.model(batch[0])
+            return model(batch[0])
 
         def compute_objectives(self, predictions: Tensor, batch: Any, stage: Any) -> Tensor:
             loss = get_si_snr_with_pitwrapper(batch[1].transpose(1, 2), predictions.transpose(1, 2))
