@@ -51,7 +51,11 @@ class Choice:
 
 
 def to_dict(config: Any) -> Any:
-    """Return plain data (mappings, lists, numbers, text) that `from_dict` turns back into a configuration."""
+    """Return plain data (mappings, lists, numbers, text) that `from_dict` turns back into a configuration.
+
+    Args:
+        config: Dataclass of a configuration, or a value in it.
+    """
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
         head = {config.key: config.name} if isinstance(config, Choice) else {}
         return head | {f.name: to_dict(getattr(config, f.name)) for f in dataclasses.fields(config)}
@@ -114,7 +118,7 @@ def _field_bounds(cls: type) -> Mapping[str, Bounds]:
 
 def bounds_of(hint: Any) -> Bounds | None:
     """Return the bounds in a type: of `Annotated[int, bounds]`, or of it as an item of a list, a tuple or a union."""
-    notes = [note for part in (hint, *typing.get_args(hint)) for note in getattr(part, "__metadata__", ())]
+    notes = (*getattr(hint, "__metadata__", ()), *map(bounds_of, typing.get_args(hint)))
     return next((note for note in notes if isinstance(note, Bounds)), None)
 
 

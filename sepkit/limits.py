@@ -51,7 +51,7 @@ MODEL_PARAMETERS = 1_000_000_000
 MODEL_PARTS, MODEL_PARTS_PER_TENSOR = 1000, 10
 # Of a model that is trained: those that ship have some hundred, the largest published ones 2000.
 MODEL_TENSORS = 5000
-# Of a model that is trained: the most speakers that published models separate is 20, and estimates, masks and costs
+# Of a model: the most speakers that published models separate is 20, and estimates, masks and costs
 # each grow with the number.
 HYPOTHESES = 128
 # In an epoch of dynamic mixing, whose order is held in memory: a year of segments of three seconds.

@@ -37,8 +37,14 @@ _imported: dict[str, ModuleType] = {}
 
 
 def register(config: type) -> Callable[[C], C]:
-    """Return a decorator for the class (or function) that `build` calls for configurations of a type, with all of their
-    fields."""
+    """Return a decorator that registers the class (or function) built for a type of configuration.
+
+    `build` calls it with every field of the configuration as a keyword argument, after arguments that follow from the
+    rest of the model. The module's example registers a masker.
+
+    Args:
+        config: Dataclass of the configuration, a subclass of a choice such as `MaskerConfig`.
+    """
 
     def decorate(builder: C) -> C:
         _builders[config] = builder

@@ -261,8 +261,8 @@ GENERATED_BELOW: dict[str, Callable[[], list[Any]]] = {
 
 
 def recipe_documents() -> list[Path]:
-    """README.md and RESULTS.md of the recipes that have them."""
-    return [path for name in ("README.md", "RESULTS.md") for path in sorted(REPOSITORY.glob(f"egs/*/{name}"))]
+    """The pages of the recipes: README.md and RESULTS.md where there are, and further studies."""
+    return sorted(REPOSITORY.glob("egs/*/*.md"))
 
 
 def recipe_path(document: Path) -> str:
@@ -271,13 +271,17 @@ def recipe_path(document: Path) -> str:
 
 
 def recipe_index() -> str:
-    """The recipes, with links to their pages."""
-    links: dict[str, list[str]] = {}
+    """The results of the recipes: question, answer, and the minutes of the shortest row that can be made again."""
+    rows = sorted(declared_rows().values(), key=lambda row: -row.minutes)
+    minutes = {row.recipe.name: f"{row.minutes:g}" for row in rows}
+    lines = ["# Recipes and results", "", "| question | answer | recipe | reproduce, minutes |", "|---|---|---|---:|"]
     for document in recipe_documents():
-        path = recipe_path(document).removeprefix("reference/recipes/")
-        links.setdefault(document.parent.name, []).append(f"[{document.stem.lower()}]({path})")
-    rows = [f"| `egs/{name}` | {', '.join(links[name])} |" for name in sorted(links)]
-    return f"# Recipes and results\n\n{_table('recipe | pages', rows)}"
+        title, text = document.read_text(encoding="utf-8").removeprefix("# ").split("\n\n", 1)
+        answer = text.split("**")[1] if text.startswith("**") else ""
+        link = f"[{title}]({recipe_path(document).removeprefix('reference/recipes/')})"
+        name = document.parent.name
+        lines.append(f"| {link} | {answer} | `egs/{name}` | {minutes.get(name, '')} |")
+    return "\n".join([*lines, ""])
 
 
 def rows_page() -> str:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from sepkit.errors import Bounds
 from sepkit.limits import EPOCH_MIXTURES, SEGMENT_SECONDS
-
-Share = Annotated[float, Bounds(ge=0, le=1)]
+from sepkit.numbers import BatchSize, Dropout, NotNegative, PositiveRange, Range, Share, Size, Workers
 
 
 @dataclass
@@ -48,23 +46,23 @@ class DynamicMixingConfig:
     """
 
     enabled: bool = False
-    gain_range_db: float = 2.5
-    speed_range: float = 0.0
+    gain_range_db: NotNegative = 2.5
+    speed_range: Dropout = 0.0
     one_speaker_share: Share = 0.0
-    bank_gib: float = 0.0
-    bank_speeds: int = 9
+    bank_gib: NotNegative = 0.0
+    bank_speeds: Size = 9
     speaker_weights: list[str] = field(default_factory=list)
     noise_probability: Share = 1.0
     noise: str | None = None
-    noise_snr_db: tuple[float, float] = (0.0, 15.0)
+    noise_snr_db: Range = (0.0, 15.0)
     reverberation_probability: Share = 0.0
     reverberation_cache: str | None = None
     reverberation_target: Literal["all", "early"] = "all"
-    coloring_db: Annotated[float, Bounds(ge=0, lt=math.inf)] = 0.0
+    coloring_db: NotNegative = 0.0
     channel_probability: Share = 0.0
-    highpass_hz: tuple[float, float] = (60.0, 400.0)
-    lowpass_hz: tuple[float, float] = (2500.0, 4000.0)
-    filter_order: tuple[float, float] = (2.0, 60.0)
+    highpass_hz: PositiveRange = (60.0, 400.0)
+    lowpass_hz: PositiveRange = (2500.0, 4000.0)
+    filter_order: PositiveRange = (2.0, 60.0)
     codec_probability: Share = 0.3
     clipping_probability: Share = 0.1
     turns_probability: Share = 0.0
@@ -90,8 +88,8 @@ class DataConfig:
     train: str | None = None
     dev: str | None = None
     segment_seconds: Annotated[float, Bounds(gt=0, le=SEGMENT_SECONDS)] = 3.0
-    min_seconds: float = 0.0
-    batch_size: int = 6
-    workers: int = 2
-    mixtures_per_epoch: Annotated[int | None, Bounds(le=EPOCH_MIXTURES)] = None
+    min_seconds: NotNegative = 0.0
+    batch_size: BatchSize = 6
+    workers: Workers = 2
+    mixtures_per_epoch: Annotated[int | None, Bounds(ge=1, le=EPOCH_MIXTURES)] = None
     dynamic_mixing: DynamicMixingConfig = field(default_factory=DynamicMixingConfig)

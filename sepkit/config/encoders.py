@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from sepkit.numbers import SampleRate, Size
+
 Gate = Literal["none", "uniform", "fixed", "learned", "random"]
 
 
@@ -27,13 +29,13 @@ class SpeakerEncoderConfig:
         speech: Whether it also tells in which frames somebody speaks; needs loss speakers.
     """
 
-    sample_rate: int = 8000
+    sample_rate: SampleRate = 8000
     trunk: Literal["convolutional", "resnet"] = "convolutional"
-    bands: int = 40
-    channels: int = 96
-    pooled: int = 256
-    dimensions: int = 64
-    experts: int = 1
+    bands: Size = 40
+    channels: Size = 96
+    pooled: Size = 256
+    dimensions: Size = 64
+    experts: Size = 1
     one_head: bool = False
     prototypes: bool = True
     gate: Gate = "none"

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from sepkit.choices import Choice
+from sepkit.errors import Bounds
+from sepkit.limits import DEPTH_STEPS, DILATED_BLOCKS, LAYER_SIZE
+from sepkit.numbers import Dropout, SampleRate, Size, SizeOrNone
 
 
 class MaskerConfig(Choice):
@@ -31,12 +34,12 @@ class ConvTasNetConfig(MaskerConfig, name="conv_tasnet"):
         normalize_skip_sum: Divide the sum of skip outputs by the number of blocks (thesis); off as in asteroid.
     """
 
-    bottleneck_channels: int = 128
-    hidden_channels: int = 512
-    skip_channels: int = 128
-    kernel_size: int = 3
-    blocks: int = 8
-    repeats: int = 3
+    bottleneck_channels: Size = 128
+    hidden_channels: Size = 512
+    skip_channels: SizeOrNone = 128
+    kernel_size: Size = 3
+    blocks: Annotated[int, Bounds(ge=1, le=DILATED_BLOCKS, note="; add repeats")] = 8
+    repeats: Size = 3
     norm: Norm = "global_layer_norm"
     causal: bool = False
     normalize_skip_sum: bool = False
@@ -59,14 +62,14 @@ class DualPathRNNConfig(MaskerConfig, name="dual_path_rnn"):
         norm: Any but cumulative_layer_norm.
     """
 
-    bottleneck_channels: int = 128
-    hidden_channels: int = 128
-    chunk_size: int = 100
-    hop_size: int = 50
-    repeats: int = 6
+    bottleneck_channels: Size = 128
+    hidden_channels: Size = 128
+    chunk_size: Size = 100
+    hop_size: Size = 50
+    repeats: Size = 6
     rnn: Literal["lstm", "gru"] = "lstm"
-    num_layers: int = 1
-    dropout: float = 0.0
+    num_layers: Size = 1
+    dropout: Dropout = 0.0
     bidirectional: bool = True
     norm: Norm = "global_layer_norm"
 
@@ -82,15 +85,22 @@ class SuDoRMRFConfig(MaskerConfig, name="sudormrf"):
         upsampling_depth: Resolutions in a block, each half the one before.
     """
 
-    bottleneck_channels: int = 128
-    hidden_channels: int = 512
-    blocks: int = 16
-    upsampling_depth: int = 4
+    bottleneck_channels: Size = 128
+    hidden_channels: Size = 512
+    blocks: Size = 16
+    upsampling_depth: Size = 4
 
 
 @dataclass
 class ImprovedSuDoRMRFConfig(SuDoRMRFConfig, name="improved_sudormrf"):
-    """SuDoRM-RF with global layer norms and a linear output convolution (Tzinis et al. 2022)."""
+    """SuDoRM-RF with global layer norms and a linear output convolution (Tzinis et al. 2022).
+
+    Args:
+        bottleneck_channels: Channels between the blocks.
+        hidden_channels: Channels inside a block.
+        blocks: Number of blocks, one after the other.
+        upsampling_depth: Resolutions in a block, each half the one before.
+    """
 
 
 @dataclass
@@ -107,10 +117,10 @@ class RecurrentConfig(MaskerConfig, name="recurrent"):
     """
 
     rnn: Literal["lstm", "gru"] = "gru"
-    hidden_size: int = 256
-    num_layers: int = 3
+    hidden_size: Size = 256
+    num_layers: Size = 3
     bidirectional: bool = True
-    dropout: float = 0.0
+    dropout: Dropout = 0.0
     norm: Norm = "channel_layer_norm"
 
 
@@ -129,13 +139,13 @@ class GatedRecurrenceConfig(MaskerConfig, name="gated_recurrence"):
         norm: Of the features.
     """
 
-    model_dim: int = 256
-    hidden_size: int = 256
-    feedforward_dim: int = 512
-    num_layers: int = 4
-    bands: int = 1
+    model_dim: Size = 256
+    hidden_size: Size = 256
+    feedforward_dim: Size = 512
+    num_layers: Size = 4
+    bands: Size = 1
     bidirectional: bool = True
-    dropout: float = 0.0
+    dropout: Dropout = 0.0
     norm: Norm = "channel_layer_norm"
 
 
@@ -153,10 +163,10 @@ class ContinuousDepthConfig(MaskerConfig, name="continuous_depth"):
         norm: Of the features.
     """
 
-    model_dim: int = 128
-    hidden_size: int = 128
-    feedforward_dim: int = 256
-    depth_steps: int = 8
+    model_dim: Size = 128
+    hidden_size: Size = 128
+    feedforward_dim: Size = 256
+    depth_steps: Annotated[int, Bounds(ge=1, le=DEPTH_STEPS)] = 8
     bidirectional: bool = True
     norm: Norm = "channel_layer_norm"
 
@@ -175,13 +185,13 @@ class SepFormerConfig(MaskerConfig, name="sepformer"):
         dropout: Probability.
     """
 
-    model_dim: int = 256
-    num_layers: int = 2
-    chunk_size: int = 250
-    transformer_layers: int = 8
-    num_heads: int = 8
-    feedforward_dim: int = 1024
-    dropout: float = 0.0
+    model_dim: Size = 256
+    num_layers: Size = 2
+    chunk_size: Annotated[int, Bounds(ge=2, le=2500)] = 250
+    transformer_layers: Size = 8
+    num_heads: Size = 8
+    feedforward_dim: Size = 1024
+    dropout: Dropout = 0.0
 
 
 @dataclass
@@ -198,12 +208,12 @@ class SepReformerConfig(MaskerConfig, name="sepreformer"):
         dropout: Probability.
     """
 
-    channels: int = 128
-    num_stages: int = 4
-    num_heads: int = 8
-    kernel_size: int = 65
-    max_distance: int = 2000
-    dropout: float = 0.05
+    channels: Size = 128
+    num_stages: Annotated[int, Bounds(ge=1, le=16)] = 4
+    num_heads: Size = 8
+    kernel_size: Size = 65
+    max_distance: Size = 2000
+    dropout: Dropout = 0.05
 
 
 @dataclass
@@ -224,15 +234,15 @@ class TFLocoformerConfig(MaskerConfig, name="tf_locoformer"):
             frames).
     """
 
-    channels: int = 128
-    num_layers: int = 6
-    num_heads: int = 4
-    attention_dim: int = 128
-    feedforward_dim: int = 384
-    kernel_size: int = 4
-    norm_groups: int = 4
-    dropout: float = 0.0
-    edge_frames: int = 0
+    channels: Size = 128
+    num_layers: Size = 6
+    num_heads: Size = 4
+    attention_dim: Size = 128
+    feedforward_dim: Size = 384
+    kernel_size: Size = 4
+    norm_groups: Size = 4
+    dropout: Dropout = 0.0
+    edge_frames: SizeOrNone = 0
 
 
 @dataclass
@@ -254,15 +264,15 @@ class SRCorrNetConfig(MaskerConfig, name="sr_corrnet"):
         count_speakers: The number of speakers varies from mixture to mixture, up to the hypotheses: each has a score.
     """
 
-    channels: int = 128
-    encoder_layers: int = 2
-    decoder_layers: int = 4
-    num_heads: int = 4
-    feedforward_dim: int = 384
-    speaker_dim: int = 512
-    kernel_size: int = 3
-    bin_taps: int = 1
-    frame_taps: int = 1
+    channels: Annotated[int, Bounds(ge=8, le=LAYER_SIZE)] = 128
+    encoder_layers: Size = 2
+    decoder_layers: Size = 4
+    num_heads: Size = 4
+    feedforward_dim: Size = 384
+    speaker_dim: Size = 512
+    kernel_size: Size = 3
+    bin_taps: SizeOrNone = 1
+    frame_taps: SizeOrNone = 1
     count_speakers: bool = False
 
 
@@ -283,11 +293,11 @@ class TIGERConfig(MaskerConfig, name="tiger"):
             frames).
     """
 
-    sample_rate: int = 16000
-    channels: int = 128
-    hidden_channels: int = 256
-    iterations: int = 4
-    scales: int = 5
-    num_heads: int = 4
-    head_channels: int = 4
-    edge_frames: int = 0
+    sample_rate: SampleRate = 16000
+    channels: Size = 128
+    hidden_channels: Size = 256
+    iterations: Size = 4
+    scales: Annotated[int, Bounds(ge=3, le=LAYER_SIZE)] = 5
+    num_heads: Size = 4
+    head_channels: Size = 4
+    edge_frames: SizeOrNone = 0

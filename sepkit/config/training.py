@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Annotated, Any, Literal
@@ -12,11 +11,8 @@ from sepkit.config.data import DataConfig
 from sepkit.config.model import ModelConfig
 from sepkit.config.objective import ObjectiveConfig
 from sepkit.errors import Bounds, UserError
-from sepkit.limits import BATCH_SIZE, HYPOTHESES, LARGEST_RATE, PROCESSES, SEED
-
-Count = Annotated[int, Bounds(ge=1)]
-NotNegative = Annotated[int, Bounds(ge=0)]
-Share = Annotated[float, Bounds(ge=0, le=1)]
+from sepkit.limits import BATCH_SIZE, HYPOTHESES, LARGEST_RATE, PROCESSES
+from sepkit.numbers import Count, Counts, Dropout, Natural, NotNegative, Positive, Seed, Share
 
 
 @dataclass
@@ -35,10 +31,10 @@ class GrowthConfig:
             tensor.
     """
 
-    epochs: list[int] = field(default_factory=list)
+    epochs: Counts = field(default_factory=list)
     hypotheses: Annotated[list[int] | None, Bounds(ge=1, le=HYPOTHESES)] = None
     by: Literal["distortion", "sources"] = "distortion"
-    jitter: Annotated[float, Bounds(gt=0, lt=math.inf)] = 0.01
+    jitter: Positive = 0.01
 
 
 @dataclass
@@ -93,17 +89,17 @@ class TrainerConfig:
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
     learning_rate: Annotated[float, Bounds(gt=0, le=LARGEST_RATE)] = 1e-3
     betas: Annotated[tuple[float, float], Bounds(ge=0, lt=1)] = (0.9, 0.999)
-    momentum: Annotated[float, Bounds(ge=0, lt=1)] = 0.9
+    momentum: Dropout = 0.9
     weight_decay: Annotated[float, Bounds(ge=0, le=LARGEST_RATE)] = 0.0
-    warmup_steps: NotNegative = 0
+    warmup_steps: Natural = 0
     decay_share: Share = 0.0
     final_rate_share: Share = 0.02
-    decay_epochs: list[int] = field(default_factory=list)
+    decay_epochs: Counts = field(default_factory=list)
     decay_factor: Annotated[float, Bounds(gt=0, le=1)] = 0.1
     ema: Annotated[float | None, Bounds(ge=0, lt=1)] = None
-    gradient_clip_norm: Annotated[float, Bounds(ge=0)] = 5.0
+    gradient_clip_norm: NotNegative = 5.0
     halve_patience: Count = 5
-    early_stop_patience: NotNegative = 30
+    early_stop_patience: Natural = 30
     monitor: Literal["auto", "pit", "mcl", "loss"] = "auto"
     validate_every_epochs: Count = 1
     precision: Literal["auto", "32-true", "64-true", "bf16-mixed", "16-mixed"] = "32-true"
@@ -116,7 +112,7 @@ class TrainerConfig:
     accumulate_batches: Count = 1
     checkpoint_every_steps: Count = 500
     max_bad_steps: Count = 10
-    seed: Annotated[int, Bounds(ge=0, le=SEED)] = 0
+    seed: Seed = 0
     growth: GrowthConfig | None = None
 
 
@@ -164,7 +160,6 @@ class TrainConfig(TaskConfig, name="separation"):
     def check(self) -> None:
         """Raise UserError if a number is outside its range, or there is no training manifest."""
         super().check()
-        Bounds(le=HYPOTHESES).check("model.hypotheses", self.model.hypotheses)
         if self.data.train is None:
             raise UserError(
                 "data.train: no manifest given, expected the train.jsonl that `sepkit prepare` wrote "

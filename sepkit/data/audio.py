@@ -47,7 +47,14 @@ _FLAC_BLOCK = 4096
 
 @dataclass(frozen=True)
 class AudioInfo:
-    """The header of an audio file; the subtype is libsndfile's name of the sample format, such as "PCM_16"."""
+    """The header of an audio file.
+
+    Args:
+        sample_rate: Sampling rate, Hz.
+        num_samples: Number of samples per channel.
+        channels: Number of channels.
+        subtype: libsndfile's name of the sample format, such as "PCM_16".
+    """
 
     sample_rate: int
     num_samples: int
@@ -61,13 +68,15 @@ class AudioInfo:
 
 
 def info(path: AudioPath) -> AudioInfo:
-    """Return what the header of an audio file says; if it does not give the length, the samples are counted.
+    """Return sampling rate, length, channels and sample format of an audio file.
+
+    The header is read; samples are counted only if the header does not state the length.
 
     Args:
         path: Path of the file.
 
     Raises:
-        UserError: A file that is absent, is not audio, holds no samples, or whose header is beyond `sepkit.limits`.
+        UserError: a file that is absent, is not audio, contains no samples, or whose header is beyond `sepkit.limits`.
     """
     with open_audio(path) as file:
         return AudioInfo(file.sample_rate, _length(file, path), file.channels, file.subtype)

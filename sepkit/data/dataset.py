@@ -48,10 +48,18 @@ class MixtureDataset(Dataset[Example]):
     `dataset[index]` is the item of epoch 0. Only the segment is read from the files.
 
     Args:
-        segment_seconds: length of segments; shorter mixtures stay as they are. None: whole mixtures.
-        random_crop: segments start anywhere; False: at the beginning.
-        dynamic_mixing: if enabled, mix the manifest's recordings anew instead of using the manifest's mixtures.
-        mixtures_per_epoch: with dynamic mixing, the length of the dataset; None: that of the manifest.
+        manifest: Manifest, or its path.
+        segment_seconds: Length of segments; shorter mixtures stay as they are. None: whole mixtures.
+        min_seconds: Length below which mixtures are dropped, seconds.
+        seed: Seed of random segments and of dynamic mixing.
+        random_crop: Whether segments start anywhere; False: at the beginning.
+        dynamic_mixing: Settings of dynamic mixing; if enabled, the manifest's recordings are mixed anew.
+        mixtures_per_epoch: Length of the dataset under dynamic mixing; None: that of the manifest.
+        sample_rate: Expected sampling rate of the mixtures, Hz; None: that of the manifest.
+
+    Raises:
+        UserError: a manifest that cannot be read, mixtures of several rates or of another rate than `sample_rate`, or
+            no mixture of `min_seconds`.
     """
 
     def __init__(
@@ -111,7 +119,11 @@ class MixtureDataset(Dataset[Example]):
 
 
 def collate(examples: Sequence[Example]) -> Batch:
-    """Return a batch of examples, padded with zeros to the longest, and with inactive sources to the most."""
+    """Return a batch of examples, padded with zeros to the longest, and with inactive sources to the largest number.
+
+    Args:
+        examples: Items of a `MixtureDataset`.
+    """
     length = max(len(example.mixture) for example in examples)
     num_sources = max(len(example.sources) for example in examples)
     mixture = torch.zeros(len(examples), length)

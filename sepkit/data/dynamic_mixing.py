@@ -72,7 +72,7 @@ class DynamicMixer:
         self._recordings = sorted(found, key=lambda r: (r.speaker, r.name, r.start, r.channel or 0))
         names = [recording.speaker for recording in self._recordings]
         self._speaker_blocks = [(bisect_left(names, name), bisect_right(names, name)) for name in dict.fromkeys(names)]
-        self._noise_paths = [] if config.noise is None else sorted(audio.find_audio_files(Path(config.noise)))
+        self._noise_paths = [] if config.noise is None else audio.find_audio_files(Path(config.noise))
         self._infos: dict[Path, audio.AudioInfo] = {}
         self._levels: dict[_Recording, float] = {}
         if len(self._speaker_blocks) < max(1, manifest.max_sources):

@@ -26,9 +26,15 @@ class SourceEntry:
     """One speaker's part of a mixture. Positions are in samples at the mixture's rate, after resampling.
 
     Args:
-        offset: where the recording begins in the mixture.
-        num_samples: length of the source in the file, from `start` on; None: to the end of the file.
-        channel: channel of the file, from 0; None: the mean of all.
+        path: Recording of the speaker, absolute or relative to the manifest's folder.
+        speaker: Identifier of the speaker; "": unknown.
+        sex: Sex of the speaker, such as "F" or "M"; None: unknown.
+        start: First sample in the file.
+        gain: Factor on the samples.
+        offset: First sample of the recording in the mixture.
+        num_samples: Number of samples in the file from `start` on; None: to the end of the file.
+        channel: Channel of the file, from 0; None: the mean of all.
+        extra: Further fields of the JSON object, kept as they are.
     """
 
     path: str
@@ -44,13 +50,17 @@ class SourceEntry:
 
 @dataclass
 class NoiseEntry:
-    """The noise of a mixture.
+    """The noise of a mixture. Positions are in samples at the mixture's rate, after resampling.
 
     Args:
-        extend: rule for noise shorter than the mixture (a name in `sepkit.data.mixing.EXTENSIONS`); None: it ends.
-        file_samples: the noise is cut or extended to this length, in samples from the file's beginning at its own rate,
-            before it is resampled; None: the whole file, and with `extend` as long as the longest source.
-        channel: channel of the file, from 0; None: the mean of all.
+        path: Recording of the noise, absolute or relative to the manifest's folder.
+        start: First sample in the file.
+        gain: Factor on the samples.
+        extend: Rule for noise shorter than the mixture (a name in `sepkit.data.mixing.EXTENSIONS`); None: it ends.
+        file_samples: Length to which the noise is cut or extended before resampling, in samples from the file's
+            beginning at its own rate; None: the whole file, and with `extend` as long as the longest source.
+        channel: Channel of the file, from 0; None: the mean of all.
+        extra: Further fields of the JSON object, kept as they are.
     """
 
     path: str
@@ -64,14 +74,25 @@ class NoiseEntry:
 
 @dataclass
 class MixtureEntry:
-    """One line of a manifest.
+    """One line of a manifest: sum_i gain_i * source_i (+ gain * noise), or a recorded mixture with its references.
 
     Args:
+        id: Identifier of the mixture, unique in the manifest.
+        sample_rate: Sampling rate of the mixture, Hz.
+        num_samples: Length of the mixture at `sample_rate`, samples.
+        sources: Speakers of the mixture; empty: a recorded mixture without references.
         mode: "min" (cut to the shortest source) or "max" (as long as the longest).
-        mixture: recording of the mixture; None: mix on the fly.
+        mixture: Recording of the mixture; None: mix on the fly.
         resampler: "soxr_hq" or "scipy_poly", for files stored at another rate.
-        task: for example "sep_clean" or "sep_noisy".
-        folder: base of relative paths; not part of the line.
+        corpus: Name of the corpus, for results by corpus.
+        task: Kind of mixture, such as "sep_clean" or "sep_noisy".
+        noise: Noise of the mixture; None: no noise.
+        extra: Further fields of the JSON object, kept as they are.
+        folder: Base of relative paths, set by `read_manifest`; not part of the line.
+
+    >>> entry = MixtureEntry("a", 8000, 32000, [SourceEntry("alice.wav"), SourceEntry("bob.wav")])
+    >>> entry.duration_seconds
+    4.0
     """
 
     id: str
@@ -88,7 +109,11 @@ class MixtureEntry:
     folder: Path | None = field(default=None, compare=False, repr=False)
 
     def resolve(self, path: str) -> Path:
-        """The path of a file of this entry: absolute, or relative to the manifest's folder."""
+        """Return the path of a file of this entry.
+
+        Args:
+            path: Absolute path, or path relative to the manifest's folder.
+        """
         return Path(self.folder or "", path)
 
     @property
@@ -123,13 +148,16 @@ class Manifest(Sequence[MixtureEntry]):
 
 
 def read_manifest(path: str | os.PathLike[str]) -> Manifest:
-    """Return a manifest. Blank lines are skipped; recordings need not exist.
+    """Return the mixtures of a manifest. Blank lines are skipped; recordings need not exist.
 
     Args:
-        path: Path of the manifest.
+        path: Path of the manifest, one JSON object per line.
+
+    Returns:
+        A sequence of `MixtureEntry`, with `path` and `max_sources`, the largest number of sources in a mixture.
 
     Raises:
-        UserError: No such file, a line that is not a mixture (with its number and field), two mixtures with one id, or
+        UserError: no such file, a line that is not a mixture (with its number and field), two mixtures with one id, or
             no mixtures.
     """
     path = Path(path)

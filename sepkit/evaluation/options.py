@@ -7,6 +7,8 @@ from typing import Annotated
 
 from sepkit.errors import Bounds
 from sepkit.inference.options import MOST_VIEWS
+from sepkit.limits import DEPTH_STEPS
+from sepkit.numbers import Positive, Workers
 
 
 @dataclass(frozen=True)
@@ -37,12 +39,12 @@ class EvaluationOptions:
     """
 
     metrics: list[str] | None = None
-    signal_std: Annotated[float, Bounds(gt=0)] | None = None
+    signal_std: Positive | None = None
     asr_command: str | None = None
     count_speakers: bool = False
     calibration: bool = False
     compare: str | None = None
     device: str = "auto"
-    depth_steps: list[int] | None = None
+    depth_steps: Annotated[list[int] | None, Bounds(ge=1, le=DEPTH_STEPS)] = None
     views: Annotated[int, Bounds(ge=1, le=MOST_VIEWS)] | None = None
-    processes: Annotated[int, Bounds(ge=0)] | None = None
+    processes: Workers | None = None

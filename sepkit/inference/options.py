@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from sepkit.choices import check_bounds, convert, field_types
 from sepkit.errors import Bounds, UserError, shown
 from sepkit.limits import DEPTH_STEPS
+from sepkit.numbers import Finite, Natural, Positive
 
 Levels = Literal["mixture", "model"]
 Precision = Literal["float32", "bfloat16"]
@@ -73,10 +74,10 @@ class SeparatorOptions:
     # right; models trained with a scale-invariant cost have no level of their own.
     levels: Levels | None = None
     mixture_consistency: bool = False
-    score_threshold: float | None = None
+    score_threshold: Finite | None = None
     whole_seconds: Annotated[float, Bounds(ge=0)] | None = None
     chunk_seconds: Annotated[float, Bounds(ge=0.1, lt=math.inf)] | None = None
-    overlap_seconds: float | None = None
+    overlap_seconds: Positive | None = None
     # bfloat16: estimates differ by about -57 dB with sigmoid masks and -40 dB with relu masks (asteroid's sizes).
     precision: Precision = "float32"
     depth_steps: Annotated[int, Bounds(ge=1, le=DEPTH_STEPS)] | None = None
@@ -128,7 +129,7 @@ class OutputOptions:
         UserError: flac of floats.
     """
 
-    channel: int | None = None
+    channel: Natural | None = None
     speakers: Speakers = None
     format: Literal["wav", "flac"] = "wav"
     subtype: Subtype | None = None

@@ -156,10 +156,14 @@ class Separated(Generic[EstimatesT]):
         return f"<p>{escape(summary_line(self))}.{cut}</p><table>{''.join(rows)}</table>"
 
     def save(self, folder: str | os.PathLike[str], name: str = "separated") -> list[Path]:
-        """Write the estimates as wav files of floats, FOLDER/NAME_s1.wav and so on, and return their paths.
+        """Write the estimates as float wav files, FOLDER/NAME_s1.wav and so on, and return their paths.
+
+        Args:
+            folder: Folder of the files, made if absent.
+            name: Beginning of the file names.
 
         Raises:
-            UserError: the folder cannot be written to.
+            UserError: a folder that cannot be written to.
         """
         estimates = np.asarray(self.estimates, np.float32)
         paths = [Path(folder) / f"{name}_s{place + 1}.wav" for place in range(len(estimates))]

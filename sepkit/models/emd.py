@@ -37,9 +37,9 @@ class EncoderMaskerDecoder(SavedModel):
     `at_test` value is used. Deterministic latents give the same result either way.
 
     Attributes:
-        sample_rate: Hz; part of the model.
-        hypotheses: n.
-        signal_mean, signal_std: mean and deviation of the training mixtures (buffers, 0 and 1 until measured).
+        sample_rate: Sampling rate of the model, Hz.
+        hypotheses: Number of estimates, n.
+        signal_mean, signal_std: Mean and deviation of the training mixtures (buffers, 0 and 1 until measured).
 
     Args:
         filterbank: Encoder and decoder.
@@ -47,12 +47,14 @@ class EncoderMaskerDecoder(SavedModel):
         mask_family: Family of the masks' posterior.
         encoding_prior: Prior of the encoding; None: deterministic encodings.
         mask_prior: Prior of the masks; None: deterministic masks.
-        masker: (B, K, F) -> raw (B, n, P, K, F); a `Masker`, or any module with `hypotheses`.
-        pad: "full" loses no sample at either end; "asteroid" pads and trims only on the right, as asteroid does.
-        scoring_head: masks (B, n, K, F) -> scores (B, n); None: no scores.
-        estimate_scales: whether a second decoder makes a positive scale for every sample of the estimates.
-        input_norm: "training": mixtures are divided by the stored training deviation. "mixture": each is first brought
-            to that deviation by itself, and its estimates back.
+        masker: Map from (B, K, F) to raw (B, n, P, K, F): a `Masker`, or any module with `hypotheses`.
+        sample_rate: Sampling rate of the model, Hz.
+        pad: Padding: "full" loses no sample at either end; "asteroid" pads and trims only on the right, as asteroid
+            does.
+        scoring_head: Map from masks (B, n, K, F) to scores (B, n); None: no scores.
+        estimate_scales: Whether a second decoder outputs a positive scale for every sample of the estimates.
+        input_norm: Normalization: "training" divides mixtures by the stored training deviation; "mixture" first scales
+            each mixture to that deviation, and its estimates back.
     """
 
     kind = "separation"
@@ -131,7 +133,11 @@ class EncoderMaskerDecoder(SavedModel):
 
     @classmethod
     def from_config(cls, config: ModelConfig) -> EncoderMaskerDecoder:
-        """Return a new model with random weights, see `build_model`."""
+        """Return a new model with random weights, see `build_model`.
+
+        Args:
+            config: Configuration of the model.
+        """
         model = cls(**parts_of(config))
         model.config = config
         return model
@@ -279,7 +285,11 @@ class EncoderMaskerDecoder(SavedModel):
         return getattr(self.masker, "steps", None)
 
     def set_steps(self, steps: int | None) -> None:
-        """Set the number of steps of a masker of continuous depth, see `Masker.set_steps`."""
+        """Set the number of steps of a masker of continuous depth, see `Masker.set_steps`.
+
+        Args:
+            steps: Number of steps, at least 1; None: that of the configuration.
+        """
         self.masker.set_steps(steps)  # type: ignore[operator]
 
     def _gain(self, mixture: Tensor) -> Tensor:
@@ -305,10 +315,13 @@ class EncoderMaskerDecoder(SavedModel):
         return None if self.scoring_head is None else self.scoring_head(mask)
 
     def estimates(self, mixture: Tensor) -> Tensor:
-        """Return only the estimates, (B, n, T), those of `forward` without sampling.
+        """Return only the estimates, (B, n, T), as `forward` without sampling.
 
-        Masks are the largest tensors of a model. If the last layers of the masker see one frame at a time, masks are
-        computed tile by tile and never held in full.
+        Masks are the largest tensors of a model. If the last layers of the masker process each frame separately, masks
+        are computed tile by tile and never stored in full.
+
+        Args:
+            mixture: Waveforms, (B, T).
         """
         _check_mixture(mixture)
         bank = self.filterbank
@@ -330,7 +343,11 @@ class EncoderMaskerDecoder(SavedModel):
         return _times(self._crop(trimmed, mixture.shape[-1]) * self.signal_std, gain)
 
     def mask_posterior(self, raw: Tensor) -> Latent:
-        """Return the posterior over the masks, (B, n, K_mask, F); raw is (B, n, P, K, F), the masker's values."""
+        """Return the posterior over the masks, (B, n, K_mask, F).
+
+        Args:
+            raw: Output of the masker, (B, n, P, K, F).
+        """
         return self.mask_family.posterior(self.filterbank.raw_masks(raw))
 
     def _masks_at_test(self, raw: Tensor) -> Tensor:
@@ -339,7 +356,8 @@ class EncoderMaskerDecoder(SavedModel):
     def encode(self, waveform: Tensor) -> Latent:
         """Return the posterior over encodings, (B, K_full, F).
 
-        `waveform` is (B, T), in the mixture's units; it is standardized and padded first.
+        Args:
+            waveform: Waveforms, (B, T), in the mixture's units; they are standardized and padded first.
         """
         return self.encoding_family.posterior(self._encode(waveform - self.signal_mean))
 
@@ -347,6 +365,9 @@ class EncoderMaskerDecoder(SavedModel):
         """Return the posterior over the encodings of the sources of mixtures, (B, m, K_full, F).
 
         Sources are divided by the training deviation, as mixtures are, but keep their means: they still add up.
+
+        Args:
+            sources: Waveforms of the sources, (B, m, T).
         """
         raw = self._encode(sources.flatten(0, 1))
         return self.encoding_family.posterior(raw.unflatten(0, sources.shape[:2]))
@@ -371,11 +392,20 @@ class EncoderMaskerDecoder(SavedModel):
         return energy * self.signal_std.square()
 
     def frames_for(self, num_samples: int) -> int:
-        """Return F, the number of frames in an encoding."""
+        """Return F, the number of frames in an encoding.
+
+        Args:
+            num_samples: Length of the mixture, samples.
+        """
         return self.filterbank.frames_for(num_samples, self.pad)
 
     def decode(self, encoding: Tensor, num_samples: int) -> Tensor:
-        """Return waveforms, (B, n, T), in the mixture's units; encoding is (B, n, K_full, F), masked."""
+        """Return waveforms, (B, n, T), in the mixture's units.
+
+        Args:
+            encoding: Masked encodings, (B, n, K_full, F).
+            num_samples: Length of the mixture, T, samples.
+        """
         return self._crop(self.filterbank.decode(encoding), num_samples) * self.signal_std
 
     def _crop(self, decoded: Tensor, num_samples: int) -> Tensor:
@@ -402,5 +432,14 @@ def _check_mixture(mixture: Tensor) -> None:
 
 
 def build_model(config: ModelConfig) -> EncoderMaskerDecoder:
-    """Return a new model with random weights."""
+    """Return a new model with random weights.
+
+    Args:
+        config: Configuration of the model.
+
+    >>> from sepkit.config import ModelConfig, RecurrentConfig
+    >>> model = build_model(ModelConfig(hypotheses=3, masker=RecurrentConfig(hidden_size=8, num_layers=1)))
+    >>> model.hypotheses
+    3
+    """
     return EncoderMaskerDecoder.from_config(config)

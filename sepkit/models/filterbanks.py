@@ -14,9 +14,9 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from sepkit.choices import check_bounds
 from sepkit.config import FilterbankConfig, FreeFilterbankConfig
 from sepkit.errors import UserError
-from sepkit.limits import PADDED_SAMPLES
 from sepkit.models.runtime import is_traced
 from sepkit.registry import register
 
@@ -288,13 +288,9 @@ class FreeFilterbank(Filterbank):
         size, stride, padding = config.kernel_size, config.stride, config.padding
         require(
             config,
-            num_filters=(config.num_filters >= 1, "at least 1"),
-            kernel_size=(size >= 1, "at least 1"),
-            stride=(1 <= stride <= size, f"1 to kernel_size ({size})"),
-            padding=(0 <= padding <= size - stride, f"0 to kernel_size - stride ({size - stride})"),
-            output_padding=(0 <= config.output_padding < stride, f"0 to stride - 1 ({stride - 1})"),
-            multiple=(1 <= config.multiple <= PADDED_SAMPLES, f"1 to {PADDED_SAMPLES}"),
-            init_range=(config.init_range >= 0, "at least 0"),
+            stride=(stride <= size, f"1 to kernel_size ({size})"),
+            padding=(padding <= size - stride, f"0 to kernel_size - stride ({size - stride})"),
+            output_padding=(config.output_padding < stride, f"0 to stride - 1 ({stride - 1})"),
         )
         super().__init__(
             Encoder(free_filters(config.num_filters * values_per_dimension, size), stride, padding),
@@ -326,9 +322,10 @@ def require(config: FilterbankConfig, **bounds: tuple[bool, str]) -> None:
     """Raise UserError for the first field of a filterbank's configuration that is out of bounds.
 
     Args:
-        config: Configuration with the fields.
+        config: Configuration with the fields, which are first held against the bounds of their types.
         bounds: Of each field, by name: whether its value is allowed, and words for what is expected.
     """
+    check_bounds(config, "model.filterbank")
     for field, (holds, expected) in bounds.items():
         if not holds:
             raise UserError(f"model.filterbank.{field}: found {getattr(config, field)!r}, expected {expected}")

@@ -133,10 +133,6 @@ class FlowPrior(Prior):
         self, encoding_dim: int, transforms: int = 6, hidden_features: int = 1024, hidden_layers: int = 2
     ) -> None:
         super().__init__()
-        sizes = {"transforms": transforms, "hidden_features": hidden_features, "hidden_layers": hidden_layers}
-        for name, value in sizes.items():
-            if value < 1:
-                raise UserError(f"model.encoding_prior.{name}: found {value}, expected at least 1")
         if encoding_dim < 2:
             raise UserError("model.encoding_prior: a flow shifts dimensions by each other; expected at least 2 of them")
         try:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from sepkit.choices import check_bounds
 from sepkit.config import SpeakerEncoderConfig
-from sepkit.errors import UserError
 from sepkit.models.saved import SavedModel
 from sepkit.signals import mel_bands
 
@@ -62,9 +62,7 @@ class SpeakerEncoder(SavedModel):
 
     def __init__(self, config: SpeakerEncoderConfig) -> None:
         super().__init__()
-        for name in ("bands", "channels", "pooled", "dimensions", "experts"):
-            if getattr(config, name) < 1:
-                raise UserError(f"model.{name}: found {getattr(config, name)}, expected 1 or more")
+        check_bounds(config, "model")
         self.config = config
         self.sample_rate = config.sample_rate
         frame = round(_FRAME_SECONDS * config.sample_rate)

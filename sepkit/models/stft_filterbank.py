@@ -189,13 +189,12 @@ def _check(config: STFTFilterbankConfig) -> None:
     coefficients = config.features == "real_imaginary"
     require(
         config,
-        kernel_size=(size in range(2, WINDOW_SAMPLES + 1, 2), f"an even number of samples, at most {WINDOW_SAMPLES}"),
-        stride=(1 <= stride <= size // 2, f"1 to kernel_size / 2 ({size // 2})"),
+        kernel_size=(size % 2 == 0, f"an even number of samples, at most {WINDOW_SAMPLES}"),
+        stride=(stride <= size // 2, f"1 to kernel_size / 2 ({size // 2})"),
         synthesis_size=(
             synthesis_size == 0 or stride < synthesis_size <= longest,
             f"0, or {stride + 1} to {longest} (2 * stride, and less than kernel_size)",
         ),
-        initial_deviation=(0 < config.initial_deviation < math.inf, "a positive number"),
         like_torch=(
             not (config.like_torch and (config.like_sr_corrnet or synthesis_size)),
             "false with like_sr_corrnet: true or a synthesis_size",
@@ -205,7 +204,6 @@ def _check(config: STFTFilterbankConfig) -> None:
             config.features == "magnitude" or (coefficients and config.complex_masks),
             "magnitude, or with complex_masks: true real_imaginary, which makes two values a bin",
         ),
-        compression=(config.compression > 0, "a positive number"),
         mapping=(
             not config.mapping or coefficients,
             "false, or features: real_imaginary, with which the masker sees the phases of the coefficients it makes",

@@ -125,7 +125,11 @@ class Assignment(ABC):
         return {name: getattr(self, name) for name in self._adjustable}
 
     def set_progress(self, t_epochs: float) -> None:
-        """Set every scheduled parameter to its present value."""
+        """Set every scheduled parameter to its present value.
+
+        Args:
+            t_epochs: Progress in epochs, with fractions.
+        """
         for name, schedule in self._schedules.items():
             setattr(self, name, schedule(t_epochs))
 
@@ -272,7 +276,11 @@ class AnnealedMCL(Assignment):
         self._set("temperature", temperature)
 
     def set_data_scale(self, scale: float) -> None:
-        """Take the spread of the training data, of which temperatures with unit "spread" are multiples."""
+        """Set the spread of the training data, the unit of temperatures with unit "spread".
+
+        Args:
+            scale: Spread in the unit of the cost.
+        """
         if self.needs_data_scale:
             given = self._given
             self._set("temperature", Scaled(given, scale) if callable(given) else scale * given)

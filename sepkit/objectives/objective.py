@@ -88,9 +88,12 @@ class Objective:
     """The loss: the weighted sum of named terms.
 
     Args:
-        weights: name -> factor, which multiplies the term's own weight; 1 for a term that is not named here. An unknown
-            name raises ValueError.
-        steerings: rules that adapt weights of terms to the rates of past steps.
+        terms: Terms by name.
+        weights: Factors by name of the term, which multiply the term's own weight; 1 for a term that is not listed.
+        steerings: Rules that adapt weights of terms to the rates of past steps.
+
+    Raises:
+        ValueError: a weight for an unknown term.
     """
 
     def __init__(
@@ -118,7 +121,11 @@ class Objective:
         return Losses(torch.stack(weighted).sum(0), values, statistics, batch.active.any(1))
 
     def inputs(self, batch: Batch) -> dict[str, Any]:
-        """Return keyword arguments for the model: what the terms want, and sources and who speaks if that is needed."""
+        """Return keyword arguments for the model: requests of the terms, and if needed sources and which are active.
+
+        Args:
+            batch: Mixtures with their sources.
+        """
         wants = set[str]().union(*(term.wants for term in self.terms.values()))
         inputs: dict[str, Any] = {"wants": wants}
         if "scoring" in self.terms:
@@ -129,7 +136,11 @@ class Objective:
         return inputs
 
     def after_step(self, means: Mapping[str, float]) -> None:
-        """Adapt steered weights to the statistics of a step."""
+        """Adapt steered weights to the statistics of a step.
+
+        Args:
+            means: Means of the statistics over the batch, by name.
+        """
         for steering in self.steerings:
             steering.after_step(means)
 
@@ -148,7 +159,11 @@ class Objective:
         return {"steered_weights": [steering.weight for steering in self.steerings]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the steered weights."""
+        """Restore the steered weights.
+
+        Args:
+            state: Result of `state_dict`.
+        """
         for steering, weight in zip(self.steerings, state["steered_weights"], strict=True):
             steering.weight = weight
 
@@ -161,7 +176,11 @@ class Objective:
         return values
 
     def set_progress(self, t_epochs: float) -> None:
-        """Set every scheduled parameter of every term to its present value."""
+        """Set every scheduled parameter of every term to its present value.
+
+        Args:
+            t_epochs: Progress in epochs, with fractions.
+        """
         for term in self.terms.values():
             term.set_progress(t_epochs)
 
@@ -276,8 +295,9 @@ def build_objective(config: ObjectiveConfig, traits: ModelTraits = _PLAIN, data_
     and "margin" where they have a weight.
 
     Args:
-        traits: of the model that is trained; by default deterministic, without scores and with a deviation of 1.
-        data_scale: of the training data in the cost's unit, for temperatures given in multiples of it.
+        config: Configuration of the objective.
+        traits: Traits of the model; by default deterministic, without scores and with a deviation of 1.
+        data_scale: Spread of the training data in the cost's unit, for temperatures given in multiples of it.
 
     >>> import torch
     >>> from sepkit.config import MCLConfig, ModelConfig, RecurrentConfig

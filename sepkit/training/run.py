@@ -60,8 +60,9 @@ def train(config: TaskConfig, out: Path | str, *, limit_batches: int | None = No
     the run), `metrics.jsonl`, `tensorboard`.
 
     Args:
-        config: the configuration of a task; its class must be registered (`sepkit.studies.import_task`).
-        limit_batches: at most this many batches in an epoch and in a validation, for trials.
+        config: Configuration of a task; its class must be registered (`sepkit.studies.import_task`).
+        out: Experiment folder, made if absent.
+        limit_batches: Largest number of batches in an epoch and in a validation, for trials; None: all.
 
     Raises:
         TrainingDiverged: too many steps in a row had a non-finite loss or gradient.

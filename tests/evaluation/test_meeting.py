@@ -80,6 +80,12 @@ def test_cpwer_is_the_least_of_all_namings(seed: int, tmp_path: Path) -> None:
     write_seglst(tmp_path / "reference.json", reference)
     write_seglst(tmp_path / "hypothesis.json", hypothesis)
     summary = evaluate_meetings(tmp_path / "reference.json", [tmp_path / "hypothesis.json"], tmp_path / "out")
+    for name, segments in (("reference", reference), ("hypothesis", hypothesis)):
+        write_seglst(tmp_path / f"{name}.json", [segments[k] for k in generator.permutation(len(segments))])
+    shuffled = evaluate_meetings(tmp_path / "reference.json", [tmp_path / "hypothesis.json"], tmp_path / "again")
+    assert [shuffled[name] for name in ("cpwer", "tcpwer", "der")] == [
+        summary[name] for name in ("cpwer", "tcpwer", "der")
+    ]
     said, heard = texts(reference), texts(hypothesis)
     size = max(len(said), len(heard))
     said, heard = said + [[]] * (size - len(said)), heard + [[]] * (size - len(heard))

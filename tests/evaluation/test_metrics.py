@@ -92,6 +92,16 @@ def test_sir_and_sar_equal_bss_eval(snr_db: float) -> None:
     np.testing.assert_allclose(np.stack(metrics.bss_eval_db(estimates, sources)), np.stack(expected), atol=1e-3)
 
 
+def test_a_batch_has_the_scores_of_its_mixtures() -> None:
+    sources = np.stack([_speechlike(2, 4000, seed=seed) for seed in range(3)])
+    estimates = _with_noise(sources.reshape(6, -1), 10.0).reshape(sources.shape) + 0.1 * sources[:, ::-1]
+    sources[1, 0] = 0
+    for metric in (metrics.bss_eval_db, metrics.sdr_db, metrics.si_sdr_db, metrics.snr_db):
+        single = [metric(e, s) for e, s in zip(estimates, sources, strict=True)]
+        np.testing.assert_allclose(metric(estimates, sources), np.stack(single, axis=-2), atol=1e-6)
+    assert np.isnan(metrics.bss_eval_db(estimates, sources)[0]).tolist() == [[False] * 2, [True] * 2, [False] * 2]
+
+
 def test_bss_eval_needs_sources_that_speak() -> None:
     sources = _speechlike(2, 4000)
     for values in metrics.bss_eval_db(np.stack([sources] * 2), np.stack([sources, sources * [[1], [0]]])):

@@ -164,10 +164,10 @@ def browser_flags(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
 
 @pytest.fixture(scope="module")
 def runtime() -> Path:
-    """ONNX Runtime Web; nothing is fetched for it, an earlier `sepkit web` has to have been."""
+    """ONNX Runtime Web; nothing is fetched for it: `make test` does, or an earlier `sepkit web`."""
     runtime = cache_folder("web") / WEB_RUNTIME
     if not runtime.is_dir():
-        pytest.skip(f"ONNX Runtime Web is not in {runtime.parent} (sepkit download onnxruntime-web --cache it)")
+        pytest.skip(f"ONNX Runtime Web is not in {runtime.parent} (make test fetches it where npm is)")
     return runtime
 
 

@@ -27,6 +27,7 @@ from sepkit.inference.diarization.segments import (
     WINDOW_SECONDS,
     Source,
     SpeechSegment,
+    clear_segments,
     embed,
     find_segments,
     group_estimates,
@@ -70,6 +71,11 @@ class Speech:
     def seconds(self) -> np.ndarray:
         """(N,) lengths of the segments."""
         return np.array([segment.duration_seconds for _, segment in self.all])
+
+    @property
+    def clear(self) -> np.ndarray:
+        """(N,) which segments speakers are counted by, see `clear_segments`."""
+        return np.concatenate([clear_segments(own) for _, own in self.recordings])
 
     @property
     def neighbors(self) -> np.ndarray:
@@ -174,7 +180,7 @@ def cluster_recordings(
         if not np.isfinite(points).all():
             raise UserError("--speaker-encoder: it gives embeddings that are not finite; train it again")
     rule = rule_of({} if loaded is None else loaded.info)
-    clusters, counted = group_speakers(points, speech.neighbors, speech.seconds, speakers, rule)
+    clusters, counted = group_speakers(points, speech.neighbors, speech.seconds, speakers, rule, speech.clear)
     labels = in_order_of_appearance(clusters.labels.tolist())
     confidence = clusters.posterior[np.arange(len(labels)), clusters.labels]
     names = [f"speaker_{label + 1}" for label in labels]

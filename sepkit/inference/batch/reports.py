@@ -23,14 +23,15 @@ class FilesReport:
     """Results of a list of recordings; printing it gives one line.
 
     Args:
-        separated: recordings separated by this call.
-        already_done: recordings separated by an earlier call in the same way.
-        failed: path -> reason; also written to the list.
-        audio_seconds: total length of recordings separated by this call.
-        wall_seconds: duration of the call.
-        list_name: of the list of failures, in `out`.
-        summaries: output -> line about it, for recordings separated by this call: number of speakers, SI-SDR to expect.
-        warnings: what all outputs lack, such as the band above the model's, and enrollments to doubt.
+        out: Folder of the outputs.
+        separated: Number of recordings separated by this call.
+        already_done: Number of recordings separated by an earlier call in the same way.
+        failed: Reasons by path; also written to the list of failures.
+        audio_seconds: Total length of the recordings separated by this call, seconds.
+        wall_seconds: Duration of the call, seconds.
+        list_name: Name of the list of failures, in `out`.
+        summaries: Lines about outputs separated by this call (number of speakers, predicted SI-SDR), by output.
+        warnings: Limits of all outputs, such as a missing high band, and doubtful enrollments.
     """
 
     out: Path

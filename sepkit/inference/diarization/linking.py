@@ -20,6 +20,7 @@ from sepkit.inference.diarization.encoders import Encoder
 from sepkit.inference.diarization.segments import (
     SpeechMeter,
     SpeechSegment,
+    clear_segments,
     cut_turns,
     embed,
     join_turns,
@@ -146,7 +147,8 @@ def link(
     if segments:
         alone = embed(encoder, _waveforms(estimates, segments, sample_rate, encoder.sample_rate))
         seconds = np.array([segment.duration_seconds for segment in segments])
-        found, counted = group_speakers(alone, neighbors_in_turns(segments), seconds, speakers, rule_of(encoder.info))
+        turns, rule, clear = neighbors_in_turns(segments), rule_of(encoder.info), clear_segments(segments)
+        found, counted = group_speakers(alone, turns, seconds, speakers, rule, clear)
         known, labels = len(found.centers), in_order_of_appearance(found.labels.tolist())
         means = mean_directions(unit_rows(alone), np.array(labels), np.zeros((known, alone.shape[1])))
     owners = [_owners(segments, labels, channel, length, sample_rate) for channel in range(count)]

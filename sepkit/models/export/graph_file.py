@@ -122,7 +122,8 @@ class Graph:
         """Return the outputs that are asked for, by name. The others cost next to nothing beside estimates.
 
         Args:
-            inputs: by name, the samples (B, T) first; float32, T >= 1.
+            inputs: Inputs by name, float32, the samples (B, T) first, T >= 1.
+            outputs: Names of the outputs to return.
 
         Raises:
             UserError: as `Session.run`, or an output has another shape.
@@ -162,11 +163,19 @@ class Graph:
         return {name: made[name] for name in outputs}
 
     def frames_for(self, num_samples: int) -> int:
-        """Return how many frames of a causal graph a recording takes; padding before and after it fills the ends."""
+        """Return the number of frames in which a causal graph processes a recording; padding at both ends is included.
+
+        Args:
+            num_samples: Length of the recording, samples.
+        """
         return -(-(num_samples + self.kernel_size) // self.stride) - 1
 
     def first_state(self, batch: int = 1) -> dict[str, np.ndarray]:
-        """Return the state in which recordings begin, by name: zeros."""
+        """Return the initial state of a causal graph, by name: zeros.
+
+        Args:
+            batch: Number of recordings.
+        """
         state = {}
         for name, shape in self.state:
             axis = self._batch_axes[name]

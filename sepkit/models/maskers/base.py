@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -10,8 +9,9 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 from torch import Tensor, nn
 
+from sepkit.choices import check_bounds
 from sepkit.config import MaskerConfig
-from sepkit.errors import UserError
+from sepkit.errors import Bounds, UserError
 from sepkit.limits import LAYER_SIZE
 from sepkit.models.norms import GlobalLayerNorm, StreamState
 
@@ -78,7 +78,9 @@ class Masker(nn.Module, ABC):
 
     def __init__(self, encoding_dim: int, hypotheses: int = 2, values_per_dimension: int = 1) -> None:
         super().__init__()
-        require_at_least(1, encoding_dim=encoding_dim, hypotheses=hypotheses, values_per_dimension=values_per_dimension)
+        sizes = {"encoding_dim": encoding_dim, "hypotheses": hypotheses, "values_per_dimension": values_per_dimension}
+        for name, value in sizes.items():
+            Bounds(ge=1, le=LAYER_SIZE).check(f"model.masker.{name}", value)
         self._import_fast()
         self.encoding_dim = encoding_dim
         self.hypotheses = hypotheses
@@ -99,9 +101,10 @@ class Masker(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, features: Tensor) -> Tensor:
-        """Return raw mask values (B, n, P, K, F), for every F >= 1.
+        """Return raw mask values, (B, n, P, K, F), for every F >= 1.
 
-        `features` are (B, K, F), what the masker sees of the encoding.
+        Args:
+            features: The masker's view of the encoding, (B, K, F).
         """
 
     @property
@@ -137,7 +140,8 @@ class Masker(nn.Module, ABC):
     def unflatten(self, raw: Tensor) -> Tensor:
         """Return raw values as (B, n, P, K, F).
 
-        `raw` is (B, n * P * K, F), the output of a last layer with `output_channels`.
+        Args:
+            raw: Output of a last layer with `output_channels`, (B, n * P * K, F).
         """
         return raw.unflatten(1, (self.hypotheses, self.values_per_dimension, self.encoding_dim))
 
@@ -222,28 +226,9 @@ def looks_ahead(what: str) -> UserError:
     )
 
 
-def require_at_least(minimum: int, **fields: Any) -> None:
-    """Raise UserError unless all sizes are large enough, and no larger than any layer can be."""
-    for name, value in fields.items():
-        if value < minimum:
-            raise UserError(f"model.masker.{name}: found {value}, expected at least {minimum}")
-        if value > LAYER_SIZE:
-            raise UserError(f"model.masker.{name}: found {value}, expected at most {LAYER_SIZE}")
-
-
-def checked(config: C, **least: int) -> C:
-    """Return a masker's configuration; raise UserError unless its sizes and its dropout are within bounds.
-
-    Args:
-        config: Configuration whose whole numbers are sizes.
-        least: Smallest value of a size, by name; 1 for sizes that are not named.
-    """
-    for field in dataclasses.fields(config):  # type: ignore[arg-type]
-        value = getattr(config, field.name)
-        if type(value) is int and field.name != "dropout":
-            require_at_least(least.get(field.name, 1), **{field.name: value})
-        if field.name == "dropout" and not 0 <= value < 1:
-            raise UserError(f"model.masker.dropout: found {value}, expected 0 <= dropout < 1")
+def checked(config: C) -> C:
+    """Return a masker's configuration; raise UserError unless its numbers are within the bounds of their types."""
+    check_bounds(config, "model.masker")
     return config
 
 

@@ -42,8 +42,6 @@ class SepReformerMasker(FramewiseEnd):
         require_multiple("channels", channels, heads, f"a multiple of num_heads {heads}")
         if config.kernel_size % 2 == 0:
             raise UserError(f"model.masker.kernel_size: found {config.kernel_size}, expected an odd number")
-        if config.num_stages > 16:
-            raise UserError(f"model.masker.num_stages: found {config.num_stages}, expected at most 16")
         self.num_stages, stages = config.num_stages, range(config.num_stages)
         self.norm = GlobalLayerNorm(encoding_dim)
         self.input = Linear(encoding_dim, channels, bias=False)

@@ -49,7 +49,7 @@ class SRCorrNetMasker(Masker):
 
     def __init__(self, encoding_dim: int, hypotheses: int = 2, values_per_dimension: int = 1, **fields: Any) -> None:
         super().__init__(encoding_dim, hypotheses, values_per_dimension)
-        config = checked(SRCorrNetConfig(**fields), bin_taps=0, frame_taps=0, channels=8)
+        config = checked(SRCorrNetConfig(**fields))
         require_coefficients("sr_corrnet", encoding_dim)
         channels, heads = config.channels, config.num_heads
         expected = f"an even multiple of num_heads {heads}, and a multiple of 4"

@@ -99,7 +99,8 @@ def load_weights_into(model: SavedModel, source: Path_) -> LoadReport:
     `model` has change nothing at first, so that a deeper model begins as the one that it grows from.
 
     Args:
-        source: MODEL, as `load_pretrained` takes it; for a model of another kind than separators, its folder.
+        model: Model whose tensors are set.
+        source: MODEL, as `load_pretrained` takes it; for a model that is not a separator, its folder.
     """
     is_separator = isinstance(model, EncoderMaskerDecoder)
     given = load_pretrained(source) if is_separator else load_checkpoint(source, of=type(model))

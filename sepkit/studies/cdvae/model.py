@@ -245,7 +245,6 @@ def _check(config: ImageVAEConfig) -> None:
         raise UserError(
             f"model.size: found {config.size}, expected a multiple of {multiple} for {config.levels} levels"
         )
-    check_depth_steps(config.depth_steps, "model.depth_steps")
     if config.one_level and not config.discrete:
         raise UserError("model.one_level: found true without discrete blocks; expected model.discrete of at least 1")
     if config.ode_like and config.discrete:
