@@ -59,7 +59,7 @@ def offer(modules: Mapping[type, str]) -> None:
 
 
 def build(config: Choice, **structure: Any) -> Any:
-    """Return the object of a configuration: fields and `structure`, what follows from the rest of the model, are its
+    """Return the object of a configuration: fields and `structure` (derived from the rest of the model) are its
     arguments."""
     builder = registered(config)
     parameters = {f.name: _built(getattr(config, f.name)) for f in dataclasses.fields(config)}  # type: ignore[arg-type]

@@ -157,12 +157,12 @@ class Separation:
 
 @dataclass(frozen=True)
 class ModelTraits:
-    """What an objective has to know of the model that it trains.
+    """Facts about a model that its objective needs.
 
     Args:
-        offers: names of what the model returns or can return beside estimates: "scores", and extras of `Separation`.
+        offers: Names of outputs of the model beside estimates: "scores", and extras of `Separation`.
         signal_std: the stored deviation of the training mixtures.
-        score_loss: what the scores are trained by; None: binary.
+        score_loss: Loss of the scores; None: binary.
         frames_for: number of samples -> frames in their encoding.
         adaptive_prior: whether the prior of the encodings changes with those of the sources.
     """

@@ -1,7 +1,5 @@
 """Configurations survive conversion to plain data and back; wrong data is refused with the field's name."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -24,6 +24,7 @@ from tools.default_model import renew_card
 REPOSITORY = Path(__file__).resolve().parent.parent
 CORPORA = {"test_librispeech": "LibriSpeech", "test_speechocean762": "speechocean762"}
 """Name of a manifest -> what the pages call it."""
+README_SCORE = "SI-SDRi, dB (95 % interval over speakers)"
 
 
 def measure(manifests: Sequence[Path], out: Path) -> dict[str, dict[str, dict[str, Any]]]:
@@ -88,10 +89,8 @@ def publish(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
     pages = {path: path.read_text(encoding="utf-8") for path in (readme, results)}
     for model, summaries in found.items():
         for corpus, summary in summaries.items():
-            pages[readme] = set_cells(
-                pages[readme], corpus, {f"`{model}`": _interval(summary["metrics"]["si_sdri_db"])}
-            )
-            row = f"`{model}`, {corpus}"
+            row, score = f"`{model}`, {corpus}", _interval(summary["metrics"]["si_sdri_db"])
+            pages[readme] = set_cells(pages[readme], row, {README_SCORE: score})
             pages[results] = set_cells(pages[results], row, _quality(summary["calibration"]))
             pages[results] = set_cells(pages[results], row, _by_sex(summary["by"]["sex_pair"]))
         pages[results] = set_cells(pages[results], f"`{model}`", _scores(summaries))

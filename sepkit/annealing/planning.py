@@ -38,7 +38,7 @@ def shown(kind: str, data: dict[str, Any], lines: Sequence[str], warnings: Seque
         kind: Kind of schedule.
         data: Every number by name, or None.
         lines: The same for a reader, and lines of a configuration for `sepkit train`.
-        warnings: What is wrong with the plan.
+        warnings: Warnings about the plan.
         as_json: Whether to print the data instead of the lines.
     """
     for warning in warnings:

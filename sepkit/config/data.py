@@ -21,11 +21,11 @@ class DynamicMixingConfig:
         one_speaker_share: Share of mixtures in which one speaker is alone, whatever the manifest has.
         bank_gib: Keep recordings decoded and resampled in this much memory at most, GiB; 0: read files for every
             mixture.
-        bank_speeds: With a bank: how many speeds within speed_range there are.
+        bank_speeds: With a bank: number of speeds within speed_range.
         speaker_weights: PATTERN=WEIGHT ...: how likely speakers are drawn whose whole name matches the pattern; the
             first match counts, and speakers that none matches have weight 1.
         noise_probability: Share of mixtures that get noise, if `noise` is given.
-        noise: Folder of noise recordings; none: no noise beyond what the manifest has.
+        noise: Folder of noise recordings; none: only the manifest's noise.
         noise_snr_db: Range of the speech-to-noise ratio.
         reverberation_probability: Share of mixtures in simulated rooms (needs the extra `reverb`).
         reverberation_cache: Folder of simulated impulse responses; made on first use.
@@ -79,6 +79,8 @@ class DataConfig:
         segment_seconds: Length of training segments, seconds; shorter utterances are padded.
         min_seconds: Leave out training and validation mixtures shorter than this (the aMCL paper: 5, its segment
             length).
+        speeds: Speeds at which sources of the manifest's training mixtures are played, drawn for each (SepFormer: 0.95,
+            1, 1.05); none: as they are.
         batch_size: Mixtures in a batch, each device.
         workers: Processes that load data, each device.
         mixtures_per_epoch: With dynamic mixing: mixtures in an epoch; none: as many as the manifest has.
@@ -89,6 +91,7 @@ class DataConfig:
     dev: str | None = None
     segment_seconds: Annotated[float, Bounds(gt=0, le=SEGMENT_SECONDS)] = 3.0
     min_seconds: NotNegative = 0.0
+    speeds: Annotated[list[float], Bounds(gt=0.5, lt=2)] = field(default_factory=list)
     batch_size: BatchSize = 6
     workers: Workers = 2
     mixtures_per_epoch: Annotated[int | None, Bounds(ge=1, le=EPOCH_MIXTURES)] = None

@@ -20,13 +20,13 @@ class SpeakerEncoderConfig:
         bands: Mel bands.
         channels: Width of the trunk.
         pooled: Channels whose mean and deviation over time are the features.
-        dimensions: Of an embedding (D).
+        dimensions: Size of an embedding (D).
         experts: Clusters of MiCE (K), at most `dimensions` + 1 with a fixed gate; 1 for MoCo.
         one_head: Whether all experts share one head (ablation of MiCE).
         prototypes: Whether experts have prototypes, the class term; false: ablation of MiCE. MoCo has none.
         gate: none: no gate (MoCo). fixed: prototypes of the gate are max-Mahalanobis centers, as in the paper. uniform,
             learned and random are ablations: no gate, prototypes that are trained, prototypes that are drawn.
-        speech: Whether it also tells in which frames somebody speaks; needs loss speakers.
+        speech: Whether the encoder also detects speech in each frame; needs loss speakers.
     """
 
     sample_rate: SampleRate = 8000

@@ -29,7 +29,7 @@ class ConvTasNetConfig(MaskerConfig, name="conv_tasnet"):
         kernel_size: Frames that a depthwise convolution sees (P).
         blocks: Blocks in a repeat (X); block b has dilation 2^b.
         repeats: Repeats of all blocks (R).
-        norm: Of the features, and inside the blocks.
+        norm: Norm of the features, and inside the blocks.
         causal: See no later frames; needs a norm other than global_layer_norm.
         normalize_skip_sum: Divide the sum of skip outputs by the number of blocks (thesis); off as in asteroid.
     """
@@ -58,7 +58,7 @@ class DualPathRNNConfig(MaskerConfig, name="dual_path_rnn"):
         rnn: Kind of the recurrent networks.
         num_layers: Layers of each recurrent network.
         dropout: Probability, between layers.
-        bidirectional: Of the networks across chunks; those inside chunks always are.
+        bidirectional: Whether networks across chunks are bidirectional; those inside chunks always are.
         norm: Any but cumulative_layer_norm.
     """
 
@@ -113,7 +113,7 @@ class RecurrentConfig(MaskerConfig, name="recurrent"):
         num_layers: Layers, one on the other.
         bidirectional: Run over time both ways.
         dropout: Probability, between layers.
-        norm: Of the features.
+        norm: Norm of the features.
     """
 
     rnn: Literal["lstm", "gru"] = "gru"
@@ -134,9 +134,9 @@ class GatedRecurrenceConfig(MaskerConfig, name="gated_recurrence"):
         feedforward_dim: Units of the feed-forward layers.
         num_layers: Blocks.
         bands: Parts that a frame is cut into; above 1, blocks have a recurrence over bands too. 1: full-band.
-        bidirectional: Of the recurrence over time; the one over bands always is.
+        bidirectional: Whether the recurrence over time is bidirectional; the one over bands always is.
         dropout: Probability, behind every recurrence and feed-forward layer.
-        norm: Of the features.
+        norm: Norm of the features.
     """
 
     model_dim: Size = 256
@@ -159,8 +159,8 @@ class ContinuousDepthConfig(MaskerConfig, name="continuous_depth"):
         feedforward_dim: Units of the feed-forward layer.
         depth_steps: Steps from the first depth to the last, in training and by default; --depth-steps of sepkit
             separate and evaluate takes another number.
-        bidirectional: Of the recurrence over time.
-        norm: Of the features.
+        bidirectional: Whether the recurrence over time is bidirectional.
+        norm: Norm of the features.
     """
 
     model_dim: Size = 128
@@ -204,7 +204,7 @@ class SepReformerConfig(MaskerConfig, name="sepreformer"):
         num_stages: Stages of the encoder and of the decoder; each halves or doubles the number of frames.
         num_heads: Attention heads.
         kernel_size: Frames that a local block sees, an odd number.
-        max_distance: Frames of the coarsest stage that attention tells apart; farther ones count as so far.
+        max_distance: Largest distance that attention distinguishes, frames of the coarsest stage.
         dropout: Probability.
     """
 
@@ -285,7 +285,7 @@ class TIGERConfig(MaskerConfig, name="tiger"):
         sample_rate: Hz, for which the bands are laid out; that of the model.
         channels: Values in a band of a frame, between the blocks; a multiple of num_heads and of the hypotheses.
         hidden_channels: Channels of the networks over several resolutions.
-        iterations: How often the block is applied (8 in the large model).
+        iterations: Number of times that the block is applied (8 in the large model).
         scales: Resolutions, each half of the one before; 3 or more.
         num_heads: Attention heads.
         head_channels: Channels of queries and keys in each head.

@@ -49,7 +49,7 @@ class STFTFilterbankConfig(FilterbankConfig, name="stft"):
         kernel_size: Samples in a window.
         stride: Samples between frames.
         compression: The masker sees magnitudes raised to this power.
-        deviation: With gaussian encodings, whose mean is the coefficient: one learned deviation a bin.
+        deviation: Learned deviation per bin, for gaussian encodings, whose mean is the coefficient.
         initial_deviation: Deviation of gaussian encodings when training starts, for signals of unit deviation.
         features: The masker sees compressed magnitudes, or real and imaginary parts with compressed magnitudes, which
             take much longer to learn from.
@@ -161,11 +161,11 @@ class FlowPriorConfig(PriorConfig, name="flow"):
 
 @dataclass
 class ScoringConfig:
-    """A head that scores hypotheses: which of them are speakers, if their number is not known.
+    """A head that scores hypotheses: which are speakers, if their number is unknown.
 
     Args:
         hidden_size: Width of the layer between the masks and the scores.
-        loss: What scores say. binary: for each hypothesis, whether it is a speaker. cross_entropy: a distribution over
+        loss: Meaning of scores. binary: per hypothesis, whether it is a speaker. cross_entropy: a distribution over
             the hypotheses, each one's share of the sources.
     """
 

@@ -114,10 +114,10 @@ class AnnealedMCLConfig(AssignmentConfig, name="amcl"):
     """Annealed MCL: softmin over hypotheses at a falling temperature.
 
     Args:
-        temperature: Of the softmin; a schedule.
+        temperature: Temperature of the softmin; a schedule.
         unit: Unit of the temperature. cost: that of the cost (dB). spread: multiples of the spread of the training
             data, which is measured before training.
-        floor: At or below this temperature (in the cost's unit), the best hypothesis takes all.
+        floor: Temperature (in the cost's unit) at and below which the best hypothesis takes all.
     """
 
     temperature: ScheduleConfig = field(
@@ -195,11 +195,11 @@ class RatesConfig:
     """The rates of variational latents.
 
     Args:
-        encoding: Of the encoding.
-        masks: Of the masks of all hypotheses.
+        encoding: Rate of the encoding.
+        masks: Rate of the masks of all hypotheses.
         estimator: analytic: the closed form. sample: the log ratio of the densities at the drawn sample. auto: the
             closed form if there is one, otherwise sample.
-        steering: NotNegatives that adapt until the rates reach their targets; they multiply the scheduled weights.
+        steering: Weights that adapt until the rates reach their targets; they multiply the scheduled weights.
     """
 
     encoding: RateConfig = field(default_factory=RateConfig)
@@ -242,6 +242,7 @@ class ObjectiveConfig:
     Args:
         cost: Distance of an estimate from a source.
         assignment: Matching of hypotheses to sources.
+        floor: Least separation loss of an utterance, below which it has no gradient (SepFormer: -30); none: no floor.
         schedule_by: epoch: schedules are constant within an epoch, as in the aMCL paper. step: they advance with every
             step.
         scoring: The loss of scores, if the model has them.
@@ -254,6 +255,7 @@ class ObjectiveConfig:
 
     cost: CostConfig = field(default_factory=NegSISDRConfig)
     assignment: AssignmentConfig = field(default_factory=PITConfig)
+    floor: float | None = None
     schedule_by: Literal["epoch", "step"] = "epoch"
     scoring: ScoringLossConfig = field(default_factory=ScoringLossConfig)
     rates: RatesConfig = field(default_factory=RatesConfig)

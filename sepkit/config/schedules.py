@@ -19,7 +19,7 @@ class ConstantConfig(ScheduleConfig, name="constant"):
     """The same value always.
 
     Args:
-        value: At any time.
+        value: Value at any time.
     """
 
     value: NotNegative = 1.0

@@ -25,7 +25,7 @@ class GrowthConfig:
         epochs: After how many epochs the model grows, rising, each less than max_epochs.
         hypotheses: Number of hypotheses after each growth, rising, the first above model.hypotheses; none: one more
             each time.
-        by: Which hypothesis is split: the one with the largest share of the distortion, or the best one of most
+        by: Choice of the hypothesis to split: the one with the largest share of the distortion, or the best one of most
             sources.
         jitter: Deviation of the noise on the new hypothesis's rows, in units of the root mean square of each row
             tensor.
@@ -43,11 +43,12 @@ class TrainerConfig:
 
     Args:
         max_epochs: Passes over the training set, at most.
-        max_minutes: Wall-clock budget, minutes; none: no limit.
+        max_minutes: Wall-clock budget, minutes, validation included; none: no limit. Training stops as much earlier as
+            the last validation took, at most by half of the budget.
         optimizer: adamw: Adam with decoupled weight decay. sgd: stochastic gradient descent with momentum.
-        learning_rate: At its highest, before any decay or halving.
-        betas: Of adam and adamw: decay rates of the running means of gradients and of squared gradients.
-        momentum: Of sgd.
+        learning_rate: Highest learning rate, before any decay or halving.
+        betas: Decay rates (adam and adamw) of the running means of gradients and of squared gradients.
+        momentum: Momentum of sgd.
         weight_decay: Added to the gradient as a multiple of the weights; with adamw it shrinks the weights instead.
         warmup_steps: Steps over which the learning rate rises to its value.
         decay_share: Last share of the budget (max_minutes or max_epochs, whichever ends first) over which the learning
@@ -55,18 +56,19 @@ class TrainerConfig:
         final_rate_share: Share of the learning rate that is left at the end of the decay.
         decay_epochs: Epochs after which the learning rate is multiplied by decay_factor, rising; the rate is then not
             halved on plateaus either.
-        decay_factor: Of each step of decay_epochs.
+        decay_factor: Factor of each step of decay_epochs.
         ema: Decay of an exponential moving average of the weights, 0.995 to 0.9999. The averaged weights are validated
             and saved.
         gradient_clip_norm: Largest norm of the gradient; 0: no clipping.
         halve_patience: Validations without a better score before the learning rate is halved.
+        halve_from_epoch: Epochs over which the learning rate stays, before validations count toward halving it.
         early_stop_patience: Validations without a better score before training stops; 0: never.
         monitor: The score that picks the best model and halves the learning rate. pit: SI-SDR on dev under hard
             one-to-one matching. mcl: SI-SDR on dev of each source's best hypothesis. auto: mcl if an assignment of the
             MCL family is trained with another number of hypotheses than of sources, otherwise pit; of other tasks, the
             task's own score. loss: the training loss on dev, at the current temperature (as in aMCL's reference code).
         validate_every_epochs: Epochs between validations.
-        precision: auto: bf16-mixed on GPUs and processors that compute in it (AVX512_BF16, AMX), otherwise 32-true.
+        precision: auto: bf16-mixed on GPUs and CPUs that compute in it (AVX512_BF16, AMX), otherwise 32-true.
         tf32: Multiply float32 matrices in TF32 on GPUs that have it; the objective stays in float32.
         compile: Compile the model with torch.compile, for GPUs. On CPUs it turns off the fast ways of Conv-TasNet and
             DPRNN.
@@ -80,7 +82,7 @@ class TrainerConfig:
         accumulate_batches: Batches whose gradients are averaged before a step.
         checkpoint_every_steps: A killed run repeats at most this many steps.
         max_bad_steps: Stop after this many steps in a row with a non-finite loss or gradient.
-        seed: Of initial weights, data and latent noise.
+        seed: Seed of initial weights, data and latent noise.
         growth: Growing numbers of hypotheses, for separation; none: the number stays.
     """
 
@@ -99,6 +101,7 @@ class TrainerConfig:
     ema: Annotated[float | None, Bounds(ge=0, lt=1)] = None
     gradient_clip_norm: NotNegative = 5.0
     halve_patience: Count = 5
+    halve_from_epoch: Natural = 0
     early_stop_patience: Natural = 30
     monitor: Literal["auto", "pit", "mcl", "loss"] = "auto"
     validate_every_epochs: Count = 1
@@ -164,6 +167,11 @@ class TrainConfig(TaskConfig, name="separation"):
             raise UserError(
                 "data.train: no manifest given, expected the train.jsonl that `sepkit prepare` wrote "
                 "(--data.train FILE)"
+            )
+        if self.data.speeds and self.data.dynamic_mixing.enabled:
+            raise UserError(
+                f"data.speeds: found {self.data.speeds} with data.dynamic_mixing.enabled, whose speeds are its own;"
+                " set data.speeds to [], and data.dynamic_mixing.speed_range"
             )
         if self.trainer.growth is not None:
             self._check_growth(self.trainer.growth)

@@ -1,6 +1,6 @@
 """Any tree of single-speaker recordings.
 
-What it is: your own recordings, one speaker a file, in any format that libsndfile reads and at any sample rate. Folders
+What it is: your own recordings, one speaker per file, any format of libsndfile, any sample rate. Folders
 called train, dev and test (or like "train-clean-100") are the splits; without them the speakers are divided 80/10/10.
 Traps: a speaker in two splits makes scores look better than they are (a warning says so). A wrong `speaker_from` puts
 one person into a mixture twice; check the printed number of speakers.

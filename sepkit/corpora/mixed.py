@@ -199,7 +199,7 @@ def _stems(folder: Path) -> Files:
 
 
 def _files(pattern: str, stems: Files) -> Files:
-    """Return the files that fit a pattern, by what stands for {id}."""
+    """Return the files that match a pattern, by their {id}."""
     before, _, after = pattern.partition(_ID)
     regular = re.compile(re.escape(before) + "(.+)" + re.escape(after).replace(re.escape(_ID), r"\1"))
     return {match[1]: path for stem, path in stems.items() if (match := regular.fullmatch(stem))}

@@ -1,4 +1,4 @@
-"""Open audio files by what they hold, and report those that cannot be read.
+"""Open audio files by their content, and report those that cannot be read.
 
 libsndfile decodes most, and ffmpeg what libsndfile refuses or would not read to the end.
 """
@@ -94,7 +94,7 @@ class AudioFile:
     """An audio file that is open, decoded forward from where it is.
 
     Args:
-        decoder: What decodes it.
+        decoder: Decoder of the file.
         name: Name of the file, for messages.
 
     Attributes:
@@ -102,7 +102,7 @@ class AudioFile:
         subtype: libsndfile's name of the sample format, or "FFMPEG".
 
     Raises:
-        UserError: The file is empty, or its header gives what is beyond `sepkit.limits`.
+        UserError: The file is empty, or its header exceeds `sepkit.limits`.
     """
 
     def __init__(self, decoder: SoundFile | FFmpegFile, name: str) -> None:

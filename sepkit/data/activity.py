@@ -1,4 +1,4 @@
-"""Who speaks when, from the energy of estimates alone."""
+"""Speech activity from the energy of estimates only."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from sepkit.errors import UserError
 from sepkit.signals import active_frames
 
 FRAME_SECONDS = 0.02
-"""Of what is heard or not."""
+"""Length of a frame of activity."""
 
-# An estimate is heard unless it is this far below its own loud frames, or this far below all estimates together there.
+# An estimate is active unless it is this far below its own loud frames, or this far below all estimates together there.
 # Estimates contain remainders of other speakers, more than 30 dB below their own speech, which are not turns.
 _BELOW_OWN_DB, _BELOW_ALL_DB = 30.0, 13.0
 _LOUD_PERCENTILE = 95
 # Shorter pauses do not end a turn; shorter turns are clicks.
 _SHORTEST_PAUSE_SECONDS, _SHORTEST_TURN_SECONDS = 0.3, 0.2
-# Where speech is told from other sound, means over so many seconds decide, from this probability on. The strongest
-# estimate is heard in frames above one level, the others while their mean is above another: dB below all speech.
+# With a speech detector, means over this many seconds decide, from this probability on. The strongest
+# estimate is active in frames above one level, the others while their mean is above another: dB below all speech.
 _MEAN_SECONDS, _LEAST_PROBABILITY = 0.6, 0.5
 _BELOW_SPEECH_DB, _FURTHER_BELOW_SPEECH_DB = 30.0, 9.0
 # Of times in milliseconds.
@@ -50,7 +50,7 @@ class ActivityMeter:
         self._rest = samples[:, whole:]
 
     def segments(self, speech: np.ndarray | None = None) -> list[list[tuple[float, float]]]:
-        """Return beginnings and lengths, seconds, of the turns in which each estimate is heard.
+        """Return beginnings and lengths, seconds, of the turns in which each estimate is active.
 
         Args:
             speech: Probabilities of speech by 20 ms, (k, F); None: all sound counts.

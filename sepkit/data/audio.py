@@ -146,7 +146,7 @@ def read(
         gain: Factor, applied before resampling.
 
     Raises:
-        UserError: A file that cannot be read, is damaged, or is shorter than what is asked for; no such channel; or
+        UserError: A file that cannot be read, is damaged, or is too short; no such channel; or
             samples in the part that are not finite.
     """
     with open_audio(path) as file:
@@ -309,7 +309,7 @@ class BlockWriter:
 
     Args:
         put: appends samples, (t,) or (t, C).
-        missing: how many samples are to come.
+        missing: Number of samples still to come.
     """
 
     path: Path
@@ -406,7 +406,7 @@ def _open_flac(
 
 
 class _Sink:
-    """A file that libsndfile writes to; it keeps the error, which libsndfile would not tell."""
+    """A file that libsndfile writes to; it keeps the error, which libsndfile would not report."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file

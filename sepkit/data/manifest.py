@@ -279,7 +279,7 @@ def _checked(kind: type, plain: Any, where: str) -> dict[str, Any]:
 
 
 _Check = tuple[Callable[[Any], bool], str]
-"""Whether a value is accepted, and what is expected."""
+"""Whether a value is accepted, and a description of accepted values."""
 
 
 def _is_int(value: Any) -> bool:
@@ -343,7 +343,7 @@ _FIELDS: dict[type, dict[str, _Check]] = {
         "file_samples": _optional(_positive), "channel": _optional(_not_negative),
     },
 }  # fmt: skip
-"""What each field of a line may be, in the order in which fields are written."""
+"""Accepted values of each field, in the order in which fields are written."""
 _REQUIRED: dict[type, tuple[str, ...]] = {
     MixtureEntry: ("id", "sample_rate", "num_samples", "sources"), SourceEntry: ("path",), NoiseEntry: ("path",),
 }  # fmt: skip

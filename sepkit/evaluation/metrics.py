@@ -219,7 +219,7 @@ def stoi_of_pair(estimate: np.ndarray, source: np.ndarray, sample_rate: int, ext
         estimate: (T,).
         source: (T,), not silent.
         sample_rate: Hz.
-        extended: as in `stoi`.
+        extended: Whether to compute ESTOI, as in `stoi`.
 
     Raises:
         NoScore: too little speech in the source.

@@ -93,7 +93,7 @@ def _runs_as_graph(options: SeparatorOptions, device: Any, alone: bool) -> bool:
 
 
 def _on_accelerator(device: str) -> bool:
-    """Whether a device is an accelerator, or auto where there may be one; told without torch, which takes a second."""
+    """Whether a device is an accelerator, or auto where there may be one; avoids the slow import of torch."""
     if device != "auto":
         return device != "cpu"
     if sys.platform == "darwin":

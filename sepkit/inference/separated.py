@@ -94,7 +94,7 @@ class Separated(Generic[EstimatesT]):
 
     @property
     def speakers(self) -> int | None:
-        """Number of speakers, whatever was kept; None for a model that does not count them."""
+        """Number of speakers, the user's if given; None for a model that does not count them."""
         return self.selection.speakers
 
     @property
@@ -109,7 +109,7 @@ class Separated(Generic[EstimatesT]):
 
     @property
     def is_speaker(self) -> Any:
-        """Hypotheses that "auto" keeps, (n,) bool; None for a model that does not count."""
+        """Hypotheses that are speakers, (n,) bool, see `Selection`; None for a model that does not count."""
         return self.selection.is_speaker
 
     @property

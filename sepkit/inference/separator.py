@@ -213,7 +213,7 @@ class Separator:
             speakers: None: all hypotheses. "auto": those whose score is above `score_threshold`, only the best scored
                 of duplicates (see `sepkit.models.parts`); none in silence. N: the N best scored; duplicates only if
                 there are not enough others. A model that counts estimates N. Without scores, the N strongest are kept.
-            channel: which channel to separate, from 0; None: the mean of all, or the loudest if they cancel in it,
+            channel: Channel to separate, from 0; None: the mean of all, or the loudest if they cancel in it,
                 which a warning says.
             evidence: whether to measure the rates of a variational model, which a prediction does too, and the bound
                 on the evidence of the mixture; not the bound for recordings that are separated in chunks.
@@ -248,7 +248,7 @@ class Separator:
         """Return what `separate` makes of each of several recordings, which need not be of one length.
 
         Args:
-            waveforms: of each recording; an array (B, T) or (B, C, T) is one of B recordings.
+            waveforms: Waveforms of the recordings; an array (B, T) or (B, C, T) contains B recordings.
             sample_rate: Hz, of all; None for files.
             **options: those of `separate`.
 
@@ -339,7 +339,7 @@ class Separator:
                 each at the gain that has explained the mixture best so far, because later samples are unknown.
 
         Raises:
-            UserError: a model that hears the whole recording first, or a wrong rate.
+            UserError: a model that needs the whole recording first, or a wrong rate.
         """
         if self.options.views not in (None, 1):
             raise UserError(f"views: found {self.options.views}, but live sound has one view; leave it out")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # Frames whose masks `EncoderMaskerDecoder.estimates` computes at once: some MB, which stay in a cache.
 _TILE_FRAMES = 1024
-# Recordings with a smaller deviation are silent: rounding is not brought to the level of speech.
+# Recordings with a smaller deviation are silent: rounding noise is not scaled to the level of speech.
 _SILENT_DEVIATION = 1e-7
 
 
@@ -204,7 +204,7 @@ class EncoderMaskerDecoder(SavedModel):
 
         Args:
             mixture: (B, T) floating-point waveforms at `sample_rate`.
-            generator: of the latent noise; None: torch's own.
+            generator: Generator of the latent noise; None: torch's own.
             sources: (B, m, T) waveforms, if an adaptive prior or the objective needs their encodings.
             active: (B, m) bool, which of them speak; None: all.
             wants: names of what is made on request: "reconstructions", "source_reconstructions" (which needs
@@ -265,11 +265,11 @@ class EncoderMaskerDecoder(SavedModel):
 
     @property
     def counts_speakers(self) -> bool:
-        """Whether the masker counts speakers, and makes no more estimates than it counts or is told."""
+        """Whether the masker counts speakers, and outputs no more estimates than it counts or is given."""
         return isinstance(self.masker, Masker) and self.masker.counts_speakers
 
     def traits(self) -> ModelTraits:
-        """Return what an objective has to know of this model."""
+        """Return the facts about this model that an objective needs."""
         own = {"scores": self.scoring_head, "encoding_prior": self.encoding_prior, "mask_prior": self.mask_prior}
         return ModelTraits(
             offers=frozenset(name for name, part in own.items() if part is not None),
@@ -293,7 +293,7 @@ class EncoderMaskerDecoder(SavedModel):
         self.masker.set_steps(steps)  # type: ignore[operator]
 
     def _gain(self, mixture: Tensor) -> Tensor:
-        """Return the factor that brings each mixture (B, T) to the training mixtures' deviation, (B, 1)."""
+        """Return the factor that scales each mixture (B, T) to the training mixtures' deviation, (B, 1)."""
         return self.signal_std / mixture.std(-1, correction=0, keepdim=True).clamp_min(_SILENT_DEVIATION)
 
     def _leveled(self, mixture: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -384,7 +384,7 @@ class EncoderMaskerDecoder(SavedModel):
         E sum_t (s_t - E s_t)^2 over masks ~ q, in the mixture's units; the encoding stays at its posterior's value.
 
         Args:
-            separation: of this model, with nothing sampled.
+            separation: Separation by this model, without sampling.
         """
         encoding = self.encoding_family.at_test(separation.encoding)
         variance = separation.masks.variance.expand(separation.masks.shape)

@@ -52,7 +52,7 @@ def free_filters(num_filters: int, kernel_size: int) -> Filters:
 
 
 class _Coder(nn.Module):
-    """What encoder and decoder share: filters and where they lie."""
+    """Shared by encoder and decoder: filters and their positions."""
 
     def __init__(self, filterbank: Filters, stride: int, padding: int = 0) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class Filterbank(nn.Module, ABC):
         multiple: input lengths are padded on the right to a multiple of this many samples.
         linear_only: whether the encoding must stay linear (an activation would break its meaning).
         complex_masks: whether masks are complex, so that their values may be negative.
-        mask_values: how many values a mask has for each of the K.
+        mask_values: Number of mask values for each of the K.
         mapping: whether the masker's values are the estimates' encoding, not a mask.
         framewise_gradients: whether encoding and decoding frame by frame is faster on CPUs even where gradients are
             asked for.
@@ -323,7 +323,7 @@ def require(config: FilterbankConfig, **bounds: tuple[bool, str]) -> None:
 
     Args:
         config: Configuration with the fields, which are first held against the bounds of their types.
-        bounds: Of each field, by name: whether its value is allowed, and words for what is expected.
+        bounds: Bounds of fields by name: whether a value is allowed, and a description of allowed values.
     """
     check_bounds(config, "model.filterbank")
     for field, (holds, expected) in bounds.items():

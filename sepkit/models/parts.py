@@ -61,7 +61,7 @@ def _build_prior(what: str, config: PriorConfig, family: LatentFamily, encoding_
 class ScoringHead(nn.Module):
     """The log-odds that a hypothesis is a speaker, from its mask alone: Linear(mean over frames), ReLU, Linear.
 
-    The mean is over all frames, including the padding of shorter utterances in a batch: a model does not know lengths.
+    The mean is over all frames, including the padding of shorter utterances in a batch: a model does not get lengths.
     Recordings that are separated one by one have no padding.
 
     Args:

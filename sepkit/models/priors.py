@@ -1,7 +1,7 @@
 """Priors of latents: fixed, convolved from the sources' posteriors, or learned.
 
 A prior is a module, because it may have weights that are trained and stored with the model. Called with the encodings
-of the sources, if they are known, it returns a density (`sepkit.types.Density`). Latents do not know their prior.
+of the sources, if they are known, it returns a density (`sepkit.types.Density`). Latents do not depend on their prior.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class STFTFilterbank(Filterbank):
     The masker sees compressed magnitudes |X|^c, K = kernel_size / 2 + 1 values a frame, or X |X|^(c - 1), K = 2 bins. A
     mask has one value per bin, which scales real and imaginary part alike, or is complex: M X, two values per bin. The
     synthesis window makes decode(encode(x)) = x wherever all frames of a sample exist. With `synthesis_size` it covers
-    the end of the window alone, so that estimates wait for less than frames hear.
+    the end of the window only, so the latency is shorter than a frame.
 
     CPUs use the fast Fourier transform, in float32, under autocast too. In float64 they do not: the
     filters are rounded to float32, so that the transform would be another one.
@@ -115,7 +115,7 @@ class STFTFilterbank(Filterbank):
         scales[[0, -1]] *= 2
         encoding = at_least_float32(encoding)
         frames, parts = encoding.shape[-1], -(-self.kernel_size // self.stride)
-        # One waveform at a time: several copies of its windows are needed, and they stay in the processor's caches.
+        # One waveform at a time: several copies of its windows are needed, and they stay in the CPU's caches.
         added = []
         for one in encoding.flatten(0, -3).transpose(-1, -2):
             real, imaginary = one.chunk(2, dim=-1)
@@ -224,7 +224,7 @@ def _synthesis_window(window: np.ndarray, stride: int) -> np.ndarray:
 
 
 def _asymmetric_windows(kernel_size: int, synthesis_size: int, stride: int) -> tuple[np.ndarray, np.ndarray]:
-    """Windows of which the second is 0 but for its last samples; the scale is that of `_fourier_filters`.
+    """Analysis and synthesis windows, the latter 0 except at its end; scaled as `_fourier_filters`.
 
     The first rises as long as it can and falls within the overlap of two synthesis windows, V samples. The product is a
     Tukey window, with flanks of V samples; copies of it at the stride add up to 1.

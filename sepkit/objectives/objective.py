@@ -31,11 +31,11 @@ class SeparationTerm(Term):
     Args:
         costs: Cost of every pair of hypothesis and source.
         assignment: Rule that weights the pairs.
+        floor: Least value of an utterance, without gradient; None: there is none.
     """
 
-    def __init__(self, costs: PairwiseCosts, assignment: Assignment) -> None:
-        self.costs = costs
-        self.assignment = assignment
+    def __init__(self, costs: PairwiseCosts, assignment: Assignment, floor: float | None = None) -> None:
+        self.costs, self.assignment, self.floor = costs, assignment, floor
         self._statistics: dict[str, Tensor] = {}
 
     def __call__(self, step: Step) -> Tensor:
@@ -44,7 +44,8 @@ class SeparationTerm(Term):
         weights = self.assignment.weights(cost, active)
         self._statistics = matching_statistics(cost, weights, active)
         value = self.assignment.value(cost, weights, active)
-        return value * active.sum(1) / step.batch.lengths if self.costs.unit == "nats" else value
+        value = value * active.sum(1) / step.batch.lengths if self.costs.unit == "nats" else value
+        return value.clamp_min(self.floor) if self.floor is not None else value
 
     def statistics(self) -> dict[str, Tensor]:
         """Return `matching_statistics` of the last call."""
@@ -71,7 +72,7 @@ def matching_statistics(cost: Tensor, weights: Tensor, active: Tensor) -> dict[s
     Args:
         cost: Cost of every pair, (B, n, m).
         weights: Weight of every pair, (B, n, m).
-        active: Which sources speak, (B, m) bool.
+        active: Which sources are active, (B, m) bool.
     """
     counts = active.sum(1).clamp_min(1)
     least, winners = cost.detach().nan_to_num(nan=math.inf).min(1)
@@ -110,7 +111,7 @@ class Objective:
         """Return the loss of each utterance and the values of its terms.
 
         Args:
-            separation: what the model made of them, called with `inputs(batch)`.
+            separation: Output of the model, called with `inputs(batch)`.
         """
         step = Step(batch, separation)
         values = {name: term(step) for name, term in self.terms.items()}
@@ -129,7 +130,7 @@ class Objective:
         wants = set[str]().union(*(term.wants for term in self.terms.values()))
         inputs: dict[str, Any] = {"wants": wants}
         if "scoring" in self.terms:
-            # A masker that counts the speakers is told their number while it learns to.
+            # A masker that counts the speakers gets their number during training.
             inputs |= {"active": batch.active}
         if wants & _OF_SOURCES and batch.sources.shape[1] > 0:
             inputs |= {"sources": batch.sources.where(batch.active.unsqueeze(2), 0.0), "active": batch.active}
@@ -313,7 +314,7 @@ def build_objective(config: ObjectiveConfig, traits: ModelTraits = _PLAIN, data_
     check_bounds(config, "objective")
     costs, assignment = PairwiseCosts(build(config.cost), traits.signal_std), build(config.assignment)
     assignment.set_data_scale(data_scale)
-    terms: dict[str, Term] = {"separation": SeparationTerm(costs, assignment)}
+    terms: dict[str, Term] = {"separation": SeparationTerm(costs, assignment, config.floor)}
     weights: dict[str, float] = {}
 
     def add(name: str, weight: float, make: Callable[[], Term]) -> None:
@@ -351,7 +352,7 @@ def hard_si_sdr_db(
     Args:
         estimates: Estimated waveforms, (B, n, T).
         sources: Source waveforms, (B, m, T).
-        active: Which sources speak, (B, m) bool; None: all.
+        active: Which sources are active, (B, m) bool; None: all.
         lengths: Samples of each utterance that count, (B,); None: all T.
     """
     cost = pairwise_neg_si_sdr(estimates, sources, lengths=lengths)

@@ -1,5 +1,4 @@
-from __future__ import annotations
-
+import json
 import re
 import subprocess
 import sys
@@ -82,6 +81,14 @@ def test_wrong_speakers_exit_with_2_and_one_line(tmp_path, model, recording, cap
     assert main(line) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1 and word in lines[0]
+
+
+@pytest.mark.parametrize("speakers", [1, 2])
+def test_a_model_that_does_not_count_writes_as_many_as_asked_for(tmp_path, model, recording, capsys, speakers):
+    out = tmp_path / "out"
+    assert main(["separate", recording, "--model", model, "--out", str(out), "--speakers", str(speakers)]) == 0
+    assert capsys.readouterr().out.startswith(f"x: {speakers} speaker")
+    assert json.loads((out / "x.json").read_text())["speakers"] == speakers == len(list(out.glob("*.wav")))
 
 
 def test_a_number_of_speakers_is_taken(tmp_path, recording):

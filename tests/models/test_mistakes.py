@@ -101,10 +101,6 @@ NEVER_NEGATIVE += [c.GaussianConfig("softplus"), c.LogNormalConfig(), c.GammaCon
         (tiny(filterbank=STFT, encoding=c.GammaConfig()), "model.encoding.activation: found softplus"),
         (tiny(filterbank=STFT, encoding=c.LogNormalConfig()), "model.encoding.activation: found exp"),
         (tiny(encoding=c.GaussianConfig("softmax")), "model.encoding.activation: found softmax"),
-        (
-            tiny(filterbank=c.STFTFilterbankConfig(32, 8, initial_deviation=0.0), encoding=c.GaussianConfig()),
-            "initial_deviation",
-        ),
         *[(tiny(filterbank=COMPLEX, masks=masks), "model.masks: found ") for masks in NEVER_NEGATIVE],
         (of_16_khz(), "found a layout of bands for 16000 Hz, but model.sample_rate is 8000"),
         (mapped(**(PARTS | {"mapping": False})), "set model.filterbank.mapping to true"),

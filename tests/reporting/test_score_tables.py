@@ -51,7 +51,8 @@ def test_a_mixture_is_described_by_what_its_sources_are() -> None:
 def test_groups_stand_in_the_order_of_words_and_of_numbers() -> None:
     pairs, seconds = ["M-M", "F-F", None, "F-M"] * 5, [5.0, 1.0, 4.0, 2.0] * 5
     scores = {"si_sdr_db": np.arange(20.0)}
-    found = by_group({"sex_pair": pairs, "duration_seconds": seconds, "one": ["x"] * 20}, scores, None)
+    properties = {"sex_pair": pairs, "duration_seconds": seconds, "one": ["x"] * 20, "same": [1.0] * 20}
+    found = by_group(properties | {"most_same": [1.0] * 16 + [0.5] * 4}, scores, None)
     assert list(found) == ["sex_pair", "duration_seconds"] and list(found["sex_pair"]) == ["F-F", "F-M", "M-M"]
     assert [group["si_sdr_db"]["mean"] for group in found["sex_pair"].values()] == [9.0, 11.0, 8.0]
     assert list(found["duration_seconds"]) == ["1 to 3", "3 to 5"]

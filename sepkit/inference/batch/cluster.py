@@ -151,7 +151,7 @@ def cluster_recordings(
         inputs: recordings, folders of them, or what `sepkit separate` wrote.
         encoder: folder of a speaker encoder, the name of one that ships, FILE.onnx, mean_mfcc or mean_log_mel; None:
             the default.
-        features: what FILE.onnx hears; None: as its metadata say.
+        features: Input of FILE.onnx; None: as its metadata say.
         speakers: their number; auto: it is found.
 
     Returns:

@@ -71,17 +71,17 @@ def separate_files(
         inputs: Audio files, and folders that are searched for them.
         separator: The model.
         out: Folder of the outputs, made if absent.
-        options: What is written; None: the defaults.
-        model_name: How the JSON files name the model.
-        processes: How many separate recordings side by side, on a CPU; 1: this one alone.
+        options: Options of the outputs; None: the defaults.
+        model_name: Name of the model in the JSON files.
+        processes: Number of parallel processes, on a CPU; 1: only this one.
         rank: Number of this process among those that share the recordings: each takes every `world_size`-th. Its list
             of failures is OUT/failed_rank<rank>.jsonl then.
-        world_size: How many processes share them.
-        tell: Takes a line about each recording as soon as it is separated or has failed, and whether it has failed.
+        world_size: Number of processes that share the recordings.
+        tell: Function that gets a line about each finished recording, and whether the recording failed.
 
     Raises:
         UserError: an input that does not exist, a folder without audio files, an output folder that cannot be
-            written to or is an input, `speakers` that the model cannot tell, or several processes on an accelerator.
+            written to or is an input, `speakers` that the model cannot output, or several processes on an accelerator.
     """
     began, out, options = time.perf_counter(), Path(out), options or OutputOptions()
     if options.speakers is None and options.link_speakers is None:
@@ -152,8 +152,8 @@ class _Job:
     Args:
         out: Folder of the outputs.
         separator: The model.
-        options: What is written.
-        provenance: What all JSON files state.
+        options: Options of the outputs.
+        provenance: Fields of all JSON files.
         progress: Whether to show a bar for a long recording.
         encoder: Speaker encoder that links estimates to speakers; None: they are not linked.
         enrolled: Speakers whose tracks have names.
@@ -258,7 +258,7 @@ def speakers_to_link(wanted: LinkSpeakers | None, separated: Separated[Any]) -> 
     """Return the number that was asked for; for "auto" 1 if the model's detector is sure that one speaker is alone.
 
     The other estimates of such a recording hold what is left of the voice, which sounds like somebody else. Scores tell
-    how many outputs are heard, each of which may hold several speakers.
+    how many outputs are active, each of which may contain several speakers.
 
     Args:
         wanted: Number of speakers, or "auto".

@@ -106,7 +106,7 @@ def group_speakers(
         neighbors: (P, 2) which segments follow each other in a turn, see `neighbors_in_turns`.
         seconds: (N,) their lengths.
         speakers: their number; auto: it is found.
-        rule: of the encoder, see `rule_of`.
+        rule: Rule of the encoder, see `rule_of`.
         clear: (N,) bool, segments that the number is found by if they are enough, see `clear_segments`; None: all.
 
     Raises:

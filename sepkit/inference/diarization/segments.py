@@ -19,7 +19,7 @@ WINDOW_SECONDS = 1.5
 """Longest segment; a longer turn is cut into equal ones."""
 
 SHORTEST_SECONDS = 0.25
-"""Shorter segments tell nothing of a voice."""
+"""Shorter segments do not identify a voice."""
 
 # Segments of one speaker that are nearer than this are one turn.
 _JOINED_PAUSE_SECONDS = 0.3
@@ -30,7 +30,7 @@ _LENGTH_SLACK = 0.01
 _TURN_PAUSE_SECONDS = 0.1
 # Segments that speakers are counted by: their least length, and least share without speech in another estimate.
 _CLEAR_SECONDS, _CLEAR_SHARE = 1.0, 0.7
-# Frames that are heard at once, and before and after them what they are heard with.
+# Frames processed together, and their context before and after.
 _FRAMES, _CONTEXT_FRAMES = 150, 12
 
 
@@ -157,11 +157,11 @@ def cut_turns(meter: SpeechMeter) -> tuple[list[SpeechSegment], list[SpeechSegme
 
 
 def find_segments(source: Source, encoder: Encoder | None = None) -> tuple[list[SpeechSegment], list[SpeechSegment]]:
-    """Return the segments in which something is heard, in order of time, and those that are too short to use.
+    """Return the active segments, in order of time, and those that are too short to use.
 
     Args:
         source: Recording, or the estimates of one.
-        encoder: Speaker encoder that decides what is speech, see `SpeechMeter`.
+        encoder: Speaker encoder that detects speech, see `SpeechMeter`.
 
     Raises:
         UserError: a file that cannot be read, or estimates of different rates or lengths.
@@ -205,9 +205,9 @@ def neighbors_in_turns(segments: Sequence[SpeechSegment]) -> np.ndarray:
 
 
 def clear_segments(segments: Sequence[SpeechSegment]) -> np.ndarray:
-    """Return which segments tell most of a voice, (N,) bool: those that are long, and mostly alone.
+    """Return which segments identify a voice best, (N,) bool: long ones, mostly without overlap.
 
-    What is separated of two who speak at once sounds like a third.
+    The separated parts of two overlapping speakers sound like a third.
 
     >>> clear_segments([SpeechSegment(0, 0.0, 1.5), SpeechSegment(1, 1.4, 1.0), SpeechSegment(0, 2.0, 1.5)])
     array([ True, False,  True])
@@ -253,7 +253,7 @@ def waveforms_of(source: Source, segments: Sequence[SpeechSegment], sample_rate:
     Args:
         source: Recording, or the estimates of one.
         segments: Segments of it, in order of time.
-        sample_rate: Sample rate of what is yielded, Hz.
+        sample_rate: Sample rate of the yielded samples, Hz.
     """
     held: dict[int, tuple[float, np.ndarray]] = {}
     for segment in segments:

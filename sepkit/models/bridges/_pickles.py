@@ -132,7 +132,7 @@ class Description:
 
     Args:
         path: The file, for messages.
-        data: What it contains.
+        data: Content of the file.
         prefix: Beginning of the names of all values, such as "config.".
     """
 
@@ -146,7 +146,7 @@ class Description:
         Args:
             weights: File of the weights.
             name: Name of the YAML file.
-            expected: What is expected, for the message.
+            expected: Expected content, for the message.
             prefix: Beginning of the names of all values.
         """
         if not (path := weights.with_name(name)).is_file():

@@ -48,22 +48,22 @@ class Graph:
         path: the file.
         description: plain data of the file: format, kind, sample_rate, hypotheses, signal_mean, signal_std, info ...
         kind: "separation" (`mixture` (B, T) to `OUTPUTS` and `features`), or "speaker_encoder" (`waveforms` (B, T) to
-            `embeddings` (B, D), and to `speech` (B, F), probabilities for each 20 ms, if it tells speech).
+            `embeddings` (B, D), and to `speech` (B, F), probabilities for each 20 ms, if it detects speech).
         sample_rate: Hz.
         hypotheses: n; 0 for an encoder.
         embedding_size: D; 0 for a graph that separates.
-        info: what was saved beside the weights.
+        info: Data saved beside the weights.
         signal_mean, signal_std: mean and deviation of the training mixtures.
-        outputs: names of what `separate` gives.
+        outputs: Names of the outputs of `separate`.
         features: names of those that are (B, n) features of the separation, see
             `sepkit.models.features.latent_features`.
         variational: whether the model's latents have distributions. A graph does not sample from them.
-        score_loss: what the scores were trained by, as in `EncoderMaskerDecoder`.
+        score_loss: Loss of the scores, as in `EncoderMaskerDecoder`.
         counts_speakers: whether the model counts speakers, and makes no more estimates than it counts.
         steps: number of steps of a masker of continuous depth, which the graph takes always; None: fixed depth.
         fingerprint: digest of the weights, as `sepkit.models.saved` gives it for the model in torch.
         causal: whether the model can run block by block, and so gets the level of the samples so far.
-        stride, kernel_size: of the synthesis windows of a causal model, in samples; 0 for another one.
+        stride, kernel_size: Stride and length of a causal model's synthesis windows, samples; 0: not causal.
         state: name and shape, for one recording, of each part of the state that a causal graph takes beside `mixture`
             (B, k * stride), and returns as `next_` and the name, see `first_state`; empty for another one.
         delay_samples: by which the estimates (B, n, k * stride) of a call are late, in samples: the first are of what
@@ -71,9 +71,9 @@ class Graph:
         providers: names of ONNX Runtime's providers that run it.
 
     Args:
-        path: what `sepkit export` wrote.
+        path: File that `sepkit export` wrote.
         device: "cpu", "cuda" or "cuda:1", "coreml", or "auto": CUDA where ONNX Runtime has it, else the CPU.
-        threads: of the processor; None: OMP_NUM_THREADS, which torch follows too, or else ONNX Runtime's choice.
+        threads: Number of CPU threads; None: OMP_NUM_THREADS, as in torch, or else ONNX Runtime's choice.
     """
 
     def __init__(self, path: str | os.PathLike[str], device: str = "cpu", threads: int | None = None) -> None:
@@ -228,7 +228,7 @@ class GraphStream:
     """A recording that passes through a causal graph block by block; blocks may be of any size.
 
     Attributes:
-        lookahead_samples: at most this many samples must follow one before its estimates are final.
+        lookahead_samples: Largest number of samples that must follow one before its estimates are final.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -273,10 +273,10 @@ class GraphStream:
 
 
 def read_graph(path: Path, expected: str) -> tuple[bytes, OnnxContents]:
-    """Return the bytes of a graph's file and what they hold.
+    """Return the bytes of a graph's file and their parsed content.
 
     Args:
-        expected: what an error says that the file should be.
+        expected: Expected kind of file, for errors.
 
     Raises:
         UserError: no such file, too large, no graph, or tensors in other files.
@@ -302,14 +302,14 @@ def digest(content: bytes) -> str:
 class Session:
     """ONNX Runtime's session of a graph, which gets the time and memory that `sepkit.limits` gives one.
 
-    What ships with the package, and a graph on another device than the CPU, has no bound on its memory.
+    Shipped graphs, and graphs on other devices than the CPU, have no bound on their memory.
 
     Attributes:
         inner: `onnxruntime.InferenceSession`.
 
     Args:
-        path: of its file, for errors.
-        content: of its file.
+        path: Path of the file, for errors.
+        content: Content of the file.
         device: see `Graph`.
         threads: see `Graph`.
 
@@ -359,9 +359,9 @@ class Session:
         """Return the outputs of the graph.
 
         Args:
-            inputs: by name.
+            inputs: Inputs by name.
             outputs: names.
-            num_samples: of the sound that the inputs stand for, in all mixtures together.
+            num_samples: Samples of sound that the inputs represent, summed over mixtures.
             sample_rate: Hz, of that sound.
 
         Raises:

@@ -39,7 +39,7 @@ class MaskerStream(Protocol):
 
 @dataclass(frozen=True)
 class MaskerOutput:
-    """What a masker returns to the model.
+    """The output of a masker.
 
     Args:
         values: raw mask values (B, n, P, K, F).
@@ -74,7 +74,7 @@ class Masker(nn.Module, ABC):
     hypothesis 1, then as many of hypothesis 2, and so on. Empty: the number of hypotheses cannot grow."""
 
     hypothesis_axis: ClassVar[int] = 0
-    """That axis of all these parameters: 0 for the first, -1 for the last."""
+    """Axis of the hypotheses in all these parameters: 0 for the first, -1 for the last."""
 
     def __init__(self, encoding_dim: int, hypotheses: int = 2, values_per_dimension: int = 1) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ class Masker(nn.Module, ABC):
 
     @property
     def counts_speakers(self) -> bool:
-        """Whether `with_scores` makes scores, and no more estimates than it counts or is told."""
+        """Whether `with_scores` outputs scores, and no more estimates than it counts or is given."""
         return False
 
     def with_scores(self, features: Tensor, speakers: Tensor | None = None) -> MaskerOutput:
@@ -156,7 +156,7 @@ class FramewiseEnd(Masker):
         """Return raw mask values (B, n, P, K, F).
 
         Args:
-            features: What the masker sees of the encoding, (B, K, F).
+            features: The masker's view of the encoding, (B, K, F).
             state: State of a stream, of a causal masker; None: the features are a whole recording.
         """
         # Trunks of causal maskers alone take a state.

@@ -107,7 +107,7 @@ class Attention(nn.Module):
 
     Args:
         channels: C.
-        num_heads: of C / num_heads = d values.
+        num_heads: Number of heads, of C / num_heads = d values each.
     """
 
     def __init__(self, channels: int, num_heads: int, dropout: float) -> None:
@@ -170,7 +170,7 @@ class GlobalBlock(nn.Module):
         Args:
             x: (B, F, C); F is a multiple of `pooled`.
             positions: (2 F / pooled - 1, d).
-            pooled: how many frames are one for the attention.
+            pooled: Number of frames that the attention pools.
         """
         y = self.attention(x.unflatten(1, (-1, pooled)).mean(2), positions)
         return self.feedforward(x + self.gate(x) * repeat_frames(y, pooled))

@@ -123,7 +123,7 @@ class ConvolutionalFeedForward(nn.Module):
     Args:
         channels: D.
         hidden: channels of a and b.
-        kernel_size: of both convolutions.
+        kernel_size: Kernel size of both convolutions.
     """
 
     def __init__(self, channels: int, hidden: int, kernel_size: int, dropout: float) -> None:

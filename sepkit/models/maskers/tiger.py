@@ -177,7 +177,7 @@ class PlaneAttention(nn.Module):
 
     Args:
         channels: N, a multiple of the heads.
-        head_channels: of queries and keys in each head.
+        head_channels: Channels of queries and keys in each head.
     """
 
     def __init__(self, channels: int, num_heads: int, head_channels: int) -> None:

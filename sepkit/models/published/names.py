@@ -1,4 +1,4 @@
-"""What a MODEL argument names: a folder, a model that ships, one on the hub, or another toolkit's. Without torch."""
+"""Resolve a MODEL argument: a folder, a shipped model, one on the hub, or another toolkit's. Without torch."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _NOT_READ = {
     "espnet": "of ESPnet's models sepkit reads TF-Locoformer alone",
     "wesep": "WeSep extracts one enrolled speaker, and sepkit does not read it",
 }
-"""What a name of a public model that is not read contains -> what that model is."""
+"""Part of the name of an unsupported public model -> description of the model."""
 
 
 def model_folder(model: Path_) -> Path | None:
     """Return the checkpoint folder that a MODEL argument names; None for other toolkits' and exported models.
 
     Args:
-        model: as `sepkit.models.load_pretrained` takes it. A model on the hub is downloaded.
+        model: Model as `sepkit.models.load_pretrained` takes it. A model on the hub is downloaded.
     """
     if is_onnx(model):
         return None

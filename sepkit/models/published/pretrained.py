@@ -76,7 +76,7 @@ def _bridge(kind: str) -> tuple[Callable[..., EncoderMaskerDecoder], Sequence[st
 
 
 def _place(kind: str, source: str, files: Sequence[str]) -> Path:
-    """Return the path that a MODEL names behind its colon; what names a repository or an address is fetched."""
+    """Return the path after the colon of a MODEL; repositories and addresses are fetched."""
     if Path(source).exists():
         return Path(source)
     if kind == "asteroid":

@@ -1,6 +1,6 @@
 """Models on disk: a folder with `model.safetensors` (the weights) and `model.yaml` (the configuration and more).
 
-What ships has `model.onnx` in place of the weights: a graph that holds them by name.
+Shipped models have `model.onnx` instead of the weights: a graph that contains them by name.
 
 Nothing in a checkpoint is executed or imported: weights are read as numbers, the description is plain YAML, and the
 registry alone turns it into a model. Training state (optimizer, loop, random generators) lives elsewhere.

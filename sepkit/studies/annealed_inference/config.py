@@ -65,7 +65,7 @@ class FlowsConfig:
     hidden: Items = 64
     samples: Items = 256
     replicas: Items = 8
-    """Of each cell; they are trained at once."""
+    """Replicas of each cell, trained in parallel."""
     temperatures: Temperatures = field(default_factory=lambda: [9.0, 90.0, 900.0])
     steps: list[Items] = field(default_factory=lambda: [100, 300, 600])
     after: Items = 100
@@ -87,7 +87,7 @@ class AnnealedInferenceConfig:
     after: Items = 150
     """Steps after t0, before it is asked whether the means have collapsed."""
     seed: Seed = 0
-    """Of starts and samples; every cell has a seed of its own that follows from it."""
+    """Seed of starts and samples; each cell's own seed follows from it."""
     formulas: FormulasConfig = field(default_factory=FormulasConfig)
     phase_diagram: PhaseDiagramConfig = field(default_factory=PhaseDiagramConfig)
     runs: RunsConfig = field(default_factory=RunsConfig)

@@ -32,7 +32,7 @@ class DimensionConfig:
         lowest: The least value that is possible.
         highest: The largest value that is possible.
         known: Whether it is given from the beginning (age), and so is never the next to be measured.
-        unit: For messages.
+        unit: Unit, for messages.
     """
 
     name: str = ""
@@ -63,7 +63,7 @@ class PartialVAEConfig:
     """A variational autoencoder of data of which any part may be missing (Ma et al. 2019, PointNet-plus encoder).
 
     Args:
-        dimensions: What is measured, in order.
+        dimensions: Measured quantities, in order.
         latent: Dimensions of the latent variable.
         embedding: Learned values that describe each dimension (e_d).
         features: Size of the layer that all observed dimensions share, whose outputs are summed (K).
@@ -116,7 +116,7 @@ class AudiogramDataConfig:
         dev: CSV file of validation data; none: no validation.
         batch_size: Data in a batch, of each model.
         workers: Processes that load data; the data are in memory, so that more only cost time.
-        missingness: What each datum hides in training.
+        missingness: Hidden values of each datum in training.
     """
 
     train: str | None = None

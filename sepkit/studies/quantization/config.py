@@ -1,6 +1,6 @@
 """Options of the experiments; torch-free.
 
-Every number can stand in a YAML file with one section for each experiment, as egs/quantization/conf/cpu.yaml.
+Every number can be set in a YAML file with one section for each experiment, as egs/quantization/conf/cpu.yaml.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class ViewConfig:
         noise_probability: With data.noise: share of views with one of its recordings, at levels as `snr_db`.
         gain_db: Gains are uniform within this range up and down.
         snr_db: Range of the signal-to-noise ratio of colored noise, dB.
-        clean_probability: Share of views without noise; clean recordings are strange to an encoder that has only heard
+        clean_probability: Share of views without noise; clean recordings are unfamiliar to an encoder trained only on
             noisy ones.
         tilt_nepers: Standard deviation of each of four cosines over frequency that color a view, as a microphone does.
         room_probability: Share of views with reverberation: noise that decays by 60 dB in 0.1 to 0.4 s.
@@ -97,7 +97,7 @@ class ViewConfig:
 
 @dataclass
 class SegmentDataConfig:
-    """Segments in which one person speaks.
+    """Segments in which one speaker is active.
 
     Args:
         train: Folder of recordings of one speaker each, or a CSV file of segments (path, start_seconds,
@@ -141,7 +141,7 @@ class ContrastiveObjectiveConfig:
         temperature: Temperature tau of the experts. With 1, as in the paper, a training takes hours rather than
             minutes.
         gate_temperature: Temperature kappa of the gate.
-        queue: Embeddings that instances are told from; shortened if there are fewer instances.
+        queue: Number of embeddings that instances are contrasted with; shortened if there are fewer instances.
         teacher_decay: Decay of the exponential moving average that is the teacher; 0.999 never moves in a run of some
             hundred steps.
         analytical_update: Whether prototypes are set to the mean direction of their members after each epoch (equation

@@ -1,7 +1,5 @@
 """Outputs: what an earlier call wrote, whole or not, and samples that a format cannot hold."""
 
-from __future__ import annotations
-
 import builtins
 import errno
 import io
