@@ -48,6 +48,11 @@ def shown(value: Any) -> str:
     return text if len(text) <= VALUE_CHARACTERS else f"{text[: VALUE_CHARACTERS - 3]}..."
 
 
+def counted(number: int, what: str) -> str:
+    """Return a number of things in words: 1 speaker, 2 speakers."""
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
 @dataclass(frozen=True)
 class Bounds:
     """Bounds of a number: in the type of a field or a parameter, or for one value.

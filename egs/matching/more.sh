@@ -9,7 +9,7 @@
 # --methods "..."      among pit mcl relaxed_wta amcl sinkhorn grown
 # --seeds "..."        seeds of every experiment; those of one seed are trained together, so that pairs complete first
 # --hypotheses "..."   numbers of hypotheses for three speakers, for MCL and aMCL; "" leaves them out
-# --runs DIR           a JSON for each finished run (25 kB with its scores); runs that have one are not trained again
+# --runs DIR           a JSON for each finished run; runs that have one are not trained again
 # --conf "FILE ..."    configurations of sepkit train, later ones win
 # --data DIR           folder of the manifests, a folder for each number of speakers
 # --exp DIR            folder of the runs
@@ -17,8 +17,8 @@
 # --prepare-options "..."  further options of sepkit prepare folder
 #
 # The same command again continues: finished runs stand in --runs, an unfinished one resumes. Two commands with different --seeds
-# may run beside each other. Time: 1,200 steps of 8 mixtures of 3 s a run, about 8 minutes of one core in float32; 140 runs with
-# the defaults. At last it writes RUNS.md beside --runs, with what has finished.
+# may run beside each other. Time: 1,200 steps of 8 mixtures of 3 s a run, about 10 minutes of one core in float32; 140 runs
+# with the defaults. At last it writes RUNS.md beside --runs, with what has finished.
 set -euo pipefail
 caller=$PWD
 cd "$(dirname "$0")"
@@ -52,7 +52,7 @@ one() {
     growth="--trainer.monitor mcl"
     [ "$count" -gt 2 ] || growth="$growth --trainer.growth.epochs [60]"
   fi
-  for name in $conf; do configs="$configs --config $PWD/$name"; done
+  for name in $conf; do configs="$configs --config $(realpath "$name")"; done
   [ -e "$manifests/test.jsonl" ] || sepkit prepare folder --speech "$speech" --speakers "$speakers" $prepare_options --out "$manifests"
   ./run.sh --conf "${conf%% *}" --speech "$speech" --speakers "$speakers" --methods "$method" --seeds "$seed" --temperatures "" \
     --hypotheses "" --jobs 1 --data "$manifests" --exp "$folder" --stage 2 --stop-stage 3 \

@@ -29,6 +29,8 @@ class FreeFilterbankConfig(FilterbankConfig, name="free"):
         multiple: The input is padded on the right to a multiple of this many samples (SuDoRM-RF: 80).
         init_range: Filters start uniform in +-this; 0 means Xavier-normal.
         mapping: The masker's output is the estimates' encoding, not a mask of the mixture's; for linear or tanh masks.
+        together: Number of hypotheses, if the decoder makes each estimate of the masked encodings of all, as that of
+            SuDoRM-RF's authors does; 0: each estimate is of its own.
     """
 
     num_filters: Size = 512
@@ -39,6 +41,7 @@ class FreeFilterbankConfig(FilterbankConfig, name="free"):
     multiple: Annotated[int, Bounds(ge=1, le=PADDED_SAMPLES)] = 1
     init_range: NotNegative = 0.0
     mapping: bool = False
+    together: SizeOrNone = 0
 
 
 @dataclass

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, overload
 
-from sepkit.data.audio import RESAMPLERS
+from sepkit.data.audio import AUDIO_SUFFIXES, RESAMPLERS
 from sepkit.errors import UserError, one_line, shown
 from sepkit.files import parse_json, read_text, write_text
 from sepkit.limits import FILE_SAMPLES, GAIN, ID_BYTES, MIXTURE_SAMPLES, SAMPLE_RATES, TEXT_CHARACTERS
@@ -163,10 +163,14 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
     path = Path(path)
     if path.is_dir():
         raise UserError(
-            f"{path}: is a folder, expected a manifest such as test.jsonl; `sepkit prepare mixed` makes one of a "
-            "corpus that is mixed already, `sepkit prepare folder` of recordings of one speaker each"
+            f"{path}: is a folder, expected a manifest such as test.jsonl; `sepkit prepare mixed` makes one from a "
+            "corpus that is already mixed, `sepkit prepare folder` from recordings of single speakers"
         )
-    text = read_text(path, "a manifest, one JSON object a line")
+    if path.suffix.lower() in AUDIO_SUFFIXES and path.is_file():
+        raise UserError(
+            f"{path}: is a recording, expected a manifest such as test.jsonl; did you mean `sepkit separate {path}`?"
+        )
+    text = read_text(path, "a manifest, one JSON object per line")
     entries: list[MixtureEntry] = []
     first_seen: dict[str, int] = {}
     # splitlines() would also split at characters that JSON text may hold.
@@ -176,12 +180,13 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
         entry = entry_from_line(line, f"{path}:{number}")
         if entry.id in first_seen:
             raise UserError(
-                f"{path}:{number}: id {shown(entry.id)} is that of line {first_seen[entry.id]}; ids must differ"
+                f"{path}:{number}: id {shown(entry.id)} appears in line {first_seen[entry.id]} too; give each its own "
+                "id"
             )
         first_seen[entry.id] = number
         entries.append(entry)
     if not entries:
-        raise UserError(f"{path}: holds no mixtures; expected one JSON object a line")
+        raise UserError(f"{path}: contains no mixtures; expected one JSON object per line")
     return Manifest(path, entries)
 
 
@@ -200,7 +205,7 @@ def write_manifest(path: str | os.PathLike[str], entries: Iterable[MixtureEntry]
     seen: set[str] = set()
     for entry in entries:
         if entry.id in seen:
-            raise UserError(f"{path}: two mixtures have the id {shown(entry.id)}; ids must differ")
+            raise UserError(f"{path}: id {shown(entry.id)} appears twice; give each mixture its own id")
         seen.add(entry.id)
         lines.append(entry_to_line(entry, f"{path}: mixture {shown(entry.id)}"))
     write_text(path, "".join(f"{line}\n" for line in lines))
@@ -236,7 +241,7 @@ def entry_from_line(line: str, where: str = "manifest") -> MixtureEntry:
         plain = parse_json(line)
     except ValueError as error:
         # Beside what is not JSON: numbers of more digits than Python converts, and lists in lists without end.
-        raise UserError(f"{where}: not JSON ({one_line(str(error))}); expected one JSON object a line") from error
+        raise UserError(f"{where}: not JSON ({one_line(str(error))}); expected one JSON object per line") from error
     return _parse_entry(plain, where)
 
 
@@ -259,7 +264,9 @@ def _parse_entry(plain: Any, where: str) -> MixtureEntry:
         fields["noise"] = NoiseEntry(**_checked(NoiseEntry, fields["noise"], f"{where}: noise"))
     entry = MixtureEntry(**fields)
     if entry.mixture is None and not entry.sources:
-        raise UserError(f"{where}: neither mixture nor sources; expected a recorded mixture, or sources to mix")
+        raise UserError(
+            f"{where}: contains neither mixture nor sources; expected a recorded mixture, or sources to mix"
+        )
     return entry
 
 
@@ -274,7 +281,7 @@ def _checked(kind: type, plain: Any, where: str) -> dict[str, Any]:
             if not accepts(value):
                 raise UserError(f"{where}: {name} is {shown(value)}, expected {expected}")
         elif name in _REQUIRED[kind]:
-            raise UserError(f"{where}: field {name!r} is missing")
+            raise UserError(f"{where}: missing field {name!r}")
     return found | {"extra": rest}
 
 

@@ -9,6 +9,7 @@ from functools import partial
 
 import numpy as np
 
+from sepkit.choices import did_you_mean
 from sepkit.errors import UserError
 from sepkit.evaluation import metrics
 from sepkit.evaluation.labels import FROM_LATENTS, PREDICTED, WEIGHTED
@@ -146,7 +147,8 @@ def check_metrics(options: ScoringOptions, sample_rates: Sequence[int]) -> None:
     unknown = [name for name in options.metrics if name not in COLUMNS]
     if unknown or not options.metrics:
         raise UserError(
-            f"metrics: found {', '.join(unknown) or 'nothing'}, expected one or more of {', '.join(COLUMNS)}"
+            f"metrics: found {', '.join(unknown) or 'nothing'}{did_you_mean(''.join(unknown[:1]), COLUMNS)}, "
+            f"expected one or more of {', '.join(COLUMNS)}"
         )
     for name in options.metrics:
         if name in PACKAGES and not is_installed(PACKAGES[name]):

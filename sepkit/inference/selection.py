@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sepkit.errors import UserError
+from sepkit.errors import UserError, counted
 from sepkit.inference.options import Levels, Speakers
 from sepkit.models.hypotheses import best_hypotheses, distinct_by_products
 
@@ -138,12 +138,17 @@ def check_speakers(speakers: Speakers, hypotheses: int, counts: bool) -> None:
         return
     is_number = isinstance(speakers, int) and not isinstance(speakers, bool)
     if speakers != "auto" and not (is_number and 1 <= speakers <= hypotheses):
-        raise UserError(f"speakers: found {speakers}, expected auto or 1 to {hypotheses}, the model's estimates")
+        if not (is_number and speakers > hypotheses):
+            raise UserError(f"speakers: found {speakers}, expected auto or a whole number from 1 to {hypotheses}")
+        raise UserError(
+            f"speakers={speakers}: this model has {counted(hypotheses, 'output')}; use link_speakers={speakers} for a "
+            "meeting, or choose another model"
+        )
     if speakers == "auto" and not counts:
         raise UserError(
-            f"speakers: found {speakers}, but the model has no scores to choose by, and outputs that nobody speaks in "
-            "are not known to be silent; leave it out, train with --model.scoring.hidden_size 128, or with "
-            "--objective.silence.weight 0.1 --data.dynamic_mixing.one_speaker_share 0.2 and then `sepkit calibrate`"
+            f"speakers={speakers}: this model does not count speakers; leave it out, or train one that does: with "
+            "model.scoring.hidden_size 128, or with objective.silence.weight 0.1 and "
+            "data.dynamic_mixing.one_speaker_share 0.2, then `sepkit calibrate`"
         )
 
 

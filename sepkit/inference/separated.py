@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 
 from sepkit.data import audio
+from sepkit.errors import counted
+from sepkit.inference.quality.features import SHORTEST_SECONDS
 from sepkit.inference.selection import Selection
 from sepkit.inference.waveforms import as_given
 
@@ -197,14 +199,12 @@ def summary_line(separated: Separated[Any]) -> str:
     else:
         what = counted(found if separated.scores is None else outputs, "speaker")
         what += " or more" if separated.selection.count_is_lower_bound else ""
+    seconds = separated.estimates.shape[-1] / max(1, separated.sample_rate)
+    if outputs and seconds < SHORTEST_SECONDS:
+        return f"{what}; {seconds:.2g} s is too short to separate, expected at least {SHORTEST_SECONDS} s"
     if separated.out_of_domain:
         return f"{what}; quality unknown: unlike the recordings that the prediction was fitted on"
     return "; ".join(filter(None, [what, _expectation(separated)]))
-
-
-def counted(number: int, what: str) -> str:
-    """Return a number of things in words: 1 speaker, 2 speakers."""
-    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _expectation(separated: Separated[Any]) -> str:

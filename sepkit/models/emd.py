@@ -111,6 +111,12 @@ class EncoderMaskerDecoder(SavedModel):
         if (bank.complex_masks or bank.mapping) and not signed:
             of_which = "complex masks have values" if bank.complex_masks else "with mapping the masker makes encodings"
             raise UserError(f"model.masks: found {masks!r}, but {of_which} of either sign; {use_signed}")
+        together = getattr(bank, "together", 0)
+        if together not in (0, self.hypotheses) or (together and self.variational):
+            raise UserError(
+                f"model.filterbank.together: found {together}, expected 0, or the number of hypotheses"
+                f" ({self.hypotheses}) of a deterministic model"
+            )
         if (rate := getattr(self.masker, "sample_rate", self.sample_rate)) != self.sample_rate:
             raise UserError(
                 f"model.masker: found a layout of bands for {rate} Hz, but model.sample_rate is {self.sample_rate}"

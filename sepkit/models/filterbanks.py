@@ -41,14 +41,15 @@ class Filters(nn.Module):
             self.register_buffer("torch_window", window)
 
 
-def free_filters(num_filters: int, kernel_size: int) -> Filters:
+def free_filters(num_filters: int, kernel_size: int, outputs: int = 1) -> Filters:
     """Return learned filters, drawn from Xavier's normal distribution.
 
     Args:
         num_filters: Number of filters.
         kernel_size: Samples in a filter.
+        outputs: Waveforms that each filter adds to.
     """
-    return Filters(nn.Parameter(nn.init.xavier_normal_(torch.empty(num_filters, 1, kernel_size))))
+    return Filters(nn.Parameter(nn.init.xavier_normal_(torch.empty(num_filters, outputs, kernel_size))))
 
 
 class _Coder(nn.Module):
@@ -294,15 +295,32 @@ class FreeFilterbank(Filterbank):
         )
         super().__init__(
             Encoder(free_filters(config.num_filters * values_per_dimension, size), stride, padding),
-            Decoder(free_filters(config.num_filters, size), stride, padding, config.output_padding),
+            Decoder(
+                free_filters(max(1, config.together) * config.num_filters, size, max(1, config.together)),
+                stride,
+                padding,
+                config.output_padding,
+            ),
             encoding_dim=config.num_filters,
             full_dim=config.num_filters,
             multiple=config.multiple,
         )
-        self.mapping = config.mapping
+        self.mapping, self.together = config.mapping, config.together
         if config.init_range > 0:
             for bank in (self.encoder, self.decoder):
                 nn.init.uniform_(bank.filters, -config.init_range, config.init_range)
+
+    def decode(self, encoding: Tensor) -> Tensor:
+        """Return waveforms, (B, n, T), as the base class; with `together` each of all n encodings (B, n, K, F)."""
+        if not self.together:
+            return super().decode(encoding)
+        return nn.functional.pad(self.decode_frames(encoding), self.trim)
+
+    def decode_frames(self, encoding: Tensor) -> Tensor:
+        """Return waveforms with both ends untrimmed, as the base class; `encoding` is (B, n, K, F)."""
+        if not self.together:
+            return super().decode_frames(encoding)
+        return nn.functional.conv_transpose1d(encoding.flatten(1, 2), self.decoder.filters, stride=self.stride)
 
     def features(self, encoding: Tensor) -> Tensor:
         """The encoding (B, K, F) itself."""

@@ -26,7 +26,7 @@ from sepkit.objectives.objective import Objective, build_objective, hard_si_sdr_
 from sepkit.registry import build, register
 from sepkit.training.growth import Growth
 from sepkit.training.task import Task, average_of, matmul_precision
-from sepkit.training.task_definition import Monitor, mean, rows_of
+from sepkit.training.task_definition import Monitor, log, mean, rows_of
 from sepkit.types import Batch, Losses, Separation
 
 SPLIT_MIXTURES = 64
@@ -71,6 +71,8 @@ class SeparationTask(Task):
         """Return segments of the manifests' mixtures; those of dev are the beginnings."""
         data = self.config.data
         assert data.train is not None
+        if data.mixtures_per_epoch is not None and not data.dynamic_mixing.enabled:
+            log("warning: data.mixtures_per_epoch: has no effect without --data.dynamic_mixing.enabled true")
         shared: dict[str, Any] = {
             "segment_seconds": data.segment_seconds,
             "min_seconds": data.min_seconds,

@@ -116,8 +116,9 @@ def write_outputs(
     subtype: Subtype,
     turns: Sequence[Sequence[tuple[float, float]]] | None = None,
     recording: str = "",
-) -> None:
-    """Write the estimates of a recording, and then the JSON file: if it exists, all outputs do.
+) -> list[Path]:
+    """Write the estimates of a recording, and then the JSON file: if it exists, all outputs do. Return the
+    estimates' files.
 
     Files that the JSON file of an earlier call names, and this call does not make, are removed. Estimates that would
     clip as PCM are written as 32-bit float wav instead; where PCM or flac was asked for, a line on standard error says
@@ -180,6 +181,7 @@ def write_outputs(
         "files": {path.name: {"bytes": path.stat().st_size, "sha256": file_digest(path)} for path in written},
     }
     write_json(_beside(target, ".json"), result)
+    return paths
 
 
 def _write_estimates(

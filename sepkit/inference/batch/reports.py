@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sepkit.errors import UserError, one_line
+from sepkit.errors import UserError, counted, one_line
 from sepkit.files import file_text, parse_json, write_json, write_text
 from sepkit.inference.runners.base import is_out_of_memory
 from sepkit.owned import FOREIGN, check
@@ -50,11 +50,13 @@ class FilesReport:
         return self.wall_seconds / self.audio_seconds if self.audio_seconds else None
 
     def __str__(self) -> str:
-        text = f"separated {self.separated}, already done {self.already_done}"
+        parts = [f"{counted(self.already_done, 'file')} already separated"] * (self.already_done > 0)
+        if self.separated or not (parts or self.failed):
+            files = counted(self.separated, "file")
+            parts.insert(0, f"{files}, {_brief(self.audio_seconds)} of audio in {_brief(self.wall_seconds)}")
         if self.failed:
-            text += f", failed {len(self.failed)} (listed in {self.out / self.list_name})"
-        factor = self.real_time_factor
-        return text if factor is None else f"{text}; {self.audio_seconds:.0f} s, real-time factor {factor:.3f}"
+            parts.append(f"{counted(len(self.failed), 'file')} failed (listed in {self.out / self.list_name})")
+        return "; ".join(parts)
 
     def to_plain(self) -> dict[str, Any]:
         """Return plain data for a JSON file."""
@@ -69,6 +71,10 @@ class FilesReport:
             "real_time_factor": self.real_time_factor,
             "version": __version__,
         }
+
+
+def _brief(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.2g} s"
 
 
 def failure_reason(error: Exception, path: Path) -> str:

@@ -23,7 +23,7 @@ from sepkit.matching import linear_sum_assignment
 LEAST_SECONDS = 1.0
 """Least length of speech in an enrollment, seconds."""
 
-DEFAULT_THRESHOLD = 0.55
+DEFAULT_THRESHOLD = 0.73
 """Cosine similarity below which no speaker is named, for encoders without a threshold; that of the shipped one."""
 
 # Two speakers: halves found by k-means that are less alike than this, each of this much speech, in enough of it. On dev

@@ -13,7 +13,7 @@ from sepkit.models.published.public import PUBLIC
 from sepkit.models.published.shipped import shipped_models
 from sepkit.models.storage.folders import EXPECTED, Path_, find_checkpoint, is_onnx
 
-TOOLKITS = ("asteroid", "speechbrain", "sepreformer", "tf-locoformer", "sr-corrnet", "tiger", "torchaudio")
+TOOLKITS = ("asteroid", "speechbrain", "sepreformer", "sudormrf", "tf-locoformer", "sr-corrnet", "tiger", "torchaudio")
 """Words before the colon of a MODEL argument that name another toolkit's model."""
 
 _NOT_READ = {

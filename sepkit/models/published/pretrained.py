@@ -62,12 +62,22 @@ def _bridged(kind: str, source: str) -> EncoderMaskerDecoder:
 def _bridge(kind: str) -> tuple[Callable[..., EncoderMaskerDecoder], Sequence[str]]:
     """Return what reads a toolkit's files, and their names in a repository of the hub; none if there are none."""
     # Slow to import.
-    from sepkit.models.bridges import asteroid, sepreformer, speechbrain, sr_corrnet, tf_locoformer, tiger, torchaudio
+    from sepkit.models.bridges import (
+        asteroid,
+        sepreformer,
+        speechbrain,
+        sr_corrnet,
+        sudormrf,
+        tf_locoformer,
+        tiger,
+        torchaudio,
+    )
 
     return {
         "asteroid": (asteroid.from_asteroid, asteroid.FILES),
         "speechbrain": (speechbrain.from_speechbrain, speechbrain.FILES),
         "sepreformer": (sepreformer.from_sepreformer, ()),
+        "sudormrf": (sudormrf.from_sudormrf, ()),
         "tf-locoformer": (tf_locoformer.from_tf_locoformer, ()),
         "sr-corrnet": (sr_corrnet.from_sr_corrnet, sr_corrnet.FILES),
         "tiger": (tiger.from_tiger, tiger.FILES),

@@ -263,7 +263,7 @@ def changed(data, *keys, value):
         (("weights",), "other", "other weights"),
         (("hypotheses",), 3, "3 hypotheses"),
         (("format",), 2, "found format 2, expected 3"),
-        (("mixtures",), "many", "mixtures: found 'many', expected int"),
+        (("mixtures",), "many", "mixtures: found 'many', expected a whole number"),
         (("model", "intercept"), None, "nothing given, expected a value"),
         (("model", "intercept"), float("nan"), "not finite"),
         (("model", "scales"), [1.0], "not one for each feature"),
