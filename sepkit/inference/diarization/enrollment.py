@@ -126,7 +126,7 @@ class Named:
 
     Args:
         speaker: number of the linked speaker who has the name, from 0; None: absent.
-        likeness: cosine likeness to that speaker, or to the most alike one that has no other name; None: nobody speaks.
+        likeness: Cosine similarity to that speaker, or to the most similar unnamed one; None: no speech.
     """
 
     enrolled: Enrolled
