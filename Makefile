@@ -8,6 +8,7 @@ SECONDS ?= 60
 # Suites of the benchmark; not what a terminal calls LINES, its height.
 SUITES = $(if $(filter command,$(firstword $(origin LINES))),$(LINES))
 
+WEB_CACHE = "$${XDG_CACHE_HOME:-$$HOME/.cache}/sepkit/web"
 STAMP := $(VENV)/.installed
 # What make demo takes: half of the packages. An environment that has everything is not made again.
 DEMO_STAMP := $(if $(wildcard $(STAMP)),$(STAMP),$(VENV)/.installed-demo)
@@ -45,7 +46,9 @@ $(VENV)/.installed $(VENV)/.installed-demo: pyproject.toml tools/constraints.txt
 demo: $(DEMO_STAMP)
 	cd egs/mini && PATH="$(BIN):$$PATH" ./run.sh
 
+# The tests of the page run with what npm's registry has; without it they are skipped, and the table at the end says so.
 test: $(STAMP)
+	if command -v npm >/dev/null; then $(BIN)/sepkit download onnxruntime-web --cache $(WEB_CACHE) --remove-archives || true; fi
 	$(BIN)/python -m pytest -n $(PROCESSES) $(PYTEST_ARGS)
 
 test-slow: $(STAMP)
@@ -63,7 +66,7 @@ lint: $(STAMP)
 	$(BIN)/zizmor --offline .github
 
 docs: $(STAMP)
-	$(BIN)/sepkit download onnxruntime-web --cache "$${XDG_CACHE_HOME:-$$HOME/.cache}/sepkit/web" --remove-archives
+	$(BIN)/sepkit download onnxruntime-web --cache $(WEB_CACHE) --remove-archives
 	$(BIN)/python -m mkdocs build
 
 release: $(STAMP)

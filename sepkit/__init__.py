@@ -33,7 +33,7 @@ and to listen to.
 
 The same command again continues. `conf/` has a YAML file for every choice; `egs/` has recipes from corpus to table.
 
-**Match.** What is trained is a choice of four parts that do not know one another: a pairwise cost (B, n, m) in dB or
+**Match.** What is trained is a choice of four independent parts: a pairwise cost (B, n, m) in dB or
 nats, an assignment of n hypotheses to m sources, latents, and their rate.
 
 >>> import torch

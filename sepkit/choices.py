@@ -24,6 +24,8 @@ T = TypeVar("T")
 # Comparing takes time with the square of the length.
 _LONGEST_WORD = 100
 
+_TYPES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+
 
 class Choice:
     """Base of dataclasses picked by name. A direct subclass is a kind; all classes below it are the kind's choices.
@@ -51,7 +53,11 @@ class Choice:
 
 
 def to_dict(config: Any) -> Any:
-    """Return plain data (mappings, lists, numbers, text) that `from_dict` turns back into a configuration."""
+    """Return plain data (mappings, lists, numbers, text) that `from_dict` turns back into a configuration.
+
+    Args:
+        config: Dataclass of a configuration, or a value in it.
+    """
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
         head = {config.key: config.name} if isinstance(config, Choice) else {}
         return head | {f.name: to_dict(getattr(config, f.name)) for f in dataclasses.fields(config)}
@@ -114,7 +120,7 @@ def _field_bounds(cls: type) -> Mapping[str, Bounds]:
 
 def bounds_of(hint: Any) -> Bounds | None:
     """Return the bounds in a type: of `Annotated[int, bounds]`, or of it as an item of a list, a tuple or a union."""
-    notes = [note for part in (hint, *typing.get_args(hint)) for note in getattr(part, "__metadata__", ())]
+    notes = (*getattr(hint, "__metadata__", ()), *map(bounds_of, typing.get_args(hint)))
     return next((note for note in notes if isinstance(note, Bounds)), None)
 
 
@@ -142,9 +148,17 @@ def _word(value: Any) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return " (did you mean X?)" for the known word that is most like the one found; empty if none is alike."""
-    close = difflib.get_close_matches(word[:_LONGEST_WORD], list(known), n=1)
-    return f" (did you mean {close[0]}?)" if close else ""
+    """Return " (did you mean X?)" for the known word that is most like the one found; empty if none is alike.
+
+    Case, hyphens, underscores and spaces do not count. Of a word with folders, the last part is compared too.
+    """
+    plain = {_plain(form): name for name in known for form in (name.rpartition("/")[2], name)}
+    close = difflib.get_close_matches(_plain(word[:_LONGEST_WORD]), plain, n=1)
+    return f" (did you mean {plain[close[0]]}?)" if close else ""
+
+
+def _plain(word: str) -> str:
+    return word.casefold().translate(dict.fromkeys(map(ord, "-_ ")))
 
 
 def convert(hint: Any, value: Any, where: str) -> Any:
@@ -197,5 +211,5 @@ def convert(hint: Any, value: Any, where: str) -> Any:
         except ValueError:
             pass
     if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
-        raise UserError(f"{where}: found {shown(value)}, expected {hint.__name__}")
+        raise UserError(f"{where}: found {shown(value)}, expected {_TYPES.get(hint, hint.__name__)}")
     return value

@@ -1,4 +1,4 @@
-"""Strings of strangers (from summaries, manifests, models, names of files) before anybody else reads them.
+"""Sanitize strings of unknown origin (summaries, manifests, models, file names) before they are shown.
 
 A terminal obeys control characters, Markdown and HTML obey markup, spreadsheets compute cells, and marks of the
 direction of writing show any text as another one.
@@ -18,7 +18,7 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(inf|nan)|-( -| \
 
 
 def plain(text: str) -> str:
-    """Return a text for a terminal, or any file: what changes how the rest is shown stands in it as an escape."""
+    """Return a text for a terminal, or any file: control characters are escaped."""
     return _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
@@ -33,7 +33,7 @@ def code(text: str) -> str:
 
 
 def cell(value: object) -> object:
-    """Return a value as a cell of CSV: a text that a spreadsheet would compute stands behind an apostrophe."""
+    """Return a value as a cell of CSV: a text that a spreadsheet would compute gets an apostrophe in front."""
     if not isinstance(value, str):
         return value
     text = plain(value)

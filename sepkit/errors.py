@@ -48,6 +48,11 @@ def shown(value: Any) -> str:
     return text if len(text) <= VALUE_CHARACTERS else f"{text[: VALUE_CHARACTERS - 3]}..."
 
 
+def counted(number: int, what: str) -> str:
+    """Return a number of things in words: 1 speaker, 2 speakers."""
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
 @dataclass(frozen=True)
 class Bounds:
     """Bounds of a number: in the type of a field or a parameter, or for one value.
@@ -91,7 +96,7 @@ class Bounds:
         if self.ge is not None and self.le is not None:
             return f"{_plain(self.ge)} to {_plain(self.le)}{self.note}"
         words = {"at least": self.ge, "more than": self.gt, "at most": self.le, "less than": self.lt}
-        finite = {word: bound for word, bound in words.items() if bound is not None and bound < math.inf}
+        finite = {word: bound for word, bound in words.items() if bound is not None and abs(bound) < math.inf}
         return ", ".join(f"{word} {_plain(bound)}" for word, bound in finite.items()) + self.note
 
     def check(self, name: str, value: Any) -> None:
@@ -101,10 +106,12 @@ class Bounds:
             name: Option or key of the configuration, for the message.
             value: Number, list or tuple of numbers, or None.
         """
-        bounds, items = self, value if isinstance(value, list | tuple) else [] if value is None else [value]
+        items = value if isinstance(value, list | tuple) else [] if value is None else [value]
         for item in items:
             if item not in self:
-                raise UserError(f"{name}: found {shown(item)}, expected {bounds}")
+                words = ["a finite number"] if self.lt == math.inf and not abs(item) < math.inf else []
+                expected = ", ".join([*words, *filter(None, [str(self)])])
+                raise UserError(f"{name}: found {shown(item)}, expected {expected}")
 
 
 def _plain(bound: float) -> str:

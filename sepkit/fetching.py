@@ -1,6 +1,6 @@
 """Fetch a file once: resumed after breaks, held against its digest, and there only when it is complete.
 
-Of the usual downloaders pooch begins anew after a break, so that a file of 30 GB would hardly ever arrive, and the one
+Of the usual downloaders, pooch starts over after a break, so that a file of 30 GB would hardly ever arrive, and the one
 of huggingface_hub that resumes is private.
 """
 
@@ -30,7 +30,7 @@ _PASSING_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
 def fetch(url: str, path: Path, digest: str | None = None, size: int | None = None) -> Path:
     """Return `path`, fetched unless it is there already; another process that wants the same file waits for it.
 
-    What arrived is kept at `path` plus ".part", and this call or the next one requests only the rest (RFC 9110, Range).
+    Received bytes stay in `path` plus ".part", and this call or the next one requests only the rest (RFC 9110, Range).
 
     Args:
         digest: "md5:..." or "sha256:..." in hexadecimal; None: unknown, so the file's format has to show damage.
@@ -74,7 +74,7 @@ def _fetch_part(url: str, part: Path, size: int | None) -> None:
 
 
 def _fetch_rest(url: str, part: Path, have: int, size: int | None, bar: Any) -> None:
-    """Request what is missing after `have` bytes; afterwards `part` holds the whole file."""
+    """Request the rest after `have` bytes; afterwards `part` is the whole file."""
     headers = {"User-Agent": "sepkit", "Accept-Encoding": "identity"}
     try:
         request = urllib.request.Request(url, headers=headers | ({"Range": f"bytes={have}-"} if have else {}))

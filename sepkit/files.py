@@ -41,7 +41,7 @@ Files of sepkit 0.2.0 and older have none, and are read as 1."""
 def atomic_output(path: str | os.PathLike[str], *, durable: bool = False) -> Iterator[Path]:
     """Yield a temporary path beside `path`; rename it to `path` if the block succeeds, remove it otherwise.
 
-    What the running command may not write over is refused, see `sepkit.owned`.
+    Files that the running command may not overwrite are refused, see `sepkit.owned`.
 
     `durable` waits until file and name are on the disk, so that no power cut loses them; it takes milliseconds.
     """
@@ -88,7 +88,7 @@ def remove(path: Path) -> None:
 
 @functools.cache
 def _machine() -> str:
-    """Return a digest of what process numbers are of: a machine since it was started, or a container on it."""
+    """Return a digest of the scope of process numbers: a machine since it was started, or a container on it."""
     space = boot = ""
     with suppress(OSError):
         space = os.readlink("/proc/self/ns/pid")
@@ -118,7 +118,7 @@ def _is_running(process: int) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     except OSError:
-        pass  # somebody else's
+        pass  # another owner's
     return True
 
 
@@ -139,7 +139,7 @@ def _sync(path: Path) -> None:
 
 
 def file_digest(path: str | os.PathLike[str], kind: str = "sha256") -> str:
-    """Return the digest of a file's bytes in hexadecimal; `kind` is a name that hashlib knows, such as "md5"."""
+    """Return the digest of a file's bytes in hexadecimal; `kind` is a name in hashlib, such as "md5"."""
     digest = hashlib.new(kind, usedforsecurity=False)
     with open(path, "rb") as file:
         while block := file.read(1 << 20):

@@ -21,7 +21,7 @@ CHANNELS = 256
 RECORDING_SECONDS = 7 * 24 * 3600
 # Of a mixture in a manifest, which is held in memory, 1 GB for each source: 9 hours at 8 kHz, 90 minutes at 48 kHz.
 MIXTURE_SAMPLES = 2**28
-# Of people in a recording, where who speaks when is measured: a meeting of an hour has about a thousand.
+# Speaker turns of a recording in diarization: a meeting of an hour has about a thousand.
 TURNS = 50_000
 # In a recording, where who speaks when is measured: its memory grows with turns times speakers.
 TURN_SPEAKERS = 200
@@ -42,7 +42,7 @@ TEXT_BYTES = 2**28
 YAML_BYTES = 4_000_000
 # Values in a YAML file, where every alias counts as all that it stands for.
 YAML_NODES = 100_000
-# Of a number in a YAML file; 25 tell any float64.
+# Characters of a number in a YAML file; 25 represent any float64.
 YAML_NUMBER_CHARACTERS = 64
 # Of a model: 4 GB in float32. The largest published separators have some 60 million.
 MODEL_PARAMETERS = 1_000_000_000
@@ -51,7 +51,7 @@ MODEL_PARAMETERS = 1_000_000_000
 MODEL_PARTS, MODEL_PARTS_PER_TENSOR = 1000, 10
 # Of a model that is trained: those that ship have some hundred, the largest published ones 2000.
 MODEL_TENSORS = 5000
-# Of a model that is trained: the most speakers that published models separate is 20, and estimates, masks and costs
+# Of a model: the most speakers that published models separate is 20, and estimates, masks and costs
 # each grow with the number.
 HYPOTHESES = 128
 # In an epoch of dynamic mixing, whose order is held in memory: a year of segments of three seconds.

@@ -1,8 +1,8 @@
-"""What a command may write: nothing over its inputs, and nothing over files that sepkit did not write.
+"""Protect files: a command overwrites neither its inputs nor files that sepkit did not write.
 
 The names that a command writes below its output folder are kept in the folder's `.written-by-sepkit`, each before its
-file appears. A file that is there and not in it is somebody else's. Only commands ask; functions that are called from
-Python write what they are told to write.
+file appears. A file that exists and is not listed belongs to the user. Only commands check; functions called from
+Python write what they are asked to write.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pathlib import Path
 from sepkit.errors import UserError
 
 RECORD = ".written-by-sepkit"
-"""File of the names that sepkit wrote below a folder, one a line."""
+"""File of the names that sepkit wrote below a folder, one per line."""
 
 FOREIGN = "{}: is there, not written by sepkit, and would be written over; move it, or choose another --out"
-"""Line about a file of somebody else."""
+"""Line about a file that sepkit did not write."""
 
 # By these files sepkit's folders are known that have no names: of an earlier version, or of a web page.
 _FOLDERS = {
@@ -37,7 +37,7 @@ _MODEL_FILES = ("model.onnx", "model.safetensors", "model.yaml")
 
 @dataclass
 class Command:
-    """What a command writes, and what it reads.
+    """The outputs and inputs of a command.
 
     Args:
         root: folder of the outputs; None: they are not known, and only inputs are safe.
@@ -58,7 +58,7 @@ _command = Command()
 
 
 def command() -> Command:
-    """Return what is known of the command that runs; processes that it starts take it over by `adopt`."""
+    """Return the record of the running command; processes that it starts take it over by `adopt`."""
     return _command
 
 
@@ -79,7 +79,7 @@ def writing(
     """While the block runs, refuse to write over an input, or over a file that sepkit did not write.
 
     Args:
-        out: folder of the outputs, or the file itself; None: the function that runs knows them.
+        out: folder of the outputs, or the file itself; None: left to the function that runs.
         inputs: values of the command line; those that are no paths of files or models do not count.
         names: what will be written below the folder, as far as it is known: refused before the work; None: `out` is
             a file.

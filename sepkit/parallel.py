@@ -59,7 +59,7 @@ class Failed:
 
 
 def available_processes() -> int:
-    """Return the number of processors that this process may use."""
+    """Return the number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -138,7 +138,7 @@ _works = False
 
 
 def _task(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
-    """Return what a function returns, in a process of a pool, which a signal ends when all is cleared away."""
+    """Return the result of a function in a process of a pool, which a signal ends after cleanup."""
     global _works
     _works = True
     try:
@@ -226,7 +226,7 @@ class Task:
         return self._future.done()
 
     def result(self) -> Any:
-        """Return what the function returned, or raise what it raised; ProcessDied: it ended its process."""
+        """Return the function's result, or raise its exception; ProcessDied: it ended its process."""
         try:
             return self._future.result()
         except BrokenProcessPool:
@@ -306,7 +306,7 @@ def _prepare_process(own_files: Sequence[str], pickled: bytes, of_command: Comma
 
 
 def _end_with_parent() -> None:
-    """End this process when the one that started it is gone, killed for example: nobody else would."""
+    """End this process when the one that started it is gone, killed for example."""
     parent = parent_process()
     if parent is not None:
         parent.join()

@@ -37,8 +37,14 @@ _imported: dict[str, ModuleType] = {}
 
 
 def register(config: type) -> Callable[[C], C]:
-    """Return a decorator for the class (or function) that `build` calls for configurations of a type, with all of their
-    fields."""
+    """Return a decorator that registers the class (or function) built for a type of configuration.
+
+    `build` calls it with every field of the configuration as a keyword argument, after arguments that follow from the
+    rest of the model. The module's example registers a masker.
+
+    Args:
+        config: Dataclass of the configuration, a subclass of a choice such as `MaskerConfig`.
+    """
 
     def decorate(builder: C) -> C:
         _builders[config] = builder
@@ -53,7 +59,7 @@ def offer(modules: Mapping[type, str]) -> None:
 
 
 def build(config: Choice, **structure: Any) -> Any:
-    """Return the object of a configuration: fields and `structure`, what follows from the rest of the model, are its
+    """Return the object of a configuration: fields and `structure` (derived from the rest of the model) are its
     arguments."""
     builder = registered(config)
     parameters = {f.name: _built(getattr(config, f.name)) for f in dataclasses.fields(config)}  # type: ignore[arg-type]

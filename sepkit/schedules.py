@@ -32,7 +32,11 @@ class Schedule(Protocol):
 @register(ConstantConfig)
 @dataclass(frozen=True)
 class Constant:
-    """The same value always."""
+    """A constant value.
+
+    Args:
+        value: Value at every time.
+    """
 
     value: float = 1.0
 
@@ -46,7 +50,15 @@ class Constant:
 class TruncatedLinear:
     """initial * (1 - t / end) before `end`, zero from there on.
 
+    Args:
+        initial: Value at t = 0.
+        end: Epoch from which the value is zero.
+
     Source: aMCL paper, eq. 43.
+
+    >>> schedule = TruncatedLinear(initial=0.1, end=100)
+    >>> schedule(0), schedule(50), schedule(100)
+    (0.1, 0.05, 0.0)
     """
 
     initial: float = 1.0
@@ -60,7 +72,12 @@ class TruncatedLinear:
 @register(TruncatedExponentialConfig)
 @dataclass(frozen=True)
 class TruncatedExponential:
-    """initial * decay ** t before `end`, zero from there on; end = inf never cuts.
+    """initial * decay ** t before `end`, zero from there on.
+
+    Args:
+        initial: Value at t = 0.
+        decay: Factor per epoch.
+        end: Epoch from which the value is zero; inf: never.
 
     Source: aMCL paper, eq. 44.
     """
@@ -80,6 +97,10 @@ class SigmoidWarmup:
     """A logistic rise from zero at t = 0 over value / 2 at end / 2 to exactly `value` from `end` on.
 
     value * (s(x) - s(-6)) / (s(6) - s(-6)), x = 6 (2 t / end - 1), s the logistic function.
+
+    Args:
+        value: Final value.
+        end: Epoch from which the value is final.
     """
 
     value: float = 1.0
@@ -97,7 +118,12 @@ class SigmoidWarmup:
 @register(LinearWarmupConfig)
 @dataclass(frozen=True)
 class LinearWarmup:
-    """value * t / end before `end`, `value` from there on."""
+    """value * t / end before `end`, `value` from there on.
+
+    Args:
+        value: Final value.
+        end: Epoch from which the value is final.
+    """
 
     value: float = 1.0
     end: float = 10.0
@@ -111,6 +137,10 @@ class LinearWarmup:
 @dataclass(frozen=True)
 class InverseTemperature:
     """min(initial ** (1 - t / end), 1): from `initial` geometrically to 1 at `end`, 1 from there on.
+
+    Args:
+        initial: Inverse temperature at t = 0, in (0, 1].
+        end: Epoch from which the inverse temperature is 1.
 
     Source: annealed VI paper, eq. 2.4.
     """

@@ -1,4 +1,4 @@
-"""What several packages measure of signals, in NumPy: SI-SDR of all pairs, mel bands, and speech activity by energy.
+"""Shared measurements of signals in NumPy: SI-SDR of all pairs, mel bands, and speech activity by energy.
 
 Costs that need a gradient (`sepkit.objectives.costs`) and the metric for evaluation, which also takes tensors
 (`sepkit.evaluation.metrics`), have their own definitions of SI-SDR.
@@ -105,8 +105,8 @@ def mel_bands(
         frame: Length of the Fourier transform, samples.
         sample_rate: Sampling rate, Hz.
         bands: Number of bands.
-        lowest_hz: Where the first band begins, Hz.
-        highest_hz: Where the last band ends, Hz; None: 95 % of the Nyquist frequency.
+        lowest_hz: Beginning of the first band, Hz.
+        highest_hz: End of the last band, Hz; None: 95 % of the Nyquist frequency.
         nearest_weight: Added weight of the bin nearest to a band's center: narrow bands may lie between two bins.
     """
     highest_hz = 0.475 * sample_rate if highest_hz is None else highest_hz
@@ -152,7 +152,7 @@ def active_frames(powers: np.ndarray, below_db: float, percentile: float = 100) 
 
 
 def active_level(waveform: np.ndarray, sample_rate: int) -> float:
-    """Return the root mean square of a recording where somebody speaks; 0 for silence.
+    """Return the root mean square of a recording during speech; 0 for silence.
 
     It is taken over the frames of 32 ms within 40 dB of the loudest frame; others are pauses. That is far down, so that
     the level of clean speech contains its quiet sounds too.

@@ -22,7 +22,7 @@ class _Output(io.TextIOWrapper):
         return len(text)
 
     def flush(self) -> None:
-        """Write what is held back."""
+        """Write the buffered text."""
         try:
             super().flush()
         except OSError as error:
@@ -35,7 +35,7 @@ class _Output(io.TextIOWrapper):
 
 
 def open_streams() -> None:
-    """Open what the caller has closed (`>&-`), for this process and those that it starts, and clean what is printed."""
+    """Open streams that the caller has closed (`>&-`), for this process and its children, and sanitize printed text."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             # The lowest descriptor that is free, which is that of the stream.

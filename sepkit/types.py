@@ -19,10 +19,11 @@ class Batch:
     """Mixtures with their references, padded with zeros to the longest.
 
     Args:
-        mixture: (B, T) waveform.
-        sources: (B, m, T) waveforms of the speakers; rows of inactive sources hold zeros.
-        active: (B, m) bool, False where an utterance has fewer than m sources.
-        lengths: (B,) int64, samples before the padding.
+        mixture: Waveforms of the mixtures, (B, T).
+        sources: Waveforms of the speakers, (B, m, T); rows of inactive sources are zero.
+        active: Which sources are active, (B, m) bool; False where a mixture has fewer than m sources.
+        lengths: Numbers of samples before padding, (B,) int64.
+        ids: Identifiers of the mixtures, B or none.
     """
 
     mixture: Tensor
@@ -32,7 +33,12 @@ class Batch:
     ids: list[str] = field(default_factory=list)
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
-        """Return the same batch on another device; `non_blocking`: the host continues while tensors are copied."""
+        """Return the same batch on another device.
+
+        Args:
+            device: Device of torch.
+            non_blocking: Whether the host continues while tensors are copied.
+        """
         moved = {f.name: getattr(self, f.name) for f in fields(self)}
         for name, value in moved.items():
             if hasattr(value, "to"):
@@ -112,20 +118,18 @@ class Latent(Protocol):
 class Separation:
     """The output of a model for a batch of mixtures.
 
-    `extras` holds, by name, what some terms of an objective need and others do not know: "encoding_prior",
-    "mask_prior" and "source_prior" (densities) of variational latents; "encoding_sample", "mask_sample" and
-    "source_sample", the samples that were used, where latents were sampled; "source_reconstructions" (B, m, T), the
-    decoded encodings of the sources.
-
     Args:
-        estimates: (B, n, T) waveforms, in the units of the mixture.
-        encoding: posterior over encodings, samples of shape (B, K, F).
-        masks: posterior over masks, samples of shape (B, n, K, F).
-        scores: (B, n) log-odds that a hypothesis is a speaker, where the model has a scoring head.
-        estimate_scales: (B, n, T) positive scales, where the decoder models its own deviation.
-        source_encodings: posterior over the encodings of the sources, samples of shape (B, m, K, F), where the model
-            was given sources.
-        reconstructions: (B, T), the decoded encoding without masks, where it was wanted.
+        estimates: Waveforms of the estimates, (B, n, T), in the units of the mixture.
+        encoding: Posterior over encodings, samples of shape (B, K, F).
+        masks: Posterior over masks, samples of shape (B, n, K, F).
+        scores: Log-odds that a hypothesis is a speaker, (B, n); None: the model has no scoring head.
+        estimate_scales: Positive scales of the estimates, (B, n, T); None: the decoder does not model its deviation.
+        source_encodings: Posterior over the encodings of the sources, samples of shape (B, m, K, F); None: the model
+            got no sources.
+        reconstructions: Decoded encoding without masks, (B, T); None: not requested.
+        extras: Inputs of single terms of an objective, by name: the densities "encoding_prior", "mask_prior" and
+            "source_prior" of variational latents; the samples "encoding_sample", "mask_sample" and "source_sample" of
+            sampled latents; the decoded encodings of the sources, "source_reconstructions" (B, m, T).
     """
 
     estimates: Tensor
@@ -138,7 +142,14 @@ class Separation:
     extras: dict[str, Any] = field(default_factory=dict)
 
     def extra(self, name: str) -> Any:
-        """Return an extra. Raise ValueError if there is none of this name."""
+        """Return an extra.
+
+        Args:
+            name: Name of the extra.
+
+        Raises:
+            ValueError: no extra of this name.
+        """
         if name not in self.extras:
             raise ValueError(f"the separation has no {name}; call the model with Objective.inputs")
         return self.extras[name]
@@ -146,12 +157,12 @@ class Separation:
 
 @dataclass(frozen=True)
 class ModelTraits:
-    """What an objective has to know of the model that it trains.
+    """Facts about a model that its objective needs.
 
     Args:
-        offers: names of what the model returns or can return beside estimates: "scores", and extras of `Separation`.
+        offers: Names of outputs of the model beside estimates: "scores", and extras of `Separation`.
         signal_std: the stored deviation of the training mixtures.
-        score_loss: what the scores are trained by; None: binary.
+        score_loss: Loss of the scores; None: binary.
         frames_for: number of samples -> frames in their encoding.
         adaptive_prior: whether the prior of the encodings changes with those of the sources.
     """

@@ -6,8 +6,10 @@ import json
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 # Before anything imports torch: tests run in several processes, one thread each.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -67,6 +69,17 @@ def data_folder() -> Path:
     if not folder.is_dir():
         pytest.skip(f"{folder}: no such folder; set SEPKIT_DATA to the folder that holds speech_mini and noise_mini")
     return folder
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print what was skipped and why, in one table: tests that a machine lacks something for are easily forgotten."""
+    reasons = Counter(
+        report.longrepr[2].removeprefix("Skipped: ") for report in terminalreporter.stats.get("skipped", [])
+    )
+    if reasons:
+        terminalreporter.section("skipped")
+        for reason, count in sorted(reasons.items(), key=lambda pair: (-pair[1], pair[0])):
+            terminalreporter.write_line(f"{count:5} tests  {reason}")
 
 
 @pytest.fixture

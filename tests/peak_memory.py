@@ -1,7 +1,5 @@
 """The peak memory of a process that a test starts."""
 
-from __future__ import annotations
-
 PEAK_MEMORY = """
 import resource, sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Configurations survive conversion to plain data and back; wrong data is refused with the field's name."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -38,13 +36,13 @@ def test_whole_configuration_survives_yaml():
         ({"model": {"masker": {"bottleneck_channels": 3}}}, ["model.masker", "no name"]),
         (
             {"model": {"masker": {"name": "recurrent", "hidden_size": "wide"}}},
-            ["model.masker.hidden_size", "'wide'", "int"],
+            ["model.masker.hidden_size", "'wide'", "a whole number"],
         ),
         ({"model": {"masker": {"name": "recurrent", "rnn": "gur"}}}, ["model.masker.rnn", "lstm, gru"]),
-        ({"model": {"hypotheses": True}}, ["model.hypotheses", "True", "int"]),
+        ({"model": {"hypotheses": True}}, ["model.hypotheses", "True", "a whole number"]),
         ({"model": 3}, ["model", "3", "mapping"]),
         ({"data": {"dynamic_mixing": {"noise_snr_db": [1]}}}, ["noise_snr_db", "list of 2"]),
-        ({"data": {"train": 5}}, ["data.train", "5", "str"]),
+        ({"data": {"train": 5}}, ["data.train", "5", "text"]),
     ],
 )
 def test_bad_data_names_the_field_in_one_line(data, words):

@@ -1,7 +1,5 @@
 """Messages are one line of bounded length, whatever was found."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The assignment of least cost: scipy is the oracle."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.optimize import linear_sum_assignment as oracle

@@ -18,6 +18,7 @@ import pytest
 
 from sepkit.errors import UserError
 from sepkit.parallel import Failed, Pool, ProcessDied, available_processes, for_each
+from tests.complaint import complaint
 
 MODULE = """
 import errno
@@ -123,8 +124,7 @@ def test_a_defect_fails_its_item_alone(processes, work, monkeypatch):
 
 
 def test_processes_below_one_are_refused(work):
-    with pytest.raises(UserError, match="--processes: found 0, expected at least 1"):
-        list(for_each(work.double, [1], 0))
+    complaint(lambda: list(for_each(work.double, [1], 0)), "--processes: found 0, expected at least 1")
 
 
 @pytest.mark.parametrize("processes", [0, 1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import re
 
 import pytest
@@ -24,6 +25,19 @@ def test_every_public_name_can_be_imported(module: str) -> None:
     assert NAMES[module]
     for name in NAMES[module]:
         exec(f"from {module} import {name}", {})
+
+
+@pytest.mark.parametrize("module", NAMES)
+def test_every_parameter_of_a_public_name_is_documented(module: str) -> None:
+    found = vars(importlib.import_module(module)).items()
+    public = [value for name, value in found if name in NAMES[module] or name.endswith("Config")]
+    classes = filter(inspect.isclass, public)
+    methods = [value for kind in classes for name, value in vars(kind).items() if not name.startswith("_")]
+    for documented in (getattr(value, "__func__", value) for value in [*public, *methods]):
+        if callable(documented) and documented is not sepkit.errors.UserError:
+            args = "".join(re.findall(r"^Args:\n((?:(?: .*)?\n)+)", f"{inspect.getdoc(documented)}\n", re.MULTILINE))
+            entries = ", ".join(re.findall(r"^ {4}(\S[^:]*):", args, re.MULTILINE)).replace("*", "").split(", ")
+            assert set(inspect.signature(documented).parameters) <= {"self", "cls", *entries}, documented
 
 
 def test_what_sepkit_exports_is_public() -> None:

@@ -1,7 +1,5 @@
 """Schedules against their formulas."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """Configurations of models with some hundred parameters. Tests share them, and change copies of them alone."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from sepkit.config import FreeFilterbankConfig, GaussianConfig, LogNormalConfig, ModelConfig, RecurrentConfig

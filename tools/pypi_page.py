@@ -44,9 +44,9 @@ def page(readme: str, address: str) -> str:
         readme: its Markdown.
         address: of the repository; "" if there is none yet.
     """
-    readme = re.sub(r"^# not run: .*\n", "", readme, flags=re.MULTILINE)
-    # Who reads it there has no clone.
-    readme = re.sub(r'(pip install "?)\.(?=[\[\n])', r"\1sepkit", readme)
+    # Readers of PyPI have no clone.
+    readme = re.sub(r"^(# not run: .*|git clone .*|cd sepkit)\n", "", readme, flags=re.MULTILINE)
+    readme = re.sub(r'(pip install "?)\.(?=[\[\n`])', r"\1sepkit", readme)
     if not address:
         readme = re.sub(r"^!\[[^\]]*\]\((?!https?:)[^)]+\)\n\n", "", readme, flags=re.MULTILINE)
         return re.sub(r"\[([^\]]+)\]\((?!https?:|#)[^)]+\)", r"\1", readme)

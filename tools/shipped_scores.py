@@ -24,6 +24,7 @@ from tools.default_model import renew_card
 REPOSITORY = Path(__file__).resolve().parent.parent
 CORPORA = {"test_librispeech": "LibriSpeech", "test_speechocean762": "speechocean762"}
 """Name of a manifest -> what the pages call it."""
+README_SCORE = "SI-SDRi, dB (95 % interval over speakers)"
 
 
 def measure(manifests: Sequence[Path], out: Path) -> dict[str, dict[str, dict[str, Any]]]:
@@ -88,10 +89,10 @@ def publish(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
     pages = {path: path.read_text(encoding="utf-8") for path in (readme, results)}
     for model, summaries in found.items():
         for corpus, summary in summaries.items():
-            pages[readme] = set_cells(
-                pages[readme], corpus, {f"`{model}`": _interval(summary["metrics"]["si_sdri_db"])}
-            )
-            pages[results] = set_cells(pages[results], f"`{model}`, {corpus}", _quality(summary["calibration"]))
+            row, score = f"`{model}`, {corpus}", _interval(summary["metrics"]["si_sdri_db"])
+            pages[readme] = set_cells(pages[readme], row, {README_SCORE: score})
+            pages[results] = set_cells(pages[results], row, _quality(summary["calibration"]))
+            pages[results] = set_cells(pages[results], row, _by_sex(summary["by"]["sex_pair"]))
         pages[results] = set_cells(pages[results], f"`{model}`", _scores(summaries))
     for path, text in pages.items():
         write_text(path, text)
@@ -100,14 +101,17 @@ def publish(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
 def _scores(summaries: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """Return the cells of the table of systems."""
     metrics = [summary["metrics"] for summary in summaries.values()]
-    pairs = [summary["by"]["sex_pair"] for summary in summaries.values()]
-    by_sex = [[f"{pair[sexes]['si_sdri_db']['mean']:.2f}" for sexes in ("F-F", "M-M", "F-M")] for pair in pairs]
     both = zip(summaries, metrics, strict=True)
     return {f"SI-SDRi, dB: {corpus}": _interval(scores["si_sdri_db"]) for corpus, scores in both} | {
-        "two women / two men / one of each, dB": "; ".join(" / ".join(cells) for cells in by_sex),
         "STOI": " / ".join(f"{scores['stoi']['mean']:.2f}" for scores in metrics),
         "PESQ (nb)": " / ".join(f"{scores['pesq']['mean']:.2f}" for scores in metrics),
     }
+
+
+def _by_sex(pairs: Mapping[str, Any]) -> dict[str, str]:
+    """Return the cells of the table by sex."""
+    names = {"two women, dB": "F-F", "two men, dB": "M-M", "one of each, dB": "F-M"}
+    return {name: f"{pairs[sexes]['si_sdri_db']['mean']:.2f}" for name, sexes in names.items()}
 
 
 def _quality(calibration: Mapping[str, Any]) -> dict[str, str]:

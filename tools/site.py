@@ -6,6 +6,7 @@ mkdocs calls `on_config`, `on_files`, `on_page_markdown` and `on_post_build` (mk
 from __future__ import annotations
 
 import contextlib
+import html
 import importlib
 import io
 import os
@@ -43,21 +44,37 @@ PACKAGES = {
 }
 """Package -> what its page is about."""
 
-UNSEARCHED = ("reference/changes.md", "reference/errors.md")
-"""Pages that searching does not find: they hold words of every other page."""
+UNSEARCHED = ("reference/changes.md", "reference/errors.md", "reference/rows.md", "reference/python/")
+"""Pages that the search leaves out, or the folders of such pages: they repeat the words of other pages."""
+
+GENERATED = {
+    "CHANGELOG.md": "reference/changes.md",
+    "egs": "reference/recipes/index.md",
+    "sepkit": "reference/python/index.md",
+    "sepkit/cli": "reference/commands/index.md",
+    "sepkit/config": "reference/configuration.md",
+    "sepkit/errors.py": "reference/errors.md",
+    "tools/reproduce.py": "reference/rows.md",
+}
+"""Path in the repository -> the page of the site that a link to it opens."""
 
 
 def on_config(config: Any) -> Any:
     """Put the generated pages into the menu; link to the repository that CITATION.cff names, if it names one."""
-    menu = next(part["Reference"] for part in config.nav if "Reference" in part)
-    for entry in menu:
-        ((title, page),) = entry.items()
-        if below := GENERATED_BELOW.get(page):
-            entry[title] = [page, *below()]
+    config.nav = _with_generated(config.nav)
     citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text(encoding="utf-8"))
     config.repo_url = citation.get("repository-code")
     config.copyright = f"sepkit {citation['version']}, {citation['license']} license"
     return config
+
+
+def _with_generated(menu: Any) -> Any:
+    """A menu in which each page of `GENERATED_BELOW` is followed by the pages below it."""
+    if isinstance(menu, list):
+        return [_with_generated(entry) for entry in menu]
+    if isinstance(menu, dict):
+        return {title: _with_generated(entry) for title, entry in menu.items()}
+    return [menu, *GENERATED_BELOW[menu]()] if menu in GENERATED_BELOW else menu
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -80,25 +97,57 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Write links to files of the repository that have no page as plain paths; offer tutorials as notebooks.
+    """Point links to files of the repository at their pages of the site; offer tutorials as notebooks.
 
-    Searching finds how-tos and tutorials before the reference, and neither the changelog nor pages of studies first.
+    The search ranks guides and tutorials above concepts and commands, and those above the rest of the reference.
     """
     path = page.file.src_path
-    boost = 2 if path.startswith("reference/commands/") else 0.5 if path.startswith("reference/") else 3
-    page.meta["search"] = {"exclude": True} if path in UNSEARCHED else {"boost": boost}
+    boost = (
+        2 if path.startswith(("reference/commands/", "explanation/")) else 0.5 if path.startswith("reference/") else 3
+    )
+    page.meta["search"] = {"exclude": True} if path.startswith(UNSEARCHED) else {"boost": boost}
     # Tells the test of the pages why it does not run a block, and readers nothing.
     markdown = re.sub(r"^# not run: .*\n", "", with_shows(markdown, path), flags=re.MULTILINE)
     if path == "index.md":
         page.meta["hide"] = ["navigation"]
     if path.startswith("tutorials/"):
-        return with_notebook(markdown, Path(path).stem)
-    if "/" in path:
-        return markdown
+        markdown = with_notebook(markdown, Path(path).stem)
     if path == "index.md" and _has_web_runtime():
         # The page that separates stands beside the site, and is no page of it.
         markdown = markdown.replace("(web.md){ .try }", "(try/index.html){ .try }")
-    return re.sub(r"\[([^\]]+)\]\(\.\./[^)]+\)", r"`\1`", markdown)
+    written = path not in generated_pages()
+    return with_site_links(markdown, f"docs/{path}", path) if written else markdown
+
+
+def with_site_links(markdown: str, source: str, page: str) -> str:
+    """Point links to files of the repository at their pages of the site; links to files without a page become words.
+
+    Args:
+        markdown: Text whose links are relative to `source`.
+        source: Path of the text in the repository.
+        page: Path of its page below docs/.
+    """
+
+    def replaced(found: re.Match[str]) -> str:
+        text, link, anchor = found.groups("")
+        target = os.path.normpath(os.path.join(os.path.dirname(source), link))
+        if not (to := target.removeprefix("docs/") if target.startswith("docs/") else page_of(target)):
+            return (
+                text if text.startswith("`") else f"`{text}`" if re.fullmatch(r"[\w./-]*[./][\w./-]*", text) else text
+            )
+        return f"[{text}]({os.path.relpath(to, os.path.dirname(page))}{anchor})"
+
+    return re.sub(r"(?<!!)\[([^\]]+)\]\((?!https?:|mailto:|#)([^)#\s]+)(#[^)]*)?\)", replaced, markdown)
+
+
+def page_of(path: str) -> str:
+    """The page of the site about a file or folder of the repository, below docs/; empty if there is none."""
+    if path in GENERATED:
+        return GENERATED[path]
+    if REPOSITORY / path in recipe_documents():
+        return recipe_path(REPOSITORY / path)
+    package = path.replace("/", ".")
+    return f"reference/python/{package}.md" if package in PACKAGES else ""
 
 
 def with_notebook(markdown: str, name: str) -> str:
@@ -164,12 +213,23 @@ def _table(head: str, rows: list[str]) -> str:
 
 
 def command_page(command: str) -> str:
-    """The help of a command and of its subcommands, as a terminal of 80 columns shows it."""
+    """The help of a command and of its subcommands, as a terminal of 80 columns shows it; options have anchors."""
     told = help_of(command)
-    parts = [f"# sepkit {command}\n\n```text\n{told}\n```\n"]
+    parts = [f"# sepkit {command}\n\n{_linkable(told, '')}\n"]
     for name in subcommands(told):
-        parts.append(f"## sepkit {command} {name}\n\n```text\n{help_of(command, name)}\n```\n")
+        parts.append(f"## sepkit {command} {name}\n\n{_linkable(help_of(command, name), f'{name}-')}\n")
     return "\n".join(parts)
+
+
+def _linkable(told: str, prefix: str) -> str:
+    """Help as preformatted text, in which each option is a link to itself: `#out`, `#mini-out`."""
+    text = re.sub(
+        r"^(  (?:-\w, )?)--([a-z][\w.-]*)",
+        lambda found: f'{found[1]}<a id="{prefix}{found[2]}" href="#{prefix}{found[2]}">--{found[2]}</a>',
+        html.escape(told, quote=False),
+        flags=re.MULTILINE,
+    )
+    return f'<div class="highlight language-text"><pre><code>{text}</code></pre></div>'
 
 
 def help_of(*words: str) -> str:
@@ -261,8 +321,8 @@ GENERATED_BELOW: dict[str, Callable[[], list[Any]]] = {
 
 
 def recipe_documents() -> list[Path]:
-    """README.md and RESULTS.md of the recipes that have them."""
-    return [path for name in ("README.md", "RESULTS.md") for path in sorted(REPOSITORY.glob(f"egs/*/{name}"))]
+    """The pages of the recipes: README.md and RESULTS.md where there are, and further studies."""
+    return sorted(REPOSITORY.glob("egs/*/*.md"))
 
 
 def recipe_path(document: Path) -> str:
@@ -271,13 +331,17 @@ def recipe_path(document: Path) -> str:
 
 
 def recipe_index() -> str:
-    """The recipes, with links to their pages."""
-    links: dict[str, list[str]] = {}
+    """The results of the recipes: question, answer, and the minutes of the shortest row that can be made again."""
+    rows = sorted(declared_rows().values(), key=lambda row: -row.minutes)
+    minutes = {row.recipe.name: f"{row.minutes:g}" for row in rows}
+    lines = ["# Results and recipes", "", "| question | answer | recipe | reproduce, minutes |", "|---|---|---|---:|"]
     for document in recipe_documents():
-        path = recipe_path(document).removeprefix("reference/recipes/")
-        links.setdefault(document.parent.name, []).append(f"[{document.stem.lower()}]({path})")
-    rows = [f"| `egs/{name}` | {', '.join(links[name])} |" for name in sorted(links)]
-    return f"# Recipes and results\n\n{_table('recipe | pages', rows)}"
+        title, text = document.read_text(encoding="utf-8").removeprefix("# ").split("\n\n", 1)
+        answer = text.split("**")[1] if text.startswith("**") else ""
+        link = f"[{title}]({recipe_path(document).removeprefix('reference/recipes/')})"
+        name = document.parent.name
+        lines.append(f"| {link} | {answer} | `egs/{name}` | {minutes.get(name, '')} |")
+    return "\n".join([*lines, ""])
 
 
 def rows_page() -> str:
@@ -296,6 +360,7 @@ def rows_page() -> str:
 
 
 def document_page(document: Path) -> str:
-    """A document of the repository whose links to other files are only their words; pictures stay."""
-    markdown = document.read_text(encoding="utf-8")
-    return re.sub(r"(?<!!)\[([^\]]+)\]\((?!https?:|#)[^)]+\)", r"\1", markdown)
+    """A document of the repository, whose links open pages of the site; pictures stay."""
+    source = str(document.relative_to(REPOSITORY))
+    page = page_of(source) or "reference/document.md"
+    return with_site_links(document.read_text(encoding="utf-8"), source, page)

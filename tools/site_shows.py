@@ -63,8 +63,8 @@ def parting(folder: Path) -> str:
     Args:
         folder: to work in.
     """
-    (folder / "parting.yaml").write_text("free: {temperatures: [1.3]}\n")
-    _sepkit("quantize", "free", "--config", folder / "parting.yaml", "--out", folder)
+    (folder / "annealing.yaml").write_text("free: {temperatures: [1.3]}\n")
+    _sepkit("quantize", "free", "--config", folder / "annealing.yaml", "--out", folder)
     _FILES[f"{PLACE}/annealing.png"] = (folder / "figures" / "annealing.png").read_bytes()
     return "![The figure shows where hypotheses rest, over the temperature.]({here}/annealing.png)"
 

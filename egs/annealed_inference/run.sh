@@ -11,11 +11,11 @@
 # --separation FILE    what the settings of stage 5 share; each has its own file beside it (conf/separation_warmup.yaml)
 # --methods "..."      settings of stage 5: plain, warmup
 # --seeds "0 1 2"      seeds of stage 5
-# --jobs N             trainings of stage 5 that run at once
+# --jobs N             trainings of stage 5 in parallel
 #
 # Stages: 1 closed forms against the flow of the order parameters, 2 phase diagram (figures 2, 5, 7), 3 single runs
 # (figures 1, 3, 6), 4 RealNVP (figure 4); with --speech and --noise also 5 separation: no warm-up, KL warm-up. Every cell is kept: the same command again continues.
-# Time with conf/cpu.yaml, processor time of one core: stage 1 one minute, 2 thirteen, 3 half a minute, 4 two and a
+# Time with conf/cpu.yaml, CPU time of one core: stage 1 one minute, 2 thirteen, 3 half a minute, 4 two and a
 # half. Limits: stage 5 trains for 200 steps; its models are far from converged.
 # Citation: L. Fogliani, B. Loureiro and M. Gabrié, "Annealing in variational inference mitigates mode collapse: a theoretical
 # study on Gaussian mixtures".

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fewer tones: which threshold of an audiogram to measure next, and when to stop (VAEquisition thesis, part A).
+# Which threshold of an audiogram to measure next, and when to stop (VAEquisition thesis, part A)?
 # Research software, not a medical device.
 #
 #   ./run.sh [--conf conf/cpu.yaml] [--csv FILE] [--stage N] [--stop-stage N]

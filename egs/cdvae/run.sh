@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Latents of continuous depth: a hierarchy of latent stochastic differential equations for images (CD-VAE thesis, part C).
+# Do latents of continuous depth model images better? A hierarchy of latent SDEs for images (CD-VAE thesis, part C).
 #
 #   ./run.sh [--conf conf/cpu.yaml] [--mnist FILE] [--stage N] [--stop-stage N]
 #
@@ -13,7 +13,7 @@
 #
 # Stages: 1 prepare, 2 train all, 3 evaluate all by number of steps, with a sheet of images (figures 6 and 8),
 # 4 table and figure of the bound by width of the steps (figures 4 and 5), 5 report. The
-# same command again continues. Time with conf/cpu.yaml: about two minutes of processor time a model; see RESULTS.md.
+# same command again continues. Time with conf/cpu.yaml: about two minutes of CPU time per model; see RESULTS.md.
 # Citation: R. M. Th. Høegh, "On learning useful variational autoencoder representations: applications in audio modelling and
 # hearing loss treatment", PhD thesis, Technical University of Denmark, 2022, appendix C.
 . "$(dirname "$0")/../utils/options.sh" run

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# One model, many budgets: a masker whose depth is chosen when it is used, against one whose depth is fixed.
+# Can one model serve many compute budgets? A masker whose depth is chosen at inference time, against a fixed depth.
 #
 #   ./run.sh --speech DIR [--conf conf/cpu.yaml] [--stage N] [--stop-stage N]
 #
@@ -9,7 +9,7 @@
 # --steps "..."        numbers of steps that models of continuous depth are measured at
 #
 # Stages: 1 prepare, 2 train all, 3 evaluate all at each number of steps, 4 table and figure, 5 report. The same command
-# again continues. Time with conf/cpu.yaml: about six minutes of processor time a model; see RESULTS.md.
+# again continues. Time with conf/cpu.yaml: about six minutes of CPU time per model; see RESULTS.md.
 # Citation: R. M. Th. Høegh, "On learning useful variational autoencoder representations: applications in audio modelling and
 # hearing loss treatment", PhD thesis, Technical University of Denmark, 2022, appendix C (images; separation is ours).
 . "$(dirname "$0")/../utils/options.sh" speech run

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Remove the noise from recordings of one person: the parts of a separator with one speaker, by configuration alone.
+# How well does a separator with one output enhance speech? Speech enhancement by configuration only.
 #
 #   ./run.sh --speech DIR --noise DIR [--conf conf/cpu.yaml] [--stage N] [--stop-stage N]
 #

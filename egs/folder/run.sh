@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Train and measure a two-speaker separator on your own recordings: any tree of files with one speaker each.
+# How well does a separator trained on your own recordings separate? Any tree of files with one speaker each.
 #
 #   ./run.sh --speech DIR [--noise DIR] [--conf conf/cpu.yaml] [--stage N] [--stop-stage N]
 #

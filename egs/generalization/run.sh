@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Do variational encoder-masker-decoders generalize better? Train deterministic and variational twins on noisy mixtures of
+# Do variational encoder-masker-decoders generalize better? Train deterministic and variational models on noisy mixtures of
 # one corpus; test them, noisy and clean, on unseen speakers of that corpus and on another corpus (thesis, tables 1 and 4).
 # Or train and test clean: priors and likelihoods side by side (table 3, figure 3), or weights of the rates (table 2, figure 2).
 #
@@ -13,30 +13,30 @@
 # --librimix DIR       in place of --speech: manifests that egs/librimix prepared (data/libri2mix_8k_min); needs --vctk
 # --vctk DIR           manifests that egs/vctk prepared (data/vctk2mix_8k_min); needs --librimix
 # --conf FILE          settings that all methods share:
-#                        conf/cpu.yaml     twins, about 8 minutes a run on one core
+#                        conf/cpu.yaml     both, about 8 minutes per run on one core
 #                        conf/gpu.yaml     tables 1 and 4 as in the thesis
-#                        conf/table3.yaml  table 3 as in the thesis; conf/small_table3.yaml: 10 minutes a run on one core
-#                        conf/table2.yaml  table 2 as in the thesis; conf/small_table2.yaml: 3 minutes a run on one
+#                        conf/table3.yaml  table 3 as in the thesis; conf/small_table3.yaml: 10 minutes per run on one core
+#                        conf/table2.yaml  table 2 as in the thesis; conf/small_table2.yaml: 3 minutes per run on one
 #                                          core from a model that separates (--extra "--init-from MODEL")
 # --methods "..."      a method has its own file beside --conf (conf/cpu_variational.yaml) or is a name under conf/vi_emd;
 #                      default: all of
 #                        conf/cpu.yaml     deterministic deterministic_blr variational
 #                        conf/gpu.yaml     deterministic_tasnet vi_tasnet deterministic_sudormrf vi_sudormrf
 #                        conf/table3.yaml  tasnet tasnet_blr gaussian gamma flow adaptive cauchy
-#                        conf/table2.yaml  free0_beta1 ... free128_beta128_8: freeN_betaZ_M has N nats a frame free in the
+#                        conf/table2.yaml  free0_beta1 ... free128_beta128_8: freeN_betaZ_M has N free nats per frame in the
 #                                          encodings and in each mask, and weighs the rates by 1/Z and 1/M
 # --seeds "0 1 2"      seeds of the data order and the weights
-# --jobs N             trainings and evaluations that run at once; if more than 1, give each one core (OMP_NUM_THREADS=1)
+# --jobs N             trainings and evaluations in parallel; if more than 1, give each one core (OMP_NUM_THREADS=1)
 # --calibrate-options "..."  further options of sepkit calibrate
 # --evaluate-options "..."  further options of sepkit evaluate, such as "--device cuda"
 #
 # Stages: 1 prepare, 2 train all, 3 fit the predictors of their SI-SDR on dev, 4 evaluate all, 5 tables of scores and of the
 # drops from the first corpus to the others, for table 3 also EXP/evidence.md (figure 3), for table 2 also
-# EXP/rate_distortion.md (figure 2, bottom), for the twins EXP/latents.md (figures 4 and 5), 6 report.
+# EXP/rate_distortion.md (figure 2, bottom), for conf/cpu.yaml EXP/latents.md (figures 4 and 5), 6 report.
 # The same command again continues. The output of each run is in EXP/METHOD_seedN.log.
 # Time: the configurations fix the number of steps, so that results do not depend on the machine. With conf/cpu.yaml, 9
 # runs of 4000 steps take about 40 minutes on two idle cores with --jobs 2, and then the evaluation. The thesis's 200 epochs of
-# LibriMix take days a run; --extra "--trainer.max_minutes 10" stops them early.
+# LibriMix take days per run; --extra "--trainer.max_minutes 10" stops them early.
 # Limits: with less than an hour of training speech, overfitting matters more than in the thesis (100 hours).
 # Citation: R. M. Th. Høegh, "On learning useful variational autoencoder representations: applications in audio modelling and
 # hearing loss treatment", PhD thesis, Technical University of Denmark, 2022, appendix B.
@@ -114,7 +114,7 @@ done
 # manifest NAME: train, dev, or a test set.
 manifest() {
   local folder=$librimix
-  # Prepared without noise, a test set has no second kind to be told from.
+  # Prepared without noise, a test set has only one kind.
   if [ -z "$librimix" ] && [ "$task" = clean ]; then echo "$data/${1%_clean}.jsonl"; return; fi
   if [ -z "$librimix" ]; then echo "$data/$1.jsonl"; return; fi
   case $1 in test_vctk2mix_*) folder=$vctk ;; esac
@@ -187,7 +187,7 @@ logged() {
   "$@" >>"$log" 2>&1 || { tail -3 "$log" >&2; echo "$0: failed, see $log" >&2; return 1; }
 }
 
-# for_all FUNCTION: with every line of list_runs, $jobs at once; prints the folders of the runs that are done.
+# for_all FUNCTION: with every line of list_runs, $jobs in parallel; prints the folders of the runs that are done.
 for_all() {
   mkdir -p "$exp"
   list_runs | xargs -P "$jobs" -L 1 bash -c '"$@" && echo "$exp/$2"' "$0" "$1"

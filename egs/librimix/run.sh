@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# LibriMix: train and measure on mixtures of LibriSpeech readers, with or without the noise of WHAM. Everything can be downloaded.
+# How well do models trained on LibriMix separate? Mixtures of LibriSpeech readers, with or without WHAM's noise. Everything can be downloaded.
 #
 #   ./run.sh [--conf "conv_tasnet paper"] [--assignment mcl] [--task clean] [--stage N] [--stop-stage N]
 #
@@ -30,6 +30,8 @@ librispeech=
 wham_noise=
 metadata=
 data=
+# As benchmarks do; by default mixtures above 30 s are separated in chunks.
+evaluate_options="--whole-seconds inf"
 . ../utils/recipe.sh
 
 case $task in

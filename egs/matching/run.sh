@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# Can permutation invariant training be replaced? The comparison of the aMCL paper (Perera et al., 2024, section 5.2 and
+# Can permutation invariant training be replaced by annealed MCL? The comparison of the aMCL paper (Perera et al., 2024, section 5.2 and
 # appendix E): PIT, MCL, relaxed WTA and annealed MCL over several seeds, the phase transition and more hypotheses.
 #
 #   ./run.sh --speech DIR [--conf conf/cpu.yaml] [--stage N] [--stop-stage N]
 #
-# --conf FILE          conf/cpu.yaml: about ten minutes a run on one core; conf/masker.yaml: three minutes, with
-#                      --extra "--init-from MODEL", a trunk that separates (RESULTS.md); conf/gpu.yaml: the paper's own setting
+# --conf FILE          conf/cpu.yaml: about ten minutes per run on one core; conf/masker.yaml: three minutes, with
+#                      --extra "--init-from MODEL", a trunk that separates (RESULTS.md); conf/gpu.yaml: the paper's network and training
 # --speakers N         speakers in a mixture: 2 or 3
 # --methods "..."      rows of the table, among pit mcl relaxed_wta amcl sinkhorn
 # --seeds "0 1 2"      seeds of every experiment
 # --temperatures "..."  initial temperatures in dB of the phase transition plot (Fig. 8); "" leaves it out
 # --hypotheses "..."   numbers of hypotheses larger than --speakers, for MCL and aMCL (Fig. 7); "" leaves it out
-# --four "..."         ways to four hypotheses for two speakers: those of --methods at once from the start,
+# --four "..."         ways to four hypotheses for two speakers: those of --methods from the start,
 #                      and grown, from two; "" leaves them out
-# --jobs N             trainings that run at once; if more than 1, give each one core (OMP_NUM_THREADS=1)
+# --jobs N             trainings in parallel; if more than 1, give each one core (OMP_NUM_THREADS=1)
 #
 # Stages: 1 prepare, 2 train all, 3 evaluate all, 4 table and figures, 5 report. The same command again continues.
 # Time: 33 runs with the defaults, about three hours on two cores with --jobs 2 (one hour with conf/masker.yaml).

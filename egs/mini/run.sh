@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# See every part of sepkit at work in a few minutes: synthetic speech, a small model, separated wavs, scores. Nothing is downloaded.
+# Does every part of sepkit work? Synthetic speech, a small model, separated wavs and scores in minutes, without downloads.
 #
 #   ./run.sh [--conf conf/cpu.yaml] [--speakers 2] [--stage N] [--stop-stage N]
 #
@@ -8,7 +8,7 @@
 #
 # Stages: 1 synthesize and prepare, 2 train, 3 separate examples, 4 evaluate, 5 report. The same command again continues.
 # Size: about 150 MB of synthetic speech. Limits: each synthetic voice has one fixed vocal tract. The scores show that the
-# commands work, not how well a model separates people.
+# commands work, not how well a model separates real speech.
 . "$(dirname "$0")/../utils/options.sh" model run
 
 speakers=2

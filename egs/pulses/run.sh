@@ -5,12 +5,12 @@
 #   ./run.sh [--conf conf/cpu.yaml] [--jobs 2] [--stage N] [--stop-stage N]
 #
 # --conf FILE          conf/cpu.yaml: about five minutes a target rate on one core; conf/paper.yaml: the thesis's own setting
-# --rates "1 3 ..."    targets of the sum of both rates, nats a frame of the encoding: one model for each
+# --rates "1 3 ..."    targets of the sum of both rates, nats per frame of the encoding: one model each
 # --levels "..."       conditions drawn in one figure with that of training
 # --conditions "..."   conditions drawn by kind, the part of the name before the first _; "" leaves them out
 #                      (`conditions` in sepkit/corpora/pulses.py defines them)
 # --seed N             seed of the data order and the weights
-# --jobs N             trainings and evaluations that run at once; if more than 1, give each one core (OMP_NUM_THREADS=1)
+# --jobs N             trainings and evaluations in parallel; if more than 1, give each one core (OMP_NUM_THREADS=1)
 #
 # Stages: 1 prepare, 2 train all, 3 evaluate all, 4 tables and figures, 5 report. The same command again continues.
 # Without --prepare-options, stage 1 makes 512 mixtures of 1 s for training, 64 for validation and 200 for each test; with

@@ -15,7 +15,7 @@
 # Stages: 1 free hypotheses against closed forms; 2 three Gaussians, fixed and moving with the input, three seeds of each method,
 # beside Lloyd's algorithm, CLVQ and LBG; 3 sines: plain, noisy assignment, grown by splitting, annealed, ten seeds each; 4 UCI.
 # Every training is kept: the same command again continues.
-# Time with conf/cpu.yaml, processor time of one core of an AMD Zen 5: 1 quarter of a minute, 2 ten minutes, 3 half a minute,
+# Time with conf/cpu.yaml, CPU time of one core of an AMD Zen 5: 1 quarter of a minute, 2 ten minutes, 3 half a minute,
 # 4 eight (yacht and energy; all nine sets two hours).
 # Limits: the digits, flows and generators of the CCLVQ paper (5.2 to 5.4) are declined.
 # Citations: D. Perera, V. Letzelter et al., "Annealed multiple choice learning: overcoming limitations of winner-takes-all

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Speakers without labels: a mixture of contrastive experts (MiCE) beside its two-stage baseline, MoCo and k-means.
+# Does a mixture of contrastive experts (MiCE) cluster speakers better than MoCo and k-means, without labels?
 #
 #   ./run.sh --speech DIR [--conf conf/cpu.yaml] [--stage N] [--stop-stage N]
 #
-# --speech DIR         recordings of single speakers, train/dev/test below it, a folder a speaker (speech_mini/wav8k)
+# --speech DIR         recordings of single speakers, train/dev/test below it, one folder per speaker (speech_mini/wav8k)
 # --conf FILE          the training on a collection (stages 3 to 6)
 # --encoder-conf FILE  the training on unlabeled speech of the train split (stage 7)
 # --separator MODEL    what separates meetings and mixtures (stages 8 and 9)
@@ -22,7 +22,7 @@
 # --encoder MODEL      speaker encoder of stage 8
 # --meetings-conf FILE  the training of an encoder on known speakers (stage 9)
 # --noise DIR          recordings of noise, train below it (stage 9)
-# --teacher FILE       encoder that hears mel bands, such as Resemblyzer's exported to ONNX (stage 9)
+# --teacher FILE       encoder of mel bands, such as Resemblyzer's exported to ONNX (stage 9)
 #
 # Stages: 1 prepare collections; 2 score plain spectra; 3 choose temperatures on dev; 4 train MoCo, MiCE, and MiCE from
 # MoCo, and score them; 5 ablations; 6 tables, and figures 2 to 5 of the first seed; 7 train on unlabeled speech; 8, which
@@ -73,7 +73,7 @@ prepare() {
   sepkit prepare voices --speech "$speech" --split dev --regex "$dev_regex" --noisy --out "$data/dev"
 }
 
-# score MODEL METHOD RUN SET: writes the scores of a model on a collection, unless they are there.
+# score MODEL METHOD RUN SET: writes the scores of a model on a collection, unless they exist.
 score() {
   [ -s "$exp/scores/$4/$2/$3.json" ] || sepkit voices score "$1" --collection "$data/$4" --out "$exp/scores/$4/$2/$3.json"
 }
@@ -93,7 +93,7 @@ train_on() {
   $train_cmd sepkit train --config "$conf" --data.train "$data/$set/voices.csv" "$@" $extra --out "$out" >/dev/null
 }
 
-# count_of SET: its number of speakers, which MiCE is told.
+# count_of SET: its number of speakers, given to MiCE.
 count_of() {
   find "$data/$1" -mindepth 1 -maxdepth 1 -type d | wc -l
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# VCTK-2mix: how much worse is a model on a corpus that it was not trained on? Give a model, or train one on Libri2Mix.
+# How much worse is a model on VCTK-2mix, a corpus it was not trained on? Give a model, or train one on Libri2Mix.
 #
 #   ./run.sh [--model MODEL] [--conf "conv_tasnet paper"] [--task clean] [--stage N] [--stop-stage N]
 #
@@ -27,6 +27,8 @@ wham_noise=
 metadata=
 libri_data=
 data=
+# As benchmarks do; by default mixtures above 30 s are separated in chunks.
+evaluate_options="--whole-seconds inf"
 . ../utils/recipe.sh
 
 case $task in

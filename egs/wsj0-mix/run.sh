@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# WSJ0-mix: the benchmark of the field, with the settings of the papers. WSJ0 is licensed (LDC93S6A); the mixing lists are downloaded.
+# How well do models and matchings separate WSJ0-mix? The settings of the papers. WSJ0 is licensed (LDC93S6A); mixing lists are downloaded.
 #
 #   ./run.sh --wsj0 DIR [--conf "dual_path_rnn amcl_paper"] [--assignment mcl] [--stage N] [--stop-stage N]
 #
@@ -8,7 +8,8 @@
 #                        "dual_path_rnn amcl_paper"     DPRNN of the aMCL paper's Table 6, batches of 22, segments of 5 s
 #                        "sudormrf amcl_paper"          SuDoRM-RF with the same settings
 #                        "conv_tasnet paper"            Conv-TasNet as asteroid trains it
-#                        "sepformer sepformer_paper dynamic_mixing"  SepFormer, batches of 1, new mixtures in every epoch
+#                        "dual_path_rnn_2 dprnn_paper"  DPRNN of its own paper, with filters of 2 samples
+#                        "sepformer sepformer_paper"    SepFormer; sepformer_paper_dynamic after it: new mixtures in every epoch
 # --speakers N         speakers in a mixture: 2 to 5
 # --lists DIR          mix_2_spk_tr.txt ... and activlev/, if you have them: then they are not downloaded
 #
@@ -22,6 +23,8 @@ conf="dual_path_rnn amcl_paper"
 speakers=2
 lists=
 data=
+# As benchmarks do; by default mixtures above 30 s are separated in chunks.
+evaluate_options="--whole-seconds inf"
 . ../utils/recipe.sh
 
 if [ -n "$checksums" ]; then checksums=$(resolve "$checksums"); fi

@@ -12,15 +12,13 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sepkit.errors import Bounds, UserError
-
-Positive = Annotated[float, Bounds(gt=0, lt=math.inf)]
-Between = Annotated[float, Bounds(gt=0, lt=1)]
+from sepkit.errors import UserError
+from sepkit.numbers import Between, Positive
 
 # The distance has then grown so far that nine free hypotheses for three Gaussians are seen apart.
 _SEEN = math.log(120.0)
@@ -40,7 +38,7 @@ def shown(kind: str, data: dict[str, Any], lines: Sequence[str], warnings: Seque
         kind: Kind of schedule.
         data: Every number by name, or None.
         lines: The same for a reader, and lines of a configuration for `sepkit train`.
-        warnings: What is wrong with the plan.
+        warnings: Warnings about the plan.
         as_json: Whether to print the data instead of the lines.
     """
     for warning in warnings:
@@ -147,12 +145,12 @@ def plan_amcl(
     Args:
         critical_temperature: T_c, as `sepkit find-temperature` prints it
         initial_temperature: T0, in the same unit
-        epochs: of annealing
-        kind: of cooling
-        decay: of the temperature in an epoch, with --kind exponential
-        step_size: eta, of a gradient step on one hypothesis, one an epoch
-        observed_split: temperature at which a run was seen to split; replaces --step-size, which --json prints
-        observed_decay: of that run, which is otherwise that of the plan; default: --decay
+        epochs: number of epochs of annealing
+        kind: shape of the cooling
+        decay: factor on the temperature per epoch, with --kind exponential
+        step_size: eta, size of a gradient step on one hypothesis, one step per epoch
+        observed_split: temperature at which a run split; replaces --step-size, which --json prints
+        observed_decay: decay of that run; default: --decay
         json: print all numbers as JSON
     """
     if initial_temperature < critical_temperature:

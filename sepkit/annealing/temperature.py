@@ -69,7 +69,7 @@ def si_sdr_critical_temperature_db(sources: int, ceiling_db: float) -> float:
     can part at any temperature. This differs from the squared error, and is why T_c depends on the ceiling, the SI-SDR
     of a hypothesis that has everything of its source but cannot do better.
 
-    At T_c the second derivative of the free energy along a direction in which two hypotheses part from the mixture is
+    At T_c the second derivative of the free energy along a direction in which two hypotheses split is
     zero: T_c = d'^2 / d'' for the cost d(x) = -10 log10(c^2 x / (1 - c^2 x)) at x = 1 / m, the squared cosine between
     the mixture and a source.
     """
@@ -83,7 +83,7 @@ class Findings:
     """Findings in words and as data.
 
     Args:
-        lines: What `sepkit find-temperature` prints.
+        lines: Lines that `sepkit find-temperature` prints.
         data: Content of temperature.json, all that its figure needs.
     """
 
@@ -201,7 +201,7 @@ def of_model(
     temperatures is that of the cost.
 
     Args:
-        epochs: from the initial temperature to the floor.
+        epochs: Epochs from the initial temperature to the floor.
         mixtures: number, from all over the manifest; None: all.
     """
     if model.hypotheses < 2:

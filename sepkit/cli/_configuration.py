@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sepkit import studies
+from sepkit.choices import did_you_mean
 from sepkit.cli._parser import SHARED_HELP, Parser, documented, metavar_of, reader, with_words, without_none
 from sepkit.config import Choice, TaskConfig, field_types, from_dict, pick, to_dict
 from sepkit.errors import UserError, shown
@@ -38,9 +39,12 @@ def find_config(name: str) -> Path:
     found = [exact] if exact.is_file() else sorted(folder.rglob(f"{Path(name).name}.yaml")) if "/" not in name else []
     if len(found) == 1:
         return found[0]
-    known = ", ".join(str(p.relative_to(folder).with_suffix("")) for p in sorted(folder.rglob("*.yaml")))
-    reason = f"stands for several: {', '.join(map(str, found))}" if found else "is neither a file nor a shipped name"
-    raise UserError(f"--config {name}: {reason}; shipped names: {known}")
+    names = [p.relative_to(folder).with_suffix("").as_posix() for p in sorted(folder.rglob("*.yaml"))]
+    if found:
+        several = [own for own in names if own.rpartition("/")[2] == name]
+        raise UserError(f"--config {name}: names several configurations; expected one of {', '.join(several)}")
+    remedy = did_you_mean(name, names) or f"; expected a YAML file or one of {', '.join(names)}"
+    raise UserError(f"--config {name}: no such file or shipped configuration{remedy}")
 
 
 def parse_config(

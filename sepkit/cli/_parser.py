@@ -264,7 +264,31 @@ def call(
     command = program.removeprefix("sepkit ")
     out, names = outputs_of(command, values)
     with writing(out, _inputs(values), names, keeps_record=command not in WITHOUT_RECORD):
-        return _call(function, described, values)
+        try:
+            return _call(function, described, values)
+        except UserError as error:
+            words = {parameter.name: parameter.word for parameter in parameters}
+            raise UserError(with_options(str(error), words)) from error
+
+
+def with_options(message: str, options: Mapping[str, str]) -> str:
+    """Return a message with options in place of parameters: `views=2` and, in a message about one, its bare name.
+
+    >>> with_options("overlap_seconds: found 4, expected half of chunk_seconds", {
+    ...     "overlap_seconds": "--overlap-seconds", "chunk_seconds": "--chunk-seconds"})
+    '--overlap-seconds: found 4, expected half of --chunk-seconds'
+
+    Args:
+        message: Message of a function of Python, which names its parameters.
+        options: Name of each parameter -> option.
+    """
+    names = "|".join(map(re.escape, options))
+    message = re.sub(rf"(?<![\w./-])({names})=(?=\w)", lambda found: f"{options[found[1]]} ", message)
+    begun = re.match(rf"({names})(?=: )", message)
+    if not begun and not message.startswith(tuple(options.values())):
+        return message
+    message = f"{options[begun[1]]}{message[begun.end() :]}" if begun else message
+    return re.sub(r"(?<![\w./-])[a-z]+(_[a-z]+)+\b(?![./])", lambda word: options.get(word[0], word[0]), message)
 
 
 def _inputs(values: Mapping[str, Any]) -> Iterator[Any]:

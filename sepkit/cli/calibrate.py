@@ -42,7 +42,11 @@ def main(
     from sepkit.models.storage.folders import find_checkpoint
 
     if not Path(model).exists() and (":" in model or model in {**shipped_models(), **PUBLIC}):
-        raise UserError(f"{model}: has no folder to keep predictions in; expected one that `sepkit train` wrote")
+        raise UserError(
+            f"{model}: has no folder of yours that the predictor could be saved in; calibrate a model that you "
+            "trained, "
+            "for example one fine-tuned with `sepkit train --init-from MODEL`"
+        )
     folder = find_checkpoint(model)
     separator = load_model(folder, device, predict=False, depth_steps=depth_steps, views=1)
     separator = Separator(separator.runner, views=views or affordable_views(separator.runner))

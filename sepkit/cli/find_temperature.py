@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from sepkit.cli._parser import DEVICE
-from sepkit.errors import Bounds, UserError
+from sepkit.errors import UserError
+from sepkit.numbers import Count, Finite, Positive, Seed
 
 if TYPE_CHECKING:
     from sepkit.config import CostConfig
@@ -17,11 +18,11 @@ def main(
     manifest: str,
     out: str,
     model: str | None = None,
-    epochs: Annotated[int, Bounds(ge=1)] = 200,
-    mixtures: Annotated[int | None, Bounds(ge=1)] = None,
-    segment_seconds: Annotated[float | None, Bounds(gt=0)] = None,
-    ceiling_db: float = 10.0,
-    seed: int = 0,
+    epochs: Count = 200,
+    mixtures: Count | None = None,
+    segment_seconds: Positive | None = None,
+    ceiling_db: Finite = 10.0,
+    seed: Seed = 0,
     device: str = DEVICE,
 ) -> Path:
     """Find the temperatures at which hypotheses split, and propose a schedule for annealed multiple choice learning.

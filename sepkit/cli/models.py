@@ -25,6 +25,7 @@ MODEL_FORMS = {
     ),
     "speechbrain:FOLDER or speechbrain:OWNER/NAME": "a SepFormer of speechbrain",
     "sepreformer:FILE": "what SepReformer's authors publish (epoch.NNNN.pth)",
+    "sudormrf:FILE": "an improved SuDoRM-RF of its authors (Improved_Sudormrf_....pt)",
     "tf-locoformer:FILE": "what TF-Locoformer's authors publish (valid.loss.ave.pth, with config.yaml beside it)",
     "sr-corrnet:FOLDER or sr-corrnet:OWNER/NAME": (
         "what SR-CorrNet's authors publish (model.pt and config.yaml), for a fixed number of speakers or for 2 to 5"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from sepkit.errors import Bounds
 from sepkit.limits import EPOCH_MIXTURES, SEGMENT_SECONDS
-
-Share = Annotated[float, Bounds(ge=0, le=1)]
+from sepkit.numbers import BatchSize, Dropout, NotNegative, PositiveRange, Range, Share, Size, Workers
 
 
 @dataclass
@@ -23,16 +21,16 @@ class DynamicMixingConfig:
         one_speaker_share: Share of mixtures in which one speaker is alone, whatever the manifest has.
         bank_gib: Keep recordings decoded and resampled in this much memory at most, GiB; 0: read files for every
             mixture.
-        bank_speeds: With a bank: how many speeds within speed_range there are.
+        bank_speeds: With a bank: number of speeds within speed_range.
         speaker_weights: PATTERN=WEIGHT ...: how likely speakers are drawn whose whole name matches the pattern; the
             first match counts, and speakers that none matches have weight 1.
         noise_probability: Share of mixtures that get noise, if `noise` is given.
-        noise: Folder of noise recordings; none: no noise beyond what the manifest has.
+        noise: Folder of noise recordings; none: only the manifest's noise.
         noise_snr_db: Range of the speech-to-noise ratio.
         reverberation_probability: Share of mixtures in simulated rooms (needs the extra `reverb`).
         reverberation_cache: Folder of simulated impulse responses; made on first use.
-        reverberation_target: What a source is in a room: all that is heard of it, or its first 50 ms; the rest is noise
-            then.
+        reverberation_target: Target of a source in a room: its whole reverberant signal, or its first 50 ms; the rest
+            is noise then.
         coloring_db: Each source is colored over frequency: its level in dB gains four cosines of this standard
             deviation; 0: none.
         channel_probability: Share of mixtures that pass through a random transmission channel, such as a telephone
@@ -48,23 +46,23 @@ class DynamicMixingConfig:
     """
 
     enabled: bool = False
-    gain_range_db: float = 2.5
-    speed_range: float = 0.0
+    gain_range_db: NotNegative = 2.5
+    speed_range: Dropout = 0.0
     one_speaker_share: Share = 0.0
-    bank_gib: float = 0.0
-    bank_speeds: int = 9
+    bank_gib: NotNegative = 0.0
+    bank_speeds: Size = 9
     speaker_weights: list[str] = field(default_factory=list)
     noise_probability: Share = 1.0
     noise: str | None = None
-    noise_snr_db: tuple[float, float] = (0.0, 15.0)
+    noise_snr_db: Range = (0.0, 15.0)
     reverberation_probability: Share = 0.0
     reverberation_cache: str | None = None
     reverberation_target: Literal["all", "early"] = "all"
-    coloring_db: Annotated[float, Bounds(ge=0, lt=math.inf)] = 0.0
+    coloring_db: NotNegative = 0.0
     channel_probability: Share = 0.0
-    highpass_hz: tuple[float, float] = (60.0, 400.0)
-    lowpass_hz: tuple[float, float] = (2500.0, 4000.0)
-    filter_order: tuple[float, float] = (2.0, 60.0)
+    highpass_hz: PositiveRange = (60.0, 400.0)
+    lowpass_hz: PositiveRange = (2500.0, 4000.0)
+    filter_order: PositiveRange = (2.0, 60.0)
     codec_probability: Share = 0.3
     clipping_probability: Share = 0.1
     turns_probability: Share = 0.0
@@ -81,6 +79,8 @@ class DataConfig:
         segment_seconds: Length of training segments, seconds; shorter utterances are padded.
         min_seconds: Leave out training and validation mixtures shorter than this (the aMCL paper: 5, its segment
             length).
+        speeds: Speeds at which sources of the manifest's training mixtures are played, drawn for each (SepFormer: 0.95,
+            1, 1.05); none: as they are.
         batch_size: Mixtures in a batch, each device.
         workers: Processes that load data, each device.
         mixtures_per_epoch: With dynamic mixing: mixtures in an epoch; none: as many as the manifest has.
@@ -90,8 +90,9 @@ class DataConfig:
     train: str | None = None
     dev: str | None = None
     segment_seconds: Annotated[float, Bounds(gt=0, le=SEGMENT_SECONDS)] = 3.0
-    min_seconds: float = 0.0
-    batch_size: int = 6
-    workers: int = 2
-    mixtures_per_epoch: Annotated[int | None, Bounds(le=EPOCH_MIXTURES)] = None
+    min_seconds: NotNegative = 0.0
+    speeds: Annotated[list[float], Bounds(gt=0.5, lt=2)] = field(default_factory=list)
+    batch_size: BatchSize = 6
+    workers: Workers = 2
+    mixtures_per_epoch: Annotated[int | None, Bounds(ge=1, le=EPOCH_MIXTURES)] = None
     dynamic_mixing: DynamicMixingConfig = field(default_factory=DynamicMixingConfig)

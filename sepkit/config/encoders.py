@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from sepkit.numbers import SampleRate, Size
+
 Gate = Literal["none", "uniform", "fixed", "learned", "random"]
 
 
@@ -18,22 +20,22 @@ class SpeakerEncoderConfig:
         bands: Mel bands.
         channels: Width of the trunk.
         pooled: Channels whose mean and deviation over time are the features.
-        dimensions: Of an embedding (D).
+        dimensions: Size of an embedding (D).
         experts: Clusters of MiCE (K), at most `dimensions` + 1 with a fixed gate; 1 for MoCo.
         one_head: Whether all experts share one head (ablation of MiCE).
         prototypes: Whether experts have prototypes, the class term; false: ablation of MiCE. MoCo has none.
         gate: none: no gate (MoCo). fixed: prototypes of the gate are max-Mahalanobis centers, as in the paper. uniform,
             learned and random are ablations: no gate, prototypes that are trained, prototypes that are drawn.
-        speech: Whether it also tells in which frames somebody speaks; needs loss speakers.
+        speech: Whether the encoder also detects speech in each frame; needs loss speakers.
     """
 
-    sample_rate: int = 8000
+    sample_rate: SampleRate = 8000
     trunk: Literal["convolutional", "resnet"] = "convolutional"
-    bands: int = 40
-    channels: int = 96
-    pooled: int = 256
-    dimensions: int = 64
-    experts: int = 1
+    bands: Size = 40
+    channels: Size = 96
+    pooled: Size = 256
+    dimensions: Size = 64
+    experts: Size = 1
     one_head: bool = False
     prototypes: bool = True
     gate: Gate = "none"

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from sepkit.choices import Choice
+from sepkit.errors import Bounds
+from sepkit.limits import DEPTH_STEPS, DILATED_BLOCKS, LAYER_SIZE
+from sepkit.numbers import Dropout, SampleRate, Size, SizeOrNone
 
 
 class MaskerConfig(Choice):
@@ -26,17 +29,17 @@ class ConvTasNetConfig(MaskerConfig, name="conv_tasnet"):
         kernel_size: Frames that a depthwise convolution sees (P).
         blocks: Blocks in a repeat (X); block b has dilation 2^b.
         repeats: Repeats of all blocks (R).
-        norm: Of the features, and inside the blocks.
+        norm: Norm of the features, and inside the blocks.
         causal: See no later frames; needs a norm other than global_layer_norm.
         normalize_skip_sum: Divide the sum of skip outputs by the number of blocks (thesis); off as in asteroid.
     """
 
-    bottleneck_channels: int = 128
-    hidden_channels: int = 512
-    skip_channels: int = 128
-    kernel_size: int = 3
-    blocks: int = 8
-    repeats: int = 3
+    bottleneck_channels: Size = 128
+    hidden_channels: Size = 512
+    skip_channels: SizeOrNone = 128
+    kernel_size: Size = 3
+    blocks: Annotated[int, Bounds(ge=1, le=DILATED_BLOCKS, note="; add repeats")] = 8
+    repeats: Size = 3
     norm: Norm = "global_layer_norm"
     causal: bool = False
     normalize_skip_sum: bool = False
@@ -55,18 +58,18 @@ class DualPathRNNConfig(MaskerConfig, name="dual_path_rnn"):
         rnn: Kind of the recurrent networks.
         num_layers: Layers of each recurrent network.
         dropout: Probability, between layers.
-        bidirectional: Of the networks across chunks; those inside chunks always are.
+        bidirectional: Whether networks across chunks are bidirectional; those inside chunks always are.
         norm: Any but cumulative_layer_norm.
     """
 
-    bottleneck_channels: int = 128
-    hidden_channels: int = 128
-    chunk_size: int = 100
-    hop_size: int = 50
-    repeats: int = 6
+    bottleneck_channels: Size = 128
+    hidden_channels: Size = 128
+    chunk_size: Size = 100
+    hop_size: Size = 50
+    repeats: Size = 6
     rnn: Literal["lstm", "gru"] = "lstm"
-    num_layers: int = 1
-    dropout: float = 0.0
+    num_layers: Size = 1
+    dropout: Dropout = 0.0
     bidirectional: bool = True
     norm: Norm = "global_layer_norm"
 
@@ -82,15 +85,22 @@ class SuDoRMRFConfig(MaskerConfig, name="sudormrf"):
         upsampling_depth: Resolutions in a block, each half the one before.
     """
 
-    bottleneck_channels: int = 128
-    hidden_channels: int = 512
-    blocks: int = 16
-    upsampling_depth: int = 4
+    bottleneck_channels: Size = 128
+    hidden_channels: Size = 512
+    blocks: Size = 16
+    upsampling_depth: Size = 4
 
 
 @dataclass
 class ImprovedSuDoRMRFConfig(SuDoRMRFConfig, name="improved_sudormrf"):
-    """SuDoRM-RF with global layer norms and a linear output convolution (Tzinis et al. 2022)."""
+    """SuDoRM-RF with global layer norms and a linear output convolution (Tzinis et al. 2022).
+
+    Args:
+        bottleneck_channels: Channels between the blocks.
+        hidden_channels: Channels inside a block.
+        blocks: Number of blocks, one after the other.
+        upsampling_depth: Resolutions in a block, each half the one before.
+    """
 
 
 @dataclass
@@ -103,14 +113,14 @@ class RecurrentConfig(MaskerConfig, name="recurrent"):
         num_layers: Layers, one on the other.
         bidirectional: Run over time both ways.
         dropout: Probability, between layers.
-        norm: Of the features.
+        norm: Norm of the features.
     """
 
     rnn: Literal["lstm", "gru"] = "gru"
-    hidden_size: int = 256
-    num_layers: int = 3
+    hidden_size: Size = 256
+    num_layers: Size = 3
     bidirectional: bool = True
-    dropout: float = 0.0
+    dropout: Dropout = 0.0
     norm: Norm = "channel_layer_norm"
 
 
@@ -124,18 +134,18 @@ class GatedRecurrenceConfig(MaskerConfig, name="gated_recurrence"):
         feedforward_dim: Units of the feed-forward layers.
         num_layers: Blocks.
         bands: Parts that a frame is cut into; above 1, blocks have a recurrence over bands too. 1: full-band.
-        bidirectional: Of the recurrence over time; the one over bands always is.
+        bidirectional: Whether the recurrence over time is bidirectional; the one over bands always is.
         dropout: Probability, behind every recurrence and feed-forward layer.
-        norm: Of the features.
+        norm: Norm of the features.
     """
 
-    model_dim: int = 256
-    hidden_size: int = 256
-    feedforward_dim: int = 512
-    num_layers: int = 4
-    bands: int = 1
+    model_dim: Size = 256
+    hidden_size: Size = 256
+    feedforward_dim: Size = 512
+    num_layers: Size = 4
+    bands: Size = 1
     bidirectional: bool = True
-    dropout: float = 0.0
+    dropout: Dropout = 0.0
     norm: Norm = "channel_layer_norm"
 
 
@@ -149,14 +159,14 @@ class ContinuousDepthConfig(MaskerConfig, name="continuous_depth"):
         feedforward_dim: Units of the feed-forward layer.
         depth_steps: Steps from the first depth to the last, in training and by default; --depth-steps of sepkit
             separate and evaluate takes another number.
-        bidirectional: Of the recurrence over time.
-        norm: Of the features.
+        bidirectional: Whether the recurrence over time is bidirectional.
+        norm: Norm of the features.
     """
 
-    model_dim: int = 128
-    hidden_size: int = 128
-    feedforward_dim: int = 256
-    depth_steps: int = 8
+    model_dim: Size = 128
+    hidden_size: Size = 128
+    feedforward_dim: Size = 256
+    depth_steps: Annotated[int, Bounds(ge=1, le=DEPTH_STEPS)] = 8
     bidirectional: bool = True
     norm: Norm = "channel_layer_norm"
 
@@ -175,13 +185,13 @@ class SepFormerConfig(MaskerConfig, name="sepformer"):
         dropout: Probability.
     """
 
-    model_dim: int = 256
-    num_layers: int = 2
-    chunk_size: int = 250
-    transformer_layers: int = 8
-    num_heads: int = 8
-    feedforward_dim: int = 1024
-    dropout: float = 0.0
+    model_dim: Size = 256
+    num_layers: Size = 2
+    chunk_size: Annotated[int, Bounds(ge=2, le=2500)] = 250
+    transformer_layers: Size = 8
+    num_heads: Size = 8
+    feedforward_dim: Size = 1024
+    dropout: Dropout = 0.0
 
 
 @dataclass
@@ -194,16 +204,16 @@ class SepReformerConfig(MaskerConfig, name="sepreformer"):
         num_stages: Stages of the encoder and of the decoder; each halves or doubles the number of frames.
         num_heads: Attention heads.
         kernel_size: Frames that a local block sees, an odd number.
-        max_distance: Frames of the coarsest stage that attention tells apart; farther ones count as so far.
+        max_distance: Largest distance that attention distinguishes, frames of the coarsest stage.
         dropout: Probability.
     """
 
-    channels: int = 128
-    num_stages: int = 4
-    num_heads: int = 8
-    kernel_size: int = 65
-    max_distance: int = 2000
-    dropout: float = 0.05
+    channels: Size = 128
+    num_stages: Annotated[int, Bounds(ge=1, le=16)] = 4
+    num_heads: Size = 8
+    kernel_size: Size = 65
+    max_distance: Size = 2000
+    dropout: Dropout = 0.05
 
 
 @dataclass
@@ -224,15 +234,15 @@ class TFLocoformerConfig(MaskerConfig, name="tf_locoformer"):
             frames).
     """
 
-    channels: int = 128
-    num_layers: int = 6
-    num_heads: int = 4
-    attention_dim: int = 128
-    feedforward_dim: int = 384
-    kernel_size: int = 4
-    norm_groups: int = 4
-    dropout: float = 0.0
-    edge_frames: int = 0
+    channels: Size = 128
+    num_layers: Size = 6
+    num_heads: Size = 4
+    attention_dim: Size = 128
+    feedforward_dim: Size = 384
+    kernel_size: Size = 4
+    norm_groups: Size = 4
+    dropout: Dropout = 0.0
+    edge_frames: SizeOrNone = 0
 
 
 @dataclass
@@ -254,15 +264,15 @@ class SRCorrNetConfig(MaskerConfig, name="sr_corrnet"):
         count_speakers: The number of speakers varies from mixture to mixture, up to the hypotheses: each has a score.
     """
 
-    channels: int = 128
-    encoder_layers: int = 2
-    decoder_layers: int = 4
-    num_heads: int = 4
-    feedforward_dim: int = 384
-    speaker_dim: int = 512
-    kernel_size: int = 3
-    bin_taps: int = 1
-    frame_taps: int = 1
+    channels: Annotated[int, Bounds(ge=8, le=LAYER_SIZE)] = 128
+    encoder_layers: Size = 2
+    decoder_layers: Size = 4
+    num_heads: Size = 4
+    feedforward_dim: Size = 384
+    speaker_dim: Size = 512
+    kernel_size: Size = 3
+    bin_taps: SizeOrNone = 1
+    frame_taps: SizeOrNone = 1
     count_speakers: bool = False
 
 
@@ -275,7 +285,7 @@ class TIGERConfig(MaskerConfig, name="tiger"):
         sample_rate: Hz, for which the bands are laid out; that of the model.
         channels: Values in a band of a frame, between the blocks; a multiple of num_heads and of the hypotheses.
         hidden_channels: Channels of the networks over several resolutions.
-        iterations: How often the block is applied (8 in the large model).
+        iterations: Number of times that the block is applied (8 in the large model).
         scales: Resolutions, each half of the one before; 3 or more.
         num_heads: Attention heads.
         head_channels: Channels of queries and keys in each head.
@@ -283,11 +293,11 @@ class TIGERConfig(MaskerConfig, name="tiger"):
             frames).
     """
 
-    sample_rate: int = 16000
-    channels: int = 128
-    hidden_channels: int = 256
-    iterations: int = 4
-    scales: int = 5
-    num_heads: int = 4
-    head_channels: int = 4
-    edge_frames: int = 0
+    sample_rate: SampleRate = 16000
+    channels: Size = 128
+    hidden_channels: Size = 256
+    iterations: Size = 4
+    scales: Annotated[int, Bounds(ge=3, le=LAYER_SIZE)] = 5
+    num_heads: Size = 4
+    head_channels: Size = 4
+    edge_frames: SizeOrNone = 0

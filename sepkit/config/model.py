@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from sepkit.choices import Choice
 from sepkit.config.maskers import ConvTasNetConfig, MaskerConfig
+from sepkit.errors import Bounds
+from sepkit.limits import HYPOTHESES, PADDED_SAMPLES, WINDOW_SAMPLES
+from sepkit.numbers import NotNegative, Positive, SampleRate, Size, SizeOrNone
 
 
 class FilterbankConfig(Choice):
@@ -26,16 +29,19 @@ class FreeFilterbankConfig(FilterbankConfig, name="free"):
         multiple: The input is padded on the right to a multiple of this many samples (SuDoRM-RF: 80).
         init_range: Filters start uniform in +-this; 0 means Xavier-normal.
         mapping: The masker's output is the estimates' encoding, not a mask of the mixture's; for linear or tanh masks.
+        together: Number of hypotheses, if the decoder makes each estimate of the masked encodings of all, as that of
+            SuDoRM-RF's authors does; 0: each estimate is of its own.
     """
 
-    num_filters: int = 512
-    kernel_size: int = 16
-    stride: int = 8
-    padding: int = 0
-    output_padding: int = 0
-    multiple: int = 1
-    init_range: float = 0.0
+    num_filters: Size = 512
+    kernel_size: Size = 16
+    stride: Size = 8
+    padding: SizeOrNone = 0
+    output_padding: SizeOrNone = 0
+    multiple: Annotated[int, Bounds(ge=1, le=PADDED_SAMPLES)] = 1
+    init_range: NotNegative = 0.0
     mapping: bool = False
+    together: SizeOrNone = 0
 
 
 @dataclass
@@ -46,11 +52,11 @@ class STFTFilterbankConfig(FilterbankConfig, name="stft"):
         kernel_size: Samples in a window.
         stride: Samples between frames.
         compression: The masker sees magnitudes raised to this power.
-        deviation: With gaussian encodings, whose mean is the coefficient: one learned deviation a bin.
+        deviation: Learned deviation per bin, for gaussian encodings, whose mean is the coefficient.
         initial_deviation: Deviation of gaussian encodings when training starts, for signals of unit deviation.
         features: The masker sees compressed magnitudes, or real and imaginary parts with compressed magnitudes, which
             take much longer to learn from.
-        complex_masks: Two mask values a bin, a real and an imaginary one, that multiply the complex coefficient; else
+        complex_masks: Two mask values per bin, a real and an imaginary one, that multiply the complex coefficient; else
             one real value. For linear or tanh masks, deterministic or gaussian.
         mapping: The masker's output is the estimates' coefficients, not a mask of the mixture's; needs complex_masks
             and features: real_imaginary.
@@ -62,17 +68,17 @@ class STFTFilterbankConfig(FilterbankConfig, name="stft"):
             it. They are the latency of a causal model.
     """
 
-    kernel_size: int = 256
-    stride: int = 64
-    compression: float = 0.3
+    kernel_size: Annotated[int, Bounds(ge=2, le=WINDOW_SAMPLES)] = 256
+    stride: Size = 64
+    compression: Positive = 0.3
     deviation: Literal["per_bin"] = "per_bin"
-    initial_deviation: float = 0.1
+    initial_deviation: Positive = 0.1
     features: Literal["magnitude", "real_imaginary"] = "magnitude"
     complex_masks: bool = False
     mapping: bool = False
     like_torch: bool = False
     like_sr_corrnet: bool = False
-    synthesis_size: int = 0
+    synthesis_size: SizeOrNone = 0
 
 
 class LatentConfig(Choice):
@@ -151,22 +157,22 @@ class FlowPriorConfig(PriorConfig, name="flow"):
     """
 
     of_encodings_only: ClassVar[bool] = True
-    transforms: int = 6
-    hidden_features: int = 1024
-    hidden_layers: int = 2
+    transforms: Size = 6
+    hidden_features: Size = 1024
+    hidden_layers: Size = 2
 
 
 @dataclass
 class ScoringConfig:
-    """A head that scores hypotheses: which of them are speakers, if their number is not known.
+    """A head that scores hypotheses: which are speakers, if their number is unknown.
 
     Args:
         hidden_size: Width of the layer between the masks and the scores.
-        loss: What scores say. binary: for each hypothesis, whether it is a speaker. cross_entropy: a distribution over
+        loss: Meaning of scores. binary: per hypothesis, whether it is a speaker. cross_entropy: a distribution over
             the hypotheses, each one's share of the sources.
     """
 
-    hidden_size: int = 128
+    hidden_size: Size = 128
     loss: Literal["binary", "cross_entropy"] = "binary"
 
 
@@ -189,8 +195,8 @@ class ModelConfig:
         pad: full: no sample is lost at either end. asteroid: trim as asteroid does, for parity.
     """
 
-    sample_rate: int = 8000
-    hypotheses: int = 2
+    sample_rate: SampleRate = 8000
+    hypotheses: Annotated[int, Bounds(ge=1, le=HYPOTHESES)] = 2
     filterbank: FilterbankConfig = field(default_factory=FreeFilterbankConfig)
     encoding: LatentConfig = field(default_factory=lambda: DeterministicConfig(activation="linear"))
     masker: MaskerConfig = field(default_factory=ConvTasNetConfig)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Literal
 
 from sepkit.choices import Choice
 from sepkit.config.schedules import ConstantConfig, ScheduleConfig, TruncatedExponentialConfig
-from sepkit.errors import Bounds
-
-Weight = Annotated[float, Bounds(ge=0, lt=math.inf)]
-Positive = Annotated[float, Bounds(gt=0, lt=math.inf)]
+from sepkit.numbers import Finite, Natural, NotNegative, Positive
 
 
 class CostConfig(Choice):
@@ -28,7 +24,7 @@ class NegSISDRConfig(CostConfig, name="neg_si_sdr"):
     """
 
     zero_mean: bool = True
-    eps: float = 1e-8
+    eps: NotNegative = 1e-8
 
 
 @dataclass
@@ -41,7 +37,7 @@ class NegSNRConfig(CostConfig, name="neg_snr"):
     """
 
     zero_mean: bool = True
-    eps: float = 1e-8
+    eps: NotNegative = 1e-8
 
 
 @dataclass
@@ -57,7 +53,7 @@ class LogMSEConfig(CostConfig, name="log_mse"):
         eps: Keeps perfect estimates finite.
     """
 
-    eps: float = 1e-8
+    eps: NotNegative = 1e-8
 
 
 @dataclass
@@ -71,10 +67,10 @@ class BLRConfig(CostConfig, name="blr_nll"):
         lambda0: Prior precision of the gain, relative to the noise's.
     """
 
-    a0: float = 1.0
-    b0: float = 1e-3
-    mu0: float = 0.0
-    lambda0: float = 1e-6
+    a0: Positive = 1.0
+    b0: Positive = 1e-3
+    mu0: Finite = 0.0
+    lambda0: Positive = 1e-6
 
 
 @dataclass
@@ -85,7 +81,7 @@ class CauchyConfig(CostConfig, name="cauchy_nll"):
         scale: Deviation, relative to the training signals', where the decoder makes none of its own.
     """
 
-    scale: float = 1.0
+    scale: Positive = 1.0
 
 
 class AssignmentConfig(Choice):
@@ -118,17 +114,17 @@ class AnnealedMCLConfig(AssignmentConfig, name="amcl"):
     """Annealed MCL: softmin over hypotheses at a falling temperature.
 
     Args:
-        temperature: Of the softmin; a schedule.
+        temperature: Temperature of the softmin; a schedule.
         unit: Unit of the temperature. cost: that of the cost (dB). spread: multiples of the spread of the training
             data, which is measured before training.
-        floor: At or below this temperature (in the cost's unit), the best hypothesis takes all.
+        floor: Temperature (in the cost's unit) at and below which the best hypothesis takes all.
     """
 
     temperature: ScheduleConfig = field(
         default_factory=lambda: TruncatedExponentialConfig(initial=5.0, decay=0.9, end=100.0)
     )
     unit: Literal["cost", "spread"] = "cost"
-    floor: float = 1e-4
+    floor: NotNegative = 1e-4
 
 
 @dataclass
@@ -150,7 +146,7 @@ class ScoringLossConfig:
         weight: Weight of this term relative to the separation loss.
     """
 
-    weight: Weight = 0.1
+    weight: NotNegative = 0.1
 
 
 @dataclass
@@ -165,7 +161,7 @@ class RateConfig:
     """
 
     weight: ScheduleConfig = field(default_factory=ConstantConfig)
-    free_nats: Weight = 0.0
+    free_nats: NotNegative = 0.0
     free_nats_over: Literal["element", "frame", "utterance"] = "utterance"
 
 
@@ -191,7 +187,7 @@ class SteeringConfig:
     initial_weight: Positive = 1e-6
     change: Positive = 0.01
     tolerance: Positive = 0.01
-    warn_after_epochs: int = 20
+    warn_after_epochs: Natural = 20
 
 
 @dataclass
@@ -199,8 +195,8 @@ class RatesConfig:
     """The rates of variational latents.
 
     Args:
-        encoding: Of the encoding.
-        masks: Of the masks of all hypotheses.
+        encoding: Rate of the encoding.
+        masks: Rate of the masks of all hypotheses.
         estimator: analytic: the closed form. sample: the log ratio of the densities at the drawn sample. auto: the
             closed form if there is one, otherwise sample.
         steering: Weights that adapt until the rates reach their targets; they multiply the scheduled weights.
@@ -222,8 +218,8 @@ class AutoencodingConfig:
             too.
     """
 
-    sources: Weight = 0.0
-    mixtures: Weight = 0.0
+    sources: NotNegative = 0.0
+    mixtures: NotNegative = 0.0
 
 
 @dataclass
@@ -235,7 +231,7 @@ class SilenceConfig:
         threshold_db: Hypotheses this far below the mixture are quiet enough.
     """
 
-    weight: Weight = 0.0
+    weight: NotNegative = 0.0
     threshold_db: Positive = 30.0
 
 
@@ -246,6 +242,7 @@ class ObjectiveConfig:
     Args:
         cost: Distance of an estimate from a source.
         assignment: Matching of hypotheses to sources.
+        floor: Least separation loss of an utterance, below which it has no gradient (SepFormer: -30); none: no floor.
         schedule_by: epoch: schedules are constant within an epoch, as in the aMCL paper. step: they advance with every
             step.
         scoring: The loss of scores, if the model has them.
@@ -258,9 +255,10 @@ class ObjectiveConfig:
 
     cost: CostConfig = field(default_factory=NegSISDRConfig)
     assignment: AssignmentConfig = field(default_factory=PITConfig)
+    floor: float | None = None
     schedule_by: Literal["epoch", "step"] = "epoch"
     scoring: ScoringLossConfig = field(default_factory=ScoringLossConfig)
     rates: RatesConfig = field(default_factory=RatesConfig)
     autoencoding: AutoencodingConfig = field(default_factory=AutoencodingConfig)
     silence: SilenceConfig = field(default_factory=SilenceConfig)
-    margin_weight: Weight = 0.0
+    margin_weight: NotNegative = 0.0

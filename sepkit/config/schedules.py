@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from sepkit.choices import Choice
+from sepkit.errors import Bounds
+from sepkit.numbers import NotNegative, Positive
 
 
 class ScheduleConfig(Choice):
@@ -16,10 +19,10 @@ class ConstantConfig(ScheduleConfig, name="constant"):
     """The same value always.
 
     Args:
-        value: At any time.
+        value: Value at any time.
     """
 
-    value: float = 1.0
+    value: NotNegative = 1.0
 
 
 @dataclass
@@ -31,8 +34,8 @@ class TruncatedLinearConfig(ScheduleConfig, name="truncated_linear"):
         end: Epochs.
     """
 
-    initial: float = 1.0
-    end: float = 100.0
+    initial: NotNegative = 1.0
+    end: Positive = 100.0
 
 
 @dataclass
@@ -45,9 +48,9 @@ class TruncatedExponentialConfig(ScheduleConfig, name="truncated_exponential"):
         end: Epochs; inf: never cut.
     """
 
-    initial: float = 1.0
-    decay: float = 0.9
-    end: float = float("inf")
+    initial: NotNegative = 1.0
+    decay: Annotated[float, Bounds(gt=0, le=1)] = 0.9
+    end: Annotated[float, Bounds(gt=0)] = float("inf")
 
 
 @dataclass
@@ -59,8 +62,8 @@ class SigmoidWarmupConfig(ScheduleConfig, name="sigmoid_warmup"):
         end: Epochs.
     """
 
-    value: float = 1.0
-    end: float = 10.0
+    value: NotNegative = 1.0
+    end: Positive = 10.0
 
 
 @dataclass
@@ -72,8 +75,8 @@ class LinearWarmupConfig(ScheduleConfig, name="linear_warmup"):
         end: Epochs.
     """
 
-    value: float = 1.0
-    end: float = 10.0
+    value: NotNegative = 1.0
+    end: Positive = 10.0
 
 
 @dataclass
@@ -85,5 +88,5 @@ class InverseTemperatureConfig(ScheduleConfig, name="inverse_temperature"):
         end: Epochs.
     """
 
-    initial: float = 0.01
-    end: float = 100.0
+    initial: Positive = 0.01
+    end: Positive = 100.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Annotated, Any, Literal
@@ -12,11 +11,8 @@ from sepkit.config.data import DataConfig
 from sepkit.config.model import ModelConfig
 from sepkit.config.objective import ObjectiveConfig
 from sepkit.errors import Bounds, UserError
-from sepkit.limits import BATCH_SIZE, HYPOTHESES, LARGEST_RATE, PROCESSES, SEED
-
-Count = Annotated[int, Bounds(ge=1)]
-NotNegative = Annotated[int, Bounds(ge=0)]
-Share = Annotated[float, Bounds(ge=0, le=1)]
+from sepkit.limits import BATCH_SIZE, HYPOTHESES, LARGEST_RATE, PROCESSES
+from sepkit.numbers import Count, Counts, Dropout, Natural, NotNegative, Positive, Seed, Share
 
 
 @dataclass
@@ -29,16 +25,16 @@ class GrowthConfig:
         epochs: After how many epochs the model grows, rising, each less than max_epochs.
         hypotheses: Number of hypotheses after each growth, rising, the first above model.hypotheses; none: one more
             each time.
-        by: Which hypothesis is split: the one with the largest share of the distortion, or the best one of most
+        by: Choice of the hypothesis to split: the one with the largest share of the distortion, or the best one of most
             sources.
         jitter: Deviation of the noise on the new hypothesis's rows, in units of the root mean square of each row
             tensor.
     """
 
-    epochs: list[int] = field(default_factory=list)
+    epochs: Counts = field(default_factory=list)
     hypotheses: Annotated[list[int] | None, Bounds(ge=1, le=HYPOTHESES)] = None
     by: Literal["distortion", "sources"] = "distortion"
-    jitter: Annotated[float, Bounds(gt=0, lt=math.inf)] = 0.01
+    jitter: Positive = 0.01
 
 
 @dataclass
@@ -47,11 +43,12 @@ class TrainerConfig:
 
     Args:
         max_epochs: Passes over the training set, at most.
-        max_minutes: Wall-clock budget, minutes; none: no limit.
+        max_minutes: Wall-clock budget, minutes, validation included; none: no limit. Training stops as much earlier as
+            the last validation took, at most by half of the budget.
         optimizer: adamw: Adam with decoupled weight decay. sgd: stochastic gradient descent with momentum.
-        learning_rate: At its highest, before any decay or halving.
-        betas: Of adam and adamw: decay rates of the running means of gradients and of squared gradients.
-        momentum: Of sgd.
+        learning_rate: Highest learning rate, before any decay or halving.
+        betas: Decay rates (adam and adamw) of the running means of gradients and of squared gradients.
+        momentum: Momentum of sgd.
         weight_decay: Added to the gradient as a multiple of the weights; with adamw it shrinks the weights instead.
         warmup_steps: Steps over which the learning rate rises to its value.
         decay_share: Last share of the budget (max_minutes or max_epochs, whichever ends first) over which the learning
@@ -59,18 +56,19 @@ class TrainerConfig:
         final_rate_share: Share of the learning rate that is left at the end of the decay.
         decay_epochs: Epochs after which the learning rate is multiplied by decay_factor, rising; the rate is then not
             halved on plateaus either.
-        decay_factor: Of each step of decay_epochs.
+        decay_factor: Factor of each step of decay_epochs.
         ema: Decay of an exponential moving average of the weights, 0.995 to 0.9999. The averaged weights are validated
             and saved.
         gradient_clip_norm: Largest norm of the gradient; 0: no clipping.
         halve_patience: Validations without a better score before the learning rate is halved.
+        halve_from_epoch: Epochs over which the learning rate stays, before validations count toward halving it.
         early_stop_patience: Validations without a better score before training stops; 0: never.
         monitor: The score that picks the best model and halves the learning rate. pit: SI-SDR on dev under hard
             one-to-one matching. mcl: SI-SDR on dev of each source's best hypothesis. auto: mcl if an assignment of the
             MCL family is trained with another number of hypotheses than of sources, otherwise pit; of other tasks, the
             task's own score. loss: the training loss on dev, at the current temperature (as in aMCL's reference code).
         validate_every_epochs: Epochs between validations.
-        precision: auto: bf16-mixed on GPUs and processors that compute in it (AVX512_BF16, AMX), otherwise 32-true.
+        precision: auto: bf16-mixed on GPUs and CPUs that compute in it (AVX512_BF16, AMX), otherwise 32-true.
         tf32: Multiply float32 matrices in TF32 on GPUs that have it; the objective stays in float32.
         compile: Compile the model with torch.compile, for GPUs. On CPUs it turns off the fast ways of Conv-TasNet and
             DPRNN.
@@ -84,7 +82,7 @@ class TrainerConfig:
         accumulate_batches: Batches whose gradients are averaged before a step.
         checkpoint_every_steps: A killed run repeats at most this many steps.
         max_bad_steps: Stop after this many steps in a row with a non-finite loss or gradient.
-        seed: Of initial weights, data and latent noise.
+        seed: Seed of initial weights, data and latent noise.
         growth: Growing numbers of hypotheses, for separation; none: the number stays.
     """
 
@@ -93,17 +91,18 @@ class TrainerConfig:
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
     learning_rate: Annotated[float, Bounds(gt=0, le=LARGEST_RATE)] = 1e-3
     betas: Annotated[tuple[float, float], Bounds(ge=0, lt=1)] = (0.9, 0.999)
-    momentum: Annotated[float, Bounds(ge=0, lt=1)] = 0.9
+    momentum: Dropout = 0.9
     weight_decay: Annotated[float, Bounds(ge=0, le=LARGEST_RATE)] = 0.0
-    warmup_steps: NotNegative = 0
+    warmup_steps: Natural = 0
     decay_share: Share = 0.0
     final_rate_share: Share = 0.02
-    decay_epochs: list[int] = field(default_factory=list)
+    decay_epochs: Counts = field(default_factory=list)
     decay_factor: Annotated[float, Bounds(gt=0, le=1)] = 0.1
     ema: Annotated[float | None, Bounds(ge=0, lt=1)] = None
-    gradient_clip_norm: Annotated[float, Bounds(ge=0)] = 5.0
+    gradient_clip_norm: NotNegative = 5.0
     halve_patience: Count = 5
-    early_stop_patience: NotNegative = 30
+    halve_from_epoch: Natural = 0
+    early_stop_patience: Natural = 30
     monitor: Literal["auto", "pit", "mcl", "loss"] = "auto"
     validate_every_epochs: Count = 1
     precision: Literal["auto", "32-true", "64-true", "bf16-mixed", "16-mixed"] = "32-true"
@@ -116,7 +115,7 @@ class TrainerConfig:
     accumulate_batches: Count = 1
     checkpoint_every_steps: Count = 500
     max_bad_steps: Count = 10
-    seed: Annotated[int, Bounds(ge=0, le=SEED)] = 0
+    seed: Seed = 0
     growth: GrowthConfig | None = None
 
 
@@ -164,11 +163,15 @@ class TrainConfig(TaskConfig, name="separation"):
     def check(self) -> None:
         """Raise UserError if a number is outside its range, or there is no training manifest."""
         super().check()
-        Bounds(le=HYPOTHESES).check("model.hypotheses", self.model.hypotheses)
         if self.data.train is None:
             raise UserError(
                 "data.train: no manifest given, expected the train.jsonl that `sepkit prepare` wrote "
                 "(--data.train FILE)"
+            )
+        if self.data.speeds and self.data.dynamic_mixing.enabled:
+            raise UserError(
+                f"data.speeds: found {self.data.speeds} with data.dynamic_mixing.enabled, whose speeds are its own;"
+                " set data.speeds to [], and data.dynamic_mixing.speed_range"
             )
         if self.trainer.growth is not None:
             self._check_growth(self.trainer.growth)

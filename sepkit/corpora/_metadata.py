@@ -34,7 +34,7 @@ from sepkit.files import check_writable, journal_line, journal_rows, read_csv, w
 from sepkit.parallel import Failed, for_each
 
 SOURCE_RATE = 16000
-"""Sample rate of what the mixtures are made of, Hz."""
+"""Sample rate of the source recordings, Hz."""
 
 # Kind of mixture -> (task, suffix of the manifest's name).
 _KINDS = {"mix_clean": ("sep_clean", ""), "mix_both": ("sep_noisy", "_noisy"), "mix_single": ("enh_single", "_single")}
@@ -166,7 +166,7 @@ def _make_part(
 
 
 def _made_earlier(part: Part, layout: Layout, journal: Path) -> dict[str, _Made]:
-    """Return what the journal knows of mixtures that are still wanted, and whose files are all there."""
+    """Return the journal's entries of mixtures that are still wanted and whose files all exist."""
     folders = [layout.root / part.name / name for name in _subfolders(part)]
     for path in (journal.parent, *folders):
         check_writable(path)

@@ -15,6 +15,7 @@ from sepkit.corpora._recordings import Utterance
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, NoiseEntry, SourceEntry
 from sepkit.data.mixing import mix_entry
+from sepkit.errors import counted
 from sepkit.signals import active_level
 
 NOMINAL_LEVEL_DB = -30.0
@@ -23,6 +24,8 @@ NOMINAL_LEVEL_DB = -30.0
 # Attempts at a new combination, and at a crop that is not mostly pause.
 _MOST_ATTEMPTS = 50
 _CROP_ATTEMPTS = 8
+# Below it, a change of the mean may be chance.
+_FEW = 20
 # A crop whose level is this far below its recording's is mostly pause.
 _PAUSE_DROP_DB = 6.0
 
@@ -104,9 +107,14 @@ def summary(entries: Sequence[MixtureEntry]) -> str:
     sources = [source for entry in entries for source in entry.sources]
     sizes = Counter(len(entry.sources) for entry in entries)
     of = "; ".join(f"{count} of {size}" for size, count in sorted(sizes.items()))
-    mixtures = f"{len(entries)} mixtures" + (f" of {next(iter(sizes))}" if len(sizes) == 1 else f" ({of})")
+    mixtures = counted(len(entries), "mixture") + (f" of {next(iter(sizes))}" if len(sizes) == 1 else f" ({of})")
     files, speakers = len({source.path for source in sources}), len({source.speaker for source in sources})
-    return f"{mixtures}, {hours:.2f} h, from {files} recordings of {speakers} speakers"
+    return f"{mixtures}, {hours:.2f} h, from {files} recordings of {speakers} speakers{few(entries)}"
+
+
+def few(entries: Sequence[MixtureEntry]) -> str:
+    """Return a warning about a manifest of few mixtures; "" if there are enough."""
+    return f"; warning: fewer than {_FEW} mixtures measure little" if len(entries) < _FEW else ""
 
 
 def _combinations(

@@ -49,7 +49,7 @@ class Recording:
 @dataclass(frozen=True)
 class Utterance:
     """A recording that was read and can be mixed. Positions are in samples at the rate of the mixtures; the level is
-    the root mean square where somebody speaks."""
+    the root mean square during speech."""
 
     recording: Recording
     start: int
@@ -59,7 +59,7 @@ class Utterance:
 
     @property
     def speaker(self) -> str:
-        """Who speaks."""
+        """Identifier of the speaker."""
         return self.recording.speaker
 
 
@@ -68,7 +68,7 @@ def find_recordings(speech: Path, speaker_from: str = "first") -> tuple[list[Rec
     or like "train-clean-100", are splits.
 
     Args:
-        speaker_from: how to find the speaker: "first" (the first folder below the split folder), "parent" (the folder
+        speaker_from: Rule for the speaker: "first" (the first folder below the split folder), "parent" (the folder
             that holds the file), "regex:PATTERN" (the first group, or all, of the match in the path below `speech`) or
             "csv:FILE" (columns path and speaker, optionally split and sex; paths absolute or relative to `speech`).
     """

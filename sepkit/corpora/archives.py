@@ -18,14 +18,14 @@ class Archive:
     """One file to fetch and unpack: a row of the table.
 
     Args:
-        name: What is asked for, such as "librispeech"; it may have several archives.
+        name: Name for `sepkit download`, such as "librispeech"; it may have several archives.
         part: Name for `--parts`.
         default: Whether it is fetched if no parts are asked for.
         size_bytes: Size of the file; 0: unknown.
         exact: Whether `size_bytes` is published, and compared, or rough.
         unpacked_bytes: Rough size of the folder.
         digest: "md5:..." or "sha256:..." as published; "": none is published.
-        folder: What unpacking makes in the cache; if it exists, nothing is left to do.
+        folder: Folder that unpacking makes in the cache; if it exists, nothing is left to do.
         members: The folder within the archive that becomes `folder`, possibly a pattern; "": `folder` itself, and the
             files beside it go beside it.
         names: File names to unpack; empty: all.
@@ -70,4 +70,4 @@ WEB_RUNTIME = _WEB_RUNTIME.folder
 """Folder of the program that computes ONNX graphs in browsers; see `sepkit web`."""
 
 WEB_RUNTIME_FILES = _WEB_RUNTIME.names
-"""What a page needs of it: WebAssembly on the processor, without WebGPU."""
+"""Its files that a page needs: WebAssembly on the CPU, without WebGPU."""

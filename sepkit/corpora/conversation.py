@@ -2,8 +2,8 @@
 
 What it is: the recordings of each speaker laid end to end with pauses between them, so that speakers overlap, take
 turns, and are silent for up to half a minute. They are written as s1.flac, s2.flac ... and their sum, mixture.flac,
-with a manifest of one row and conversation.rttm, who is heard when. With --max-overlap N they take turns, and never
-do more than N speak at once. With --texts, conversation.seglst.json tells what is said. A seed determines speakers,
+with a manifest of one row and conversation.rttm, who speaks when. With --max-overlap N they take turns, and never
+do more than N speak at once. With --texts, conversation.seglst.json contains the words. A seed determines speakers,
 order of recordings, pauses and levels.
 Size: 16-bit FLAC; an hour of two speakers at 8 kHz takes about 100 MB and less than a minute.
 License: that of the recordings.
@@ -158,7 +158,7 @@ def take_turns(
     lanes = [round(generator.uniform(*pause) * sample_rate) for pause in pauses]
     while min(lanes) < num_samples:
         lane = int(np.argmin(lanes))
-        # Nobody answers themselves at once, if there is anybody else.
+        # No speaker takes two turns in a row, if there are others.
         able = np.flatnonzero(free_from + round(_ANSWER_SECONDS * sample_rate) <= lanes[lane])
         if not len(able):
             lanes[lane] = int(free_from.min()) + round(_ANSWER_SECONDS * sample_rate)

@@ -29,14 +29,14 @@ from sepkit.files import check_writable, locked, read_text
 from sepkit.limits import ARCHIVE_BYTES, ARCHIVE_GROWTH, ARCHIVE_MEMBERS
 
 _BLOCK_BYTES = 1 << 20
-# RuntimeError: encrypted members, and compression that Python does not know. UnicodeError: members' names.
+# RuntimeError: encrypted members, and unsupported compression. UnicodeError: members' names.
 _DAMAGE = (
     tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, OSError, RuntimeError, UnicodeError,
 )  # fmt: skip
 
 
 def download(options: DownloadOptions, names: frozenset[str] = frozenset()) -> Path:
-    """Unpack the archives of a name in the cache folder, and return that folder; keep what is complete.
+    """Unpack the archives of a name in the cache folder, and return that folder; keep complete ones.
 
     Archives stay in `cache/archives`. If one archive fails, the others are still fetched.
 
@@ -146,7 +146,7 @@ def _gb(count: int) -> str:
 
 
 def _check_room(missing: Sequence[Archive], cache: Path, kept: int) -> None:
-    """Raise UserError unless there is room for what is unpacked, and for the `kept` largest archives beside it."""
+    """Raise UserError if disk space is short for the unpacked files and the `kept` largest archives."""
     largest = sorted((archive.size_bytes for archive in missing), reverse=True)[:kept]
     paths = [cache / "archives" / f"{archive.file}{ending}" for archive in missing for ending in ("", ".part")]
     there = sum(path.stat().st_size for path in paths if path.is_file())

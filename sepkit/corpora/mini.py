@@ -6,7 +6,7 @@ in the same split.
 Size: 2.4 hours and 140 MB by default, made in about two minutes on two cores.
 License: the recordings are made on your machine by espeak-ng (GPL-3, a separate program); the word list is ours (MIT).
 Traps: each synthetic voice has one vocal tract, and there is no room. Scores show that the commands work, not how well
-a model separates people. Another version of espeak-ng makes other samples.
+a model separates real speech. Another version of espeak-ng makes other samples.
 """
 
 from __future__ import annotations

@@ -23,13 +23,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sepkit.corpora._mixtures import manifest_path
+from sepkit.corpora._mixtures import few, manifest_path
 from sepkit.corpora._recordings import report_skipped
 from sepkit.corpora.kaldi import locate_file, read_lines
 from sepkit.corpora.options import MixedOptions
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, NoiseEntry, SourceEntry, write_manifest
-from sepkit.errors import UserError
+from sepkit.errors import UserError, counted
 from sepkit.files import check_writable, read_csv
 
 _MIXTURES = ("mix", "mixture", "mix_clean", "mix_both", "mix_single", "noisy")
@@ -81,7 +81,7 @@ def prepare_mixed(options: MixedOptions) -> Path:
         entry.sample_rate, entry.num_samples = sample_rate, length
     hours = sum(entry.duration_seconds for entry in entries) / 3600
     sizes = " or ".join(map(str, sorted({len(entry.sources) for entry in entries})))
-    print(f"test.jsonl: {len(entries)} mixtures of {sizes} at {sample_rate} Hz, {hours:.2f} h")
+    print(f"test.jsonl: {counted(len(entries), 'mixture')} of {sizes} at {sample_rate} Hz, {hours:.2f} h{few(entries)}")
     return write_manifest(out / "test.jsonl", entries)
 
 
@@ -145,11 +145,19 @@ def find_rows(options: MixedOptions) -> Rows:
         )
     if not found:
         raise UserError(
-            f"{corpus}: found no mixtures with their references; expected mix/ s1/ s2/, ID/mix.wav ID/s1.wav, "
-            "ID_mix.wav ID_s1.wav, or wav.scp spk1.scp; name others with --mixture and --sources, or --pattern"
+            f"{corpus}: found no mixtures with references{_hint(corpus)}; expected mix/ s1/ s2/, ID/mix.wav "
+            "ID/s1.wav, ID_mix.wav ID_s1.wav, or wav.scp spk1.scp; name others with --mixture and --sources, or "
+            "--pattern"
         )
     ((mixture, source),) = found.items()
     return _by_patterns(corpus, stems, [mixture, *_numbered(source, stems)])
+
+
+def _hint(corpus: Path) -> str:
+    """Return " (did you mean CORPUS/tt?)" for a folder below that has mixtures; "" if there is none."""
+    folders = sorted(path.parent for word in _MIXTURES for path in corpus.glob(f"*/**/{word}") if path.is_dir())
+    test = [folder for folder in folders if folder.name.startswith(("test", "tt"))]
+    return f" (did you mean {(test or folders)[-1]}?)" if folders else ""
 
 
 def _in_folders(options: MixedOptions) -> Rows:
@@ -199,7 +207,7 @@ def _stems(folder: Path) -> Files:
 
 
 def _files(pattern: str, stems: Files) -> Files:
-    """Return the files that fit a pattern, by what stands for {id}."""
+    """Return the files that match a pattern, by their {id}."""
     before, _, after = pattern.partition(_ID)
     regular = re.compile(re.escape(before) + "(.+)" + re.escape(after).replace(re.escape(_ID), r"\1"))
     return {match[1]: path for stem, path in stems.items() if (match := regular.fullmatch(stem))}

@@ -14,10 +14,11 @@ from typing import Annotated, Literal
 
 from sepkit.choices import check_bounds
 from sepkit.errors import Bounds, UserError
+from sepkit.limits import PROCESSES, SEGMENT_SECONDS
+from sepkit.numbers import Items, NotNegative, Range, SampleRate, Seed
 
 Mode = Literal["min", "max"]
-Count = Annotated[int, Bounds(ge=1)]
-Seconds = Annotated[float, Bounds(ge=0.01)]
+Seconds = Annotated[float, Bounds(ge=0.01, le=SEGMENT_SECONDS)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,17 +41,17 @@ class MiniOptions:
     """
 
     out: Path
-    speakers: int = 2
-    train_voices: int | None = None
-    train_sentences: Count = 28
-    heldout_sentences: Count = 12
-    train_mixtures: Count = 2000
-    dev_mixtures: Count = 100
-    test_mixtures: Count = 100
-    sample_rate: Count = 8000
+    speakers: Items = 2
+    train_voices: Items | None = None
+    train_sentences: Items = 28
+    heldout_sentences: Items = 12
+    train_mixtures: Items = 2000
+    dev_mixtures: Items = 100
+    test_mixtures: Items = 100
+    sample_rate: SampleRate = 8000
     segment_seconds: Seconds = 4.0
-    gain_range_db: float = 2.5
-    seed: int = 0
+    gain_range_db: NotNegative = 2.5
+    seed: Seed = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,11 +69,11 @@ class PulsesOptions:
     """
 
     out: Path
-    train_mixtures: Count = 2048
-    dev_mixtures: Count = 128
-    test_mixtures: Count = 1024
-    seconds: float = 3.0
-    sample_rate: Count = 8000
+    train_mixtures: Items = 2048
+    dev_mixtures: Items = 128
+    test_mixtures: Items = 1024
+    seconds: Seconds = 3.0
+    sample_rate: SampleRate = 8000
     conditions: Sequence[str] | None = None
 
 
@@ -111,16 +112,16 @@ class FolderOptions:
     speaker_from: str = "first"
     groups: Sequence[str] | None = None
     train_group: str | None = None
-    speakers: Sequence[Count] = (2,)
-    sample_rate: Count = 8000
+    speakers: Sequence[Items] = (2,)
+    sample_rate: SampleRate = 8000
     segment_seconds: Seconds = 4.0
-    train_mixtures: Count | None = None
-    dev_mixtures: Count = 200
-    test_mixtures: Count = 300
-    gain_range_db: float = 2.5
-    noise_snr_db: tuple[float, float] = (0.0, 15.0)
+    train_mixtures: Items | None = None
+    dev_mixtures: Items = 200
+    test_mixtures: Items = 300
+    gain_range_db: NotNegative = 2.5
+    noise_snr_db: Range = (0.0, 15.0)
     noisy_and_clean: bool = False
-    seed: int = 0
+    seed: Seed = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,13 +147,13 @@ class ConversationOptions:
     out: Path
     split: str = "test"
     minutes: Annotated[float, Bounds(gt=0, le=1440)] = 60.0
-    speakers: Count = 2
-    max_overlap: Count | None = None
+    speakers: Items = 2
+    max_overlap: Items | None = None
     speaker_from: str = "first"
     texts: Path | None = None
-    sample_rate: Count = 8000
-    gain_range_db: float = 2.5
-    seed: int = 0
+    sample_rate: SampleRate = 8000
+    gain_range_db: NotNegative = 2.5
+    seed: Seed = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,10 +192,10 @@ class _PublishedOptions:
     """
 
     out: Path
-    sample_rate: int = 8000
+    sample_rate: SampleRate = 8000
     mode: Mode = "min"
     write: bool = False
-    processes: int | None = None
+    processes: Annotated[int | None, Bounds(ge=1, le=PROCESSES)] = None
 
 
 def check_variant(options: _PublishedOptions) -> None:
@@ -270,7 +271,7 @@ class WavsOptions:
 
     manifest: Path
     out: Path
-    first: Count | None = None
+    first: Items | None = None
 
 
 DownloadName = Literal[

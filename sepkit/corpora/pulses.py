@@ -9,7 +9,7 @@ only rescale uniform random numbers. The same index with two parameter sets ther
 only in what those parameters control.
 Size: 2048 mixtures of 3 s for training, 128 and 1024 for validation and test: 3.1 GB with all conditions, made in some
 minutes. There are few files: each set has one recording per speaker and one of noise; mixtures are parts of them.
-License: made on your machine from random numbers; nobody has rights in them.
+License: made on your machine from random numbers; no one holds rights in them.
 Traps: both speakers are in every split, so models can generalize only to other conditions. All test sets have the same
 indices, so conditions are compared in pairs; appendix K.1 can also be read as new indices for each. `PulseParameters`,
 `pulse_noise` and `conditions` list what appendices K.1 and M leave open and what was chosen. Leave dynamic mixing off:

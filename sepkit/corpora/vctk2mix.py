@@ -41,7 +41,7 @@ def prepare_vctk2mix(options: VCTK2MixOptions) -> Path:
     """Write `test.jsonl` (mix_clean), `test_noisy.jsonl` and `test_single.jsonl`; return their folder.
 
     The utterances that occur are cut and resampled to 16 kHz in `out/wav16_cut`, also if mixtures are not written.
-    Failures are listed in `skipped.tsv`; the same call again makes what is missing.
+    Failures are listed in `skipped.tsv`; the same call again makes missing ones.
     """
     check_variant(options)
     out, metadata, processes = Path(options.out), Path(options.metadata), options.processes

@@ -220,7 +220,7 @@ def _fingerprint(lines: Sequence[Line], table: Mapping[str, float]) -> str:
 
 
 def _earlier_entries(plan: _Plan) -> dict[str, MixtureEntry]:
-    """Return what an earlier run described with the same lists and levels; refuse wavs that were made with others."""
+    """Return the mixtures of an earlier run with the same lists and levels; refuse wavs made with others."""
     stamps, tree = _stamps(plan), plan.tree.as_posix()
     if not plan.write:
         is_known = stamps.get(plan.manifest.name) == f"{tree} {plan.fingerprint}" and plan.manifest.is_file()

@@ -83,7 +83,7 @@ class FFmpegFile:
 
     Args:
         source: path, or the content of a file, which is written to a temporary one meanwhile.
-        name: of the file, for errors.
+        name: Name of the file, for errors.
         in_parts: whether parts of the file may be no sound, such as the header of a second file that was appended;
             otherwise they are damage.
     """
@@ -160,7 +160,7 @@ class FFmpegFile:
             return
         self._messages.seek(0)
         lines = self._messages.read().decode(errors="replace").strip().splitlines()
-        # Later lines tell what follows from the first.
+        # Later lines are consequences of the first.
         line = lines[-1 if self._position else 0] if lines else "without a reason"
         reason = line.rpartition("] ")[2].rpartition(": ")[2]
         if "whitelist" in line:

@@ -1,4 +1,4 @@
-"""Open audio files by what they hold, and report those that cannot be read.
+"""Open audio files by their content, and report those that cannot be read.
 
 libsndfile decodes most, and ffmpeg what libsndfile refuses or would not read to the end.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import os
+import shlex
 import stat
 import sys
 from collections.abc import Iterator
@@ -94,7 +95,7 @@ class AudioFile:
     """An audio file that is open, decoded forward from where it is.
 
     Args:
-        decoder: What decodes it.
+        decoder: Decoder of the file.
         name: Name of the file, for messages.
 
     Attributes:
@@ -102,7 +103,7 @@ class AudioFile:
         subtype: libsndfile's name of the sample format, or "FFMPEG".
 
     Raises:
-        UserError: The file is empty, or its header gives what is beyond `sepkit.limits`.
+        UserError: The file is empty, or its header exceeds `sepkit.limits`.
     """
 
     def __init__(self, decoder: SoundFile | FFmpegFile, name: str) -> None:
@@ -112,7 +113,8 @@ class AudioFile:
         low, high = SAMPLE_RATES
         if not low <= self.sample_rate <= high:
             raise UserError(
-                f"{name}: its header says {self.sample_rate} Hz, expected {low} to {high}; correct it, or resample"
+                f"{name}: its header states {self.sample_rate} Hz, expected {low} to {high} Hz; correct the header, or "
+                "resample the file"
             )
         if self.channels > CHANNELS:
             raise UserError(f"{name}: has {self.channels} channels, expected at most {CHANNELS}; split the file")
@@ -121,7 +123,7 @@ class AudioFile:
 
     def _check_length(self, num_samples: int) -> None:
         if num_samples == 0:
-            raise UserError(f"{self.name}: holds 0 samples; leave out the file")
+            raise UserError(f"{self.name}: contains no samples; leave out the file")
         if num_samples > RECORDING_SECONDS * self.sample_rate:
             raise UserError(
                 f"{self.name}: has {num_samples / self.sample_rate / 3600:.0f} hours, expected at most "
@@ -287,7 +289,7 @@ def _check_is_file(path: AudioPath) -> None:
     except (OSError, ValueError):
         return  # whoever opens it says that there is no such file
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise UserError(f"{path}: is a pipe, socket or device, expected a file; write what it gives to a file first")
+        raise UserError(f"{path}: is a pipe, socket or device, expected a file; save its sound to a file first")
 
 
 def _unreadable(source: Source, error: Exception) -> UserError:
@@ -301,14 +303,19 @@ def _unreadable(source: Source, error: Exception) -> UserError:
         reason = "it is empty"
     elif path is not None and _is_shortened_sphere(path):
         return UserError(
-            f"{path}: a NIST sphere file compressed with shorten, which cannot be read here; "
+            f"{path}: is a NIST sphere file compressed with shorten, which sepkit does not read; "
             f"convert it with: sph2pipe -p -f wav {path} {Path(path).with_suffix('.wav')}"
         )
-    remedy = "convert it (ffmpeg -i FILE FILE.wav)" if has_ffmpeg() else "install ffmpeg, convert the file to wav"
-    return UserError(
-        f"{_name_of(source)}: cannot be read as audio ({reason}); expected wav, flac, mp3 or another format of "
-        f"libsndfile or ffmpeg; {remedy}, or get it again"
+    name = _name_of(source)
+    line = (
+        f"{name}: cannot be read as audio ({reason}); expected wav, flac, mp3 or another format of libsndfile or ffmpeg"
     )
+    stem, ending = os.path.splitext(name)
+    if ending == ".jsonl":
+        return UserError(f"{line}; did you mean `sepkit evaluate --manifest {name}`?")
+    converted = f"{stem}_converted.wav" if ending == ".wav" else f"{stem}.wav"
+    command = shlex.join(["ffmpeg", "-i", name, converted])
+    return UserError(f"{line}; {'' if has_ffmpeg() else 'install ffmpeg and '}convert it ({command}), or get it again")
 
 
 def _is_shortened_sphere(path: AudioPath) -> bool:

@@ -1,4 +1,4 @@
-"""Who speaks when, from the energy of estimates alone."""
+"""Speech activity from the energy of estimates only."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ from sepkit.errors import UserError
 from sepkit.signals import active_frames
 
 FRAME_SECONDS = 0.02
-"""Of what is heard or not."""
+"""Length of a frame of activity."""
 
-# An estimate is heard unless it is this far below its own loud frames, or this far below all estimates together there.
+# An estimate is active unless it is this far below its own loud frames, or this far below all estimates together there.
 # Estimates contain remainders of other speakers, more than 30 dB below their own speech, which are not turns.
 _BELOW_OWN_DB, _BELOW_ALL_DB = 30.0, 13.0
 _LOUD_PERCENTILE = 95
 # Shorter pauses do not end a turn; shorter turns are clicks.
 _SHORTEST_PAUSE_SECONDS, _SHORTEST_TURN_SECONDS = 0.3, 0.2
+# With a speech detector, means over this many seconds decide, from this probability on. The strongest
+# estimate is active in frames above one level, the others while their mean is above another: dB below all speech.
+_MEAN_SECONDS, _LEAST_PROBABILITY = 0.6, 0.5
+_BELOW_SPEECH_DB, _FURTHER_BELOW_SPEECH_DB = 30.0, 9.0
 # Of times in milliseconds.
 _ROUNDING = 1e-3
 
@@ -47,41 +51,35 @@ class ActivityMeter:
         self._rest = samples[:, whole:]
 
     def segments(self, speech: np.ndarray | None = None) -> list[list[tuple[float, float]]]:
-        """Return beginnings and lengths, seconds, of the turns in which each estimate is heard.
+        """Return beginnings and lengths, seconds, of the turns in which each estimate is active.
 
         Args:
-            speech: (k, F) bool, where else than in speech, by 20 ms, nothing counts; None: all sound counts.
+            speech: Probabilities of speech by 20 ms, (k, F); None: all sound counts.
         """
         if not self._count:
             return []
         energies = self._all_energies()
-        levels, everything = (
-            10 * np.log10(np.maximum(values, np.finfo(np.float32).tiny)) for values in (energies, energies.sum(0))
+        if speech is None:
+            heard = active_frames(energies, _BELOW_OWN_DB, _LOUD_PERCENTILE)
+            heard &= energies > 10 ** (-_BELOW_ALL_DB / 10) * energies.sum(0)
+            return [self._turns(row) for row in heard]
+        places = ((np.arange(energies.shape[1]) + 0.5) * self._seconds / FRAME_SECONDS).astype(int)
+        reach = round(_MEAN_SECONDS / 2 / self._seconds)
+        near = _means(energies, reach)
+        spoken = _means(speech[:, np.minimum(places, speech.shape[1] - 1)], reach) > _LEAST_PROBABILITY
+        # Mean energy of speech, all estimates together.
+        level = near.sum(0)[spoken.any(0)].mean() if spoken.any() else 0.0
+        strongest = near.argmax(0) == np.arange(self._count)[:, None]
+        enough = np.where(
+            strongest,
+            energies > 10 ** (-_BELOW_SPEECH_DB / 10) * level,
+            near > 10 ** (-_FURTHER_BELOW_SPEECH_DB / 10) * level,
         )
-        heard = active_frames(energies, _BELOW_OWN_DB, _LOUD_PERCENTILE) & (levels > everything - _BELOW_ALL_DB)
-        if speech is not None:
-            places = ((np.arange(heard.shape[1]) + 0.5) * self._seconds / FRAME_SECONDS).astype(int)
-            heard &= speech[:, np.minimum(places, speech.shape[1] - 1)]
-        return [self._turns(row) for row in heard]
+        return [self._turns(row) for row in spoken & enough]
 
     def _all_energies(self) -> np.ndarray:
         rest = np.square(self._rest).sum(1, keepdims=True)
         return np.concatenate([*self._energies, rest], axis=1)
-
-    def shares_db(self, spans: Sequence[tuple[int, float, float]]) -> np.ndarray:
-        """Return the energy of estimates over that of all together, dB, (N,).
-
-        Args:
-            spans: number of an estimate, beginning and length in seconds.
-        """
-        sums = np.cumsum(np.pad(self._all_energies(), ((0, 0), (1, 0))), axis=1, dtype=np.float64)
-        shares = []
-        for estimate, start, length in spans:
-            first = min(int(start / self._seconds), sums.shape[1] - 2)
-            last = min(max(first + 1, int((start + length) / self._seconds)), sums.shape[1] - 1)
-            own, everything = sums[estimate, last] - sums[estimate, first], (sums[:, last] - sums[:, first]).sum()
-            shares.append(own / max(everything, np.finfo(np.float32).tiny))
-        return 10 * np.log10(np.maximum(shares, np.finfo(np.float32).tiny))
 
     def _turns(self, heard: np.ndarray) -> list[tuple[float, float]]:
         edges = np.flatnonzero(np.diff(np.concatenate([[0], heard.astype(np.int8), [0]])))
@@ -99,6 +97,12 @@ class ActivityMeter:
             for start, stop in turns
             if (stop - start) * self._seconds >= _SHORTEST_TURN_SECONDS
         ]
+
+
+def _means(values: np.ndarray, reach: int) -> np.ndarray:
+    """Return means (k, F) of values (k, F) over `reach` frames on both sides; beyond the ends the last one repeats."""
+    sums = np.cumsum(np.pad(values, ((0, 0), (reach + 1, reach)), "edge"), axis=1, dtype=np.float64)
+    return (sums[:, 2 * reach + 1 :] - sums[:, : -2 * reach - 1]) / (2 * reach + 1)
 
 
 def rttm_id(name: str | PurePath) -> str:

@@ -47,7 +47,14 @@ _FLAC_BLOCK = 4096
 
 @dataclass(frozen=True)
 class AudioInfo:
-    """The header of an audio file; the subtype is libsndfile's name of the sample format, such as "PCM_16"."""
+    """The header of an audio file.
+
+    Args:
+        sample_rate: Sampling rate, Hz.
+        num_samples: Number of samples per channel.
+        channels: Number of channels.
+        subtype: libsndfile's name of the sample format, such as "PCM_16".
+    """
 
     sample_rate: int
     num_samples: int
@@ -61,13 +68,15 @@ class AudioInfo:
 
 
 def info(path: AudioPath) -> AudioInfo:
-    """Return what the header of an audio file says; if it does not give the length, the samples are counted.
+    """Return sampling rate, length, channels and sample format of an audio file.
+
+    The header is read; samples are counted only if the header does not state the length.
 
     Args:
         path: Path of the file.
 
     Raises:
-        UserError: A file that is absent, is not audio, holds no samples, or whose header is beyond `sepkit.limits`.
+        UserError: a file that is absent, is not audio, contains no samples, or whose header is beyond `sepkit.limits`.
     """
     with open_audio(path) as file:
         return AudioInfo(file.sample_rate, _length(file, path), file.channels, file.subtype)
@@ -137,7 +146,7 @@ def read(
         gain: Factor, applied before resampling.
 
     Raises:
-        UserError: A file that cannot be read, is damaged, or is shorter than what is asked for; no such channel; or
+        UserError: A file that cannot be read, is damaged, or is too short; no such channel; or
             samples in the part that are not finite.
     """
     with open_audio(path) as file:
@@ -300,7 +309,7 @@ class BlockWriter:
 
     Args:
         put: appends samples, (t,) or (t, C).
-        missing: how many samples are to come.
+        missing: Number of samples still to come.
     """
 
     path: Path
@@ -397,7 +406,7 @@ def _open_flac(
 
 
 class _Sink:
-    """A file that libsndfile writes to; it keeps the error, which libsndfile would not tell."""
+    """A file that libsndfile writes to; it keeps the error, which libsndfile would not report."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file

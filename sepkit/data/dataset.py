@@ -16,6 +16,7 @@ from torch.utils.data import Dataset, Sampler
 from sepkit.config import DynamicMixingConfig
 from sepkit.data.manifest import Manifest, read_manifest
 from sepkit.data.mixing import Mixed, mix_entry
+from sepkit.data.resampling import resample
 from sepkit.errors import UserError
 from sepkit.types import Batch
 
@@ -48,10 +49,19 @@ class MixtureDataset(Dataset[Example]):
     `dataset[index]` is the item of epoch 0. Only the segment is read from the files.
 
     Args:
-        segment_seconds: length of segments; shorter mixtures stay as they are. None: whole mixtures.
-        random_crop: segments start anywhere; False: at the beginning.
-        dynamic_mixing: if enabled, mix the manifest's recordings anew instead of using the manifest's mixtures.
-        mixtures_per_epoch: with dynamic mixing, the length of the dataset; None: that of the manifest.
+        manifest: Manifest, or its path.
+        segment_seconds: Length of segments; shorter mixtures stay as they are. None: whole mixtures.
+        min_seconds: Length below which mixtures are dropped, seconds.
+        seed: Seed of random segments and of dynamic mixing.
+        random_crop: Whether segments start anywhere; False: at the beginning.
+        dynamic_mixing: Settings of dynamic mixing; if enabled, the manifest's recordings are mixed anew.
+        mixtures_per_epoch: Length of the dataset under dynamic mixing; None: that of the manifest.
+        speeds: Speeds of playing, one drawn for each source of a manifest's mixture; empty: all are played as they are.
+        sample_rate: Expected sampling rate of the mixtures, Hz; None: that of the manifest.
+
+    Raises:
+        UserError: a manifest that cannot be read, mixtures of several rates or of another rate than `sample_rate`, or
+            no mixture of `min_seconds`.
     """
 
     def __init__(
@@ -64,6 +74,7 @@ class MixtureDataset(Dataset[Example]):
         random_crop: bool = True,
         dynamic_mixing: DynamicMixingConfig | None = None,
         mixtures_per_epoch: int | None = None,
+        speeds: Sequence[float] = (),
         sample_rate: int | None = None,
     ) -> None:
         manifest = manifest if isinstance(manifest, Manifest) else read_manifest(manifest)
@@ -73,6 +84,7 @@ class MixtureDataset(Dataset[Example]):
         self.segment_samples = None if segment_seconds is None else max(1, round(segment_seconds * self.sample_rate))
         self.seed = seed
         self.random_crop = random_crop
+        self.speeds = speeds
         self._mixer: DynamicMixer | None = None
         self._length = len(self.manifest)
         if dynamic_mixing is not None and dynamic_mixing.enabled:
@@ -97,7 +109,17 @@ class MixtureDataset(Dataset[Example]):
             spare = count - self.segment_samples
             start = int(generator.integers(spare + 1)) if self.random_crop else 0
             count = self.segment_samples
-        return self._example(entry.id, mix_entry(entry, start, count))
+        mixed = mix_entry(entry, start, count)
+        return self._example(entry.id, self._at_drawn_speeds(mixed, generator) if self.speeds else mixed)
+
+    def _at_drawn_speeds(self, mixed: Mixed, generator: np.random.Generator) -> Mixed:
+        """Return the mixture of its sources, each at a drawn speed, as long as the shortest; noise stays as it is."""
+        rates = [round(1000 / speed) for speed in generator.choice(self.speeds, len(mixed.sources))]
+        played = [resample(row, 1000, rate) for row, rate in zip(mixed.sources, rates, strict=True)]
+        length = min(len(mixed.mixture), *map(len, played))
+        noise = (mixed.mixture - mixed.sources.sum(0))[:length]
+        sources = np.stack([row[:length] for row in played])
+        return Mixed(sources.sum(0) + noise, sources)
 
     def _example(self, name: str, mixed: Mixed) -> Example:
         sources = np.zeros((self.num_sources, len(mixed.mixture)), dtype=np.float32)
@@ -111,7 +133,11 @@ class MixtureDataset(Dataset[Example]):
 
 
 def collate(examples: Sequence[Example]) -> Batch:
-    """Return a batch of examples, padded with zeros to the longest, and with inactive sources to the most."""
+    """Return a batch of examples, padded with zeros to the longest, and with inactive sources to the largest number.
+
+    Args:
+        examples: Items of a `MixtureDataset`.
+    """
     length = max(len(example.mixture) for example in examples)
     num_sources = max(len(example.sources) for example in examples)
     mixture = torch.zeros(len(examples), length)

@@ -1,4 +1,4 @@
-"""What the first bytes of audio files say, and the header of wav files, read and written.
+"""Identify audio files by their first bytes; read and write the header of wav files.
 
 A file is read by its content: its name may have any ending.
 """
@@ -17,7 +17,7 @@ from sepkit.limits import CHANNELS, SAMPLE_RATES, WAV_HEADER_BYTES
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
 _FORMATS: dict[tuple[int, int], Literal["s16le", "f32le"]] = {(_PCM, 16): "s16le", (_FLOAT, 32): "f32le"}
 SMALLEST_UNKNOWN_SIZE = 0x7FFFF000
-"""Programs that do not know the length write 0, or this size (sox), or a larger one (arecord, ffmpeg)."""
+"""Programs that cannot know the length write 0, or this size (sox), or a larger one (arecord, ffmpeg)."""
 WAV_BEGINS = (b"RIFF", b"RF64", b"BW64")
 """First bytes of a wav, the last two of one of more than 4 GB."""
 MAX_WAV_BYTES = 2**32 - 4096
@@ -48,11 +48,11 @@ def wav_header(path: Path, sample_rate: int, num_samples: int, subtype: str, cha
     """Return everything before the samples, as `scipy.io.wavfile` writes it: no time of writing, as libsndfile adds.
 
     Args:
-        path: of the file, for errors.
+        path: Path of the file, for errors.
         sample_rate: Hz.
-        num_samples: of each channel.
+        num_samples: Samples per channel.
         subtype: "FLOAT" (32 bits) or "PCM_16".
-        channels: how many.
+        channels: Number of channels.
 
     Raises:
         UserError: more bytes than a header can count.
@@ -74,12 +74,12 @@ def wav_header(path: Path, sample_rate: int, num_samples: int, subtype: str, cha
 
 @dataclass(frozen=True)
 class WavHeader:
-    """What stands before the samples of a wav; without a size they go on until the file or pipe ends.
+    """The header of a wav; without a size, samples continue to the end of the file or pipe.
 
     Args:
         tag: number of the coding: 1 for integers, 3 for floats.
-        bits: of a sample.
-        size_bytes: of all samples.
+        bits: Bits per sample.
+        size_bytes: Size of all samples, bytes.
     """
 
     sample_rate: int
@@ -106,8 +106,8 @@ def read_wav_header(source: IO[bytes] | BufferedIOBase, begin: bytes = b"", name
 
     Args:
         source: file or pipe; it is not sought in.
-        begin: what was read before.
-        name: of the source, for errors.
+        begin: Bytes read before.
+        name: Name of the source, for errors.
     """
     left = WAV_HEADER_BYTES
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, overload
 
-from sepkit.data.audio import RESAMPLERS
+from sepkit.data.audio import AUDIO_SUFFIXES, RESAMPLERS
 from sepkit.errors import UserError, one_line, shown
 from sepkit.files import parse_json, read_text, write_text
 from sepkit.limits import FILE_SAMPLES, GAIN, ID_BYTES, MIXTURE_SAMPLES, SAMPLE_RATES, TEXT_CHARACTERS
@@ -26,9 +26,15 @@ class SourceEntry:
     """One speaker's part of a mixture. Positions are in samples at the mixture's rate, after resampling.
 
     Args:
-        offset: where the recording begins in the mixture.
-        num_samples: length of the source in the file, from `start` on; None: to the end of the file.
-        channel: channel of the file, from 0; None: the mean of all.
+        path: Recording of the speaker, absolute or relative to the manifest's folder.
+        speaker: Identifier of the speaker; "": unknown.
+        sex: Sex of the speaker, such as "F" or "M"; None: unknown.
+        start: First sample in the file.
+        gain: Factor on the samples.
+        offset: First sample of the recording in the mixture.
+        num_samples: Number of samples in the file from `start` on; None: to the end of the file.
+        channel: Channel of the file, from 0; None: the mean of all.
+        extra: Further fields of the JSON object, kept as they are.
     """
 
     path: str
@@ -44,13 +50,17 @@ class SourceEntry:
 
 @dataclass
 class NoiseEntry:
-    """The noise of a mixture.
+    """The noise of a mixture. Positions are in samples at the mixture's rate, after resampling.
 
     Args:
-        extend: rule for noise shorter than the mixture (a name in `sepkit.data.mixing.EXTENSIONS`); None: it ends.
-        file_samples: the noise is cut or extended to this length, in samples from the file's beginning at its own rate,
-            before it is resampled; None: the whole file, and with `extend` as long as the longest source.
-        channel: channel of the file, from 0; None: the mean of all.
+        path: Recording of the noise, absolute or relative to the manifest's folder.
+        start: First sample in the file.
+        gain: Factor on the samples.
+        extend: Rule for noise shorter than the mixture (a name in `sepkit.data.mixing.EXTENSIONS`); None: it ends.
+        file_samples: Length to which the noise is cut or extended before resampling, in samples from the file's
+            beginning at its own rate; None: the whole file, and with `extend` as long as the longest source.
+        channel: Channel of the file, from 0; None: the mean of all.
+        extra: Further fields of the JSON object, kept as they are.
     """
 
     path: str
@@ -64,14 +74,25 @@ class NoiseEntry:
 
 @dataclass
 class MixtureEntry:
-    """One line of a manifest.
+    """One line of a manifest: sum_i gain_i * source_i (+ gain * noise), or a recorded mixture with its references.
 
     Args:
+        id: Identifier of the mixture, unique in the manifest.
+        sample_rate: Sampling rate of the mixture, Hz.
+        num_samples: Length of the mixture at `sample_rate`, samples.
+        sources: Speakers of the mixture; empty: a recorded mixture without references.
         mode: "min" (cut to the shortest source) or "max" (as long as the longest).
-        mixture: recording of the mixture; None: mix on the fly.
+        mixture: Recording of the mixture; None: mix on the fly.
         resampler: "soxr_hq" or "scipy_poly", for files stored at another rate.
-        task: for example "sep_clean" or "sep_noisy".
-        folder: base of relative paths; not part of the line.
+        corpus: Name of the corpus, for results by corpus.
+        task: Kind of mixture, such as "sep_clean" or "sep_noisy".
+        noise: Noise of the mixture; None: no noise.
+        extra: Further fields of the JSON object, kept as they are.
+        folder: Base of relative paths, set by `read_manifest`; not part of the line.
+
+    >>> entry = MixtureEntry("a", 8000, 32000, [SourceEntry("alice.wav"), SourceEntry("bob.wav")])
+    >>> entry.duration_seconds
+    4.0
     """
 
     id: str
@@ -88,7 +109,11 @@ class MixtureEntry:
     folder: Path | None = field(default=None, compare=False, repr=False)
 
     def resolve(self, path: str) -> Path:
-        """The path of a file of this entry: absolute, or relative to the manifest's folder."""
+        """Return the path of a file of this entry.
+
+        Args:
+            path: Absolute path, or path relative to the manifest's folder.
+        """
         return Path(self.folder or "", path)
 
     @property
@@ -123,22 +148,29 @@ class Manifest(Sequence[MixtureEntry]):
 
 
 def read_manifest(path: str | os.PathLike[str]) -> Manifest:
-    """Return a manifest. Blank lines are skipped; recordings need not exist.
+    """Return the mixtures of a manifest. Blank lines are skipped; recordings need not exist.
 
     Args:
-        path: Path of the manifest.
+        path: Path of the manifest, one JSON object per line.
+
+    Returns:
+        A sequence of `MixtureEntry`, with `path` and `max_sources`, the largest number of sources in a mixture.
 
     Raises:
-        UserError: No such file, a line that is not a mixture (with its number and field), two mixtures with one id, or
+        UserError: no such file, a line that is not a mixture (with its number and field), two mixtures with one id, or
             no mixtures.
     """
     path = Path(path)
     if path.is_dir():
         raise UserError(
-            f"{path}: is a folder, expected a manifest such as test.jsonl; `sepkit prepare mixed` makes one of a "
-            "corpus that is mixed already, `sepkit prepare folder` of recordings of one speaker each"
+            f"{path}: is a folder, expected a manifest such as test.jsonl; `sepkit prepare mixed` makes one from a "
+            "corpus that is already mixed, `sepkit prepare folder` from recordings of single speakers"
         )
-    text = read_text(path, "a manifest, one JSON object a line")
+    if path.suffix.lower() in AUDIO_SUFFIXES and path.is_file():
+        raise UserError(
+            f"{path}: is a recording, expected a manifest such as test.jsonl; did you mean `sepkit separate {path}`?"
+        )
+    text = read_text(path, "a manifest, one JSON object per line")
     entries: list[MixtureEntry] = []
     first_seen: dict[str, int] = {}
     # splitlines() would also split at characters that JSON text may hold.
@@ -148,12 +180,13 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
         entry = entry_from_line(line, f"{path}:{number}")
         if entry.id in first_seen:
             raise UserError(
-                f"{path}:{number}: id {shown(entry.id)} is that of line {first_seen[entry.id]}; ids must differ"
+                f"{path}:{number}: id {shown(entry.id)} appears in line {first_seen[entry.id]} too; give each its own "
+                "id"
             )
         first_seen[entry.id] = number
         entries.append(entry)
     if not entries:
-        raise UserError(f"{path}: holds no mixtures; expected one JSON object a line")
+        raise UserError(f"{path}: contains no mixtures; expected one JSON object per line")
     return Manifest(path, entries)
 
 
@@ -172,7 +205,7 @@ def write_manifest(path: str | os.PathLike[str], entries: Iterable[MixtureEntry]
     seen: set[str] = set()
     for entry in entries:
         if entry.id in seen:
-            raise UserError(f"{path}: two mixtures have the id {shown(entry.id)}; ids must differ")
+            raise UserError(f"{path}: id {shown(entry.id)} appears twice; give each mixture its own id")
         seen.add(entry.id)
         lines.append(entry_to_line(entry, f"{path}: mixture {shown(entry.id)}"))
     write_text(path, "".join(f"{line}\n" for line in lines))
@@ -208,7 +241,7 @@ def entry_from_line(line: str, where: str = "manifest") -> MixtureEntry:
         plain = parse_json(line)
     except ValueError as error:
         # Beside what is not JSON: numbers of more digits than Python converts, and lists in lists without end.
-        raise UserError(f"{where}: not JSON ({one_line(str(error))}); expected one JSON object a line") from error
+        raise UserError(f"{where}: not JSON ({one_line(str(error))}); expected one JSON object per line") from error
     return _parse_entry(plain, where)
 
 
@@ -231,7 +264,9 @@ def _parse_entry(plain: Any, where: str) -> MixtureEntry:
         fields["noise"] = NoiseEntry(**_checked(NoiseEntry, fields["noise"], f"{where}: noise"))
     entry = MixtureEntry(**fields)
     if entry.mixture is None and not entry.sources:
-        raise UserError(f"{where}: neither mixture nor sources; expected a recorded mixture, or sources to mix")
+        raise UserError(
+            f"{where}: contains neither mixture nor sources; expected a recorded mixture, or sources to mix"
+        )
     return entry
 
 
@@ -246,12 +281,12 @@ def _checked(kind: type, plain: Any, where: str) -> dict[str, Any]:
             if not accepts(value):
                 raise UserError(f"{where}: {name} is {shown(value)}, expected {expected}")
         elif name in _REQUIRED[kind]:
-            raise UserError(f"{where}: field {name!r} is missing")
+            raise UserError(f"{where}: missing field {name!r}")
     return found | {"extra": rest}
 
 
 _Check = tuple[Callable[[Any], bool], str]
-"""Whether a value is accepted, and what is expected."""
+"""Whether a value is accepted, and a description of accepted values."""
 
 
 def _is_int(value: Any) -> bool:
@@ -315,7 +350,7 @@ _FIELDS: dict[type, dict[str, _Check]] = {
         "file_samples": _optional(_positive), "channel": _optional(_not_negative),
     },
 }  # fmt: skip
-"""What each field of a line may be, in the order in which fields are written."""
+"""Accepted values of each field, in the order in which fields are written."""
 _REQUIRED: dict[type, tuple[str, ...]] = {
     MixtureEntry: ("id", "sample_rate", "num_samples", "sources"), SourceEntry: ("path",), NoiseEntry: ("path",),
 }  # fmt: skip

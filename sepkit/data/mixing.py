@@ -55,7 +55,7 @@ def place(waveform: np.ndarray, offset: int, num_samples: int) -> np.ndarray:
 
     Args:
         waveform: Samples, (T,).
-        offset: Where they begin in the result.
+        offset: First sample in the result.
         num_samples: Length of the result.
 
     >>> place(np.array([1, 2, 3]), 1, 3)

@@ -18,7 +18,7 @@ SPEED_OF_SOUND = 343.0
 _VERSION = "v1"
 _WALL_DISTANCE = 0.5
 _TALKER_DISTANCE = 0.5
-# Reflections this soon after the direct sound are heard as part of it (ISO 3382-1: the time of C50).
+# Reflections this soon after the direct sound are perceived as part of it (ISO 3382-1: the time of C50).
 _EARLY_SECONDS = 0.05
 
 

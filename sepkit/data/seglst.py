@@ -1,4 +1,4 @@
-"""Who says what when, as the field exchanges it: SegLST, a JSON list of segments with speaker, times and words."""
+"""SegLST transcripts: a JSON list of segments with speaker, times and words."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXPECTED = "a list of segments with session_id, speaker, start_time, end_time an
 
 @dataclass(frozen=True)
 class SpokenSegment:
-    """What one speaker says in one stretch of a meeting.
+    """The words of one speaker in one segment of a meeting.
 
     Args:
         session: name of the meeting.

@@ -16,7 +16,7 @@ from sepkit.evaluation.results import Row, speakers_of
 from sepkit.evaluation.statistics import Speakers, has_interval, resample_weights
 
 COVERAGES_PERCENT = tuple(range(10, 101, 10))
-"""Shares of the output that are kept, the best first by what is predicted."""
+"""Shares of the output that are kept, those with the best predictions first."""
 
 _RESAMPLES = 2000
 
@@ -30,7 +30,7 @@ class Predictions:
         measured: (N,) dB.
         low, high: (N,) dB, the ends of the interval; None without, as for mixtures.
         group: (N,) int from 0, the mixture of each.
-        speakers: of the mixtures, which the bootstrap draws.
+        speakers: Speakers of the mixtures, which the bootstrap draws.
     """
 
     predicted: np.ndarray
@@ -107,8 +107,8 @@ def agreement(
     Args:
         predicted, measured: (N,) dB, N at least 1.
         group: (N,) int from 0, the mixture of each; None: each is one.
-        speakers: of the mixtures; None: not known, see `resample_weights`.
-        seed: of the bootstrap.
+        speakers: Speakers of the mixtures; None: unknown, see `resample_weights`.
+        seed: Seed of the bootstrap.
     """
     x, y = np.asarray(predicted, np.float64), np.asarray(measured, np.float64)
     groups = np.arange(len(x)) if group is None else np.asarray(group)

@@ -1,6 +1,6 @@
 """Measure what `sepkit cluster` wrote against a table of known speakers: NMI and more.
 
-Who speaks when is measured by `sepkit.evaluation.meeting`.
+`sepkit.evaluation.meeting` measures who speaks when.
 
 Measures of clusters take (N,) labels, which are true, and the (N,) clusters that were found.
 """
@@ -45,7 +45,7 @@ def score_clusters(table: str | Path, known: Mapping[str, Sequence[Segment]]) ->
 
     Args:
         table: segments.csv of `sepkit cluster`.
-        known: of `read_reference`.
+        known: Result of `read_reference`.
 
     Raises:
         UserError: nothing of the clusters is in the reference.
@@ -88,7 +88,7 @@ def _recording_of(segment: Segment, known: Mapping[str, Any]) -> str:
 
 
 def _speaker_of(segment: Segment, rows: Sequence[Segment]) -> str | None:
-    """Return who has most of a segment; None for nobody."""
+    """Return the speaker with most of a segment; None: no speaker."""
     shares: dict[str, float] = {}
     end = segment.start_seconds + segment.duration_seconds
     for row in rows:

@@ -78,7 +78,7 @@ def write_by_depth(out: Path, folders: Mapping[int, Path], own_steps: int | None
     Args:
         out: Folder of the results.
         folders: Number of steps -> folder of an evaluation.
-        own_steps: Number of steps that the model takes unless told otherwise.
+        own_steps: Default number of steps of the model.
     """
     summaries = {
         steps: read_json(folder / "summary.json", "remove it, and evaluate again")

@@ -1,4 +1,4 @@
-"""The diarization error rate: how much of the speech is given to the wrong person, or to nobody."""
+"""The diarization error rate: the share of speech assigned to the wrong speaker or to no one."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class DiarizationErrors:
     """Seconds of errors; the speech of two at once counts twice.
 
     Args:
-        speech: of the reference.
-        missed: spoken, but given to nobody.
-        false_alarm: given to somebody, but not spoken.
-        confused: given to somebody else.
+        speech: Speech of the reference, seconds.
+        missed: Speech assigned to no speaker, seconds.
+        false_alarm: Non-speech assigned to a speaker, seconds.
+        confused: Speech assigned to another speaker, seconds.
     """
 
     speech: float
@@ -100,7 +100,7 @@ def error_rates(reference: Mapping[str, Turns], hypothesis: Mapping[str, Turns])
         hypothesis: recording -> found turns; of a recording that it lacks, all speech is missed.
 
     Raises:
-        UserError: nobody speaks in the reference.
+        UserError: a reference without speech.
     """
     rates: dict[str, Any] = {"recordings": {name: {} for name in reference}}
     for collar in COLLARS_SECONDS:

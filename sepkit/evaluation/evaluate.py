@@ -50,22 +50,22 @@ _WAITING = 4
 _LEAST_FOR_PROCESSES = 100
 
 Separate = Callable[[np.ndarray, int], "np.ndarray | Hypotheses | Separated[np.ndarray]"]
-"""(mixture (T,), sample_rate) -> estimates (n, T), alone or with what the model states about them"""
+"""(mixture (T,), sample_rate) -> estimates (n, T), or a `Hypotheses` with the model's statements about them"""
 
 
 @dataclass(frozen=True)
 class System:
-    """What is evaluated: something that separates, or a folder of estimates.
+    """The system under evaluation: a separator, or a folder of estimates.
 
     Args:
         separate: Function that separates a mixture; None: estimates are read.
         estimates: Folder of estimates, see `find_estimates`.
         model: Name of the model, for the summary.
         fingerprint: Text that changes when the separator does.
-        device: Where the separator computes, for the summary.
+        device: Device of the separator, for the summary.
         signal_std: Training deviation of the model.
         depth_steps: Number of steps of a model of continuous depth.
-        own_steps: Number of steps that this model takes unless told otherwise.
+        own_steps: Default number of steps of this model.
         separator: Separator of a model; None for any other function.
     """
 
@@ -103,7 +103,7 @@ def evaluate(
             of a mixture and its sample rate that returns estimates (n, T); or systems of `load_systems`.
         manifests: Manifest, or several; the summary has the drop of each from the first.
         out: Folder of the results.
-        options: What to measure, and how; None: the defaults.
+        options: Options of the evaluation; None: the defaults.
         command: Command line, for the summary.
 
     Returns:
@@ -140,8 +140,9 @@ def load_systems(separator: Evaluated, options: EvaluationOptions) -> list[Syste
         separator = _of_separator(separator, options)
     elif not isinstance(separator, System):
         separator = System(separate=separator)
-    for name in ("depth_steps", "views", *(("count_speakers", "calibration") if separator.estimates else ())):
-        if getattr(options, name):
+    of_models = ("count_speakers", "calibration") if separator.estimates else ()
+    for name in ("depth_steps", "views", "whole_seconds", *of_models):
+        if (value := getattr(options, name)) is not None and value is not False:
             option, found = name.replace("_", "-"), "estimates" if separator.estimates else "one that is loaded"
             raise UserError(f"--{option}: is chosen for a model that is given by its name, found {found}")
     return [separator]
@@ -153,7 +154,14 @@ def _is_of_estimates(path: Path) -> bool:
 
 def _of_model(name: str, steps: int | None, options: EvaluationOptions) -> System:
     predict = options.calibration or options.metrics is None
-    separator = load_model(name, options.device, predict=predict, depth_steps=steps, views=options.views)
+    separator = load_model(
+        name,
+        options.device,
+        predict=predict,
+        depth_steps=steps,
+        views=options.views,
+        whole_seconds=options.whole_seconds,
+    )
     if options.calibration and separator.quality is None:
         raise UserError(
             f"--calibration: {name} predicts no SI-SDR; fit its predictor on dev mixtures first: "
@@ -172,6 +180,7 @@ def _of_separator(separator: Separator, options: EvaluationOptions) -> System:
     parts += ["rates, alive"] * separator.runner.has_rates
     parts += [] if separator.depth_steps is None else [f"{separator.depth_steps} steps"]
     parts += [] if options.views is None else [f"{options.views} views"]
+    parts += [] if options.whole_seconds is None else [f"whole to {options.whole_seconds} s"]
     return System(
         partial(separator.separate, evidence=True),
         fingerprint=" ".join(parts),
@@ -262,7 +271,7 @@ def _processes(system: System, mixtures: int) -> int:
 def _scoring_options(
     options: EvaluationOptions, signal_std: float | None, sample_rates: Sequence[int]
 ) -> tuple[ScoringOptions, dict[str, str]]:
-    """Return what is measured, and why each usual metric that is left out cannot be."""
+    """Return the metrics to compute, and the reason for each usual metric that is left out."""
     left_out: dict[str, str] = {}
     metrics = options.metrics
     if metrics is None:

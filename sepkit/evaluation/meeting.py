@@ -22,7 +22,7 @@ TABLES = {".rttm": "RTTM", ".json": "SegLST", ".seglst": "SegLST"}
 """Endings of files that say who speaks when."""
 
 COLLAR_SECONDS = 5.0
-"""How far from its place in the reference a word may be, for tcpWER: what the field's challenges allow."""
+"""Largest distance of a word from its time in the reference, for tcpWER, as in the field's challenges."""
 
 _BLOCK_SECONDS = 10.0
 
@@ -32,7 +32,7 @@ def evaluate_meetings(
 ) -> dict[str, Any]:
     """Write OUT/summary.json with DER, cpWER and tcpWER of meetings, and return it.
 
-    Of tracks, OUT/hypothesis.rttm says who is heard when, and OUT/hypothesis.json (SegLST) who said what.
+    From tracks, write who speaks when to OUT/hypothesis.rttm and who said what to OUT/hypothesis.json (SegLST).
 
     Args:
         reference: RTTM for DER, or SegLST for all three.
@@ -122,7 +122,7 @@ def _turns_by_session(segments: Iterable[SpokenSegment]) -> dict[str, dict[str, 
 def _of_tracks(
     paths: Sequence[Path], session: str, out: Path, asr_command: str | None
 ) -> tuple[list[SpokenSegment], list[SpokenSegment]]:
-    """Return when something is heard in each track, and what is said in it; nothing without a command."""
+    """Return the active turns of each track, and its transcript; nothing without a command."""
     if len({path.stem for path in paths}) < len(paths):
         raise UserError("--hypothesis: found two tracks of one name, expected a name for each speaker")
     heard: list[list[tuple[float, float]]] = []
@@ -165,7 +165,7 @@ def _segments_of(transcript: str, session: str, speaker: str) -> Iterator[Spoken
     for start, end, text in cues:
         yield SpokenSegment(session, speaker, start, end, text)
     if not cues:
-        # Where nothing is heard, no time is lacking.
+        # Silence needs no time.
         times = (None, None) if transcript.strip() else (0.0, 0.0)
         yield SpokenSegment(session, speaker, *times, transcript.strip())
 

@@ -58,6 +58,10 @@ def si_sdr_db(estimates: Signal, sources: Signal) -> Any:
 
     With both means removed, `10 log10(||a s||^2 / ||a s - e||^2)`, `a = <e, s> / <s, s>`.
 
+    Args:
+        estimates: Estimates e, (..., T), arrays or tensors.
+        sources: References s, of the same shape.
+
     >>> source, noise = np.array([1.0, -1.0, 1.0, -1.0]), np.array([0.1, 0.1, -0.1, -0.1])
     >>> round(float(si_sdr_db(3 * source + 3 * noise, source)), 2)
     20.0
@@ -72,9 +76,12 @@ def si_sdr_db(estimates: Signal, sources: Signal) -> Any:
 
 
 def si_sdri_db(estimates: Signal, sources: Signal, mixture: Signal) -> Any:
-    """Return the improvement in SI-SDR over taking the mixture as the estimate: `si_sdr_db(e, s) - si_sdr_db(x, s)`.
+    """Return the improvement in SI-SDR over the mixture as the estimate, dB: `si_sdr_db(e, s) - si_sdr_db(x, s)`.
 
-    Estimates and sources are (..., m, T), the mixture (..., T), with or without the axis of the sources.
+    Args:
+        estimates: Estimates e, (..., m, T), arrays or tensors.
+        sources: References s, (..., m, T).
+        mixture: Mixture x, (..., T) or (..., m, T).
 
     >>> sources = np.array([[1.0, -1.0, 1.0, -1.0], [1.0, 1.0, -1.0, -1.0]])
     >>> si_sdri_db(sources + 0.1 * sources[::-1], sources, sources.sum(0)).round(2)
@@ -103,10 +110,13 @@ def snr_db(estimates: Signal, sources: Signal) -> Any:
 
 @np.errstate(divide="ignore", invalid="ignore")
 def sdr_db(estimates: Signal, sources: Signal) -> Any:
-    """Return the signal-to-distortion ratio of BSS Eval version 3, dB: the source may pass any filter of 512 taps.
+    """Return the signal-to-distortion ratio of BSS Eval version 3, dB: any filter of 512 taps on the source is allowed.
 
-    `10 log10(||p||^2 / ||p - e||^2)` where p is the projection of the estimate on the source's 512 shifts. Several
-    estimates of one source, (A, ..., T) against (..., T), take little longer than one.
+    `10 log10(||p||^2 / ||p - e||^2)` where p is the projection of the estimate on the source's 512 shifts.
+
+    Args:
+        estimates: Estimates e, (..., T). Several estimates of one source, (A, ..., T), take little longer than one.
+        sources: References, (..., T).
 
     >>> source = np.random.default_rng(0).standard_normal(8000)
     >>> delayed = np.pad(source, (3, 0))[:8000]
@@ -209,7 +219,7 @@ def stoi_of_pair(estimate: np.ndarray, source: np.ndarray, sample_rate: int, ext
         estimate: (T,).
         source: (T,), not silent.
         sample_rate: Hz.
-        extended: as in `stoi`.
+        extended: Whether to compute ESTOI, as in `stoi`.
 
     Raises:
         NoScore: too little speech in the source.

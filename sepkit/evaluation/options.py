@@ -7,11 +7,13 @@ from typing import Annotated
 
 from sepkit.errors import Bounds
 from sepkit.inference.options import MOST_VIEWS
+from sepkit.limits import DEPTH_STEPS
+from sepkit.numbers import Positive, Workers
 
 
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """What to measure, and how.
+    """Options of an evaluation.
 
     Args:
         metrics: si_sdr, sdr, snr, bss_eval (SIR, SAR), stoi, estoi, pesq, blr, words; by default
@@ -32,17 +34,20 @@ class EvaluationOptions:
             of the middle one).
         views: How many views of a mixture estimates are means over; by default the model's own. Two also predict the
             SI-SDR of a model without a predictor.
+        whole_seconds: Length of mixtures up to which they are separated as a whole, seconds, as in `sepkit separate`;
+            inf: all, as benchmarks measure.
         processes: Processes that compute metrics beside the model; by default, for 100 mixtures or more, one for each
             CPU where the model leaves the CPUs alone, else half of that.
     """
 
     metrics: list[str] | None = None
-    signal_std: Annotated[float, Bounds(gt=0)] | None = None
+    signal_std: Positive | None = None
     asr_command: str | None = None
     count_speakers: bool = False
     calibration: bool = False
     compare: str | None = None
     device: str = "auto"
-    depth_steps: list[int] | None = None
+    depth_steps: Annotated[list[int] | None, Bounds(ge=1, le=DEPTH_STEPS)] = None
     views: Annotated[int, Bounds(ge=1, le=MOST_VIEWS)] | None = None
-    processes: Annotated[int, Bounds(ge=0)] | None = None
+    whole_seconds: Annotated[float, Bounds(ge=0)] | None = None
+    processes: Workers | None = None

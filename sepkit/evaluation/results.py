@@ -58,8 +58,8 @@ def summarize_rows(rows: Sequence[Row], columns: Sequence[str]) -> dict[str, Any
     "matching" describes the use of the hypotheses, see `summarize_matching`.
 
     Args:
-        rows: of a journal.
-        columns: with scores, of `columns_of`.
+        rows: Rows of a journal.
+        columns: Columns with scores, from `columns_of`.
     """
     done = _done(rows)
     scores = _means(done, columns)
@@ -145,9 +145,9 @@ def write_rows(path: Path, rows: Sequence[Row], columns: Sequence[str]) -> None:
     `speaker_count` is the model's number of speakers, if it has one; `speaker_s1` and so on are the manifest's names.
 
     Args:
-        path: of the CSV file.
-        rows: of a journal; those without scores are left out.
-        columns: with scores, of `columns_of`.
+        path: Path of the CSV file.
+        rows: Rows of a journal; those without scores are left out.
+        columns: Columns with scores, from `columns_of`.
     """
     rows = _done(rows)
     per_source = [column for column in columns if column not in ("speaker_count_accuracy", *FROM_LATENTS)]
@@ -199,7 +199,7 @@ def speakers_of(rows: Sequence[Row]) -> list[list[str]]:
 
 
 def interval_unit(summaries: Iterable[Summary | PairedDifference]) -> str:
-    """Return what intervals draw: "speaker", or "mixture" if one of them does not know the speakers."""
+    """Return the unit of the bootstrap: "speaker", or "mixture" if one of them lacks speakers."""
     return "speaker" if all(found.n_speakers for found in summaries if found.n) else "mixture"
 
 
@@ -239,7 +239,7 @@ def describe_mixture(entry: MixtureEntry, sources: np.ndarray, mixture: np.ndarr
     """Return the `PROPERTIES` of a mixture, None for unknown ones.
 
     sex_pair: the sexes of all speakers in alphabetical order (F-M). overlap_ratio: that of the manifest's line, or else
-    of the 32 ms frames in which anybody is within 40 dB of their loudest, the share in which two or more are.
+    the share of 32 ms frames with two or more speakers within 40 dB of their loudest, among those with any.
     level_difference_db: the strongest source over the weakest. input_si_sdr_db: of the mixture, mean over sources.
     Silent sources only enter sex_pair.
 
@@ -274,7 +274,7 @@ def by_group(
     Args:
         properties: name -> (N,) values, None where not known.
         columns: name -> (N,) scores.
-        speakers: of the N utterances; None: not known.
+        speakers: Speakers of the N utterances; None: unknown.
     """
     scores = {name: np.asarray(values, dtype=np.float64) for name, values in columns.items()}
     found: dict[str, dict[str, dict[str, Any]]] = {}

@@ -78,8 +78,8 @@ class EvaluationFolder:
     """One evaluation: the scores of every utterance, and their summary.
 
     Args:
-        folder: with utterances.csv and summary.json.
-        name: for tables: the folder's name.
+        folder: Folder with utterances.csv and summary.json.
+        name: Name for tables: that of the folder.
         summary: content of summary.json.
         rows: the lines of utterances.csv, column -> cell.
     """
@@ -129,7 +129,7 @@ class EvaluationFolder:
         return found if columns else None
 
     def properties(self) -> dict[str, list[Any]]:
-        """Return column -> (N,) values of what can group utterances: `PROPERTIES`, None where unknown.
+        """Return column -> (N,) values of properties that can group utterances: `PROPERTIES`, None where unknown.
 
         The number of sources and the sexes are words, the others numbers.
         """
@@ -202,11 +202,11 @@ class Run:
     """Everything known about one experiment.
 
     Args:
-        folder: of the experiment, or of the evaluation if there is nothing else.
-        name: for tables.
+        folder: Folder of the experiment, or of the evaluation if there is nothing else.
+        name: Name for tables.
         evaluations: sorted by name.
-        log: of the training, or None.
-        config: of the training as plain data, or None.
+        log: Log of the training, or None.
+        config: Configuration of the training as plain data, or None.
         curves: name of the evaluation, or of the folder -> curves of its file `CURVE`, where it has one.
         separated: recording -> its tracks, of a folder that `sepkit separate` wrote.
     """
@@ -239,7 +239,7 @@ def load_run(folder: str | os.PathLike[str], name: str | None = None) -> Run:
 
     Args:
         folder: see above.
-        name: for tables; the folder's name by default.
+        name: Name for tables; default: that of the folder.
 
     Raises:
         UserError: no such folder, nothing in it, or a file that cannot be read.
@@ -292,7 +292,7 @@ def load_evaluation(folder: str | os.PathLike[str]) -> EvaluationFolder:
     """Return an evaluation.
 
     Args:
-        folder: as in `sepkit evaluate --out`.
+        folder: Folder as in `sepkit evaluate --out`.
 
     Raises:
         UserError: a file is absent or cannot be read.
@@ -470,7 +470,7 @@ def find_estimates(folder: Path, entry: MixtureEntry, listed: Listed | None = No
     mixture.
 
     Args:
-        folder: of all estimates.
+        folder: Folder of all estimates.
         entry: line of the manifest.
         listed: folders that were listed before, which are not listed again; None: none.
 
@@ -491,7 +491,7 @@ def read_estimates(paths: list[Path], sample_rate: int) -> np.ndarray:
     """Return estimates from one file per hypothesis, (n, T) float32.
 
     Args:
-        paths: of the files, s1 first.
+        paths: Paths of the files, s1 first.
         sample_rate: Hz of the result.
 
     Raises:

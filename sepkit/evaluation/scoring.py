@@ -9,6 +9,7 @@ from functools import partial
 
 import numpy as np
 
+from sepkit.choices import did_you_mean
 from sepkit.errors import UserError
 from sepkit.evaluation import metrics
 from sepkit.evaluation.labels import FROM_LATENTS, PREDICTED, WEIGHTED
@@ -47,7 +48,7 @@ scores its hypotheses, has rates, or predicts how good its estimates are."""
 
 @dataclass(frozen=True)
 class ScoringOptions:
-    """What is measured.
+    """Metrics and their settings.
 
     Args:
         metrics: keys of `COLUMNS`.
@@ -64,11 +65,11 @@ class ScoringOptions:
 
 @dataclass(frozen=True)
 class Hypotheses:
-    """The estimates of one mixture, and what the model states about them.
+    """The estimates of one mixture, with the model's scores and predictions.
 
     Args:
         estimates: Estimates, (n, T).
-        is_speaker: Which hypotheses the model says are speakers, (n,) bool; None if it does not say.
+        is_speaker: Hypotheses that the model counts as speakers, (n,) bool; None: the model does not count.
         weights: Distribution over the hypotheses, (n,), for `WEIGHTED`; None if the model has no scores.
         predictions: Values of the model for `PREDICTED` and `BOUNDS`, (n,) each; NaN where it predicts nothing.
         rates: Values of the mixture as a whole, by the names in `FROM_LATENTS`.
@@ -137,16 +138,17 @@ class UtteranceScores:
 def check_metrics(options: ScoringOptions, sample_rates: Sequence[int]) -> None:
     """Raise UserError unless all metrics can be computed for utterances of some rates.
 
-    Errors are an unknown metric, a missing package or option, or a rate that PESQ does not know.
+    Errors are an unknown metric, a missing package or option, or a rate that PESQ does not support.
 
     Args:
-        options: the metrics, and what they need.
+        options: Metrics and their settings.
         sample_rates: Hz.
     """
     unknown = [name for name in options.metrics if name not in COLUMNS]
     if unknown or not options.metrics:
         raise UserError(
-            f"metrics: found {', '.join(unknown) or 'nothing'}, expected one or more of {', '.join(COLUMNS)}"
+            f"metrics: found {', '.join(unknown) or 'nothing'}{did_you_mean(''.join(unknown[:1]), COLUMNS)}, "
+            f"expected one or more of {', '.join(COLUMNS)}"
         )
     for name in options.metrics:
         if name in PACKAGES and not is_installed(PACKAGES[name]):
@@ -184,11 +186,11 @@ def score_utterance(
     mixture are NaN, because nothing can be improved.
 
     Args:
-        hypotheses: Estimates, and what the model states about them.
+        hypotheses: Estimates, with the model's scores and predictions.
         sources: References, (m, T).
         mixture: Mixture, (T,), the reference of improvements.
         sample_rate: Sample rate, Hz.
-        options: What to measure.
+        options: Options of the evaluation.
         texts: Transcript of each source, None where it is unknown.
 
     Raises:

@@ -14,7 +14,7 @@ Speakers = Sequence[Sequence[str]]
 """The names of the speakers of each utterance; an empty one is not known."""
 
 LEAST_UNITS = 5
-"""Of fewer mixtures, or speakers where these are drawn, the bootstrap tells no interval."""
+"""With fewer mixtures (or speakers, if these are drawn), there is no bootstrap interval."""
 
 # Resampled index matrices are built in pieces of about this many entries (32 MB).
 _PIECE = 4_000_000
@@ -25,12 +25,12 @@ class Summary:
     """A metric over utterances; every number is None if there is no score.
 
     Args:
-        mean: of the scores.
+        mean: Mean of the scores.
         std: standard deviation with n - 1 in the denominator; None for a single score.
-        median: of the scores.
+        median: Median of the scores.
         ci95: the ends of the 95 % confidence interval of the mean; None below `LEAST_UNITS` scores or speakers.
         n: number of scores.
-        n_speakers: how many speakers the interval draws; None: it draws utterances, see `drawn_speakers`.
+        n_speakers: Number of speakers that the interval draws; None: it draws utterances, see `drawn_speakers`.
     """
 
     mean: float | None
@@ -46,11 +46,11 @@ class PairedDifference:
     """A metric of one run minus that of another, over the utterances that both have scored.
 
     Args:
-        mean: of the differences; None where there is none.
+        mean: Mean of the differences; None: no differences.
         ci95: the ends of the 95 % confidence interval of the mean difference, or None, as in `Summary`.
         n: number of utterances.
         share_better: share of the utterances that score higher in the first run; ties count half.
-        n_speakers: as in `Summary`.
+        n_speakers: Number of speakers, as in `Summary`.
     """
 
     mean: float | None
@@ -103,8 +103,8 @@ def bootstrap_ci95(
 
     Args:
         columns: (N, C), at least one row, without NaN.
-        speakers: of the N utterances; None: not known.
-        resamples: how many there are.
+        speakers: Speakers of the N utterances; None: unknown.
+        resamples: Number of resamples.
         seed: the same one gives the same interval.
 
     Source: Efron & Tibshirani, An Introduction to the Bootstrap, 1993, section 13.3 (percentile interval).
@@ -118,7 +118,7 @@ def drawn_speakers(speakers: Speakers | None) -> int | None:
     """Return the number of speakers that are drawn for an interval; None: utterances are drawn.
 
     Utterances are drawn where a speaker is not known, and where one utterance has all of them (draws of two speakers
-    who only speak together tell nothing of others).
+    who only speak together say nothing about others).
     """
     if speakers is None or not all(names and all(names) for names in speakers):
         return None
@@ -138,7 +138,7 @@ def resample_weights(
 
     Speakers are drawn with replacement, as many as there are, and an utterance counts as often as the product of how
     often its speakers were drawn: w = prod_k c_k. Utterances that share a speaker vary together, so the interval holds
-    for other speakers. What is of the utterance alone varies 2^m - 1 times too much with m speakers, so the interval
+    for new speakers. Variation of single utterances counts 2^m - 1 times too much with m speakers, so the interval
     errs on the wide side: by sqrt(3) for pairs whose speakers make no difference. See `drawn_speakers` for when
     utterances are drawn instead. All pieces together have `resamples` rows, less those in which no utterance counts.
 
@@ -176,8 +176,8 @@ def paired_difference(
     Args:
         first: (N,) scores; NaN means a missing one, and leaves the pair out.
         second: (N,) scores of the same utterances.
-        speakers: of the utterances; None: not known.
-        seed: of the bootstrap.
+        speakers: Speakers of the utterances; None: unknown.
+        seed: Seed of the bootstrap.
 
     Raises:
         ValueError: different numbers of scores.

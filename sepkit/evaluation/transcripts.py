@@ -20,7 +20,7 @@ _CUE = re.compile(rf"\s*\[?\s*{_TIME}\s*-->\s*{_TIME}\s*(?:\]|$)(.*)")
 
 
 def transcribe(command: str, waveform: np.ndarray, sample_rate: int) -> str:
-    """Return what a command prints on standard output for a wav file.
+    """Return the standard output of a command for a wav file.
 
     Args:
         command: split as a shell does, but run without one; `{wav}` stands for the file, which else comes last.

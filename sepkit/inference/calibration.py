@@ -38,7 +38,7 @@ _MOST_SECONDS, _TURN_SECONDS, _OVERLAPS = (5.0, 10.0, 25.0), (2.0, 3.0, 5.0, 8.0
 
 @dataclass
 class Calibration:
-    """What `calibrate` found.
+    """The result of `calibrate`.
 
     Args:
         predictor: Fitted predictor, not yet stored.
@@ -50,7 +50,7 @@ class Calibration:
 
 
 def affordable_views(runner: Runner) -> int:
-    """Return 2 if a view of a recording takes less processor time than 0.01 of its length, else 1."""
+    """Return 2 if a view of a recording takes less CPU time than 0.01 of its length, else 1."""
     noise = np.random.default_rng(0).standard_normal((1, round(_TIMED_SECONDS * runner.sample_rate)), np.float32)
     seconds = []
     for _ in range(_TIMED_CALLS):
@@ -66,13 +66,12 @@ def calibrate(separator: Separator, manifest: str | os.PathLike[str], *, first: 
     on.
 
     The target is the SI-SDR of each active source's hypothesis in the best one-to-one matching, at the mixture's rate,
-    as `sepkit evaluate` measures it. For up to `MOST_HEARD` of the mixtures the model hears all that the manifest has
-    of the first speaker, alone, and of the first two, who take turns or overlap in part, and the noise. From these
-    follows what tells one speaker from several (`fit_single_speaker`). The same mixtures with as much noise as speech,
-    if they have noise, and with one speaker more than the model has estimates, widen the intervals: what the regression
-    hears does not tell them from others. A manifest with recordings of one speaker is taken as it is: the number of
-    speakers is learned from its own recordings, and the intervals hold for each `corpus` that it names.
-    The separator's own predictor does not change.
+    as `sepkit evaluate` measures it. For up to `MOST_HEARD` of the mixtures the model also separates all speech of the
+    first speaker in the manifest, of the first two in turns or partly overlapping, and the noise. These fit the rule
+    for single speakers (`fit_single_speaker`). The same mixtures with as much noise as speech, if they have noise, and
+    with one speaker more than the model has estimates, widen the intervals, because the features of the regression do
+    not distinguish them. If a manifest has recordings of one speaker, the number of speakers is learned from its own
+    recordings, and the intervals hold for each of its `corpus` values. The separator's own predictor does not change.
 
     Args:
         separator: Separator of the model.
@@ -142,7 +141,7 @@ def _chosen(entries: Sequence[MixtureEntry]) -> list[int]:
 
 
 def _label(separator: Separator, entry: MixtureEntry, mixed: Mixed, made: _Made) -> list[LabeledRecording]:
-    """Return what a model makes of a mixture whose number of speakers the manifest states; nothing if it is short."""
+    """Return a model's separation of a mixture whose number of speakers is stated; nothing if it is short."""
     if len(mixed.mixture) < SHORTEST_SECONDS * entry.sample_rate or not np.ptp(mixed.mixture):
         return []
     speakers = int(mixed.sources.any(axis=1).sum()) if len(mixed.sources) else 0
@@ -153,9 +152,9 @@ def _label(separator: Separator, entry: MixtureEntry, mixed: Mixed, made: _Made)
 def _measure_example(
     separator: Separator, entries: Sequence[MixtureEntry], number: int, mixed: Mixed
 ) -> list[LabeledRecording]:
-    """Return what a model makes of the first speaker of a mixture, the first two in turn and overlapping, and noise."""
+    """Return a model's separations of a mixture's first speaker, its first two in turn and overlapping, and noise."""
     entry, rate = entries[number], entries[number].sample_rate
-    # Neighbors in the manifest differ in all of these, so that the length of a recording tells nothing.
+    # Neighbors in the manifest differ in all of these, so that the length of a recording carries no information.
     most, turn = _MOST_SECONDS[number // 3 % 3], round(_TURN_SECONDS[number // 2 % 4] * rate)
     first, second = (_speech_of(entries, number, which, round(most * rate)) for which in (0, 1))
     share, count = _OVERLAPS[number % 3], min(len(first), len(second))
@@ -177,14 +176,14 @@ def _measure_example(
 
 
 def _labeled(mixture: np.ndarray, output: ModelOutput, rate: int, speakers: int, group: str) -> LabeledRecording:
-    """Return what a model makes of a mixture (T,) of so many speakers, given its output."""
+    """Return the record of a mixture (T,) of this many speakers, given the model's output."""
     estimates = output.estimates[0]
     evidence = speaker_evidence(default_encoder(), products_of(mixture, estimates), estimates, rate)
     return LabeledRecording(evidence, speakers, group, mixture_features(mixture, rate))
 
 
 def _background(mixed: Mixed) -> np.ndarray | None:
-    """Return what is in a mixture beside its sources, (T,); None if that is nothing but rounding errors."""
+    """Return the rest of a mixture without its sources, (T,); None: only rounding errors."""
     background = mixed.mixture - mixed.sources.sum(0)
     return background if np.square(background).sum() > 1e-8 * np.square(mixed.mixture).sum() else None
 

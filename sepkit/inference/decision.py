@@ -1,4 +1,4 @@
-"""Who speaks, at which levels, and how well it went: one decision for short recordings and for long ones."""
+"""Active speakers, levels and predicted quality: one decision for short and long recordings."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def decide(
 ) -> tuple[Selection, Prediction | None]:
     """Return which hypotheses are kept at which levels, and the prediction of their SI-SDR; None without a predictor.
 
-    Without scores, levels and features tell which hypotheses are speakers. A count given by the user overrides the
+    Without scores, levels and features decide which hypotheses are speakers. A count given by the user overrides the
     single-speaker rule.
 
     Args:
-        evidence: What is known of the recording.
+        evidence: Statistics of the recording.
         speakers: Hypotheses to keep, see `Separator.separate`.
-        quality: Predicts SI-SDR, and tells one speaker from several; None: nothing is predicted.
+        quality: Predictor of SI-SDR and of single speakers; None: no prediction.
         threshold: Log-odds above which a hypothesis is a speaker.
         levels: Levels of the estimates, see `SeparatorOptions`.
         consistent: Whether estimates add up to the recording.
@@ -54,8 +54,10 @@ def decide(
         single, alike = (False, False) if given else _is_single_speaker(evidence, rule)
         joined = alike and sum_if_single
         selection = select_by_levels(products, silent, speakers, levels, consistent, bool(single), joined)
-        if single is None:
+        if single is None and speakers in (None, "auto"):
             selection = replace(selection, is_speaker=None)
+    elif isinstance(speakers, int):
+        selection = select_by_levels(products, silent, speakers, levels, consistent)
     else:
         selection = Selection(gains_of(products, levels, consistent, everything), everything)
     if silent and selection.is_speaker is None:
@@ -90,7 +92,7 @@ def _predict(selection: Selection, evidence: Evidence, quality: QualityPredictor
     si_sdr_db, interval_db = found
     unlike = None
     if (predicted := np.isfinite(si_sdr_db)).any():
-        # What is predicted holds for estimates that are heard, each of one speaker all the time.
+        # Predictions hold for active estimates, each of one speaker all the time.
         unlike = (
             bool(quality.out_of_domain(evidence.features))
             or bool((levels_db(np.diagonal(evidence.products.gram))[predicted] < EMPTY_DB).any())

@@ -1,4 +1,4 @@
-"""What is known of a recording once a model has run: of a short one at once, of a long one chunk by chunk."""
+"""Statistics of a recording after separation: of a short one as a whole, of a long one chunk by chunk."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sepkit.inference.selection import Products, products_of
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known of a separated recording before it is decided who speaks.
+    """Statistics of a separated recording, from which active speakers are decided.
 
     Args:
         products: Inner products of its estimates and the mixture.
@@ -42,7 +42,7 @@ class Evidence:
 
 
 def measure_whole(runner: Runner, recording: ArrayRecording, predict: bool, rates: bool) -> Evidence:
-    """Separate a recording as a whole, and return what is known of it.
+    """Separate a recording as a whole, and return its statistics.
 
     Args:
         runner: Runs the model.
@@ -73,7 +73,7 @@ def measure_whole(runner: Runner, recording: ArrayRecording, predict: bool, rate
 def measure_chunks(
     runner: Runner, recording: Recording, chunks: ChunkedEstimates, predict: bool, progress: bool = False
 ) -> Evidence:
-    """Separate a recording chunk by chunk, and return what is known of it.
+    """Separate a recording chunk by chunk, and return its statistics.
 
     Args:
         runner: Runs the model.

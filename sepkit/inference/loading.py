@@ -33,18 +33,20 @@ def load_model(
     predict: bool = True,
     **changed: Any,
 ) -> Separator:
-    """Return the separator of a saved model, with its predictor of SI-SDR if `sepkit calibrate` made one.
+    """Return a separator for a saved model, with its predictor of SI-SDR if `sepkit calibrate` has fitted one.
 
     Args:
-        model: a folder or file that `sepkit train` wrote (EXP, EXP/model), a file that `sepkit export` wrote, or
-            whatever `sepkit.models.load_pretrained` takes; None: the model that ships with the package.
-        device: "auto": an accelerator if there is one; or one of torch (cpu, cuda:0).
-        predict: False: without the predictor, which saves its time. Speakers are still counted, unless its file is
-            damaged or of another model.
-        **changed: fields of `SeparatorOptions` with other values than in `options` (levels="model").
+        model: Folder or file that `sepkit train` wrote (EXP, EXP/model), file that `sepkit export` wrote, or any MODEL
+            of `sepkit.models.load_pretrained`; None: the default model of the package.
+        device: Device of torch (cpu, cuda:0), or "auto": an accelerator if there is one.
+        options: Options of the separator; None: the defaults.
+        predict: Whether to predict SI-SDR. False saves time; speakers are still counted, unless the predictor's file is
+            damaged or belongs to another model.
+        **changed: Fields of `SeparatorOptions` that differ from `options` (levels="model").
 
     Raises:
-        UserError: no such model or device, an option out of range, or a predictor that is damaged or another model's.
+        UserError: no such model or device, an option out of range, or a predictor that is damaged or belongs to another
+            model.
     """
     options = replace(options or SeparatorOptions(), **changed)
     model = DEFAULT_MODEL if model is None else model
@@ -91,7 +93,7 @@ def _runs_as_graph(options: SeparatorOptions, device: Any, alone: bool) -> bool:
 
 
 def _on_accelerator(device: str) -> bool:
-    """Whether a device is an accelerator, or auto where there may be one; told without torch, which takes a second."""
+    """Whether a device is an accelerator, or auto where there may be one; avoids the slow import of torch."""
     if device != "auto":
         return device != "cpu"
     if sys.platform == "darwin":

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from sepkit.choices import check_bounds, convert, field_types
+from sepkit.choices import check_bounds, convert, did_you_mean, field_types
 from sepkit.errors import Bounds, UserError, shown
 from sepkit.limits import DEPTH_STEPS
+from sepkit.numbers import Finite, Natural, Positive
 
 Levels = Literal["mixture", "model"]
 Precision = Literal["float32", "bfloat16"]
@@ -73,10 +74,10 @@ class SeparatorOptions:
     # right; models trained with a scale-invariant cost have no level of their own.
     levels: Levels | None = None
     mixture_consistency: bool = False
-    score_threshold: float | None = None
+    score_threshold: Finite | None = None
     whole_seconds: Annotated[float, Bounds(ge=0)] | None = None
     chunk_seconds: Annotated[float, Bounds(ge=0.1, lt=math.inf)] | None = None
-    overlap_seconds: float | None = None
+    overlap_seconds: Positive | None = None
     # bfloat16: estimates differ by about -57 dB with sigmoid masks and -40 dB with relu masks (asteroid's sizes).
     precision: Precision = "float32"
     depth_steps: Annotated[int, Bounds(ge=1, le=DEPTH_STEPS)] | None = None
@@ -96,8 +97,8 @@ class SeparatorOptions:
         chunk = CHUNK_SECONDS if self.chunk_seconds is None else self.chunk_seconds
         if self.overlap_seconds is not None and not 0 < self.overlap_seconds <= chunk / 2:
             raise UserError(
-                f"overlap_seconds: found {self.overlap_seconds}, expected above 0 and at most half of chunk_seconds, "
-                f"{chunk / 2}"
+                f"overlap_seconds: found {self.overlap_seconds}, expected more than 0 and at most {chunk / 2}, half of "
+                "chunk_seconds"
             )
 
 
@@ -128,7 +129,7 @@ class OutputOptions:
         UserError: flac of floats.
     """
 
-    channel: int | None = None
+    channel: Natural | None = None
     speakers: Speakers = None
     format: Literal["wav", "flac"] = "wav"
     subtype: Subtype | None = None
@@ -142,17 +143,20 @@ class OutputOptions:
 
     def __post_init__(self) -> None:
         if self.link_speakers is not None and self.link_speakers != "auto" and self.link_speakers < 1:
-            raise UserError(f"link_speakers: found {self.link_speakers}, expected auto or 1 or more")
+            raise UserError(f"link_speakers: found {self.link_speakers}, expected auto or at least 1")
         for name in ("speaker_encoder", "speaker_features", "enroll"):
             if self.link_speakers is None and getattr(self, name) is not None:
-                raise UserError(f"{name}: only applies with link_speakers")
+                raise UserError(f"{name}: needs link_speakers=auto, or link_speakers=N for N speakers")
         if self.link_speakers is not None and self.speakers is not None:
-            raise UserError("link_speakers: does not go with speakers, which are of the model's outputs")
+            raise UserError(
+                "link_speakers: found speakers too; leave out speakers, which chooses among the model's outputs"
+            )
         names = read_names(self.enroll or ())
         if self.only is not None and self.only not in names:
-            raise UserError(f"only: found {self.only}, expected one of enroll: {', '.join(names) or 'none is given'}")
+            known = f"one of {', '.join(names)}" if names else "a name from enroll, which is not given"
+            raise UserError(f"only: found {self.only}{did_you_mean(self.only, names)}, expected {known}")
         if self.format == "flac" and self.subtype == "FLOAT":
-            raise UserError("subtype: found FLOAT, which flac cannot hold; expected PCM_16, or format wav")
+            raise UserError("subtype: found FLOAT, which flac does not support; use subtype=PCM_16 or format=wav")
 
 
 def read_names(words: Sequence[str]) -> dict[str, Path]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sepkit.errors import UserError
+from sepkit.errors import UserError, counted
 from sepkit.inference.options import Levels, Speakers
 from sepkit.models.hypotheses import best_hypotheses, distinct_by_products
 
@@ -81,10 +81,11 @@ class Selection:
     Args:
         gains: Gains of all hypotheses, (n,) float32, see `gains_of`.
         kept: Numbers of the hypotheses that are kept, from 0, (k,) int64.
-        is_speaker: Hypotheses that "auto" keeps, (n,) bool; None for a model that does not count.
+        is_speaker: Hypotheses that are speakers, (n,) bool: those that "auto" keeps, or as many as the user says, none
+            in silence; None for a model that does not count.
         joined: Gains of all hypotheses whose sum is the output of the only speaker, (n,) float32; None: each hypothesis
             is an output of its own.
-        count_is_lower_bound: Whether there may be more speakers: all outputs speak, and nothing tells whether more do.
+        count_is_lower_bound: Whether there may be more speakers, because all outputs are active.
     """
 
     gains: Any
@@ -95,7 +96,7 @@ class Selection:
 
     @property
     def speakers(self) -> int | None:
-        """Number of speakers, whatever was kept; None for a model that does not count them."""
+        """Number of speakers, the user's if given; None for a model that does not count them."""
         return None if self.is_speaker is None else int(self.is_speaker.sum())
 
     def scaled(self, factor: float) -> Selection:
@@ -127,7 +128,7 @@ class Selection:
 
 
 def check_speakers(speakers: Speakers, hypotheses: int, counts: bool) -> None:
-    """Raise UserError if the model cannot keep this number of hypotheses: out of range, or it does not count speakers.
+    """Raise UserError if the model cannot keep this number of hypotheses: out of range, or auto if it does not count.
 
     Args:
         hypotheses: n of the model.
@@ -137,12 +138,17 @@ def check_speakers(speakers: Speakers, hypotheses: int, counts: bool) -> None:
         return
     is_number = isinstance(speakers, int) and not isinstance(speakers, bool)
     if speakers != "auto" and not (is_number and 1 <= speakers <= hypotheses):
-        raise UserError(f"speakers: found {speakers}, expected auto or 1 to {hypotheses}, the model's estimates")
-    if not counts:
+        if not (is_number and speakers > hypotheses):
+            raise UserError(f"speakers: found {speakers}, expected auto or a whole number from 1 to {hypotheses}")
         raise UserError(
-            f"speakers: found {speakers}, but the model has no scores to choose by, and outputs that nobody speaks in "
-            "are not known to be silent; leave it out, train with --model.scoring.hidden_size 128, or with "
-            "--objective.silence.weight 0.1 --data.dynamic_mixing.one_speaker_share 0.2 and then `sepkit calibrate`"
+            f"speakers={speakers}: this model has {counted(hypotheses, 'output')}; use link_speakers={speakers} for a "
+            "meeting, or choose another model"
+        )
+    if speakers == "auto" and not counts:
+        raise UserError(
+            f"speakers={speakers}: this model does not count speakers; leave it out, or train one that does: with "
+            "model.scoring.hidden_size 128, or with objective.silence.weight 0.1 and "
+            "data.dynamic_mixing.one_speaker_share 0.2, then `sepkit calibrate`"
         )
 
 
@@ -158,7 +164,7 @@ def select_by_scores(
     """Return the hypotheses whose scores are above a threshold, or the best scored ones; duplicates count once.
 
     Args:
-        products: Of the estimates and the mixture.
+        products: Inner products of the estimates and the mixture.
         scores: Log-odds that each hypothesis is a speaker, (n,).
         silent: Whether the mixture is silent; then no one is speaking.
         speakers: Hypotheses to keep: None: all; "auto": those above the threshold; N: the N best scored.
@@ -176,6 +182,7 @@ def select_by_scores(
         kept = np.flatnonzero(is_speaker)
     elif speakers is not None:
         kept = best_hypotheses(scores, distinct, speakers)
+        is_speaker = np.isin(np.arange(len(scores)), kept) & (not silent)
     return Selection(gains_of(products, levels, consistent, kept), kept, is_speaker)
 
 
@@ -193,10 +200,10 @@ def select_by_levels(
     If one speaker is alone, the strongest hypothesis is the speaker, and its output comes first. It is the sum of all
     hypotheses if these hold parts of the same voice; otherwise the others hold noise. Their best gains would lift what
     is left in them to the level of the recording; they have that of the strongest hypothesis. They keep content and
-    level: two speakers may be taken for one, and whoever listens then hears it.
+    level: if two speakers are taken for one, a listener notices.
 
     Args:
-        products: Of the estimates and the mixture.
+        products: Inner products of the estimates and the mixture.
         silent: Whether the mixture is silent; then no one is speaking.
         speakers: Hypotheses to keep: None: all; "auto": the speakers; N: the N strongest.
         levels: See `gains_of`.
@@ -212,6 +219,7 @@ def select_by_levels(
         kept = np.flatnonzero(is_speaker)
     elif speakers is not None:
         kept = np.sort(np.argsort(-energies, kind="stable")[:speakers])
+        is_speaker = np.isin(np.arange(len(energies)), kept) & (not silent)
     gains = gains_of(products, levels, consistent, kept[loud[kept]])
     gains[~loud] = gains[strongest]
     if not single or silent:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 
 from sepkit.data import audio
+from sepkit.errors import counted
+from sepkit.inference.quality.features import SHORTEST_SECONDS
 from sepkit.inference.selection import Selection
 from sepkit.inference.waveforms import as_given
 
@@ -94,7 +96,7 @@ class Separated(Generic[EstimatesT]):
 
     @property
     def speakers(self) -> int | None:
-        """Number of speakers, whatever was kept; None for a model that does not count them."""
+        """Number of speakers, the user's if given; None for a model that does not count them."""
         return self.selection.speakers
 
     @property
@@ -109,7 +111,7 @@ class Separated(Generic[EstimatesT]):
 
     @property
     def is_speaker(self) -> Any:
-        """Hypotheses that "auto" keeps, (n,) bool; None for a model that does not count."""
+        """Hypotheses that are speakers, (n,) bool, see `Selection`; None for a model that does not count."""
         return self.selection.is_speaker
 
     @property
@@ -156,10 +158,14 @@ class Separated(Generic[EstimatesT]):
         return f"<p>{escape(summary_line(self))}.{cut}</p><table>{''.join(rows)}</table>"
 
     def save(self, folder: str | os.PathLike[str], name: str = "separated") -> list[Path]:
-        """Write the estimates as wav files of floats, FOLDER/NAME_s1.wav and so on, and return their paths.
+        """Write the estimates as float wav files, FOLDER/NAME_s1.wav and so on, and return their paths.
+
+        Args:
+            folder: Folder of the files, made if absent.
+            name: Beginning of the file names.
 
         Raises:
-            UserError: the folder cannot be written to.
+            UserError: a folder that cannot be written to.
         """
         estimates = np.asarray(self.estimates, np.float32)
         paths = [Path(folder) / f"{name}_s{place + 1}.wav" for place in range(len(estimates))]
@@ -193,14 +199,12 @@ def summary_line(separated: Separated[Any]) -> str:
     else:
         what = counted(found if separated.scores is None else outputs, "speaker")
         what += " or more" if separated.selection.count_is_lower_bound else ""
+    seconds = separated.estimates.shape[-1] / max(1, separated.sample_rate)
+    if outputs and seconds < SHORTEST_SECONDS:
+        return f"{what}; {seconds:.2g} s is too short to separate, expected at least {SHORTEST_SECONDS} s"
     if separated.out_of_domain:
         return f"{what}; quality unknown: unlike the recordings that the prediction was fitted on"
     return "; ".join(filter(None, [what, _expectation(separated)]))
-
-
-def counted(number: int, what: str) -> str:
-    """Return a number of things in words: 1 speaker, 2 speakers."""
-    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _expectation(separated: Separated[Any]) -> str:

@@ -69,26 +69,28 @@ class Separator:
     ((2, 16000), 16000)
 
     Attributes:
-        runner: what runs the model.
-        sample_rate: Hz, of the model; recordings may have any.
-        device: where the model computes: cpu, cuda:0 ...
-        hypotheses: number of the model's estimates, n.
-        depth_steps: steps of a model of continuous depth; None for other models.
-        levels, mixture_consistency, whole_seconds: those of the options, or else what the model needs.
-        score_threshold: log-odds above which a hypothesis counts as a speaker; can be set.
-        quality: predicts SI-SDR without references; None: nothing is predicted; can be set. A model without a
-            predictor of its own is judged by the agreement of views, if it has two or more.
-        sum_if_single: whether all hypotheses make the output of one speaker who is alone; can be set.
+        runner: Runner of the model.
+        sample_rate: Sampling rate of the model, Hz; recordings may have any rate.
+        device: Device of the model: cpu, cuda:0 ...
+        hypotheses: Number of estimates, n.
+        depth_steps: Steps of a model of continuous depth; None: fixed depth.
+        levels, mixture_consistency, whole_seconds: Values of the options, or else those that the model declares.
+        score_threshold: Log-odds above which a hypothesis counts as a speaker; can be set.
+        quality: Predictor of SI-SDR; None: no prediction; can be set. Without a predictor of its own, a model is judged
+            by the agreement of views, if it has two or more.
+        sum_if_single: Whether a single speaker is the sum of all hypotheses; can be set.
 
     Args:
-        model: in torch, which is put into evaluation mode and moved to `device`; or what runs one.
-        device: of torch, or "auto": an accelerator if there is one; a runner has its own.
-        quality: fitted for this model; it predicts nothing for other depth steps than it was fitted with.
-        **changed: fields of `SeparatorOptions` with other values than in `options` (depth_steps=4).
+        model: The torch model, or a runner that wraps one. A torch model is set to evaluation mode and moved to
+            `device`.
+        device: Device of torch, or "auto": an accelerator if there is one; ignored for a runner.
+        options: Options of the separator; None: the defaults.
+        quality: Predictor fitted for this model; it predicts nothing for depth steps that it was not fitted with.
+        **changed: Fields of `SeparatorOptions` that differ from `options` (depth_steps=4).
 
     Raises:
-        UserError: no such device, a precision that the model or the processor does not have, or depth steps for a model
-            of fixed depth.
+        UserError: no such device, a precision that the model or the CPU does not support, or depth steps for a model of
+            fixed depth.
     """
 
     def __init__(
@@ -172,7 +174,12 @@ class Separator:
         return f"Separator({self.hypotheses} speakers at {self.sample_rate} Hz on {self.device})"
 
     def is_long(self, num_samples: int, sample_rate: int) -> bool:
-        """Whether a recording of this length and rate, Hz, is separated in chunks."""
+        """Return whether a recording is separated in chunks.
+
+        Args:
+            num_samples: Length of the recording, samples.
+            sample_rate: Sampling rate of the recording, Hz.
+        """
         at_model_rate = audio.resampled_length(num_samples, sample_rate, self.sample_rate)
         return num_samples > self.whole_seconds * sample_rate and at_model_rate > self._chunking.chunk
 
@@ -206,7 +213,7 @@ class Separator:
             speakers: None: all hypotheses. "auto": those whose score is above `score_threshold`, only the best scored
                 of duplicates (see `sepkit.models.parts`); none in silence. N: the N best scored; duplicates only if
                 there are not enough others. A model that counts estimates N. Without scores, the N strongest are kept.
-            channel: which channel to separate, from 0; None: the mean of all, or the loudest if they cancel in it,
+            channel: Channel to separate, from 0; None: the mean of all, or the loudest if they cancel in it,
                 which a warning says.
             evidence: whether to measure the rates of a variational model, which a prediction does too, and the bound
                 on the evidence of the mixture; not the bound for recordings that are separated in chunks.
@@ -241,7 +248,7 @@ class Separator:
         """Return what `separate` makes of each of several recordings, which need not be of one length.
 
         Args:
-            waveforms: of each recording; an array (B, T) or (B, C, T) is one of B recordings.
+            waveforms: Waveforms of the recordings; an array (B, T) or (B, C, T) contains B recordings.
             sample_rate: Hz, of all; None for files.
             **options: those of `separate`.
 
@@ -332,7 +339,7 @@ class Separator:
                 each at the gain that has explained the mixture best so far, because later samples are unknown.
 
         Raises:
-            UserError: a model that hears the whole recording first, or a wrong rate.
+            UserError: a model that needs the whole recording first, or a wrong rate.
         """
         if self.options.views not in (None, 1):
             raise UserError(f"views: found {self.options.views}, but live sound has one view; leave it out")

@@ -31,7 +31,7 @@ def read_waveform(waveform: Any, sample_rate: float | None, channel: int | None)
     Args:
         waveform: (T,) or (C, T) samples; or an audio file: its path, its bytes, or the file opened for reading.
         sample_rate: Hz, of samples; None for a file, which has its own.
-        channel: which channel, from 0; None: the mean of all.
+        channel: Channel, from 0; None: the mean of all.
 
     Raises:
         UserError: samples without a rate, a file with one, no such channel, or see `to_mono`.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # Frames whose masks `EncoderMaskerDecoder.estimates` computes at once: some MB, which stay in a cache.
 _TILE_FRAMES = 1024
-# Recordings with a smaller deviation are silent: rounding is not brought to the level of speech.
+# Recordings with a smaller deviation are silent: rounding noise is not scaled to the level of speech.
 _SILENT_DEVIATION = 1e-7
 
 
@@ -37,9 +37,9 @@ class EncoderMaskerDecoder(SavedModel):
     `at_test` value is used. Deterministic latents give the same result either way.
 
     Attributes:
-        sample_rate: Hz; part of the model.
-        hypotheses: n.
-        signal_mean, signal_std: mean and deviation of the training mixtures (buffers, 0 and 1 until measured).
+        sample_rate: Sampling rate of the model, Hz.
+        hypotheses: Number of estimates, n.
+        signal_mean, signal_std: Mean and deviation of the training mixtures (buffers, 0 and 1 until measured).
 
     Args:
         filterbank: Encoder and decoder.
@@ -47,12 +47,14 @@ class EncoderMaskerDecoder(SavedModel):
         mask_family: Family of the masks' posterior.
         encoding_prior: Prior of the encoding; None: deterministic encodings.
         mask_prior: Prior of the masks; None: deterministic masks.
-        masker: (B, K, F) -> raw (B, n, P, K, F); a `Masker`, or any module with `hypotheses`.
-        pad: "full" loses no sample at either end; "asteroid" pads and trims only on the right, as asteroid does.
-        scoring_head: masks (B, n, K, F) -> scores (B, n); None: no scores.
-        estimate_scales: whether a second decoder makes a positive scale for every sample of the estimates.
-        input_norm: "training": mixtures are divided by the stored training deviation. "mixture": each is first brought
-            to that deviation by itself, and its estimates back.
+        masker: Map from (B, K, F) to raw (B, n, P, K, F): a `Masker`, or any module with `hypotheses`.
+        sample_rate: Sampling rate of the model, Hz.
+        pad: Padding: "full" loses no sample at either end; "asteroid" pads and trims only on the right, as asteroid
+            does.
+        scoring_head: Map from masks (B, n, K, F) to scores (B, n); None: no scores.
+        estimate_scales: Whether a second decoder outputs a positive scale for every sample of the estimates.
+        input_norm: Normalization: "training" divides mixtures by the stored training deviation; "mixture" first scales
+            each mixture to that deviation, and its estimates back.
     """
 
     kind = "separation"
@@ -109,6 +111,12 @@ class EncoderMaskerDecoder(SavedModel):
         if (bank.complex_masks or bank.mapping) and not signed:
             of_which = "complex masks have values" if bank.complex_masks else "with mapping the masker makes encodings"
             raise UserError(f"model.masks: found {masks!r}, but {of_which} of either sign; {use_signed}")
+        together = getattr(bank, "together", 0)
+        if together not in (0, self.hypotheses) or (together and self.variational):
+            raise UserError(
+                f"model.filterbank.together: found {together}, expected 0, or the number of hypotheses"
+                f" ({self.hypotheses}) of a deterministic model"
+            )
         if (rate := getattr(self.masker, "sample_rate", self.sample_rate)) != self.sample_rate:
             raise UserError(
                 f"model.masker: found a layout of bands for {rate} Hz, but model.sample_rate is {self.sample_rate}"
@@ -131,7 +139,11 @@ class EncoderMaskerDecoder(SavedModel):
 
     @classmethod
     def from_config(cls, config: ModelConfig) -> EncoderMaskerDecoder:
-        """Return a new model with random weights, see `build_model`."""
+        """Return a new model with random weights, see `build_model`.
+
+        Args:
+            config: Configuration of the model.
+        """
         model = cls(**parts_of(config))
         model.config = config
         return model
@@ -198,7 +210,7 @@ class EncoderMaskerDecoder(SavedModel):
 
         Args:
             mixture: (B, T) floating-point waveforms at `sample_rate`.
-            generator: of the latent noise; None: torch's own.
+            generator: Generator of the latent noise; None: torch's own.
             sources: (B, m, T) waveforms, if an adaptive prior or the objective needs their encodings.
             active: (B, m) bool, which of them speak; None: all.
             wants: names of what is made on request: "reconstructions", "source_reconstructions" (which needs
@@ -259,11 +271,11 @@ class EncoderMaskerDecoder(SavedModel):
 
     @property
     def counts_speakers(self) -> bool:
-        """Whether the masker counts speakers, and makes no more estimates than it counts or is told."""
+        """Whether the masker counts speakers, and outputs no more estimates than it counts or is given."""
         return isinstance(self.masker, Masker) and self.masker.counts_speakers
 
     def traits(self) -> ModelTraits:
-        """Return what an objective has to know of this model."""
+        """Return the facts about this model that an objective needs."""
         own = {"scores": self.scoring_head, "encoding_prior": self.encoding_prior, "mask_prior": self.mask_prior}
         return ModelTraits(
             offers=frozenset(name for name, part in own.items() if part is not None),
@@ -279,11 +291,15 @@ class EncoderMaskerDecoder(SavedModel):
         return getattr(self.masker, "steps", None)
 
     def set_steps(self, steps: int | None) -> None:
-        """Set the number of steps of a masker of continuous depth, see `Masker.set_steps`."""
+        """Set the number of steps of a masker of continuous depth, see `Masker.set_steps`.
+
+        Args:
+            steps: Number of steps, at least 1; None: that of the configuration.
+        """
         self.masker.set_steps(steps)  # type: ignore[operator]
 
     def _gain(self, mixture: Tensor) -> Tensor:
-        """Return the factor that brings each mixture (B, T) to the training mixtures' deviation, (B, 1)."""
+        """Return the factor that scales each mixture (B, T) to the training mixtures' deviation, (B, 1)."""
         return self.signal_std / mixture.std(-1, correction=0, keepdim=True).clamp_min(_SILENT_DEVIATION)
 
     def _leveled(self, mixture: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -305,10 +321,13 @@ class EncoderMaskerDecoder(SavedModel):
         return None if self.scoring_head is None else self.scoring_head(mask)
 
     def estimates(self, mixture: Tensor) -> Tensor:
-        """Return only the estimates, (B, n, T), those of `forward` without sampling.
+        """Return only the estimates, (B, n, T), as `forward` without sampling.
 
-        Masks are the largest tensors of a model. If the last layers of the masker see one frame at a time, masks are
-        computed tile by tile and never held in full.
+        Masks are the largest tensors of a model. If the last layers of the masker process each frame separately, masks
+        are computed tile by tile and never stored in full.
+
+        Args:
+            mixture: Waveforms, (B, T).
         """
         _check_mixture(mixture)
         bank = self.filterbank
@@ -330,7 +349,11 @@ class EncoderMaskerDecoder(SavedModel):
         return _times(self._crop(trimmed, mixture.shape[-1]) * self.signal_std, gain)
 
     def mask_posterior(self, raw: Tensor) -> Latent:
-        """Return the posterior over the masks, (B, n, K_mask, F); raw is (B, n, P, K, F), the masker's values."""
+        """Return the posterior over the masks, (B, n, K_mask, F).
+
+        Args:
+            raw: Output of the masker, (B, n, P, K, F).
+        """
         return self.mask_family.posterior(self.filterbank.raw_masks(raw))
 
     def _masks_at_test(self, raw: Tensor) -> Tensor:
@@ -339,7 +362,8 @@ class EncoderMaskerDecoder(SavedModel):
     def encode(self, waveform: Tensor) -> Latent:
         """Return the posterior over encodings, (B, K_full, F).
 
-        `waveform` is (B, T), in the mixture's units; it is standardized and padded first.
+        Args:
+            waveform: Waveforms, (B, T), in the mixture's units; they are standardized and padded first.
         """
         return self.encoding_family.posterior(self._encode(waveform - self.signal_mean))
 
@@ -347,6 +371,9 @@ class EncoderMaskerDecoder(SavedModel):
         """Return the posterior over the encodings of the sources of mixtures, (B, m, K_full, F).
 
         Sources are divided by the training deviation, as mixtures are, but keep their means: they still add up.
+
+        Args:
+            sources: Waveforms of the sources, (B, m, T).
         """
         raw = self._encode(sources.flatten(0, 1))
         return self.encoding_family.posterior(raw.unflatten(0, sources.shape[:2]))
@@ -363,7 +390,7 @@ class EncoderMaskerDecoder(SavedModel):
         E sum_t (s_t - E s_t)^2 over masks ~ q, in the mixture's units; the encoding stays at its posterior's value.
 
         Args:
-            separation: of this model, with nothing sampled.
+            separation: Separation by this model, without sampling.
         """
         encoding = self.encoding_family.at_test(separation.encoding)
         variance = separation.masks.variance.expand(separation.masks.shape)
@@ -371,11 +398,20 @@ class EncoderMaskerDecoder(SavedModel):
         return energy * self.signal_std.square()
 
     def frames_for(self, num_samples: int) -> int:
-        """Return F, the number of frames in an encoding."""
+        """Return F, the number of frames in an encoding.
+
+        Args:
+            num_samples: Length of the mixture, samples.
+        """
         return self.filterbank.frames_for(num_samples, self.pad)
 
     def decode(self, encoding: Tensor, num_samples: int) -> Tensor:
-        """Return waveforms, (B, n, T), in the mixture's units; encoding is (B, n, K_full, F), masked."""
+        """Return waveforms, (B, n, T), in the mixture's units.
+
+        Args:
+            encoding: Masked encodings, (B, n, K_full, F).
+            num_samples: Length of the mixture, T, samples.
+        """
         return self._crop(self.filterbank.decode(encoding), num_samples) * self.signal_std
 
     def _crop(self, decoded: Tensor, num_samples: int) -> Tensor:
@@ -402,5 +438,14 @@ def _check_mixture(mixture: Tensor) -> None:
 
 
 def build_model(config: ModelConfig) -> EncoderMaskerDecoder:
-    """Return a new model with random weights."""
+    """Return a new model with random weights.
+
+    Args:
+        config: Configuration of the model.
+
+    >>> from sepkit.config import ModelConfig, RecurrentConfig
+    >>> model = build_model(ModelConfig(hypotheses=3, masker=RecurrentConfig(hidden_size=8, num_layers=1)))
+    >>> model.hypotheses
+    3
+    """
     return EncoderMaskerDecoder.from_config(config)

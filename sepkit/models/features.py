@@ -1,4 +1,4 @@
-"""Features of a separation that its latents tell in closed form: what predicts the quality, beside the waveforms."""
+"""Features of a separation that its latents give in closed form; with the waveforms, they predict its quality."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def latent_features(model: EncoderMaskerDecoder, separation: Separation, estimat
     * `encoding_rate_nats_per_frame`, the same for all hypotheses; `mask_rate_nats_per_frame` of the hypothesis itself.
 
     Args:
-        separation: of this model, with nothing sampled.
+        separation: Separation by this model, without sampling.
         estimated: whether a rate without a closed form is estimated, from one sample, which is always the same.
 
     Source: thesis, appendix A section 4.4 (features of a linear model).

@@ -14,9 +14,9 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from sepkit.choices import check_bounds
 from sepkit.config import FilterbankConfig, FreeFilterbankConfig
 from sepkit.errors import UserError
-from sepkit.limits import PADDED_SAMPLES
 from sepkit.models.runtime import is_traced
 from sepkit.registry import register
 
@@ -41,18 +41,19 @@ class Filters(nn.Module):
             self.register_buffer("torch_window", window)
 
 
-def free_filters(num_filters: int, kernel_size: int) -> Filters:
+def free_filters(num_filters: int, kernel_size: int, outputs: int = 1) -> Filters:
     """Return learned filters, drawn from Xavier's normal distribution.
 
     Args:
         num_filters: Number of filters.
         kernel_size: Samples in a filter.
+        outputs: Waveforms that each filter adds to.
     """
-    return Filters(nn.Parameter(nn.init.xavier_normal_(torch.empty(num_filters, 1, kernel_size))))
+    return Filters(nn.Parameter(nn.init.xavier_normal_(torch.empty(num_filters, outputs, kernel_size))))
 
 
 class _Coder(nn.Module):
-    """What encoder and decoder share: filters and where they lie."""
+    """Shared by encoder and decoder: filters and their positions."""
 
     def __init__(self, filterbank: Filters, stride: int, padding: int = 0) -> None:
         super().__init__()
@@ -106,7 +107,7 @@ class Filterbank(nn.Module, ABC):
         multiple: input lengths are padded on the right to a multiple of this many samples.
         linear_only: whether the encoding must stay linear (an activation would break its meaning).
         complex_masks: whether masks are complex, so that their values may be negative.
-        mask_values: how many values a mask has for each of the K.
+        mask_values: Number of mask values for each of the K.
         mapping: whether the masker's values are the estimates' encoding, not a mask.
         framewise_gradients: whether encoding and decoding frame by frame is faster on CPUs even where gradients are
             asked for.
@@ -288,25 +289,38 @@ class FreeFilterbank(Filterbank):
         size, stride, padding = config.kernel_size, config.stride, config.padding
         require(
             config,
-            num_filters=(config.num_filters >= 1, "at least 1"),
-            kernel_size=(size >= 1, "at least 1"),
-            stride=(1 <= stride <= size, f"1 to kernel_size ({size})"),
-            padding=(0 <= padding <= size - stride, f"0 to kernel_size - stride ({size - stride})"),
-            output_padding=(0 <= config.output_padding < stride, f"0 to stride - 1 ({stride - 1})"),
-            multiple=(1 <= config.multiple <= PADDED_SAMPLES, f"1 to {PADDED_SAMPLES}"),
-            init_range=(config.init_range >= 0, "at least 0"),
+            stride=(stride <= size, f"1 to kernel_size ({size})"),
+            padding=(padding <= size - stride, f"0 to kernel_size - stride ({size - stride})"),
+            output_padding=(config.output_padding < stride, f"0 to stride - 1 ({stride - 1})"),
         )
         super().__init__(
             Encoder(free_filters(config.num_filters * values_per_dimension, size), stride, padding),
-            Decoder(free_filters(config.num_filters, size), stride, padding, config.output_padding),
+            Decoder(
+                free_filters(max(1, config.together) * config.num_filters, size, max(1, config.together)),
+                stride,
+                padding,
+                config.output_padding,
+            ),
             encoding_dim=config.num_filters,
             full_dim=config.num_filters,
             multiple=config.multiple,
         )
-        self.mapping = config.mapping
+        self.mapping, self.together = config.mapping, config.together
         if config.init_range > 0:
             for bank in (self.encoder, self.decoder):
                 nn.init.uniform_(bank.filters, -config.init_range, config.init_range)
+
+    def decode(self, encoding: Tensor) -> Tensor:
+        """Return waveforms, (B, n, T), as the base class; with `together` each of all n encodings (B, n, K, F)."""
+        if not self.together:
+            return super().decode(encoding)
+        return nn.functional.pad(self.decode_frames(encoding), self.trim)
+
+    def decode_frames(self, encoding: Tensor) -> Tensor:
+        """Return waveforms with both ends untrimmed, as the base class; `encoding` is (B, n, K, F)."""
+        if not self.together:
+            return super().decode_frames(encoding)
+        return nn.functional.conv_transpose1d(encoding.flatten(1, 2), self.decoder.filters, stride=self.stride)
 
     def features(self, encoding: Tensor) -> Tensor:
         """The encoding (B, K, F) itself."""
@@ -326,9 +340,10 @@ def require(config: FilterbankConfig, **bounds: tuple[bool, str]) -> None:
     """Raise UserError for the first field of a filterbank's configuration that is out of bounds.
 
     Args:
-        config: Configuration with the fields.
-        bounds: Of each field, by name: whether its value is allowed, and words for what is expected.
+        config: Configuration with the fields, which are first held against the bounds of their types.
+        bounds: Bounds of fields by name: whether a value is allowed, and a description of allowed values.
     """
+    check_bounds(config, "model.filterbank")
     for field, (holds, expected) in bounds.items():
         if not holds:
             raise UserError(f"model.filterbank.{field}: found {getattr(config, field)!r}, expected {expected}")

@@ -100,8 +100,8 @@ def calibrate_threshold(scores: Sequence[Sequence[float]], counts: Sequence[int]
     equally wide ones), and the threshold is its middle. An open end lies 1 beyond the last score.
 
     Args:
-        scores: of each utterance, those of its distinct hypotheses.
-        counts: how many speak in each.
+        scores: Scores of the distinct hypotheses of each utterance.
+        counts: Number of speakers in each utterance.
 
     Returns:
         The threshold, log-odds, and the share in [0, 1]. `DEFAULT_THRESHOLD` and NaN where there is no utterance.

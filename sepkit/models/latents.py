@@ -129,7 +129,11 @@ class Point:
 
 @register(DeterministicConfig)
 class Deterministic(LatentFamily):
-    """The family of points: value = activation(raw), one raw value for each dimension, rate 0."""
+    """The family of points: value = activation(raw), one raw value per dimension, rate 0.
+
+    Args:
+        activation: Name of the activation, such as "relu", "linear" or "sigmoid".
+    """
 
     values_per_dimension = 1
     variational = False
@@ -171,6 +175,9 @@ class VariationalFamily(LatentFamily):
 class Gaussian(VariationalFamily):
     """N(activation(raw_0), softplus(raw_1)^2); prior N(0, 1).
 
+    Args:
+        activation: Name of the activation of the mean.
+
     Source: thesis, eq. 3 and appendix J (floor of 1e-6 under the deviation).
     """
 
@@ -183,12 +190,20 @@ class Gaussian(VariationalFamily):
         self._to_mean = _activation(activation)
 
     def posterior(self, raw: Tensor) -> NormalDistribution:
-        """The normal distributions of raw means and deviations; raw is (..., 2, K, F)."""
+        """Return the normal distributions of raw means and deviations.
+
+        Args:
+            raw: Values of the masker or encoder, (..., 2, K, F).
+        """
         mean, deviation = _values(raw, 2)
         return NormalDistribution(self._to_mean(mean), _positive(deviation))
 
     def value(self, raw: Tensor) -> Tensor:
-        """The activation of the first raw value: mean and median; raw is (..., 2, K, F)."""
+        """Return the activation of the first raw value: mean and median.
+
+        Args:
+            raw: Values of the masker or encoder, (..., 2, K, F).
+        """
         mean, _ = _values(raw, 2)
         return self._to_mean(mean)
 
@@ -206,12 +221,20 @@ class LogNormal(VariationalFamily):
     standard_parameters = (0.0, 1.0)
 
     def posterior(self, raw: Tensor) -> LogNormalDistribution:
-        """The log-normal distributions of raw locations and deviations; raw is (..., 2, K, F)."""
+        """Return the log-normal distributions of raw locations and deviations.
+
+        Args:
+            raw: Values of the masker or encoder, (..., 2, K, F).
+        """
         location, deviation = _values(raw, 2)
         return LogNormalDistribution(location, _positive(deviation))
 
     def at_test(self, posterior: Latent) -> Tensor:
-        """Return the posterior's median."""
+        """Return the posterior's median.
+
+        Args:
+            posterior: Result of `posterior`.
+        """
         assert isinstance(posterior, LogNormalDistribution)
         return posterior.median
 
@@ -229,7 +252,11 @@ class Gamma(VariationalFamily):
     standard_parameters = (0.5, 1.0)
 
     def posterior(self, raw: Tensor) -> GammaDistribution:
-        """The gamma distributions of raw concentrations; raw is (..., 1, K, F)."""
+        """Return the gamma distributions of raw concentrations.
+
+        Args:
+            raw: Values of the masker or encoder, (..., 1, K, F).
+        """
         (concentration,) = _values(raw, 1)
         return GammaDistribution(_positive(concentration), _scalar(1.0))
 
@@ -251,7 +278,11 @@ class Beta(VariationalFamily):
     standard_parameters = (1.0, 1.0)
 
     def posterior(self, raw: Tensor) -> BetaDistribution:
-        """The beta distributions of raw concentrations; raw is (..., 2, K, F)."""
+        """Return the beta distributions of raw concentrations.
+
+        Args:
+            raw: Values of the masker or encoder, (..., 2, K, F).
+        """
         alpha, beta = _values(raw, 2)
         return BetaDistribution(_positive(alpha), _positive(beta))
 

@@ -1,4 +1,4 @@
-"""What a model needs of separation: `needs` in its `info`, options that hold where the user gives none. Without torch.
+"""Requirements of a model: `needs` in its `info`, defaults for options that the user does not set. Without torch.
 
 Bridges state them, and `model.yaml` and exported graphs hold them. Their names are those of the options of `sepkit
 separate`: whole_seconds, chunk_seconds, overlap_seconds, levels, mixture_consistency.
@@ -20,7 +20,7 @@ def needs_of(info: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return the options that a model needs; empty if it states none.
 
     Args:
-        info: of a model or a graph.
+        info: Data saved with a model or a graph.
         where: names its file, for the message.
 
     Raises:

@@ -113,7 +113,7 @@ def normalize(norm: nn.Module, x: Tensor, state: StreamState | None) -> Tensor:
 
     Args:
         x: (B, C, F).
-        state: that of a stream, updated in place; norms other than the cumulative one ignore it. None: `x` is all.
+        state: State of a stream, updated in place; norms other than the cumulative one ignore it. None: `x` is all.
     """
     return norm(x, state) if isinstance(norm, CumulativeLayerNorm) else norm(x)
 

@@ -1,6 +1,6 @@
-"""Products with matrices of weights, by the library that is fastest on this processor.
+"""Products with matrices of weights, by the library that is fastest on this CPU.
 
-torch leaves products of float32 to MKL. On processors of AMD, MKL takes no instructions beyond AVX2: on those with
+torch leaves products of float32 to MKL. On AMD CPUs, MKL uses no instructions beyond AVX2: on those with
 AVX-512 it runs at half of their speed. oneDNN, which torch has as well, takes them. Estimates are then computed by
 oneDNN, in full float32 precision; gradients are left to torch.
 """
@@ -55,7 +55,7 @@ def uses_onednn(x: Tensor) -> bool:
 
 
 def is_amd_with_avx512() -> bool:
-    """Whether this is a processor of AMD with AVX-512; False if torch (before 2.10) does not report it."""
+    """Whether this is an AMD CPU with AVX-512; False if torch (before 2.10) does not report it."""
     has = getattr(torch.cpu, "get_capabilities", dict)()
     # sse4a is AMD's alone, and stays where a virtual machine hides the name.
     return bool(has.get("sse4a") and has.get("avx512_f"))

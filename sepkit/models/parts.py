@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 import sepkit.models.maskers  # noqa: F401  It offers the maskers.
+from sepkit.choices import check_bounds
 from sepkit.config import ModelConfig, PriorConfig, STFTFilterbankConfig
-from sepkit.errors import UserError, shown
-from sepkit.limits import SAMPLE_RATES
+from sepkit.errors import UserError
 from sepkit.models.latents import LatentFamily
 from sepkit.registry import build, offer
 
@@ -26,11 +26,7 @@ def parts_of(config: ModelConfig) -> dict[str, Any]:
     Raises:
         UserError: The configuration describes no model.
     """
-    if config.hypotheses < 1:
-        raise UserError(f"model.hypotheses: found {shown(config.hypotheses)}, expected at least 1")
-    lowest, highest = SAMPLE_RATES
-    if not lowest <= config.sample_rate <= highest:
-        raise UserError(f"model.sample_rate: found {shown(config.sample_rate)}, expected {lowest} to {highest} Hz")
+    check_bounds(config, "model")
     encoding_family, mask_family = build(config.encoding), build(config.masks)
     bank = build(config.filterbank, values_per_dimension=encoding_family.values_per_dimension)
     masker = build(
@@ -65,7 +61,7 @@ def _build_prior(what: str, config: PriorConfig, family: LatentFamily, encoding_
 class ScoringHead(nn.Module):
     """The log-odds that a hypothesis is a speaker, from its mask alone: Linear(mean over frames), ReLU, Linear.
 
-    The mean is over all frames, including the padding of shorter utterances in a batch: a model does not know lengths.
+    The mean is over all frames, including the padding of shorter utterances in a batch: a model does not get lengths.
     Recordings that are separated one by one have no padding.
 
     Args:
@@ -76,8 +72,6 @@ class ScoringHead(nn.Module):
 
     def __init__(self, mask_dim: int, hidden_size: int = 128) -> None:
         super().__init__()
-        if hidden_size < 1:
-            raise UserError(f"model.scoring.hidden_size: found {hidden_size}, expected at least 1")
         self.hidden = nn.Linear(mask_dim, hidden_size)
         self.output = nn.Linear(hidden_size, 1)
 

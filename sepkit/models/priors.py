@@ -1,7 +1,7 @@
 """Priors of latents: fixed, convolved from the sources' posteriors, or learned.
 
 A prior is a module, because it may have weights that are trained and stored with the model. Called with the encodings
-of the sources, if they are known, it returns a density (`sepkit.types.Density`). Latents do not know their prior.
+of the sources, if they are known, it returns a density (`sepkit.types.Density`). Latents do not depend on their prior.
 """
 
 from __future__ import annotations
@@ -133,10 +133,6 @@ class FlowPrior(Prior):
         self, encoding_dim: int, transforms: int = 6, hidden_features: int = 1024, hidden_layers: int = 2
     ) -> None:
         super().__init__()
-        sizes = {"transforms": transforms, "hidden_features": hidden_features, "hidden_layers": hidden_layers}
-        for name, value in sizes.items():
-            if value < 1:
-                raise UserError(f"model.encoding_prior.{name}: found {value}, expected at least 1")
         if encoding_dim < 2:
             raise UserError("model.encoding_prior: a flow shifts dimensions by each other; expected at least 2 of them")
         try:

@@ -1,4 +1,4 @@
-"""What computes: abilities of the processor, and whether an operation runs now as it stands.
+"""Abilities of the CPU, and whether an operation runs eagerly.
 
 Only this file, `onednn.py` and `maskers/replaceable.py` read torch's private state.
 """
@@ -12,12 +12,12 @@ from torch.jit._trace import is_tracing
 
 
 def has_bfloat16() -> bool:
-    """Whether this processor computes in bfloat16; in emulation that would be slower than float32."""
+    """Whether this CPU computes in bfloat16; in emulation that would be slower than float32."""
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
 def has_bfloat16_recurrence() -> bool:
-    """Whether recurrent layers compute in bfloat16 on this processor; on others they fail."""
+    """Whether recurrent layers compute in bfloat16 on this CPU; on others they fail."""
     return torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 

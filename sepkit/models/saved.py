@@ -14,7 +14,7 @@ class SavedModel(nn.Module):
     Attributes:
         kind: the name in `model.yaml`; commands refuse models of another kind.
         config_type: the dataclass of `config`.
-        config: what `from_config` made the model from; None for a model put together by hand.
+        config: Configuration that `from_config` built the model from; None: a model assembled by hand.
         info: plain data saved beside the weights it was loaded with (epoch, `score_threshold` ...), may be empty.
     """
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from sepkit.choices import check_bounds
 from sepkit.config import SpeakerEncoderConfig
-from sepkit.errors import UserError
 from sepkit.models.saved import SavedModel
 from sepkit.signals import mel_bands
 
@@ -18,7 +18,7 @@ _FRAME_SECONDS, _HOP_SECONDS, _LOWEST_HZ = 0.032, 0.01, 60.0
 # Power below a stretch's strongest band; what is weaker is noise of the recording.
 _FLOOR = 1e-6
 _SHORTEST_FRAMES = 24
-# Weight in means and deviations over time of frames in which nobody speaks.
+# Weight of frames without speech in means and deviations over time.
 _SILENT_WEIGHT = 0.05
 
 
@@ -62,9 +62,7 @@ class SpeakerEncoder(SavedModel):
 
     def __init__(self, config: SpeakerEncoderConfig) -> None:
         super().__init__()
-        for name in ("bands", "channels", "pooled", "dimensions", "experts"):
-            if getattr(config, name) < 1:
-                raise UserError(f"model.{name}: found {getattr(config, name)}, expected 1 or more")
+        check_bounds(config, "model")
         self.config = config
         self.sample_rate = config.sample_rate
         frame = round(_FRAME_SECONDS * config.sample_rate)
@@ -103,7 +101,7 @@ class SpeakerEncoder(SavedModel):
     def log_mel(self, waveforms: Tensor) -> Tensor:
         """Return log mel spectra, (B, bands, F), each minus its mean over time and bands.
 
-        That removes the level, but not the mean spectrum, which tells voices apart.
+        That removes the level, but not the mean spectrum, which distinguishes voices.
 
         Args:
             waveforms: (B, T); short ones are padded with zeros.
@@ -135,7 +133,7 @@ class SpeakerEncoder(SavedModel):
     def pool(self, hidden: Tensor) -> Tensor:
         """Return normalized means and deviations over time of the trunk's output (B, C, F), (B, 2 pooled).
 
-        Frames in which nobody speaks hardly count, if the encoder tells speech.
+        Frames without speech hardly count, if the encoder detects speech.
         """
         if self.speech is None:
             mean = hidden.mean(-1)
@@ -184,7 +182,7 @@ class SpeakerEncoder(SavedModel):
 
     @property
     def embedding_size(self) -> int:
-        """Dimensions of what `forward` returns."""
+        """Dimensions of the output of `forward`."""
         one_head = self.config.experts == 1 or self.config.one_head
         return self.config.dimensions if one_head else 2 * self.config.pooled
 
@@ -193,6 +191,6 @@ class SpeakerEncoder(SavedModel):
         return self.embed_features(self.features(self.log_mel(waveforms)))
 
     def speech_of(self, waveforms: Tensor) -> Tensor:
-        """Return probabilities that somebody speaks, for each 20 ms, (B, F), of an encoder that tells speech."""
+        """Return speech probabilities for each 20 ms, (B, F), of an encoder that detects speech."""
         assert self.speech is not None
         return torch.sigmoid(self.speech(self.trunk(self.log_mel(waveforms)))[:, 0])

@@ -43,7 +43,7 @@ def uniform(shape: Sequence[int], bound: float, generators: Sequence[torch.Gener
     """Return uniform numbers in +- bound, (S, *shape); part s is drawn from the s-th generator.
 
     Args:
-        shape: of each part.
+        shape: Shape of each part.
         generators: S, one for each part; or only S, for torch's own.
     """
     if isinstance(generators, int):

@@ -29,10 +29,10 @@ class STFTFilterbank(Filterbank):
     With `like_torch` the window is a Hann window, and the coefficients are those of torch.stft. With `like_sr_corrnet`
     they are those of SR-CorrNet's code, but for one factor.
 
-    The masker sees compressed magnitudes |X|^c, K = kernel_size / 2 + 1 values a frame, or X |X|^(c - 1), K = 2 bins. A
-    mask has one value per bin, which scales real and imaginary part alike, or is complex: M X, two values per bin. The
+    The masker sees compressed magnitudes |X|^c, K = kernel_size / 2 + 1 values per frame, or X |X|^(c - 1), K = 2 bins.
+    A mask has one value per bin, which scales real and imaginary part alike, or is complex: M X, two values. The
     synthesis window makes decode(encode(x)) = x wherever all frames of a sample exist. With `synthesis_size` it covers
-    the end of the window alone, so that estimates wait for less than frames hear.
+    the end of the window only, so the latency is shorter than a frame.
 
     CPUs use the fast Fourier transform, in float32, under autocast too. In float64 they do not: the
     filters are rounded to float32, so that the transform would be another one.
@@ -115,7 +115,7 @@ class STFTFilterbank(Filterbank):
         scales[[0, -1]] *= 2
         encoding = at_least_float32(encoding)
         frames, parts = encoding.shape[-1], -(-self.kernel_size // self.stride)
-        # One waveform at a time: several copies of its windows are needed, and they stay in the processor's caches.
+        # One waveform at a time: several copies of its windows are needed, and they stay in the CPU's caches.
         added = []
         for one in encoding.flatten(0, -3).transpose(-1, -2):
             real, imaginary = one.chunk(2, dim=-1)
@@ -189,13 +189,12 @@ def _check(config: STFTFilterbankConfig) -> None:
     coefficients = config.features == "real_imaginary"
     require(
         config,
-        kernel_size=(size in range(2, WINDOW_SAMPLES + 1, 2), f"an even number of samples, at most {WINDOW_SAMPLES}"),
-        stride=(1 <= stride <= size // 2, f"1 to kernel_size / 2 ({size // 2})"),
+        kernel_size=(size % 2 == 0, f"an even number of samples, at most {WINDOW_SAMPLES}"),
+        stride=(stride <= size // 2, f"1 to kernel_size / 2 ({size // 2})"),
         synthesis_size=(
             synthesis_size == 0 or stride < synthesis_size <= longest,
             f"0, or {stride + 1} to {longest} (2 * stride, and less than kernel_size)",
         ),
-        initial_deviation=(0 < config.initial_deviation < math.inf, "a positive number"),
         like_torch=(
             not (config.like_torch and (config.like_sr_corrnet or synthesis_size)),
             "false with like_sr_corrnet: true or a synthesis_size",
@@ -205,7 +204,6 @@ def _check(config: STFTFilterbankConfig) -> None:
             config.features == "magnitude" or (coefficients and config.complex_masks),
             "magnitude, or with complex_masks: true real_imaginary, which makes two values a bin",
         ),
-        compression=(config.compression > 0, "a positive number"),
         mapping=(
             not config.mapping or coefficients,
             "false, or features: real_imaginary, with which the masker sees the phases of the coefficients it makes",
@@ -226,7 +224,7 @@ def _synthesis_window(window: np.ndarray, stride: int) -> np.ndarray:
 
 
 def _asymmetric_windows(kernel_size: int, synthesis_size: int, stride: int) -> tuple[np.ndarray, np.ndarray]:
-    """Windows of which the second is 0 but for its last samples; the scale is that of `_fourier_filters`.
+    """Analysis and synthesis windows, the latter 0 except at its end; scaled as `_fourier_filters`.
 
     The first rises as long as it can and falls within the overlap of two synthesis windows, V samples. The product is a
     Tukey window, with flanks of V samples; copies of it at the stride add up to 1.

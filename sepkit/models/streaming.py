@@ -21,7 +21,7 @@ class ModelStream:
     need the whole recording.
 
     Attributes:
-        lookahead_samples: at most this many samples must follow one before its estimates are final.
+        lookahead_samples: Largest number of samples that must follow one before its estimates are final.
 
     Args:
         model: causal, and in evaluation mode.

@@ -109,7 +109,7 @@ class Assignment(ABC):
         Args:
             cost: Cost of every pair, (B, n, m).
             weights: Weight of every pair, (B, n, m).
-            active: Which sources speak, (B, m) bool; None: all.
+            active: Which sources are active, (B, m) bool; None: all.
         """
         # 0 * inf would be NaN where a pair of infinite cost has no weight. A NaN in the cost itself must stay.
         counted = (weights != 0) | cost.isnan()
@@ -125,7 +125,11 @@ class Assignment(ABC):
         return {name: getattr(self, name) for name in self._adjustable}
 
     def set_progress(self, t_epochs: float) -> None:
-        """Set every scheduled parameter to its present value."""
+        """Set every scheduled parameter to its present value.
+
+        Args:
+            t_epochs: Progress in epochs, with fractions.
+        """
         for name, schedule in self._schedules.items():
             setattr(self, name, schedule(t_epochs))
 
@@ -133,7 +137,7 @@ class Assignment(ABC):
         """Take the spread of the training data, if parameters are multiples of it.
 
         Args:
-            scale: in the cost's unit; dB for SI-SDR (`sepkit.annealing.temperature.spread_db`).
+            scale: Spread in the cost's unit; dB for SI-SDR (`sepkit.annealing.temperature.spread_db`).
         """
 
     def _set(self, name: str, value: float | Schedule) -> None:
@@ -170,7 +174,7 @@ class PIT(Assignment):
 
         Args:
             cost: Cost of every pair, (B, n, m).
-            active: Which sources speak, (B, m) bool; None: all.
+            active: Which sources are active, (B, m) bool; None: all.
         """
         return self.weights(cost, active).argmax(1).where(_active(cost, active), -1)
 
@@ -208,7 +212,7 @@ class RelaxedWTA(Assignment):
     A single hypothesis has weight 1.
 
     Args:
-        epsilon: in [0, 1] (else ValueError), or a schedule of it; can be set at any time.
+        epsilon: Share of the losers in [0, 1] (else ValueError), or a schedule of it; can be set at any time.
 
     Source: Rupprecht et al., "Learning in an uncertain world", 2017; aMCL paper, section 2.
 
@@ -249,7 +253,7 @@ class AnnealedMCL(Assignment):
     At or below the floor temperature it is MCL, the hard minimum. A negative or NaN temperature raises ValueError.
 
     Args:
-        temperature: in the cost's unit, or a schedule of it; can be set at any time.
+        temperature: Temperature in the cost's unit, or a schedule of it; can be set at any time.
         floor: the temperature up to which the minimum is hard.
         unit: "cost": temperatures are in the cost's unit; "spread": in multiples of the argument of `set_data_scale`.
 
@@ -272,7 +276,11 @@ class AnnealedMCL(Assignment):
         self._set("temperature", temperature)
 
     def set_data_scale(self, scale: float) -> None:
-        """Take the spread of the training data, of which temperatures with unit "spread" are multiples."""
+        """Set the spread of the training data, the unit of temperatures with unit "spread".
+
+        Args:
+            scale: Spread in the unit of the cost.
+        """
         if self.needs_data_scale:
             given = self._given
             self._set("temperature", Scaled(given, scale) if callable(given) else scale * given)
@@ -308,7 +316,7 @@ class Sinkhorn(Assignment):
     number of steps meets the capacities to about 1e-12.
 
     Args:
-        regularization: in the cost's unit, > 0 (else ValueError), or a schedule of it; can be set at any time.
+        regularization: Regularization in the cost's unit, > 0 (else ValueError), or its schedule; can be set.
 
     Source: Cuturi, "Sinkhorn distances", 2013; Sun & Tran-Dinh, "Generalized self-concordant functions", 2019, for
     the damping log(1 + d) / d.
@@ -368,7 +376,7 @@ def _winners(cost: Tensor) -> Tensor:
 
 
 def _within_reach(cost: Tensor) -> Tensor:
-    """Bring stand-ins for infinite entries so near to the other costs that float64 can tell those apart."""
+    """Bring stand-ins for infinite entries so near to the other costs that float64 can distinguish those."""
     largest = cost.abs().where(cost.abs() < _LAST_CHOICE, 0.0).amax((1, 2), keepdim=True)
     reach = 1e3 * (largest + 1)
     return cost.clamp(-reach, reach)

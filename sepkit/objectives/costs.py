@@ -85,7 +85,7 @@ def pairwise_neg_snr(
         zero_mean: Whether to remove the means first.
         eps: Number that keeps silence finite.
         lengths: Samples of each utterance that count, (B,); None: all T.
-        active: Which sources speak, (B, m) bool; None: all.
+        active: Which sources are active, (B, m) bool; None: all.
     """
     products = inner_products(estimates, sources, lengths, zero_mean, active)
     ratio = products.source_energy / (error_energy(products) + eps)
@@ -101,7 +101,7 @@ def pairwise_mse(
         estimates: Estimated waveforms, (B, n, T).
         sources: Source waveforms, (B, m, T).
         lengths: Samples of each utterance that count, (B,); None: all T.
-        active: Which sources speak, (B, m) bool; None: all.
+        active: Which sources are active, (B, m) bool; None: all.
     """
     products = inner_products(estimates, sources, lengths, active=active)
     return as_inputs(error_energy(products) / products.num_samples, estimates, sources)
@@ -117,7 +117,7 @@ def pairwise_log_mse(
         sources: Source waveforms, (B, m, T).
         eps: Power that keeps equal signals finite.
         lengths: Samples of each utterance that count, (B,); None: all T.
-        active: Which sources speak, (B, m) bool; None: all.
+        active: Which sources are active, (B, m) bool; None: all.
     """
     products = inner_products(estimates, sources, lengths, active=active)
     mean_squared_error = error_energy(products) / products.num_samples
@@ -132,7 +132,7 @@ class PairwiseCost:
     """A cost function with its parameters and the facts that an objective uses.
 
     Attributes:
-        takes_active: whether the function is told which sources are active.
+        takes_active: Whether the function gets which sources are active.
         uses_scale: whether it takes the decoder's own deviation, `scale` (B, n, T).
         has_data_scale: whether temperatures may be multiples of the spread of the training data, which is an SI-SDR.
 
@@ -156,7 +156,7 @@ class PairwiseCost:
 
         Args:
             active: (B, m) bool, which sources speak; None: all. A function that does not take it compares all.
-            more: what changes with the batch, such as `lengths` (B,) or `scale` (B, n, T).
+            more: Arguments that change with the batch, such as `lengths` (B,) or `scale` (B, n, T).
         """
         if self.takes_active:
             more["active"] = active
@@ -244,7 +244,7 @@ class Term(ABC):
 
     @property
     def scheduled(self) -> dict[str, float]:
-        """The present values of what follows a schedule, by name."""
+        """The present values of scheduled parameters, by name."""
         return {}
 
     def set_progress(self, t_epochs: float) -> None:  # noqa: B027

@@ -1,4 +1,4 @@
-"""What training and evaluation share: for tensors of torch and for arrays alike, and without torch."""
+"""Formulas shared by training and evaluation, for torch tensors and arrays alike, without importing torch."""
 
 from __future__ import annotations
 

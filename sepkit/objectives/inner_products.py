@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 # A signal is constant if its energy without its mean is below this share (-120 dB) of its energy. The rest is rounding
-# of the sums, which differs between processors.
+# of the sums, which differs between CPUs.
 _CONSTANT_SHARE = 1e-12
-# float64 numbers converted at a time: small enough to stay in a processor's cache, whole batches on an accelerator.
+# float64 numbers converted at a time: small enough to stay in a CPU's cache, whole batches on an accelerator.
 _CHUNK_NUMBERS_CPU = 2**19
 _CHUNK_NUMBERS_ACCELERATOR = 2**24
 

@@ -40,7 +40,7 @@ def pairwise_blr_nll(
         estimates: Estimated waveforms, (B, n, T).
         sources: Source waveforms, (B, m, T).
         lengths: Samples of each utterance that count, (B,); None: all T.
-        active: Which sources speak, (B, m) bool; None: all.
+        active: Which sources are active, (B, m) bool; None: all.
         a0: shape of the prior of the noise variance, > 0.
         b0: scale of the prior of the noise variance, > 0.
         mu0: prior mean of the gain.
@@ -93,7 +93,7 @@ def pairwise_cauchy_nll(
         estimates: Estimated waveforms, (B, n, T).
         sources: Source waveforms, (B, m, T).
         lengths: Samples of each utterance that count, (B,); None: all T.
-        active: Which sources speak, (B, m) bool; None: all.
+        active: Which sources are active, (B, m) bool; None: all.
         scale: deviation, > 0: one number (else ValueError), or one per sample of each estimate, (B, n, T) (else NaN).
 
     Source: thesis, appendix I, eq. 70.

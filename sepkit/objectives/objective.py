@@ -31,11 +31,11 @@ class SeparationTerm(Term):
     Args:
         costs: Cost of every pair of hypothesis and source.
         assignment: Rule that weights the pairs.
+        floor: Least value of an utterance, without gradient; None: there is none.
     """
 
-    def __init__(self, costs: PairwiseCosts, assignment: Assignment) -> None:
-        self.costs = costs
-        self.assignment = assignment
+    def __init__(self, costs: PairwiseCosts, assignment: Assignment, floor: float | None = None) -> None:
+        self.costs, self.assignment, self.floor = costs, assignment, floor
         self._statistics: dict[str, Tensor] = {}
 
     def __call__(self, step: Step) -> Tensor:
@@ -44,7 +44,8 @@ class SeparationTerm(Term):
         weights = self.assignment.weights(cost, active)
         self._statistics = matching_statistics(cost, weights, active)
         value = self.assignment.value(cost, weights, active)
-        return value * active.sum(1) / step.batch.lengths if self.costs.unit == "nats" else value
+        value = value * active.sum(1) / step.batch.lengths if self.costs.unit == "nats" else value
+        return value.clamp_min(self.floor) if self.floor is not None else value
 
     def statistics(self) -> dict[str, Tensor]:
         """Return `matching_statistics` of the last call."""
@@ -71,7 +72,7 @@ def matching_statistics(cost: Tensor, weights: Tensor, active: Tensor) -> dict[s
     Args:
         cost: Cost of every pair, (B, n, m).
         weights: Weight of every pair, (B, n, m).
-        active: Which sources speak, (B, m) bool.
+        active: Which sources are active, (B, m) bool.
     """
     counts = active.sum(1).clamp_min(1)
     least, winners = cost.detach().nan_to_num(nan=math.inf).min(1)
@@ -88,9 +89,12 @@ class Objective:
     """The loss: the weighted sum of named terms.
 
     Args:
-        weights: name -> factor, which multiplies the term's own weight; 1 for a term that is not named here. An unknown
-            name raises ValueError.
-        steerings: rules that adapt weights of terms to the rates of past steps.
+        terms: Terms by name.
+        weights: Factors by name of the term, which multiply the term's own weight; 1 for a term that is not listed.
+        steerings: Rules that adapt weights of terms to the rates of past steps.
+
+    Raises:
+        ValueError: a weight for an unknown term.
     """
 
     def __init__(
@@ -107,7 +111,7 @@ class Objective:
         """Return the loss of each utterance and the values of its terms.
 
         Args:
-            separation: what the model made of them, called with `inputs(batch)`.
+            separation: Output of the model, called with `inputs(batch)`.
         """
         step = Step(batch, separation)
         values = {name: term(step) for name, term in self.terms.items()}
@@ -118,18 +122,26 @@ class Objective:
         return Losses(torch.stack(weighted).sum(0), values, statistics, batch.active.any(1))
 
     def inputs(self, batch: Batch) -> dict[str, Any]:
-        """Return keyword arguments for the model: what the terms want, and sources and who speaks if that is needed."""
+        """Return keyword arguments for the model: requests of the terms, and if needed sources and which are active.
+
+        Args:
+            batch: Mixtures with their sources.
+        """
         wants = set[str]().union(*(term.wants for term in self.terms.values()))
         inputs: dict[str, Any] = {"wants": wants}
         if "scoring" in self.terms:
-            # A masker that counts the speakers is told their number while it learns to.
+            # A masker that counts the speakers gets their number during training.
             inputs |= {"active": batch.active}
         if wants & _OF_SOURCES and batch.sources.shape[1] > 0:
             inputs |= {"sources": batch.sources.where(batch.active.unsqueeze(2), 0.0), "active": batch.active}
         return inputs
 
     def after_step(self, means: Mapping[str, float]) -> None:
-        """Adapt steered weights to the statistics of a step."""
+        """Adapt steered weights to the statistics of a step.
+
+        Args:
+            means: Means of the statistics over the batch, by name.
+        """
         for steering in self.steerings:
             steering.after_step(means)
 
@@ -148,7 +160,11 @@ class Objective:
         return {"steered_weights": [steering.weight for steering in self.steerings]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the steered weights."""
+        """Restore the steered weights.
+
+        Args:
+            state: Result of `state_dict`.
+        """
         for steering, weight in zip(self.steerings, state["steered_weights"], strict=True):
             steering.weight = weight
 
@@ -161,7 +177,11 @@ class Objective:
         return values
 
     def set_progress(self, t_epochs: float) -> None:
-        """Set every scheduled parameter of every term to its present value."""
+        """Set every scheduled parameter of every term to its present value.
+
+        Args:
+            t_epochs: Progress in epochs, with fractions.
+        """
         for term in self.terms.values():
             term.set_progress(t_epochs)
 
@@ -276,8 +296,9 @@ def build_objective(config: ObjectiveConfig, traits: ModelTraits = _PLAIN, data_
     and "margin" where they have a weight.
 
     Args:
-        traits: of the model that is trained; by default deterministic, without scores and with a deviation of 1.
-        data_scale: of the training data in the cost's unit, for temperatures given in multiples of it.
+        config: Configuration of the objective.
+        traits: Traits of the model; by default deterministic, without scores and with a deviation of 1.
+        data_scale: Spread of the training data in the cost's unit, for temperatures given in multiples of it.
 
     >>> import torch
     >>> from sepkit.config import MCLConfig, ModelConfig, RecurrentConfig
@@ -293,7 +314,7 @@ def build_objective(config: ObjectiveConfig, traits: ModelTraits = _PLAIN, data_
     check_bounds(config, "objective")
     costs, assignment = PairwiseCosts(build(config.cost), traits.signal_std), build(config.assignment)
     assignment.set_data_scale(data_scale)
-    terms: dict[str, Term] = {"separation": SeparationTerm(costs, assignment)}
+    terms: dict[str, Term] = {"separation": SeparationTerm(costs, assignment, config.floor)}
     weights: dict[str, float] = {}
 
     def add(name: str, weight: float, make: Callable[[], Term]) -> None:
@@ -331,7 +352,7 @@ def hard_si_sdr_db(
     Args:
         estimates: Estimated waveforms, (B, n, T).
         sources: Source waveforms, (B, m, T).
-        active: Which sources speak, (B, m) bool; None: all.
+        active: Which sources are active, (B, m) bool; None: all.
         lengths: Samples of each utterance that count, (B,); None: all T.
     """
     cost = pairwise_neg_si_sdr(estimates, sources, lengths=lengths)

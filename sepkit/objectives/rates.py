@@ -31,7 +31,7 @@ def elementwise_rate(posterior: Latent, prior: Density, sample: Tensor | None, e
     """Return KL(posterior || prior) of every element in nats, or its estimate log posterior(z) - log prior(z).
 
     Args:
-        posterior: of an encoding or of masks.
+        posterior: Posterior of an encoding or of masks.
         prior: its prior.
         sample: z, of the posterior, with gradient; None: one is drawn where the estimate needs one. Without gradients
             the draw is the same at every call, so that validation does not depend on chance.
@@ -73,8 +73,8 @@ def total_rate(
     Args:
         rate: (B, ..., K, F), of every element.
         frames: (B,) int, how many of the F frames are the utterance's own; the others do not count.
-        free_nats: of each group.
-        over: what a group is: an element; all elements of a frame (all hypotheses together); or all elements.
+        free_nats: Free nats of each group.
+        over: Extent of a group: an element; all elements of a frame (all hypotheses together); or all elements.
 
     Source: thesis, eq. 37 ("element"), appendix J ("utterance").
     """
@@ -96,8 +96,8 @@ class Steering:
 
     Args:
         statistics: names of the recorded rates whose sum meets the target, in the unit of those.
-        target: of the sum.
-        config: where the weight starts and how it changes.
+        target: Target of the sum.
+        config: Initial weight and its changes.
 
     Source: Dieleman et al., "Variable-rate discrete representation learning", 2021, eq. 7; thesis, appendix E.2.
     """
@@ -255,7 +255,7 @@ def build_rates(
 
     Args:
         config: Weights, free nats and targets.
-        traits: What the model offers.
+        traits: Traits of the model.
         autoencoding: whether the encodings of sources are decoded too, and so have a rate.
         of_mixtures: whether mixtures are decoded too, so that those without sources have a rate.
     """

@@ -1,3 +1,3 @@
-"""The schedules under the name by which objectives know them; they are defined in `sepkit.schedules`."""
+"""Schedules of objectives, defined in `sepkit.schedules`."""
 
 from sepkit.schedules import *  # noqa: F403

@@ -15,9 +15,9 @@ class ScoringTerm(Term):
     """Loss of a model's scores: they predict which hypotheses win sources.
 
     A hypothesis wins the sources that it is matched to. `binary`: binary cross-entropy of each score against whether
-    its hypothesis won any active source, mean over hypotheses. If nobody speaks, every target is 0.
+    its hypothesis won any active source, mean over hypotheses. Without active sources, every target is 0.
     `cross_entropy`: cross-entropy of the softmax of the scores over hypotheses against each one's share of the active
-    sources; zero, without gradient, where nobody speaks.
+    sources; zero, without gradient, if no source is active.
 
     The matching is hard and detached, whatever weights the separation is trained with: the least cost of each source
     (MCL) or, if `one_to_one`, the best one-to-one matching (PIT).
@@ -62,7 +62,7 @@ def score_loss(
 
     Args:
         cost: Cost of every pair, (B, n, m).
-        active: Which sources speak, (B, m) bool; None: all.
+        active: Which sources are active, (B, m) bool; None: all.
         kind: Kind of the loss, "binary" or "cross_entropy".
         scores: (B, n) logits.
         matching: a hard one; None: MCL.

@@ -1,4 +1,4 @@
-"""What `sepkit cluster` found, drawn: embeddings in two dimensions, and who speaks when."""
+"""Figures of `sepkit cluster`: embeddings in two dimensions, and who speaks when."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class DrawnSegment:
 
     Args:
         recording: path of the recording, without ending.
-        start_seconds: where it begins.
+        start_seconds: Beginning of the segment, seconds.
         duration_seconds: its length.
         speaker: whom it was given to.
         x: first principal component of the embedding.

@@ -23,7 +23,7 @@ class ComparedRuns:
     """The evaluations of one manifest.
 
     Args:
-        name: of the manifest, without its ending.
+        name: Name of the manifest, without its extension.
         evaluations: run -> its evaluation.
     """
 

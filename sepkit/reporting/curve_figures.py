@@ -49,7 +49,7 @@ def score_boxes(scores: Mapping[str, ArrayLike], label: str) -> Figure:
 
     Args:
         scores: (N,) each, by name.
-        label: of the scores.
+        label: Label of the scores.
 
     Source: aMCL paper, figure 7.
     """
@@ -112,7 +112,7 @@ def running_mean(values: np.ndarray, window: int = _WINDOW) -> np.ndarray:
 
     Args:
         values: (R,).
-        window: how many values it holds, an odd number.
+        window: Number of values in the window, odd.
     """
     half = window // 2
     parts = [values[max(0, place - half) : place + half + 1] for place in range(len(values))]
@@ -123,7 +123,7 @@ def optimum(name: str, values: np.ndarray) -> int | None:
     """Return the index of the best value of a measure; None if there is none.
 
     Args:
-        name: of the measure, which says whether larger is better.
+        name: Name of the measure, which states whether larger is better.
         values: (R,).
     """
     return None if np.isnan(values).all() else int(np.nanargmax(better(name) * values))

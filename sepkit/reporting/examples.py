@@ -69,7 +69,7 @@ def choose_examples(scores: np.ndarray, count: int) -> list[tuple[str, int]]:
 
     Args:
         scores: (N,), larger is better; NaN is never chosen.
-        count: how many of each kind.
+        count: Number of examples of each kind.
     """
     order = [int(place) for place in np.argsort(scores, kind="stable") if np.isfinite(scores[place])]
     count = max(0, count)
@@ -99,7 +99,7 @@ class Outcomes:
 
         Args:
             kind: why it was chosen.
-            key: of the utterance, see `EvaluationFolder.keys`.
+            key: Key of the utterance, see `EvaluationFolder.keys`.
             evaluations: run -> its evaluation; the first one's manifest says how the mixture is made.
             column: the score by which examples are chosen.
 

@@ -28,7 +28,7 @@ SIGNAL_COLOR = COLORS[0]
 MIXTURE_COLOR, REFERENCE_COLOR = COLORS[7], "#808890"
 
 SPLIT_COLORS = {"training": COLORS[0], "validation": COLORS[1]}
-"""Split -> color of its curves in every panel of one run's training; what is of neither is gray."""
+"""Split -> color of its curves in every panel of one run's training; others are gray."""
 
 TRAINING_PANELS = {
     "loss": ("train_loss", "dev_loss"),
@@ -54,7 +54,7 @@ def score_distributions(scores: Mapping[str, ArrayLike], label: str = "SI-SDR im
 
     Args:
         scores: (N,) each, by name.
-        label: of the scores.
+        label: Label of the scores.
     """
     figure = panels(label, ["mixtures [%]"])
     (axes,) = figure.axes
@@ -131,7 +131,7 @@ def signal_view(
     Args:
         waveform: (T,).
         sample_rate: Hz.
-        color: of the waveform.
+        color: Color of the waveform.
         peak: upper end of the waveform's axis, by default its own peak; signals to compare need the same.
         top_db: level of the brightest color, dB, by default the loudest bin's; signals to compare need the same.
     """
@@ -194,8 +194,8 @@ def training_curves(
 
     Args:
         logs: run -> log.
-        label: of the vertical axis.
-        names: of the quantities, see `training_panels`.
+        label: Label of the vertical axis.
+        names: Names of the quantities, see `training_panels`.
     """
     figure = panels("step", [label])
     (axes,) = figure.axes
@@ -221,8 +221,8 @@ def curves(series: Mapping[str, tuple[ArrayLike, ArrayLike]], x_label: str, y_la
 
     Args:
         series: name -> (R,) x and (R,) y.
-        x_label: of the horizontal axis.
-        y_label: of the vertical axis.
+        x_label: Label of the horizontal axis.
+        y_label: Label of the vertical axis.
     """
     figure = panels(x_label, [y_label])
     (axes,) = figure.axes

@@ -55,7 +55,7 @@ def figure_html(figure: Figure, name: str, description: str, caption: str = "") 
     Args:
         figure: its black parts take the color of text.
         name: prefix of its identifiers, unique in the page.
-        description: for those who do not see it.
+        description: Text alternative of the image.
         caption: HTML below it.
     """
     buffer = io.StringIO()

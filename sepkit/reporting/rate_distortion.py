@@ -55,10 +55,10 @@ class Point:
 
     Args:
         run: its name.
-        rate_nats_per_frame: of encoding and masks together.
+        rate_nats_per_frame: Rate of encoding and masks together, nats per frame.
         rate_nats_per_dimension: the same over the number of latent values of a frame.
         blr_nll_nats_per_sample: the distortion: the negative log evidence of the references.
-        si_sdr_db: of the estimates.
+        si_sdr_db: SI-SDR of the estimates, dB.
     """
 
     run: str

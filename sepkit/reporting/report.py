@@ -62,7 +62,7 @@ def write_report(
         out: the file.
         examples: number of worst, median and best mixtures of each test set to show.
         load_separator: makes a separator of a model's name; None: models are not run.
-        title: of the page.
+        title: Title of the page.
 
     Raises:
         UserError: no run, a folder that holds none, or a file that cannot be written.

@@ -30,8 +30,8 @@ class SeedGroup:
     """Runs of one configuration.
 
     Args:
-        name: for tables.
-        runs: in the order given.
+        name: Name for tables.
+        runs: Runs in the order given.
     """
 
     name: str
@@ -60,7 +60,7 @@ def group_runs(runs: Sequence[Run]) -> list[SeedGroup]:
 def seed_sections(
     groups: Sequence[SeedGroup], sets: Sequence[str], metrics: Sequence[str] | None, reference_sets: Sequence[str]
 ) -> list[str]:
-    """Return Markdown: tables of drops, a table over seeds for each test set, and notes on what is not as it should be.
+    """Return Markdown: tables of drops, a table over seeds for each test set, and notes on problems.
 
     Args:
         groups: the rows.
@@ -88,7 +88,7 @@ def seed_table(groups: Sequence[SeedGroup], test_set: str, metrics: Sequence[str
     """Return a Markdown table: one row per group, one column per metric with mean and sample deviation over seeds.
 
     The last columns name the best and the worst seed by the first metric. A single seed has no deviation. Where
-    evaluations know how many hypotheses are never the best, that is a column too.
+    evaluations contain the number of hypotheses that are never the best, it is a column too.
 
     Args:
         groups: Groups of runs, the rows.

@@ -1,4 +1,4 @@
-"""What an evaluation prints."""
+"""The printed output of an evaluation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sepkit.evaluation.labels import NO_SCORES, label_of
 from sepkit.reporting.compared_runs import digits_of
 from sepkit.reporting.tables import Table, ends_of, number
 
-# Printed only on request, or if they tell more than the others; summary.json has them all.
+# Printed only on request, or if they add to the others; summary.json has them all.
 _ASIDE = frozenset({*NO_SCORES, "mcl_si_sdr_db", "blr_nats_per_sample"})
 
 
@@ -66,7 +66,7 @@ def depth_lines(by_steps: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def evaluation_lines(summary: Mapping[str, Any], asked: Sequence[str] | None = None) -> Iterator[str]:
-    """Yield what an evaluation prints of its summary.json.
+    """Yield the lines that an evaluation prints from its summary.json.
 
     Args:
         summary: content of summary.json.
@@ -90,7 +90,7 @@ def evaluation_lines(summary: Mapping[str, Any], asked: Sequence[str] | None = N
 
 
 def warning_lines(summary: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what an evaluation left out, in sentences.
+    """Yield sentences about parts that an evaluation left out.
 
     Args:
         summary: Content of summary.json.

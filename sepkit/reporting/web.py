@@ -1,6 +1,6 @@
 """A page that separates in the browser: the model as an ONNX graph, ONNX Runtime Web, and a few files of our own.
 
-A plain file server is enough to serve it, and what is separated never leaves the machine that shows it.
+A plain file server is enough, and recordings never leave the machine that shows the page.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def write_web_page(
 
 
 def _write_encoder(path: Path) -> dict[str, Any]:
-    """Write the speaker encoder that ships, which hears what a prediction holds for; return what a page has to know."""
+    """Write the shipped speaker encoder, which decides whether predictions apply; return the settings of the page."""
     source = encoder_folder(DEFAULT_ENCODER) / GRAPH
     encoder = Graph(source)
     with atomic_output(path) as draft:
@@ -118,7 +118,7 @@ def _write_encoder(path: Path) -> dict[str, Any]:
 
 
 def _causal(graph: Graph) -> dict[str, Any] | None:
-    """Return what a page has to know to run a causal graph on a whole recording; None for another graph."""
+    """Return the settings with which a page runs a causal graph on a whole recording; None: another graph."""
     if not graph.state:
         return None
     state = [

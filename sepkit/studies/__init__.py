@@ -1,8 +1,8 @@
 """The studies: the other systems of the papers, one subpackage each, in the layer above training and reporting.
 
-The core does not know them. `STUDIES` is all that it sees of a study, and names what the study offers as text,
+The core does not import them. `STUDIES` is its only view of a study, and names what the study offers as text,
 "module:name", so that nothing of a study is imported before it is asked for. Studies import from lower layers and never
-from one another: whoever has read one subpackage knows all of that system.
+from one another: each subpackage can be read separately.
 
 To add a study, make a folder here and one entry below. Its `config.py` (torch-free) declares the configuration of a
 task (`class MyConfig(TaskConfig, name="my_task")`), its `task.py` registers the class that trains it
@@ -19,7 +19,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Study:
-    """What a study offers; functions are named "module:name", with modules of its subpackage.
+    """The contents of a study; functions are named "module:name", with modules of its subpackage.
 
     Args:
         commands: Command -> what it does. All of them are in the study's `commands.py`, which is like a file of
@@ -60,10 +60,10 @@ STUDIES: dict[str, Study] = {
         subcommands={"plan-schedule": {"inverse-temperature": "planning:plan_inverse_temperature"}},
     ),
 }
-"""Subpackage -> what it offers. Only these modules are imported, never one that a file names."""
+"""Subpackage -> its contents. Only these modules are imported, never one that a file names."""
 
 COMMANDS = {name: (text, folder) for folder, study in STUDIES.items() for name, text in study.commands.items()}
-"""Command -> what it does, and the subpackage that has it."""
+"""Command -> its description and its subpackage."""
 
 
 def import_configurations(task: Any = None) -> None:

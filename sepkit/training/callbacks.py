@@ -95,7 +95,7 @@ class BestModel(Callback):
             self.best_score, self.epochs_since_best, self.epochs_since_change = score, 0, 0
             return
         self.epochs_since_best += 1
-        self.epochs_since_change += 1
+        self.epochs_since_change += task.position.epoch >= self.config.halve_from_epoch
         decays = self.config.decay_share or self.config.decay_epochs
         if self.epochs_since_change >= self.config.halve_patience and not decays:
             self.epochs_since_change = 0
@@ -133,25 +133,37 @@ class ExactResume(Callback):
         self.config = config
         self.stopped_by: signal.Signals | None = None
         self._seconds_before = 0.0
-        self._started = time.monotonic()
-        self._last_attempt = 0
+        self._started = self._validation_began = time.monotonic()
+        self._validation_seconds: float | None = None
+        self._last_attempt = self._examples = self._dev_examples = 0
 
     @property
     def seconds(self) -> float:
         """Time spent in training, including earlier runs."""
         return self._seconds_before + time.monotonic() - self._started
 
+    @property
+    def due(self) -> float:
+        """Time spent, and what is kept for the next validation, seconds: as long as the last one took, or else as long
+        as training takes for as many examples; at most half of the budget."""
+        validation = self._validation_seconds
+        if validation is None:
+            validation = self._dev_examples * (time.monotonic() - self._started) / max(1, self._examples)
+        return self.seconds + min(validation, self._budget_seconds / 2)
+
     def state_dict(self) -> dict[str, Any]:
-        """Return the time spent."""
-        return {"seconds": self.seconds}
+        """Return the time spent, and that of a validation."""
+        return {"seconds": self.seconds, "validation_seconds": self._validation_seconds}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue counting from the saved time."""
         self._seconds_before = state_dict["seconds"]
+        self._validation_seconds = state_dict.get("validation_seconds")
 
     def on_train_start(self, trainer: Trainer, pl_module: Task) -> None:  # type: ignore[override]
         """Handle signals, from here on without losing a step."""
         self._started = time.monotonic()
+        self._dev_examples = len(pl_module.dev_data or ())
         self._last_attempt = pl_module.position.attempts
         if self._seconds_before >= self._budget_seconds:
             trainer.should_stop = True
@@ -161,15 +173,25 @@ class ExactResume(Callback):
         self, trainer: Trainer, pl_module: Task, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Save if a state is due, and stop if the ranks agreed to."""
-        if self.seconds >= self._budget_seconds:
-            pl_module.stop_wanted = True
+        self._examples += self.config.devices * self.config.num_nodes * pl_module.config.data.batch_size
         position = pl_module.position
+        validates = (position.epoch + 1) % self.config.validate_every_epochs == 0
+        if (self.due if validates else self.seconds) >= self._budget_seconds:
+            pl_module.stop_wanted = True
         between_steps = position.batches_done % self.config.accumulate_batches == 0
         if position.batches_done >= position.batches_per_epoch or not between_steps:
             return
         due = position.attempts % self.config.checkpoint_every_steps == 0 and position.attempts != self._last_attempt
         if due or pl_module.stopping:
             self._save(trainer, pl_module)
+
+    def on_validation_start(self, trainer: Trainer, pl_module: Task) -> None:  # type: ignore[override]
+        """Note when a validation begins."""
+        self._validation_began = time.monotonic()
+
+    def on_validation_end(self, trainer: Trainer, pl_module: Task) -> None:  # type: ignore[override]
+        """Note how long it took."""
+        self._validation_seconds = time.monotonic() - self._validation_began
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: Task) -> None:  # type: ignore[override]
         """Save if the epoch was judged or a state is due; an epoch that was cut short is already saved."""
@@ -384,7 +406,7 @@ class RateSchedule(Callback):
     differs between runs; one by epochs does not.
 
     Args:
-        seconds: returns the time spent in training, earlier runs included.
+        seconds: returns the time spent, earlier runs and the next validation included.
     """
 
     def __init__(self, config: TrainerConfig, seconds: Callable[[], float]) -> None:

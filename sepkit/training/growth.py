@@ -31,7 +31,7 @@ class Growth:
 
     Args:
         start: number of hypotheses at the beginning.
-        seed: of the noise on new hypotheses.
+        seed: Seed of the noise on new hypotheses.
     """
 
     def __init__(self, config: GrowthConfig, start: int, seed: int) -> None:
@@ -72,7 +72,7 @@ class Growth:
         """Return the model with one more hypothesis, and its average with the same one; move the optimizer on to it.
 
         Args:
-            average: with averaged weights; the model itself if there is none.
+            average: Model with averaged weights; the model itself if there is none.
             batches: fixed ones, by which the hypothesis to split is chosen.
         """
         source = hypothesis_to_split(model, batches, self.config.by)
@@ -164,7 +164,7 @@ def _rows(tensor: Tensor, axis: int, hypotheses: int, source: int) -> Tensor:
 
 
 def _with_copy(value: object, parameter: Tensor, model: EncoderMaskerDecoder, source: int) -> object:
-    """Return a moment with the rows of the new hypothesis; what is no moment, such as a step count, as it is."""
+    """Return a moment with the rows of the new hypothesis; other values, such as a step count, unchanged."""
     if not isinstance(value, Tensor) or value.shape != parameter.shape:
         return value
     axis = _axis(model)

@@ -44,9 +44,10 @@ from sepkit.training.task_definition import Position, is_first_process, log
 # Settings that may differ between the command that began a run and the one that resumes it. Others would be ignored,
 # since model and optimizer are restored, or would change the experiment.
 CHANGEABLE = {
-    "trainer.max_epochs", "trainer.max_minutes", "trainer.halve_patience", "trainer.early_stop_patience",
-    "trainer.validate_every_epochs", "trainer.compile", "trainer.gradient_checkpointing", "trainer.accelerator",
-    "trainer.devices", "trainer.num_nodes", "trainer.checkpoint_every_steps", "trainer.max_bad_steps",
+    "trainer.max_epochs", "trainer.max_minutes", "trainer.halve_patience", "trainer.halve_from_epoch",
+    "trainer.early_stop_patience", "trainer.validate_every_epochs", "trainer.compile", "trainer.devices",
+    "trainer.gradient_checkpointing", "trainer.accelerator", "trainer.num_nodes", "trainer.checkpoint_every_steps",
+    "trainer.max_bad_steps",
     "data.train", "data.dev", "data.batch_size", "data.workers",
 }  # fmt: skip
 
@@ -60,8 +61,9 @@ def train(config: TaskConfig, out: Path | str, *, limit_batches: int | None = No
     the run), `metrics.jsonl`, `tensorboard`.
 
     Args:
-        config: the configuration of a task; its class must be registered (`sepkit.studies.import_task`).
-        limit_batches: at most this many batches in an epoch and in a validation, for trials.
+        config: Configuration of a task; its class must be registered (`sepkit.studies.import_task`).
+        out: Experiment folder, made if absent.
+        limit_batches: Largest number of batches in an epoch and in a validation, for trials; None: all.
 
     Raises:
         TrainingDiverged: too many steps in a row had a non-finite loss or gradient.
@@ -161,7 +163,7 @@ def _check_same_run(config: TaskConfig, out: Path) -> None:
     remedy = f"get it back, or take a new --out (--init-from {out / 'last_model'} starts from its weights)"
     data = read_yaml(file, remedy)
     try:
-        # What a later sepkit has added stands at its default in older runs.
+        # Options added by a later sepkit have their defaults in older runs.
         first = from_dict(TaskConfig, data)
     except UserError as error:
         raise UserError(f"{file}: {error}; {remedy}") from error
@@ -266,7 +268,7 @@ def _make_trainer(config: TaskConfig, out: Path, task: Task, limit_batches: int 
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        callbacks=[RateSchedule(options, lambda: resume.seconds), MetricsLog(out), BestModel(out, options), resume],
+        callbacks=[RateSchedule(options, lambda: resume.due), MetricsLog(out), BestModel(out, options), resume],
     )
 
 

@@ -26,7 +26,7 @@ from sepkit.objectives.objective import Objective, build_objective, hard_si_sdr_
 from sepkit.registry import build, register
 from sepkit.training.growth import Growth
 from sepkit.training.task import Task, average_of, matmul_precision
-from sepkit.training.task_definition import Monitor, mean, rows_of
+from sepkit.training.task_definition import Monitor, log, mean, rows_of
 from sepkit.types import Batch, Losses, Separation
 
 SPLIT_MIXTURES = 64
@@ -71,6 +71,8 @@ class SeparationTask(Task):
         """Return segments of the manifests' mixtures; those of dev are the beginnings."""
         data = self.config.data
         assert data.train is not None
+        if data.mixtures_per_epoch is not None and not data.dynamic_mixing.enabled:
+            log("warning: data.mixtures_per_epoch: has no effect without --data.dynamic_mixing.enabled true")
         shared: dict[str, Any] = {
             "segment_seconds": data.segment_seconds,
             "min_seconds": data.min_seconds,
@@ -81,6 +83,7 @@ class SeparationTask(Task):
             seed=self.config.trainer.seed,
             dynamic_mixing=data.dynamic_mixing,
             mixtures_per_epoch=data.mixtures_per_epoch,
+            speeds=data.speeds,
             **shared,
         )
         dev_data = None if data.dev is None else MixtureDataset(data.dev, random_crop=False, **shared)
@@ -207,7 +210,7 @@ class SeparationTask(Task):
     def scores(self, model: EncoderMaskerDecoder, batch: Batch) -> list[dict[str, Any]]:
         """Return loss, statistics and SI-SDR of each mixture; with scores also its speakers' and their number.
 
-        Every mixture is separated as it is alone: norms and recurrent layers would hear padding. So scores do not
+        Every mixture is separated as it is alone: norms and recurrent layers would process padding. So scores do not
         depend on the size of a batch. They are those of the first `segment_seconds` of each mixture; `sepkit evaluate`
         takes whole mixtures.
         """
@@ -383,7 +386,7 @@ def signal_statistics(data: MixtureDataset, count: int = MEASURED_MIXTURES) -> t
     """Return mean and deviation of the samples of training mixtures, spread over the whole set.
 
     Args:
-        count: at most this many mixtures are measured.
+        count: Largest number of mixtures to measure.
     """
     samples, total, squares = 0, 0.0, 0.0
     for index in evenly_spaced(len(data), count):
@@ -416,7 +419,7 @@ def collapse_rate(means: dict[str, float], prefix: str = "") -> dict[str, float]
     """Return `collapse_rate`, the share of hypotheses whose usage is zero; nothing if usage is not known.
 
     Args:
-        prefix: of the names, such as "dev_".
+        prefix: Prefix of the names, such as "dev_".
     """
     usage = [value for name, value in means.items() if name.startswith(f"{prefix}usage_")]
     return {f"{prefix}collapse_rate": sum(value == 0 for value in usage) / len(usage)} if usage else {}

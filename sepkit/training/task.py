@@ -42,7 +42,7 @@ from sepkit.types import Losses
 class Task(TaskDefinition):
     """A model, its data and its losses, as Lightning's Trainer runs them. A subclass is one choice of `task:`.
 
-    A subclass defines what is trained, see `TaskDefinition`. It is registered for its configuration:
+    A subclass defines the task, see `TaskDefinition`. It is registered for its configuration:
     `@register(MyTaskConfig)`.
 
     Args:
@@ -274,7 +274,7 @@ class Task(TaskDefinition):
         """Return the means of sums over examples.
 
         Args:
-            sums: by name, with "examples" and "counted" among them, such as `Position.sums`.
+            sums: Sums by name, with "examples" and "counted" among them, such as `Position.sums`.
         """
         sums = dict(sums)
         count, counted = sums.pop("examples", 0.0), sums.pop("counted", 0.0)

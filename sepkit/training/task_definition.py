@@ -1,4 +1,4 @@
-"""What a task defines: its model, data, losses and scores, and what it changes during training."""
+"""The definition of a task: its model, data, losses and scores, and changes during training."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def mean(values: Iterable[float]) -> float:
 
 
 class TaskDefinition(LightningModule):
-    """The methods that say what is trained; `sepkit.training.task.Task` calls them, and knows how to train.
+    """The methods that define a task; `sepkit.training.task.Task` calls them and trains.
 
     Only the first two are necessary:
 
@@ -109,11 +109,11 @@ class TaskDefinition(LightningModule):
     grows: ClassVar[bool] = False
     """Whether the model may change its number of hypotheses (`trainer.growth`)."""
     config: Any
-    """Of the task."""
+    """Configuration of the task."""
     model: Any
-    """The one that is trained."""
+    """The trained model."""
     position: Position
-    """How far the training has come."""
+    """Progress of the training."""
 
     @abstractmethod
     def make_data_sets(self) -> tuple[Any, Any | None]:
@@ -176,7 +176,7 @@ class TaskDefinition(LightningModule):
         return rows_of(columns)
 
     def summarize(self, rows: list[dict[str, Any]]) -> dict[str, float]:
-        """Return dev scores, named `dev_...`; by default the means of what every row has."""
+        """Return dev scores, named `dev_...`; by default the means of columns that every row has."""
         names = set.intersection(*(set(row) for row in rows)) if rows else set()
         return {f"dev_{name}": mean(row[name] for row in rows) for name in (rows[0] if rows else ()) if name in names}
 

@@ -129,7 +129,6 @@ def test_warnings(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("more", "line"),
     [
-        (["--epochs", "0"], "--epochs: found 0"),
         (["--initial-temperature", "-1"], "--initial-temperature: found -1"),
         (["--decay", "1.5"], "--decay: found 1.5"),
         (["--initial-temperature", "0.3"], "--initial-temperature: found 0.3, below the critical temperature 0.4"),

@@ -14,9 +14,9 @@ from sepkit.annealing import temperature
 from sepkit.cli._configuration import parse_config
 from sepkit.cli.main import main
 from sepkit.config import AnnealedMCLConfig, ModelConfig, NegSISDRConfig, TruncatedExponentialConfig
-from sepkit.errors import UserError
 from sepkit.models import build_model, save_model
 from sepkit.registry import build
+from tests.complaint import complaint
 
 
 def _orthogonal(levels_db: list[float], num_samples: int = 4000) -> torch.Tensor:
@@ -88,8 +88,7 @@ def test_the_initial_temperature_of_a_known_gap() -> None:
     expected = np.linspace(1, 60, 590001)[np.argmax(entropies >= 0.95 * np.log(2))]
     found = temperature.initial_temperature(columns)
     assert expected <= found <= 1.01 * expected
-    with pytest.raises(UserError, match="cost the same"):
-        temperature.initial_temperature(torch.ones(3, 10))
+    complaint(lambda: temperature.initial_temperature(torch.ones(3, 10)), "cost the same")
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
@@ -141,6 +140,8 @@ def test_the_command_proposes_a_schedule_that_training_takes(tmp_path: Path, cor
     found = json.loads((out / "temperature.json").read_text())
     assert found["entropy_share"] >= 0.95 > found["entropy_share_at_half"]
     assert np.all(np.diff(found["entropies_nats"]) >= -1e-12)
+    ends = [found["initial_temperature"] / 1000, 10 * found["initial_temperature"]]
+    assert found["temperatures"][:: len(found["temperatures"]) - 1] == pytest.approx(ends)
     assert (out / "temperature.png").read_bytes().startswith(b"\x89PNG")
     printed = capsys.readouterr().out
     assert "heuristic" in printed and "% of log 2" in printed

@@ -1,7 +1,5 @@
 """Exit codes and one-line messages: 0 done, 1 a failure, 2 the user's mistake; never a traceback for a mistake."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

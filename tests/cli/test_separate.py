@@ -1,5 +1,4 @@
-from __future__ import annotations
-
+import json
 import re
 import subprocess
 import sys
@@ -43,17 +42,18 @@ def test_what_to_expect_is_said_once(tmp_path, capsys):
     line = ["separate", str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--device", "cpu"]
     assert main(line) == 0
     captured = capsys.readouterr()
-    told = [
-        line for line in captured.out.splitlines() if re.search(r": (1 speaker|2 speakers|2 outputs|no sound)", line)
-    ]
-    assert [line.partition(":")[0] for line in told] == ["first", "second"]
+    *told, last, folder = captured.out.splitlines()
+    outputs = {
+        name: ", ".join(str(tmp_path / "out" / f"{name}_s{i}.wav") for i in (1, 2)) for name in ("first", "second")
+    }
+    assert told[::2] == [f"{tmp_path / 'in' / name}.wav → {files}" for name, files in outputs.items()]
+    assert re.fullmatch(r"2 files, 2 s of audio in \S+ s", last) and folder == str(tmp_path / "out")
     # Noise is unlike all that was counted and predicted, and nothing is said of it with confidence.
-    expected = "2 outputs; quality unknown: unlike the recordings that the prediction was fitted on$"
-    assert all(re.search(expected, line) for line in told)
+    assert set(told[1::2]) == {"  2 outputs; quality unknown: unlike the recordings that the prediction was fitted on"}
     # What was done before is not told again.
     assert main(line) == 0
     captured = capsys.readouterr()
-    assert "outputs" not in captured.out
+    assert captured.out.splitlines() == ["2 files already separated", folder]
 
 
 def test_some_failures_exit_with_1(tmp_path, model, recording, capsys):
@@ -64,7 +64,7 @@ def test_some_failures_exit_with_1(tmp_path, model, recording, capsys):
     captured = capsys.readouterr()
     assert ended.value.code == 1
     assert captured.out.splitlines()[-1] == out
-    assert "bad.wav" in captured.err and "failed 1" in captured.err
+    assert "bad.wav" in captured.err and "1 file failed" in captured.err
 
 
 @pytest.mark.parametrize("option", ["--model", "--device", "--import"])
@@ -75,13 +75,22 @@ def test_mistakes_exit_with_2_and_one_line(tmp_path, model, recording, capsys, o
 
 
 @pytest.mark.parametrize(
-    ("speakers", "word"), [("some", "expected auto or int"), ("auto", "no scores"), ("3", "1 to 2")]
+    ("speakers", "word"),
+    [("some", "expected auto or a whole number"), ("auto", "does not count speakers"), ("3", "use --link-speakers 3")],
 )
 def test_wrong_speakers_exit_with_2_and_one_line(tmp_path, model, recording, capsys, speakers, word):
     line = ["separate", recording, "--model", model, "--out", str(tmp_path / "out"), "--speakers", speakers]
     assert main(line) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1 and word in lines[0]
+
+
+@pytest.mark.parametrize("speakers", [1, 2])
+def test_a_model_that_does_not_count_writes_as_many_as_asked_for(tmp_path, model, recording, capsys, speakers):
+    out = tmp_path / "out"
+    assert main(["separate", recording, "--model", model, "--out", str(out), "--speakers", str(speakers)]) == 0
+    assert f"\n  {speakers} speaker" in capsys.readouterr().out
+    assert json.loads((out / "x.json").read_text())["speakers"] == speakers == len(list(out.glob("*.wav")))
 
 
 def test_a_number_of_speakers_is_taken(tmp_path, recording):

@@ -63,7 +63,9 @@ def test_test_mixtures_are_crops_at_equal_levels_within_the_gain_range(speech, t
 
 
 def test_training_mixtures_are_as_long_as_their_shortest_utterance(speech, tmp_path):
-    for entry in manifests(prepare_folder(speech, tmp_path / "out", **SMALL))["train"]:
+    entries = manifests(prepare_folder(speech, tmp_path / "out", **SMALL))["train"]
+    assert entries
+    for entry in entries:
         assert entry.num_samples == min(audio.info(source.path).num_samples for source in entry.sources)
         assert np.abs(mix_entry(entry).sources).max(axis=1).min() > 0
 
@@ -202,7 +204,9 @@ def test_noise_at_the_ratio_asked_for(speech, tmp_path, write_recording):
         write_recording(tmp_path / "noise" / split / "n.wav", len(split), seconds)
     (tmp_path / "noise" / "test" / "bad.wav").write_bytes(b"RIFF")
     out = prepare_folder(speech, tmp_path / "out", tmp_path / "noise", noise_snr_db=(5.0, 5.0), **SMALL)
-    for manifest in manifests(out).values():
+    made = manifests(out)
+    assert all(made.values())
+    for manifest in made.values():
         for entry in manifest:
             mixed = mix_entry(entry)
             snr_db = 20 * np.log10(np.linalg.norm(mixed.sources.sum(axis=0)) / np.linalg.norm(mixed.noise))
@@ -300,12 +304,9 @@ def test_what_cannot_be_prepared(speech, tmp_path, write_speakers, write_recordi
         (lambda: prepare_folder(speech, out, speaker_from="regex:["), "not a regular expression"),
         (lambda: prepare_folder(speech, out, speaker_from="regex:zzz"), "speaker of none of 30 files"),
         (lambda: prepare_folder(speech, out, speaker_from="csv:nowhere.csv"), "nowhere.csv: no such file"),
-        (lambda: prepare_folder(speech, out, speakers=[0]), "speakers: found 0, expected at least 1"),
         (lambda: prepare_folder(speech, out, speakers=[]), "--speakers"),
         (lambda: prepare_folder(speech, out, speakers=[2, 2]), "--speakers 2 2"),
         (lambda: prepare_folder(speech, tmp_path / "file" / "out"), "cannot be written to"),
-        (lambda: prepare_folder(speech, out, test_mixtures=0), "test_mixtures: found 0, expected at least 1"),
-        (lambda: prepare_folder(speech, out, train_mixtures=0), "train_mixtures: found 0, expected at least 1"),
         (lambda: prepare_folder(speech, out, noise_snr_db=(3.0, 1.0)), "--noise-snr-db: found 3 and 1"),
         (lambda: prepare_folder(speech, out, tmp_path / "empty"), "empty: no audio files"),
         (lambda: prepare_folder(None, out), "--speech and --kaldi"),

@@ -11,6 +11,7 @@ from sepkit.data.dataset import MixtureDataset
 from sepkit.data.manifest import read_manifest
 from sepkit.data.mixing import mix_entry
 from sepkit.errors import UserError
+from tests.complaint import complaint
 from tests.corpora.calling import by_place
 
 prepare_folder = by_place(_prepare_folder, FolderOptions, "speech", "out", "noise")
@@ -72,11 +73,9 @@ def test_decoding_commands_are_read_as_their_file_and_others_refused(tmp_path):
     assert [recording.path for recording in recordings] == [Path("/x/a.flac"), Path("/x/b.sph"), tmp_path / "sub/c.wav"]
     victim = tmp_path / "victim"
     (tmp_path / "wav.scp").write_text(f"a touch {victim} |\n")
-    with pytest.raises(UserError, match=r"wav\.scp:1: a command .* not run"):
-        read_kaldi(tmp_path)
+    complaint(lambda: read_kaldi(tmp_path), r"wav\.scp:1: a command .* not run")
     (tmp_path / "wav.scp").write_text(f"a flac -c -d x.flac | touch {victim} |\n")
-    with pytest.raises(UserError, match="not run"):
-        read_kaldi(tmp_path)
+    complaint(lambda: read_kaldi(tmp_path), "not run")
     assert not victim.exists()
 
 

@@ -101,13 +101,7 @@ def test_recordings_of_another_seed_are_not_mixed_in(mini):
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [
-        ({"speakers": 9}, "--speakers: found 9, expected 1 to 4"),
-        ({"speakers": 0}, "--speakers: found 0"),
-        ({"train_voices": 99}, "--train-voices: found 99"),
-        ({"test_mixtures": 0}, "test_mixtures: found 0"),
-        ({"sample_rate": 0}, "sample_rate: found 0"),
-    ],
+    [({"speakers": 9}, "--speakers: found 9, expected 1 to 4"), ({"train_voices": 99}, "--train-voices: found 99")],
 )
 def test_arguments_out_of_range(tmp_path, options, message):
     complaint(lambda: prepare_mini(tmp_path / "out", **(TINY | options)), message)

@@ -182,7 +182,7 @@ def test_layouts_that_cannot_be_told(tmp_path):
     (tmp_path / "kaldi" / "wav.scp").write_text("a a.wav\n")
     for options, message in [
         ({"folder": "two"}, "could be mix_both/{id} or mix_clean/{id}; choose with --pattern 'mix_both/{id}'"),
-        ({"folder": "none"}, "found no mixtures with their references; expected mix/ s1/ s2/"),
+        ({"folder": "none"}, "found no mixtures with references; expected mix/ s1/ s2/"),
         ({"folder": "none", "pattern": ["x.wav"]}, "--pattern x: expected {id} in each"),
         ({"folder": "none", "pattern": ["x/{id}.wav"]}, "--pattern x/{id}: found no references"),
         ({"folder": "none", "pattern": ["q/{id}", "y1/{id}"]}, "no file fits the pattern q/{id}"),

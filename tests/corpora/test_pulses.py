@@ -17,6 +17,7 @@ from sepkit.data.dataset import MixtureDataset
 from sepkit.data.manifest import read_manifest
 from sepkit.data.mixing import mix_entry
 from sepkit.errors import UserError
+from tests.complaint import complaint
 from tests.corpora.calling import by_place
 
 prepare_pulses = by_place(_prepare_pulses, PulsesOptions, "out")
@@ -126,17 +127,12 @@ def test_conditions_can_be_added_later(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"train_mixtures": 0}, "train_mixtures: found 0, expected at least 1"),
-        ({"seconds": 0.0}, r"seconds: found 0\.0"),
-        ({"seconds": 30000.0}, r"found 6 mixtures of 30000\.0 s, expected at most 4"),
-        ({"sample_rate": 800}, "frequency_ranges_hz"),
-        ({"sample_rate": 0}, "sample_rate: found 0"),
+        ({"seconds": 3600.0, "train_mixtures": 100}, r"found 100 mixtures of 3600\.0 s, expected at most 37"),
         ({"conditions": ["noise_low", "loud"]}, "--conditions: found 'loud', expected any of noise_none, noise_low"),
     ],
 )
 def test_arguments_out_of_range(tmp_path, options, message):
-    with pytest.raises(UserError, match=message):
-        prepare_pulses(tmp_path / "out", **(TINY | options))
+    complaint(lambda: prepare_pulses(tmp_path / "out", **(TINY | options)), message)
     assert not (tmp_path / "out").exists()
 
 

@@ -4,6 +4,7 @@ import io
 import os
 import stat
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from sepkit.data import _opening, audio
 from tests.complaint import complaint
+from tests.ordinary_user import as_ordinary_user
 
 RATES = [8000, 11025, 16000, 22050, 44100, 48000]
 
@@ -104,6 +106,20 @@ def test_resample_keeps_a_tone_and_leading_axes(resampler: str) -> None:
     assert result.dtype == np.float64 and result.shape == (2, 1, 8000)
     tolerance = 1e-4 if resampler == "soxr_hq" else 5e-3
     np.testing.assert_allclose(result[..., 500:-500], expected[..., 500:-500], atol=tolerance)
+
+
+def test_files_are_found_in_the_order_of_their_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the order of the file system is; endings may be upper-case, hidden files are none."""
+    names = ["a/2.WAV", "a/10.flac", "a-b.Ogg", "b.wav", ".c.wav", "d.txt"]
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    walk = os.walk
+    monkeypatch.setattr(
+        os, "walk", lambda *a, **k: [(r, d, sorted(n, reverse=True)) for r, d, n in walk(*a, **k)][::-1]
+    )
+    found = [path.relative_to(tmp_path).as_posix() for path in audio.find_audio_files(tmp_path)]
+    assert found == ["a-b.Ogg", "a/10.flac", "a/2.WAV", "b.wav"]
 
 
 def test_equal_rates_change_nothing() -> None:
@@ -268,13 +284,11 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, monkeypatch: p
 
 def test_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    complaint(lambda: audio.write(tmp_path / "file" / "x.wav", noise(10), 8000), "cannot be written to")
-    locked = tmp_path / "locked"
-    locked.mkdir()
-    locked.chmod(stat.S_IRUSR | stat.S_IXUSR)
-    if os.access(locked, os.W_OK):
-        pytest.skip("permissions do not stop root: run as another user")
-    complaint(lambda: audio.write(locked / "x.wav", noise(10), 8000), "cannot be written to")
+    (tmp_path / "locked").mkdir(mode=stat.S_IRUSR | stat.S_IXUSR)
+    for name in ("file", "locked"):
+        path = tmp_path / name / "x.wav"
+        write = partial(audio.write, path, noise(10), 8000)
+        as_ordinary_user(lambda write=write: complaint(write, "cannot be written to"))
 
 
 def write_sphere(path: Path, samples: np.ndarray, rate: int = 16000, coding: str = "pcm") -> Path:

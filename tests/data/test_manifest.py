@@ -76,9 +76,9 @@ def test_a_mixture_without_references_is_allowed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{not json", r"not JSON \(.*\); expected one JSON object a line"),
+        ("{not json", r"not JSON \(.*\); expected one JSON object per line"),
         ([1, 2], r"found \[1, 2\], expected a JSON object"),
-        ({k: v for k, v in CONTRACT_LINE.items() if k != "num_samples"}, r"field 'num_samples' is missing"),
+        ({k: v for k, v in CONTRACT_LINE.items() if k != "num_samples"}, r"missing field 'num_samples'"),
         (changed(id="b", sample_rate="8000"), r"sample_rate is '8000', expected 1000 to 768000 Hz"),
         (changed(id="b", num_samples=0), r"num_samples is 0, expected a whole number above 0"),
         (changed(id="b", num_samples=True), r"num_samples is True"),
@@ -86,13 +86,13 @@ def test_a_mixture_without_references_is_allowed(tmp_path: Path) -> None:
         (changed(id="b", mode="avg"), r"mode is 'avg', expected one of min, max"),
         (changed(id="b", resampler="sox"), r"resampler is 'sox', expected one of soxr_hq, scipy_poly"),
         (changed(id="b", sources={}), r"sources is {}, expected a list"),
-        (changed(id="b", sources=[{"speaker": "1"}]), r"sources\[0\]: field 'path' is missing"),
+        (changed(id="b", sources=[{"speaker": "1"}]), r"sources\[0\]: missing field 'path'"),
         (changed(id="b", sources=[{"path": "x", "gain": "1"}]), r"sources\[0\]: gain is '1', expected a finite number"),
         (changed(id="b", sources=[{"path": "x", "gain": float("nan")}]), r"sources\[0\]: gain is nan"),
         (changed(id="b", sources=[{"path": "x", "start": -1}]), r"sources\[0\]: start is -1"),
         (changed(id="b", sources=["x.wav"]), r"sources\[0\]: found 'x.wav', expected a JSON object"),
         (changed(id="b", noise={"path": 3}), r"noise: path is 3, expected text"),
-        (changed(id="b", sources=[]), r"neither mixture nor sources"),
+        (changed(id="b", sources=[]), r"contains neither mixture nor sources"),
         ('{"id": ' + "[" * 100_000, r"not JSON"),
         ('{"id": "b", "num_samples": ' + "9" * 5000, r"not JSON"),
         (changed(id="b", num_samples=10**400), r"num_samples is 1000+\.\.\.0+, expected a whole number"),
@@ -102,7 +102,7 @@ def test_a_mixture_without_references_is_allowed(tmp_path: Path) -> None:
         (changed(id="\ud800"), r"id is '.ud800', expected printable text"),
         (changed(id="b", mixture="a\0.wav"), r"mixture is 'a.x00.wav', expected text"),
         (changed(id="b", sources=[{"path": "x", "gain": 10**400}]), r"sources\[0\]: gain is 1000"),
-        (CONTRACT_LINE, r"id '1272-0_1462-3' is that of line 1; ids must differ"),
+        (CONTRACT_LINE, r"id '1272-0_1462-3' appears in line 1 too"),
     ],
 )
 def test_a_bad_line_is_named_with_its_number_and_field(tmp_path: Path, line: Any, message: str) -> None:
@@ -112,7 +112,7 @@ def test_a_bad_line_is_named_with_its_number_and_field(tmp_path: Path, line: Any
 
 def test_manifests_that_are_absent_empty_or_not_text(tmp_path: Path) -> None:
     complaint(lambda: read_manifest(tmp_path / "absent.jsonl"), "no such file")
-    complaint(lambda: read_manifest(written(tmp_path, "")), "holds no mixtures")
+    complaint(lambda: read_manifest(written(tmp_path, "")), "contains no mixtures")
     (tmp_path / "binary.jsonl").write_bytes(b"\xff\xfe\x00")
     complaint(lambda: read_manifest(tmp_path / "binary.jsonl"), "cannot be read")
     complaint(lambda: read_manifest(tmp_path), r"is a folder, expected a manifest .* `sepkit prepare mixed`")
@@ -120,7 +120,7 @@ def test_manifests_that_are_absent_empty_or_not_text(tmp_path: Path) -> None:
 
 def test_write_refuses_what_read_would(tmp_path: Path) -> None:
     entry = MixtureEntry("a", 8000, 10, [SourceEntry("x.wav")])
-    complaint(lambda: write_manifest(tmp_path / "m.jsonl", [entry, entry]), "two mixtures have the id 'a'")
+    complaint(lambda: write_manifest(tmp_path / "m.jsonl", [entry, entry]), "id 'a' appears twice")
     with pytest.raises(UserError, match="mixture 'b': num_samples is -1"):
         write_manifest(tmp_path / "m.jsonl", [MixtureEntry("b", 8000, -1, [SourceEntry("x.wav")])])
     assert list(tmp_path.iterdir()) == []

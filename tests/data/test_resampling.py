@@ -1,7 +1,5 @@
 """Resampling block by block against scipy on the whole signal."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -10,8 +10,9 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 # In the order in which a reader, and the test, goes through them: later pages use what earlier ones made.
 _ORDER = """
-install separate public-models stream web train train-in-python own-loop gpus matching plan-schedule variational depth
-quantize measure corpora rooms fine-tune export share extend reproduce cluster meetings audiograms index
+install choose-model separate faq python public-models stream web train train-in-python own-loop gpus matching
+plan-schedule variational calibrate depth quantize measure corpora rooms fine-tune export share coming-from extend
+reproduce cluster meetings audiograms index
 tutorials/separate tutorials/train tutorials/part tutorials/variational tutorials/masker tutorials/measure
 explanation/data explanation/matching explanation/variational explanation/scores explanation/failures
 explanation/glossary

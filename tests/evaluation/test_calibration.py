@@ -26,6 +26,7 @@ from sepkit.evaluation.metrics import si_sdr_db
 from sepkit.evaluation.run_folder import load_evaluation
 from sepkit.evaluation.scoring import Hypotheses
 from sepkit.reporting.text import evaluation_lines
+from tests.complaint import complaint
 
 
 def pairs(count: int = 60, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -179,5 +180,4 @@ def test_calibration_needs_predictions_and_si_sdr(corpus: Any, tmp_path: Path) -
         evaluate(corpus.separator(), corpus.manifest, tmp_path / "a", EvaluationOptions(["si_sdr"], calibration=True))
     with pytest.raises(UserError, match=r"add si_sdr"):
         evaluate(corpus.separator(), corpus.manifest, tmp_path / "b", EvaluationOptions(["stoi"], calibration=True))
-    with pytest.raises(UserError, match=r"sepkit calibrate"):
-        summarize_calibration([])
+    complaint(lambda: summarize_calibration([]), r"sepkit calibrate")

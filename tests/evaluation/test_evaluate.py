@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import re
 import shlex
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry
 from sepkit.errors import UserError
 from sepkit.evaluation import metrics
-from sepkit.evaluation.evaluate import EvaluationOptions, System, evaluate
+from sepkit.evaluation.evaluate import EvaluationOptions, System, evaluate, load_systems
 from sepkit.evaluation.run_folder import load_evaluation
 from sepkit.evaluation.scoring import Hypotheses
 from sepkit.evaluation.statistics import summarize
@@ -215,9 +216,9 @@ def test_a_users_mistakes(corpus: Any, tmp_path: Path) -> None:
     complaint(lambda: evaluate(separator, [], tmp_path / "out"), "manifests: found none")
     negative = EvaluationOptions(processes=-1)
     complaint(lambda: evaluate(separator, corpus.manifest, tmp_path / "out", negative), "processes: found -1")
-    for options in (EvaluationOptions(depth_steps=[2, 4]), EvaluationOptions(views=2)):
+    for options in ({"depth_steps": [2, 4]}, {"views": 2}, {"whole_seconds": 0}):
         with pytest.raises(UserError, match="given by its name"):
-            evaluate(separator, corpus.manifest, tmp_path / "out", options)
+            evaluate(separator, corpus.manifest, tmp_path / "out", EvaluationOptions(**options))
     assert separator.calls == 0
 
 
@@ -317,6 +318,12 @@ def test_intervals_draw_the_speakers_that_the_manifest_names(corpus: Any, tmp_pa
     assert again["metrics"]["si_sdr_db"]["n_speakers"] is None is comparison["metrics"]["si_sdr_db"]["n_speakers"]
     assert load_evaluation(out).speakers() == [list(names) for names in pairs]
     assert not any(name.startswith("speaker_s") for name in load_evaluation(out).properties())
+
+
+def test_mixtures_are_separated_as_a_whole_if_asked() -> None:
+    usual, whole = (load_systems("boxed_8k", replace(SI_SDR, whole_seconds=value))[0] for value in (None, math.inf))
+    assert usual.separator.whole_seconds == 30 and whole.separator.whole_seconds == math.inf
+    assert usual.fingerprint != whole.fingerprint
 
 
 def test_speakers_are_counted_where_the_model_gives_scores(corpus: Any, tmp_path: Path) -> None:

@@ -90,6 +90,11 @@ def test_mixtures_are_drawn_where_a_speaker_is_not_known_or_nobody_else_speaks()
     assert (found.n, found.n_speakers) == (3, 3)
 
 
+def test_speakers_are_drawn_if_no_utterance_has_them_all() -> None:
+    assert statistics.drawn_speakers([("a", "b"), ("a",)]) is None
+    assert statistics.drawn_speakers([("a",), ("a", "b"), ("b", "c")]) == 3
+
+
 def test_columns_share_the_draws_of_those_with_the_same_scores_missing() -> None:
     generator = np.random.default_rng(4)
     columns = {name: generator.normal(size=60) for name in "abc"}
@@ -147,6 +152,11 @@ def test_there_is_no_interval_below_five_mixtures_or_speakers() -> None:
     assert statistics.summarize(np.arange(20.0), [*of_pairs[:19], ("a", "e")]).ci95 is not None
     few_mixtures = [("a", "b"), ("c", "d"), ("e", "f"), ("g", "h")]
     assert statistics.paired_difference(np.arange(4.0), np.zeros(4), few_mixtures).ci95 is None
+
+
+def test_a_column_without_scores_leaves_the_next_ones_alone() -> None:
+    found = statistics.summarize_columns({"none": [np.nan] * 6, "all": [1.0, 2, 3, 4, 5, 9], "one": [np.nan] * 5 + [7]})
+    assert [(s.mean, s.median, s.n) for s in found.values()] == [(None, None, 0), (4.0, 3.5, 6), (7.0, 7.0, 1)]
 
 
 def test_summary_of_two_scores_of_one_and_of_none() -> None:

@@ -1,7 +1,5 @@
 """Models that need no training: each hypothesis gets some of the bins."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import nn

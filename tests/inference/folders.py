@@ -1,7 +1,5 @@
 """Folders of recordings of noise, and what was written to a folder."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from sepkit.data import audio

@@ -50,7 +50,10 @@ WAVEFORMS = [
     ("/no/such/file.wav", None, {}, "no such file"),
     (np.zeros((2, 10)), 8000, {"channel": 2}, "channel"),
     (np.zeros(10), 8000, {"channel": -1}, "channel"),
-    *((np.ones(10), 8000, {"speakers": speakers}, "auto or 1 to 4") for speakers in (0, 5, -1, True, "some")),
+    *(
+        (np.ones(10), 8000, {"speakers": speakers}, r"auto or a whole number from 1 to 4|this model has 4 outputs")
+        for speakers in (0, 5, -1, True, "some")
+    ),
 ]
 
 
@@ -70,10 +73,7 @@ def test_recordings(waveform, rate, options, words):
 @pytest.mark.parametrize(
     ("action", "words"),
     [
-        *(
-            (lambda s=s: Separator(build_model(RECURRENT)).separate(np.ones(9), 8000, speakers=s), "no scores")
-            for s in ("auto", 1)
-        ),
+        (lambda: plain().separate(np.ones(9), 8000, speakers="auto"), "does not count speakers"),
         *((lambda name=name: Separator(build_model(RECURRENT), name), "device: found") for name in ("cuda:99", "no")),
         *((lambda name=name: sepkit.load_model(name), "") for name in ("/none", "asteroid:/none", "conv_tasnet")),
         (lambda: plain().streaming(), r"bidirectional: true\) hears the whole recording"),
@@ -105,7 +105,7 @@ def test_blocks_of_a_stream(block):
         ({"link_speakers": 0}, "link_speakers"),
         ({"speaker_encoder": "x"}, "speaker_encoder"),
         ({"link_speakers": 2, "speakers": 2}, "link_speakers"),
-        ({"format": "flac", "subtype": "FLOAT"}, "flac cannot hold"),
+        ({"format": "flac", "subtype": "FLOAT"}, "flac does not support"),
     ],
 )
 def test_options(options, words):
@@ -120,7 +120,7 @@ def test_options(options, words):
         ("empty", "out", RECURRENT, {}, "no audio files"),
         ("in", "in", RECURRENT, {}, "also an input"),
         ("in", "file", RECURRENT, {}, "cannot be written to"),
-        ("in", "out", RECURRENT, {"speakers": "auto"}, "no scores"),
+        ("in", "out", RECURRENT, {"speakers": "auto"}, "does not count speakers"),
     ],
 )
 def test_folders(tmp_path, inputs, out, config, options, words):

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -212,7 +210,7 @@ def test_nobody_speaks_in_silence(levels):
 @pytest.mark.parametrize(("count", "kept"), [(1, [2]), (2, [1, 2]), (3, [1, 2, 3]), (4, [0, 1, 2, 3])])
 def test_a_number_keeps_the_best_and_duplicates_last(count, kept):
     found = scored([2.5, 2.0, 3.0, -1.0]).separate(torch.from_numpy(tones().sum(0)), 8000, speakers=count)
-    assert isinstance(found.kept, torch.Tensor) and found.kept.tolist() == kept
+    assert isinstance(found.kept, torch.Tensor) and found.kept.tolist() == kept and found.speakers == count
 
 
 def test_the_threshold_is_the_models_own(tmp_path):

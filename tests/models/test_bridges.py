@@ -207,7 +207,7 @@ def test_speechbrain_from_the_hub(speechbrain_folder, hub):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("K: 10", "K: ten", "chunk_size: found 'ten', expected int"),
+        ("K: 10", "K: ten", "chunk_size: found 'ten', expected a whole number"),
         ("K: 10", "K: 10000000", "K of Dual_Path_Model is 10000000"),
         ("  num_layers: 2", "  num_layers: 5000", "expected at most 1000"),
         ("norm: ln", "norm: gln", "norm of Dual_Path_Model is gln, expected ln"),
@@ -222,7 +222,7 @@ def test_speechbrain_from_the_hub(speechbrain_folder, hub):
         ("!ref <num_spks>", "!ref <num_spks> * 2", "a reference to one name"),
         ("num_spks: 2", "num_spks: !ref <num_spks>", "round in circles"),
         ("sample_rate: 8000", "rate: 8000", "found no sample_rate in it; give one: speechbrain:/"),
-        ("sample_rate: 8000", "sample_rate: fast", "sample_rate: found 'fast', expected int"),
+        ("sample_rate: 8000", "sample_rate: fast", "sample_rate: found 'fast', expected a whole number"),
         ("modules:", "others:", "found no modules"),
         ("dual_path.Dual_Path_Model", "resepformer.ResourceEfficientSeparator", "expected speechbrain's Dual_Path"),
         ("lobes.models.dual_path.Dual_Path_Model", "lobes.models.conv_tasnet.MaskNet", "expected speechbrain's Dual_P"),

@@ -1,7 +1,5 @@
 """Distributions against torch.distributions and scipy."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

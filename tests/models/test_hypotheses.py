@@ -1,7 +1,5 @@
 """Duplicates, numbers of speakers and thresholds by plain definitions."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

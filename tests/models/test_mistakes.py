@@ -12,7 +12,6 @@ from sepkit import config as c
 from sepkit.models import build_model
 from sepkit.models.filterbanks import FreeFilterbank
 from sepkit.models.norms import build_norm
-from sepkit.models.speaker_encoder import SpeakerEncoder
 from sepkit.models.stft_filterbank import STFTFilterbank
 from sepkit.registry import build
 from tests.complaint import complaint
@@ -39,38 +38,21 @@ SMALL: dict[type[c.MaskerConfig], tuple[int, dict[str, Any]]] = {
     c.TIGERConfig: (642, {"channels": 6, "hidden_channels": 4, "num_heads": 2}),
 }
 MASKERS = [
-    *((c.ConvTasNetConfig, {f: 0}, f) for f in ("bottleneck_channels", "hidden_channels", "kernel_size", "blocks")),
-    (c.ConvTasNetConfig, {"repeats": 0}, "repeats: found 0"),
     (c.ConvTasNetConfig, {"causal": True}, "norm: found global_layer_norm"),
     (c.DualPathRNNConfig, {"hop_size": 9}, "hop_size: found 9, expected at most chunk_size 8"),
     (c.DualPathRNNConfig, {"norm": "cumulative_layer_norm"}, "norm: cumulative_layer_norm needs an order in time"),
     (c.DualPathRNNConfig, {"dropout": 0.1}, "dropout: found 0.1 with num_layers 1"),
     (c.DualPathRNNConfig, {"rnn": "rnn"}, "rnn: found 'rnn'"),
-    (c.DualPathRNNConfig, {"dropout": 1.0, "num_layers": 2}, "dropout: found 1.0"),
     (c.GatedRecurrenceConfig, {"bands": 10}, "bands: found 10, expected at most 9"),
-    (c.GatedRecurrenceConfig, {"bands": 0}, "bands: found 0"),
-    (c.GatedRecurrenceConfig, {"model_dim": 0}, "model_dim: found 0"),
-    (c.GatedRecurrenceConfig, {"dropout": 1.0}, "dropout: found 1.0"),
     (c.SepFormerConfig, {"num_heads": 3}, "model_dim: found 8, expected an even multiple of num_heads 3"),
     (c.SepFormerConfig, {"model_dim": 7, "num_heads": 1}, "model_dim: found 7"),
-    (c.SepFormerConfig, {"chunk_size": 1}, "chunk_size: found 1"),
-    (c.SepFormerConfig, {"chunk_size": 2501}, "chunk_size: found 2501"),
     (c.SepReformerConfig, {"channels": 7}, "channels: found 7, expected a multiple of num_heads 2"),
     (c.SepReformerConfig, {"kernel_size": 4}, "kernel_size: found 4"),
-    (c.SepReformerConfig, {"num_stages": 17}, "num_stages: found 17"),
-    (c.SepReformerConfig, {"max_distance": 0}, "max_distance: found 0"),
-    (c.SepReformerConfig, {"dropout": 1.0}, "dropout: found 1.0"),
     (c.TFLocoformerConfig, {"channels": 5}, "channels: found 5, expected a multiple of norm_groups 2"),
     (c.TFLocoformerConfig, {"attention_dim": 6}, "attention_dim: found 6"),
-    (c.TFLocoformerConfig, {"num_layers": 0}, "num_layers: found 0"),
-    (c.TFLocoformerConfig, {"dropout": -0.1}, "dropout: found -0.1"),
     (c.SRCorrNetConfig, {"channels": 10}, "channels: found 10, expected an even multiple of num_heads 2"),
-    (c.SRCorrNetConfig, {"channels": 4, "num_heads": 1}, "channels: found 4, expected at least 8"),
-    (c.SRCorrNetConfig, {"decoder_layers": 0}, "decoder_layers: found 0"),
     (c.TIGERConfig, {"channels": 7}, "channels: found 7, expected a multiple of num_heads, 2"),
-    (c.TIGERConfig, {"scales": 2}, "scales: found 2, expected at least 3"),
     (c.TIGERConfig, {"sample_rate": 8000}, "sample_rate: found 8000 with 321 bins"),
-    (c.SRCorrNetConfig, {"frame_taps": -1}, "frame_taps: found -1, expected at least 0"),
 ]
 
 
@@ -114,17 +96,11 @@ NEVER_NEGATIVE += [c.GaussianConfig("softplus"), c.LogNormalConfig(), c.GammaCon
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        (tiny(hypotheses=0), "model.hypotheses"),
-        (tiny(sample_rate=0), "model.sample_rate"),
         (tiny(encoding=c.DeterministicConfig("softmax")), "model.encoding.activation"),
         (tiny(filterbank=STFT, encoding=c.DeterministicConfig("relu")), "model.encoding.activation"),
         (tiny(filterbank=STFT, encoding=c.GammaConfig()), "model.encoding.activation: found softplus"),
         (tiny(filterbank=STFT, encoding=c.LogNormalConfig()), "model.encoding.activation: found exp"),
         (tiny(encoding=c.GaussianConfig("softmax")), "model.encoding.activation: found softmax"),
-        (
-            tiny(filterbank=c.STFTFilterbankConfig(32, 8, initial_deviation=0.0), encoding=c.GaussianConfig()),
-            "initial_deviation",
-        ),
         *[(tiny(filterbank=COMPLEX, masks=masks), "model.masks: found ") for masks in NEVER_NEGATIVE],
         (of_16_khz(), "found a layout of bands for 16000 Hz, but model.sample_rate is 8000"),
         (mapped(**(PARTS | {"mapping": False})), "set model.filterbank.mapping to true"),
@@ -138,7 +114,6 @@ NEVER_NEGATIVE += [c.GaussianConfig("softplus"), c.LogNormalConfig(), c.GammaCon
             variational(encoding_prior=c.FlowPriorConfig(), encoding=c.GammaConfig()),
             "flow is a density of real numbers",
         ),
-        (variational(encoding_prior=c.FlowPriorConfig(transforms=0)), "encoding_prior.transforms: found 0"),
         (variational(mask_prior=c.FlowPriorConfig()), "model.mask_prior: found flow"),
         (variational(mask_prior=c.AdaptivePriorConfig()), "model.mask_prior: found adaptive"),
     ],
@@ -150,17 +125,11 @@ def test_models(config: c.ModelConfig, words: str) -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (partial(FreeFilterbank, num_filters=0), "num_filters"),
-        (partial(FreeFilterbank, kernel_size=0), "kernel_size"),
         (partial(FreeFilterbank, kernel_size=8, stride=9), "stride"),
-        (partial(FreeFilterbank, stride=0), "stride"),
         (partial(FreeFilterbank, kernel_size=8, stride=4, padding=5), "padding"),
         (partial(FreeFilterbank, output_padding=8, stride=8), "output_padding"),
-        (partial(FreeFilterbank, multiple=0), "multiple"),
-        (partial(FreeFilterbank, init_range=-1.0), "init_range"),
         (partial(STFTFilterbank, kernel_size=255), "kernel_size"),
         (partial(STFTFilterbank, kernel_size=256, stride=129), "stride"),
-        (partial(STFTFilterbank, compression=0.0), "compression: found 0.0, expected a positive number"),
         (partial(STFTFilterbank, values_per_dimension=3), "model.encoding"),
         (
             partial(STFTFilterbank, 64, 32, features="real_imaginary"),
@@ -174,11 +143,9 @@ def test_models(config: c.ModelConfig, words: str) -> None:
         (partial(STFTFilterbank, 64, 32, mapping=True), "mapping: found True"),
         (partial(STFTFilterbank, 64, 16, synthesis_size=16), "synthesis_size: found 16, expected 0, or 17 to 32"),
         (partial(STFTFilterbank, 64, 16, synthesis_size=33), "synthesis_size: found 33, expected 0, or 17 to 32"),
-        (partial(STFTFilterbank, 64, 16, synthesis_size=-1), "synthesis_size: found -1"),
         (partial(STFTFilterbank, 64, 32, synthesis_size=64), "found 64, expected 0, or 33 to 63"),
         (partial(STFTFilterbank, 64, 16, synthesis_size=32, like_torch=True), "like_torch: found True, expected false"),
         (partial(build_norm, "gLN", 5), "norm: found 'gLN'"),
-        (lambda: SpeakerEncoder(c.SpeakerEncoderConfig(bands=0)), "model.bands: found 0"),
     ],
 )
 def test_parts(make: Callable[[], Any], words: str) -> None:

@@ -1,7 +1,5 @@
 """What models need of separation: kept beside their weights, and checked where files are read."""
 
-from __future__ import annotations
-
 import pytest
 
 from sepkit.config import ModelConfig, RecurrentConfig

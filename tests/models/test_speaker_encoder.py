@@ -13,6 +13,7 @@ from sepkit.errors import UserError
 from sepkit.models import build_model, load_checkpoint, save_model
 from sepkit.models.speaker_encoder import SpeakerEncoder
 from sepkit.signals import mel_bands
+from tests.complaint import complaint
 
 SMALL = SpeakerEncoderConfig(channels=8, pooled=8, dimensions=6)
 
@@ -84,5 +85,4 @@ def test_models_of_the_other_kind_are_refused(tiny_model_config: ModelConfig, tm
     save_model(SpeakerEncoder(SMALL), tmp_path / "encoder")
     with pytest.raises(UserError, match="expected one of kind speaker_encoder"):
         load_checkpoint(tmp_path / "separator", of=SpeakerEncoder)
-    with pytest.raises(UserError, match="found a model of kind speaker_encoder"):
-        load_checkpoint(tmp_path / "encoder")
+    complaint(lambda: load_checkpoint(tmp_path / "encoder"), "found a model of kind speaker_encoder")

@@ -53,6 +53,16 @@ def test_db_costs_are_averaged_over_active_sources():
     assert torch.equal(result.terms["separation"], result.loss)
 
 
+def test_utterances_below_the_floor_have_no_gradient():
+    batch, separation = batch_and_separation()
+    free = build_objective(c.ObjectiveConfig())(batch, separation).loss[:3]
+    middle = free.detach().sort().values[1].item()
+    held = build_objective(c.ObjectiveConfig(floor=middle))(batch, separation).loss[:3]
+    torch.testing.assert_close(held, free.clamp_min(middle))
+    held[free.argmin()].backward()
+    assert not separation.estimates.grad.any()
+
+
 @pytest.mark.parametrize("config", [c.BLRConfig(), c.CauchyConfig(scale=0.5)])
 @pytest.mark.parametrize("signal_std", [1.0, 0.2])
 def test_likelihood_costs_are_summed_over_t(config, signal_std):

@@ -164,6 +164,14 @@ def test_free_nats_by_brute_force(over, nats, shape):
 
 
 @pytest.mark.parametrize("over", ["element", "frame", "utterance"])
+def test_a_sampled_rate_below_zero_counts_where_nothing_is_free(over):
+    rate = torch.tensor([[[-3.0, 1.0]]], dtype=torch.float64, requires_grad=True)
+    found = total_rate(rate, torch.tensor([2]), 0.0, over)
+    found.sum().backward()
+    assert found.tolist() == [-2.0] and rate.grad is not None and rate.grad.flatten().tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("over", ["element", "frame", "utterance"])
 def test_free_nats_are_not_reduced(over):
     """Below them there is no gradient, above them the whole one."""
     rate = torch.tensor([[[0.1, 5.0]]], dtype=torch.float64, requires_grad=True)

@@ -210,8 +210,8 @@ class TestFiles:
             ({"model_args": {"n_filters": 8, "in_chan": 8, "out_chan": 8}}, "_filters has shape"),
             ({"model_args": {"n_blocks": 3}}, "is missing"),
             ({"model_args": {"n_blocks": 1}}, "is unexpected"),
-            ({"model_args": {"bn_chan": "6"}}, "masker.bottleneck_channels: found '6', expected int"),
-            ({"model_args": {"kernel_size": None}}, "filterbank.kernel_size: found None, expected int"),
+            ({"model_args": {"bn_chan": "6"}}, "masker.bottleneck_channels: found '6', expected a whole number"),
+            ({"model_args": {"kernel_size": None}}, "filterbank.kernel_size: found None, expected a whole number"),
             ({"model_args": {"n_blocks": ...}}, "model_args are not those of a ConvTasNet"),
         ],
     )

@@ -1,7 +1,5 @@
 """PIT equals asteroid's PITLossWrapper: loss, permutation and gradient."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

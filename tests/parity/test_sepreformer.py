@@ -5,8 +5,6 @@ float64, for two speakers and stages, and for three speakers and one stage. Weig
 `tests.published`.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

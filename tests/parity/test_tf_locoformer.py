@@ -5,8 +5,6 @@ b76d38b, Apache-2.0) between torch.stft and torch.istft as ESPnet calls them, of
 Weights are those of `tests.published`. Mirrored ends are zeros here, because the mixture begins and ends with zeros.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

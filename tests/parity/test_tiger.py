@@ -5,8 +5,6 @@ QJH-0/TIGER at 6b888af, Apache-2.0). Weights are those of `tests.published`. Mir
 mixture begins and ends with zeros.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

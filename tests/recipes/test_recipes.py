@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -106,6 +107,26 @@ def test_comparison_of_matchings(matching: list[str], tmp_path: Path, run: Calla
     for figure in ("phase_transition_temperature.png", "hypotheses_boxes.png"):
         assert (exp / figure).stat().st_size > 10_000
     assert "<audio" in (exp / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_more_speakers_are_compared_and_finished_runs_are_kept(
+    matching: list[str], repository: Path, tmp_path: Path, run: Callable[..., str]
+) -> None:
+    options = dict(zip(matching[1::2], matching[2::2], strict=True))
+    kept = {name: options[name] for name in ("--speech", "--conf", "--data", "--prepare-options")}
+    kept |= {"--exp": str(tmp_path / "exp"), "--runs": str(tmp_path / "runs"), "--counts": "3", "--methods": "mcl"}
+    kept |= {"--seeds": "0 1", "--hypotheses": "4"}
+    command = [str(repository / "egs" / "matching" / "more.sh"), *(word for pair in kept.items() for word in pair)]
+    run(command)
+    names = {
+        f"m3_n{n}_{method}_seed{seed}.json" for n, method in ((3, "mcl"), (4, "mcl"), (4, "amcl")) for seed in (0, 1)
+    }
+    assert {path.name for path in (tmp_path / "runs").glob("*.json")} == names
+    assert "| 3, 4 | amcl - mcl | 2 |" in (tmp_path / "runs" / "RUNS.md").read_text()
+    shutil.rmtree(tmp_path / "exp")
+    run(command)
+    assert not (tmp_path / "exp").exists()
 
 
 def assert_speakers_are_disjoint(data: Path, test_sets: list[str]) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sepkit.evaluation.results import by_group
+from sepkit.data.manifest import MixtureEntry, SourceEntry
+from sepkit.evaluation.results import by_group, describe_mixture
 from sepkit.evaluation.run_folder import EvaluationFolder, Run, TrainingLog
 from sepkit.reporting.figures import training_panels
 from sepkit.reporting.score_tables import few_mixtures
@@ -31,6 +32,31 @@ def test_what_never_changes_has_no_panel() -> None:
     drawn = {name for names in panels.values() for name in names}
     assert {"train_loss", "train_usage_1"} <= drawn
     assert not {"train_entropy_nats", "train_separation", "train_hard_cost"} & drawn
+
+
+def test_a_mixture_is_described_by_what_its_sources_are() -> None:
+    """8000 Hz, 200 frames of 256: the first source speaks in 0 to 125, the second, 6 dB weaker, in 75 to 200."""
+    tone = np.sin(np.arange(51200)).astype(np.float32)
+    sources = np.stack(
+        [np.where(np.arange(51200) < 125 * 256, tone, 0), np.where(np.arange(51200) >= 75 * 256, tone, 0)]
+    )
+    sources[1] *= 10**-0.3
+    entry = MixtureEntry("a", 8000, 51200, [SourceEntry("1.wav", sex="M"), SourceEntry("2.wav", sex="F")])
+    found = describe_mixture(entry, sources, sources.sum(0))
+    assert found["overlap_ratio"] == 0.25 and found["sex_pair"] == "F-M" and found["duration_seconds"] == 6.4
+    assert found["level_difference_db"] == pytest.approx(6.0, abs=0.01)
+    assert describe_mixture(entry, sources[:, :100], sources.sum(0)[:100])["overlap_ratio"] is None
+
+
+def test_groups_stand_in_the_order_of_words_and_of_numbers() -> None:
+    pairs, seconds = ["M-M", "F-F", None, "F-M"] * 5, [5.0, 1.0, 4.0, 2.0] * 5
+    scores = {"si_sdr_db": np.arange(20.0)}
+    properties = {"sex_pair": pairs, "duration_seconds": seconds, "one": ["x"] * 20, "same": [1.0] * 20}
+    found = by_group(properties | {"most_same": [1.0] * 16 + [0.5] * 4}, scores, None)
+    assert list(found) == ["sex_pair", "duration_seconds"] and list(found["sex_pair"]) == ["F-F", "F-M", "M-M"]
+    assert [group["si_sdr_db"]["mean"] for group in found["sex_pair"].values()] == [9.0, 11.0, 8.0]
+    assert list(found["duration_seconds"]) == ["1 to 3", "3 to 5"]
+    assert [group["si_sdr_db"]["mean"] for group in found["duration_seconds"].values()] == [10.0, 9.0]
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.01, 300.0])

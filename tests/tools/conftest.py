@@ -1,7 +1,5 @@
 """Tests of `tools`, which is no part of the package: found beside it."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

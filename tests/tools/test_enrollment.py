@@ -1,7 +1,5 @@
 """What counts as missed, confused and falsely named in trials of enrolled speakers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

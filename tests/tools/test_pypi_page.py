@@ -14,7 +14,7 @@ def test_links_are_absolute_where_the_repository_is_known() -> None:
     address = repository("title: x\nrepository-code: https://code.org/a/b/\n")
     assert address == "https://code.org/a/b"
     shown = page(README, address)
-    assert f"![The spectrograms show a mixture of two voices and the two estimates made of it.]({address}/raw/" in shown
+    assert f"![Spectrograms of a mixture of two speakers and of the two estimates.]({address}/raw/" in shown
     links = re.findall(r"\]\(([^)]+)\)", shown)
     assert len(links) == len(re.findall(r"\]\(([^)]+)\)", README)) > 20
     assert all(link.startswith("https://") for link in links) and f"{address}/blob/main/docs/install.md" in links
@@ -24,5 +24,10 @@ def test_without_one_they_are_words() -> None:
     assert repository("title: x\n# repository-code: https://...\n") == ""
     shown = page(README, "")
     assert all(link.startswith("https://") for link in re.findall(r"\]\(([^)]+)\)", shown))
-    assert "\npip install sepkit\n" in shown and 'pip install "sepkit[train]"' in shown
-    assert "Install · Train" in shown and "docs/images" not in shown and "# not run" not in shown
+    assert "\npip install sepkit\n" in shown and 'pip install "sepkit[torch]"' in shown
+    assert (
+        "Install · Choose a model" in shown
+        and "docs/images" not in shown
+        and "# not run" not in shown
+        and "git clone" not in shown
+    )

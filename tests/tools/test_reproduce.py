@@ -37,6 +37,14 @@ def test_every_row_that_results_name_is_declared(repository: Path) -> None:
     assert named >= ROWS.keys() and named == ROWS.keys()
 
 
+def test_every_page_of_results_answers_its_question_first(repository: Path) -> None:
+    for page in repository.glob("egs/*/*.md"):
+        if page.name != "README.md":
+            answer = page.read_text(encoding="utf-8").split("\n\n")[1]
+            assert answer.startswith("**") and re.search(r"\d", " ".join(answer.split()[:40])), page
+            assert not re.search(r"^\|(?:[^|\n]*\|){6,}$", page.read_text(encoding="utf-8"), re.MULTILINE), page
+
+
 def test_an_unknown_row_is_one_line_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert reproduce.main(["egs/mini:gpu"]) == 2
     (line,) = capsys.readouterr().err.splitlines()

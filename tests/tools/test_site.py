@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 import subprocess
 import sys
@@ -26,9 +27,11 @@ def test_every_command_has_a_page_of_80_columns() -> None:
     for name in EVERY_COMMAND:
         page = site.command_page(name)
         assert page.startswith(f"# sepkit {name}\n")
-        assert not [line for line in page.splitlines() if len(line) > 80 and " " in line.strip()]
+        text = html.unescape(re.sub("<.*?>", "", page))
+        assert not [line for line in text.splitlines() if len(line) > 80 and " " in line.strip()]
     page = site.command_page("prepare")
-    assert "## sepkit prepare folder" in page and "--speaker-from" in page
+    assert "## sepkit prepare folder" in page
+    assert '<a id="folder-speaker-from" href="#folder-speaker-from">--speaker-from</a>' in page
 
 
 def test_modules_have_a_page_each_and_packages_list_theirs() -> None:
@@ -50,9 +53,11 @@ def test_modules_with_an_underscore_are_left_out() -> None:
     assert "sepkit.data.manifest" in modules and not [name for name in modules if "._" in name]
 
 
-def test_links_that_lead_out_of_the_site_are_words(tmp_path: Path) -> None:
-    (tmp_path / "x.md").write_text("[a](../b.md) [c](https://d.org) ![e](figures/f.png) [g](#h)")
-    assert site.document_page(tmp_path / "x.md") == "a [c](https://d.org) ![e](figures/f.png) [g](#h)"
+def test_links_open_pages_of_the_site_or_become_words() -> None:
+    text = "[a](../tools/b.py) [c](https://d.org) ![e](figures/f.png) [g](#h) [i](../egs/mini/RESULTS.md#j) [k](k.md)"
+    linked = "a [c](https://d.org) ![e](figures/f.png) [g](#h) [i](reference/recipes/mini/results.md#j) [k](k.md)"
+    assert site.with_site_links(text, "docs/x.md", "x.md") == linked
+    assert site.with_site_links("[c](../sepkit/config)", "docs/x.md", "x.md") == "[c](reference/configuration.md)"
 
 
 def test_what_pages_show_is_made(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,8 +19,9 @@ from sepkit.objectives.assignment import MCL
 from sepkit.objectives.costs import pairwise_neg_si_sdr
 from sepkit.training.growth import Growth, grown, hand_over, hypothesis_to_split
 from sepkit.training.run import train
+from sepkit.training.separation import SeparationTask
 from sepkit.types import Batch
-from tests.training.runs import assert_same_run, epochs, run_process, train_interrupted
+from tests.training.runs import assert_same_run, epochs, run_process, train_interrupted, with_data
 
 MASKERS = {
     "conv_tasnet": c.ConvTasNetConfig(bottleneck_channels=4, hidden_channels=6, skip_channels=4, blocks=2, repeats=1),
@@ -166,6 +168,27 @@ def test_a_killed_run_grows_as_if_it_had_not_been_killed(config: c.TrainConfig, 
     assert run_process(train_interrupted, growing(config), tmp_path, 14) == -signal.SIGKILL
     train(growing(config), tmp_path)
     assert_same_run(tmp_path, whole)
+
+
+def test_a_hypothesis_is_chosen_on_each_mixture_once(config: c.TrainConfig) -> None:
+    """64 of 70 mixtures, in batches of 24, 24 and 16."""
+    task = SimpleNamespace(
+        train_data=_Numbers(), config=with_data(config, batch_size=24), device="cpu",
+        collate=lambda examples: SimpleNamespace(to=lambda device: examples),
+    )  # fmt: skip
+    batches = list(SeparationTask._fixed_batches(task))
+    assert list(map(len, batches)) == [24, 24, 16]
+    assert [number for batch in batches for number in batch] == sorted({number * 70 // 64 for number in range(64)})
+
+
+class _Numbers:
+    """A data set of 70 mixtures, each of which is its number."""
+
+    def __len__(self) -> int:
+        return 70
+
+    def __getitem__(self, place: tuple[int, int]) -> int:
+        return place[1]
 
 
 def test_several_at_once() -> None:

@@ -15,14 +15,7 @@ from sepkit.training.run import train
 from tests.complaint import complaint
 from tests.training.runs import with_data, with_model, with_objective, with_trainer
 
-VALUES = {
-    "data": {"batch_size": 0, "workers": -1, "segment_seconds": 0.0},
-    "trainer": {
-        "max_epochs": 0, "max_minutes": 0.0, "learning_rate": 0.0, "accumulate_batches": 0, "checkpoint_every_steps": 0,
-        "devices": 0, "ema": 1.0, "betas": (0.9, 1.0), "decay_share": 1.5, "final_rate_share": -0.1, "warmup_steps": -1,
-        "decay_epochs": [4, 2], "decay_factor": 0.0,
-    },
-}  # fmt: skip
+VALUES = {"trainer": {"learning_rate": 0.0, "seed": 2**63, "decay_epochs": [4, 2]}, "data": {"workers": -1}}
 Change = Callable[[c.TrainConfig], c.TrainConfig]
 
 
@@ -66,12 +59,11 @@ SOFTMAX = c.DeterministicConfig(activation="softmax")
         (lambda x: growing(x, hypotheses=[4, 3]), "trainer.growth.hypotheses: found [4, 3]"),
         (lambda x: growing(x, hypotheses=[1, 3]), "a model never loses hypotheses"),
         (lambda x: growing(x, hypotheses=[3]), "trainer.growth.hypotheses: found [3]"),
-        (lambda x: growing(x, jitter=0.0), "trainer.growth.jitter: found 0.0"),
         (lambda x: with_trainer(growing(x), devices=2), "trainer.growth: models grow on one device only"),
         (lambda x: with_model(growing(x), masker=RIGID), "trainer.growth: the masker SepReformerMasker cannot"),
         (lambda x: with_model(growing(x), masks=SOFTMAX), "trainer.growth: found model.masks.activation softmax"),
         (lambda x: with_objective(x, cost=c.MSEConfig(), assignment=SPREAD), "objective.assignment.unit"),
-        (lambda x: assigning(x, c.AnnealedMCLConfig(temperature=c.ConstantConfig(-3.0))), "temperature must not be"),
+        (lambda x: assigning(x, c.AnnealedMCLConfig(temperature=c.ConstantConfig(-3.0))), "temperature.value: found"),
         (lambda x: assigning(x, c.RelaxedWTAConfig(epsilon=c.ConstantConfig(2.0))), "epsilon must be in [0, 1]"),
         (lambda x: assigning(x, c.SinkhornConfig(regularization=c.ConstantConfig(0.0))), "regularization must be"),
         (lambda x: with_model(x, hypotheses=1), "up to 2 sources, but the model makes 1 estimates"),
@@ -81,9 +73,6 @@ SOFTMAX = c.DeterministicConfig(activation="softmax")
         (lambda x: with_data(x, train="nowhere.jsonl"), "nowhere.jsonl"),
         (lambda x: with_model(x, sample_rate=16000), "sample_rate is 8000 Hz, but the model works at 16000 Hz"),
         (lambda x: with_trainer(with_model(x, masker=BATCH_NORM), devices=2), "batch normalization over several"),
-        (lambda x: with_model(x, masker=c.DualPathRNNConfig(chunk_size=10**9)), "chunk_size: found 1000000000"),
-        (lambda x: with_model(x, masker=c.RecurrentConfig(num_layers=10**6)), "num_layers: found 1000000, expected at"),
-        (lambda x: with_model(x, masker=c.ConvTasNetConfig(blocks=60)), "expected at most 24; add repeats"),
         (lambda x: with_trainer(x, accelerator="gpu"), "trainer.accelerator: found gpu"),
         (lambda x: with_trainer(x, precision="16-mixed"), "trainer.precision: 16-mixed needs a GPU"),
     ],
@@ -94,25 +83,10 @@ def test_what_does_not_go_together(config: c.TrainConfig, tmp_path: Path, change
     assert words in refused(change(config), tmp_path / "exp")
 
 
-@pytest.mark.parametrize("count", [129, 65536, 10**18])
-def test_sizes_beyond_any_use_are_refused_before_they_take_memory(
-    config: c.TrainConfig, tmp_path: Path, count: int
-) -> None:
-    line = refused(with_model(config, hypotheses=count), tmp_path / "exp")
-    assert line == f"model.hypotheses: found {count}, expected at most 128"
-    grown = refused(growing(config, hypotheses=[3, count]), tmp_path / "exp")
-    assert grown == f"trainer.growth.hypotheses: found {count}, expected 1 to 128"
-    mixing = replace(config.data.dynamic_mixing, enabled=True)
-    long_epoch = with_data(config, mixtures_per_epoch=10_000_000 + count, dynamic_mixing=mixing)
-    assert "data.mixtures_per_epoch: found" in refused(long_epoch, tmp_path / "exp")
-    padded = with_model(config, filterbank=c.FreeFilterbankConfig(num_filters=4, multiple=65536 + count))
-    assert "multiple: found" in refused(padded, tmp_path / "exp")
-
-
 @pytest.mark.parametrize(
     "model",
     [
-        {"filterbank": c.FreeFilterbankConfig(num_filters=10**8)},
+        {"filterbank": c.FreeFilterbankConfig(num_filters=10**5, kernel_size=10**5)},
         {"masker": c.RecurrentConfig(num_layers=90_000)},
         {"masker": c.RecurrentConfig(hidden_size=90_000)},
     ],

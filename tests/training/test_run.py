@@ -8,6 +8,7 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,6 +30,7 @@ from sepkit.data.dataset import MixtureDataset
 from sepkit.errors import UserError
 from sepkit.models import load_checkpoint
 from sepkit.models.storage.folders import read_description
+from sepkit.training import callbacks
 from sepkit.training.run import locked, train
 from sepkit.training.separation import SeparationTask, signal_statistics
 from tests.complaint import complaint
@@ -196,6 +198,27 @@ def test_halving_and_early_stopping(config: TrainConfig, tmp_path: Path, monkeyp
     assert read_description(tmp_path / "last_model")["info"]["epoch"] == 7
     train(config, tmp_path, limit_batches=1)
     assert len(epochs(tmp_path)) == 7, "a run that stopped early stays stopped"
+
+
+def test_the_rate_stays_until_an_epoch(config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Epochs 4 and 5 count, 2 and 3 do not."""
+    script_scores(monkeypatch, [3.0, 2.0, 2.0, 2.0, 2.0, 2.0])
+    config = with_trainer(config, max_epochs=6, halve_patience=2, halve_from_epoch=3, learning_rate=0.008)
+    train(config, tmp_path, limit_batches=1)
+    assert [line["learning_rate"] for line in epochs(tmp_path)] == [0.008] * 5 + [0.004]
+
+
+def test_the_budget_includes_validation(config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step takes 1 s, a validation 20 s, by a clock of the test: so the second one begins at 70 s of 90."""
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(callbacks, "time", clock)
+    monkeypatch.setattr(SeparationTask, "before_step", lambda self: setattr(clock, "now", clock.now + 1))
+    script_scores(monkeypatch, [0.0] * 500)
+    scored = SeparationTask.on_validation_epoch_end
+    slow = lambda self: (setattr(clock, "now", clock.now + 20), scored(self))  # noqa: E731
+    monkeypatch.setattr(SeparationTask, "on_validation_epoch_end", slow)
+    train(with_trainer(config, max_epochs=500, max_minutes=90 / 60, validate_every_epochs=4), tmp_path)
+    assert 88 <= clock.now <= 93
 
 
 def test_plateau_is_remembered_over_runs(config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,6 +121,7 @@ def test_accumulated_batches_are_one_large_batch(
 def test_gradient_is_clipped(config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = remember_gradients(monkeypatch)
     train(plain(config, gradient_clip_norm=0.01), tmp_path, limit_batches=2)
+    assert len(seen) == 2
     for gradients in seen:
         norm = torch.stack([gradient.norm() for gradient in gradients.values()]).norm()
         torch.testing.assert_close(norm, torch.tensor(0.01), rtol=1e-3, atol=0.0)

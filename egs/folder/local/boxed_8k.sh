@@ -46,7 +46,7 @@ options=("$@")
 default=(--config "$conf/default.yaml")
 clean=(--config "$conf/clean.yaml")
 noise=(--data.dynamic_mixing.noise "$recordings/noise_mini/wav8k/train")
-# Clean pairs first, and then with noise, one speaker alone and silence.
+# Clean pairs first, then noise, single speakers and silence.
 whole=("${clean[@]}" --config "$conf/whole.yaml" "${noise[@]}")
 often_one=(--data.dynamic_mixing.one_speaker_share 0.2)
 eight=(--model.masker.num_layers 8)

@@ -27,6 +27,7 @@ from sepkit.inference.diarization.segments import (
     WINDOW_SECONDS,
     Source,
     SpeechSegment,
+    clear_segments,
     embed,
     find_segments,
     group_estimates,
@@ -70,6 +71,11 @@ class Speech:
     def seconds(self) -> np.ndarray:
         """(N,) lengths of the segments."""
         return np.array([segment.duration_seconds for _, segment in self.all])
+
+    @property
+    def clear(self) -> np.ndarray:
+        """(N,) which segments speakers are counted by, see `clear_segments`."""
+        return np.concatenate([clear_segments(own) for _, own in self.recordings])
 
     @property
     def neighbors(self) -> np.ndarray:
@@ -145,7 +151,7 @@ def cluster_recordings(
         inputs: recordings, folders of them, or what `sepkit separate` wrote.
         encoder: folder of a speaker encoder, the name of one that ships, FILE.onnx, mean_mfcc or mean_log_mel; None:
             the default.
-        features: what FILE.onnx hears; None: as its metadata say.
+        features: Input of FILE.onnx; None: as its metadata say.
         speakers: their number; auto: it is found.
 
     Returns:
@@ -174,7 +180,7 @@ def cluster_recordings(
         if not np.isfinite(points).all():
             raise UserError("--speaker-encoder: it gives embeddings that are not finite; train it again")
     rule = rule_of({} if loaded is None else loaded.info)
-    clusters, counted = group_speakers(points, speech.neighbors, speech.seconds, speakers, rule)
+    clusters, counted = group_speakers(points, speech.neighbors, speech.seconds, speakers, rule, speech.clear)
     labels = in_order_of_appearance(clusters.labels.tolist())
     confidence = clusters.posterior[np.arange(len(labels)), clusters.labels]
     names = [f"speaker_{label + 1}" for label in labels]

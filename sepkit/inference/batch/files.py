@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from sepkit.data import audio
-from sepkit.errors import UserError, one_line
+from sepkit.errors import UserError, counted, one_line
 from sepkit.files import check_writable
 from sepkit.inference.batch.inputs import find_recordings, name_outputs, rttm_ids
 from sepkit.inference.batch.outputs import check_free, file_identity, is_done, marked, tracks_of, write_outputs
@@ -34,7 +34,7 @@ from sepkit.inference.loading import load_model
 from sepkit.inference.long.recordings import FileRecording, Rendered
 from sepkit.inference.options import LinkSpeakers, OutputOptions, Subtype, read_names
 from sepkit.inference.selection import check_speakers
-from sepkit.inference.separated import Separated, counted, summary_line
+from sepkit.inference.separated import Separated, summary_line
 from sepkit.inference.separator import Separator
 from sepkit.models.published.names import license_of
 from sepkit.owned import command
@@ -71,17 +71,17 @@ def separate_files(
         inputs: Audio files, and folders that are searched for them.
         separator: The model.
         out: Folder of the outputs, made if absent.
-        options: What is written; None: the defaults.
-        model_name: How the JSON files name the model.
-        processes: How many separate recordings side by side, on a CPU; 1: this one alone.
+        options: Options of the outputs; None: the defaults.
+        model_name: Name of the model in the JSON files.
+        processes: Number of parallel processes, on a CPU; 1: only this one.
         rank: Number of this process among those that share the recordings: each takes every `world_size`-th. Its list
             of failures is OUT/failed_rank<rank>.jsonl then.
-        world_size: How many processes share them.
-        tell: Takes a line about each recording as soon as it is separated or has failed, and whether it has failed.
+        world_size: Number of processes that share the recordings.
+        tell: Function that gets a line about each finished recording, and whether the recording failed.
 
     Raises:
         UserError: an input that does not exist, a folder without audio files, an output folder that cannot be
-            written to or is an input, `speakers` that the model cannot tell, or several processes on an accelerator.
+            written to or is an input, `speakers` that the model cannot output, or several processes on an accelerator.
     """
     began, out, options = time.perf_counter(), Path(out), options or OutputOptions()
     if options.speakers is None and options.link_speakers is None:
@@ -133,9 +133,10 @@ def separate_files(
         else:
             command().finished = True
             report.separated += 1
-            report.audio_seconds += done[0]
-            report.summaries[str(target)] = done[1]
-            line = one_line(f"{target}: {done[1]}")
+            seconds, report.summaries[str(target)], written = done
+            report.audio_seconds += seconds
+            names = ", ".join(map(str, written)) or f"{out / target}.json"
+            line = one_line(f"{_from_here(path)} → {names}") + f"\n  {one_line(report.summaries[str(target)])}"
         if tell:
             tell(line, isinstance(done, Failed))
     unsure = threshold_warning(encoder) if encoder is not None and enrolled else None
@@ -152,8 +153,8 @@ class _Job:
     Args:
         out: Folder of the outputs.
         separator: The model.
-        options: What is written.
-        provenance: What all JSON files state.
+        options: Options of the outputs.
+        provenance: Fields of all JSON files.
         progress: Whether to show a bar for a long recording.
         encoder: Speaker encoder that links estimates to speakers; None: they are not linked.
         enrolled: Speakers whose tracks have names.
@@ -169,8 +170,9 @@ class _Job:
     enrolled: Sequence[Enrolled]
     rttm_ids: dict[Path, str]
 
-    def separate(self, recording: tuple[Path, Path]) -> tuple[float, str] | None:
-        """Return the length of a recording, seconds, and a line about it; None where it was separated before.
+    def separate(self, recording: tuple[Path, Path]) -> tuple[float, str, list[Path]] | None:
+        """Return the length of a recording, seconds, a line about it, and the estimates' files; None if it was
+        separated before.
 
         Args:
             recording: Its path, and that of its outputs below `out`, without ending.
@@ -197,25 +199,25 @@ class _Job:
             )
             with closing(separated.estimates):
                 _check_unchanged(path, identity)
-                summary = self._write(target, separated, description, header)
+                summary, written = self._write(target, separated, description, header)
                 _check_unchanged(path, identity)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
             raise UserError(failure_reason(error, path)) from error
-        return header.duration_seconds, summary + note
+        return header.duration_seconds, summary + note, written
 
     def _write(
         self, target: Path, separated: Separated[Rendered], description: dict[str, Any], header: audio.AudioInfo
-    ) -> str:
-        """Write the estimates, or the speakers that they are linked to; return a line about them."""
+    ) -> tuple[str, list[Path]]:
+        """Write the estimates, or the speakers that they are linked to; return a line about them, and their files."""
         fine = self.options.format == "wav" and header.subtype in _FINER_THAN_16_BITS
         subtype: Subtype = self.options.subtype or ("FLOAT" if fine else "PCM_16")
         name = self.rttm_ids.get(target.relative_to(self.out), "")
         if self.encoder is None:
             with marked(target, tracks_of(separated), self.options):
-                write_outputs(target, separated, self.options, description, subtype, recording=name)
-            return summary_line(separated)
+                written = write_outputs(target, separated, self.options, description, subtype, recording=name)
+            return summary_line(separated), written
         count, estimates = len(separated.kept), separated.estimates
         mixture = lambda: (block[None] for block in estimates.recording.blocks())  # noqa: E731  # read again and again
         speakers = speakers_to_link(self.options.link_speakers, separated)
@@ -224,7 +226,7 @@ class _Job:
         description = {**description, "linked": linked.to_plain(), **found}
         tracks = replace(separated, estimates=linked, tracks=names)
         with marked(target, names, self.options):
-            write_outputs(target, tracks, self.options, description, subtype, linked.turns, name)
+            written = write_outputs(target, tracks, self.options, description, subtype, linked.turns, name)
         line = counted(linked.speakers, "speaker") if any(linked.turns) else "no speech"
         line += f" in {counted(count, 'estimate')}"
         if linked.counted is not None and linked.counted.uncertain:
@@ -232,7 +234,7 @@ class _Job:
         if found:
             absent = ", ".join(found["absent"]) or "none"
             line += f"; written: {', '.join(filter(None, names)) or 'none'}; absent: {absent}"
-        return line
+        return line, written
 
     def _names(self, linked: LinkedSpeakers) -> tuple[list[str | None], dict[str, Any]]:
         """Return the names of tracks, None for those not written, and the JSON entries about enrolled speakers."""
@@ -249,16 +251,20 @@ class _Job:
         return [name if only in (None, name) else None for name in names], more
 
 
+def _from_here(path: Path) -> Path:
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
 def _check_unchanged(path: Path, identity: dict[str, int]) -> None:
     if file_identity(path) != identity:
         raise UserError(f"{path}: changed while it was read; separate it again when it is complete")
 
 
 def speakers_to_link(wanted: LinkSpeakers | None, separated: Separated[Any]) -> LinkSpeakers:
-    """Return the number that was asked for; for "auto" 1 if the model's detector is sure that one speaker is alone.
+    """Return the requested number; for "auto" 1 if the model's detector is sure of a single speaker.
 
-    The other estimates of such a recording hold what is left of the voice, which sounds like somebody else. Scores tell
-    how many outputs are heard, each of which may hold several speakers.
+    The other estimates of such a recording contain leakage, which sounds like another speaker. Scores give the number
+    of active outputs, each of which may contain several speakers.
 
     Args:
         wanted: Number of speakers, or "auto".

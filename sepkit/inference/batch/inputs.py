@@ -101,7 +101,7 @@ def name_outputs(recordings: dict[Path, Path], *, rttm: bool = False) -> dict[Pa
 
 
 def same_name(name: str) -> str:
-    """Return what is equal for names that some file systems take for one: those that differ in case or Unicode form."""
+    """Return a key, equal for names that some file systems do not distinguish (case or Unicode form)."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 

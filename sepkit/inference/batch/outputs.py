@@ -63,7 +63,7 @@ def _endings(options: OutputOptions) -> tuple[list[str], list[str]]:
 
 
 def _is_own(path: Path, target: Path) -> bool:
-    """Return whether a file was written by an earlier call, which its JSON file tells, or a mark if it was killed."""
+    """Return whether a file was written by an earlier call, according to its JSON file, or a mark if it was killed."""
     return same_name(path.name) in map(same_name, _recorded(target)) or _mark(target).is_file()
 
 
@@ -79,7 +79,7 @@ def _mark(target: Path) -> Path:
 
 @contextmanager
 def marked(target: Path, tracks: Collection[str | None], options: OutputOptions) -> Iterator[None]:
-    """Mark a recording as begun until its files are recorded: what a kill leaves of them is known by the mark.
+    """Mark a recording as begun until its files are recorded, so that leftovers of a killed run are recognized.
 
     Args:
         target: Path without ending.
@@ -116,8 +116,9 @@ def write_outputs(
     subtype: Subtype,
     turns: Sequence[Sequence[tuple[float, float]]] | None = None,
     recording: str = "",
-) -> None:
-    """Write the estimates of a recording, and then the JSON file: where it stands, everything stands.
+) -> list[Path]:
+    """Write the estimates of a recording, and then the JSON file: if it exists, all outputs do. Return the
+    estimates' files.
 
     Files that the JSON file of an earlier call names, and this call does not make, are removed. Estimates that would
     clip as PCM are written as 32-bit float wav instead; where PCM or flac was asked for, a line on standard error says
@@ -129,7 +130,7 @@ def write_outputs(
         options: Format and kinds of the outputs.
         description: Origin of the estimates, for the JSON file.
         subtype: Sample format, unless they would clip.
-        turns: Beginnings and lengths of the turns of each track, seconds; None: when something is heard in it.
+        turns: Beginnings and lengths of the turns of each track, seconds; None: whenever it is active.
         recording: Name of the recording in RTTM.
     """
     suffix = f".{options.format}"
@@ -157,15 +158,15 @@ def write_outputs(
     for name in _names_of(_written_before(target)) - {path.name for path in paths}:
         if name.startswith(f"{target.name}_"):
             target.with_name(name).unlink(missing_ok=True)
-    intervals = separated.predicted_interval_db
+    intervals, linked = separated.predicted_interval_db, description.get("linked", {})
     result = {
         **description,
         "sample_rate": separated.sample_rate,
         "num_samples": separated.estimates.shape[-1],
         "gains": _numbers(separated.gains),
         "scores": _numbers(separated.scores),
-        "speakers": separated.speakers,
-        "or_more": separated.selection.count_is_lower_bound,
+        "speakers": linked.get("speakers", separated.speakers),
+        "or_more": not linked and separated.selection.count_is_lower_bound,
         "kept_hypotheses": [int(index) + 1 for index in separated.kept],
         "predicted_si_sdr_db": _numbers(separated.predicted_si_sdr_db),
         "predicted_interval_db": intervals if intervals is None else [_numbers(ends) for ends in intervals],
@@ -180,12 +181,13 @@ def write_outputs(
         "files": {path.name: {"bytes": path.stat().st_size, "sha256": file_digest(path)} for path in written},
     }
     write_json(_beside(target, ".json"), result)
+    return paths
 
 
 def _write_estimates(
     target: Path, separated: Separated[Any], subtype: Subtype, suffix: str
 ) -> tuple[list[Path], ActivityMeter]:
-    """Return the paths written, and when something is heard in each track, also in those that are not written."""
+    """Return the paths written, and the active turns of each track, including those that are not written."""
     rate, num_samples = separated.sample_rate, separated.estimates.shape[-1]
     names = tracks_of(separated)
     written = [index for index, name in enumerate(names) if name is not None]
@@ -210,7 +212,7 @@ def tracks_of(separated: Separated[Any]) -> Sequence[str | None]:
 
 
 def _numbers(values: Any) -> list[float | None] | None:
-    """Plain numbers; None for what is not known."""
+    """Plain numbers; None: unknown."""
     return None if values is None else [float(value) if math.isfinite(value) else None for value in values]
 
 
@@ -225,7 +227,7 @@ def _is_plain_name(name: Any) -> bool:
 
 
 def is_done(target: Path, description: dict[str, Any], options: OutputOptions) -> bool:
-    """Return whether all outputs stand, whole, and come from the same recording, model and options.
+    """Return whether all outputs are complete and come from the same recording, model and options.
 
     Args:
         target: Path without ending.
@@ -260,7 +262,7 @@ def _stands(path: Path, expected: Any, verify: bool) -> bool:
 
 
 def _written_before(target: Path) -> dict[str, Any]:
-    """What the JSON file of an earlier call holds; nothing where there is none that can be read."""
+    """The content of an earlier call's JSON file; empty if none can be read."""
     try:
         written = parse_json(file_text(_beside(target, ".json")))
     except (OSError, ValueError):
@@ -270,6 +272,6 @@ def _written_before(target: Path) -> dict[str, Any]:
 
 
 def file_identity(path: Path) -> dict[str, int]:
-    """Return size and time of change of an input, by which a later call knows that it is still the same file."""
+    """Return size and time of change of an input, by which a later call recognizes the same file."""
     status = path.stat()
     return {"input_bytes": status.st_size, "input_modified_ns": status.st_mtime_ns}

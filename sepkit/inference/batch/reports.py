@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sepkit.errors import UserError, one_line
+from sepkit.errors import UserError, counted, one_line
 from sepkit.files import file_text, parse_json, write_json, write_text
 from sepkit.inference.runners.base import is_out_of_memory
 from sepkit.owned import FOREIGN, check
@@ -23,14 +23,15 @@ class FilesReport:
     """Results of a list of recordings; printing it gives one line.
 
     Args:
-        separated: recordings separated by this call.
-        already_done: recordings separated by an earlier call in the same way.
-        failed: path -> reason; also written to the list.
-        audio_seconds: total length of recordings separated by this call.
-        wall_seconds: duration of the call.
-        list_name: of the list of failures, in `out`.
-        summaries: output -> line about it, for recordings separated by this call: number of speakers, SI-SDR to expect.
-        warnings: what all outputs lack, such as the band above the model's, and enrollments to doubt.
+        out: Folder of the outputs.
+        separated: Number of recordings separated by this call.
+        already_done: Number of recordings separated by an earlier call in the same way.
+        failed: Reasons by path; also written to the list of failures.
+        audio_seconds: Total length of the recordings separated by this call, seconds.
+        wall_seconds: Duration of the call, seconds.
+        list_name: Name of the list of failures, in `out`.
+        summaries: Lines about outputs separated by this call (number of speakers, predicted SI-SDR), by output.
+        warnings: Limits of all outputs, such as a missing high band, and doubtful enrollments.
     """
 
     out: Path
@@ -49,11 +50,13 @@ class FilesReport:
         return self.wall_seconds / self.audio_seconds if self.audio_seconds else None
 
     def __str__(self) -> str:
-        text = f"separated {self.separated}, already done {self.already_done}"
+        parts = [f"{counted(self.already_done, 'file')} already separated"] * (self.already_done > 0)
+        if self.separated or not (parts or self.failed):
+            files = counted(self.separated, "file")
+            parts.insert(0, f"{files}, {_brief(self.audio_seconds)} of audio in {_brief(self.wall_seconds)}")
         if self.failed:
-            text += f", failed {len(self.failed)} (listed in {self.out / self.list_name})"
-        factor = self.real_time_factor
-        return text if factor is None else f"{text}; {self.audio_seconds:.0f} s, real-time factor {factor:.3f}"
+            parts.append(f"{counted(len(self.failed), 'file')} failed (listed in {self.out / self.list_name})")
+        return "; ".join(parts)
 
     def to_plain(self) -> dict[str, Any]:
         """Return plain data for a JSON file."""
@@ -68,6 +71,10 @@ class FilesReport:
             "real_time_factor": self.real_time_factor,
             "version": __version__,
         }
+
+
+def _brief(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.2g} s"
 
 
 def failure_reason(error: Exception, path: Path) -> str:

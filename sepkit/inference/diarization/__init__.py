@@ -1,1 +1,1 @@
-"""Who speaks when: segments of speech, their speaker embeddings, counts and clusters."""
+"""Diarization: segments of speech, their speaker embeddings, counts and clusters."""

@@ -43,7 +43,7 @@ def unit_rows(values: np.ndarray) -> np.ndarray:
 
 
 def spherical_k_means(embeddings: np.ndarray, clusters: int, seed: int = 0, restarts: int = _RESTARTS) -> Clusters:
-    """Return the best of several k-means by cosine likeness, each from centers that are drawn far apart (k-means++).
+    """Return the best of several k-means by cosine similarity, each from centers that are drawn far apart (k-means++).
 
     Args:
         embeddings: Embeddings, (N, D), used at unit length.

@@ -1,9 +1,9 @@
-"""Who speaks: groups of segments that are further apart than the segments of one turn are.
+"""Count speakers: groups of segments that are further apart than the segments of one turn.
 
-How far apart two segments of one speaker are depends on the encoder, the language, the noise and on separation. A turn
-tells it: nearly always one speaker has all of it. Two groups are therefore one speaker if their mean cosine distance is
+How far apart two segments of one speaker are depends on the encoder, the language, the noise and on separation. Turns
+show it: nearly every turn has one speaker. Two groups are therefore one speaker if their mean cosine distance is
 below a multiple of the median distance between neighboring segments of a turn. The multiple is the only number that was
-chosen, on development meetings (`egs/speaker_clustering/RESULTS.md`).
+chosen, on development meetings (`egs/speaker_clustering/MEETINGS.md`).
 """
 
 from __future__ import annotations
@@ -15,13 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sepkit.inference.diarization.clustering import (
-    Clusters,
-    mean_directions,
-    posterior_of,
-    spherical_k_means,
-    unit_rows,
-)
+from sepkit.inference.diarization.clustering import Clusters, spherical_k_means, unit_rows
 from sepkit.inference.diarization.encoders import numbers_in
 
 # Mean cosine distance where no turn has two segments.
@@ -30,8 +24,10 @@ _THRESHOLD_WITHOUT_TURNS = 0.6
 _LEAST_SHARE, _LEAST_SECONDS = 0.04, 2.0
 # Counts whose threshold is nearer than this to that of another count were wrong in most development meetings.
 _CERTAIN_MARGIN = 0.1
-# Weight of a segment's neighbors in a turn, which are added to it, and rounds of moving segments to the nearest group.
-_NEIGHBOR_WEIGHT, _ROUNDS = 1.0, 20
+# Weight of a segment's neighbors in a turn, which are added to it.
+_NEIGHBOR_WEIGHT = 1.0
+# Fewer clear segments do not determine a number.
+_LEAST_CLEAR = 10
 # Starts of k-means. With them its error rate on development meetings is within 0.2 points of that of Ward linkage.
 _RESTARTS = 20
 # Distances between all pairs take memory with the square of their number.
@@ -99,19 +95,19 @@ def group_speakers(
     seconds: np.ndarray,
     speakers: int | Literal["auto"],
     rule: CountingRule = CountingRule(),
+    clear: np.ndarray | None = None,
 ) -> tuple[Clusters, SpeakerCount | None]:
-    """Return clusters of the segments of N >= 1, and how their number was found; None if it is given.
+    """Return clusters of the segments of N >= 1, those of spherical k-means, and how their number was found.
 
-    A given number of clusters is that of spherical k-means: every speaker gets a cluster, and outliers get none. Where
-    the number is found, clusters are the groups of average linkage that have enough speech, and each other segment goes
-    to the nearest of them.
+    It is None if the number is given. Otherwise it is that of the groups of average linkage that have enough speech.
 
     Args:
         embeddings: (N, D).
         neighbors: (P, 2) which segments follow each other in a turn, see `neighbors_in_turns`.
         seconds: (N,) their lengths.
         speakers: their number; auto: it is found.
-        rule: of the encoder, see `rule_of`.
+        rule: Rule of the encoder, see `rule_of`.
+        clear: (N,) bool, segments that the number is found by if they are enough, see `clear_segments`; None: all.
 
     Raises:
         UserError: fewer segments than speakers.
@@ -119,23 +115,18 @@ def group_speakers(
     Source: average linkage with a threshold, as in J. Han, K. J. Kim and S. S. Narayanan, "Strategies to improve the
     robustness of agglomerative hierarchical clustering under data source variation for speaker diarization", 2008.
     """
-    points, blended = unit_rows(np.asarray(embeddings, np.float64)), blend_turns(embeddings, neighbors)
-    if speakers != "auto":
-        return spherical_k_means(blended, speakers, restarts=_RESTARTS), None
-    tree = SpeakerTree(blended, seconds)
-    first, second = np.asarray(neighbors, int).reshape(-1, 2).T
-    apart = 1 - (points[first] * points[second]).sum(-1)
-    turn_distance = float(np.median(apart)) if len(apart) else None
-    threshold = _THRESHOLD_WITHOUT_TURNS if turn_distance is None else rule.threshold(turn_distance)
-    counted = SpeakerCount(tree.speakers(threshold), *tree.runner_up(threshold), threshold, turn_distance)
-    centers = tree.centers(counted.speakers)
-    labels = (blended @ centers.T).argmax(-1)
-    for _ in range(_ROUNDS):
-        centers = mean_directions(blended, labels, centers)
-        before, labels = labels, (blended @ centers.T).argmax(-1)
-        if np.array_equal(before, labels):
-            break
-    return Clusters(labels, centers, posterior_of(blended, centers, labels)), counted
+    blended, counted = blend_turns(embeddings, neighbors), None
+    if speakers == "auto":
+        points = unit_rows(np.asarray(embeddings, np.float64))
+        chosen = np.ones(len(seconds), bool) if clear is None or clear.sum() < _LEAST_CLEAR else clear
+        tree = SpeakerTree(blended[chosen], seconds[chosen])
+        first, second = np.asarray(neighbors, int).reshape(-1, 2).T
+        apart = 1 - (points[first] * points[second]).sum(-1)
+        turn_distance = float(np.median(apart)) if len(apart) else None
+        threshold = _THRESHOLD_WITHOUT_TURNS if turn_distance is None else rule.threshold(turn_distance)
+        counted = SpeakerCount(tree.speakers(threshold), *tree.runner_up(threshold), threshold, turn_distance)
+        speakers = counted.speakers
+    return spherical_k_means(blended, speakers, restarts=_RESTARTS), counted
 
 
 def blend_turns(values: np.ndarray, neighbors: np.ndarray) -> np.ndarray:
@@ -158,7 +149,7 @@ def blend_turns(values: np.ndarray, neighbors: np.ndarray) -> np.ndarray:
 class SpeakerTree:
     """Groups of segments at any threshold, by average linkage of cosine distances.
 
-    Groups with little speech are not counted: they are segments that sound like nobody in particular.
+    Groups with little speech are not counted: they resemble no speaker.
 
     Args:
         embeddings: (N, D) of N >= 1 segments; of more than 1200, as many evenly from all.
@@ -179,23 +170,6 @@ class SpeakerTree:
             groups = self._groups[-1]
             self._groups.append(np.where(groups == groups[one], groups[other], groups))
         self._counts = [int((np.bincount(own, self._seconds) >= self._least).sum()) for own in self._groups]
-
-    def centers(self, speakers: int) -> np.ndarray:
-        """Return mean directions (K, D) of K groups: those that thresholds agree on most, among groups that have enough
-        speech if that can be.
-
-        Args:
-            speakers: K, at most the number of segments.
-        """
-        ends = np.append(self._heights, 2.0)
-        widths = [ends[k] - ends[k - 1] if count == speakers else -1.0 for k, count in enumerate(self._counts) if k]
-        enough = len(widths) > 0 and max(widths) >= 0
-        merges = 1 + int(np.argmax(widths)) if enough else len(self._points) - speakers
-        _, labels = np.unique(self._groups[merges], return_inverse=True)
-        speech = np.bincount(labels, self._seconds)
-        sums = np.zeros((len(speech), self._points.shape[1]))
-        np.add.at(sums, labels, self._points)
-        return unit_rows(sums[speech >= min(self._least, speech.max())] if enough else sums)
 
     def speakers(self, threshold: float) -> int:
         """Return the number of groups that have enough speech, at least 1; nearer ones than the threshold are one."""

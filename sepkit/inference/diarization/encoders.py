@@ -1,4 +1,4 @@
-"""Speaker encoders: what turns segments of speech into vectors that are alike if the speaker is the same."""
+"""Speaker encoders map segments of speech to vectors that are alike if the speaker is the same."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from sepkit.data import audio
 from sepkit.errors import UserError, shown
+from sepkit.files import parse_json
 from sepkit.inference.diarization.clustering import unit_rows
 from sepkit.inference.diarization.spectra import FRONTEND_RATE, FRONTENDS
 from sepkit.inference.options import SpeakerFeatures
@@ -34,7 +36,7 @@ def numbers_in(info: Mapping[str, Any], section: str) -> dict[str, float]:
     """Return the numbers that an encoder states for a use of it, those it does not state left out.
 
     Args:
-        info: what was saved beside the weights.
+        info: Data saved beside the weights.
         section: enrollment or counting.
 
     Raises:
@@ -58,7 +60,7 @@ class Encoder(Protocol):
         sample_rate: Hz, of the waveforms.
         embedding_size: D.
         has_vad: whether it has `speech`.
-        info: what was saved beside the weights, see `numbers_in`.
+        info: Data saved beside the weights, see `numbers_in`.
     """
 
     sample_rate: int
@@ -71,7 +73,7 @@ class Encoder(Protocol):
         ...
 
     def speech(self, waveforms: np.ndarray) -> np.ndarray:
-        """Return probabilities that somebody speaks in each 20 ms, (B, F), of waveforms (B, T) float32."""
+        """Return speech probabilities of waveforms (B, T) float32 for each 20 ms, (B, F)."""
         ...
 
     def fingerprint(self) -> str:
@@ -114,7 +116,7 @@ class TorchEncoder:
     """An encoder in torch, such as `sepkit train --config speaker_encoder` writes.
 
     Args:
-        model: in evaluation mode.
+        model: Model in evaluation mode.
     """
 
     def __init__(self, model: SpeakerEncoder) -> None:
@@ -148,15 +150,18 @@ class TorchEncoder:
 class OtherEncoder:
     """An encoder of another toolkit as a graph: spectra (B, F, bands) or samples (B, T) to embeddings (B, D).
 
+    The shipped encoder detects speech. The graph's metadata may state `counting` and `enrollment` as JSON,
+    see `numbers_in`.
+
     Args:
         path: FILE.onnx with one input and one output that is a matrix.
-        features: what it hears; None: fbank, if its metadata name the framework wespeaker or 3d-speaker.
+        features: Input of the graph; None: fbank, if its metadata name the framework wespeaker or 3d-speaker.
 
     Raises:
-        UserError: no such graph, or nothing says what it hears.
+        UserError: no such graph, a graph whose input is not stated, or metadata that are no such numbers.
     """
 
-    has_vad = False
+    has_vad = True
 
     def __init__(self, path: Path, features: SpeakerFeatures | None = None) -> None:
         expected = "expected a speaker encoder with one input, spectra or samples, and embeddings (B, D) as its output"
@@ -189,7 +194,13 @@ class OtherEncoder:
             self.sample_rate = int(rate)
         elif rate != str(FRONTEND_RATE):
             raise UserError(f"{path}: sample_rate in its metadata is {shown(rate)}, expected {FRONTEND_RATE}")
-        self.info: Mapping[str, Any] = {}
+        try:
+            self.info: Mapping[str, Any] = {
+                key: parse_json(value) for key, value in contents.metadata.items() if key in _STATED
+            }
+        except ValueError as error:
+            raise UserError(f"{path}: {' or '.join(_STATED)} in its metadata is no JSON ({error})") from error
+        self._detector = load_encoder()
         self.embedding_size = self.embed(np.zeros((1, self.sample_rate), np.float32)).shape[1]
 
     def embed(self, waveforms: np.ndarray) -> np.ndarray:
@@ -201,11 +212,11 @@ class OtherEncoder:
         return unit_rows(np.asarray(found, np.float32))
 
     def speech(self, waveforms: np.ndarray) -> np.ndarray:
-        """Not called: `has_vad` is false."""
-        raise NotImplementedError
+        """Return probabilities of speech (B, F) of waveforms (B, T), those of the encoder that ships."""
+        return self._detector.speech(audio.resample(waveforms, self.sample_rate, self._detector.sample_rate))
 
     def fingerprint(self) -> str:
-        """Return a digest of the file and what it hears."""
+        """Return a digest of the file and its input."""
         return self._fingerprint
 
     def __reduce__(self) -> Any:
@@ -219,22 +230,24 @@ def load_encoder(model: str | Path | None = None, features: SpeakerFeatures | No
     Args:
         model: the name of one that ships, a folder that `sepkit train` wrote, or FILE.onnx of any toolkit; None: the
             default one.
-        features: what a graph of another toolkit hears; None: as its metadata say.
+        features: Input of a graph of another toolkit; None: as its metadata say.
 
     Raises:
         UserError: no encoder, one that states what it cannot mean, or features for one of sepkit's own.
     """
+    encoder: Encoder
+    other = False
     if model is not None and Path(model).suffix.lower() == ".onnx":
         graph = path = Path(model)
-        if METADATA not in read_graph(path, "expected a speaker encoder")[1].metadata:
-            return OtherEncoder(path, features)
+        other = METADATA not in read_graph(path, "expected a speaker encoder")[1].metadata
     else:
         path = encoder_folder(model)
         graph = (path if (path / GRAPH).is_file() else find_checkpoint(path)) / GRAPH
-    if features is not None:
+    if features is not None and not other:
         raise UserError(f"--speaker-features: {path} is an encoder of sepkit's, which hears samples; leave it out")
-    encoder: Encoder
-    if graph.is_file():
+    if other:
+        encoder = OtherEncoder(path, features)
+    elif graph.is_file():
         encoder = GraphEncoder(Graph(graph))
     else:
         from sepkit.models import load_checkpoint
@@ -242,5 +255,5 @@ def load_encoder(model: str | Path | None = None, features: SpeakerFeatures | No
 
         encoder = TorchEncoder(load_checkpoint(path, of=SpeakerEncoder))
     for section in _STATED:
-        numbers_in(encoder.info, section)  # A mistake in it is told before an hour is separated.
+        numbers_in(encoder.info, section)  # A mistake in it is reported before an hour is separated.
     return encoder

@@ -20,6 +20,7 @@ from sepkit.inference.diarization.encoders import Encoder
 from sepkit.inference.diarization.segments import (
     SpeechMeter,
     SpeechSegment,
+    clear_segments,
     cut_turns,
     embed,
     join_turns,
@@ -40,15 +41,16 @@ class LinkedSpeakers:
     """A recording whose estimates are linked to speakers.
 
     Args:
-        speakers: how many.
-        counted: how that was found; None if it was given.
+        speakers: Number of speakers.
+        counted: Result of counting; None: the number was given.
         embeddings: (speakers, D) unit vectors, the mean of those of their segments; zeros for one without segments.
-        owners: of each estimate, (E,) ends of its parts, in samples, and (E,) whose they are.
-        turns: of each speaker: beginnings and lengths, seconds.
+        owners: For each estimate, ends of its parts, (E,) samples, and their speakers, (E,).
+        turns: Beginnings and lengths of the turns of each speaker, seconds.
         recording: Blocks (1, t) of the recording; the track of a single speaker.
         weights: Gain of each estimate, (E,): those of the sum nearest to the recording, from 0 to 1. Two estimates of
             one voice are not added up to more than the voice.
-        full_seconds: in which somebody speaks in every estimate. Whether one more speaks then cannot be known.
+        full: Beginnings and lengths, seconds, of times with speech in every estimate, where a further speaker would
+            not be noticed.
     """
 
     speakers: int
@@ -60,7 +62,7 @@ class LinkedSpeakers:
     turns: list[list[tuple[float, float]]]
     recording: Blocks
     weights: np.ndarray
-    full_seconds: float = 0.0
+    full: Sequence[tuple[float, float]] = ()
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -109,7 +111,8 @@ class LinkedSpeakers:
             "runner_up": None if counted is None else counted.runner_up,
             "uncertain": counted is not None and counted.uncertain,
             "outputs": outputs,
-            "seconds_with_all_outputs": round(self.full_seconds, 2),
+            "seconds_with_all_outputs": round(sum(length for _, length in self.full), 2),
+            "times_with_all_outputs": [[round(start, 2), round(start + length, 2)] for start, length in self.full],
             "note": f"no more than {outputs} at once are separated; one more is heard in the others' tracks",
         }
 
@@ -146,22 +149,27 @@ def link(
     if segments:
         alone = embed(encoder, _waveforms(estimates, segments, sample_rate, encoder.sample_rate))
         seconds = np.array([segment.duration_seconds for segment in segments])
-        found, counted = group_speakers(alone, neighbors_in_turns(segments), seconds, speakers, rule_of(encoder.info))
+        turns, rule, clear = neighbors_in_turns(segments), rule_of(encoder.info), clear_segments(segments)
+        found, counted = group_speakers(alone, turns, seconds, speakers, rule, clear)
         known, labels = len(found.centers), in_order_of_appearance(found.labels.tolist())
         means = mean_directions(unit_rows(alone), np.array(labels), np.zeros((known, alone.shape[1])))
     owners = [_owners(segments, labels, channel, length, sample_rate) for channel in range(count)]
     spans = [(segment.start_seconds, segment.duration_seconds) for segment in segments]
-    said = [join_turns([span for span, own in zip(spans, labels, strict=True) if own == k]) for k in range(known)]
-    in_use = [[span for span, s in zip(spans, segments, strict=True) if s.channel == one] for one in range(count)]
-    full = seconds_of_all(in_use)
-    return LinkedSpeakers(known, counted, means, owners, sample_rate, estimates, said, recording, weights, full)
+    channels = [segment.channel for segment in segments]
+    in_use, said = (
+        [join_turns([span for span, own in zip(spans, whose, strict=True) if own == k]) for k in range(number)]
+        for whose, number in ((channels, count), (labels, known))
+    )
+    return LinkedSpeakers(
+        known, counted, means, owners, sample_rate, estimates, said, recording, weights, times_of_all(in_use)
+    )
 
 
-def seconds_of_all(turns: Sequence[Sequence[tuple[float, float]]]) -> float:
-    """Return for how long all of some channels have a turn, seconds.
+def times_of_all(turns: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[float, float]]:
+    """Return beginnings and lengths, seconds, of the times in which all of some channels have a turn.
 
-    >>> seconds_of_all([[(0.0, 3.0)], [(1.0, 1.0), (2.5, 2.0)]])
-    1.5
+    >>> times_of_all([[(0.0, 3.0)], [(1.0, 1.0), (2.5, 2.0)]])
+    [(1.0, 1.0), (2.5, 0.5)]
 
     Args:
         turns: Beginnings and lengths of the turns of each channel, seconds; those of one channel do not overlap.
@@ -169,11 +177,12 @@ def seconds_of_all(turns: Sequence[Sequence[tuple[float, float]]]) -> float:
     edges = [
         (time, step) for own in turns for start, length in own for time, step in ((start, 1), (start + length, -1))
     ]
-    total, active, last = 0.0, 0, 0.0
+    times, active, last = [], 0, 0.0
     for time, step in sorted(edges):
-        total += (time - last) * (active == len(turns))
+        if active == len(turns) and time > last:
+            times.append((last, time - last))
         active, last = active + step, time
-    return total
+    return times
 
 
 def _owners(

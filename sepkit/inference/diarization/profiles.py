@@ -1,4 +1,4 @@
-"""Profiles of voices: numbers that tell which estimate of a part of a recording is which of its speakers.
+"""Profiles of voices: numbers that identify the speaker of each estimate in a part of a recording.
 
 Two traits of a voice are measured in frames where one estimate is much stronger than the others: cepstra (the shape of
 the voice's spectrum) and pitch. A speaker's profile is the mean of a trait over the chunks assigned to them; near
@@ -74,7 +74,7 @@ def measure_voices(estimates: np.ndarray, sample_rate: int, mean_power: float) -
 
     Args:
         estimates: (n, T).
-        mean_power: of all estimates together over the recording so far; much weaker frames are no speech.
+        mean_power: Mean power of the sum of estimates over the recording so far; much weaker frames are no speech.
     """
     frame, hop = round(_FRAME_SECONDS * sample_rate), max(1, round(_HOP_SECONDS * sample_rate))
     long = max(frame, round(_PITCH_FRAME_SECONDS * sample_rate))
@@ -170,7 +170,7 @@ class Profiles:
 
     Args:
         chunks: results of `measure_voices`.
-        hop_seconds: from one chunk's beginning to the next one's.
+        hop_seconds: Time from one chunk's beginning to the next, seconds.
     """
 
     def __init__(self, chunks: Sequence[Mapping[str, TraitStatistics]], hop_seconds: float) -> None:

@@ -19,21 +19,19 @@ WINDOW_SECONDS = 1.5
 """Longest segment; a longer turn is cut into equal ones."""
 
 SHORTEST_SECONDS = 0.25
-"""Shorter segments tell nothing of a voice."""
+"""Shorter segments do not identify a voice."""
 
 # Segments of one speaker that are nearer than this are one turn.
 _JOINED_PAUSE_SECONDS = 0.3
 _BLOCK_SECONDS, _READ_SECONDS = 10.0, 30.0
 # Differences of lengths that are no sign of files that do not belong together.
 _LENGTH_SLACK = 0.01
-# A segment that is further below all estimates together is what is left of a voice in another one.
-_LEAST_SHARE_DB = -8.0
 # Segments of one turn touch each other; turns are at least 0.3 s apart.
 _TURN_PAUSE_SECONDS = 0.1
-# Frames that are heard at once, and before and after them what they are heard with.
+# Segments that speakers are counted by: their least length, and least share without speech in another estimate.
+_CLEAR_SECONDS, _CLEAR_SHARE = 1.0, 0.7
+# Frames processed together, and their context before and after.
 _FRAMES, _CONTEXT_FRAMES = 150, 12
-# Probability of speech above which somebody speaks.
-_LEAST_PROBABILITY = 0.5
 
 
 @dataclass(frozen=True)
@@ -98,8 +96,7 @@ class SpeechMeter:
     def _listen(self, samples: np.ndarray) -> None:
         assert self._detector is not None
         resampled = audio.resample(samples, self._rate, self._detector.sample_rate)
-        found = self._detector.speech(resampled)[:, _CONTEXT_FRAMES : _CONTEXT_FRAMES + _FRAMES]
-        self._speech.append(found > _LEAST_PROBABILITY)
+        self._speech.append(self._detector.speech(resampled)[:, _CONTEXT_FRAMES : _CONTEXT_FRAMES + _FRAMES])
 
     def segments(self) -> list[list[tuple[float, float]]]:
         """Return beginnings and lengths, seconds, of the turns in each estimate, after the last block."""
@@ -146,31 +143,25 @@ def _description_of(path: Path) -> Path | None:
 def cut_turns(meter: SpeechMeter) -> tuple[list[SpeechSegment], list[SpeechSegment]]:
     """Return the turns of several channels in equal segments, in order of time, and those that are too short to use.
 
-    Segments that are far below the other channels are left out: where one speaks alone, the other estimates hold what
-    is left of the voice, which sounds like somebody else.
-
     Args:
         meter: Meter that has taken all blocks of the channels.
     """
-    segments, short, turns = [], [], meter.segments()
-    for channel, own in enumerate(turns):
+    segments, short = [], []
+    for channel, own in enumerate(meter.segments()):
         for start, length in own:
             count = max(1, int(np.ceil(length / WINDOW_SECONDS - 1e-9)))
             cut = [SpeechSegment(channel, start + k * length / count, length / count) for k in range(count)]
             (segments if cut[0].duration_seconds >= SHORTEST_SECONDS else short).extend(cut)
-    order = sorted(segments, key=lambda s: (s.start_seconds, s.channel))
-    if len(turns) > 1:
-        shares = meter.energy.shares_db([(s.channel, s.start_seconds, s.duration_seconds) for s in order])
-        order = [segment for segment, share in zip(order, shares.tolist(), strict=True) if share > _LEAST_SHARE_DB]
-    return order, sorted(short, key=lambda s: (s.start_seconds, s.channel))
+    in_time = lambda segment: (segment.start_seconds, segment.channel)  # noqa: E731
+    return sorted(segments, key=in_time), sorted(short, key=in_time)
 
 
 def find_segments(source: Source, encoder: Encoder | None = None) -> tuple[list[SpeechSegment], list[SpeechSegment]]:
-    """Return the segments in which something is heard, in order of time, and those that are too short to use.
+    """Return the active segments, in order of time, and those that are too short to use.
 
     Args:
         source: Recording, or the estimates of one.
-        encoder: Speaker encoder that decides what is speech, see `SpeechMeter`.
+        encoder: Speaker encoder that detects speech, see `SpeechMeter`.
 
     Raises:
         UserError: a file that cannot be read, or estimates of different rates or lengths.
@@ -213,6 +204,30 @@ def neighbors_in_turns(segments: Sequence[SpeechSegment]) -> np.ndarray:
     return np.array(pairs, int).reshape(-1, 2)
 
 
+def clear_segments(segments: Sequence[SpeechSegment]) -> np.ndarray:
+    """Return which segments identify a voice best, (N,) bool: long ones, mostly without overlap.
+
+    The separated parts of two overlapping speakers sound like a third.
+
+    >>> clear_segments([SpeechSegment(0, 0.0, 1.5), SpeechSegment(1, 1.4, 1.0), SpeechSegment(0, 2.0, 1.5)])
+    array([ True, False,  True])
+
+    Args:
+        segments: Segments of one recording, in order of time.
+    """
+    alone = np.array([segment.duration_seconds for segment in segments])
+    clear = alone >= _CLEAR_SECONDS
+    least = _CLEAR_SHARE * alone
+    for i, first in enumerate(segments):
+        end = first.start_seconds + first.duration_seconds
+        for j in range(i + 1, len(segments)):
+            if (start := segments[j].start_seconds) >= end:
+                break
+            if segments[j].channel != first.channel:
+                alone[[i, j]] -= min(end, start + segments[j].duration_seconds) - start
+    return clear & (alone >= least)
+
+
 def join_turns(turns: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """Return one speaker's turns, beginnings and lengths in seconds, joined where they have hardly a pause between.
 
@@ -238,7 +253,7 @@ def waveforms_of(source: Source, segments: Sequence[SpeechSegment], sample_rate:
     Args:
         source: Recording, or the estimates of one.
         segments: Segments of it, in order of time.
-        sample_rate: Sample rate of what is yielded, Hz.
+        sample_rate: Sample rate of the yielded samples, Hz.
     """
     held: dict[int, tuple[float, np.ndarray]] = {}
     for segment in segments:

@@ -1,4 +1,4 @@
-"""Spectra in NumPy: what speaker encoders of other toolkits take as input, and plain ones to compare encoders with."""
+"""Spectra in NumPy: inputs of other toolkits' speaker encoders, and plain spectra as baselines."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def mel(waveform: np.ndarray, bands: int = 40) -> np.ndarray:
     Args:
         waveform: (T,) at 16 kHz, between -1 and 1.
 
-    Source: librosa, melspectrogram, which Resemblyzer hears.
+    Source: librosa, melspectrogram, the input of Resemblyzer.
     """
     samples = np.asarray(waveform, np.float64)
     level = 10 * np.log10(max(float(np.square(samples).mean()), 1e-20))

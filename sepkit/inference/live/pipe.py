@@ -28,7 +28,7 @@ class Pipe:
         sample_rate: Hz; None: that of the model.
         channels: interleaved; they are averaged.
         begin: bytes that were already read.
-        size_bytes: of all samples, with `begin`; None: until the source ends.
+        size_bytes: Size of all samples, with `begin`, bytes; None: until the source ends.
     """
 
     source: BufferedIOBase
@@ -88,7 +88,7 @@ class PipeReport:
     """Report of a separated pipe.
 
     Args:
-        num_samples: of the mixture.
+        num_samples: Samples of the mixture.
         clipped: samples of the estimates that were beyond the full scale of 16-bit integers.
         dropped_bytes: behind the last whole sample.
         compute_seconds: spent on separation.

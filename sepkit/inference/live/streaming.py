@@ -33,7 +33,7 @@ class Stream:
             time of computing.
 
     Args:
-        runner: of a causal model.
+        runner: Runner of a causal model.
 
     Raises:
         UserError: a model that is not causal.

@@ -57,7 +57,7 @@ class ChunkedEstimates:
 
     Args:
         runner: Runs the model.
-        chunking: How the signal is cut.
+        chunking: Chunks of the signal.
         by_voices: Whether the order of estimates follows from traits of voices beside overlaps, see `Stitcher`.
         folder: Folder of the temporary file; None: that of the system.
         rates: Whether to measure the rates of the latents.

@@ -93,7 +93,7 @@ class ArrayRecording(Recording):
 
 
 class FileRecording(Recording):
-    """A recording in an audio file, one block of which is in memory at a time.
+    """A recording in an audio file, with one block in memory at a time.
 
     Args:
         path: Audio file.

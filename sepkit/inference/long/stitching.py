@@ -4,7 +4,7 @@ Chunks overlap. There, estimates of one fade into those of the next with weights
 the same signal, so no window is applied before. A model gives the speakers of every chunk in its own order. Orders are
 chosen for all chunks at once, from evidence that adds up:
 
-* overlaps: estimates of one speaker are alike there, as long as anything is heard (`Overlap`);
+* overlaps: estimates of one speaker are alike there, while there is sound (`Overlap`);
 * voices: an estimate sounds like its speaker in all other chunks, also across silence
   (`sepkit.inference.diarization.profiles`).
 
@@ -60,7 +60,7 @@ class Chunking:
         """Return the weights of a chunk, (length,) float32; those of all chunks sum to 1 at every sample.
 
         Args:
-            length: of the chunk, in samples; the last one may be shorter.
+            length: Length of the chunk, samples; the last one may be shorter.
         """
         weights = np.ones(length, np.float32)
         if not first:
@@ -97,12 +97,12 @@ def compare_overlap(
     """Return (n, n) seconds of agreement and (n, n) correlations, see `ChunkEvidence`.
 
     Agreement is the sum over frames of <a_i, b_j> / P, times a frame's length, with P the mean energy of both chunks'
-    estimates in the frame. A loud frame counts as much as any in which somebody speaks, silence nothing.
+    estimates in the frame. A loud frame counts as much as any with speech, silence nothing.
 
     Args:
         before: (n, L) estimates of a chunk in the overlap.
         after: (n, L) those of the next one.
-        mean_power: of all estimates together over the recording so far.
+        mean_power: Mean power of the sum of estimates over the recording so far.
     """
     n, length = before.shape
     frame = min(length, max(1, round(_FRAME_SECONDS * sample_rate)))
@@ -123,7 +123,7 @@ class Stitcher:
     """Collects the evidence of chunks as they come, and orders their estimates at the end.
 
     Args:
-        chunking: How the signal is cut.
+        chunking: Chunks of the signal.
         sample_rate: Sampling rate of the estimates, Hz.
         by_voices: Whether the orders of all chunks are chosen together, from overlaps and traits of voices. Otherwise,
             for outputs that hold one speaker after another, they follow from chunk to chunk by the correlation of the
@@ -174,7 +174,7 @@ def best_orders(evidence: Sequence[ChunkEvidence], hop_seconds: float) -> np.nda
     so far; by overlaps alone; and the model's own, since many models keep speakers in their places.
 
     Args:
-        hop_seconds: from the start of a chunk to that of the next.
+        hop_seconds: Time from one chunk's start to the next, seconds.
     """
     profiles = Profiles([chunk.voices for chunk in evidence], hop_seconds)
     overlaps = [_NATS_PER_SECOND * chunk.agreement for chunk in evidence]

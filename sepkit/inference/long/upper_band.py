@@ -10,7 +10,7 @@ _PASSED = 0.91
 """Share of half the model's rate up to which resampling to that rate and back leaves frequencies as they are."""
 
 _HEARD = 0.75
-"""Share of half the model's rate above which an estimate's energy tells whose the band above is: it is the nearest."""
+"""Share of half the model's rate above which an estimate's energy decides who gets the upper band: the nearest."""
 
 _TRUST = 0.3
 """Exponent of the energies. It suits models that separate by about 5 dB: with 1, shares are wrong so often that equal

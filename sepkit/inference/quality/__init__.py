@@ -1,1 +1,1 @@
-"""What a separation tells about itself, without references."""
+"""Quality of a separation, estimated without references."""

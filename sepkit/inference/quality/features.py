@@ -16,7 +16,7 @@ from sepkit.matching import linear_sum_assignment
 from sepkit.signals import pairwise_si_sdr_db, ratio_db, si_sdr_of_cosines_db
 
 SHORTEST_SECONDS = 0.5
-"""Shorter recordings have no features: a statistic of a few frames tells nothing."""
+"""Shorter recordings have no features: statistics of a few frames are meaningless."""
 
 LONGEST_SECONDS = 30.0
 """Features of a longer recording come from evenly spaced excerpts of this total length."""
@@ -41,7 +41,7 @@ def recording_features(runner: Runner, mixture: np.ndarray, output: ModelOutput)
 
     Args:
         mixture: (T,) float32 at the model's rate.
-        output: of the whole, a batch of one, with features; only its estimates are needed where the recording is long.
+        output: Output for the whole, a batch of one, with features; long recordings need only estimates.
     """
     rate, num_samples = runner.sample_rate, mixture.shape[-1]
     if num_samples < SHORTEST_SECONDS * rate or mixture.max() == mixture.min():
@@ -66,7 +66,7 @@ def excerpt_features(runner: Runner, excerpts: Iterable[tuple[np.ndarray, np.nda
     """Return `recording_features` of a long recording, given only its excerpts.
 
     Args:
-        excerpts: of the mixture (T,) and of the recording's estimates (n, T), see `excerpt_spans`.
+        excerpts: Excerpts of the mixture (T,) and of the recording's estimates (n, T), see `excerpt_spans`.
     """
     parts: list[dict[str, np.ndarray]] = []
     for excerpt, estimates in excerpts:

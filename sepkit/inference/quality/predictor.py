@@ -1,6 +1,6 @@
 """What a model predicts of its own output without references, fitted by `sepkit calibrate` and stored with the model.
 
-A ridge regression of SI-SDR on the features of a separation, and a rule that tells one speaker from several. A model
+A ridge regression of SI-SDR on the features of a separation, and a rule that detects single speakers. A model
 without a predictor of its own is judged by how far two views of a recording agree, see `generic_predictor`.
 """
 
@@ -42,15 +42,14 @@ class QualityPredictor:
 
     Args:
         weights: fingerprint of the model it was fitted for.
-        manifest: where the mixtures came from.
+        manifest: Manifest of the mixtures.
         examples: number of estimates of sources in the mixtures.
         coverage: share of examples that the intervals should contain, of mixtures like those and of harder ones.
-        model: regression of SI-SDR on everything that the separation tells.
+        model: Regression of SI-SDR on all features of the separation.
         views: number of views of a recording that the model has by default, and had when this was fitted.
         depth_steps: number of steps of a model of continuous depth that it was fitted with; None for other models.
-        single_speaker: rule that tells recordings of one speaker from those of several; None: that cannot be told
-            safely.
-        of_any_model: whether it stands on the agreement of views alone, and was not fitted for this model.
+        single_speaker: Rule that distinguishes recordings of one speaker from those of several; None: no safe rule.
+        of_any_model: Whether it uses the agreement of views only, and was not fitted for this model.
         sepkit: version that wrote it.
     """
 

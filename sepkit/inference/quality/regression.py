@@ -26,7 +26,7 @@ FARTHEST = 4.0
 _RIDGES = np.logspace(-5, 1, 25)
 _LOGISTIC_STRENGTHS = np.logspace(-4, 0, 9)
 _FOLDS = 10
-# A share of fewer examples tells little.
+# A share of fewer examples is unreliable.
 _LEAST_OF_A_KIND = 20
 # Smaller errors count as this: their logarithm says nothing of what to expect.
 _LEAST_ERROR_DB = 0.2

@@ -30,7 +30,7 @@ LEAST_OF_EACH = 30
 MOST_TAKEN_FOR_NOISE = 0.01
 """Share of the recordings of speech that may be taken for noise."""
 
-# What tells speech from other sounds: neither level nor length.
+# Features that distinguish speech from other sounds: neither level nor length.
 _SOUND = (
     "spectral_flatness_db",
     "spectral_centroid_hz",
@@ -62,7 +62,7 @@ class LabeledRecording:
 
 @dataclass
 class SingleSpeakerDetector:
-    """Rule that tells recordings of one speaker, and recordings of several.
+    """Rule that distinguishes recordings of one speaker from recordings of several.
 
     Args:
         one: Regression whose log-odds are for one speaker, who is found above its threshold; its false alarms are
@@ -108,14 +108,14 @@ class SingleSpeakerDetector:
 
 
 def fit_single_speaker(recordings: Sequence[LabeledRecording], encoder: str) -> SingleSpeakerDetector | None:
-    """Return the rule that tells one speaker from several, or None if it would not find enough of them.
+    """Return the rule that distinguishes one speaker from several, or None if it would not find enough of them.
 
     By fits without the speaker in question, 1 % of the recordings of several speakers are taken for one, and 2.5 % of
     those of one speaker for several.
 
     Args:
         recordings: Recordings to fit on; those without evidence, or with numbers that are not finite, are left out.
-            Those without speakers tell how noise sounds.
+            Those without speakers show how noise sounds.
         encoder: Fingerprint of the speaker encoder of the evidence.
     """
     noise = [one.sound for one in recordings if not one.speakers]

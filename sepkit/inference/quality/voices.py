@@ -1,4 +1,4 @@
-"""What a speaker encoder hears in a separation: how many voices there are, and whether estimates exchange them."""
+"""Features of a separation from a speaker encoder: the number of voices, and whether estimates swap speakers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LEAST_MARGIN = 0.05
 
 # Frames that are speech or a pause.
 _FRAME_SECONDS = 0.02
-# Fewer windows tell nothing of how a voice changes: 3 s of speech.
+# Fewer windows do not show how a voice changes: 3 s of speech.
 _LEAST_WINDOWS = 3
 # Frames this far below the loud ones are pauses.
 _PAUSE_DB, _LOUD_PERCENTILE = 30.0, 95
@@ -58,7 +58,7 @@ def evidence_spans(num_samples: int, sample_rate: int) -> list[tuple[int, int]]:
 
 
 def speaker_evidence(encoder: Encoder, products: Products, estimates: np.ndarray, sample_rate: int) -> dict[str, float]:
-    """Return what tells one speaker from several; nothing of less than 3 s of speech, or of one estimate.
+    """Return features that distinguish one speaker from several; none for less than 3 s of speech, or for one estimate.
 
     Of the whole recording, by products of its estimates:
 
@@ -111,11 +111,11 @@ def speaker_evidence(encoder: Encoder, products: Products, estimates: np.ndarray
 
 
 def changes_speakers(encoder: Encoder, estimates: np.ndarray, sample_rate: int) -> bool:
-    """Return whether estimates exchange speakers at one of five moments: each is heard before and after it.
+    """Return whether estimates swap speakers at one of five moments: each is active before and after it.
 
     The late voice of each is then more like the early voice of another than its own. A model that confuses speakers is
-    as sure after the change as before it: neither levels nor the agreement of views show it. Where a voice is heard
-    before or after alone, nothing is known, and the answer is False.
+    as sure after the change as before it: neither levels nor the agreement of views show it. If a voice is
+    active only before or only after it, the answer is False.
 
     Args:
         encoder: Speaker encoder, for windows of 0.8 s of the speech in each estimate, without its pauses.

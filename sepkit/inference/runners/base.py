@@ -1,4 +1,4 @@
-"""What every runner does: mixtures in, estimates and what the model tells of them out, all as arrays."""
+"""The interface of runners: mixtures in, estimates and the model's statistics out, all as arrays."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ModelOutput:
     Args:
         estimates: (B, n, T) float32, finite.
         scores: (B, n) float32 log-odds that each is a speaker, where the model has scores.
-        features: (B, n) float64 each, what the latents tell of each estimate, if asked for: `mask_spread_db`,
+        features: Statistics of the latents for each estimate, (B, n) float64 each, if requested: `mask_spread_db`,
             `encoding_rate_nats_per_frame` and `mask_rate_nats_per_frame`, those that the model has; see
             `sepkit.models.features`.
         rates: nats, of the batch's mean, if they were asked for and the latents are variational.
@@ -48,7 +48,7 @@ class ModelOutput:
 
 @runtime_checkable
 class Runner(Protocol):
-    """A model that can be run: everything that the rest of inference knows of a model.
+    """A model that can be run: the only view that the rest of inference has of a model.
 
     A runner is not changed after it is made. `with_speakers` and `with_depth` return another runner of the same weights
     that estimates a fixed number of speakers, or computes with another number of steps; the runner itself where that
@@ -61,7 +61,7 @@ class Runner(Protocol):
         signal_std: Deviation of the training mixtures.
         level: Brings mixtures to the level of the model, and estimates back.
         kind: "graph" or "torch".
-        device: Where the model computes: cpu, cuda:0 ...
+        device: Device of the model: cpu, cuda:0 ...
         scored: Whether estimates have scores.
         score_loss: Loss that scores were trained with; None without scores.
         counts_speakers: Whether the model counts speakers; with `with_speakers` it no longer does.
@@ -103,7 +103,7 @@ class Runner(Protocol):
         The model gets mixtures of zero mean and its own level; estimates come back at the level of the mixtures.
 
         Args:
-            evidence: whether rates include the bound on the evidence of the mixtures, where the runner can tell it.
+            evidence: Whether rates include the bound on the evidence of the mixtures, if the runner supports it.
 
         Raises:
             UserError: estimates that are not finite.

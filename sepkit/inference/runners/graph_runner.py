@@ -19,7 +19,7 @@ class GraphRunner:
     """A graph; see `Runner`. That of a variational model also outputs rates, and the variance of masks.
 
     Args:
-        graph: of a separation model.
+        graph: Graph of a separation model.
 
     Raises:
         UserError: a graph of another kind.

@@ -1,4 +1,4 @@
-"""What latents tell about a separation without references: rates, and the bound on the mixture."""
+"""Statistics of latents that need no references: rates, and the bound on the mixture."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def rates_of(separation: Separation) -> dict[str, float] | None:
     are alive, `encoding_alive_share` ... (see `sepkit.objectives.rates.alive_share`). They are means over a batch.
 
     Args:
-        separation: of a batch without padding.
+        separation: Separation of a batch without padding.
     """
     extras, dimensions = separation.extras, 0
     rates: dict[str, float] = {}

@@ -20,7 +20,7 @@ class BlockRunner(Protocol):
     """A recording that passes through a causal model block by block, at the model's rate and level.
 
     Attributes:
-        lookahead_samples: at most this many samples must follow one before its estimates are final.
+        lookahead_samples: Largest number of samples that must follow one before its estimates are final.
     """
 
     lookahead_samples: int

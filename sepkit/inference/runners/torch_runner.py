@@ -37,11 +37,11 @@ class TorchRunner:
 
     Args:
         model: put into evaluation mode and moved to `device`.
-        device: of torch, or "auto": an accelerator if there is one.
-        precision: Of recurrent networks and 1x1 convolutions, see `with_precision`.
+        device: Device of torch, or "auto": an accelerator if there is one.
+        precision: Precision of recurrent networks and 1x1 convolutions, see `with_precision`.
 
     Raises:
-        UserError: no such device, or a precision that the model or the processor does not have.
+        UserError: no such device, or a precision that the model or the CPU does not support.
     """
 
     kind: Literal["graph", "torch"] = "torch"
@@ -186,11 +186,11 @@ def with_precision(model: EncoderMaskerDecoder, precision: Precision, device: to
     conv_tasnet. All else stays in float32.
 
     Args:
-        model: on `device`.
+        model: Model on `device`.
         precision: bfloat16 goes with dual_path_rnn of LSTMs and with conv_tasnet of global norms.
 
     Raises:
-        UserError: the model or the processor cannot compute in it, or gains nothing.
+        UserError: the model or the CPU cannot compute in it, or gains nothing.
     """
     masker = model.masker
     if isinstance(masker, DualPathRNNMasker | ConvTasNetMasker):

@@ -1,7 +1,7 @@
 """Views of a recording: it is separated as it is and played faster, and the estimates are averaged.
 
 What a model confuses in one view it often does not in another, so that their mean is better, and how far they agree
-tells how good it is: a sign of quality that any model has, without a spread, labels or training.
+shows how good it is: a sign of quality for any model, without a spread, labels or training.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import pickle
 import re
 import warnings
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,17 +38,20 @@ _POINTER = b"version https://git-lfs.github.com/spec/"
 _LARGEST = 65536
 
 
-def read_checkpoint(path: Path, expected: str) -> Any:
+def read_checkpoint(path: Path, expected: str, stand_ins: Sequence[tuple[type, str]] = ()) -> Any:
     """Read the tensors and plain data in a file of `torch.save`, on the CPU.
 
-    `expected` ends the message: "expected ...".
+    Args:
+        path: The file.
+        expected: End of the message of an error, "expected ...".
+        stand_ins: Classes of ours without code of their own, and the names of the classes whose place they take.
     """
     if not path.is_file():
         raise UserError(f"{path}: no such file; {expected}")
     refuse_pointer(path)
     _check_records(path, expected)
     try:
-        with torch.serialization.safe_globals(_HARMLESS), warnings.catch_warnings():
+        with torch.serialization.safe_globals([*_HARMLESS, *stand_ins]), warnings.catch_warnings():
             # How a file was written is nothing that its reader can change.
             warnings.simplefilter("ignore")
             return torch.load(path, map_location="cpu", weights_only=True)
@@ -132,7 +135,7 @@ class Description:
 
     Args:
         path: The file, for messages.
-        data: What it contains.
+        data: Content of the file.
         prefix: Beginning of the names of all values, such as "config.".
     """
 
@@ -146,7 +149,7 @@ class Description:
         Args:
             weights: File of the weights.
             name: Name of the YAML file.
-            expected: What is expected, for the message.
+            expected: Expected content, for the message.
             prefix: Beginning of the names of all values.
         """
         if not (path := weights.with_name(name)).is_file():

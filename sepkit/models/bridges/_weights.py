@@ -102,7 +102,7 @@ def build_with(
         config: Configuration of our model.
         weights: the other toolkit's tensors by name, see `check_plain`; all must be used.
         names: Substitutions that make the other toolkit's names of ours, see `all_pieces`.
-        needs: what the model needs of separation, see `sepkit.models.needs`.
+        needs: Requirements of the model, see `sepkit.models.needs`.
     """
     shapes = build_on_meta(lambda: build_model(config), where, len(weights))
     assert shapes is not None

@@ -33,7 +33,7 @@ def from_speechbrain(folder: str | Path, *, sample_rate: int | None = None) -> E
     """Return a sepkit model, in evaluation mode, with the outputs (to rounding) and weights of a speechbrain SepFormer.
 
     Args:
-        folder: as speechbrain publishes them; nothing in it is executed.
+        folder: Folder as speechbrain publishes them; nothing in it is executed.
         sample_rate: Hz, for folders whose YAML does not state it.
     """
     folder = Path(folder)
@@ -71,7 +71,7 @@ class _Tagged:
 
 
 class _TextLoader(yaml.SafeLoader):
-    """A safe loader that keeps every tag it does not know as a name."""
+    """A safe loader that keeps every unknown tag as a name."""
 
 
 def _keep(loader: _TextLoader, suffix: str, node: yaml.Node) -> _Tagged:

@@ -21,7 +21,7 @@ _EXPECTED = "expected ESPnet's weights of a TF-Locoformer (valid.loss.ave.pth) w
 DESCRIPTION = "config.yaml"
 """Name of the file beside the weights that states sizes and sample rate."""
 _TRAINED_SECONDS = 4.0
-"""Length of the segments that the published models were trained on, where the description does not tell."""
+"""Length of the segments that the published models were trained on, if the description does not state it."""
 
 
 def from_tf_locoformer(path: str | Path) -> EncoderMaskerDecoder:

@@ -27,8 +27,8 @@ def from_tiger(path: str | Path) -> EncoderMaskerDecoder:
     """Return a sepkit model, in evaluation mode, with the weights of a published TIGER.
 
     Estimates are those of the authors' code to rounding, if a recording begins and ends with silence and the stride
-    divides its length. Else sepkit pads with zeros and theirs with the mirrored recording, which all estimates hear a
-    little of, by norms.
+    divides its length. Else sepkit pads with zeros and theirs with the mirrored recording, which affects all
+    estimates slightly, through norms.
 
     Args:
         path: a folder with model.safetensors and config.json, or the file of the weights, with config.json beside it.
@@ -48,7 +48,7 @@ def from_tiger(path: str | Path) -> EncoderMaskerDecoder:
     # A global part of the coarsest scale that nothing uses.
     unused = re.compile(rf"separator\.(freq|frame)_path\.0\.loc_glo_fus\.{config.masker.scales - 1}\..*")
     weights = {name: tensor for name, tensor in found.items() if not unused.fullmatch(name)}
-    # Its cost knows levels, and its masks sum to one.
+    # Its cost depends on levels, and its masks sum to one.
     needs = {"levels": "model"}
     return build_with(str(file), config, weights, NAMES, needs=needs)
 

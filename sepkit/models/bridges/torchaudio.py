@@ -16,7 +16,7 @@ from sepkit.models.bridges._weights import build_with
 from sepkit.models.emd import EncoderMaskerDecoder
 
 _EXPECTED = "expected the weights of torchaudio's conv_tasnet_base, a file of its state_dict()"
-# Weights do not tell what is the same in all models of conv_tasnet_base: blocks in a repeat, and relu of the masks.
+# Weights do not determine what all models of conv_tasnet_base share: blocks in a repeat, and relu of the masks.
 _BLOCKS = 8
 
 

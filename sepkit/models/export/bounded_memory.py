@@ -1,6 +1,6 @@
 """A bound on the memory of graphs from elsewhere: 700 bytes may ask ONNX Runtime for any number of gigabytes.
 
-Linux refuses this process what lies beyond the bound (`RLIMIT_DATA`). Elsewhere ONNX Runtime is told to: its arena for
+Linux refuses this process what lies beyond the bound (`RLIMIT_DATA`). Elsewhere ONNX Runtime is limited: its arena of
 tensors counts what all graphs take together.
 """
 
@@ -81,7 +81,7 @@ def stacks(threads: int) -> int:
     """Return the bytes that Linux counts for the stacks of threads.
 
     Args:
-        threads: their number; 0: one for each processor.
+        threads: Number of threads; 0: one per CPU core.
     """
     if not HAS_LIMIT:
         return 0

@@ -188,7 +188,7 @@ def _padded(bank: Filterbank, num_samples: Any, pad: str) -> tuple[int, Any]:
 
 
 class GraphEncoder(nn.Module):
-    """Waveforms (B, T) to embeddings (B, D), and speech (B, F) where it is told, of an encoder: for tracing alone.
+    """An encoder from waveforms (B, T) to embeddings (B, D), and to speech (B, F) if it detects it; for tracing only.
 
     Args:
         encoder: not changed.
@@ -286,7 +286,7 @@ def _convolution_of(filters: SlidingFilters) -> nn.Conv1d:
 class PlainOperations(TorchFunctionMode):
     """Inside this context, operations that torch's exporter lacks or gets wrong are computed by others.
 
-    In torch 2.11, unflatten fixes every length to that of the example, movedim does not know negative dimensions, and
+    In torch 2.11, unflatten fixes every length to that of the example, movedim lacks negative dimensions, and
     unfold and fold do not accept lengths that are values of the graph.
     """
 

@@ -1,4 +1,4 @@
-"""What an exported model says of itself: plain data in its graph's metadata, checked when it is opened."""
+"""The description of an exported model: plain data in its graph's metadata, checked on opening."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ METADATA = "sepkit"
 """Key of the graph's metadata under which the model's description is kept, as JSON."""
 
 FORMAT = 2
-"""Of the description. Graphs of format 1 have neither features nor their weights by name."""
+"""Format of the description. Graphs of format 1 have neither features nor their weights by name."""
 
 FEATURES_VERSION = 1
-"""Of what `sepkit.models.features.latent_features` computes, and a graph with it."""
+"""Version of the features that `sepkit.models.features.latent_features` and graphs compute."""
 
 DEPTH_KEY = "depth_steps"
 """Field of the description: number of steps of a masker of continuous depth."""
@@ -41,8 +41,8 @@ def read_description(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
     """Return the description in the metadata of an exported model's graph, once its values are found good.
 
     Args:
-        path: of its file, for errors.
-        metadata: with `METADATA` in it.
+        path: Path of the file, for errors.
+        metadata: Metadata that contain `METADATA`.
     """
     try:
         description = parse_json(metadata[METADATA])

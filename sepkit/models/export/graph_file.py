@@ -48,22 +48,22 @@ class Graph:
         path: the file.
         description: plain data of the file: format, kind, sample_rate, hypotheses, signal_mean, signal_std, info ...
         kind: "separation" (`mixture` (B, T) to `OUTPUTS` and `features`), or "speaker_encoder" (`waveforms` (B, T) to
-            `embeddings` (B, D), and to `speech` (B, F), probabilities for each 20 ms, if it tells speech).
+            `embeddings` (B, D), and to `speech` (B, F), probabilities for each 20 ms, if it detects speech).
         sample_rate: Hz.
         hypotheses: n; 0 for an encoder.
         embedding_size: D; 0 for a graph that separates.
-        info: what was saved beside the weights.
+        info: Data saved beside the weights.
         signal_mean, signal_std: mean and deviation of the training mixtures.
-        outputs: names of what `separate` gives.
+        outputs: Names of the outputs of `separate`.
         features: names of those that are (B, n) features of the separation, see
             `sepkit.models.features.latent_features`.
         variational: whether the model's latents have distributions. A graph does not sample from them.
-        score_loss: what the scores were trained by, as in `EncoderMaskerDecoder`.
+        score_loss: Loss of the scores, as in `EncoderMaskerDecoder`.
         counts_speakers: whether the model counts speakers, and makes no more estimates than it counts.
         steps: number of steps of a masker of continuous depth, which the graph takes always; None: fixed depth.
         fingerprint: digest of the weights, as `sepkit.models.saved` gives it for the model in torch.
         causal: whether the model can run block by block, and so gets the level of the samples so far.
-        stride, kernel_size: of the synthesis windows of a causal model, in samples; 0 for another one.
+        stride, kernel_size: Stride and length of a causal model's synthesis windows, samples; 0: not causal.
         state: name and shape, for one recording, of each part of the state that a causal graph takes beside `mixture`
             (B, k * stride), and returns as `next_` and the name, see `first_state`; empty for another one.
         delay_samples: by which the estimates (B, n, k * stride) of a call are late, in samples: the first are of what
@@ -71,9 +71,9 @@ class Graph:
         providers: names of ONNX Runtime's providers that run it.
 
     Args:
-        path: what `sepkit export` wrote.
+        path: File that `sepkit export` wrote.
         device: "cpu", "cuda" or "cuda:1", "coreml", or "auto": CUDA where ONNX Runtime has it, else the CPU.
-        threads: of the processor; None: OMP_NUM_THREADS, which torch follows too, or else ONNX Runtime's choice.
+        threads: Number of CPU threads; None: OMP_NUM_THREADS, as in torch, or else ONNX Runtime's choice.
     """
 
     def __init__(self, path: str | os.PathLike[str], device: str = "cpu", threads: int | None = None) -> None:
@@ -122,7 +122,8 @@ class Graph:
         """Return the outputs that are asked for, by name. The others cost next to nothing beside estimates.
 
         Args:
-            inputs: by name, the samples (B, T) first; float32, T >= 1.
+            inputs: Inputs by name, float32, the samples (B, T) first, T >= 1.
+            outputs: Names of the outputs to return.
 
         Raises:
             UserError: as `Session.run`, or an output has another shape.
@@ -162,11 +163,19 @@ class Graph:
         return {name: made[name] for name in outputs}
 
     def frames_for(self, num_samples: int) -> int:
-        """Return how many frames of a causal graph a recording takes; padding before and after it fills the ends."""
+        """Return the number of frames in which a causal graph processes a recording; padding at both ends is included.
+
+        Args:
+            num_samples: Length of the recording, samples.
+        """
         return -(-(num_samples + self.kernel_size) // self.stride) - 1
 
     def first_state(self, batch: int = 1) -> dict[str, np.ndarray]:
-        """Return the state in which recordings begin, by name: zeros."""
+        """Return the initial state of a causal graph, by name: zeros.
+
+        Args:
+            batch: Number of recordings.
+        """
         state = {}
         for name, shape in self.state:
             axis = self._batch_axes[name]
@@ -219,7 +228,7 @@ class GraphStream:
     """A recording that passes through a causal graph block by block; blocks may be of any size.
 
     Attributes:
-        lookahead_samples: at most this many samples must follow one before its estimates are final.
+        lookahead_samples: Largest number of samples that must follow one before its estimates are final.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -264,10 +273,10 @@ class GraphStream:
 
 
 def read_graph(path: Path, expected: str) -> tuple[bytes, OnnxContents]:
-    """Return the bytes of a graph's file and what they hold.
+    """Return the bytes of a graph's file and their parsed content.
 
     Args:
-        expected: what an error says that the file should be.
+        expected: Expected kind of file, for errors.
 
     Raises:
         UserError: no such file, too large, no graph, or tensors in other files.
@@ -293,14 +302,14 @@ def digest(content: bytes) -> str:
 class Session:
     """ONNX Runtime's session of a graph, which gets the time and memory that `sepkit.limits` gives one.
 
-    What ships with the package, and a graph on another device than the CPU, has no bound on its memory.
+    Shipped graphs, and graphs on other devices than the CPU, have no bound on their memory.
 
     Attributes:
         inner: `onnxruntime.InferenceSession`.
 
     Args:
-        path: of its file, for errors.
-        content: of its file.
+        path: Path of the file, for errors.
+        content: Content of the file.
         device: see `Graph`.
         threads: see `Graph`.
 
@@ -350,9 +359,9 @@ class Session:
         """Return the outputs of the graph.
 
         Args:
-            inputs: by name.
+            inputs: Inputs by name.
             outputs: names.
-            num_samples: of the sound that the inputs stand for, in all mixtures together.
+            num_samples: Samples of sound that the inputs represent, summed over mixtures.
             sample_rate: Hz, of that sound.
 
         Raises:

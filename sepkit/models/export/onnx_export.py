@@ -46,7 +46,7 @@ OPSET = 18
 
 @dataclass
 class ExportReport:
-    """What an export came to.
+    """The result of an export.
 
     Args:
         differences: samples in a mixture -> largest difference from what torch gives, at any of `BATCHES`, see
@@ -64,7 +64,7 @@ def export_onnx(model: SavedModel, path: str | os.PathLike[str], lengths: Sequen
     The graph of a separator takes `mixture` (B, T) of any B and T at the model's rate, in the units of recordings. It
     gives `estimates` (B, n, T), `scores` (B, n) if the model has a scoring head, and (B, n) of each feature that
     `latent_features` has in closed form. That of a speaker encoder takes `waveforms` (B, T) and gives `embeddings`
-    (B, D), and `speech` (B, F) of each 20 ms if it tells speech.
+    (B, D), and `speech` (B, F) for each 20 ms if it detects speech.
 
     All weights lie in the file by their names in torch, so that torch can load the model from it; those that half
     precision holds exactly are stored in it.
@@ -108,7 +108,7 @@ def save_graph(model: SavedModel, folder: str | os.PathLike[str]) -> ExportRepor
     `load_checkpoint` reads the folder, as one with `model.safetensors`.
 
     Args:
-        model: with its configuration; not changed.
+        model: Model with its configuration; not changed.
 
     Raises:
         UserError: a weight that half precision cannot hold, or a model that has no graph.
@@ -169,7 +169,7 @@ def _lengths(model: Any) -> list[int]:
     rate = model.sample_rate
     is_separator = isinstance(model, EncoderMaskerDecoder)
     kernel_size = model.filterbank.kernel_size if is_separator else len(model.window)
-    # An encoder hears nothing in the first sample of a window, but the rounding of silence.
+    # The first sample of a window gives an encoder nothing but the rounding of silence.
     shortest = 1 if is_separator else kernel_size
     return [shortest, kernel_size + 1, rate // 9 + 5, 4 * kernel_size, rate + 31, 5 * rate // 2 + 17]
 

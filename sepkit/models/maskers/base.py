@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -10,8 +9,9 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 from torch import Tensor, nn
 
+from sepkit.choices import check_bounds
 from sepkit.config import MaskerConfig
-from sepkit.errors import UserError
+from sepkit.errors import Bounds, UserError
 from sepkit.limits import LAYER_SIZE
 from sepkit.models.norms import GlobalLayerNorm, StreamState
 
@@ -39,7 +39,7 @@ class MaskerStream(Protocol):
 
 @dataclass(frozen=True)
 class MaskerOutput:
-    """What a masker returns to the model.
+    """The output of a masker.
 
     Args:
         values: raw mask values (B, n, P, K, F).
@@ -74,11 +74,13 @@ class Masker(nn.Module, ABC):
     hypothesis 1, then as many of hypothesis 2, and so on. Empty: the number of hypotheses cannot grow."""
 
     hypothesis_axis: ClassVar[int] = 0
-    """That axis of all these parameters: 0 for the first, -1 for the last."""
+    """Axis of the hypotheses in all these parameters: 0 for the first, -1 for the last."""
 
     def __init__(self, encoding_dim: int, hypotheses: int = 2, values_per_dimension: int = 1) -> None:
         super().__init__()
-        require_at_least(1, encoding_dim=encoding_dim, hypotheses=hypotheses, values_per_dimension=values_per_dimension)
+        sizes = {"encoding_dim": encoding_dim, "hypotheses": hypotheses, "values_per_dimension": values_per_dimension}
+        for name, value in sizes.items():
+            Bounds(ge=1, le=LAYER_SIZE).check(f"model.masker.{name}", value)
         self._import_fast()
         self.encoding_dim = encoding_dim
         self.hypotheses = hypotheses
@@ -99,14 +101,15 @@ class Masker(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, features: Tensor) -> Tensor:
-        """Return raw mask values (B, n, P, K, F), for every F >= 1.
+        """Return raw mask values, (B, n, P, K, F), for every F >= 1.
 
-        `features` are (B, K, F), what the masker sees of the encoding.
+        Args:
+            features: The masker's view of the encoding, (B, K, F).
         """
 
     @property
     def counts_speakers(self) -> bool:
-        """Whether `with_scores` makes scores, and no more estimates than it counts or is told."""
+        """Whether `with_scores` outputs scores, and no more estimates than it counts or is given."""
         return False
 
     def with_scores(self, features: Tensor, speakers: Tensor | None = None) -> MaskerOutput:
@@ -137,7 +140,8 @@ class Masker(nn.Module, ABC):
     def unflatten(self, raw: Tensor) -> Tensor:
         """Return raw values as (B, n, P, K, F).
 
-        `raw` is (B, n * P * K, F), the output of a last layer with `output_channels`.
+        Args:
+            raw: Output of a last layer with `output_channels`, (B, n * P * K, F).
         """
         return raw.unflatten(1, (self.hypotheses, self.values_per_dimension, self.encoding_dim))
 
@@ -152,7 +156,7 @@ class FramewiseEnd(Masker):
         """Return raw mask values (B, n, P, K, F).
 
         Args:
-            features: What the masker sees of the encoding, (B, K, F).
+            features: The masker's view of the encoding, (B, K, F).
             state: State of a stream, of a causal masker; None: the features are a whole recording.
         """
         # Trunks of causal maskers alone take a state.
@@ -222,28 +226,9 @@ def looks_ahead(what: str) -> UserError:
     )
 
 
-def require_at_least(minimum: int, **fields: Any) -> None:
-    """Raise UserError unless all sizes are large enough, and no larger than any layer can be."""
-    for name, value in fields.items():
-        if value < minimum:
-            raise UserError(f"model.masker.{name}: found {value}, expected at least {minimum}")
-        if value > LAYER_SIZE:
-            raise UserError(f"model.masker.{name}: found {value}, expected at most {LAYER_SIZE}")
-
-
-def checked(config: C, **least: int) -> C:
-    """Return a masker's configuration; raise UserError unless its sizes and its dropout are within bounds.
-
-    Args:
-        config: Configuration whose whole numbers are sizes.
-        least: Smallest value of a size, by name; 1 for sizes that are not named.
-    """
-    for field in dataclasses.fields(config):  # type: ignore[arg-type]
-        value = getattr(config, field.name)
-        if type(value) is int and field.name != "dropout":
-            require_at_least(least.get(field.name, 1), **{field.name: value})
-        if field.name == "dropout" and not 0 <= value < 1:
-            raise UserError(f"model.masker.dropout: found {value}, expected 0 <= dropout < 1")
+def checked(config: C) -> C:
+    """Return a masker's configuration; raise UserError unless its numbers are within the bounds of their types."""
+    check_bounds(config, "model.masker")
     return config
 
 

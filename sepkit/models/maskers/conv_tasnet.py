@@ -10,7 +10,6 @@ from torch.nn import functional
 
 from sepkit.config import ConvTasNetConfig
 from sepkit.errors import UserError
-from sepkit.limits import DILATED_BLOCKS
 from sepkit.models.maskers.base import FrameStream, FramewiseEnd, checked, looks_ahead
 from sepkit.models.maskers.replaceable import replaceable
 from sepkit.models.norms import GlobalLayerNorm, StreamState, build_norm, normalize
@@ -60,9 +59,17 @@ class ConvTasNetMasker(FramewiseEnd):
     """Stacked dilated convolutions whose skip outputs, summed, become the masks.
 
     Attributes:
-        low_precision: in evaluation on a CPU, round the factors of 1x1 convolutions inside the blocks to bfloat16.
-            Norms, residual sums and everything else stay in float32, and so do the weights. Can be set, with the global
-            layer norm only.
+        low_precision: Whether factors of 1x1 convolutions inside the blocks are rounded to bfloat16, in evaluation on a
+            CPU. Norms, residual sums and everything else stay in float32, and so do the weights. Can be set, with the
+            global layer norm only.
+
+    Args:
+        encoding_dim: Values per frame, K.
+        hypotheses: Number of estimates, n.
+        values_per_dimension: Parameters of the mask's posterior for each entry, P (1 for a point).
+        **fields: Fields of `ConvTasNetConfig`.
+
+    Source: Y. Luo, N. Mesgarani, "Conv-TasNet", IEEE/ACM TASLP 27(8), 2019.
     """
 
     fast = ("folded", "recomputed")
@@ -70,11 +77,7 @@ class ConvTasNetMasker(FramewiseEnd):
 
     def __init__(self, encoding_dim: int, hypotheses: int = 2, values_per_dimension: int = 1, **fields: Any) -> None:
         super().__init__(encoding_dim, hypotheses, values_per_dimension)
-        config = checked(ConvTasNetConfig(**fields), skip_channels=0)
-        if config.blocks > DILATED_BLOCKS:
-            raise UserError(
-                f"model.masker.blocks: found {config.blocks}, expected at most {DILATED_BLOCKS}; add repeats"
-            )
+        config = checked(ConvTasNetConfig(**fields))
         if config.causal and config.norm == "global_layer_norm":
             raise UserError(
                 "model.masker.norm: found global_layer_norm, which sees the whole utterance; with causal: true "
@@ -110,14 +113,21 @@ class ConvTasNetMasker(FramewiseEnd):
 
     @replaceable
     def trunk(self, features: Tensor, state: StreamState | None = None) -> Tensor:
-        """Return the output of `process`, (B, C, F)."""
+        """Return the output of `process`, (B, C, F).
+
+        Args:
+            features: The masker's view of the encoding, (B, K, F).
+            state: State of a stream, updated in place; None: whole recordings.
+        """
         return self.process(self.bottleneck(normalize(self.norm, features, state)), state)
 
     @replaceable
     def process(self, x: Tensor, state: StreamState | None = None) -> Tensor:
         """Return the sum of skip outputs (without a skip path, of residuals), (B, C', F).
 
-        `x` is (B, C, F), the output of the bottleneck.
+        Args:
+            x: Output of the bottleneck, (B, C, F).
+            state: State of a stream, updated in place; None: whole recordings.
         """
         skip_sum = x.new_zeros(())
         for block in self.blocks:
@@ -127,7 +137,11 @@ class ConvTasNetMasker(FramewiseEnd):
         return skip_sum * self.skip_scale if self.skip_channels else x
 
     def values(self, summary: Tensor) -> Tensor:
-        """Return raw mask values (B, n, P, K, F')."""
+        """Return raw mask values, (B, n, P, K, F').
+
+        Args:
+            summary: Result of `trunk`, (B, C, F').
+        """
         return self.unflatten(self.output(self.activation(summary)))
 
     def stream(self) -> FrameStream:

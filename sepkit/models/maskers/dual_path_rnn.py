@@ -115,8 +115,16 @@ class DualPathRNNMasker(FramewiseEnd):
     With bidirectional=False and channel_layer_norm or batch_norm no frame depends on frames after its last chunk.
 
     Attributes:
-        low_precision: compute the recurrent networks and the linear layers behind them in bfloat16. Norms, residual
-            sums and everything else stay in float32, and so do the weights. Can be set, with LSTMs only.
+        low_precision: Whether the recurrent networks and the linear layers behind them compute in bfloat16. Norms,
+            residual sums and everything else stay in float32, and so do the weights. Can be set, with LSTMs only.
+
+    Args:
+        encoding_dim: Values per frame, K.
+        hypotheses: Number of estimates, n.
+        values_per_dimension: Parameters of the mask's posterior for each entry, P (1 for a point).
+        **fields: Fields of `DualPathRNNConfig`.
+
+    Source: Y. Luo, Z. Chen, T. Yoshioka, "Dual-path RNN", ICASSP 2020.
     """
 
     fast = ("time_major",)
@@ -159,14 +167,23 @@ class DualPathRNNMasker(FramewiseEnd):
 
     @replaceable
     def trunk(self, features: Tensor) -> Tensor:
-        """Return sums of processed chunks, and the number of chunks in which each frame lies, (B, C + 1, F)."""
+        """Return sums of processed chunks, and the number of chunks that contain each frame, (B, C + 1, F).
+
+        Args:
+            features: The masker's view of the encoding, (B, K, F).
+        """
         size, hop = self.chunk_size, self.hop_size
         chunks = segment(self.bottleneck(self.norm(features)), size, hop, padding=size)
         return overlap_add(self.ready_to_add(self.process(chunks)), features.shape[-1], hop, padding=size)
 
     @replaceable
     def process(self, chunks: Tensor, state: StreamState | None = None) -> Tensor:
-        """Return the chunks after all blocks, (Q, B, S, C); chunks are (Q, B, S, C)."""
+        """Return the chunks after all blocks, (Q, B, S, C).
+
+        Args:
+            chunks: Chunks of frames, (Q, B, S, C).
+            state: State of a stream, updated in place; None: whole recordings.
+        """
         for block in self.blocks:
             chunks = block(chunks, state)
         return chunks
@@ -174,14 +191,19 @@ class DualPathRNNMasker(FramewiseEnd):
     def ready_to_add(self, chunks: Tensor) -> Tensor:
         """Return activated chunks, (B, C + 1, S, Q). Their last row is 1, to count chunks.
 
-        `chunks` are (Q, B, S, C), processed.
+        Args:
+            chunks: Processed chunks, (Q, B, S, C).
         """
         active = self.spread[0](chunks).permute(1, 3, 2, 0)
         return torch.cat([active, torch.ones_like(active[:, :1])], dim=1)
 
     @replaceable
     def values(self, summary: Tensor) -> Tensor:
-        """Return raw mask values (B, n, P, K, F')."""
+        """Return raw mask values, (B, n, P, K, F').
+
+        Args:
+            summary: Result of `trunk`, (B, C + 1, F').
+        """
         # The hypotheses' convolution is linear, and cheaper after the sum. Its bias counts once per chunk.
         convolution, summed, held = self.spread[1], summary[:, :-1], summary[:, -1:]
         assert isinstance(convolution, nn.Conv2d) and convolution.bias is not None

@@ -107,7 +107,7 @@ class GatedRecurrenceBlock(nn.Module):
 
     @torch.no_grad()
     def change_nothing(self) -> None:
-        """Set the last layer of each residual branch to 0, so that the block returns what it is given."""
+        """Set the last layer of each residual branch to 0, so that the block is the identity."""
         branches = [branch.output for branch in (self.time, self.over_bands) if branch is not None]
         for layer in (*branches, self.feedforward[-1]):
             for parameter in layer.parameters():

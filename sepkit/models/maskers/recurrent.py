@@ -21,6 +21,12 @@ class RecurrentMasker(FramewiseEnd):
     """Stacked (bidirectional) LSTM or GRU over frames, then one linear layer.
 
     With bidirectional=False and a causal norm (channel_layer_norm, cumulative_layer_norm) the masker is causal.
+
+    Args:
+        encoding_dim: Values per frame, K.
+        hypotheses: Number of estimates, n.
+        values_per_dimension: Parameters of the mask's posterior for each entry, P (1 for a point).
+        **fields: Fields of `RecurrentConfig`.
     """
 
     small_steps = True
@@ -35,12 +41,21 @@ class RecurrentMasker(FramewiseEnd):
         self.output = Linear(size * (2 if both_ways else 1), self.output_channels)
 
     def trunk(self, features: Tensor, state: StreamState | None = None) -> Tensor:
-        """Return the output of the recurrent layers, (B, C, F)."""
+        """Return the output of the recurrent layers, (B, C, F).
+
+        Args:
+            features: The masker's view of the encoding, (B, K, F).
+            state: State of a stream, updated in place; None: whole recordings.
+        """
         frames = normalize(self.norm, features, state).permute(2, 0, 1)
         return run_rnn(self.rnn, frames, state).permute(1, 2, 0)
 
     def values(self, summary: Tensor) -> Tensor:
-        """Return raw mask values (B, n, P, K, F')."""
+        """Return raw mask values, (B, n, P, K, F').
+
+        Args:
+            summary: Result of `trunk`, (B, C, F').
+        """
         return self.unflatten(self.output(summary.permute(2, 0, 1)).permute(1, 2, 0))
 
     def stream(self) -> FrameStream:

@@ -1,7 +1,7 @@
 """Methods of maskers that a faster function may replace, and conditions for it.
 
-A masker marks the method and knows nothing of what replaces it; the function registers itself, in
-`sepkit.models.maskers.fast`, for the conditions under which nobody can see a difference:
+A masker marks the method and does not depend on its replacement; the function registers itself, in
+`sepkit.models.maskers.fast`, for the conditions under which no difference is visible:
 
     class MyMasker(Masker):
         @replaceable
@@ -61,7 +61,7 @@ def replaces(method: Callable[..., Tensor], when: Condition) -> Callable[[Method
 
     Args:
         method: `Class.method`.
-        when: decides at every call. It must be false wherever anybody could see a difference but in time and memory.
+        when: Condition, checked at every call. It must be false wherever more than time and memory would differ.
     """
 
     def register(function: Method) -> Method:

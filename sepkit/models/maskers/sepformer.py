@@ -29,10 +29,16 @@ class SepFormerMasker(FramewiseEnd):
         h_i = linear_i(overlap-add(PReLU(x)));   values_i = linear(tanh(linear(h_i)) * sigmoid(linear(h_i)))
 
     Every transformer adds sines and cosines of the position to its input and has its norms before its layers. Unlike
-    in speechbrain, whose names the weights have, there is no relu behind the values.
+    in speechbrain, whose names the weights have, no relu follows the values.
 
     Attributes:
-        max_frames: the longest input, in frames.
+        max_frames: Longest input, frames.
+
+    Args:
+        encoding_dim: Values per frame, K.
+        hypotheses: Number of estimates, n.
+        values_per_dimension: Parameters of the mask's posterior for each entry, P (1 for a point).
+        **fields: Fields of `SepFormerConfig`.
 
     Source: C. Subakan et al., "Attention Is All You Need In Speech Separation", ICASSP 2021. Same numbers as
     speechbrain, by the same authors.
@@ -42,11 +48,9 @@ class SepFormerMasker(FramewiseEnd):
 
     def __init__(self, encoding_dim: int, hypotheses: int = 2, values_per_dimension: int = 1, **fields: Any) -> None:
         super().__init__(encoding_dim, hypotheses, values_per_dimension)
-        config = checked(SepFormerConfig(**fields), model_dim=2, chunk_size=2)
+        config = checked(SepFormerConfig(**fields))
         model_dim, heads, chunk_size = config.model_dim, config.num_heads, config.chunk_size
         require_multiple("model_dim", model_dim, math.lcm(2, heads), f"an even multiple of num_heads {heads}")
-        if chunk_size > _POSITIONS:
-            raise UserError(f"model.masker.chunk_size: found {chunk_size}, expected at most {_POSITIONS}")
         self.chunk_size = chunk_size
         # Every chunk_size frames make two chunks.
         self.max_frames = chunk_size * (_POSITIONS // 2) - chunk_size // 2 - 1
@@ -69,7 +73,11 @@ class SepFormerMasker(FramewiseEnd):
         return self.network.dual_mdl
 
     def trunk(self, features: Tensor) -> Tensor:
-        """Return sums of processed chunks, (B, C, F)."""
+        """Return sums of processed chunks, (B, C, F).
+
+        Args:
+            features: The masker's view of the encoding, (B, K, F).
+        """
         frames = features.shape[-1]
         # In a graph the number of frames is no number yet.
         if not is_traced() and frames > self.max_frames:
@@ -82,7 +90,11 @@ class SepFormerMasker(FramewiseEnd):
         return _overlap_add(net.prelu(chunks.movedim(-1, 1)).movedim(1, -1), frames).transpose(1, 2)
 
     def values(self, summary: Tensor) -> Tensor:
-        """Return raw mask values (B, n, P, K, F')."""
+        """Return raw mask values, (B, n, P, K, F').
+
+        Args:
+            summary: Result of `trunk`, (B, C, F').
+        """
         net = self.network
         # The hypotheses' convolution is linear, and cheaper after the sum. Every frame lies in two chunks, which count
         # its bias twice.

@@ -42,8 +42,6 @@ class SepReformerMasker(FramewiseEnd):
         require_multiple("channels", channels, heads, f"a multiple of num_heads {heads}")
         if config.kernel_size % 2 == 0:
             raise UserError(f"model.masker.kernel_size: found {config.kernel_size}, expected an odd number")
-        if config.num_stages > 16:
-            raise UserError(f"model.masker.num_stages: found {config.num_stages}, expected at most 16")
         self.num_stages, stages = config.num_stages, range(config.num_stages)
         self.norm = GlobalLayerNorm(encoding_dim)
         self.input = Linear(encoding_dim, channels, bias=False)
@@ -109,7 +107,7 @@ class Attention(nn.Module):
 
     Args:
         channels: C.
-        num_heads: of C / num_heads = d values.
+        num_heads: Number of heads, of C / num_heads = d values each.
     """
 
     def __init__(self, channels: int, num_heads: int, dropout: float) -> None:
@@ -172,7 +170,7 @@ class GlobalBlock(nn.Module):
         Args:
             x: (B, F, C); F is a multiple of `pooled`.
             positions: (2 F / pooled - 1, d).
-            pooled: how many frames are one for the attention.
+            pooled: Number of frames that the attention pools.
         """
         y = self.attention(x.unflatten(1, (-1, pooled)).mean(2), positions)
         return self.feedforward(x + self.gate(x) * repeat_frames(y, pooled))

@@ -35,7 +35,7 @@ class SRCorrNetMasker(Masker):
     S_i of the estimates: it is made for features that are the coefficients themselves, and for mapping.
 
     With `count_speakers` an attractor is asked for each speaker, and says whether there is one. As many estimates are
-    made, the first ones, as there are positive scores, or as `with_scores` is told; the others are zero. Scores outside
+    made, the first ones, as there are positive scores, or as `with_scores` gets; the others are zero. Scores outside
     training are in descending order, so that the i-th is positive if there are i speakers or more.
 
     Attributes:
@@ -49,7 +49,7 @@ class SRCorrNetMasker(Masker):
 
     def __init__(self, encoding_dim: int, hypotheses: int = 2, values_per_dimension: int = 1, **fields: Any) -> None:
         super().__init__(encoding_dim, hypotheses, values_per_dimension)
-        config = checked(SRCorrNetConfig(**fields), bin_taps=0, frame_taps=0, channels=8)
+        config = checked(SRCorrNetConfig(**fields))
         require_coefficients("sr_corrnet", encoding_dim)
         channels, heads = config.channels, config.num_heads
         expected = f"an even multiple of num_heads {heads}, and a multiple of 4"
@@ -139,7 +139,7 @@ class SRCorrNetMasker(Masker):
         Args:
             raw: (B, n', F, bins, P L 3), of the speakers that are made.
             neighbors: (B, L, 2, bins, F).
-            present: (B, n') which of these are there; None: all.
+            present: Which of these are present, (B, n'); None: all.
         """
         gain, real, imaginary = raw.unflatten(-1, (-1, neighbors.shape[1], 3)).unbind(-1)
         gain, real, imaginary = nn.functional.softplus(gain), real.tanh(), imaginary.tanh()
@@ -168,7 +168,7 @@ class FeedForward(nn.Module):
         channels: D.
         hidden: values of a and b.
         kernel_size: positions that both layers see, which are convolutions then; None: one position each.
-        weight: of the residual branch.
+        weight: Weight of the residual branch.
     """
 
     def __init__(self, channels: int, hidden: int, kernel_size: int | None = None, weight: float = 1.0) -> None:
@@ -241,7 +241,7 @@ class Attention(nn.Module):
         Args:
             x: (B, L, D).
             memory: (B, M, D); None: x itself.
-            allowed: bool, broadcast to (B, heads, L, M): what is heard; None: all.
+            allowed: Inputs of the attention, bool, broadcast to (B, heads, L, M); None: all.
         """
         y = self.norm(x)
         parts = self._heads(self.inputs(y if memory is None else memory))
@@ -268,12 +268,12 @@ class SpeakerBlock(nn.Module):
 
         Args:
             x: (B, n, F, bins, D).
-            present: (B, n) who is there, and heard by the others; None: all.
+            present: Speakers that are present and visible to the others, (B, n); None: all.
         """
         together = x.permute(0, 2, 3, 1, 4)
         allowed = None
         if present is not None:
-            # Where nobody is there, the first is heard: attention to nothing is not a number.
+            # Without speakers, the first is visible: attention to nothing is not a number.
             first = torch.arange(present.shape[1], device=x.device) == 0
             allowed = (present | first)[:, None, None].expand(together.shape[:-1]).flatten(0, 2)[:, None, None]
         y = self.feedforward(self.attention(together.flatten(0, 2), allowed=allowed))
@@ -298,7 +298,7 @@ class FixedSplit(nn.Module):
 
 
 class AttractorSplit(nn.Module):
-    """linear(SiLU(linear(x, attractor))) for each attractor, a vector of length 1 that hears the whole mixture.
+    """linear(SiLU(linear(x, attractor))) for each attractor, a vector of length 1 computed from the whole mixture.
 
     The first of the n + 2 attractors is that of silence, and the last is one too many.
     """

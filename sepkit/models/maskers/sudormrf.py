@@ -138,36 +138,69 @@ class _SuDoRMRF(FramewiseEnd):
 
 @register(SuDoRMRFConfig)
 class SuDoRMRFMasker(_SuDoRMRF):
-    """The first version: its masks come from one filter per hypothesis that slides over the encoding dimensions.
+    """The first version of SuDoRM-RF: each mask comes from one filter that slides over the encoding dimensions.
 
     Its authors' activation is a softmax over hypotheses, after a relu encoding.
+
+    Args:
+        encoding_dim: Values per frame, K.
+        hypotheses: Number of estimates, n.
+        values_per_dimension: Parameters of the mask's posterior for each entry, P (1 for a point).
+        **fields: Fields of `SuDoRMRFConfig`.
+
+    Source: E. Tzinis, Z. Wang, P. Smaragdis, "Sudo rm -rf", MLSP 2020.
     """
 
     block = SuDoRMRFBlock
     hypothesis_layers = ("output",)
 
     def make_output(self, channels: int) -> None:
-        """Make the expansion to the encoding dimensions, and the sliding filters."""
+        """Make the expansion to the encoding dimensions, and the sliding filters.
+
+        Args:
+            channels: Channels of the last block.
+        """
         dim = self.encoding_dim
         self.expand = nn.Identity() if channels == dim else nn.Conv1d(channels, dim, 1)
         self.output = SlidingFilters(dim, self.hypotheses * self.values_per_dimension)
 
     def values(self, summary: Tensor) -> Tensor:
-        """Return raw mask values (B, n, P, K, F')."""
+        """Return raw mask values, (B, n, P, K, F').
+
+        Args:
+            summary: Result of `trunk`, (B, C, F').
+        """
         return self.unflatten(self.output(self.expand(summary)))
 
 
 @register(ImprovedSuDoRMRFConfig)
 class ImprovedSuDoRMRFMasker(_SuDoRMRF):
-    """The improved version: linear residual sums and a 1x1 convolution to the masks (its authors use relu)."""
+    """The improved SuDoRM-RF: linear residual sums and a 1x1 convolution to the masks (its authors use relu).
+
+    Args:
+        encoding_dim: Values per frame, K.
+        hypotheses: Number of estimates, n.
+        values_per_dimension: Parameters of the mask's posterior for each entry, P (1 for a point).
+        **fields: Fields of `ImprovedSuDoRMRFConfig`.
+
+    Source: E. Tzinis et al., "Compute and memory efficient universal sound source separation", 2022.
+    """
 
     block = ImprovedSuDoRMRFBlock
     hypothesis_layers = ("output.1",)
 
     def make_output(self, channels: int) -> None:
-        """Make the activation and the 1x1 convolution."""
+        """Make the activation and the 1x1 convolution.
+
+        Args:
+            channels: Channels of the last block.
+        """
         self.output = nn.Sequential(nn.PReLU(), nn.Conv1d(channels, self.output_channels, 1))
 
     def values(self, summary: Tensor) -> Tensor:
-        """Return raw mask values (B, n, P, K, F')."""
+        """Return raw mask values, (B, n, P, K, F').
+
+        Args:
+            summary: Result of `trunk`, (B, C, F').
+        """
         return self.unflatten(self.output(summary))

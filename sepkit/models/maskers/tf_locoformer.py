@@ -38,7 +38,7 @@ class TFLocoformerMasker(Masker):
 
     def __init__(self, encoding_dim: int, hypotheses: int = 2, values_per_dimension: int = 1, **fields: Any) -> None:
         super().__init__(encoding_dim, hypotheses, values_per_dimension)
-        config = checked(TFLocoformerConfig(**fields), edge_frames=0)
+        config = checked(TFLocoformerConfig(**fields))
         require_coefficients("tf_locoformer", encoding_dim)
         channels, groups, heads = config.channels, config.norm_groups, config.num_heads
         require_multiple("channels", channels, groups, f"a multiple of norm_groups {groups}")
@@ -123,7 +123,7 @@ class ConvolutionalFeedForward(nn.Module):
     Args:
         channels: D.
         hidden: channels of a and b.
-        kernel_size: of both convolutions.
+        kernel_size: Kernel size of both convolutions.
     """
 
     def __init__(self, channels: int, hidden: int, kernel_size: int, dropout: float) -> None:

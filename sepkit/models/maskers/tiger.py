@@ -51,7 +51,7 @@ class TIGERMasker(Masker):
 
     def __init__(self, encoding_dim: int, hypotheses: int = 2, values_per_dimension: int = 1, **fields: Any) -> None:
         super().__init__(encoding_dim, hypotheses, values_per_dimension)
-        config = checked(TIGERConfig(**fields), scales=3, edge_frames=0)
+        config = checked(TIGERConfig(**fields))
         self.edge_frames, self.sample_rate, self.iterations = config.edge_frames, config.sample_rate, config.iterations
         self.widths = _band_widths(encoding_dim, config.sample_rate)
         channels = config.channels
@@ -177,7 +177,7 @@ class PlaneAttention(nn.Module):
 
     Args:
         channels: N, a multiple of the heads.
-        head_channels: of queries and keys in each head.
+        head_channels: Channels of queries and keys in each head.
     """
 
     def __init__(self, channels: int, num_heads: int, head_channels: int) -> None:

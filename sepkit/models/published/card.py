@@ -16,7 +16,7 @@ from sepkit.files import file_text, parse_yaml, read_json, read_yaml
 from sepkit.limits import YAML_BYTES
 from sepkit.models.storage.folders import find_checkpoint, read_description
 
-# Identifiers that the Hugging Face hub knows as `license`; any other is given to it as "other" with a name.
+# Identifiers that the Hugging Face hub accepts as `license`; any other is given to it as "other" with a name.
 _HUB_LICENSES = re.compile(
     r"agpl-3\.0|apache-2\.0|bsd(-[23]-clause)?|cc0-1\.0|cc-by(-nc)?(-nd|-sa)?-[234]\.0|l?gpl(-[23]\.[01])?|mit|mpl-2\.0|odc-by"
 )
@@ -70,7 +70,7 @@ def model_card(
     """Return the README.md of a model, in Markdown, with the YAML head that the Hugging Face hub reads.
 
     Args:
-        license: of the weights: an identifier that the hub knows (cc-by-4.0), or any other name.
+        license: License of the weights: an identifier of the hub (cc-by-4.0), or any other name.
         corpora: training corpora, one line each, best with license and source.
         summaries: `summary.json` files of `sepkit evaluate`, one per test set.
         name: title of the card; "": the name of the folder (of its parent, if the folder is called `model`).
@@ -105,7 +105,7 @@ def model_card(
 
 
 def _head(name: str, license: str, scores: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what the hub reads."""
+    """Return the card's metadata for the hub."""
     known = license.strip().lower()
     listed = _HUB_LICENSES.fullmatch(known) is not None
     head: dict[str, Any] = {"license": known} if listed else {"license": "other", "license_name": _slug(known)}

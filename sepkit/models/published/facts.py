@@ -23,7 +23,7 @@ class ModelFacts:
     """Numbers of a model.
 
     Args:
-        latency_ms: how long a causal model's estimate lags behind its input; None for a model that needs the whole
+        latency_ms: Lag of a causal model's estimate behind its input, ms; None for a model that needs the whole
             recording.
         giga_multiply_adds_per_second: 1e9 per second of audio; operations on single samples and Fourier
             transforms are not counted. None: it takes torch to count them.
@@ -42,7 +42,7 @@ def model_facts(model: EncoderMaskerDecoder, folder: Path | None = None) -> Mode
     """Return the numbers of a model.
 
     Args:
-        model: in evaluation mode, on the CPU.
+        model: Model in evaluation mode, on the CPU.
         folder: may hold its card, README.md; None: there are no scores.
     """
     import torch
@@ -93,7 +93,7 @@ def multiply_adds(function: Callable[[], Any]) -> int:
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    # torch's counter does not know these of CPUs; other recurrent layers appear as matrix products.
+    # torch's counter does not cover these on CPUs; other recurrent layers appear as matrix products.
     more = {
         torch.ops.aten.mkldnn_rnn_layer: _lstm_operations,
         torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_operations,

@@ -95,7 +95,7 @@ _commits: dict[str, str] = {}
 
 
 def _noted(repository: str, folder: str) -> Path:
-    """Keep, and tell, which commit of a repository a folder of the cache holds."""
+    """Store and return which commit of a repository a folder of the cache contains."""
     commit = Path(folder).name
     if re.fullmatch(r"[0-9a-f]{40}", commit) and _commits.get(repository) != commit:
         _commits[repository] = commit
@@ -108,7 +108,7 @@ def upload(folder: Path, card: str, repository: str, private: bool = False) -> s
     """Upload the model in `folder` with its card; return the address of the repository.
 
     Args:
-        folder: of the model; of its files only `OWN_FILES` are uploaded.
+        folder: Folder of the model; only its `OWN_FILES` are uploaded.
         repository: OWNER/NAME; created if it does not exist.
         private: only its owner sees a repository that is created.
     """

@@ -1,4 +1,4 @@
-"""What a MODEL argument names: a folder, a model that ships, one on the hub, or another toolkit's. Without torch."""
+"""Resolve a MODEL argument: a folder, a shipped model, one on the hub, or another toolkit's. Without torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sepkit.models.published.public import PUBLIC
 from sepkit.models.published.shipped import shipped_models
 from sepkit.models.storage.folders import EXPECTED, Path_, find_checkpoint, is_onnx
 
-TOOLKITS = ("asteroid", "speechbrain", "sepreformer", "tf-locoformer", "sr-corrnet", "tiger", "torchaudio")
+TOOLKITS = ("asteroid", "speechbrain", "sepreformer", "sudormrf", "tf-locoformer", "sr-corrnet", "tiger", "torchaudio")
 """Words before the colon of a MODEL argument that name another toolkit's model."""
 
 _NOT_READ = {
@@ -24,14 +24,14 @@ _NOT_READ = {
     "espnet": "of ESPnet's models sepkit reads TF-Locoformer alone",
     "wesep": "WeSep extracts one enrolled speaker, and sepkit does not read it",
 }
-"""What a name of a public model that is not read contains -> what that model is."""
+"""Part of the name of an unsupported public model -> description of the model."""
 
 
 def model_folder(model: Path_) -> Path | None:
     """Return the checkpoint folder that a MODEL argument names; None for other toolkits' and exported models.
 
     Args:
-        model: as `sepkit.models.load_pretrained` takes it. A model on the hub is downloaded.
+        model: Model as `sepkit.models.load_pretrained` takes it. A model on the hub is downloaded.
     """
     if is_onnx(model):
         return None

@@ -62,12 +62,22 @@ def _bridged(kind: str, source: str) -> EncoderMaskerDecoder:
 def _bridge(kind: str) -> tuple[Callable[..., EncoderMaskerDecoder], Sequence[str]]:
     """Return what reads a toolkit's files, and their names in a repository of the hub; none if there are none."""
     # Slow to import.
-    from sepkit.models.bridges import asteroid, sepreformer, speechbrain, sr_corrnet, tf_locoformer, tiger, torchaudio
+    from sepkit.models.bridges import (
+        asteroid,
+        sepreformer,
+        speechbrain,
+        sr_corrnet,
+        sudormrf,
+        tf_locoformer,
+        tiger,
+        torchaudio,
+    )
 
     return {
         "asteroid": (asteroid.from_asteroid, asteroid.FILES),
         "speechbrain": (speechbrain.from_speechbrain, speechbrain.FILES),
         "sepreformer": (sepreformer.from_sepreformer, ()),
+        "sudormrf": (sudormrf.from_sudormrf, ()),
         "tf-locoformer": (tf_locoformer.from_tf_locoformer, ()),
         "sr-corrnet": (sr_corrnet.from_sr_corrnet, sr_corrnet.FILES),
         "tiger": (tiger.from_tiger, tiger.FILES),
@@ -76,7 +86,7 @@ def _bridge(kind: str) -> tuple[Callable[..., EncoderMaskerDecoder], Sequence[st
 
 
 def _place(kind: str, source: str, files: Sequence[str]) -> Path:
-    """Return the path that a MODEL names behind its colon; what names a repository or an address is fetched."""
+    """Return the path after the colon of a MODEL; repositories and addresses are fetched."""
     if Path(source).exists():
         return Path(source)
     if kind == "asteroid":
@@ -99,7 +109,8 @@ def load_weights_into(model: SavedModel, source: Path_) -> LoadReport:
     `model` has change nothing at first, so that a deeper model begins as the one that it grows from.
 
     Args:
-        source: MODEL, as `load_pretrained` takes it; for a model of another kind than separators, its folder.
+        model: Model whose tensors are set.
+        source: MODEL, as `load_pretrained` takes it; for a model that is not a separator, its folder.
     """
     is_separator = isinstance(model, EncoderMaskerDecoder)
     given = load_pretrained(source) if is_separator else load_checkpoint(source, of=type(model))

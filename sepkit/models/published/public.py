@@ -28,8 +28,8 @@ class PublicFile:
     """A file of a model.
 
     Args:
-        name: in the cache.
-        digest: "sha256:...", or "" where nobody has published one.
+        name: Name in the cache.
+        digest: "sha256:...", or "": none published.
         size: bytes; None: not published exactly.
     """
 
@@ -45,16 +45,16 @@ class PublicModel:
 
     Args:
         task: separate 2, separate 2 to 5 (it counts them), enhance (one output: a denoiser).
-        corpus: that it was trained on, with the task's name there.
-        parameters: of the model that sepkit makes of it; None: its sizes are known from its own files alone.
+        corpus: Training corpus, with the name of its task.
+        parameters: Parameters of sepkit's version of the model; None: its sizes follow from its own files only.
         giga_multiply_adds_per_second: 1e9 per second of audio, by `facts.multiply_adds`; None: as above, or it depends
             on the recording.
-        score: on the test set of its corpus, as published; "": none is known.
-        bridge: what reads its files: the word before the colon of a MODEL.
-        source: who says what the score is.
-        license: of the weights.
-        megabytes: of all files together; None: not published.
-        given: to the bridge: a file's name, with @RATE where the file does not tell its rate; "": the folder.
+        score: Published score on the test set of its corpus; "": unknown.
+        bridge: Reader of its files: the word before the colon of a MODEL.
+        source: Source of the score.
+        license: License of the weights.
+        megabytes: Size of all files together, MB; None: not published.
+        given: Argument of the bridge: a file's name, with @RATE if the file does not state its rate; "": the folder.
     """
 
     task: str
@@ -94,7 +94,7 @@ def _file(place: str, path: str, known: str = ":") -> PublicFile:
 
     Args:
         place: `hub:` (Hugging Face) or `github:`, a repository, "@" and a revision; or an address.
-        path: in it.
+        path: Path in it.
         known: digest, ":" and size; both empty: not published.
     """
     kind, _, rest = place.partition(":")
@@ -117,7 +117,7 @@ def fetch_public(name: str) -> str:
     """Return the MODEL, with its bridge and a path in the cache, of a public model; fetch its files once.
 
     Args:
-        name: in `PUBLIC`.
+        name: Name in `PUBLIC`.
     """
     model = PUBLIC[name]
     size = "size not published" if model.megabytes is None else f"{model.megabytes:g} MB"
@@ -147,7 +147,7 @@ def fetch_address(url: str) -> Path:
 
 
 def _fetch_files(folder: Path, files: Sequence[PublicFile], about: str) -> Path:
-    """Fetch what is missing; `about` is said before anything is fetched."""
+    """Fetch missing files; `about` is printed first."""
     from sepkit.fetching import fetch
 
     if not all((folder / file.name).is_file() for file in files):

@@ -13,7 +13,7 @@ ENCODERS = Path(__file__).resolve().parent / "encoders"
 """Folder of the folders of speaker encoders."""
 
 DEFAULT_ENCODER = "meetings_8k"
-"""The speaker encoder that is used if none is named, and by which the shipped models tell one speaker from several."""
+"""The default speaker encoder, by which the shipped models also distinguish one speaker from several."""
 
 DEFAULT_MODEL = "boxed_8k"
 """The model that is used if none is named."""

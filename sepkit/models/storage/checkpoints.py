@@ -1,6 +1,6 @@
 """Models on disk: a folder with `model.safetensors` (the weights) and `model.yaml` (the configuration and more).
 
-What ships has `model.onnx` in place of the weights: a graph that holds them by name.
+Shipped models have `model.onnx` instead of the weights: a graph that contains them by name.
 
 Nothing in a checkpoint is executed or imported: weights are read as numbers, the description is plain YAML, and the
 registry alone turns it into a model. Training state (optimizer, loop, random generators) lives elsewhere.
@@ -54,8 +54,9 @@ def save_model(model: nn.Module, folder: Path_, info: Mapping[str, Any] | None =
     """Write `model.safetensors` and `model.yaml` into a folder, each atomically; return the folder.
 
     Args:
-        model: a `SavedModel` with its `config` set; a model wrapped by torch.compile is unwrapped.
-        info: plain data to keep beside the model (epoch, validation score ...).
+        model: A `SavedModel` with its `config` set; a model wrapped by torch.compile is unwrapped.
+        folder: Folder of the files, made if absent.
+        info: Plain data to keep beside the model (epoch, validation score ...).
 
     Raises:
         ValueError: the model has no configuration, or `info` is not plain data.

@@ -1,4 +1,4 @@
-"""What a description would make of a model, before memory is taken for it.
+"""The size of a described model, before memory is allocated for it.
 
 A model is laid out on torch's meta device, where tensors have shapes and no values, and its shapes are compared with
 the header of its weights. A description of a few bytes therefore never takes more memory than the file beside it.
@@ -44,10 +44,10 @@ def build_on_meta(
     """Return the model that `make` makes, on the meta device: with shapes and without values.
 
     Args:
-        tensors: how many there are in the file of its weights.
+        tensors: Number of tensors in the file of weights.
         own_code: whether classes of the user's own take part, which may need values while they are made; None is
             returned for those.
-        remedy: what to do about one that cannot be made.
+        remedy: Remedy for a model that cannot be built.
     """
     try:
         with _counted(where, tensors, remedy), torch.random.fork_rng(devices=[]), torch.device("meta"), _NoDraws():

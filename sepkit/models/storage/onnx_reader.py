@@ -1,4 +1,4 @@
-"""What an ONNX file holds, read from its bytes without a library: operators, tensors by name, metadata.
+"""Parse an ONNX file without a library: operators, tensors by name, metadata.
 
 An ONNX file is a protobuf message: a sequence of fields. A field has a number and a kind, and then an integer or a
 string of bytes, which may be a message itself.
@@ -30,7 +30,7 @@ _DEEPEST_GRAPH = 8
 
 @dataclass
 class OnnxContents:
-    """What an ONNX file holds.
+    """The content of an ONNX file.
 
     Args:
         operators: names of all operators, of subgraphs too; those outside ONNX's own domain as "domain::name".
@@ -59,7 +59,7 @@ class OnnxContents:
 
 
 def read_onnx(content: bytes) -> OnnxContents:
-    """Return what an ONNX file holds; its tensors share the memory of `content`.
+    """Return the content of an ONNX file; its tensors share the memory of `content`.
 
     Raises:
         ValueError: the bytes are no ONNX file, or one with tensors in other files or functions of its own.

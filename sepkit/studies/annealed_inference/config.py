@@ -6,22 +6,19 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Annotated
 
 from sepkit.choices import from_dict
 from sepkit.errors import Bounds
 from sepkit.files import read_yaml
+from sepkit.numbers import Between, Items, Positive, Seed
 
-Count = Annotated[int, Bounds(ge=1)]
-Counts = Annotated[list[int], Bounds(ge=1)]
-Positive = Annotated[float, Bounds(gt=0, lt=math.inf)]
-Between = Annotated[float, Bounds(gt=0, lt=1)]
-Temperature = Annotated[float, Bounds(gt=1, lt=math.inf)]
+Temperature = Annotated[float, Bounds(gt=1, lt=inf)]
 """1 / beta_i: more than 1, the final temperature."""
-Temperatures = Annotated[list[float], Bounds(gt=1, lt=math.inf)]
+Temperatures = Annotated[list[float], Bounds(gt=1, lt=inf)]
 
 
 @dataclass
@@ -29,9 +26,9 @@ class FormulasConfig:
     """The flow of the order parameters against the closed forms."""
 
     temperatures: Temperatures = field(default_factory=lambda: [18.0, 90.0, 900.0, 9000.0])
-    steps: Counts = field(default_factory=lambda: [100, 200, 300, 500, 700, 1000])
-    starts: Count = 2000
-    after: Count = 200
+    steps: list[Items] = field(default_factory=lambda: [100, 200, 300, 500, 700, 1000])
+    starts: Items = 2000
+    after: Items = 200
 
 
 @dataclass
@@ -39,39 +36,39 @@ class PhaseDiagramConfig:
     """Figures 2, 5 and 7: the probability of collapse over initial temperature and annealing time."""
 
     temperatures: Temperatures = field(default_factory=lambda: [18.0, 45.0, 90.0, 300.0, 900.0, 9000.0])
-    steps: Counts = field(default_factory=lambda: [100, 200, 300, 500, 700, 1000])
-    replicas: Count = 100
-    samples: Count = 1024
-    row_steps: Count = 300
+    steps: list[Items] = field(default_factory=lambda: [100, 200, 300, 500, 700, 1000])
+    replicas: Items = 100
+    samples: Items = 1024
+    row_steps: Items = 300
     """t0 of the row that is also run with other numbers of samples."""
-    row_samples: Counts = field(default_factory=lambda: [128, 8192])
+    row_samples: list[Items] = field(default_factory=lambda: [128, 8192])
 
 
 @dataclass
 class RunsConfig:
     """Figures 1, 3 and 6: single runs of five strategies."""
 
-    seeds: Count = 20
-    samples: Count = 1024
+    seeds: Items = 20
+    samples: Items = 1024
     temperature: Temperature = 90.0
     """1 / beta_i of annealing, and the variance of the covering start."""
-    steps: Count = 500
-    plain_steps: Count = 300
+    steps: Items = 500
+    plain_steps: Items = 300
 
 
 @dataclass
 class FlowsConfig:
     """Figure 4: a RealNVP student."""
 
-    dimension: Count = 16
-    couplings: Count = 4
-    hidden: Count = 64
-    samples: Count = 256
-    replicas: Count = 8
-    """Of each cell; they are trained at once."""
+    dimension: Items = 16
+    couplings: Items = 4
+    hidden: Items = 64
+    samples: Items = 256
+    replicas: Items = 8
+    """Replicas of each cell, trained in parallel."""
     temperatures: Temperatures = field(default_factory=lambda: [9.0, 90.0, 900.0])
-    steps: Counts = field(default_factory=lambda: [100, 300, 600])
-    after: Count = 100
+    steps: list[Items] = field(default_factory=lambda: [100, 300, 600])
+    after: Items = 100
     """Steps after t0, and all steps of the cell without annealing together with the longest t0."""
     learning_rate: Positive = 1e-3
     threshold: Positive = 1.6
@@ -84,13 +81,13 @@ class AnnealedInferenceConfig:
 
     radius: Positive = 3.0
     heavy_weight: Between = 0.8
-    dimension: Count = 512
+    dimension: Items = 512
     """d of the mixtures."""
     step_size: Positive = 0.05
-    after: Count = 150
+    after: Items = 150
     """Steps after t0, before it is asked whether the means have collapsed."""
-    seed: int = 0
-    """Of starts and samples; every cell has a seed of its own that follows from it."""
+    seed: Seed = 0
+    """Seed of starts and samples; each cell's own seed follows from it."""
     formulas: FormulasConfig = field(default_factory=FormulasConfig)
     phase_diagram: PhaseDiagramConfig = field(default_factory=PhaseDiagramConfig)
     runs: RunsConfig = field(default_factory=RunsConfig)

@@ -208,10 +208,10 @@ def fit_flows(
 
     Args:
         flow: S replicas.
-        config: Target, samples a step and learning rate.
+        config: Target, samples per step and learning rate.
         schedule: beta of the step.
         steps: Number of steps.
-        seed: Of the samples.
+        seed: Seed of the samples.
 
     Returns:
         Standard deviation of samples along mu*, (S,), and the last loss, (S,) nats, both NaN for a failed replica; and
@@ -256,7 +256,7 @@ def flows(config: AnnealedInferenceConfig, folder: Path, device: str = "cpu") ->
     Args:
         config: The experiment.
         folder: Folder of the cells.
-        device: Where flows are trained.
+        device: Device that trains the flows.
     """
     own = config.flows
 

@@ -219,9 +219,9 @@ def write_figures(experiment: str, table: Any, config: AnnealedInferenceConfig, 
     """Write the figures of an experiment as PNG files, and return their paths.
 
     Args:
-        experiment: As of `sepkit annealed-inference`.
-        table: What the experiment returned.
-        config: What it ran with.
+        experiment: Experiment of `sepkit annealed-inference`.
+        table: Result of the experiment.
+        config: Configuration of the experiment.
         folder: Folder of the figures.
     """
     drawn = FIGURES.get(experiment, {})

@@ -30,7 +30,7 @@ from sepkit.studies.annealed_inference.order_parameters import OrderParameters
 Array = NDArray[np.float64]
 
 _WEIGHTS = np.array([0.5, 0.5])
-# Most samples of replicas that are stepped together: their arrays stay in the processor's cache.
+# Most samples of replicas that are stepped together: their arrays stay in the CPU's cache.
 _CHUNK_SAMPLES = 16_384
 
 
@@ -47,7 +47,7 @@ class Failure(NamedTuple):
 
 @dataclass(frozen=True)
 class Problem:
-    """What is learned, and how: target w* N(mu*, I) + (1 - w*) N(-mu*, I), |mu*| = R, in d dimensions.
+    """The learning problem: target w* N(mu*, I) + (1 - w*) N(-mu*, I), |mu*| = R, in d dimensions.
 
     Args:
         dimension: d, at least 5.
@@ -127,7 +127,7 @@ def fit_reduced(
     """Take stochastic steps of S replicas, equal in law to steps with all d coordinates; return the record.
 
     Args:
-        problem: What is learned.
+        problem: Problem to learn.
         schedule: beta of the step, which is eta / beta(t) long.
         replicas: S.
         steps: Number of steps.
@@ -136,7 +136,7 @@ def fit_reduced(
         learn_variances: Whether the variances move.
         means: (S, K, K + 1) at the start; None: uniform directions.
         record_every: Steps between records; 0: never.
-        seed: Of starts and samples.
+        seed: Seed of starts and samples.
 
     Raises:
         UserError: there are fewer than 5 dimensions.

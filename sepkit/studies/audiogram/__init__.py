@@ -1,7 +1,7 @@
 """Adaptive audiometry: which threshold of an audiogram to measure next, and when to stop (thesis, part A).
 
 The method is a partial VAE. `data` makes and reads audiograms; `task` is the model in torch and its training; `model`
-is the trained model in NumPy, which answers for one person; `simulation` plays whole sessions and says when it is
+is the trained model in NumPy, for a single listener; `simulation` plays whole sessions and says when it is
 enough; `results` makes tables and figures; `commands` is `sepkit audiogram`.
 """
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from math import inf
 from pathlib import Path
 from typing import Annotated, Literal
 
 from sepkit.errors import Bounds
-from sepkit.limits import SEED
+from sepkit.numbers import Count, Positive, Seed
 
 
 def next_(*, model: str, measured: list[str] | None = None, age: float | None = None, stop_at_db: float = 5.0) -> str:
@@ -35,10 +34,10 @@ def simulate(
     out: str,
     dev: str | None = None,
     strategies: list[Literal["largest_variance", "random", "single_best"]] | None = None,
-    stop_at_db: Annotated[list[float] | None, Bounds(gt=0, lt=inf)] = None,
+    stop_at_db: list[Positive] | None = None,
     samples: Annotated[int, Bounds(ge=2)] = 64,
-    first: Annotated[int | None, Bounds(ge=1)] = None,
-    seed: Annotated[int, Bounds(ge=0, le=SEED)] = 0,
+    first: Count | None = None,
+    seed: Seed = 0,
 ) -> Path:
     """Play whole sessions with known audiograms: information curves, areas and stopping.
 

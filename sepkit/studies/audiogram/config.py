@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -10,13 +9,10 @@ from typing import Annotated
 from sepkit.choices import check_bounds
 from sepkit.config import LinearWarmupConfig, ScheduleConfig, TaskConfig, TrainerConfig
 from sepkit.errors import Bounds, UserError
-from sepkit.limits import LAYER_SIZE, SEED
+from sepkit.limits import EPOCH_MIXTURES, LAYER_SIZE
+from sepkit.numbers import BatchSize, NotNegative, Positive, Seed, Share, Size, Workers
 
-Width = Annotated[int, Bounds(ge=1, le=LAYER_SIZE)]
-Share = Annotated[float, Bounds(ge=0, le=1)]
-Finite = Annotated[float, Bounds(ge=-1e9, le=1e9)]
-NotNegative = Annotated[float, Bounds(ge=0, lt=math.inf)]
-Seed = Annotated[int, Bounds(ge=0, le=SEED)]
+Level = Annotated[float, Bounds(ge=-1e9, le=1e9)]
 
 EARS = ("right", "left")
 FREQUENCIES_HZ = (500, 1000, 2000, 3000, 4000, 6000, 8000)
@@ -36,14 +32,14 @@ class DimensionConfig:
         lowest: The least value that is possible.
         highest: The largest value that is possible.
         known: Whether it is given from the beginning (age), and so is never the next to be measured.
-        unit: For messages.
+        unit: Unit, for messages.
     """
 
     name: str = ""
-    noise: Annotated[float, Bounds(gt=0, lt=math.inf)] = 5.0
+    noise: Positive = 5.0
     step: NotNegative = 5.0
-    lowest: Finite = -10.0
-    highest: Finite = 120.0
+    lowest: Level = -10.0
+    highest: Level = 120.0
     known: bool = False
     unit: str = "dB"
 
@@ -67,20 +63,20 @@ class PartialVAEConfig:
     """A variational autoencoder of data of which any part may be missing (Ma et al. 2019, PointNet-plus encoder).
 
     Args:
-        dimensions: What is measured, in order.
+        dimensions: Measured quantities, in order.
         latent: Dimensions of the latent variable.
         embedding: Learned values that describe each dimension (e_d).
-        features: Width of the layer that all observed dimensions share, whose outputs are summed (K).
-        hidden: Widths of the hidden layers of the encoder; the decoder has them in reverse order.
+        features: Size of the layer that all observed dimensions share, whose outputs are summed (K).
+        hidden: Sizes of the hidden layers of the encoder; the decoder has them in reverse order.
         models: Models whose weights are stacked; `stack` of the task sets it.
     """
 
     dimensions: list[DimensionConfig] = field(default_factory=audiogram_dimensions)
-    latent: Width = 4
-    embedding: Width = 16
-    features: Width = 20
-    hidden: Annotated[list[int], Bounds(ge=1)] = field(default_factory=lambda: [64, 64])
-    models: Width = 1
+    latent: Size = 4
+    embedding: Size = 16
+    features: Size = 20
+    hidden: list[Size] = field(default_factory=lambda: [64, 64])
+    models: Size = 1
 
     def check(self) -> None:
         """Raise UserError for dimensions or widths that no model can have."""
@@ -120,13 +116,13 @@ class AudiogramDataConfig:
         dev: CSV file of validation data; none: no validation.
         batch_size: Data in a batch, of each model.
         workers: Processes that load data; the data are in memory, so that more only cost time.
-        missingness: What each datum hides in training.
+        missingness: Hidden values of each datum in training.
     """
 
     train: str | None = None
     dev: str | None = None
-    batch_size: int = 64
-    workers: int = 0
+    batch_size: BatchSize = 64
+    workers: Workers = 0
     missingness: MissingnessConfig = field(default_factory=MissingnessConfig)
 
 
@@ -210,8 +206,8 @@ class AudiogramOptions:
 
     out: Path
     csv: Path | None = None
-    examples: Annotated[int, Bounds(ge=10)] = 4096
-    archetypes: Annotated[int, Bounds(ge=2)] = 5
+    examples: Annotated[int, Bounds(ge=10, le=EPOCH_MIXTURES)] = 4096
+    archetypes: Annotated[int, Bounds(ge=2, le=LAYER_SIZE)] = 5
     spread_db: NotNegative = 45.0
     noise_db: NotNegative = 5.0
     seed: Seed = 0

@@ -346,7 +346,7 @@ def _possible(values: np.ndarray) -> np.ndarray:
 
 
 def observed_in(config: MissingnessConfig, count: int, dimensions: int, seed: int, epoch: int) -> np.ndarray:
-    """Return what each datum shows in an epoch, (count, dimensions) bool.
+    """Return the observed values of each datum in an epoch, (count, dimensions) bool.
 
     For each datum rho ~ U(0, 1), and each dimension is hidden with probability rho. Then a share of data is hidden
     entirely and another share not at all.

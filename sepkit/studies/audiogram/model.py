@@ -1,4 +1,4 @@
-"""A trained model of audiograms without torch: what it believes, what to measure next, and when to stop.
+"""A trained model of audiograms without torch: estimates, the next measurement, and when to stop.
 
 Importing torch takes seconds, which is too long for a command that answers with one number. The functions of the
 weights serve torch tensors (training) and NumPy arrays (use) alike. Their arrays begin with an axis of S models, whose
@@ -42,7 +42,7 @@ STOPPING = "stopping.yaml"
 """File of the stopping rule in a model's folder."""
 FORMAT = 1
 FEATURES = ("measurements", "acquisition", "partial_elbo")
-"""By which a stopping rule predicts the error."""
+"""Features from which a stopping rule predicts the error."""
 BASELINE = ("measurements",)
 """The same of the baseline, which stops all sessions at the same number."""
 _AGAIN = "run `sepkit calibrate` again, or delete the file"
@@ -214,7 +214,7 @@ class TrainedVAE:
         return np.array([place for place, d in enumerate(self.config.dimensions) if not d.known])
 
     def nothing_measured(self, count: int) -> np.ndarray:
-        """Return (count, D) bool, what is observed before the first measurement: what is known from the beginning."""
+        """Return the values observed before the first measurement, (count, D) bool."""
         observed = np.ones((count, len(self.config.dimensions)), bool)
         observed[:, self.measurable] = False
         return observed
@@ -428,7 +428,7 @@ class AudiogramModel:
 
 
 class Session:
-    """The measurements of one person, and the model's answers; see `AudiogramModel.session`.
+    """The measurements of one listener, and the model's answers; see `AudiogramModel.session`.
 
     Measuring a threshold again replaces the old value. sepkit is research software, not a medical device.
     """

@@ -55,7 +55,7 @@ def write_tables(simulations: Sequence[str | Path], out: str | Path) -> str:
         out: The file, FILE.md.
 
     Raises:
-        UserError: there is no simulation, or it does not hold what the table needs.
+        UserError: no simulation, or one that lacks data for the table.
     """
     path, groups = Path(out), load_groups(simulations)
     try:

@@ -1,8 +1,8 @@
 """Whole sessions on data with known values: the order of measurements, the error of the rest, and where to stop.
 
-A stopping rule predicts the error of an estimate from what the model knows about itself: the number of measured
+A stopping rule predicts the error of an estimate from the model's own statistics: the number of measured
 dimensions, the mean predictive variance (of what is unseen), and the partial ELBO (of what is seen). It is fitted on
-validation sessions by ridge regression and kept beside the model. The baseline only knows the number of measurements,
+validation sessions by ridge regression and kept beside the model. The baseline only uses the number of measurements,
 so it stops all sessions at the same one.
 
 Source: thesis, part A, section 3.3.
@@ -49,10 +49,10 @@ class Sessions:
     """N sessions of M measurements each; errors and beliefs after 0, 1 ... M of them, (N, M + 1) each.
 
     Args:
-        reference: What errors are against: the noise-free or the measured audiogram.
+        reference: Reference of the errors: the noise-free or the measured audiogram.
         orders: (N, M) places of the dimensions in the order of their measurement.
         rmse: Root mean squared error of the estimates over all dimensions, in the unit of the data: thesis, eq. 4.
-        features: Name -> what a stopping rule predicts the error by.
+        features: Features of stopping rules, by name.
     """
 
     reference: str
@@ -228,7 +228,7 @@ def simulate(
         files: CSV files of audiograms: "manifest" to play, and "dev" for the single best order and the stopping rules;
             None: not given.
         out: Folder of the results.
-        settings: How sessions are played.
+        settings: Settings of the sessions.
     """
     if "single_best" in settings.strategies and files["dev"] is None:
         raise UserError("--dev: not given, expected validation data, on which the single best order is found")
@@ -259,7 +259,7 @@ def play_strategies(vae: TrainedVAE, data: Audiograms, dev: Audiograms | None, s
         vae: The model.
         data: Data to play; incomplete ones are left out.
         dev: Validation data, for the single best order and the rules; None: the oracle alone stops.
-        settings: How sessions are played.
+        settings: Settings of the sessions.
     """
     data, draws = data.complete_ones(settings.first), latent_draws(vae.config.latent, settings.samples)
     order: list[int] = []

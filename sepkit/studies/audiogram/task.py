@@ -137,7 +137,7 @@ class PartialData:
 
     Args:
         data: All of the data, N of D dimensions.
-        missingness: What each datum hides.
+        missingness: Hidden values of each datum.
         steps: (D,) widths of dequantization, in the dimensions' units; 0: none.
         seeds: Seeds of orders, masks and dequantization.
         shuffle: Whether each epoch has an order and masks of its own.

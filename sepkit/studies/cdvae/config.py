@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 from sepkit.config import RateConfig, SigmoidWarmupConfig, TaskConfig, TrainerConfig
 from sepkit.errors import Bounds, UserError
-
-Count = Annotated[int, Bounds(ge=1)]
+from sepkit.limits import DEPTH_STEPS, EPOCH_MIXTURES, LAYER_SIZE
+from sepkit.numbers import BatchSize, Positive, Seed, Size, SizeOrNone, Workers
 
 KIND = "cdvae"
 """Kind of the models in `model.yaml`."""
@@ -33,10 +33,10 @@ class ImagesOptions:
     kind: Literal["poisson", "mnist"]
     out: Path
     source: Path | None = None
-    images: Annotated[int, Bounds(ge=10)] = 1024
-    size: Annotated[int, Bounds(ge=2)] = 16
-    noise: Annotated[float, Bounds(gt=0)] = 5e-3
-    seed: Annotated[int, Bounds(ge=0)] = 0
+    images: Annotated[int, Bounds(ge=10, le=EPOCH_MIXTURES)] = 1024
+    size: Annotated[int, Bounds(ge=2, le=LAYER_SIZE)] = 16
+    noise: Positive = 5e-3
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
         if self.kind == "mnist" and self.source is None:
@@ -66,17 +66,17 @@ class ImageVAEConfig:
             its distortion and its initial rate is then no bound on the evidence.
     """
 
-    size: Count = 16
+    size: Size = 16
     likelihood: Literal["gaussian", "bernoulli"] = "gaussian"
-    levels: Count = 3
-    latent_channels: Count = 4
-    width: Count = 128
-    drift_width: Count = 128
-    blocks: Count = 1
-    decoder_blocks: Count = 3
-    depth_steps: int = 10
-    initial_diffusion: float = 0.5
-    discrete: Annotated[int, Bounds(ge=0)] = 0
+    levels: Annotated[int, Bounds(ge=1, le=16)] = 3
+    latent_channels: Size = 4
+    width: Size = 128
+    drift_width: Size = 128
+    blocks: Size = 1
+    decoder_blocks: Size = 3
+    depth_steps: Annotated[int, Bounds(ge=1, le=DEPTH_STEPS)] = 10
+    initial_diffusion: Positive = 0.5
+    discrete: SizeOrNone = 0
     one_level: bool = False
     ode_like: bool = False
 
@@ -99,8 +99,8 @@ class ImageDataConfig:
 
     train: str | None = None
     dev: str | None = None
-    batch_size: int = 128
-    workers: int = 0
+    batch_size: BatchSize = 128
+    workers: Workers = 0
 
 
 def _warmed() -> RateConfig:

@@ -25,7 +25,7 @@ class ImageSet:
     Args:
         images: (N, H, W) float32.
         noise: standard deviation of the noise in the units of the images; None where it is not known.
-        solutions: (2, H, W), what the images are without noise; None where it is not known.
+        solutions: Images without noise, (2, H, W); None: unknown.
     """
 
     images: np.ndarray
@@ -41,14 +41,14 @@ class ImageSet:
 
     @property
     def floor_nats(self) -> float | None:
-        """The least negative evidence that a model can have, nats an image; None where it is not known."""
+        """The least negative evidence of any model, nats per image; None: unknown."""
         return None if self.noise is None else poisson_floor(self.images[0].size, self.noise)
 
 
 def poisson_floor(pixels: int, noise: float) -> float:
     """Return ln 2 + the entropy of the noise, nats: the entropy of images that are one of two, plus noise.
 
-    The two images are many deviations apart, so that which of them it is can always be told.
+    The two images are many deviations apart, so the two can always be distinguished.
     """
     return math.log(2) + pixels * (0.5 * math.log(2 * math.pi * math.e) + math.log(noise))
 

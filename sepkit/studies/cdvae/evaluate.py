@@ -1,4 +1,4 @@
-"""The bound on the evidence of images by number of steps, on one path: what finer steps gain, and what coarser lose."""
+"""The bound on the evidence of images by number of steps, on one path: gain of finer, loss of coarser steps."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def evaluate_images(
     """Measure minus the evidence lower bound of images, its parts, and an importance-weighted bound, and return them.
 
     Every image has the same paths at every number of steps, refined, so that differences between steps are paired. Of
-    an ODE-like model the sum of distortion and initial rate is told, which is no bound.
+    an ODE-like model the sum of distortion and initial rate is reported, which is no bound.
 
     Args:
         model: Folder of a model.
@@ -183,7 +183,7 @@ def _summary(columns: dict[str, np.ndarray], reference: dict[str, np.ndarray], f
 def write_sheet(model: ImageVAE, images: ImageSet, path: Path, seed: int = 0) -> Path:
     """Write rows of images, reconstructions, images that share their first state, and prior samples; return the path.
 
-    What images are without noise comes first, if it is known. Images shown are evenly spaced, since sets may be sorted.
+    Images without noise come first, if they are known. Images shown are evenly spaced, since sets may be sorted.
 
     Args:
         model: The model, on the CPU.

@@ -179,7 +179,7 @@ class DiffusionBlock(nn.Module):
 
     Args:
         prior_drift: (state, depth) -> drift, the change of the state per unit of depth, of the state's shape.
-        posterior_drift: (state, depth, context) -> drift; the context is what is known about the datum.
+        posterior_drift: Drift as a function of state, depth and context (features of the datum).
         diffusion: (state, depth) -> deviation of the noise per square root of depth, the same for every state.
 
     Sources: X. Li et al., "Scalable Gradients for Stochastic Differential Equations", 2020; thesis, part C, eq. 3 to 5.
@@ -204,7 +204,7 @@ class DiffusionBlock(nn.Module):
 
         Args:
             start: State at depth 0, of any shape.
-            context: What is known about the datum.
+            context: Features of the datum.
             steps: Number of equal steps.
             noise: The Brownian motion; None: the path without noise, whose rate is not that of the process.
             follow_prior: Whether the path is one of the prior, not of the posterior.

@@ -1,4 +1,4 @@
-"""The continuously deep variational autoencoder, and its discrete twin."""
+"""The continuously deep variational autoencoder, and its discrete counterpart."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _HALF_LOG_2PI = 0.9189385332046727
 _LEAST_DEVIATION = 1e-3
 
 Source = Literal["posterior", "prior", "top"]
-"""Where latents come from: all from the image, none, or only the first state."""
+"""Source of the latents: all from the image, none, or only the first state."""
 
 
 @dataclass
@@ -118,7 +118,7 @@ class ImageVAE(SavedModel):
 
     @property
     def steps(self) -> int | None:
-        """Steps of each level in the next call: what was set, or those of training; None: discrete blocks."""
+        """Steps of each level in the next call: as set, or as in training; None: discrete blocks."""
         return None if self.config.discrete else self._chosen or self.config.depth_steps
 
     def set_steps(self, steps: int | None) -> None:
@@ -133,7 +133,7 @@ class ImageVAE(SavedModel):
         return [level.diffusion for level in self.levels if isinstance(level, DiffusionBlock)]
 
     def contexts(self, images: Tensor) -> list[Tensor]:
-        """Return what the images (B, 1, H, W) say at each resolution, (B, width, H, W), coarse to fine."""
+        """Return features of the images (B, 1, H, W) at each resolution, (B, width, H, W), coarse to fine."""
         x = self.input(images)
         found = []
         for place, blocks in enumerate(self.bottom_up):
@@ -245,7 +245,6 @@ def _check(config: ImageVAEConfig) -> None:
         raise UserError(
             f"model.size: found {config.size}, expected a multiple of {multiple} for {config.levels} levels"
         )
-    check_depth_steps(config.depth_steps, "model.depth_steps")
     if config.one_level and not config.discrete:
         raise UserError("model.one_level: found true without discrete blocks; expected model.discrete of at least 1")
     if config.ode_like and config.discrete:

@@ -21,7 +21,7 @@ from sepkit.training.task_definition import Monitor, rows_of
 from sepkit.types import Losses
 
 BOUNDS = {False: "negative_elbo_nats", True: "distortion_and_initial_rate_nats"}
-"""Whether a model is ODE-like -> name of what it minimizes."""
+"""Whether a model is ODE-like -> name of its loss."""
 
 _DEV_SEED = 2**31
 

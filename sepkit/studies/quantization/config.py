@@ -1,26 +1,18 @@
 """Options of the experiments; torch-free.
 
-Every number can stand in a YAML file with one section for each experiment, as egs/quantization/conf/cpu.yaml.
+Every number can be set in a YAML file with one section for each experiment, as egs/quantization/conf/cpu.yaml.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from sepkit.choices import from_dict, to_dict
-from sepkit.errors import Bounds
 from sepkit.files import read_yaml
-
-Count = Annotated[int, Bounds(ge=1)]
-Natural = Annotated[int, Bounds(ge=0)]
-Positive = Annotated[float, Bounds(gt=0, lt=math.inf)]
-NotNegative = Annotated[float, Bounds(ge=0, lt=math.inf)]
-Share = Annotated[float, Bounds(ge=0, le=1)]
-Decay = Annotated[float, Bounds(gt=0, lt=1)]
+from sepkit.numbers import Between, Items, NotNegative, Positive, Seed, Share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,20 +53,20 @@ class UCIConfig:
     Source: aMCL paper, section 5.1 and appendix D; reference code annealed_mcl.
     """
 
-    hypotheses: Count = 5
-    hidden: Count = 50
-    hidden_large: Count = 100
-    epochs: Count = 1000
-    batch_size: Count = 1024
+    hypotheses: Items = 5
+    hidden: Items = 50
+    hidden_large: Items = 100
+    epochs: Items = 1000
+    batch_size: Items = 1024
     learning_rate: Positive = 0.01
     initial_temperature: Positive = 0.5
-    decay: Decay = 0.95
+    decay: Between = 0.95
     floor: NotNegative = 5e-4
     initial_epsilon: Share = 0.5
     held_out_share: Share = 0.2
-    check_every: Count = 10
-    check_every_mcl: Count = 1
-    seed: Natural = 0
+    check_every: Items = 10
+    check_every_mcl: Items = 1
+    seed: Seed = 0
 
 
 @dataclass
@@ -108,24 +100,24 @@ class GaussiansConfig:
     methods: list[str] = field(
         default_factory=lambda: ["mcl", "relaxed_wta_0.1", "relaxed_wta_annealed", "amcl_exponential", "amcl_linear"]
     )
-    hypotheses: Count = 49
-    hidden: list[Count] = field(default_factory=lambda: [256, 256])
-    seeds: Count = 3
-    epochs: Count = 1000
-    steps_per_epoch: Count = 2
-    batch_size: Count = 512
+    hypotheses: Items = 49
+    hidden: list[Items] = field(default_factory=lambda: [256, 256])
+    seeds: Items = 3
+    epochs: Items = 1000
+    steps_per_epoch: Items = 2
+    batch_size: Items = 512
     learning_rate: Positive = 0.01
     initial_temperature_exponential: Positive = 0.6
-    decay: Decay = 0.99
+    decay: Between = 0.99
     initial_temperature_linear: Positive = 1.0
     initial_epsilon: Share = 0.98
     probes: list[NotNegative] = field(default_factory=lambda: [0.3, 0.6, 0.9, 1.0])
-    probe_points: Count = 250
-    record_every: Count = 10
-    test_points: Count = 10_000
-    clvq_steps: Count = 100_000
-    lloyd_inputs: Count = 10
-    seed: Natural = 0
+    probe_points: Items = 250
+    record_every: Items = 10
+    test_points: Items = 10_000
+    clvq_steps: Items = 100_000
+    lloyd_inputs: Items = 10
+    seed: Seed = 0
 
 
 @dataclass
@@ -141,12 +133,12 @@ class FreeConfig:
         seed: Seed of all that is random.
     """
 
-    hypotheses: Count = 25
-    points: Count = 4000
+    hypotheses: Items = 25
+    points: Items = 4000
     temperatures: list[Positive] = field(default_factory=lambda: [1.3, 0.9, 0.7, 0.5, 0.35])
-    annealed_hypotheses: Count = 6
-    split_points: Count = 600
-    seed: Natural = 0
+    annealed_hypotheses: Items = 6
+    split_points: Items = 600
+    seed: Seed = 0
 
 
 @dataclass
@@ -179,13 +171,13 @@ class SinesConfig:
         default_factory=lambda: ["plain", "noisy", "split", "annealed"]
     )
     targets: list[Literal["raw", "standardized"]] = field(default_factory=lambda: ["raw", "standardized"])
-    experts: Count = 3
-    hidden: Count = 20
-    seeds: Count = 10
-    examples: Count = 10_000
-    test_examples: Count = 5000
-    steps: Count = 3000
-    batch_size: Count = 256
+    experts: Items = 3
+    hidden: Items = 20
+    seeds: Items = 10
+    examples: Items = 10_000
+    test_examples: Items = 5000
+    steps: Items = 3000
+    batch_size: Items = 256
     learning_rate: Positive = 0.01
     noise: NotNegative = 1.0
     initial_temperature: Positive = 4.0
@@ -193,7 +185,7 @@ class SinesConfig:
     free_share: Share = 0.7
     growth_share: Share = 0.6
     jitter: NotNegative = 0.01
-    seed: Natural = 0
+    seed: Seed = 0
 
 
 @dataclass

@@ -81,7 +81,7 @@ class RowAdam:
 
 @dataclass(frozen=True)
 class WinnerLosses:
-    """What a step of experts and classifiers goes by.
+    """Losses of a step of experts and classifiers.
 
     Args:
         experts: (R, B) losses of the experts; their gradient reaches winners alone if the assignment is hard.
@@ -317,7 +317,7 @@ def _measure_sines(runs: ExpertRuns, law: Sines, config: SinesConfig, shift: Ten
 
 
 def _shown_sines(runs: ExpertRuns, law: Sines, x: Tensor, shift: float, scale: float) -> dict[str, Any]:
-    """What figures show of the first run: over a grid the predictions and weights of its experts, and the probabilities
+    """Figure data of the first run: over a grid the predictions and weights of its experts, and the probabilities
     of the modes."""
     grid = torch.linspace(float(x.min()), float(x.max()), _GRID)
     inputs = grid[:, None].expand(runs.runs * runs.config.experts, -1, -1)

@@ -39,7 +39,7 @@ MEANS = ((-0.5, -0.5), (0.0, 0.5), (0.5, -0.5))
 """Means of the three Gaussians, at input 1 in the moving case."""
 
 KINDS = ("fixed", "moving")
-"""Of the three Gaussians: their places do not follow the input, or do."""
+"""Kinds of the three Gaussians: fixed, or moving with the input."""
 
 _LLOYD_POINTS = 10_000
 _LLOYD_STARTS = 3
@@ -86,7 +86,7 @@ class ThreeGaussians:
 
 
 def gaussians(config: GaussiansConfig, folder: Path) -> dict[str, Any]:
-    """Return what every method does on fixed and on moving Gaussians, beside quantizers that know the law.
+    """Return results of every method on fixed and moving Gaussians, beside quantizers that are given the distribution.
 
     Trainings are cells below the folder: the same call again continues.
 
@@ -174,7 +174,7 @@ def _draw(law: ThreeGaussians, count: int, generators: list[torch.Generator]) ->
 
 
 class _Watch:
-    """What hypotheses do at a few inputs while training goes on.
+    """Hypotheses at a few inputs during training.
 
     A list of records, each by probe, then by network: `distortions` (hard), `soft_distortions` and `bits` (mutual
     information of hypothesis and target). `temperatures` has one number a record, and none for methods without.

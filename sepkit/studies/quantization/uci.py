@@ -158,7 +158,7 @@ class SplitStack:
             points, scores = self.networks(rows.features)
             matching, scoring, _ = point_losses(points, scores, rows.target, self.assignment)
             self.optimizer.zero_grad()
-            # A sum over networks: none of them knows of the others.
+            # A sum over networks, which are independent.
             ((matching + scoring) * rows.weights).sum().backward()
             self.optimizer.step()
 
@@ -175,7 +175,7 @@ class SplitStack:
 
     @torch.no_grad()
     def score(self, rows: Rows) -> dict[str, Tensor]:
-        """Return what the networks do on one part of every split at the temperature of the present epoch.
+        """Return the networks' results on one part of every split at the temperature of the present epoch.
 
         Args:
             rows: Rows that they were not trained on.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
@@ -9,10 +10,10 @@ from typing import Annotated, Literal
 from sepkit.config import SpeakerEncoderConfig, TaskConfig, TrainerConfig
 from sepkit.errors import Bounds, UserError
 from sepkit.inference.options import SpeakerFeatures
-from sepkit.limits import QUEUE
+from sepkit.limits import BATCH_SIZE, QUEUE
+from sepkit.numbers import Count, Dropout, NotNegative, Positive, Range, SampleRate, Seed, Share, Workers
 
 Loss = Literal["moco", "mice", "speakers"]
-Share = Annotated[float, Bounds(ge=0, le=1)]
 Seconds = Annotated[float, Bounds(ge=0.25, le=60)]
 
 
@@ -42,14 +43,14 @@ class VoicesOptions:
     split: str = "test"
     speaker_from: str = "first"
     regex: str = ""
-    speakers: int | None = None
-    recordings: int | None = None
+    speakers: Count | None = None
+    recordings: Count | None = None
     noisy: bool = False
-    snr_db: tuple[float, float] = (5.0, 15.0)
-    sample_rate: int = 8000
+    snr_db: Range = (5.0, 15.0)
+    sample_rate: SampleRate = 8000
     separated: str | None = None
     noise: Path | None = None
-    seed: int = 0
+    seed: Seed = 0
 
 
 @dataclass
@@ -66,7 +67,7 @@ class ViewConfig:
         noise_probability: With data.noise: share of views with one of its recordings, at levels as `snr_db`.
         gain_db: Gains are uniform within this range up and down.
         snr_db: Range of the signal-to-noise ratio of colored noise, dB.
-        clean_probability: Share of views without noise; clean recordings are strange to an encoder that has only heard
+        clean_probability: Share of views without noise; clean recordings are unfamiliar to an encoder trained only on
             noisy ones.
         tilt_nepers: Standard deviation of each of four cosines over frequency that color a view, as a microphone does.
         room_probability: Share of views with reverberation: noise that decays by 60 dB in 0.1 to 0.4 s.
@@ -82,13 +83,13 @@ class ViewConfig:
     pause_probability: Share = 0.0
     speechless_probability: Share = 0.0
     noise_probability: Share = 0.0
-    gain_db: float = 6.0
-    snr_db: tuple[float, float] = (5.0, 25.0)
+    gain_db: NotNegative = 6.0
+    snr_db: Range = (5.0, 25.0)
     clean_probability: Share = 0.0
-    tilt_nepers: float = 0.3
+    tilt_nepers: NotNegative = 0.3
     room_probability: Share = 0.3
     other_probability: Share = 0.0
-    other_db: tuple[float, float] = (8.0, 20.0)
+    other_db: Range = (8.0, 20.0)
     separated_probability: Share = 0.5
     longest_time_mask: Share = 0.15
     longest_band_mask: Share = 0.15
@@ -96,7 +97,7 @@ class ViewConfig:
 
 @dataclass
 class SegmentDataConfig:
-    """Segments in which one person speaks.
+    """Segments in which one speaker is active.
 
     Args:
         train: Folder of recordings of one speaker each, or a CSV file of segments (path, start_seconds,
@@ -125,10 +126,10 @@ class SegmentDataConfig:
     speeds: Annotated[list[float], Bounds(ge=0.5, le=2)] = field(default_factory=list)
     noise: str | None = None
     separated: str | None = None
-    batch_size: int = 64
-    workers: int = 0
-    min_seconds: Annotated[float, Bounds(ge=0.25)] = 0.5
-    max_seconds: float = 20.0
+    batch_size: Annotated[int, Bounds(ge=2, le=BATCH_SIZE)] = 64
+    workers: Workers = 0
+    min_seconds: Annotated[float, Bounds(ge=0.25, lt=math.inf)] = 0.5
+    max_seconds: Positive = 20.0
     views: ViewConfig = field(default_factory=ViewConfig)
 
 
@@ -140,7 +141,7 @@ class ContrastiveObjectiveConfig:
         temperature: Temperature tau of the experts. With 1, as in the paper, a training takes hours rather than
             minutes.
         gate_temperature: Temperature kappa of the gate.
-        queue: Embeddings that instances are told from; shortened if there are fewer instances.
+        queue: Number of embeddings that instances are contrasted with; shortened if there are fewer instances.
         teacher_decay: Decay of the exponential moving average that is the teacher; 0.999 never moves in a run of some
             hundred steps.
         analytical_update: Whether prototypes are set to the mean direction of their members after each epoch (equation
@@ -149,10 +150,10 @@ class ContrastiveObjectiveConfig:
         start_from_clusters: Whether MiCE starts from k-means on the encoder of `init_from`.
     """
 
-    temperature: Annotated[float, Bounds(gt=0)] = 0.3
-    gate_temperature: Annotated[float, Bounds(gt=0)] = 0.3
+    temperature: Positive = 0.3
+    gate_temperature: Positive = 0.3
     queue: Annotated[int, Bounds(ge=1, le=QUEUE)] = 512
-    teacher_decay: Annotated[float, Bounds(ge=0, lt=1)] = 0.99
+    teacher_decay: Dropout = 0.99
     analytical_update: bool = True
     prototype_gradient: bool = True
     start_from_clusters: bool = False
@@ -194,7 +195,6 @@ class SpeakerClusteringConfig(TaskConfig, name="speaker_clustering"):
                 "data.train: nothing given, expected a folder of recordings or a CSV file of segments "
                 "(--data.train PATH)"
             )
-        Bounds(ge=2).check("data.batch_size", data.batch_size)
         Bounds(ge=data.min_seconds).check("data.max_seconds", data.max_seconds)
         Bounds(le=views.crop_seconds).check("data.views.shortest_seconds", views.shortest_seconds)
         Bounds(ge=views.snr_db[0]).check("data.views.snr_db", views.snr_db[1])

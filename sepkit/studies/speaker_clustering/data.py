@@ -3,7 +3,7 @@
 A collection has recordings of some speakers of one split, each with noise of its own and a band tilt of its own, as if
 every one had come through another telephone; or as they are; or as estimates of a separation, with the artifacts that
 these have. `voices.csv` states who speaks in each. Clean read speech with one microphone for each speaker is too easy:
-plain spectra tell such speakers apart by their microphones.
+plain spectra distinguish such speakers by their microphones.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Views:
     Args:
         waveforms: (B, V, T).
         masks: (B, V, 4) shares of time and of bands: where masks begin, and how long they are.
-        heard: (B, V, F) bool, in which 20 ms the speaker speaks.
+        heard: Frames of 20 ms with speech, (B, V, F) bool.
         instances: (B,) numbers.
     """
 
@@ -63,11 +63,11 @@ class SpeechSegments:
         views: Number of views of an item.
         seed: Seed of the views.
         separated: Folder with estimates of the recordings, from which a share of the views is cut; None: none.
-        with_speech: Whether it is known in which frames somebody speaks, by energy.
+        with_speech: Whether frames with speech are labeled, by energy.
         speeds: Speeds at which the segments are played, too, each as another speaker.
 
     Raises:
-        UserError: nothing is heard in the recordings, or in those of noise.
+        UserError: silent recordings, or silent noise.
     """
 
     def __init__(
@@ -216,7 +216,7 @@ def _integers(waveform: np.ndarray) -> np.ndarray:
 
 
 def speech_frames(waveform: np.ndarray, sample_rate: int) -> np.ndarray:
-    """Return in which 20 ms of a clean recording (T,) something is heard, (F,) bool, by its energy."""
+    """Return which 20 ms of a clean recording (T,) are active, (F,) bool, by energy."""
     frames = np.zeros(-(-len(waveform) // round(FRAME_SECONDS * sample_rate)), bool)
     meter = ActivityMeter(1, sample_rate)
     meter.add(waveform.astype(np.float32)[None] / 32767)
@@ -363,7 +363,7 @@ def through_mixture(
 ) -> np.ndarray:
     """Return the estimate of an utterance from its mixture with another one, (T,), below full scale.
 
-    The other one begins anywhere, and in half of the mixtures is heard in a part of the time only.
+    The other one begins anywhere, and in half of the mixtures is active only part of the time.
 
     Args:
         waveform: (T,) the utterance.

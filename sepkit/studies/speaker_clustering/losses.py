@@ -1,6 +1,6 @@
 """Losses of encoders of voices: InfoNCE, a mixture of contrastive experts (MiCE), and known speakers.
 
-All embeddings have unit length. In contrastive losses an instance is told from those of a queue: teacher embeddings of
+All embeddings have unit length. Contrastive losses contrast an instance with those of a queue: teacher embeddings of
 earlier batches.
 
 Source: Tsai, Li and Zhu, "MiCE: Mixture of Contrastive Experts for Unsupervised Image Clustering", ICLR 2021.
@@ -203,10 +203,10 @@ class PrototypeSums(nn.Module):
 
 
 class KnownSpeakers(nn.Module):
-    """What is known of the stretches of a training: numbers of speakers (N,) and targets (N, D), unit vectors or zeros.
+    """Labels of training segments: numbers of speakers (N,) and targets (N, D), unit vectors or zeros.
 
     Args:
-        speakers: of each stretch.
+        speakers: Speaker of each segment.
         dimensions: D, of an embedding.
     """
 

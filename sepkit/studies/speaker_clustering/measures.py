@@ -1,4 +1,4 @@
-"""Measure speaker encoders on collections with known speakers: what clusters come of, by each rule."""
+"""Measure speaker encoders on collections with known speakers, by each rule of clustering."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sepkit.signals import active_frames, frame_powers
 from sepkit.studies.speaker_clustering.losses import ContrastiveQueue, mixture_loss
 
 Rule = Literal["embedding", "features", "gate", "posterior"]
-"""embedding: k-means on embeddings. features: k-means on what the trunk gives. gate: k-means on MiCE's gate embeddings.
+"""embedding: k-means on embeddings. features: k-means on the trunk's output. gate: k-means on MiCE's gate embeddings.
 posterior: MiCE's own clusters."""
 
 _RATE = 8000
@@ -133,7 +133,7 @@ def table_of(files: Sequence[str | Path]) -> str:
 
 @torch.inference_mode()
 def listen(encoder: SpeakerEncoder, waveforms: Iterable[np.ndarray]) -> dict[str, np.ndarray]:
-    """Return what an encoder makes of N waveforms, one by one.
+    """Return an encoder's outputs for N waveforms, one by one.
 
     Args:
         encoder: The encoder.
@@ -166,7 +166,7 @@ def cluster_by(
     Args:
         rule: The rule.
         encoder: The encoder.
-        heard: What it makes of the segments, see `listen`.
+        heard: Embeddings of the segments, see `listen`.
         speakers: Number K of clusters; of the rule `posterior` the encoder's experts.
         seed: Seed of k-means.
     """
@@ -188,7 +188,7 @@ def posterior_of_experts(encoder: SpeakerEncoder, heard: Mapping[str, np.ndarray
 
     Args:
         encoder: The encoder, which keeps the temperatures of its training.
-        heard: What it makes of the segments, see `listen`.
+        heard: Embeddings of the segments, see `listen`.
     """
     experts, gate = torch.from_numpy(heard["experts"]), heard.get("gate")
     queue, numbers = ContrastiveQueue(*experts.shape), torch.arange(len(experts))

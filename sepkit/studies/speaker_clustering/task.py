@@ -47,7 +47,7 @@ _LEAST_SPEECH_SECONDS = 0.3
 
 @register(SpeakerClusteringConfig)
 class SpeakerClusteringTask(Task):
-    """Trains the student of a student-teacher pair to tell an instance from those in a queue.
+    """Trains the student of a student-teacher pair to distinguish an instance from those in a queue.
 
     The teacher is the exponential moving average of the student's weights. It normalizes with the statistics of its
     batch. The queue is written after each step, and validation leaves it as it is.

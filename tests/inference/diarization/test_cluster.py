@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from sepkit.inference.diarization.encoders import load_encoder
 from sepkit.inference.diarization.segments import (
     Source,
     SpeechSegment,
+    cut_turns,
     embed,
     find_segments,
     group_estimates,
@@ -113,9 +115,11 @@ def separated(tmp_path):
 
 
 def test_estimates_of_a_recording_belong_together(separated, tmp_path):
+    audio.write(separated / "a_s3.wav", np.ones(80, np.float32), RATE)  # which a.json does not name
     sources = group_estimates(find_recordings([separated], tmp_path / "out"))
     assert [(str(s.name), s.relative) for s in sources] == [
         ("a", ("a_s1.wav", "a_s2.wav")),
+        ("a_s3", ("a_s3.wav",)),
         ("other_s1", ("other_s1.wav",)),
     ]
 
@@ -161,6 +165,23 @@ def test_turns_are_cut_into_equal_segments(meeting):
     segments, short = find_segments(Source(Path("meeting"), (path,), ("meeting.wav",)))
     assert len(segments) == 8 and not short
     assert all(s.duration_seconds == pytest.approx(1.0, abs=0.05) for s in segments)
+
+
+@pytest.mark.parametrize(("below_db", "kept"), [(11.0, [0, 1]), (15.0, [0])])
+def test_segments_far_below_all_estimates_are_left_out(tmp_path, below_db, kept):
+    share = 10 ** (-below_db / 10)
+    noise = 0.1 * np.random.default_rng(0).standard_normal((2, RATE)).astype(np.float32)
+    levels = np.sqrt([1 - share, share])
+    paths = [audio.write(tmp_path / f"{k}.wav", level * noise[k], RATE) for k, level in enumerate(levels)]
+    found, _ = find_segments(Source(Path("a"), tuple(paths), ("0.wav", "1.wav")))
+    assert [segment.channel for segment in found] == kept
+
+
+@pytest.mark.parametrize(("seconds", "count"), [(1.5, 1), (3.0, 2), (3.001, 3)])
+def test_a_turn_of_whole_windows_has_no_segment_more(seconds, count):
+    segments, short = cut_turns(SimpleNamespace(segments=lambda: [[(0.5, seconds)]]))
+    expected = [SpeechSegment(0, 0.5 + k * seconds / count, seconds / count) for k in range(count)]
+    assert segments == expected and not short
 
 
 def test_table_of_segments_reads_back(tmp_path):

@@ -62,6 +62,14 @@ def test_stray_segments_do_not_count():
     )
 
 
+def test_the_number_is_found_by_clear_segments():
+    """A third group, of two speakers at once, counts unless it is known to be unclear, or too few are clear."""
+    points, seconds = groups(3, 20), np.full(60, 1.5)
+    for clear, expected in ((None, 3), (np.arange(60) < 40, 2), (np.arange(60) < 8, 3)):
+        clusters, found = group_speakers(points, turns(60), seconds, "auto", clear=clear)
+        assert found is not None and found.speakers == len(clusters.centers) == expected
+
+
 def test_runner_up_is_what_the_told_change_gives():
     points = groups(4, 30, 0.3)
     seconds = np.full(len(points), 1.5)

@@ -9,7 +9,9 @@ from onnx import TensorProto, helper
 from sepkit.cli.main import main
 from sepkit.data import audio
 from sepkit.errors import UserError
+from sepkit.inference.diarization.counting import CountingRule, rule_of
 from sepkit.inference.diarization.encoders import load_encoder
+from sepkit.inference.diarization.enrollment import threshold_of
 from sepkit.inference.diarization.spectra import fbank, mel
 from tests.complaint import complaint
 
@@ -64,6 +66,18 @@ def test_what_a_graph_hears_is_said_by_its_metadata_or_by_an_option(tmp_path, me
     assert np.linalg.norm(encoder.embed(speech()[None])) == pytest.approx(1, abs=1e-5)
 
 
+def test_a_graph_states_how_its_speakers_are_counted_and_named(tmp_path):
+    stated = {"counting": '{"turn_distances": 0.9}', "enrollment": '{"threshold": 0.4}'}
+    encoder = load_encoder(graph(tmp_path / "a.onnx", [None, None, 40], stated), "mel")
+    assert rule_of(encoder.info) == CountingRule(turn_distances=0.9) and threshold_of(encoder) == 0.4
+    # What is speech is decided by the encoder that ships, at its rate.
+    wave, own = speech(2.0), load_encoder()
+    np.testing.assert_array_equal(encoder.speech(wave[None]), own.speech(audio.resample(wave[None], 16000, 8000)))
+    for value, told in (("0.4", "expected threshold"), ("{", "in its metadata is no JSON")):
+        path = graph(tmp_path / "b.onnx", [None, None, 40], {"enrollment": value})
+        complaint(lambda path=path: load_encoder(path, "mel"), told)
+
+
 def test_mel_graph_gives_the_direction_of_the_mean(tmp_path):
     encoder = load_encoder(graph(tmp_path / "a.onnx", [None, None, 40]), "mel")
     wanted = mel(speech()).mean(0)
@@ -95,7 +109,7 @@ def test_sepkits_own_encoder_hears_samples(tmp_path):
 
 def test_a_recording_is_clustered_by_the_encoder_of_another_toolkit(tmp_path):
     times = np.arange(32000) / 16000
-    low, high = (0.1 * np.sin(2 * np.pi * hz * times) for hz in (200, 3000))
+    low, high = (0.05 * sum(np.sin(2 * np.pi * k * hz * times) / k for k in range(1, 11)) for hz in (100, 350))
     pause = np.zeros(16000)
     audio.write(tmp_path / "in.wav", np.concatenate([low, pause, high, pause, low]).astype(np.float32), 16000)
     encoder = graph(tmp_path / "a.onnx", [None, None, 40])

@@ -10,13 +10,13 @@ import pytest
 
 from sepkit.cli.main import main
 from sepkit.data import audio
-from sepkit.errors import UserError
 from sepkit.inference.batch.files import speakers_to_link
 from sepkit.inference.diarization.encoders import TorchEncoder
 from sepkit.inference.diarization.linking import LinkedSpeakers, link
 from sepkit.inference.selection import Selection
 from sepkit.inference.separated import Separated
 from sepkit.models import build_model, save_model
+from tests.complaint import complaint
 from tests.noise_voices import RATE, noise_encoder, voice
 
 # Two outputs, in which three speakers take turns of 2 s with pauses of half a second: (output, speaker) by turn.
@@ -89,11 +89,12 @@ def test_time_in_which_one_more_would_not_be_separated(at_once, expected):
     outputs[0, :RATE] = voice(0, 1.0, 9)
     plain = linked(outputs, at_once).to_plain()
     assert plain["outputs"] == 2 and plain["seconds_with_all_outputs"] == pytest.approx(expected, abs=0.04)
+    ends = [end for times in plain["times_with_all_outputs"] for end in times]
+    assert ends == pytest.approx([2.0, 4.0] if expected else [], abs=0.04)
 
 
 def test_more_speakers_than_segments_are_refused(estimates):
-    with pytest.raises(UserError, match="expected at least 40"):
-        linked(estimates, 40)
+    complaint(lambda: linked(estimates, 40), "expected at least 40")
 
 
 @pytest.mark.parametrize("seconds", [3.0, 8.0], ids=["whole", "long"])

@@ -36,6 +36,21 @@ def test_noise_is_no_turn(rate: int, block: int) -> None:
         np.testing.assert_allclose(ends, expected, atol=0.045)
 
 
+def test_what_is_left_of_a_voice_is_no_turn_and_a_short_doubt_does_not_end_one() -> None:
+    """The mean level of speech is that of the first alone, and little more with the second: -11 dB are left out, -6 dB
+    are not. Of 0.6 s about the middle of a pause of 0.2 s, two thirds are speech."""
+    wave = np.full((3, 80000), -0.001, np.float32)
+    wave[0, 8000:64000] = 0.1
+    wave[0, 32000:33600] *= -1
+    wave[1, 16000:48000] = 0.1 * 10 ** (-11 / 20)
+    wave[2, 16000:24000] = 0.1 * 10 ** (-6 / 20)
+    meter = SpeechMeter(3, 8000, Rising())  # type: ignore[arg-type]
+    meter.add(wave)
+    first, second, third = meter.segments()
+    np.testing.assert_allclose(first, [(1.0, 7.0)], atol=0.045)
+    assert not second and third == [pytest.approx((2.0, 1.0), abs=0.3)]
+
+
 def test_without_an_encoder_that_tells_speech_all_sound_counts() -> None:
     wave = voice(0, 2.0, 0)[None]
     meter = SpeechMeter(1, 8000, None)

@@ -13,6 +13,7 @@ from sepkit.errors import UserError
 from sepkit.inference import Separator
 from sepkit.inference.live.streaming import RunningGains
 from sepkit.models import build_model
+from tests.complaint import complaint
 
 FREE = FreeFilterbankConfig(num_filters=8, kernel_size=16, stride=8)
 CONV_TASNET = ConvTasNetConfig(
@@ -141,8 +142,7 @@ def test_a_bad_block_is_one_line_and_leaves_the_stream_as_it_was(separator, bad)
     broken[7] = bad
     with separator.streaming() as stream:
         parts = [stream.push(mixture[:200])]
-        with pytest.raises(UserError, match=r"^block: sample 207 of the stream is NaN or infinite, [^\n]*$"):
-            stream.push(broken)
+        complaint(lambda: stream.push(broken), r"^block: sample 207 of the stream is NaN or infinite, [^\n]*$")
         parts += [stream.push(mixture[200:]), stream.finish()]
     np.testing.assert_allclose(np.concatenate(parts, -1), run(separator.streaming(), mixture, 400), atol=1e-6)
 

@@ -1,7 +1,5 @@
 """Long recordings in chunks, against the same as a whole."""
 
-from __future__ import annotations
-
 import io
 import json
 import subprocess

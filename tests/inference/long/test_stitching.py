@@ -1,12 +1,18 @@
-from __future__ import annotations
-
 from itertools import permutations
 
 import numpy as np
 import pytest
 
 from sepkit.inference.diarization.profiles import Profiles, TraitStatistics, measure_voices
-from sepkit.inference.long.stitching import ChunkEvidence, Chunking, Stitcher, _go_through, _Orders, best_orders
+from sepkit.inference.long.stitching import (
+    ChunkEvidence,
+    Chunking,
+    Stitcher,
+    _go_through,
+    _Orders,
+    best_orders,
+    compare_overlap,
+)
 
 RATE = 8000
 
@@ -182,16 +188,17 @@ def test_halves_that_agree_with_themselves_alone_are_not_the_end():
     assert (best_orders(evidence, 5.0)[:, 0] == 0).all()
 
 
-def test_silence_and_level_do_not_count():
+@pytest.mark.parametrize("by_voices", [True, False])
+def test_silence_and_level_do_not_count(by_voices):
     chunking = Chunking(5 * RATE, 2 * RATE)
-    stitcher = Stitcher(chunking, RATE)
+    stitcher = Stitcher(chunking, RATE, by_voices)
     for _ in range(4):
         stitcher.add(np.zeros((2, 5 * RATE), np.float32))
     np.testing.assert_array_equal(stitcher.orders(), [[0, 1]] * 4)
     sources = sources_with_silences(30, 4)
     orders = []
     for level in (1.0, 1e-3):
-        stitcher = Stitcher(chunking, RATE)
+        stitcher = Stitcher(chunking, RATE, by_voices)
         for estimates, _ in in_chunks(sources, chunking, 5, noise=0):
             stitcher.add((level * estimates).astype(np.float32))
         orders.append(stitcher.orders())
@@ -224,3 +231,23 @@ def test_likelihoods_leave_the_chunk_itself_out():
     for evidence in usual:
         right, wrong = (sum(evidence[order[j], j] for j in range(2)) for order in permutations(range(2)))
         assert right > wrong
+
+
+@pytest.mark.parametrize(("power", "share"), [(0.0, 1.0), (10**2.5, 0.5), (3 * 10**2.5, 0.25), (9 * 10**2.5, 0.1)])
+def test_agreement_counts_seconds_less_where_frames_are_quiet(power, share):
+    """Two frames of 256 samples of power 1, and 100 samples that fill none, in a recording of a power."""
+    signal = np.ones((1, 612), np.float32)
+    agreement, correlation = compare_overlap(signal, signal, RATE, power)
+    np.testing.assert_allclose(agreement, [[2 * 0.032 * share]], rtol=1e-6)
+    assert correlation == pytest.approx(1.0)
+
+
+def test_agreement_is_of_each_with_each_and_of_silence_none():
+    """One frame: estimates of energies 256 and 64 that are in no way alike, then swapped, the second inverted."""
+    first, second = np.zeros((2, 256), np.float32)
+    first[::2], second[1::2] = 2**0.5, 0.5 * 2**0.5
+    agreement, correlation = compare_overlap(np.stack([first, second]), np.stack([-second, first]), RATE, 0.0)
+    np.testing.assert_allclose(agreement, 0.032 / 320 * np.array([[0, 256], [-64, 0]]), rtol=1e-6)
+    np.testing.assert_allclose(correlation, [[0, 1], [-1, 0]], atol=1e-7)
+    silent = compare_overlap(np.zeros((2, 256), np.float32), np.stack([first, 0 * first]), RATE, 0.5)
+    np.testing.assert_array_equal(silent, np.zeros((2, 2, 2)))

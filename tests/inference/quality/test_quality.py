@@ -140,6 +140,7 @@ def test_the_interval_is_as_wide_as_the_features_let_expect_and_holds_in_every_k
     fitted = fit_ridge(table, 5 * wide + errors, mixtures)[0]
     assert fitted.half_width_db == pytest.approx((fitted.interval_db[1] - fitted.interval_db[0]) / 2)
     fitted.fit_interval(errors, table, mixtures, kinds)
+    assert [type(end) for end in fitted.interval_db] == [float, float]  # which YAML holds
     low, high = (fitted.interval(np.zeros(3000), table)).T
     # The logarithm of the width has a slope of 1 over `wide`, and none over the other.
     slopes = np.linalg.lstsq(np.stack([wide, table["other"], np.ones(3000)], 1), np.log(high - low), rcond=None)[0]
@@ -262,7 +263,7 @@ def changed(data, *keys, value):
         (("weights",), "other", "other weights"),
         (("hypotheses",), 3, "3 hypotheses"),
         (("format",), 2, "found format 2, expected 3"),
-        (("mixtures",), "many", "mixtures: found 'many', expected int"),
+        (("mixtures",), "many", "mixtures: found 'many', expected a whole number"),
         (("model", "intercept"), None, "nothing given, expected a value"),
         (("model", "intercept"), float("nan"), "not finite"),
         (("model", "scales"), [1.0], "not one for each feature"),

@@ -1,7 +1,5 @@
 """Files of graphs: what their bytes hold, which are refused, and that torch's weights lie in them by name."""
 
-from __future__ import annotations
-
 import json
 import resource
 import shutil

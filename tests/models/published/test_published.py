@@ -1,7 +1,5 @@
 """Published checkpoints of SepReformer and TF-Locoformer: what is read, what is refused, and the command line."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -14,9 +14,9 @@ import yaml
 from sepkit.cli.main import main
 from sepkit.config import MaskerConfig, ModelConfig
 from sepkit.data import audio
-from sepkit.errors import UserError
 from sepkit.models import build_model, load_checkpoint, save_model
 from sepkit.registry import import_file
+from tests.complaint import complaint
 
 FILE = """
 from dataclasses import dataclass
@@ -62,8 +62,7 @@ def test_the_file_is_noted_by_name_and_asked_for(folder: Path, own_file: Path) -
     (noted,) = yaml.safe_load((folder / "model.yaml").read_text())["own_files"]
     assert noted["file"] == "tiny_masker.py" and len(noted["sha256"]) == 64
     forget()
-    with pytest.raises(UserError, match=r"tiny_of_mine.*trained with --import tiny_masker\.py: give that too"):
-        load_checkpoint(folder)
+    complaint(lambda: load_checkpoint(folder), r"tiny_of_mine.*trained with --import tiny_masker\.py: give that too")
     import_file(str(own_file))
     assert load_checkpoint(folder).hypotheses == 2
 

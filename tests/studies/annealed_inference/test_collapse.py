@@ -1,7 +1,5 @@
 """The closed forms of the probability of collapse against roots, grids and quadrature."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

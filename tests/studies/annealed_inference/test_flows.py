@@ -1,7 +1,5 @@
 """Flows as students: the target, what a trained one looks like, and replicas that end alone."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """The two forces against adaptive quadrature and their limits, and the flow of the order parameters."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

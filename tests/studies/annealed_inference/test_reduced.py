@@ -1,7 +1,5 @@
 """The reduced update is equal in law to the full one."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -10,10 +8,10 @@ import torch
 from scipy.stats import ks_2samp
 from torch.nn.functional import normalize
 
-from sepkit.errors import UserError
 from sepkit.schedules import Constant, InverseTemperature
 from sepkit.studies.annealed_inference.order_parameters import OrderParameters, collapsed, random_starts
-from sepkit.studies.annealed_inference.reduced import Problem, fit_reduced, random_means
+from sepkit.studies.annealed_inference.reduced import Problem, _gradient, fit_reduced, random_means
+from tests.complaint import complaint
 
 RADIUS, HEAVY = 3.0, 0.8
 
@@ -81,6 +79,14 @@ def test_collapse_is_as_likely_as_under_the_full_update():
     assert abs(one - other) < 3 * math.sqrt(pooled * (1 - pooled) * 2 / 200)
 
 
+def test_means_between_the_modes_go_to_the_heavier_one():
+    """At x1 = 0 the slope of log pi is R tanh(0.5 log(0.8 / 0.2)) = 0.6 R, for each of two narrow components half."""
+    means = RADIUS * np.eye(3)[None, 1:]
+    problem, variances = Problem(5, RADIUS, HEAVY, 20_000), np.full((1, 2), 1e-3)
+    inside, _, _ = _gradient(means, variances, problem, 0.5, np.random.default_rng(0))
+    assert inside[0, :, 0] / (0.5 * RADIUS) == pytest.approx([-0.3, -0.3], rel=0.03)
+
+
 def test_variances_follow_with_their_lag():
     """beta sigma^2 is within 3 % of the stationary lag, 1.219, and 1 at the end."""
     run = _reduced(InverseTemperature(1 / 90, 500), 4, 600, 128, 512, record_every=100)
@@ -111,5 +117,4 @@ def test_a_replica_that_is_not_finite_ends_alone():
 
 def test_too_few_dimensions():
     """Two components need five dimensions."""
-    with pytest.raises(UserError, match="expected at least 5"):
-        _reduced(Constant(1.0), 1, 1, 8, 4)
+    complaint(lambda: _reduced(Constant(1.0), 1, 1, 8, 4), "expected at least 5")

@@ -13,6 +13,7 @@ from sepkit.corpora.images import read_mnist
 from sepkit.errors import UserError
 from sepkit.studies.cdvae.config import ImagesOptions
 from sepkit.studies.cdvae.data import poisson_floor, poisson_images, poisson_solution, read_images
+from tests.complaint import complaint
 
 
 @pytest.mark.parametrize(("frequency", "peak"), [(1, 0.0507), (3, 0.0056)])
@@ -78,8 +79,7 @@ def test_bad_images_are_one_line(poisson: Path, tmp_path: Path, capsys: pytest.C
     with pytest.raises(UserError, match=r"train\.npz: found values other than 0 and 1, expected binary images"):
         read_images(poisson / "train.npz", 8, binary=True)
     (tmp_path / "broken.npz").write_bytes(b"PK nothing")
-    with pytest.raises(UserError, match=r"broken\.npz: cannot be read as \.npz"):
-        read_images(tmp_path / "broken.npz", 8, binary=True)
+    complaint(lambda: read_images(tmp_path / "broken.npz", 8, binary=True), r"broken\.npz: cannot be read as \.npz")
     np.savez(tmp_path / "other.npz", something=np.zeros(3))
     with pytest.raises(UserError, match=r"other\.npz: found something, expected what sepkit prepare images wrote"):
         read_images(tmp_path / "other.npz", 8, binary=True)

@@ -181,8 +181,6 @@ def test_the_importance_weighted_bound_is_tighter(trained: Path, poisson: Path, 
 def test_refusals() -> None:
     for changes, message in (
         ({"size": 6, "levels": 3}, r"^model\.size: found 6, expected a multiple of 4 for 3 levels$"),
-        ({"width": 0}, r"^model\.width: found 0, expected at least 1$"),
-        ({"depth_steps": 0}, r"^model\.depth_steps: found 0"),
         ({"discrete": 1, "ode_like": True}, r"^model\.ode_like: found true with discrete blocks"),
         ({"one_level": True}, r"^model\.one_level: found true without discrete blocks"),
     ):

@@ -77,7 +77,6 @@ def test_experiments(check: Callable[[dict], None], tmp_path: Path, monkeypatch:
     ("name", "text", "message"),
     [
         ("free", "gauss: {}", "gauss: unknown field (did you mean gaussians?)"),
-        ("free", "free: {hypotheses: 0}", "free.hypotheses: found 0, expected at least 1"),
         ("free", "gaussians: {decay: 1.0}", "decay: found 1.0, expected more than 0, less than 1"),
         ("gaussians", "gaussians: {epoch: 3}", "epoch"),
         ("sines", "sines: {kinds: [grown]}", "kinds[0]: found 'grown', expected one of plain"),

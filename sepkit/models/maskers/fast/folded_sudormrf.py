@@ -31,7 +31,7 @@ from sepkit.models.maskers.sudormrf import (
 @replaces(SuDoRMRFMasker.trunk, when=in_evaluation(SuDoRMRFMasker, SuDoRMRFBlock, Resolutions, SlidingFilters))
 @replaces(ImprovedSuDoRMRFMasker.trunk, when=in_evaluation(ImprovedSuDoRMRFMasker, ImprovedSuDoRMRFBlock, Resolutions))
 def sudormrf_trunk(masker: SuDoRMRFMasker | ImprovedSuDoRMRFMasker, features: Tensor) -> Tensor:
-    """Return what the `trunk` of both versions of SuDoRM-RF does, (B, C, F)."""
+    """Return the result of `trunk` for both versions of SuDoRM-RF, (B, C, F)."""
     return of_each(features, lambda utterance: _sudormrf(masker, utterance))
 
 

@@ -116,8 +116,8 @@ class _Shape:
     """A block's constants beside its parameters.
 
     Args:
-        dilation, padding: of the depthwise convolution; padding at the start, while its output is cut to F frames.
-        eps, output_eps: of the first and the second norm.
+        dilation, padding: Dilation and initial padding of the depthwise convolution; its output is cut to F frames.
+        eps, output_eps: Epsilon of the first and the second norm.
     """
 
     dilation: int
@@ -188,8 +188,8 @@ class _Block:
 
         Args:
             x: the block's input (C, F).
-            moments: of its first norm.
-            output_moments: of its second norm.
+            moments: Moments of the block's first norm.
+            output_moments: Moments of the block's second norm.
             sums: the gradient of residual and skip sums, (C + C', F).
             buffers: five (H, F).
         """
@@ -239,7 +239,7 @@ class _Moments:
     """Statistics of a norm's input.
 
     Args:
-        mean: of all values.
+        mean: Mean of all values.
         scale: 1 / deviation.
     """
 
@@ -283,9 +283,9 @@ class _Norm:
         """Return gradients of gamma and beta; and gain (C,), factor and constant of the input's gradient, see above.
 
         Args:
-            moments: of its input.
+            moments: Moments of the input.
             sums: gradient of its output, summed over frames, (C,).
-            products: that gradient times the input, summed over frames, (C,).
+            products: Products of that gradient with the input, summed over frames, (C,).
             count: number of values in the input.
         """
         of_gamma = (products - sums * moments.mean) * moments.scale
