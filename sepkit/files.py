@@ -375,7 +375,8 @@ def read_csv(
     with _reading(path, f"expected {expected}"):
         reader = csv.DictReader(io.StringIO(text), delimiter=delimiter, skipinitialspace=True)
         reader.fieldnames = columns = [name.strip() for name in reader.fieldnames or ()]
-        return columns, [(reader.line_num, {name: uncell(text) for name, text in row.items()}) for row in reader]
+        # Cells beyond the columns are one list, under None.
+        return columns, [(reader.line_num, {k: uncell(row[k]) if k else row[k] for k in row}) for row in reader]
 
 
 def write_csv(path: str | os.PathLike[str], columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Path:

@@ -17,7 +17,7 @@ from pathlib import Path
 from sepkit.errors import UserError
 
 RECORD = ".written-by-sepkit"
-"""File of the names that sepkit wrote below a folder, one a line."""
+"""File of the names that sepkit wrote below a folder, one per line."""
 
 FOREIGN = "{}: is there, not written by sepkit, and would be written over; move it, or choose another --out"
 """Line about a file that sepkit did not write."""

@@ -25,8 +25,10 @@ class _Output(io.TextIOWrapper):
         """Write the buffered text."""
         try:
             super().flush()
-        except BrokenPipeError:
+        except OSError as error:
             self._discard()
+            if not isinstance(error, BrokenPipeError):
+                raise
 
     def _discard(self) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())

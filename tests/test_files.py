@@ -264,3 +264,8 @@ def test_tables_are_read_as_spreadsheets_write_them(text: str, tmp_path: Path) -
 def test_commas_part_a_table_whose_first_line_has_one(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("path,note\na;b.wav,c;d\n")
     assert read_csv(tmp_path / "x.csv")[1] == [(2, {"path": "a;b.wav", "note": "c;d"})]
+
+
+def test_a_quote_beyond_the_columns_of_a_table_is_no_formula(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("a,b\n1,'=2,'\n")
+    assert read_csv(tmp_path / "x.csv")[1] == [(2, {"a": "1", "b": "=2", None: ["'"]})]

@@ -99,6 +99,13 @@ def alive(session: int) -> list[str]:
     return [line for line in found.splitlines() if not line.startswith("Z")]
 
 
+def test_a_full_disk_behind_standard_output_is_said_in_one_line():
+    with open("/dev/full", "w") as full:
+        line = [sys.executable, "-m", "sepkit", "models"]
+        ended = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert ended.returncode == 2 and ended.stderr.count("\n") == 1 and "no space left" in ended.stderr
+
+
 @pytest.mark.parametrize("closed", [">&-", "<&-", "2>&-", "<&- >&- 2>&-", "<&- >&- 2>&- --processes 2"])
 def test_closed_streams_are_no_matter(closed, inputs, tmp_path):
     *closings, last = closed.split()

@@ -106,7 +106,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             use_passive_waiting()
         result = _run(arguments[0], arguments[1:])
         if result is not None:
-            print(result, flush=True)
+            print(result)
+        sys.stdout.flush()
     except BaseException as error:
         number = received() or isinstance(error, KeyboardInterrupt) * signal.SIGINT
         if isinstance(error, SystemExit) and (not number or error.code == 128 + number):

@@ -41,6 +41,8 @@ def main(
     from sepkit.evaluation.run_folder import load_run
     from sepkit.reporting.summary import write_summary
 
+    if Path(out).suffix.lower() != ".md":
+        raise UserError(f"--out {out}: expected a file that ends in .md")
     loaded = [load_run(folder) for folder in runs]
     if test_set is not None:
         sets = list(dict.fromkeys(evaluation.name for run in loaded for evaluation in run.evaluations))

@@ -29,8 +29,8 @@ class DynamicMixingConfig:
         noise_snr_db: Range of the speech-to-noise ratio.
         reverberation_probability: Share of mixtures in simulated rooms (needs the extra `reverb`).
         reverberation_cache: Folder of simulated impulse responses; made on first use.
-        reverberation_target: What a source is in a room: all that is heard of it, or its first 50 ms; the rest is noise
-            then.
+        reverberation_target: Target of a source in a room: its whole reverberant signal, or its first 50 ms; the rest
+            is noise then.
         coloring_db: Each source is colored over frequency: its level in dB gains four cosines of this standard
             deviation; 0: none.
         channel_probability: Share of mixtures that pass through a random transmission channel, such as a telephone

@@ -56,7 +56,7 @@ class STFTFilterbankConfig(FilterbankConfig, name="stft"):
         initial_deviation: Deviation of gaussian encodings when training starts, for signals of unit deviation.
         features: The masker sees compressed magnitudes, or real and imaginary parts with compressed magnitudes, which
             take much longer to learn from.
-        complex_masks: Two mask values a bin, a real and an imaginary one, that multiply the complex coefficient; else
+        complex_masks: Two mask values per bin, a real and an imaginary one, that multiply the complex coefficient; else
             one real value. For linear or tanh masks, deterministic or gaussian.
         mapping: The masker's output is the estimates' coefficients, not a mask of the mixture's; needs complex_masks
             and features: real_imaginary.

@@ -3,7 +3,7 @@
 What it is: your own recordings, one speaker per file, any format of libsndfile, any sample rate. Folders
 called train, dev and test (or like "train-clean-100") are the splits; without them the speakers are divided 80/10/10.
 Traps: a speaker in two splits makes scores look better than they are (a warning says so). A wrong `speaker_from` puts
-one person into a mixture twice; check the printed number of speakers.
+one speaker into a mixture twice; check the printed number of speakers.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from sepkit.files import check_writable
 def prepare_folder(options: FolderOptions) -> Path:
     """Write `train.jsonl`, `dev.jsonl`, `test.jsonl`, and `test_GROUP.jsonl` for each group; return their folder.
 
-    Mixtures are described, not written. All are in min mode, each source at -30 dB re full scale (the level where
-    somebody speaks) plus a gain that is uniform in +-`gain_range_db`. Those of dev and test are crops of
+    Mixtures are described, not written. All are in min mode, each source at -30 dB re full scale (the level
+    during speech) plus a gain that is uniform in +-`gain_range_db`. Those of dev and test are crops of
     `segment_seconds` and do not depend on what is in train; those of train are as long as their shortest utterance,
     and every utterance occurs. With several numbers of `speakers`, mixtures take turns, and those of one number do not
     depend on the others. A speaker belongs to the first group whose pattern matches. Recordings at other rates are

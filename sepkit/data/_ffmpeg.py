@@ -163,6 +163,8 @@ class FFmpegFile:
         # Later lines are consequences of the first.
         line = lines[-1 if self._position else 0] if lines else "without a reason"
         reason = line.rpartition("] ")[2].rpartition(": ")[2]
+        if "whitelist" in line:
+            reason = "a format that can name other files, or a rare one"
         if self._late:
             reason = f"it gave nothing for {self._wait_seconds:.0f} s"
         if any("matches no streams" in line for line in lines):

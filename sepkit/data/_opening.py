@@ -221,7 +221,7 @@ def identity(path: AudioPath) -> tuple[str, int, int]:
 
 def _open(source: Source) -> SoundFile | FFmpegFile:
     if isinstance(source, io.BytesIO):
-        decoder = decoder_of(source, "")
+        decoder = decoder_of(source, _name_of(source))
         source.seek(0)
     else:
         _check_is_file(source)
@@ -233,6 +233,8 @@ def _open(source: Source) -> SoundFile | FFmpegFile:
             file = SoundFile(source if isinstance(source, io.BytesIO) else _for_libsndfile(source))
             if file.format in ("WAV", "WAVEX", "RF64"):
                 file = _to_the_end(file, source)
+            elif file.format == "AU" and not file.frames and has_ffmpeg():
+                file = None
             if file is not None and (decoder == "libsndfile, mp3" or not file.subtype.startswith("MPEG")):
                 return file
             in_parts = True
@@ -247,7 +249,7 @@ def _open(source: Source) -> SoundFile | FFmpegFile:
 @lru_cache(maxsize=4096)
 def _decoder_of(path: str, mtime_ns: int, size: int) -> str:
     with open(path, "rb", buffering=0) as file:
-        return decoder_of(file, Path(path).suffix.lower())
+        return decoder_of(file, path)
 
 
 def _to_the_end(file: SoundFile, source: Source) -> SoundFile | None:

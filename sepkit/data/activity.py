@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from pathlib import PurePath
 
@@ -105,8 +106,8 @@ def _means(values: np.ndarray, reach: int) -> np.ndarray:
 
 
 def rttm_id(name: str | PurePath) -> str:
-    """Return how RTTM names a recording: its path without ending, spaces as underscores."""
-    return "_".join(PurePath(name).as_posix().split())
+    """Return how RTTM names a recording: its path without ending, spaces and control characters as underscores."""
+    return "_".join(re.sub(r"[\x00-\x1f\x7f-\x9f]", " ", PurePath(name).as_posix()).split())
 
 
 def milliseconds(start: float, length: float) -> tuple[str, str]:

@@ -40,6 +40,8 @@ _KBITS = {
 _HEAD_BYTES = 1 << 13
 # More may follow the bytes that an mp3 states: tags, which hold no sound.
 _TAG_BYTES = 512
+# The most that is taken for padding behind the chunks of a wav, whatever it holds.
+_PADDING_BYTES = 1 << 13
 
 
 def wav_header(path: Path, sample_rate: int, num_samples: int, subtype: str, channels: int = 1) -> bytes:
@@ -186,14 +188,17 @@ def _is_framed(head: bytes) -> bool:
     return 8 < size <= len(head) and head[size - 2 : size] == head[:2]
 
 
-def decoder_of(file: IO[bytes], suffix: str) -> Literal["libsndfile", "libsndfile, mp3", "ffmpeg", "ffmpeg, in parts"]:
+def decoder_of(file: IO[bytes], name: str) -> Literal["libsndfile", "libsndfile, mp3", "ffmpeg", "ffmpeg, in parts"]:
     """Return what can decode a file: libsndfile if it might, ffmpeg for what libsndfile mistakes for something else.
 
     libsndfile believes the first header of joined files, and a guess if an mp3 does not state its length; it takes the
     headers within a VOC file for samples. Those are for ffmpeg, which may find headers between the parts.
 
     Args:
-        suffix: ending of the name; libsndfile takes anything called .mp3 for one.
+        name: Name of the file; libsndfile takes anything called .mp3 for one.
+
+    Raises:
+        UserError: A wav with more sound than its header counts, which no decoder reads to its end.
     """
     size = file.seek(0, 2)
     file.seek(0)
@@ -202,6 +207,10 @@ def decoder_of(file: IO[bytes], suffix: str) -> Literal["libsndfile", "libsndfil
         return "ffmpeg, in parts" if _begins_again(file) else "libsndfile"
     if head.startswith(b"Creative Voice"):
         return "ffmpeg"
+    if head.startswith(b"caff") and b"data" + b"\xff" * 8 in head:
+        return "ffmpeg, in parts"
+    if head[:4] in WAV_BEGINS:
+        _check_counted(file, size, name)
     begin = 0
     while head.startswith(b"ID3") and len(head) > 10:
         begin += 10 + sum((byte & 127) << 7 * place for place, byte in enumerate(head[9:5:-1]))
@@ -211,11 +220,33 @@ def decoder_of(file: IO[bytes], suffix: str) -> Literal["libsndfile", "libsndfil
         if not head[1] & 6:
             return "ffmpeg"
         return "libsndfile, mp3" if _states_length(head, size - begin) else "ffmpeg, in parts"
-    if begin or suffix in (".mp1", ".mp2", ".mp3", ".mpga"):
-        name = container_of(head)
-        if head[:4] not in WAV_BEGINS and name not in _OF_LIBSNDFILE:
-            return "ffmpeg" if name else "ffmpeg, in parts"
+    if begin or name.lower().endswith((".mp1", ".mp2", ".mp3", ".mpga")):
+        container = container_of(head)
+        if head[:4] not in WAV_BEGINS and container not in _OF_LIBSNDFILE:
+            return "ffmpeg" if container else "ffmpeg, in parts"
     return "libsndfile"
+
+
+def _check_counted(file: IO[bytes], size: int, name: str) -> None:
+    """Raise UserError if samples follow those that a wav's header counts: chunks of text and padding may follow."""
+    at, counted = 12, 0
+    while at + 8 <= size:
+        file.seek(at)
+        chunk, length = struct.unpack("<4sI", file.read(8))
+        again = chunk in (*WAV_BEGINS, b"data")
+        if counted and (again or not 32 <= min(chunk) <= max(chunk) < 127):
+            file.seek(at)
+            if again or (size - at > _PADDING_BYTES and file.read(_PADDING_BYTES).strip(b"\0")):
+                raise UserError(
+                    f"{name}: more sound follows the {counted} bytes that its header counts: the recorder stopped "
+                    "early, or files were joined; finish it (ffmpeg -ignore_length 1 -i FILE WHOLE.wav), or split it"
+                )
+            return
+        if chunk == b"data":
+            counted = length
+            if not 0 < length < SMALLEST_UNKNOWN_SIZE:
+                return
+        at += 8 + length + length % 2
 
 
 def _begins_again(file: IO[bytes]) -> bool:

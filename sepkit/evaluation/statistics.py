@@ -138,7 +138,7 @@ def resample_weights(
 
     Speakers are drawn with replacement, as many as there are, and an utterance counts as often as the product of how
     often its speakers were drawn: w = prod_k c_k. Utterances that share a speaker vary together, so the interval holds
-    for other speakers. What is of the utterance alone varies 2^m - 1 times too much with m speakers, so the interval
+    for new speakers. Variation of single utterances counts 2^m - 1 times too much with m speakers, so the interval
     errs on the wide side: by sqrt(3) for pairs whose speakers make no difference. See `drawn_speakers` for when
     utterances are drawn instead. All pieces together have `resamples` rows, less those in which no utterance counts.
 

@@ -66,13 +66,12 @@ def calibrate(separator: Separator, manifest: str | os.PathLike[str], *, first: 
     on.
 
     The target is the SI-SDR of each active source's hypothesis in the best one-to-one matching, at the mixture's rate,
-    as `sepkit evaluate` measures it. For up to `MOST_HEARD` of the mixtures the model hears all that the manifest has
-    of the first speaker, alone, and of the first two, who take turns or overlap in part, and the noise. From these
-    follows what tells one speaker from several (`fit_single_speaker`). The same mixtures with as much noise as speech,
-    if they have noise, and with one speaker more than the model has estimates, widen the intervals: what the regression
-    hears does not tell them from others. A manifest with recordings of one speaker is taken as it is: the number of
-    speakers is learned from its own recordings, and the intervals hold for each `corpus` that it names.
-    The separator's own predictor does not change.
+    as `sepkit evaluate` measures it. For up to `MOST_HEARD` of the mixtures the model also separates all speech of the
+    first speaker in the manifest, of the first two in turns or partly overlapping, and the noise. These fit the rule
+    for single speakers (`fit_single_speaker`). The same mixtures with as much noise as speech, if they have noise, and
+    with one speaker more than the model has estimates, widen the intervals, because the features of the regression do
+    not distinguish them. If a manifest has recordings of one speaker, the number of speakers is learned from its own
+    recordings, and the intervals hold for each of its `corpus` values. The separator's own predictor does not change.
 
     Args:
         separator: Separator of the model.
@@ -155,7 +154,7 @@ def _measure_example(
 ) -> list[LabeledRecording]:
     """Return a model's separations of a mixture's first speaker, its first two in turn and overlapping, and noise."""
     entry, rate = entries[number], entries[number].sample_rate
-    # Neighbors in the manifest differ in all of these, so that the length of a recording tells nothing.
+    # Neighbors in the manifest differ in all of these, so that the length of a recording carries no information.
     most, turn = _MOST_SECONDS[number // 3 % 3], round(_TURN_SECONDS[number // 2 % 4] * rate)
     first, second = (_speech_of(entries, number, which, round(most * rate)) for which in (0, 1))
     share, count = _OVERLAPS[number % 3], min(len(first), len(second))

@@ -38,7 +38,7 @@ def decide(
     Args:
         evidence: Statistics of the recording.
         speakers: Hypotheses to keep, see `Separator.separate`.
-        quality: Predicts SI-SDR, and tells one speaker from several; None: nothing is predicted.
+        quality: Predictor of SI-SDR and of single speakers; None: no prediction.
         threshold: Log-odds above which a hypothesis is a speaker.
         levels: Levels of the estimates, see `SeparatorOptions`.
         consistent: Whether estimates add up to the recording.

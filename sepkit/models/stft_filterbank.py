@@ -29,8 +29,8 @@ class STFTFilterbank(Filterbank):
     With `like_torch` the window is a Hann window, and the coefficients are those of torch.stft. With `like_sr_corrnet`
     they are those of SR-CorrNet's code, but for one factor.
 
-    The masker sees compressed magnitudes |X|^c, K = kernel_size / 2 + 1 values a frame, or X |X|^(c - 1), K = 2 bins. A
-    mask has one value per bin, which scales real and imaginary part alike, or is complex: M X, two values per bin. The
+    The masker sees compressed magnitudes |X|^c, K = kernel_size / 2 + 1 values per frame, or X |X|^(c - 1), K = 2 bins.
+    A mask has one value per bin, which scales real and imaginary part alike, or is complex: M X, two values. The
     synthesis window makes decode(encode(x)) = x wherever all frames of a sample exist. With `synthesis_size` it covers
     the end of the window only, so the latency is shorter than a frame.
 

@@ -380,3 +380,34 @@ def test_ordinary_recordings_of_several_channels_do_not_cancel(channels: int, tm
         path = audio.write(tmp_path / "x.wav", waveform, 16000)
         assert audio.cancelled(path) is None
         assert len(audio.read(path)) == 16000
+
+
+def test_a_wav_that_counts_fewer_samples_than_it_holds_is_refused(tmp_path: Path) -> None:
+    samples = np.random.default_rng(0).integers(-9000, 9000, 9000).astype("<i2")
+    data, path = samples.tobytes(), tmp_path / "x.wav"
+    whole = unfinished(b"RIFF", (len(data) + 36, len(data)), form_of(1, 1, 16), data)
+    stopped = unfinished(b"RIFF", (4036, 4000), form_of(1, 1, 16), data)
+    for content in (stopped, whole + whole, whole + b"data" + struct.pack("<I", 4) + data[:4]):
+        path.write_bytes(content)
+        complaint(lambda: audio.info(path), "more sound follows .*ffmpeg -ignore_length 1")
+    path.write_bytes(stopped)
+    if shutil.which("ffmpeg"):
+        command = ["ffmpeg", "-v", "error", "-ignore_length", "1", "-i", path, tmp_path / "whole.wav"]
+        subprocess.run(command, check=True)
+        np.testing.assert_array_equal(audio.read(tmp_path / "whole.wav"), samples / np.float32(32768))
+    # What is no sound: text, padding, and a byte too much.
+    for rest in (b"LIST" + struct.pack("<I", 20000) + b"x" * 20000, bytes(70000), b"TAG" + b"x" * 125, b"\1"):
+        path.write_bytes(whole + rest)
+        np.testing.assert_array_equal(audio.read(path), samples / np.float32(32768))
+
+
+@needs_ffmpeg
+def test_au_and_caf_without_a_length_are_counted(tmp_path: Path) -> None:
+    samples = np.random.default_rng(0).integers(-9000, 9000, 9000).astype(">i2")
+    (tmp_path / "x.au").write_bytes(b".snd" + struct.pack(">5I", 24, 0, 3, 8000, 1) + samples.tobytes())
+    raw = ["ffmpeg", "-v", "error", "-f", "s16be", "-ar", "8000", "-i", "-", "-f", "caf", "-"]
+    made = subprocess.run(raw, input=samples.tobytes(), capture_output=True, check=True).stdout
+    (tmp_path / "x.caf").write_bytes(made)
+    for name in ("x.au", "x.caf"):
+        assert audio.info(tmp_path / name).num_samples == 9000
+        np.testing.assert_array_equal(audio.read(tmp_path / name), samples / np.float32(32768))

@@ -23,7 +23,7 @@ FORBIDDEN = (
     r"|brought nothing|brings nothing|plain processors?|make room|less PIT|draws? speakers|for other speakers"
     r"|who speaks when|hypotheses part|found another ending"
 )
-"""Words for which the field has a term. Those that are right elsewhere (`alone`, `where`, `has`) are left to readers."""
+"""Words for which the field has a term. Those that fit elsewhere (`alone`, `where`, `has`) are left to readers."""
 
 
 def prose(markdown: str) -> str:

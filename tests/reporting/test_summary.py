@@ -28,6 +28,9 @@ def folders(corpus: Any, tmp_path: Path) -> list[Path]:
 
 
 def test_evaluations_are_sorted_best_first_with_commands(folders: list[Path], tmp_path: Path, capsys: Any) -> None:
+    before = (folders[0] / "summary.json").read_bytes()
+    assert main(["summarize", str(folders[0]), "--out", str(folders[0] / "summary.json")]) == 2
+    assert "ends in .md" in capsys.readouterr().err and (folders[0] / "summary.json").read_bytes() == before
     out = tmp_path / "table.md"
     assert main(["summarize", *map(str, folders), "--out", str(out)]) == 0
     assert capsys.readouterr().out.strip().splitlines()[-1] == str(out)

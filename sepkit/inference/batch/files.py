@@ -261,10 +261,10 @@ def _check_unchanged(path: Path, identity: dict[str, int]) -> None:
 
 
 def speakers_to_link(wanted: LinkSpeakers | None, separated: Separated[Any]) -> LinkSpeakers:
-    """Return the number that was asked for; for "auto" 1 if the model's detector is sure that one speaker is alone.
+    """Return the requested number; for "auto" 1 if the model's detector is sure of a single speaker.
 
-    The other estimates of such a recording hold what is left of the voice, which sounds like somebody else. Scores tell
-    how many outputs are active, each of which may contain several speakers.
+    The other estimates of such a recording contain leakage, which sounds like another speaker. Scores give the number
+    of active outputs, each of which may contain several speakers.
 
     Args:
         wanted: Number of speakers, or "auto".

@@ -13,6 +13,9 @@ from sepkit.data import audio
 from sepkit.data.activity import rttm_id
 from sepkit.errors import UserError
 
+# Bytes of a name that leave room for "_s10.flac" and the like in the 255 of most file systems.
+_LONGEST_NAME = 240
+
 
 def check_inputs(inputs: Iterable[str | os.PathLike[str]], out: Path) -> None:
     """Raise UserError for an input that does not exist, for standard input, and where `out` is one of them."""
@@ -67,7 +70,7 @@ def name_outputs(recordings: dict[Path, Path], *, rttm: bool = False) -> dict[Pa
     """Return recording -> output path without ending, different for each of them, on disks that ignore case too.
 
     It is the relative path if that is unambiguous, else the path below the folder that all recordings share, else
-    that with the recording's own ending ("talk_flac"), else that with a digest of the path.
+    that with the recording's own ending ("talk_flac"), else that, shortened, with a digest of the path.
 
     Args:
         recordings: recording -> relative path, of `find_recordings`.
@@ -81,13 +84,15 @@ def name_outputs(recordings: dict[Path, Path], *, rttm: bool = False) -> dict[Pa
         below = path.relative_to(shared)
         whole = below.with_name(below.name.replace(".", "_"))
         digest = hashlib.sha256(os.fsencode(below)).hexdigest()[:8]
-        return recordings[path].with_suffix(""), below.with_suffix(""), whole, whole.with_name(f"{whole.name}_{digest}")
+        last = f"{os.fsencode(whole.name)[:200].decode(errors='ignore')}_{digest}"
+        return recordings[path].with_suffix(""), below.with_suffix(""), whole, whole.with_name(last)
 
     level = dict.fromkeys(recordings, 0)
     while True:
         names = {path: candidates(path)[level[path]] for path in recordings}
         keys = {path: same_name(rttm_id(name) if rttm else str(name)) for path, name in names.items()}
         counts = Counter(keys.values())
+        counts.update(keys[path] for path, name in names.items() if len(os.fsencode(name.name)) > _LONGEST_NAME)
         ambiguous = [path for path in recordings if counts[keys[path]] > 1 and level[path] < 3]
         if not ambiguous:
             return names

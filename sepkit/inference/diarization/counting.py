@@ -1,7 +1,7 @@
-"""Who speaks: groups of segments that are further apart than the segments of one turn are.
+"""Count speakers: groups of segments that are further apart than the segments of one turn.
 
-How far apart two segments of one speaker are depends on the encoder, the language, the noise and on separation. A turn
-tells it: nearly always one speaker has all of it. Two groups are therefore one speaker if their mean cosine distance is
+How far apart two segments of one speaker are depends on the encoder, the language, the noise and on separation. Turns
+show it: nearly every turn has one speaker. Two groups are therefore one speaker if their mean cosine distance is
 below a multiple of the median distance between neighboring segments of a turn. The multiple is the only number that was
 chosen, on development meetings (`egs/speaker_clustering/MEETINGS.md`).
 """
@@ -26,7 +26,7 @@ _LEAST_SHARE, _LEAST_SECONDS = 0.04, 2.0
 _CERTAIN_MARGIN = 0.1
 # Weight of a segment's neighbors in a turn, which are added to it.
 _NEIGHBOR_WEIGHT = 1.0
-# Fewer clear segments do not tell a number.
+# Fewer clear segments do not determine a number.
 _LEAST_CLEAR = 10
 # Starts of k-means. With them its error rate on development meetings is within 0.2 points of that of Ward linkage.
 _RESTARTS = 20
@@ -149,7 +149,7 @@ def blend_turns(values: np.ndarray, neighbors: np.ndarray) -> np.ndarray:
 class SpeakerTree:
     """Groups of segments at any threshold, by average linkage of cosine distances.
 
-    Groups with little speech are not counted: they are segments that sound like nobody in particular.
+    Groups with little speech are not counted: they resemble no speaker.
 
     Args:
         embeddings: (N, D) of N >= 1 segments; of more than 1200, as many evenly from all.

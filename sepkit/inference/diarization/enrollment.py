@@ -23,7 +23,7 @@ from sepkit.matching import linear_sum_assignment
 LEAST_SECONDS = 1.0
 """Least length of speech in an enrollment, seconds."""
 
-DEFAULT_THRESHOLD = 0.55
+DEFAULT_THRESHOLD = 0.73
 """Cosine similarity below which no speaker is named, for encoders without a threshold; that of the shipped one."""
 
 # Two speakers: halves found by k-means that are less alike than this, each of this much speech, in enough of it. On dev
@@ -126,7 +126,7 @@ class Named:
 
     Args:
         speaker: number of the linked speaker who has the name, from 0; None: absent.
-        likeness: cosine likeness to that speaker, or to the most alike one that has no other name; None: nobody speaks.
+        likeness: Cosine similarity to that speaker, or to the most similar unnamed one; None: no speech.
     """
 
     enrolled: Enrolled

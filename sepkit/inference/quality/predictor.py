@@ -48,9 +48,8 @@ class QualityPredictor:
         model: Regression of SI-SDR on all features of the separation.
         views: number of views of a recording that the model has by default, and had when this was fitted.
         depth_steps: number of steps of a model of continuous depth that it was fitted with; None for other models.
-        single_speaker: rule that tells recordings of one speaker from those of several; None: that cannot be told
-            safely.
-        of_any_model: whether it stands on the agreement of views alone, and was not fitted for this model.
+        single_speaker: Rule that distinguishes recordings of one speaker from those of several; None: no safe rule.
+        of_any_model: Whether it uses the agreement of views only, and was not fitted for this model.
         sepkit: version that wrote it.
     """
 

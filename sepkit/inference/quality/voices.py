@@ -114,8 +114,8 @@ def changes_speakers(encoder: Encoder, estimates: np.ndarray, sample_rate: int) 
     """Return whether estimates swap speakers at one of five moments: each is active before and after it.
 
     The late voice of each is then more like the early voice of another than its own. A model that confuses speakers is
-    as sure after the change as before it: neither levels nor the agreement of views show it. Where a voice is heard
-    before or after alone, nothing is known, and the answer is False.
+    as sure after the change as before it: neither levels nor the agreement of views show it. If a voice is
+    active only before or only after it, the answer is False.
 
     Args:
         encoder: Speaker encoder, for windows of 0.8 s of the speech in each estimate, without its pauses.

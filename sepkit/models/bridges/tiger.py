@@ -27,8 +27,8 @@ def from_tiger(path: str | Path) -> EncoderMaskerDecoder:
     """Return a sepkit model, in evaluation mode, with the weights of a published TIGER.
 
     Estimates are those of the authors' code to rounding, if a recording begins and ends with silence and the stride
-    divides its length. Else sepkit pads with zeros and theirs with the mirrored recording, which all estimates hear a
-    little of, by norms.
+    divides its length. Else sepkit pads with zeros and theirs with the mirrored recording, which affects all
+    estimates slightly, through norms.
 
     Args:
         path: a folder with model.safetensors and config.json, or the file of the weights, with config.json beside it.

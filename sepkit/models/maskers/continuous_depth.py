@@ -52,8 +52,8 @@ class ContinuousDepthMasker(FramewiseEnd):
         trained_steps: number of steps it is trained with.
         recompute: whether steps are computed again in the backward pass, which keeps memory from growing with N.
 
-    Sources: A. Queiruga et al., "Continuous-in-Depth Neural Networks", 2020; thesis, part C (images); nobody has shown
-    it for separation.
+    Sources: A. Queiruga et al., "Continuous-in-Depth Neural Networks", 2020; thesis, part C (images); not shown
+    for separation.
     """
 
     hypothesis_layers = ("output",)

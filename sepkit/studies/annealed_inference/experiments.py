@@ -208,7 +208,7 @@ def fit_flows(
 
     Args:
         flow: S replicas.
-        config: Target, samples a step and learning rate.
+        config: Target, samples per step and learning rate.
         schedule: beta of the step.
         steps: Number of steps.
         seed: Seed of the samples.

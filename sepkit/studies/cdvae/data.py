@@ -41,7 +41,7 @@ class ImageSet:
 
     @property
     def floor_nats(self) -> float | None:
-        """The least negative evidence that a model can have, nats an image; None where it is not known."""
+        """The least negative evidence of any model, nats per image; None: unknown."""
         return None if self.noise is None else poisson_floor(self.images[0].size, self.noise)
 
 

@@ -43,7 +43,7 @@ class Views:
     Args:
         waveforms: (B, V, T).
         masks: (B, V, 4) shares of time and of bands: where masks begin, and how long they are.
-        heard: (B, V, F) bool, in which 20 ms the speaker speaks.
+        heard: Frames of 20 ms with speech, (B, V, F) bool.
         instances: (B,) numbers.
     """
 

@@ -1,3 +1,4 @@
+import re
 import unicodedata
 from pathlib import Path
 
@@ -75,3 +76,11 @@ def test_outputs_inside_the_input_folder_are_not_separated_again(tmp_path, separ
         separate_files([tmp_path], separator, tmp_path / "out")
     assert files_of(tmp_path / "out") == ["x.json", "x_s1.wav", "x_s2.wav"]
     assert [path.name for path in find_recordings([tmp_path], tmp_path / "out")] == ["x.wav"]
+
+
+def test_names_leave_room_for_their_endings():
+    # 255 bytes are the most that file systems take; the first name has room for "_s10.flac", the others have none.
+    recordings = {Path(f"/in/{name}.wav"): Path(f"{name}.wav") for name in ("a" * 240, "ä" * 125, "b" * 251)}
+    names = [name.name for name in name_outputs(recordings).values()]
+    assert names[0] == "a" * 240
+    assert [re.fullmatch(r"(.+)_[0-9a-f]{8}", name)[1] for name in names[1:]] == ["ä" * 100, "b" * 200]

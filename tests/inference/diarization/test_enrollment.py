@@ -180,7 +180,7 @@ def test_another_encoder_without_a_threshold_is_doubted(command: list[str], caps
     assert main(command) == 0 and "states no threshold" not in capsys.readouterr().err
     save_model(noise_encoder(), encoder)
     assert main(command) == 0
-    assert "the speaker encoder states no threshold, so 0.55, that of the shipped one" in capsys.readouterr().err
+    assert "the speaker encoder states no threshold, so 0.73, that of the shipped one" in capsys.readouterr().err
 
 
 def test_only_one_track_is_written(command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
