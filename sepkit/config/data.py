@@ -91,7 +91,7 @@ class DataConfig:
     dev: str | None = None
     segment_seconds: Annotated[float, Bounds(gt=0, le=SEGMENT_SECONDS)] = 3.0
     min_seconds: NotNegative = 0.0
-    speeds: Annotated[list[float], Bounds(gt=0.5, lt=2)] = field(default_factory=list)
+    speeds: Annotated[list[float], Bounds(ge=0.5, le=2)] = field(default_factory=list)
     batch_size: BatchSize = 6
     workers: Workers = 2
     mixtures_per_epoch: Annotated[int | None, Bounds(ge=1, le=EPOCH_MIXTURES)] = None

@@ -255,7 +255,7 @@ class ObjectiveConfig:
 
     cost: CostConfig = field(default_factory=NegSISDRConfig)
     assignment: AssignmentConfig = field(default_factory=PITConfig)
-    floor: float | None = None
+    floor: Finite | None = None
     schedule_by: Literal["epoch", "step"] = "epoch"
     scoring: ScoringLossConfig = field(default_factory=ScoringLossConfig)
     rates: RatesConfig = field(default_factory=RatesConfig)

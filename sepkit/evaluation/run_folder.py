@@ -480,10 +480,9 @@ def find_estimates(folder: Path, entry: MixtureEntry, listed: Listed | None = No
     listed = {} if listed is None else listed
     names = [entry.id] + ([Path(entry.mixture).stem] if entry.mixture else [])
     for name in names:
-        for ending in _ENDINGS:
-            for before, after in ((f"{name}_s", ending), ("s", f"/{name}{ending}")):
-                if found := _numbered(folder, before, after, listed):
-                    return found
+        for before, after in ((f"{name}_s", ""), ("s", f"/{name}")):
+            if found := _numbered(folder, before, after, listed):
+                return found
     raise UserError(f"{folder}: no estimates; expected {names[0]}_s1.wav or s1/{names[0]}.wav and so on")
 
 
@@ -507,12 +506,15 @@ def read_estimates(paths: list[Path], sample_rate: int) -> np.ndarray:
 
 
 def _numbered(folder: Path, before: str, after: str, listed: Listed) -> list[Path]:
-    """The files BEFORE1AFTER, BEFORE2AFTER ... in a folder; the parts may hold any character."""
+    """The files BEFORE1AFTER, BEFORE2AFTER ... in a folder, each with one of the endings; the parts may hold any
+    character."""
     found: list[Path] = []
-    while files := _files(path := folder / f"{before}{len(found) + 1}{after}", listed):
+    while files := next(
+        filter(None, (_files(folder / f"{before}{len(found) + 1}{after}{ending}", listed) for ending in _ENDINGS)), []
+    ):
         if len(files) > 1:
             names = " and ".join(file.name for file in files)
-            raise UserError(f"{path.parent}: found {names}, which differ by case alone; remove all but one")
+            raise UserError(f"{files[0].parent}: found {names}, which differ by case alone; remove all but one")
         found += files
     return found
 

@@ -9,7 +9,7 @@ import numpy as np
 from sepkit.data import audio
 
 TINY_RUN = "--trainer.max_epochs 1 --data.segment_seconds 0.5 --data.batch_size 2 --data.workers 0"
-TINY_RUN += " --trainer.accelerator cpu"
+TINY_RUN += " --data.min_seconds 0 --trainer.accelerator cpu"
 TINY_RECURRENT = "--model.masker.hidden_size 8 --model.masker.num_layers 1"
 TINY_MASKER = {
     "recurrent_stft": TINY_RECURRENT,

@@ -36,7 +36,9 @@ def test_recorded_mixtures_with_braces(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("layout", ["m_s{k}{ending}", "s{k}/m{ending}"])
-@pytest.mark.parametrize("endings", [(".WAV", ".wav"), (".Wav", ".WAV"), (".FLAC", ".Flac")])
+@pytest.mark.parametrize(
+    "endings", [(".WAV", ".wav"), (".Wav", ".WAV"), (".FLAC", ".Flac"), (".flac", ".wav"), (".wav", ".flac")]
+)
 def test_endings_in_any_case_are_found(layout: str, endings: tuple[str, str], tmp_path: Path) -> None:
     entry = MixtureEntry(id="m", sample_rate=8000, num_samples=10, sources=[SourceEntry("a"), SourceEntry("b")])
     paths = [tmp_path / layout.format(k=k, ending=ending) for k, ending in enumerate(endings, start=1)]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from sepkit.evaluation.labels import PROPERTIES
-from sepkit.evaluation.run_folder import EvaluationFolder, find, load_evaluation, load_run
+from sepkit.evaluation.run_folder import EvaluationFolder, check_summary, find, load_evaluation, load_run
 from tests.complaint import complaint
 
 
@@ -67,8 +68,20 @@ def test_files_are_found_from_another_working_folder(tmp_path: Path, monkeypatch
     complaint(lambda: find("data/absent.jsonl", near), r"data/absent.jsonl: no such file")
 
 
-def test_mistakes_are_said(tmp_path: Path) -> None:
+def test_mistakes_are_said(tmp_path: Path, experiments: list[Path]) -> None:
     complaint(lambda: load_run(tmp_path / "absent"), "no such folder")
     complaint(lambda: load_run(tmp_path), r"neither metrics.jsonl nor summary.json")
     (tmp_path / "summary.json").write_text(json.dumps({"metrics": {}}))
-    complaint(lambda: load_run(tmp_path), r"utterances.csv: no such file")
+    complaint(lambda: load_run(tmp_path), "utterances.csv: no such file")
+    for change, line in (
+        ({"mean": None}, "mean is null for 2 utterances"),
+        ({"ci95": [0.0]}, r"\[0.0\], expected two"),
+    ):
+        summary = json.loads((experiments[0] / "evaluation/noise/summary.json").read_text())
+        summary["metrics"]["si_sdr_db"] |= {"n": 2} | change
+        complaint(partial(check_summary, summary, "s.json"), line)
+
+
+def test_a_run_has_the_name_of_its_folder(experiments: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(experiments[0])
+    assert [load_run(Path()).name, load_run(experiments[0]).name, load_run(Path(), "a").name] == ["first", "first", "a"]

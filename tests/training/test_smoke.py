@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +12,7 @@ from sepkit.config import ConvTasNetConfig, TrainConfig
 from sepkit.data.manifest import read_manifest
 from sepkit.training.run import smoke
 from sepkit.training.separation import write_synthetic_set
+from sepkit.training.task_definition import TaskDefinition
 
 
 def test_passes_with_the_users_own_set(config: TrainConfig, capfd: pytest.CaptureFixture[str]) -> None:
@@ -28,3 +30,9 @@ def test_synthetic_set_is_the_same_every_time(tmp_path: Path) -> None:
     assert len(files) == 7
     assert all((tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes() for file in files)
     assert read_manifest(tmp_path / "a" / "train.jsonl").max_sources == 3
+
+
+@pytest.mark.parametrize(("given", "tried"), [(1, 1), (2, 2), (6, 2)])
+def test_a_trial_takes_two_examples_at_most(given: int, tried: int, tmp_path: Path) -> None:
+    config = SimpleNamespace(data=SimpleNamespace(batch_size=given))
+    assert TaskDefinition.shrink(config, tmp_path).data.batch_size == tried
