@@ -27,26 +27,15 @@ MODULES = [
 HUGE = 10**30
 SIGNED = ("mu0", "noise_snr_db", "snr_db", "other_db", "lowest", "highest", "score_threshold", "ObjectiveConfig.floor")
 ENDLESS = (
-    "TruncatedExponentialConfig.end",
-    "TrainerConfig.max_minutes",
-    "SeparatorOptions.whole_seconds",
+    "TruncatedExponentialConfig.end", "TrainerConfig.max_minutes", "SeparatorOptions.whole_seconds",
     "EvaluationOptions.whole_seconds",
-)
+)  # fmt: skip
 # Counts of steps, epochs and the like, which nothing is made for; the speakers and recordings that there are.
 UNLIMITED = {
-    *(
-        "max_epochs",
-        "epochs",
-        "decay_epochs",
-        "warmup_steps",
-        "halve_patience",
-        "early_stop_patience",
-        "max_bad_steps",
-        "halve_from_epoch",
-    ),
-    *("validate_every_epochs", "checkpoint_every_steps", "accumulate_batches", "warn_after_epochs"),
-    *("VoicesOptions.speakers", "recordings", "channel"),
-}
+    "max_epochs", "epochs", "decay_epochs", "warmup_steps", "halve_patience", "halve_from_epoch", "early_stop_patience",
+    "max_bad_steps", "validate_every_epochs", "checkpoint_every_steps", "accumulate_batches", "warn_after_epochs",
+    "VoicesOptions.speakers", "recordings", "channel",
+}  # fmt: skip
 
 
 def numeric(hint: Any) -> type | None:
