@@ -25,7 +25,7 @@ def main(
     """Separate standard input, wav or raw PCM, as it comes in; write the estimates to standard output, interleaved.
 
     Example:
-        sepkit stream < recording.wav > estimates.wav
+        sepkit stream < recording.wav > estimates.pcm
 
     Args:
         source: -, standard input: a wav, whose channels are averaged, or mono PCM
