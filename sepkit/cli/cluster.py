@@ -1,4 +1,4 @@
-"""`sepkit cluster`: who speaks when, without enrollment."""
+"""`sepkit cluster`: who spoke when, without enrollment."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ USAGE = """usage: sepkit [-h] [--version] COMMAND ...
 Separate overlapping speakers.
 
 {groups}
-`sepkit COMMAND --help` lists the options."""
+`sepkit COMMAND --help` lists its options."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -185,7 +185,7 @@ def _pick(kinds: dict[str, Callable[..., Any]], program: str, arguments: list[st
         textwrap.fill(text, 79, initial_indent=f"  {name}".ljust(width), subsequent_indent=" " * width)
         for name, text in about.items()
     ]
-    text = "\n".join([f"usage: {program} KIND ...\n", *lines, f"\n`{program} KIND --help` lists the options."])
+    text = "\n".join([f"usage: {program} KIND ...\n", *lines, f"\n`{program} KIND --help` lists its options."])
     if arguments and arguments[0] in ("-h", "--help"):
         print(text)
         raise SystemExit(0)

@@ -190,7 +190,7 @@ class AudioFile:
         """Raise UserError if a sample is NaN or infinite."""
         if not np.isfinite(waveform).all():
             raise UserError(
-                f"{self.name}: holds samples that are not finite numbers (NaN or infinity); repair or leave out the "
+                f"{self.name}: contains samples that are not finite numbers (NaN or infinity); repair or leave out the "
                 "file"
             )
 

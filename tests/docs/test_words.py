@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from sepkit import studies
-from sepkit.cli.main import COMMANDS, EVERY_COMMAND, main
+from sepkit.cli.main import EVERY_COMMAND
 from tests.docs.blocks import REPOSITORY
+from tools.error_messages import errors_page
+from tools.site import help_of, subcommands
 
 PAGES = [REPOSITORY / "README.md", *sorted(REPOSITORY.glob("docs/**/*.md"))]
-WRITTEN = [page for page in PAGES if page.stem not in ("cluster", "meetings", "failures")]
+WRITTEN = [page for page in PAGES if page.stem != "failures"]
 RECIPES = sorted(REPOSITORY.glob("egs/*/*.md"))
 OTHERS = [REPOSITORY / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY")]
 
@@ -79,27 +79,19 @@ def test_pages_use_the_terms_of_the_field(path: Path) -> None:
     assert not forbidden(prose(path.read_text(encoding="utf-8")))
 
 
-def leaf_commands() -> list[list[str]]:
-    """Every command, with each of its subcommands."""
-    found = []
-    for name in EVERY_COMMAND:
-        study = None if name in COMMANDS else studies.COMMANDS[name][1]
-        module = studies.commands_of(study) if study else import_module(f"sepkit.cli.{name.replace('-', '_')}")
-        kinds = getattr(module, "COMMANDS", {}) if not hasattr(module, "run") and not hasattr(module, "main") else {}
-        found += [[name, kind] for kind in {**kinds, **studies.subcommands(name)}] or [[name]]
-    return found
+def test_help_and_messages_use_the_terms_of_the_field() -> None:
+    helps = [help_of(command) for command in EVERY_COMMAND]
+    helps += [help_of(c, s) for c, text in zip(EVERY_COMMAND, helps, strict=True) for s in subcommands(text)]
+    assert not forbidden("\n".join(helps)) and not forbidden(errors_page())
 
 
-@pytest.mark.parametrize("words", leaf_commands(), ids=" ".join)
-def test_help_has_the_terms_of_the_field_and_one_notation(
-    words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
-    with pytest.raises(SystemExit):
-        main([*words, "--help"])
-    text = capsys.readouterr().out
-    assert not forbidden(re.sub(r"`[^`\n]+`", "X", text)) and "; default" not in " ".join(text.split())
-    named = re.findall(r"^  (?:-\w, )?--([\w.-]+) ([A-Z]+)\b", text, re.MULTILINE)
-    repeated = [name for name, metavar in named if name.replace("-", "_").upper() == metavar]
-    assert not {*repeated} - {"model", "seconds"}
-    assert text.splitlines()[-1].startswith(f"Example: sepkit {' '.join(words)} ")
+@pytest.mark.parametrize("command", EVERY_COMMAND)
+def test_help_has_one_notation_and_an_example(command: str) -> None:
+    names = subcommands(help_of(command))
+    for words in [(command, name) for name in names] or [(command,)]:
+        text = help_of(*words)
+        assert "; default" not in " ".join(text.split())
+        named = re.findall(r"^  (?:-\w, )?--([\w.-]+) ([A-Z]+)\b", text, re.MULTILINE)
+        repeated = {name for name, metavar in named if name.replace("-", "_").upper() == metavar}
+        assert repeated <= {"model", "seconds"}
+        assert text.splitlines()[-1].startswith(f"Example: sepkit {' '.join(words)} ")

@@ -93,7 +93,7 @@ def test_options_that_do_not_go_together() -> None:
     complaint(lambda: OutputOptions(enroll=["a=a.wav"]), "enroll: needs link_speakers=auto")
     with pytest.raises(UserError, match="only: found bob, expected one of alice"):
         OutputOptions(link_speakers="auto", enroll=["alice=a.wav"], only="bob")
-    with pytest.raises(UserError, match="only: found bob, expected one of enroll: none is given"):
+    with pytest.raises(UserError, match="only: found bob, expected a name from enroll, which is not given"):
         OutputOptions(link_speakers="auto", only="bob")
 
 
@@ -222,5 +222,5 @@ def test_what_an_encoder_cannot_mean_is_told_before_anything_is_separated(
     assert main(command) == 2
     told = capsys.readouterr().err
     assert told.startswith(f"sepkit separate: info.{section} of the speaker encoder: found ")
-    assert told.endswith("; mend it where the encoder was made\n") and told.count("\n") == 1
+    assert told.endswith("; export the encoder again with other values\n") and told.count("\n") == 1
     assert not out.exists()
