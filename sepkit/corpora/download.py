@@ -94,7 +94,7 @@ def unpack(path: Path, archive: Archive, cache: Path) -> None:
             _extract(path, staging, archive.names)
             source = next(staging.glob(archive.members or archive.folder), staging)
             if not source.is_dir() or source == staging:
-                raise UserError(f"{path}: holds no {archive.members or archive.folder}; it is another archive")
+                raise UserError(f"{path}: found no {archive.members or archive.folder} in it; give the right archive")
             final.parent.mkdir(parents=True, exist_ok=True)
             # What is beside the folder (LICENSE.TXT, SPEAKERS.TXT ...) goes beside it, where nothing is.
             for beside in () if archive.members else sorted(source.parent.iterdir()):

@@ -50,7 +50,7 @@ def read_mnist(source: Path) -> dict[str, np.ndarray]:
                 )
             values = fields[theirs]
             if not values.size:
-                raise UserError(f"{where}: holds no images; prepare the images again")
+                raise UserError(f"{where}: found no images; prepare the images again")
             values = np.atleast_2d(values)
             if values.ndim == 2 and values.shape[1] == MNIST_SIZE**2 // 8:
                 values = np.unpackbits(values.astype(np.uint8), axis=1)
@@ -78,7 +78,7 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
         with zipfile.ZipFile(path) as archive:
             members = [member for member in archive.infolist() if member.filename.endswith(".npy")]
             if sum(member.file_size for member in members) > _LARGEST_FILE_BYTES:
-                raise UserError(f"{path}: holds more than {_LARGEST_FILE_BYTES:,} bytes; expected images")
+                raise UserError(f"{path}: found more than {_LARGEST_FILE_BYTES:,} bytes, expected images")
             return {member.filename.removesuffix(".npy"): _read_npy(archive, member) for member in members}
     except _DAMAGED as error:
         raise UserError(

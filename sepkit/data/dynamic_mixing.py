@@ -212,7 +212,7 @@ class DynamicMixer:
             total = min(total, begin + recording.num_samples * rate // self.sample_rate)
         if total <= begin:
             raise UserError(
-                f"{recording.path}: ends before sample {begin}, where the manifest says that a source starts"
+                f"{recording.path}: ends before sample {begin}, where a source starts; write the manifest again"
             )
         return begin, total - begin
 

@@ -342,8 +342,8 @@ def test_what_cannot_be_prepared(copy, tmp_path):
     good = [copy / "LibriSpeech", copy / "wham_noise", copy / "metadata", tmp_path / "out"]
     for index, value, options, message in [
         (0, copy / "nowhere", {}, "nowhere: no such folder"),
-        (0, copy / "wham_noise", {}, "wham_noise: holds none; expected a folder that holds train.../"),
-        (1, copy / "LibriSpeech" / "dev-clean", {}, "holds none; expected"),
+        (0, copy / "wham_noise", {}, "wham_noise: found no such subfolder; expected a folder that contains train.../"),
+        (1, copy / "LibriSpeech" / "dev-clean", {}, "found no such subfolder; expected"),
         (2, copy / "LibriSpeech", {}, r"holds no libri2mix_\*.csv"),
         (2, copy / "other", {}, "columns mixture_ID, original_ID, source_1_path; expected mixture_ID, source_1_path, "),
         (2, copy / "three", {}, "another number of speakers"),

@@ -149,13 +149,13 @@ def test_pad_end_gives_zeros_past_the_end(recordings: dict[int, Path], sample_ra
 
 def test_reading_past_the_end_is_an_error(recordings: dict[int, Path]) -> None:
     message = complaint(lambda: audio.read(recordings[16000], 8000, 100, 8000))
-    assert "holds 8069 samples at 8000 Hz, but samples 8000 to 8100" in message
+    assert "found 8069 samples at 8000 Hz, but samples 8000 to 8100" in message
 
 
 def broken_files(folder: Path) -> dict[str, Path]:
     """A file for each kind of damage; the key is what the message has to say."""
     paths = {what: folder / name for what, name in BROKEN.items()}
-    soundfile.write(paths["holds 0 samples"], np.zeros(0, np.float32), 8000)
+    soundfile.write(paths["found 0 samples"], np.zeros(0, np.float32), 8000)
     paths["cannot be read as audio"].write_text("this is no audio")
     whole = folder / "whole.flac"
     soundfile.write(whole, noise(40000), 8000)
@@ -168,7 +168,7 @@ def broken_files(folder: Path) -> dict[str, Path]:
 
 
 BROKEN = {
-    "holds 0 samples": "empty.wav",
+    "found 0 samples": "empty.wav",
     "cannot be read as audio": "text.wav",
     "damaged or truncated": "truncated.flac",
     "not finite": "nan.wav",

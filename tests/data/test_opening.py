@@ -255,7 +255,7 @@ def test_a_wav_without_samples_stays_empty(tmp_path: Path) -> None:
     tagged = unfinished(b"RIFF", (48, 0), form_of(1, 1, 16), b"LIST\4\0\0\0INFO")
     (tmp_path / "y.wav").write_bytes(tagged)
     for name in ("x.wav", "y.wav"):
-        with pytest.raises(UserError, match="holds 0 samples"):
+        with pytest.raises(UserError, match="found 0 samples"):
             audio.info(tmp_path / name)
 
 

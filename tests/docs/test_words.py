@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.blocks import REPOSITORY
+from tools.error_messages import messages
 
 PAGES = [REPOSITORY / "README.md", *sorted(REPOSITORY.glob("docs/**/*.md"))]
 WRITTEN = [page for page in PAGES if page.stem not in ("cluster", "meetings", "failures")]
@@ -74,3 +75,7 @@ def forbidden(text: str) -> list[str]:
 @pytest.mark.parametrize("path", [*WRITTEN, *RECIPES], ids=lambda path: path.relative_to(REPOSITORY).as_posix())
 def test_pages_use_the_terms_of_the_field(path: Path) -> None:
     assert not forbidden(prose(path.read_text(encoding="utf-8")))
+
+
+def test_error_messages_use_the_terms_of_the_field() -> None:
+    assert not [found for one in messages() for found in forbidden(f"{one.told} {one.remedy}")]

@@ -109,7 +109,7 @@ def test_other_files(tmp_path):
         (less, "layernorm.bias is missing; the weights are of another model"),
         (weights | {"more.bias": torch.zeros(1)}, "more.bias is unexpected; the weights are of another model"),
         (weights | {"layernorm.bias": torch.zeros(8).to_sparse()}, "layernorm.bias is no plain tensor"),
-        (weights | {"layernorm.bias": torch.full((8,), torch.nan)}, "layernorm.bias holds values that are not finite"),
+        (weights | {"layernorm.bias": torch.full((8,), torch.nan)}, "layernorm.bias contains NaN"),
     ]:
         write(tmp_path, content, description)
         assert message in complaint(lambda: from_sr_corrnet(tmp_path))
