@@ -155,7 +155,7 @@ def test_reading_past_the_end_is_an_error(recordings: dict[int, Path]) -> None:
 def broken_files(folder: Path) -> dict[str, Path]:
     """A file for each kind of damage; the key is what the message has to say."""
     paths = {what: folder / name for what, name in BROKEN.items()}
-    soundfile.write(paths["found 0 samples"], np.zeros(0, np.float32), 8000)
+    soundfile.write(paths["contains no samples"], np.zeros(0, np.float32), 8000)
     paths["cannot be read as audio"].write_text("this is no audio")
     whole = folder / "whole.flac"
     soundfile.write(whole, noise(40000), 8000)
@@ -168,7 +168,7 @@ def broken_files(folder: Path) -> dict[str, Path]:
 
 
 BROKEN = {
-    "found 0 samples": "empty.wav",
+    "contains no samples": "empty.wav",
     "cannot be read as audio": "text.wav",
     "damaged or truncated": "truncated.flac",
     "not finite": "nan.wav",
@@ -195,7 +195,7 @@ def test_a_wav_cut_off_is_as_long_as_its_data(tmp_path: Path) -> None:
     cut = tmp_path / "cut.wav"
     cut.write_bytes(whole.read_bytes()[:-500])
     assert audio.info(cut).num_samples == len(audio.read(cut)) == 750
-    complaint(lambda: audio.read(cut, 0, 1000), "not the one that was described")
+    complaint(lambda: audio.read(cut, 0, 1000), "restore the file")
 
 
 @pytest.mark.parametrize("subtype", ["PCM_U8", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ULAW"])

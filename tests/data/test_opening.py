@@ -105,7 +105,7 @@ def check_windows(path: Path, whole: np.ndarray, atol: float = 0.0) -> None:
     for start in starts[:2] if info.subtype == "FFMPEG" else starts:  # every window starts the program
         count = min(500, length - int(start))
         np.testing.assert_allclose(audio.read(path, int(start), count), whole[start : start + count], atol=atol, rtol=0)
-    complaint(lambda: audio.read(path, length - 10, 11), "were asked for")
+    complaint(lambda: audio.read(path, length - 10, 11), "were requested")
     np.testing.assert_array_equal(np.concatenate(list(audio.read_blocks(path, 3333))), whole)
     part = np.concatenate(list(audio.read_blocks(path, 333, start=1000, stop=2001)))
     np.testing.assert_allclose(part, whole[1000:2001], atol=atol, rtol=0)
@@ -255,7 +255,7 @@ def test_a_wav_without_samples_stays_empty(tmp_path: Path) -> None:
     tagged = unfinished(b"RIFF", (48, 0), form_of(1, 1, 16), b"LIST\4\0\0\0INFO")
     (tmp_path / "y.wav").write_bytes(tagged)
     for name in ("x.wav", "y.wav"):
-        with pytest.raises(UserError, match="found 0 samples"):
+        with pytest.raises(UserError, match="contains no samples"):
             audio.info(tmp_path / name)
 
 
