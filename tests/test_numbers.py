@@ -25,14 +25,17 @@ MODULES = [
     *("sepkit.inference.options", "sepkit.evaluation.options"),
 ]  # fmt: skip
 HUGE = 10**30
-SIGNED = ("mu0", "noise_snr_db", "snr_db", "other_db", "lowest", "highest", "score_threshold")
-ENDLESS = ("TruncatedExponentialConfig.end", "TrainerConfig.max_minutes", "SeparatorOptions.whole_seconds")
+SIGNED = ("mu0", "noise_snr_db", "snr_db", "other_db", "lowest", "highest", "score_threshold", "ObjectiveConfig.floor")
+ENDLESS = (
+    "TruncatedExponentialConfig.end", "TrainerConfig.max_minutes", "SeparatorOptions.whole_seconds",
+    "EvaluationOptions.whole_seconds",
+)  # fmt: skip
 # Counts of steps, epochs and the like, which nothing is made for; the speakers and recordings that there are.
 UNLIMITED = {
-    *("max_epochs", "epochs", "decay_epochs", "warmup_steps", "halve_patience", "early_stop_patience", "max_bad_steps"),
-    *("validate_every_epochs", "checkpoint_every_steps", "accumulate_batches", "warn_after_epochs"),
-    *("VoicesOptions.speakers", "recordings", "channel"),
-}
+    "max_epochs", "epochs", "decay_epochs", "warmup_steps", "halve_patience", "halve_from_epoch", "early_stop_patience",
+    "max_bad_steps", "validate_every_epochs", "checkpoint_every_steps", "accumulate_batches", "warn_after_epochs",
+    "VoicesOptions.speakers", "recordings", "channel",
+}  # fmt: skip
 
 
 def numeric(hint: Any) -> type | None:
@@ -69,7 +72,12 @@ def test_a_number_is_refused_in_one_line_or_may_be_used(cls, name, kind):
     bounds = bounds_of(typing.get_type_hints(cls, include_extras=True)[name])
     assert bounds, f"{cls.__name__}.{name} has no bounds: give it a type of sepkit.numbers"
     where = f"{cls.__name__}.{name}"
-    expected: dict[Any, bool | None] = {0: None, -1: name in SIGNED, math.nan: False, -math.inf: False}
+    expected: dict[Any, bool | None] = {
+        0: None,
+        -1: bool({name, where} & set(SIGNED)),
+        math.nan: False,
+        -math.inf: False,
+    }
     of_floats, of_integers = (
         {1e300: None, math.inf: where in ENDLESS},
         {HUGE: None if {name, where} & UNLIMITED else False},

@@ -93,7 +93,7 @@ def test_options_that_do_not_go_together() -> None:
     complaint(lambda: OutputOptions(enroll=["a=a.wav"]), "enroll: needs link_speakers=auto")
     with pytest.raises(UserError, match="only: found bob, expected one of alice"):
         OutputOptions(link_speakers="auto", enroll=["alice=a.wav"], only="bob")
-    with pytest.raises(UserError, match="only: found bob, expected one of enroll: none is given"):
+    with pytest.raises(UserError, match="only: found bob, expected a name from enroll, which is not given"):
         OutputOptions(link_speakers="auto", only="bob")
 
 
