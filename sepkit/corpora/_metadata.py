@@ -341,7 +341,7 @@ def find_tables(folder: Path, prefix: str, nested: Sequence[str]) -> dict[str, P
         }
         if tables:
             return tables
-    found = "no such folder" if not folder.is_dir() else f"holds no {prefix}*.csv"
+    found = "no such folder" if not folder.is_dir() else f"found no {prefix}*.csv"
     raise UserError(f"{folder}: {found}; expected the folder of the published metadata")
 
 

@@ -183,7 +183,7 @@ def test_what_cannot_be_prepared(copy, tmp_path):
         (0, tmp_path / "new", {}, r"VCTK 0.92 .*expected 0.80"),
         (0, copy / "nowhere", {}, "nowhere: no such folder; expected a folder that contains wav48"),
         (1, copy / "VCTK-Corpus", {}, "found no such subfolder; expected a folder that contains tt"),
-        (2, copy / "VCTK-Corpus", {}, r"holds no VCTK2mix_\*.csv"),
+        (2, copy / "VCTK-Corpus", {}, r"found no VCTK2mix_\*.csv"),
         (2, copy / "other", {}, "columns mixture_ID, source_1_path; expected"),
         (3, tmp_path / "out", {"sample_rate": 48000}, "--sample-rate 48000"),
     ]:
