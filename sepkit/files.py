@@ -313,7 +313,7 @@ def _count_nodes(node: Any, where: str, remedy: str, known: dict[int, int | None
     elif len(node.value) > YAML_NUMBER_CHARACTERS and node.tag.endswith((":int", ":float")):
         line = node.start_mark.line + 1
         raise UserError(
-            f"{where}: line {line} has a number of {len(node.value)} characters, expected at most "
+            f"{where}: line {line} contains a number of {len(node.value)} characters, expected at most "
             f"{YAML_NUMBER_CHARACTERS}; {remedy}"
         )
     known[id(node)] = count

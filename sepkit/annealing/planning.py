@@ -155,8 +155,9 @@ def plan_amcl(
     """
     if initial_temperature < critical_temperature:
         raise UserError(
-            f"--initial-temperature: found {initial_temperature:g}, expected at least the critical temperature,"
-            f" {critical_temperature:g}: below it, hypotheses split at the first step"
+            f"--initial-temperature: found {initial_temperature:g}, below the critical temperature"
+            f" {critical_temperature:g}, at which hypotheses split from the first step on; expected"
+            f" {critical_temperature:g} or more"
         )
     cooling = Cooling(kind, initial_temperature, epochs, decay)
     if observed_split is not None:

@@ -1,4 +1,4 @@
-"""`sepkit cluster`: who speaks when, without enrollment."""
+"""`sepkit cluster`: who spoke when, without enrollment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def main(
     reference: str | None = None,
     json: bool = False,
 ) -> Path | None:
-    """Find who speaks when in recordings, in folders of them, or in what `sepkit separate` wrote.
+    """Find who spoke when in recordings, in folders of them, or in what `sepkit separate` wrote.
 
     Segments of speech are embedded by a speaker encoder, counted and clustered. Speakers are named in the order in
     which they appear.
@@ -26,11 +26,11 @@ def main(
         out: folder of segments.csv, summary.json and <relative path>.rttm
         speaker_encoder: folder that `sepkit train --config speaker_encoder` wrote, or FILE.onnx of any toolkit; to
             compare with: mean_mfcc or mean_log_mel; default: the encoder that ships with sepkit
-        speaker_features: what FILE.onnx hears: waveform, fbank (WeSpeaker, 3D-Speaker) or mel (Resemblyzer); default:
-            as its metadata say
+        speaker_features: input features of FILE.onnx: waveform, fbank (WeSpeaker, 3D-Speaker) or mel (Resemblyzer);
+            default: as in its metadata
         speakers: their number, or auto: it is found
         reference: who really speaks in each recording, to score against: a CSV file with the columns path and speaker;
-            for who speaks when, see `sepkit evaluate --meeting`
+            for who spoke when, see `sepkit evaluate --meeting`
         json: print the summary as JSON instead of sentences
     """
     import sys

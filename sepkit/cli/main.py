@@ -31,7 +31,7 @@ GROUPS = {
     "use": {
         "separate": "separate audio files",
         "stream": "separate standard input, wav or raw PCM, while it comes in",
-        "cluster": "who speaks when in recordings, or in estimates",
+        "cluster": "who spoke when in recordings, or in estimates",
         "models": "list the models that can be named",
     },
     "train": {
@@ -84,7 +84,7 @@ USAGE = """usage: sepkit [-h] [--version] COMMAND ...
 Separate overlapping speakers.
 
 {groups}
-`sepkit COMMAND --help` tells the rest."""
+`sepkit COMMAND --help` lists its options."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -187,7 +187,7 @@ def _pick(kinds: dict[str, Callable[..., Any]], program: str, arguments: list[st
         textwrap.fill(text, 79, initial_indent=f"  {name}".ljust(width), subsequent_indent=" " * width)
         for name, text in about.items()
     ]
-    text = "\n".join([f"usage: {program} KIND ...\n", *lines, f"\n`{program} KIND --help` tells the rest."])
+    text = "\n".join([f"usage: {program} KIND ...\n", *lines, f"\n`{program} KIND --help` lists its options."])
     if arguments and arguments[0] in ("-h", "--help"):
         print(text)
         raise SystemExit(0)

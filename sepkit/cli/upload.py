@@ -26,8 +26,8 @@ def main(
         license: of the weights, for the card: cc-by-4.0 ...; corpora may not allow every one
         corpora: what it was trained on, for the card, each best with its license and source
         summary: summary.json files of `sepkit evaluate`, for the card
-        limits: what the model is not for, for the card; default: what holds for every separator
-        credit: whom it stands on, for the card
+        limits: what the model is not for, for the card; default: the limits of every separator
+        credit: sources to credit, for the card
         private: make the repository one that you alone see
         dry_run: print the card and upload nothing
     """

@@ -199,8 +199,8 @@ def corpus_root(folder: Path, nested: Sequence[str], holds: Sequence[str]) -> Pa
     for candidate in (folder, *(folder / name for name in nested)):
         if any(path.is_dir() and path.name.startswith(tuple(holds)) for path in candidate.glob("*")):
             return candidate
-    found = "found no such subfolder" if folder.is_dir() else "no such folder"
-    raise UserError(f"{folder}: {found}; expected a folder that contains {', '.join(f'{name}.../' for name in holds)}")
+    found = "contains none" if folder.is_dir() else "no such folder"
+    raise UserError(f"{folder}: {found}; expected a folder with {', '.join(f'{name}.../' for name in holds)}")
 
 
 def _examine_one(recording: Recording, sample_rate: int) -> Utterance:

@@ -134,10 +134,10 @@ class ConversationOptions:
         split: train, dev or test: whose speakers to use, where the folder has splits
         minutes: length
         speakers: number of speakers, drawn among those with at least half as many recordings as the speaker with most
-        max_overlap: turn-taking, with at most this many at once; default: everybody speaks without minding the others
+        max_overlap: turn-taking, with at most this many at once; default: speakers overlap at random
         speaker_from: how to find the speaker, see `sepkit prepare folder`
         texts: what is said in each recording, a line 'NAME WORDS' with the name of its file without ending, as Kaldi's
-            text: also write conversation.seglst.json, who says what when
+            text: also write conversation.seglst.json, who said what when
         sample_rate: Hz
         gain_range_db: the gain of each speaker is uniform in +- this range, relative to equal level
         seed: seed of speakers, order, pauses and gains
@@ -289,7 +289,7 @@ class DownloadOptions:
         cache: folder that all corpora may share
         parts: archives to fetch, for example train-clean-100 train-clean-360 dev-clean test-clean; default: those of
             100 hours of training
-        mirror: address of a folder that holds the archives under their own names; default: their publishers
+        mirror: address of a folder that contains the archives under their own names; default: their publishers
         checksums: file as md5sum or sha256sum write it, for a mirror with archives other than the published ones
         remove_archives: delete each archive when it is unpacked
     """

@@ -188,7 +188,10 @@ class AudioFile:
     def check_finite(self, waveform: np.ndarray) -> None:
         """Raise UserError if a sample is NaN or infinite."""
         if not np.isfinite(waveform).all():
-            raise UserError(f"{self.name}: found samples that are not finite; repair the file, or leave it out")
+            raise UserError(
+                f"{self.name}: contains samples that are not finite numbers (NaN or infinity); repair or leave out the "
+                "file"
+            )
 
 
 @contextmanager

@@ -164,8 +164,8 @@ def read(
             raise UserError(f"{path}: start {start} and num_samples {num_samples} asked for, expected both at least 0")
         if stop > total and not pad_end:
             raise UserError(
-                f"{path}: found {total} samples at {rate} Hz, but samples {start} to {stop} were requested; "
-                "restore the file that the manifest describes, or write the manifest again"
+                f"{path}: contains {total} samples at {rate} Hz, but samples {start} to {stop} were asked for; "
+                "the file is not the one that was described; get it again, or write the manifest again"
             )
         wanted = max(0, min(stop, total) - start)
         if wanted == 0:
@@ -399,7 +399,7 @@ def _open_flac(
                 raise failure from None
             assert isinstance(error, soundfile.LibsndfileError)
             raise UserError(
-                f"{path}: flac cannot store {channels} channel(s) at {sample_rate} Hz ({error.error_string}); write wav"
+                f"{path}: flac contains no {channels} channel(s) at {sample_rate} Hz ({error.error_string}); write wav"
             ) from error
         if sink.error is not None:
             raise sink.error

@@ -22,7 +22,7 @@ class EvaluationOptions:
         signal_std: Deviation that blr divides references by; by default the model's.
         asr_command: Prints the transcript of a wav ('CMD {wav}'), for word errors against the manifest's text; with
             --meeting it is given whole tracks, and tcpWER needs lines '[START --> END] TEXT'.
-        count_speakers: Measure as if their number were not known: only hypotheses that the model says are speakers
+        count_speakers: Measure as if their number were not known: only hypotheses that the model scores as speakers
             are matched, sources that are missed and speakers too many are counted.
         calibration: Also measure how well the model predicts its own SI-SDR (a model that sepkit calibrate has fitted
             the predictor of): correlation, interval, mean SI-SDR of the best x %.

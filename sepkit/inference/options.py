@@ -108,20 +108,20 @@ class OutputOptions:
 
     Args:
         channel: which channel to separate, from 0; default: the mean of all, or the loudest if they cancel in it
-        speakers: how many speak: auto (as the model's scores say, perhaps nobody) or a number (the best scored ones;
+        speakers: how many speak: auto (by the model's scores, possibly none) or a number (the best scored ones;
             a model that counts is told it); default: auto for a model that counts, else an estimate per hypothesis
         format: of the estimates
         subtype: sample format; default: FLOAT as wav of a recording of more than 16 bits a sample, else PCM_16;
             estimates that would clip as PCM_16 are written as a wav of FLOAT
-        rttm: also write who speaks when, OUT/<relative path>.rttm
+        rttm: also write who spoke when, OUT/<relative path>.rttm
         link_speakers: more speakers than the model has outputs: link the turns of all estimates to this many speakers,
             or auto; _s1 ... _sN are speakers then, silent where they do not speak; chunks are joined by overlaps alone
-        speaker_encoder: that --link-speakers tells speakers by: a folder that `sepkit train` wrote, or FILE.onnx of any
+        speaker_encoder: for --link-speakers: a folder that `sepkit train` wrote, or FILE.onnx of any
             toolkit; default: the one that ships with sepkit
-        speaker_features: what FILE.onnx hears: waveform, fbank (WeSpeaker, 3D-Speaker) or mel (Resemblyzer); default:
-            as its metadata say
+        speaker_features: input features of FILE.onnx: waveform, fbank (WeSpeaker, 3D-Speaker) or mel (Resemblyzer);
+            default: as in its metadata
         enroll: names of speakers and a recording of each alone, for --link-speakers: their tracks are called by them,
-            OUT/<relative path>_NAME.wav, and the JSON file says who is absent
+            OUT/<relative path>_NAME.wav, and the JSON file lists who is absent
         only: of the enrolled speakers, write the track of this one, and no others
         verify: of what an earlier call separated, compare the SHA-256 of recordings and estimates, not only their sizes
 

@@ -31,9 +31,9 @@ def test_the_page_and_the_command_list_what_a_model_can_be(capsys):
     assert main(["models"]) == 0
     listed = capsys.readouterr().out
     page = (Path(__file__).resolve().parents[2] / "docs" / "choose-model.md").read_text(encoding="utf-8")
-    for form in MODEL_FORMS:
-        assert form in listed
-        assert not [name for name in form.removesuffix(" ...").split(" or ") if f"`{name}" not in page]
+    for form, meaning in MODEL_FORMS.items():
+        names = " or ".join(f"`{name}`" for name in form.split(" or "))
+        assert form in listed and f"| {names} | {meaning} |" in page
 
 
 @pytest.mark.parametrize(

@@ -342,9 +342,9 @@ def test_what_cannot_be_prepared(copy, tmp_path):
     good = [copy / "LibriSpeech", copy / "wham_noise", copy / "metadata", tmp_path / "out"]
     for index, value, options, message in [
         (0, copy / "nowhere", {}, "nowhere: no such folder"),
-        (0, copy / "wham_noise", {}, "wham_noise: found no such subfolder; expected a folder that contains train.../"),
-        (1, copy / "LibriSpeech" / "dev-clean", {}, "found no such subfolder; expected"),
-        (2, copy / "LibriSpeech", {}, r"found no libri2mix_\*.csv"),
+        (0, copy / "wham_noise", {}, "wham_noise: contains none; expected a folder with train.../"),
+        (1, copy / "LibriSpeech" / "dev-clean", {}, "contains none; expected"),
+        (2, copy / "LibriSpeech", {}, r"contains no libri2mix_\*.csv"),
         (2, copy / "other", {}, "columns mixture_ID, original_ID, source_1_path; expected mixture_ID, source_1_path, "),
         (2, copy / "three", {}, "another number of speakers"),
         (2, copy / "odd", {}, "goes on with train"),

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from sepkit.cli.main import EVERY_COMMAND
 from tests.docs.blocks import REPOSITORY
-from tools.error_messages import messages
+from tools.error_messages import errors_page
+from tools.site import help_of, subcommands
 
 PAGES = [REPOSITORY / "README.md", *sorted(REPOSITORY.glob("docs/**/*.md"))]
-WRITTEN = [page for page in PAGES if page.stem not in ("cluster", "meetings", "failures")]
+WRITTEN = [page for page in PAGES if page.stem != "failures"]
 RECIPES = sorted(REPOSITORY.glob("egs/*/*.md"))
 OTHERS = [REPOSITORY / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY")]
 
@@ -77,5 +79,7 @@ def test_pages_use_the_terms_of_the_field(path: Path) -> None:
     assert not forbidden(prose(path.read_text(encoding="utf-8")))
 
 
-def test_error_messages_use_the_terms_of_the_field() -> None:
-    assert not [found for one in messages() for found in forbidden(f"{one.told} {one.remedy}")]
+def test_help_and_messages_use_the_terms_of_the_field() -> None:
+    helps = [help_of(command) for command in EVERY_COMMAND]
+    helps += [help_of(c, s) for c, text in zip(EVERY_COMMAND, helps, strict=True) for s in subcommands(text)]
+    assert not forbidden("\n".join(helps)) and not forbidden(errors_page())

@@ -82,9 +82,7 @@ class Graph:
         if METADATA not in contents.metadata:
             raise UserError(f"{path}: found a graph without sepkit's description; {EXPECTED}")
         if unknown := contents.operators - _OPERATORS:
-            raise UserError(
-                f"{path}: found the operator {shown(min(unknown))}, which no model of sepkit uses; {EXPECTED}"
-            )
+            raise UserError(f"{path}: contains the operator {shown(min(unknown))}, which no model has; {EXPECTED}")
         self.description = description = read_description(path, contents.metadata)
         self.kind: str = description["kind"]
         self.sample_rate: int = description["sample_rate"]
@@ -189,7 +187,8 @@ class Graph:
         """Return the way of a recording through a causal graph."""
         if not self.state:
             raise UserError(
-                f"streaming: {self.path} needs the whole recording; export a causal model, such as boxed_8k_causal"
+                f"streaming: {self.path} needs the whole recording before its first output; "
+                "export a causal model, such as boxed_8k_causal"
             )
         return GraphStream(self)
 
@@ -222,7 +221,7 @@ class Graph:
         sizes = {value.name: value.shape[1] for value in self._session.inner.get_outputs() if len(value.shape) > 1}
         for output, size in (("estimates", self.hypotheses), ("embeddings", self.embedding_size)):
             if isinstance(found := sizes.get(output, size), int) and found != size:
-                raise UserError(f"{self.path}: found {found} {output}, but {size} in its description; {EXPECTED}")
+                raise UserError(f"{self.path}: gives {found} {output}, its description states {size}; {EXPECTED}")
 
 
 class GraphStream:

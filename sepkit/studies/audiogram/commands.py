@@ -16,7 +16,7 @@ def next_(*, model: str, measured: list[str] | None = None, age: float | None = 
 
     Args:
         model: folder that `sepkit train --config audiogram` wrote (EXP or EXP/model)
-        measured: thresholds, EAR_HZ=DB, such as right_1000=35 left_4000=60 (dB HL); of one that stands twice the later
+        measured: thresholds, EAR_HZ=DB, such as right_1000=35 left_4000=60 (dB HL); of one given twice the later
         age: in years; default: not known
         stop_at_db: root mean squared error that is good enough, dB
     """
