@@ -378,7 +378,7 @@ def test_wrong_input_is_said_in_one_line(wsj0, tmp_path, capsys):
     capsys.readouterr()
     for root, folder, more, message in [
         (tmp_path / "no", lists, [], "no such folder; expected the folder wsj0"),
-        (tmp_path / "empty", lists, [], " recordings in the lists (first: wsj0/si_tr_s/"),
+        (tmp_path / "empty", lists, [], " recordings of the lists is there, the first: wsj0/si_tr_s/"),
         (wsj0, tmp_path / "no", [], "no such folder; expected one with mix_2_spk_tr.txt"),
         (wsj0, tmp_path / "empty", [], "contains none of mix_2_spk_tr.txt, mix_2_spk_cv.txt"),
         (wsj0, lists, ["--speakers", "6"], "expected 2 to 5"),

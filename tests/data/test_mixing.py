@@ -94,7 +94,7 @@ def test_files_that_are_shorter_than_described_are_refused(folder: Path) -> None
         entry(folder, 800, SourceEntry("b.wav", num_samples=701), mode="max"),
         entry(folder, 601, SourceEntry("a.wav"), mixture="mix.wav"),
     ):
-        with pytest.raises(UserError, match="restore the file"):
+        with pytest.raises(UserError, match="not the one that was described"):
             mix_entry(short)
     with pytest.raises(ValueError, match="which has 600"):
         mix_entry(entry(folder, 600, SourceEntry("a.wav")), 500, 101)

@@ -105,7 +105,7 @@ def check_windows(path: Path, whole: np.ndarray, atol: float = 0.0) -> None:
     for start in starts[:2] if info.subtype == "FFMPEG" else starts:  # every window starts the program
         count = min(500, length - int(start))
         np.testing.assert_allclose(audio.read(path, int(start), count), whole[start : start + count], atol=atol, rtol=0)
-    complaint(lambda: audio.read(path, length - 10, 11), "were requested")
+    complaint(lambda: audio.read(path, length - 10, 11), "were asked for")
     np.testing.assert_array_equal(np.concatenate(list(audio.read_blocks(path, 3333))), whole)
     part = np.concatenate(list(audio.read_blocks(path, 333, start=1000, stop=2001)))
     np.testing.assert_allclose(part, whole[1000:2001], atol=atol, rtol=0)

@@ -232,7 +232,7 @@ def test_what_half_precision_cannot_hold_is_not_saved(tmp_path):
     model = made(CONFIGS["conv_tasnet"])
     with torch.no_grad():
         next(iter(model.parameters())).view(-1)[0] = 1e5
-    assert "too large for half precision" in complaint(lambda: save_graph(model, tmp_path / "model"))
+    assert "not finite in half precision" in complaint(lambda: save_graph(model, tmp_path / "model"))
     assert not (tmp_path / "model").exists()
 
 
