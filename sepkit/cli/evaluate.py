@@ -42,11 +42,13 @@ def main(
     """
     from sepkit.errors import UserError
 
-    if meeting or reference is not None or hypothesis is not None:
+    needed = {"--meeting": meeting, "--reference": reference, "--hypothesis": hypothesis}
+    if any(needed.values()):
         from sepkit.evaluation.meeting import evaluate_meetings, meeting_lines
 
-        if not meeting or reference is None or not hypothesis:
-            raise UserError("--meeting, --reference and --hypothesis: found some of them, expected all three")
+        if missing := [option for option, value in needed.items() if not value]:
+            raise UserError(f"{' and '.join(missing)}: missing; --meeting needs --reference and --hypothesis")
+        assert reference is not None and hypothesis is not None
         others = {"manifest": manifest, "model": model, "estimates": estimates}
         others |= {"metrics": options.metrics, "compare": options.compare}
         if given := [name for name, value in others.items() if value]:

@@ -151,7 +151,8 @@ class OutputOptions:
                 raise UserError(f"{name}: needs link_speakers=auto, or link_speakers=N for N speakers")
         if self.link_speakers is not None and self.speakers is not None:
             raise UserError(
-                "link_speakers: found speakers too; leave out speakers, which chooses among the model's outputs"
+                f"link_speakers: does not go with speakers={self.speakers}, which chooses among the model's outputs; "
+                "leave out one of them"
             )
         names = read_names(self.enroll or ())
         if self.only is not None and self.only not in names:
