@@ -85,7 +85,7 @@ def _fetch_rest(url: str, part: Path, have: int, size: int | None, bar: Any) -> 
             if have and error.headers.get("Content-Range") == f"bytes */{have}":
                 return
             part.unlink(missing_ok=True)
-            raise _Broken(f"it holds less than the {have} bytes that are there") from None
+            raise _Broken(f"it contains less than the {have} bytes that are there") from None
         if error.code in _PASSING_STATUSES:
             raise _Broken(f"the server answers {error.code} {error.reason}") from None
         raise UserError(f"{url}: the server answers {error.code} {error.reason}; try another address") from None
@@ -103,9 +103,9 @@ def _fetch_rest(url: str, part: Path, have: int, size: int | None, bar: Any) -> 
             raise UserError(f"{url}: the server states {shown(length)} bytes, expected a number; try another address")
         total = size if length is None else first + int(length)
         if first and not response.headers.get("Content-Range", "").startswith(f"bytes {first}-"):
-            raise UserError(f"{url}: the server sends another part than that from byte {first} on; try another address")
+            raise UserError(f"{url}: the server did not continue at byte {first}; try another address")
         if size not in (None, total):
-            raise UserError(f"{url}: holds {total} bytes, expected {size}; it is another file, try another address")
+            raise UserError(f"{url}: contains {total} bytes, expected {size}; it is another file, try another address")
         bar.update(first - bar.n)
         arrived = first
         with part.open("ab" if first else "wb") as file:
@@ -120,7 +120,7 @@ def _fetch_rest(url: str, part: Path, have: int, size: int | None, bar: Any) -> 
                 raise _Broken(f"the connection broke ({error})") from None
         if total is not None and arrived > total:
             part.unlink()
-            raise UserError(f"{url}: holds more than {total} bytes; it is another file, try another address")
+            raise UserError(f"{url}: contains more than {total} bytes; it is another file, try another address")
         if total not in (None, arrived):
             raise _Broken(f"the connection broke after {arrived} of {total} bytes")
 

@@ -282,10 +282,10 @@ def parse_yaml(text: str, where: str, remedy: str = "write it again", loader: ty
         if node is None:
             return None
         if (count := _count_nodes(node, where, remedy, {})) > YAML_NODES:
-            raise UserError(f"{where}: stands for {count:.3g} values, expected at most {YAML_NODES}; {remedy}")
+            raise UserError(f"{where}: expands to {count:.3g} values, expected at most {YAML_NODES}; {remedy}")
         return reader.construct_document(node)
     except RecursionError as error:
-        raise UserError(f"{where}: is nested too deeply, or holds itself; {remedy}") from error
+        raise UserError(f"{where}: is nested too deeply, or contains itself; {remedy}") from error
     except (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError) as error:
         # The others are what constructors of standard tags raise: `!!int "x"`, `!!timestamp`, keys that are lists.
         raise UserError(f"{where}: not YAML of plain values ({one_line(str(error))[:400]}); {remedy}") from error
@@ -313,7 +313,7 @@ def _count_nodes(node: Any, where: str, remedy: str, known: dict[int, int | None
     elif len(node.value) > YAML_NUMBER_CHARACTERS and node.tag.endswith((":int", ":float")):
         line = node.start_mark.line + 1
         raise UserError(
-            f"{where}: line {line} holds a number of {len(node.value)} characters, expected at most "
+            f"{where}: line {line} contains a number of {len(node.value)} characters, expected at most "
             f"{YAML_NUMBER_CHARACTERS}; {remedy}"
         )
     known[id(node)] = count

@@ -86,7 +86,7 @@ def import_file(path: str) -> ModuleType:
         raise UserError(f"--import {path}: no such file, expected a Python file")
     specification = importlib.util.spec_from_file_location(file.stem, file)
     if specification is None or specification.loader is None:
-        raise UserError(f"--import {path}: found another ending, expected a Python file (.py)")
+        raise UserError(f"--import {path}: unsupported extension, expected a Python file (.py)")
     if _is_name_of_another(file):
         raise UserError(f"--import {path}: a module that is installed has the name {file.stem}; give the file another")
     try:

@@ -67,7 +67,7 @@ def data_folder() -> Path:
     """The folder of real recordings (speech_mini, noise_mini, ...): the variable SEPKIT_DATA, or ../shared/data."""
     folder = Path(os.environ.get("SEPKIT_DATA", REPOSITORY.parent / "shared" / "data"))
     if not folder.is_dir():
-        pytest.skip(f"{folder}: no such folder; set SEPKIT_DATA to the folder that holds speech_mini and noise_mini")
+        pytest.skip(f"{folder}: no such folder; set SEPKIT_DATA to the folder that contains speech_mini and noise_mini")
     return folder
 
 

@@ -78,7 +78,7 @@ def test_a_file_that_rotted_is_fetched_anew_and_one_without_digest_is_kept(serve
     ("name", "options", "words"),
     [
         ("absent", {}, "the server answers 404"),
-        ("file", {"size": 299_999}, "holds 300000 bytes, expected 299999"),
+        ("file", {"size": 299_999}, "contains 300000 bytes, expected 299999"),
         ("file", {"digest": "md5:0"}, f"its md5 is {hashlib.md5(CONTENT).hexdigest()}, expected 0"),
         ("trouble", {}, "the server answers 503 Service Unavailable, 5 times without a new byte"),
         ("nowhere", {}, "not an address"),
@@ -116,7 +116,7 @@ def test_a_server_without_a_length_is_read_to_the_known_size(
     if part is not None:
         (tmp_path / "file.part").write_bytes(part)
     server.put("file", CONTENT, length=False)
-    with pytest.raises(UserError, match="holds more than 150000 bytes; it is another file"):
+    with pytest.raises(UserError, match="contains more than 150000 bytes; it is another file"):
         fetch(f"{server.url}/file", tmp_path / "file", None, 150_000)
     assert sum(read) <= 150_000 and not (tmp_path / "file.part").exists()
     assert fetch(f"{server.url}/file", tmp_path / "file", DIGEST, len(CONTENT)).read_bytes() == CONTENT
@@ -172,8 +172,8 @@ def _answering(answer: bytes) -> Iterator[str]:
     [
         (b"200 OK\r\nContent-Length: abc\r\n\r\nxxx", None, "the server states 'abc' bytes"),
         (b"200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\nxxx", None, "the server states"),
-        (b"200 OK\r\n\r\n" + bytes(20_000_000), 1000, "holds more than 1000 bytes"),
-        (b"416 Range Not Satisfiable\r\nContent-Range: bytes */0\r\n\r\n", None, "holds less than the 0 bytes"),
+        (b"200 OK\r\n\r\n" + bytes(20_000_000), 1000, "contains more than 1000 bytes"),
+        (b"416 Range Not Satisfiable\r\nContent-Range: bytes */0\r\n\r\n", None, "contains less than the 0 bytes"),
     ],
 )
 def test_answers_of_broken_servers(answer: bytes, size: int | None, line: str, tmp_path: Path) -> None:

@@ -45,11 +45,11 @@ LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (LAUGHS, "stands for 1.23e\\+09 values, expected at most"),
-        ("&a [*a]", "nested too deeply, or holds itself"),
+        (LAUGHS, "expands to 1.23e\\+09 values, expected at most"),
+        ("&a [*a]", "nested too deeply, or contains itself"),
         ("[" * 5000 + "]" * 5000, "nested too deeply"),
-        ("x: " + "9" * 5000, "line 1 holds a number of 5000 characters"),
-        ("a: 1\nx: 1" + ":1" * 5000, "line 2 holds a number of 10001 characters"),
+        ("x: " + "9" * 5000, "line 1 contains a number of 5000 characters"),
+        ("a: 1\nx: 1" + ":1" * 5000, "line 2 contains a number of 10001 characters"),
         ("a: 1\nb: 2\na: 3\n", "'a' stands in line 1 and again in line 3"),
         ("x:\n- {a: 1, 'a': 2}\n", "'a' stands in line 2 and again in line 2"),
         ("1: x\n1: y\n", "'1' stands in line 1 and again in line 2"),

@@ -225,7 +225,7 @@ def _linkable(told: str, prefix: str) -> str:
     """Help as preformatted text, in which each option is a link to itself: `#out`, `#mini-out`."""
     text = re.sub(
         r"^(  (?:-\w, )?)--([a-z][\w.-]*)",
-        lambda found: f'{found[1]}<a id="{prefix}{found[2]}" href="#{prefix}{found[2]}">--{found[2]}</a>',
+        lambda found: f'{found[1]}<span id="{prefix}{found[2]}"><a href="#{prefix}{found[2]}">--{found[2]}</a></span>',
         html.escape(told, quote=False),
         flags=re.MULTILINE,
     )

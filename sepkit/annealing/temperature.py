@@ -32,7 +32,7 @@ _DB = 10 / math.log(10)
 _BATCH_SIZE = 8
 _UNIT_NAMES = {"db": "dB", "power": "units of squared samples", "nats": "nats"}
 _HEURISTIC = (
-    "For SI-SDR this is a heuristic: what is known about critical temperatures holds for the squared error, and the "
+    "For SI-SDR this is a heuristic: what is known about critical temperatures applies to the squared error, and the "
     "hypotheses of a model that has been trained are further apart than those of one that begins."
 )
 

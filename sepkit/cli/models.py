@@ -15,26 +15,25 @@ if TYPE_CHECKING:
 
 MODEL_FORMS = {
     "EXP or EXP/model": "a folder that `sepkit train --out EXP` wrote, or a file in it",
-    "boxed_8k": "shipped with sepkit; the default",
-    "boxed_8k_causal": "shipped with sepkit; causal, the default of `sepkit stream`",
-    "hf:OWNER/NAME": "a sepkit model on the Hugging Face hub, fetched once; @REVISION can follow",
-    "sepformer-whamr16k ...": "a public model by name, fetched once; `sepkit models --public` lists them",
+    "boxed_8k": "ships with sepkit; the default",
+    "boxed_8k_causal": "ships with sepkit; causal, the default of `sepkit stream`",
+    "hf:OWNER/NAME": "a sepkit model on the Hugging Face Hub, downloaded once; append @REVISION to pin it",
+    "sepformer-whamr16k ...": "a public model by name, downloaded once; `sepkit models --public` lists them",
     "asteroid:FILE or asteroid:OWNER/NAME": (
-        "a ConvTasNet, DPRNNTasNet, SuDORMRFNet or SuDORMRFImprovedNet of asteroid, also by its address (https://...); "
-        "FILE@8000 states the rate of a file that does not tell it"
+        "a ConvTasNet, DPRNNTasNet, SuDORMRFNet or SuDORMRFImprovedNet of asteroid, also as a URL (https://...); "
+        "append @8000 if the file does not state its sample rate"
     ),
-    "speechbrain:FOLDER or speechbrain:OWNER/NAME": "a SepFormer of speechbrain",
-    "sepreformer:FILE": "what SepReformer's authors publish (epoch.NNNN.pth)",
+    "speechbrain:FOLDER or speechbrain:OWNER/NAME": "a SepFormer of SpeechBrain",
+    "sepreformer:FILE": "a file of SepReformer's authors (epoch.NNNN.pth)",
     "sudormrf:FILE": "an improved SuDoRM-RF of its authors (Improved_Sudormrf_....pt)",
-    "tf-locoformer:FILE": "what TF-Locoformer's authors publish (valid.loss.ave.pth, with config.yaml beside it)",
+    "tf-locoformer:FILE": "a file of TF-Locoformer's authors (valid.loss.ave.pth, beside config.yaml)",
     "sr-corrnet:FOLDER or sr-corrnet:OWNER/NAME": (
-        "what SR-CorrNet's authors publish (model.pt and config.yaml), for a fixed number of speakers or for 2 to 5"
+        "files of SR-CorrNet's authors (model.pt and config.yaml), for a fixed number of speakers or for 2 to 5"
     ),
-    "tiger:FOLDER or tiger:OWNER/NAME": "what TIGER's authors publish for speech (model.safetensors and config.json)",
-    "torchaudio:FILE@8000": "weights of torchaudio's conv_tasnet_base, which do not tell their rate",
+    "tiger:FOLDER or tiger:OWNER/NAME": "files of TIGER's authors for speech (model.safetensors and config.json)",
+    "torchaudio:FILE@8000": "weights of torchaudio's conv_tasnet_base, which do not state their sample rate",
     "FILE.onnx": (
-        "written by `sepkit export`; separates and evaluates only; a graph is a program, so take it only from people "
-        "you trust"
+        "a graph that `sepkit export` wrote, for inference only; a graph is a program, so use only files that you trust"
     ),
 }
 """What MODEL can be -> what that is."""
@@ -49,11 +48,15 @@ _PUBLIC_NOTES = (
 def main(*, model: str | None = None, public: bool = False, json: bool = False) -> None:
     """List the models that can be named and the maskers that can be trained, or describe one model.
 
+    Example:
+        sepkit models --model boxed_8k
+
     Args:
-        model: describe this MODEL: its configuration, size, sample rate, and what was noted when it was saved
-        public: only the table of the models of others that --model NAME fetches
-        json: the models that ship (or MODEL, a folder) as JSON: name, SHA-256 of the weights, rate, estimates, latency,
-            size, cost, SI-SDRi in dB by test set, license; with --public the table of those, with addresses and digests
+        model: MODEL to describe: its configuration, size, sample rate and training notes
+        public: print only the table of other projects' models, which --model NAME fetches
+        json: print the models that ship (or MODEL, a folder) as JSON: name, SHA-256 of the weights, rate, estimates,
+            latency, size, cost, SI-SDRi in dB by test set, license; with --public the models of others, with addresses
+            and digests
     """
     if public:
         if model:

@@ -341,7 +341,7 @@ def find_tables(folder: Path, prefix: str, nested: Sequence[str]) -> dict[str, P
         }
         if tables:
             return tables
-    found = "no such folder" if not folder.is_dir() else f"holds no {prefix}*.csv"
+    found = "no such folder" if not folder.is_dir() else f"contains no {prefix}*.csv"
     raise UserError(f"{folder}: {found}; expected the folder of the published metadata")
 
 
@@ -363,7 +363,7 @@ def read_table(path: Path, speakers: int) -> tuple[list[Recipe], dict[str, str]]
         else:
             recipes.append(recipe)
     if not recipes:
-        raise UserError(next(iter(bad.values()), f"{path}: holds no mixtures; get the table again"))
+        raise UserError(next(iter(bad.values()), f"{path}: contains no mixtures; get the table again"))
     return recipes, bad
 
 

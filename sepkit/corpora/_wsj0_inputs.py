@@ -77,7 +77,7 @@ def read_lists(folder: Path, speakers: int) -> dict[str, list[Line]]:
     paths = {condition: folder / f"mix_{speakers}_spk_{condition}.txt" for condition in CONDITIONS}
     found = {condition: _read_list(path, speakers) for condition, path in paths.items() if path.is_file()}
     if not found:
-        raise UserError(f"{folder}: holds none of {', '.join(path.name for path in paths.values())}; get the lists")
+        raise UserError(f"{folder}: contains none of {', '.join(path.name for path in paths.values())}; get the lists")
     return found
 
 
@@ -160,7 +160,7 @@ def find_recordings(
     if not any(paths.values()):
         raise UserError(
             f"{wsj0}: none of the {len(parts)} recordings of the lists is there, the first: {next(iter(parts))} "
-            f"(or .flac, .wv1, .sph); give the folder that holds si_tr_s, si_dt_05 and si_et_05"
+            f"(or .flac, .wv1, .sph); give the folder that contains si_tr_s, si_dt_05 and si_et_05"
         )
     present = [(path, table.get(parts[listed].utterance)) for listed, path in paths.items() if path is not None]
     unlisted = sum(level is None for _, level in present)

@@ -94,7 +94,7 @@ def unpack(path: Path, archive: Archive, cache: Path) -> None:
             _extract(path, staging, archive.names)
             source = next(staging.glob(archive.members or archive.folder), staging)
             if not source.is_dir() or source == staging:
-                raise UserError(f"{path}: holds no {archive.members or archive.folder}; it is another archive")
+                raise UserError(f"{path}: contains no {archive.members or archive.folder}; it is another archive")
             final.parent.mkdir(parents=True, exist_ok=True)
             # What is beside the folder (LICENSE.TXT, SPEAKERS.TXT ...) goes beside it, where nothing is.
             for beside in () if archive.members else sorted(source.parent.iterdir()):
@@ -166,7 +166,7 @@ def _extract(path: Path, folder: Path, names: frozenset[str]) -> None:
         # Both formats read no more of a member than its header says.
         room -= size
         if room < 0 or count > ARCHIVE_MEMBERS:
-            raise zipfile.BadZipFile("it holds far more than a corpus of its size")
+            raise zipfile.BadZipFile("it contains far more than a corpus of its size")
         if not names or inside.name in names:
             target = folder / inside
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -50,7 +50,7 @@ def read_mnist(source: Path) -> dict[str, np.ndarray]:
                 )
             values = fields[theirs]
             if not values.size:
-                raise UserError(f"{where}: holds no images; prepare the images again")
+                raise UserError(f"{where}: contains no images; prepare the images again")
             values = np.atleast_2d(values)
             if values.ndim == 2 and values.shape[1] == MNIST_SIZE**2 // 8:
                 values = np.unpackbits(values.astype(np.uint8), axis=1)
@@ -78,7 +78,7 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
         with zipfile.ZipFile(path) as archive:
             members = [member for member in archive.infolist() if member.filename.endswith(".npy")]
             if sum(member.file_size for member in members) > _LARGEST_FILE_BYTES:
-                raise UserError(f"{path}: holds more than {_LARGEST_FILE_BYTES:,} bytes; expected images")
+                raise UserError(f"{path}: contains more than {_LARGEST_FILE_BYTES:,} bytes; expected images")
             return {member.filename.removesuffix(".npy"): _read_npy(archive, member) for member in members}
     except _DAMAGED as error:
         raise UserError(
@@ -92,6 +92,6 @@ def _read_npy(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
         read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
         shape, _, dtype = read_header[np.lib.format.read_magic(file)](file)
     if dtype.kind not in "biufU" or math.prod(shape) * dtype.itemsize > member.file_size:
-        raise ValueError(f"{member.filename} holds no numbers, or fewer than it says")
+        raise ValueError(f"{member.filename} contains no numbers, or fewer than it states")
     with archive.open(member) as file:
         return np.lib.format.read_array(file, allow_pickle=False)

@@ -117,9 +117,9 @@ def find_rows(options: MixedOptions) -> Rows:
         return _in_folders(options)
     if options.sources or options.noise:
         raise UserError("--sources, --noise: expected with --mixture; a folder of all is searched for them")
-    if options.folder is None:
-        raise UserError("found no corpus; expected a folder, a CSV file, or --mixture DIR --sources DIR DIR")
-    corpus = Path(options.folder)
+    corpus = Path(options.folder or "nothing")
+    if options.folder is None or not corpus.exists():
+        raise UserError(f"FOLDER: found {corpus}, expected a folder, a CSV file, or --mixture DIR --sources DIR DIR")
     if corpus.is_file():
         return _in_table(corpus)
     if options.pattern:
@@ -270,13 +270,13 @@ def _in_table(path: Path) -> Rows:
         if not all(cells):
             left_out[where] = f"{where}: a cell of a path is empty"
         elif any("\0" in cell for cell in (*cells, of_noise or "")):
-            left_out[where] = f"{where}: a path holds a NUL character"
+            left_out[where] = f"{where}: a path contains a NUL character"
         else:
             of_mixture, *sources = (_located(cell, path) for cell in cells)
             name = (line[identifier] if identifier else None) or Path(cells[0]).stem
             rows.append(Row(name, of_mixture, tuple(sources), _located(of_noise, path) if of_noise else None))
     if not rows:
-        raise UserError(next(iter(left_out.values()), f"{path}: holds no mixtures"))
+        raise UserError(next(iter(left_out.values()), f"{path}: contains no mixtures"))
     return rows, left_out
 
 

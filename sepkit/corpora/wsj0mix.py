@@ -227,7 +227,7 @@ def _earlier_entries(plan: _Plan) -> dict[str, MixtureEntry]:
         return {entry.id: entry for entry in read_manifest(plan.manifest)} if is_known else {}
     if (plan.out / tree).is_dir() and stamps.get(tree) != plan.fingerprint:
         raise UserError(
-            f"{plan.out / tree}: holds wavs that are not known to be of these lists and levels; remove the "
+            f"{plan.out / tree}: contains wavs that are not known to be of these lists and levels; remove the "
             "folder, or give another --out"
         )
     write_json(plan.out / _STAMPS, stamps | {tree: plan.fingerprint})

@@ -168,7 +168,7 @@ class FFmpegFile:
         if self._late:
             reason = f"it gave nothing for {self._wait_seconds:.0f} s"
         if any("matches no streams" in line for line in lines):
-            raise UserError(f"{self._name}: holds no sound; leave out the file")
+            raise UserError(f"{self._name}: contains no sound; leave out the file")
         if not self._position:
             raise ValueError(f"ffmpeg: {reason}")
         raise UserError(

@@ -103,7 +103,7 @@ def find_audio_files(folder: Path) -> list[Path]:
     """
     if not folder.is_dir():
         found = "it is a file" if folder.is_file() else "no such folder"
-        raise UserError(f"{folder}: {found}; expected a folder of recordings")
+        raise UserError(f"{folder}: {found}; expected a folder of audio files")
     # os.walk follows links to folders; Path.rglob does so only in some supported versions of Python.
     found_paths = (
         Path(root, name)
@@ -164,7 +164,7 @@ def read(
             raise UserError(f"{path}: start {start} and num_samples {num_samples} asked for, expected both at least 0")
         if stop > total and not pad_end:
             raise UserError(
-                f"{path}: holds {total} samples at {rate} Hz, but samples {start} to {stop} were asked for; "
+                f"{path}: contains {total} samples at {rate} Hz, but samples {start} to {stop} were asked for; "
                 "the file is not the one that was described; get it again, or write the manifest again"
             )
         wanted = max(0, min(stop, total) - start)
@@ -399,7 +399,7 @@ def _open_flac(
                 raise failure from None
             assert isinstance(error, soundfile.LibsndfileError)
             raise UserError(
-                f"{path}: flac holds no {channels} channel(s) at {sample_rate} Hz ({error.error_string}); write wav"
+                f"{path}: flac contains no {channels} channel(s) at {sample_rate} Hz ({error.error_string}); write wav"
             ) from error
         if sink.error is not None:
             raise sink.error

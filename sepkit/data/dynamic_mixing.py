@@ -211,9 +211,7 @@ class DynamicMixer:
         if recording.num_samples is not None:
             total = min(total, begin + recording.num_samples * rate // self.sample_rate)
         if total <= begin:
-            raise UserError(
-                f"{recording.path}: ends before sample {begin}, where the manifest says that a source starts"
-            )
+            raise UserError(f"{recording.path}: ends before sample {begin}, where a source starts in the manifest")
         return begin, total - begin
 
     def _read_segments(

@@ -64,7 +64,7 @@ def wav_header(path: Path, sample_rate: int, num_samples: int, subtype: str, cha
     step = width * channels
     size = step * num_samples
     if size > MAX_WAV_BYTES:
-        raise UserError(f"{path}: {size} bytes of samples, but a wav file holds at most {MAX_WAV_BYTES}; write flac")
+        raise UserError(f"{path}: {size} bytes of samples, but a wav file contains at most {MAX_WAV_BYTES}; write flac")
     tag = _FLOAT if is_float else _PCM
     form = struct.pack("<HHIIHH", tag, channels, sample_rate, step * sample_rate, step, 8 * width)
     chunks = [(b"fmt ", form + b"\0\0"), (b"fact", struct.pack("<I", num_samples))] if is_float else [(b"fmt ", form)]

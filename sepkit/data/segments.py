@@ -47,7 +47,7 @@ def read_segments(path: str | Path) -> list[Segment]:
         sure = None if math.isnan(confidence) else confidence
         segments.append(Segment(row["path"], start, duration, row.get("speaker") or None, sure))
     if not segments:
-        raise UserError(f"{path}: holds no segments, expected a row for each")
+        raise UserError(f"{path}: contains no segments, expected a row for each")
     return segments
 
 

@@ -108,7 +108,7 @@ def error_rates(reference: Mapping[str, Turns], hypothesis: Mapping[str, Turns])
         errors = {key: diarization_errors(own, hypothesis.get(key, {}), collar) for key, own in reference.items()}
         total = sum(errors.values(), DiarizationErrors(0.0, 0.0, 0.0, 0.0))
         if not total.speech:
-            raise UserError("the reference: nobody speaks in it, expected turns longer than 0 s and than the collar")
+            raise UserError("the reference: it contains no speech, expected turns longer than 0 s and than the collar")
         rates[name] = total.rate
         if collar == 0:
             parts = {"missed": total.missed, "false_alarm": total.false_alarm, "confused": total.confused}

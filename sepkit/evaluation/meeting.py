@@ -53,7 +53,7 @@ def evaluate_meetings(
         raise UserError(f"--asr-command: transcribes audio files, found the table {tables[0]}")
     truth = read_turns(reference)
     if not truth:
-        raise UserError(f"{reference}: nobody speaks in it, expected turns")
+        raise UserError(f"{reference}: it contains no speech, expected turns")
     sessions = {segment.session for segment in truth}
     if not tables and len(sessions) > 1:
         raise UserError(f"{reference}: found {len(sessions)} meetings, expected one, that of the tracks")
@@ -100,7 +100,7 @@ def read_turns(path: str | Path) -> list[SpokenSegment]:
     """
     kind = TABLES.get(Path(path).suffix.lower())
     if kind is None:
-        raise UserError(f"{path}: found another ending, expected {' or '.join(TABLES)} (RTTM or SegLST)")
+        raise UserError(f"{path}: unsupported extension, expected {' or '.join(TABLES)} (RTTM or SegLST)")
     if kind == "SegLST":
         return read_seglst(path)
     return [
@@ -233,7 +233,7 @@ def meeting_lines(summary: Mapping[str, Any]) -> list[str]:
         else:
             text += "; no tcpWER: some words have no times"
         lines.append(f"{text}, of {summary['n_words']} words")
-    lines += [f"{name}: in the reference, but nobody speaks in the hypothesis" for name in summary["missing"]]
+    lines += [f"{name}: in the reference, but the hypothesis contains no speech for it" for name in summary["missing"]]
     lines += [
         f"{name}: in the hypothesis, but not in the reference; not measured" for name in summary["not_in_reference"]
     ]

@@ -500,7 +500,7 @@ def read_estimates(paths: list[Path], sample_rate: int) -> np.ndarray:
     for path, waveform in zip(paths, waveforms, strict=True):
         if len(waveform) != len(waveforms[0]):
             raise UserError(
-                f"{path}: holds {len(waveform)} samples, {paths[0].name} {len(waveforms[0])}; expected equal lengths"
+                f"{path}: contains {len(waveform)} samples, {paths[0].name} {len(waveforms[0])}; expected equal lengths"
             )
     return np.stack(waveforms)
 

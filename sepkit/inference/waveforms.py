@@ -40,7 +40,7 @@ def read_waveform(waveform: Any, sample_rate: float | None, channel: int | None)
     is_path = isinstance(waveform, str | os.PathLike)
     if is_path or isinstance(waveform, bytes) or hasattr(waveform, "read"):
         if sample_rate is not None:
-            raise UserError(f"sample_rate: found {sample_rate}, but an audio file tells its own; leave it out")
+            raise UserError(f"sample_rate: found {sample_rate}, but an audio file states its own; leave it out")
         name = os.fspath(waveform) if is_path else "bytes"
         waveform, sample_rate = audio.decode(waveform if is_path else io.BytesIO(_content(waveform)))
     _check_is_one(waveform)

@@ -1,4 +1,4 @@
-"""Figures of `sepkit cluster`: embeddings in two dimensions, and who speaks when."""
+"""Figures of `sepkit cluster`: embeddings in two dimensions, and who spoke when."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def embedding_figure(segments: Sequence[DrawnSegment]) -> Figure:
 
 
 def timeline_figure(segments: Sequence[DrawnSegment]) -> Figure:
-    """Return a figure of who speaks when: a row for each speaker of one recording."""
+    """Return a figure of who spoke when: a row for each speaker of one recording."""
     speakers = _speakers(segments)
     figure = Figure(figsize=(8.0, _MARGIN_INCHES + _ROW_INCHES * len(speakers)), layout="constrained")
     axes = figure.subplots()

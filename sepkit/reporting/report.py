@@ -82,7 +82,7 @@ def write_report(
         "mixtures": ("Mixtures", list(mixture_tables(test_sets))),
         "training": ("Training", list(_training(loaded))),
         "curves": ("Rate-distortion", list(_curves(loaded))),
-        "clusters": ("Who speaks when", list(_clusters(loaded))),
+        "clusters": ("Who spoke when", list(_clusters(loaded))),
         "tracks": ("Tracks", list(_tracks(loaded))),
         "configuration": ("Configuration", list(_configuration(loaded))),
         "environment": ("Environment", list(_environment(loaded))),

@@ -30,7 +30,7 @@ def test_what_a_model_is_is_said_alike_everywhere(name, capsys):
 def test_the_page_and_the_command_list_what_a_model_can_be(capsys):
     assert main(["models"]) == 0
     listed = capsys.readouterr().out
-    page = (Path(__file__).resolve().parents[2] / "docs" / "separate.md").read_text(encoding="utf-8")
+    page = (Path(__file__).resolve().parents[2] / "docs" / "choose-model.md").read_text(encoding="utf-8")
     for form, meaning in MODEL_FORMS.items():
         names = " or ".join(f"`{name}`" for name in form.split(" or "))
         assert form in listed and f"| {names} | {meaning} |" in page

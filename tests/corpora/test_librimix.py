@@ -342,9 +342,9 @@ def test_what_cannot_be_prepared(copy, tmp_path):
     good = [copy / "LibriSpeech", copy / "wham_noise", copy / "metadata", tmp_path / "out"]
     for index, value, options, message in [
         (0, copy / "nowhere", {}, "nowhere: no such folder"),
-        (0, copy / "wham_noise", {}, "wham_noise: holds none; expected a folder that holds train.../"),
-        (1, copy / "LibriSpeech" / "dev-clean", {}, "holds none; expected"),
-        (2, copy / "LibriSpeech", {}, r"holds no libri2mix_\*.csv"),
+        (0, copy / "wham_noise", {}, "wham_noise: contains none; expected a folder with train.../"),
+        (1, copy / "LibriSpeech" / "dev-clean", {}, "contains none; expected"),
+        (2, copy / "LibriSpeech", {}, r"contains no libri2mix_\*.csv"),
         (2, copy / "other", {}, "columns mixture_ID, original_ID, source_1_path; expected mixture_ID, source_1_path, "),
         (2, copy / "three", {}, "another number of speakers"),
         (2, copy / "odd", {}, "goes on with train"),
@@ -352,7 +352,7 @@ def test_what_cannot_be_prepared(copy, tmp_path):
         (3, tmp_path / "out", {"sample_rate": 44100}, "--sample-rate 44100"),
         (3, tmp_path / "out", {"mode": "mean"}, "--mode mean"),
         (3, tmp_path / "out", {"speakers": 1}, "speakers: found 1"),
-        (3, tmp_path / "out", {"processes": 0}, "--processes: found 0"),
+        (3, tmp_path / "out", {"processes": 0}, "processes: found 0"),
     ]:
         folders = [*good[:index], value, *good[index + 1 :]]
         with pytest.raises(UserError, match=message) as caught:

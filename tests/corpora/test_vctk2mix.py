@@ -181,9 +181,9 @@ def test_what_cannot_be_prepared(copy, tmp_path):
     good = [copy / "VCTK-Corpus", copy / "wham_noise", copy / "metadata", tmp_path / "out"]
     for index, value, options, message in [
         (0, tmp_path / "new", {}, r"VCTK 0.92 .*expected 0.80"),
-        (0, copy / "nowhere", {}, "nowhere: no such folder; expected a folder that holds wav48"),
-        (1, copy / "VCTK-Corpus", {}, "holds none; expected a folder that holds tt"),
-        (2, copy / "VCTK-Corpus", {}, r"holds no VCTK2mix_\*.csv"),
+        (0, copy / "nowhere", {}, "nowhere: no such folder; expected a folder with wav48"),
+        (1, copy / "VCTK-Corpus", {}, "contains none; expected a folder with tt"),
+        (2, copy / "VCTK-Corpus", {}, r"contains no VCTK2mix_\*.csv"),
         (2, copy / "other", {}, "columns mixture_ID, source_1_path; expected"),
         (3, tmp_path / "out", {"sample_rate": 48000}, "--sample-rate 48000"),
     ]:

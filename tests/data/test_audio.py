@@ -149,7 +149,7 @@ def test_pad_end_gives_zeros_past_the_end(recordings: dict[int, Path], sample_ra
 
 def test_reading_past_the_end_is_an_error(recordings: dict[int, Path]) -> None:
     message = complaint(lambda: audio.read(recordings[16000], 8000, 100, 8000))
-    assert "holds 8069 samples at 8000 Hz, but samples 8000 to 8100" in message
+    assert "contains 8069 samples at 8000 Hz, but samples 8000 to 8100" in message
 
 
 def broken_files(folder: Path) -> dict[str, Path]:

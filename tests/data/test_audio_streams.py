@@ -97,7 +97,7 @@ def test_a_bad_block_is_named_when_it_is_reached(tmp_path):
     soundfile.write(tmp_path / "nan.wav", signal, 8000, subtype="FLOAT")
     blocks = audio.read_blocks(tmp_path / "nan.wav", 1000)
     assert len(next(blocks)) == len(next(blocks)) == 1000
-    complaint(lambda: next(blocks), r"nan.wav: holds samples that are not finite")
+    complaint(lambda: next(blocks), r"nan.wav: contains samples that are not finite")
     soundfile.write(tmp_path / "x.flac", noise(40000), 8000)
     data = (tmp_path / "x.flac").read_bytes()
     (tmp_path / "cut.flac").write_bytes(data[: len(data) // 2])

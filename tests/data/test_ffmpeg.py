@@ -70,7 +70,7 @@ def test_what_ffmpeg_decodes_is_read_like_any_other_file(stand_in: None, tmp_pat
 def test_ffmpeg_that_fails_is_one_line(stand_in: None, tmp_path: Path) -> None:
     for name, words in (
         ("broken.mp4", r"broken.mp4: ffmpeg failed after sample 4\d{3} \(Invalid data found\); get the file again"),
-        ("silent_film.mkv", "silent_film.mkv: holds no sound; leave out the file"),
+        ("silent_film.mkv", "silent_film.mkv: contains no sound; leave out the file"),
     ):
         write_au(tmp_path / name)
         with pytest.raises(UserError, match=words) as caught:

@@ -193,14 +193,14 @@ def test_segments_that_are_none(change: dict, message: str, tmp_path: Path) -> N
     [
         (("r.json", "no.json"), "no.json"),
         (("r.json", "h.txt"), "h.txt"),
-        (("r.txt", "h.json"), r"r.txt: found another ending, expected .rttm or"),
-        (("empty.json", "h.json"), "empty.json: nobody speaks in it"),
+        (("r.txt", "h.json"), r"r.txt: unsupported extension, expected .rttm or"),
+        (("empty.json", "h.json"), "empty.json: it contains no speech"),
         (("r.json", "other.json"), "r.json: names none of the meetings of .*other.json, such as 'x'"),
         (("r.json", "h.json", "talk_s1.wav"), "is a table beside audio files"),
         (("two.json", "talk_s1.wav"), "two.json: found 2 meetings, expected one"),
         (("r.json", "talk_s1.wav", "talk_s1.wav"), "two tracks of one name"),
         (("silent.json", "h.json"), "no words are said in it"),
-        (("instant.json", "h.json"), "nobody speaks in it, expected turns longer"),
+        (("instant.json", "h.json"), "it contains no speech, expected turns longer"),
     ],
     ids=str,
 )
@@ -221,8 +221,8 @@ def test_bad_files(files: tuple[str, ...], message: str, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--meeting", "--reference", "r.json"], "expected all three"),
-        (["--reference", "r.json", "--hypothesis", "h.json"], "expected all three"),
+        (["--meeting", "--reference", "r.json"], "--hypothesis: missing"),
+        (["--reference", "r.json", "--hypothesis", "h.json"], "--meeting: missing"),
         (["--meeting", "--reference", "r", "--hypothesis", "h", "--model", "boxed_8k"], "--model: does not go with"),
         ([], "--manifest: found none"),
     ],

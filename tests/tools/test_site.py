@@ -31,7 +31,7 @@ def test_every_command_has_a_page_of_80_columns() -> None:
         assert not [line for line in text.splitlines() if len(line) > 80 and " " in line.strip()]
     page = site.command_page("prepare")
     assert "## sepkit prepare folder" in page
-    assert '<a id="folder-speaker-from" href="#folder-speaker-from">--speaker-from</a>' in page
+    assert '<span id="folder-speaker-from"><a href="#folder-speaker-from">--speaker-from</a></span>' in page
 
 
 def test_modules_have_a_page_each_and_packages_list_theirs() -> None:

@@ -1,4 +1,4 @@
-"""`sepkit cluster`: who speaks when in recordings, folders of them, or what `sepkit separate` wrote."""
+"""`sepkit cluster`: who spoke when in recordings, folders of them, or what `sepkit separate` wrote."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def cluster_recordings(
     features: SpeakerFeatures | None = None,
     speakers: int | Literal["auto"] = "auto",
 ) -> dict[str, Any]:
-    """Find who speaks when; write OUT/segments.csv, OUT/summary.json and an RTTM file for each recording.
+    """Find who spoke when; write OUT/segments.csv, OUT/summary.json and an RTTM file for each recording.
 
     OUT/embeddings.csv holds the embeddings in two dimensions, which `sepkit report OUT` draws.
 

@@ -1,4 +1,4 @@
-"""Files in, files out: every recording becomes one file an estimate and a JSON file that says how it came about."""
+"""Files in, files out: every recording becomes one file an estimate and a JSON file that records the computation."""
 
 from __future__ import annotations
 

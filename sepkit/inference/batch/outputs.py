@@ -1,4 +1,4 @@
-"""The files of a separated recording: estimates, who speaks when, and the JSON that describes them."""
+"""The files of a separated recording: estimates, who spoke when, and the JSON that describes them."""
 
 from __future__ import annotations
 

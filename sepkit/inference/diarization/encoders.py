@@ -48,7 +48,7 @@ def numbers_in(info: Mapping[str, Any], section: str) -> dict[str, float]:
     ):
         raise UserError(
             f"info.{section} of the speaker encoder: found {shown(found)}, expected {' and '.join(names)}, "
-            f"from {lowest} to {highest}; mend it where the encoder was made"
+            f"from {lowest} to {highest}; export the encoder again with other values"
         )
     return found
 
@@ -167,12 +167,12 @@ class OtherEncoder:
         expected = "expected a speaker encoder with one input, spectra or samples, and embeddings (B, D) as its output"
         content, contents = read_graph(path, expected)
         if other := sorted(name for name in contents.operators if "::" in name):
-            raise UserError(f"{path}: holds the operator {shown(other[0])}, which is none of ONNX's own; {expected}")
+            raise UserError(f"{path}: contains the operator {shown(other[0])}, which is none of ONNX's own; {expected}")
         if features is None and contents.metadata.get("framework") in _FBANK_FRAMEWORKS:
             features = "fbank"
         if features is None:
             raise UserError(
-                f"{path}: its metadata do not say what it hears; give --speaker-features: fbank (WeSpeaker, "
+                f"{path}: its metadata do not state its input features; give --speaker-features: fbank (WeSpeaker, "
                 "3D-Speaker), mel (Resemblyzer) or waveform"
             )
         self.path, self.features, self._fingerprint = path, features, f"{digest(content)}-{features}"
@@ -244,7 +244,7 @@ def load_encoder(model: str | Path | None = None, features: SpeakerFeatures | No
         path = encoder_folder(model)
         graph = (path if (path / GRAPH).is_file() else find_checkpoint(path)) / GRAPH
     if features is not None and not other:
-        raise UserError(f"--speaker-features: {path} is an encoder of sepkit's, which hears samples; leave it out")
+        raise UserError(f"--speaker-features: {path} is an encoder of sepkit's, which takes samples; leave it out")
     if other:
         encoder = OtherEncoder(path, features)
     elif graph.is_file():

@@ -79,7 +79,7 @@ def enroll(named: Mapping[str, Path], encoder: Encoder) -> list[Enrolled]:
             )
         points = unit_rows(np.asarray(embed(encoder, waveforms_of(source, segments, encoder.sample_rate)), np.float64))
         if not np.isfinite(points).all():
-            raise UserError(f"{path}: its samples are far beyond full scale, so that nobody can be heard; get it again")
+            raise UserError(f"{path}: its samples are far beyond full scale, without audible speech; get it again")
         mean, two = unit_rows(points.mean(0)), _maybe_two(points, lengths)
         enrolled.append(Enrolled(name, path, file_digest(path), seconds, mean, two))
     return enrolled

@@ -146,4 +146,4 @@ def _check_fit(where: str, name: str, found: Tensor | None, wanted: Tensor) -> N
     if [size for size in found.shape if size != 1] != [size for size in wanted.shape if size != 1]:
         raise UserError(f"{where}: {name} has shape {tuple(found.shape)}, expected {tuple(wanted.shape)}")
     if found.is_floating_point() and not torch.isfinite(found).all():
-        raise UserError(f"{where}: {name} holds values that are not finite numbers; get the file again")
+        raise UserError(f"{where}: {name} contains values that are not finite numbers; get the file again")

@@ -82,7 +82,7 @@ class Graph:
         if METADATA not in contents.metadata:
             raise UserError(f"{path}: found a graph without sepkit's description; {EXPECTED}")
         if unknown := contents.operators - _OPERATORS:
-            raise UserError(f"{path}: holds the operator {shown(min(unknown))}, which no model has; {EXPECTED}")
+            raise UserError(f"{path}: contains the operator {shown(min(unknown))}, which no model has; {EXPECTED}")
         self.description = description = read_description(path, contents.metadata)
         self.kind: str = description["kind"]
         self.sample_rate: int = description["sample_rate"]
@@ -187,7 +187,7 @@ class Graph:
         """Return the way of a recording through a causal graph."""
         if not self.state:
             raise UserError(
-                f"streaming: {self.path} hears the whole recording before its first sample is there; "
+                f"streaming: {self.path} needs the whole recording before its first output; "
                 "export a causal model, such as boxed_8k_causal"
             )
         return GraphStream(self)
@@ -221,7 +221,7 @@ class Graph:
         sizes = {value.name: value.shape[1] for value in self._session.inner.get_outputs() if len(value.shape) > 1}
         for output, size in (("estimates", self.hypotheses), ("embeddings", self.embedding_size)):
             if isinstance(found := sizes.get(output, size), int) and found != size:
-                raise UserError(f"{self.path}: gives {found} {output}, its description says {size}; {EXPECTED}")
+                raise UserError(f"{self.path}: gives {found} {output}, its description states {size}; {EXPECTED}")
 
 
 class GraphStream:

@@ -117,7 +117,7 @@ def save_graph(model: SavedModel, folder: str | os.PathLike[str]) -> ExportRepor
     for name, parameter in rounded.named_parameters():
         parameter.data = parameter.data.half().float()
         if not torch.isfinite(parameter).all():
-            raise UserError(f"{name}: holds values that are not finite in half precision; use the model as it is")
+            raise UserError(f"{name}: contains values that are not finite in half precision; use the model as it is")
     report = export_onnx(rounded, folder / GRAPH)
     more = {"left_out": constants_left_out(rounded), "weights_sha256": file_digest(folder / GRAPH)}
     write_text(folder / DESCRIPTION, description_of(rounded, rounded.info, **more))

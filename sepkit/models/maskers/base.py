@@ -220,7 +220,7 @@ def looks_ahead(what: str) -> UserError:
         what: names the masker and the setting, such as "this conv_tasnet (causal: false)".
     """
     return UserError(
-        f"streaming: {what} hears the whole recording before its first sample is there; causal maskers are conv_tasnet"
+        f"streaming: {what} needs the whole recording before its first output; causal maskers are conv_tasnet"
         " with causal: true, and recurrent, gated_recurrence, continuous_depth or dual_path_rnn with"
         " bidirectional: false, none with global_layer_norm; boxed_8k_causal ships with sepkit"
     )

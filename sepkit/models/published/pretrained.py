@@ -55,7 +55,7 @@ def _bridged(kind: str, source: str) -> EncoderMaskerDecoder:
     source, rate = (source, None) if named is None else (named[1], int(named[2]))
     model = read(_place(kind, source, files), sample_rate=rate)
     if rate not in (None, model.sample_rate):
-        raise UserError(f"{source}: says that its rate is {model.sample_rate} Hz, found @{rate}; leave out @{rate}")
+        raise UserError(f"{source}: states a rate of {model.sample_rate} Hz, found @{rate}; leave out @{rate}")
     return model
 
 

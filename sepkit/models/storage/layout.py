@@ -137,4 +137,4 @@ def check_finite_weights(path: Path, tensors: Mapping[str, Any]) -> None:
     """
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-            raise UserError(f"{path}: {name} holds values that are not finite numbers; get the model again")
+            raise UserError(f"{path}: {name} contains values that are not finite numbers; get the model again")

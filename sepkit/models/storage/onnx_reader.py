@@ -95,7 +95,7 @@ def _read_graph(graph: memoryview, contents: OnnxContents, depth: int) -> None:
             if depth == 0 and tensor is not None:
                 contents.tensors.setdefault(name, tensor)
         elif number == _SPARSE_INITIALIZERS:
-            raise ValueError("it holds sparse tensors")
+            raise ValueError("it contains sparse tensors")
 
 
 def _read_node(node: memoryview, contents: OnnxContents, depth: int) -> None:
@@ -112,7 +112,7 @@ def _read_node(node: memoryview, contents: OnnxContents, depth: int) -> None:
                 elif inner in _ATTRIBUTE_TENSORS:
                     _tensor(_message(part), contents)
                 elif inner in _ATTRIBUTE_SPARSE:
-                    raise ValueError("it holds sparse tensors")
+                    raise ValueError("it contains sparse tensors")
     contents.operators.add(operator if domain in ("", "ai.onnx") else f"{domain}::{operator}")
 
 

@@ -184,7 +184,7 @@ def read_audiograms(
         try:
             name = (row["id"] or "").strip()
             if not name or name in table:
-                raise UserError(f"id {name!r} " + ("stands twice, expected different ones" if name else "is empty"))
+                raise UserError(f"id {name!r} " + ("appears twice, expected different ones" if name else "is empty"))
             table[name] = _values_of(row, expected)
             splits.append((row.get("split") or "").strip())
         except UserError as error:

@@ -382,7 +382,7 @@ def load_stack(model: str | os.PathLike[str]) -> tuple[Path, list[TrainedVAE]]:
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise UserError(
-            f"{folder / _WEIGHTS}: damaged, or of other dimensions than {_DESCRIPTION} says ({reason}); get it again"
+            f"{folder / _WEIGHTS}: damaged, or of other dimensions than {_DESCRIPTION} states ({reason}); get it again"
         ) from error
     return folder, vaes
 
@@ -441,7 +441,7 @@ class Session:
         self._prediction: Prediction | None = None
         if age is not None:
             if AGE not in self._dimensions:
-                raise UserError(f"age: found {age:g}, but the model knows no age; leave it out")
+                raise UserError(f"age: found {age:g}, but the model was trained without ages; leave it out")
             check_value(self._dimensions[AGE], age)
             self._values[AGE] = float(age)
         elif AGE in self._dimensions:
@@ -508,7 +508,7 @@ class Session:
         if expected is None:
             notes.append("the model is not calibrated, so that errors are not predicted; see `sepkit calibrate`")
         if not self.count:
-            notes.append("nothing is measured: estimates are those of all people of this age")
+            notes.append("nothing is measured: estimates are means at this age")
         if self.out_of_range():
             notes.append("the measurements are unlike the training data: do not rely on estimates, measure everything")
         upcoming = self.next()

@@ -118,7 +118,7 @@ def test_one_bad_file_never_stops_a_folder(tmp_path, separator):
     assert set(reasons) == claims | {"pipe", "m" * 12, "rate", "two\nlines"}, reasons
     assert all("expected 1000 to 768000" in reason for name, reason in reasons.items() if "claims" in name)
     assert "is a pipe" in reasons["pipe"] and "shorter name" in reasons["m" * 12]
-    assert "flac holds no 1 channel(s) at 700000 Hz" in reasons["rate"]
+    assert "flac contains no 1 channel(s) at 700000 Hz" in reasons["rate"]
     assert report.separated == 3
     assert separate_files([folder], separator, tmp_path / "out", OutputOptions(format="flac")).already_done == 3
     failed = [json.loads(line) for line in (tmp_path / "out" / "failed.jsonl").read_text().splitlines()]

@@ -222,5 +222,5 @@ def test_what_an_encoder_cannot_mean_is_told_before_anything_is_separated(
     assert main(command) == 2
     told = capsys.readouterr().err
     assert told.startswith(f"sepkit separate: info.{section} of the speaker encoder: found ")
-    assert told.endswith("; mend it where the encoder was made\n") and told.count("\n") == 1
+    assert told.endswith("; export the encoder again with other values\n") and told.count("\n") == 1
     assert not out.exists()

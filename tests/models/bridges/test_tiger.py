@@ -64,7 +64,7 @@ def test_other_files(tmp_path):
     for content, message in [
         (less, "BN.3.1.bias is missing; the weights are of another model"),
         (weights | {"more": torch.zeros(1)}, "more is unexpected; the weights are of another model"),
-        (weights | {"BN.3.1.bias": torch.full((8,), torch.nan)}, "BN.3.1.bias holds values that are not finite"),
+        (weights | {"BN.3.1.bias": torch.full((8,), torch.nan)}, "BN.3.1.bias contains values that are not finite"),
     ]:
         write(tmp_path, content, tiger_arguments())
         assert message in complaint(lambda: from_tiger(tmp_path))

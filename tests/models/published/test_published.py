@@ -66,7 +66,7 @@ class TestSepReformer:
             ),
             (
                 lambda c: c["model_state_dict"]["audio_decoder.weight"].fill_(torch.nan),
-                "audio_decoder.weight holds values that are not finite",
+                "audio_decoder.weight contains values that are not finite",
             ),
         ],
     )

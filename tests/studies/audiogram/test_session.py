@@ -123,7 +123,7 @@ def test_what_is_no_model_is_refused(model_folder: Path, tmp_path: Path) -> None
 def test_a_model_of_other_dimensions_is_refused(linear_config, dev: Path, tmp_path: Path) -> None:
     folder = save_model(PartialVAE(linear_config), tmp_path / "other")
     complaint(lambda: load_model(folder).session().measured("right", 500, 30), "unknown, expected one of a, b, c, d")
-    complaint(lambda: load_model(folder).session(age=30), "the model knows no age")
+    complaint(lambda: load_model(folder).session(age=30), "the model was trained without ages")
     assert main(["calibrate", str(folder), "--manifest", str(dev)]) == 2
 
 
