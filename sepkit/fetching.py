@@ -103,7 +103,7 @@ def _fetch_rest(url: str, part: Path, have: int, size: int | None, bar: Any) -> 
             raise UserError(f"{url}: the server states {shown(length)} bytes, expected a number; try another address")
         total = size if length is None else first + int(length)
         if first and not response.headers.get("Content-Range", "").startswith(f"bytes {first}-"):
-            raise UserError(f"{url}: the server sends another part than that from byte {first} on; try another address")
+            raise UserError(f"{url}: the server did not continue at byte {first}; try another address")
         if size not in (None, total):
             raise UserError(f"{url}: contains {total} bytes, expected {size}; it is another file, try another address")
         bar.update(first - bar.n)

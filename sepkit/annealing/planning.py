@@ -142,6 +142,9 @@ def plan_amcl(
 ) -> str:
     """Predict the temperature and epoch at which hypotheses of annealed multiple choice learning split.
 
+    Example:
+        sepkit plan-schedule amcl --critical-temperature 0.4 --initial-temperature 2 --epochs 50
+
     Args:
         critical_temperature: T_c, as `sepkit find-temperature` prints it
         initial_temperature: T0, in the same unit
@@ -150,7 +153,7 @@ def plan_amcl(
         decay: factor on the temperature per epoch, with --kind exponential
         step_size: eta, size of a gradient step on one hypothesis, one step per epoch
         observed_split: temperature at which a run split; replaces --step-size, which --json prints
-        observed_decay: decay of that run; default: --decay
+        observed_decay: decay of that run (default: --decay)
         json: print all numbers as JSON
     """
     if initial_temperature < critical_temperature:

@@ -191,5 +191,5 @@ def _add_fields(parser: Parser, config: Any, prefix: str) -> Iterator[str]:
 
 def _add(parser: Parser, title: str, key: str, hint: Any, default: Any, help_text: str) -> None:
     read = reader(hint, f"--{key}", may_be_empty=True)
-    settings = {"type": read, "metavar": metavar_of(key, hint), "help": with_words(help_text, hint)}
+    settings = {"type": read, "metavar": metavar_of(key, hint, help_text), "help": with_words(help_text, hint)}
     parser.add(f"--{key}", title=title, default=default, **settings)

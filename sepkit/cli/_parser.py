@@ -48,15 +48,20 @@ SHARED_HELP = {
 
 _LONGEST_LIST = 24
 _WRITTEN = frozenset({"out", "summary", "cache"})
-_METAVARS = {"import_": "FILE", "enroll": "NAME=FILE", "only": "NAME"}
+_PATHS = "collection compare config data dev estimates hypothesis import_ manifest out reference runtime summary train"
+_METAVARS = {"enroll": "NAME=FILE", "groups": "NAME=PATTERN", "measured": "EAR_HZ=DB", "reference_set": "SEEN=UNSEEN"}
+_METAVARS |= {"asr_command": "COMMAND", "mirror": "URL", "model": "MODEL", "init_from": "MODEL", "separated": "MODEL"}
+_METAVARS |= {"regex": "PATTERN", "speaker_weights": "PATTERN=WEIGHT", "repo": "OWNER/NAME"}
 
 
 class Parser(argparse.ArgumentParser):
-    """Parses a command line; a mistake is raised as UserError, in one line. With `takes_model` the help says what MODEL
-    is."""
+    """Parses a command line; a mistake is raised as UserError, in one line. The help starts with the description in
+    `docstring` and ends with its example; with `takes_model` it states what MODEL is."""
 
-    def __init__(self, program: str, usage: str, description: str, takes_model: bool = False) -> None:
-        epilog = MODEL_LINE if takes_model else None
+    def __init__(self, program: str, usage: str, docstring: str, takes_model: bool = False) -> None:
+        text = docstring_parser.parse(docstring)
+        description = " ".join(f"{text.short_description or ''} {text.long_description or ''}".split())
+        epilog = "\n".join([MODEL_LINE] * takes_model + [f"Example: {one.description}" for one in text.examples])
         usage = textwrap.fill(usage, _columns() - 8, subsequent_indent="  ", break_on_hyphens=False)
         super().__init__(
             program, usage, description, epilog, formatter_class=_Formatter, allow_abbrev=False, add_help=False
@@ -65,12 +70,13 @@ class Parser(argparse.ArgumentParser):
         self._groups: dict[str, Any] = {}
 
     def add(self, name: str, *, title: str = "Options", help: str = "", default: Any = None, **settings: Any) -> None:
-        """Add an argument to the group with this title; the help tells its default."""
+        """Add an argument to the group with this title; the help states its default."""
         if title not in self._groups:
             self._groups[title] = self.add_argument_group(title)
-        if default not in (None, "", [], ()) and "default" not in help and "action" not in settings:
+        if default not in (None, "", [], ()) and "(default" not in help and "action" not in settings:
             shown = " ".join(map(str, default)) if isinstance(default, (list, tuple)) else str(default)
-            help = f"{help} (default: {shown.lower() if isinstance(default, bool) else shown})".lstrip()
+            shown = shown.lower() if isinstance(default, bool) else shown
+            help = f"{re.sub(r'(?<![.])[.]$', '', help)} (default: {shown})".lstrip()
         names = [SHORT[name], name] if name in SHORT else [name]
         if name.startswith("--") and settings.get("nargs") == "+":
             settings["action"] = _Collect
@@ -116,8 +122,12 @@ class _Formatter(argparse.HelpFormatter):
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=26, width=_columns() - 1)
 
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        # An example stays one line, to be copied.
+        return "\n".join(one if one[:8] == "Example:" else textwrap.fill(one, width) for one in text.splitlines())
+
     def _format_action_invocation(self, action: argparse.Action) -> str:
-        """Return `-o, --out OUT`, as Python 3.13 and later do it, instead of `-o OUT, --out OUT`."""
+        """Return `-o, --out DIR`, as Python 3.13 and later do it, instead of `-o DIR, --out DIR`."""
         if not action.option_strings or action.nargs == 0:
             return super()._format_action_invocation(action)
         values = self._format_args(action, self._get_default_metavar_for_optional(action))
@@ -171,7 +181,7 @@ class _Parameter:
     def metavar(self) -> str:
         if self.is_positional:
             return self.name.rstrip("s").upper()
-        return _METAVARS.get(self.name) or metavar_of(self.name, self.item or self.hint)
+        return metavar_of(self.name, self.item or self.hint, self.help)
 
     @property
     def usage(self) -> str:
@@ -246,9 +256,7 @@ def call(
     parameters.sort(key=lambda parameter: not (parameter.is_required or parameter.is_positional))
     required = [parameter.usage for parameter in parameters if parameter.is_required or parameter.is_positional]
     usage = " ".join([program, *required, "[options]"])
-    text = docstring_parser.parse(function.__doc__ or "")
-    description = " ".join(part for part in (text.short_description, text.long_description) if part)
-    parser = Parser(program, usage, description, takes_model)
+    parser = Parser(program, usage, function.__doc__ or "", takes_model)
     titles = {name: title for title, names in (groups or {}).items() for name in names}
     order = [*titles, *(p.name for p in parameters if p.name not in titles)]
     for parameter in sorted(parameters, key=lambda parameter: order.index(parameter.name)):
@@ -375,21 +383,32 @@ def reader(hint: Any, option: str, *, may_be_empty: bool = False) -> Callable[[s
     return read
 
 
-def metavar_of(name: str, hint: Any) -> str:
-    """Return the word that stands for the value of an option in the help."""
-    inner = without_none(hint)
+def metavar_of(name: str, hint: Any, help_text: str) -> str:
+    """Return the word that stands for the value of an option in the help: a unit, N, DIR, FILE, MODEL or NAME.
+
+    Args:
+        name: Name of the parameter, or key of the configuration.
+        hint: Type of the value, or of the items of a list.
+        help_text: Description of the option. A path is a DIR if its first clause contains "folder", else a FILE.
+    """
+    inner, name = without_none(hint), name.rpartition(".")[2]
     if inner is bool or typing.get_origin(inner) is Literal:
         words = "true,false" if inner is bool else ",".join(map(str, typing.get_args(inner)))
         return f"{{{words}}}" if len(words) <= _LONGEST_LIST else "NAME"
-    return "N" if inner is int else name.rstrip("_").rpartition("_")[2].rpartition(".")[2].upper()
+    if inner is Path or (inner is str and (name in _PATHS.split() or help_text.startswith("Folder"))):
+        return "DIR" if "folder" in help_text.partition(",")[0].lower() else "FILE"
+    if inner is not int and (unit := re.search("(?:^|_)(seconds|db|hz)$", name)):
+        return unit[1].upper()
+    return _METAVARS.get(name) or ("NAME" if "str" in str(inner) else "N")
 
 
 def with_words(help_text: str, hint: Any) -> str:
     """Return the help of an option, which lists the words it takes if they are many."""
     words = [str(word) for word in typing.get_args(without_none(hint))]
-    if metavar_of("", hint) != "NAME" or all(word in help_text for word in words):
+    if typing.get_origin(without_none(hint)) is not Literal or len(",".join(words)) <= _LONGEST_LIST:
         return help_text
-    return f"{help_text.rstrip('.')}: {', '.join(words)}".lstrip(": ")
+    listed = all(word in help_text for word in words)
+    return help_text if listed else f"{help_text.rstrip('.')}: {', '.join(words)}".lstrip(": ")
 
 
 def without_none(hint: Any) -> Any:

@@ -19,15 +19,19 @@ def main(
     """Fit the prediction of a model's own error without references, and keep it beside the model.
 
     Writes quality.yaml into the model's folder, from where `sepkit separate` and `sepkit evaluate` take the prediction
-    of SI-SDR. The mixtures should be none that the model was trained on; its predictions hold for mixtures like them.
+    of SI-SDR. Use mixtures that the model was not trained on; the predictions are valid for mixtures like them.
+
+    Example:
+        sepkit calibrate exp/tasnet --manifest data/mini/dev.jsonl
 
     Args:
         model: MODEL that `sepkit train` wrote (EXP, EXP/model)
         manifest: manifest of mixtures with sources, dev.jsonl for example
-        first: how many mixtures, from the beginning of the manifest; default: all
-        depth_steps: steps of a model of continuous depth, for which alone predictions hold; default: the model's own
-        views: how many views of a recording the model has from now on where none are named; default: 2 if a view takes
-            less processor time here than 0.01 of the recording's length, else 1
+        first: number of mixtures, from the beginning of the manifest (default: all)
+        depth_steps: steps of a continuous-depth model; the predictions are valid only at this number (default: the
+            model's own)
+        views: number of views of a recording that the model uses from now on if --views is not given (default: 2 if a
+            view takes less processor time here than 0.01 of the recording's length, else 1)
     """
     import sys
 

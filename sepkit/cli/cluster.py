@@ -16,21 +16,24 @@ def main(
     reference: str | None = None,
     json: bool = False,
 ) -> Path | None:
-    """Find who spoke when in recordings, in folders of them, or in what `sepkit separate` wrote.
+    """Find who spoke when (diarization) in recordings, in folders of them, or in what `sepkit separate` wrote.
 
     Segments of speech are embedded by a speaker encoder, counted and clustered. Speakers are named in the order in
     which they appear.
 
+    Example:
+        sepkit cluster separated --out clusters
+
     Args:
-        inputs: audio files, and folders that are searched for them
+        inputs: audio files, and folders to search for them
         out: folder of segments.csv, summary.json and <relative path>.rttm
-        speaker_encoder: folder that `sepkit train --config speaker_encoder` wrote, or FILE.onnx of any toolkit; to
-            compare with: mean_mfcc or mean_log_mel; default: the encoder that ships with sepkit
-        speaker_features: input features of FILE.onnx: waveform, fbank (WeSpeaker, 3D-Speaker) or mel (Resemblyzer);
-            default: as in its metadata
-        speakers: their number, or auto: it is found
-        reference: who really speaks in each recording, to score against: a CSV file with the columns path and speaker;
-            for who spoke when, see `sepkit evaluate --meeting`
+        speaker_encoder: speaker encoder: a folder that `sepkit train --config speaker_encoder` wrote, or FILE.onnx of
+            any toolkit; as baselines: mean_mfcc or mean_log_mel (default: the encoder that ships with sepkit)
+        speaker_features: input of FILE.onnx: waveform, fbank (WeSpeaker, 3D-Speaker) or mel (Resemblyzer) (default: the
+            one in its metadata)
+        speakers: number of speakers, or auto: it is estimated
+        reference: CSV file with the true speaker of each recording (columns path and speaker), to score against; to
+            score who spoke when, see `sepkit evaluate --meeting`
         json: print the summary as JSON instead of sentences
     """
     import sys

@@ -24,25 +24,31 @@ def main(
 
     With --meeting, measure who spoke when (DER) and who said what (cpWER, tcpWER) in meetings.
 
+    Example:
+        sepkit evaluate --manifest data/mini/test.jsonl --out evaluation
+
     Args:
         out: Folder for utterances.csv and summary.json.
-        manifest: Manifests (test.jsonl), one or more; the first is what the others' drop is measured from.
-        model: MODEL to measure; default: the one that ships with sepkit.
-        estimates: Instead of a model: folder of estimates, ID_s1.wav and so on, or s1/ID.wav and so on.
+        manifest: Manifests (test.jsonl), one or more; drops are measured from the first.
+        model: MODEL to measure (default: the one that ships with sepkit).
+        estimates: Folder of estimates to measure instead of a model: ID_s1.wav and so on, or s1/ID.wav and so on.
         options: What to measure, and how.
-        separate_reports: An evaluation of its own for each manifest, in OUT/NAME for NAME.jsonl; no drops between them.
-        meeting: Measure --hypothesis against --reference; takes --out and --asr-command beside them.
-        reference: With --meeting: who really speaks, as RTTM (FILE.rttm), for DER alone, or SegLST (FILE.json).
-        hypothesis: With --meeting: RTTM or SegLST files, or audio files: the tracks of one meeting, one for each
-            speaker.
+        separate_reports: A separate evaluation for each manifest, in DIR/NAME for NAME.jsonl, without drops between
+            them.
+        meeting: Measure --hypothesis against --reference; only --out and --asr-command go with them.
+        reference: Reference of --meeting: who spoke when as RTTM (FILE.rttm, for DER only) or SegLST (FILE.json).
+        hypothesis: Hypothesis of --meeting: RTTM or SegLST files, or audio files: the tracks of one meeting, one for
+            each speaker.
     """
     from sepkit.errors import UserError
 
-    if meeting or reference is not None or hypothesis is not None:
+    needed = {"--meeting": meeting, "--reference": reference, "--hypothesis": hypothesis}
+    if any(needed.values()):
         from sepkit.evaluation.meeting import evaluate_meetings, meeting_lines
 
-        if not meeting or reference is None or not hypothesis:
-            raise UserError("--meeting, --reference and --hypothesis: found some of them, expected all three")
+        if missing := [option for option, value in needed.items() if not value]:
+            raise UserError(f"{' and '.join(missing)}: missing; --meeting needs --reference and --hypothesis")
+        assert reference is not None and hypothesis is not None
         others = {"manifest": manifest, "model": model, "estimates": estimates}
         others |= {"metrics": options.metrics, "compare": options.compare}
         if given := [name for name, value in others.items() if value]:

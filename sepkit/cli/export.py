@@ -13,6 +13,9 @@ def main(model: str, *, out: str) -> Path:
     The graph takes `mixture` (batch, samples) of any size at the model's rate, and gives `estimates` (batch, speakers,
     samples); that of a causal model takes and returns a state, too. `sepkit separate --model FILE.onnx` takes it.
 
+    Example:
+        sepkit export exp/tasnet --out tasnet.onnx
+
     Args:
         model: MODEL to write
         out: file to write, FILE.onnx

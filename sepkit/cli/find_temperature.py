@@ -30,17 +30,20 @@ def main(
     Without a model, prints the spread of the sources, which is the unit of temperatures, and the critical temperature
     of hypotheses that move freely under SI-SDR. With a model, draws the entropy of the assignment of its hypotheses
     against temperature, under the cost of its training, prints the options for `sepkit train`, and writes
-    OUT/temperature.png. Writes OUT/temperature.json.
+    DIR/temperature.png. Writes DIR/temperature.json.
+
+    Example:
+        sepkit find-temperature --manifest data/mini/dev.jsonl --out temperature
 
     Args:
         manifest: manifest of mixtures with sources, dev.jsonl for example
         out: folder of the results
         model: MODEL whose hypotheses are matched
-        epochs: with --model: epochs of annealing, from the initial temperature to the floor
-        mixtures: how many of the manifest, from all over it; default: all
-        segment_seconds: length of segments; default: that of the run's configuration with --model, else whole mixtures
+        epochs: number of epochs of annealing, from the initial temperature to the floor, with --model
+        mixtures: number of mixtures, spread over the manifest (default: all)
+        segment_seconds: length of segments (default: that of the run's configuration with --model, else whole mixtures)
         ceiling_db: SI-SDR that free hypotheses cannot surpass, dB
-        seed: of segments
+        seed: seed of the segments
     """
     import sys
 

@@ -31,7 +31,7 @@ GROUPS = {
     "use": {
         "separate": "separate audio files",
         "stream": "separate standard input, wav or raw PCM, while it comes in",
-        "cluster": "who spoke when in recordings, or in estimates",
+        "cluster": "diarization: who spoke when in recordings",
         "models": "list the models that can be named",
     },
     "train": {
@@ -101,10 +101,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments[0] == "--version":
         print(__version__)
         return 0
+    program = ["sepkit", arguments[0]]
     try:
         if argv is None and arguments[0] in SEPARATING:
             use_passive_waiting()
-        result = _run(arguments[0], arguments[1:])
+        result = _run(program, arguments[1:])
         if result is not None:
             print(result)
         sys.stdout.flush()
@@ -115,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whatever fails after a signal fails because of it: a process that it ended, a library's own error.
         kept = "; the same command again continues" if command().finished else ""
         line, code = (f"interrupted{kept}", 128 + number) if number else _end(error)
-        print(one_line(f"sepkit {arguments[0]}: {line}"), file=sys.stderr)
+        print(one_line(f"{' '.join(program)}: {line}"), file=sys.stderr)
         return code
     return 0
 
@@ -144,10 +145,11 @@ def _listed(title: str, group: Mapping[str, str]) -> str:
     return "".join([f"{title}:\n", *(f"  {name:<19}{text}\n" for name, text in group.items())])
 
 
-def _run(command: str, arguments: list[str]) -> Any:
+def _run(program: list[str], arguments: list[str]) -> Any:
+    """Run a command, and return its result; a subcommand is added to `program`, the command as messages name it."""
+    command = program[1]
     if command not in EVERY_COMMAND:
         raise UserError(f"unknown command{did_you_mean(command, EVERY_COMMAND)}; `sepkit --help` lists them all")
-    program = f"sepkit {command}"
     if not {"-h", "--help"} & set(arguments):
         require(*NEEDS.get(command, ()), *NEEDS.get(" ".join([command, *arguments[:1]]), ()))
     if command in COMMANDS:
@@ -158,12 +160,12 @@ def _run(command: str, arguments: list[str]) -> Any:
         return module.run(arguments)
     function: Callable[..., Any] | None = getattr(module, "main", None)
     if function is None:
-        function = _pick(module.COMMANDS | studies.subcommands(command), program, arguments)
-        program, arguments = f"{program} {arguments[0]}", arguments[1:]
+        function = _pick(module.COMMANDS | studies.subcommands(command), f"sepkit {command}", arguments)
+        program.append(arguments.pop(0))
     from sepkit.cli._parser import call
 
     override = partial(_of_study, command) if command in OF_MODELS else None
-    return call(function, program, arguments, getattr(module, "GROUPS", None), override)
+    return call(function, " ".join(program), arguments, getattr(module, "GROUPS", None), override)
 
 
 def _of_study(command: str, model: str) -> Callable[..., Any] | None:

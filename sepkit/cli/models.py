@@ -48,11 +48,15 @@ _PUBLIC_NOTES = (
 def main(*, model: str | None = None, public: bool = False, json: bool = False) -> None:
     """List the models that can be named and the maskers that can be trained, or describe one model.
 
+    Example:
+        sepkit models --model boxed_8k
+
     Args:
-        model: describe this MODEL: its configuration, size, sample rate, and what was noted when it was saved
-        public: only the table of the models of others that --model NAME fetches
-        json: the models that ship (or MODEL, a folder) as JSON: name, SHA-256 of the weights, rate, estimates, latency,
-            size, cost, SI-SDRi in dB by test set, license; with --public the table of those, with addresses and digests
+        model: MODEL to describe: its configuration, size, sample rate and training notes
+        public: print only the table of other projects' models, which --model NAME fetches
+        json: print the models that ship (or MODEL, a folder) as JSON: name, SHA-256 of the weights, rate, estimates,
+            latency, size, cost, SI-SDRi in dB by test set, license; with --public the models of others, with addresses
+            and digests
     """
     if public:
         if model:

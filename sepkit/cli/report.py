@@ -18,14 +18,17 @@ def main(
 ) -> Path:
     """Write one self-contained HTML page about a run, or comparing several: scores, figures, sound, training.
 
+    Example:
+        sepkit report exp/pit exp/amcl --out report.html
+
     Args:
-        runs: Folders that `sepkit train` or `sepkit evaluate` wrote, one or more; or `sepkit cluster`, to see who
-            speaks when; or `sepkit separate`, to listen to tracks.
-        out: The file, FILE.html.
-        names: What to call the runs in the page, one name each; their folders' names by default.
-        title: Of the page.
-        examples: How many of the worst, median and best mixtures of each test set to show; 0 for none.
-        device: Where a MODEL runs whose estimates are not on disk: cpu, cuda, cuda:1 ..., auto.
+        runs: Folders that `sepkit train` or `sepkit evaluate` wrote, one or more; or `sepkit cluster`, to show who
+            spoke when; or `sepkit separate`, to listen to tracks.
+        out: File to write, FILE.html.
+        names: Names of the runs on the page, one each (default: the names of their folders).
+        title: Title of the page.
+        examples: Number of the worst, median and best mixtures of each test set to show; 0: none.
+        device: Device for a MODEL whose estimates are not on disk: cpu, cuda, cuda:1 ..., auto.
     """
     from collections.abc import Callable
     from typing import Any

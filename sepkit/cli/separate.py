@@ -35,15 +35,19 @@ def main(
 ) -> Path:
     """Separate audio files; the same command again continues where it stopped.
 
+    Example:
+        sepkit separate recording.wav --out separated
+
     Args:
-        inputs: audio files, and folders that are searched for them
+        inputs: audio files, and folders to search for them
         out: folder for the results: <relative path>_s1.wav, _s2.wav ... at the rate and level of the recording, and
             <relative path>.json with scores and the SI-SDR to expect
-        model: MODEL; default: the one that ships with sepkit
+        model: MODEL to separate with (default: the one that ships with sepkit)
         output: what is written
         options: how the model separates
         no_predict: leave out the prediction of SI-SDR
-        processes: how many separate recordings side by side on the CPU; torchrun shares them among accelerators
+        processes: number of processes, each separating recordings on the CPU; torchrun distributes recordings over
+            accelerators
         summary: JSON file for counts, failures and the real-time factor; with torchrun FILE.rank0 ..., then FILE
     """
     import sys

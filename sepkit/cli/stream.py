@@ -24,13 +24,18 @@ def main(
 ) -> None:
     """Separate standard input, wav or raw PCM, as it comes in; write the estimates to standard output, interleaved.
 
+    Example:
+        sepkit stream < recording.wav > estimates.pcm
+
     Args:
         source: -, standard input: a wav, whose channels are averaged, or mono PCM
-        model: MODEL, which has to be causal; default: boxed_8k_causal, which ships with sepkit
-        sample_rate: Hz, of the PCM; default: that of the wav; for PCM that of the model, which has the least latency
-        sample_format: of PCM: 16-bit integers, or floats with full scale 1; default: a wav's own, for PCM s16le
-        levels: mixture: scale each estimate to the level it has had in the mixture so far; model: leave it as it is
-        precision: bfloat16 is faster for dual_path_rnn on processors that support it
+        model: MODEL, which must be causal (default: boxed_8k_causal, which ships with sepkit)
+        sample_rate: sample rate in Hz (default: that of the wav; for PCM that of the model, which has the least
+            latency)
+        sample_format: sample format of PCM: 16-bit integers, or floats with full scale 1 (default: that of the wav; for
+            PCM s16le)
+        levels: level of the estimates. mixture: each at its level in the mixture so far; model: as the model outputs it
+        precision: number format; bfloat16 is faster for dual_path_rnn on processors that support it
     """
     import sys
 

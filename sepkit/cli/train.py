@@ -1,4 +1,11 @@
-"""`sepkit train`: the one training entry point."""
+"""Train a model. Running the same command again resumes from the last saved step.
+
+Any key of the configuration is an option (--model.masker.name, --trainer.max_epochs ...). The options listed below are
+those of the configuration that --config and --task pick. Short forms: {short}.
+
+Example:
+    sepkit train --config dual_path_rnn --data.train train.jsonl --data.dev dev.jsonl --out exp/dprnn
+"""
 
 from __future__ import annotations
 
@@ -9,12 +16,6 @@ from sepkit.cli._configuration import parse_config
 from sepkit.cli._outputs import NAMES
 from sepkit.cli._parser import Parser, reader
 from sepkit.owned import writing
-
-DESCRIPTION = """Train a model. Running the same command again resumes from the last saved step.
-
-Any key of the configuration is an option (--model.masker.name, --trainer.max_epochs ...). The options listed below are
-those of the configuration that --config and --task pick.
-"""
 
 ALIASES = {
     "--devices": "trainer.devices",
@@ -32,9 +33,8 @@ def run(arguments: list[str]) -> Path | None:
     Other ranks than the first return None and print nothing.
     """
     short = ", ".join(f"{option} is --{key}" for option, key in ALIASES.items())
-    config, options = parse_config(
-        "sepkit train", f"{DESCRIPTION}\nShort forms: {short}.", arguments, aliases=ALIASES, add_options=add_options
-    )
+    text = str(__doc__).format(short=short)
+    config, options = parse_config("sepkit train", text, arguments, aliases=ALIASES, add_options=add_options)
     config.check()
     with writing(options["out"], (), NAMES["train"]):
         from sepkit.training.run import train

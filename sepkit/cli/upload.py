@@ -20,15 +20,18 @@ def main(
     Uploads the weights (model.safetensors, model.onnx), model.yaml, quality.yaml where there is one, and README.md, the
     card. Log in first (`hf auth login`, or the variable HF_TOKEN).
 
+    Example:
+        sepkit upload exp/tasnet --repo OWNER/NAME --license cc-by-4.0 --dry-run
+
     Args:
         model: MODEL, a folder that `sepkit train` wrote (EXP, EXP/model)
-        repo: OWNER/NAME on the hub; made if there is none
-        license: of the weights, for the card: cc-by-4.0 ...; corpora may not allow every one
-        corpora: what it was trained on, for the card, each best with its license and source
+        repo: repository on the hub; created if it does not exist
+        license: license of the weights, for the card: cc-by-4.0 ...; some corpora do not allow every license
+        corpora: training corpora for the card, each with its license and source
         summary: summary.json files of `sepkit evaluate`, for the card
-        limits: what the model is not for, for the card; default: the limits of every separator
-        credit: sources to credit, for the card
-        private: make the repository one that you alone see
+        limits: uses that the model is not suited for, for the card (default: limits of every separator)
+        credit: authors and projects to credit, for the card
+        private: make the repository private
         dry_run: print the card and upload nothing
     """
     from sepkit.errors import UserError

@@ -11,12 +11,15 @@ def main(model: str, *, out: str, serve: bool = False, port: int = 8000, runtime
     Any file server can serve the folder. The page takes wav, mp3, flac and what else the browser plays, or records,
     and gives estimates at the model's rate.
 
+    Example:
+        sepkit web exp/tasnet --out page --serve
+
     Args:
         model: MODEL that `sepkit export` can export, or FILE.onnx
         out: folder for the page
         serve: serve it to this machine until Ctrl+C
-        port: of --serve; 0: any free one
-        runtime: folder with the files of ONNX Runtime Web; default: fetched once (33 MB) into the user's cache
+        port: port of --serve; 0: any free one
+        runtime: folder with the files of ONNX Runtime Web (default: fetched once (33 MB) into the user's cache)
     """
     import time
 

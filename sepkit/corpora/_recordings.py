@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from sepkit.choices import did_you_mean
 from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.files import read_csv, read_json, read_text, remove, write_json, write_text
@@ -237,7 +238,9 @@ def _speaker_rule(speaker_from: str, speech: Path) -> Callable[[Path], Recording
             raise UserError(f"{argument}: column {missing[0]!r} is missing; {expected}")
         rows = {os.path.abspath(speech / (row["path"] or "")): row for _, row in lines}
         return partial(_by_table, speech=speech, rows=rows, table=argument)
-    raise UserError(f"--speaker-from {speaker_from}: expected first, parent, regex:PATTERN or csv:FILE")
+    rules = ("first", "parent", "regex:PATTERN", "csv:FILE")
+    hint = did_you_mean(speaker_from, rules)
+    raise UserError(f"--speaker-from: found {speaker_from}{hint}, expected one of {', '.join(rules)}")
 
 
 def _by_folder(path: Path, speech: Path, position: int) -> Recording:

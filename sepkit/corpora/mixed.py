@@ -117,9 +117,9 @@ def find_rows(options: MixedOptions) -> Rows:
         return _in_folders(options)
     if options.sources or options.noise:
         raise UserError("--sources, --noise: expected with --mixture; a folder of all is searched for them")
-    if options.folder is None:
-        raise UserError("found no corpus; expected a folder, a CSV file, or --mixture DIR --sources DIR DIR")
-    corpus = Path(options.folder)
+    corpus = Path(options.folder or "nothing")
+    if options.folder is None or not corpus.exists():
+        raise UserError(f"FOLDER: found {corpus}, expected a folder, a CSV file, or --mixture DIR --sources DIR DIR")
     if corpus.is_file():
         return _in_table(corpus)
     if options.pattern:

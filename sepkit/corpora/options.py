@@ -25,10 +25,13 @@ Seconds = Annotated[float, Bounds(ge=0.01, le=SEGMENT_SECONDS)]
 class MiniOptions:
     """Synthesize speech with espeak-ng on this machine, and describe mixtures of it; nothing is downloaded.
 
+    Example:
+        sepkit prepare mini --out data/mini
+
     Args:
         out: folder of the manifests and the recordings
         speakers: sources in a mixture, at most 8
-        train_voices: number of voice variants in train; default: all 55
+        train_voices: number of voice variants in train (default: all 55)
         train_sentences: recordings of each voice of train
         heldout_sentences: recordings of each voice of dev (8 voices) and test (16 voices)
         train_mixtures: number of training mixtures
@@ -58,6 +61,9 @@ class MiniOptions:
 class PulsesOptions:
     """Make mixtures of Gaussian pulses and noise, and test sets of 18 further conditions; nothing is downloaded.
 
+    Example:
+        sepkit prepare pulses --out data/pulses
+
     Args:
         out: folder of the manifests and the recordings
         train_mixtures: number of training mixtures
@@ -65,7 +71,7 @@ class PulsesOptions:
         test_mixtures: number of test mixtures of each condition
         seconds: length of the mixtures
         sample_rate: Hz
-        conditions: test conditions to make beside that of training (noise_low noise_high ...); default: all
+        conditions: test conditions to make beside that of training (noise_low noise_high ...) (default: all)
     """
 
     out: Path
@@ -81,21 +87,24 @@ class PulsesOptions:
 class FolderOptions:
     """Describe mixtures of any tree of single-speaker recordings.
 
+    Example:
+        sepkit prepare folder --speech recordings --out data/own
+
     Args:
         out: folder of the manifests
         speech: folder of recordings; folders named train, dev and test (or train-clean-100 ...) are the splits, and
             without them the speakers are divided 80/10/10
         kaldi: Kaldi data folder (wav.scp, utt2spk) in place of --speech
-        noise: folder of noise to add, divided like the speech; default: no noise
-        speaker_from: how to find the speaker: first (the first folder below the split's), parent (the file's folder),
-            regex:PATTERN (first group, on the path below --speech) or csv:FILE (columns path and speaker, optionally
-            split and sex)
-        groups: NAME=PATTERN ...: one test set for each, made of the speakers whose identifier matches the whole pattern
-        train_group: name of one of the --groups; train and dev use only its speakers (default: all speakers)
+        noise: folder of noise to add, divided like the speech (default: no noise)
+        speaker_from: rule that finds the speaker: first (the first folder below the split's), parent (the file's
+            folder), regex:PATTERN (first group, on the path below --speech) or csv:FILE (columns path and speaker,
+            optionally split and sex)
+        groups: test sets, one for each NAME, made of the speakers whose whole identifier matches PATTERN
+        train_group: name of the group whose speakers train and dev use (default: all speakers)
         speakers: sources in a mixture; several numbers (1 2 3): mixtures of each in equal shares
         sample_rate: Hz of the mixtures
         segment_seconds: length of the mixtures of dev and test
-        train_mixtures: number of training mixtures; default: 3000, or the number of utterances if that is larger
+        train_mixtures: number of training mixtures (default: 3000, or the number of utterances if that is larger)
         dev_mixtures: number of dev mixtures
         test_mixtures: number of test mixtures of each group
         gain_range_db: the gain of each source is uniform in +- this range, relative to equal level
@@ -128,16 +137,20 @@ class FolderOptions:
 class ConversationOptions:
     """Write one long recording of speakers with pauses, overlaps and silences of up to 30 s, with its sources.
 
+    Example:
+        sepkit prepare conversation --speech recordings --out data/conversation
+
     Args:
         speech: folder of single-speaker recordings, as for `sepkit prepare folder`
         out: folder of mixture.flac, s1.flac, s2.flac ... and conversation.jsonl
-        split: train, dev or test: whose speakers to use, where the folder has splits
-        minutes: length
+        split: split whose speakers are used, if the folder has splits: train, dev or test
+        minutes: length of the recording, minutes
         speakers: number of speakers, drawn among those with at least half as many recordings as the speaker with most
-        max_overlap: turn-taking, with at most this many at once; default: speakers overlap at random
-        speaker_from: how to find the speaker, see `sepkit prepare folder`
-        texts: what is said in each recording, a line 'NAME WORDS' with the name of its file without ending, as Kaldi's
-            text: also write conversation.seglst.json, who said what when
+        max_overlap: largest number of speakers at once, with turn-taking (default: speakers talk without regard to each
+            other)
+        speaker_from: rule that finds the speaker, see `sepkit prepare folder`
+        texts: transcripts, a line 'NAME WORDS' for each recording, NAME being its file name without extension, as
+            Kaldi's text: also write conversation.seglst.json, who said what when
         sample_rate: Hz
         gain_range_db: the gain of each speaker is uniform in +- this range, relative to equal level
         seed: seed of speakers, order, pauses and gains
@@ -160,14 +173,17 @@ class ConversationOptions:
 class MixedOptions:
     """Describe a corpus that is already mixed: a folder, a CSV file, a Kaldi folder, or mix/, s1/, s2/ one by one.
 
+    Example:
+        sepkit prepare mixed corpus --out data/mixed
+
     Args:
         folder: folder with mix/ s1/ s2/, with ID/mix.wav ID/s1.wav, with ID_mix.wav ID_s1.wav, or with wav.scp spk1.scp
             spk2.scp; or a CSV file of LibriMix, asteroid or SpeechBrain
         mixture: folder of the mixtures, in place of FOLDER
         sources: one folder of references for each speaker, with the file names of --mixture
         noise: folder of the noises in the mixtures, if they are known
-        pattern: path of the mixtures below FOLDER, such as '{id}_mix.wav', and of each reference, unless they are named
-            like it with s1, s2 ... in place of mix
+        pattern: path of the mixtures below FOLDER, such as '{id}_mix.wav', and of each reference, unless their names
+            only have s1, s2 ... in place of mix
         out: folder of the manifest
     """
 
@@ -187,8 +203,8 @@ class _PublishedOptions:
         out: folder of the manifests, and of the wavs if they are written
         sample_rate: 8000 or 16000 Hz
         mode: min (cut to the shortest source) or max (as long as the longest)
-        write: write the wavs in the corpus's own layout below --out; default: mixtures are mixed on the fly
-        processes: number of processes; default: the number of processors
+        write: write the wavs in the corpus's own layout below --out (default: mixtures are mixed on the fly)
+        processes: number of processes (default: the number of processors)
     """
 
     out: Path
@@ -211,6 +227,9 @@ def check_variant(options: _PublishedOptions) -> None:
 class WSJ0MixOptions(_PublishedOptions):
     """Make WSJ0-mix from the published mixing lists and active levels; WSJ0 itself is licensed (LDC93S6A).
 
+    Example:
+        sepkit prepare wsj0-mix --wsj0 wsj0 --lists lists --out data/wsj0-2mix
+
     Args:
         wsj0: the folder wsj0 with si_tr_s, si_dt_05 and si_et_05 (wav, flac or sphere, of wv1), or the one above it
         lists: folder of mix_2_spk_tr.txt, ..._cv.txt, ..._tt.txt, and activlev/ with the tables of active levels;
@@ -226,6 +245,9 @@ class WSJ0MixOptions(_PublishedOptions):
 @dataclass(frozen=True, kw_only=True)
 class LibriMixOptions(_PublishedOptions):
     """Make Libri2Mix or Libri3Mix from the official metadata, described or written sample for sample.
+
+    Example:
+        sepkit prepare librimix --librispeech LibriSpeech --wham-noise wham --metadata Libri2Mix --out data/libri2mix
 
     Args:
         out: folder of the manifests: train.jsonl ... (mix_clean), train_noisy.jsonl ... (mix_both), train_single.jsonl
@@ -246,6 +268,9 @@ class LibriMixOptions(_PublishedOptions):
 class VCTK2MixOptions(_PublishedOptions):
     """Make VCTK-2mix from the official metadata: a test set unlike the usual training sets.
 
+    Example:
+        sepkit prepare vctk-2mix --vctk VCTK --wham-noise wham_noise --metadata md --out data/vctk
+
     Args:
         out: folder of the manifests: test.jsonl (mix_clean), test_noisy.jsonl (mix_both), test_single.jsonl (first
             speaker and noise), and of the wavs if they are written
@@ -263,10 +288,13 @@ class VCTK2MixOptions(_PublishedOptions):
 class WavsOptions:
     """Write the mixtures of a manifest as wavs (mix/, s1/, s2/ ...), to listen to or for other toolkits.
 
+    Example:
+        sepkit prepare wavs --manifest data/mini/test.jsonl --out wavs --first 10
+
     Args:
-        manifest: the manifest
+        manifest: manifest of the mixtures
         out: folder of the wavs
-        first: write only the first N mixtures; default: all
+        first: number of mixtures to write, from the first (default: all)
     """
 
     manifest: Path
@@ -284,12 +312,15 @@ DownloadName = Literal[
 class DownloadOptions:
     """Fetch a corpus into a cache and unpack it; the same command again continues. WSJ0 is licensed: buy LDC93S6A.
 
+    Example:
+        sepkit download librispeech --cache corpora
+
     Args:
         name: the corpus; its size is printed before anything is fetched
         cache: folder that all corpora may share
-        parts: archives to fetch, for example train-clean-100 train-clean-360 dev-clean test-clean; default: those of
-            100 hours of training
-        mirror: address of a folder that contains the archives under their own names; default: their publishers
+        parts: archives to fetch, for example train-clean-100 train-clean-360 dev-clean test-clean (default: those of
+            100 hours of training)
+        mirror: address of a folder that contains the archives under their own names (default: their publishers)
         checksums: file as md5sum or sha256sum write it, for a mirror with archives other than the published ones
         remove_archives: delete each archive when it is unpacked
     """

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import os
-import shlex
 import stat
 import sys
 from collections.abc import Iterator
@@ -310,12 +309,10 @@ def _unreadable(source: Source, error: Exception) -> UserError:
     line = (
         f"{name}: cannot be read as audio ({reason}); expected wav, flac, mp3 or another format of libsndfile or ffmpeg"
     )
-    stem, ending = os.path.splitext(name)
-    if ending == ".jsonl":
+    if name.endswith(".jsonl"):
         return UserError(f"{line}; did you mean `sepkit evaluate --manifest {name}`?")
-    converted = f"{stem}_converted.wav" if ending == ".wav" else f"{stem}.wav"
-    command = shlex.join(["ffmpeg", "-i", name, converted])
-    return UserError(f"{line}; {'' if has_ffmpeg() else 'install ffmpeg and '}convert it ({command}), or get it again")
+    # No `ffmpeg -i`: that would follow the paths and addresses of a playlist.
+    return UserError(f"{line}; {'' if has_ffmpeg() else 'install ffmpeg, '}get the file again, or save it as wav")
 
 
 def _is_shortened_sphere(path: AudioPath) -> bool:

@@ -103,7 +103,7 @@ def find_audio_files(folder: Path) -> list[Path]:
     """
     if not folder.is_dir():
         found = "it is a file" if folder.is_file() else "no such folder"
-        raise UserError(f"{folder}: {found}; expected a folder of recordings")
+        raise UserError(f"{folder}: {found}; expected a folder of audio files")
     # os.walk follows links to folders; Path.rglob does so only in some supported versions of Python.
     found_paths = (
         Path(root, name)

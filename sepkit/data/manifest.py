@@ -161,14 +161,11 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
             no mixtures.
     """
     path = Path(path)
-    if path.is_dir():
+    if path.is_dir() or (path.suffix.lower() in AUDIO_SUFFIXES and path.is_file()):
         raise UserError(
-            f"{path}: is a folder, expected a manifest such as test.jsonl; `sepkit prepare mixed` makes one from a "
-            "corpus that is already mixed, `sepkit prepare folder` from recordings of single speakers"
-        )
-    if path.suffix.lower() in AUDIO_SUFFIXES and path.is_file():
-        raise UserError(
-            f"{path}: is a recording, expected a manifest such as test.jsonl; did you mean `sepkit separate {path}`?"
+            f"{path}: found a {'folder' if path.is_dir() else 'recording'}, expected a manifest such as test.jsonl; "
+            "`sepkit prepare mixed` makes one from a corpus that is already mixed, `sepkit prepare folder` from "
+            "recordings of single speakers"
         )
     text = read_text(path, "a manifest, one JSON object per line")
     entries: list[MixtureEntry] = []

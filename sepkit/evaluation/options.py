@@ -16,28 +16,28 @@ class EvaluationOptions:
     """Options of an evaluation.
 
     Args:
-        metrics: si_sdr, sdr, snr, bss_eval (SIR, SAR), stoi, estoi, pesq, blr, words; by default
-            si_sdr, sdr, stoi, pesq, blr where the training deviation is known and words with --asr-command, and what
-            the model predicts of its SI-SDR.
-        signal_std: Deviation that blr divides references by; by default the model's.
-        asr_command: Prints the transcript of a wav ('CMD {wav}'), for word errors against the manifest's text; with
-            --meeting it is given whole tracks, and tcpWER needs lines '[START --> END] TEXT'.
-        count_speakers: Measure as if their number were not known: only hypotheses that the model scores as speakers
-            are matched, sources that are missed and speakers too many are counted.
+        metrics: Metrics to measure: si_sdr, sdr, snr, bss_eval (SIR, SAR), stoi, estoi, pesq, blr, words (default:
+            si_sdr, sdr, stoi, pesq, blr if the training deviation is known, words with --asr-command, and the SI-SDR
+            that the model predicts).
+        signal_std: Deviation that blr divides references by (default: the model's).
+        asr_command: Command that prints the transcript of a wav ('CMD {wav}'), for word errors against the manifest's
+            text; with --meeting its inputs are whole tracks, and tcpWER needs lines '[START --> END] TEXT'.
+        count_speakers: Measure with an unknown number of speakers: match only the hypotheses that the model reports as
+            speakers, and count missed sources and extra speakers.
         calibration: Also measure how well the model predicts its own SI-SDR (a model that sepkit calibrate has fitted
             the predictor of): correlation, interval, mean SI-SDR of the best x %.
         compare: Folder of another evaluation of the same mixtures: adds paired differences from it.
         device: Device of a model that is given by its name: cpu, cuda, cuda:1 ..., or auto: an accelerator if there
             is one.
-        depth_steps: Steps of a model of continuous depth; by default the model's own. With several, an evaluation each,
-            in OUT/steps_N, and "by_depth_steps" in summary.json, whose other figures are those of the model's own (else
-            of the middle one).
-        views: How many views of a mixture estimates are means over; by default the model's own. Two also predict the
-            SI-SDR of a model without a predictor.
+        depth_steps: Steps of a continuous-depth model. With several, there is one evaluation for each in DIR/steps_N,
+            and "by_depth_steps" in summary.json, whose other figures are those of the model's own number, else of the
+            middle one (default: the model's own).
+        views: Number of views of a mixture that estimates are averaged over. Two also predict the SI-SDR of a model
+            without a predictor (default: the model's own).
         whole_seconds: Length of mixtures up to which they are separated as a whole, seconds, as in `sepkit separate`;
             inf: all, as benchmarks measure.
-        processes: Processes that compute metrics beside the model; by default, for 100 mixtures or more, one for each
-            CPU where the model leaves the CPUs alone, else half of that.
+        processes: Number of processes that compute metrics beside the model (default: for 100 mixtures or more, one per
+            CPU if the model leaves the CPUs free, else half of that).
     """
 
     metrics: list[str] | None = None

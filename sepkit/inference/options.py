@@ -47,24 +47,24 @@ class SeparatorOptions:
     """Options of a `Separator`.
 
     Args:
-        levels: mixture: scale each estimate to its level in the mixture; model: leave it as the model puts it out;
-            default: what the model needs, else mixture
-        mixture_consistency: the estimates add up to the recording, sample by sample
-        score_threshold: log-odds above which a hypothesis counts as a speaker; default: the model's own, which counted
-            the speakers of the dev mixtures best
-        whole_seconds: separate recordings up to this length as a whole, longer ones in chunks (inf: all as a whole);
-            default: what the model needs, else 30
-        chunk_seconds: length of the chunks of a long recording; bounds memory; default: what the model needs, else 10
-        overlap_seconds: how much neighboring chunks share, at most half of a chunk; default: what the model needs, else
-            5 or half of a chunk
-        precision: bfloat16 is faster for dual_path_rnn and conv_tasnet on processors that support it, and a little less
-            exact
-        depth_steps: steps of a model of continuous depth, whose cost is in proportion to them; default: the model's own
-        runner: what runs the model: its graph, or torch; auto: the graph where there is one and the other options do
-            not need torch
-        views: how many views of a recording the estimates are means over: as it is, played 1.08 times faster, and so on
-            up to 5; default: as many as the model was calibrated
-            with, else 1. With fewer, such a model predicts no SI-SDR
+        levels: level of the estimates. mixture: each at its level in the mixture; model: as the model outputs it
+            (default: the model's own setting, else mixture)
+        mixture_consistency: make the estimates add up to the recording, sample by sample
+        score_threshold: log-odds above which a hypothesis counts as a speaker (default: the model's own, which counts
+            speakers best on the dev mixtures)
+        whole_seconds: longest recording that is separated as a whole; longer ones are separated in chunks; inf: never
+            in chunks (default: the model's own, else 30)
+        chunk_seconds: length of the chunks of a long recording; bounds memory (default: the model's own, else 10)
+        overlap_seconds: overlap of neighboring chunks, at most half of a chunk (default: the model's own, else 5 or
+            half of a chunk)
+        precision: number format; bfloat16 is faster for dual_path_rnn and conv_tasnet on processors that support it,
+            and slightly less exact
+        depth_steps: steps of a continuous-depth model; the cost is proportional to them (default: the model's own)
+        runner: what runs the model: its graph, or torch; auto: the graph if there is one and no other option needs
+            torch
+        views: number of views of a recording that estimates are averaged over: as it is, played 1.08 times faster, and
+            so on up to 5; with fewer views than in calibration, the model predicts no SI-SDR (default: as many as in
+            calibration, else 1)
 
     Raises:
         UserError: a word that is none of these, or numbers out of range.
@@ -107,23 +107,25 @@ class OutputOptions:
     """Selection and output of each recording.
 
     Args:
-        channel: which channel to separate, from 0; default: the mean of all, or the loudest if they cancel in it
-        speakers: how many speak: auto (by the model's scores, possibly none) or a number (the best scored ones;
-            a model that counts is told it); default: auto for a model that counts, else an estimate per hypothesis
-        format: of the estimates
-        subtype: sample format; default: FLOAT as wav of a recording of more than 16 bits a sample, else PCM_16;
-            estimates that would clip as PCM_16 are written as a wav of FLOAT
-        rttm: also write who spoke when, OUT/<relative path>.rttm
-        link_speakers: more speakers than the model has outputs: link the turns of all estimates to this many speakers,
-            or auto; _s1 ... _sN are speakers then, silent where they do not speak; chunks are joined by overlaps alone
-        speaker_encoder: for --link-speakers: a folder that `sepkit train` wrote, or FILE.onnx of any
-            toolkit; default: the one that ships with sepkit
-        speaker_features: input features of FILE.onnx: waveform, fbank (WeSpeaker, 3D-Speaker) or mel (Resemblyzer);
-            default: as in its metadata
-        enroll: names of speakers and a recording of each alone, for --link-speakers: their tracks are called by them,
-            OUT/<relative path>_NAME.wav, and the JSON file lists who is absent
-        only: of the enrolled speakers, write the track of this one, and no others
-        verify: of what an earlier call separated, compare the SHA-256 of recordings and estimates, not only their sizes
+        channel: channel to separate, from 0 (default: the mean of all, or the loudest if they cancel in it)
+        speakers: number of speakers: auto (estimated by the model; may be 0) or a number (the estimates with the best
+            scores; passed to a model that counts) (default: auto for a model that counts, else one estimate per
+            hypothesis)
+        format: file format of the estimates
+        subtype: sample format of the estimates; those that would clip as PCM_16 are written as FLOAT wav (default:
+            FLOAT for wav of a recording of more than 16 bits per sample, else PCM_16)
+        rttm: also write who spoke when, as DIR/<relative path>.rttm
+        link_speakers: number of speakers, or auto, if there are more than the model has outputs: the turns of all
+            estimates are linked; _s1 ... _sN are then speakers, silent outside their turns; chunks are joined only by
+            their overlaps
+        speaker_encoder: speaker encoder for --link-speakers: a folder that `sepkit train` wrote, or FILE.onnx of any
+            toolkit (default: the one that ships with sepkit)
+        speaker_features: input of FILE.onnx: waveform, fbank (WeSpeaker, 3D-Speaker) or mel (Resemblyzer) (default: the
+            one in its metadata)
+        enroll: names of speakers, each with a recording of that speaker alone, for --link-speakers: their tracks are
+            DIR/<relative path>_NAME.wav, and the JSON file lists who is absent
+        only: enrolled speaker whose track is written; no other track is
+        verify: compare earlier results by the SHA-256 of recordings and estimates, not only by their sizes
 
     Raises:
         UserError: flac of floats.
@@ -149,7 +151,8 @@ class OutputOptions:
                 raise UserError(f"{name}: needs link_speakers=auto, or link_speakers=N for N speakers")
         if self.link_speakers is not None and self.speakers is not None:
             raise UserError(
-                "link_speakers: found speakers too; leave out speakers, which chooses among the model's outputs"
+                f"link_speakers: does not go with speakers={self.speakers}, which chooses among the model's outputs; "
+                "leave out one of them"
             )
         names = read_names(self.enroll or ())
         if self.only is not None and self.only not in names:

@@ -55,7 +55,7 @@ def test_out_and_model_have_short_forms(capsys):
         """Nothing.
 
         Args:
-            out: where to
+            out: folder of the results
             model: which
         """
         return out, model
@@ -63,7 +63,7 @@ def test_out_and_model_have_short_forms(capsys):
     assert call(command, "x", ["-o", "a", "-m", "b"]) == call(command, "x", ["--out", "a", "--model=b"]) == ("a", "b")
     with pytest.raises(SystemExit):
         call(command, "x", ["-h"])
-    assert "  -o, --out OUT " in capsys.readouterr().out
+    assert "  -o, --out DIR " in capsys.readouterr().out
     complaint(lambda: call(command, "x", ["-o", "a", "-model", "b"]), r"-model: unknown option \(did you mean --model")
 
 

@@ -47,5 +47,5 @@ def test_folder_wavs_and_mixed_follow_on_each_other(speech, tmp_path, capsys):
 def test_a_mistake_is_one_line_and_exit_code_2(arguments, tmp_path, capsys):
     assert main(["prepare", *[str(tmp_path / "out") if word == "OUT" else word for word in arguments]]) == 2
     captured = capsys.readouterr()
-    assert len(captured.err.splitlines()) == 1 and captured.err.startswith("sepkit prepare: ")
+    assert len(captured.err.splitlines()) == 1 and captured.err.startswith(f"sepkit prepare {arguments[0]}: ")
     assert captured.out == ""

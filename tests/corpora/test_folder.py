@@ -300,7 +300,7 @@ def test_what_cannot_be_prepared(speech, tmp_path, write_speakers, write_recordi
             r"train: found 0 speaker\(s\)",
         ),
         (lambda: prepare_folder(speech, out, noisy_and_clean=True), "--noisy-and-clean", "--noise DIR"),
-        (lambda: prepare_folder(speech, out, speaker_from="second"), "expected first, parent, regex"),
+        (lambda: prepare_folder(speech, out, speaker_from="second"), "expected one of first, parent, regex"),
         (lambda: prepare_folder(speech, out, speaker_from="regex:["), "not a regular expression"),
         (lambda: prepare_folder(speech, out, speaker_from="regex:zzz"), "speaker of none of 30 files"),
         (lambda: prepare_folder(speech, out, speaker_from="csv:nowhere.csv"), "nowhere.csv: no such file"),

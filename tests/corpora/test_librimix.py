@@ -352,7 +352,7 @@ def test_what_cannot_be_prepared(copy, tmp_path):
         (3, tmp_path / "out", {"sample_rate": 44100}, "--sample-rate 44100"),
         (3, tmp_path / "out", {"mode": "mean"}, "--mode mean"),
         (3, tmp_path / "out", {"speakers": 1}, "speakers: found 1"),
-        (3, tmp_path / "out", {"processes": 0}, "--processes: found 0"),
+        (3, tmp_path / "out", {"processes": 0}, "processes: found 0"),
     ]:
         folders = [*good[:index], value, *good[index + 1 :]]
         with pytest.raises(UserError, match=message) as caught:

@@ -191,7 +191,7 @@ def test_layouts_that_cannot_be_told(tmp_path):
         ({"folder": "kaldi"}, "no spk1.scp"),
         ({"folder": "two", "mixture": "two"}, "--mixture: expected without"),
         ({"folder": "two", "sources": ["two"]}, "expected with --mixture"),
-        ({}, "found no corpus; expected a folder"),
+        ({}, "FOLDER: found nothing, expected a folder"),
     ]:
         places = {name: tmp_path / value for name, value in options.items() if name in ("folder", "mixture")}
         with pytest.raises(UserError, match=re.escape(message)) as caught:

@@ -156,7 +156,7 @@ def test_from_the_command_line(tmp_path, capsys):
     }
     assert main(["prepare", "pulses", "--out", out, *options, "--conditions", "quiet"]) == 2
     error = capsys.readouterr().err
-    assert len(error.splitlines()) == 1 and error.startswith("sepkit prepare: --conditions: found 'quiet'")
+    assert len(error.splitlines()) == 1 and error.startswith("sepkit prepare pulses: --conditions: found 'quiet'")
 
 
 RATE = 8000

@@ -115,7 +115,7 @@ def test_manifests_that_are_absent_empty_or_not_text(tmp_path: Path) -> None:
     complaint(lambda: read_manifest(written(tmp_path, "")), "contains no mixtures")
     (tmp_path / "binary.jsonl").write_bytes(b"\xff\xfe\x00")
     complaint(lambda: read_manifest(tmp_path / "binary.jsonl"), "cannot be read")
-    complaint(lambda: read_manifest(tmp_path), r"is a folder, expected a manifest .* `sepkit prepare mixed`")
+    complaint(lambda: read_manifest(tmp_path), r"found a folder, expected a manifest .* `sepkit prepare mixed`")
 
 
 def test_write_refuses_what_read_would(tmp_path: Path) -> None:

@@ -83,3 +83,15 @@ def test_help_and_messages_use_the_terms_of_the_field() -> None:
     helps = [help_of(command) for command in EVERY_COMMAND]
     helps += [help_of(c, s) for c, text in zip(EVERY_COMMAND, helps, strict=True) for s in subcommands(text)]
     assert not forbidden("\n".join(helps)) and not forbidden(errors_page())
+
+
+@pytest.mark.parametrize("command", EVERY_COMMAND)
+def test_help_has_one_notation_and_an_example(command: str) -> None:
+    names = subcommands(help_of(command))
+    for words in [(command, name) for name in names] or [(command,)]:
+        text = help_of(*words)
+        assert "; default" not in " ".join(text.split())
+        named = re.findall(r"^  (?:-\w, )?--([\w.-]+) ([A-Z]+)\b", text, re.MULTILINE)
+        repeated = {name for name, metavar in named if name.replace("-", "_").upper() == metavar}
+        assert repeated <= {"model", "seconds"}
+        assert text.splitlines()[-1].startswith(f"Example: sepkit {' '.join(words)} ")

@@ -221,8 +221,8 @@ def test_bad_files(files: tuple[str, ...], message: str, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--meeting", "--reference", "r.json"], "expected all three"),
-        (["--reference", "r.json", "--hypothesis", "h.json"], "expected all three"),
+        (["--meeting", "--reference", "r.json"], "--hypothesis: missing"),
+        (["--reference", "r.json", "--hypothesis", "h.json"], "--meeting: missing"),
         (["--meeting", "--reference", "r", "--hypothesis", "h", "--model", "boxed_8k"], "--model: does not go with"),
         ([], "--manifest: found none"),
     ],

@@ -76,7 +76,7 @@ def test_recordings(waveform, rate, options, words):
         (lambda: plain().separate(np.ones(9), 8000, speakers="auto"), "does not count speakers"),
         *((lambda name=name: Separator(build_model(RECURRENT), name), "device: found") for name in ("cuda:99", "no")),
         *((lambda name=name: sepkit.load_model(name), "") for name in ("/none", "asteroid:/none", "conv_tasnet")),
-        (lambda: plain().streaming(), r"bidirectional: true\) hears the whole recording"),
+        (lambda: plain().streaming(), r"bidirectional: true\) needs the whole recording"),
         *(
             (lambda rate=rate: Separator(build_model(CAUSAL)).streaming(rate), "^sample_rate: found")
             for rate in (0, -1, 8000.5)

@@ -208,7 +208,7 @@ def test_nothing_pushed_is_nothing_returned():
 def test_models_that_look_ahead_are_refused_with_what_would_do(masker, what):
     model = build_model(c.ModelConfig(filterbank=FREE, masker=masker)).eval()
     with pytest.raises(
-        UserError, match=f"^streaming: {what} hears the whole recording.*causal maskers are conv_tasnet"
+        UserError, match=f"^streaming: {what} needs the whole recording.*causal maskers are conv_tasnet"
     ) as caught:
         ModelStream(model)
     assert all(causal.name in str(caught.value) for _, causal in CAUSAL.values())

@@ -148,7 +148,7 @@ def test_one_tree_fetches_its_archives_alone(mirror: Mirror) -> None:
 @pytest.mark.parametrize(
     ("path", "content", "words"),
     [
-        (READER, None, "holds no LibriSpeech/train-clean-100"),
+        (READER, None, "contains no LibriSpeech/train-clean-100"),
         (CHILD, None, "000060015.WAV: listed, but not unpacked from speechocean762"),
         (READER, encoded(np.zeros(32001, np.int16)), "it was changed"),
         (CHILD, encoded(np.zeros(9000, np.int16), ending="wav"), "expected 20160 samples or more, mono"),

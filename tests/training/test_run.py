@@ -305,9 +305,12 @@ def test_silent_training_set(config: TrainConfig, tmp_path: Path) -> None:
 
 def test_a_silent_dev_set_is_said_and_the_last_model_counts(config: TrainConfig, tmp_path: Path, capsys: Any) -> None:
     dev = write_corpus(tmp_path / "dev", mixtures=2, seed=0, silent={0: {0, 1}, 1: {0, 1}})
-    config = with_trainer(with_data(config, dev=str(dev)), max_epochs=3, halve_patience=1, early_stop_patience=1)
+    still = replace(config.data.dynamic_mixing, enabled=False)
+    config = with_data(config, dev=str(dev), dynamic_mixing=still, mixtures_per_epoch=9)
+    config = with_trainer(config, max_epochs=3, halve_patience=1, early_stop_patience=1)
     train(config, tmp_path / "exp")
     said = capsys.readouterr()
+    assert said.err.count("warning: data.mixtures_per_epoch: has no effect") == 1
     lines = [line for line in (said.out + said.err).splitlines() if "data.dev" in line]
     assert len(lines) == 3 and "nothing in it has a dev_si_sdr_db" in lines[0]
     assert "the last model counts as the best; no halving, no early stopping" in lines[0]

@@ -11,7 +11,7 @@ from sepkit.models.published import hub
 from sepkit.models.published.card import read_card
 from sepkit.models.published.public import PUBLIC
 from sepkit.models.published.shipped import shipped_models
-from sepkit.models.storage.folders import EXPECTED, Path_, find_checkpoint, is_onnx
+from sepkit.models.storage.folders import Path_, find_checkpoint, is_onnx
 
 TOOLKITS = ("asteroid", "speechbrain", "sepreformer", "sudormrf", "tf-locoformer", "sr-corrnet", "tiger", "torchaudio")
 """Words before the colon of a MODEL argument that name another toolkit's model."""
@@ -46,8 +46,10 @@ def model_folder(model: Path_) -> Path | None:
     shipped = shipped_models()
     if str(model) in shipped:
         return shipped[str(model)]
-    known = did_you_mean(str(model), [*shipped, *PUBLIC]) or f", or one of {', '.join(shipped)}"
-    raise UserError(f"{model}: no such file or folder, {EXPECTED}{known}; `sepkit models --public` lists more names")
+    hint = did_you_mean(str(model), [*shipped, *PUBLIC])
+    raise UserError(
+        f"{model}: no such file or folder{hint}; `sepkit models` and `sepkit models --public` list the names"
+    )
 
 
 def check_read(model: str) -> None:

@@ -13,13 +13,16 @@ def main(
 
     formulas: the flow of the order parameters against the closed forms; phase-diagram: figures 2, 5
     and 7; runs: figures 1, 3 and 6; flows: figure 4, with a RealNVP.
-    Writes OUT/EXPERIMENT.json, OUT/figures and a file for each cell.
+    Writes DIR/EXPERIMENT.json, DIR/figures and a file for each cell.
+
+    Example:
+        sepkit annealed-inference formulas --config egs/annealed_inference/conf/cpu.yaml --out exp
 
     Args:
-        experiment: which one
+        experiment: experiment to run
         config: YAML file, as egs/annealed_inference/conf/cpu.yaml
         out: folder of the results
-        device: where the flows are trained: cpu, cuda ...
+        device: device that trains the flows: cpu, cuda ...
     """
     from sepkit.files import write_json
     from sepkit.studies.annealed_inference import experiments

@@ -148,14 +148,17 @@ def plan_inverse_temperature(
 ) -> str:
     """Predict how likely annealed variational inference loses a mode, and the temperature and length that avoid it.
 
+    Example:
+        sepkit plan-schedule inverse-temperature --dimension 10 --radius 4 --heavy-weight 0.7 --steps 20
+
     Args:
-        dimension: d, of the space
+        dimension: d, dimension of the space
         radius: R, distance of both modes from their center in standard deviations of a mode
         heavy_weight: w*, weight of the heavy mode, between 0 and 1
-        initial_beta: inverse temperature at the start, between 0 and 1; default: the optimum
-        steps: t0, after which the inverse temperature is 1
-        target_probability: of collapse, instead of --steps; the steps that it needs are printed
-        step_size: eta, of a gradient step
+        initial_beta: inverse temperature at the start, between 0 and 1 (default: the optimum)
+        steps: t0, number of steps after which the inverse temperature is 1
+        target_probability: probability of collapse, instead of --steps; the number of steps it needs is printed
+        step_size: eta, size of a gradient step
         alpha: R^2 beta at the end of the hot phase, for the paper's form and the optimum
         json: print all numbers as JSON
     """

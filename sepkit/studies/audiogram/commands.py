@@ -14,10 +14,13 @@ def next_(*, model: str, measured: list[str] | None = None, age: float | None = 
 
     Research software, not a medical device.
 
+    Example:
+        sepkit audiogram next --model exp/audiogram --measured right_1000=35
+
     Args:
         model: folder that `sepkit train --config audiogram` wrote (EXP or EXP/model)
-        measured: thresholds, EAR_HZ=DB, such as right_1000=35 left_4000=60 (dB HL); of one given twice the later
-        age: in years; default: not known
+        measured: thresholds so far, such as right_1000=35 left_4000=60 (dB HL); if one appears twice, the later counts
+        age: age in years (default: unknown)
         stop_at_db: root mean squared error that is good enough, dB
     """
     import json
@@ -43,17 +46,20 @@ def simulate(
 
     Research software, not a medical device.
 
+    Example:
+        sepkit audiogram simulate --model exp/audiogram --manifest data/test.csv --out sessions
+
     Args:
         model: folder that `sepkit train --config audiogram` wrote
         manifest: audiograms to play (test.csv); errors are against test_truth.csv where that is beside it
-        out: folder of simulation.json; of a stack of models, one folder for each (OUT/seed_0 ...)
+        out: folder of simulation.json; for a stack of models, one folder each (DIR/seed_0 ...)
         dev: validation audiograms (dev.csv), for the single best order and for the rules of stopping
-        strategies: largest_variance, random, single_best; rules of stopping are shown for the first; default:
-            largest_variance random, and with --dev single_best
-        stop_at_db: errors that are good enough, dB (default 5 6 7)
-        samples: of the latent variable
-        first: only the first N audiograms of each file
-        seed: of random orders
+        strategies: strategies to play: largest_variance, random, single_best; stopping rules are shown for the first
+            (default: largest_variance random, and single_best with --dev)
+        stop_at_db: errors that are good enough, dB (default: 5 6 7)
+        samples: number of samples of the latent variable
+        first: number of audiograms of each file, from the first (default: all)
+        seed: seed of random orders
     """
     import sys
 
@@ -76,9 +82,12 @@ def tables(simulations: list[str], *, out: str) -> Path:
 
     They have means and deviations over the models of each folder.
 
+    Example:
+        sepkit audiogram tables sessions --out audiogram.md
+
     Args:
         simulations: folders that `sepkit audiogram simulate` wrote, or folders of such folders
-        out: the file, FILE.md; the figure goes beside it
+        out: file to write, FILE.md; the figure goes beside it
     """
     from sepkit.studies.audiogram.results import write_tables
 
@@ -90,14 +99,14 @@ COMMANDS = {"next": next_, "simulate": simulate, "tables": tables}
 
 
 def calibrate(model: str, *, manifest: str, first: int | None = None) -> Path:
-    """Fit the prediction of a model's own error, by which `sepkit audiogram next` says when to stop.
+    """Fit the prediction of a model's own error, by which `sepkit audiogram next` decides when to stop.
 
     Writes stopping.yaml into the model's folder. Research software, not a medical device.
 
     Args:
         model: MODEL that `sepkit train` wrote (EXP, EXP/model)
         manifest: audiograms that the model was not trained on, dev.csv for example
-        first: how many audiograms, from the beginning of the manifest; default: all
+        first: number of audiograms, from the beginning of the manifest (default: all)
     """
     from sepkit.studies.audiogram.data import NOT_A_MEDICAL_DEVICE
     from sepkit.studies.audiogram.simulation import calibrate

@@ -193,6 +193,9 @@ class AudiogramTaskConfig(TaskConfig, name=KIND):
 class AudiogramOptions:
     """Make synthetic audiograms with their noise-free truth, or divide your own, as train.csv, dev.csv and test.csv.
 
+    Example:
+        sepkit prepare audiograms --out data/audiograms
+
     Args:
         out: folder of the files
         csv: your audiograms, with the columns id, age, right_500 ... left_8000 and, if you like, split; of the options

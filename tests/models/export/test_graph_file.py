@@ -337,7 +337,7 @@ def test_what_a_causal_graph_takes_and_gives(causal_graph):
 
 def test_a_graph_of_a_whole_recording_does_not_stream(exported):
     _, path = exported
-    assert "hears the whole recording" in complaint(lambda: Graph(path).stream())
+    assert "needs the whole recording" in complaint(lambda: Graph(path).stream())
 
 
 @pytest.mark.parametrize(
