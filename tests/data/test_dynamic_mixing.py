@@ -180,8 +180,14 @@ def test_targets_are_the_reverberant_sources(corpus: Manifest, tmp_path: Path) -
 def test_early_targets_leave_late_reverberation_to_the_noise(corpus: Manifest, tmp_path: Path) -> None:
     pytest.importorskip("pyroomacoustics", reason="pyroomacoustics is missing: pip install 'sepkit[reverb]'")
     config = DynamicMixingConfig(enabled=True, reverberation_probability=1.0, reverberation_cache=str(tmp_path))
+    early_config = replace(config, reverberation_target="early")
+    # Noise is as loud as it is beside all of the speech.
+    audio.write(tmp_path / "noise" / "n.wav", np.random.default_rng(1).standard_normal(9000).astype(np.float32), 8000)
+    noisy = [replace(c, noise=str(tmp_path / "noise"), noise_snr_db=(0.0, 0.0)) for c in (config, early_config)]
+    first, second = (DynamicMixer(corpus, c, 3000).mix(np.random.default_rng(0)).mixture for c in noisy)
+    np.testing.assert_allclose(first, second, atol=1e-6)
     everything = DynamicMixer(corpus, config, 3000).mix(np.random.default_rng(0))
-    early = DynamicMixer(corpus, replace(config, reverberation_target="early"), 3000).mix(np.random.default_rng(0))
+    early = DynamicMixer(corpus, early_config, 3000).mix(np.random.default_rng(0))
     assert everything.noise is None and early.noise is not None
     np.testing.assert_allclose(early.mixture, everything.mixture, atol=1e-6)
     np.testing.assert_allclose(early.sources.sum(axis=0) + early.noise, early.mixture, atol=1e-6)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from sepkit.errors import UserError
 from sepkit.inference.diarization.clustering import unit_rows
 from sepkit.inference.diarization.counting import (
     CountingRule,
+    SpeakerCount,
     SpeakerTree,
     average_linkage,
     blend_turns,
@@ -45,6 +48,12 @@ def test_count_at_any_distance_within_turns(count, spread):
     assert found.runner_up != count and found.margin > 0
     first, second = points[::2], points[1::2]
     assert found.turn_distance == pytest.approx(np.median(1 - (first * second).sum(1)))
+
+
+@pytest.mark.parametrize(("margin", "uncertain"), [(0.0999, True), (0.1, False), (math.inf, False)])
+def test_a_count_is_uncertain_below_its_margin(margin, uncertain):
+    assert SpeakerCount(2, 3, margin, 0.5, 0.1).uncertain is uncertain
+    assert SpeakerCount(2, 3, margin, 0.5, None).uncertain
 
 
 def test_stray_segments_do_not_count():

@@ -6,10 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from sepkit.cells import cell_seed, run_cells
 from sepkit.cli.main import main
-from sepkit.studies.annealed_inference.config import AnnealedInferenceConfig, PhaseDiagramConfig
+from sepkit.schedules import Constant, InverseTemperature
+from sepkit.studies.annealed_inference import experiments
+from sepkit.studies.annealed_inference.config import AnnealedInferenceConfig, FlowsConfig, PhaseDiagramConfig
 from sepkit.studies.annealed_inference.experiments import phase_diagram
 from sepkit.studies.annealed_inference.planning import plan_inverse_temperature
 
@@ -26,6 +29,20 @@ EXPERIMENTS = ("formulas", "phase-diagram", "runs", "flows")
 
 def _simulate(experiment: str, conf: Path, out: Path) -> None:
     assert main(["annealed-inference", experiment, "--config", str(conf), "--out", str(out)]) == 0
+
+
+def test_flows_of_temperature_1_are_not_annealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cell without annealing takes as many steps as the longest other one."""
+    seen = []
+
+    def fit(flow, config, schedule, steps, seed):
+        seen.append((schedule, steps))
+        return torch.ones(2), torch.zeros(2), []
+
+    monkeypatch.setattr(experiments, "fit_flows", fit)
+    own = FlowsConfig(dimension=4, couplings=1, hidden=4, replicas=2, temperatures=[9.0], steps=[4, 8], after=2)
+    experiments.flows(AnnealedInferenceConfig(flows=own), tmp_path)
+    assert seen == [(Constant(1.0), 10), (InverseTemperature(1 / 9, 4), 6), (InverseTemperature(1 / 9, 8), 10)]
 
 
 def test_all_experiments(tmp_path: Path) -> None:
