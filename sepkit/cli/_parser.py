@@ -123,8 +123,9 @@ class _Formatter(argparse.HelpFormatter):
         super().__init__(prog, max_help_position=26, width=_columns() - 1)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        # An example stays one line, to be copied.
-        return "\n".join(one if one[:8] == "Example:" else textwrap.fill(one, width) for one in text.splitlines())
+        # A long example is continued with backslashes, to be copied.
+        lines = [textwrap.fill(one, width - 2, break_on_hyphens=False) for one in text.splitlines()]
+        return "\n".join(one.replace("\n", " \\\n  ") if one[:8] == "Example:" else one for one in lines)
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         """Return `-o, --out DIR`, as Python 3.13 and later do it, instead of `-o DIR, --out DIR`."""
