@@ -68,7 +68,9 @@ def test_the_rate_of_an_old_asteroid_file_is_that_of_its_training(asteroid_check
     path = tmp_path / "model.pth"
     assert load_pretrained(f"asteroid:{path}").sample_rate == 16000
     assert load_pretrained(f"asteroid:{path}@16000").sample_rate == 16000
-    assert "its rate is 16000 Hz, found @8000; leave out" in complaint(lambda: load_pretrained(f"asteroid:{path}@8000"))
+    assert "states a rate of 16000 Hz, found @8000; leave out" in complaint(
+        lambda: load_pretrained(f"asteroid:{path}@8000")
+    )
 
 
 @pytest.mark.parametrize("data", [{}, 3, None])

@@ -115,14 +115,16 @@ def test_one_bad_file_never_stops_a_folder(tmp_path, separator):
     )
     reasons = {Path(name).stem[:12]: reason for name, reason in report.failed.items()}
     claims = {"claims_1", "claims_999", "claims_76800", "claims_21474"}
-    assert set(reasons) == claims | {"pipe", "m" * 12, "rate", "two\nlines"}, reasons
+    assert set(reasons) == claims | {"pipe", "rate", "two\nlines"}, reasons
     assert all("expected 1000 to 768000" in reason for name, reason in reasons.items() if "claims" in name)
-    assert "is a pipe" in reasons["pipe"] and "shorter name" in reasons["m" * 12]
+    assert "is a pipe" in reasons["pipe"]
+    # A name too long for what is appended to it is shortened, with a digest.
+    assert len([path for path in (tmp_path / "out").iterdir() if path.name.startswith("m" * 200 + "_")]) >= 2
     assert "flac contains no 1 channel(s) at 700000 Hz" in reasons["rate"]
-    assert report.separated == 3
-    assert separate_files([folder], separator, tmp_path / "out", OutputOptions(format="flac")).already_done == 3
+    assert report.separated == 4
+    assert separate_files([folder], separator, tmp_path / "out", OutputOptions(format="flac")).already_done == 4
     failed = [json.loads(line) for line in (tmp_path / "out" / "failed.jsonl").read_text().splitlines()]
-    assert len(failed) == 7
+    assert len(failed) == 6
     assert all(line.count("\n") == (not failed) for line, failed in told)
     assert [line for line, failed in told if failed] == list(report.failed.values()) and len(told) == 11
     assert "\n" not in reasons["two\nlines"] and "two lines.wav" in reasons["two\nlines"]

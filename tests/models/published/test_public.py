@@ -311,7 +311,7 @@ def test_names_of_asteroids_readme_and_addresses_are_fetched(server, monkeypatch
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("sepformer-wham16k", r"\(did you mean sepformer-whamr16k\?\); `sepkit models --public`"),
+        ("sepformer-wham16k", r"\(did you mean sepformer-whamr16k\?\); `sepkit models` and `sepkit models --public`"),
         ("hf:alibabasglab/MossFormer2_SS_16K", "MossFormer2 is a model of ClearVoice, which sepkit does not read"),
         ("pyannote/speech-separation-ami-1.0", "pyannote's separation is a gated pipeline around WavLM"),
         ("asteroid:JusperLee/SPMamba", "SPMamba needs CUDA kernels"),
