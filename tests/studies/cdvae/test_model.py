@@ -167,7 +167,7 @@ def test_evaluate_by_depth(trained: Path, poisson: Path, tmp_path: Path, capsys:
     assert list(json.loads((tmp_path / "summary.json").read_text())["by_depth_steps"]) == ["4"]
     assert main([*command, "--depth-steps", "0"]) == 2
     assert main([*command, "--samples", "0"]) == 2
-    assert "depth_steps: found 0, expected a whole number of steps" in capsys.readouterr().err
+    assert "--depth-steps: found 0, expected a whole number of steps" in capsys.readouterr().err
 
 
 def test_the_importance_weighted_bound_is_tighter(trained: Path, poisson: Path, tmp_path: Path) -> None:
