@@ -16,7 +16,10 @@ from types import ModuleType
 
 import pytest
 
+from sepkit import parallel
 from sepkit.errors import UserError
+from sepkit.files import atomic_output
+from sepkit.interrupts import Stopped
 from sepkit.parallel import Failed, Pool, ProcessDied, available_processes, for_each
 from tests.complaint import complaint
 
@@ -187,3 +190,18 @@ def _wait(look, at_least: int, seconds: float) -> list[int]:
     while len(found := look()) < at_least and time.monotonic() < end:
         time.sleep(0.1)
     return found
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of Windows end a process at once")
+def test_a_second_signal_does_not_interrupt_cleanup(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(parallel, "_works", True)
+    before = signal.signal(signal.SIGTERM, parallel._stop)
+    try:
+        with pytest.raises(Stopped), atomic_output(tmp_path / "x") as path:
+            path.write_text("half")
+            # The second one comes while the file is removed.
+            monkeypatch.setattr(Path, "unlink", lambda path, missing_ok: (os.kill(os.getpid(), 15), os.unlink(path)))
+            os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert not list(tmp_path.iterdir())
