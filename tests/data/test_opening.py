@@ -169,8 +169,8 @@ def test_joined_files_are_read_to_their_end(suffix: str, options: list[str], tmp
 
 
 NOT_JOINED = [
-    "3gp", "aiff", "au", "avi", "caf", "flac", "flv", "m4a", "mka", "mov", "mp4", "oga", "tta", "voc", "w64", "wav", "webm",
-    "wma", "wv",
+    "3gp", "aiff", "au", "avi", "caf", "flac", "flv", "m4a", "mka", "mov", "mp4", "oga", "tta", "voc", "w64", "wav",
+    "webm", "wma", "wv",
 ]  # fmt: skip
 
 
