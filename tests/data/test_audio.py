@@ -221,7 +221,7 @@ def test_float_files_keep_every_value_and_are_the_same_bytes_again(tmp_path: Pat
     assert [p.name for p in sorted(tmp_path.rglob("*")) if p.is_file()] == ["x.wav", "y.wav"]
 
 
-@pytest.mark.parametrize("suffix", [".wav", ".flac"])
+@pytest.mark.parametrize("suffix", [".WAV", ".Flac"])
 def test_pcm16_floor_is_what_soundfile_writes(tmp_path: Path, suffix: str) -> None:
     waveform = np.concatenate([noise(5000), np.array([0.6, -0.4, 0, 32767, 32768, -32768, 40000, -40000]) / 32768])
     waveform = waveform.astype(np.float32)
