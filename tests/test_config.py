@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from sepkit import config as c
+from sepkit.choices import did_you_mean
 from tests.complaint import complaint
 
 
@@ -42,7 +43,12 @@ def test_whole_configuration_survives_yaml():
         ({"model": {"hypotheses": True}}, ["model.hypotheses", "True", "a whole number"]),
         ({"model": 3}, ["model", "3", "mapping"]),
         ({"data": {"dynamic_mixing": {"noise_snr_db": [1]}}}, ["noise_snr_db", "list of 2"]),
+        ({"data": {"dynamic_mixing": {"noise_snr_db": [1, 2, 3]}}}, ["noise_snr_db", "list of 2"]),
+        ({"data": {"dynamic_mixing": {"noise_snr_db": [1, "x"]}}}, ["noise_snr_db[1]: found 'x', expected a number"]),
         ({"data": {"train": 5}}, ["data.train", "5", "text"]),
+        ({"data": {"segment_seconds": True}}, ["data.segment_seconds: found True, expected a number"]),
+        ({"trainer": {"learning_rate": 10**400}}, ["trainer.learning_rate", "expected a number that a float can hold"]),
+        ({5: {}}, ["5: unknown field; known here: model"]),
     ],
 )
 def test_bad_data_names_the_field_in_one_line(data, words):
@@ -56,6 +62,19 @@ def test_numbers_as_yaml_writes_them():
     )
     assert built == c.TrainerConfig(learning_rate=1e-3, gradient_clip_norm=5.0, max_minutes=None)
     assert c.from_dict(c.ScheduleConfig, yaml.safe_load("{name: truncated_exponential, end: .inf}")).end == math.inf
+
+
+def test_the_name_most_like_a_word_is_meant():
+    """Case, hyphens and folders do not count; only the first hundred characters of a word are compared."""
+    known = ["model/conv_tasnet", "model/sepformer", "a" * 100]
+    for word, meant in (
+        ("Conv-Tasnet", known[0]),
+        ("model/convtasnett", known[0]),
+        ("sep_former", known[1]),
+        ("a" * 100 + "b" * 1000, known[2]),
+    ):
+        assert did_you_mean(word, known) == f" (did you mean {meant}?)"
+    assert did_you_mean("xyz", known) == did_you_mean("", known) == ""
 
 
 def test_defaults_are_not_shared():

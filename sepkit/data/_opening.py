@@ -255,7 +255,8 @@ def _to_the_end(file: SoundFile, source: Source) -> SoundFile | None:
     """Return a wav as it is, or read up to its end if its header was written before its length was known; None if only
     ffmpeg can do so."""
     size = len(source.getbuffer()) if isinstance(source, io.BytesIO) else os.path.getsize(source)
-    if file.frames and size <= SMALLEST_UNKNOWN_SIZE:
+    is_gsm = file.subtype == "GSM610"
+    if file.frames and size <= SMALLEST_UNKNOWN_SIZE and not is_gsm:
         return file
     with io.BytesIO(source.getvalue()) if isinstance(source, io.BytesIO) else open(source, "rb") as raw:
         riff_bytes = int.from_bytes(raw.read(8)[4:], "little")
@@ -265,6 +266,9 @@ def _to_the_end(file: SoundFile, source: Source) -> SoundFile | None:
         except UserError:
             return file
         begin = raw.tell()
+        if is_gsm:
+            # libsndfile counts the byte that pads an odd number of blocks as one more.
+            file.stated_frames = min(header.size_bytes or 0, size - begin) // 65 * 320
         if header.size_bytes is not None or riff_bytes + 8 == size or begin == size:
             return file
         subtype = _WAV_SUBTYPES.get((header.tag, header.bits))

@@ -5,6 +5,7 @@ A file is read by its content: its name may have any ending.
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import dataclass
 from io import BufferedIOBase
@@ -22,14 +23,28 @@ WAV_BEGINS = (b"RIFF", b"RF64", b"BW64")
 """First bytes of a wav, the last two of one of more than 4 GB."""
 MAX_WAV_BYTES = 2**32 - 4096
 """The most bytes of samples that the header of a wav can count."""
-_BEGINS = (
-    (0, b"fLaC", "FLAC"), (0, b"OggS", "Ogg"), (0, b"ID3", "MP3"), (0, b"FORM", "AIFF"), (0, b".snd", "AU"),
-    (0, b"dns.", "AU"), (0, b"caff", "CAF"), (0, b"riff", "W64"), (0, b"RIFX", "RIFX"), (0, b"NIST_1A", "NIST sphere"),
-    (0, b"Creative Voice", "VOC"), (0, b"wvpk", "WavPack"), (0, b"TTA1", "TTA"), (0, b"MAC ", "Monkey's Audio"),
-    (0, b"#!AMR", "AMR"), (0, b"\x0bw", "AC-3"), (0, b"0&\xb2u\x8ef\xcf\x11", "WMA"), (0, b"FLV\1", "FLV"),
-    (0, b"\x1aE\xdf\xa3", "Matroska or WebM"),
-    *((4, box, "MP4 or M4A") for box in (b"ftyp", b"moov", b"mdat", b"wide")),
+# Where a container's first bytes are, these bytes, and, if no decoder goes on with a second file behind the first, a
+# pattern of what follows them.
+_BEGINS: tuple[tuple[int, bytes, bytes | None, str], ...] = (
+    (0, b"fLaC", rb"[\0\x80]\0\0\x22", "FLAC"), (0, b"OggS", None, "Ogg"), (0, b"ID3", None, "MP3"),
+    (0, b"FORM", rb".{4}AIF[FC]", "AIFF"), (0, b".snd", rb"\0\0.{6}\0{3}[\x01-\x1b]\0.{3}\0{3}", "AU"),
+    (0, b"dns.", rb".{2}\0\0.{4}[\x01-\x1b]\0{3}.{3}\0.\0{3}", "AU"), (0, b"caff", rb"\0\x01\0\0desc", "CAF"),
+    (0, b"riff", rb"\x2e\x91\xcf\x11\xa5\xd6\x28\xdb", "W64"), (0, b"RIFX", rb".{4}WAVE", "RIFX"),
+    (0, b"NIST_1A", rb"\n +\d+\n", "NIST sphere"), (0, b"Creative Voice", rb" File\x1a", "VOC"),
+    (0, b"wvpk", rb".{12}\0{4}.{5}[\x08-\x0f\x18-\x1f]", "WavPack"),
+    (0, b"TTA1", rb"[\x01\x02]\0.\0.\0", "TTA"), (0, b"MAC ", rb"[\x6e-\x9f]\x0f\0\0\x34\0{3}", "Monkey's Audio"),
+    (0, b"#!AMR", rb"(?:-WB)?\n", "AMR"), (0, b"\x0bw", None, "AC-3"),
+    (0, b"0&\xb2u\x8ef\xcf\x11", rb"\xa6\xd9\0\xaa\0\x62\xce\x6c", "WMA"),
+    (0, b"FLV\1", rb"[\x01-\x05]\0{3}\t", "FLV"),
+    (0, b"\x1aE\xdf\xa3", rb".{1,60}(?:matroska|webm)", "Matroska or WebM"),
+    (4, b"ftyp", rb"(?<=\0{3}.ftyp)[ -z]{4}", "MP4 or M4A"),
+    *((4, box, None, "MP4 or M4A") for box in (b"moov", b"mdat", b"wide")),
 )  # fmt: skip
+_RIFF = rb"R(?:IFF|F64).{4}(?:WAVE|AVI )"
+_OGG, _FLAC_IN_OGG = rb"OggS\0[\x02\x06]", rb"OggS\0\x02.{22}\x7fFLAC"
+_ANY = b"|".join([_RIFF, _OGG, *(re.escape(begin) + more for _, begin, more, _ in _BEGINS if more)])
+# Fewer than any header has, more than any pattern takes, and bytes that are searched at a time.
+_LEAST_HEADER, _LONGEST, _SEARCH_BYTES = 16, 80, 1 << 20
 _OF_LIBSNDFILE = ("FLAC", "AIFF", "AU", "CAF", "W64", "RIFX", "NIST sphere")
 # kbit/s of MPEG audio of layer III by whether it is MPEG-1, from index 1.
 _KBITS = {
@@ -160,7 +175,7 @@ def container_of(head: bytes) -> str:
     Args:
         head: 16 bytes or more, for MP3 and AAC as many as `frame_bytes` says.
     """
-    for at, begin, name in _BEGINS:
+    for at, begin, _, name in _BEGINS:
         if head.startswith(begin, at):
             return name
     return "MP3 or AAC" if _is_framed(head) else ""
@@ -198,66 +213,89 @@ def decoder_of(file: IO[bytes], name: str) -> Literal["libsndfile", "libsndfile,
         name: Name of the file; libsndfile takes anything called .mp3 for one.
 
     Raises:
-        UserError: A wav with more sound than its header counts, which no decoder reads to its end.
+        UserError: Sound that no decoder reads behind the first recording, or behind what a wav's header counts.
     """
     size = file.seek(0, 2)
     file.seek(0)
-    head = file.read(_HEAD_BYTES)
-    if head.startswith(b"OggS"):
-        return "ffmpeg, in parts" if _begins_again(file) else "libsndfile"
-    if head.startswith(b"Creative Voice"):
-        return "ffmpeg"
-    if head.startswith(b"caff") and b"data" + b"\xff" * 8 in head:
-        return "ffmpeg, in parts"
-    if head[:4] in WAV_BEGINS:
-        _check_counted(file, size, name)
-    begin = 0
+    head, begin = file.read(_HEAD_BYTES), 0
     while head.startswith(b"ID3") and len(head) > 10:
         begin += 10 + sum((byte & 127) << 7 * place for place, byte in enumerate(head[9:5:-1]))
         file.seek(begin)
         head = file.read(_HEAD_BYTES)
+    if head.startswith(b"OggS"):
+        if b"\x7fFLAC" in head:
+            _check_single(file, name, head.find(b"\x7fFLAC"), _FLAC_IN_OGG)
+        return "libsndfile" if _find(file, 4, _OGG) is None else "ffmpeg, in parts"
+    if head[:4] in WAV_BEGINS:
+        _check_counted(file, begin, size, name)
+    for at, first, more, _ in _BEGINS:
+        if more and head.startswith(first, at):
+            _check_single(file, name, begin + _LEAST_HEADER, re.escape(first) + more)
+    if head.startswith(b"Creative Voice"):
+        return "ffmpeg"
+    if head.startswith(b"caff") and b"data" + b"\xff" * 8 in head:
+        return "ffmpeg, in parts"
+    container = container_of(head)
     if _is_framed(head):
         if not head[1] & 6:
             return "ffmpeg"
-        return "libsndfile, mp3" if _states_length(head, size - begin) else "ffmpeg, in parts"
-    if begin or name.lower().endswith((".mp1", ".mp2", ".mp3", ".mpga")):
-        container = container_of(head)
-        if head[:4] not in WAV_BEGINS and container not in _OF_LIBSNDFILE:
-            return "ffmpeg" if container else "ffmpeg, in parts"
-    return "libsndfile"
+        if _states_length(head, size - begin):
+            return "libsndfile, mp3"
+        container = ""
+    elif not (begin or name.lower().endswith((".mp1", ".mp2", ".mp3", ".mpga"))) or head[:4] in WAV_BEGINS:
+        return "libsndfile"
+    if container:
+        return "libsndfile" if container in _OF_LIBSNDFILE else "ffmpeg"
+    _check_single(file, name, begin, _ANY)
+    return "ffmpeg, in parts"
 
 
-def _check_counted(file: IO[bytes], size: int, name: str) -> None:
-    """Raise UserError if samples follow those that a wav's header counts: chunks of text and padding may follow."""
-    at, counted = 12, 0
+def _check_counted(file: IO[bytes], begin: int, size: int, name: str) -> None:
+    """Raise UserError if sound follows what a wav's header counts: chunks of text and padding may follow."""
+    at, counted = begin + 12, 0
     while at + 8 <= size:
+        # Not every program pads a chunk of odd length.
+        _check_single(file, name, at - 1, _ANY, _PADDING_BYTES)
         file.seek(at)
-        chunk, length = struct.unpack("<4sI", file.read(8))
-        again = chunk in (*WAV_BEGINS, b"data")
-        if counted and (again or not 32 <= min(chunk) <= max(chunk) < 127):
-            file.seek(at)
-            if again or (size - at > _PADDING_BYTES and file.read(_PADDING_BYTES).strip(b"\0")):
+        rest = file.read(_PADDING_BYTES)
+        chunk, length = struct.unpack("<4sI", rest[:8])
+        if counted and (chunk == b"data" or not 32 <= min(chunk) <= max(chunk) < 127):
+            if chunk == b"data" or (size - at > _PADDING_BYTES and rest.strip(b"\0")):
                 raise UserError(
                     f"{name}: more sound follows the {counted} bytes that its header counts: the recorder stopped "
-                    "early, or files were joined; finish it (ffmpeg -ignore_length 1 -i FILE WHOLE.wav), or split it"
+                    "early; finish it (ffmpeg -ignore_length 1 -i FILE WHOLE.wav), or cut it"
                 )
             return
         if chunk == b"data":
             counted = length
             if not 0 < length < SMALLEST_UNKNOWN_SIZE:
-                return
+                return _check_single(file, name, at, _RIFF)
         at += 8 + length + length % 2
 
 
-def _begins_again(file: IO[bytes]) -> bool:
-    """Whether a second stream begins in an Ogg file, after the first or beside it."""
-    file.seek(4)
-    rest = b""
-    while data := file.read(1 << 20):
-        if any(b"OggS\0" + flags in rest + data for flags in (b"\2", b"\6")):
-            return True
-        rest = data[-5:]
-    return False
+def _check_single(file: IO[bytes], name: str, start: int, pattern: bytes, count: int | None = None) -> None:
+    """Raise UserError if another recording begins in a file, at or after a byte."""
+    at = _find(file, start, pattern, count)
+    if at is not None:
+        raise UserError(
+            f"{name}: another recording follows the first, from byte {at} on; expected one; split the file "
+            f"(head -c {at} FILE > FIRST; tail -c +{at + 1} FILE > SECOND); ffmpeg -f concat joins the two"
+        )
+
+
+def _find(file: IO[bytes], start: int, pattern: bytes, count: int | None = None) -> int | None:
+    """Return where a pattern begins in a file at or after a byte, within a number of bytes; None if nowhere."""
+    file.seek(start)
+    rest, compiled = b"", re.compile(pattern, re.DOTALL)
+    while data := file.read(count or _SEARCH_BYTES):
+        block = rest + data
+        if found := compiled.search(block):
+            # An MP4 begins with the size of its first box.
+            return file.tell() - len(block) + found.start() - 4 * found[0].startswith(b"ftyp")
+        if count:
+            return None
+        rest = block[-_LONGEST:]
+    return None
 
 
 def _states_length(head: bytes, size: int) -> bool:

@@ -159,7 +159,9 @@ def test_quiet_mixtures_are_not_made_louder(wsj0, tmp_path):
     for path in (lists / "activlev").iterdir():
         path.write_text("".join(f"{line.split()[0]} 1.0\n" for line in path.read_text().splitlines()))
     prepare_wsj0_mix(wsj0, lists, tmp_path / "out", processes=1)
-    for entry in read_manifest(tmp_path / "out" / "train.jsonl"):
+    entries = list(read_manifest(tmp_path / "out" / "train.jsonl"))
+    assert len(entries) == 4
+    for entry in entries:
         snrs = [float(word) for word in entry.id.split("_")[1::2]]
         assert [s.gain for s in entry.sources] == pytest.approx([0.9 * 10 ** (snr / 20) for snr in snrs], rel=1e-12)
 
@@ -168,7 +170,9 @@ def test_levels_are_measured_where_there_is_no_table(wsj0, tmp_path, capsys):
     lists = write_lists(tmp_path / "lists", table=False)
     prepare_wsj0_mix(wsj0, lists, tmp_path / "out", processes=1)
     assert "measured here (ITU-T P.56)" in capsys.readouterr().out
-    for entry in read_manifest(tmp_path / "out" / "train.jsonl"):
+    entries = list(read_manifest(tmp_path / "out" / "train.jsonl"))
+    assert len(entries) == 4
+    for entry in entries:
         snrs = [float(word) for word in entry.id.split("_")[1::2]]
         powers = []
         for source, snr in zip(entry.sources, snrs, strict=True):

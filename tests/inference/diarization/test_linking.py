@@ -12,7 +12,8 @@ from sepkit.cli.main import main
 from sepkit.data import audio
 from sepkit.inference.batch.files import speakers_to_link
 from sepkit.inference.diarization.encoders import TorchEncoder
-from sepkit.inference.diarization.linking import LinkedSpeakers, link
+from sepkit.inference.diarization.linking import LinkedSpeakers, _owners, _waveforms, link
+from sepkit.inference.diarization.segments import SpeechSegment
 from sepkit.inference.selection import Selection
 from sepkit.inference.separated import Separated
 from sepkit.models import build_model, save_model
@@ -150,3 +151,29 @@ def test_a_voice_in_both_estimates_is_not_added_up_to_more_than_itself():
     middle = np.r_[2000 : 3 * RATE - 2000]
     np.testing.assert_allclose(made[0, middle], whole[middle], rtol=1e-5, atol=1e-7)
     assert np.square(made).sum(-1).max() <= np.square(whole).sum()
+
+
+# At 10 Hz: (channel, start, duration) by start, overlapping across channels; the last is rounded to beyond the end.
+SEGMENTS = [
+    SpeechSegment(0, 0.2, 0.3),
+    SpeechSegment(1, 0.3, 1.5),
+    SpeechSegment(0, 1.1, 0.4),
+    SpeechSegment(0, 2.1, 1),
+]
+
+
+@pytest.mark.parametrize("block", [1, 4, 7, 100])
+def test_segments_are_cut_out_of_the_blocks_in_order_of_time(block):
+    whole = np.arange(60, dtype=np.float32).reshape(2, 30)
+    blocks = lambda: (whole[:, start : start + block] for start in range(0, 30, block))  # noqa: E731
+    cut = [samples.tolist() for samples in _waveforms(blocks, [*SEGMENTS, SpeechSegment(1, 3.0, 0.1)], 10, 10)]
+    spans = [(0, 2, 5), (1, 3, 18), (0, 11, 15), (0, 21, 30)]
+    assert cut == [*(whole[channel, first:last].tolist() for channel, first, last in spans), [0.0]]
+
+
+def test_pauses_are_divided_in_the_middle_and_turns_of_one_speaker_joined():
+    """Channel 0 has speech at 2 to 5 and 11 to 15 samples, then at 21 to its end."""
+    for labels, ends, owners in (([7, 9, 8, 8], [8, 30], [7, 8]), ([7, 9, 7, 8], [18, 30], [7, 8])):
+        found = _owners(SEGMENTS, labels, 0, 30, 10)
+        assert [part.tolist() for part in found] == [ends, owners]
+    assert [part.tolist() for part in _owners(SEGMENTS[1:2], [9], 0, 30, 10)] == [[30], [0]]

@@ -115,6 +115,14 @@ def test_a_gaussian_splits_along_its_longest_axis() -> None:
     assert np.abs(places[-1, 0] - places[-1, 1]).argmax() == 1
 
 
+def test_groups_split_at_twice_the_variance_of_their_points() -> None:
+    """Of two groups on a line, of points -1 and 1 and of points 8 and 12; a hypothesis alone does not split."""
+    points = torch.tensor([[-1.0], [1.0], [8.0], [12.0]], dtype=torch.float64)
+    for places, expected in (([0, 0, 10, 10], 8.0), ([10, 0, 10, 0], 8.0), ([0, 0, 10], 2.0), ([0, 10], 0.0)):
+        hypotheses = torch.tensor(places, dtype=torch.float64)[:, None]
+        assert quantizers.group_temperature(points, hypotheses, 1.0) == pytest.approx(expected)
+
+
 def test_the_three_gaussians_of_the_paper() -> None:
     """Splits are seen where eq. 13 says: at 2 (2/9 + .01), and below 2 sigma^2 = .02 in each Gaussian."""
     points = ThreeGaussians().sample(torch.ones(3000), torch.Generator().manual_seed(0))
@@ -123,6 +131,7 @@ def test_the_three_gaussians_of_the_paper() -> None:
     assert (found["groups"][0], found["groups"][-1]) == (1, 6) and 3 in found["groups"]
     late = [split["temperature"] for split in found["splits"] if split["groups_before"] >= 3]
     assert late == pytest.approx([0.02] * 3, rel=0.1)
+    assert [split["predicted_temperature"] for split in found["splits"][-3:]] == pytest.approx([0.02] * 3, rel=0.1)
     ratios = [split["temperature"] / split["predicted_temperature"] for split in found["splits"]]
     assert ratios == pytest.approx([1.0] * len(ratios), abs=0.02)
 
