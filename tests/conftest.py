@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,12 @@ from sepkit.data.manifest import MixtureEntry, SourceEntry, write_manifest
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
+def pytest_collection_finish() -> None:
+    """Leave what the modules made to no collection of garbage: each would go through millions of objects again."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def _no_deferred_speechbrain_modules() -> Iterator[None]:
     """Hypothesis touches every module in sys.modules, and those that speechbrain defers fail when touched."""
@@ -39,6 +47,29 @@ def _no_deferred_speechbrain_modules() -> Iterator[None]:
         for name, module in list(sys.modules.items()):
             if type(module).__module__ == "speechbrain.utils.importutils":
                 del sys.modules[name]
+
+
+class _Reversed(AbstractContextManager[Any]):
+    """Entries of a folder as `os.scandir` gives them, in an order that no file system promises: the last name first."""
+
+    def __init__(self, entries: Any) -> None:
+        with entries:
+            self.entries = iter(sorted(entries, key=lambda entry: entry.name, reverse=True))
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.entries
+
+    def __next__(self) -> Any:
+        return next(self.entries)
+
+    def __exit__(self, *error: object) -> None: ...
+
+
+@pytest.fixture(autouse=True)
+def _folders_from_the_last_name_to_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    scandir, listdir = os.scandir, os.listdir
+    monkeypatch.setattr(os, "scandir", lambda *path: _Reversed(scandir(*path)))
+    monkeypatch.setattr(os, "listdir", lambda *path: sorted(listdir(*path), reverse=True))
 
 
 @pytest.fixture
@@ -108,7 +139,7 @@ LENGTH = 4000
 
 
 class Corpus:
-    """Mixtures of two colored noises: their manifest, and the sources by mixture identifier."""
+    """Mixtures of two colored noises that overlap in part: their manifest, and the sources by mixture identifier."""
 
     def __init__(self, folder: Path, count: int = 5, seed: int = 0, prefix: str = "mix") -> None:
         generator = np.random.default_rng(seed)
@@ -117,9 +148,11 @@ class Corpus:
         for number in range(count):
             name = f"{prefix}{number}"
             sources = np.cumsum(generator.standard_normal((2, LENGTH)), axis=1).astype(np.float32) / 200
+            # The second comes later, and in a file whose ending is upper-case.
+            sources[1, : LENGTH // 10] = 0
             sources -= sources.mean(1, keepdims=True)
             self.sources[name] = sources
-            paths = [f"wav/{name}_{j}.wav" for j in range(2)]
+            paths = [f"wav/{name}_0.wav", f"wav/{name}_1.WAV"]
             for path, source in zip(paths, sources, strict=True):
                 audio.write(folder / path, source, RATE)
             parts = [SourceEntry(path=path, speaker=f"{name}{j}") for j, path in enumerate(paths)]

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What does each matching do where the truth is known? Hypotheses on Gaussians and UCI regression sets by MCL, relaxed
+# Which matching loss quantizes best when the optimum is known? Hypotheses on Gaussians and UCI regression sets by MCL, relaxed
 # winner-takes-all and annealed MCL (annealed MCL paper, sections 4 and 5.1), beside competitive learning (CLVQ), and separate
 # experts on sines (CCLVQ paper, section 5.1).
 #

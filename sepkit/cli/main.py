@@ -19,7 +19,7 @@ from typing import Any
 
 from sepkit import studies
 from sepkit.choices import did_you_mean
-from sepkit.cli._threads import use_passive_waiting
+from sepkit.cli._threads import use_passive_waiting, use_short_waiting
 from sepkit.errors import UserError, exhausted, failure, one_line, out_of_memory, out_of_reach
 from sepkit.extras import EXTRAS, missing, require
 from sepkit.interrupts import on_stop, received, stop
@@ -104,8 +104,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             if arguments[0] == "--version":
                 print(__version__)
                 return 0
-            if argv is None and arguments[0] in SEPARATING:
-                use_passive_waiting()
+            if argv is None:
+                (use_passive_waiting if arguments[0] in SEPARATING else use_short_waiting)()
             result = _run(program, arguments[1:])
             if result is not None:
                 print(result)

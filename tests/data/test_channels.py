@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -74,8 +75,15 @@ def test_channels_have_their_shares() -> None:
     drawn = [RandomChannel(config, RATE, np.random.default_rng(seed)) for seed in range(2000)]
     assert np.mean([one.highpass is not None for one in drawn]) == pytest.approx(0.85, abs=0.03)
     assert np.mean([one.lowpass is not None for one in drawn]) == pytest.approx(0.6, abs=0.04)
-    assert np.mean([one.codec is not None for one in drawn]) == pytest.approx(0.3, abs=0.04)
     assert np.mean([one.clipped_share > 0 for one in drawn]) == pytest.approx(0.2, abs=0.03)
+    assert 29.9 < max(one.headroom_db for one in drawn) <= 30 and 0 <= min(one.headroom_db for one in drawn) < 0.1
+    clipped = sorted(np.log10(one.clipped_share / 5e-4) for one in drawn if one.clipped_share)
+    assert 0 <= clipped[0] < 0.05 and np.log10(40) - 0.05 < clipped[-1] <= np.log10(40)
+    # Weights 6, 2, 2, 1.5, 1 and 1 of 13.5.
+    counts = Counter(one.codec for one in drawn)
+    shares = {None: 0.7, "mu_law": 0.3 / 2.25, "a_law": 0.3 / 6.75, "gsm": 0.3 / 6.75, "mp3": 0.1 / 3}
+    shares |= dict.fromkeys(("opus", "opus_low"), 0.2 / 9)
+    assert {codec: count / 2000 for codec, count in counts.items()} == pytest.approx(shares, abs=0.02, rel=0.3)
     cutoffs, orders = np.array([one.highpass for one in drawn if one.highpass]).T
     assert 60 <= cutoffs.min() < 65 and 395 < cutoffs.max() <= 400
     # Log-uniform: half of the orders are below the geometric mean.

@@ -61,7 +61,8 @@ def test_absent_fields_have_defaults_and_unknown_ones_are_kept(tmp_path: Path) -
         "sources": [{"path": "a.wav", "take": 3}],
         "room": {"x": [1]},
     }
-    (entry,) = read_manifest(written(tmp_path, line, ""))
+    entry, second = read_manifest(written(tmp_path, "", line, " ", CONTRACT_LINE))
+    assert second.id == CONTRACT_LINE["id"]
     assert (entry.mode, entry.mixture, entry.resampler, entry.noise) == ("min", None, "soxr_hq", None)
     assert entry.extra == {"room": {"x": [1]}} and entry.sources[0].extra == {"take": 3}
     back = json.loads(write_manifest(tmp_path / "b.jsonl", [entry]).read_text(encoding="utf-8"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 
 import numpy as np
@@ -178,6 +179,20 @@ def test_pesq_of_a_long_pair_is_that_of_its_package_and_leaves_no_room_for_too_m
     assert np.isnan(metrics.pesq(estimate, source + hum, rate))
 
 
+@pytest.mark.parametrize(
+    ("level_db", "seconds", "pause", "count"),
+    [(-30, 0.3, 0.3, 5), (-41, 0.3, 0.3, 1), (-30, 0.1, 0.3, 1), (-30, 0.3, 0.0, 2)],
+    ids=["faint", "too faint", "too short", "no pause"],
+)
+def test_utterances_are_stretches_between_pauses(level_db: float, seconds: float, pause: float, count: int) -> None:
+    """A second of a tone, and then four bursts of it that rise and fall, in a band that a filter lets through."""
+    rate = 8000
+    tone = np.sin(2 * np.pi * 1000 * np.arange(rate) / rate)
+    burst = tone[: round(seconds * rate)] * np.hanning(round(seconds * rate)) * 10 ** (level_db / 20)
+    rest = [np.zeros(rate // 2), *([burst, np.zeros(round(pause * rate))] * 4)]
+    assert metrics._utterances(np.concatenate([tone * np.hanning(rate), *rest]), rate) == count
+
+
 def test_pesq_ends_at_the_length_that_its_package_has_room_for() -> None:
     pytest.importorskip("pesq", reason="pesq is missing: pip install 'sepkit[metrics]'")
     source, estimate = _bursts(91, 1.0, 0.0, 8000)
@@ -261,8 +276,9 @@ def test_a_source_that_its_shifts_predict_has_an_sdr() -> None:
 @pytest.mark.parametrize("name", METRICS)
 @pytest.mark.parametrize("shapes", [((3,), (4,)), ((0,), (0,)), ((2, 5), (2, 1)), ((), ())])
 def test_lengths_must_be_equal_and_not_zero(name: str, shapes: tuple) -> None:
-    with pytest.raises(ValueError, match="same number of samples"):
-        METRICS[name](np.ones(shapes[0]), np.ones(shapes[1]))
+    words = re.escape(f"signals of shape {shapes[0]} and {shapes[1]}, expected the same number of samples")
+    with pytest.raises(ValueError, match=words):
+        METRICS[name](np.ones(shapes[0]), torch.ones(shapes[1]))
 
 
 def test_pesq_refuses_other_rates() -> None:

@@ -19,6 +19,7 @@ from sepkit.inference.diarization.encoders import load_encoder
 from sepkit.inference.loading import load_model
 from sepkit.inference.runners import latents
 from sepkit.inference.runners.base import Batches
+from sepkit.inference.runners.graph_runner import _rates
 from sepkit.inference.runners.torch_runner import TorchRunner, device_of
 from sepkit.models import build_model, features, load_pretrained, norms
 from sepkit.models.published.shipped import encoder_folder, shipped_models
@@ -42,6 +43,16 @@ def test_each_of_a_batch_is_what_it_is_alone(gru, batch_sizes):
         assert found[0].rates[name] == pytest.approx(np.mean([own.rates[name] for own in alone[:4]]), rel=1e-5)
         assert found[4].rates[name] == pytest.approx(alone[4].rates[name], rel=1e-5)
     assert all(output.rates is None for output in Batches(runner, 8).outputs(mixtures))
+
+
+def test_rates_of_a_graph_are_means_over_the_batch_and_sums_over_the_estimates():
+    features = {
+        "mask_rate_nats_per_frame": np.array([[1.0, 2.0], [3.0, 5.0]]),
+        "encoding_rate_nats_per_frame": np.array([[4.0, 4.0], [7.0, 7.0]]),
+        "log_kurtosis": np.ones((2, 2)),
+    }
+    assert _rates(features, True) == {"mask_rate_nats_per_frame": 5.5, "encoding_rate_nats_per_frame": 5.5}
+    assert _rates(features, False) is None and _rates({"log_kurtosis": np.ones((2, 2))}, True) is None
 
 
 def test_what_does_not_fit_into_memory_is_halved_and_said(gru, monkeypatch, capsys):

@@ -90,7 +90,8 @@ def test_sound_is_what_was_mixed(experiments: list[Path], single: str) -> None:
     sounds = re.findall(r'<audio [^>]*src="data:audio/(?:wav|flac);base64,([^"]+)"', single)
     assert len(sounds) == 3 * 5
     mixture, rate = soundfile.read(io.BytesIO(base64.b64decode(sounds[0])))
-    sources = [soundfile.read(experiments[0].parent / "corpus" / "wav" / f"{worst}_{j}.wav")[0] for j in range(2)]
+    wav = experiments[0].parent / "corpus" / "wav"
+    sources = [soundfile.read(wav / name)[0] for name in (f"{worst}_0.wav", f"{worst}_1.WAV")]
     expected = 0.9 * sum(sources) / max(np.abs(s).max() for s in (*sources, sum(sources)))
     assert rate == 8000 and np.abs(mixture - expected).max() < 1e-4
 

@@ -82,7 +82,7 @@ def test_killed_between_validations(config: TrainConfig, tmp_path: Path, monkeyp
 
 
 # 13 is the last batch of the second epoch; 14 the first of the third.
-@pytest.mark.parametrize(("at_batch", "workers"), [(5, 0), (13, 0), (14, 0), (12, 4)])
+@pytest.mark.parametrize(("at_batch", "workers"), [(5, 0), (13, 0), (14, 0), (12, 2)])
 def test_killed(config: TrainConfig, reference: Path, tmp_path: Path, at_batch: int, workers: int, monkeypatch) -> None:
     """No more steps are repeated than promised, and a finished run is left alone."""
     config = with_data(with_trainer(config, max_epochs=EPOCHS), workers=workers)

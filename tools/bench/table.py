@@ -20,6 +20,9 @@ SUITES = {
     "Differences are those of our loss from one computed pair by pair in float64.",
     "metrics": "Scores of a mixture of two speakers and its estimates. Differences are those of the scores.",
     "accelerator": "Training steps on a GPU, by precision. Differences are those of the losses of the first step.",
+    "learning": "SI-SDRi on 200 mixtures of 57 unseen speakers, dB (95 % interval over speakers), after minutes of "
+    "processor time of one core, from random weights. All train on new mixtures of the same 1.7 h of speech, each with "
+    "the settings and the training loop of its toolkit's recipe. One seed.",
 }
 """Name -> what it measures."""
 
@@ -79,6 +82,12 @@ def _front(results: Mapping[str, Any]) -> list[tuple[Row, Row]]:
 
 
 def _cells(row: Row) -> dict[str, str]:
+    if "scores" in row:
+        reached = {
+            f"{score['core_minutes']:g} minutes": "{:.2f} ({:.2f} to {:.2f})".format(score["mean"], *score["ci95"])
+            for score in row["scores"]
+        }
+        return {"system": row["what"], "parameters": f"{row['scores'][-1]['parameters'] / 1e6:.1f} M"} | reached
     cells = {"what": row["what"], "against": row["peer"], "threads": str(row["threads"])}
     if "left_out" in row:
         return cells | {"times faster": f"left out: {row['left_out']}"}

@@ -12,7 +12,7 @@ import torch
 from sepkit.config import ModelConfig, RecurrentConfig, STFTFilterbankConfig
 from sepkit.data import audio
 from sepkit.inference import Separator
-from sepkit.inference.long.recordings import ArrayRecording
+from sepkit.inference.long.recordings import ArrayRecording, FileRecording
 from sepkit.inference.long.stitching import chunking_of
 from sepkit.inference.selection import Selection, gains_of, products_of
 from sepkit.models import build_model, save_model
@@ -102,6 +102,23 @@ def test_one_voice_alone_stays_in_one_place():
         found = separator.separate_recording(ArrayRecording(tones, 8000), by_voices=by_voices)
         energies = np.square(found.estimates.in_memory()).reshape(2, 10, -1).sum(-1)
         assert (energies[0] > 1e3 * energies[1]).all()
+
+
+def test_blocks_and_excerpts_by_hand(tmp_path, capfd):
+    """Less the mean of the first block, or of the excerpt; a bar is only shown where it is asked for."""
+    samples = np.arange(30, dtype=np.float32) / 64
+    array, stereo = ArrayRecording(samples, 1000, 0.012), np.stack([np.zeros(30, np.float32), samples])
+    assert [len(block) for block in array.blocks()] == [12, 12, 6]
+    file = FileRecording(audio.write(tmp_path / "x.wav", stereo, 1000), channel=1)
+    for recording, first in ((array, 12), (file, 30), (file.whole(), 30)):
+        assert (recording.sample_rate, recording.num_samples) == (1000, 30)
+        np.testing.assert_array_equal(np.concatenate([*recording.blocks()]), samples)
+        np.testing.assert_array_equal(recording.read(28, 99), samples[28:])
+        np.testing.assert_allclose(np.concatenate([*recording.at_rate(1000)]), samples - samples[:first].mean())
+        part = samples[10:20] - samples[10:20].mean()
+        np.testing.assert_allclose(recording.excerpt(10, 20, 1000), part, atol=1e-7)
+        np.testing.assert_allclose(recording.excerpt(5, 10, 500), audio.resample(part, 1000, 500), atol=1e-7)
+    assert not capfd.readouterr().err
 
 
 def test_paths_bytes_and_arrays_are_the_same(tmp_path):

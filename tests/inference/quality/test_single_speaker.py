@@ -124,6 +124,44 @@ def test_neither_level_nor_pauses_matter():
     assert evidence(paused.astype(np.float32))["voice_least"] == pytest.approx(found["voice_least"], abs=0.1)
 
 
+class TwoTones:
+    """An encoder whose embedding of a window is the amounts of 500 and of 1000 Hz in it."""
+
+    sample_rate, embedding_size = RATE, 2
+
+    def embed(self, waveforms: np.ndarray) -> np.ndarray:
+        times = np.arange(waveforms.shape[1]) / RATE
+        return np.abs(waveforms @ np.exp(2j * np.pi * np.outer(times, [500, 1000])))
+
+
+def test_evidence_by_hand():
+    """A tone of 6 s and then another, of half its amplitude in its estimate and of the same in the mixture.
+
+    Windows are of 75 frames of 20 ms, 38 from one to the next; frame 300 is the first of the other tone.
+    """
+    times = np.arange(12 * RATE) / RATE
+    first = times < 6
+    estimates = np.stack([0.2 * np.sin(1000 * np.pi * times) * first, 0.1 * np.sin(2000 * np.pi * times) * ~first])
+    products = products_of(estimates[0] + 2 * estimates[1], estimates)
+    found = speaker_evidence(TwoTones(), products, estimates.astype(np.float32), RATE)
+    frames = np.clip(300 - np.arange(0, 600 - 75 + 1, 38), 0, 75)
+    rows = np.stack([frames, 75 - frames], 1)
+    windows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    cosines = windows @ windows.T
+    apart = np.abs(np.subtract.outer(np.arange(len(rows)), np.arange(len(rows)))) > 1
+    # The sum nearest to the mixture has both alike, but energies of estimates are as they are: 4 to 1.
+    shares = rows * [4, 1] / (rows @ [4, 1])[:, None]
+    of_first, of_second = (windows[share > 0.8].sum(0) for share in shares.T)
+    between = of_first @ of_second / np.linalg.norm(of_first) / np.linalg.norm(of_second)
+    expected = {
+        "levels_range": 10 * math.log10(4), "projections_range": 0.0, "voice_between": between, "outputs_between": 0.0,
+        "voice_least": np.percentile(cosines[apart], 10), "loudest_least": 1.0,
+    }  # fmt: skip
+    assert {name: found[name] for name in expected} == pytest.approx(expected, abs=2e-3)
+    far = speaker_evidence(TwoTones(), products_of(estimates.sum(0), estimates * [[1], [1e-3]]), estimates, RATE)
+    assert far["levels_range"] == 20.0
+
+
 def test_what_is_too_short_or_silent_tells_nothing():
     assert evidence(np.stack([LOW, QUIET])[:, : round(2.9 * RATE)]) == {}
     assert evidence(np.zeros((2, 8 * RATE), np.float32)) == {} and evidence(LOW[None]) == {}

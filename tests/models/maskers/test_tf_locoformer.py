@@ -42,6 +42,17 @@ def model(**changes) -> torch.nn.Module:
     ).eval()
 
 
+def test_frames_at_the_edges_are_shared_by_the_hypotheses_alike():
+    separator = model(masker=TFLocoformerConfig(**SIZES, edge_frames=2))
+    features = torch.randn(3, separator.filterbank.encoding_dim, 9)
+    with torch.no_grad():
+        values = separator.masker(features)
+        separator.masker.edge_frames = 0
+        torch.testing.assert_close(values[..., 2:-2], separator.masker(features[..., 2:-2]))
+    expected = (features / 2)[:, None, None].expand_as(values)
+    torch.testing.assert_close(values[..., [0, 1, -2, -1]], expected[..., [0, 1, -2, -1]])
+
+
 def test_levels_of_mixtures_come_back_in_the_estimates():
     separator = model().double()
     separator.set_signal_statistics(0.0, 0.3)

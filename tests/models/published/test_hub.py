@@ -328,7 +328,8 @@ def test_a_card_has_rows_for_voices_that_are_alike(folder, tmp_path):
     measured = {"si_sdri_db": {"mean": 2.5, "ci95": [2.0, 3.0], "n": 40}, "si_sdr_db": {"mean": None, "n": 0}}
     found["by"] = {"sex_pair": {"F-F": measured, "F-M": {"si_sdri_db": {"mean": 8.0, "n": 60}}}}
     path.write_text(json.dumps(found))
-    card = model_card(folder, license="mit", summaries=[path])
+    card = model_card(folder, license="mit", summaries=[path], name="Zoë")
+    assert "name: Zoë\n" in card.split("---\n")[1]
     assert "| female with female | 40 | 2.50 (2.00 to 3.00) |  |  |" in card
     assert "| female with male | 60 | 8.00 |  |  |" in card and "Voices that are alike" in card
     assert "Voices that are alike" not in model_card(

@@ -85,6 +85,8 @@ def test_means_between_the_modes_go_to_the_heavier_one():
     problem, variances = Problem(5, RADIUS, HEAVY, 20_000), np.full((1, 2), 1e-3)
     inside, _, _ = _gradient(means, variances, problem, 0.5, np.random.default_rng(0))
     assert inside[0, :, 0] / (0.5 * RADIUS) == pytest.approx([-0.3, -0.3], rel=0.03)
+    # Of log q nothing is left, and of -log pi the pull towards the origin.
+    assert inside[0, :, 1:] / (0.5 * RADIUS) == pytest.approx(np.eye(2) / 2, rel=0.03, abs=1e-3)
 
 
 def test_variances_follow_with_their_lag():

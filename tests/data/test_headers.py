@@ -1,0 +1,84 @@
+"""Formats by their first bytes, as their specifications have them, and frames of MPEG audio by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from sepkit.data.headers import container_of, frame_bytes
+
+REST = bytes(16)
+
+
+@pytest.mark.parametrize(
+    ("begin", "name"),
+    [
+        (b"fLaC", "FLAC"),
+        (b"OggS", "Ogg"),
+        (b"ID3", "MP3"),
+        (b"FORM", "AIFF"),
+        (b".snd", "AU"),
+        (b"dns.", "AU"),
+        (b"caff", "CAF"),
+        (b"riff", "W64"),
+        (b"RIFX", "RIFX"),
+        (b"NIST_1A", "NIST sphere"),
+        (b"Creative Voice", "VOC"),
+        (b"wvpk", "WavPack"),
+        (b"TTA1", "TTA"),
+        (b"MAC ", "Monkey's Audio"),
+        (b"#!AMR", "AMR"),
+        (b"\x0bw", "AC-3"),
+        (b"0&\xb2u\x8ef\xcf\x11", "WMA"),
+        (b"FLV\1", "FLV"),
+        (b"\x1aE\xdf\xa3", "Matroska or WebM"),
+        *((b"\0\0\0 " + box, "MP4 or M4A") for box in (b"ftyp", b"moov", b"mdat", b"wide")),
+        (b"RIFF", ""),
+    ],
+)
+def test_a_format_begins_with_its_own_bytes(begin: bytes, name: str) -> None:
+    assert container_of(begin + REST) == name
+    assert container_of(b"\2" + begin + REST) == container_of(begin[:-1] + REST) == ""
+
+
+@pytest.mark.parametrize(
+    ("head", "size"),
+    [
+        # MPEG-1: 144 times the bits a second, by Hz, and a byte if it is padded.
+        ("fffb9000", 144 * 128_000 // 44_100),
+        ("fffb9200", 144 * 128_000 // 44_100 + 1),
+        ("fffb1400", 144 * 32_000 // 48_000),
+        ("fffae800", 144 * 320_000 // 32_000),
+        # MPEG-2 and 2.5, at a half and a quarter of the rates: 72 times.
+        ("fff38000", 72 * 64_000 // 22_050),
+        ("fff31400", 72 * 8_000 // 24_000),
+        ("ffe3e800", 72 * 160_000 // 8_000),
+        # AAC has 13 bits: 0x3 << 11 | 0xff << 3 | 0x7.
+        ("fff150ffffff", 0x1FFF),
+        ("fff15080ffe0", 0xFF << 3 | 7),
+    ],
+)
+def test_frames_are_as_long_as_the_specifications_say(head: str, size: int) -> None:
+    frame = bytes.fromhex(head).ljust(6, b"\0")
+    assert frame_bytes(frame) == size + 2
+    if size < 8000:
+        following = frame.ljust(size, b"\0") + frame[:2]
+        assert container_of(following) == "MP3 or AAC"
+        assert container_of(following[:-1] + b"\0") == container_of(following[:-1]) == ""
+
+
+# No synchronization, layer II, a reserved version, free and forbidden bit rates, a reserved rate, and too few bytes.
+@pytest.mark.parametrize(
+    "head",
+    [
+        "fefb90000000",
+        "ffdb90000000",
+        "fffd90000000",
+        "ffeb90000000",
+        "fffb00000000",
+        "fffbf0000000",
+        "fffb9c000000",
+        "fffb900000",
+    ],
+)
+def test_what_is_no_frame(head: str) -> None:
+    assert frame_bytes(bytes.fromhex(head)) == 0
