@@ -275,19 +275,22 @@ def summarize(condition: Condition, rows: Sequence[dict[str, Any]]) -> dict[str,
 
 
 def table_of(found: dict[str, dict[str, Any]]) -> list[str]:
-    """Return the table of a model in Markdown."""
+    """Return the table of a model in Markdown, without counts if the model never counts."""
+    counts_speakers = any(row["right"] + row["wrong"] for row in found.values())
     lines = [
-        "| condition | SI-SDRi, dB | worse than the mixture | in the 90 % interval (n) | predicted too high by, dB | "
-        "count right / not given / wrong |",
-        "|---|---|---|---|---|---|",
+        "| condition | SI-SDRi, dB | worse than the mixture | in the 90 % interval (n) | predicted too high by, dB |"
+        + counts_speakers * " count right / not given / wrong |",
+        "|---|---|---|---|---|" + counts_speakers * "---|",
     ]
     for name, row in found.items():
+        if not counts_speakers and "si_sdri_db" not in row:
+            continue
         gain = f"{row['si_sdri_db']:.1f}" if "si_sdri_db" in row else ""
         worse = f"{100 * row['worse']:.0f} %" if "worse" in row else ""
         inside = f"{100 * row['inside']:.0f} % ({row['predicted']})" if "inside" in row else ""
         error = f"{row['error_db']:+.1f}" if "error_db" in row else ""
-        counts = " / ".join(str(row[key]) for key in ("right", "not_given", "wrong"))
-        lines.append(f"| {name} | {gain} | {worse} | {inside} | {error} | {counts} |")
+        counts = counts_speakers * f" {row['right']} / {row['not_given']} / {row['wrong']} |"
+        lines.append(f"| {name} | {gain} | {worse} | {inside} | {error} |{counts}")
     return lines
 
 

@@ -18,7 +18,7 @@
 # --metadata DIR       the tables libri2mix_train-clean-100.csv ..., if you have them
 #
 # Stages: 0 download, 1 prepare, 2 train, 3 separate examples, 4 evaluate, 5 report. The same command again continues.
-# Size, licenses, limits, traps and citation: README.md.
+# Size, licenses, limits, pitfalls and citation: README.md.
 . "$(dirname "$0")/../utils/options.sh" model published run
 
 stage=0

@@ -14,7 +14,7 @@
 # --libri-data DIR     manifests of Libri2Mix; default: those of egs/librimix
 #
 # Stages: 0 download, 1 prepare, 2 train, 3 separate examples, 4 evaluate, 5 report. The same command again continues.
-# Size, licenses, limits, traps and citation: README.md.
+# Size, licenses, limits, pitfalls and citation: README.md.
 . "$(dirname "$0")/../utils/options.sh" model published run
 
 model=

@@ -14,7 +14,7 @@
 # --lists DIR          mix_2_spk_tr.txt ... and activlev/, if you have them: then they are not downloaded
 #
 # Stages: 0 download, 1 prepare, 2 train, 3 separate examples, 4 evaluate, 5 report. The same command again continues.
-# Size, licenses, limits, traps and citation: README.md.
+# Size, licenses, limits, pitfalls and citation: README.md.
 . "$(dirname "$0")/../utils/options.sh" model published run
 
 wsj0=

@@ -181,7 +181,7 @@ def test_pesq_of_a_long_pair_is_that_of_its_package_and_leaves_no_room_for_too_m
 
 @pytest.mark.parametrize(
     ("level_db", "seconds", "pause", "count"),
-    [(-30, 0.3, 0.3, 5), (-41, 0.3, 0.3, 1), (-30, 0.1, 0.3, 1), (-30, 0.3, 0.05, 2)],
+    [(-30, 0.3, 0.3, 5), (-41, 0.3, 0.3, 1), (-30, 0.1, 0.3, 1), (-30, 0.3, 0.0, 2)],
     ids=["faint", "too faint", "too short", "no pause"],
 )
 def test_utterances_are_stretches_between_pauses(level_db: float, seconds: float, pause: float, count: int) -> None:

@@ -97,6 +97,8 @@ def test_a_row_by_hand() -> None:
     # The second is out of domain.
     assert (found["predicted"], found["inside"], found["error_db"]) == (1, 0.5, 1.5)
     assert conditions.table_of({"two": found})[2] == "| two | 2.0 | 33 % | 50 % (1) | +1.5 | 1 / 1 / 1 |"
+    uncounted = found | {"right": 0, "wrong": 0}
+    assert conditions.table_of({"two": uncounted})[2] == "| two | 2.0 | 33 % | 50 % (1) | +1.5 |"
     assert conditions.summarize(conditions.Condition("three", speakers=3), rows[:1])["right"] == 1
     assert conditions.summarize(conditions.Condition("one", speakers=1), rows[:1])["wrong"] == 1
     clean = conditions.summarize(
