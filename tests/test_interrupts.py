@@ -100,7 +100,7 @@ def alive(session: int) -> list[str]:
 
 def test_a_full_disk_behind_standard_output_is_said_in_one_line():
     with open("/dev/full", "w") as full:
-        line = [sys.executable, "-m", "sepkit", "models"]
+        line = [*SEPKIT, "models", "--public"]
         ended = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True)
     assert ended.returncode == 2 and ended.stderr.count("\n") == 1 and "no space left" in ended.stderr
 
