@@ -98,9 +98,10 @@ def alive(session: int) -> list[str]:
     return [line for line in found.splitlines() if not line.startswith("Z")]
 
 
-def test_a_full_disk_behind_standard_output_is_said_in_one_line():
+@pytest.mark.parametrize("words", ["models --public", "--help", "--version", "", "separate --help", "train --help"])
+def test_a_full_disk_behind_standard_output_is_said_in_one_line(words):
     with open("/dev/full", "w") as full:
-        line = [sys.executable, "-m", "sepkit", "models"]
+        line = [*SEPKIT, *words.split()]
         ended = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True)
     assert ended.returncode == 2 and ended.stderr.count("\n") == 1 and "no space left" in ended.stderr
 
