@@ -84,7 +84,7 @@ CONDITIONS = (
     Condition("three speakers", speakers=3),
     Condition("one speaker", speakers=1, seconds=10.0),
     Condition("one speaker, telephone", speakers=1, seconds=10.0, band=_TELEPHONE, codec="mu_law"),
-    Condition("one speaker, room of 0.4 s", speakers=1, seconds=10.0, reverberation_seconds=0.4),
+    Condition("one speaker, room, T60 0.4 s", speakers=1, seconds=10.0, reverberation_seconds=0.4),
     *(Condition(f"one speaker, noise at {snr} dB", speakers=1, seconds=10.0, snr_db=snr) for snr in (10, 5, 0)),
     Condition("noise alone", speakers=0, snr_db=0),
 )
