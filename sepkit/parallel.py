@@ -144,9 +144,11 @@ def _task(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
     try:
         return function(*arguments)
     except Stopped:
-        os._exit(1)
+        pass
     finally:
         _works = False
+    # Not before the exception is gone: then context managers clean up that it kept from being entered or left.
+    os._exit(1)
 
 
 def _stop(number: int, _: Any) -> NoReturn:

@@ -25,6 +25,7 @@ IMPORTED = (
     "scipy.stats",
     "sepkit.evaluation.evaluate",
     "sepkit.inference.batch.files",
+    "sepkit.inference.calibration",
     "sepkit.reporting.page",
     "sepkit.training.run",
 )
@@ -60,6 +61,8 @@ def serving(folder: Path, environment: dict[str, str]) -> Iterator[Path]:
 def _serve(path: str) -> None:
     for module in IMPORTED:
         __import__(module)
+    # Calibration separates further recordings of this many mixtures, which takes most of its time.
+    sys.modules["sepkit.inference.calibration"].MOST_HEARD = 3
     # Only a process of one thread may fork and continue.
     assert threading.active_count() == 1, threading.enumerate()
     with socket.socket(socket.AF_UNIX) as listener:

@@ -205,3 +205,17 @@ def test_a_second_signal_does_not_interrupt_cleanup(monkeypatch: pytest.MonkeyPa
     finally:
         signal.signal(signal.SIGTERM, before)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_signal_on_the_way_out_of_a_file_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It may come between the last line of a `with` block and the method that ends it."""
+
+    def write() -> None:
+        output = atomic_output(tmp_path / "x")
+        output.__enter__().write_text("all")
+        raise Stopped
+
+    left: list[list[Path]] = []
+    monkeypatch.setattr(os, "_exit", lambda code: left.append(list(tmp_path.iterdir())))
+    parallel._task(write, ())
+    assert left == [[]]

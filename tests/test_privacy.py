@@ -102,7 +102,7 @@ def test_nothing_is_written_elsewhere_and_nobody_is_called(name, inputs, tmp_pat
     trace = tmp_path / "trace"
     if shutil.which("strace"):
         calls = "trace=openat,open,creat,connect,sendto,rename,renameat,mkdir,mkdirat"
-        words = ["strace", "-f", "-qq", "-s", "300", "-e", calls, "-o", str(trace), *words]
+        words = ["strace", "-f", "--seccomp-bpf", "-qq", "-s", "300", "-e", calls, "-o", str(trace), *words]
     with (inputs / "mix" / "a.wav").open("rb") as recording:
         done = subprocess.run(
             words, stdin=recording, capture_output=True, errors="replace", env=environment, cwd=tmp_path, timeout=600

@@ -5,7 +5,7 @@
 #
 #   ./run.sh --speech DIR --noise DIR [--conf conf/cpu.yaml] [--stage N] [--stop-stage N]
 #   ./run.sh --librimix DIR --vctk DIR --conf conf/gpu.yaml [--stage N] [--stop-stage N]
-#   ./run.sh --task clean --speech DIR --conf conf/small_table3.yaml [--stage N] [--stop-stage N]
+#   ./run.sh --task clean --speech DIR --conf conf/small_table2.yaml [--stage N] [--stop-stage N]
 #
 # --noise DIR          recordings of noise, divided like the speech
 # --groups "A=RE B=RE" corpora by speaker identifier: training and dev use only the first, the others are unseen
@@ -15,7 +15,7 @@
 # --conf FILE          settings that all methods share:
 #                        conf/cpu.yaml     both, about 8 minutes per run on one core
 #                        conf/gpu.yaml     tables 1 and 4 as in the thesis
-#                        conf/table3.yaml  table 3 as in the thesis; conf/small_table3.yaml: 10 minutes per run on one core
+#                        conf/table3.yaml  table 3 as in the thesis
 #                        conf/table2.yaml  table 2 as in the thesis; conf/small_table2.yaml: 3 minutes per run on one
 #                                          core from a model that separates (--extra "--init-from MODEL")
 # --methods "..."      a method has its own file beside --conf (conf/cpu_variational.yaml) or is a name under conf/vi_emd;
@@ -63,22 +63,21 @@ case $task in noisy) ;; clean) if [ "$data" = data ]; then data=data/clean; fi ;
 exp=${exp:-exp/$setting${librimix:+_librimix}}
 first_seed=${seeds%% *}
 
-# own_file METHOD: its configuration. small_table3_flow.yaml comes upon table3_flow.yaml and --conf.
+# own_file METHOD: its configuration.
 own_file() {
   local file
-  file=$(dirname "$conf")/${setting#small_}_$1.yaml
+  file=${conf%.yaml}_$1.yaml
   if [ -e "$file" ]; then echo "$file"; elif [ -e "../../conf/vi_emd/$1.yaml" ]; then echo "vi_emd/$1"; fi
 }
 
 methods_of_setting() {
-  local file base
-  base=$(dirname "$conf")/${setting#small_}
+  local file
   case $setting in
     gpu) echo deterministic_tasnet vi_tasnet deterministic_sudormrf vi_sudormrf ;;
-    table3 | small_table3) echo tasnet tasnet_blr gaussian gamma flow adaptive cauchy ;;
+    table3) echo tasnet tasnet_blr gaussian gamma flow adaptive cauchy ;;
     table2) echo free0_beta1 free8_beta1 free64_beta1 free128_beta{1,8,64,128,8_128,128_8} ;;
     small_table2) echo free0_beta{1,10,100,1000,10000} ;;
-    *) for file in "${base}"_*.yaml; do file=$(basename "$file" .yaml); echo "${file#"${setting#small_}"_}"; done ;;
+    *) for file in "${conf%.yaml}"_*.yaml; do file=$(basename "$file" .yaml); echo "${file#"${setting}_"}"; done ;;
   esac
 }
 
@@ -145,20 +144,11 @@ prepare() {
   done
 }
 
-# configurations METHOD: what is like the thesis, what all share, its own; at a small size, the size comes upon its own.
+# configurations METHOD: what is like the thesis, what all share, its own.
 configurations() {
   case $setting in gpu | table2 | table3) echo vi_emd_paper ;; esac
-  case $setting in
-    small_*)
-      own_file "$1"
-      echo "$conf"
-      if [ -e "${conf%.yaml}_$1.yaml" ]; then echo "${conf%.yaml}_$1.yaml"; fi
-      ;;
-    *)
-      echo "$conf"
-      own_file "$1"
-      ;;
-  esac
+  echo "$conf"
+  own_file "$1"
 }
 
 # rate_options METHOD: of freeN_betaZ_M.
@@ -235,7 +225,7 @@ summarize_all() {
     ${drops:+--reference-set $drops} --out "$exp/table.md"
   # shellcheck disable=SC2046
   case $setting in
-    *table3) "$python" local/latents.py evidence "$exp/evidence.md" $(run_folders) ;;
+    table3) "$python" local/latents.py evidence "$exp/evidence.md" $(run_folders) ;;
     *table2) sepkit summarize $(run_folders) --figure rate-distortion --out "$exp/rate_distortion.md" ;;
     *) if [[ " $methods " == *" variational "* ]]; then
         "$python" local/latents.py encodings "$exp/latents.md" "$exp/variational_seed$first_seed"

@@ -101,6 +101,10 @@ class Parser(argparse.ArgumentParser):
             return getattr(self.parse_known_args(arguments)[0], name)
         return None
 
+    def print_help(self, file: Any = None) -> None:
+        """Print the help; argparse would not mind a full disk."""
+        print(self.format_help(), end="", file=file)
+
     def error(self, message: str) -> NoReturn:
         """Raise argparse's message as UserError."""
         raise UserError(f"{' '.join(message.removeprefix('argument ').split())}; see {self.prog} --help")

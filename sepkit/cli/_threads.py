@@ -1,4 +1,4 @@
-"""Threads that wait sleep, so that a busy machine is not made busier.
+"""Threads that wait sleep, at once or soon, so that a busy machine is not made busier.
 
 Threads of OpenMP spin at the end of every parallel loop until the last one arrives. If another process holds that one's
 core, they spin for as long as it does: six recordings of 4 s took minutes in place of seconds. OMP_WAIT_POLICY=PASSIVE
@@ -9,8 +9,9 @@ thread: on two quiet cores, 60 s took an LSTM of three layers of 208 cells each 
 that sleep and 4.7 s on two that spin; the six recordings took 7.3 s on one thread and 7.7 s on two that spin.
 Conv-TasNet took 0.71 s on two threads that sleep and 0.58 s on two that spin.
 
-Commands that separate do this. Training and the studies let threads spin, as torch does: their machine is mostly their
-own. 20 steps of egs/mini took 9 s so and 16 s with threads that sleep; beside a busy core, 10 steps took 15 s and 9 s.
+Commands that separate do this. Training and the studies let threads spin 10,000 times before they sleep, in place of
+libgomp's 300,000: 100 steps of egs/mini took 10 s on two quiet cores either way, 15 s beside six busy processes, and
+108 to 292 s there with 300,000.
 
 OMP_WAIT_POLICY=ACTIVE lets them spin. If GOMP_SPINCOUNT or KMP_BLOCKTIME is set, nothing is changed.
 Only a process that is the `sepkit` command does it, and those it starts: never one that imports sepkit. The policy
@@ -39,6 +40,12 @@ def use_passive_waiting() -> None:
     if not any(name in os.environ for name in _CHOSEN_BY_USER):
         os.environ[VARIABLE] = "PASSIVE"
         _SET_HERE = True
+
+
+def use_short_waiting() -> None:
+    """Let waiting threads spin for a moment before they sleep, unless the user has chosen how threads wait."""
+    if not any(name in os.environ for name in _CHOSEN_BY_USER):
+        os.environ["GOMP_SPINCOUNT"] = "10000"
 
 
 def limit_small_models_to_one_thread(separator: Separator) -> None:

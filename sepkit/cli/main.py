@@ -19,7 +19,7 @@ from typing import Any
 
 from sepkit import studies
 from sepkit.choices import did_you_mean
-from sepkit.cli._threads import use_passive_waiting
+from sepkit.cli._threads import use_passive_waiting, use_short_waiting
 from sepkit.errors import UserError, exhausted, failure, one_line, out_of_memory, out_of_reach
 from sepkit.extras import EXTRAS, missing, require
 from sepkit.interrupts import on_stop, received, stop
@@ -95,20 +95,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         open_streams()
         on_stop(stop)
         warnings.filterwarnings("ignore", ".*monitor support")  # of progress bars, where no thread can be started
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(USAGE.format(groups="\n".join(_listed(title, group) for title, group in groups().items())))
-        return 0 if arguments else 2
-    if arguments[0] == "--version":
-        print(__version__)
-        return 0
-    program = ["sepkit", arguments[0]]
+    program = ["sepkit", *arguments[:1]]
     try:
-        if argv is None and arguments[0] in SEPARATING:
-            use_passive_waiting()
-        result = _run(program, arguments[1:])
-        if result is not None:
-            print(result)
-        sys.stdout.flush()
+        try:
+            if not arguments or arguments[0] in ("-h", "--help"):
+                print(USAGE.format(groups="\n".join(_listed(title, group) for title, group in groups().items())))
+                return 0 if arguments else 2
+            if arguments[0] == "--version":
+                print(__version__)
+                return 0
+            if argv is None:
+                (use_passive_waiting if arguments[0] in SEPARATING else use_short_waiting)()
+            result = _run(program, arguments[1:])
+            if result is not None:
+                print(result)
+        finally:
+            sys.stdout.flush()  # help, too: nothing else would say that a full disk took it
     except BaseException as error:
         number = received() or isinstance(error, KeyboardInterrupt) * signal.SIGINT
         if isinstance(error, SystemExit) and (not number or error.code == 128 + number):

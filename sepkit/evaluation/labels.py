@@ -51,7 +51,7 @@ LABELS = {
     "estoi": "extended STOI",
     "pesq": "PESQ",
     "word_accuracy": "word accuracy",
-    "speaker_count_accuracy": "speakers counted right [share of all mixtures]",
+    "speaker_count_accuracy": "correct speaker count [share of all mixtures]",
     "sex_pair": "sexes",
     "overlap_ratio": "overlap",
     "level_difference_db": "level difference [dB]",

@@ -10,6 +10,7 @@ import hashlib
 import math
 import os
 import pickle
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
@@ -342,8 +343,10 @@ def _receive(own_files: Sequence[str], data: bytes) -> Any:
 
 
 def _begin_worker(worker: int) -> None:
-    # They reach every process of the terminal; a worker that died of them would break the step that is being saved.
+    # They reach every process of the terminal; a worker that died of them would break the step that is being saved. So
+    # does a scheduler's SIGTERM, which the loader sends once more at the end, to workers that do not answer.
     ignore_terminal()
+    signal.signal(signal.SIGTERM, lambda number, _: signal.signal(number, signal.SIG_DFL))
     # A batch that cannot be sent, for want of open files, would be waited for without end.
     Queue._on_queue_feeder_error = staticmethod(lambda error, batch: os._exit(1))  # type: ignore[attr-defined]
 

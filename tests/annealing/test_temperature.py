@@ -14,6 +14,7 @@ from sepkit.annealing import temperature
 from sepkit.cli._configuration import parse_config
 from sepkit.cli.main import main
 from sepkit.config import AnnealedMCLConfig, ModelConfig, NegSISDRConfig, TruncatedExponentialConfig
+from sepkit.data import audio
 from sepkit.models import build_model, save_model
 from sepkit.registry import build
 from tests.complaint import complaint
@@ -120,10 +121,15 @@ def test_the_command_measures_the_sources_of_a_manifest(tmp_path: Path, corpus) 
 
 def test_a_bad_mixture_is_left_out_and_named(tmp_path: Path, corpus, capsys) -> None:
     (corpus.folder / "wav" / "mix1_0.wav").write_bytes(b"no audio")
+    audio.write(corpus.folder / "wav" / "mix0_1.WAV", np.zeros(4000, np.float32), 8000)
     out = tmp_path / "out"
     assert main(["find-temperature", "--manifest", str(corpus.manifest), "--out", str(out)]) == 0
     found = json.loads((out / "temperature.json").read_text())
-    assert found["mixtures"] == 4 and [one["id"] for one in found["skipped"]] == ["mix1"]
+    assert found["mixtures"] == 3
+    assert [(one["id"], one["reason"].startswith("fewer")) for one in found["skipped"]] == [
+        ("mix0", True),
+        ("mix1", False),
+    ]
     assert "mix1" in capsys.readouterr().err
 
 
@@ -185,6 +191,23 @@ def test_the_costs_are_those_of_the_model(corpus, tiny_model_config: ModelConfig
             weights /= weights.sum()
             entropies.append(-(weights * np.log(weights)).sum())
     assert findings.data["entropy_nats"] == pytest.approx(np.mean(entropies), abs=1e-5)
+
+
+def test_mixtures_without_sources_or_with_costs_that_are_not_finite_are_left_out(corpus, tiny_model_config) -> None:
+    """The first of all, too; and the spread of a mixture with one speaker is not known."""
+    for name in ("mix0_0.wav", "mix0_1.WAV", "mix2_1.WAV"):
+        audio.write(corpus.folder / "wav" / name, np.zeros(4000, np.float32), 8000)
+    torch.manual_seed(1)
+    network = build_model(tiny_model_config).eval()
+    found = temperature.of_model(network, corpus.manifest, NegSISDRConfig()).data
+    assert (found["sources"], found["skipped"]) == (7, [{"id": "mix0", "reason": "no active source"}])
+    known = temperature.of_sources(corpus.manifest).data
+    assert (known["mixtures"], found["spread_db"]) == (3, pytest.approx(known["spread_db"]))
+    with torch.no_grad():
+        next(network.masker.parameters()).fill_(math.nan)
+    complaint(
+        lambda: temperature.of_model(network, corpus.manifest, NegSISDRConfig()), r"used \(mix0: no active source\)"
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Waiting threads sleep in a process that is the command, and in no other."""
+"""Waiting threads sleep, at once or soon, in a process that is the command, and in no other."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def told(script: str, **variables: str) -> list[str]:
 def of_command(*arguments: str) -> str:
     """A script that is the command with these arguments, and says at its end what is set."""
     return (
-        f"import atexit, os, sys\n"
-        f"atexit.register(lambda: print(os.environ.get({VARIABLE!r}), 'torch' in sys.modules))\n"
+        f"import atexit, os, sys\nnames = {VARIABLE!r}, 'GOMP_SPINCOUNT'\n"
+        f"atexit.register(lambda: print(*map(os.environ.get, names), 'torch' in sys.modules))\n"
         f"from sepkit.cli.main import main\nsys.argv = ['sepkit', *{arguments!r}]\nmain()\n"
     )
 
@@ -33,16 +33,17 @@ SEPARATING = of_command("separate", "--help")
 
 
 def test_the_command_sets_it_before_torch_is_imported() -> None:
-    assert told(SEPARATING)[-2:] == ["PASSIVE", "False"]
+    assert told(SEPARATING)[-3:] == ["PASSIVE", "None", "False"]
 
 
-def test_training_leaves_threads_as_torch_has_them() -> None:
-    assert told(of_command("train", "--help"))[-2:] == ["None", "False"]
+def test_in_training_they_spin_for_a_moment() -> None:
+    assert told(of_command("train", "--help"))[-3:] == ["None", "10000", "False"]
+    assert told(of_command("train", "--help"), OMP_WAIT_POLICY="ACTIVE")[-3:] == ["ACTIVE", "None", "False"]
 
 
 @pytest.mark.parametrize("name", _CHOSEN_BY_USER)
 def test_what_the_user_has_chosen_stays(name: str) -> None:
-    assert told(SEPARATING, **{name: "ACTIVE"})[-2] == ("ACTIVE" if name == VARIABLE else "None")
+    assert told(SEPARATING, **{name: "ACTIVE"})[-3] == ("ACTIVE" if name == VARIABLE else "None")
 
 
 SEPARATE = """

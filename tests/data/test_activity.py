@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sepkit.data.activity import ActivityMeter, rttm_lines
+from sepkit.data.activity import ActivityMeter, _means, milliseconds, rttm_lines
 from sepkit.data.segments import Segment, write_segments
 from sepkit.errors import UserError
 
@@ -47,6 +47,20 @@ def test_no_turn_ends_after_the_recording(rate: int, length: int, tmp_path: Path
         milliseconds = [[round(1000 * float(word)) for word in words] for words in written]
         assert sum(milliseconds[-1]) == int(1000 * length / rate)
         assert all(sum(one) == two[0] for one, two in pairwise(milliseconds))
+
+
+def test_times_are_rounded_down_but_for_the_rounding_of_floats() -> None:
+    """0.3 + 0.6 is a little less than 0.9, and ends are those of the recording."""
+    found = [milliseconds(*times) for times in ((0.3, 0.6), (1.0009, 0.0002), (0.0014, 0.0005), (2.0, np.inf))]
+    assert found == [("0.300", "0.600"), ("1.000", "0.001"), ("0.001", "0.000"), ("2.000", "")]
+    turns = [[(1.0, 1.0), (3.0, 1.0)], [(2.0, 1.0), (0.5, 0.25)]]
+    assert [line.split()[3] + line.split()[7] for line in rttm_lines("a", turns)] == [
+        "0.500s2",
+        "1.000s1",
+        "2.000s2",
+        "3.000s1",
+    ]
+    assert _means(np.array([[1.0, 2.0, 6.0, 0.0]]), 1).tolist() == [[4 / 3, 3.0, 8 / 3, 2.0]]
 
 
 def test_speakers_in_rttm_have_no_spaces_and_are_told_apart() -> None:

@@ -14,8 +14,10 @@ from sepkit.inference.runners.base import AGREEMENT
 from sepkit.inference.runners.torch_runner import TorchRunner
 from sepkit.inference.runners.views import ViewsRunner
 from sepkit.inference.separated import summary_line
+from sepkit.models import build_model
 from tests.complaint import complaint
 from tests.inference.bands import BandMasks, masked, tones
+from tests.tiny_models import RECURRENT
 
 RATE = 8000
 
@@ -73,6 +75,12 @@ def test_noise_that_differs_between_views_is_averaged_away():
         predicted.append(separated.predicted_si_sdr_db)
     assert agreements[0] - agreements[1] == pytest.approx(20 * np.log10(5), abs=1.0)
     assert (predicted[0] > predicted[1]).all()
+
+
+@pytest.mark.parametrize(("hypotheses", "views", "predicts"), [(2, 2, True), (2, 1, False), (1, 2, False)])
+def test_one_output_or_one_view_predicts_nothing(hypotheses, views, predicts):
+    separator = Separator(build_model(replace(RECURRENT, hypotheses=hypotheses)), views=views)
+    assert (separator.quality is not None) is predicts
 
 
 @pytest.mark.parametrize("seconds", [1, 3])

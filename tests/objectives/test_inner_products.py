@@ -84,3 +84,20 @@ def test_padding_is_left_out():
             torch.testing.assert_close(whole[b : b + 1], part)
         assert gradient[b, :, :length].isfinite().all()
         assert (gradient[b, :, length:] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("estimates", "sources", "more", "words"),
+    [
+        ((2, 5), (1, 2, 5), {}, "expected estimates"),
+        ((1, 2, 5), (2, 5), {}, "expected estimates"),
+        ((2, 2, 5), (1, 2, 5), {}, "batch size and number of samples must agree"),
+        ((1, 2, 5), (1, 2, 4), {}, "batch size and number of samples must agree"),
+        ((1, 2, 0), (1, 2, 0), {}, "at least one sample"),
+        ((1, 2, 5), (1, 3, 5), {"lengths": torch.ones(3)}, r"expected lengths of shape \(1,\), found \(3,\)"),
+        ((1, 2, 5), (1, 3, 5), {"active": torch.ones(1, 2)}, r"expected active of shape \(1, 3\), found \(1, 2\)"),
+    ],
+)
+def test_shapes_that_do_not_fit(estimates, sources, more, words):
+    with pytest.raises(ValueError, match=words):
+        inner_products(torch.ones(estimates), torch.ones(sources), **more)

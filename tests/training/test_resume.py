@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +82,7 @@ def test_killed_between_validations(config: TrainConfig, tmp_path: Path, monkeyp
 
 
 # 13 is the last batch of the second epoch; 14 the first of the third.
-@pytest.mark.parametrize(("at_batch", "workers"), [(5, 0), (13, 0), (14, 0), (12, 4)])
+@pytest.mark.parametrize(("at_batch", "workers"), [(5, 0), (13, 0), (14, 0), (12, 2)])
 def test_killed(config: TrainConfig, reference: Path, tmp_path: Path, at_batch: int, workers: int, monkeypatch) -> None:
     """No more steps are repeated than promised, and a finished run is left alone."""
     config = with_data(with_trainer(config, max_epochs=EPOCHS), workers=workers)
@@ -104,6 +106,15 @@ def test_killed_anywhere_with_workers(config: TrainConfig, reference: Path, tmp_
     assert_same_run(tmp_path, reference)
 
 
+def train_in_group(config: TrainConfig, out: Path, at_batch: int, number: int) -> None:
+    """Train, and get a signal with all data workers just before a batch is used."""
+    os.setsid()
+    # The loader forgives what its own process sends.
+    os.kill = lambda pid, number: subprocess.run(["kill", f"-{number}", "--", f"-{pid}"], start_new_session=True)
+    train_interrupted(config, out, at_batch, number)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize(("number", "at_batch"), [(signal.SIGTERM, 8), (signal.SIGINT, 13), (signal.SIGHUP, 8)])
 def test_asked_to_stop(
     config: TrainConfig,
@@ -111,11 +122,12 @@ def test_asked_to_stop(
     tmp_path: Path,
     number: signal.Signals,
     at_batch: int,
+    workers: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A run that is asked to stop finishes its step and repeats none."""
-    config = with_trainer(config, max_epochs=EPOCHS)
-    assert run_process(train_interrupted, config, tmp_path, at_batch, number) == 128 + number
+    """A run that is asked to stop, with its workers, finishes its step and repeats none."""
+    config = with_data(with_trainer(config, max_epochs=EPOCHS), workers=workers)
+    assert run_process(train_in_group, config, tmp_path, at_batch, number) == 128 + number
     used = count_batches(monkeypatch)
     train(config, tmp_path)
     assert used[0] == at_batch + 1

@@ -142,6 +142,15 @@ class Prediction:
         return np.where(self.observed, self.values, self.means.mean(1))
 
     @cached_property
+    def posterior_mean(self) -> np.ndarray:
+        """(B, D) of the noise-free values: for observed ones, between the measurement and what the others suggest.
+
+        Given z, a measured value is the noise-free one, N(mean, deviation^2 - noise^2), plus noise.
+        """
+        residuals = np.where(self.observed[:, None], self.values[:, None] - self.means, 0.0)
+        return (self.means + (1 - np.square(self.noise / self.deviations)) * residuals).mean(1)
+
+    @cached_property
     def variance(self) -> np.ndarray:
         """(B, D) of the predictive distribution: the mean of the variances plus the variance of the means.
 

@@ -101,10 +101,12 @@ def _strategies(groups: Groups, path: Path) -> Iterator[str]:
         _title(name): np.concatenate([_values(group, "strategies", name, "rmse_db") for group in groups.values()])
         for name in names
     }
-    steps = range(next(iter(curves.values())).shape[1])
+    figure = _information_figure(curves, _title("single_best") if "single_best" in names else None)
+    title = f"{_title(names[0])}, posterior mean"
+    curves[title] = np.concatenate([_values(g, "strategies", names[0], "posterior_rmse_db") for g in groups.values()])
+    steps = range(curves[title].shape[1])
     rows = [[str(step), *(_cell(curve[:, step]) for curve in curves.values())] for step in steps]
     yield markdown_table(["measured", *curves], rows)
-    figure = _information_figure(curves, _title("single_best") if "single_best" in names else None)
     yield f"![Information curves]({save_figure(figure, path.with_name(f'{path.stem}_information.png')).name})\n"
     yield "### Stopping\n"
     yield _stopping_table(groups)

@@ -52,12 +52,14 @@ class Sessions:
         reference: Reference of the errors: the noise-free or the measured audiogram.
         orders: (N, M) places of the dimensions in the order of their measurement.
         rmse: Root mean squared error of the estimates over all dimensions, in the unit of the data: thesis, eq. 4.
+        posterior_rmse: The same error of the posterior mean of the noise-free values.
         features: Features of stopping rules, by name.
     """
 
     reference: str
     orders: np.ndarray
     rmse: np.ndarray
+    posterior_rmse: np.ndarray
     features: dict[str, np.ndarray]
 
 
@@ -89,9 +91,9 @@ def play(vae: TrainedVAE, data: Audiograms, draws: np.ndarray, orders: np.ndarra
         _play_some(vae, data.values[rows], data.reference[rows], draws, None if orders is None else orders[rows])
         for rows in (slice(start, start + size) for start in range(0, len(data), size))
     ]
-    orders, errors, *columns = (np.concatenate(column) for column in zip(*parts, strict=True))
+    orders, errors, posterior, *columns = (np.concatenate(column) for column in zip(*parts, strict=True))
     features = {str(name): column for name, column in zip(FEATURES, columns, strict=True)}
-    return Sessions("measured" if data.truth is None else "noise-free", orders, errors, features)
+    return Sessions("measured" if data.truth is None else "noise-free", orders, errors, posterior, features)
 
 
 def _play_some(
@@ -103,7 +105,8 @@ def _play_some(
     beliefs: list[tuple[np.ndarray, ...]] = []
     for step in range(steps + 1):
         prediction = vae.predict(values, observed, draws)
-        beliefs.append((rmse(prediction.estimate, reference), *vae.features(prediction).values()))
+        errors = (rmse(estimate, reference) for estimate in (prediction.estimate, prediction.posterior_mean))
+        beliefs.append((*errors, *vae.features(prediction).values()))
         if step < steps:
             chosen[:, step] = vae.next_dimension(prediction) if orders is None else orders[:, step]
             observed = observed.copy()
@@ -285,6 +288,7 @@ def play_strategies(vae: TrainedVAE, data: Audiograms, dev: Audiograms | None, s
         "strategies": {
             name: {
                 "rmse_db": found.rmse.mean(0).round(5).tolist(),
+                "posterior_rmse_db": found.posterior_rmse.mean(0).round(5).tolist(),
                 "area_rmse_db": float(area(found.rmse).mean()),
                 "areas_db": area(found.rmse).round(4).tolist(),
             }

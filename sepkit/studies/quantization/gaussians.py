@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from scipy.sparse.csgraph import connected_components
 from scipy.stats import norm
 from torch import Tensor
 from tqdm import tqdm
@@ -176,8 +177,10 @@ def _draw(law: ThreeGaussians, count: int, generators: list[torch.Generator]) ->
 class _Watch:
     """Hypotheses at a few inputs during training.
 
-    A list of records, each by probe, then by network: `distortions` (hard), `soft_distortions` and `bits` (mutual
-    information of hypothesis and target). `temperatures` has one number a record, and none for methods without.
+    A list of records, each by probe, then by network: `distortions` (hard), `soft_distortions`, `bits` (mutual
+    information of hypothesis and target) and `groups` of hypotheses, linked within the deviation of one Gaussian.
+    `temperatures` has one number a record, and none for methods without. Groups by temperature are what annealing at
+    inference time would find for an input: aMCL paper, appendix B.1.
     """
 
     def __init__(self, law: ThreeGaussians, config: GaussiansConfig) -> None:
@@ -188,7 +191,8 @@ class _Watch:
         self.targets = law.sample(places, generator)
         self.points: list[Tensor] = []
         self.records: dict[str, Any] = {"probes": self.inputs}
-        self.records |= {name: [] for name in ("temperatures", "distortions", "soft_distortions", "bits")}
+        self.records |= {name: [] for name in ("temperatures", "distortions", "soft_distortions", "bits", "groups")}
+        self.linked = law.deviation
 
     @torch.no_grad()
     def record(self, networks: HypothesisNetworks, assignment: Assignment) -> None:
@@ -201,6 +205,8 @@ class _Watch:
         records["soft_distortions"].append(_rounded((weights * distances).sum(-1).mean(-1).T, 6))
         bits = [[mutual_information_bits(at) for at in of.double()] for of in weights.transpose(0, 1)]
         records["bits"].append(_rounded(torch.tensor(bits, dtype=torch.float64), 5))
+        near = (torch.cdist(points, points) < self.linked).transpose(0, 1).numpy()  # (P, S, n, n)
+        records["groups"].append([[connected_components(at)[0] for at in of] for of in near])
         if isinstance(assignment, AnnealedMCL):
             records["temperatures"].append(assignment.temperature)
 

@@ -220,6 +220,29 @@ def test_examples_with_missing_features_are_left_out():
     assert set(found.model.features) == set(table)
 
 
+def test_the_interval_is_that_of_errors_by_fits_without_the_mixture():
+    """Of harder examples only the interval is made, and it holds as many of them."""
+    table, targets, mixtures = synthetic()
+    model, left_out = fit_ridge(table, targets, mixtures)
+    model.fit_interval(targets - left_out, table, mixtures, np.zeros(len(targets)))
+    assert predictor().model == model
+    generator = np.random.default_rng(9)
+    harder = {name: generator.normal(values.mean(), values.std(), 40) for name, values in table.items()}
+    wanted = model.predict(harder) + generator.normal(0, 9 * model.error_db, 40)
+    only, both = (
+        np.repeat([False, True], [len(targets), 40]),
+        {name: np.append(table[name], harder[name]) for name in table},
+    )
+    found = fit_quality(
+        both, np.append(targets, wanted), np.append(mixtures, np.zeros(40, int)), only.astype(str), only,
+        weights="abc", hypotheses=2, manifest="dev.jsonl",
+    )  # fmt: skip
+    assert found.model.coefficients == model.coefficients and found.examples == len(targets)
+    low, high = (found.model.interval(model.predict(harder), harder) - wanted[:, None]).T
+    assert np.mean((low <= 0) & (high >= 0)) >= LEAST_COVERAGE
+    assert found.model.half_width_db > 2 * model.half_width_db
+
+
 ONE = LogisticRegression(["x0"], [0.0], [1.0], [1.0], 0.0, 0.0, 1.0, 0.0)
 RULE = SingleSpeakerDetector(ONE, -1.0, "voices", 1.0, 0.0, {"log_kurtosis": (1.0, 3.0)})
 

@@ -148,6 +148,11 @@ def test_estimates_approach_the_exact_conditional_and_are_never_better(
     found = prediction.estimate[:, hidden] - data.values[:, hidden]
     # On a finite test set the exact one may lose by chance, but not by much.
     assert 0.999 * _rmse(exact) < _rmse(found) < 1.05 * _rmse(exact)
+    # Noise-free values are those of the same distribution without the noise of the measurements themselves.
+    factor, measured = linear.factor, data.values[:, list(seen)] - linear.mean[list(seen)]
+    gain = factor @ factor[list(seen)].T @ np.linalg.inv(linear.covariance[np.ix_(seen, seen)])
+    least = _rmse(linear.mean + measured @ gain.T - data.truth)
+    assert 0.999 * least < _rmse(prediction.posterior_mean - data.truth) < 1.05 * least
 
 
 def test_on_linear_gaussian_data_the_order_is_that_of_the_exact_variances(linear_vae: TrainedVAE, linear) -> None:

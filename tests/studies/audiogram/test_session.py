@@ -189,7 +189,7 @@ def sessions() -> Sessions:
     acquisition = np.square(errors) + rng.standard_normal(errors.shape)
     elbo = -4.0 * np.arange(steps + 1) - 3 * hard + 0.3 * rng.standard_normal(errors.shape)
     columns = (np.broadcast_to(np.arange(steps + 1), errors.shape), acquisition, elbo)
-    return Sessions("noise-free", orders, errors, dict(zip(FEATURES, columns, strict=True)))
+    return Sessions("noise-free", orders, errors, errors, dict(zip(FEATURES, columns, strict=True)))
 
 
 def test_errors_areas_and_indices(sessions: Sessions) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from sepkit.objectives.assignment import MCL
 from sepkit.studies.quantization.config import FreeConfig, GaussiansConfig
 from sepkit.studies.quantization.gaussians import ThreeGaussians, _Watch, gaussian_rates
 
@@ -43,6 +44,15 @@ def test_phases_are_before_between_and_after_the_partings() -> None:
     assert np.shape(found["targets"]) == (4, config.probe_points, 2)
     watch.records["distortions"][-1][3] = [plateaus[3], plateaus[3]]
     assert watch.phases(law) == {}
+
+
+def test_groups_are_hypotheses_within_a_deviation_of_each_other() -> None:
+    """At both inputs two of four, one that chains to them, and one apart; of the second network all in one place."""
+    watch = _Watch(ThreeGaussians(moving=True), GaussiansConfig(probes=[0.5, 1.0], probe_points=5))
+    places = torch.tensor([[0.0, 0.0], [0.09, 0.0], [0.18, 0.0], [0.0, 0.11]]).expand(2, 4, 2)
+    points = torch.stack([places, torch.zeros(2, 4, 2)])
+    watch.record(lambda inputs: (points, None), MCL())  # type: ignore[arg-type]
+    assert watch.records["groups"] == [[[2, 1], [2, 1]]]
 
 
 def test_gaussian_rate_and_distortion() -> None:
