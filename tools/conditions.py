@@ -255,7 +255,12 @@ def summarize(condition: Condition, rows: Sequence[dict[str, Any]]) -> dict[str,
         row["said"] == known or (row["said"] is not None and row["at_least"] and row["said"] <= known) for row in rows
     ]
     none = sum(row["said"] is None for row in rows)
-    found = {"recordings": len(rows), "right": sum(right), "not_given": none, "wrong": len(rows) - none - sum(right)}
+    found: dict[str, Any] = {
+        "recordings": len(rows),
+        "right": sum(right),
+        "not_given": none,
+        "wrong": len(rows) - none - sum(right),
+    }
     if not known:
         return found
     before = np.array([np.mean(row["before_db"]) for row in rows])
