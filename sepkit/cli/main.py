@@ -45,12 +45,12 @@ GROUPS = {
     },
     "measure": {
         "evaluate": "measure a model, or a folder of estimates, on manifests",
-        "summarize": "write one table with figures of several evaluations or seeds",
+        "summarize": "write a table and figures of several evaluations or seeds",
         "report": "write one HTML page about runs: scores, figures, sound",
     },
     "share": {
         "export": "write a model as an ONNX file, and compare it with torch",
-        "web": "write a web page that separates in the browser with your model",
+        "web": "write a web page that separates with your model",
         "upload": "upload a model and its card to the Hugging Face hub",
     },
 }
