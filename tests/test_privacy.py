@@ -29,6 +29,7 @@ COMMANDS = {
     "cluster": ["cluster", *TALK],
     "evaluate": ["evaluate", "--manifest", "{manifest}", "--metrics", "si_sdr", "--processes", "2", "--out", "{out}"],
     "models": ["models"],
+    "public models": ["models", "--public"],
     "stream": ["stream", "-"],
     "web": ["web", "boxed_8k", "--out", "{out}/page", "--runtime", "{folder}/runtime"],
     "summarize": ["summarize", "{folder}/ev", "--out", "{out}/table.md"],
@@ -83,7 +84,7 @@ def short_folder() -> Iterator[Path]:
 
 
 # What imports torch takes many seconds under strace.
-SLOW = {"smoke", "train", "export", "calibrate", "find-temperature"}
+SLOW = {"models", "smoke", "train", "export", "calibrate", "find-temperature"}
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in COMMANDS])
