@@ -32,6 +32,9 @@ from sepkit.data.manifest import MixtureEntry, SourceEntry, write_manifest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
+# Nobody cuts the power of a test; that what is durable is synced, and when, tests/test_files.py sees by the calls.
+os.fsync = lambda descriptor: None
+
 
 def pytest_collection_finish() -> None:
     """Leave what the modules made to no collection of garbage: each would go through millions of objects again."""

@@ -98,7 +98,7 @@ def alive(session: int) -> list[str]:
     return [line for line in found.splitlines() if not line.startswith("Z")]
 
 
-@pytest.mark.parametrize("words", ["models", "--help", "--version", "", "separate --help", "train --help"])
+@pytest.mark.parametrize("words", ["models --public", "--help", "--version", "", "separate --help", "train --help"])
 def test_a_full_disk_behind_standard_output_is_said_in_one_line(words):
     with open("/dev/full", "w") as full:
         line = [*SEPKIT, *words.split()]

@@ -32,6 +32,7 @@ COMMANDS = {
     "cluster": ["cluster", *TALK],
     "evaluate": ["evaluate", "--manifest", "{manifest}", "--metrics", "si_sdr", "--processes", "2", "--out", "{out}"],
     "models": ["models"],
+    "public models": ["models", "--public"],
     "stream": ["stream", "-"],
     "web": ["web", "boxed_8k", "--out", "{out}/page", "--runtime", "{folder}/runtime"],
     "summarize": ["summarize", "{folder}/ev", "--out", "{out}/table.md"],
@@ -117,7 +118,7 @@ def short_folder() -> Iterator[Path]:
 
 
 # What imports torch takes many seconds under strace.
-SLOW = {"smoke", "train", "export", "calibrate", "find-temperature", "upload", "audiogram", "quantize"}
+SLOW = {"models", "smoke", "train", "export", "calibrate", "find-temperature", "upload", "audiogram", "quantize"}
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in COMMANDS])

@@ -69,31 +69,33 @@ def small_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bin" / "python"
 
 
-def checked(python: Path, code: str) -> list[dict[str, str]]:
-    """Return what pyright says of code."""
-    folder = python.parent.parent.parent / "code"
-    folder.mkdir(exist_ok=True)
-    (folder / "code.py").write_text(code)
-    command = [PYRIGHT, "--outputjson", "--pythonpath", python, folder / "code.py"]
+@pytest.fixture(scope="module")
+def found(small_python: Path) -> dict[str, list[dict[str, str]]]:
+    """What pyright says of both files, by their names."""
+    if not PYRIGHT.exists():
+        pytest.skip("pyright is missing: pip install 'sepkit[dev]'")
+    folder = small_python.parent.parent.parent / "code"
+    folder.mkdir()
+    for name, code in (("code.py", CODE), ("wrong.py", WRONG)):
+        (folder / name).write_text(code)
+    command = [PYRIGHT, "--outputjson", "--pythonpath", small_python, folder]
     environment = os.environ | {"PATH": f"{PYRIGHT.parent}{os.pathsep}{os.environ['PATH']}"}
     environment.pop("PYTHONPATH", None)
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environment)
-    return json.loads(done.stdout)["generalDiagnostics"]
+    told = json.loads(done.stdout)["generalDiagnostics"]
+    return {name: [line for line in told if Path(line["file"]).name == name] for name in ("code.py", "wrong.py")}
 
 
-@pytest.mark.skipif(not PYRIGHT.exists(), reason="pyright is missing: pip install 'sepkit[dev]'")
-def test_user_code_has_types_without_torch(small_python: Path) -> None:
-    found = checked(small_python, CODE)
-    assert not [line for line in found if line["severity"] != "information"], found
-    types = [line["message"].split('is "', 1)[1] for line in found]
+def test_user_code_has_types_without_torch(found: dict[str, list[dict[str, str]]]) -> None:
+    lines = found["code.py"]
+    assert not [line for line in lines if line["severity"] != "information"], lines
+    types = [line["message"].split('is "', 1)[1] for line in lines]
     assert len(types) == len(EXPECTED)
     for told, expected in zip(types, EXPECTED, strict=True):
         assert told.startswith(expected) and "Any]" not in told.split("dtype")[0] and "Unknown" not in told, told
 
 
-@pytest.mark.skipif(not PYRIGHT.exists(), reason="pyright is missing: pip install 'sepkit[dev]'")
-def test_names_of_arguments_are_checked(small_python: Path) -> None:
-    errors = [line["message"] for line in checked(small_python, WRONG) if line["severity"] == "error"]
-    assert any("heat" in line for line in errors) and any('No overloads for "separate"' in line for line in errors), (
-        errors
-    )
+def test_names_of_arguments_are_checked(found: dict[str, list[dict[str, str]]]) -> None:
+    errors = [line["message"] for line in found["wrong.py"] if line["severity"] == "error"]
+    assert any("heat" in line for line in errors), errors
+    assert any('No overloads for "separate"' in line for line in errors), errors

@@ -76,9 +76,8 @@ def _paired(test_sets: Sequence[ComparedRuns]) -> Iterator[str]:
     caption = "Differences on the same mixtures, with 95 % intervals"
     yield Table([*header, "mixtures", "speakers"], rows, caption).html()
     yield (
-        '<p class="quiet">Where the interval leaves out 0, the difference would hardly change its sign '
-        "with other mixtures of this kind (and other speakers, where their number is given). Another seed of training "
-        "may still change it.</p>"
+        '<p class="quiet">If an interval excludes 0, the difference would rarely change its sign with other '
+        "mixtures of this kind (and other speakers, if their number is given). Another training seed may change it.</p>"
     )
 
 

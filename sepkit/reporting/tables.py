@@ -12,8 +12,8 @@ from sepkit.cleaning import escaped
 from sepkit.evaluation.statistics import LEAST_UNITS
 
 INTERVALS = (
-    "Intervals (95 %) are for other speakers: the bootstrap draws as many as are given. Where none are (-), it draws "
-    f"mixtures, and the interval says nothing of other speakers. Below {LEAST_UNITS} of either there is no interval."
+    "Confidence intervals (95 %) are bootstrapped over the test speakers, or over mixtures if the speakers are "
+    f"unknown (-). Intervals over mixtures do not cover other speakers. There is none for fewer than {LEAST_UNITS}."
 )
 """Sentence below a table with intervals."""
 

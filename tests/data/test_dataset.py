@@ -237,10 +237,3 @@ def test_an_interrupted_epoch_goes_on_where_it_stopped(done: int, epoch: int) ->
     resumed.load_state_dict({"epoch": epoch, "batches_done": done})
     resumed.set_epoch(epoch + 1)
     assert len(list(resumed)) == 10
-
-
-def test_sampler_refuses_impossible_ranks() -> None:
-    with pytest.raises(ValueError, match="rank 2 of 2"):
-        EpochSampler(10, rank=2, world=2)
-    with pytest.raises(ValueError, match="batch size 0"):
-        EpochSampler(10, batch_size=0)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sepkit.evaluation.labels import PROPERTIES
-from sepkit.evaluation.run_folder import EvaluationFolder, check_summary, find, load_evaluation, load_run
+from sepkit.evaluation.run_folder import EvaluationFolder, _separated, check_summary, find, load_evaluation, load_run
 from tests.complaint import complaint
 
 
@@ -85,3 +85,17 @@ def test_mistakes_are_said(tmp_path: Path, experiments: list[Path]) -> None:
 def test_a_run_has_the_name_of_its_folder(experiments: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(experiments[0])
     assert [load_run(Path()).name, load_run(experiments[0]).name, load_run(Path(), "a").name] == ["first", "first", "a"]
+
+
+def test_descriptions_name_files_beside_them_and_damaged_ones_are_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "b.json").write_text("not JSON")
+    (tmp_path / "c.json").write_bytes(b"\xff\xfe")
+    (tmp_path / "d.json").write_text('["estimates"]')
+    (tmp_path / "e.json").write_text('{"estimates": ["e_s1.wav"]}')
+    names = ["a_s2.wav", "a_s1.wav", "gone.wav", "../a_s1.wav", 5]
+    for name in ("a", "f"):
+        (tmp_path / f"{name}.json").write_text(json.dumps({"estimates": names, "input": f"/in/{name}.wav"}))
+    for name in names[:2]:
+        (tmp_path / name).touch()
+    tracks = [tmp_path / "a_s2.wav", tmp_path / "a_s1.wav"]
+    assert _separated(tmp_path) == {Path("/in/a.wav"): tracks, Path("/in/f.wav"): tracks}

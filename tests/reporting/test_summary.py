@@ -44,7 +44,7 @@ def test_evaluations_are_sorted_best_first_with_commands(folders: list[Path], tm
     assert f"| **{score['mean']:.2f} ± {half:.2f}** |" in lines[2]
     # Every row has every column, also of the metrics that it lacks.
     assert all(line.replace("\\|", "").count("|") == lines[0].count("|") for line in lines[:5])
-    assert "draws as many as are given" in lines[6]
+    assert "bootstrapped over the test speakers" in lines[6]
 
 
 def test_of_few_mixtures_there_are_means_alone(make_corpus: Any, tmp_path: Path, capsys: Any) -> None:

@@ -96,10 +96,9 @@ def test_what_ships_has_half_the_weights_a_predictor_and_a_card(experiment, mani
 
 
 def alone(folder: Path) -> str:
-    """What the card of a model says of one speaker alone, as its predictor has it."""
+    """What the card of a model states about a single speaker, as its predictor has it."""
     predictor = yaml.safe_load((folder / "quality.yaml").read_text())
-    told = default_model.TEXTS["one_speaker"]["counted" if predictor["single_speaker"] else "not_counted"]
-    return f"one speaker alone {told}"
+    return default_model.TEXTS["one_speaker"]["counted" if predictor["single_speaker"] else "not_counted"]
 
 
 @pytest.mark.parametrize("broken", ["too large", "no manifest", "no configuration"])

@@ -1,4 +1,4 @@
-"""Model cards: description of a model, its training data, its scores, and its limits."""
+"""Model cards: description, training data, scores and limits of a model."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _METRICS = {
     "sdr_db": "SDR (dB)",
     "stoi": "STOI",
     "pesq": "PESQ",
-    "predicted_si_sdr_db": "SI-SDR predicted (dB)",
-    "speaker_count_accuracy": "Speakers counted right (share of all mixtures)",
+    "predicted_si_sdr_db": "Predicted SI-SDR (dB)",
+    "speaker_count_accuracy": "Correct speaker count (share of all mixtures)",
 }
 
-# Columns of the table by voices.
-_OF_VOICES = ("si_sdri_db", "si_sdr_db", "predicted_si_sdr_db")
+# Columns of the table by pairs of speakers.
+_OF_PAIRS = ("si_sdri_db", "si_sdr_db", "predicted_si_sdr_db")
 _SEXES = {"F": "female", "M": "male"}
 
 # Metrics of `sepkit evaluate` for developers of a model.
@@ -46,13 +46,13 @@ _DIAGNOSTICS = re.compile(r"mcl_.*|.*_nats_.*|.*_alive_share")
 _INFORMATION = {"epoch": "Epoch", "dev_si_sdri_db": "SI-SDRi on validation (dB)", "score_threshold": "Score threshold"}
 
 _INTERVALS = (
-    "In parentheses are 95 % confidence intervals for other speakers: as many are drawn as the table has. Where it has "
-    "none (-), mixtures are drawn, and the interval says nothing of other speakers."
+    "Parentheses contain 95 % confidence intervals, bootstrapped over the test speakers, or over mixtures if the "
+    "speakers are unknown (-). Intervals over mixtures do not cover other speakers."
 )
 _LIMITS = (
-    "Recordings unlike those it was trained on (other rooms, microphones, languages, noises, more speakers) are "
-    "separated worse. Which estimate is which speaker is arbitrary. Not for telling who somebody is, and not to be "
-    "relied on where a missed or added word does harm. Separate voices only of people who would agree to it."
+    "Expect lower scores on recordings unlike the training data: other rooms, microphones, languages or noises, or "
+    "more speakers. The order of the estimates is arbitrary. Do not use the model to identify speakers, or if a "
+    "missing or added word could do harm. Separate only speakers who would agree to it."
 )
 
 
@@ -71,12 +71,12 @@ def model_card(
 
     Args:
         license: License of the weights: an identifier of the hub (cc-by-4.0), or any other name.
-        corpora: training corpora, one line each, best with license and source.
+        corpora: Training corpora, one line each, best with license and source.
         summaries: `summary.json` files of `sepkit evaluate`, one per test set.
-        name: title of the card; "": the name of the folder (of its parent, if the folder is called `model`).
-        loss: the training loss; "": that of the configuration beside the model, if there is one.
-        limits: unsuitable uses, in Markdown; "": those of every separator.
-        credit: speech, recipes and papers that the model is based on, in Markdown.
+        name: Title of the card; "": the name of the folder (of its parent, if the folder is called `model`).
+        loss: Training loss; "": that of the configuration beside the model, if there is one.
+        limits: Unsuitable uses, in Markdown; "": those of every separator.
+        credit: Speech, recipes and papers that the model is based on, in Markdown.
     """
     if not license.strip():
         raise UserError("license: found nothing, expected the license of the weights, cc-by-4.0 for example")
@@ -90,7 +90,7 @@ def model_card(
     text = Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(
         name=escaped(called),
         model=called if "/" not in called else f"hf:{called}",
-        hypotheses=own["hypotheses"],
+        task="Enhances speech" if (n := own["hypotheses"]) == 1 else f"Separates {n} overlapping speakers",
         sample_rate=description["sample_rate"],
         kind="variational" if variational else "deterministic",
         version=escaped(str(description.get("sepkit", ""))),
@@ -171,20 +171,20 @@ def _scores(scores: Sequence[Mapping[str, Any]]) -> str:
         cells = [_cell(measured.get(metric)) for metric in columns]
         counted = (summary.get("matching") or {}).get("speaker_count") or {}
         if "speaker_count_accuracy" in measured and (count := counted.get("n_without_number")):
-            cells[columns.index("speaker_count_accuracy")] += f"; no number for {count}"
+            cells[columns.index("speaker_count_accuracy")] += f"; no estimate for {count}"
         speakers = max((values.get("n_speakers") or 0 for values in measured.values()), default=0)
         rows.append((test_set, str(summary.get("n_utterances", "")), str(speakers or "-"), *cells))
         for pair, of_pair in ((summary.get("by") or {}).get("sex_pair") or {}).items():
             known = _measured(of_pair)
-            if count := max((known[metric].get("n") or 0 for metric in _OF_VOICES if metric in known), default=0):
+            if count := max((known[metric].get("n") or 0 for metric in _OF_PAIRS if metric in known), default=0):
                 sexes = " with ".join(_SEXES.get(sex, str(sex)) for sex in pair.split("-"))
-                by_sex.append((test_set, sexes, str(count), *(_cell(known.get(metric)) for metric in _OF_VOICES)))
+                by_sex.append((test_set, sexes, str(count), *(_cell(known.get(metric)) for metric in _OF_PAIRS)))
     table = _table(("Test set", "Mixtures", "Speakers", *(_METRICS.get(metric, metric) for metric in columns)), rows)
     text = f"{table}\n\nMeans over mixtures, measured by `sepkit evaluate`. {_INTERVALS}"
     if not by_sex:
         return text
-    of_voices = _table(("Test set", "Voices", "Mixtures", *(_METRICS[metric] for metric in _OF_VOICES)), by_sex)
-    return f"{text}\n\nVoices that are alike are harder to tell apart:\n\n{of_voices}"
+    of_pairs = _table(("Test set", "Speaker pair", "Mixtures", *(_METRICS[metric] for metric in _OF_PAIRS)), by_sex)
+    return f"{text}\n\nSpeakers with similar voices are harder to separate:\n\n{of_pairs}"
 
 
 def _cell(values: Mapping[str, Any] | None) -> str:
@@ -240,7 +240,7 @@ def read_card(folder: Path) -> dict[str, Any]:
     """
     card = folder / "README.md"
     head = file_text(card, errors="replace", most=YAML_BYTES).split("---\n")[1:2] if card.is_file() else []
-    found = parse_yaml(head[0], str(card), "mend its head, or delete it") if head else None
+    found = parse_yaml(head[0], str(card), "fix its head, or delete it") if head else None
     return found if isinstance(found, dict) else {}
 
 

@@ -331,8 +331,8 @@ def test_a_card_has_rows_for_voices_that_are_alike(folder, tmp_path):
     card = model_card(folder, license="mit", summaries=[path], name="Zoë")
     assert "name: Zoë\n" in card.split("---\n")[1]
     assert "| female with female | 40 | 2.50 (2.00 to 3.00) |  |  |" in card
-    assert "| female with male | 60 | 8.00 |  |  |" in card and "Voices that are alike" in card
-    assert "Voices that are alike" not in model_card(
+    assert "| female with male | 60 | 8.00 |  |  |" in card and "Speakers with similar voices" in card
+    assert "Speakers with similar voices" not in model_card(
         folder, license="mit", summaries=[summary(tmp_path / "a.json", stoi=1.0)]
     )
 
