@@ -3,7 +3,7 @@
 #
 #   ./run.sh [--conf conf/cpu.yaml] [--speakers 2] [--stage N] [--stop-stage N]
 #
-# --conf FILE          conf/cpu.yaml trains 3,600 steps, about eight minutes of one core; conf/causal.yaml is a model that streams
+# --conf FILE          conf/cpu.yaml trains 3,600 steps, eight minutes of one core; conf/causal.yaml is a model that streams
 # --speakers N         speakers in a mixture
 #
 # Stages: 1 synthesize and prepare, 2 train, 3 separate examples, 4 evaluate, 5 report. The same command again continues.
