@@ -6,7 +6,7 @@
 #
 # --speech DIR         recordings, as in run.sh
 # --counts "..."       numbers of speakers
-# --methods "..."      among pit mcl relaxed_wta amcl sinkhorn grown
+# --methods "..."      among pit mcl relaxed_wta amcl amcl_exponential (from 5 dB) sinkhorn grown
 # --seeds "..."        seeds of every experiment; those of one seed are trained together, so that pairs complete first
 # --hypotheses "..."   numbers of hypotheses for three speakers, for MCL and aMCL; "" leaves them out
 # --runs DIR           a JSON for each finished run; runs that have one are not trained again
@@ -17,8 +17,8 @@
 # --prepare-options "..."  further options of sepkit prepare folder
 #
 # The same command again continues: finished runs stand in --runs, an unfinished one resumes. Two commands with different --seeds
-# may run beside each other. Time: 1,200 steps of 8 mixtures of 3 s a run, about 10 minutes of one core in float32; 140 runs
-# with the defaults. At last it writes RUNS.md beside --runs, with what has finished.
+# may run beside each other. Time: 1,000 steps of 8 mixtures of 3 s a run, 4 minutes of one quiet core in bf16; 140 runs
+# with the defaults. At last it writes RUNS.md beside --runs, with what has finished. Results: MORE_SPEAKERS.md.
 set -euo pipefail
 caller=$PWD
 cd "$(dirname "$0")"

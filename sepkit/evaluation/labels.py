@@ -45,6 +45,7 @@ LABELS = {
     "mcl_si_sdr_db": "SI-SDR of best hypothesis [dB]",
     "weighted_si_sdr_db": "SI-SDR of the weighted sum of hypotheses [dB]",
     "drawn_si_sdr_db": "SI-SDR of a hypothesis drawn by its score [dB]",
+    "emd_si_sdr_db": "SI-SDR of hypotheses moved to sources [dB]",
     "attenuation_db": "attenuation of silent sources [dB]",
     "blr_nats_per_sample": "log evidence [nats per sample]",
     "stoi": "STOI",

@@ -16,9 +16,9 @@ class EvaluationOptions:
     """Options of an evaluation.
 
     Args:
-        metrics: Metrics to measure: si_sdr, sdr, snr, bss_eval (SIR, SAR), stoi, estoi, pesq, blr, words (default:
-            si_sdr, sdr, stoi, pesq, blr if the training deviation is known, words with --asr-command, and the SI-SDR
-            that the model predicts).
+        metrics: Metrics to measure: si_sdr, sdr, snr, bss_eval (SIR, SAR), stoi, estoi, pesq, blr, words, emd (of
+            scored hypotheses) (default: si_sdr, sdr, stoi, pesq, blr if the training deviation is known, words with
+            --asr-command, and the SI-SDR that the model predicts).
         signal_std: Deviation that blr divides references by (default: the model's).
         asr_command: Command that prints the transcript of a wav ('CMD {wav}'), for word errors against the manifest's
             text; with --meeting its inputs are whole tracks, and tcpWER needs lines '[START --> END] TEXT'.

@@ -30,6 +30,7 @@ COLUMNS = {
     "estoi": ("estoi",),
     "pesq": ("pesq",),
     "blr": ("blr_nats_per_sample",),
+    "emd": ("emd_si_sdr_db",),
     "words": ("word_accuracy",),
 }
 """Metric that can be asked for -> the columns that it fills."""
@@ -38,6 +39,7 @@ PACKAGES = {
     **dict.fromkeys(("sdr", "bss_eval"), "fast_bss_eval"),
     **dict.fromkeys(("stoi", "estoi"), "pystoi"),
     "pesq": "pesq",
+    "emd": "scipy",
 }
 """Metric -> the package that computes it."""
 
@@ -217,7 +219,12 @@ def score_utterance(
     )
     count = len(sources)
     values: dict[str, list[float]] = {}
+    if weights is not None and len(weights) != len(estimates):
+        weights = None
     for name in options.metrics:
+        if name == "emd" and weights is not None and len(speaking):
+            values["emd_si_sdr_db"] = _of_all(count, speaking, _transported(table[:, speaking], weights))
+            continue
         # mcl_si_sdr_db does not measure the matched pairs.
         for column, scores in zip(COLUMNS[name], _measured(name, matched), strict=False):
             values[column] = _of_all(count, places, scores)
@@ -227,7 +234,7 @@ def score_utterance(
         values["attenuation_db"] = _attenuations(estimates, mixture, assignment)
     for column, predicted in hypotheses.predictions.items():
         values[column] = _of_all(count, places, predicted[chosen])
-    if weights is not None and len(weights) == len(estimates):
+    if weights is not None:
         mean = metrics.si_sdr_db((weights @ estimates)[None], sources[speaking])
         for column, scores in zip(WEIGHTED, (mean, weights @ table[:, speaking]), strict=True):
             values[column] = _of_all(count, speaking, scores)
@@ -303,6 +310,19 @@ def _si_sdr_table(estimates: np.ndarray, sources: np.ndarray) -> np.ndarray:
     return metrics.si_sdr_db(estimates[:, None], sources[None])
 
 
+def _transported(table: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return the SI-SDR (m,) of sources to which the masses (n,) of hypotheses are moved, for the highest mean.
+
+    Each source takes 1 / m. The mean over sources is the negative earth mover's distance whose costs are -SI-SDR.
+    """
+    from scipy.optimize import linprog
+
+    n, m = table.shape
+    sums = np.concatenate([np.kron(np.eye(n), np.ones(m)), np.kron(np.ones(n), np.eye(m))])
+    plan = linprog(-table.ravel(), A_eq=sums, b_eq=[*weights, *[1 / m] * m]).x.reshape(n, m)
+    return m * (plan * table).sum(0)
+
+
 def _attenuations(estimates: np.ndarray, mixture: np.ndarray, assignment: Sequence[int]) -> list[float]:
     """Return one number per source, NaN for speaking ones and for silent ones without a hypothesis."""
     left = sorted(
@@ -355,6 +375,10 @@ def _with_improvement(metric: Callable[[np.ndarray, np.ndarray], np.ndarray]) ->
     return measure
 
 
+def _no_scores(_: _Matched) -> Sequence[np.ndarray]:
+    raise metrics.NoScore("the model has no scores of its hypotheses")
+
+
 def _blr(matched: _Matched) -> Sequence[np.ndarray]:
     """Return (k,) log evidence per sample of each source, divided by the training deviation, given its estimate."""
     deviation = matched.options.signal_std
@@ -395,5 +419,6 @@ _MEASURES: dict[str, _Measure] = {
     "estoi": _of_each("estoi", partial(_stoi, extended=True)),
     "pesq": _of_each("pesq", _pesq),
     "blr": _blr,
+    "emd": _no_scores,
     "words": _of_each("words", _word_accuracy),
 }

@@ -21,7 +21,7 @@ import yaml
 from sepkit.evaluation.statistics import resample_weights
 from sepkit.files import parse_json
 
-METHODS = ("pit", "mcl", "relaxed_wta", "amcl", "sinkhorn", "grown")
+METHODS = ("pit", "mcl", "relaxed_wta", "amcl", "amcl_exponential", "sinkhorn", "grown")
 SCORES = ("si_sdri_db", "mcl_si_sdr_db")
 
 
@@ -109,7 +109,7 @@ def table(runs: list[dict]) -> str:
     ]
     for (m, n, a), (other_m, other_n, b) in combinations(order, 2):
         seeds = sorted(cells[m, n, a].keys() & cells[other_m, other_n, b].keys())
-        if (m, n) != (other_m, other_n) or not seeds or (b not in ("amcl", "grown") and a != "pit"):
+        if (m, n) != (other_m, other_n) or not seeds or (b in ("relaxed_wta", "sinkhorn") and a != "pit"):
             continue
         first, second = ([cells[m, n, method][seed] for seed in seeds] for method in (a, b))
         assert all(run["test_speakers"] == first[0]["test_speakers"] for run in first + second), (m, n, a, b)
