@@ -84,7 +84,7 @@ CONDITIONS = (
     Condition("three speakers", speakers=3),
     Condition("one speaker", speakers=1, seconds=10.0),
     Condition("one speaker, telephone", speakers=1, seconds=10.0, band=_TELEPHONE, codec="mu_law"),
-    Condition("one speaker, room of 0.4 s", speakers=1, seconds=10.0, reverberation_seconds=0.4),
+    Condition("one speaker, room, T60 0.4 s", speakers=1, seconds=10.0, reverberation_seconds=0.4),
     *(Condition(f"one speaker, noise at {snr} dB", speakers=1, seconds=10.0, snr_db=snr) for snr in (10, 5, 0)),
     Condition("noise alone", speakers=0, snr_db=0),
 )
@@ -255,7 +255,12 @@ def summarize(condition: Condition, rows: Sequence[dict[str, Any]]) -> dict[str,
         row["said"] == known or (row["said"] is not None and row["at_least"] and row["said"] <= known) for row in rows
     ]
     none = sum(row["said"] is None for row in rows)
-    found = {"recordings": len(rows), "right": sum(right), "not_given": none, "wrong": len(rows) - none - sum(right)}
+    found: dict[str, Any] = {
+        "recordings": len(rows),
+        "right": sum(right),
+        "not_given": none,
+        "wrong": len(rows) - none - sum(right),
+    }
     if not known:
         return found
     before = np.array([np.mean(row["before_db"]) for row in rows])

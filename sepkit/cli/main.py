@@ -95,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         open_streams()
         on_stop(stop)
         warnings.filterwarnings("ignore", ".*monitor support")  # of progress bars, where no thread can be started
-    program = ["sepkit", *arguments[:1]]
+    program, has_compiler_cache = ["sepkit", *arguments[:1]], "TORCHINDUCTOR_CACHE_DIR" in os.environ
     try:
         try:
             if not arguments or arguments[0] in ("-h", "--help"):
@@ -110,6 +110,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             if result is not None:
                 print(result)
         finally:
+            if argv is None and not has_compiler_cache:
+                # torch's compiler makes a folder for what it may compile, and nothing here does.
+                with contextlib.suppress(OSError):
+                    os.rmdir(os.environ.get("TORCHINDUCTOR_CACHE_DIR", ""))
             sys.stdout.flush()  # help, too: nothing else would say that a full disk took it
     except BaseException as error:
         number = received() or isinstance(error, KeyboardInterrupt) * signal.SIGINT

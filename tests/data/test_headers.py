@@ -9,32 +9,16 @@ from sepkit.data.headers import container_of, frame_bytes
 REST = bytes(16)
 
 
-@pytest.mark.parametrize(
-    ("begin", "name"),
-    [
-        (b"fLaC", "FLAC"),
-        (b"OggS", "Ogg"),
-        (b"ID3", "MP3"),
-        (b"FORM", "AIFF"),
-        (b".snd", "AU"),
-        (b"dns.", "AU"),
-        (b"caff", "CAF"),
-        (b"riff", "W64"),
-        (b"RIFX", "RIFX"),
-        (b"NIST_1A", "NIST sphere"),
-        (b"Creative Voice", "VOC"),
-        (b"wvpk", "WavPack"),
-        (b"TTA1", "TTA"),
-        (b"MAC ", "Monkey's Audio"),
-        (b"#!AMR", "AMR"),
-        (b"\x0bw", "AC-3"),
-        (b"0&\xb2u\x8ef\xcf\x11", "WMA"),
-        (b"FLV\1", "FLV"),
-        (b"\x1aE\xdf\xa3", "Matroska or WebM"),
-        *((b"\0\0\0 " + box, "MP4 or M4A") for box in (b"ftyp", b"moov", b"mdat", b"wide")),
-        (b"RIFF", ""),
-    ],
-)
+BEGINS = {
+    "FLAC": [b"fLaC"], "Ogg": [b"OggS"], "MP3": [b"ID3"], "AIFF": [b"FORM"], "AU": [b".snd", b"dns."], "CAF": [b"caff"],
+    "W64": [b"riff"], "RIFX": [b"RIFX"], "NIST sphere": [b"NIST_1A"], "VOC": [b"Creative Voice"], "WavPack": [b"wvpk"],
+    "TTA": [b"TTA1"], "Monkey's Audio": [b"MAC "], "AMR": [b"#!AMR"], "AC-3": [b"\x0bw"], "FLV": [b"FLV\1"],
+    "": [b"RIFF"], "WMA": [b"0&\xb2u\x8ef\xcf\x11"], "Matroska or WebM": [b"\x1aE\xdf\xa3"],
+    "MP4 or M4A": [b"\0\0\0 " + box for box in (b"ftyp", b"moov", b"mdat", b"wide")],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("begin", "name"), [(begin, name) for name, known in BEGINS.items() for begin in known])
 def test_a_format_begins_with_its_own_bytes(begin: bytes, name: str) -> None:
     assert container_of(begin + REST) == name
     assert container_of(b"\2" + begin + REST) == container_of(begin[:-1] + REST) == ""
@@ -67,18 +51,9 @@ def test_frames_are_as_long_as_the_specifications_say(head: str, size: int) -> N
 
 
 # No synchronization, layer II, a reserved version, free and forbidden bit rates, a reserved rate, and too few bytes.
-@pytest.mark.parametrize(
-    "head",
-    [
-        "fefb90000000",
-        "ffdb90000000",
-        "fffd90000000",
-        "ffeb90000000",
-        "fffb00000000",
-        "fffbf0000000",
-        "fffb9c000000",
-        "fffb900000",
-    ],
-)
+NO_FRAMES = "fefb90000000 ffdb90000000 fffd90000000 ffeb90000000 fffb00000000 fffbf0000000 fffb9c000000 fffb900000"
+
+
+@pytest.mark.parametrize("head", NO_FRAMES.split())
 def test_what_is_no_frame(head: str) -> None:
     assert frame_bytes(bytes.fromhex(head)) == 0

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sepkit.evaluation.labels import PROPERTIES
-from sepkit.evaluation.results import columns_of, summarize_matching, summarize_rows, write_rows
+from sepkit.evaluation.results import columns_of, summarize_rows, write_rows
 from sepkit.evaluation.scoring import MISSED, SILENT, UtteranceScores
 
 
@@ -48,23 +48,6 @@ def test_the_summary_by_hand() -> None:
     assert second["metrics"]["si_sdr_db"]["drop_db"] == 2.0 and "drop_db" not in first["metrics"]["si_sdr_db"]
     assert {label: group["si_sdr_db"]["n"] for label, group in summary["by"]["speakers"].items()} == {"1": 1, "2": 2}
     assert "by_manifest" not in summarize_rows(ROWS[:2], ["si_sdr_db"])
-
-
-def test_the_use_of_hypotheses_by_hand() -> None:
-    """Of five speaking sources two are won by each of the first two hypotheses, one by the third, none by the last."""
-    done = [one for one in ROWS if "scores" in one]
-    found = summarize_matching(done)
-    assert (found["n_sources"], found["hypothesis_usage"], found["collapse_rate"]) == (5, [0.4, 0.4, 0.2, 0.0], 0.25)
-    assert (found["missed_sources"], found["missed_source_rate"], found["extra_hypotheses"]) == (1, 0.2, 1)
-    assert found["speaker_count"] == {
-        "n": 3, "n_without_number": 0, "accuracy": 1 / 3, "over_separation_rate": 1 / 3,
-        "under_separation_rate": 1 / 3, "confusion": {"1": {"0": 0, "1": 0, "2": 1}, "2": {"0": 0, "1": 1, "2": 1}},
-    }  # fmt: skip
-    unknown = row("b", "5", [0, 1], [1.0, 1.0])
-    counted = summarize_matching([done[0], unknown])["speaker_count"]
-    assert (counted["n_without_number"], counted["accuracy"], counted["under_separation_rate"]) == (1, 0.5, 0.0)
-    assert counted["confusion"] == {"2": {"0": 0, "1": 0, "2": 1, "no number": 1}}
-    assert "speaker_count" not in summarize_matching([unknown]) and summarize_matching([unknown])["n_sources"] == 0
 
 
 def test_rows_are_written_with_an_empty_cell_for_what_is_not_defined(tmp_path: Path) -> None:

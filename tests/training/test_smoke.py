@@ -29,7 +29,13 @@ def test_synthetic_set_is_the_same_every_time(tmp_path: Path) -> None:
     files = sorted(path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*.*"))
     assert len(files) == 7
     assert all((tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes() for file in files)
-    assert read_manifest(tmp_path / "a" / "train.jsonl").max_sources == 3
+    manifest = read_manifest(tmp_path / "a" / "train.jsonl")
+    # Dynamic mixing and validation by sex go by what it names: nobody speaks twice.
+    assert len({source.speaker for entry in manifest for source in entry.sources} - {""}) == 6
+    assert [(entry.num_samples, {source.sex for source in entry.sources}) for entry in manifest] == [
+        (16000, {"F"}),
+        (16000, {"M"}),
+    ]
 
 
 @pytest.mark.parametrize(("given", "tried"), [(1, 1), (2, 2), (6, 2)])
