@@ -37,9 +37,13 @@ os.fsync = lambda descriptor: None
 
 
 def pytest_collection_finish() -> None:
-    """Leave what the modules made to no collection of garbage: each would go through millions of objects again."""
+    """Leave what the modules made to no collection of garbage, and collect the oldest generation a tenth as often.
+
+    Each such collection goes through all objects of all libraries; together they took a fifteenth of the time.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(700, 10, 100)
 
 
 @pytest.fixture(autouse=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +18,7 @@ import pytest
 
 from sepkit.corpora.archives import WEB_RUNTIME_FILES
 from sepkit.data import audio
+from tests.file_server import Server
 from tests.noise_voices import voice
 
 SOURCES = ["{folder}/s1", "{folder}/s2"]
@@ -41,6 +44,11 @@ COMMANDS = {
     "calibrate": ["calibrate", "{exp}", "--manifest", "{folder}/many.jsonl"],
     "prepare": ["prepare", "mixed", "--mixture", "{folder}/mix", "--sources", *SOURCES, "--out", "{out}"],
     "report": ["report", "{folder}/ev", "--out", "{out}/page.html"],
+    "download": ["download", "wsj0-mix-lists", "--mirror", "{server}", "--cache", "{out}"],
+    "upload": ["upload", "{exp}", "--repo", "somebody/separator", "--license", "mit"],
+    "audiogram": ["audiogram", "next", "--model", "{audiograms}", "--measured", "right_1000=35"],
+    "quantize": ["quantize", "sines", "--config", "{folder}/sines.yaml", "--out", "{out}"],
+    "voices": ["voices", "score", "mean_mfcc", "--collection", "{folder}/voices.csv", "--out", "{out}/score.json"],
 }  # fmt: skip
 # Of matplotlib, which keeps a list of fonts in the user's cache: docs/install.md names it.
 CACHES = re.compile(r"/(matplotlib|fontconfig)(/|$)")
@@ -65,6 +73,9 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in WEB_RUNTIME_FILES:
         (folder / "runtime").mkdir(exist_ok=True)
         (folder / "runtime" / name).touch()
+    (folder / "sines.yaml").write_text("sines: {seeds: 1, steps: 2}\n")
+    rows = [f"{name}/a.wav,{start},1.5,{name}\n" for name in parts for start in (0, 1.5)]
+    (folder / "voices.csv").write_text("path,start_seconds,duration_seconds,speaker\n" + "".join(rows))
     words = ["evaluate", "--manifest", folder / "m.jsonl", "--estimates", folder / "est", "--metrics", "si_sdr"]
     subprocess.run([sys.executable, "-m", "sepkit", *map(str, words), "--out", str(folder / "ev")], check=True)
     return folder
@@ -77,6 +88,29 @@ def experiment(inputs: Path) -> Path:
     return inputs / "exp"
 
 
+@pytest.fixture(scope="module")
+def audiograms(inputs: Path) -> Path:
+    out, data = inputs / "audiograms", [f"--data.{part}={inputs}/thresholds/{part}.csv" for part in ("train", "dev")]
+    for words in (
+        ["prepare", "audiograms", "--examples", "60", "--out", str(inputs / "thresholds")],
+        ["train", "--config", "audiogram", *data, "--trainer.max_epochs", "1", "--out", str(out)],
+    ):
+        subprocess.run([sys.executable, "-m", "sepkit", *words], check=True)
+    return out
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """A mirror with one archive, and a hub that takes nothing."""
+    server, packed = Server(), io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for name in ("metadata/mix_2_spk_tr.txt", "metadata/activlev/activlev_tr.txt"):
+            archive.addfile(tarfile.TarInfo(f"pywsj0-mix-0123abc/{name}"))
+    server.put("pywsj0-mix.tar.gz", packed.getvalue())
+    yield server
+    server.close()
+
+
 @pytest.fixture
 def short_folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="sk") as folder:
@@ -84,22 +118,25 @@ def short_folder() -> Iterator[Path]:
 
 
 # What imports torch takes many seconds under strace.
-SLOW = {"models", "smoke", "train", "export", "calibrate", "find-temperature"}
+SLOW = {"models", "smoke", "train", "export", "calibrate", "find-temperature", "upload", "audiogram", "quantize"}
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in COMMANDS])
-def test_nothing_is_written_elsewhere_and_nobody_is_called(name, inputs, tmp_path, short_folder, request):
+def test_nothing_is_written_elsewhere_and_nobody_is_called(name, inputs, server, tmp_path, short_folder, request):
     # The names of sockets between processes, which are in TMPDIR, have at most 107 characters.
     home, temporary, out = tmp_path / "home", short_folder, tmp_path / "out"
     for folder in (home, out):
         folder.mkdir()
     places = {"folder": inputs, "talk": inputs / "mix" / "a.wav", "manifest": inputs / "m.jsonl", "out": out}
-    if "{exp}" in COMMANDS[name]:
-        places["exp"] = request.getfixturevalue("experiment")
+    places["server"] = server.url
+    for place, fixture in (("exp", "experiment"), ("audiograms", "audiograms")):
+        if f"{{{place}}}" in COMMANDS[name]:
+            places[place] = request.getfixturevalue(fixture)
     words = [sys.executable, "-m", "sepkit", *(word.format(**places) for word in COMMANDS[name])]
     hidden = {"ORT_DISABLE_TELEMETRY", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "MPLCONFIGDIR", "CI"}
     environment = {key: value for key, value in os.environ.items() if key not in hidden}
     environment |= {"HOME": str(home), "TMPDIR": str(temporary), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment |= {"HF_ENDPOINT": server.url, "HF_TOKEN": "none"}
     trace = tmp_path / "trace"
     if shutil.which("strace"):
         calls = "trace=openat,open,creat,connect,sendto,rename,renameat,mkdir,mkdirat"
@@ -108,14 +145,18 @@ def test_nothing_is_written_elsewhere_and_nobody_is_called(name, inputs, tmp_pat
         done = subprocess.run(
             words, stdin=recording, capture_output=True, errors="replace", env=environment, cwd=tmp_path, timeout=600
         )
-    assert done.returncode == 0, done.stderr
-    left = [str(path) for folder in (home, temporary) for path in folder.rglob("*") if path.is_file()]
+    assert done.returncode == (2 if name == "upload" else 0), done.stderr
+    left = [str(path) for folder in (home, temporary) for path in folder.rglob("*")]
     assert [path for path in left if not CACHES.search(path)] == []
     assert sorted(path.name for path in tmp_path.iterdir() if path != trace) == ["home", "out"]
     if not trace.exists():
         pytest.skip("no strace on this machine (Debian: apt-get install strace): files were looked at, calls were not")
     lines = trace.read_text(errors="replace").splitlines()
     calls = [line for line in lines if re.search(r"connect\(.*sa_family=AF_INET|sendto\(.*sa_family=AF_INET", line)]
+    if name in ("download", "upload"):
+        port = f"htons({server.url.rpartition(':')[2]})"
+        assert calls, "the server of this test was not called"
+        calls = [line for line in calls if port not in line or "127.0.0.1" not in line]
     assert calls == [], "an address was called"
     assert [line for line in lines if re.search(r'"/etc/(hosts|resolv\.conf)"', line)] == [], "a name was looked up"
     opened = (re.search(r'open(?:at)?\(.*?"([^"]+)", (\S+)', line) for line in lines)

@@ -40,7 +40,7 @@ Groups = Mapping[str, Sequence[str]]
 """Title -> names of the parameters below it, in the order of the help."""
 
 SHARED_HELP = {
-    "device": "cpu, cuda, cuda:1 ..., or auto: an accelerator if there is one",
+    "device": "device: cpu, cuda, cuda:1 ..., or auto: an accelerator if there is one",
     "json": "print the numbers as JSON, nothing else",
     "import_": "Python file that registers choices of your own; it is executed; can be repeated",
 }
@@ -70,13 +70,15 @@ class Parser(argparse.ArgumentParser):
         self._groups: dict[str, Any] = {}
 
     def add(self, name: str, *, title: str = "Options", help: str = "", default: Any = None, **settings: Any) -> None:
-        """Add an argument to the group with this title; the help states its default."""
+        """Add an argument to the group with this title; its help states the default, without an article or capital."""
+        help = re.sub(r"^(?:The|An?) |(?<![.])[.]$", "", help)
+        help = re.sub(r"^(?!Python |Kaldi )[A-Z](?=[a-z])", lambda first: first[0].lower(), help)
         if title not in self._groups:
             self._groups[title] = self.add_argument_group(title)
         if default not in (None, "", [], ()) and "(default" not in help and "action" not in settings:
             shown = " ".join(map(str, default)) if isinstance(default, (list, tuple)) else str(default)
             shown = shown.lower() if isinstance(default, bool) else shown
-            help = f"{re.sub(r'(?<![.])[.]$', '', help)} (default: {shown})".lstrip()
+            help = f"{help} (default: {shown})".lstrip()
         names = [SHORT[name], name] if name in SHORT else [name]
         if name.startswith("--") and settings.get("nargs") == "+":
             settings["action"] = _Collect

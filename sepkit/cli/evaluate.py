@@ -33,8 +33,8 @@ def main(
         model: MODEL to measure (default: the one that ships with sepkit).
         estimates: Folder of estimates to measure instead of a model: ID_s1.wav and so on, or s1/ID.wav and so on.
         options: What to measure, and how.
-        separate_reports: A separate evaluation for each manifest, in DIR/NAME for NAME.jsonl, without drops between
-            them.
+        separate_reports: Write a separate evaluation for each manifest, in DIR/NAME for NAME.jsonl, without drops
+            between them.
         meeting: Measure --hypothesis against --reference; only --out and --asr-command go with them.
         reference: Reference of --meeting: who spoke when as RTTM (FILE.rttm, for DER only) or SegLST (FILE.json).
         hypothesis: Hypothesis of --meeting: RTTM or SegLST files, or audio files: the tracks of one meeting, one for

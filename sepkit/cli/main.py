@@ -31,27 +31,27 @@ GROUPS = {
     "use": {
         "separate": "separate audio files",
         "stream": "separate standard input, wav or raw PCM, while it comes in",
-        "cluster": "diarization: who spoke when in recordings",
+        "cluster": "find who spoke when in recordings (diarization)",
         "models": "list the models that can be named",
     },
     "train": {
         "prepare": "make manifests: mini, folder, mixed, librimix ...",
         "download": "fetch corpora that may be downloaded: resumed and checked",
-        "smoke": "two training steps and a save on your own configuration",
+        "smoke": "run two training steps and a save on your own configuration",
         "train": "train a model; the same command again resumes",
-        "calibrate": "teach a model to predict the SI-SDR of its estimates",
-        "find-temperature": "where hypotheses split, and a schedule for annealing",
-        "plan-schedule": "an annealing schedule from theory instead of by search",
+        "calibrate": "fit a predictor of the SI-SDR of a model's estimates",
+        "find-temperature": "find where hypotheses split, and an annealing schedule",
+        "plan-schedule": "plan an annealing schedule from theory instead of a search",
     },
     "measure": {
         "evaluate": "measure a model, or a folder of estimates, on manifests",
-        "summarize": "several evaluations or seeds in one table with figures",
-        "report": "one HTML page about runs: scores, figures, sound",
+        "summarize": "write a table and figures of several evaluations or seeds",
+        "report": "write one HTML page about runs: scores, figures, sound",
     },
     "share": {
-        "export": "a model as an ONNX file, compared with torch",
-        "web": "a web page that separates in the browser, with your model",
-        "upload": "a model and its card to the Hugging Face hub",
+        "export": "write a model as an ONNX file, and compare it with torch",
+        "web": "write a web page that separates with your model",
+        "upload": "upload a model and its card to the Hugging Face hub",
     },
 }
 """Heading -> command -> what it does."""
@@ -95,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         open_streams()
         on_stop(stop)
         warnings.filterwarnings("ignore", ".*monitor support")  # of progress bars, where no thread can be started
-    program = ["sepkit", *arguments[:1]]
+    program, has_compiler_cache = ["sepkit", *arguments[:1]], "TORCHINDUCTOR_CACHE_DIR" in os.environ
     try:
         try:
             if not arguments or arguments[0] in ("-h", "--help"):
@@ -110,6 +110,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             if result is not None:
                 print(result)
         finally:
+            if argv is None and not has_compiler_cache:
+                # torch's compiler makes a folder for what it may compile, and nothing here does.
+                with contextlib.suppress(OSError):
+                    os.rmdir(os.environ.get("TORCHINDUCTOR_CACHE_DIR", ""))
             sys.stdout.flush()  # help, too: nothing else would say that a full disk took it
     except BaseException as error:
         number = received() or isinstance(error, KeyboardInterrupt) * signal.SIGINT

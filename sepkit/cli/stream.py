@@ -28,7 +28,7 @@ def main(
         sepkit stream < recording.wav > estimates.pcm
 
     Args:
-        source: -, standard input: a wav, whose channels are averaged, or mono PCM
+        source: input, -: standard input, a wav (its channels are averaged) or mono PCM
         model: MODEL, which must be causal (default: boxed_8k_causal, which ships with sepkit)
         sample_rate: sample rate in Hz (default: that of the wav; for PCM that of the model, which has the least
             latency)

@@ -15,15 +15,14 @@ class DynamicMixingConfig:
     """New mixtures every epoch from the training manifest's own recordings.
 
     Args:
-        enabled: Mix anew; otherwise every epoch has the manifest's mixtures.
-        gain_range_db: Each source's gain is uniform in +-this, relative to equal loudness of the sources.
-        speed_range: Each source is played faster or slower by up to this share (0.05: 95 to 105 %).
-        one_speaker_share: Share of mixtures in which one speaker is alone, whatever the manifest has.
-        bank_gib: Keep recordings decoded and resampled in this much memory at most, GiB; 0: read files for every
-            mixture.
+        enabled: Whether to make new mixtures in every epoch, instead of the manifest's.
+        gain_range_db: Range of each source's gain, uniform in +-N, relative to equal loudness of the sources.
+        speed_range: Largest relative change of each source's speed (0.05: 95 to 105 %).
+        one_speaker_share: Share of mixtures with a single speaker, whatever the manifest contains.
+        bank_gib: Memory for decoded and resampled recordings, GiB; 0: files are read for every mixture.
         bank_speeds: With a bank: number of speeds within speed_range.
-        speaker_weights: PATTERN=WEIGHT ...: how likely speakers are drawn whose whole name matches the pattern; the
-            first match counts, and speakers that none matches have weight 1.
+        speaker_weights: PATTERN=WEIGHT ...: sampling weights of speakers whose whole name matches the pattern; the
+            first match counts, and the weight of all others is 1.
         noise_probability: Share of mixtures that get noise, if `noise` is given.
         noise: Folder of noise recordings; none: only the manifest's noise.
         noise_snr_db: Range of the speech-to-noise ratio.
@@ -31,8 +30,8 @@ class DynamicMixingConfig:
         reverberation_cache: Folder of simulated impulse responses; made on first use.
         reverberation_target: Target of a source in a room: its whole reverberant signal, or its first 50 ms; the rest
             is noise then.
-        coloring_db: Each source is colored over frequency: its level in dB gains four cosines of this standard
-            deviation; 0: none.
+        coloring_db: Standard deviation of each of four cosines over frequency that are added to a source's level;
+            0: none.
         channel_probability: Share of mixtures that pass through a random transmission channel, such as a telephone
             line: sources and noise are limited to a band; what a codec or clipping adds belongs to the noise.
         highpass_hz: With a channel: range of the cutoff of the high-pass filter, which 85 % of the channels have.
@@ -77,8 +76,8 @@ class DataConfig:
         train: Manifest of the training mixtures (train.jsonl).
         dev: Manifest of the validation mixtures.
         segment_seconds: Length of training segments, seconds; shorter utterances are padded.
-        min_seconds: Leave out training and validation mixtures shorter than this (the aMCL paper: 5, its segment
-            length).
+        min_seconds: Length below which training and validation mixtures are left out (the aMCL paper: 5, its
+            segment length).
         speeds: Speeds at which sources of the manifest's training mixtures are played, drawn for each (SepFormer: 0.95,
             1, 1.05); none: as they are.
         batch_size: Mixtures in a batch, each device.

@@ -15,7 +15,7 @@ class SpeakerEncoderConfig:
     """A speaker encoder: log-mel spectrum, a trunk, mean and deviation over time, expert heads and a gate.
 
     Args:
-        sample_rate: Hz.
+        sample_rate: Sample rate, Hz.
         trunk: convolutional: four convolutions over time, 0.1 M parameters. resnet: residual blocks over time, 0.5 M.
         bands: Mel bands.
         channels: Width of the trunk.

@@ -30,8 +30,8 @@ class ConvTasNetConfig(MaskerConfig, name="conv_tasnet"):
         blocks: Blocks in a repeat (X); block b has dilation 2^b.
         repeats: Repeats of all blocks (R).
         norm: Norm of the features, and inside the blocks.
-        causal: See no later frames; needs a norm other than global_layer_norm.
-        normalize_skip_sum: Divide the sum of skip outputs by the number of blocks (thesis); off as in asteroid.
+        causal: Whether masks depend on no later frames; needs a norm other than global_layer_norm.
+        normalize_skip_sum: Whether to divide the sum of skip outputs by the number of blocks (thesis; not in asteroid).
     """
 
     bottleneck_channels: Size = 128
@@ -282,7 +282,7 @@ class TIGERConfig(MaskerConfig, name="tiger"):
     with kernel_size: 640, features: real_imaginary, compression: 1 and mapping: true, and linear masks.
 
     Args:
-        sample_rate: Hz, for which the bands are laid out; that of the model.
+        sample_rate: Sample rate that the bands are made for, Hz; that of the model.
         channels: Values in a band of a frame, between the blocks; a multiple of num_heads and of the hypotheses.
         hidden_channels: Channels of the networks over several resolutions.
         iterations: Number of times that the block is applied (8 in the large model).

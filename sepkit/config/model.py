@@ -26,9 +26,9 @@ class FreeFilterbankConfig(FilterbankConfig, name="free"):
         stride: Samples between frames.
         padding: Zeros the convolution adds at both ends (SuDoRM-RF: half its kernel).
         output_padding: Extra samples at the decoder's right end (SuDoRM-RF: stride - 1).
-        multiple: The input is padded on the right to a multiple of this many samples (SuDoRM-RF: 80).
-        init_range: Filters start uniform in +-this; 0 means Xavier-normal.
-        mapping: The masker's output is the estimates' encoding, not a mask of the mixture's; for linear or tanh masks.
+        multiple: Samples to a multiple of which the input is padded on the right (SuDoRM-RF: 80).
+        init_range: Range of the initial filters, uniform in +-N; 0: Xavier-normal.
+        mapping: Whether the masker outputs the estimates' encodings instead of masks; for linear or tanh masks.
         together: Number of hypotheses, if the decoder makes each estimate of the masked encodings of all, as that of
             SuDoRM-RF's authors does; 0: each estimate is of its own.
     """
@@ -181,7 +181,7 @@ class ModelConfig:
     """An encoder-masker-decoder.
 
     Args:
-        sample_rate: Hz. Part of the model: input at other rates is resampled and comes back at its own.
+        sample_rate: Sample rate of the model, Hz; other input is resampled, and output has the input's rate.
         hypotheses: Number of estimates (n).
         filterbank: Encoder and decoder.
         encoding: Latent family of the encoding; deterministic: a point.
@@ -189,7 +189,7 @@ class ModelConfig:
         masks: Latent family of the masks, with their activation; deterministic: points.
         encoding_prior: Prior of variational encodings.
         mask_prior: Prior of variational masks.
-        estimate_scales: The decoder also makes a scale for every sample, for the Cauchy likelihood.
+        estimate_scales: Whether the decoder also outputs a scale for every sample, for the Cauchy likelihood.
         scoring: A score for every hypothesis. Without scores, the number of speakers is the number of hypotheses.
         input_norm: training: mixtures are divided by the deviation of the training mixtures. mixture: each by its own.
         pad: full: no sample is lost at either end. asteroid: trim as asteroid does, for parity.

@@ -19,8 +19,8 @@ class NegSISDRConfig(CostConfig, name="neg_si_sdr"):
     """Negative scale-invariant signal-to-distortion ratio, dB.
 
     Args:
-        zero_mean: Remove the means first.
-        eps: Keeps silence finite.
+        zero_mean: Whether to remove the means first.
+        eps: Constant that keeps the cost of silence finite.
     """
 
     zero_mean: bool = True
@@ -32,8 +32,8 @@ class NegSNRConfig(CostConfig, name="neg_snr"):
     """Negative signal-to-noise ratio, dB: levels matter.
 
     Args:
-        zero_mean: Remove the means first.
-        eps: Keeps silence finite.
+        zero_mean: Whether to remove the means first.
+        eps: Constant that keeps the cost of silence finite.
     """
 
     zero_mean: bool = True
@@ -155,7 +155,7 @@ class RateConfig:
 
     Args:
         weight: Beta, a schedule. With a likelihood and beta = 1, the objective is the negative evidence lower bound.
-        free_nats: A rate below this costs as much as this, so it is not reduced further.
+        free_nats: Lowest rate in the loss, nats; a rate below it is not reduced further.
         free_nats_over: Groups with free nats: every element, all dimensions (and hypotheses) of a frame, or a whole
             utterance.
     """
@@ -175,9 +175,9 @@ class SteeringConfig:
         masks: Target of the masks' rate alone (of all hypotheses), with a weight of its own, nats.
         per: Unit of targets and of recorded rates: nats per frame, per sample or per utterance.
         initial_weight: Initial value of the weights; 1e-9 in the thesis's long trainings.
-        change: Each step multiplies or divides a weight by 1 + this; 1e-4 in the thesis's long trainings.
-        tolerance: A weight does not change while its rate is within this share of the target.
-        warn_after_epochs: Report rates more than 10 % off their target every N epochs; 0: never.
+        change: Relative change of a weight in each step; 1e-4 in the thesis's long trainings.
+        tolerance: Relative distance from the target within which a rate leaves its weight unchanged.
+        warn_after_epochs: Epochs between reports of rates more than 10 % off their target; 0: no reports.
     """
 
     total: Positive | None = None
@@ -227,8 +227,8 @@ class SilenceConfig:
     """Hypotheses without a source are driven to silence; for mixtures with fewer speakers than hypotheses.
 
     Args:
-        weight: Weight of their level in dB relative to the separation loss; 0: no such term.
-        threshold_db: Hypotheses this far below the mixture are quiet enough.
+        weight: Weight of the level (dB) of hypotheses without a source, relative to the separation loss; 0: none.
+        threshold_db: Level below the mixture's at which a hypothesis is quiet enough.
     """
 
     weight: NotNegative = 0.0

@@ -22,7 +22,7 @@ class GrowthConfig:
     Source: CCLVQ paper, section 4.1.
 
     Args:
-        epochs: After how many epochs the model grows, rising, each less than max_epochs.
+        epochs: Epochs after which the model grows, rising, each less than max_epochs.
         hypotheses: Number of hypotheses after each growth, rising, the first above model.hypotheses; none: one more
             each time.
         by: Choice of the hypothesis to split: the one with the largest share of the distortion, or the best one of most
@@ -49,7 +49,7 @@ class TrainerConfig:
         learning_rate: Highest learning rate, before any decay or halving.
         betas: Decay rates (adam and adamw) of the running means of gradients and of squared gradients.
         momentum: Momentum of sgd.
-        weight_decay: Added to the gradient as a multiple of the weights; with adamw it shrinks the weights instead.
+        weight_decay: Multiple of the weights added to the gradient; with adamw, it shrinks the weights instead.
         warmup_steps: Steps over which the learning rate rises to its value.
         decay_share: Last share of the budget (max_minutes or max_epochs, whichever ends first) over which the learning
             rate falls along a line; 0: no decay. With a decay, the rate is not halved on plateaus.
@@ -69,19 +69,19 @@ class TrainerConfig:
             task's own score. loss: the training loss on dev, at the current temperature (as in aMCL's reference code).
         validate_every_epochs: Epochs between validations.
         precision: auto: bf16-mixed on GPUs and CPUs that compute in it (AVX512_BF16, AMX), otherwise 32-true.
-        tf32: Multiply float32 matrices in TF32 on GPUs that have it; the objective stays in float32.
-        compile: Compile the model with torch.compile, for GPUs. On CPUs it turns off the fast ways of Conv-TasNet and
-            DPRNN.
-        gradient_checkpointing: Keep only the input of each block and compute the block again in the backward pass, for
-            long segments. Gradients stay the same, memory shrinks, and steps take about a third longer. Conv-TasNet on
-            CPUs always does so, at no cost.
-        accelerator: auto: a GPU if torch sees one, else the CPU.
+        tf32: Whether to multiply float32 matrices in TF32 on GPUs that have it; the objective stays in float32.
+        compile: Whether to use torch.compile, for GPUs; on CPUs it turns off faster code for
+            Conv-TasNet and DPRNN.
+        gradient_checkpointing: Whether to keep only the input of each block and recompute the block in the backward
+            pass, for long segments. Gradients stay the same, memory shrinks, and steps take about a third longer.
+            Conv-TasNet on CPUs always does so, at no cost.
+        accelerator: Kind of device; auto: a GPU if torch finds one, else the CPU.
         devices: Number of devices, or of processes on a CPU, on each node. With several, models with batch
             normalization are refused.
         num_nodes: Machines that train together.
         accumulate_batches: Batches whose gradients are averaged before a step.
-        checkpoint_every_steps: A killed run repeats at most this many steps.
-        max_bad_steps: Stop after this many steps in a row with a non-finite loss or gradient.
+        checkpoint_every_steps: Steps between checkpoints, the most that a killed run repeats.
+        max_bad_steps: Consecutive steps with a non-finite loss or gradient after which training stops.
         seed: Seed of initial weights, data and latent noise.
         growth: Growing numbers of hypotheses, for separation; none: the number stays.
     """

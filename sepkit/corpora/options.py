@@ -37,9 +37,9 @@ class MiniOptions:
         train_mixtures: number of training mixtures
         dev_mixtures: number of dev mixtures
         test_mixtures: number of test mixtures
-        sample_rate: Hz
+        sample_rate: sample rate, Hz
         segment_seconds: length of the mixtures of dev and test
-        gain_range_db: the gain of each source is uniform in +- this range, relative to equal level
+        gain_range_db: range of each source's gain, uniform in +-N, relative to equal level
         seed: seed of texts, accents, pitches, speaking rates, choices, crops and gains
     """
 
@@ -70,7 +70,7 @@ class PulsesOptions:
         dev_mixtures: number of dev mixtures
         test_mixtures: number of test mixtures of each condition
         seconds: length of the mixtures
-        sample_rate: Hz
+        sample_rate: sample rate, Hz
         conditions: test conditions to make beside that of training (noise_low noise_high ...) (default: all)
     """
 
@@ -102,12 +102,12 @@ class FolderOptions:
         groups: test sets, one for each NAME, made of the speakers whose whole identifier matches PATTERN
         train_group: name of the group whose speakers train and dev use (default: all speakers)
         speakers: sources in a mixture; several numbers (1 2 3): mixtures of each in equal shares
-        sample_rate: Hz of the mixtures
+        sample_rate: sample rate of the mixtures, Hz
         segment_seconds: length of the mixtures of dev and test
         train_mixtures: number of training mixtures (default: 3000, or the number of utterances if that is larger)
         dev_mixtures: number of dev mixtures
         test_mixtures: number of test mixtures of each group
-        gain_range_db: the gain of each source is uniform in +- this range, relative to equal level
+        gain_range_db: range of each source's gain, uniform in +-N, relative to equal level
         noise_snr_db: lowest and highest ratio of speech to noise
         noisy_and_clean: write the same test mixtures with and without their noise, test_noisy.jsonl and
             test_clean.jsonl in place of test.jsonl; likewise for each group
@@ -151,8 +151,8 @@ class ConversationOptions:
         speaker_from: rule that finds the speaker, see `sepkit prepare folder`
         texts: transcripts, a line 'NAME WORDS' for each recording, NAME being its file name without extension, as
             Kaldi's text: also write conversation.seglst.json, who said what when
-        sample_rate: Hz
-        gain_range_db: the gain of each speaker is uniform in +- this range, relative to equal level
+        sample_rate: sample rate, Hz
+        gain_range_db: range of each speaker's gain, uniform in +-N, relative to equal level
         seed: seed of speakers, order, pauses and gains
     """
 
@@ -201,8 +201,8 @@ class _PublishedOptions:
 
     Args:
         out: folder of the manifests, and of the wavs if they are written
-        sample_rate: 8000 or 16000 Hz
-        mode: min (cut to the shortest source) or max (as long as the longest)
+        sample_rate: sample rate, 8000 or 16000 Hz
+        mode: length of mixtures: min (that of the shortest source) or max (that of the longest)
         write: write the wavs in the corpus's own layout below --out (default: mixtures are mixed on the fly)
         processes: number of processes (default: the number of processors)
     """

@@ -60,7 +60,7 @@ class SeparatorOptions:
         precision: number format; bfloat16 is faster for dual_path_rnn and conv_tasnet on processors that support it,
             and slightly less exact
         depth_steps: steps of a continuous-depth model; the cost is proportional to them (default: the model's own)
-        runner: what runs the model: its graph, or torch; auto: the graph if there is one and no other option needs
+        runner: runtime of the model: its graph, or torch; auto: the graph if there is one and no other option needs
             torch
         views: number of views of a recording that estimates are averaged over: as it is, played 1.08 times faster, and
             so on up to 5; with fewer views than in calibration, the model predicts no SI-SDR (default: as many as in

@@ -38,7 +38,7 @@ class Study:
 
 STUDIES: dict[str, Study] = {
     "audiogram": Study(
-        commands={"audiogram": "which threshold to measure next, and when to stop"},
+        commands={"audiogram": "choose the next threshold to measure, and when to stop"},
         tasks={"audiogram": {"calibrate": "commands:calibrate"}},
         preparations={"audiograms": ("config:AudiogramOptions", "data:prepare_audiograms")},
     ),
@@ -52,11 +52,11 @@ STUDIES: dict[str, Study] = {
         preparations={"images": ("config:ImagesOptions", "data:prepare_images")},
     ),
     "quantization": Study(
-        commands={"quantize": "what matching does where the truth is known"},
+        commands={"quantize": "compare matching rules on data with a known truth"},
         preparations={"uci": ("config:UCIOptions", "uci_sets:prepare_uci")},
     ),
     "annealed_inference": Study(
-        commands={"annealed-inference": "mode collapse of annealed variational inference"},
+        commands={"annealed-inference": "simulate mode collapse of annealed variational inference"},
         subcommands={"plan-schedule": {"inverse-temperature": "planning:plan_inverse_temperature"}},
     ),
 }

@@ -34,7 +34,7 @@ class VoicesOptions:
         recordings: largest number of recordings of each speaker (default: all)
         noisy: add noise at 5 to 15 dB and a band tilt (four cosines of 0.3 nepers) to each utterance
         snr_db: range of the signal-to-noise ratio of --noisy, dB
-        sample_rate: Hz
+        sample_rate: Sample rate, Hz
         separated: model that separates mixtures of each utterance and one of another speaker, within 2.5 dB of equal
             level; the estimate of the utterance is written
         noise: folder of noise recordings, which half of the mixtures get at 3 to 20 dB, with --separated
@@ -105,7 +105,7 @@ class SegmentDataConfig:
     Args:
         train: Folder of recordings of one speaker each, or a CSV file of segments (path, start_seconds,
             duration_seconds). Labels are not used.
-        dev: The same with labels, for validation: the speaker is the first folder, or the column `speaker`.
+        dev: Folder or CSV file like `train`, with labels for validation: the first folder, or the column `speaker`.
         teacher: With loss speakers: FILE.onnx of another speaker encoder, whose embeddings of the segments are learned,
             too.
         teacher_features: Input of the teacher, if its file does not state it.
