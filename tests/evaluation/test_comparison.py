@@ -26,4 +26,4 @@ def test_mixtures_are_the_same_by_manifest_and_identifier_or_by_identifier(first
         SimpleNamespace(rows=[dict(zip(("manifest", "id"), row.split(), strict=True)) for row in rows])
         for rows in (first, second)
     )
-    assert _pairs(*runs) == pairs
+    assert _pairs(*runs) == pairs  # type: ignore[arg-type]
