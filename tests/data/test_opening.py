@@ -339,9 +339,11 @@ def test_a_text_that_names_other_files_is_not_followed(kind: str, tmp_path: Path
     for suffix in (".m4a", ".mp3", ".m3u8"):
         path = tmp_path / f"list{suffix}"
         path.write_text(PLAYLISTS[kind].format(other))
-        with pytest.raises(UserError, match="cannot be read as audio") as caught:
-            audio.read(path)
-        assert "\n" not in str(caught.value)
+        # ffmpeg does not know DASH of an ending of its own.
+        reason = r"\(ffmpeg: a format that can name other files, or a rare one\)" if kind != "dash" else ""
+        complaint(
+            lambda path=path: audio.read(path), f"cannot be read as audio {reason}.*get the file again, or save it"
+        )
 
 
 @needs_ffmpeg
