@@ -45,7 +45,7 @@ def page(readme: str, address: str) -> str:
         address: of the repository; "" if there is none yet.
     """
     # Readers of PyPI have no clone.
-    readme = re.sub(r"^(# not run: .*|cd sepkit|Clone this repository.*\n)\n", "", readme, flags=re.MULTILINE)
+    readme = re.sub(r"^(# not run: .*|Clone this repository.*\n)\n", "", readme, flags=re.MULTILINE)
     readme = re.sub(r'(pip install "?)\.(?=[\[\n`])', r"\1sepkit", readme)
     if not address:
         readme = re.sub(r"^!\[[^\]]*\]\((?!https?:)[^)]+\)\n\n", "", readme, flags=re.MULTILINE)

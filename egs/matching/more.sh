@@ -18,7 +18,7 @@
 #
 # The same command again continues: finished runs stand in --runs, an unfinished one resumes. Two commands with different --seeds
 # may run beside each other. Time: 1,000 steps of 8 mixtures of 3 s a run, 4 minutes of one quiet core in bf16; 140 runs
-# with the defaults. At last it writes RUNS.md beside --runs, with what has finished. Results: MORE_SPEAKERS.md.
+# with the defaults. At last it writes RUNS.md beside --runs, with what has finished. Results: RESULTS.md.
 set -euo pipefail
 caller=$PWD
 cd "$(dirname "$0")"
