@@ -18,6 +18,7 @@ import pickle
 import signal
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -44,6 +45,8 @@ _CHUNKS_PER_PROCESS = 8
 _WAITING = 4
 # What `concurrent.futures` can wait for there.
 _MOST_ON_WINDOWS = 61
+# What a process has to remove what it was writing, once the one that started it is gone.
+_CLEANUP_SECONDS = 3.0
 # Of each process, and of what starts and feeds them.
 _THREADS_OF_PROCESS, _THREADS_OF_POOL = 4, 6
 # Of the process of a pool: what it was started with.
@@ -314,6 +317,10 @@ def _end_with_parent() -> None:
     parent = parent_process()
     if parent is not None:
         parent.join()
+        # It may not have waited for this one: what would tell it that, the server of processes, ends by a signal to the
+        # whole group. What is being written is removed first.
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(_CLEANUP_SECONDS)
         os._exit(1)
 
 

@@ -129,6 +129,12 @@ class Separated(Generic[EstimatesT]):
         """Whether the recording is unlike those that the prediction was fitted on; None if nothing is predicted."""
         return None if self.prediction is None else self.prediction.out_of_domain
 
+    @property
+    def likely_not_separated(self) -> bool:
+        """Whether the separation probably failed, by the lower ends of its predicted intervals, see `verdict`."""
+        lows = [] if self.prediction is None else np.asarray(self.predicted_interval_db)[np.asarray(self.kept), 0]
+        return bool(np.isfinite(lows).any()) and verdict(float(np.nanmean(lows))) == "probably failed"
+
     def __repr__(self) -> str:
         count, num_samples = self.estimates.shape
         seconds = num_samples / self.sample_rate if self.sample_rate else 0.0

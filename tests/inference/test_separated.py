@@ -66,6 +66,14 @@ def test_the_sentence_tells_speakers_and_what_to_expect(found: Separated, line: 
     assert repr(found) == f"Separated(2 x 0.5 s at 8000 Hz: {line})"
 
 
+def test_a_failure_that_is_likely_is_a_flag() -> None:
+    lows = {USABLE_DB - 0.1: True, USABLE_DB: False, np.nan: False}
+    assert {low: separated(BOTH, 4.0, [low, 20.0]).likely_not_separated for low in lows} == lows
+    # The mean over the hypotheses that were kept, the first and the third.
+    apart = [[USABLE_DB - 1, 9], [-50, 9], [USABLE_DB + 2, 9]]
+    assert not separated(BOTH, 4.0, apart).likely_not_separated and not separated().likely_not_separated
+
+
 @pytest.mark.parametrize(
     ("low", "words"),
     [
