@@ -221,6 +221,10 @@ def test_options_that_cannot_be_meant(options: dict, words: str, corpus: Manifes
     assert words in complaint(lambda: DynamicMixer(corpus, DynamicMixingConfig(enabled=True, **options), 3000))
 
 
+def test_a_range_may_be_one_value(corpus: Manifest) -> None:
+    DynamicMixer(corpus, DynamicMixingConfig(enabled=True, highpass_hz=(200.0, 200.0)), 3000)
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
