@@ -33,7 +33,7 @@ MODEL_FORMS = {
     "tiger:FOLDER or tiger:OWNER/NAME": "files of TIGER's authors for speech (model.safetensors and config.json)",
     "torchaudio:FILE@8000": "weights of torchaudio's conv_tasnet_base, which do not state their sample rate",
     "FILE.onnx": (
-        "a graph that `sepkit export` wrote, for inference only; a graph is a program, so use only graphs that you trust"
+        "a graph that `sepkit export` wrote, for inference only; graphs are programs, so use only graphs that you trust"
     ),
 }
 """What MODEL can be -> what that is."""
