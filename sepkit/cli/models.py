@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sepkit.models.published.facts import ModelFacts
 
 MODEL_FORMS = {
-    "EXP or EXP/model": "a folder that `sepkit train --out EXP` wrote, or a file in it",
+    "EXP or EXP/model": "a folder that `sepkit train --out EXP` wrote, or a file in that folder",
     "boxed_8k": "ships with sepkit; the default",
     "boxed_8k_causal": "ships with sepkit; causal, the default of `sepkit stream`",
     "hf:OWNER/NAME": "a sepkit model on the Hugging Face Hub, downloaded once; append @REVISION to pin it",
@@ -33,7 +33,7 @@ MODEL_FORMS = {
     "tiger:FOLDER or tiger:OWNER/NAME": "files of TIGER's authors for speech (model.safetensors and config.json)",
     "torchaudio:FILE@8000": "weights of torchaudio's conv_tasnet_base, which do not state their sample rate",
     "FILE.onnx": (
-        "a graph that `sepkit export` wrote, for inference only; a graph is a program, so use only files that you trust"
+        "a graph that `sepkit export` wrote, for inference only; graphs are programs, so use only graphs that you trust"
     ),
 }
 """What MODEL can be -> what that is."""
