@@ -57,6 +57,7 @@ def test_a_meeting(meeting, encoder, tmp_path, speakers, capsys):
     assert diarization_errors(truth, found).rate < 0.05
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert (summary["n_speakers"], summary["n_recordings"], summary["n_skipped"]) == (3, 1, 0)
+    assert 0 < summary["wall_seconds"] < 120
     assert (summary["counting"] is None) is (speakers == "3")
     if speakers == "auto":
         assert summary["counting"]["runner_up"] != 3
