@@ -39,8 +39,11 @@ _BEGINS: tuple[tuple[int, bytes, bytes | None, str], ...] = (
     (0, b"\x1aE\xdf\xa3", rb".{1,60}(?:matroska|webm)", "Matroska or WebM"),
     (4, b"ftyp", rb"(?<=\0{3}.ftyp)[ -z]{4}", "MP4 or M4A"),
     *((4, box, None, "MP4 or M4A") for box in (b"moov", b"mdat", b"wide")),
+    (0, b"\x1f\x8b\x08", None, "gzip"), (0, b"PK\3\4", None, "zip"), (0, b"\0\0\1\xba", None, "MPEG"),
+    (0, b"\x7f\xfe\x80\1", None, "DTS"),
 )  # fmt: skip
-_RIFF = rb"R(?:IFF|F64).{4}(?:WAVE|AVI )"
+# With the chunk that follows, so that a text about these formats is none.
+_RIFF = rb"R(?:IFF|F64).{4}(?:WAVE[\w ]{4}.{3}\0|AVI LIST)"
 _OGG, _FLAC_IN_OGG = rb"OggS\0[\x02\x06]", rb"OggS\0\x02.{22}\x7fFLAC"
 _ANY = b"|".join([_RIFF, _OGG, *(re.escape(begin) + more for _, begin, more, _ in _BEGINS if more)])
 # Fewer than any header has, more than any pattern takes, and bytes that are searched at a time.
@@ -56,7 +59,7 @@ _HEAD_BYTES = 1 << 13
 # More may follow the bytes that an mp3 states: tags, which hold no sound.
 _TAG_BYTES = 512
 # The most that is taken for padding behind the chunks of a wav, whatever it holds.
-_PADDING_BYTES = 1 << 13
+PADDING_BYTES = 1 << 13
 
 
 def wav_header(path: Path, sample_rate: int, num_samples: int, subtype: str, channels: int = 1) -> bytes:
@@ -255,22 +258,33 @@ def _check_counted(file: IO[bytes], begin: int, size: int, name: str) -> None:
     at, counted = begin + 12, 0
     while at + 8 <= size:
         # Not every program pads a chunk of odd length.
-        _check_single(file, name, at - 1, _ANY, _PADDING_BYTES)
+        _check_single(file, name, at - 1, _ANY, PADDING_BYTES)
         file.seek(at)
-        rest = file.read(_PADDING_BYTES)
+        rest = file.read(PADDING_BYTES)
         chunk, length = struct.unpack("<4sI", rest[:8])
         if counted and (chunk == b"data" or not 32 <= min(chunk) <= max(chunk) < 127):
-            if chunk == b"data" or (size - at > _PADDING_BYTES and rest.strip(b"\0")):
+            if chunk == b"data" or (size - at > PADDING_BYTES and rest.strip(b"\0")):
                 raise UserError(
                     f"{name}: more sound follows the {counted} bytes that its header counts: the recorder stopped "
                     "early; finish it (ffmpeg -ignore_length 1 -i FILE WHOLE.wav), or cut it"
                 )
-            return
+            return _check_single(file, name, at, _ANY)
         if chunk == b"data":
             counted = length
             if not 0 < length < SMALLEST_UNKNOWN_SIZE:
                 return _check_single(file, name, at, _RIFF)
         at += 8 + length + length % 2
+
+
+def goes_on(tail: bytes) -> bool:
+    """Whether the bytes behind what a wav's header counts are sound or another recording, not a chunk or padding.
+
+    Args:
+        tail: the next 8 KiB and a byte, or all that there are.
+    """
+    is_chunk = tail[:4] != b"data" and min(tail[:4], default=32) >= 32 and max(tail[:4], default=32) < 127
+    is_long = len(tail) > PADDING_BYTES and any(tail)
+    return re.search(_ANY, tail, re.DOTALL) is not None or (is_long and not is_chunk)
 
 
 def _check_single(file: IO[bytes], name: str, start: int, pattern: bytes, count: int | None = None) -> None:

@@ -9,8 +9,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-from sepkit.data.audio import quantize_pcm16
-from sepkit.data.headers import WAV_BEGINS, container_of, frame_bytes, read_wav_header
+from sepkit.data.audio import loudest_if_cancelled, quantize_pcm16
+from sepkit.data.headers import PADDING_BYTES, WAV_BEGINS, container_of, frame_bytes, goes_on, read_wav_header
 from sepkit.errors import UserError
 from sepkit.inference.live.streaming import Stream
 from sepkit.inference.options import SampleFormat
@@ -124,12 +124,15 @@ def separate_pipe(stream: Stream, pipe: Pipe, sink: BinaryIO) -> PipeReport:
     dtype = _TYPES[pipe.sample_format]
     frame_bytes = dtype.itemsize * pipe.channels
     report = PipeReport(sample_rate=stream.sample_rate)
+    # Blocks of the first second with sound, to see whether the channels cancel.
+    first: list[np.ndarray] | None = [] if pipe.channels > 1 else None
     rest, ended = b"", False
     while not ended:
         data = pipe.read()
         ended = not data
         started = time.perf_counter()
         if ended:
+            _check_channels(first or [])
             report.dropped_bytes = len(rest)
             estimates = stream.finish()
         else:
@@ -138,6 +141,11 @@ def separate_pipe(stream: Stream, pipe: Pipe, sink: BinaryIO) -> PipeReport:
             rest = data[whole:]
             block = np.frombuffer(data[:whole], dtype).reshape(-1, pipe.channels).T.astype(np.float32)
             report.num_samples += block.shape[-1]
+            if first is not None:
+                first.append(block.T)
+                if sum(map(len, first)) >= stream.sample_rate:
+                    _check_channels(first)
+                    first = None if any(map(np.any, first)) else []
             estimates = stream.push(block / 32768 if pipe.sample_format == "s16le" else block)
         report.compute_seconds += time.perf_counter() - started
         if estimates.size:
@@ -146,4 +154,17 @@ def separate_pipe(stream: Stream, pipe: Pipe, sink: BinaryIO) -> PipeReport:
                 estimates = quantize_pcm16(estimates)
             sink.write(estimates.T.astype(dtype).tobytes())
             sink.flush()
+    if pipe.size_bytes is not None and goes_on(pipe.source.read(PADDING_BYTES + 1)):
+        raise UserError(
+            f"standard input: more sound follows the {report.num_samples} samples that the wav's header counts; it is "
+            "not separated; pipe one whole recording (ffmpeg -ignore_length 1 -i FILE -f wav - | sepkit stream -)"
+        )
     return report
+
+
+def _check_channels(blocks: list[np.ndarray]) -> None:
+    if loudest_if_cancelled(blocks) is not None:
+        raise UserError(
+            "standard input: the channels cancel in their mean (one is inverted); pipe one of them "
+            "(ffmpeg -i FILE -af pan=mono|c0=c0 -f wav - | sepkit stream -)"
+        )

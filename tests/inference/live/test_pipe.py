@@ -117,6 +117,22 @@ def test_channels_of_a_wav_are_averaged(separator, subtype, container):
     assert report.num_samples == 300 and report.dropped_bytes == 0
 
 
+@pytest.mark.parametrize("more", [wav(mixture(300)), b"\1\0" * 5000, b"data" + bytes([0, 4, 0, 0]) + b"\1" * 9000])
+def test_sound_behind_what_a_wav_counts_is_no_end(separator, more):
+    sink = io.BytesIO()
+    line = complaint(
+        lambda: separate_pipe(separator.streaming(), open_pipe(io.BytesIO(wav(mixture(300)) + more)), sink)
+    )
+    assert "more sound follows the 300 samples" in line and len(sink.getvalue()) == 300 * 2 * 2
+
+
+@pytest.mark.parametrize("quiet", [0, 9000])
+def test_channels_that_cancel_are_one_line(separator, quiet):
+    sound = np.pad(mixture(300), (quiet, 0))
+    pipe = open_pipe(io.BytesIO(wav(np.stack([sound, -sound], 1))))
+    assert "the channels cancel" in complaint(lambda: separate_pipe(separator.streaming(), pipe, io.BytesIO()))
+
+
 def test_a_wav_of_unknown_length_goes_on_until_its_end():
     sound = wav(mixture(300))
     assert struct.unpack("<I", sound[40:44]) == (600,)
