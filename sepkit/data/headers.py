@@ -238,6 +238,8 @@ def decoder_of(file: IO[bytes], name: str) -> Literal["libsndfile", "libsndfile,
         return "ffmpeg"
     if head.startswith(b"caff") and b"data" + b"\xff" * 8 in head:
         return "ffmpeg, in parts"
+    if head.startswith(b"riff") and _has_more_than_samples(head, size):
+        return "ffmpeg"
     container = container_of(head)
     if _is_framed(head):
         if not head[1] & 6:
@@ -253,9 +255,23 @@ def decoder_of(file: IO[bytes], name: str) -> Literal["libsndfile", "libsndfile,
     return "ffmpeg, in parts"
 
 
+def _has_more_than_samples(head: bytes, size: int) -> bool:
+    """Whether a W64 has chunks behind its samples, which libsndfile takes for samples.
+
+    Source: Sony Wave64. A chunk has a name of 16 bytes and a size of 8, which includes both, and is padded to 8 bytes.
+    """
+    at = 40
+    while at + 24 <= len(head):
+        length = int.from_bytes(head[at + 16 : at + 24], "little")
+        if head.startswith(b"data", at):
+            return 24 <= length <= size - at - 8
+        at += max(24, (length + 7) // 8 * 8)
+    return False
+
+
 def _check_counted(file: IO[bytes], begin: int, size: int, name: str) -> None:
     """Raise UserError if sound follows what a wav's header counts: chunks of text and padding may follow."""
-    at, counted = begin + 12, 0
+    at, counted, long_length = begin + 12, 0, 0
     while at + 8 <= size:
         # Not every program pads a chunk of odd length.
         _check_single(file, name, at - 1, _ANY, PADDING_BYTES)
@@ -269,9 +285,14 @@ def _check_counted(file: IO[bytes], begin: int, size: int, name: str) -> None:
                     "early; finish it (ffmpeg -ignore_length 1 -i FILE WHOLE.wav), or cut it"
                 )
             return _check_single(file, name, at, _ANY)
+        if chunk == b"ds64":
+            long_length = int.from_bytes(rest[16:24], "little")
         if chunk == b"data":
-            counted = length
-            if not 0 < length < SMALLEST_UNKNOWN_SIZE:
+            if length == 2**32 - 1 and long_length:
+                counted = length = long_length
+            elif 0 < length < SMALLEST_UNKNOWN_SIZE:
+                counted = length
+            else:
                 return _check_single(file, name, at, _RIFF)
         at += 8 + length + length % 2
 

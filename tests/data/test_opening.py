@@ -207,6 +207,16 @@ def test_a_file_joined_to_an_mp3_is_no_part_of_it(tmp_path: Path) -> None:
         complaint(lambda: audio.info(tmp_path / "joined.mp3"), f"another recording follows.* byte {len(first)} on")
 
 
+@needs_ffmpeg
+def test_a_chunk_behind_the_samples_of_a_w64_is_no_sound(tmp_path: Path) -> None:
+    samples = np.random.default_rng(0).integers(-9000, 9000, 9000).astype("<i2")
+    soundfile.write(path := tmp_path / "x.w64", samples, 8000, format="W64", subtype="PCM_16")
+    with path.open("ab") as file:
+        file.write(b"list" + path.read_bytes()[4:16] + struct.pack("<Q", 2024) + bytes(range(200)) * 10)
+    np.testing.assert_array_equal(audio.read(path), samples / np.float32(32768))
+    assert audio.info(path).num_samples == 9000
+
+
 @pytest.mark.skipif(shutil.which("sox") is None, reason="the program sox is not installed")
 @pytest.mark.parametrize("kind", ["w64", "caf"])
 def test_a_header_that_sox_repeats_in_a_pipe_is_no_sound(kind: str, tmp_path: Path) -> None:
@@ -439,7 +449,9 @@ def test_a_wav_that_counts_fewer_samples_than_it_holds_is_refused(tmp_path: Path
     data, path = samples.tobytes(), tmp_path / "x.wav"
     whole = unfinished(b"RIFF", (len(data) + 36, len(data)), form_of(1, 1, 16), data)
     stopped = unfinished(b"RIFF", (4036, 4000), form_of(1, 1, 16), data)
-    for content in (stopped, whole + b"data" + struct.pack("<I", 4) + data[:4]):
+    ds64 = b"ds64" + struct.pack("<IQQQI", 28, len(data), 4000, 2000, 0)
+    large = unfinished(b"RF64", (2**32 - 1, 2**32 - 1), form_of(1, 1, 16), data, ds64)
+    for content in (stopped, large, whole + b"data" + struct.pack("<I", 4) + data[:4]):
         path.write_bytes(content)
         complaint(lambda: audio.info(path), "more sound follows .*ffmpeg -ignore_length 1")
     # A second file, however short, after samples of an odd length that nothing pads too, and one of another format.
