@@ -112,8 +112,10 @@ def _unpredicted(model: str, separator: Separator, predict: bool) -> str | None:
 
 def _write_summary(report: FilesReport, path: Path, rank: int, world_size: int) -> None:
     from sepkit.files import write_json
-    from sepkit.inference.batch.reports import merge_summaries
+    from sepkit.inference.batch.reports import check_summary, merge_summaries
 
+    # What was written since may be called so.
+    check_summary(path)
     if world_size == 1:
         write_json(path, report.to_plain())
         return

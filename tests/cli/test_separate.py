@@ -33,6 +33,14 @@ def test_separates_and_ends_with_the_folder(tmp_path, model, recording, capsys):
     assert (tmp_path / "out" / "x_s2.wav").is_file()
 
 
+@pytest.mark.parametrize("summary", ["out", "out/x_s2.wav"])
+def test_a_summary_replaces_no_output(tmp_path, model, recording, capsys, summary):
+    line = ["separate", recording, "--model", model, "--out", str(tmp_path / "out"), "--device", "cpu"]
+    assert main([*line, "--summary", str(tmp_path / summary)]) == 2
+    assert f"{tmp_path / summary}: is there, not written by sepkit" in capsys.readouterr().err
+    assert audio.info(tmp_path / "out" / "x_s2.wav").num_samples == 500
+
+
 def test_what_to_expect_is_said_once(tmp_path, capsys):
     """Separate two recordings of 44.1 kHz with the shipped model."""
     generator = np.random.default_rng(0)
