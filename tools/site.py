@@ -308,7 +308,8 @@ def _modules_below() -> list[Any]:
 def _recipes_below() -> list[Any]:
     pages: dict[str, list[Any]] = {}
     for document in sorted(recipe_documents()):
-        pages.setdefault(document.parent.name, []).append({document.stem.lower(): recipe_path(document)})
+        title = document.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ").replace("`", "")
+        pages.setdefault(document.parent.name, []).append({title: recipe_path(document)})
     return [{name: own} for name, own in pages.items()]
 
 
