@@ -150,7 +150,7 @@ def _task(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
         pass
     finally:
         _works = False
-    # Not before the exception is gone: then context managers clean up that it kept from being entered or left.
+    # Only now, when the exception is gone: it keeps references to context managers, which clean up when it is deleted.
     os._exit(1)
 
 
@@ -317,8 +317,8 @@ def _end_with_parent() -> None:
     parent = parent_process()
     if parent is not None:
         parent.join()
-        # It may not have waited for this one: what would tell it that, the server of processes, ends by a signal to the
-        # whole group. What is being written is removed first.
+        # A signal to the whole group also ends the fork server, and then the parent leaves without waiting for this
+        # process, which first removes the file that it was writing.
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(_CLEANUP_SECONDS)
         os._exit(1)

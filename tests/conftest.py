@@ -32,7 +32,7 @@ from sepkit.data.manifest import MixtureEntry, SourceEntry, write_manifest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
-# Nobody cuts the power of a test; that what is durable is synced, and when, tests/test_files.py sees by the calls.
+# Tests need not survive a power cut. tests/test_files.py records the calls, and checks what is synced and when.
 os.fsync = lambda descriptor: None
 
 

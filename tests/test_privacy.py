@@ -122,7 +122,7 @@ SLOW = {"models", "smoke", "train", "export", "calibrate", "find-temperature", "
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in COMMANDS])
-def test_nothing_is_written_elsewhere_and_nobody_is_called(name, inputs, server, tmp_path, short_folder, request):
+def test_nothing_is_written_elsewhere_and_no_host_is_contacted(name, inputs, server, tmp_path, short_folder, request):
     # The names of sockets between processes, which are in TMPDIR, have at most 107 characters.
     home, temporary, out = tmp_path / "home", short_folder, tmp_path / "out"
     for folder in (home, out):

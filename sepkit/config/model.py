@@ -26,7 +26,7 @@ class FreeFilterbankConfig(FilterbankConfig, name="free"):
         stride: Samples between frames.
         padding: Zeros the convolution adds at both ends (SuDoRM-RF: half its kernel).
         output_padding: Extra samples at the decoder's right end (SuDoRM-RF: stride - 1).
-        multiple: Samples to a multiple of which the input is padded on the right (SuDoRM-RF: 80).
+        multiple: Number of samples; the input is padded on the right to a multiple of it (SuDoRM-RF: 80).
         init_range: Range of the initial filters, uniform in +-N; 0: Xavier-normal.
         mapping: Whether the masker outputs the estimates' encodings instead of masks; for linear or tanh masks.
         together: Number of hypotheses, if the decoder makes each estimate of the masked encodings of all, as that of

@@ -27,9 +27,9 @@ MAX_WAV_BYTES = 2**32 - 4096
 # pattern of what follows them.
 _BEGINS: tuple[tuple[int, bytes, bytes | None, str], ...] = (
     (0, b"fLaC", rb"[\0\x80]\0\0\x22", "FLAC"), (0, b"OggS", None, "Ogg"), (0, b"ID3", None, "MP3"),
-    (0, b"FORM", rb".{4}AIF[FC]", "AIFF"), (0, b".snd", rb"\0\0.{6}\0{3}[\x01-\x1b]\0.{3}\0{3}", "AU"),
+    (0, b"FORM", rb".{4}AIF[FC].{4}\0", "AIFF"), (0, b".snd", rb"\0\0.{6}\0{3}[\x01-\x1b]\0.{3}\0{3}", "AU"),
     (0, b"dns.", rb".{2}\0\0.{4}[\x01-\x1b]\0{3}.{3}\0.\0{3}", "AU"), (0, b"caff", rb"\0\x01\0\0desc", "CAF"),
-    (0, b"riff", rb"\x2e\x91\xcf\x11\xa5\xd6\x28\xdb", "W64"), (0, b"RIFX", rb".{4}WAVE", "RIFX"),
+    (0, b"riff", rb"\x2e\x91\xcf\x11\xa5\xd6\x28\xdb", "W64"), (0, b"RIFX", rb".{4}WAVE.{4}\0", "RIFX"),
     (0, b"NIST_1A", rb"\n +\d+\n", "NIST sphere"), (0, b"Creative Voice", rb" File\x1a", "VOC"),
     (0, b"wvpk", rb".{12}\0{4}.{5}[\x08-\x0f\x18-\x1f]", "WavPack"),
     (0, b"TTA1", rb"[\x01\x02]\0.\0.\0", "TTA"), (0, b"MAC ", rb"[\x6e-\x9f]\x0f\0\0\x34\0{3}", "Monkey's Audio"),
@@ -42,7 +42,7 @@ _BEGINS: tuple[tuple[int, bytes, bytes | None, str], ...] = (
     (0, b"\x1f\x8b\x08", None, "gzip"), (0, b"PK\3\4", None, "zip"), (0, b"\0\0\1\xba", None, "MPEG"),
     (0, b"\x7f\xfe\x80\1", None, "DTS"),
 )  # fmt: skip
-# With the chunk that follows, so that a text about these formats is none.
+# With the size of the chunk that follows, here and above, so that a text about these formats is no recording.
 _RIFF = rb"R(?:IFF|F64).{4}(?:WAVE[\w ]{4}.{3}\0|AVI LIST)"
 _OGG, _FLAC_IN_OGG = rb"OggS\0[\x02\x06]", rb"OggS\0\x02.{22}\x7fFLAC"
 _ANY = b"|".join([_RIFF, _OGG, *(re.escape(begin) + more for _, begin, more, _ in _BEGINS if more)])

@@ -318,6 +318,8 @@ def _transported(table: np.ndarray, weights: np.ndarray) -> np.ndarray:
     from scipy.optimize import linprog
 
     n, m = table.shape
+    # The masses of both sides must be equal to more digits than float32 has.
+    weights = weights / weights.sum(dtype=np.float64)
     sums = np.concatenate([np.kron(np.eye(n), np.ones(m)), np.kron(np.ones(n), np.eye(m))])
     plan = linprog(-table.ravel(), A_eq=sums, b_eq=[*weights, *[1 / m] * m]).x.reshape(n, m)
     return m * (plan * table).sum(0)

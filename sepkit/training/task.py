@@ -343,8 +343,8 @@ def _receive(own_files: Sequence[str], data: bytes) -> Any:
 
 
 def _begin_worker(worker: int) -> None:
-    # They reach every process of the terminal; a worker that died of them would break the step that is being saved. So
-    # does a scheduler's SIGTERM, which the loader sends once more at the end, to workers that do not answer.
+    # Signals of the terminal, and a scheduler's SIGTERM, reach every process; a worker that died would break the
+    # step that is being saved. The second SIGTERM ends it: the loader sends one to workers that do not answer.
     ignore_terminal()
     signal.signal(signal.SIGTERM, lambda number, _: signal.signal(number, signal.SIG_DFL))
     # A batch that cannot be sent, for want of open files, would be waited for without end.

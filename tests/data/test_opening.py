@@ -464,6 +464,8 @@ def test_a_wav_that_counts_fewer_samples_than_it_holds_is_refused(tmp_path: Path
     # A text that names the two words of a wav four bytes apart is none; padding of any length hides none.
     path.write_bytes(whole + b"LIST" + struct.pack("<I", 40) + b"INFOICMT\x1c\0\0\0made of RIFF or WAVE, or so..")
     assert audio.info(path).num_samples == len(samples)
+    path.write_bytes(whole + b"LIST" + struct.pack("<I", 40) + b"INFOICMT\x1c\0\0\0FORM or AIFF, RIFX or WAVE..")
+    assert audio.info(path).num_samples == len(samples)
     path.write_bytes(whole + bytes(10000) + whole)
     complaint(lambda: audio.info(path), f"another recording follows the first, from byte {len(whole) + 10000} on")
     path.write_bytes(stopped)

@@ -7,6 +7,7 @@ import shlex
 import sys
 
 import numpy as np
+import ot
 import pytest
 import torch
 
@@ -171,6 +172,17 @@ def test_masses_of_hypotheses_are_moved_to_sources() -> None:
     some = scored((estimates, sources, mixture), options, weights=np.array([0.4, 0.3, 0.2, 0.1]))
     assert some.mean("drawn_si_sdr_db") < some.mean("emd_si_sdr_db") < some.mean("mcl_si_sdr_db")
     assert "no scores" in scored((estimates, sources, mixture), options).reasons["emd"]
+
+
+def test_masses_of_float32_are_moved_as_pot_moves_them() -> None:
+    """Rounded, they are not quite what the sources take."""
+    generator = np.random.default_rng(0)
+    for _ in range(50):
+        table = generator.normal(0, 20, generator.integers([1, 1], [12, 5]))
+        masses = torch.from_numpy(generator.normal(0, 3, len(table))).float().softmax(0).numpy()
+        equal = np.full(table.shape[1], 1 / table.shape[1])
+        least = ot.emd2(masses.astype(float) / masses.sum(dtype=float), equal, table.max() - table)
+        assert scoring._transported(table, masses).mean() == pytest.approx(table.max() - least, abs=1e-6)
 
 
 def test_no_scores_no_number_of_speakers(signals: tuple) -> None:

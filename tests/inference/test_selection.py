@@ -92,7 +92,7 @@ def test_of_duplicates_the_better_scored_one_speaks() -> None:
 
 
 def test_shares_are_those_of_the_energies() -> None:
-    """Of gains 1, 2 and 4 for energies 4, 16 and 1: 4, 64 and 16 of 84, the first of which is not kept here."""
+    """Gains of 1, 2 and 4 turn energies of 4, 16 and 1 into 4, 64 and 16; the last two are kept: 0.8 and 0.2."""
     selection = Selection(np.array([1.0, 2.0, 4.0, 1.0], np.float32), np.array([1, 2]))
     np.testing.assert_allclose(selection.shares(PRODUCTS), [0.8, 0.2], rtol=1e-6)
     np.testing.assert_allclose(selection.outputs(ESTIMATES), [2 * ESTIMATES[1], 4 * ESTIMATES[2]])

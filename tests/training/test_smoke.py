@@ -30,7 +30,7 @@ def test_synthetic_set_is_the_same_every_time(tmp_path: Path) -> None:
     assert len(files) == 7
     assert all((tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes() for file in files)
     manifest = read_manifest(tmp_path / "a" / "train.jsonl")
-    # Dynamic mixing and validation by sex go by what it names: nobody speaks twice.
+    # Dynamic mixing and scores by sex rely on these names: all six speakers differ.
     assert len({source.speaker for entry in manifest for source in entry.sources} - {""}) == 6
     assert [(entry.num_samples, {source.sex for source in entry.sources}) for entry in manifest] == [
         (16000, {"F"}),

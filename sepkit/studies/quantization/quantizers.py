@@ -63,21 +63,6 @@ def distortion(points: Tensor, centroids: Tensor) -> float:
     return float(squared_distances(points, centroids).amin(1).mean())
 
 
-def voronoi_weights(points: Tensor, centroids: Tensor) -> Tensor:
-    """Return the share of the points in the Voronoi cell of each centroid, (n,), of sum 1.
-
-    With these weights the centroids are nearest to the points in Wasserstein distance.
-
-    Args:
-        points: (N, d) points.
-        centroids: (n, d) centroids; of equal ones the first has the points.
-
-    Source: CCLVQ paper, proposition 3.1.
-    """
-    winners = squared_distances(points, centroids).argmin(1)
-    return torch.bincount(winners, minlength=len(centroids)) / len(points)
-
-
 def clvq(points: Tensor, count: int, steps: int, seed: int = 0) -> Tensor:
     """Return centroids (n, d) by competitive learning: the nearest one of a random point moves towards it.
 
