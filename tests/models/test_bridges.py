@@ -108,9 +108,9 @@ def test_a_pointer_of_git_lfs_is_told_from_weights(tmp_path):
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"n_filters": 10**12},
+        {"n_filters": 65537},
         {"n_blocks": 31},
-        {"n_repeats": 10**6},
+        {"n_repeats": 1001},
         {"hid_chan": float("inf")},
         {"bn_chan": -(10**9)},
         {"sample_rate": float("inf")},
