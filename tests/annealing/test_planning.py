@@ -1,7 +1,5 @@
 """When splits of hypotheses are seen: sums over steps against products, closed forms, and descending hypotheses."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Findings about temperatures against closed forms, and the command that makes them."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files, names and options become one configuration; mistakes are one line that names what is wrong."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What calibration hears beside mixtures: one speaker alone, and two in turn."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Mixtures that go through a model at once: the same as one by one, from whichever batch, and from folders."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Which hypotheses are kept, and their gains, of estimates whose inner products are seen at a glance."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

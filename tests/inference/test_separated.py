@@ -1,7 +1,5 @@
 """The facts of a separation, and its display in a notebook."""
 
-from __future__ import annotations
-
 import base64
 import io
 import re

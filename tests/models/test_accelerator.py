@@ -1,7 +1,5 @@
 """What a GPU asks of a model, as far as it shows without one: no tensor elsewhere, no look at data, bfloat16."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

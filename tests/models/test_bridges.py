@@ -1,7 +1,5 @@
 """Models of other toolkits: equal outputs for equal weights, and nothing in their files is executed."""
 
-from __future__ import annotations
-
 import copy
 import importlib
 import pickle

@@ -1,7 +1,5 @@
 """Complex masks of the STFT: what they are, what makes them, and what is refused."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Requirements on every masker: shapes at every length, causality if stated, and one line for impossible sizes."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 

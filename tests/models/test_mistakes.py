@@ -1,7 +1,5 @@
 """Models that cannot be meant are refused in one line that names the field."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Norms against their formulas in float64, and against their distinguishing properties."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Linear layers: equal to torch's, whichever library multiplies, and torch's own wherever somebody looks closely."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

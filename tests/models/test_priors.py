@@ -1,7 +1,5 @@
 """Priors: the convolution of the sources' posteriors, the flow's density and Jacobian, and errors."""
 
-from __future__ import annotations
-
 import pytest
 import scipy.signal
 import scipy.stats

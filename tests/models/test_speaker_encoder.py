@@ -1,7 +1,5 @@
 """Speaker encoders: shapes, unit length, what they are deaf to, and their files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

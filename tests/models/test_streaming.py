@@ -1,7 +1,5 @@
 """Streams against the same model on the whole recording, for any blocks, and against the latency they state."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """On an accelerator: results equal the CPU's, and the host never waits for the device."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import cast

@@ -1,7 +1,5 @@
 """Assignments against brute force and closed forms; ties, inactive sources, values that are not finite, gradients."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

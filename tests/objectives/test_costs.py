@@ -1,7 +1,5 @@
 """Pairwise costs: closed forms, invariances, odd inputs. Parity with other packages is in tests/parity."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Objectives that cannot be meant, signals of other shapes, and separations that lack what a term needs."""
 
-from __future__ import annotations
-
 import math
 from typing import cast
 

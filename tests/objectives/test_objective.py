@@ -1,7 +1,5 @@
 """The objective: scales of dB and likelihood costs, padding, inactive sources, named terms."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """Rates: the objective against the evidence lower bound by hand, free nats by brute force, steering."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

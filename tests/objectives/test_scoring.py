@@ -1,7 +1,5 @@
 """Scores predict winners: brute force over pairs, inactive sources, padding and both kinds of matching."""
 
-from __future__ import annotations
-
 import itertools
 from typing import cast
 

@@ -1,7 +1,5 @@
 """Hypotheses without a source become silent; the others are left alone."""
 
-from __future__ import annotations
-
 from typing import cast
 
 import numpy as np

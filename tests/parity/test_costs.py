@@ -1,7 +1,5 @@
 """Costs equal asteroid's and fast_bss_eval's over the whole range that a model passes through."""
 
-from __future__ import annotations
-
 import fast_bss_eval
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Our maskers and models against asteroid's and speechbrain's, with the same weights: outputs and gradients."""
 
-from __future__ import annotations
-
 import dataclasses
 import pickle
 import subprocess

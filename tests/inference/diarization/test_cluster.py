@@ -1,7 +1,5 @@
 """`sepkit cluster` on noise-like voices: what it writes, and what it says of inputs that cannot be used."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

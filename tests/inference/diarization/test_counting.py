@@ -1,7 +1,5 @@
 """How many speakers speak: groups with known numbers, and what is told of the runner-up."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Enrolled speakers: who is named, who is absent, and recordings that cannot be enrolled."""
 
-from __future__ import annotations
-
 import json
 from itertools import permutations
 from pathlib import Path

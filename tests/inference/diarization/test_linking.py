@@ -1,7 +1,5 @@
 """Estimates linked to more speakers than there are outputs."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Segments and turns by hand, at the bounds and beside them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Turns of speech: energy and an encoder that tells speech."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

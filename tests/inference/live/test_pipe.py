@@ -1,7 +1,5 @@
 """Raw PCM through a stream: bytes in any portions, both formats, both ends of the pipe."""
 
-from __future__ import annotations
-
 import io
 import re
 import shutil

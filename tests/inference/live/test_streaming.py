@@ -1,7 +1,5 @@
 """Separator.streaming equals the whole recording, keeps its stated delay, and refuses unsuitable models in a line."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """What a recording holds above the model's band is shared among the estimates."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

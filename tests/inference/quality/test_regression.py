@@ -1,7 +1,5 @@
 """Logistic regression against values that follow from its equations by hand."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """One speaker, several, or not known: the rule, and what it hears."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Counting speakers, and what comes out then."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

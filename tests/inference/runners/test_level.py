@@ -1,7 +1,5 @@
 """What a model gets has one level, and what comes out follows the recording: gains change nothing else."""
 
-from __future__ import annotations
-
 import functools
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files of SR-CorrNet: what is read, what is refused, and what becomes of the level and the sign of its outputs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Pickled modules of SuDoRM-RF's authors, built here under their names, without their code."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from types import ModuleType

@@ -1,7 +1,5 @@
 """Graphs of some hundred bytes that ask for gigabytes, and what the bound on them leaves alone."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource

@@ -1,7 +1,5 @@
 """Exported models: ONNX Runtime agrees with torch at every length, and a separator takes either."""
 
-from __future__ import annotations
-
 import json
 import sys
 import warnings

@@ -1,7 +1,5 @@
 """The masker of continuous depth: steps, gradients, and the commands that choose the depth."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

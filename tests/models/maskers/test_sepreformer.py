@@ -1,7 +1,5 @@
 """SepReformer beside what holds for every masker: what its hypotheses share, its positions, and its gradients."""
 
-from __future__ import annotations
-
 import torch
 
 from sepkit.config import DeterministicConfig, FreeFilterbankConfig, ModelConfig, ObjectiveConfig, SepReformerConfig

@@ -1,7 +1,5 @@
 """Numbers for comparing models, against closed forms."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 

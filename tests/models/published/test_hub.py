@@ -1,7 +1,5 @@
 """Models by name: those that ship with the package, those on the hub (a pretended one), and the cards they have."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

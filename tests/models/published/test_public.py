@@ -1,7 +1,5 @@
 """Public models by name: the table against what sepkit builds, and fetches from a web server on this machine."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pickle
 from dataclasses import dataclass, replace
 from pathlib import Path

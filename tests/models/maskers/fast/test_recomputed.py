@@ -1,7 +1,5 @@
 """The blocks of Conv-TasNet in training: one function that recomputes what autograd would keep."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

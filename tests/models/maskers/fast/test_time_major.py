@@ -1,7 +1,5 @@
 """The dual-path masker's fast paths against its modules: values, gradients, precision, and when they must not run."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 
