@@ -99,8 +99,7 @@ def test_the_plan_of_nine_hypotheses(capsys: pytest.CaptureFixture[str]) -> None
         found = _json(capsys, *arguments, *more, "--step-size", str(fitted))
         assert found["split_temperature"] == pytest.approx(seen, rel=0.01)
     own = ["--epochs", "1000", "--kind", "exponential", "--decay", "0.95", "--observed-split", "0.192"]
-    observed = _json(capsys, *arguments, *own, "--observed-decay", "0.99")
-    assert observed["step_size"] == pytest.approx(fitted, rel=0.02)
+    assert _json(capsys, *arguments, *own, "--observed-decay", "0.99")["step_size"] == pytest.approx(fitted, rel=0.02)
 
 
 def test_warnings(capsys: pytest.CaptureFixture[str]) -> None:

@@ -75,16 +75,14 @@ def test_the_best_scored_are_kept(speakers, threshold: float, kept: list[int]) -
     scores = np.array([1.0, -1.0, 2.0, 5.0])
     found = select_by_scores(PRODUCTS, scores, False, speakers, threshold, "mixture", True)
     assert found.kept.tolist() == kept
-    speaks = [0, 2] if speakers is None else kept
-    assert np.flatnonzero(found.is_speaker).tolist() == speaks
+    assert np.flatnonzero(found.is_speaker).tolist() == ([0, 2] if speakers is None else kept)
     np.testing.assert_allclose(found.gains, [0.5, 0.5, 3, 0], rtol=1e-6)
     assert select_by_scores(PRODUCTS, scores, True, speakers, threshold, "mixture", True).speakers == 0
 
 
 def test_of_duplicates_the_better_scored_one_speaks() -> None:
     """Also at other levels, and beside a constant, which is silence."""
-    estimates = np.stack([ESTIMATES[0], -9 * ESTIMATES[0], ESTIMATES[1], np.full(8, 7.0)])
-    products = products_of(MIXTURE, estimates)
+    products = products_of(MIXTURE, np.stack([ESTIMATES[0], -9 * ESTIMATES[0], ESTIMATES[1], np.full(8, 7.0)]))
     found = select_by_scores(products, np.array([1.0, 2.0, 0.5, 3.0]), False, "auto", 0.0, "model", False)
     assert found.kept.tolist() == [1, 2]
 

@@ -25,8 +25,7 @@ def separated(is_speaker=None, si_sdr_db=None, interval_db=(5.7, 13.05), *, or_m
     selection = Selection(np.ones(3), np.array([0, 2]), is_speaker, count_is_lower_bound=or_more)
     prediction = None
     if si_sdr_db is not None:
-        interval = np.broadcast_to(interval_db, (3, 2))
-        prediction = Prediction(np.broadcast_to(np.array(si_sdr_db), 3), interval, **told)
+        prediction = Prediction(np.broadcast_to(np.array(si_sdr_db), 3), np.broadcast_to(interval_db, (3, 2)), **told)
     return Separated(estimates, 8000, selection, prediction=prediction)
 
 
@@ -82,8 +81,7 @@ def test_a_failure_that_is_likely_is_a_flag() -> None:
     ],
 )
 def test_words_follow_the_lower_end_of_the_interval(low: float, words: str) -> None:
-    found = separated(BOTH, low + 4, [low, low + 8])
-    assert summary_line(found).endswith(f": {words}")
+    assert summary_line(separated(BOTH, low + 4, [low, low + 8])).endswith(f": {words}")
 
 
 def test_a_notebook_shows_a_player_for_each_estimate() -> None:

@@ -104,8 +104,7 @@ def test_several_recordings_and_an_open_file_are_separated_as_each_alone(separat
         np.testing.assert_array_equal(found.estimates, expected)
     batch = torch.from_numpy(np.stack([recording[:300] for recording in recordings]))[:, None]
     assert [tuple(found.estimates.shape) for found in separator.separate_many(batch, 8000)] == [(2, 300)] * 3
-    path = audio.write(tmp_path / "a.wav", recordings[0], 8000)
-    with open(path, "rb") as file:
+    with open(audio.write(tmp_path / "a.wav", recordings[0], 8000), "rb") as file:
         np.testing.assert_array_equal(separator(file).estimates, alone[0])
     with pytest.raises(UserError, match=r"^recording 1: waveform: found no samples"):
         separator.separate_many([recordings[0], np.zeros(0)], 8000)
@@ -214,8 +213,7 @@ def test_a_number_keeps_the_best_and_duplicates_last(count, kept):
 
 
 def test_the_threshold_is_the_models_own(tmp_path):
-    config = replace(RECURRENT, hypotheses=3, scoring=ScoringConfig(4))
-    model = build_model(config)
+    model = build_model(replace(RECURRENT, hypotheses=3, scoring=ScoringConfig(4)))
     assert Separator(model).score_threshold == 0.0
     save_model(model, tmp_path / "model", {"score_threshold": -1.5})
     separator = sepkit.load_model(tmp_path / "model")

@@ -43,8 +43,7 @@ def model_of(name: str) -> EncoderMaskerDecoder:
 def test_a_step_on_tensors_without_data(name: str) -> None:
     """The meta device has no values and refuses tensors of the CPU: a step there waits for and mixes nothing."""
     model = model_of(name).to("meta").train()
-    mixture = torch.empty(2, 1000, device="meta")
-    estimates = model(mixture).estimates
+    estimates = model(torch.empty(2, 1000, device="meta")).estimates
     assert estimates.device.type == "meta" and estimates.shape == (2, 2, 1000)
     estimates.square().mean().backward()
     gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]

@@ -245,11 +245,10 @@ def test_what_is_no_such_sepformer_is_refused_in_one_line(copied, old, new, mess
 
 def test_nothing_in_the_yaml_is_carried_out(copied, tmp_path):
     marker = tmp_path / "ran"
-    evil = [
+    for text in [
         f"evil: !apply:pathlib.Path.touch ['{marker}']\nother: !new:os.system ['touch {marker}']\n",
         f"evil: !name:pathlib.Path.touch\nshell: !applyref:os.system {{command: 'touch {marker}'}}\n",
-    ]
-    for text in evil:
+    ]:
         (copied / "hyperparams.yaml").write_text(text + SPEECHBRAIN_YAML)
         assert from_speechbrain(copied).hypotheses == 2
     (copied / "hyperparams.yaml").write_text(

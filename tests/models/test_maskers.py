@@ -79,8 +79,7 @@ class TestEveryMasker:
         encoding_dim = DIMS.get(masker_class, encoding_dim)
         masker = small(masker_class, encoding_dim, hypotheses, values)
         for frames in (1, 2, 3, 4, 5, 7, 8, 11, 16, 31, 64) if hypotheses == 3 else (1, 7, 16):
-            raw = masker(torch.randn(2, encoding_dim, frames))
-            assert raw.shape == (2, hypotheses, values, encoding_dim, frames)
+            assert masker(torch.randn(2, encoding_dim, frames)).shape == (2, hypotheses, values, encoding_dim, frames)
 
     def test_every_parameter_gets_a_gradient(self, masker_class):
         masker = small(masker_class, hypotheses=3, values=2)
@@ -132,8 +131,7 @@ class TestConvTasNet:
     @pytest.mark.parametrize("norm", ["cumulative_layer_norm", "channel_layer_norm", "batch_norm"])
     @pytest.mark.parametrize("kernel_size", [2, 3, 4])
     def test_causal_output_does_not_see_the_future(self, norm, kernel_size):
-        masker = small(ConvTasNetMasker, causal=True, norm=norm, kernel_size=kernel_size)
-        assert not future_changes_past(masker)
+        assert not future_changes_past(small(ConvTasNetMasker, causal=True, norm=norm, kernel_size=kernel_size))
 
     def test_causal_receptive_field_is_as_long_as_the_dilations_say(self):
         masker = small(ConvTasNetMasker, causal=True, norm="channel_layer_norm").double()

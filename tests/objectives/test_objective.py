@@ -34,8 +34,7 @@ def batch_and_separation(n: int = 2, m: int = 2) -> tuple[Batch, Separation]:
     sources[1, :, 250:] = 0
     estimates = torch.randn(4, n, 400, dtype=torch.float64, generator=generator)
     estimates[:, : min(n, m)] += sources[:, : min(n, m)]
-    mixture = sources.sum(1) + 0.1
-    batch = Batch(mixture, sources, active, torch.tensor(LENGTHS))
+    batch = Batch(sources.sum(1) + 0.1, sources, active, torch.tensor(LENGTHS))
     return batch, Separation(estimates.requires_grad_(), cast(Latent, None), cast(Latent, None))
 
 
@@ -72,8 +71,7 @@ def test_likelihood_costs_are_summed_over_t(config, signal_std):
     for b, length in enumerate(LENGTHS):
         sources = batch.sources[b : b + 1, batch.active[b], :length] / signal_std
         cost = function(separation.estimates[b : b + 1, :, :length] / signal_std, sources, **parameters)
-        expected = PIT()(cost) * batch.active[b].sum() / length
-        torch.testing.assert_close(result.loss[b : b + 1], expected)
+        torch.testing.assert_close(result.loss[b : b + 1], PIT()(cost) * batch.active[b].sum() / length)
 
 
 def test_cauchy_takes_the_decoders_scales():
@@ -187,8 +185,7 @@ def test_schedules_are_reported_and_reach_the_assignment():
     objective.terms["other"] = MarginTerm()
     objective.set_progress(10)
     assert objective.scheduled == {"temperature": pytest.approx(2 * 5 * 0.9**10)}
-    term: Any = objective.terms["separation"]
-    assert term.assignment.temperature == pytest.approx(2 * 5 * 0.9**10)
+    assert objective.terms["separation"].assignment.temperature == pytest.approx(2 * 5 * 0.9**10)
     assert build_objective(c.ObjectiveConfig()).scheduled == {}
 
 
@@ -196,8 +193,7 @@ def test_matching_statistics_by_hand():
     """Two hypotheses; the second utterance has one source, the third none, whose column holds NaN."""
     cost = torch.tensor([[[1.0, 5.0], [3.0, 4.0]], [[7.0, 0.0], [6.0, 0.0]], [[torch.nan] * 2] * 2])
     weights = torch.tensor([[[0.5, 0.0], [0.5, 1.0]], [[0.25, 0.0], [0.75, 0.0]], [[0.0] * 2] * 2])
-    active = torch.tensor([[True, True], [True, False], [False, False]])
-    found = matching_statistics(cost, weights, active)
+    found = matching_statistics(cost, weights, torch.tensor([[True, True], [True, False], [False, False]]))
     assert found["hard_cost"].tolist() == [2.5, 6.0, 0.0]
     assert found["usage_1"].tolist() == [0.5, 0.0, 0.0]
     assert found["usage_2"].tolist() == [0.5, 1.0, 0.0]
@@ -215,6 +211,5 @@ def test_costs_are_computed_once_for_all_terms(monkeypatch):
     result = Objective({"pit": first, "mcl": second})(batch, separation)
     assert len(calls) == 1
     assert (result.terms["mcl"] <= result.terms["pit"]).all()
-    other = replace(separation, estimates=separation.estimates.detach() * 2 + 1)
-    first(Step(batch, other))
+    first(Step(batch, replace(separation, estimates=separation.estimates.detach() * 2 + 1)))
     assert len(calls) == 2

@@ -61,8 +61,7 @@ def batch_and_separation(n: int = 2) -> tuple[Batch, Separation]:
         "mask_sample": masks.sample(generator),
     }
     separation = Separation(estimates.clone().requires_grad_(), encoding, masks, extras=extras)
-    batch = Batch(sources.sum(1), sources, active, torch.tensor([T, 24, T]), list("abc"))
-    return batch, separation
+    return Batch(sources.sum(1), sources, active, torch.tensor([T, 24, T]), list("abc")), separation
 
 
 def rates_by_hand(separation: Separation) -> tuple[list[float], list[float]]:
@@ -124,8 +123,7 @@ def test_what_has_no_source_has_no_gradient():
 def test_points_add_no_terms():
     batch, separation = batch_and_separation()
     assert set(build_objective(c.ObjectiveConfig())(batch, separation).terms) == {"separation"}
-    only_masks = ModelTraits({"mask_prior"}, frames_for=frames_for)
-    objective = build_objective(c.ObjectiveConfig(), only_masks)
+    objective = build_objective(c.ObjectiveConfig(), ModelTraits({"mask_prior"}, frames_for=frames_for))
     assert set(objective(batch, separation).terms) == {"separation", "mask_rate"}
 
 
@@ -247,8 +245,7 @@ def test_the_adaptive_prior_adds_the_rate_of_the_sources():
     separation.source_encodings, separation.extras["source_prior"] = source, STANDARD
     adaptive = ModelTraits(BOTH, frames_for=frames_for, adaptive_prior=True)
     rates = c.RatesConfig(c.RateConfig(c.ConstantConfig(0.5)))
-    objective = build_objective(c.ObjectiveConfig(cost=c.BLRConfig(), rates=rates), adaptive)
-    result = objective(batch, separation)
+    result = build_objective(c.ObjectiveConfig(cost=c.BLRConfig(), rates=rates), adaptive)(batch, separation)
     rate = kl(source.mean, source.deviation)
     expected = torch.stack([rate[0].sum() / T, rate[1, 0, :, :3].sum() / 24, rate.new_zeros(())])
     torch.testing.assert_close(result.terms["source_rate"], expected)
@@ -360,8 +357,7 @@ def test_margin():
 def test_reconstructions_are_compared_with_what_was_encoded(cost):
     """Each active source is compared with its own, the mixture in every utterance, on the scale of the separation."""
     batch, separation = batch_and_separation()
-    generator = torch.Generator().manual_seed(3)
-    noise = torch.randn(3, 3, T, dtype=torch.float64, generator=generator)
+    noise = torch.randn(3, 3, T, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     separation.extras["source_reconstructions"] = batch.sources + noise[:, :2]
     separation.reconstructions = batch.mixture + noise[:, 2]
     batch.mixture[2] = noise[2, 0]

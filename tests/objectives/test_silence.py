@@ -62,8 +62,7 @@ def test_silence_is_the_best_and_finite():
 
 def test_it_is_a_named_term_of_the_objective():
     batch, separation = batch_and_separation()
-    config = ObjectiveConfig(silence=SilenceConfig(weight=0.5, threshold_db=20.0))
-    result = build_objective(config)(batch, separation)
+    result = build_objective(ObjectiveConfig(silence=SilenceConfig(weight=0.5, threshold_db=20.0)))(batch, separation)
     expected = SilenceTerm(pairs(), 20.0)(Step(batch, separation))
     torch.testing.assert_close(result.terms["silence"], expected.to(result.terms["silence"]))
     without = build_objective(ObjectiveConfig())(batch, separation).loss

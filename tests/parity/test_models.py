@@ -72,8 +72,7 @@ def our_gradients(model: EncoderMaskerDecoder) -> dict[str, Tensor]:
     with torch.no_grad():
         for parameter, source in zip(carrier.parameters(), model.parameters(), strict=True):
             parameter.copy_(source.grad)
-    names = {name for name, _ in carrier.named_parameters()}
-    assert names == {name for name, _ in model.named_parameters()}
+    assert {name for name, _ in carrier.named_parameters()} == {name for name, _ in model.named_parameters()}
     return to_asteroid_state_dict(carrier)
 
 
@@ -309,8 +308,7 @@ def compare_sepformers(theirs: nn.Module, ours: nn.Module, features: Tensor, tol
 
 def test_sepformer_has_the_parameters_outputs_and_gradients_of_speechbrain():
     sizes = {"encoding_dim": 256, "hypotheses": 2, "values_per_dimension": 1}
-    whole = build(c.SepFormerConfig(), **sizes)
-    assert sum(p.numel() for p in whole.parameters()) == 25_671_169
+    assert sum(p.numel() for p in build(c.SepFormerConfig(), **sizes).parameters()) == 25_671_169
     # As wide, and two of the eight layers of each transformer: more compute the same once more.
     theirs = speechbrain_masker(256, 1024, 2, K=250, num_spks=2).double()
     ours = build(c.SepFormerConfig(transformer_layers=2), **sizes).double().eval()

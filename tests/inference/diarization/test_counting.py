@@ -39,8 +39,7 @@ def turns(count: int) -> np.ndarray:
 def test_count_at_any_distance_within_turns(count, spread):
     """No threshold fits all: within speakers, distances differ by a factor of 30."""
     points = groups(count, 20, spread)
-    pairs = turns(len(points))
-    clusters, found = group_speakers(points, pairs, np.full(len(points), 1.5), "auto")
+    clusters, found = group_speakers(points, turns(len(points)), np.full(len(points), 1.5), "auto")
     assert [len(set(own.tolist())) for own in clusters.labels.reshape(count, 20)] == [1] * count
     assert found is not None and found.speakers == count == len(set(clusters.labels.tolist()))
     assert found.runner_up != count and found.margin > 0
@@ -93,8 +92,7 @@ def test_runner_up_is_what_the_told_change_gives():
 
 
 def test_long_recordings_are_counted_from_an_even_part():
-    points = groups(3, 500)
-    clusters, found = group_speakers(points, turns(1500), np.full(1500, 1.5), "auto")
+    clusters, found = group_speakers(groups(3, 500), turns(1500), np.full(1500, 1.5), "auto")
     assert found is not None and found.speakers == 3
     np.testing.assert_array_equal(np.bincount(clusters.labels), [500] * 3)
 
@@ -141,8 +139,7 @@ def test_groups_are_those_of_scipys_average_linkage(count):
     distances = np.clip(1 - points @ points.T, 0, 2)
     np.fill_diagonal(distances, 0.0)
     tree = linkage(squareform(distances, checks=False), "average")
-    merges = average_linkage(distances)
-    np.testing.assert_allclose([height for _, _, height in merges], tree[:, 2], rtol=1e-12)
+    np.testing.assert_allclose([height for _, _, height in average_linkage(distances)], tree[:, 2], rtol=1e-12)
     speakers = SpeakerTree(points, seconds)
     for threshold in np.linspace(0.01, 1.5, 40):
         expected = (np.bincount(fcluster(tree, threshold, "distance"), seconds) >= max(0.04 * seconds.sum(), 2)).sum()

@@ -53,15 +53,11 @@ def test_waveforms_of_long_files_are_those_of_their_times(tmp_path: Path) -> Non
     paths = tuple(audio.write(tmp_path / f"{k}.wav", channel, 1000) for k, channel in enumerate(whole))
     parts = segments((1, 0.5, 1.0), (0, 1.0, 35.0), (1, 20.0, 0.25), (1, 30.25, 1.0), (0, 69.5, 1.0), (0, 69.75, 0.0))
     found = list(waveforms_of(Source(Path("x"), paths, ("0", "1")), parts, 1000))
-    spans = [
-        (1, 500, 1500),
-        (0, 1000, 36000),
-        (1, 20000, 20250),
-        (1, 30250, 31250),
-        (0, 69500, 70000),
-        (0, 69750, 69751),
-    ]
-    for samples, (channel, first, last) in zip(found, spans, strict=True):
+    for samples, (channel, first, last) in zip(
+        found,
+        [(1, 500, 1500), (0, 1000, 36000), (1, 20000, 20250), (1, 30250, 31250), (0, 69500, 70000), (0, 69750, 69751)],
+        strict=True,
+    ):
         np.testing.assert_array_equal(samples[: last - first], whole[channel, first:last])
     assert len(found[4]) == 1000 and not found[4][500:].any()
 

@@ -172,8 +172,7 @@ def test_rf64_is_read_like_a_wav():
 
 @pytest.mark.parametrize("kind", ["FLAC", "OGG", "AIFF", "AU", "W64", "NIST", "CAF", "MP3", "VOC"])
 def test_another_format_is_not_taken_for_samples(kind):
-    subtype = {"OGG": "VORBIS", "MP3": "MPEG_LAYER_III"}.get(kind, "PCM_16")
-    sound = wav(mixture(16000), format=kind, subtype=subtype)
+    sound = wav(mixture(16000), format=kind, subtype={"OGG": "VORBIS", "MP3": "MPEG_LAYER_III"}.get(kind, "PCM_16"))
     with pytest.raises(UserError, match=r"standard input: found .*expected wav or raw PCM; convert it") as found:
         open_pipe(io.BufferedReader(io.BytesIO(sound)))  # type: ignore[arg-type]
     assert "\n" not in str(found.value)

@@ -135,8 +135,7 @@ def test_many_hypotheses_are_restored():
     sources = np.concatenate(
         [sources_with_silences(20, 3), 1e-3 * np.random.default_rng(0).normal(size=(4, 20 * RATE))]
     )
-    right = stitched_right(sources.astype(np.float32), Chunking(5 * RATE, 2 * RATE), True, seed=2, leak=0.0)
-    assert right.all()
+    assert stitched_right(sources.astype(np.float32), Chunking(5 * RATE, 2 * RATE), True, seed=2, leak=0.0).all()
 
 
 def test_profiles_carry_speakers_through_silence_and_overlaps_do_not():
@@ -147,8 +146,7 @@ def test_profiles_carry_speakers_through_silence_and_overlaps_do_not():
     chunking = Chunking(5 * RATE, round(2.5 * RATE))
     right = {True: [], False: []}
     for seed in range(8):
-        silences = [(0, 20, 32), (1, 20, 32), (seed % 2, 32, 62)]
-        sources = sources_with_silences(75, 100 + 2 * seed, silences)
+        sources = sources_with_silences(75, 100 + 2 * seed, [(0, 20, 32), (1, 20, 32), (seed % 2, 32, 62)])
         lots = np.random.default_rng(seed).integers(0, 2, count_of(chunking, sources.shape[1]))
         lots = [np.array([(0, 1), (1, 0)][lot]) for lot in lots]
         for by_voices, results in right.items():

@@ -123,8 +123,7 @@ def test_estimates_that_are_alike_and_add_up_have_bounded_features():
 
 def test_a_silent_hypothesis_has_no_features_but_the_mixtures():
     model, mixture = build_model(RECURRENT).eval(), noise(4000)
-    estimates = torch.stack([mixture, torch.zeros(4000)])
-    found = features_with(model, mixture, estimates)
+    found = features_with(model, mixture, torch.stack([mixture, torch.zeros(4000)]))
     for name, values in found.items():
         assert np.isfinite(values[0])
         assert np.isfinite(values[1]) == (name in OF_MIXTURE)
@@ -144,23 +143,20 @@ def test_a_silent_hypothesis_has_no_features_but_the_mixtures():
     ],
 )
 def test_a_model_has_the_features_that_there_are(encoding, masks, own):
-    model = build_model(replace(RECURRENT, encoding=encoding, masks=masks))
-    found = features_of(model.eval(), noise(RATE))
+    found = features_of(build_model(replace(RECURRENT, encoding=encoding, masks=masks)).eval(), noise(RATE))
     assert found is not None
     assert set(found) == own | OF_ESTIMATES | {"dominance"} | OF_MIXTURE
     assert all(values.shape == (2,) and np.isfinite(values).all() for values in found.values())
 
 
 def test_scores_are_features_and_one_hypothesis_is_like_no_other():
-    config = replace(RECURRENT, hypotheses=1, scoring=ScoringConfig(4))
-    found = features_of(build_model(config).eval(), noise(RATE))
+    found = features_of(build_model(replace(RECURRENT, hypotheses=1, scoring=ScoringConfig(4))).eval(), noise(RATE))
     assert found is not None and "score" in found and "correlation_db" not in found
 
 
 def test_rates_and_spread_by_hand():
     # Of bounded masks, a few hundred samples tell the variance.
-    config = replace(VARIATIONAL, masks=BetaConfig())
-    model, mixture = build_model(config).eval(), noise(RATE)
+    model, mixture = build_model(replace(VARIATIONAL, masks=BetaConfig())).eval(), noise(RATE)
     model.set_signal_statistics(0.0, 0.1)
     found = features_of(model, mixture)
     assert found is not None
@@ -186,8 +182,7 @@ def test_how_estimates_sound():
     voice = sum(torch.sin(2 * math.pi * 125 * k * time) / k for k in range(1, 12)) * 0.1
     bursts = noise(RATE, level=1e-4, seed=1)
     bursts[RATE // 2 : RATE // 2 + 800] *= 3000
-    mixture = voice + bursts
-    found = features_with(model, mixture, torch.stack([voice, bursts]))
+    found = features_with(model, voice + bursts, torch.stack([voice, bursts]))
     assert found["estimate_level_deviation_db"][0] < 1 and found["estimate_level_deviation_db"][1] > 10
     expected = [mixture_features((part - part.mean()).numpy(), RATE)["level_deviation_db"] for part in (voice, bursts)]
     assert found["estimate_level_deviation_db"] == pytest.approx(expected, abs=0.05)

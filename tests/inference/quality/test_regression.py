@@ -37,8 +37,7 @@ def test_coefficients_are_those_of_the_equations() -> None:
 def test_the_penalty_is_the_best_for_rows_left_out(above: int, below: int, strength: float, grouped: bool) -> None:
     kind = labels(above, below)
     rows = [{"same": 1.0, "x": x} for x in SIDES]
-    groups = np.arange(40) // 4 if grouped else None
-    fit = fit_logistic(rows, kind, groups)
+    fit = fit_logistic(rows, kind, np.arange(40) // 4 if grouped else None)
     assert fit is not None
     regression, scores = fit
     assert regression == _logistic({"x": SIDES}, kind, strength)

@@ -89,8 +89,7 @@ def voice(seconds: float, pitch_hz: float, resonance_hz: float, seed: int = 0) -
 
 
 def evidence(estimates: np.ndarray, scale: float = 1.0) -> dict[str, float]:
-    mixture = estimates.sum(0)
-    products = products_of(scale * mixture, scale * estimates)
+    products = products_of(scale * estimates.sum(0), scale * estimates)
     return speaker_evidence(default_encoder(), products, scale * estimates, RATE)
 
 
@@ -128,8 +127,7 @@ class TwoTones:
     sample_rate, embedding_size = RATE, 2
 
     def embed(self, waveforms: np.ndarray) -> np.ndarray:
-        times = np.arange(waveforms.shape[1]) / RATE
-        return np.abs(waveforms @ np.exp(2j * np.pi * np.outer(times, [500, 1000])))
+        return np.abs(waveforms @ np.exp(2j * np.pi * np.outer(np.arange(waveforms.shape[1]) / RATE, [500, 1000])))
 
 
 def test_evidence_by_hand():
@@ -203,5 +201,4 @@ def test_what_is_heard_before_or_after_alone_tells_nothing():
     assert not told(joined(LOW, silence), joined(silence, LOW)) and not told(joined(LOW, HIGH), silence)
     assert not told(silence, silence) and not told(LOW) and not told(LOW[:100], HIGH[:100])
     # Its embeddings are not finite.
-    beyond = LOW + 3e37 * (np.arange(len(LOW)) == 100)
-    assert not told(beyond, HIGH)
+    assert not told(LOW + 3e37 * (np.arange(len(LOW)) == 100), HIGH)

@@ -17,8 +17,7 @@ PLACE = "sudo_rm_rf.dnn.models.improved_sudormrf"
 
 
 def named(name: str, **children: nn.Module) -> nn.Module:
-    kinds = vars(sys.modules[PLACE])
-    module = kinds.setdefault(name, type(name, (nn.Module,), {"__module__": PLACE}))()
+    module = vars(sys.modules[PLACE]).setdefault(name, type(name, (nn.Module,), {"__module__": PLACE}))()
     for child, part in children.items():
         setattr(module, child, part)
     return module

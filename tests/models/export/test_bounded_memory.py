@@ -60,7 +60,7 @@ HOSTILE = {
 
 def hostile(path: Path, lines: list[str]) -> Path:
     """Write a graph whose estimates are the mixture twice, plus nothing of what the lines make as `c`."""
-    text = f"""
+    proto = onnx.parser.parse_model(f"""
         <ir_version: 8, opset_import: ["" : 18]>
         g (float[B, T] mixture) => (float[B, 2, T] estimates) {{
             {" ".join(lines)}
@@ -71,8 +71,7 @@ def hostile(path: Path, lines: list[str]) -> Path:
             row = Unsqueeze(mixture, axis)
             rows = Concat<axis=1>(row, row)
             estimates = Add(rows, z)
-        }}"""
-    proto = onnx.parser.parse_model(text)
+        }}""")
     onnx.helper.set_model_props(proto, {METADATA: json.dumps(DESCRIPTION)})
     path.write_bytes(proto.SerializeToString())
     assert path.stat().st_size < 2000

@@ -108,8 +108,7 @@ def pretend(monkeypatch, *answers):
 
 def test_a_model_on_the_hub(folder, monkeypatch, model):
     calls = pretend(monkeypatch, folder, folder, folder)
-    loaded = load_pretrained("hf:somebody/separator@v1.0")
-    assert torch.equal(loaded.signal_std, model.signal_std)
+    assert torch.equal(load_pretrained("hf:somebody/separator@v1.0").signal_std, model.signal_std)
     ((name, options),) = calls
     assert (name, options["revision"]) == ("somebody/separator", "v1.0")
     assert set(options["allow_patterns"]) == {
@@ -258,8 +257,7 @@ def test_an_upload_that_fails_is_one_line(folder, monkeypatch):
 
 
 def test_only_own_models_are_uploaded(tmp_path, capsys):
-    line = ["upload", f"asteroid:{tmp_path / 'x.pth'}", "--repo", "somebody/separator", "--license", "mit"]
-    assert main(line) == 2
+    assert main(["upload", f"asteroid:{tmp_path / 'x.pth'}", "--repo", "somebody/separator", "--license", "mit"]) == 2
     assert "not of sepkit's own" in capsys.readouterr().err
 
 

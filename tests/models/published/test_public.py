@@ -100,15 +100,14 @@ def architecture(name: str) -> c.ModelConfig:
         "tf-locoformer-whamr-s": (256, 64, 96, 4, 128, 8),
         "tf-locoformer-dns": (256, 128, 128, 6, 384, 4),
     }
-    kinds = {
+    return {
         "convtasnet": lambda: conv_tasnet(row.sample_rate, speakers),
         "dprnn": dual_path_rnn,
         "sepformer": lambda: sepformer(row.sample_rate, speakers),
         "sepreformer": sepreformer,
         "sr": lambda: sr_corrnet(name, speakers, "to" in row.task),
         "tf": lambda: tf_locoformer(row.sample_rate, speakers, *sizes.get(name, (128, 64, 128, 6, 384, 4))),
-    }
-    return kinds[name.partition("-")[0]]()
+    }[name.partition("-")[0]]()
 
 
 COUNTED: dict[str, tuple[int, Any, int]] = {}
@@ -205,8 +204,7 @@ def serve(server: Server, monkeypatch: pytest.MonkeyPatch, files: dict[str, byte
 
 
 def separate(tmp_path: Path, name: str) -> int:
-    mixture = 0.1 * np.random.default_rng(0).standard_normal(4000).astype(np.float32)
-    audio.write(tmp_path / "talk.wav", mixture, 8000)
+    audio.write(tmp_path / "talk.wav", 0.1 * np.random.default_rng(0).standard_normal(4000).astype(np.float32), 8000)
     arguments = [str(tmp_path / "talk.wav"), "--model", name, "--out", str(tmp_path / "out"), "--device", "cpu"]
     return main(["separate", *arguments])
 

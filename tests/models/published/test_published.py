@@ -75,8 +75,7 @@ class TestSepReformer:
         change(checkpoint)
         path = tmp_path / "epoch.0180.pth"
         torch.save(checkpoint, path)
-        line = complaint(lambda: from_sepreformer(path))
-        assert line.startswith(f"{path}: {message}")
+        assert complaint(lambda: from_sepreformer(path)).startswith(f"{path}: {message}")
 
     @pytest.mark.parametrize(
         ("description", "message"),
@@ -98,8 +97,7 @@ class TestSepReformer:
             def __reduce__(self):
                 return (open, (str(tmp_path / "ran"), "w"))
 
-        checkpoint = sepreformer_checkpoint(sepreformer_weights()) | {"config": Evil()}
-        torch.save(checkpoint, tmp_path / "evil.pth")
+        torch.save(sepreformer_checkpoint(sepreformer_weights()) | {"config": Evil()}, tmp_path / "evil.pth")
         assert "evil.pth: refused, it names" in complaint(lambda: from_sepreformer(tmp_path / "evil.pth"))
         torch.save(Evil(), tmp_path / "evil.pth")
         assert "evil.pth: refused, it names" in complaint(lambda: from_tf_locoformer(tmp_path / "evil.pth"))

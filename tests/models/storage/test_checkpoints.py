@@ -184,8 +184,7 @@ def test_a_pickle_is_never_opened(folder, tmp_path, name):
     bomb = Bomb()
     bomb.marker = str(tmp_path / "exploded")
     (folder / name).write_bytes(pickle.dumps(bomb))
-    expected = "found a pickle" if name == "model.pt" else "damaged"
-    assert expected in complaint(lambda: load_checkpoint(folder / name))
+    assert ("found a pickle" if name == "model.pt" else "damaged") in complaint(lambda: load_checkpoint(folder / name))
     assert not (tmp_path / "exploded").exists()
 
 
@@ -309,8 +308,7 @@ def test_a_deeper_model_begins_as_the_one_that_it_grows_from(tmp_path, bands):
 
 
 def test_fine_tuning_between_maskers_names_both_sides(folder):
-    other = build_model(replace(RECURRENT, masker=GainConfig()))
-    report = load_weights_into(other, folder)
+    report = load_weights_into(build_model(replace(RECURRENT, masker=GainConfig())), folder)
     assert "masker.gain" in report.missing
     assert report.unexpected and all(name.startswith("masker.") for name in report.unexpected)
 
