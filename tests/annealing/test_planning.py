@@ -21,7 +21,6 @@ GROWTH = math.log(120)
 
 def _temperature(cooling: Cooling, step_size: float, growth: float = GROWTH, critical: float = CRITICAL) -> float:
     time = split_time(cooling, critical, step_size, growth)
-    assert time is not None
     return float(cooling.temperatures(np.array(math.floor(time))))
 
 

@@ -93,12 +93,10 @@ def test_a_reader_that_goes_away_leaves_no_traceback():
         "m._run = lambda *_: print('x' * 10**6) or 'made'; sys.exit(m.main())"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stdout is not None and process.stderr is not None
     process.stdout.read(1)
     process.stdout.close()
     assert process.stderr.read() == b"" and process.wait() == 0
     late = code.replace("print('x' * 10**6) or 'made'", "__import__('time').sleep(1) or 'made'")
     process = subprocess.Popen([sys.executable, "-c", late], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stdout is not None and process.stderr is not None
     process.stdout.close()
     assert process.stderr.read() == b"" and process.wait() == 0

@@ -47,7 +47,6 @@ def test_model_scores_its_masks_and_survives_the_disk(tiny_model_config, tmp_pat
     model = build_model(tiny_model_config).eval()
     separation = model(torch.randn(2, 400))
     assert separation.scores is not None and separation.scores.shape == (2, 4)
-    assert model.scoring_head is not None
     torch.testing.assert_close(separation.scores, model.scoring_head(separation.masks.mean))
     loaded = load_checkpoint(save_model(model, tmp_path / "model", {"score_threshold": 0.25}))
     assert loaded.config == tiny_model_config and loaded.info == {"score_threshold": 0.25}

@@ -1,7 +1,6 @@
 """Objectives that cannot be meant, signals of other shapes, and separations that lack what a term needs."""
 
 import math
-from typing import cast
 
 import pytest
 import torch
@@ -10,7 +9,7 @@ from sepkit import config as c
 from sepkit.objectives import build_objective
 from sepkit.objectives.inner_products import inner_products
 from sepkit.objectives.likelihoods import pairwise_blr_nll, pairwise_cauchy_nll
-from sepkit.types import Batch, Latent, ModelTraits, Separation
+from sepkit.types import Batch, ModelTraits, Separation
 from tests.complaint import complaint
 
 FIRST = ModelTraits({"encoding_prior"}, frames_for=lambda samples: samples // 8)
@@ -57,7 +56,7 @@ def test_separations_that_lack_what_a_term_needs(traits, autoencoding, words):
     batch = Batch(sources.sum(1), sources, torch.ones(1, 2, dtype=torch.bool), torch.tensor([80]))
     config = c.ObjectiveConfig(autoencoding=c.AutoencodingConfig(sources=autoencoding))
     with pytest.raises(ValueError, match=words):
-        build_objective(config, traits)(batch, Separation(sources, cast(Latent, None), cast(Latent, None)))
+        build_objective(config, traits)(batch, Separation(sources, None, None))
 
 
 ONES = torch.ones(1, 2, 4)

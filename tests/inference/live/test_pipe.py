@@ -241,7 +241,6 @@ def test_command_answers_before_the_input_ends_and_ends_when_nobody_listens(mode
     with subprocess.Popen(
         command(model), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
-        assert process.stdin and process.stdout and process.stderr
         process.stdin.write(bytes(2 * 800))
         process.stdin.flush()
         assert len(process.stdout.read(4 * 700)) == 4 * 700

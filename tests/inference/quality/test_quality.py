@@ -390,7 +390,6 @@ def test_a_separator_predicts_what_the_predictor_says(calibrated):
     # Of a model whose level was never measured.
     leveled = (0.05 * centered / centered.std()).astype(np.float32)
     features = recording_features(separator.runner, leveled, separator.runner.run(leveled[None], features=True))
-    assert features is not None
     expected = found.predictor.model.predict(features)
     np.testing.assert_allclose(separated.predicted_si_sdr_db, expected, rtol=1e-5)
     low, high = (found.predictor.model.interval(expected, features) - expected[:, None]).T

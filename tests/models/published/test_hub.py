@@ -310,7 +310,6 @@ def test_the_card_says_what_the_model_is_and_the_hub_can_read_it(folder, tmp_pat
     card = ModelCard(text)
     assert card.data.license == "cc-by-4.0" and card.data.library_name == "sepkit"
     results = card.data.eval_results
-    assert results is not None
     assert {(result.dataset_name, result.metric_type, result.metric_value) for result in results} == {
         ("corpus_a test", "si_sdri_db", 9.876),
         ("corpus_a test", "stoi", 0.9),

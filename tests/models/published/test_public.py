@@ -116,7 +116,6 @@ COUNTED: dict[str, tuple[int, Any, int]] = {}
 def counted(config: c.ModelConfig, device: str) -> tuple[int, Any, int]:
     """Parameters, 1e9 multiply-adds a second of audio, and numbers in the weights of a model, without values."""
     model = build_model(config) if device == "cpu" else build_on_meta(lambda: build_model(config), "the model", 10**4)
-    assert model is not None
     model.eval().to(device).requires_grad_(False)
     mixture, operations = torch.zeros(1, 4 * config.sample_rate, device=device), None
     # Of how many speakers a model finds its operations depend.

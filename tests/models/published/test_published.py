@@ -42,7 +42,6 @@ class TestSepReformer:
         model = load_pretrained(f"sepreformer:{sepreformer_file}")
         assert (model.sample_rate, model.filterbank.stride, model.pad) == (16000, 2, "asteroid")
         assert model.info == {"needs": {"whole_seconds": 20.0, "chunk_seconds": 10.0, "levels": "mixture"}}
-        assert model.config is not None
         assert model.config.masker == SepReformerConfig(
             channels=8, num_stages=1, num_heads=2, kernel_size=5, max_distance=3
         )
@@ -180,7 +179,6 @@ class TestTFLocoformer:
 
     def test_other_sizes_start_from_what_fits(self, locoformer_file):
         config = from_tf_locoformer(locoformer_file).config
-        assert config is not None
         model = build_model(dataclasses.replace(config, hypotheses=3))
         report = load_weights_into(model, f"tf-locoformer:{locoformer_file}")
         assert "masker.input.weight" in report.loaded and "masker.output.weight" not in report.loaded
