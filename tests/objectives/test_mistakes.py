@@ -7,7 +7,6 @@ import torch
 
 from sepkit import config as c
 from sepkit.objectives import build_objective
-from sepkit.objectives.inner_products import inner_products
 from sepkit.objectives.likelihoods import pairwise_blr_nll, pairwise_cauchy_nll
 from sepkit.types import Batch, ModelTraits, Separation
 from tests.complaint import complaint
@@ -73,11 +72,6 @@ NO_NUMBERS = (0.0, -1.0, math.nan, math.inf)
         ],
         *[(lambda v=v: pairwise_cauchy_nll(ONES, ONES, v), "scale must be positive") for v in NO_NUMBERS],
         (lambda: pairwise_cauchy_nll(ONES, ONES, ONES[:, :1]), r"\(1, 2, 4\), found \(1, 1, 4\)"),
-        (lambda: inner_products(torch.zeros(2, 9), torch.zeros(2, 2, 9)), "expected estimates"),
-        (lambda: inner_products(torch.zeros(2, 2, 9), torch.zeros(3, 2, 9)), "must agree"),
-        (lambda: inner_products(torch.zeros(2, 2, 9), torch.zeros(2, 2, 8)), "must agree"),
-        (lambda: inner_products(torch.zeros(2, 2, 0), torch.zeros(2, 2, 0)), "at least one sample"),
-        (lambda: inner_products(torch.zeros(2, 2, 9), torch.zeros(2, 2, 9), torch.ones(3)), "lengths of shape"),
     ],
 )
 def test_numbers_and_shapes_that_do_not_fit(call, words):

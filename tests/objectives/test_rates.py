@@ -54,12 +54,8 @@ def batch_and_separation(n: int = 2) -> tuple[Batch, Separation]:
     estimates = (sources[:, [1, 0]] + 0.3 * random(3, 2, T))[:, [0, 1] + [0] * (n - 2)]
     encoding = NormalDistribution(random(3, K, F).requires_grad_(), random(3, K, F).exp())
     masks = LogNormalDistribution(random(3, n, K, F).requires_grad_(), random(3, n, K, F).exp())
-    extras = {
-        "encoding_prior": STANDARD,
-        "mask_prior": STANDARD_MASK,
-        "encoding_sample": encoding.sample(generator),
-        "mask_sample": masks.sample(generator),
-    }
+    extras = {"encoding_prior": STANDARD, "mask_prior": STANDARD_MASK}
+    extras |= {"encoding_sample": encoding.sample(generator), "mask_sample": masks.sample(generator)}
     separation = Separation(estimates.clone().requires_grad_(), encoding, masks, extras=extras)
     return Batch(sources.sum(1), sources, active, torch.tensor([T, 24, T]), list("abc")), separation
 
@@ -67,7 +63,6 @@ def batch_and_separation(n: int = 2) -> tuple[Batch, Separation]:
 def rates_by_hand(separation: Separation) -> tuple[list[float], list[float]]:
     """Return the KL of the frames that are an utterance's own: 5, 3, and none that counts."""
     encoding, masks = separation.encoding, separation.masks
-    assert isinstance(encoding, NormalDistribution) and isinstance(masks, LogNormalDistribution)
     rates = kl(encoding.mean, encoding.deviation), kl(masks.location, masks.deviation)
     return tuple([rate[b, ..., :frames].sum().item() for b, frames in enumerate((5, 3, 0))] for rate in rates)
 
@@ -105,9 +100,8 @@ def test_weights_multiply_each_rate():
     objective.set_progress(5)
     result = objective(batch, separation)
     terms = result.terms
-    torch.testing.assert_close(
-        result.loss, terms["separation"] + 0.25 * terms["encoding_rate"] + 3 * terms["mask_rate"]
-    )
+    expected = terms["separation"] + 0.25 * terms["encoding_rate"] + 3 * terms["mask_rate"]
+    torch.testing.assert_close(result.loss, expected)
     assert objective.scheduled == {"encoding_rate_weight": 0.25, "mask_rate_weight": 3.0}
 
 
@@ -357,7 +351,7 @@ def test_reconstructions_are_compared_with_what_was_encoded(cost):
     """Each active source is compared with its own, the mixture in every utterance, on the scale of the separation."""
     batch, separation = batch_and_separation()
     noise = torch.randn(3, 3, T, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
-    separation.extras["source_reconstructions"] = batch.sources + noise[:, :2]
+    separation.extras["source_reconstructions"] = made = batch.sources + noise[:, :2]
     separation.reconstructions = batch.mixture + noise[:, 2]
     batch.mixture[2] = noise[2, 0]
     config = c.ObjectiveConfig(cost=cost, autoencoding=c.AutoencodingConfig(sources=0.5, mixtures=2.0))
@@ -369,11 +363,7 @@ def test_reconstructions_are_compared_with_what_was_encoded(cost):
         return pairwise_neg_si_sdr(found[None, None], signal[None, None]).item()
 
     for b, length in enumerate((T, 24, T)):
-        active = [j for j in range(2) if batch.active[b, j]]
-        each = [
-            compared(separation.extras["source_reconstructions"][b, j, :length], batch.sources[b, j, :length])
-            for j in active
-        ]
+        each = [compared(made[b, j, :length], batch.sources[b, j, :length]) for j in range(2) if batch.active[b, j]]
         count = 1 if isinstance(cost, c.BLRConfig) else max(len(each), 1)
         assert result.terms["source_reconstruction"][b].item() == pytest.approx(sum(each) / count, rel=1e-9)
         of_mixture = compared(separation.reconstructions[b, :length], batch.mixture[b, :length])
