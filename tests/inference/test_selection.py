@@ -3,14 +3,8 @@
 import numpy as np
 import pytest
 
-from sepkit.inference.selection import (
-    Selection,
-    distribute_residual,
-    gains_of,
-    products_of,
-    select_by_levels,
-    select_by_scores,
-)
+from sepkit.inference import selection as module
+from sepkit.inference.selection import Selection, gains_of, products_of, select_by_levels, select_by_scores
 
 # Energies 4, 16, 1 and 0; no two have samples in common, and all have zero means.
 ESTIMATES = np.array(
@@ -94,5 +88,5 @@ def test_shares_are_those_of_the_energies() -> None:
     np.testing.assert_allclose(selection.outputs(ESTIMATES), [2 * ESTIMATES[1], 4 * ESTIMATES[2]])
     assert selection.speakers is None
     assert Selection(np.zeros(4, np.float32), np.arange(4)).shares(PRODUCTS).tolist() == [0.25] * 4
-    left = distribute_residual(np.array([4.0, 1.0]), np.array([[1.0, 0.0], [1.0, 3.0]]), np.array([0.75, 0.25]))
+    left = module.distribute_residual(np.array([4.0, 1.0]), np.array([[1.0, 0.0], [1.0, 3.0]]), np.array([0.75, 0.25]))
     assert left.tolist() == [[2.5, -1.5], [1.5, 2.5]]

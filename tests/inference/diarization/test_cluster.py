@@ -3,7 +3,6 @@
 import json
 import os
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,16 +15,7 @@ from sepkit.evaluation.diarization import diarization_errors, read_rttm
 from sepkit.files import write_json
 from sepkit.inference.batch.cluster import cluster_recordings
 from sepkit.inference.batch.inputs import find_recordings
-from sepkit.inference.diarization.encoders import load_encoder
-from sepkit.inference.diarization.segments import (
-    Source,
-    SpeechSegment,
-    cut_turns,
-    embed,
-    find_segments,
-    group_estimates,
-    waveforms_of,
-)
+from sepkit.inference.diarization.segments import group_estimates
 from sepkit.models import build_model, save_model
 from sepkit.reporting.clusters import read_embeddings
 from sepkit.reporting.report import write_report
@@ -142,39 +132,6 @@ def test_what_is_left_of_a_voice_in_the_other_estimate_goes_to_its_speaker(encod
 
 
 # -------------------------------------------------------------------------------------------------------------- parts
-
-
-def test_segments_are_read_from_their_places(tmp_path, encoder):
-    ramp = np.linspace(-0.5, 0.5, 40 * RATE, dtype=np.float32)
-    source = Source(Path("a"), (audio.write(tmp_path / "a.wav", ramp, RATE),), ("a.wav",))
-    segments = [SpeechSegment(0, start, 1.25) for start in (0.0, 7.5, 31.0, 38.5)]
-    for segment, waveform in zip(segments, waveforms_of(source, segments, RATE), strict=True):
-        first = round(segment.start_seconds * RATE)
-        np.testing.assert_allclose(waveform, ramp[first : first + 10000], atol=1e-6)
-    assert embed(load_encoder(encoder), waveforms_of(source, segments, RATE)).shape == (4, 8)
-
-
-def test_turns_are_cut_into_equal_segments(meeting):
-    segments, short = find_segments(Source(Path("meeting"), (meeting / "talk" / "meeting.wav",), ("meeting.wav",)))
-    assert len(segments) == 8 and not short
-    assert all(s.duration_seconds == pytest.approx(1.0, abs=0.05) for s in segments)
-
-
-@pytest.mark.parametrize(("below_db", "kept"), [(11.0, [0, 1]), (15.0, [0])])
-def test_segments_far_below_all_estimates_are_left_out(tmp_path, below_db, kept):
-    share = 10 ** (-below_db / 10)
-    noise = 0.1 * np.random.default_rng(0).standard_normal((2, RATE)).astype(np.float32)
-    levels = np.sqrt([1 - share, share])
-    paths = [audio.write(tmp_path / f"{k}.wav", level * noise[k], RATE) for k, level in enumerate(levels)]
-    found, _ = find_segments(Source(Path("a"), tuple(paths), ("0.wav", "1.wav")))
-    assert [segment.channel for segment in found] == kept
-
-
-@pytest.mark.parametrize(("seconds", "count"), [(1.5, 1), (3.0, 2), (3.001, 3)])
-def test_a_turn_of_whole_windows_has_no_segment_more(seconds, count):
-    segments, short = cut_turns(SimpleNamespace(segments=lambda: [[(0.5, seconds)]]))
-    expected = [SpeechSegment(0, 0.5 + k * seconds / count, seconds / count) for k in range(count)]
-    assert segments == expected and not short
 
 
 def test_table_of_segments_reads_back(tmp_path):

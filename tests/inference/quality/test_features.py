@@ -8,13 +8,8 @@ import torch
 from scipy.signal import welch
 
 from sepkit.config import BetaConfig, DeterministicConfig, GaussianConfig, LogNormalConfig, ScoringConfig
-from sepkit.inference.quality.features import (
-    _frame_powers,
-    _welch,
-    hypothesis_features,
-    mixture_features,
-    recording_features,
-)
+from sepkit.inference.quality import features
+from sepkit.inference.quality.features import hypothesis_features, mixture_features, recording_features
 from sepkit.inference.runners.torch_runner import TorchRunner
 from sepkit.models import build_model
 from sepkit.objectives.costs import pairwise_neg_si_sdr
@@ -74,7 +69,7 @@ def test_statistics_of_noise():
 def test_the_spectrum_is_that_of_scipy(frame):
     waveform = np.random.default_rng(0).standard_normal(3000)
     expected = welch(waveform, nperseg=frame)[1][1:]
-    found = _welch(_frame_powers(waveform, frame), frame)
+    found = features._welch(features._frame_powers(waveform, frame), frame)
     np.testing.assert_allclose(found / found.sum(), expected / expected.sum(), rtol=1e-9)
 
 

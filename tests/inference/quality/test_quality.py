@@ -15,13 +15,7 @@ from sepkit.evaluation.metrics import si_sdr_db
 from sepkit.inference import Separator, load_model, separate_files
 from sepkit.inference.calibration import calibrate
 from sepkit.inference.quality.features import recording_features
-from sepkit.inference.quality.predictor import (
-    QualityPredictor,
-    fit_quality,
-    generic_predictor,
-    read_quality,
-    write_quality,
-)
+from sepkit.inference.quality.predictor import fit_quality, generic_predictor, read_quality, write_quality
 from sepkit.inference.quality.regression import LEAST_COVERAGE, LogisticRegression, fit_ridge
 from sepkit.inference.quality.single_speaker import SingleSpeakerDetector
 from sepkit.inference.runners.base import AGREEMENT
@@ -201,7 +195,7 @@ def test_what_cannot_be_fitted(change, words):
 # --------------------------------------------------------------------------------------------------------------- files
 
 
-def predictor(**changed) -> QualityPredictor:
+def predictor(**changed):
     table, targets, mixtures = synthetic()
     described = {"weights": "abc", "hypotheses": 2, "manifest": "dev.jsonl"}
     return fit_quality(table, targets, mixtures, **(described | changed))

@@ -24,18 +24,9 @@ from sepkit.models.published.facts import multiply_adds
 from sepkit.models.published.names import TOOLKITS, license_of
 from sepkit.models.published.public import PUBLIC, PublicFile
 from sepkit.models.storage.layout import build_on_meta
+from tests import published
 from tests.complaint import complaint
 from tests.file_server import Server
-from tests.published import (
-    sepreformer_checkpoint,
-    sepreformer_weights,
-    sr_corrnet_description,
-    sr_corrnet_weights,
-    tf_locoformer_weights,
-    tf_locoformer_yaml,
-    tiger_arguments,
-    tiger_weights,
-)
 
 # ------------------------------------------------------------------------------------------------------------ the table
 
@@ -185,9 +176,9 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Server]:
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     folder = tmp_path_factory.mktemp("weights")
-    torch.save(tf_locoformer_weights(), folder / "valid.loss.ave_5best.pth")
-    (folder / "config.yaml").write_text(tf_locoformer_yaml())
-    torch.save(sepreformer_checkpoint(sepreformer_weights()), folder / "epoch.0180.pth")
+    torch.save(published.tf_locoformer_weights(), folder / "valid.loss.ave_5best.pth")
+    (folder / "config.yaml").write_text(published.tf_locoformer_yaml())
+    torch.save(published.sepreformer_checkpoint(published.sepreformer_weights()), folder / "epoch.0180.pth")
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
@@ -271,10 +262,10 @@ def test_a_file_without_published_digest_is_held_against_that_of_the_first_fetch
 
 @pytest.mark.parametrize("name", ["sr-corrnet-2to5", "tiger"])
 def test_models_that_are_folders_are_fetched_whole(name: str, server, monkeypatch, tmp_path):
-    torch.save(sr_corrnet_weights(5, True), tmp_path / "model.pt")
-    (tmp_path / "config.yaml").write_text(json.dumps(sr_corrnet_description(5, True)))
-    save_file(tiger_weights(), tmp_path / "model.safetensors")
-    (tmp_path / "config.json").write_text(json.dumps(tiger_arguments()))
+    torch.save(published.sr_corrnet_weights(5, True), tmp_path / "model.pt")
+    (tmp_path / "config.yaml").write_text(json.dumps(published.sr_corrnet_description(5, True)))
+    save_file(published.tiger_weights(), tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(published.tiger_arguments()))
     serve(server, monkeypatch, {file.name: (tmp_path / file.name).read_bytes() for file in PUBLIC[name].files}, name)
     model = load_pretrained(name)
     assert (model.hypotheses, model.sample_rate) == {"tiger": (2, 16000)}.get(name, (5, 8000))
