@@ -44,10 +44,7 @@ def test_the_page_and_the_command_list_what_a_model_can_be(capsys):
         (["separate", "x.wav", "--modle", "m"], "--modle: unknown option (did you mean --model?)"),
         (["separate", "x.wav", "-out", "m"], "-out: unknown option (did you mean --out?)"),
         (["separate", "-"], "sepkit stream -"),
-        (
-            ["train", "--config", "dual_path_rnn", "--model.masker.hiden_channels", "9"],
-            "mean --model.masker.hidden_channels?",
-        ),
+        (["train", "--model.masker.hiden_channels", "9"], "mean --model.masker.hidden_channels?"),
         (["train", "--model.masker.nonsense", "9"], "known here: name, bottleneck_channels"),
         (["separate", "x.wav", "--levels", "mixtur"], "did you mean mixture?"),
     ],

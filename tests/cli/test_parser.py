@@ -104,10 +104,7 @@ def test_dashes_and_lists():
     [
         (["--config", "conv_tasnot"], ["conv_tasnot", "no such file or shipped", "did you mean model/conv_tasnet?"]),
         (["--model.masker.hidden_size", "9"], ["--model.masker.hidden_size"]),
-        (
-            ["--model.masker.name", "recurrent", "--model.masker.hidden_size", "wide"],
-            ["model.masker.hidden_size", "a whole number", "wide"],
-        ),
+        (["--model.masker.hidden_channels", "wide"], ["model.masker.hidden_channels", "a whole number", "wide"]),
         (["--trainer.precision", "float"], ["precision", "bf16-mixed", "float"]),
         (["--objective.assignment.name", "pitt"], ["objective.assignment", "pitt", "did you mean pit"]),
     ],

@@ -251,11 +251,7 @@ class TestExportRefusals:
         [
             (CONFIG.masker, 0.01, "signal_mean: found 0.01"),
             (dataclasses.replace(CONFIG.masker, normalize_skip_sum=True, blocks=2), 0.0, "normalize_skip_sum"),
-            (
-                c.ImprovedSuDoRMRFConfig(6, 10, blocks=1),
-                0.0,
-                "hidden_channels: found 10; asteroid has as many as filters",
-            ),
+            (c.ImprovedSuDoRMRFConfig(6, 10, 1), 0.0, "hidden_channels: found 10; asteroid has as many as filters"),
             (c.RecurrentConfig(hidden_size=4), 0.0, "masker RecurrentMasker: asteroid has none like it"),
         ],
     )

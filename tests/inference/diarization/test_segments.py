@@ -10,6 +10,7 @@ from sepkit.data import audio
 from sepkit.inference.diarization import segments as module
 from sepkit.inference.diarization.segments import Source, SpeechSegment, find_segments
 from tests.complaint import complaint
+from tests.noise_voices import RATE
 
 
 def segments(*rows: tuple[int, float, float]) -> list[SpeechSegment]:

@@ -17,20 +17,10 @@ from tests.inference.bands import BandMasks, masked
 from tests.tiny_models import RECURRENT, VARIATIONAL
 
 RATE = 8000
-
-
 OF_ESTIMATES = {"residual_db", "relative_level_db", "correlation_db", "estimate_level_deviation_db"}
-
-
-OF_MIXTURE = {
-    "crest_factor_db",
-    "spectral_flatness_db",
-    "spectral_centroid_hz",
-    "zero_crossing_rate",
-    "log_kurtosis",
-    "level_deviation_db",
-    "log_duration_seconds",
-}
+OF_MIXTURE = {"crest_factor_db", "spectral_flatness_db", "spectral_centroid_hz", "zero_crossing_rate"}
+OF_MIXTURE |= {"log_kurtosis", "level_deviation_db", "log_duration_seconds"}
+RATES_OF_MASKS = {"mask_spread_db", "mask_rate_nats_per_frame"}
 
 
 def noise(*shape, level=0.1, seed=0):
@@ -128,13 +118,9 @@ def test_a_silent_hypothesis_has_no_features_but_the_mixtures():
     ("encoding", "masks", "own"),
     [
         (DeterministicConfig("linear"), DeterministicConfig("sigmoid"), set()),
-        (DeterministicConfig("linear"), BetaConfig(), {"mask_spread_db", "mask_rate_nats_per_frame"}),
+        (DeterministicConfig("linear"), BetaConfig(), RATES_OF_MASKS),
         (GaussianConfig("linear"), DeterministicConfig("sigmoid"), {"encoding_rate_nats_per_frame"}),
-        (
-            GaussianConfig("linear"),
-            LogNormalConfig(),
-            {"mask_spread_db", "encoding_rate_nats_per_frame", "mask_rate_nats_per_frame"},
-        ),
+        (GaussianConfig("linear"), LogNormalConfig(), RATES_OF_MASKS | {"encoding_rate_nats_per_frame"}),
     ],
 )
 def test_a_model_has_the_features_that_there_are(encoding, masks, own):

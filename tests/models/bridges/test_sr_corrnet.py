@@ -39,6 +39,9 @@ def older_name(name: str) -> str:
     return f"_orig_mod.{name}"
 
 
+SYNTHESIS = "dataset.synthesis_config"
+
+
 @pytest.mark.parametrize("counts", [False, True])
 def test_layouts_of_one_model(counts, tmp_path):
     """As published, as training saves it, and compiled, under the names of before and with totals of operations."""
@@ -78,12 +81,8 @@ def test_layouts_of_one_model(counts, tmp_path):
         ("model.spk_split.fixed.max_n_spks", 3, "spk_split.spk_split.0.weight has shape (64, 8), expected (96, 8)"),
         ("model", None, "config.model.d_model is None"),
         ("stft.frame_shift", 5, "config.stft.frame_shift is 5, expected a half or a quarter of 16"),
-        (
-            "dataset.synthesis_config.max_len",
-            0,
-            "config.dataset.synthesis_config.max_len is 0, expected a whole number",
-        ),
-        ("dataset.synthesis_config.sampling_rate", "8k", "sampling_rate is '8k', expected a whole number"),
+        (f"{SYNTHESIS}.max_len", 0, f"config.{SYNTHESIS}.max_len is 0, expected a whole number"),
+        (f"{SYNTHESIS}.sampling_rate", "8k", "sampling_rate is '8k', expected a whole number"),
     ],
 )
 def test_other_descriptions(name, value, message, tmp_path):

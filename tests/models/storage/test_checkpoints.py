@@ -83,14 +83,10 @@ def test_what_was_saved_comes_back(model, folder, where):
 
 
 def test_other_choices_come_back(tmp_path):
-    for number, config in enumerate(
-        (
-            replace(RECURRENT, filterbank=c.STFTFilterbankConfig(64, 16), hypotheses=3, pad="asteroid"),
-            replace(RECURRENT, masker=GainConfig(initial=0.5)),
-        )
-    ):
+    transformed = replace(RECURRENT, filterbank=c.STFTFilterbankConfig(64, 16), hypotheses=3, pad="asteroid")
+    for config in (transformed, replace(RECURRENT, masker=GainConfig(initial=0.5))):
         model = build_model(config).eval()
-        loaded = load_pretrained(save_model(model, tmp_path / str(number)))
+        loaded = load_pretrained(save_model(model, tmp_path / config.masker.name))
         mixture = torch.randn(1, 200)
         assert loaded.config == config
         assert torch.equal(loaded(mixture).estimates, model(mixture).estimates)
