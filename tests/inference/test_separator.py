@@ -14,6 +14,7 @@ from sepkit.inference import Separator
 from sepkit.models import build_model, save_model
 from tests.complaint import complaint
 from tests.inference.bands import BandMasks, band_split, masked, tones
+from tests.published import small_asteroid
 from tests.tiny_models import RECURRENT
 
 
@@ -137,10 +138,7 @@ def test_load_model_from_an_experiment_folder(tmp_path):
 
 
 def test_load_model_from_asteroid(tmp_path):
-    models = pytest.importorskip("asteroid.models", reason="asteroid is missing: pip install 'sepkit[peers]'")
-    theirs = models.ConvTasNet(
-        2, n_repeats=1, n_blocks=2, bn_chan=8, hid_chan=8, skip_chan=8, n_filters=16, mask_act="relu", sample_rate=8000
-    ).eval()
+    theirs = small_asteroid().eval()
     torch.save(theirs.serialize(), tmp_path / "theirs.pth")
     mixture = torch.randn(1001)
     separator = sepkit.load_model(f"asteroid:{tmp_path / 'theirs.pth'}")

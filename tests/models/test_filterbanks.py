@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from sepkit.models.filterbanks import FreeFilterbank
 from sepkit.models.stft_filterbank import STFTFilterbank
+from tests.published import peer
 
 
 @st.composite
@@ -125,9 +126,7 @@ def test_energy_of_noise_in_masks(bank):
     ids=["free", "padded", "stft quarter", "stft half"],
 )
 def test_encoders_and_decoders_are_those_of_asteroid(ours, theirs):
-    filterbanks = pytest.importorskip(
-        "asteroid_filterbanks", reason="asteroid_filterbanks is missing: pip install 'sepkit[peers]'"
-    )
+    filterbanks = peer("asteroid_filterbanks")
     name, *sizes = theirs
     if name == "stft":  # tight frames: one window for analysis and synthesis
         bank = filterbanks.STFTFB(*sizes)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from sepkit.objectives import costs
+from tests.published import peer
 
 LEVELS_DB = (-30.0, -15.0, 0.0, 6.0, 20.0, 30.0, 45.0)
 
@@ -22,8 +23,7 @@ def pairs_at(si_sdr_db: float, num_samples: int = 32000, offset: float = 0.0) ->
 @pytest.mark.parametrize("zero_mean", [True, False])
 def test_asteroid(level_db, ours, kind, zero_mean):
     """The same formula with the same eps, to 1e-4 dB, against asteroid in float32 and in float64."""
-    losses = pytest.importorskip("asteroid.losses", reason="asteroid is missing: pip install 'sepkit[peers]'")
-    theirs = losses.sdr.PairwiseNegSDR(kind, zero_mean=zero_mean)
+    theirs = peer("asteroid.losses").sdr.PairwiseNegSDR(kind, zero_mean=zero_mean)
     estimates, sources = pairs_at(level_db)
     cost = ours(estimates, sources, zero_mean=zero_mean)
     assert cost.dtype == torch.float32
@@ -45,7 +45,7 @@ def test_fast_bss_eval(level_db, offset):
 @pytest.mark.parametrize("level_db", LEVELS_DB)
 def test_asteroid_gradient(level_db):
     """The gradient is that of asteroid in float64."""
-    losses = pytest.importorskip("asteroid.losses", reason="asteroid is missing: pip install 'sepkit[peers]'")
+    losses = peer("asteroid.losses")
     estimates, sources = pairs_at(level_db, num_samples=4000)
     ours = estimates.clone().requires_grad_()
     costs.pairwise_neg_si_sdr(ours, sources).sum().backward()

@@ -5,8 +5,9 @@ import torch
 
 from sepkit.objectives import costs
 from sepkit.objectives.assignment import PIT
+from tests.published import peer
 
-losses = pytest.importorskip("asteroid.losses", reason="asteroid is missing: pip install 'sepkit[peers]'")
+losses = peer("asteroid.losses")
 
 
 @pytest.mark.parametrize("n", [2, 3, 5])

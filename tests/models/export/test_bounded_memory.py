@@ -25,22 +25,10 @@ from tests.complaint import complaint
 onnx = pytest.importorskip("onnx", reason="onnx is missing: pip install 'sepkit[torch]'")
 
 linux = pytest.mark.skipif(not bounded_memory.HAS_LIMIT, reason="only Linux bounds the memory of a process")
-DESCRIPTION = {
-    "format": FORMAT,
-    "kind": "separation",
-    "sample_rate": 8000,
-    "info": {},
-    "fingerprint": "0" * 32,
-    "features_version": FEATURES_VERSION,
-    "features": [],
-    "hypotheses": 2,
-    "signal_mean": 0.0,
-    "signal_std": 1.0,
-    "variational": False,
-    "score_loss": None,
-    "counts_speakers": False,
-    "depth_steps": None,
-}
+DESCRIPTION = {"format": FORMAT, "kind": "separation", "sample_rate": 8000, "info": {}, "fingerprint": "0" * 32}
+DESCRIPTION |= {"features_version": FEATURES_VERSION, "features": [], "hypotheses": 2, "signal_mean": 0.0}
+DESCRIPTION |= {"signal_std": 1.0, "variational": False, "score_loss": None, "counts_speakers": False}
+DESCRIPTION |= {"depth_steps": None}
 # Lines of ONNX's own text form, which make `c`. Sizes depend on the mixture, or else are constants.
 SIDE = "side = Constant<value_ints=[32768, 32768]>()"
 SIZE = "no = Constant<value_ints=[0]>() lengths = Shape(mixture) none = Mul(lengths, no) size = Add(none, side)"

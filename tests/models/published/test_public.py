@@ -241,8 +241,7 @@ def test_a_wrong_digest_and_no_network_are_one_line(server, weights, monkeypatch
 
 
 def test_a_file_without_published_digest_is_held_against_that_of_the_first_fetch(server, monkeypatch, tmp_path, capsys):
-    models = pytest.importorskip("asteroid.models", reason="asteroid is missing: pip install 'sepkit[peers]'")
-    model = models.ConvTasNet(2, n_filters=8, n_blocks=2, n_repeats=1, bn_chan=4, hid_chan=5, skip_chan=6)
+    model = published.small_asteroid()
     torch.save(model.serialize(), tmp_path / "pytorch_model.bin")
     name, content = "convtasnet-libri2mix-noisy16k", (tmp_path / "pytorch_model.bin").read_bytes()
     serve(server, monkeypatch, {"pytorch_model.bin": content}, name)
@@ -273,18 +272,14 @@ def test_models_that_are_folders_are_fetched_whole(name: str, server, monkeypatc
 
 
 def test_names_of_asteroids_readme_and_addresses_are_fetched(server, monkeypatch, tmp_path):
-    models = pytest.importorskip("asteroid.models", reason="asteroid is missing: pip install 'sepkit[peers]'")
-    hub_utils = pytest.importorskip(
-        "asteroid.utils.hub_utils", reason="asteroid is missing: pip install 'sepkit[peers]'"
-    )
+    hub_utils = published.peer("asteroid.utils.hub_utils")
     known = {name: url for name, url in hub_utils.MODELS_URLS_HASHTABLE.items() if public.zenodo_address(name)}
     assert {name: public.zenodo_address(name) for name in known} == known
     # Masks and music: classes that sepkit does not have.
     assert {name.split("/")[1].split("_")[0] for name in hub_utils.MODELS_URLS_HASHTABLE.keys() - known} == {
         "DeMask", "XUMX", "XUMXL"
     }  # fmt: skip
-    model = models.ConvTasNet(2, n_filters=8, n_blocks=2, n_repeats=1, bn_chan=4, hid_chan=5, skip_chan=6)
-    torch.save(model.serialize(), tmp_path / "model.pth")
+    torch.save(published.small_asteroid().serialize(), tmp_path / "model.pth")
     server.put("model.pth?download=1", (tmp_path / "model.pth").read_bytes())
     address = f"{server.url}/model.pth?download=1"
     assert load_pretrained(f"asteroid:{address}").hypotheses == 2

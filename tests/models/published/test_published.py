@@ -12,7 +12,7 @@ from sepkit.data import audio
 from sepkit.models import build_model, load_pretrained, load_weights_into
 from sepkit.models.bridges import from_sepreformer, from_tf_locoformer
 from tests.complaint import complaint
-from tests.published import sepreformer_checkpoint, sepreformer_weights, tf_locoformer_weights, tf_locoformer_yaml
+from tests.published import Evil, sepreformer_checkpoint, sepreformer_weights, tf_locoformer_weights, tf_locoformer_yaml
 
 DESCRIBED = "config: {model: {module_audio_enc: {stride: 2}}, dataset: {sampling_rate: 16000}}"
 OUT = "audio_decoder.weight"
@@ -87,13 +87,10 @@ class TestSepReformer:
         assert message in complaint(lambda: from_sepreformer(tmp_path / "epoch.0180.pth"))
 
     def test_what_could_run_is_refused_and_does_not(self, tmp_path):
-        class Evil:
-            def __reduce__(self):
-                return (open, (str(tmp_path / "ran"), "w"))
-
-        torch.save(sepreformer_checkpoint(sepreformer_weights()) | {"config": Evil()}, tmp_path / "evil.pth")
+        evil = Evil(tmp_path / "ran")
+        torch.save(sepreformer_checkpoint(sepreformer_weights()) | {"config": evil}, tmp_path / "evil.pth")
         assert "evil.pth: refused, it names" in complaint(lambda: from_sepreformer(tmp_path / "evil.pth"))
-        torch.save(Evil(), tmp_path / "evil.pth")
+        torch.save(evil, tmp_path / "evil.pth")
         assert "evil.pth: refused, it names" in complaint(lambda: from_tf_locoformer(tmp_path / "evil.pth"))
         assert not (tmp_path / "ran").exists()
 

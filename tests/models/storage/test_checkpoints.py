@@ -17,6 +17,7 @@ from sepkit.models.storage import checkpoints
 from sepkit.models.storage.folders import read_description
 from sepkit.registry import register
 from tests.complaint import complaint
+from tests.published import Evil
 from tests.tiny_models import RECURRENT
 
 
@@ -170,16 +171,9 @@ def test_training_state_is_no_model(folder):
         assert "training state" in complaint(lambda path=path: load_checkpoint(path))
 
 
-class Bomb:
-    def __reduce__(self):
-        return (Path.touch, (Path(self.marker),))
-
-
 @pytest.mark.parametrize("name", ["model.pt", "model.safetensors"])
 def test_a_pickle_is_never_opened(folder, tmp_path, name):
-    bomb = Bomb()
-    bomb.marker = str(tmp_path / "exploded")
-    (folder / name).write_bytes(pickle.dumps(bomb))
+    (folder / name).write_bytes(pickle.dumps(Evil(tmp_path / "exploded")))
     assert ("found a pickle" if name == "model.pt" else "damaged") in complaint(lambda: load_checkpoint(folder / name))
     assert not (tmp_path / "exploded").exists()
 
