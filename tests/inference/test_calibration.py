@@ -1,7 +1,5 @@
 """What calibration hears beside mixtures: one speaker alone, and two in turn."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -50,8 +48,7 @@ def test_stress_mixtures_mixtures_have_louder_noise_or_more_speakers(tmp_path: P
     generator = np.random.default_rng(0)
     for name in "abcd":
         audio.write(tmp_path / f"{name}.wav", 0.1 * generator.standard_normal(T).astype(np.float32), 8000)
-    pairs = ["ab", "bc", "cd", "ad"]
-    entries = [entry(tmp_path, pair, *((f"{who}.wav", who, 1.0) for who in pair)) for pair in pairs]
+    entries = [entry(tmp_path, pair, *((f"{who}.wav", who, 1.0) for who in pair)) for pair in ["ab", "bc", "cd", "ad"]]
     sources = np.stack([audio.read(tmp_path / f"{who}.wav") for who in "ab"])
     plain = Mixed(sources.sum(0), sources)
     # The first entry of which nobody is known has the third speaker.

@@ -30,8 +30,7 @@ def test_duplicates_are_found_as_with_numpy(seed):
     estimates[generator.integers(5)] = 0.7
     scores = generator.integers(-2, 3, 5).astype(float)
     for level in (1.0, 1e-5, 1e5):
-        found = hypotheses.distinct_hypotheses(scores, level * estimates)
-        assert found.tolist() == distinct_of(scores, estimates)
+        assert hypotheses.distinct_hypotheses(scores, level * estimates).tolist() == distinct_of(scores, estimates)
 
 
 def test_the_limit_is_an_si_sdr():

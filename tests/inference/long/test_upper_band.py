@@ -1,7 +1,5 @@
 """What a recording holds above the model's band is shared among the estimates."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -21,8 +19,7 @@ def noise(seconds: float, seed: int = 0) -> np.ndarray:
 
 
 def low_part(waveform: np.ndarray) -> np.ndarray:
-    low = audio.resample(audio.resample(waveform, RATE, MODEL_RATE), MODEL_RATE, RATE)
-    return low[..., : waveform.shape[-1]]
+    return audio.resample(audio.resample(waveform, RATE, MODEL_RATE), MODEL_RATE, RATE)[..., : waveform.shape[-1]]
 
 
 def above(waveform: np.ndarray, hz: float) -> np.ndarray:
@@ -32,8 +29,7 @@ def above(waveform: np.ndarray, hz: float) -> np.ndarray:
 
 def shared(mixture: np.ndarray, estimates: np.ndarray, blocks: int = 1) -> np.ndarray:
     sharing = UpperBandSharing(RATE, MODEL_RATE, len(estimates))
-    cuts = np.array_split(np.arange(mixture.size), blocks)
-    parts = [sharing.push(mixture[cut], estimates[:, cut]) for cut in cuts]
+    parts = [sharing.push(mixture[cut], estimates[:, cut]) for cut in np.array_split(np.arange(mixture.size), blocks)]
     return np.concatenate([*parts, sharing.finish()], axis=1)
 
 
@@ -120,8 +116,7 @@ def test_separator_shares_whole_and_in_chunks(way: dict[str, float], monkeypatch
 
 def test_estimates_of_chunks_can_be_read_again() -> None:
     """Linking speakers reads them three times, and 16 bits that clip are written anew."""
-    separator = Separator(small_model(), **CHUNKS)
-    long = separator.separate_recording(ArrayRecording(noise(1.3), RATE)).estimates
+    long = Separator(small_model(), **CHUNKS).separate_recording(ArrayRecording(noise(1.3), RATE)).estimates
     first, again = (np.concatenate(list(long.blocks()), axis=1) for _ in range(2))
     assert first.shape == (2, int(1.3 * RATE))
     np.testing.assert_array_equal(first, again)

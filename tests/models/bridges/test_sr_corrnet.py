@@ -1,7 +1,5 @@
 """Files of SR-CorrNet: what is read, what is refused, and what becomes of the level and the sign of its outputs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +37,9 @@ def older_name(name: str) -> str:
         if new in name if new[0] == "." else name.startswith(new):
             name = name.replace(new, before, 1)
     return f"_orig_mod.{name}"
+
+
+SYNTHESIS = "dataset.synthesis_config"
 
 
 @pytest.mark.parametrize("counts", [False, True])
@@ -83,12 +84,8 @@ def test_layouts_of_one_model(counts, tmp_path):
         ("model.spk_split.fixed.max_n_spks", 3, "spk_split.spk_split.0.weight has shape (64, 8), expected (96, 8)"),
         ("model", None, "config.model.d_model is None"),
         ("stft.frame_shift", 5, "config.stft.frame_shift is 5, expected a half or a quarter of 16"),
-        (
-            "dataset.synthesis_config.max_len",
-            0,
-            "config.dataset.synthesis_config.max_len is 0, expected a whole number",
-        ),
-        ("dataset.synthesis_config.sampling_rate", "8k", "sampling_rate is '8k', expected a whole number"),
+        (f"{SYNTHESIS}.max_len", 0, f"config.{SYNTHESIS}.max_len is 0, expected a whole number"),
+        (f"{SYNTHESIS}.sampling_rate", "8k", "sampling_rate is '8k', expected a whole number"),
     ],
 )
 def test_other_descriptions(name, value, message, tmp_path):

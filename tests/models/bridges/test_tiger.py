@@ -1,7 +1,5 @@
 """Files of TIGER: what is read, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
