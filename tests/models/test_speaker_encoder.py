@@ -81,4 +81,4 @@ def test_models_of_the_other_kind_are_refused(tiny_model_config: ModelConfig, tm
     save_model(SpeakerEncoder(SMALL), tmp_path / "encoder")
     with pytest.raises(UserError, match="expected one of kind speaker_encoder"):
         load_checkpoint(tmp_path / "separator", of=SpeakerEncoder)
-    complaint(lambda: load_checkpoint(tmp_path / "encoder"), "found a model of kind speaker_encoder")
+    complaint(lambda: load_checkpoint(tmp_path / "encoder"), "found a model of kind 'speaker_encoder'")

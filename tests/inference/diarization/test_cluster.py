@@ -193,7 +193,7 @@ def test_models_of_other_kinds(meeting, encoder, tmp_path, tiny_model_config, ca
     assert cluster(meeting, tmp_path / "separator", tmp_path / "out") == 2
     assert "expected one of kind speaker_encoder" in capsys.readouterr().err
     assert main(["separate", str(meeting), "--model", str(encoder), "--out", str(tmp_path / "out")]) == 2
-    assert "found a model of kind speaker_encoder" in capsys.readouterr().err
+    assert "found a model of kind 'speaker_encoder'" in capsys.readouterr().err
 
 
 def test_nothing_heard_anywhere(encoder, tmp_path):

@@ -53,6 +53,26 @@ def test_the_speaker_who_is_heard_gets_more() -> None:
     assert energies[0, 0] > 20 * energies[1, 0] and energies[1, 1] > 20 * energies[0, 1]
 
 
+FOUR_TO_ONE = 100**0.3 / (1 + 100**0.3)
+
+
+@pytest.mark.parametrize(
+    ("tones", "least", "most"),
+    [
+        (((3300, 1.0), (3300, 0.1)), FOUR_TO_ONE - 0.01, FOUR_TO_ONE + 0.01),
+        (((3300, 1e-5), (3300, 1e-6)), FOUR_TO_ONE - 0.01, FOUR_TO_ONE + 0.01),
+        (((3300, 1e-8), (3300, 1e-9)), 0.49, 0.51),
+        (((3100, 1.0), (2900, 1.0)), 0.9, 1.0),
+        (((3540, 1.0), (3740, 1.0)), 0.9, 1.0),
+    ],
+)
+def test_shares_by_the_energy_between_three_quarters_of_the_band_and_its_end(tones, least, most) -> None:
+    times, mixture = np.arange(RATE) / RATE, noise(1)
+    estimates = np.stack([level * np.sin(2 * np.pi * hz * times) for hz, level in tones])
+    first, second = above(shared(mixture, estimates.astype(np.float32)), 4100)
+    assert least < (np.vdot(first, first + second) / np.vdot(first + second, first + second)).real < most
+
+
 def test_blocks_of_any_length_give_the_same() -> None:
     mixture, estimates = noise(0.4), low_part(np.stack([noise(0.4, 1), noise(0.4, 2), noise(0.4, 3)]))
     whole = shared(mixture, estimates)

@@ -64,7 +64,10 @@ def test_layouts_of_one_model(counts, tmp_path):
     ("name", "value", "message"),
     [
         ("model.d_model", 16, "config.model.RoPE.d_model is 8, expected 16"),
-        ("model.d_model", 10**9, "config.model.d_model is 1000000000, expected a whole number from 1 to 65536"),
+        ("model.d_model", 65537, "config.model.d_model is 65537, expected a whole number from 1 to 65536"),
+        ("model.N_Enc", 1001, "config.model.N_Enc is 1001, expected a whole number from 1 to 1000"),
+        ("model.N_Dec", 1001, "config.model.N_Dec is 1001, expected a whole number from 1 to 1000"),
+        ("model.spk_split.fixed.max_n_spks", 101, "max_n_spks is 101, expected a whole number from 1 to 100"),
         ("model.N_Dec", 0, "config.model.N_Dec is 0"),
         ("model.N_Dec", 3, "dec_block.2.freq_block.block.ffn_1.layernorm.weight is missing"),
         ("model.N_Enc", 2, "enc_block.1.freq_block.block.ffn_1.layernorm.weight is missing"),
