@@ -1,7 +1,5 @@
 """Export of models to ONNX. Nothing is written unless the graph gives what torch gives."""
 
-from __future__ import annotations
-
 import copy
 import json
 import logging

@@ -141,13 +141,6 @@ def test_an_encoder_states_how_its_speakers_are_counted():
     assert counting.rule_of(load_encoder("meetings_8k").info) == counting.CountingRule(turn_distances=0.6, distance=0.2)
     assert counting.rule_of({}) == counting.CountingRule()
     assert counting.CountingRule(0.6, 0.2).threshold(0.5) == pytest.approx(0.5)
-    for stated in (
-        {"distance": "0.2"},
-        {"distance": float("nan")},
-        {"distance": -1},
-        {"share": 1.0},
-        [0.6, 0.2],
-        "0.6",
-    ):
+    for stated in (*({"distance": bad} for bad in ("0.2", math.nan, -1)), {"share": 1.0}, [0.6, 0.2], "0.6"):
         with pytest.raises(UserError, match=r"^info\.counting of the speaker encoder: found .*, expected turn_d"):
             counting.rule_of({"counting": stated})

@@ -328,10 +328,8 @@ def graph_of(path, inputs, outputs, description):
     kinds = {"float": onnx.TensorProto.FLOAT, "double": onnx.TensorProto.DOUBLE}
 
     def values(named):
-        return [
-            onnx.helper.make_tensor_value_info(name, kinds[kind], [f"{name}{axis}" for axis in range(rank)])
-            for name, kind, rank in named
-        ]
+        make = onnx.helper.make_tensor_value_info
+        return [make(name, kinds[kind], [f"{name}{axis}" for axis in range(rank)]) for name, kind, rank in named]
 
     nodes = [onnx.helper.make_node("Identity", [inputs[0][0]], [name]) for name, _, _ in outputs]
     graph = onnx.helper.make_graph(nodes, "g", values(inputs), values(outputs))

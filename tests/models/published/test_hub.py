@@ -309,8 +309,7 @@ def test_the_card_says_what_the_model_is_and_the_hub_can_read_it(folder, tmp_pat
     assert "/somewhere" not in text and "mask_rate" not in text
     card = ModelCard(text)
     assert card.data.license == "cc-by-4.0" and card.data.library_name == "sepkit"
-    results = card.data.eval_results
-    assert {(result.dataset_name, result.metric_type, result.metric_value) for result in results} == {
+    assert {(result.dataset_name, result.metric_type, result.metric_value) for result in card.data.eval_results} == {
         ("corpus_a test", "si_sdri_db", 9.876),
         ("corpus_a test", "stoi", 0.9),
         ("corpus_a hard", "own", 1),
