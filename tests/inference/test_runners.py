@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from torch.utils import _pytree as pytree
@@ -121,12 +122,31 @@ def test_the_accelerator_of_a_mac_is_found(monkeypatch):
     assert device_of("auto") == torch.device("cuda:0")
 
 
-@pytest.mark.parametrize(("driver", "kind"), [("missing", "graph"), (".", "torch")])
-def test_auto_asks_torch_for_an_accelerator_only_where_there_may_be_one(driver, kind, monkeypatch):
-    monkeypatch.setattr(loading, "_DRIVERS", (driver,))
-    monkeypatch.setattr(loading.sys, "platform", "linux")
-    assert load_model("boxed_8k", "auto").runner.kind == kind
-    assert load_model("boxed_8k", "cpu").runner.kind == "graph"
+@pytest.mark.parametrize(
+    ("system", "device", "there", "kind"),
+    [
+        ("linux", "auto", "torch", "graph"), ("linux", "auto", "torch driver", "torch"),
+        ("linux", "auto", "driver", "graph"), ("linux", "cpu", "torch driver", "graph"),
+        ("linux", "cuda", "torch", "torch"),
+        ("linux", "cuda", "torch driver CUDAExecutionProvider", "graph"), ("win32", "auto", "torch nvcuda", "torch"),
+        ("win32", "auto", "torch driver", "graph"), ("darwin", "auto", "torch arm64", "torch"),
+        ("darwin", "auto", "torch driver x86_64", "graph"),
+    ],
+)  # fmt: skip
+def test_auto_is_torch_only_where_there_may_be_an_accelerator_that_graphs_lack(
+    system, device, there, kind, monkeypatch
+):
+    words = there.split()
+    monkeypatch.setattr(loading, "_DRIVERS", ("." if "driver" in words else "missing",))
+    monkeypatch.setattr(loading.sys, "platform", system)
+    monkeypatch.setattr(loading.platform, "machine", lambda: words[-1])
+    for module, name in ((loading, "find_library"), (loading, "is_installed")):
+        monkeypatch.setattr(module, name, lambda part: part if part in words else None)
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: words)
+    assert loading._runs_as_graph(loading.SeparatorOptions(), device, False) == (kind == "graph")
+    assert loading._runs_as_graph(loading.SeparatorOptions(), device, True)
+    for runner in ("graph", "torch"):
+        assert loading._runs_as_graph(loading.SeparatorOptions(runner=runner), device, False) == (runner == "graph")
 
 
 def test_graphs_of_another_kind_are_refused_before_any_work():
