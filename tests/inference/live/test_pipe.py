@@ -177,16 +177,12 @@ def test_another_format_is_not_taken_for_samples(kind):
     complaint(lambda: open_pipe(io.BytesIO(wav(mixture(9), endian="BIG"))), "found RIFX")
 
 
+FORMATS = ["mp3 -id3v2_version 0", "mp3 -write_xing 0 -id3v2_version 0", "mp4 -movflags empty_moov"]
+FORMATS += ["adts", "matroska", "webm", "ac3", "asf", "wv", "tta", "caf", "flv"]
+
+
 @pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="the program ffmpeg is not installed")
-@pytest.mark.parametrize(
-    "options",
-    [
-        "mp3 -id3v2_version 0",
-        "mp3 -write_xing 0 -id3v2_version 0",
-        "mp4 -movflags empty_moov",
-        *["adts", "matroska", "webm", "ac3", "asf", "wv", "tta", "caf", "flv"],
-    ],
-)
+@pytest.mark.parametrize("options", FORMATS)
 def test_what_ffmpeg_writes_to_a_pipe_is_known(options, tmp_path):
     soundfile.write(tmp_path / "x.wav", mixture(44100), 44100)
     command = ["ffmpeg", "-nostdin", "-v", "error", "-i", tmp_path / "x.wav", "-f", *options.split(), "-"]
