@@ -25,7 +25,7 @@ onnx = pytest.importorskip("onnx", reason="onnx is missing: pip install 'sepkit[
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is missing: pip install 'sepkit[torch]'")
 
 from sepkit.models.export.graph_description import METADATA  # noqa: E402
-from sepkit.models.export.graph_file import Graph  # noqa: E402
+from sepkit.models.export.graph_file import Graph, _providers  # noqa: E402
 from sepkit.models.export.onnx_export import export_onnx, save_graph  # noqa: E402
 from sepkit.models.storage.onnx_reader import read_onnx  # noqa: E402
 
@@ -160,11 +160,27 @@ def test_constants_that_grow_are_not_computed_while_a_graph_is_loaded(kind, expo
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # KiB
 
 
-def test_devices(exported):
-    _, path = exported
-    assert Graph(path, device="auto").providers[-1] == "CPUExecutionProvider"
-    for device in ("cuda", "cpu:1", "tpu"):
-        assert "which ONNX Runtime does not have here; use cpu" in complaint(lambda device=device: Graph(path, device))
+CPU, CUDA, COREML = (f"{name}ExecutionProvider" for name in ("CPU", "CUDA", "CoreML"))
+
+
+@pytest.mark.parametrize(
+    ("device", "there", "expected"),
+    [
+        ("auto", [CPU], [CPU]), ("auto", [COREML, CPU], [CPU]), ("auto", [CUDA, CPU], [(CUDA, {}), CPU]),
+        ("cpu", [CUDA, CPU], [CPU]), ("cuda", [CUDA, CPU], [(CUDA, {}), CPU]),
+        ("cuda:1", [CUDA, CPU], [(CUDA, {"device_id": "1"}), CPU]), ("coreml", [COREML, CPU], [(COREML, {}), CPU]),
+        ("cuda", [CPU], "use cpu or auto"), ("cuda:x", [CUDA, CPU], "use cuda, cpu or auto"),
+        ("cpu:1", [CPU], "use cpu or auto"), ("coreml:1", [COREML, CPU], "use coreml, cpu or auto"),
+        ("tpu", [CPU], "use cpu or auto"),
+    ],
+)  # fmt: skip
+def test_devices(device, there, expected):
+    if isinstance(expected, list):
+        assert _providers(device, there) == expected
+    else:
+        complaint(
+            lambda: _providers(device, there), f"found '{device}', which ONNX Runtime does not have here; {expected}"
+        )
 
 
 # ----------------------------------------------------------------------------------------------------- torch loads them
