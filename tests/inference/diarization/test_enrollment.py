@@ -1,7 +1,5 @@
 """Enrolled speakers: who is named, who is absent, and recordings that cannot be enrolled."""
 
-from __future__ import annotations
-
 import json
 from itertools import permutations
 from pathlib import Path
@@ -55,10 +53,8 @@ def test_names_are_those_of_the_best_assignment(people: int, speakers: int, seed
 def test_nobody_is_named_where_nobody_speaks() -> None:
     known = unit_rows(np.random.default_rng(0).standard_normal((2, 4)))
     for embeddings in (np.zeros((1, 4)), np.zeros((3, 4))):
-        assert [(one.speaker, one.likeness) for one in name_speakers(enrolled(known), embeddings, -2.0)] == [
-            (None, None),
-            (None, None),
-        ]
+        found = name_speakers(enrolled(known), embeddings, -2.0)
+        assert [(one.speaker, one.likeness) for one in found] == [(None, None)] * 2
 
 
 @pytest.mark.parametrize(
@@ -83,10 +79,8 @@ def test_names_that_cannot_be_used(words: list[str], message: str) -> None:
 
 
 def test_names_of_any_language_can_be_used() -> None:
-    assert list(read_names(["Zoë=a=b.wav", "José-María=c.wav"]).items()) == [
-        ("Zoë", Path("a=b.wav")),
-        ("José-María", Path("c.wav")),
-    ]
+    found = read_names(["Zoë=a=b.wav", "José-María=c.wav"])
+    assert list(found.items()) == [("Zoë", Path("a=b.wav")), ("José-María", Path("c.wav"))]
 
 
 def test_options_that_do_not_go_together() -> None:
@@ -169,8 +163,7 @@ def test_tracks_have_names_and_who_is_absent_is_told(
         assert energy.argmax() == turn and energy[turn] > 0.9 * energy.sum()
     names = [line.split()[7] for line in (tmp_path / "out/meeting.rttm").read_text().splitlines()]
     assert set(names) == {"s1", "zero", "one"}
-    tracks = {tmp_path / "out" / name: Path(name) for name in told["estimates"]}
-    (source,) = group_estimates(tracks)
+    (source,) = group_estimates({tmp_path / "out" / name: Path(name) for name in told["estimates"]})
     assert source.name == Path("meeting") and len(source.paths) == 3
 
 
@@ -206,8 +199,7 @@ def test_a_meeting_of_nobody_has_everybody_absent(command: list[str], tmp_path: 
     audio.write(tmp_path / "silence.wav", np.zeros(3 * RATE, np.float32), RATE)
     command[1] = str(tmp_path / "silence.wav")
     assert main(command) == 0
-    told = json.loads((tmp_path / "out/silence.json").read_text())
-    assert told["absent"] == ["zero", "one", "nobody"]
+    assert json.loads((tmp_path / "out/silence.json").read_text())["absent"] == ["zero", "one", "nobody"]
 
 
 @pytest.mark.parametrize(
