@@ -15,7 +15,8 @@ from sepkit.inference.batch.reports import FilesReport, failure_reason
         (0, 0, 0, "0 files, 10 s of audio in 0.12 s"), (1, 0, 0, "1 file, 10 s of audio in 0.12 s"),
         (0, 2, 0, "2 files already separated"), (0, 0, 1, "1 file failed (listed in out/failed.jsonl)"),
         (0, 1, 1, "1 file already separated; 1 file failed (listed in out/failed.jsonl)"),
-        (3, 1, 2, "3 files, 10 s of audio in 0.12 s; 1 file already separated; 2 files failed (listed in out/failed.jsonl)"),
+        (3, 1, 0, "3 files, 10 s of audio in 0.12 s; 1 file already separated"),
+        (3, 0, 2, "3 files, 10 s of audio in 0.12 s; 2 files failed (listed in out/failed.jsonl)"),
     ],
 )  # fmt: skip
 def test_a_report_in_a_line_and_in_numbers(separated: int, already_done: int, failed: int, line: str) -> None:
