@@ -3,9 +3,11 @@
 import base64
 import io
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import soundfile
 import torch
 
 from sepkit.data import audio
@@ -75,16 +77,18 @@ def test_words_follow_the_lower_end_of_the_interval(low: float, words: str) -> N
     assert summary_line(separated(BOTH, low + 4, [low, low + 8])).endswith(f": {words}")
 
 
-def test_a_notebook_shows_a_player_for_each_estimate() -> None:
+@pytest.mark.parametrize(("peak", "shown", "rate"), [(9.0, 0.9, 8000), (0.91, 0.9, 60), (0.5, 0.5, 8000)])
+def test_a_notebook_shows_a_player_for_each_estimate(peak: float, shown: float, rate: int) -> None:
+    """One gain for all, so that nothing clips and levels stay comparable; the first minute of a longer recording."""
     found = separated(None, [9.0, 0.0, 10.8])
-    html = found._repr_html_()
-    assert html.count("<audio") == 2 and "predicted 10.8 dB" in html
+    heard = found.estimates[:, : 60 * rate]
+    heard *= peak / np.abs(heard).max()
+    html = replace(found, sample_rate=rate)._repr_html_()
+    assert html.count("<audio") == 2 and "predicted 10.8 dB" in html and "predicted 0.0 dB" not in html
+    assert ("The first 60 s are here." in html) == (rate == 60)
     for place, sound in enumerate(re.findall(r"base64,([^\"]+)", html)):
-        waveform, rate = audio.decode(io.BytesIO(base64.b64decode(sound)))
-        assert rate == 8000
-        # One gain for all, so that nothing clips and levels stay comparable.
-        expected = found.estimates[place] * 0.9 / np.abs(found.estimates).max()
-        np.testing.assert_allclose(waveform.reshape(-1), expected, atol=1e-4)
+        waveform, _ = soundfile.read(io.BytesIO(base64.b64decode(sound)))
+        np.testing.assert_allclose(waveform, heard[place] * shown / peak, atol=1e-4)
 
 
 def test_estimates_are_saved_and_a_separator_is_called(tmp_path) -> None:

@@ -18,7 +18,7 @@ import sepkit
 from sepkit.cli.main import main
 from sepkit.data import audio
 from sepkit.models import build_model, load_checkpoint, load_pretrained, model_folder, save_model
-from sepkit.models.published import hub, shipped
+from sepkit.models.published import card, hub, shipped
 from sepkit.models.published.card import model_card
 from tests.complaint import complaint
 from tests.tiny_models import RECURRENT
@@ -282,13 +282,55 @@ def test_a_card_has_rows_for_voices_that_are_alike(folder, tmp_path):
     measured = {"si_sdri_db": {"mean": 2.5, "ci95": [2.0, 3.0], "n": 40}, "si_sdr_db": {"mean": None, "n": 0}}
     found["by"] = {"sex_pair": {"F-F": measured, "F-M": {"si_sdri_db": {"mean": 8.0, "n": 60}}}}
     path.write_text(json.dumps(found))
-    card = model_card(folder, license="mit", summaries=[path], name="Zoë")
-    assert "name: Zoë\n" in card.split("---\n")[1]
-    assert "| female with female | 40 | 2.50 (2.00 to 3.00) |  |  |" in card
-    assert "| female with male | 60 | 8.00 |  |  |" in card and "Speakers with similar voices" in card
+    text = model_card(folder, license="mit", summaries=[path], name="Zoë")
+    assert "name: Zoë\n" in text.split("---\n")[1]
+    assert "| female with female | 40 | 2.50 (2.00 to 3.00) |  |  |" in text
+    assert "| female with male | 60 | 8.00 |  |  |" in text and "Speakers with similar voices" in text
     assert "Speakers with similar voices" not in model_card(
         folder, license="mit", summaries=[summary(tmp_path / "a.json", stoi=1.0)]
     )
+
+
+def test_scores_and_facts_by_hand(tmp_path):
+    """In the order of the card, then by name; test sets by folder and name; what is unknown stays empty."""
+    counted = {"speaker_count": {"n_without_number": 3}}
+    metrics = {"zeta": {"mean": 1}, "eta": {"mean": 2}, "speaker_count_accuracy": {"mean": 0.5}, "mcl_a": {"mean": 1}}
+    metrics["si_sdri_db"] = {"mean": 5.126, "ci95": [4, 6], "n_speakers": 4}
+    first = {"metrics": metrics, "manifest": ["/x/data/test.jsonl", "b/c.d.jsonl"], "n_utterances": 10}
+    second = {"metrics": {"si_sdr_db": {"mean": 2.0, "n_speakers": None}}, "manifest": None}
+    head, line, *rows = card._scores([first | {"matching": counted}, second]).split("\n")[:4]
+    columns = ["SI-SDRi (dB)", "SI-SDR (dB)", "Correct speaker count (share of all mixtures)", "eta", "zeta"]
+    assert (
+        head == "| " + " | ".join(["Test set", "Mixtures", "Speakers", *columns]) + " |" and line == "| --- " * 8 + "|"
+    )
+    assert rows[0] == "| data test, b c.d | 10 | 4 | 5.13 (4.00 to 6.00) |  | 0.50; no estimate for 3 | 2.00 | 1.00 |"
+    assert rows[1] == "| test |  | - |  | 2.00 |  |  |  |"
+    part = {"name": "x", "size": 3}
+    model = {
+        "filterbank": part,
+        "masker": part | {"depth": 1},
+        "encoding": part,
+        "masks": {"name": "y"},
+        "hypotheses": 2,
+    }
+    description = {"model": model, "sample_rate": 8000, "parameters": 12345}
+    facts = dict(card._facts(tmp_path / "model", description, ""))
+    assert facts == {
+        "Sample rate": "8000 Hz", "Estimates": "2", "Parameters": "12,345", "Filterbank": "x, size 3",
+        "Masker": "x, size 3, depth 1", "Encoding, masks": "x, y", "Loss": "not stated", "Scores of hypotheses": "no",
+        "Prediction of SI-SDR": "no",
+    }  # fmt: skip
+    objective = {"cost": {"name": "c"}, "assignment": {"name": "a"}}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"objective": objective}))
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "quality.yaml").touch()
+    more = {"model": model | {"scoring": {"hidden": 2}}, "info": {"epoch": 3, "score_threshold": 0.256, "other": 1}}
+    changed = dict(card._facts(tmp_path / "model", description | more, "")).items() - facts.items()
+    assert changed == {
+        ("Loss", "c, matched by a"), ("Scores of hypotheses", "yes"), ("Prediction of SI-SDR", "yes"), ("Epoch", "3"),
+        ("Score threshold", "0.26"),
+    }  # fmt: skip
+    assert dict(card._facts(tmp_path / "model", description, "own"))["Loss"] == "own"
 
 
 def test_a_card_without_scores_says_so(folder):
