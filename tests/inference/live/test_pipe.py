@@ -6,6 +6,7 @@ import shutil
 import struct
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,17 +17,15 @@ import soundfile
 import torch
 
 from sepkit.cli.main import main
-from sepkit.config import FreeFilterbankConfig, ModelConfig, RecurrentConfig
+from sepkit.config import RecurrentConfig
 from sepkit.errors import UserError
 from sepkit.inference import Separator
 from sepkit.inference.live.pipe import Pipe, open_pipe, separate_pipe
 from sepkit.models import build_model, save_model
 from tests.complaint import complaint
+from tests.tiny_models import RECURRENT
 
-CONFIG = ModelConfig(
-    filterbank=FreeFilterbankConfig(num_filters=8),
-    masker=RecurrentConfig(hidden_size=4, num_layers=1, bidirectional=False),
-)
+CONFIG = replace(RECURRENT, masker=RecurrentConfig(hidden_size=4, num_layers=1, bidirectional=False))
 
 
 class Trickle(io.BytesIO):

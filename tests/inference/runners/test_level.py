@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from sepkit.config import ConvTasNetConfig, FreeFilterbankConfig, ModelConfig
+from sepkit.config import ModelConfig
 from sepkit.data import audio
 from sepkit.inference import Separator, load_model
 from sepkit.inference.long.recordings import FileRecording
@@ -17,13 +17,9 @@ from sepkit.inference.runners.level import ModelLevel, RunningLevel, standardize
 from sepkit.inference.runners.torch_runner import TorchRunner
 from sepkit.models import build_model
 from tests.noise_voices import voice
-from tests.tiny_models import RECURRENT
+from tests.tiny_models import CAUSAL, RECURRENT
 
 RATE = 8000
-CAUSAL = ModelConfig(
-    filterbank=FreeFilterbankConfig(num_filters=8, kernel_size=16, stride=8),
-    masker=ConvTasNetConfig(6, 8, 6, blocks=3, repeats=1, norm="cumulative_layer_norm", causal=True),
-)
 
 
 def made(config: ModelConfig, deviation: float | None = None):

@@ -33,8 +33,11 @@ def grown(data: bytes) -> bytes:
         (grown, "its records hold more bytes than the file"),
         (lambda data: b"version https://git-lfs.github.com/spec/v1\n", "this is a Git LFS pointer"),
         (None, "no such file"),
+        (lambda data: b"not a checkpoint", "refused, it is no file of tensors and plain data"),
+        (lambda data: b"", "no complete torch checkpoint"),
+        (lambda data: b"PK\x03\x04 truncated", "no complete torch checkpoint"),
     ],
-    ids=["directory", "cut", "more than the file", "pointer", "none"],
+    ids=["directory", "cut", "more than the file", "pointer", "none", "text", "nothing", "truncated"],
 )
 def test_what_is_none(saved: Path, spoil, words: str) -> None:
     data = saved.read_bytes()

@@ -45,7 +45,6 @@ def block() -> nn.Module:
 def theirs(monkeypatch: pytest.MonkeyPatch) -> nn.Module:
     for name in ("sudo_rm_rf", PLACE):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    torch.manual_seed(0)
     return named(
         "SuDORMRF",
         encoder=nn.Conv1d(1, 8, 5, 2, 2, bias=False),

@@ -14,7 +14,6 @@ SMALL: dict[str, Any] = {"bottleneck_channels": 4, "hidden_channels": 6, "skip_c
 
 
 def masker(dtype: torch.dtype = torch.float64, **changes: Any) -> ConvTasNetMasker:
-    torch.manual_seed(0)
     made = ConvTasNetMasker(5, 2, **(SMALL | changes)).to(dtype)
     for weight in made.parameters():
         weight.data += 0.1 * torch.randn_like(weight)

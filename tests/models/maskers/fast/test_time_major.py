@@ -13,7 +13,6 @@ from sepkit.models.norms import GlobalLayerNorm
 
 
 def masker_of(**changes: Any) -> DualPathRNNMasker:
-    torch.manual_seed(0)
     sizes = {"bottleneck_channels": 6, "hidden_channels": 5, "chunk_size": 8, "hop_size": 4, "repeats": 2}
     masker = DualPathRNNMasker(9, 3, 2, **(sizes | changes))
     for parameter in masker.parameters():
