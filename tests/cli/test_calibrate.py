@@ -59,13 +59,10 @@ def test_calibrates_and_separate_then_predicts(tmp_path, experiment, manifest, c
 @pytest.mark.parametrize(
     ("model", "more", "word"),
     [
-        ("none", [], "no such file"),
-        ("boxed_8k", [], "no folder"),
-        ("asteroid:model.pth", [], "no folder"),
-        (None, ["--first", "0"], "first: found 0"),
-        (None, ["--first", "2"], "expected"),
+        ("none", [], "no such file"), ("boxed_8k", [], "no folder"), ("asteroid:model.pth", [], "no folder"),
+        (None, ["--first", "0"], "first: found 0"), (None, ["--first", "2"], "expected"),
     ],
-)
+)  # fmt: skip
 def test_mistakes_exit_with_2_and_one_line(experiment, manifest, capsys, model, more, word):
     assert main(["calibrate", model or str(experiment), "--manifest", manifest, "--device", "cpu", *more]) == 2
     lines = capsys.readouterr().err.splitlines()

@@ -152,14 +152,10 @@ def test_the_same_call_continues_after_an_interruption(corpus: Any, tmp_path: Pa
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        (r'("si_sdr_db": \[)-?\d', r"\1"),
-        (r'("reasons": )\{\}', r"\g<1>1"),
-        (r'"scores"', '"score"'),
-        (r'"(\w+)": ', r"'\1': "),
-        (r".+", "[]"),
-        (r", .digest.*", "}"),
+        (r'("si_sdr_db": \[)-?\d', r"\1"), (r'("reasons": )\{\}', r"\g<1>1"), (r'"scores"', '"score"'),
+        (r'"(\w+)": ', r"'\1': "), (r".+", "[]"), (r", .digest.*", "}"),
     ],
-)
+)  # fmt: skip
 def test_a_row_of_a_damaged_line_is_done_again(corpus: Any, tmp_path: Path, before: str, after: str) -> None:
     evaluate(System(corpus.separator(), fingerprint="a"), corpus.manifest, tmp_path / "out")
     journal, table = tmp_path / "out" / "journal.jsonl", tmp_path / "out" / "utterances.csv"

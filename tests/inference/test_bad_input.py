@@ -110,13 +110,11 @@ def test_options(options, words):
 @pytest.mark.parametrize(
     ("inputs", "out", "config", "options", "words"),
     [
-        ("none", "out", RECURRENT, {}, "no such file"),
-        ("empty", "out", RECURRENT, {}, "no audio files"),
-        ("in", "in", RECURRENT, {}, "also an input"),
-        ("in", "file", RECURRENT, {}, "cannot be written to"),
+        ("none", "out", RECURRENT, {}, "no such file"), ("empty", "out", RECURRENT, {}, "no audio files"),
+        ("in", "in", RECURRENT, {}, "also an input"), ("in", "file", RECURRENT, {}, "cannot be written to"),
         ("in", "out", RECURRENT, {"speakers": "auto"}, "does not count speakers"),
     ],
-)
+)  # fmt: skip
 def test_folders(tmp_path, inputs, out, config, options, words):
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("")

@@ -286,14 +286,11 @@ def test_the_length_with_the_largest_difference_is_named(tmp_path, monkeypatch):
     ("name", "wanted", "found", "expected"),
     [
         ("estimates", [[[0.0, 2.0, -4.0]]], [[[0.4, 2.0, -4.0]]], 0.1),
-        ("estimates", [[[0.0, 0.0]]], [[[0.0, -0.5]]], 0.5),
-        ("embeddings", [[0.1, -0.2]], [[0.1, -0.15]], 0.25),
-        ("scores", [[0.5, -10.0]], [[0.7, -11.0]], 0.2),
-        ("mask_spread_db", [[nan, 1.0]], [[nan, 1.5]], 0.5),
-        ("mask_spread_db", [[1.0]], [[nan]], inf),
-        ("estimates", [[[nan]]], [[[1.0]]], inf),
+        ("estimates", [[[0.0, 0.0]]], [[[0.0, -0.5]]], 0.5), ("embeddings", [[0.1, -0.2]], [[0.1, -0.15]], 0.25),
+        ("scores", [[0.5, -10.0]], [[0.7, -11.0]], 0.2), ("mask_spread_db", [[nan, 1.0]], [[nan, 1.5]], 0.5),
+        ("mask_spread_db", [[1.0]], [[nan]], inf), ("estimates", [[[nan]]], [[[1.0]]], inf),
     ],
-)
+)  # fmt: skip
 def test_differences_by_hand(name, wanted, found, expected, monkeypatch):
     """Of estimates and embeddings relative to the largest value, of others to their own or to 1; features of 0.1 s."""
     graph = SimpleNamespace(outputs=[name], sample_rate=1000, features=["mask_spread_db"])

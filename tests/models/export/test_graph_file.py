@@ -122,16 +122,13 @@ def test_graphs_that_do_more_than_compute_are_refused(change, message, exported,
 @pytest.mark.parametrize(
     ("description", "message"),
     [
-        ({"format": 3}, "not of format 2"),
-        ({"features_version": 99}, "features are of version 99"),
-        ({"features": ["loudness"]}, "'loudness'"),
-        ({"features": ["mask_spread_db"]}, "its outputs are"),
-        ({"kind": "mixer"}, "kind"),
-        ({"fingerprint": None}, "fingerprint"),
+        ({"format": 3}, "not of format 2"), ({"features_version": 99}, "features are of version 99"),
+        ({"features": ["loudness"]}, "'loudness'"), ({"features": ["mask_spread_db"]}, "its outputs are"),
+        ({"kind": "mixer"}, "kind"), ({"fingerprint": None}, "fingerprint"),
         ({"hypotheses": 3}, "gives estimates of shape (1, 2, 700), expected (1, 3, 700)"),
         ({"score_loss": 4}, "score_loss"),
     ],
-)
+)  # fmt: skip
 def test_descriptions_that_do_not_fit_are_refused(description, message, exported, tmp_path):
     changed(exported[1], tmp_path / "model.onnx", description)
     mixture = np.ones((1, 700), np.float32)
@@ -199,12 +196,10 @@ def options(monkeypatch):
 @pytest.mark.parametrize(
     ("threads", "wanted", "policy", "expected"),
     [
-        (None, "", "", (0, "0")),
-        (None, "3", "", (3, "0")),
-        (2, "3", "passive", (2, "0")),
+        (None, "", "", (0, "0")), (None, "3", "", (3, "0")), (2, "3", "passive", (2, "0")),
         (None, "x", "active", (0, "1")),
     ],
-)
+)  # fmt: skip
 def test_threads_of_a_session(threads, wanted, policy, expected, options, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", wanted)
     monkeypatch.setenv("OMP_WAIT_POLICY", policy)
