@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import onnxruntime
@@ -198,7 +197,7 @@ def test_graphs_of_another_kind_are_refused_before_any_work():
 RATES = (8000, 16_000, 44_100, 11_025, 48_000, 22_050, 6000, 32_000, 24_000, 96_000)
 
 
-def fifty_recordings(data_folder: Path, folder: Path) -> Path:
+def fifty_recordings(data_folder, folder):
     """Two speakers at once, one, two in turn, and noise: .05 to 70 s, at rates of 6 to 96 kHz, also stereo."""
     speakers = sorted((data_folder / "speech_mini" / "wav8k" / "test").iterdir())
     generator = np.random.default_rng(0)

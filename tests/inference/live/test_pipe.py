@@ -9,7 +9,6 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -257,7 +256,7 @@ def test_options_for_files_do_not_go_with_pipes(model, options, capsys):
 def test_the_microphone_of_the_documents(separator, monkeypatch):
     """A sound card that plays 0.1 s of a recording to docs/stream.md's example, and hears what that plays."""
     page = (Path(__file__).parents[3] / "docs" / "stream.md").read_text()
-    namespace: dict[str, Any] = {}
+    namespace = {}
     exec(re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[0], namespace)
     recording, played = mixture(800), []
 

@@ -2,7 +2,6 @@
 
 import functools
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -215,7 +214,7 @@ def test_gains_and_constants_change_nothing_but_the_level(model, way, rate, gain
 
 
 @pytest.mark.parametrize("name", ["boxed_8k", "boxed_8k_causal"])
-def test_excerpts_of_a_file_have_no_constant_either(name, tmp_path: Path):
+def test_excerpts_of_a_file_have_no_constant_either(name, tmp_path):
     """A prediction hears excerpts of a long recording, which are read from its file again."""
     waveform, _, told = usual(name, "long", 16000)
     path = audio.write(tmp_path / "x.wav", waveform + np.float32(0.3), 16000, subtype="FLOAT")

@@ -1,7 +1,5 @@
 """Files that are no checkpoint of torch, by what is wrong with each."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -10,12 +8,12 @@ from tests.complaint import complaint
 
 
 @pytest.fixture
-def saved(tmp_path: Path) -> Path:
+def saved(tmp_path):
     torch.save({"weight": torch.arange(5)}, tmp_path / "a.ckpt")
     return tmp_path / "a.ckpt"
 
 
-def test_a_checkpoint_is_read(saved: Path) -> None:
+def test_a_checkpoint_is_read(saved):
     assert read_checkpoint(saved, "expected one")["weight"].tolist() == [0, 1, 2, 3, 4]
 
 
@@ -39,7 +37,7 @@ def grown(data: bytes) -> bytes:
     ],
     ids=["directory", "cut", "more than the file", "pointer", "none", "text", "nothing", "truncated"],
 )
-def test_what_is_none(saved: Path, spoil, words: str) -> None:
+def test_what_is_none(saved, spoil, words):
     data = saved.read_bytes()
     if spoil is None:
         saved.unlink()

@@ -3,7 +3,6 @@
 import json
 import shutil
 from dataclasses import replace
-from pathlib import Path
 from unittest.mock import Mock
 
 import huggingface_hub
@@ -236,7 +235,7 @@ def test_only_own_models_are_uploaded(tmp_path, capsys):
 # ------------------------------------------------------------------------------------------------------------- the card
 
 
-def summary(path: Path, **metrics: float) -> Path:
+def summary(path, **metrics: float):
     values = {name: {"mean": mean, "ci95": [mean - 1, mean + 1], "n": 5} for name, mean in metrics.items()}
     path.write_text(
         json.dumps({"n_utterances": 5, "metrics": values, "manifest": f"/somewhere/corpus_a/{path.stem}.jsonl"})

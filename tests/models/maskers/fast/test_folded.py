@@ -1,7 +1,6 @@
 """Folded norms against the modules that they replace, in float64, where both are exact."""
 
 import copy
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -40,7 +39,7 @@ def masker(request) -> nn.Module:
 
 
 @pytest.fixture
-def by_modules(modules_alone) -> Callable[[nn.Module, torch.Tensor], torch.Tensor]:
+def by_modules(modules_alone):
     """The values of a masker's modules."""
 
     def values(masker: nn.Module, features: torch.Tensor) -> torch.Tensor:
