@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ import pytest
 
 from sepkit import registry
 from sepkit.choices import Choice
+from sepkit.cli.main import main
 from sepkit.config import DataConfig, FreeFilterbankConfig, ModelConfig, RecurrentConfig, TrainConfig, TrainerConfig
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, SourceEntry, write_manifest
@@ -118,6 +119,18 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.section("skipped")
         for reason, count in sorted(reasons.items(), key=lambda pair: (-pair[1], pair[0])):
             terminalreporter.write_line(f"{count:5} tests  {reason}")
+
+
+@pytest.fixture
+def printed(capsys: pytest.CaptureFixture[str]) -> Callable[[Sequence[object]], str]:
+    """printed(words) -> what the command says on standard output, with exit code 0."""
+
+    def output_of(words: Sequence[object]) -> str:
+        capsys.readouterr()
+        assert main([str(word) for word in words]) == 0
+        return capsys.readouterr().out
+
+    return output_of
 
 
 @pytest.fixture

@@ -147,11 +147,10 @@ def test_rows_say_where_files_are_and_what_reads_them(name):
         assert "github" not in file.url or (file.digest and file.size and re.search("/[0-9a-f]{40}/", file.url))
 
 
-def test_the_table_is_printed_and_is_json(capsys):
+def test_the_table_is_printed_and_is_json(printed, capsys):
     assert main(["models", "--public", "--model", "boxed_8k"]) == 2
     assert "--public: lists all public models; leave out --model" in capsys.readouterr().err
-    assert main(["models", "--public", "--json"]) == 0
-    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    rows = {row["name"]: row for row in json.loads(printed(["models", "--public", "--json"]))}
     assert rows.keys() == PUBLIC.keys()
     assert rows["sepreformer-b-wsj0"]["files"][0] == dataclasses.asdict(PUBLIC["sepreformer-b-wsj0"].files[0])
 
