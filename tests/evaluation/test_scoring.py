@@ -217,10 +217,13 @@ def test_words_are_those_that_a_command_prints(signals: tuple) -> None:
 @pytest.mark.parametrize(
     ("options", "rate", "message"),
     [
-        (ScoringOptions(()), 8000, "found nothing"), (ScoringOptions("loudness"), 8000, "loudness"),
-        (ScoringOptions("blr"), 8000, "--signal-std"), (ScoringOptions(("blr"), signal_std=0.0), 8000, "above 0"),
-        (ScoringOptions("words"), 8000, "--asr-command"), (ScoringOptions("pesq"), 44100, "44100 Hz"),
+        (ScoringOptions(()), 8000, "found nothing"),
+        (ScoringOptions(("loudness",)), 8000, "loudness"),
+        (ScoringOptions(("blr",)), 8000, "--signal-std"),
+        (ScoringOptions(("blr",), signal_std=0.0), 8000, "above 0"),
+        (ScoringOptions(("words",)), 8000, "--asr-command"),
+        (ScoringOptions(("pesq",)), 44100, "44100 Hz"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_measured_is_said_first(options: ScoringOptions, rate: int, message: str) -> None:
     complaint(lambda: scoring.check_metrics(options, [rate]), message)

@@ -254,21 +254,25 @@ def test_files_are_plain_and_come_back(tmp_path):
 @pytest.mark.parametrize(
     ("keys", "value", "words"),
     [
-        (("weights"), "other", "other weights"), (("hypotheses"), 3, "3 hypotheses"),
-        (("format"), 2, "found format 2, expected 3"),
-        (("mixtures"), "many", "mixtures: found 'many', expected a whole number"),
+        (("weights",), "other", "other weights"),
+        (("hypotheses",), 3, "3 hypotheses"),
+        (("format",), 2, "found format 2, expected 3"),
+        (("mixtures",), "many", "mixtures: found 'many', expected a whole number"),
         (("model", "intercept"), None, "nothing given, expected a value"),
-        (("model", "intercept"), float("nan"), "not finite"), (("model", "scales"), [1.0], "not one for each feature"),
-        (("model", "scales"), [0.0] * 4, "not positive"), (("model", "features"), [], "not one for each feature"),
-        (("model", "spread"), [0.0], "not one for each feature"), (("surprise"), 1, "surprise: unknown field"),
-        (("features_version"), 2, "found features_version 2, expected 6"),
+        (("model", "intercept"), float("nan"), "not finite"),
+        (("model", "scales"), [1.0], "not one for each feature"),
+        (("model", "scales"), [0.0] * 4, "not positive"),
+        (("model", "features"), [], "not one for each feature"),
+        (("model", "spread"), [0.0], "not one for each feature"),
+        (("surprise",), 1, "surprise: unknown field"),
+        (("features_version",), 2, "found features_version 2, expected 6"),
         (("model", "interval_db"), [float("nan"), 1.0], "interval that is not finite"),
         (("single_speaker", "one", "scales"), [0.0], "not positive"),
         (("single_speaker", "one", "coefficients"), [], "not one for each feature"),
         (("single_speaker", "encoder"), None, "nothing given, expected a value"),
         (("single_speaker", "features"), ["x0"], "features: unknown field"),
     ],
-)  # fmt: skip
+)
 def test_files_of_other_models_and_damaged_ones_are_refused(tmp_path, keys, value, words):
     data = json.loads(json.dumps(to_dict(replace(predictor(), single_speaker=RULE))))
     *above, last = keys
