@@ -122,18 +122,6 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 @pytest.fixture
-def printed(capsys: pytest.CaptureFixture[str]) -> Callable[[Sequence[object]], str]:
-    """printed(words) -> what the command says on standard output, with exit code 0."""
-
-    def output_of(words: Sequence[object]) -> str:
-        capsys.readouterr()
-        assert main([str(word) for word in words]) == 0
-        return capsys.readouterr().out
-
-    return output_of
-
-
-@pytest.fixture
 def tiny_model_config() -> ModelConfig:
     """A separator of a few thousand parameters at 8 kHz."""
     return ModelConfig(
@@ -150,6 +138,18 @@ def tiny_train_config(tiny_model_config: ModelConfig) -> TrainConfig:
         data=DataConfig(segment_seconds=0.5, batch_size=2, workers=0),
         trainer=TrainerConfig(max_epochs=2, accelerator="cpu"),
     )
+
+
+@pytest.fixture
+def printed(capsys: pytest.CaptureFixture[str]) -> Callable[[Sequence[object]], str]:
+    """printed(words) -> what the command says on standard output, with exit code 0."""
+
+    def output_of(words: Sequence[object]) -> str:
+        capsys.readouterr()
+        assert main([str(word) for word in words]) == 0
+        return capsys.readouterr().out
+
+    return output_of
 
 
 # A corpus of a few mixtures of noise, and separators whose scores are known.
