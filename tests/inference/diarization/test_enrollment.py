@@ -33,16 +33,12 @@ def test_names_are_those_of_the_best_assignment(people: int, speakers: int, seed
     generator, threshold = np.random.default_rng(seed), 0.1
     known, tracks = (unit_rows(generator.standard_normal((count, 4))) for count in (people, speakers))
     likeness = known @ tracks.T
-    spare = [None] * people
 
     def gain(way: tuple[int | None, ...]) -> float:
         return sum(likeness[k, place] - threshold for k, place in enumerate(way) if place is not None)
 
-    ways = [
-        way
-        for way in set(permutations([*range(speakers), *spare], people))
-        if all(place is None or likeness[k, place] >= threshold for k, place in enumerate(way))
-    ]
+    ways = set(permutations([*range(speakers), *[None] * people], people))
+    ways = [way for way in ways if all(place is None or likeness[k, place] >= threshold for k, place in enumerate(way))]
     found = name_speakers(enrolled(known), tracks, threshold)
     assert tuple(one.speaker for one in found) == max(ways, key=gain)
     for k, one in enumerate(found):
@@ -193,9 +189,7 @@ def test_a_meeting_of_nobody_has_everybody_absent(command: list[str], tmp_path: 
 @pytest.mark.parametrize(
     "info", [{"enrollment": {"threshold": "often"}}, {"enrollment": [1]}, {"counting": {"far": 1}}]
 )
-def test_what_an_encoder_cannot_mean_is_told_before_anything_is_separated(
-    info: dict[str, object], command: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_an_encoder_cannot_mean_is_told_before_anything_is_separated(info, command, capsys) -> None:
     encoder, out = (Path(command[command.index(name) + 1]) for name in ("--speaker-encoder", "--out"))
     save_model(noise_encoder(), encoder, info)
     (section,) = info
