@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -78,20 +79,14 @@ class Room:
     made: ClassVar[list[Any]] = []
 
     def __init__(self, size: np.ndarray, **options: Any) -> None:
-        self.size, self.options, self.sources, self.rir = size, options, [], None
+        self.size, self.options, self.microphones, self.sources = size, options, [], []
+        self.set_sound_speed = partial(options.__setitem__, "speed")
+        self.add_microphone, self.add_source, self.compute_rir = self.microphones.append, self.sources.append, list
         self.made.append(self)
 
-    def set_sound_speed(self, meters_per_second: float) -> None:
-        self.options["speed"] = meters_per_second
-
-    def add_microphone(self, place: np.ndarray) -> None:
-        self.microphone = place
-
-    def add_source(self, place: np.ndarray) -> None:
-        self.sources.append(place)
-
-    def compute_rir(self) -> None:
-        self.rir = [[np.arange(1.0, 3001 + 10 * k) for k in range(len(self.sources))]]
+    @property
+    def rir(self) -> list[list[np.ndarray]]:
+        return [[np.arange(1.0, 3001 + 10 * k) for k in range(len(self.sources))]]
 
 
 @pytest.fixture
@@ -110,7 +105,7 @@ def test_rooms_talkers_and_reverberation_are_drawn_from_all_of_their_ranges(room
     sizes = np.array([room.size for room in rooms])
     np.testing.assert_allclose(sizes.min(0), [3, 3, 2.5], atol=0.05)
     np.testing.assert_allclose(sizes.max(0), [10, 10, 4], atol=0.05)
-    places = np.array([[room.microphone, *room.sources] for room in rooms])
+    places = np.array([room.microphones + room.sources for room in rooms])
     to_walls = np.minimum(places[..., :2], sizes[:, None, :2] - places[..., :2])
     assert 0.5 <= to_walls.min() < 0.51
     assert 1 <= places[..., 2].min() < 1.01 and 1.99 < places[..., 2].max() <= 2
@@ -127,7 +122,7 @@ def test_responses_begin_where_the_nearest_talker_is_heard(rooms: list[Any]) -> 
     found = simulate_room(np.random.default_rng(0), RATE, 3, reverberation_seconds=0.25, talker_meters=(1.0, 1.5))
     (room,) = rooms
     assert room.options == {"fs": RATE, "materials": (0.25, 343.0), "max_order": 7, "speed": 343.0}
-    meters = np.linalg.norm(np.array(room.sources) - room.microphone, axis=1)
+    meters = np.linalg.norm(np.array(room.sources) - room.microphones[0], axis=1)
     assert len(meters) == 3 and meters.min() >= 1.0 and meters.max() <= 1.5
     delay = int(meters.min() / 343 * RATE)
     expected = np.arange(delay + 1.0, delay + 2001)

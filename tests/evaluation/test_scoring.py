@@ -220,7 +220,7 @@ def test_words_are_those_that_a_command_prints(signals: tuple) -> None:
         (ScoringOptions(()), 8000, "found nothing"),
         (ScoringOptions(("loudness",)), 8000, "loudness"),
         (ScoringOptions(("blr",)), 8000, "--signal-std"),
-        (ScoringOptions(("blr",), signal_std=0.0), 8000, "above 0"),
+        *((ScoringOptions(("blr",), signal_std=std), 8000, "above 0") for std in (0.0, -1.0, np.inf)),
         (ScoringOptions(("words",)), 8000, "--asr-command"),
         (ScoringOptions(("pesq",)), 44100, "44100 Hz"),
     ],
