@@ -40,7 +40,7 @@ def written(folder: Path, text: str) -> Path:
             lambda c, f: MixtureDataset(
                 write_manifest(f / "m", [c.entries[0], replace(c.entries[1], sample_rate=16000)])
             ),
-            "mixtures at 8000 and 16000 Hz; expected one sample_rate throughout",
+            "mixtures at 8000 and 16000 Hz; expected one sample_rate",
         ),
         (lambda c, f: check_metrics(ScoringOptions(()), [8000]), "metrics: found nothing, expected one or more of"),
         *(

@@ -40,9 +40,7 @@ def main() -> None:
     """Build and check; the exit code is 2 if an archive is not what it should be."""
     parser = argparse.ArgumentParser(prog="python -m tools.release", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, default=REPOSITORY / "dist", help="folder of the archives")
-    parser.add_argument(
-        "--pythons", nargs="*", help="programs to try; default: python3.10 to 3.14, those that are there"
-    )
+    parser.add_argument("--pythons", nargs="*", help="programs to try; default: python3.10 to 3.14 if there")
     arguments = parser.parse_args()
     try:
         release(arguments.out, arguments.pythons)
@@ -86,9 +84,7 @@ def check_wheel(wheel: Path) -> None:
     fields = ("Name", "Version", "Summary", "License-Expression", "Requires-Python")
     empty = [field for field in fields if not metadata[field]]
     if empty or not str(metadata.get_payload()).strip():
-        raise UserError(
-            f"{wheel.name}: metadata lack {', '.join(empty) or 'the README'}; see [project] in pyproject.toml"
-        )
+        raise UserError(f"{wheel.name}: metadata lack {', '.join(empty) or 'the README'}; see [project]")
 
 
 def check_source(source: Path) -> None:

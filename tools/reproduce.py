@@ -202,9 +202,7 @@ def found_figure(figure: Figure, folder: Path) -> float:
     """
     paths = sorted(folder.glob(figure.file))
     if not paths:
-        raise UserError(
-            f"{folder / figure.file}: no such file, expected it from the command; remove {folder} and run it again"
-        )
+        raise UserError(f"{folder / figure.file}: missing, expected from the command; remove {folder} and run it again")
     return fmean(_number(read_json(path), figure.query, path, figure.name) for path in paths)
 
 

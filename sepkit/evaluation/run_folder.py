@@ -258,9 +258,7 @@ def load_run(folder: str | os.PathLike[str], name: str | None = None) -> Run:
     curves = {label: read_curve(place / CURVE) for label, place in places.items() if (place / CURVE).is_file()}
     separated = {} if found or home else _separated(folder)
     if not (home or found or separated or curves):
-        raise UserError(
-            f"{folder}: neither metrics.jsonl nor summary.json found, expected what sepkit train or evaluate wrote"
-        )
+        raise UserError(f"{folder}: no metrics.jsonl or summary.json, expected what sepkit train or evaluate wrote")
     return Run(
         folder,
         name or (folder if folder.name else folder.resolve()).name,

@@ -33,9 +33,7 @@ def needs_of(info: Mapping[str, Any], where: str) -> dict[str, Any]:
         else:
             right = any(type(value) is type(word) and value == word for word in _WORDS.get(name, ()))
         if not right:
-            raise UserError(
-                f"{where}: info.needs has {shown({name: value})}, which no model needs; get the model again"
-            )
+            raise UserError(f"{where}: info.needs has {shown({name: value})}, which no model needs; get it again")
     return dict(needs)
 
 

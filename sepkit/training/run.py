@@ -78,9 +78,7 @@ def train(config: TaskConfig, out: Path | str, *, limit_batches: int | None = No
     with locked(out):
         if is_first_process():
             if state.is_file() != resuming:
-                raise UserError(
-                    f"{out}: another process began to train in this folder; run the same command again to go on"
-                )
+                raise UserError(f"{out}: another process began to train here; run the same command again to go on")
             _write_config(config, out, resuming)
         log(_describe(config, task))
         if resuming:
@@ -202,9 +200,7 @@ def locked(out: Path) -> Iterator[None]:
         with files.locked(resume_file(out).with_name(".lock"), timeout=0):
             yield
     except Timeout as error:
-        raise UserError(
-            f"{out}: another process trains in this folder; wait until it ends, or give another --out"
-        ) from error
+        raise UserError(f"{out}: another process trains here; wait until it ends, or give another --out") from error
     except (FileExistsError, NotADirectoryError, PermissionError) as error:
         raise UserError(f"{out}: cannot be written to ({error.strerror}); give an output folder that can") from error
 
@@ -369,8 +365,7 @@ def smoke(config: TaskConfig) -> str:
         first = 1 if small.trainer.growth is None else 2
         for epochs in (first, first + 1):
             small.trainer = replace(small.trainer, max_epochs=epochs, max_minutes=None, devices=1, num_nodes=1)
-            limit = STEPS * small.trainer.accumulate_batches
-            model = train(small, Path(folder, "exp"), limit_batches=limit)
+            model = train(small, Path(folder, "exp"), limit_batches=STEPS * small.trainer.accumulate_batches)
         task.try_out(load_checkpoint(model, of=task.model_type))
     masker = getattr(config.model, "masker", None)
     name = config.name if masker is None else masker.name

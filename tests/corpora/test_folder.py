@@ -302,7 +302,7 @@ def test_what_cannot_be_prepared(speech, tmp_path, write_speakers, write_recordi
         (lambda: prepare_folder(speech, out, noisy_and_clean=True), "--noisy-and-clean", "--noise DIR"),
         (lambda: prepare_folder(speech, out, speaker_from="second"), "expected one of first, parent, regex"),
         (lambda: prepare_folder(speech, out, speaker_from="regex:["), "not a regular expression"),
-        (lambda: prepare_folder(speech, out, speaker_from="regex:zzz"), "speaker of none of 30 files"),
+        (lambda: prepare_folder(speech, out, speaker_from="regex:zzz"), "no speaker of 30 files is known"),
         (lambda: prepare_folder(speech, out, speaker_from="csv:nowhere.csv"), "nowhere.csv: no such file"),
         (lambda: prepare_folder(speech, out, speakers=[]), "--speakers"),
         (lambda: prepare_folder(speech, out, speakers=[2, 2]), "--speakers 2 2"),

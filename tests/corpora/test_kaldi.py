@@ -86,7 +86,7 @@ def test_decoding_commands_are_read_as_their_file_and_others_refused(tmp_path):
         ("utt2spk", None, r"utt2spk: no such file"),
         ("utt2spk", "a\n", r"utt2spk:1: found only 'a'"),
         ("utt2spk", "a s\na t\n", r"utt2spk:2: a has a line already"),
-        ("utt2spk", "z s\n", "no utterance in common"),
+        ("utt2spk", "z s\n", "share no utterance"),
         ("segments", "a a 1.0\n", r"segments:1: found 'a 1\.0'"),
         ("segments", "a a nan -1\n", "segments:1: found 'nan', expected a finite number"),
         ("segments", "a a 2 1\n", "a start before the end"),

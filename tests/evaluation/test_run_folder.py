@@ -79,7 +79,7 @@ def test_files_are_found_from_another_working_folder(tmp_path: Path, monkeypatch
 
 def test_mistakes_are_said(tmp_path: Path, experiments: list[Path]) -> None:
     complaint(lambda: load_run(tmp_path / "absent"), "no such folder")
-    complaint(lambda: load_run(tmp_path), r"neither metrics.jsonl nor summary.json")
+    complaint(lambda: load_run(tmp_path), r"no metrics.jsonl or summary.json")
     (tmp_path / "summary.json").write_text(json.dumps({"metrics": {}}))
     complaint(lambda: load_run(tmp_path), "utterances.csv: no such file")
 

@@ -366,7 +366,7 @@ def test_compiled_model_is_saved_as_usual(config: TrainConfig, tmp_path: Path) -
 
 
 def test_another_process_in_the_folder_is_noticed(config: TrainConfig, tmp_path: Path) -> None:
-    with locked(tmp_path), pytest.raises(UserError, match="another process trains in this folder"):
+    with locked(tmp_path), pytest.raises(UserError, match="another process trains here"):
         train(config, tmp_path)
     train(with_trainer(config, max_epochs=1), tmp_path)
 

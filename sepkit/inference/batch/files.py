@@ -121,8 +121,7 @@ def separate_files(
     }
     ids = rttm_ids(named.values()) if options.rttm else {}
     job = _Job(out, separator, options, provenance, processes == 1, encoder, enrolled, ids)
-    recordings = list(named.items())[rank::world_size]
-    for (path, target), done in for_each(job.separate, recordings, processes, "separating"):
+    for (path, target), done in for_each(job.separate, list(named.items())[rank::world_size], processes, "separating"):
         if isinstance(done, Failed):
             line = report.failed[str(path)] = failure_reason(UserError(done.reason), path)
         elif done is None:
@@ -283,6 +282,5 @@ def check_separates(path: Path) -> None:
         for rate in (separator.sample_rate, separator.sample_rate + 1025):
             noise = np.random.default_rng(rate).standard_normal(rate).astype(np.float32)
             audio.write(folder / "in" / f"noise_{rate}.wav", 0.1 * noise, rate)
-        report = separate_files([folder / "in"], separator, folder / "out")
-        for reason in report.failed.values():
+        for reason in separate_files([folder / "in"], separator, folder / "out").failed.values():
             raise UserError(f"{path.name}: not written: the graph separates no recording ({reason})")

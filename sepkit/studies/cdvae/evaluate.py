@@ -160,9 +160,7 @@ def _measure(
                 columns["importance_bound_nats"] = np.log(samples) - torch.logsumexp(weights, 0)
             for column, values in columns.items():
                 found[steps].setdefault(column, []).append(values.double().cpu())
-    return {
-        steps: {name: torch.cat(values).numpy() for name, values in columns.items()} for steps, columns in found.items()
-    }
+    return {steps: {name: torch.cat(own).numpy() for name, own in columns.items()} for steps, columns in found.items()}
 
 
 def _summary(columns: dict[str, np.ndarray], reference: dict[str, np.ndarray], floor: float | None) -> dict[str, Any]:

@@ -129,8 +129,7 @@ def _print_means(rows: Rows, labels: Sequence[str], measures: Sequence[str]) -> 
             values = np.array([value for row in part for value in np.ravel(row.get(measure, []))])
             spread = f" ± {values.std(ddof=1):.2g}" if len(values) > 1 else ""
             line.append(f"{values.mean():.4g}{spread}" if len(values) else "")
-    header = [name.replace("_", " ") for name in (*labels, *measures)]
-    print(markdown_table(header, lines, words=range(len(labels))))
+    print(markdown_table([name.replace("_", " ") for name in (*labels, *measures)], lines, words=range(len(labels))))
 
 
 def _write(name: str, table: Mapping[str, Any], figures: Mapping[str, Any], out: str) -> Path:

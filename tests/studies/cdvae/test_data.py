@@ -89,7 +89,7 @@ def test_bad_images_are_one_line(poisson: Path, tmp_path: Path, capsys: pytest.C
     np.savez(tmp_path / "grey.npz", **{name: np.full((2, 784), 3, np.uint8) for name in ("train", "valid", "test")})
     for arguments, message in (
         (["--kind", "mnist"], "--source: nothing given"),
-        (["--kind", "mnist", "--source", str(tmp_path / "grey.npz")], "found values such as 3, expected binary images"),
+        (["--kind", "mnist", "--source", str(tmp_path / "grey.npz")], "found values like 3, expected binary images"),
         (["--kind", "mnist", "--source", str(tmp_path / "absent.npz")], "absent.npz: no such file"),
         (["--kind", "poisson", "--noise", "0"], "--noise: found 0.0, expected more than 0"),
     ):

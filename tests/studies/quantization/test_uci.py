@@ -56,7 +56,7 @@ def _keep_first(path: Path) -> None:
     [
         (
             lambda d: _append(d / "index_test_1.txt", (d / "index_train_1.txt").read_text().split()[0]),
-            "appears 2 times in this split",
+            "appears 2 times in the split",
         ),
         (lambda d: _keep_first(d / "index_test_0.txt"), "are in neither part"),
         (lambda d: _append(d / "index_test_0.txt", "40\n"), "found 40, expected whole numbers from 0 to 39"),
