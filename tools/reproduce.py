@@ -102,8 +102,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     rows = declared_rows()
     if not arguments.row:
-        width = max(map(len, rows))
-        print("\n".join(f"{name:<{width}}  {row.minutes:g} min" for name, row in rows.items()))
+        print("\n".join(f"{name:<{max(map(len, rows))}}  {row.minutes:g} min" for name, row in rows.items()))
         print("\nmake reproduce ROW=NAME runs one; docs/reproduce.md tells the rest")
         return 0
     try:

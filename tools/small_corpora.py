@@ -34,8 +34,9 @@ VCTK_MIXTURES = 300
 OURS_HZ, LIBRIMIX_HZ, VCTK_HZ = 8000, 16000, 48000
 SHORTEST_SECONDS = 3.0
 COLUMNS = (
-    "mixture_ID", "source_1_path", "source_1_gain", "source_2_path", "source_2_gain", "noise_path", "noise_gain",
-)  # fmt: skip
+    "mixture_ID",
+    *(f"{part}_{field}" for part in ("source_1", "source_2", "noise") for field in ("path", "gain")),
+)
 
 
 class Recording(NamedTuple):
@@ -84,8 +85,7 @@ def _utterances(folder: Path, out: Path, part: str | None) -> list[Recording]:
     for file in _files(folder):
         speaker = file.parent.parent.name
         # speechocean762's speakers have numbers from 90001 on.
-        of_librispeech = len(speaker) < 5
-        if of_librispeech != (part is not None) or audio.info(file).duration_seconds < SHORTEST_SECONDS:
+        if (len(speaker) < 5) != (part is not None) or audio.info(file).duration_seconds < SHORTEST_SECONDS:
             continue
         if part is None:
             name = f"p{speaker}_{int(file.stem.split('-')[-1]):03d}.wav"
@@ -115,7 +115,7 @@ def _write_table(table: Path, utterances: list[Recording], noises: list[Recordin
         rows.setdefault(name, (name, first.path, gains[0], second.path, gains[1], noise.path, noise_gain))
     write_csv(table, COLUMNS, rows.values())
     print(
-        f"{table}: {len(rows)} mixtures of {len(utterances)} utterances of {len(counts)} speakers, {len(noises)} noises"
+        f"{table}: {mixtures} mixtures of {len(utterances)} utterances by {len(counts)} speakers, {len(noises)} noises"
     )
 
 

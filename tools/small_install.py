@@ -77,8 +77,7 @@ def commands(folder: Path, seconds: float) -> Iterator[tuple[str, str]]:
     )
     measured = ("--manifest", manifest, "--out", "scores", "--metrics", "si_sdr", "--device", "cpu")
     yield "evaluate --metrics si_sdr", sepkit(folder, "evaluate", *measured)
-    scores = json.loads((folder / "scores" / "summary.json").read_text(encoding="utf-8"))
-    if scores["n_utterances"] != 1:
+    if json.loads((folder / "scores" / "summary.json").read_text(encoding="utf-8"))["n_utterances"] != 1:
         sys.exit("small_install: evaluate has skipped the mixture")
     yield "web", sepkit(folder, "web", "boxed_8k", "--out", "page", "--runtime", runtime)
     yield "models", sepkit(folder, "models")

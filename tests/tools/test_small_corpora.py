@@ -39,7 +39,7 @@ def test_the_recipes_commands_read_it(
     monkeypatch.setattr(small_corpora, "VCTK_MIXTURES", 2)
     corpus = tmp_path / "corpus"
     assert small_corpora.main([str(recordings), "--out", str(corpus)]) == 0
-    assert "6 mixtures of 4 utterances of 2 speakers, 1 noises" in capsys.readouterr().out
+    assert "6 mixtures of 4 utterances by 2 speakers, 1 noises" in capsys.readouterr().out
     noise = ["--wham-noise", str(corpus / "wham_noise"), "--sample-rate", "8000"]
     read = {
         "librimix": ["--librispeech", str(corpus / "LibriSpeech"), "--metadata", str(corpus / "metadata/libri2mix")],
