@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 from mkdocs.structure.files import File, Files
 
+from sepkit.cli.main import EVERY_COMMAND, groups, main
 from sepkit.reporting.tables import markdown_table
 from tools.error_messages import errors_page
 from tools.notebooks import notebook_text, tutorials
@@ -175,8 +176,6 @@ def _has_web_runtime() -> bool:
 
 def generated_pages() -> dict[str, Callable[[], str]]:
     """Path of each page below docs/ -> what makes its Markdown."""
-    from sepkit.cli.main import EVERY_COMMAND
-
     pages: dict[str, Callable[[], str]] = {
         "reference/commands/index.md": commands_index,
         "reference/configuration.md": configuration_page,
@@ -194,8 +193,6 @@ def generated_pages() -> dict[str, Callable[[], str]]:
 
 def commands_index() -> str:
     """The commands in their groups, as `sepkit --help` lists them, with links to their pages."""
-    from sepkit.cli.main import groups
-
     parts = ["# Commands\n\n`sepkit COMMAND --help` prints what stands on these pages.\n"]
     for title, commands in groups().items():
         rows = [(f"[`{name}`]({name}.md)", text) for name, text in commands.items()]
@@ -226,8 +223,6 @@ def _linkable(told: str, prefix: str) -> str:
 
 def help_of(*words: str) -> str:
     """What `sepkit WORDS --help` prints."""
-    from sepkit.cli.main import main
-
     os.environ["COLUMNS"] = "80"
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
@@ -282,8 +277,6 @@ def public_modules(package: str) -> list[str]:
 
 
 def _commands_below() -> list[Any]:
-    from sepkit.cli.main import EVERY_COMMAND
-
     return [{command: f"reference/commands/{command}.md"} for command in EVERY_COMMAND]
 
 

@@ -1,12 +1,12 @@
 """Counting speakers, and what comes out then."""
 
 import json
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from sepkit.config import DeterministicConfig, ModelConfig, RecurrentConfig, STFTFilterbankConfig
+from sepkit.config import DeterministicConfig, STFTFilterbankConfig
 from sepkit.data import audio
 from sepkit.inference import Separator, separate_files
 from sepkit.inference.decision import decide
@@ -18,16 +18,13 @@ from sepkit.inference.quality.voices import SAME_VOICE, default_encoder
 from sepkit.inference.selection import products_of
 from sepkit.models import build_model
 from tests.complaint import complaint
+from tests.tiny_models import RECURRENT
 
 RATE = 8000
 
 
-CONFIG = ModelConfig(
-    filterbank=STFTFilterbankConfig(64, 32),
-    masker=RecurrentConfig(hidden_size=4, num_layers=1),
-    encoding=DeterministicConfig("linear"),
-    masks=DeterministicConfig("sigmoid"),
-)
+LINEAR, SIGMOID = DeterministicConfig("linear"), DeterministicConfig("sigmoid")
+CONFIG = replace(RECURRENT, filterbank=STFTFilterbankConfig(64, 32), encoding=LINEAR, masks=SIGMOID)
 
 
 def one_speaker(both: bool = False) -> np.ndarray:
@@ -152,7 +149,7 @@ def test_an_empty_estimate_is_out_of_domain():
     assert [told(10 ** (level / 20)) for level in (-29, -31)] == [False, True]
 
 
-def test_json_files_tell_how_many_speak(monkeypatch, tmp_path: Path):
+def test_json_files_tell_how_many_speak(monkeypatch, tmp_path):
     separator = Separator(build_model(CONFIG))
     separator.quality = OneVoice(LogisticRegression(["outputs_between"], [0.0], [1.0], [1.0], -1.0, 0.0, 1.0, 0.0))
     for name in ("one", "two"):
@@ -169,7 +166,7 @@ def test_json_files_tell_how_many_speak(monkeypatch, tmp_path: Path):
     complaint(lambda: Separator(separator.model).separate(one_speaker(), RATE, speakers="auto"), "sepkit calibrate")
 
 
-def test_what_is_left_in_the_other_output_is_no_turn(monkeypatch, tmp_path: Path):
+def test_what_is_left_in_the_other_output_is_no_turn(monkeypatch, tmp_path):
     hears(monkeypatch, 0.9)
     separator = Separator(build_model(CONFIG))
     path = audio.write(tmp_path / "one.wav", one_speaker(both=True), RATE)

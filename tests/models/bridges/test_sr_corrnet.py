@@ -1,8 +1,5 @@
 """Files of SR-CorrNet: what is read, what is refused, and what becomes of the level and the sign of its outputs."""
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -15,25 +12,19 @@ from tests.complaint import complaint
 from tests.published import sr_corrnet_description, sr_corrnet_weights
 
 
-def write(folder: Path, weights: Any, description: dict[str, Any]) -> Path:
+def write(folder, weights, description):
     torch.save(weights, folder / "model.pt")
     (folder / "config.yaml").write_text(yaml.safe_dump(description))
     return folder
 
 
-OLDER = [
-    ("encoder.", "input_layer."),
-    ("filter_estim_aux.", "mask_estim_aux."),
-    ("filter_estim.", "mask_estim."),
-    (".freq_block.", ".frame_wise_block."),
-    (".time_block.", ".freq_wise_block."),
-    (".ca.", ".cs."),
-    (".block.block.sa.", ".block.block.ega."),
-]
+OLDER = {"encoder.": "input_layer.", "filter_estim_aux.": "mask_estim_aux.", "filter_estim.": "mask_estim."}
+OLDER |= {".freq_block.": ".frame_wise_block.", ".time_block.": ".freq_wise_block.", ".ca.": ".cs."}
+OLDER |= {".block.block.sa.": ".block.block.ega."}
 
 
 def older_name(name: str) -> str:
-    for new, before in OLDER:
+    for new, before in OLDER.items():
         if new in name if new[0] == "." else name.startswith(new):
             name = name.replace(new, before, 1)
     return f"_orig_mod.{name}"
