@@ -84,10 +84,8 @@ def draw_mixtures_of_several_sizes(
     """
     base, more = divmod(count, len(speakers))
     parts = [
-        draw_mixtures(
-            utterances, base + (k < more), replace(style, speakers=size), np.random.default_rng([*seeds, size])
-        )
-        for k, size in enumerate(speakers)
+        draw_mixtures(utterances, base + (k < more), replace(style, speakers=n), np.random.default_rng([*seeds, n]))
+        for k, n in enumerate(speakers)
     ]
     turns = [entry for turn in zip_longest(*parts) for entry in turn if entry is not None]
     return [replace(entry, id=f"{first_number + k:05d}_{entry.id.partition('_')[2]}") for k, entry in enumerate(turns)]

@@ -77,9 +77,7 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
                 raise UserError(f"{path}: contains more than {_LARGEST_FILE_BYTES:,} bytes; expected images")
             return {member.filename.removesuffix(".npy"): _read_npy(archive, member) for member in members}
     except _DAMAGED as error:
-        raise UserError(
-            f"{path}: cannot be read as .npz ({one_line(str(error))[:80]}); prepare the images again"
-        ) from error
+        raise UserError(f"{path}: cannot be read as .npz ({one_line(str(error))[:80]}); prepare it again") from error
 
 
 def _read_npy(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:

@@ -44,9 +44,7 @@ def evaluate_meetings(
     paths, out = [Path(path) for path in hypotheses], Path(out)
     tables = [path for path in paths if path.suffix.lower() in TABLES]
     if tables and len(tables) < len(paths):
-        raise UserError(
-            f"{tables[0]}: is a table beside audio files; expected tables alone, or the tracks of one meeting"
-        )
+        raise UserError(f"{tables[0]}: is a table beside audio files; expected tables alone or one meeting's tracks")
     if tables and asr_command is not None:
         raise UserError(f"--asr-command: transcribes audio files, found the table {tables[0]}")
     truth = read_turns(reference)

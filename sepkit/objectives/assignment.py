@@ -295,9 +295,7 @@ class AnnealedMCL(Assignment):
         self._temperature = float(value)
 
     def _match(self, cost: Tensor, active: Tensor) -> Tensor:
-        if self.temperature <= self.floor:
-            return _winners(cost)
-        return (-cost / self.temperature).softmax(1)
+        return _winners(cost) if self.temperature <= self.floor else (-cost / self.temperature).softmax(1)
 
 
 @register(SinkhornConfig)
