@@ -78,7 +78,7 @@ def turns(folder: Path, sessions: str) -> Path:
             lambda c, f: evaluate_meetings("r", [f / "h.RTTM"], f, "cat"),
             "--asr-command: transcribes audio files, found",
         ),
-        (lambda c, f: evaluate_meetings(turns(f, "a"), ["h.wav"], f, "cat"), "has no words, which --asr-command"),
+        (lambda c, f: evaluate_meetings(turns(f, "a"), ["h.wav"], f, "cat"), "has no words to measure --asr-command"),
         (lambda c, f: evaluate_meetings(turns(f, ""), ["h.wav"], f), "it contains no speech, expected turns"),
         (
             lambda c, f: load_model(save_model(build_model(c.single), f / "m"), runner="graph"),
