@@ -158,7 +158,7 @@ def bss_eval_db(estimates: Signal, sources: Signal) -> tuple[Any, Any, Any]:
     """
     xp, (e, s) = _prepare(estimates, sources)
     if e.shape != s.shape or e.ndim < 2:
-        raise ValueError(f"signals of shape {tuple(e.shape)} and {tuple(s.shape)}, expected equal (sources, samples)")
+        raise ValueError(f"signals of {tuple(e.shape)} and {tuple(s.shape)}, expected equal shapes (sources, samples)")
     silent_source, silent_estimate = _center(e, s)[2:]
     usable = (_finite(xp, e) & _finite(xp, s) & ~silent_source).all(-1)
     values = xp.stack([xp.full_like(e[..., 0], xp.nan)] * 3)
