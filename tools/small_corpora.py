@@ -25,18 +25,11 @@ from sepkit.errors import UserError
 from sepkit.files import check_writable, write_csv
 
 # Split of ours, part of LibriSpeech and folder of WHAM whose names it takes, and mixtures.
-LIBRIMIX = (
-    ("train", "train-clean-100", "tr", 4000),
-    ("dev", "dev-clean", "cv", 150),
-    ("test", "test-clean", "tt", 300),
-)
+SPLITS = (("train", "train-clean-100", "tr", 4000), ("dev", "dev-clean", "cv", 150), ("test", "test-clean", "tt", 300))
 VCTK_MIXTURES = 300
 OURS_HZ, LIBRIMIX_HZ, VCTK_HZ = 8000, 16000, 48000
 SHORTEST_SECONDS = 3.0
-COLUMNS = (
-    "mixture_ID",
-    *(f"{part}_{field}" for part in ("source_1", "source_2", "noise") for field in ("path", "gain")),
-)
+COLUMNS = ("mixture_ID", *(f"{part}_{what}" for part in ("source_1", "source_2", "noise") for what in ("path", "gain")))
 
 
 class Recording(NamedTuple):
@@ -61,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
     noises: list[Recording] = []
     try:
         check_writable(out)
-        for split, part, noise_part, mixtures in LIBRIMIX:
+        for split, part, noise_part, mixtures in SPLITS:
             utterances = _utterances(speech / split, out, part)
             noises = [
                 _resampled(file, out / "wham_noise" / path, LIBRIMIX_HZ, str(path), "")

@@ -35,7 +35,7 @@ def recordings(tmp_path: Path) -> Path:
 def test_the_recipes_commands_read_it(
     recordings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(small_corpora, "LIBRIMIX", [(*names, 6) for *names, _ in small_corpora.LIBRIMIX])
+    monkeypatch.setattr(small_corpora, "SPLITS", [(*names, 6) for *names, _ in small_corpora.SPLITS])
     monkeypatch.setattr(small_corpora, "VCTK_MIXTURES", 2)
     corpus = tmp_path / "corpus"
     assert small_corpora.main([str(recordings), "--out", str(corpus)]) == 0

@@ -209,7 +209,7 @@ def memory_mb() -> float:
     return peak_mb() - _STATE["after_torch"]
 
 
-def largest_difference(expected: np.ndarray, found: np.ndarray) -> float:
+def relative_gap(expected: np.ndarray, found: np.ndarray) -> float:
     """Return max |a - b| / max |b| for the expected b."""
     return float(np.abs(found - expected).max() / np.abs(expected).max())
 

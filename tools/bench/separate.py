@@ -13,15 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sepkit.parallel import available_processes
-from tools.bench.measure import (
-    SAMPLE_RATE,
-    Call,
-    compare_apart,
-    environment,
-    largest_difference,
-    measure_each,
-    two_voices,
-)
+from tools.bench.measure import SAMPLE_RATE, Call, compare_apart, environment, measure_each, relative_gap, two_voices
 
 TURNS = 5
 TOLERANCE = 1e-5
@@ -128,7 +120,7 @@ def _checked(row: Row, expected: np.ndarray, found: np.ndarray) -> dict[str, Any
     from sepkit.evaluation.metrics import si_sdr_db
 
     if row.way == "whole":
-        difference, unit = largest_difference(expected, found), "of the peak"
+        difference, unit = relative_gap(expected, found), "of the peak"
         passes = difference <= TOLERANCE
     elif row.way == "bfloat16":
         noise = np.square(found.astype(np.float64) - expected).sum(-1)

@@ -12,7 +12,7 @@ import torch
 import sepkit  # noqa: F401 - so that ONNX Runtime reports nothing
 from sepkit.parallel import available_processes
 from tools.bench import separate
-from tools.bench.measure import Call, compare_apart, environment, largest_difference, measure_each, two_voices
+from tools.bench.measure import Call, compare_apart, environment, measure_each, relative_gap, two_voices
 
 TURNS = 7
 # Graphs have the filters of the Fourier transform, rounded to float32, and we the fast transform. Compressed magnitudes
@@ -79,7 +79,7 @@ def _measured(row: Row) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="sepkit-bench-") as name:
         folder = Path(name)
         times, found = compare_apart(_sides(row, folder, threads), threads, row.turns, row.seconds)
-    difference = largest_difference(found["theirs"], found["ours"])
+    difference = relative_gap(found["theirs"], found["ours"])
     if not difference <= TOLERANCE:
         raise RuntimeError(f"{row.described}: the estimates differ from those of {row.peer} by {difference:.2g}")
     record = {"what": row.described, "peer": row.peer, "threads": threads}

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -59,28 +60,9 @@ def _bridged(kind: str, source: str) -> EncoderMaskerDecoder:
 
 def _bridge(kind: str) -> tuple[Callable[..., EncoderMaskerDecoder], Sequence[str]]:
     """Return what reads a toolkit's files, and their names in a repository of the hub; none if there are none."""
-    # Slow to import.
-    from sepkit.models.bridges import (
-        asteroid,
-        sepreformer,
-        speechbrain,
-        sr_corrnet,
-        sudormrf,
-        tf_locoformer,
-        tiger,
-        torchaudio,
-    )
-
-    return {
-        "asteroid": (asteroid.from_asteroid, asteroid.FILES),
-        "speechbrain": (speechbrain.from_speechbrain, speechbrain.FILES),
-        "sepreformer": (sepreformer.from_sepreformer, ()),
-        "sudormrf": (sudormrf.from_sudormrf, ()),
-        "tf-locoformer": (tf_locoformer.from_tf_locoformer, ()),
-        "sr-corrnet": (sr_corrnet.from_sr_corrnet, sr_corrnet.FILES),
-        "tiger": (tiger.from_tiger, tiger.FILES),
-        "torchaudio": (torchaudio.from_torchaudio, ()),
-    }[kind]
+    name = kind.replace("-", "_")
+    module = import_module(f"sepkit.models.bridges.{name}")
+    return getattr(module, f"from_{name}"), getattr(module, "FILES", ())
 
 
 def _place(kind: str, source: str, files: Sequence[str]) -> Path:

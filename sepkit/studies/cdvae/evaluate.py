@@ -167,12 +167,8 @@ def _summary(columns: dict[str, np.ndarray], reference: dict[str, np.ndarray], f
     metrics = {name: asdict(found) for name, found in summarize_columns(columns).items()}
     first = next(iter(columns))
     over = paired_difference(columns[first], reference[first])
-    distance = None if floor is None else float(columns[first].mean()) - floor
-    return {
-        "metrics": metrics,
-        "over_reference_nats": {"mean": over.mean, "ci95": over.ci95},
-        "over_floor_nats": distance,
-    }
+    above = None if floor is None else float(columns[first].mean()) - floor
+    return {"metrics": metrics, "over_reference_nats": {"mean": over.mean, "ci95": over.ci95}, "over_floor_nats": above}
 
 
 @torch.inference_mode()
