@@ -283,9 +283,7 @@ def _commands_below() -> list[Any]:
 def _modules_below() -> list[Any]:
     below: list[Any] = []
     for package in PACKAGES:
-        own, *pages = [
-            {name.removeprefix(f"{package}."): f"reference/python/{name}.md"} for name in public_modules(package)
-        ]
+        own, *pages = [{n.removeprefix(f"{package}."): f"reference/python/{n}.md"} for n in public_modules(package)]
         below.append({package: [own[package], *pages]} if pages else own)
     return below
 
@@ -341,9 +339,8 @@ def rows_page() -> str:
     for name, row in declared_rows().items():
         for place, figure in enumerate(row.figures):
             cells = [f"`{name}`", f"{row.minutes:g}"] if place == 0 else ["", ""]
-            rows.append(
-                [*cells, figure.name, figure.printed, f"{figure.lowest:g} to {figure.highest:g}", figure.spread]
-            )
+            spread = f"{figure.lowest:g} to {figure.highest:g}"
+            rows.append([*cells, figure.name, figure.printed, spread, figure.spread])
     columns = ("row", "minutes", "figure", "in RESULTS.md", "spread", "which covers")
     return head + markdown_table(columns, rows, words=(0, 2, 4, 5))
 

@@ -76,13 +76,10 @@ def run(unfinished: Path | None, race: Race | None = None, systems: Sequence[str
             prepare_folder(FolderOptions(out=folder, speech=speech, test_mixtures=race.mixtures))
         for name in systems or SYSTEMS:
             apart(_measured, name, race, folder)
-            scores = [json.loads(path.read_text(encoding="utf-8")) for path in _scores(folder, name)]
+            files = (folder / "scores").glob(f"{_slug(name)}_*.json")
+            scores = [json.loads(path.read_text(encoding="utf-8")) for path in files]
             rows.append({"what": name, "scores": sorted(scores, key=lambda score: score["core_minutes"])})
     return {"rows": rows, "environment": environment("asteroid", "speechbrain")}
-
-
-def _scores(folder: Path, name: str) -> list[Path]:
-    return list((folder / "scores").glob(f"{_slug(name)}_*.json"))
 
 
 def _slug(name: str) -> str:

@@ -6,8 +6,6 @@ A row of a suite is a mapping: `what`, `peer`, `threads`, `ratio` (see `timed`),
 is needed: memory is counted from `import torch` on.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import multiprocessing
@@ -112,7 +110,7 @@ def peak_mb() -> float:
 # -------------------------------------------------------------------------------------------- in a process for each
 
 
-class Contestant:
+class Contestant(ProcessPoolExecutor):
     """A function in its own process, which waits between calls.
 
     Args:
@@ -122,22 +120,12 @@ class Contestant:
     """
 
     def __init__(self, maker: str, *arguments: Any, threads: int = 1) -> None:
-        self._pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
-        try:
-            self.ask(_begin, maker, arguments, threads)
-        except BaseException:
-            self._pool.shutdown()
-            raise
+        super().__init__(1, mp_context=multiprocessing.get_context("spawn"))
+        self.ask(_begin, maker, arguments, threads)
 
     def ask(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Return what one of the functions below returns there."""
-        return self._pool.submit(function, *arguments).result()
-
-    def __enter__(self) -> Contestant:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._pool.shutdown()
+        return self.submit(function, *arguments).result()
 
 
 def compare_apart(

@@ -88,11 +88,8 @@ def _cells(row: Row) -> dict[str, str]:
     cells = {"what": row["what"], "against": row["peer"], "threads": str(row["threads"])}
     if "left_out" in row:
         return cells | {"times faster": f"left out: {row['left_out']}"}
-    low, high = row["ratio"]["range"]
-    return cells | {
-        "times faster": f"{row['ratio']['median']:.2f} [{low:.2f}, {high:.2f}]",
-        "difference": difference_of(row),
-    }
+    faster = "{:.2f} [{:.2f}, {:.2f}]".format(row["ratio"]["median"], *row["ratio"]["range"])
+    return cells | {"times faster": faster, "difference": difference_of(row)}
 
 
 def difference_of(row: Row) -> str:
@@ -104,11 +101,8 @@ def difference_of(row: Row) -> str:
 def _details(row: Row) -> dict[str, str]:
     """Return the further cells of a row that is folded away: ours / theirs."""
     forms = {"real_time_factor": ("real-time factor", ".3f"), "memory_mb": ("peak memory, MB", ".0f")}
-    return {
-        title: f"{row[key]['ours']:{form}} / {row[key]['theirs']:{form}}"
-        for key, (title, form) in forms.items()
-        if key in row
-    }
+    known = {title: (row[key], form) for key, (title, form) in forms.items() if key in row}
+    return {title: f"{both['ours']:{form}} / {both['theirs']:{form}}" for title, (both, form) in known.items()}
 
 
 def _measured(here: Row) -> dict[str, str]:
