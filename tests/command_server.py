@@ -5,8 +5,6 @@ starts the process and writes FOLDER/sepkit. That script hands its arguments, en
 over a socket, and ends when the command ends. The command is still `sepkit.cli.main` in its own process.
 """
 
-from __future__ import annotations
-
 import array
 import contextlib
 import json

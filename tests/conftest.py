@@ -1,7 +1,5 @@
 """Fixtures for all tests: the folder of real recordings, tiny configurations, and a tiny corpus."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os
@@ -169,7 +167,7 @@ class Corpus:
         self.folder = folder
         self.manifest = write_manifest(folder / "test.jsonl", self.entries)
 
-    def separator(self, noise: float = 0.1, extra_hypotheses: int = 0) -> KnownSeparator:
+    def separator(self, noise: float = 0.1, extra_hypotheses: int = 0) -> "KnownSeparator":
         """Return a separator that gives the sources in reverse order, plus a share of the mixture."""
         return KnownSeparator(self, noise, extra_hypotheses)
 

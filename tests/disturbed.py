@@ -3,8 +3,6 @@
 Tests of full and failing disks, of limits and of kills share this.
 """
 
-from __future__ import annotations
-
 import builtins
 import contextlib
 import errno

@@ -1,7 +1,5 @@
 """A local web server that drops connections, returns errors and serves corrupt files."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer

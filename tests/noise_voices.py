@@ -1,7 +1,5 @@
 """Noise-like voices that differ in color, and an encoder that tells them apart without a training."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

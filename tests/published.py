@@ -1,7 +1,5 @@
 """Checkpoints in the layouts in which models are published, tiny, with made-up weights."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Mapping
 from pathlib import Path

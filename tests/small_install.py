@@ -1,7 +1,5 @@
 """Processes that find what a small install has, and nothing else: no torch, no scipy, no extra."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

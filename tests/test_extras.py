@@ -1,7 +1,5 @@
 """Dependencies: declared, few for separating, and reported in one line if missing."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess
@@ -55,8 +53,7 @@ def test_everything_imported_is_declared_and_everything_declared_is_used() -> No
         distribution = name_of(DISTRIBUTIONS.get(module, module))
         declared = OF_EXTRA[EXTRAS[module]] if module in EXTRAS else CORE
         assert distribution in declared, f"{path} imports {module}"
-    used = {name_of(DISTRIBUTIONS.get(module, module)) for module in modules}
-    assert used >= CORE
+    assert {name_of(DISTRIBUTIONS.get(module, module)) for module in modules} >= CORE
 
 
 def test_extras_name_modules_that_they_install() -> None:

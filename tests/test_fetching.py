@@ -1,7 +1,5 @@
 """Fetching from a local web server that drops connections, returns errors and serves corrupt files."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import socket

@@ -1,7 +1,5 @@
 """Files that are whole or absent, and YAML that is counted before it is made."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -153,8 +151,7 @@ def test_refusing_costs_little_memory(tmp_path):
 
 
 def test_a_name_as_long_as_names_can_be(tmp_path):
-    path = write_text(tmp_path / ("ü" * 125 + ".json"), "x")
-    assert path.read_text() == "x" and len(list(tmp_path.iterdir())) == 1
+    assert write_text(tmp_path / ("ü" * 125 + ".json"), "x").read_text() == "x" and len(list(tmp_path.iterdir())) == 1
     complaint(lambda: write_text(tmp_path / ("x" * 256), "x"), "shorter name")
 
 
@@ -236,8 +233,7 @@ def test_machines_of_one_name_leave_each_others_temporary_files(tmp_path, monkey
 
 
 def test_json_objects_begin_with_the_number_of_their_format(tmp_path):
-    text = write_json(tmp_path / "x.json", {"b": 1, "format": 7}).read_text()
-    assert text == '{\n "format": 1,\n "b": 1\n}\n'
+    assert write_json(tmp_path / "x.json", {"b": 1, "format": 7}).read_text() == '{\n "format": 1,\n "b": 1\n}\n'
     # A file that is read, added to and written again keeps one number.
     assert write_json(tmp_path / "y.json", read_json(tmp_path / "x.json") | {"a": 2}).read_text().count("format") == 1
     assert write_json(tmp_path / "rows.json", [{"a": 1}]).read_text() == '[\n {\n  "a": 1\n }\n]\n'

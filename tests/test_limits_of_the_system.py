@@ -1,7 +1,5 @@
 """Real limits of the system (`ulimit -f`, `ulimit -n`): a line and exit code 2, and the same command continues."""
 
-from __future__ import annotations
-
 import resource
 from pathlib import Path
 
@@ -65,8 +63,7 @@ def test_data_workers_that_cannot_open_files(inputs, tmp_path):
     assert exit_code(COMMANDS["train"](inputs, tmp_path / "out")) == 0
     refused = 0
     for more in range(4, 18, 3):
-        out = tmp_path / f"out_{more}"
-        line = [*COMMANDS["train"](inputs, out), "--data.workers", "2"]
+        line = [*COMMANDS["train"](inputs, tmp_path / f"out_{more}"), "--data.workers", "2"]
         code, said = in_fork(line, lower(resource.RLIMIT_NOFILE, OPEN_FILES + more))
         if code != 0:
             _check(code, said, more)

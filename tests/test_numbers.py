@@ -1,7 +1,5 @@
 """Every number of every configuration and of every command's options has bounds, in its type."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import math

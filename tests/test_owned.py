@@ -1,7 +1,5 @@
 """No command changes the bytes of a file that sepkit did not write."""
 
-from __future__ import annotations
-
 import json
 import os
 from hashlib import sha256

@@ -1,7 +1,5 @@
 """Work in other processes: order, errors, and a process that dies."""
 
-from __future__ import annotations
-
 import importlib
 import math
 import os

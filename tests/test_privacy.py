@@ -1,7 +1,5 @@
 """What README and SECURITY promise: nothing is written outside --out, and no name is looked up."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

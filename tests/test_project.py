@@ -1,7 +1,5 @@
 """The project around the code: how fast it starts, what it ships, and the checks of its code."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import re
@@ -156,8 +154,7 @@ def test_releases_known_to_be_wrong_are_excluded() -> None:
 def test_nothing_names_a_path_of_somebodys_machine() -> None:
     files = _run("git", "ls-files", cwd=REPOSITORY).stdout.split()
     homes = re.compile(rb"(?<![\w.])/(home|root|Users|work|mnt)/\w")
-    found = [name for name in files if homes.search((REPOSITORY / name).read_bytes())]
-    assert not found
+    assert not [name for name in files if homes.search((REPOSITORY / name).read_bytes())]
 
 
 def test_make_targets_exist_and_continuous_integration_has_nothing_of_its_own() -> None:

@@ -1,7 +1,5 @@
 """What is refused by values and files that no other test gives: a row each, with the words that say what was found."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

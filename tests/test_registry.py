@@ -1,7 +1,5 @@
 """A configuration becomes an object only through what was registered."""
 
-from __future__ import annotations
-
 import inspect
 from dataclasses import dataclass, field
 from dataclasses import fields as fields_of

@@ -1,7 +1,5 @@
 """What works without torch and scipy, and what is said where it does not."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence
@@ -125,8 +123,7 @@ def test_estimates_are_measured(corpus, tmp_path):
         for k, source in enumerate(sources):
             audio.write(folder / f"{name}_s{k + 1}.wav", source, 8000)
     arguments = ["--estimates", folder, "--manifest", corpus.manifest, "--processes", "2"]
-    printed = sepkit(tmp_path, "evaluate", *arguments, "--out", tmp_path / "all")
-    assert "SI-SDR [dB]" in printed
+    assert "SI-SDR [dB]" in sepkit(tmp_path, "evaluate", *arguments, "--out", tmp_path / "all")
     done = run(tmp_path, "-m", "sepkit", "evaluate", *arguments, "--out", tmp_path / "sdr", "--metrics", "sdr")
     assert done.returncode == 2 and "pip install 'sepkit[evaluate]'" in done.stderr
 
@@ -147,7 +144,6 @@ NEEDING = (
 def test_a_command_that_needs_more_says_so_in_one_line_before_any_work(tmp_path):
     (tmp_path / "x.wav").write_bytes(b"RIFF")
     before = sorted(tmp_path.iterdir())
-    lines = refused(tmp_path, [words.split() for words, _ in NEEDING])
-    for line, (words, extra) in zip(lines, NEEDING, strict=True):
+    for line, (words, extra) in zip(refused(tmp_path, [words.split() for words, _ in NEEDING]), NEEDING, strict=True):
         assert re.search(rf"needs \w+, which is not installed: pip install 'sepkit\[{extra}\]'$", line), (words, line)
     assert sorted(path for path in tmp_path.iterdir() if path.name != "small_install") == before

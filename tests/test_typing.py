@@ -1,7 +1,5 @@
 """What type checkers know of sepkit where torch is not installed."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

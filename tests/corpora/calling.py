@@ -1,7 +1,5 @@
 """Calls of functions that take a dataclass of options, and tables, written shorter."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Callable
 from pathlib import Path

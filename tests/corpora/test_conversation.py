@@ -30,8 +30,7 @@ def speech(tmp_path_factory):
 
 
 def test_a_conversation_is_the_sum_of_its_sources(tmp_path, speech):
-    manifest = prepare_conversation(speech, tmp_path / "out", minutes=2.005, seed=3)
-    (entry,) = read_manifest(manifest)
+    (entry,) = read_manifest(prepare_conversation(speech, tmp_path / "out", minutes=2.005, seed=3))
     mixed = mix_entry(entry)
     assert mixed.mixture.shape == (round(120.3 * RATE),) and len(entry.sources) == 2
     np.testing.assert_array_equal(mixed.sources.sum(0), mixed.mixture)
@@ -77,8 +76,7 @@ def test_bad_arguments_are_told_in_one_line(tmp_path, speech, options, word):
 
 
 def test_command_line(tmp_path, speech, capsys):
-    line = ["prepare", "conversation", "--speech", str(speech), "--out", str(tmp_path), "--minutes", "0.1"]
-    assert main(line) == 0
+    assert main(["prepare", "conversation", "--speech", str(speech), "--out", str(tmp_path), "--minutes", "0.1"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == str(tmp_path / "conversation.jsonl")
 
 
@@ -88,8 +86,7 @@ def test_turn_taking(tmp_path, speech, most):
     manifest = prepare_conversation(speech, tmp_path / "out", **options)
     (entry,) = read_manifest(manifest)
     speaks = mix_entry(entry).sources != 0
-    at_once = speaks.sum(0)
-    assert at_once.max() == most and speaks.mean(1).min() > 0.1
+    assert speaks.sum(0).max() == most and speaks.mean(1).min() > 0.1
     lines = [line.split() for line in (tmp_path / "out" / "conversation.rttm").read_text().splitlines()]
     assert {line[7] for line in lines} == {"a", "b", "c"}
     names = [source.speaker for source in entry.sources]

@@ -1,7 +1,5 @@
 """Archives against a local web server: published ones, damaged ones, and ones that are not to be trusted."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import re

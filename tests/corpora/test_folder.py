@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import csv
 import re
 from itertools import combinations
@@ -38,8 +36,7 @@ def test_splits_are_those_of_the_folders(speech, tmp_path, capsys):
         "dev": set("ef"),
         "test": {"g", "h", "x1", "x2"},
     }
-    printed = capsys.readouterr().out
-    assert "train: 4 speakers, 12 recordings" in printed
+    assert "train: 4 speakers, 12 recordings" in capsys.readouterr().out
 
 
 def test_every_training_utterance_occurs_and_no_speaker_is_mixed_with_itself(speech, tmp_path):
@@ -84,8 +81,7 @@ def test_more_training_speakers_do_not_change_the_test_mixtures(speech, tmp_path
 
 
 def test_groups_are_tested_apart(speech, tmp_path):
-    out = prepare_folder(speech, tmp_path / "out", groups=["x=x.*", "rest=.*"], **SMALL)
-    made = manifests(out)
+    made = manifests(prepare_folder(speech, tmp_path / "out", groups=["x=x.*", "rest=.*"], **SMALL))
     assert speakers_of(made["test_x"]) == {"x1", "x2"}
     assert speakers_of(made["test_rest"]) == {"g", "h"}
     assert [entry.id for entry in made["test"]] == [e.id for name in ("test_x", "test_rest") for e in made[name]]

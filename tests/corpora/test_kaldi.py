@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -48,8 +46,7 @@ def test_segments_are_parts_of_files(kaldi, tmp_path):
     recordings, left_out = read_kaldi(folder)
     assert len(recordings) == 8 and len(left_out) == 4
     assert "no line in" in next(iter(left_out.values()))
-    out = prepare_folder(None, tmp_path / "out", kaldi=kaldi, **SMALL)
-    train = read_manifest(out / "train.jsonl")
+    train = read_manifest(prepare_folder(None, tmp_path / "out", kaldi=kaldi, **SMALL) / "train.jsonl")
     parts = {(source.start, source.num_samples) for entry in train for source in entry.sources if source.start == 2000}
     assert parts == {(2000, 4800)}
     assert any(source.start == 4000 for entry in train for source in entry.sources)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import csv
 import errno
 import json
@@ -137,8 +135,7 @@ def test_the_written_tree_is_the_official_one_sample_for_sample(corpus, tmp_path
                 assert written_rate == rate
         names |= {f"{part}/{folder}/{row[0]}.wav" for folder in folders for row in rows}
         check_tables(root, part, unrounded)
-    found = {path.relative_to(root).as_posix() for path in root.rglob("*.wav")}
-    assert found == names
+    assert {path.relative_to(root).as_posix() for path in root.rglob("*.wav")} == names
     assert not list(out.rglob("*.tmp*")) and not (out / "skipped.tsv").exists()
 
 
@@ -193,12 +190,10 @@ def test_mixtures_on_the_fly_are_what_is_written_before_it_is_rounded(corpus, tm
 
 
 def test_manifests_of_the_written_tree_read_it_and_can_be_moved(corpus, tmp_path):
-    out = prepare(corpus, tmp_path / "out", write=True)
-    moved = out.rename(tmp_path / "moved")
+    moved = prepare(corpus, tmp_path / "out", write=True).rename(tmp_path / "moved")
     rows = table(corpus / "metadata" / "libri2mix_dev-clean.csv")[1:]
     for kind, suffix in zip(KINDS, ("", "_noisy", "_single"), strict=True):
-        entries = read_manifest(moved / f"dev{suffix}.jsonl")
-        for entry, row in zip(entries, rows, strict=True):
+        for entry, row in zip(read_manifest(moved / f"dev{suffix}.jsonl"), rows, strict=True):
             waveforms = expected(corpus, row, 2, 8000, "min")
             mixed = mix_entry(entry)
             np.testing.assert_array_equal(mixed.mixture, pcm16(waveforms[kind], tmp_path) / np.float32(32768))
@@ -227,8 +222,7 @@ def test_sexes_come_from_speakers_txt(copy, tmp_path):
     (copy / "LibriSpeech" / "SPEAKERS.TXT").write_text(
         "; a comment\ne | F | dev-clean | 8.0 | E | x\nf | M | dev-clean |\n"
     )
-    out = prepare(copy, tmp_path / "out")
-    first = read_manifest(out / "dev.jsonl")[0].sources
+    first = read_manifest(prepare(copy, tmp_path / "out") / "dev.jsonl")[0].sources
     assert [(source.speaker, source.sex) for source in first] == [("e", "F"), ("f", "M")]
 
 
@@ -408,8 +402,7 @@ def test_noise_at_other_speeds_is_made_where_it_is_absent(copy, tmp_path, capsys
     for row, speed, length in ((rows[1], 0.8, 37500), (rows[2], 1.2, 25000)):
         made, rate = soundfile.read(out / "wham_noise" / row[5])
         assert (made.shape, rate) == ((length,), RATE)
-        spectrum = np.abs(np.fft.rfft(made[8000:24000]))
-        assert np.argmax(spectrum) == 1000 * speed  # 1 Hz a bin
+        assert np.argmax(np.abs(np.fft.rfft(made[8000:24000]))) == 1000 * speed  # 1 Hz a bin
     entries = read_manifest(out / "train_noisy.jsonl")
     assert entries[0].noise is not None and entries[0].resolve(entries[0].noise.path).is_file()
     assert "warning: 2 noises at other speeds" in capsys.readouterr().err

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -54,8 +52,7 @@ def test_files_without_partner_are_left_out_and_named(wavs, tmp_path, capsys):
     audio.write(wavs / "s1" / "stray.wav", np.ones(9, np.float32), RATE)
     audio.write(wavs / "s1" / f"{names[1]}.wav", np.ones(9, np.float32), RATE)
     audio.write(wavs / "noise" / f"{names[2]}.wav", np.ones(RATE, np.float32), 2 * RATE)
-    manifest = prepare(wavs, tmp_path / "out")
-    assert [entry.id for entry in read_manifest(manifest)] == names[3:]
+    assert [entry.id for entry in read_manifest(prepare(wavs, tmp_path / "out"))] == names[3:]
     listed = (tmp_path / "out" / "skipped.tsv").read_text()
     assert re.search(rf"{names[0]}.wav: has no partner of that name in .*s2", listed)
     assert re.search(r"stray.wav: has no mixture of that name in .*mix", listed)
@@ -155,8 +152,7 @@ def test_tables(columns, root, tmp_path, capsys):
     rows = [row if has_noise else [*row[:4], row[5]] for row in rows]
     text = "\n".join(",".join(row) for row in [columns, *rows, [""] * len(columns)])
     (tmp_path / "test.csv").write_text(text + "\n")
-    manifest = _prepare_mixed(MixedOptions(folder=tmp_path / "test.csv", out=tmp_path / "out"))
-    check(manifest, references, has_noise)
+    check(_prepare_mixed(MixedOptions(folder=tmp_path / "test.csv", out=tmp_path / "out")), references, has_noise)
     listed = (tmp_path / "out" / "skipped.tsv").read_text()
     assert "absent.wav: no such file" in listed and "test.csv:6: a cell of a path is empty" in listed
     assert "2 item(s) left out" in capsys.readouterr().err
@@ -167,8 +163,7 @@ def test_kaldi_folders(tmp_path):
     for name, part in (("wav", "m"), ("spk1", "1"), ("spk2", "2")):
         lines = [f"{key} {tmp_path}/{part}/{key}.wav" for key in NAMES]
         (tmp_path / f"{name}.scp").write_text("\n".join([*lines, *(["more x.wav"] if name == "wav" else [])]))
-    manifest = _prepare_mixed(MixedOptions(folder=tmp_path, out=tmp_path / "out"))
-    check(manifest, references)
+    check(_prepare_mixed(MixedOptions(folder=tmp_path, out=tmp_path / "out")), references)
     assert "more has no line in" in (tmp_path / "out" / "skipped.tsv").read_text()
 
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path
@@ -216,8 +214,7 @@ def test_a_single_pulse_is_its_formula():
 @pytest.mark.parametrize("overtones", [0, 1, 4, 9])
 def test_overtones_are_multiples_that_fall_like_a_sawtooth(overtones):
     parameters = dataclasses.replace(SINGLE, overtones=overtones)
-    index = inner_index(SINGLE)
-    frequencies, magnitude = spectrum(pulse_sources(index, parameters)[0])
+    frequencies, magnitude = spectrum(pulse_sources(inner_index(SINGLE), parameters)[0])
     fundamental = magnitude[np.argmin(np.abs(frequencies - 250))]
     for k in range(1, 13):
         expected = fundamental / k if k <= overtones + 1 else 0.0
@@ -232,8 +229,7 @@ def test_overtones_do_not_alias():
     assert magnitude[away].max() < 1e-4 * magnitude.max()
     # An overtone whose center the rate could hold, but not the breadth that a short envelope gives it.
     close = dataclasses.replace(parameters, sigma_range_seconds=(0.001, 0.001), frequency_ranges_hz=((1950.0, 1950.0),))
-    none = dataclasses.replace(close, overtones=0)
-    np.testing.assert_array_equal(pulse_sources(3, close), pulse_sources(3, none))
+    np.testing.assert_array_equal(pulse_sources(3, close), pulse_sources(3, dataclasses.replace(close, overtones=0)))
 
 
 def test_speakers_have_their_frequencies_and_pulses_are_partly_inside():

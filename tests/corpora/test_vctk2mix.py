@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import csv
 import json
 import shutil
@@ -75,8 +73,7 @@ def pcm16(waveform: np.ndarray, rate: int, folder: Path) -> np.ndarray:
 
 def cut(corpus: Path, name: str, folder: Path) -> np.ndarray:
     """An utterance without the silence at its beginning, at 16 kHz in 16 bits."""
-    path = corpus / "VCTK-Corpus" / "wav48" / name.split("_")[0] / f"{name}.wav"
-    waveform = soundfile.read(path)[0]
+    waveform = soundfile.read(corpus / "VCTK-Corpus" / "wav48" / name.split("_")[0] / f"{name}.wav")[0]
     squares = np.concatenate([np.zeros(1024), waveform**2, np.zeros(1024)])
     levels = np.array([squares[start : start + 2048].mean() for start in range(0, len(squares) - 2047, 512)])
     begin = 512 * np.flatnonzero(levels > levels.max() / 100)[0]

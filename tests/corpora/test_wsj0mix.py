@@ -1,7 +1,5 @@
 """WSJ0-mix on small trees in the layout of WSJ0: every sample against plain NumPy written from the published rules."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -167,8 +165,7 @@ def test_quiet_mixtures_are_not_made_louder(wsj0, tmp_path):
 
 
 def test_levels_are_measured_where_there_is_no_table(wsj0, tmp_path, capsys):
-    lists = write_lists(tmp_path / "lists", table=False)
-    prepare_wsj0_mix(wsj0, lists, tmp_path / "out", processes=1)
+    prepare_wsj0_mix(wsj0, write_lists(tmp_path / "lists", table=False), tmp_path / "out", processes=1)
     assert "measured here (ITU-T P.56)" in capsys.readouterr().out
     entries = list(read_manifest(tmp_path / "out" / "train.jsonl"))
     assert len(entries) == 4
@@ -221,8 +218,7 @@ def test_the_command_line_and_the_same_command_again(wsj0, tmp_path, capsys):
     assert main([*command, "--processes", "1"]) == 0
     again = snapshot(out)
     assert {path: content for path, (_, content) in again.items()} == {p: c for p, (_, c) in before.items()}
-    made = {Path(path).stem for path in before if again[path][0] != before[path][0]}
-    assert made == {lost.stem}
+    assert {Path(path).stem for path in before if again[path][0] != before[path][0]} == {lost.stem}
     assert manifests == [(out / f"{n}.jsonl").read_bytes() for n in ("train", "dev", "test")]
     # Wavs of other levels are not taken for these.
     table = lists / "activlev" / "activlev_si_tr_s.txt"
@@ -352,15 +348,13 @@ def test_a_full_disk_leaves_nothing_half_written(wsj0, tmp_path, monkeypatch, ca
     with monkeypatch.context() as patch:
         patch.setattr(audio, "_open_wav", full)
         assert main(command) == 2
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert "no space left on the disk" in error
+    assert "no space left on the disk" in capsys.readouterr().err.splitlines()[-1]
     assert not (out / "train.jsonl").exists() and not list(out.rglob("*.tmp*"))
     kept = snapshot(out)
     assert len(kept) == 4 and all(soundfile.info(path).frames > 0 for path in kept)
     assert main(command) == 0
     assert {path: snapshot(out)[path] for path in list(kept)[:1]}
-    expected = expected_files(wsj0, lists, 2, 8000, "min", "tr")
-    for name, files in expected.items():
+    for name, files in expected_files(wsj0, lists, 2, 8000, "min", "tr").items():
         read, _ = soundfile.read(out / "2speakers/wav8k/min/tr/mix" / f"{name}.wav", dtype="int16")
         np.testing.assert_array_equal(read, files["mix"])
 

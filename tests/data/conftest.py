@@ -1,7 +1,5 @@
 """A tiny corpus of colored noise: four speakers, two recordings each, and a manifest of two-speaker mixtures."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Recordings in memory: the mixtures that files give, in every process, within a limit."""
 
-from __future__ import annotations
-
 import multiprocessing
 import pickle
 from collections import Counter

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 
@@ -47,8 +45,7 @@ def test_segments_are_parts_of_the_mixture_and_vary_with_epoch_and_seed(corpus: 
         starts.append(match)
     assert len(set(starts)) > 15 and max(starts) - min(starts) > 3000
     assert torch.equal(dataset[2].mixture, dataset[0, 2].mixture)
-    other = MixtureDataset(corpus, segment_seconds=0.25, seed=1)
-    assert not torch.equal(other[0, 2].mixture, dataset[0, 2].mixture)
+    assert not torch.equal(MixtureDataset(corpus, segment_seconds=0.25, seed=1)[0, 2].mixture, dataset[0, 2].mixture)
     fixed = MixtureDataset(corpus, segment_seconds=0.25, random_crop=False)
     np.testing.assert_array_equal(fixed[7, 2].mixture.numpy(), whole[:2000])
 
@@ -109,8 +106,7 @@ def test_items_do_not_depend_on_workers_or_history(
 
 def test_it_survives_being_sent_to_another_process(corpus: Manifest) -> None:
     dataset = MixtureDataset(corpus, segment_seconds=0.3, dynamic_mixing=DYNAMIC)
-    copy = pickle.loads(pickle.dumps(dataset))
-    assert torch.equal(copy[2, 3].sources, dataset[2, 3].sources)
+    assert torch.equal(pickle.loads(pickle.dumps(dataset))[2, 3].sources, dataset[2, 3].sources)
 
 
 def test_global_random_state_neither_matters_nor_changes(corpus: Manifest) -> None:
@@ -121,16 +117,14 @@ def test_global_random_state_neither_matters_nor_changes(corpus: Manifest) -> No
     np.random.seed(2)
     torch.manual_seed(2)
     before = np.random.get_state()[1].copy(), torch.get_rng_state()
-    second = dataset[3, 1]
-    assert torch.equal(first.mixture, second.mixture)
+    assert torch.equal(first.mixture, dataset[3, 1].mixture)
     assert (np.random.get_state()[1] == before[0]).all() and torch.equal(torch.get_rng_state(), before[1])
 
 
 def test_dynamic_mixing_sets_the_length_of_an_epoch(corpus: Manifest) -> None:
     dataset = MixtureDataset(corpus, segment_seconds=0.25, dynamic_mixing=DYNAMIC, mixtures_per_epoch=50)
     assert len(dataset) == 50
-    mixtures = {dataset[epoch, index].mixture.numpy().tobytes() for epoch in range(2) for index in range(50)}
-    assert len(mixtures) == 100
+    assert len({dataset[epoch, index].mixture.numpy().tobytes() for epoch in range(2) for index in range(50)}) == 100
     assert len({dataset[epoch, index].id for epoch in range(2) for index in range(50)}) == 100
     off = MixtureDataset(corpus, dynamic_mixing=DynamicMixingConfig(enabled=False), mixtures_per_epoch=50)
     assert len(off) == 6 and off[0].id == "0-1"
@@ -142,8 +136,7 @@ def uneven(tmp_path: Path) -> Manifest:
     for name, value in {"a": 0.1, "b": 0.2, "c": 0.0}.items():
         audio.write(tmp_path / f"{name}.wav", np.full(100, value, np.float32), RATE)
     sources = [SourceEntry(f"{name}.wav", name) for name in "abc"]
-    entries = [MixtureEntry(f"m{n}", RATE, 40 + 20 * n, sources[:n]) for n in (1, 2, 3)]
-    return Manifest(tmp_path / "m.jsonl", entries)
+    return Manifest(tmp_path / "m.jsonl", [MixtureEntry(f"m{n}", RATE, 40 + 20 * n, sources[:n]) for n in (1, 2, 3)])
 
 
 def test_batches_are_padded_and_inactive_sources_marked(uneven: Manifest) -> None:
@@ -159,8 +152,7 @@ def test_batches_are_padded_and_inactive_sources_marked(uneven: Manifest) -> Non
 
 def test_collate_takes_examples_of_different_numbers_of_sources() -> None:
     examples = [Example(str(m), torch.ones(5), torch.ones(m, 5), torch.ones(m, dtype=torch.bool)) for m in (0, 1, 2)]
-    batch = collate(examples)
-    assert batch.active.tolist() == [[False, False], [True, False], [True, True]]
+    assert collate(examples).active.tolist() == [[False, False], [True, False], [True, True]]
 
 
 def test_the_sample_rate_is_checked(uneven: Manifest) -> None:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -107,8 +105,7 @@ def test_unknown_extension_is_named(folder: Path) -> None:
 
 
 def test_repeated_noise_is_periodic(folder: Path) -> None:
-    noise = NoiseEntry("n.wav", start=30, extend="repeat")
-    mixed = mix_entry(entry(folder, 900, SourceEntry("a.wav"), noise=noise))
+    mixed = mix_entry(entry(folder, 900, SourceEntry("a.wav"), noise=NoiseEntry("n.wav", start=30, extend="repeat")))
     np.testing.assert_array_equal(mixed.noise, ramp(400, 0.5)[(np.arange(900) + 30) % 400])
 
 

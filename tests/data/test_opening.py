@@ -1,7 +1,5 @@
 """The one reader against the ffmpeg program: encodings, rates and channels; whole, in windows and in blocks."""
 
-from __future__ import annotations
-
 import io
 import os
 import re
@@ -88,8 +86,7 @@ def encode(path: Path, rate: int, channels: int, options: list[str], seconds: fl
 def by_ffmpeg(path: Path, channels: int) -> np.ndarray:
     """What the program decodes, (T, C): the independent reader."""
     command = ["ffmpeg", "-nostdin", "-v", "error", "-i", path, "-f", "f32le", "-"]
-    data = subprocess.run(command, capture_output=True).stdout
-    return np.frombuffer(data, "<f4").reshape(-1, channels)
+    return np.frombuffer(subprocess.run(command, capture_output=True).stdout, "<f4").reshape(-1, channels)
 
 
 def check_windows(path: Path, whole: np.ndarray, atol: float = 0.0) -> None:
@@ -221,8 +218,7 @@ def test_a_chunk_behind_the_samples_of_a_w64_is_no_sound(tmp_path: Path) -> None
 @pytest.mark.parametrize("kind", ["w64", "caf"])
 def test_a_header_that_sox_repeats_in_a_pipe_is_no_sound(kind: str, tmp_path: Path) -> None:
     command = ["sox", "-n", "-r", "16000", "-t", kind, "-", "synth", "1", "sine", "440"]
-    made = subprocess.run(command, capture_output=True, check=True).stdout
-    (tmp_path / "x").write_bytes(made)
+    (tmp_path / "x").write_bytes(subprocess.run(command, capture_output=True, check=True).stdout)
     complaint(lambda: audio.info(tmp_path / "x"), "another recording follows the first")
 
 
@@ -312,8 +308,7 @@ def test_a_wav_of_a_killed_recorder_is_read_to_its_end(
 
 def test_a_wav_without_samples_stays_empty(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "x.wav", np.zeros((0, 2)), 8000)
-    tagged = unfinished(b"RIFF", (48, 0), form_of(1, 1, 16), b"LIST\4\0\0\0INFO")
-    (tmp_path / "y.wav").write_bytes(tagged)
+    (tmp_path / "y.wav").write_bytes(unfinished(b"RIFF", (48, 0), form_of(1, 1, 16), b"LIST\4\0\0\0INFO"))
     for name in ("x.wav", "y.wav"):
         with pytest.raises(UserError, match="contains no samples"):
             audio.info(tmp_path / name)

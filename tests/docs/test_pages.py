@@ -1,7 +1,5 @@
 """README and the pages of docs/ tell the truth: every block of code is run in order, and links lead somewhere."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import re
@@ -34,8 +32,7 @@ def test_links_lead_somewhere(path: Path) -> None:
     # Pages of the reference are made when the site is.
     made = {str(REPOSITORY / "docs" / name) for name in generated_pages()}
     places = [os.path.normpath(path.parent / link) for link in links if "://" not in link]
-    broken = [place for place in places if place not in made and not Path(place).exists()]
-    assert not broken
+    assert not [place for place in places if place not in made and not Path(place).exists()]
 
 
 def test_what_a_reader_is_to_run_is_marked_as_a_language_that_is_run() -> None:

@@ -1,7 +1,5 @@
 """Words and links of README, pages, recipes, help and messages: the field's terms, short sentences, no dead link."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path
@@ -92,6 +90,5 @@ def test_help_has_one_notation_and_an_example(command: str) -> None:
         text = help_of(*words)
         assert "; default" not in " ".join(text.split())
         named = re.findall(r"^  (?:-\w, )?--([\w.-]+) ([A-Z]+)\b", text, re.MULTILINE)
-        repeated = {name for name, metavar in named if name.replace("-", "_").upper() == metavar}
-        assert repeated <= {"model", "seconds"}
+        assert {name for name, metavar in named if name.replace("-", "_").upper() == metavar} <= {"model", "seconds"}
         assert f"\nExample: sepkit {' '.join(words)} " in text

@@ -1,7 +1,5 @@
 """Predicted against measured SI-SDR, against scipy and brute force."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math
@@ -81,8 +79,7 @@ def test_risk_coverage_is_the_mean_of_the_best(count: int) -> None:
     x, y = np.random.default_rng(2).normal(size=(2, count))
     best_first = [measured for _, measured in sorted(zip(x, y, strict=True), reverse=True)]
     for percent, mean in zip(range(10, 101, 10), risk_coverage(x, y), strict=True):
-        kept = best_first[: -(-percent * count // 100)]
-        assert mean == pytest.approx(np.mean(kept))
+        assert mean == pytest.approx(np.mean(best_first[: -(-percent * count // 100)]))
     assert risk_coverage(y, y)[0] == pytest.approx(np.mean(sorted(y)[-math.ceil(count / 10) :]))
 
 

@@ -1,7 +1,5 @@
 """Scores of clusters and of turns against scikit-learn, brute force and a count on a fine grid."""
 
-from __future__ import annotations
-
 from itertools import permutations
 
 import numpy as np
@@ -59,8 +57,7 @@ def test_error_rate_at_its_ends() -> None:
     assert diarization_errors(turns, {}).rate == pytest.approx(1.0)
     nobody = diarization_errors({}, {"x": [(0.0, 1.0)]})
     assert nobody.false_alarm == pytest.approx(1.0) and np.isinf(nobody.rate)
-    both = diarization_errors(turns, turns) + diarization_errors(turns, {})
-    assert both.rate == pytest.approx(0.5)
+    assert (diarization_errors(turns, turns) + diarization_errors(turns, {})).rate == pytest.approx(0.5)
 
 
 def test_table_of_clusters(tmp_path):

@@ -1,7 +1,5 @@
 """Which mixtures of two evaluations are the same."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

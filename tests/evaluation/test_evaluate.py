@@ -1,7 +1,5 @@
 """Evaluation over manifests: the figures, skipped mixtures, and continuing after an interruption."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math
@@ -67,8 +65,8 @@ def test_summary_has_the_keys_that_readers_rely_on(corpus: Any, tmp_path: Path) 
     summary = evaluate(System(corpus.separator(), model="known"), corpus.manifest, tmp_path / "out")
     counts, run = "n_utterances n_skipped skipped metrics", "model manifest sample_rate real_time_factor wall_seconds"
     assert {*counts.split(), *run.split(), "version", "commit", "hardware"} <= set(summary)
-    columns = "si_sdr_db si_sdri_db mcl_si_sdr_db sdr_db sdri_db stoi pesq"
-    assert list(summary["metrics"]) == columns.split()
+    columns = ["si_sdr_db", "si_sdri_db", "mcl_si_sdr_db", "sdr_db", "sdri_db", "stoi", "pesq"]
+    assert list(summary["metrics"]) == columns
     assert (summary["n_utterances"], summary["n_skipped"], summary["skipped"]) == (5, 0, [])
     assert summary["model"] == "known" and summary["sample_rate"] == 8000 and summary["real_time_factor"] > 0
 
@@ -81,8 +79,7 @@ def test_surplus_hypotheses_go_free(corpus: Any, tmp_path: Path) -> None:
 
 
 def test_a_silent_source_is_left_out_and_counted(corpus: Any, tmp_path: Path) -> None:
-    silent = corpus.folder / corpus.entries[1].sources[0].path
-    audio.write(silent, np.zeros(4000, dtype=np.float32), 8000)
+    audio.write(corpus.folder / corpus.entries[1].sources[0].path, np.zeros(4000, dtype=np.float32), 8000)
     corpus.sources["mix1"][0] = 0
     summary = evaluate(corpus.separator(), corpus.manifest, tmp_path / "out")
     row = _rows(tmp_path / "out")[1]
@@ -305,8 +302,7 @@ def test_intervals_draw_the_speakers_that_the_manifest_names(corpus: Any, tmp_pa
     lines[0]["sources"][0]["speaker"] = ""
     unnamed.write_text("".join(json.dumps(line) + "\n" for line in lines))
     out = tmp_path / "out"
-    result = evaluate(corpus.separator(), [named], out, SI_SDR)
-    found, rows = result, _rows(out)
+    found, rows = evaluate(corpus.separator(), [named], out, SI_SDR), _rows(out)
     assert [(row["speaker_s1"], row["speaker_s2"]) for row in rows] == pairs and found["interval_unit"] == "speaker"
     scores = [float(row["si_sdr_db"]) for row in rows]
     # The column is written to the last digit.
@@ -349,8 +345,7 @@ class Speakers:
         estimates = self.separator(mixture, rate)
         noise = np.random.default_rng(0).standard_normal((2, estimates.shape[1]))
         kept = self.kept[self.separator.calls - 1]
-        is_speaker = None if kept is None else np.array(kept)
-        return Hypotheses(np.concatenate([estimates, noise]), is_speaker)
+        return Hypotheses(np.concatenate([estimates, noise]), None if kept is None else np.array(kept))
 
 
 KEPT = [

@@ -1,7 +1,5 @@
 """Meetings: DER against pyannote.metrics, cpWER against all namings, and files from elsewhere."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import sys
@@ -142,8 +140,7 @@ def test_tracks_are_heard_and_transcribed_once(tmp_path: Path, capsys: pytest.Ca
     assert (tmp_path / "calls").read_text() == "xx"
     summary = json.loads((tmp_path / "out/summary.json").read_text())
     assert summary["der"] == pytest.approx(0, abs=0.03) and summary["tcpwer"] == 0
-    heard = read_seglst(tmp_path / "out/hypothesis.json")
-    assert [(s.speaker, s.start_seconds, s.words) for s in heard] == [
+    assert [(s.speaker, s.start_seconds, s.words) for s in read_seglst(tmp_path / "out/hypothesis.json")] == [
         ("talk_s1", 0.0, "So it is."),
         ("talk_s2", 2.0, "It is not!"),
     ]

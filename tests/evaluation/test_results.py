@@ -1,7 +1,5 @@
 """Figures of an evaluation by hand, of two manifests with a missed source, a silent one, and a skipped mixture."""
 
-from __future__ import annotations
-
 import csv
 import math
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """Reading what training and evaluation wrote."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from pathlib import Path
@@ -23,8 +21,7 @@ def test_an_experiment_is_found_from_itself_and_from_its_evaluation(experiments:
         steps, values = run.log.series("dev_si_sdr_db")
         assert steps.tolist() == [100, 200, 300] and values.tolist() == [1, 2, 3]
         assert np.isnan(run.log.series("gradient_norm", "step")[1]).all()
-    curves = load_run(experiments[0]).curves
-    assert curves["noise"].panels["blr_nll_nats_per_sample"][""][0].tolist() == [1.25, 0.5]
+    assert load_run(experiments[0]).curves["noise"].panels["blr_nll_nats_per_sample"][""][0].tolist() == [1.25, 0.5]
 
 
 def test_scores_and_summary_agree(experiments: list[Path]) -> None:

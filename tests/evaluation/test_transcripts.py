@@ -1,7 +1,5 @@
 """Word errors, and commands that transcribe."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from pathlib import Path

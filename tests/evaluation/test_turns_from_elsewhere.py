@@ -1,7 +1,5 @@
 """Turns of speakers in files from elsewhere: bounded, and one line where they are none."""
 
-from __future__ import annotations
-
 import tracemalloc
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Exported models, and the commands that run them; there are none without onnx."""
 
-from __future__ import annotations
-
 import importlib.util
 import tempfile
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@ Expected: exit code 0, 1 or 2; lines of bounded length and no traceback; no `fai
 written outside of the folder of the outputs; less than `SECONDS` of the processor and `MOST_BYTES` more; no crash.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import io

@@ -1,7 +1,5 @@
 """Models in the layouts of other toolkits and of authors, and the command that separates with them."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
@@ -130,8 +128,7 @@ def of_torchaudio() -> Reader:
     bank = c.FreeFilterbankConfig(8, 16, 8, padding=8, multiple=8)
     torch.manual_seed(0)
     model = build_model(c.ModelConfig(filterbank=bank, encoding=linear, masker=masker, masks=relu, pad="asteroid"))
-    weights = all_pieces(model, torchaudio._NAMES)
-    return _published("torchaudio", {"model.pt": _saved(weights)}, "model.pt@8000")
+    return _published("torchaudio", {"model.pt": _saved(all_pieces(model, torchaudio._NAMES))}, "model.pt@8000")
 
 
 READERS: dict[str, Callable[[], Reader]] = {

@@ -1,7 +1,5 @@
 """What a reader of files from elsewhere is, and small files to start from."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import functools

@@ -3,8 +3,6 @@
 `tests/fuzz/test_fuzz.py` changes these files by Hypothesis strategies, `python -m tools.fuzz` by Atheris.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import importlib.util

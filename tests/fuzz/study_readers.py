@@ -1,7 +1,5 @@
 """Files of the studies, and the commands that read them."""
 
-from __future__ import annotations
-
 import functools
 import io
 import tempfile
@@ -127,8 +125,7 @@ def _uci() -> Reader:
     files = {name: text_of(lines).replace(b",", b" ") for name, lines in names.items()}
 
     def command(folder: Path) -> list[str]:
-        given = {name: (folder / "in" / name).read_bytes() for name in files}
-        write_files(folder / "sets" / "yacht" / "data", given)
+        write_files(folder / "sets" / "yacht" / "data", {name: (folder / "in" / name).read_bytes() for name in files})
         tiny = "uci: {hypotheses: 2, hidden: 3, epochs: 1, batch_size: 64, check_every: 1}\n"
         config = write_files(folder, {"tiny.yaml": tiny.encode()}) / "tiny.yaml"
         places = ["--data", str(folder / "sets"), "--config", str(config), "--out", str(folder / "out")]

@@ -1,7 +1,5 @@
 """Changed files of every kind: an exit code and a line, whatever they hold. `make fuzz` tries more, by coverage."""
 
-from __future__ import annotations
-
 import copy
 import json
 import sys
@@ -44,8 +42,7 @@ def changed_bytes(draw: st.DrawFn, data: bytes) -> bytes:
         length = draw(st.integers(0, 32))
         part = data[start : start + length]
         put = draw(st.one_of(WORDS, st.just(b""), st.sampled_from([2, 50, 2000]).map(part.__mul__)))
-        rest = draw(st.sampled_from([data[start + length :], data[start:], b""]))
-        data = data[:start] + put + rest
+        data = data[:start] + put + draw(st.sampled_from([data[start + length :], data[start:], b""]))
     return data
 
 

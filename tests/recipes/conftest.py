@@ -1,7 +1,5 @@
 """Fixtures for tests of recipes: small recordings, running a command, and listing its files."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The recipe of audiograms: its run at tiny size."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

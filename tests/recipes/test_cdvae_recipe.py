@@ -1,7 +1,5 @@
 """The recipe of latents of continuous depth at tiny size, on both kinds of images."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable
@@ -28,8 +26,7 @@ def test_from_first_to_last_stage(repository: Path, tmp_path: Path, run: Callabl
         ]
     )  # fmt: skip
     assert re.findall(r"^stage (\d)", output, re.MULTILINE) == list("12345")
-    table = (exp / "table.md").read_text()
-    rows = re.findall(r"^\| (sde|ode_like|discrete) \| (\w+) \| 1 \|", table, re.MULTILINE)
+    rows = re.findall(r"^\| (sde|ode_like|discrete) \| (\w+) \| 1 \|", (exp / "table.md").read_text(), re.MULTILINE)
     assert rows == [("sde", "2"), ("sde", "4"), ("ode_like", "2"), ("ode_like", "4"), ("discrete", "fixed")]
     assert (exp / "table_depth.png").stat().st_size > 5_000
     ode = json.loads((exp / "ode_like_seed4" / "evaluation" / "test" / "summary.json").read_text())

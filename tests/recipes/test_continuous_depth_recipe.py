@@ -1,7 +1,5 @@
 """The recipe of continuous depth at tiny size: models of chosen and of fixed depth, measured at several steps."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

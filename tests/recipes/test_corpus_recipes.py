@@ -1,7 +1,5 @@
 """The recipes of published corpora run from the download to the report, on small trees in the corpora's own layouts."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
@@ -38,8 +36,7 @@ def write_rows(path: Path, rows: list[dict[str, str]]) -> None:
 
 def pairs_of(utterances: list[str], speaker: Callable[[str], str]) -> list[tuple[str, str]]:
     """Pair utterances of different speakers, each with the next suitable one."""
-    found = [(a, b) for i, a in enumerate(utterances) for b in utterances[i + 1 :] if speaker(a) != speaker(b)]
-    return found[:6]
+    return [(a, b) for i, a in enumerate(utterances) for b in utterances[i + 1 :] if speaker(a) != speaker(b)][:6]
 
 
 def recipe_row(pair: tuple[str, str], noise: str) -> dict[str, str]:
@@ -180,8 +177,7 @@ def assert_complete(recipe: str, folder: Path) -> None:
 def test_recipe_runs_from_download_to_report(
     recipe: str, command: Callable[..., list[str]], tmp_path: Path, run: Callable[..., str]
 ) -> None:
-    output = run(command(recipe))
-    stages = re.findall(r"^stage (\d)", output, re.MULTILINE)
+    stages = re.findall(r"^stage (\d)", run(command(recipe)), re.MULTILINE)
     assert stages[0] == "0" and sorted(set(stages)) == list("012345")
     assert_complete(recipe, tmp_path)
     config = (tmp_path / "exp" / "config.yaml").read_text()

@@ -1,7 +1,5 @@
 """The comparison of twins: what it prepares, what it trains, its run from first to last stage, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -106,8 +104,7 @@ def dry(repository: Path, environment: dict[str, str], tmp_path: Path) -> Callab
 
 
 def test_from_first_to_last_stage(command: Callable[..., list[str]], run: Callable[..., str], tmp_path: Path) -> None:
-    output = run(command())
-    assert re.findall(r"^stage (\d)", output, re.MULTILINE) == ["1", "2", "3", "4", "5", "6"]
+    assert re.findall(r"^stage (\d)", run(command()), re.MULTILINE) == ["1", "2", "3", "4", "5", "6"]
     exp = tmp_path / "exp"
     assert sorted(path.name for path in exp.iterdir() if path.is_dir()) == RUNS
     for name in RUNS:
@@ -203,15 +200,13 @@ def test_rows_of_table_3(dry: Callable[..., dict[str, TrainConfig]]) -> None:
     configs = dry("--conf", "conf/table3.yaml", "--task", "clean", "--seeds", "0")
     assert set(configs) == {f"{name}_seed0" for name in rows}
     for name, expected in rows.items():
-        config = configs[f"{name}_seed0"]
-        tree = _flatten(to_dict(config))
+        tree = _flatten(to_dict(configs[f"{name}_seed0"]))
         keys = ("model.encoding.name", "model.encoding_prior.name", "model.masks.name", "objective.cost.name")
         assert tuple(tree[key] for key in keys) == expected
         assert tree["model.filterbank.init_range"] == 0.01 and tree["objective.margin_weight"] == 1.0
         assert tree["data.train"].endswith("/train.jsonl") and "noisy" not in tree["data.train"]
         if expected[0] != "deterministic":
-            free = [tree[f"objective.rates.{what}.free_nats"] for what in ("encoding", "masks")]
-            assert free == [128, 256]
+            assert [tree[f"objective.rates.{what}.free_nats"] for what in ("encoding", "masks")] == [128, 256]
             assert tree["objective.rates.estimator"] == "sample"
         auto = [tree[f"objective.autoencoding.{what}"] for what in ("sources", "mixtures")]
         assert auto == [float(name == "adaptive")] * 2
@@ -290,8 +285,7 @@ def test_manifests_of_published_corpora(
         log = (exp / f"{name}.log").read_text()
         assert f"--data.train {libri}/train_noisy.jsonl --data.dev {libri}/dev_noisy.jsonl" in log
         assert f"sepkit calibrate {exp}/{name}/model --manifest {libri}/dev_noisy.jsonl" in log
-        measured = dict(re.findall(r"--manifest (\S+) --metrics si_sdr blr .*--out \S+/evaluation/(\S+)", log))
-        assert measured == {
+        assert dict(re.findall(r"--manifest (\S+) --metrics si_sdr blr .*--out \S+/evaluation/(\S+)", log)) == {
             f"{libri}/test_noisy.jsonl": "test_libri2mix_noisy",
             f"{libri}/test.jsonl": "test_libri2mix_clean",
             f"{vctk}/test_noisy.jsonl": "test_vctk2mix_noisy",
@@ -303,7 +297,6 @@ def test_a_run_that_fails_ends_the_recipe_with_the_end_of_its_log(
     command: Callable[..., list[str]], environment: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "conf" / "tiny_deterministic.yaml").write_text(yaml.safe_dump({"model": {"hypotheses": "many"}}))
-    arguments = command("--stage", "2")
-    done = subprocess.run(arguments, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command("--stage", "2"), env=environment, capture_output=True, text=True, check=False)
     assert done.returncode != 0 and "many" in done.stderr and "deterministic_seed0.log" in done.stderr
     assert "stage 3" not in done.stdout

@@ -1,7 +1,5 @@
 """Encodings and masks of one mixture, drawn; and the bound on the evidence against distortion, of invented numbers."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import sys
@@ -30,8 +28,7 @@ specification.loader.exec_module(latents)
 def test_what_is_drawn_is_what_the_model_made(config: ModelConfig) -> None:
     torch.manual_seed(0)
     model = build_model(config).eval()
-    generator = np.random.default_rng(0)
-    sources = generator.standard_normal((2, 4000)).astype(np.float32)
+    sources = np.random.default_rng(0).standard_normal((2, 4000)).astype(np.float32)
     drawn = latents.draw(model, sources.sum(0), sources, [1, 0])
     with torch.inference_mode():
         separation = model(torch.from_numpy(sources.sum(0))[None], torch.Generator().manual_seed(0), sample=True)

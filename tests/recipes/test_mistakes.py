@@ -1,7 +1,5 @@
 """What recipes refuse: one line that names the option, and exit code 2, before anything is made."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Clusters: the commands of a Slurm job."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

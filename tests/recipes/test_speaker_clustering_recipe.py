@@ -1,7 +1,5 @@
 """egs/speaker_clustering: all stages at a tiny size, and what its configurations say."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -25,8 +23,7 @@ def test_all_stages(speech: Path, tmp_path: Path, run, files) -> None:
     command += ["--regex", ".", "--dev-regex", ".", "--others-regex", "^a", "--speakers", "3", "--seeds", "0"]
     command += ["--temperatures", "0.3", "--ablations", "uniform_gate_one_head"]
     command += ["--data", str(tmp_path / "data"), "--exp", str(tmp_path / "exp")]
-    output = run(command)
-    assert re.findall(r"^stage (\d)", output, re.MULTILINE) == list("1234567")
+    assert re.findall(r"^stage (\d)", run(command), re.MULTILINE) == list("1234567")
     table = (tmp_path / "exp" / "tables" / "noisy.md").read_text()
     rows = ("mean_mfcc | embedding", "moco | embedding", "mice | posterior", "mice_from_moco | gate")
     assert all(row in table for row in (*rows, "uniform_gate_one_head"))

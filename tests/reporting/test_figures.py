@@ -1,7 +1,5 @@
 """Figures draw their input, in every odd case, and do not touch pyplot."""
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np
@@ -92,8 +90,7 @@ def test_waveform_keeps_a_lonely_click() -> None:
 
 
 def test_spectrogram_shows_the_tone_where_it_is() -> None:
-    tone = np.sin(2 * np.pi * 1000 * np.arange(8000) / 8000)
-    image = figures.signal_view(tone, 8000).axes[1].images[0]
+    image = figures.signal_view(np.sin(2 * np.pi * 1000 * np.arange(8000) / 8000), 8000).axes[1].images[0]
     left, right, low, high = image.get_extent()
     levels = np.asarray(image.get_array())
     loudest = (levels.mean(axis=1).argmax() + 0.5) / levels.shape[0] * (high - low)

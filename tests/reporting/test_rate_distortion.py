@@ -1,7 +1,5 @@
 """Tables and curves of models at different rates, from run folders with invented numbers."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path
@@ -117,14 +115,12 @@ def test_the_curves_are_those_the_report_draws(tmp_path: Path, models: list[str]
 
 def test_separate_targets_and_other_units(tmp_path: Path) -> None:
     steering = {"encoding": 10.0, "masks": 30.0, "per": "frame"}
-    run = load_run(make_model(tmp_path / "a", 40, steering=steering))
-    encoding, masks = targets_of(run)
+    encoding, masks = targets_of(load_run(make_model(tmp_path / "a", 40, steering=steering)))
     assert (encoding.name, encoding.reached, encoding.met) == ("encoding", pytest.approx(10.75), True)
     assert (masks.name, masks.reached, masks.met) == ("masks", pytest.approx(32.25), True)
     sampled = load_run(make_model(tmp_path / "b", 40, steering={"total": 40.0, "per": "sample"}))
     assert targets_of(sampled)[0].reached is None and targets_of(sampled)[0].met is None
-    text = summarize([str(tmp_path / "a")], tmp_path / "rd.md")
-    rows = [row[1:5] for row in section(text, "Rates")[1:]]
+    rows = [row[1:5] for row in section(summarize([str(tmp_path / "a")], tmp_path / "rd.md"), "Rates")[1:]]
     assert rows == [["encoding", "10", "10.75", "yes"], ["masks", "30", "32.25", "yes"]]
 
 

@@ -1,7 +1,5 @@
 """The warnings of a report, its panels of training, and groups of numbers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -28,8 +26,7 @@ def test_what_never_changes_has_no_panel() -> None:
         }
         for e in range(1, 4)
     ]  # fmt: skip
-    panels = training_panels([TrainingLog(records)])
-    drawn = {name for names in panels.values() for name in names}
+    drawn = {name for names in training_panels([TrainingLog(records)]).values() for name in names}
     assert {"train_loss", "train_usage_1"} <= drawn
     assert not {"train_entropy_nats", "train_separation", "train_hard_cost"} & drawn
 

@@ -1,7 +1,5 @@
 """Tables over seeds against statistics worked out by hand, and the figures beside them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """One table of several evaluations."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any
@@ -58,8 +56,7 @@ def test_of_few_mixtures_there_are_means_alone(make_corpus: Any, tmp_path: Path,
     gain = found["comparison"]["metrics"]["si_sdr_db"]["mean"]
     assert f"SI-SDR [dB] over {folders[0]}: {gain:+.2f}" in lines
     assert not any(" to " in line or "intervals" in line for line in lines)
-    runs = [load_run(folder) for folder in folders]
-    table = evaluations_table(runs)
+    table = evaluations_table([load_run(folder) for folder in folders])
     assert "±" not in table and f"{found['metrics']['si_sdr_db']['mean']:.2f}" in table
     page = write_report(folders, tmp_path / "report.html").read_text()
     # Means and paired differences stand in the page without ends.

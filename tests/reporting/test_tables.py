@@ -1,7 +1,5 @@
 """One table, as a console, Markdown and HTML show it."""
 
-from __future__ import annotations
-
 from sepkit.reporting.tables import Table, score_cell
 
 

@@ -1,7 +1,5 @@
 """Scores as aligned text."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from sepkit.reporting.text import evaluation_lines, score_lines

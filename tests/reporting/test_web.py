@@ -1,7 +1,5 @@
 """`sepkit web`: what stands in the folder, who serves it, and the page in a browser."""
 
-from __future__ import annotations
-
 import base64
 import http.client
 import json
@@ -390,8 +388,7 @@ class Differences:
 
 
 def test_swapped_estimates_are_noticed_in_the_page_too(ready: Any) -> None:
-    generator = np.random.default_rng(0)
-    bright, dark = 0.1 * generator.standard_normal((2, 4 * RATE))
+    bright, dark = 0.1 * np.random.default_rng(0).standard_normal((2, 4 * RATE))
     speakers = np.stack([bright, np.convolve(dark, np.ones(8) / 8, "same")])
     swapped = np.concatenate([speakers[:, : 2 * RATE], speakers[::-1, 2 * RATE :]], axis=1)
     late = speakers * (np.arange(4 * RATE) > 3 * RATE)
@@ -426,14 +423,13 @@ def test_a_causal_model_runs_in_the_page_too(browser: Any, runtime: Path, tmp_pa
 
 def test_a_file_can_be_dropped(ready: Any, tmp_path: Path) -> None:
     recording(tmp_path / "dropped.wav", 1)
-    content = list((tmp_path / "dropped.wav").read_bytes())
     carried = ready.evaluate_handle(
         """(content) => {
             const carried = new DataTransfer();
             carried.items.add(new File([new Uint8Array(content)], "dropped.wav", { type: "audio/wav" }));
             return carried;
         }""",
-        content,
+        list((tmp_path / "dropped.wav").read_bytes()),
     )
     ready.dispatch_event("body", "dragenter", {"dataTransfer": carried})
     assert ready.locator("#drop.over").count() == 1

@@ -1,7 +1,5 @@
 """The table of studies: what it names exists, and the core finds it."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from pathlib import Path
 

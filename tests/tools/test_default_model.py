@@ -1,7 +1,5 @@
 """From an experiment to the model that ships, at tiny size."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

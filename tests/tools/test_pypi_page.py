@@ -1,7 +1,5 @@
 """PyPI's page: no link that leads nowhere."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The trees of listed recordings, from archives of the official layout on a local server."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import subprocess
@@ -211,8 +209,7 @@ def test_the_list_is_that_of_the_recordings(data_folder: Path) -> None:
         for split in ("train", "dev", "test")
     }
     assert [len(found) for found in speakers.values()] == [385, 53, 63] and len(set.union(*speakers.values())) == 501
-    heard = {Path(line.path).parts[3] for line in listed if line.tree == "speech_more"}
-    assert heard <= speakers["train"]
+    assert {Path(line.path).parts[3] for line in listed if line.tree == "speech_more"} <= speakers["train"]
     compared = resampled = 0
     for line in listed:
         if not (copy := data_folder / line.path).is_file():

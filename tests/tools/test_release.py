@@ -1,7 +1,5 @@
 """The release: what archives must hold, and that the workflows and the citation are what their readers expect."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import subprocess

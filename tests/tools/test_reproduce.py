@@ -1,7 +1,5 @@
 """`make reproduce`: declared figures are those of RESULTS.md, and a run is judged by them."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -53,8 +51,7 @@ def test_an_unknown_row_is_one_line_with_those_there_are(capsys: pytest.CaptureF
 
 def test_without_a_row_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert reproduce.main([]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[: len(ROWS)]] == list(ROWS)
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[: len(ROWS)]] == list(ROWS)
 
 
 TOY = """

@@ -1,7 +1,5 @@
 """The scores of what ships, on every page that prints them."""
 
-from __future__ import annotations
-
 import pytest
 
 from sepkit.errors import UserError

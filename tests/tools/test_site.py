@@ -1,7 +1,5 @@
 """The site: what is made from the code, and that it builds strictly and needs no network."""
 
-from __future__ import annotations
-
 import html
 import re
 import subprocess

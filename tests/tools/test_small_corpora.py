@@ -1,7 +1,5 @@
 """Small corpora in the layouts of LibriMix and VCTK-2mix, read by the commands that read those."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

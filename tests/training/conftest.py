@@ -1,7 +1,5 @@
 """A corpus of tones, and a tiny configuration."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 

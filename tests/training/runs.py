@@ -3,8 +3,6 @@
 A test that trains in a process that it kills forks it, which spares the imports.
 """
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """A run with any history (kills, full disks, requests to stop, settings that change) is the run without one."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil
@@ -91,8 +89,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(n=st.integers(1, WRITES), number=st.sampled_from([0, errno.ENOSPC, errno.EIO]))
     def failing_disk(self, n: int, number: int) -> None:
-        code = self._run(_train_on_a_disk, n, number)
-        assert code in ((0, -signal.SIGKILL) if number == 0 else (0, 1, 2))
+        assert self._run(_train_on_a_disk, n, number) in ((0, -signal.SIGKILL) if number == 0 else (0, 1, 2))
 
     @precondition(lambda self: self.epochs < MOST_EPOCHS)
     @rule()

@@ -1,7 +1,5 @@
 """Averaged weights, and learning rates that end with the budget."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 

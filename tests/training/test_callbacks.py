@@ -1,7 +1,5 @@
 """Records of training: how fast it is, by a clock that the test sets, and what a resumed run removes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Gradient checkpointing, and precisions that depend on the machine."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Growth: a split copies rows and moments and changes nothing else; runs that grow resume bit for bit."""
 
-from __future__ import annotations
-
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -136,8 +134,7 @@ def test_the_split_hypothesis_has_the_largest_share() -> None:
 
 
 def growing(config: c.TrainConfig, **changes: Any) -> c.TrainConfig:
-    growth = replace(c.GrowthConfig(epochs=[1, 2]), **changes)
-    trainer = replace(config.trainer, growth=growth, max_epochs=3, ema=0.9)
+    trainer = replace(config.trainer, growth=replace(c.GrowthConfig(epochs=[1, 2]), **changes), max_epochs=3, ema=0.9)
     return replace(config, objective=replace(config.objective, assignment=c.MCLConfig()), trainer=trainer)
 
 

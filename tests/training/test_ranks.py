@@ -1,7 +1,5 @@
 """Several processes train as one: gradients, skipped steps and validation scores are those of a single process."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path
@@ -81,8 +79,7 @@ def train_with_a_bad_rank(config: TrainConfig, out: Path) -> None:
 
 
 def test_one_bad_rank_skips_the_step_on_all(config: TrainConfig, tmp_path: Path) -> None:
-    two = plain(config, devices=2)
-    assert run_ranks(train_with_a_bad_rank, 2, two, tmp_path / "bad") == [0, 0]
+    assert run_ranks(train_with_a_bad_rank, 2, plain(config, devices=2), tmp_path / "bad") == [0, 0]
     state = torch.load(tmp_path / "bad" / "resume" / "last.ckpt", weights_only=True)
     assert (state["position"]["attempts"], state["position"]["steps"]) == (3, 2)
 

@@ -1,7 +1,5 @@
 """A run that is interrupted, anywhere and anyhow, gives the weights of one that is not, bit for bit."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

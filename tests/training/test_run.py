@@ -1,7 +1,5 @@
 """What `train` writes, says and refuses."""
 
-from __future__ import annotations
-
 import io
 import math
 import shutil
@@ -174,8 +172,7 @@ def test_the_annealed_loss_may_pick_the_model(
 
 def test_matching_is_recorded(config: TrainConfig, tmp_path: Path) -> None:
     """Temperature, entropy, usage and hard costs, in training and on the dev set."""
-    assignment = AnnealedMCLConfig(temperature=ConstantConfig(1e6))
-    config = replace(config, objective=ObjectiveConfig(assignment=assignment))
+    config = replace(config, objective=ObjectiveConfig(assignment=AnnealedMCLConfig(temperature=ConstantConfig(1e6))))
     train(with_trainer(config, max_epochs=1), tmp_path)
     record = epochs(tmp_path)[0]
     for part in ("train", "dev"):
@@ -222,8 +219,7 @@ def test_the_budget_includes_validation(config: TrainConfig, tmp_path: Path, mon
 
 
 def test_plateau_is_remembered_over_runs(config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    scores = [1.0, 3.0, 2.0, 2.0, 2.5, 4.0, 2.9, 2.0]
-    script_scores(monkeypatch, scores)
+    script_scores(monkeypatch, [1.0, 3.0, 2.0, 2.0, 2.5, 4.0, 2.9, 2.0])
     config = with_trainer(config, halve_patience=2, learning_rate=0.008)
     for last in range(1, 9):
         train(with_trainer(config, max_epochs=last), tmp_path, limit_batches=1)
@@ -330,8 +326,7 @@ def test_recording_that_vanished_is_one_line(config: TrainConfig, tmp_path: Path
     dev = write_corpus(tmp_path / "dev", mixtures=2, seed=0)
     (tmp_path / "dev" / "wav" / "1_0.wav").unlink()
     config = with_data(config, dev=str(dev), workers=workers)
-    message = complaint(lambda: train(config, tmp_path / "exp", limit_batches=1), r"1_0\.wav")
-    assert "Traceback" not in message
+    assert "Traceback" not in complaint(lambda: train(config, tmp_path / "exp", limit_batches=1), r"1_0\.wav")
 
 
 @pytest.mark.slow

@@ -1,7 +1,5 @@
 """A task that is not separation goes through the ordinary commands: train, resume, smoke, summarize, report."""
 
-from __future__ import annotations
-
 import multiprocessing
 import signal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`smoke` passes what can be trained with and says what is wrong with the rest."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Steps: what the gradient is, what a bad step leaves behind, precision, and the means that are recorded."""
 
-from __future__ import annotations
-
 import math
 import pickle
 from dataclasses import replace
@@ -228,8 +226,7 @@ def test_gradient_scaler(
     trainer = lightning.pytorch.Trainer
 
     def with_scaler(**options: Any) -> Any:
-        scaler = torch.amp.GradScaler("cpu", init_scale=initial_scale)
-        plugin = MixedPrecision("16-mixed", "cpu", scaler)
+        plugin = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=initial_scale))
         autocast = partial(torch.autocast, "cpu", dtype=torch.bfloat16, cache_enabled=False)
         monkeypatch.setattr(plugin, "autocast_context_manager", autocast)
         return trainer(**(options | {"precision": None, "plugins": [plugin]}))

@@ -1,7 +1,5 @@
 """Validation hears a mixture as `sepkit evaluate` does, also beside longer ones in a batch."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Variational models in training: rates are recorded and steered, resumed runs and ranks agree."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`sepkit annealed-inference`: every experiment at a tiny size, twice; kept cells, and bad numbers."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -52,8 +50,7 @@ def test_all_experiments(tmp_path: Path) -> None:
     for experiment in EXPERIMENTS:
         _simulate(experiment, conf, out)
     tables = {name: json.loads((out / f"{name}.json").read_text()) for name in EXPERIMENTS}
-    figures = {path.stem for path in (out / "figures").glob("*.png")}
-    assert figures == {f"figure_{k}" for k in range(1, 8)}
+    assert {path.stem for path in (out / "figures").glob("*.png")} == {f"figure_{k}" for k in range(1, 8)}
     assert len(tables["phase-diagram"]) == 4 + 2
     assert {row["samples"] for row in tables["phase-diagram"]} == {16, 8}
     assert all(0 <= row["collapse"] <= 1 for row in tables["phase-diagram"] + tables["flows"]["rows"])

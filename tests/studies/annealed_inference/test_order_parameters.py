@@ -124,8 +124,7 @@ def test_flow_is_that_of_an_adaptive_solver(beta):
     flow = integrate(starts, Constant(beta), steps=3000, radius=RADIUS, heavy_weight=HEAVY, step_size=1e-3)
     for k in range(2):
         expected = _by_solver(starts.m1[k], starts.m2[k], starts.s[k], beta, 3.0)
-        found = [flow.end.m1[k], flow.end.m2[k], flow.end.s[k]]
-        assert found == pytest.approx(expected, abs=2e-3)
+        assert [flow.end.m1[k], flow.end.m2[k], flow.end.s[k]] == pytest.approx(expected, abs=2e-3)
 
 
 def test_flow_is_symmetric_and_records_the_way():

@@ -1,7 +1,5 @@
 """Planned inverse temperatures, and the command that prints them."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The partial VAE: invariances, closed forms, stacks, NumPy against torch, and a linear Gaussian set as oracle."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -160,8 +158,7 @@ def test_on_linear_gaussian_data_the_order_is_that_of_the_exact_variances(linear
     covariance = linear.covariance
     left = np.diag(covariance - covariance[:, :1] @ covariance[:1] / covariance[0, 0])
     best = 1 + int(np.argmax(left[1:]))
-    sessions = play(linear_vae, linear.draw(200, seed=3), latent_draws(2))
-    assert (sessions.orders[:, 0] == best).mean() > 0.95
+    assert (play(linear_vae, linear.draw(200, seed=3), latent_draws(2)).orders[:, 0] == best).mean() > 0.95
 
 
 def test_greedy_order_begins_with_the_only_informative_dimension(linear_vae: TrainedVAE) -> None:
@@ -181,8 +178,7 @@ def test_what_is_known_or_measured_is_never_next(audiogram_vae: PartialVAE, audi
     observed[:, 4] = True
     prediction = vae.predict(audiograms.values, observed, draws)
     possible = [place for place in range(1, 15) if place != 4]
-    expected = np.array(possible)[prediction.variance[:, possible].argmax(1)]
-    assert (vae.next_dimension(prediction) == expected).all()
+    assert (vae.next_dimension(prediction) == np.array(possible)[prediction.variance[:, possible].argmax(1)]).all()
     full = vae.predict(audiograms.values, np.ones_like(observed), draws)
     assert (vae.next_dimension(full) == -1).all()
     np.testing.assert_allclose(vae.features(full)["acquisition"], 25.0)

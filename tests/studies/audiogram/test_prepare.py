@@ -1,7 +1,5 @@
 """Audiograms as data: CSV files, synthetic ones, masks; and what is refused in them."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Sequence
 from pathlib import Path
@@ -71,8 +69,7 @@ def test_synthetic_audiograms_lie_in_the_hull_and_are_those_of_their_seed() -> N
     np.testing.assert_allclose(correlation, correlation.T)
     np.testing.assert_allclose(np.diag(correlation), 1)
     assert np.linalg.eigvalsh(correlation).min() > 0
-    options = AudiogramOptions(out=Path(), examples=300, seed=4)
-    data, corners = synthetic_audiograms(options)
+    data, corners = synthetic_audiograms(AudiogramOptions(out=Path(), examples=300, seed=4))
     assert data.truth is not None and corners.shape == (5, 15)
     assert (data.truth <= corners.max(0) + 1e-9).all() and (data.truth >= corners.min(0) - 1e-9).all()
     assert (data.values - data.truth).std() == pytest.approx(5.0, rel=0.05)
@@ -156,8 +153,7 @@ def test_own_audiograms_are_divided_or_keep_their_splits(tmp_path: Path) -> None
 
 
 def test_prepare_csv_writes_the_good_rows_and_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [_row(number) for number in range(20)] + [_row("bad", right_500=700), _row(3)]
-    file = _write(tmp_path / "x.csv", rows)
+    file = _write(tmp_path / "x.csv", [_row(number) for number in range(20)] + [_row("bad", right_500=700), _row(3)])
     assert main(["prepare", "audiograms", "--csv", str(file), "--out", str(tmp_path / "out")]) == 2
     error = capsys.readouterr().err
     assert "line 22: right_500: found 700 dB" in error and "line 23: id '3'" in error and "2 rows" in error

@@ -1,7 +1,5 @@
 """Sessions with one person, in Python and from the shell, and the rule that stops them, against scikit-learn."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -81,8 +79,7 @@ def test_edges_of_a_session(model_folder: Path, capsys: pytest.CaptureFixture[st
     nothing = _answer(capsys, "--model", model_folder)
     assert nothing["next"] and any("nothing is measured" in note for note in nothing["notes"])
     assert "age: not given, marginalized" in nothing["notes"]
-    everything = [f"{name}=30" for name in THRESHOLDS]
-    full = _answer(capsys, "--model", model_folder, "--age", 50, "--measured", *everything)
+    full = _answer(capsys, "--model", model_folder, "--age", 50, "--measured", *[f"{name}=30" for name in THRESHOLDS])
     assert full["next"] is None and full["stop"] is True and set(full["deviation"].values()) == {5.0}
     assert any("everything is measured" in note for note in full["notes"])
 
@@ -150,8 +147,7 @@ def test_a_session_in_python(model_folder: Path) -> None:
 def test_values_that_do_not_go_together_are_out_of_range_once_enough_are_measured(
     linear, linear_vae: TrainedVAE
 ) -> None:
-    data = linear.draw(1024, seed=2)
-    low = low_elbos(linear_vae, data.values, latent_draws(2, 16))
+    low = low_elbos(linear_vae, linear.draw(1024, seed=2).values, latent_draws(2, 16))
     assert low.shape == (6,) and np.isfinite(low).all() and low[5] < low[1]
     model = AudiogramModel(replace(linear_vae, low_elbo=low), Path())
     # Where the factors do not reach there is noise alone: no value is 2 deviations off, but all of them together are 5.

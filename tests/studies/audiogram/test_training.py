@@ -1,7 +1,5 @@
 """Training of stacks, and use of trained models: exact resume, files, tables."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The Poisson set against the equation it solves, its floor, and the readers of binarized MNIST."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

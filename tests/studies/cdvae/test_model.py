@@ -1,7 +1,5 @@
 """The hierarchy: parts of the bound, its twins, training, and the command that measures it by number of steps."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math
@@ -116,8 +114,7 @@ def test_training_costs_free_nats_and_reports_none(poisson: Path, tmp_path: Path
     torch.manual_seed(0)
     losses = task.losses(task.model, batch)
     # The initial rate and two levels cost their free nats.
-    expected = losses.statistics["distortion_nats"] + 3e3
-    torch.testing.assert_close(losses.loss, expected)
+    torch.testing.assert_close(losses.loss, losses.statistics["distortion_nats"] + 3e3)
     assert (
         bool((losses.statistics["initial_rate_nats"] < 900).all()) and not losses.statistics["clamped_diffusions"].any()
     )

@@ -1,7 +1,5 @@
 """Every experiment from the command line at a tiny size: tables, figures, resuming, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Points for a distribution: closed forms of optimal quantizers, POT, critical temperatures, and stacks of networks."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -130,8 +128,7 @@ def test_groups_split_at_twice_the_variance_of_their_points() -> None:
 
 def test_the_three_gaussians_of_the_paper() -> None:
     """Splits are seen where eq. 13 says: at 2 (2/9 + .01), and below 2 sigma^2 = .02 in each Gaussian."""
-    points = ThreeGaussians().sample(torch.ones(3000), torch.Generator().manual_seed(0))
-    found = quantizers.anneal_points(points, 6)
+    found = quantizers.anneal_points(ThreeGaussians().sample(torch.ones(3000), torch.Generator().manual_seed(0)), 6)
     assert found["splits"][0]["temperature"] == pytest.approx(0.4644, rel=0.1)
     assert (found["groups"][0], found["groups"][-1]) == (1, 6) and 3 in found["groups"]
     late = [split["temperature"] for split in found["splits"] if split["groups_before"] >= 3]
@@ -171,8 +168,7 @@ def test_methods_follow_their_schedules() -> None:
         assignment.set_progress(500)
     assert linear.scheduled == {"temperature": 0.25} and relaxed.scheduled == {"epsilon": 0.25}
     assert exponential.scheduled["temperature"] == pytest.approx(0.5 * 0.95**500)
-    cost = torch.tensor([[[1.0], [1.00001]]])
-    assert exponential.weights(cost).flatten().tolist() == [1, 0]
+    assert exponential.weights(torch.tensor([[[1.0], [1.00001]]])).flatten().tolist() == [1, 0]
 
 
 @pytest.mark.parametrize("name", ["relaxed_wta_2", "relaxed_wta_x", "relaxed", "wta"])

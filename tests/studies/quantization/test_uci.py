@@ -1,7 +1,5 @@
 """UCI sets: splits that are refused, selections that do not look at the test part, tables, and resuming."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

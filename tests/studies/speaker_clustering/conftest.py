@@ -1,7 +1,5 @@
 """Fixtures for tests of clustering: noise-like voices, tiny encoders and tiny trainings."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Collections of utterances with known speakers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +20,7 @@ class Passes:
     def __init__(self, sources: list[np.ndarray]) -> None:
         self.sources, self.mixtures = sources, []
 
-    def separate(self, waveform: np.ndarray, sample_rate: int) -> Passes:
+    def separate(self, waveform: np.ndarray, sample_rate: int) -> "Passes":
         self.mixtures.append(waveform)
         self.estimates = np.stack(self.sources)
         return self

@@ -1,7 +1,5 @@
 """t-SNE of embeddings and histograms of posteriors."""
 
-from __future__ import annotations
-
 import importlib.util
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Contrastive losses against their definitions, and against each other where they meet."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.nn.functional import cross_entropy, normalize
@@ -13,8 +11,7 @@ B, K, D, NU = 6, 4, 8, 11
 
 
 def unit(*shape: int, seed: int = 0) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return normalize(torch.randn(*shape, generator=generator, dtype=torch.float64), dim=-1)
+    return normalize(torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64), dim=-1)
 
 
 def queue_of(embeddings: torch.Tensor, instances: list[int]) -> losses.ContrastiveQueue:

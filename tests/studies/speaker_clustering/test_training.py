@@ -1,7 +1,5 @@
 """Contrastive trainings: views, teacher, queue and prototypes, and that an interrupted one ends the same."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Mapping
 from dataclasses import replace
@@ -56,8 +54,7 @@ def segments(data: SegmentDataConfig, views: ViewConfig, count: int = 1) -> Spee
 def test_noise_of_a_view_has_its_level(moco: SpeakerClusteringConfig) -> None:
     """Without color, room and gain, what a view adds to its crop is noise at the drawn ratio."""
     clean = replace(moco.data.views, gain_db=0.0, tilt_nepers=0.0, room_probability=0.0, snr_db=(200.0, 200.0))
-    noisy = replace(clean, snr_db=(10.0, 10.0))
-    views = [segments(moco.data, v)[0, 0][0][0] for v in (clean, noisy)]
+    views = [segments(moco.data, v)[0, 0][0][0] for v in (clean, replace(clean, snr_db=(10.0, 10.0)))]
     ratio = np.square(views[0]).sum() / np.square(views[1] - views[0]).sum()
     assert 10 * np.log10(ratio) == pytest.approx(10, abs=0.7)
 
@@ -93,8 +90,7 @@ def test_views_come_from_separated_estimates_too(moco: SpeakerClusteringConfig, 
 
 
 def test_masks_hide_bands_and_frames() -> None:
-    spectra = torch.ones(2, 10, 20)
-    found = masked(spectra, torch.tensor([[0.5, 0.25, 0.0, 0.2], [0.0, 0.0, 0.0, 0.0]]))
+    found = masked(torch.ones(2, 10, 20), torch.tensor([[0.5, 0.25, 0.0, 0.2], [0.0, 0.0, 0.0, 0.0]]))
     assert (found[0, :2] == 0).all() and (found[0, :, 10:15] == 0).all()
     assert found[0].sum() == 8 * 15 and (found[1] == 1).all()
 
@@ -156,8 +152,7 @@ def test_how_prototypes_learn(
     mice: SpeakerClusteringConfig, tmp_path: Path, changes: Mapping[str, Any], moves: bool
 ) -> None:
     config = with_trainer(with_objective(mice, **changes), max_epochs=1, seed=3)
-    task = SpeakerClusteringTask(config, tmp_path / "begin")
-    begin = task.model.prototypes.detach().clone()
+    begin = SpeakerClusteringTask(config, tmp_path / "begin").model.prototypes.detach().clone()
     train(config, tmp_path / "out")
     assert torch.equal(weights(tmp_path / "out")["prototypes"], begin) is not moves
 
@@ -182,8 +177,7 @@ def test_mice_starts_from_the_clusters_of_moco(
     source = train(with_trainer(moco, max_epochs=1), tmp_path / "moco")
     started = replace(with_objective(mice, start_from_clusters=True), init_from=str(source))
     task, encoder = SpeakerClusteringTask(started, tmp_path / "mice"), load_checkpoint(source, of=SpeakerEncoder)
-    heads = task.model.heads.weight.detach().unflatten(0, (3, 6))
-    for head in heads:
+    for head in task.model.heads.weight.detach().unflatten(0, (3, 6)):
         torch.testing.assert_close(head, encoder.heads.weight.detach())
     waveforms = torch.stack([torch.from_numpy(w[:8000] / 32767).float() for w in task.train_data.waveforms])
     model = task.model.eval()
@@ -227,7 +221,6 @@ def test_one_stretch_is_refused(moco: SpeakerClusteringConfig, tmp_path: Path) -
 def test_a_long_queue_is_shortened_and_said(
     moco: SpeakerClusteringConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    task = SpeakerClusteringTask(with_objective(moco, queue=100), tmp_path)
-    assert len(task.queue) == 9
+    assert len(SpeakerClusteringTask(with_objective(moco, queue=100), tmp_path).queue) == 9
     printed = capsys.readouterr()
     assert "found 100, shortened to the 9 segments" in printed.out + printed.err
