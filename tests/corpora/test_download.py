@@ -6,7 +6,7 @@ import re
 import tarfile
 import typing
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -181,9 +181,7 @@ def bomb(data: bytes) -> bytes:
         (lambda _: zip_of({"wham_noise/../../evil.txt": b"evil"}), "leads out", True),
     ],
 )
-def test_archives_that_are_not_to_be_trusted(
-    change: Callable[[bytes], bytes], words: str, is_kept: bool, server: Server, tmp_path: Path, monkeypatch
-) -> None:
+def test_archives_that_are_not_to_be_trusted(change, words, is_kept, server, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(module, "ARCHIVE_BYTES", 1 << 20)
     good = zip_of({"wham_noise/tr/a.wav": b"content of a"})
     server.put("wham_noise.zip", change(good))

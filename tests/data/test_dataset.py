@@ -90,9 +90,7 @@ def test_mixtures_below_the_least_length_are_left_out(corpus: Manifest, capsys: 
 
 @pytest.mark.parametrize("dynamic", [None, DYNAMIC], ids=["fixed", "dynamic"])
 @pytest.mark.parametrize("workers", [1, 2])
-def test_items_do_not_depend_on_workers_or_history(
-    corpus: Manifest, dynamic: DynamicMixingConfig | None, workers: int
-) -> None:
+def test_items_do_not_depend_on_workers_or_history(corpus, dynamic, workers) -> None:
     def load(num_workers: int, epoch: int) -> list[tuple[list[str], bytes]]:
         dataset = MixtureDataset(corpus, segment_seconds=0.3, dynamic_mixing=dynamic)
         sampler = EpochSampler(len(dataset), seed=3, batch_size=2)
@@ -175,9 +173,7 @@ def items_of(sampler: EpochSampler) -> list[list[int]]:
     drop_last=st.booleans(),
 )
 @settings(max_examples=100, deadline=None)
-def test_ranks_share_the_global_batches_of_one_process(
-    num_items: int, world: int, batch_size: int, epoch: int, shuffle: bool, drop_last: bool
-) -> None:
+def test_ranks_share_the_global_batches_of_one_process(num_items, world, batch_size, epoch, shuffle, drop_last) -> None:
     def batches(rank: int, of: int, size: int) -> list[list[int]]:
         sampler = EpochSampler(
             num_items, seed=7, shuffle=shuffle, rank=rank, world=of, batch_size=size, drop_last=drop_last

@@ -69,9 +69,7 @@ def test_a_recorded_mixture_is_read_and_not_mixed(folder: Path) -> None:
 @pytest.mark.parametrize("extend", [None, "repeat", "librimix"])
 @given(data=st.data())
 @settings(max_examples=25, deadline=None)
-def test_a_part_of_a_mixture_is_that_part_of_the_whole(
-    tmp_path_factory: pytest.TempPathFactory, extend: str | None, data: st.DataObject
-) -> None:
+def test_a_part_of_a_mixture_is_that_part_of_the_whole(tmp_path_factory, extend, data) -> None:
     folder = tmp_path_factory.mktemp("mixture")
     generator = np.random.default_rng(0)
     for name, seconds in {"a.wav": 3.0, "b.wav": 2.1, "n.wav": 1.3}.items():
@@ -157,9 +155,7 @@ def test_place_cuts_and_fills() -> None:
 
 @pytest.mark.parametrize("available", [3001, 12001, 30000])
 @pytest.mark.parametrize("extend", [None, "librimix"])
-def test_noise_of_so_many_samples_of_its_file_is_cut_or_extended_before_it_is_resampled(
-    tmp_path: Path, available: int, extend: str | None
-) -> None:
+def test_noise_of_so_many_samples_of_its_file_is_cut_or_extended_before_it_is_resampled(tmp_path, available, extend):
     generator = np.random.default_rng(3)
     speech, noise = (0.1 * generator.standard_normal(n).astype(np.float32) for n in (20001, available + 9000))
     if extend is None:

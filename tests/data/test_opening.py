@@ -285,9 +285,7 @@ def form_of(tag: int, channels: int, bits: int, extensible: bool = False) -> byt
         (b"RF64", (2**32 - 1, 0), b"ds64" + struct.pack("<I", 28) + bytes(28)),
     ],
 )
-def test_a_wav_of_a_killed_recorder_is_read_to_its_end(
-    tag_bits: tuple[int, int], extensible: bool, riff: bytes, sizes: tuple[int, int], before: bytes, tmp_path: Path
-) -> None:
+def test_a_wav_of_a_killed_recorder_is_read_to_its_end(tag_bits, extensible, riff, sizes, before, tmp_path) -> None:
     tag, bits = tag_bits
     samples = signal_of(8000, 2, 0.5)
     if tag == 3:

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from sepkit.cli.main import EVERY_COMMAND, main
-from sepkit.config import ModelConfig
 from sepkit.data import audio
 from tests.docs.blocks import CODE, DOCUMENTS, REPOSITORY, Block, blocks
 from tests.docs.tiny import TINY_TEXT, tiny_options, tiny_text, write_recordings
@@ -76,9 +75,7 @@ def commands(block: Block) -> list[str]:
 
 
 @pytest.mark.usefixtures("own_choices_forgotten")
-def test_every_block_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_model_config: ModelConfig, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_block_runs(tmp_path, monkeypatch, tiny_model_config, capsys) -> None:
     from sepkit.inference import calibration
     from sepkit.models import build_model
     from sepkit.models.storage.checkpoints import save_model

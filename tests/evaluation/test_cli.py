@@ -45,9 +45,7 @@ def test_skipped_mixtures_make_exit_code_1(corpus: Any, tmp_path: Path, capsys: 
     assert "4 of 5 mixtures were skipped" in captured.err
 
 
-def test_the_model_that_ships_is_measured_and_predicts_where_that_was_asked_for(
-    corpus: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_model_that_ships_is_measured_and_predicts_where_that_was_asked_for(corpus, tmp_path, capsys) -> None:
     line = ["evaluate", "--manifest", str(corpus.manifest), "--device", "cpu", "--out"]
     for name, more, predicts in (("short", ["--metrics", "si_sdr"], False), ("usual", [], True)):
         assert main([*line, str(tmp_path / name), *more]) == 0
@@ -69,17 +67,13 @@ def test_the_model_that_ships_is_measured_and_predicts_where_that_was_asked_for(
         ["--model", "nowhere"],
     ],
 )
-def test_a_users_mistake_is_one_line_and_exit_code_2(
-    corpus: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str]
-) -> None:
+def test_a_users_mistake_is_one_line_and_exit_code_2(corpus, tmp_path, capsys, more) -> None:
     assert main(["evaluate", "--manifest", str(corpus.manifest), "--out", str(tmp_path / "out"), *more]) == 2
     assert len(capsys.readouterr().err.strip().split("\n")) == 1
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_a_folder_that_disappears_is_a_failure(
-    again: bool, corpus: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_disappears_is_a_failure(again, corpus, tmp_path, capsys, monkeypatch) -> None:
     """Also where all rows were there before."""
     from sepkit.evaluation import evaluate as module
 
@@ -123,9 +117,7 @@ def test_a_corpus_of_wavs_gives_the_figures_of_mixing_on_the_fly(corpus: Any, tm
         assert files["metrics"][metric]["mean"] == pytest.approx(scores["mean"], abs=0.01)
 
 
-def test_manifests_apart_are_what_they_are_alone(
-    make_corpus: Any, tmp_path: Path, model: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_manifests_apart_are_what_they_are_alone(make_corpus, tmp_path, model, capsys) -> None:
     """One process writes a folder for each; a bad mixture of one does not stop the other."""
     manifests = []
     for name in ("test_noisy", "test_clean"):

@@ -104,9 +104,7 @@ def test_bad_mixtures_are_skipped_and_listed(corpus: Any, tmp_path: Path) -> Non
     ("separate", "reason"),
     [(lambda x, rate: x[None], "1 estimates for 2 sources"), (lambda x, rate: np.stack([x, np.nan * x]), "finite")],
 )
-def test_estimates_that_cannot_be_scored_skip_the_mixture(
-    corpus: Any, tmp_path: Path, separate: Any, reason: str
-) -> None:
+def test_estimates_that_cannot_be_scored_skip_the_mixture(corpus, tmp_path, separate, reason) -> None:
     summary = evaluate(separate, corpus.manifest, tmp_path / "out")
     assert summary["n_skipped"] == 5 and reason in summary["skipped"][0]["reason"]
     nothing = dict.fromkeys(("mean", "std", "median", "ci95", "n_speakers")) | {"n": 0}

@@ -161,9 +161,7 @@ def _bursts(count: int, seconds: float, pause: float, rate: int) -> tuple[np.nda
 
 
 @pytest.mark.parametrize(("rate", "mode"), [(8000, "nb"), (16000, "wb")])
-def test_pesq_of_a_long_pair_is_that_of_its_package_and_leaves_no_room_for_too_many_utterances(
-    rate: int, mode: str
-) -> None:
+def test_pesq_of_a_long_pair_is_that_of_its_package_and_leaves_no_room_for_too_many_utterances(rate, mode) -> None:
     package = pytest.importorskip("pesq", reason="pesq is missing: pip install 'sepkit[metrics]'")
     source, estimate = _bursts(20, 0.7, 0.3, rate)
     expected = package.pesq(rate, source.astype(np.float32), estimate.astype(np.float32), mode)

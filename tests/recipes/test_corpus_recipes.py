@@ -174,9 +174,7 @@ def assert_complete(recipe: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_recipe_runs_from_download_to_report(
-    recipe: str, command: Callable[..., list[str]], tmp_path: Path, run: Callable[..., str]
-) -> None:
+def test_recipe_runs_from_download_to_report(recipe, command, tmp_path, run) -> None:
     stages = re.findall(r"^stage (\d)", run(command(recipe)), re.MULTILINE)
     assert stages[0] == "0" and sorted(set(stages)) == list("012345")
     assert_complete(recipe, tmp_path)
@@ -184,9 +182,7 @@ def test_recipe_runs_from_download_to_report(
     assert {"wsj0-mix": "name: amcl", "librimix": "hypotheses: 3", "vctk": "name: pit"}[recipe] in config
 
 
-def test_unseen_corpus_alone_with_a_model_that_is_there(
-    command: Callable[..., list[str]], tmp_path: Path, run: Callable[..., str]
-) -> None:
+def test_unseen_corpus_alone_with_a_model_that_is_there(command, tmp_path, run) -> None:
     masker = RecurrentConfig(rnn="gru", hidden_size=8, num_layers=1)
     save_model(build_model(ModelConfig(filterbank=STFTFilterbankConfig(512, 256), masker=masker)), tmp_path / "model")
     run([*command("vctk", "--model", str(tmp_path / "model")), "--exp", str(tmp_path / "measured")])
@@ -195,9 +191,7 @@ def test_unseen_corpus_alone_with_a_model_that_is_there(
     assert not (tmp_path / "libri").exists() and (tmp_path / "measured" / "report.html").is_file()
 
 
-def test_corpora_that_are_here_are_not_fetched(
-    command, corpora: Corpora, tmp_path: Path, run: Callable[..., str]
-) -> None:
+def test_corpora_that_are_here_are_not_fetched(command, corpora, tmp_path, run) -> None:
     tables = corpora.folder / "LibriMix-0123abc" / "metadata" / "Libri2Mix"
     here = ["--librispeech", str(corpora.folder / "LibriSpeech"), "--wham-noise", str(corpora.folder / "wham_noise")]
     run(command("librimix", *here, "--metadata", str(tables), "--stop-stage", "1"))
@@ -205,9 +199,7 @@ def test_corpora_that_are_here_are_not_fetched(
     assert len(read_manifest(tmp_path / "data" / "train_noisy.jsonl")) == 6
 
 
-def test_licensed_speech_is_asked_for(
-    repository: Path, corpora: Corpora, tmp_path: Path, environment: dict[str, str]
-) -> None:
+def test_licensed_speech_is_asked_for(repository, corpora, tmp_path, environment) -> None:
     path = str(repository / "egs" / "wsj0-mix" / "run.sh")
     for stage in ("0", "1"):
         done = subprocess.run(
@@ -218,13 +210,7 @@ def test_licensed_speech_is_asked_for(
     assert (tmp_path / "pywsj0-mix" / "metadata" / "mix_2_spk_tr.txt").is_file()
 
 
-def test_parts_without_a_table_are_told(
-    command: Callable[..., list[str]],
-    corpora: Corpora,
-    tmp_path: Path,
-    run: Callable[..., str],
-    environment: dict[str, str],
-) -> None:
+def test_parts_without_a_table_are_told(command, corpora, tmp_path, run, environment) -> None:
     run(command("librimix", "--stop-stage", "0"))
     arguments = command("librimix", "--stage", "1", "--parts", "train-clean-100 train-dirty")
     done = subprocess.run(arguments, capture_output=True, text=True, env=environment, check=False)

@@ -122,9 +122,7 @@ def test_from_first_to_last_stage(command: Callable[..., list[str]], run: Callab
     assert "<audio" in (exp / "report.html").read_text(encoding="utf-8")
 
 
-def test_trains_on_one_corpus_and_tests_noisy_and_clean(
-    command: Callable[..., list[str]], run: Callable[..., str], tmp_path: Path
-) -> None:
+def test_trains_on_one_corpus_and_tests_noisy_and_clean(command, run, tmp_path) -> None:
     run(command("--stop-stage", "1"))
     data = tmp_path / "data"
     for name in ("train", "dev"):
@@ -229,9 +227,7 @@ def test_rows_of_table_2(dry: Callable[..., dict[str, TrainConfig]]) -> None:
 
 
 @pytest.mark.slow
-def test_trains_and_tests_clean_and_draws_the_evidence(
-    command: Callable[..., list[str]], run: Callable[..., str], tmp_path: Path
-) -> None:
+def test_trains_and_tests_clean_and_draws_the_evidence(command, run, tmp_path) -> None:
     """Rows 4 and 6 of table 3, tiny: without noise from the first to the last stage, with figure 3."""
     folder = tmp_path / "conf"
     conf = Path(__file__).resolve().parents[2] / "egs" / "generalization" / "conf"
@@ -259,13 +255,7 @@ def test_trains_and_tests_clean_and_draws_the_evidence(
     assert "drop test_seen_clean to test_unseen_clean" in (exp / "table.md").read_text()
 
 
-def test_manifests_of_published_corpora(
-    command: Callable[..., list[str]],
-    run: Callable[..., str],
-    repository: Path,
-    environment: dict[str, str],
-    tmp_path: Path,
-) -> None:
+def test_manifests_of_published_corpora(command, run, repository, environment, tmp_path) -> None:
     run(command("--stop-stage", "1"))
     data = tmp_path / "data"
     libri, vctk, exp = tmp_path / "libri", tmp_path / "vctk", tmp_path / "published"
@@ -293,9 +283,7 @@ def test_manifests_of_published_corpora(
         }
 
 
-def test_a_run_that_fails_ends_the_recipe_with_the_end_of_its_log(
-    command: Callable[..., list[str]], environment: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_run_that_fails_ends_the_recipe_with_the_end_of_its_log(command, environment, tmp_path) -> None:
     (tmp_path / "conf" / "tiny_deterministic.yaml").write_text(yaml.safe_dump({"model": {"hypotheses": "many"}}))
     done = subprocess.run(command("--stage", "2"), env=environment, capture_output=True, text=True, check=False)
     assert done.returncode != 0 and "many" in done.stderr and "deterministic_seed0.log" in done.stderr

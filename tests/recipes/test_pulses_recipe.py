@@ -128,9 +128,7 @@ def test_models_are_those_of_appendix_k(name: str, repository: Path) -> None:
         assert (trainer.learning_rate, trainer.max_epochs, trainer.early_stop_patience) == (3e-4, 800, 60)
 
 
-def test_a_failed_evaluation_ends_the_recipe_with_the_end_of_its_log(
-    command: Callable[..., list[str]], environment: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_failed_evaluation_ends_the_recipe_with_the_end_of_its_log(command, environment, tmp_path) -> None:
     (tmp_path / "exp").mkdir()
     done = subprocess.run(command("--stage", "3"), env=environment, capture_output=True, text=True, check=False)
     assert done.returncode != 0 and "rate_5: evaluation failed" in done.stderr

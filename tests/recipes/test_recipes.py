@@ -43,9 +43,7 @@ def command(repository: Path, speech: Path, tmp_path: Path) -> Callable[..., lis
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_recipe_runs_from_first_to_last_stage(
-    recipe: str, command: Callable[..., list[str]], tmp_path: Path, run: Callable[..., str]
-) -> None:
+def test_recipe_runs_from_first_to_last_stage(recipe, command, tmp_path, run) -> None:
     assert re.findall(r"^stage (\d)", run(command(recipe)), re.MULTILINE) == ["1", "2", "3", "4", "5"]
     sets = {"mini": ["test"], "folder": ["test_A", "test_B"], "enhancement": ["test"]}[recipe]
     speakers = 1 if recipe == "enhancement" else 2
@@ -64,9 +62,7 @@ def test_recipe_runs_from_first_to_last_stage(
 
 
 @pytest.mark.parametrize(("recipe", "assignment"), [("mini", "sinkhorn"), ("folder", "amcl")])
-def test_matching_is_an_option(
-    recipe: str, assignment: str, command: Callable[..., list[str]], tmp_path: Path, run: Callable[..., str]
-) -> None:
+def test_matching_is_an_option(recipe, assignment, command, tmp_path, run) -> None:
     """Three hypotheses for two speakers, matched as asked for."""
     run(command(recipe, "--stop-stage", "2", "--assignment", assignment, "--hypotheses", "3"))
     config = yaml.safe_load((tmp_path / "exp" / "config.yaml").read_text())
@@ -106,9 +102,7 @@ def test_comparison_of_matchings(matching: list[str], tmp_path: Path, run: Calla
 
 
 @pytest.mark.slow
-def test_more_speakers_are_compared_and_finished_runs_are_kept(
-    matching: list[str], repository: Path, tmp_path: Path, run: Callable[..., str]
-) -> None:
+def test_more_speakers_are_compared_and_finished_runs_are_kept(matching, repository, tmp_path, run) -> None:
     options = dict(zip(matching[1::2], matching[2::2], strict=True))
     kept = {name: options[name] for name in ("--speech", "--conf", "--data", "--prepare-options")}
     kept |= {"--exp": str(tmp_path / "exp"), "--runs": str(tmp_path / "runs"), "--counts": "3", "--methods": "mcl"}
@@ -138,18 +132,14 @@ def assert_speakers_are_disjoint(data: Path, test_sets: list[str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_second_run_does_nothing_again(
-    recipe: str, command: Callable[..., list[str]], second_run_keeps: Callable[..., None]
-) -> None:
+def test_second_run_does_nothing_again(recipe, command, second_run_keeps) -> None:
     second_run_keeps(command(recipe))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("stage", [1, 2, 3, 4, 5])
-def test_killed_stage_continues(
-    recipe: str, stage: int, command: Callable[..., list[str]], tmp_path: Path, run: Callable[..., str], kill
-) -> None:
+def test_killed_stage_continues(recipe, stage, command, tmp_path, run, kill) -> None:
     if stage > 1:
         run(command(recipe, "--stop-stage", str(stage - 1)))
     # Long enough for the commands to have begun their work, in some stages too long: then nothing is left to continue.

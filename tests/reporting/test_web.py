@@ -108,9 +108,7 @@ def test_it_is_served_to_this_machine_with_the_types_that_browsers_want(stand_in
         ("/%2e%2e/index.html", "localhost", 404),
     ],
 )
-def test_nothing_but_the_page_is_served_and_under_no_other_name(
-    path: str, host: str | None, status: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_but_the_page_is_served_and_under_no_other_name(path, host, status, tmp_path, capfd) -> None:
     (tmp_path / "runtime").mkdir()
     for name in ("index.html", "private.txt"):
         (tmp_path / name).write_text(name)
@@ -267,9 +265,7 @@ def speech(data_folder: Path, first: int, count: int = 1, seconds: float = 6, sa
 
 
 @pytest.mark.parametrize(("kind", "rate", "least_db"), [("wav", 16_000, 60), ("flac", 48_000, 50), ("wav", 44_100, 40)])
-def test_other_rates_are_resampled_as_the_command_does(
-    kind: str, rate: int, least_db: float, ready: Any, command: Any, data_folder: Path, tmp_path: Path
-) -> None:
+def test_other_rates_are_resampled_as_the_command_does(kind, rate, least_db, ready, command, data_folder, tmp_path):
     # Speech with all of its treble: noise is unlike what the model knows, so it magnifies the least difference.
     samples = speech(data_folder, 0, seconds=3, sample_rate=16_000) + speech(
         data_folder, 1, seconds=3, sample_rate=16_000

@@ -155,9 +155,7 @@ def test_one_tree_fetches_its_archives_alone(mirror: Mirror) -> None:
         (READER, b"no recording", "cannot be read"),
     ],
 )
-def test_an_archive_of_other_files_is_one_line(
-    mirror: Mirror, capsys, path: str, content: bytes | None, words: str
-) -> None:
+def test_an_archive_of_other_files_is_one_line(mirror, capsys, path, content, words) -> None:
     mirror.serve(path, content)
     assert main(mirror.words()) == 2
     line = capsys.readouterr().err

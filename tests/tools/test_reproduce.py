@@ -85,9 +85,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("value", "code", "verdict"),
     [("0.604", 0, "within"), ("0.606", 1, "OUTSIDE"), ("'x'", 2, ""), ("0.4", 0, "within")],
 )
-def test_a_run_is_judged_by_the_stated_spread(
-    value: str, code: int, verdict: str, toy: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_is_judged_by_the_stated_spread(value, code, verdict, toy, capfd) -> None:
     (toy / "rows.yaml").write_text(TOY % value)
     assert reproduce.main(["egs/toy:half", "--out", str(toy / "out")]) == code
     told = capfd.readouterr()

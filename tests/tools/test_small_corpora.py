@@ -30,9 +30,7 @@ def recordings(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_recipes_commands_read_it(
-    recordings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_recipes_commands_read_it(recordings, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(small_corpora, "LIBRIMIX", [(*names, 6) for *names, _ in small_corpora.LIBRIMIX])
     monkeypatch.setattr(small_corpora, "VCTK_MIXTURES", 2)
     corpus = tmp_path / "corpus"

@@ -1,7 +1,6 @@
 """Records of training: how fast it is, by a clock that the test sets, and what a resumed run removes."""
 
 import json
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,9 +10,7 @@ from sepkit.training import callbacks
 
 
 @pytest.mark.parametrize(("attempts", "purged"), [(0, None), (50, 51)])
-def test_mixtures_are_counted_between_records_and_later_events_are_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attempts: int, purged: int | None
-) -> None:
+def test_mixtures_are_counted_between_records_and_later_events_are_removed(tmp_path, monkeypatch, attempts, purged):
     now, purge_steps = [10.0], []
 
     def board(folder: str, purge_step: int | None) -> SimpleNamespace:

@@ -104,9 +104,7 @@ def test_training_ends_with_the_same_weights(config: c.TrainConfig, tmp_path: Pa
         (True, True, True, "cpu", "bf16-mixed"),
     ],
 )
-def test_automatic_precision(
-    gpu: bool, bfloat16: bool, processor: bool, accelerator: Any, expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_automatic_precision(gpu, bfloat16, processor, accelerator, expected, monkeypatch) -> None:
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: processor)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
@@ -117,9 +115,7 @@ def test_automatic_precision(
     assert run._precision(c.TrainerConfig(precision="32-true", accelerator=accelerator)) == "32-true"
 
 
-def test_recurrent_layers_in_a_precision_that_the_processor_lacks(
-    config: c.TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_recurrent_layers_in_a_precision_that_the_processor_lacks(config, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
     with pytest.raises(UserError, match=r"trainer.precision: found bf16-mixed, .* use auto or 32-true"):
         train(with_trainer(config, precision="bf16-mixed"), tmp_path / "exp")

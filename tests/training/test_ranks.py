@@ -41,9 +41,7 @@ def train_and_remember(config: TrainConfig, out: Path, gradients: Path, limit_ba
 
 
 @pytest.mark.parametrize(("mixtures", "batch_size"), [(4, 2), (2, 1)])
-def test_two_ranks_have_the_gradient_of_one(
-    config: TrainConfig, tmp_path: Path, mixtures: int, batch_size: int
-) -> None:
+def test_two_ranks_have_the_gradient_of_one(config, tmp_path, mixtures, batch_size) -> None:
     """Unequal numbers of active sources included, down to a rank that has none at all."""
     manifest = write_corpus(tmp_path / "train", mixtures=mixtures, seed=0, silent=SILENT)
     config = with_data(plain(config, precision="64-true"), train=str(manifest))

@@ -107,15 +107,7 @@ def train_in_group(config: TrainConfig, out: Path, at_batch: int, number: int) -
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize(("number", "at_batch"), [(signal.SIGTERM, 8), (signal.SIGINT, 13), (signal.SIGHUP, 8)])
-def test_asked_to_stop(
-    config: TrainConfig,
-    reference: Path,
-    tmp_path: Path,
-    number: signal.Signals,
-    at_batch: int,
-    workers: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_asked_to_stop(config, reference, tmp_path, number, at_batch, workers, monkeypatch) -> None:
     """A run that is asked to stop, with its workers, finishes its step and repeats none."""
     config = with_data(with_trainer(config, max_epochs=EPOCHS), workers=workers)
     assert run_process(train_in_group, config, tmp_path, at_batch, number) == 128 + number
@@ -151,9 +143,7 @@ def test_budget_counts_over_runs(config: TrainConfig, reference: Path, tmp_path:
     assert_same_weights(tmp_path, reference)
 
 
-def test_two_and_two_epochs_are_four_and_a_line_cut_short_is_dropped(
-    config: TrainConfig, reference: Path, tmp_path: Path
-) -> None:
+def test_two_and_two_epochs_are_four_and_a_line_cut_short_is_dropped(config, reference, tmp_path) -> None:
     train(with_trainer(config, max_epochs=2), tmp_path)
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "epoch", "epoch": 3, "step": 21}\n{"kind": "epo')
@@ -186,9 +176,7 @@ def test_fewer_epochs_than_are_done_are_refused(config: TrainConfig, reference: 
 
 
 @pytest.mark.parametrize(("batches", "devices", "goes_on"), [(0, 1, True), (3, 1, False), (3, 2, True)])
-def test_batches_of_one_size_on_all_devices_go_on_within_an_epoch(
-    config: TrainConfig, batches: int, devices: int, goes_on: bool
-) -> None:
+def test_batches_of_one_size_on_all_devices_go_on_within_an_epoch(config, batches, devices, goes_on) -> None:
     """As many batches in an epoch do not make the same ones: 11 mixtures are 2 batches of 4 and 2 of 5."""
     position = Position(epoch=1, batches_done=batches, batches_per_epoch=7, batch_size=4)
     config = with_trainer(with_data(config, batch_size=2), devices=devices, max_epochs=2)

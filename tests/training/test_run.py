@@ -145,9 +145,7 @@ def test_temperature_in_multiples_of_the_spread(config: TrainConfig, tmp_path: P
         (3, AnnealedMCLConfig(), "loss", "dev_loss"),
     ],
 )
-def test_what_picks_the_best_model(
-    config: TrainConfig, tmp_path: Path, hypotheses: int, assignment: Any, monitor: str, expected: str
-) -> None:
+def test_what_picks_the_best_model(config, tmp_path, hypotheses, assignment, monitor, expected) -> None:
     config = replace(with_model(config, hypotheses=hypotheses), objective=ObjectiveConfig(assignment=assignment))
     train(with_trainer(config, monitor=monitor, max_epochs=1), tmp_path, limit_batches=1)
     info = read_description(tmp_path / "model")["info"]
@@ -156,9 +154,7 @@ def test_what_picks_the_best_model(
     assert ("dev_si_sdr_db" in info) == (hypotheses > 1)
 
 
-def test_the_annealed_loss_may_pick_the_model(
-    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_annealed_loss_may_pick_the_model(config, tmp_path, monkeypatch) -> None:
     """As in aMCL's reference code: smaller is better, whatever the SI-SDR says."""
     losses = [3.0, 1.0, 2.0]
 
@@ -227,9 +223,7 @@ def test_plateau_is_remembered_over_runs(config: TrainConfig, tmp_path: Path, mo
     assert read_description(tmp_path / "model")["info"]["epoch"] == 6
 
 
-def test_run_that_begins_anew_replaces_the_model(
-    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_that_begins_anew_replaces_the_model(config, tmp_path, monkeypatch) -> None:
     script_scores(monkeypatch, [9.0])
     train(with_trainer(config, max_epochs=1), tmp_path, limit_batches=1)
     shutil.rmtree(tmp_path / "resume")
@@ -257,9 +251,7 @@ def first(session_config: TrainConfig, tmp_path_factory: pytest.TempPathFactory)
     return out
 
 
-def test_fine_tuning_starts_from_the_weights(
-    config: TrainConfig, first: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_fine_tuning_starts_from_the_weights(config, first, tmp_path, capfd) -> None:
     other = write_corpus(tmp_path / "other", mixtures=4, seed=5)
     tuned = with_trainer(
         replace(with_data(config, train=str(other)), init_from=str(first / "model")), max_epochs=1, learning_rate=1e-12
@@ -271,9 +263,7 @@ def test_fine_tuning_starts_from_the_weights(
         torch.testing.assert_close(before[name], after[name], rtol=0, atol=1e-8)
 
 
-def test_fine_tuning_to_more_hypotheses(
-    config: TrainConfig, first: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_fine_tuning_to_more_hypotheses(config, first, tmp_path, capfd) -> None:
     tuned = replace(with_model(config, hypotheses=3), init_from=str(first / "model"))
     train(tuned, tmp_path / "tuned", limit_batches=1)
     assert "another shape, left as it was" in capfd.readouterr().err

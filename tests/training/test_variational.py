@@ -35,9 +35,7 @@ def variational(config: c.TrainConfig) -> c.TrainConfig:
     )
 
 
-def test_rates_are_recorded_and_steered_and_a_resumed_run_is_the_same(
-    variational: c.TrainConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rates_are_recorded_and_steered_and_a_resumed_run_is_the_same(variational, tmp_path, capsys) -> None:
     """The weight grows with every step above the target, over the interruption too; the target is out of reach."""
     train(variational, tmp_path / "whole")
     assert "warning: objective.rates.steering: after 2 epochs" in capsys.readouterr().err

@@ -134,9 +134,7 @@ def test_predictive_variance_is_that_of_samples(linear_vae: TrainedVAE) -> None:
 
 
 @pytest.mark.parametrize("seen", [(0,), (0, 2), (0, 1, 4)])
-def test_estimates_approach_the_exact_conditional_and_are_never_better(
-    linear_vae: TrainedVAE, linear, seen: tuple[int, ...]
-) -> None:
+def test_estimates_approach_the_exact_conditional_and_are_never_better(linear_vae, linear, seen) -> None:
     data = linear.draw(4000, seed=2)
     observed = np.zeros(5, bool)
     observed[list(seen)] = True

@@ -25,7 +25,6 @@ from sepkit.studies.audiogram.model import (
     FEATURES,
     STOPPING,
     AudiogramModel,
-    TrainedVAE,
     latent_draws,
     low_elbos,
     read_stopping,
@@ -53,9 +52,7 @@ def _answer(capsys: pytest.CaptureFixture[str], *words: object) -> dict:
     return json.loads(capsys.readouterr().out)
 
 
-def test_the_command_answers_as_the_contract_says(
-    model_folder: Path, dev: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_answers_as_the_contract_says(model_folder, dev, capsys) -> None:
     measured = ["--measured", "right_1000=35", "left_4000=60", "--age", 67]
     before = _answer(capsys, "--model", model_folder, *measured)
     assert before["expected_error_db"] is None and before["stop"] is None
@@ -144,9 +141,7 @@ def test_a_session_in_python(model_folder: Path) -> None:
     assert one.estimate() == other.estimate() and one.deviation() == other.deviation()
 
 
-def test_values_that_do_not_go_together_are_out_of_range_once_enough_are_measured(
-    linear, linear_vae: TrainedVAE
-) -> None:
+def test_values_that_do_not_go_together_are_out_of_range_once_enough_are_measured(linear, linear_vae) -> None:
     low = low_elbos(linear_vae, linear.draw(1024, seed=2).values, latent_draws(2, 16))
     assert low.shape == (6,) and np.isfinite(low).all() and low[5] < low[1]
     model = AudiogramModel(replace(linear_vae, low_elbo=low), Path())

@@ -81,9 +81,7 @@ def test_experiments(check: Callable[[dict], None], tmp_path: Path, monkeypatch:
         ("sines", "sines: {targets: [cubed]}", "targets[0]: found 'cubed'"),
     ],
 )
-def test_bad_configurations(
-    name: str, text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_configurations(name, text, message, tmp_path, capsys) -> None:
     """One line that names the field; nothing is computed."""
     (tmp_path / "bad.yaml").write_text(text)
     assert main(["quantize", name, "--config", str(tmp_path / "bad.yaml"), "--out", str(tmp_path / "out")]) == 2

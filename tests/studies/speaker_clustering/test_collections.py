@@ -1,12 +1,9 @@
 """Collections of utterances with known speakers."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from sepkit.cli.main import main
-from sepkit.config import ModelConfig
 from sepkit.data import audio
 from sepkit.data.segments import read_segments
 from sepkit.models import build_model, save_model
@@ -53,9 +50,7 @@ def test_noise_is_below_the_utterance() -> None:
     assert -20.1 < min(levels) < -12 and -11 < max(levels) < -2.9
 
 
-def test_separated_utterances(
-    voices: Path, tiny_model_config: ModelConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_separated_utterances(voices, tiny_model_config, tmp_path, capsys) -> None:
     save_model(build_model(tiny_model_config), tmp_path / "separator")
     command = ["prepare", "voices", "--speech", str(voices), "--out", str(tmp_path / "out")]
     assert main([*command, "--separated", str(tmp_path / "separator")]) == 0

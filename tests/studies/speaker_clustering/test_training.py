@@ -1,10 +1,8 @@
 """Contrastive trainings: views, teacher, queue and prototypes, and that an interrupted one ends the same."""
 
 import signal
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -148,9 +146,7 @@ def test_queue_teacher_and_prototypes_move_with_steps_alone(mice: SpeakerCluster
         ({"prototype_gradient": False, "analytical_update": False}, False),
     ],
 )
-def test_how_prototypes_learn(
-    mice: SpeakerClusteringConfig, tmp_path: Path, changes: Mapping[str, Any], moves: bool
-) -> None:
+def test_how_prototypes_learn(mice, tmp_path, changes, moves) -> None:
     config = with_trainer(with_objective(mice, **changes), max_epochs=1, seed=3)
     begin = SpeakerClusteringTask(config, tmp_path / "begin").model.prototypes.detach().clone()
     train(config, tmp_path / "out")
@@ -171,9 +167,7 @@ def test_steps_on_one_batch_lower_its_loss(config: SpeakerClusteringConfig, tmp_
     assert values[-1] < values[0] - 0.3
 
 
-def test_mice_starts_from_the_clusters_of_moco(
-    moco: SpeakerClusteringConfig, mice: SpeakerClusteringConfig, tmp_path: Path
-) -> None:
+def test_mice_starts_from_the_clusters_of_moco(moco, mice, tmp_path) -> None:
     source = train(with_trainer(moco, max_epochs=1), tmp_path / "moco")
     started = replace(with_objective(mice, start_from_clusters=True), init_from=str(source))
     task, encoder = SpeakerClusteringTask(started, tmp_path / "mice"), load_checkpoint(source, of=SpeakerEncoder)
@@ -199,9 +193,7 @@ def test_mice_starts_from_the_clusters_of_moco(
         ({"model": {"experts": 8, "gate": "fixed"}, "loss": "mice"}, r"model\.experts: found 8, expected at most 7"),
     ],
 )
-def test_configurations_that_cannot_be_trained(
-    moco: SpeakerClusteringConfig, changes: dict[str, Any], line: str
-) -> None:
+def test_configurations_that_cannot_be_trained(moco, changes, line) -> None:
     if "views" in changes:
         moco.data.views = replace(moco.data.views, **changes["views"])
     for part in ("objective", "trainer", "model"):
@@ -218,9 +210,7 @@ def test_one_stretch_is_refused(moco: SpeakerClusteringConfig, tmp_path: Path) -
     complaint(lambda: SpeakerClusteringTask(moco, tmp_path), "found one segment")
 
 
-def test_a_long_queue_is_shortened_and_said(
-    moco: SpeakerClusteringConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_long_queue_is_shortened_and_said(moco, tmp_path, capsys) -> None:
     assert len(SpeakerClusteringTask(with_objective(moco, queue=100), tmp_path).queue) == 9
     printed = capsys.readouterr()
     assert "found 100, shortened to the 9 segments" in printed.out + printed.err
