@@ -8,15 +8,7 @@ from sklearn import metrics
 
 from sepkit.data.segments import Segment, write_segments
 from sepkit.errors import UserError
-from sepkit.evaluation.clusters import (
-    adjusted_rand_index,
-    clustering_accuracy,
-    clustering_scores,
-    normalized_mutual_information,
-    purity,
-    read_reference,
-    score_clusters,
-)
+from sepkit.evaluation import clusters as scoring
 from sepkit.evaluation.diarization import diarization_errors
 from tests.complaint import complaint
 
@@ -26,12 +18,12 @@ CASES = [np.random.default_rng(seed).integers(0, k, (2, 40)) for seed, k in enum
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_scores_equal_those_of_scikit_learn(case: np.ndarray) -> None:
     labels, clusters = case.tolist()
-    found = normalized_mutual_information(labels, clusters)
+    found = scoring.normalized_mutual_information(labels, clusters)
     assert found == pytest.approx(metrics.normalized_mutual_info_score(labels, clusters), abs=1e-12)
-    found = adjusted_rand_index(labels, clusters)
+    found = scoring.adjusted_rand_index(labels, clusters)
     assert found == pytest.approx(metrics.adjusted_rand_score(labels, clusters), abs=1e-12)
     table = metrics.cluster.contingency_matrix(labels, clusters)
-    assert purity(labels, clusters) == pytest.approx(table.max(0).sum() / table.sum())
+    assert scoring.purity(labels, clusters) == pytest.approx(table.max(0).sum() / table.sum())
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -42,13 +34,13 @@ def test_accuracy_equals_the_best_of_all_namings(case: np.ndarray) -> None:
         np.mean(labels == np.array([dict(zip(names, p, strict=True))[c] for c in clusters.tolist()]))
         for p in permutations(names)
     )
-    assert clustering_accuracy(labels.tolist(), clusters.tolist()) == pytest.approx(best)
+    assert scoring.clustering_accuracy(labels.tolist(), clusters.tolist()) == pytest.approx(best)
 
 
 def test_names_do_not_matter_and_counts_are_told() -> None:
-    scores = clustering_scores(["a", "a", "b"], [7, 7, 3])
+    scores = scoring.clustering_scores(["a", "a", "b"], [7, 7, 3])
     assert scores == {"nmi": 1.0, "acc": 1.0, "ari": 1.0, "purity": 1.0, "count_error": 0.0}
-    assert clustering_scores(["a", "a"], [0, 1])["count_error"] == 1
+    assert scoring.clustering_scores(["a", "a"], [0, 1])["count_error"] == 1
 
 
 def test_error_rate_at_its_ends() -> None:
@@ -69,19 +61,21 @@ def test_table_of_clusters(tmp_path):
     ]
     table = write_segments(tmp_path / "segments.csv", rows)
     truth = [("in/a_s1.wav", "x"), ("in/a_s2.flac", "y"), ("absent.wav", "z")]
-    known = read_reference(write_segments(tmp_path / "truth.csv", [Segment(path, speaker=who) for path, who in truth]))
-    scores = score_clusters(table, known)
+    known = scoring.read_reference(
+        write_segments(tmp_path / "truth.csv", [Segment(path, speaker=who) for path, who in truth])
+    )
+    scores = scoring.score_clusters(table, known)
     assert (scores["nmi"], scores["n_segments"], scores["n_without_label"]) == (1.0, 3, 1)
     assert scores["unknown_paths"] == ["absent"]
     # One segment of four has another speaker.
     turns = [("in/a", 0.0, 1.0, "x"), ("in/a", 1.0, 1.0, "y"), ("in/a", 2.0, 1.0, "y"), ("in/b", 0.0, 1.5, "y")]
-    known = read_reference(write_segments(tmp_path / "turns.csv", [Segment(*turn) for turn in turns]))
-    assert score_clusters(table, known)["acc"] == 0.75
+    known = scoring.read_reference(write_segments(tmp_path / "turns.csv", [Segment(*turn) for turn in turns]))
+    assert scoring.score_clusters(table, known)["acc"] == 0.75
 
 
 def test_one_line_for_what_cannot_be_measured(tmp_path):
     table = write_segments(tmp_path / "segments.csv", [Segment("in/b.wav", 0.0, 1.0, "speaker_1")])
-    complaint(lambda: score_clusters(table, {"elsewhere": []}), "names none of the recordings")
+    complaint(lambda: scoring.score_clusters(table, {"elsewhere": []}), "names none of the recordings")
     with pytest.raises(UserError, match=r"in/b\.wav has no speaker"):
-        read_reference(write_segments(tmp_path / "nobody.csv", [Segment("in/b.wav")]))
-    complaint(lambda: read_reference(tmp_path / "truth.rttm"), "is for sepkit evaluate --meeting")
+        scoring.read_reference(write_segments(tmp_path / "nobody.csv", [Segment("in/b.wav")]))
+    complaint(lambda: scoring.read_reference(tmp_path / "truth.rttm"), "is for sepkit evaluate --meeting")

@@ -15,18 +15,8 @@ from sepkit import config as c
 from sepkit.models import build_model
 from sepkit.models.bridges import to_asteroid_state_dict, torchaudio
 from sepkit.models.bridges._weights import all_pieces
+from tests import published
 from tests.fuzz.reader import Files, Reader, with_model
-from tests.published import (
-    SPEECHBRAIN_YAML,
-    sepreformer_checkpoint,
-    sepreformer_weights,
-    sr_corrnet_description,
-    sr_corrnet_weights,
-    tf_locoformer_weights,
-    tf_locoformer_yaml,
-    tiger_arguments,
-    tiger_weights,
-)
 
 
 def _saved(content: Any) -> bytes:
@@ -84,7 +74,7 @@ def speechbrain() -> Reader:
         "decoder": {"weight": model.filterbank.decoder.filterbank._filters.data},
     }
     files = {f"{name}.ckpt": _saved(tensors) for name, tensors in weights.items()}
-    return _published("speechbrain", {"hyperparams.yaml": SPEECHBRAIN_YAML.encode(), **files}, "")
+    return _published("speechbrain", {"hyperparams.yaml": published.SPEECHBRAIN_YAML.encode(), **files}, "")
 
 
 def sepreformer() -> Reader:
@@ -92,30 +82,33 @@ def sepreformer() -> Reader:
     described = {"model": {"module_audio_enc": {"stride": 4}}, "dataset": {"sampling_rate": 8000}}
     files = {
         "configs.yaml": yaml.safe_dump({"config": described}).encode(),
-        "epoch.0180.pth": _saved(sepreformer_checkpoint(sepreformer_weights())),
+        "epoch.0180.pth": _saved(published.sepreformer_checkpoint(published.sepreformer_weights())),
     }
     return _published("sepreformer", files, "epoch.0180.pth", ["configs.yaml"])
 
 
 def tf_locoformer() -> Reader:
     """ESPnet's weights and configuration."""
-    files = {"config.yaml": tf_locoformer_yaml().encode(), "valid.loss.ave_5best.pth": _saved(tf_locoformer_weights())}
+    files = {
+        "config.yaml": published.tf_locoformer_yaml().encode(),
+        "valid.loss.ave_5best.pth": _saved(published.tf_locoformer_weights()),
+    }
     return _published("tf-locoformer", files, "valid.loss.ave_5best.pth", ["config.yaml"])
 
 
 def sr_corrnet() -> Reader:
     """Weights and configuration of one that counts speakers."""
     files = {
-        "config.yaml": yaml.safe_dump(sr_corrnet_description(counts=True)).encode(),
-        "model.pt": _saved({"model_state_dict": sr_corrnet_weights(counts=True)}),
+        "config.yaml": yaml.safe_dump(published.sr_corrnet_description(counts=True)).encode(),
+        "model.pt": _saved({"model_state_dict": published.sr_corrnet_weights(counts=True)}),
     }
     return _published("sr-corrnet", files, "", ["config.yaml"])
 
 
 def tiger() -> Reader:
     """Safetensors and JSON."""
-    weights = {name: tensor.contiguous() for name, tensor in tiger_weights().items()}
-    files = {"config.json": json.dumps(tiger_arguments()).encode(), "model.safetensors": save(weights)}
+    weights = {name: tensor.contiguous() for name, tensor in published.tiger_weights().items()}
+    files = {"config.json": json.dumps(published.tiger_arguments()).encode(), "model.safetensors": save(weights)}
     return _published("tiger", files, "", ["config.json"])
 
 

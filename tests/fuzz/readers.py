@@ -24,20 +24,8 @@ import yaml
 from sepkit.models import build_model, save_model
 from sepkit.models.published.shipped import DEFAULT_MODEL, SHIPPED
 from sepkit.models.saved import weights_fingerprint
-from tests.fuzz import foreign_readers, graph_readers, published_readers, study_readers
-from tests.fuzz.reader import (
-    STDIN,
-    Files,
-    Reader,
-    make,
-    model_files,
-    separate_command,
-    sound,
-    text_of,
-    with_model,
-    write_corpus,
-    write_files,
-)
+from tests.fuzz import foreign_readers, graph_readers, published_readers, reader, study_readers
+from tests.fuzz.reader import Reader, make, model_files, separate_command, sound, text_of, write_corpus, write_files
 from tests.noise_voices import noise_encoder
 from tests.tiny_models import RECURRENT
 from tools import recordings
@@ -58,7 +46,7 @@ def _standard_input() -> Reader:
     with tempfile.TemporaryDirectory() as folder:
         save_model(build_model(config), folder)
         causal = {name: Path(folder, name).read_bytes() for name in model_files()}
-    files = {STDIN: sound(".wav", "PCM_16")}
+    files = {reader.STDIN: sound(".wav", "PCM_16")}
     return Reader(files, lambda f: ["stream", "--model", str(write_files(f / "whole", causal))], examples=25)
 
 
@@ -72,7 +60,7 @@ def _models() -> Reader:
         text = (given / "model.yaml").read_bytes()
         return write_files(given, {"model.yaml": text.replace(before.encode(), digest.encode())})
 
-    return Reader(files, with_model(model), ["model.yaml"], examples=25)
+    return Reader(files, reader.with_model(model), ["model.yaml"], examples=25)
 
 
 def _predictors() -> Reader:
@@ -85,7 +73,7 @@ def _predictors() -> Reader:
         return write_files(given, model_files())
 
     def command(folder: Path) -> list[str]:
-        words = with_model(model)(folder)
+        words = reader.with_model(model)(folder)
         # Of less sound nothing is predicted.
         write_files(folder, {"x.wav": sound(".wav", samples=8000)})
         return words
@@ -275,7 +263,7 @@ def _evaluation(manifest: Path, out: Path) -> list[str]:
 
 
 @functools.cache
-def _evaluated() -> Files:
+def _evaluated() -> reader.Files:
     with tempfile.TemporaryDirectory() as temporary:
         make(*_evaluation(write_corpus(Path(temporary)), Path(temporary) / "out"))
         names = ("utterances.csv", "summary.json", "journal.jsonl")

@@ -12,16 +12,8 @@ from sepkit.config import TrainConfig
 from sepkit.training.run import train
 from sepkit.training.separation import SeparationTask
 from sepkit.types import Batch, Losses, Separation
-from tests.training.runs import (
-    assert_same_weights,
-    plain,
-    records,
-    run_process,
-    run_ranks,
-    with_data,
-    with_trainer,
-    write_corpus,
-)
+from tests.training import runs
+from tests.training.runs import plain, run_ranks, with_data, with_trainer, write_corpus
 
 # Sources that say nothing: one of the first mixture, both of the second.
 SILENT = {0: {1}, 1: {0, 1}}
@@ -47,7 +39,7 @@ def test_two_ranks_have_the_gradient_of_one(config, tmp_path, mixtures, batch_si
     config = with_data(plain(config, precision="64-true"), train=str(manifest))
     one = with_data(config, batch_size=2 * batch_size)
     two = with_trainer(with_data(config, batch_size=batch_size), devices=2)
-    assert run_process(train_and_remember, one, tmp_path / "one", tmp_path / "gradients1") == 0
+    assert runs.run_process(train_and_remember, one, tmp_path / "one", tmp_path / "gradients1") == 0
     assert run_ranks(train_and_remember, 2, two, tmp_path / "two", tmp_path / "gradients2") == [0, 0]
     expected = torch.load(tmp_path / "gradients1" / "0.pt")
     for rank in (0, 1):
@@ -55,7 +47,7 @@ def test_two_ranks_have_the_gradient_of_one(config, tmp_path, mixtures, batch_si
         for name, gradient in expected.items():
             assert gradient.norm() > 0
             assert (found[name] - gradient).norm() <= 1e-10 * gradient.norm(), name
-    scores = [records(tmp_path / name)[0] for name in ("one", "two")]
+    scores = [runs.records(tmp_path / name)[0] for name in ("one", "two")]
     assert scores[0]["train_loss"] == pytest.approx(scores[1]["train_loss"], rel=1e-6)
     # Three validation mixtures on two ranks: one rank repeats one, which must not count twice.
     assert scores[0]["dev_si_sdr_db"] == pytest.approx(scores[1]["dev_si_sdr_db"], abs=1e-2)
@@ -88,7 +80,7 @@ def test_two_ranks_resume(config: TrainConfig, tmp_path: Path) -> None:
     assert run_ranks(train, 2, longer, tmp_path / "whole") == [0, 0]
     assert run_ranks(train, 2, two, tmp_path / "parts") == [0, 0]
     assert run_ranks(train, 2, longer, tmp_path / "parts") == [0, 0]
-    assert_same_weights(tmp_path / "parts", tmp_path / "whole")
+    runs.assert_same_weights(tmp_path / "parts", tmp_path / "whole")
 
 
 @pytest.mark.slow

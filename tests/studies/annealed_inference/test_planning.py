@@ -5,12 +5,7 @@ import json
 import pytest
 
 from sepkit.cli.main import main
-from sepkit.studies.annealed_inference.planning import (
-    PAPER_ALPHA,
-    collapse_probability,
-    growth_exponent,
-    stability_alpha,
-)
+from sepkit.studies.annealed_inference import planning
 
 SETTING = ["--dimension", "512", "--radius", "3", "--heavy-weight", "0.8"]
 
@@ -26,7 +21,7 @@ def test_inverse_temperature(capsys: pytest.CaptureFixture[str]) -> None:
     found = _json(
         capsys, "inverse-temperature", *SETTING, "--initial-beta", str(1 / 90), "--steps", "500", "--step-size", "0.05"
     )
-    assert found["alpha"] == PAPER_ALPHA and found["flow_time"] == 25
+    assert found["alpha"] == planning.PAPER_ALPHA and found["flow_time"] == 25
     assert found["optimal_initial_beta"] == pytest.approx(0.0051011, abs=1e-6)
     assert found["stability_alpha"] == pytest.approx(0.5863, abs=1e-4)
     assert found["collapse_probability_paper"] == pytest.approx(0.248, abs=5e-4)
@@ -38,9 +33,11 @@ def test_target_probability(capsys: pytest.CaptureFixture[str]) -> None:
     """The plan has the steps that the probability needs, at the optimal start."""
     found = _json(capsys, "inverse-temperature", *SETTING, "--target-probability", "0.05")
     assert found["initial_beta"] == found["optimal_initial_beta"]
-    alpha = stability_alpha(3.0, 0.8)
+    alpha = planning.stability_alpha(3.0, 0.8)
     p = [
-        collapse_probability(growth_exponent(found["initial_beta"], t, 0.05, 3.0, alpha), 512, 3.0, 0.8, repelled=True)
+        planning.collapse_probability(
+            planning.growth_exponent(found["initial_beta"], t, 0.05, 3.0, alpha), 512, 3.0, 0.8, repelled=True
+        )
         for t in (found["steps"], found["steps"] - 1)
     ]
     assert p[0] <= 0.05 < p[1]

@@ -17,7 +17,7 @@ from sepkit.cli.main import main
 from sepkit.errors import UserError
 from sepkit.files import read_yaml, write_yaml
 from sepkit.models import save_model
-from sepkit.studies.audiogram import load_model
+from sepkit.studies.audiogram import load_model, simulation
 from sepkit.studies.audiogram.config import THRESHOLDS
 from sepkit.studies.audiogram.data import Audiograms, write_audiograms
 from sepkit.studies.audiogram.model import (
@@ -28,15 +28,6 @@ from sepkit.studies.audiogram.model import (
     latent_draws,
     low_elbos,
     read_stopping,
-)
-from sepkit.studies.audiogram.simulation import (
-    Sessions,
-    area,
-    best_index,
-    fit_stopping,
-    rmse,
-    stopping_index,
-    stopping_scores,
 )
 from sepkit.studies.audiogram.task import PartialVAE
 from tests.complaint import complaint
@@ -170,7 +161,7 @@ def test_answers_do_not_need_torch(model_folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def sessions() -> Sessions:
+def sessions() -> simulation.Sessions:
     """Errors that fall with the number of measurements, by as much as each session's own uncertainty says."""
     rng = np.random.default_rng(0)
     count, steps = 60, 8
@@ -180,27 +171,27 @@ def sessions() -> Sessions:
     acquisition = np.square(errors) + rng.standard_normal(errors.shape)
     elbo = -4.0 * np.arange(steps + 1) - 3 * hard + 0.3 * rng.standard_normal(errors.shape)
     columns = (np.broadcast_to(np.arange(steps + 1), errors.shape), acquisition, elbo)
-    return Sessions("noise-free", orders, errors, errors, dict(zip(FEATURES, columns, strict=True)))
+    return simulation.Sessions("noise-free", orders, errors, errors, dict(zip(FEATURES, columns, strict=True)))
 
 
-def test_errors_areas_and_indices(sessions: Sessions) -> None:
-    errors = rmse(np.array([[1.0, 2.0], [0.0, 0.0]]), np.array([[1.0, 5.0], [3.0, 4.0]]))
+def test_errors_areas_and_indices(sessions: simulation.Sessions) -> None:
+    errors = simulation.rmse(np.array([[1.0, 2.0], [0.0, 0.0]]), np.array([[1.0, 5.0], [3.0, 4.0]]))
     assert errors == pytest.approx([4.5**0.5, 12.5**0.5])
     curves = np.array([[9.0, 5.0, 3.0, 2.0], [9.0, 8.0, 7.0, 6.0], [1.0, 4.0, 9.0, 1.0]])
-    assert area(curves).tolist() == [10.0, 21.0, 14.0]
-    assert stopping_index(curves, 3.5).tolist() == [2, 3, 3]
-    assert stopping_index(curves, 4.5).tolist() == [2, 3, 1]
-    oracle = stopping_index(sessions.rmse, 6.0)
-    scores = stopping_scores(sessions.rmse, oracle, 6.0)
+    assert simulation.area(curves).tolist() == [10.0, 21.0, 14.0]
+    assert simulation.stopping_index(curves, 3.5).tolist() == [2, 3, 3]
+    assert simulation.stopping_index(curves, 4.5).tolist() == [2, 3, 1]
+    oracle = simulation.stopping_index(sessions.rmse, 6.0)
+    scores = simulation.stopping_scores(sessions.rmse, oracle, 6.0)
     assert scores["offset"] == 0 and scores["error_db"] < 6 and scores["index"] == oracle.mean()
-    assert stopping_scores(curves, np.array([1, 3, 3]), 3.5)["offset"] == pytest.approx(1 / 3)
+    assert simulation.stopping_scores(curves, np.array([1, 3, 3]), 3.5)["offset"] == pytest.approx(1 / 3)
     by_hand = [np.abs(oracle - index).mean() for index in range(1, 9)]
-    assert best_index(sessions.rmse, 6.0) == 1 + int(np.argmin(by_hand))
+    assert simulation.best_index(sessions.rmse, 6.0) == 1 + int(np.argmin(by_hand))
 
 
 @pytest.mark.parametrize("names", [FEATURES, BASELINE])
-def test_the_ridge_is_that_of_scikit_learn(sessions: Sessions, names: tuple[str, ...]) -> None:
-    rule, features = fit_stopping(sessions, names), sessions.features
+def test_the_ridge_is_that_of_scikit_learn(sessions: simulation.Sessions, names: tuple[str, ...]) -> None:
+    rule, features = simulation.fit_stopping(sessions, names), sessions.features
     assert rule.features == list(names) and rule.sessions == 60
     table = np.stack([features[name][:, 1:].ravel() for name in names], axis=-1)
     standardized = np.clip((table - table.mean(0)) / table.std(0), -rule.limit, rule.limit)
@@ -208,8 +199,8 @@ def test_the_ridge_is_that_of_scikit_learn(sessions: Sessions, names: tuple[str,
     np.testing.assert_allclose(rule.predict(features)[:, 1:].ravel(), fitted.predict(standardized), rtol=1e-6)
 
 
-def test_a_rule_is_kept_beside_its_model(sessions: Sessions, tmp_path: Path) -> None:
-    rule = replace(fit_stopping(sessions), weights="abc", manifest="dev.csv")
+def test_a_rule_is_kept_beside_its_model(sessions: simulation.Sessions, tmp_path: Path) -> None:
+    rule = replace(simulation.fit_stopping(sessions), weights="abc", manifest="dev.csv")
     assert read_stopping(tmp_path, "abc") is None
     write_yaml(tmp_path / STOPPING, to_dict(rule))
     assert read_stopping(tmp_path, "abc") == rule

@@ -11,15 +11,8 @@ import torch
 
 from sepkit.cli.main import main
 from sepkit.errors import UserError
+from sepkit.studies.quantization import uci as study
 from sepkit.studies.quantization.config import UCIConfig
-from sepkit.studies.quantization.uci import (
-    SELECTIONS,
-    SplitStack,
-    paired_difference,
-    standardized_splits,
-    train_splits,
-    uci,
-)
 from sepkit.studies.quantization.uci_sets import read_table
 from tests.complaint import complaint
 from tests.small_install import run
@@ -86,9 +79,11 @@ def test_other_bad_input(tmp_path: Path, write_set: Write) -> None:
     assert read_table(tmp_path, "yacht").features.shape == (40, 1)
     complaint(lambda: read_table(tmp_path, "yach"), r"--sets: found 'yach' \(did you mean yacht")
     complaint(lambda: read_table(tmp_path / "yacht", "yacht"), "found no SET/data")
-    complaint(lambda: uci(tmp_path, ["yacht"], ["mcll"], ["last"], TINY, tmp_path / "out"), "--methods: found 'mcll'")
+    complaint(
+        lambda: study.uci(tmp_path, ["yacht"], ["mcll"], ["last"], TINY, tmp_path / "out"), "--methods: found 'mcll'"
+    )
     with pytest.raises(UserError, match="split 0 has 32 training rows, expected 100 or more"):
-        standardized_splits(read_table(tmp_path, "yacht"), replace(TINY, hypotheses=100), held_out=False)
+        study.standardized_splits(read_table(tmp_path, "yacht"), replace(TINY, hypotheses=100), held_out=False)
 
 
 def test_permuting_test_targets(tmp_path: Path, write_set: Write) -> None:
@@ -104,10 +99,12 @@ def test_permuting_test_targets(tmp_path: Path, write_set: Write) -> None:
     chosen: dict[str, list[list[float]]] = {}
     for data in (table, permuted):
         for held_out in (False, True):
-            for name, found in train_splits(data, "amcl_linear", config, held_out)["selected"].items():
+            for name, found in study.train_splits(data, "amcl_linear", config, held_out)["selected"].items():
                 chosen.setdefault(name, []).append(found["epoch"])
     assert chosen["last"][0] == chosen["last"][1] and chosen["held_out"][0] == chosen["held_out"][1]
-    stacks = [SplitStack(standardized_splits(data, config, False), "mcl", config, 6) for data in (table, permuted)]
+    stacks = [
+        study.SplitStack(study.standardized_splits(data, config, False), "mcl", config, 6) for data in (table, permuted)
+    ]
     for stack in stacks:
         stack.train_epoch(0)
     for one, other in zip(*(stack.networks.parameters() for stack in stacks), strict=True):
@@ -119,7 +116,9 @@ def test_splits_of_a_stack_do_not_know_one_another(tmp_path: Path, write_set: Wr
     write_set(tmp_path, "yacht")
     table = read_table(tmp_path, "yacht")
     one = replace(table, splits=table.splits[:1])
-    together, first = (SplitStack(standardized_splits(t, TINY, False), "amcl_linear", TINY, 6) for t in (table, one))
+    together, first = (
+        study.SplitStack(study.standardized_splits(t, TINY, False), "amcl_linear", TINY, 6) for t in (table, one)
+    )
     for epoch in range(4):
         together.train_epoch(epoch)
         first.train_epoch(epoch)
@@ -140,7 +139,7 @@ def test_command(tmp_path: Path, write_set: Write, capsys: pytest.CaptureFixture
     assert "a leak" in printed and printed.strip().split("\n")[-1] == str(out / "table.json")
     assert [path.name for path in (out / "figures").iterdir()] == ["figure_6_yacht.png"]
     rows = json.loads((out / "table.json").read_text())
-    expected = [(method, select) for select in SELECTIONS for method in ("mcl", "relaxed_wta_0.1")]
+    expected = [(method, select) for select in study.SELECTIONS for method in ("mcl", "relaxed_wta_0.1")]
     assert sorted((row["method"], row["select"]) for row in rows) == sorted(expected)
     for row in rows:
         assert row["set"] == "yacht" and row["folds"] == 2
@@ -155,5 +154,5 @@ def test_command(tmp_path: Path, write_set: Write, capsys: pytest.CaptureFixture
 
 def test_paired_difference() -> None:
     """Student's interval: for differences 1 and 3 it is 2 +- 12.706."""
-    mean, half = paired_difference([2.0, 4.0], [1.0, 1.0])
+    mean, half = study.paired_difference([2.0, 4.0], [1.0, 1.0])
     assert (mean, half) == (pytest.approx(2), pytest.approx(12.7062, rel=1e-4))

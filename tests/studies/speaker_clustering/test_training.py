@@ -18,14 +18,8 @@ from sepkit.studies.speaker_clustering.data import SpeechSegments
 from sepkit.studies.speaker_clustering.task import SpeakerClusteringTask, masked
 from sepkit.training.run import train
 from tests.complaint import complaint
-from tests.training.runs import (
-    assert_same_weights,
-    run_process,
-    train_interrupted,
-    weights,
-    with_objective,
-    with_trainer,
-)
+from tests.training import runs
+from tests.training.runs import weights, with_objective, with_trainer
 
 # --------------------------------------------------------------------------------------------------------------- views
 
@@ -105,9 +99,9 @@ def test_a_killed_training_ends_the_same(config: SpeakerClusteringConfig, tmp_pa
     """Queue, teacher and prototypes go back to the saved state of the middle of an epoch, and a batch is repeated."""
     config = with_trainer(config, checkpoint_every_steps=3)
     train(config, tmp_path / "whole")
-    assert run_process(train_interrupted, config, tmp_path / "cut", 7) == -signal.SIGKILL
+    assert runs.run_process(runs.train_interrupted, config, tmp_path / "cut", 7) == -signal.SIGKILL
     train(config, tmp_path / "cut")
-    assert_same_weights(tmp_path / "cut", tmp_path / "whole")
+    runs.assert_same_weights(tmp_path / "cut", tmp_path / "whole")
     states = [
         torch.load(tmp_path / name / "resume" / "last.ckpt", weights_only=True)["state_dict"]
         for name in ("whole", "cut")
