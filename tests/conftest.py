@@ -109,9 +109,8 @@ def data_folder() -> Path:
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Print what was skipped and why, in one table: tests that a machine lacks something for are easily forgotten."""
-    reasons = Counter(
-        report.longrepr[2].removeprefix("Skipped: ") for report in terminalreporter.stats.get("skipped", [])
-    )
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
     if reasons:
         terminalreporter.section("skipped")
         for reason, count in sorted(reasons.items(), key=lambda pair: (-pair[1], pair[0])):
@@ -121,10 +120,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 @pytest.fixture
 def tiny_model_config() -> ModelConfig:
     """A separator of a few thousand parameters at 8 kHz."""
-    return ModelConfig(
-        filterbank=FreeFilterbankConfig(num_filters=16, kernel_size=16, stride=8),
-        masker=RecurrentConfig(hidden_size=8, num_layers=1),
-    )
+    filterbank = FreeFilterbankConfig(num_filters=16, kernel_size=16, stride=8)
+    return ModelConfig(filterbank=filterbank, masker=RecurrentConfig(hidden_size=8, num_layers=1))
 
 
 @pytest.fixture
@@ -161,9 +158,7 @@ class Corpus:
             for path, source in zip(paths, sources, strict=True):
                 audio.write(folder / path, source, RATE)
             parts = [SourceEntry(path=path, speaker=f"{name}{j}") for j, path in enumerate(paths)]
-            self.entries.append(
-                MixtureEntry(id=name, sample_rate=RATE, num_samples=LENGTH, sources=parts, corpus="noise")
-            )
+            self.entries.append(MixtureEntry(name, RATE, LENGTH, sources=parts, corpus="noise"))
         self.folder = folder
         self.manifest = write_manifest(folder / "test.jsonl", self.entries)
 
@@ -223,9 +218,8 @@ def experiments(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
             separator.noise = noise * (1 + number / 10)
             for k, estimate in enumerate(separator(corpus.sources[entry.id].sum(0), RATE)):
                 audio.write(folder / "estimates" / f"{entry.id}_s{k + 1}.wav", estimate, RATE)
-        evaluate(
-            folder / "estimates", [corpus.manifest], folder / "evaluation" / "noise", EvaluationOptions(("si_sdr",))
-        )
+        out = folder / "evaluation" / "noise"
+        evaluate(folder / "estimates", [corpus.manifest], out, EvaluationOptions(("si_sdr",)))
         (folder / "config.yaml").write_text(f"model: {{hypotheses: 3, noise: {noise}}}\n")
         (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in training_records()))
         folders.append(folder)

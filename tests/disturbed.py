@@ -120,12 +120,8 @@ class Disk:
                 return real_open(file, mode, buffering, *arguments, **options)
             raw = File(str(file), mode.replace("b", "").replace("t", ""))
             buffer = io.BufferedRandom(raw) if "+" in mode else io.BufferedWriter(raw)
-            names = ("encoding", "errors", "newline")
-            return (
-                buffer
-                if "b" in mode
-                else io.TextIOWrapper(buffer, **dict(zip(names, arguments, strict=False)), **options)
-            )
+            options |= dict(zip(("encoding", "errors", "newline"), arguments, strict=False))
+            return buffer if "b" in mode else io.TextIOWrapper(buffer, **options)
 
         def sync(descriptor: int) -> None:
             disk.touch("fsync")
@@ -143,11 +139,8 @@ class Disk:
     def touch(self, name: Any) -> None:
         self.count += 1
         # A full disk stays full.
-        if (
-            self.fails_at
-            and self.count >= self.fails_at
-            and (self.number == errno.ENOSPC or self.count == self.fails_at)
-        ):
+        fails = self.count >= self.fails_at if self.number == errno.ENOSPC else self.count == self.fails_at
+        if self.fails_at and fails:
             if self.number == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
             raise OSError(self.number, os.strerror(self.number), str(name))

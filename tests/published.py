@@ -166,10 +166,8 @@ def sr_corrnet_description(
         "apply_pos_enc": True,
     }
     dataset = {"max_n_spks": hypotheses, "synthesis_config": {"max_len": 32000, "sampling_rate": 8000}}
-    return {
-        "project": "[Project] SR_CorrNet_SS",
-        "config": {"stft": {"frame_length": window, "frame_shift": 8}, "dataset": dataset, "model": model},
-    }
+    config = {"stft": {"frame_length": window, "frame_shift": 8}, "dataset": dataset, "model": model}
+    return {"project": "[Project] SR_CorrNet_SS", "config": config}
 
 
 def tiger_arguments(hypotheses: int = 2, scales: int = 3, iterations: int = 2, stride: int = 320) -> dict[str, int]:
@@ -199,7 +197,5 @@ def tiger_weights(hypotheses: int = 2, scales: int = 3) -> dict[str, Tensor]:
     for name in [name for name in weights if f".loc_glo_fus.{scales - 2}." in name]:
         weights[name.replace(f".{scales - 2}.", f".{scales - 1}.", 1)] = torch.ones_like(weights[name])
     # Norms over channels of pictures.
-    return {
-        name: tensor[None, :, None, None] if name.endswith(("gamma", "beta")) else tensor
-        for name, tensor in weights.items()
-    }
+    norms = [name for name in weights if name.endswith(("gamma", "beta"))]
+    return weights | {name: weights[name][None, :, None, None] for name in norms}

@@ -102,9 +102,8 @@ def test_a_server_without_a_length_is_read_to_the_known_size(part, server, tmp_p
     monkeypatch.setattr(fetching, "_BLOCK_BYTES", 1000)
     read: list[int] = []
     write = fetching._write
-    monkeypatch.setattr(
-        fetching, "_write", lambda file, block, path: (read.append(len(block)), write(file, block, path))
-    )
+    counted = lambda file, block, path: (read.append(len(block)), write(file, block, path))  # noqa: E731
+    monkeypatch.setattr(fetching, "_write", counted)
     if part is not None:
         (tmp_path / "file.part").write_bytes(part)
     server.put("file", CONTENT, length=False)

@@ -60,9 +60,8 @@ def test_what_the_limits_allow_is_read_as_ever():
 def test_a_large_file_is_not_read(tmp_path):
     with (tmp_path / "big.yaml").open("wb") as file:
         file.truncate(1 << 40)
-    complaint(
-        lambda: files.read_yaml(tmp_path / "big.yaml"), r"\(1,099,511,627,776 bytes, expected at most 4,000,000\)"
-    )
+    words = r"\(1,099,511,627,776 bytes, expected at most 4,000,000\)"
+    complaint(lambda: files.read_yaml(tmp_path / "big.yaml"), words)
 
 
 READERS = {
@@ -131,18 +130,15 @@ def test_refusing_costs_little_memory(tmp_path):
         "code = main(['train', '--config', sys.argv[1], '--out', 'x'])\n"
         "print(resident_peak_mib())\nsys.exit(code)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "x.yaml")], capture_output=True, text=True, cwd=tmp_path
-    )
+    command = [sys.executable, "-c", program, str(tmp_path / "x.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and len(done.stderr) < 2001, done.stderr[:3000]
     assert float(done.stdout) < 1000
 
 
 def test_a_name_as_long_as_names_can_be(tmp_path):
-    assert (
-        files.write_text(tmp_path / ("ü" * 125 + ".json"), "x").read_text() == "x"
-        and len(list(tmp_path.iterdir())) == 1
-    )
+    assert files.write_text(tmp_path / ("ü" * 125 + ".json"), "x").read_text() == "x"
+    assert len(list(tmp_path.iterdir())) == 1
     complaint(lambda: files.write_text(tmp_path / ("x" * 256), "x"), "shorter name")
 
 
@@ -226,12 +222,8 @@ def test_machines_of_one_name_leave_each_others_temporary_files(tmp_path, monkey
 def test_json_objects_begin_with_the_number_of_their_format(tmp_path):
     assert files.write_json(tmp_path / "x.json", {"b": 1, "format": 7}).read_text() == '{\n "format": 1,\n "b": 1\n}\n'
     # A file that is read, added to and written again keeps one number.
-    assert (
-        files.write_json(tmp_path / "y.json", files.read_json(tmp_path / "x.json") | {"a": 2})
-        .read_text()
-        .count("format")
-        == 1
-    )
+    more = files.read_json(tmp_path / "x.json") | {"a": 2}
+    assert files.write_json(tmp_path / "y.json", more).read_text().count("format") == 1
     assert files.write_json(tmp_path / "rows.json", [{"a": 1}]).read_text() == '[\n {\n  "a": 1\n }\n]\n'
 
 

@@ -70,16 +70,10 @@ def test_a_number_is_refused_in_one_line_or_may_be_used(cls, name, kind):
     bounds = bounds_of(typing.get_type_hints(cls, include_extras=True)[name])
     assert bounds, f"{cls.__name__}.{name} has no bounds: give it a type of sepkit.numbers"
     where = f"{cls.__name__}.{name}"
-    expected: dict[Any, bool | None] = {
-        0: None,
-        -1: bool({name, where} & set(SIGNED)),
-        math.nan: False,
-        -math.inf: False,
-    }
-    of_floats, of_integers = (
-        {1e300: None, math.inf: where in ENDLESS},
-        {HUGE: None if {name, where} & UNLIMITED else False},
-    )
+    signed = bool({name, where} & set(SIGNED))
+    expected: dict[Any, bool | None] = {0: None, -1: signed, math.nan: False, -math.inf: False}
+    of_floats = {1e300: None, math.inf: where in ENDLESS}
+    of_integers = {HUGE: None if {name, where} & UNLIMITED else False}
     expected |= of_floats if kind is float else of_integers
     expected |= dict.fromkeys(filter(finite, (bounds.ge, bounds.le)), True)
     expected |= dict.fromkeys(filter(finite, (bounds.gt, bounds.lt)), False)

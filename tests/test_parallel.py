@@ -151,9 +151,8 @@ def test_workers_end_when_their_parent_is_killed(tmp_path) -> None:
     (tmp_path / "sleeping.py").write_text("import time\ndef sleep(_):\n    time.sleep(60)\n")
     program = "from sleeping import sleep\nfrom sepkit.parallel import for_each\nlist(for_each(sleep, [1, 2], 2))"
     places = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[1])])
-    parent = subprocess.Popen(
-        [sys.executable, "-c", program], start_new_session=True, env=os.environ | {"PYTHONPATH": places}
-    )
+    environment = os.environ | {"PYTHONPATH": places}
+    parent = subprocess.Popen([sys.executable, "-c", program], start_new_session=True, env=environment)
     try:
         workers = _wait(lambda: _of_session(parent.pid), at_least=4, seconds=60)
         assert len(workers) >= 4  # the parent, the server, and two workers

@@ -140,9 +140,8 @@ def test_nothing_is_written_elsewhere_and_no_host_is_contacted(name, inputs, ser
         calls = "trace=openat,open,creat,connect,sendto,rename,renameat,mkdir,mkdirat"
         words = ["strace", "-f", "--seccomp-bpf", "-qq", "-s", "300", "-e", calls, "-o", str(trace), *words]
     with (inputs / "mix" / "a.wav").open("rb") as recording:
-        done = subprocess.run(
-            words, stdin=recording, capture_output=True, errors="replace", env=environment, cwd=tmp_path, timeout=600
-        )
+        options = {"capture_output": True, "errors": "replace", "env": environment, "cwd": tmp_path}
+        done = subprocess.run(words, stdin=recording, timeout=600, **options)
     assert done.returncode == (2 if name == "upload" else 0), done.stderr
     left = [str(path) for folder in (home, temporary) for path in folder.rglob("*") if not list(path.glob("*"))]
     assert [path for path in left if not CACHES.search(path)] == []

@@ -52,10 +52,8 @@ NARROW = {
 # What twins share fits the latents of either, and no others.
 TWINS = {REPOSITORY / "egs" / "generalization" / "conf" / "cpu.yaml": "cpu_deterministic.yaml"}
 LICENSES = ("LICENSE", "LICENSE-CC-BY-4.0", "NOTICE")
-TINY_MODEL = {
-    "filterbank": {"name": "free", "num_filters": 16, "kernel_size": 64, "stride": 32},
-    "masker": {"name": "recurrent"},
-}
+BANK = {"name": "free", "num_filters": 16, "kernel_size": 64, "stride": 32}
+TINY_MODEL = {"filterbank": BANK, "masker": {"name": "recurrent"}}
 
 
 def _run(*command: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
@@ -129,11 +127,8 @@ def test_versions_agree() -> None:
 
 
 def test_every_dependency_is_pinned() -> None:
-    pinned = {
-        _canonical(re.split(r"[=; ]", line)[0])
-        for line in (REPOSITORY / "tools" / "constraints.txt").read_text().split("\n")
-        if line
-    }
+    lines = (REPOSITORY / "tools" / "constraints.txt").read_text().split("\n")
+    pinned = {_canonical(re.split(r"[=; ]", line)[0]) for line in lines if line}
     required = {_canonical(re.split(r"[^\w.-]", line)[0]) for line in importlib.metadata.requires("sepkit") or []}
     assert {"torch", "asteroid", "pesq", "ruff", "zuko", "docstring-parser", "uv"} <= required
     assert required - {"sepkit"} <= pinned

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 from sepkit.config import FreeFilterbankConfig, GaussianConfig, LogNormalConfig, ModelConfig, RecurrentConfig
 
-RECURRENT = ModelConfig(
-    filterbank=FreeFilterbankConfig(num_filters=8), masker=RecurrentConfig(hidden_size=4, num_layers=1)
-)
+MASKER = RecurrentConfig(hidden_size=4, num_layers=1)
+RECURRENT = ModelConfig(filterbank=FreeFilterbankConfig(num_filters=8), masker=MASKER)
 VARIATIONAL = replace(RECURRENT, encoding=GaussianConfig("linear"), masks=LogNormalConfig())

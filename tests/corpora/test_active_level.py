@@ -46,10 +46,8 @@ def bursts(seed: int, rate: int, pause: float = 0.7) -> np.ndarray:
     generator = np.random.default_rng(seed)
     parts = []
     for _ in range(3):
-        parts += [
-            0.1 * generator.standard_normal(round(generator.uniform(0.4, 1.0) * rate)),
-            np.zeros(int(pause * rate)),
-        ]
+        noise = 0.1 * generator.standard_normal(round(generator.uniform(0.4, 1.0) * rate))
+        parts += [noise, np.zeros(int(pause * rate))]
     return np.concatenate(parts) + 1e-5 * generator.standard_normal(sum(map(len, parts)))
 
 

@@ -99,9 +99,8 @@ def test_published_size_is_looked_at_first(server: Server, tmp_path: Path) -> No
 
 
 def test_one_failure_does_not_keep_others(server: Server, tmp_path: Path) -> None:
-    parts = {
-        part: tar_of({f"LibriSpeech/{part}/1/2/1-2-0.flac": part.encode()}) for part in ("dev-clean", "test-clean")
-    }
+    names = ("dev-clean", "test-clean")
+    parts = {part: tar_of({f"LibriSpeech/{part}/1/2/1-2-0.flac": part.encode()}) for part in names}
     sums = tmp_path / "sha256sum.txt"
     lines = [f"{hashlib.sha256(content).hexdigest()} *{part}.tar.gz\n" for part, content in parts.items()]
     sums.write_text("".join([*lines, "0" * 64 + "  train-clean-100.tar.gz\n"]))

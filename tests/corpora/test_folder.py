@@ -327,11 +327,8 @@ def test_speech_mini(data_folder, tmp_path):
     for entry in made["test"]:
         assert (entry.num_samples, entry.mode, len(entry.sources)) == (32000, "min", 2)
         assert None not in {source.sex for source in entry.sources}
-    levels_db = [
-        20 * np.log10(active_level(source, RATE))
-        for entry in made["test_librispeech"][:40]
-        for source in mix_entry(entry).sources
-    ]
+    sources = [source for entry in made["test_librispeech"][:40] for source in mix_entry(entry).sources]
+    levels_db = [20 * np.log10(active_level(source, RATE)) for source in sources]
     assert np.abs(np.array(levels_db) + 30).max() <= 2.5 + 1e-3
 
 
@@ -365,8 +362,7 @@ def test_mixtures_of_one_number_do_not_depend_on_the_others(speech, tmp_path):
 
 
 def test_no_more_mixtures_of_one_speaker_than_utterances(speech, tmp_path):
-    train = manifests(prepare_folder(speech, tmp_path / "out", speakers=[1, 2], **SMALL | {"train_mixtures": 40}))[
-        "train"
-    ]
+    counts = SMALL | {"train_mixtures": 40}
+    train = manifests(prepare_folder(speech, tmp_path / "out", speakers=[1, 2], **counts))["train"]
     assert [len(entry.sources) for entry in train].count(1) == 12
     assert [len(entry.sources) for entry in train[-8:]] == 8 * [2]

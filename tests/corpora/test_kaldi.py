@@ -63,9 +63,8 @@ def test_an_utterance_without_a_file_is_left_out(kaldi):
 
 def test_decoding_commands_are_read_as_their_file_and_others_refused(tmp_path):
     (tmp_path / "utt2spk").write_text("a s1\nb s1\nc s2\n")
-    (tmp_path / "wav.scp").write_text(
-        "a flac -c -d -s /x/a.flac |\nb /usr/bin/sph2pipe -f wav -p /x/b.sph |\nc sub/c.wav\n"
-    )
+    lines = ["a flac -c -d -s /x/a.flac |", "b /usr/bin/sph2pipe -f wav -p /x/b.sph |", "c sub/c.wav"]
+    (tmp_path / "wav.scp").write_text("\n".join(lines) + "\n")
     recordings, _ = read_kaldi(tmp_path)
     assert [recording.path for recording in recordings] == [Path("/x/a.flac"), Path("/x/b.sph"), tmp_path / "sub/c.wav"]
     victim = tmp_path / "victim"

@@ -165,9 +165,8 @@ def test_mixtures_on_the_fly_are_what_is_written_before_it_is_rounded(corpus, tm
     for part in PARTS:
         rows = table(corpus / "metadata" / f"libri{speakers}mix_{part}.csv")[1:]
         unrounded = [expected(corpus, row, speakers, rate, mode) for row in rows]
-        for kind, suffix, task in zip(
-            KINDS, ("", "_noisy", "_single"), ("sep_clean", "sep_noisy", "enh_single"), strict=True
-        ):
+        tasks = ("sep_clean", "sep_noisy", "enh_single")
+        for kind, suffix, task in zip(KINDS, ("", "_noisy", "_single"), tasks, strict=True):
             entries = read_manifest(out / f"{part.split('-')[0]}{suffix}.jsonl")
             assert [entry.id for entry in entries] == [row[0] for row in rows]
             for entry, waveforms in zip(entries, unrounded, strict=True):
@@ -179,9 +178,8 @@ def test_mixtures_on_the_fly_are_what_is_written_before_it_is_rounded(corpus, tm
                     np.testing.assert_array_equal(source, waveforms[f"s{index}"])
                 assert len(mixed.sources) == (1 if kind == "mix_single" else speakers)
                 assert (mixed.noise is None) == (kind == "mix_clean")
-                assert [s.speaker for s in entry.sources] == [name[0] for name in entry.id.split("_")][
-                    : len(mixed.sources)
-                ]
+                speakers_of = [name[0] for name in entry.id.split("_")]
+                assert [s.speaker for s in entry.sources] == speakers_of[: len(mixed.sources)]
                 start = int(generator.integers(entry.num_samples - 500))
                 crop = mix_entry(entry, start, 500)
                 np.testing.assert_array_equal(crop.mixture, waveforms[kind][start : start + 500])
@@ -199,9 +197,7 @@ def test_manifests_of_the_written_tree_read_it_and_can_be_moved(corpus, tmp_path
             np.testing.assert_array_equal(mixed.mixture, pcm16(waveforms[kind], tmp_path) / np.float32(32768))
             np.testing.assert_array_equal(mixed.sources[0], pcm16(waveforms["s1"], tmp_path) / np.float32(32768))
             assert (entry.noise is None) == (kind == "mix_clean")
-            assert [source.speaker for source in entry.sources] == [n[0] for n in row[0].split("_")][
-                : len(entry.sources)
-            ]
+            assert [s.speaker for s in entry.sources] == [n[0] for n in row[0].split("_")][: len(entry.sources)]
 
 
 def test_written_and_described_have_equal_checksums_and_speakers_are_disjoint(corpus, tmp_path):
@@ -219,9 +215,8 @@ def test_written_and_described_have_equal_checksums_and_speakers_are_disjoint(co
 
 
 def test_sexes_come_from_speakers_txt(copy, tmp_path):
-    (copy / "LibriSpeech" / "SPEAKERS.TXT").write_text(
-        "; a comment\ne | F | dev-clean | 8.0 | E | x\nf | M | dev-clean |\n"
-    )
+    table = "; a comment\ne | F | dev-clean | 8.0 | E | x\nf | M | dev-clean |\n"
+    (copy / "LibriSpeech" / "SPEAKERS.TXT").write_text(table)
     first = read_manifest(prepare(copy, tmp_path / "out") / "dev.jsonl")[0].sources
     assert [(source.speaker, source.sex) for source in first] == [("e", "F"), ("f", "M")]
 
@@ -292,9 +287,8 @@ def test_bad_recordings_are_listed_and_the_rest_goes_on(copy, tmp_path, capsys, 
     listed = dict(line.split("\t") for line in (out / "skipped.tsv").read_text().splitlines())
     assert {name.split("/")[1] for name in listed if name.startswith("train-100/")} == missing
     assert all("no such file" in reason for name, reason in listed.items() if name.startswith("train"))
-    for row, reason in zip(
-        dev, (f"{flac}: damaged or truncated", f"{noise}: truncated", "7000 samples", "8000 Hz"), strict=True
-    ):
+    reasons = (f"{flac}: damaged or truncated", f"{noise}: truncated", "7000 samples", "8000 Hz")
+    for row, reason in zip(dev, reasons, strict=True):
         assert reason in listed[f"dev/{row[0]}"]
     assert f"warning: {len(missing) + 4} item(s) left out" in capsys.readouterr().err
     assert len(read_manifest(out / "train.jsonl")) == 4 - len(missing)
@@ -314,12 +308,8 @@ def test_bad_lines_are_listed_and_the_rest_goes_on(copy, tmp_path):
     path.write_text("\n".join([*lines, lines[1], "half,a,line"]) + "\n")
     out = prepare(copy, tmp_path / "out", write=True)
     reasons = (out / "skipped.tsv").read_text()
-    for pattern in (
-        "clean.csv:3: found 'loud'",
-        "leads out",
-        "clean.csv:6: .* is that of line 2",
-        "clean.csv:7: expected 7",
-    ):
+    bad = ("clean.csv:3: found 'loud'", "leads out", "clean.csv:6: .* is that of line 2", "clean.csv:7: expected 7")
+    for pattern in bad:
         assert len([line for line in reasons.splitlines() if re.search(pattern, line)]) == 1, pattern
     assert len(read_manifest(out / "dev.jsonl")) == 2
     assert "dev: 2 of 6 mixtures prepared" in (out / "verification.json").read_text()

@@ -144,10 +144,8 @@ def test_a_folder_without_partner_in_a_pattern(tmp_path):
 def test_tables(columns, root, tmp_path, capsys):
     references = write_layout(tmp_path, "wav/m/{id}.wav", "wav/{}/{id}.wav", "wav/n/{id}.wav")
     place = f"{tmp_path}/" if root == "/" else root
-    rows = [
-        [name, *(f"{place}wav/{part}/{name}.wav" for part in ("m", "1", "2")), f"{place}wav/n/{name}.wav", "400"]
-        for name in (*NAMES, "absent")
-    ]
+    places = [f"{place}wav/{part}" for part in ("m", "1", "2", "n")]
+    rows = [[name, *(f"{folder}/{name}.wav" for folder in places), "400"] for name in (*NAMES, "absent")]
     has_noise = any("noise" in column for column in columns)
     rows = [row if has_noise else [*row[:4], row[5]] for row in rows]
     text = "\n".join(",".join(row) for row in [columns, *rows, [""] * len(columns)])

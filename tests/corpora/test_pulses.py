@@ -101,9 +101,8 @@ def test_running_again_makes_nothing_again(pulses):
         victim.unlink()
     prepare_pulses(pulses, **TINY)
     assert {path for path in before if path.stat().st_mtime_ns != before[path][1]} == victims
-    assert {path: path.read_bytes() for path in pulses.rglob("*.wav")} == {
-        path: data for path, (data, _) in before.items()
-    }
+    after = {path: path.read_bytes() for path in pulses.rglob("*.wav")}
+    assert after == {path: data for path, (data, _) in before.items()}
     assert {path: path.read_bytes() for path in pulses.glob("*.jsonl")} == manifests
 
 
@@ -145,13 +144,8 @@ def test_from_the_command_line(tmp_path, capsys):
     out = str(tmp_path / "out")
     assert main(["prepare", "pulses", "--out", out, *options, "--conditions", "noise_low", "noise_high"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == out
-    assert {path.stem for path in Path(out).glob("*.jsonl")} == {
-        "train",
-        "dev",
-        "test",
-        "test_noise_low",
-        "test_noise_high",
-    }
+    names = {"train", "dev", "test", "test_noise_low", "test_noise_high"}
+    assert {path.stem for path in Path(out).glob("*.jsonl")} == names
     assert main(["prepare", "pulses", "--out", out, *options, "--conditions", "quiet"]) == 2
     error = capsys.readouterr().err
     assert len(error.splitlines()) == 1 and error.startswith("sepkit prepare pulses: --conditions: found 'quiet'")
@@ -159,13 +153,8 @@ def test_from_the_command_line(tmp_path, capsys):
 
 RATE = 8000
 # One pulse of one speaker; only phase and center are unknown.
-SINGLE = PulseParameters(
-    pulses=1,
-    overtones=0,
-    amplitude_range=(0.7, 0.7),
-    sigma_range_seconds=(0.1, 0.1),
-    frequency_ranges_hz=((250.0, 250.0),),
-)
+RANGES = {"amplitude_range": (0.7, 0.7), "sigma_range_seconds": (0.1, 0.1), "frequency_ranges_hz": ((250.0, 250.0),)}
+SINGLE = PulseParameters(pulses=1, overtones=0, **RANGES)
 
 
 def spectrum(waveform: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

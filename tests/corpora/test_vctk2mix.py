@@ -37,9 +37,8 @@ def corpus(tmp_path_factory) -> Path:
             loudness = np.full(length, 1e-3)
             loudness[int(generator.integers(6000, 20000)) : -9000] = 0.1
             soundfile.write(path, loudness * generator.standard_normal(length), 48000)
-    (vctk / "speaker-info.txt").write_text(
-        "ID  AGE  GENDER  ACCENTS  REGION\n225  23  F  English  x\n226  22  M  English\n"
-    )
+    rows = "ID  AGE  GENDER  ACCENTS  REGION\n225  23  F  English  x\n226  22  M  English\n"
+    (vctk / "speaker-info.txt").write_text(rows)
     rows = []
     # Noise shorter than both, between the two, and longer than both.
     for number, length in enumerate((20000, 51500, 70001, 60000)):

@@ -18,9 +18,8 @@ from sepkit.data.manifest import read_manifest
 from sepkit.data.mixing import mix_entry
 from tests.corpora.calling import by_place
 
-prepare_wsj0_mix = by_place(
-    _prepare_wsj0_mix, WSJ0MixOptions, "wsj0", "lists", "out", "speakers", "sample_rate", "mode"
-)
+ARGUMENTS = ("wsj0", "lists", "out", "speakers", "sample_rate", "mode")
+prepare_wsj0_mix = by_place(_prepare_wsj0_mix, WSJ0MixOptions, *ARGUMENTS)
 FS = 16000
 STEP = 1 / 32768
 # Condition -> speakers of its recordings, as in WSJ0: tr and cv from si_tr_s, tt from si_dt_05 and si_et_05.
@@ -208,9 +207,8 @@ def test_the_command_line_and_the_same_command_again(wsj0, tmp_path, capsys):
     assert json.loads((out / "verification.json").read_text())["problems"] == []
     noted = json.loads((out / "wsj0-mix.json").read_text())
     assert noted.pop("format") == 1
-    assert set(noted) == {f"2speakers/wav8k/min/{c}" for c in ("tr", "cv", "tt")} | {
-        f"{n}.jsonl" for n in ("train", "dev", "test")
-    }
+    places = {f"2speakers/wav8k/min/{condition}" for condition in ("tr", "cv", "tt")}
+    assert set(noted) == places | {"train.jsonl", "dev.jsonl", "test.jsonl"}
     before, manifests = snapshot(out), [(out / f"{n}.jsonl").read_bytes() for n in ("train", "dev", "test")]
     gone = out / "2speakers" / "wav8k" / "min" / "tr" / "mix"
     lost = sorted(gone.iterdir())[1]

@@ -60,9 +60,8 @@ def test_what_a_forked_worker_loads_is_there_for_all() -> None:
 def test_mixtures_are_those_of_files_but_for_16_bits(corpus: Manifest) -> None:
     unchanged = replace(CONFIG, speed_range=0.0)
     from_bank = MixtureDataset(corpus, segment_seconds=0.4, dynamic_mixing=unchanged, mixtures_per_epoch=12)
-    from_files = MixtureDataset(
-        corpus, segment_seconds=0.4, dynamic_mixing=replace(unchanged, bank_gib=0.0), mixtures_per_epoch=12
-    )
+    files = replace(unchanged, bank_gib=0.0)
+    from_files = MixtureDataset(corpus, segment_seconds=0.4, dynamic_mixing=files, mixtures_per_epoch=12)
     for index in range(12):
         kept, read = from_bank[2, index], from_files[2, index]
         np.testing.assert_allclose(kept.sources.numpy(), read.sources.numpy(), rtol=0, atol=3e-4)

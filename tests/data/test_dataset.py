@@ -56,13 +56,10 @@ def test_sources_are_played_at_drawn_speeds(corpus: Manifest) -> None:
     for epoch in range(20):
         example, sources = dataset[epoch, 2], mix_entry(corpus[2]).sources
         np.testing.assert_allclose(example.mixture, example.sources.sum(0), atol=1e-6)
-        played = [
-            [audio.resample(source, 1000, rate)[: len(example.mixture)] for rate in (1250, 1000)] for source in sources
-        ]
-        near = [
-            [np.allclose(found, one, atol=1e-4) for one in both]
-            for found, both in zip(example.sources.numpy(), played, strict=True)
-        ]
+        length = len(example.mixture)
+        played = [[audio.resample(source, 1000, rate)[:length] for rate in (1250, 1000)] for source in sources]
+        pairs = zip(example.sources.numpy(), played, strict=True)
+        near = [[np.allclose(found, one, atol=1e-4) for one in both] for found, both in pairs]
         assert all(sum(one) == 1 for one in near)
         seen.add(tuple(one.index(True) for one in near))
     assert len(seen) == 4
@@ -175,9 +172,8 @@ def items_of(sampler: EpochSampler) -> list[list[int]]:
 @settings(max_examples=100, deadline=None)
 def test_ranks_share_the_global_batches_of_one_process(num_items, world, batch_size, epoch, shuffle, drop_last) -> None:
     def batches(rank: int, of: int, size: int) -> list[list[int]]:
-        sampler = EpochSampler(
-            num_items, seed=7, shuffle=shuffle, rank=rank, world=of, batch_size=size, drop_last=drop_last
-        )
+        share = {"rank": rank, "world": of, "batch_size": size}
+        sampler = EpochSampler(num_items, seed=7, shuffle=shuffle, drop_last=drop_last, **share)
         sampler.set_epoch(epoch)
         result = items_of(sampler)
         assert len(result) == len(sampler)

@@ -125,9 +125,8 @@ def test_noise_has_the_drawn_ratio_and_share(steady: Manifest, tmp_path: Path) -
     for name, count in {"long": 9000, "short": 700}.items():
         waveform = np.random.default_rng(0).uniform(-0.5, 0.5, count).astype(np.float32)
         audio.write(noise_folder / f"{name}.wav", waveform, RATE)
-    config = DynamicMixingConfig(
-        enabled=True, noise=str(tmp_path / "noise"), noise_probability=0.7, noise_snr_db=(3.0, 9.0)
-    )
+    options = {"noise": str(tmp_path / "noise"), "noise_probability": 0.7, "noise_snr_db": (3.0, 9.0)}
+    config = DynamicMixingConfig(enabled=True, **options)
     noisy = [mixed for mixed in draws(DynamicMixer(steady, config, 4000), 120) if mixed.noise is not None]
     assert 66 < len(noisy) < 100
     ratios = []
@@ -159,9 +158,8 @@ def test_silent_noise_and_silent_speech_stay_finite(tmp_path: Path) -> None:
 
 def test_targets_are_the_reverberant_sources(corpus: Manifest, tmp_path: Path) -> None:
     pytest.importorskip("pyroomacoustics", reason="pyroomacoustics is missing: pip install 'sepkit[reverb]'")
-    config = DynamicMixingConfig(
-        enabled=True, gain_range_db=0.0, reverberation_probability=1.0, reverberation_cache=str(tmp_path)
-    )
+    dry_config = DynamicMixingConfig(enabled=True, gain_range_db=0.0)
+    config = replace(dry_config, reverberation_probability=1.0, reverberation_cache=str(tmp_path))
     dry_config = DynamicMixingConfig(enabled=True, gain_range_db=0.0)
     wet = DynamicMixer(corpus, config, 3000).mix(np.random.default_rng(0))
     dry = DynamicMixer(corpus, dry_config, 3000).mix(np.random.default_rng(0))
@@ -250,10 +248,8 @@ def test_a_reverberant_segment_still_rings_from_before_it(tmp_path: Path) -> Non
 def test_parts_of_a_file_stay_within_their_bounds(tmp_path: Path) -> None:
     waveform = np.concatenate([np.full(1000, 0.1), np.full(1000, 0.2), np.full(1000, 0.3)]).astype(np.float32)
     audio.write(tmp_path / "long.wav", waveform, RATE)
-    sources = [
-        SourceEntry("long.wav", "a", start=0, num_samples=1000),
-        SourceEntry("long.wav", "b", start=1000, num_samples=1000),
-    ]
+    starts = {"a": 0, "b": 1000}
+    sources = [SourceEntry("long.wav", who, start=start, num_samples=1000) for who, start in starts.items()]
     manifest = Manifest(tmp_path / "m.jsonl", [MixtureEntry("x", RATE, 1000, sources)])
     for mixed in draws(DynamicMixer(manifest, DynamicMixingConfig(enabled=True), 400), 20):
         for source in mixed.sources:

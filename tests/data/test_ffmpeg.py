@@ -94,9 +94,7 @@ def test_nothing_is_skipped_in_silence(absent: None, tmp_path: Path, capsys: pyt
     assert capsys.readouterr().err == line
     assert [path.name for path in find_recordings([tmp_path / "in"], tmp_path / "out")] == ["d.wav"]
     assert capsys.readouterr().err == line
-    line = (
-        r"a.m4a: cannot be read as audio \(.* the program ffmpeg, which reads more, is not installed\).*install ffmpeg"
-    )
+    line = r"a.m4a: cannot be read as audio \(.* the program ffmpeg, which reads more, is not .*install ffmpeg"
     complaint(lambda: audio.info(tmp_path / "in" / "a.m4a"), line)
 
 

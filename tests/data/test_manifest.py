@@ -52,13 +52,8 @@ def test_the_contracts_line_is_read_and_written_back_the_same(tmp_path: Path) ->
 
 
 def test_absent_fields_have_defaults_and_unknown_ones_are_kept(tmp_path: Path) -> None:
-    line = {
-        "id": "ü",
-        "sample_rate": 8000,
-        "num_samples": 5,
-        "sources": [{"path": "a.wav", "take": 3}],
-        "room": {"x": [1]},
-    }
+    sources = [{"path": "a.wav", "take": 3}]
+    line = {"id": "ü", "sample_rate": 8000, "num_samples": 5, "sources": sources, "room": {"x": [1]}}
     entry, second = read_manifest(written(tmp_path, "", line, " ", CONTRACT_LINE))
     assert second.id == CONTRACT_LINE["id"]
     assert (entry.mode, entry.mixture, entry.resampler, entry.noise) == ("min", None, "soxr_hq", None)

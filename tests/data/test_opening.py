@@ -94,12 +94,8 @@ def check_windows(path: Path, whole: np.ndarray, atol: float = 0.0) -> None:
     info = audio.info(path)
     assert info.num_samples == len(whole)
     length = len(whole)
-    starts = [
-        length - 2000,
-        *np.random.default_rng(1).integers(0, length - 500, 6),
-        1,
-        *range(length - 1550, length, 450),
-    ]
+    drawn = np.random.default_rng(1).integers(0, length - 500, 6)
+    starts = [length - 2000, *drawn, 1, *range(length - 1550, length, 450)]
     for start in starts[:2] if info.subtype == "FFMPEG" else starts:  # every window starts the program
         count = min(500, length - int(start))
         np.testing.assert_allclose(audio.read(path, int(start), count), whole[start : start + count], atol=atol, rtol=0)
@@ -181,9 +177,8 @@ def test_joined_files_that_no_decoder_reads_whole_are_split_as_the_message_says(
     for one, other in ((first, second), (second, first), (first, first)):
         path.write_bytes(one + other)
         for read in (audio.info, audio.read, lambda path: audio.decode(io.BytesIO(path.read_bytes()))):
-            with pytest.raises(
-                UserError, match=r"another recording follows.*head -c (\d+) FILE.*tail -c \+(\d+) F"
-            ) as told:
+            words = r"another recording follows.*head -c (\d+) FILE.*tail -c \+(\d+) F"
+            with pytest.raises(UserError, match=words) as told:
                 read(path)
             at, after = map(int, re.findall(r"-c \+?(\d+)", str(told.value)))
             assert (at, after) == (len(one), len(one) + 1)
@@ -344,9 +339,8 @@ def test_a_text_that_names_other_files_is_not_followed(kind: str, tmp_path: Path
         path.write_text(PLAYLISTS[kind].format(other))
         # ffmpeg does not know DASH of an ending of its own.
         reason = r"\(ffmpeg: a format that can name other files, or a rare one\)" if kind != "dash" else ""
-        complaint(
-            lambda path=path: audio.read(path), f"cannot be read as audio {reason}.*get the file again, or save it"
-        )
+        told = f"cannot be read as audio {reason}.*get the file again, or save it"
+        complaint(lambda path=path: audio.read(path), told)
 
 
 @needs_ffmpeg

@@ -137,7 +137,6 @@ def run_command(command: str, page: str) -> None:
     words = ["make", "--dry-run", *arguments] if program == "make" else [REPOSITORY / program, *arguments]
     words += [] if program == "make" else ["--stop-stage", "0"]
     folder = REPOSITORY if program == "make" else None
-    done = subprocess.run(
-        list(map(str, words)), cwd=folder, env=os.environ | {"PATH": path}, capture_output=True, text=True, check=False
-    )
+    environment = os.environ | {"PATH": path}
+    done = subprocess.run(list(map(str, words)), cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, f"{page}: {command}\n{done.stdout}\n{done.stderr}"

@@ -132,10 +132,8 @@ def test_calibration_is_in_the_summary(corpus: Any, tmp_path: Path) -> None:
     assert found == summary["calibration"]
     assert found["n_without_prediction"] == 2 and found["sources"]["n"] == 8 and found["mixtures"]["n"] == 4
     rows = [row for row in rows_of(out) if row["id"] != "mix2"]
-    predicted, measured = (
-        np.array([float(row[f"{name}_s{j}"]) for row in rows for j in (1, 2)])
-        for name in ("predicted_si_sdr_db", "si_sdr_db")
-    )
+    names = ("predicted_si_sdr_db", "si_sdr_db")
+    predicted, measured = (np.array([float(row[f"{name}_s{j}"]) for row in rows for j in (1, 2)]) for name in names)
     sources = found["sources"]
     assert sources["model"]["spearman"] == pytest.approx(stats.spearmanr(predicted, measured).statistic)
     assert sources["model"]["rmse_db"] == pytest.approx(0.5, abs=1e-3)

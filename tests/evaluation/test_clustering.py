@@ -30,10 +30,8 @@ def test_scores_equal_those_of_scikit_learn(case: np.ndarray) -> None:
 def test_accuracy_equals_the_best_of_all_namings(case: np.ndarray) -> None:
     labels, clusters = case
     names = sorted({*labels.tolist(), *clusters.tolist()})
-    best = max(
-        np.mean(labels == np.array([dict(zip(names, p, strict=True))[c] for c in clusters.tolist()]))
-        for p in permutations(names)
-    )
+    namings = [dict(zip(names, p, strict=True)) for p in permutations(names)]
+    best = max(np.mean(labels == [naming[c] for c in clusters.tolist()]) for naming in namings)
     assert scoring.clustering_accuracy(labels.tolist(), clusters.tolist()) == pytest.approx(best)
 
 
@@ -61,9 +59,8 @@ def test_table_of_clusters(tmp_path):
     ]
     table = write_segments(tmp_path / "segments.csv", rows)
     truth = [("in/a_s1.wav", "x"), ("in/a_s2.flac", "y"), ("absent.wav", "z")]
-    known = scoring.read_reference(
-        write_segments(tmp_path / "truth.csv", [Segment(path, speaker=who) for path, who in truth])
-    )
+    named = [Segment(path, speaker=who) for path, who in truth]
+    known = scoring.read_reference(write_segments(tmp_path / "truth.csv", named))
     scores = scoring.score_clusters(table, known)
     assert (scores["nmi"], scores["n_segments"], scores["n_without_label"]) == (1.0, 3, 1)
     assert scores["unknown_paths"] == ["absent"]

@@ -244,9 +244,8 @@ def test_manifests_side_by_side_with_the_drop_from_the_first(corpus: Any, make_c
     assert after["drop_db"] == pytest.approx(before["mean"] - after["mean"]) and after["drop_db"] > 0
     assert "drop_db" not in before and "drop" in second["metrics"]["stoi"]
     alone = evaluate(separate, [unseen.manifest], tmp_path / "alone", SI_SDR)
-    assert {name: after[name] for name in ("mean", "ci95", "n")} == {
-        name: alone["metrics"]["si_sdr_db"][name] for name in ("mean", "ci95", "n")
-    }
+    expected = alone["metrics"]["si_sdr_db"]
+    assert all(after[name] == expected[name] for name in ("mean", "ci95", "n"))
 
 
 def test_kinds_of_mixtures_have_columns_and_figures(tmp_path: Path, make_corpus: Any) -> None:
@@ -275,18 +274,14 @@ def test_kinds_of_mixtures_have_columns_and_figures(tmp_path: Path, make_corpus:
 
 def test_a_paired_comparison_with_another_run(corpus: Any, make_corpus: Any, tmp_path: Path) -> None:
     worse = evaluate(corpus.separator(0.3), corpus.manifest, tmp_path / "worse")
-    better = evaluate(
-        corpus.separator(0.1), corpus.manifest, tmp_path / "better", EvaluationOptions(compare=str(tmp_path / "worse"))
-    )
+    compare = EvaluationOptions(compare=str(tmp_path / "worse"))
+    better = evaluate(corpus.separator(0.1), corpus.manifest, tmp_path / "better", compare)
     difference = better["comparison"]["metrics"]["si_sdr_db"]
     means = [run["metrics"]["si_sdr_db"]["mean"] for run in (better, worse)]
     assert difference["mean"] == pytest.approx(means[0] - means[1]) and difference["n"] == 5
     assert difference["ci95"][0] > 0 and difference["share_better"] == 1.0
     other = make_corpus(tmp_path / "other", count=2, prefix="elsewhere")
-    with pytest.raises(UserError, match="in common"):
-        evaluate(
-            other.separator(), [other.manifest], tmp_path / "o", EvaluationOptions(compare=str(tmp_path / "worse"))
-        )
+    complaint(lambda: evaluate(other.separator(), [other.manifest], tmp_path / "o", compare), "in common")
 
 
 def test_intervals_draw_the_speakers_that_the_manifest_names(corpus: Any, tmp_path: Path) -> None:
@@ -346,13 +341,7 @@ class Speakers:
         return Hypotheses(np.concatenate([estimates, noise]), None if kept is None else np.array(kept))
 
 
-KEPT = [
-    [True, True, False, False],
-    [True, False, False, False],
-    [True, True, True, False],
-    [False, False, False, False],
-    [True, True, True, True],
-]
+KEPT = [[index < count for index in range(4)] for count in (2, 1, 3, 0, 4)]
 
 
 def counted(accuracy: float, over: float, under: float, missing: int, **confusion: int) -> dict[str, Any]:
@@ -396,10 +385,7 @@ def test_unknown_numbers_of_speakers_are_matched_as_far_as_they_go(corpus: Any, 
     assert (matching["missed_sources"], matching["extra_hypotheses"]) == (3, 3)
     assert matching["missed_source_rate"] == pytest.approx(0.3)
     assert found["speakers"] == "auto" and found["n_skipped"] == 0
-    assert {name: found["metrics"][name]["n"] for name in ("si_sdr_db", "mcl_si_sdr_db")} == {
-        "si_sdr_db": 4,
-        "mcl_si_sdr_db": 5,
-    }
+    assert [found["metrics"][name]["n"] for name in ("si_sdr_db", "mcl_si_sdr_db")] == [4, 5]
     rows = _rows(tmp_path / "auto")
     assert rows[0]["assignment"] == "2 1" and rows[3]["assignment"] == "missed missed"
     assert sorted(rows[1]["assignment"].split()) == ["1", "missed"]

@@ -135,10 +135,8 @@ def test_improvement_is_over_the_mixture() -> None:
 
 
 def test_stoi_and_pesq_are_those_of_their_packages() -> None:
-    pystoi, pesq = (
-        pytest.importorskip("pystoi"),
-        pytest.importorskip("pesq", reason="pesq is missing: pip install 'sepkit[metrics]'"),
-    )
+    pystoi = pytest.importorskip("pystoi")
+    pesq = pytest.importorskip("pesq", reason="pesq is missing: pip install 'sepkit[metrics]'")
     sources = _speechlike(2, 24000)
     estimates = _with_noise(sources, 5.0)
     for row in range(2):

@@ -70,10 +70,8 @@ def test_mistakes_are_said(tmp_path: Path, experiments: list[Path]) -> None:
     complaint(lambda: load_run(tmp_path), r"neither metrics.jsonl nor summary.json")
     (tmp_path / "summary.json").write_text(json.dumps({"metrics": {}}))
     complaint(lambda: load_run(tmp_path), "utterances.csv: no such file")
-    for change, line in (
-        ({"mean": None}, "mean is null for 2 utterances"),
-        ({"ci95": [0.0]}, r"\[0.0\], expected two"),
-    ):
+    mistakes = [({"mean": None}, "mean is null for 2 utterances"), ({"ci95": [0.0]}, r"\[0.0\], expected two")]
+    for change, line in mistakes:
         summary = json.loads((experiments[0] / "evaluation/noise/summary.json").read_text())
         summary["metrics"]["si_sdr_db"] |= {"n": 2} | change
         complaint(partial(check_summary, summary, "s.json"), line)

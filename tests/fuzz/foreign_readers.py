@@ -94,8 +94,6 @@ def _serve(server: socket.socket, answer: bytes) -> None:
                 connection.sendall(answer)
 
 
-READERS: dict[str, Callable[[], Reader]] = {
-    **({"containers": _containers} if shutil.which("ffmpeg") else {}),
-    "mirrors": _mirrors,
-}
+_IF_INSTALLED = {"containers": _containers} if shutil.which("ffmpeg") else {}
+READERS: dict[str, Callable[[], Reader]] = {**_IF_INSTALLED, "mirrors": _mirrors}
 """Name -> what makes the reader."""

@@ -60,13 +60,11 @@ def asteroid() -> Reader:
 def speechbrain() -> Reader:
     """A SepFormer's YAML, whose tags speechbrain would carry out, and its three files of weights."""
     torch.manual_seed(0)
-    masker = c.SepFormerConfig(
-        model_dim=16, num_layers=2, chunk_size=10, transformer_layers=1, num_heads=4, feedforward_dim=20
-    )
+    sizes = {"model_dim": 16, "feedforward_dim": 20, "chunk_size": 10}
+    masker = c.SepFormerConfig(**sizes, num_layers=2, transformer_layers=1, num_heads=4)
     relu = c.DeterministicConfig(activation="relu")
-    config = c.ModelConfig(
-        filterbank=c.FreeFilterbankConfig(12, 8, 4), masker=masker, encoding=relu, masks=relu, pad="asteroid"
-    )
+    bank = c.FreeFilterbankConfig(12, 8, 4)
+    config = c.ModelConfig(filterbank=bank, masker=masker, encoding=relu, masks=relu, pad="asteroid")
     model: Any = build_model(config)
     weights = {
         "encoder": {"conv1d.weight": model.filterbank.encoder.filterbank._filters.data},
@@ -115,9 +113,8 @@ def tiger() -> Reader:
 def of_torchaudio() -> Reader:
     """Weights alone: sizes follow from them."""
     linear, relu = c.DeterministicConfig(activation="linear"), c.DeterministicConfig(activation="relu")
-    masker = c.ConvTasNetConfig(
-        bottleneck_channels=4, hidden_channels=6, skip_channels=4, kernel_size=3, blocks=8, repeats=1
-    )
+    sizes = {"bottleneck_channels": 4, "hidden_channels": 6, "skip_channels": 4, "kernel_size": 3}
+    masker = c.ConvTasNetConfig(**sizes, blocks=8, repeats=1)
     bank = c.FreeFilterbankConfig(8, 16, 8, padding=8, multiple=8)
     torch.manual_seed(0)
     model = build_model(c.ModelConfig(filterbank=bank, encoding=linear, masker=masker, masks=relu, pad="asteroid"))

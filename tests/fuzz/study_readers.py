@@ -27,14 +27,8 @@ def _audiogram_files() -> Files:
         model.set_statistics(drawn.values.mean(0), drawn.values.std(0))
         save_model(model, folder / "model")
         make("calibrate", folder / "model", "--manifest", folder / "dev.csv")
-        paths = [
-            "model/model.yaml",
-            "model/model.safetensors",
-            "model/stopping.yaml",
-            "train.csv",
-            "test.csv",
-            "test_truth.csv",
-        ]
+        of_model = ["model/model.yaml", "model/model.safetensors", "model/stopping.yaml"]
+        paths = [*of_model, "train.csv", "test.csv", "test_truth.csv"]
         return {Path(path).name: (folder / path).read_bytes() for path in paths}
 
 

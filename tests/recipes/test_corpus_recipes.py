@@ -57,9 +57,8 @@ def make_librispeech(folder: Path, tables: Path) -> None:
         pairs = pairs_of(utterances, lambda path: path.split("/")[1])
         write_rows(tables / f"libri2mix_{part}.csv", [recipe_row(pair, noise) for pair in pairs])
     # The published folder has a table of a part that is not here.
-    write_rows(
-        tables / "libri2mix_train-clean-360.csv", [recipe_row(("train-clean-360/1/1/1-1-0.flac",) * 2, "tr/0.wav")]
-    )
+    row = recipe_row(("train-clean-360/1/1/1-1-0.flac",) * 2, "tr/0.wav")
+    write_rows(tables / "libri2mix_train-clean-360.csv", [row])
     (folder / "LibriSpeech" / "SPEAKERS.TXT").write_text("; ID |SEX| SUBSET\n10 | F | train-clean-100 | 25 | Anna\n")
 
 
@@ -110,9 +109,8 @@ class Corpora:
     def __init__(self, folder: Path) -> None:
         mirror, self.folder = folder / "mirror", folder / "trees"
         mirror.mkdir()
-        repositories = {
-            name: self.folder / f"{name}-0123abc" / "metadata" for name in ("LibriMix", "VCTK-2Mix", "pywsj0-mix")
-        }
+        names = ("LibriMix", "VCTK-2Mix", "pywsj0-mix")
+        repositories = {name: self.folder / f"{name}-0123abc" / "metadata" for name in names}
         make_librispeech(self.folder, repositories["LibriMix"] / "Libri2Mix")
         make_noise(self.folder)
         make_vctk(self.folder, repositories["VCTK-2Mix"] / "VCTK-2mix")

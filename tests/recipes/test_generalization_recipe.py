@@ -70,10 +70,8 @@ def trained_with(log: Path) -> list[str]:
 
 
 def parse(options: list[str]) -> TrainConfig:
-    config, _ = parse_config(
-        "sepkit train", "", options, aliases={"--seed": "trainer.seed"}, add_options=lambda p: p.add("--out")
-    )
-    return config
+    more = {"aliases": {"--seed": "trainer.seed"}, "add_options": lambda p: p.add("--out")}
+    return parse_config("sepkit train", "", options, **more)[0]
 
 
 def differences(first: TrainConfig, second: TrainConfig) -> set[str]:
@@ -171,11 +169,8 @@ def test_models_of_the_thesis(dry: Callable[..., dict[str, TrainConfig]]) -> Non
         assert tree["data.batch_size"] == 16 and tree["data.segment_seconds"] == 3.0
         assert tree["trainer.max_minutes"] == 10 and tree["model.filterbank.init_range"] == 0.01
         assert tree["objective.margin_weight"] == 1.0
-        assert (
-            (tree["objective.cost.name"] == "blr_nll")
-            == name.startswith("vi_")
-            == models[name[:-6]].mask_family.variational
-        )
+        is_variational = models[name[:-6]].mask_family.variational
+        assert (tree["objective.cost.name"] == "blr_nll") == name.startswith("vi_") == is_variational
         if name.startswith("vi_"):
             assert tree["objective.rates.steering.total"] == 256 and tree["objective.rates.steering.per"] == "frame"
             assert tree["objective.rates.steering.change"] == 1e-4

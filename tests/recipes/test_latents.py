@@ -73,10 +73,8 @@ def make_run(folder: Path, bounds: list[float | None], evidences: list[float | N
     evaluation.mkdir(parents=True)
     score = {"mean": 1.0, "n": 1, "ci95": [1.0, 1.0]}
     (evaluation / "summary.json").write_text(json.dumps({"n_utterances": len(bounds), "metrics": {"si_sdr_db": score}}))
-    rows = [
-        f"test.jsonl,m{i},{'' if b is None else b},{'' if e is None else e}\n"
-        for i, (b, e) in enumerate(zip(bounds, evidences, strict=True))
-    ]
+    scores = enumerate(zip(bounds, evidences, strict=True))
+    rows = [f"test.jsonl,m{i},{'' if b is None else b},{'' if e is None else e}\n" for i, (b, e) in scores]
     header = "manifest,id,mixture_elbo_nats_per_sample,blr_nats_per_sample\n"
     (evaluation / "utterances.csv").write_text(header + "".join(rows))
     return str(folder)

@@ -109,9 +109,8 @@ def test_more_speakers_are_compared_and_finished_runs_are_kept(matching, reposit
     kept |= {"--seeds": "0 1", "--hypotheses": "4"}
     command = [str(repository / "egs" / "matching" / "more.sh"), *(word for pair in kept.items() for word in pair)]
     run(command)
-    names = {
-        f"m3_n{n}_{method}_seed{seed}.json" for n, method in ((3, "mcl"), (4, "mcl"), (4, "amcl")) for seed in (0, 1)
-    }
+    runs = ((3, "mcl"), (4, "mcl"), (4, "amcl"))
+    names = {f"m3_n{n}_{method}_seed{seed}.json" for n, method in runs for seed in (0, 1)}
     assert {path.name for path in (tmp_path / "runs").glob("*.json")} == names
     assert "| 3, 4 | amcl - mcl | 2 |" in (tmp_path / "runs" / "RUNS.md").read_text()
     shutil.rmtree(tmp_path / "exp")

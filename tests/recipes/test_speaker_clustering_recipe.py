@@ -48,9 +48,8 @@ def test_meetings(speech: Path, tmp_path: Path, run) -> None:
     conf, model = tmp_path / "tiny.yaml", tmp_path / "separator"
     conf.write_text(TINY.replace("{task", "{loss: speakers, task"))
     filterbank = FreeFilterbankConfig(num_filters=16, kernel_size=16, stride=8)
-    save_model(
-        build_model(ModelConfig(filterbank=filterbank, masker=RecurrentConfig(hidden_size=8, num_layers=1))), model
-    )
+    masker = RecurrentConfig(hidden_size=8, num_layers=1)
+    save_model(build_model(ModelConfig(filterbank=filterbank, masker=masker)), model)
     command = ["bash", str(RECIPE), "--speech", str(speech), "--meetings-conf", str(conf), "--separator", str(model)]
     command += ["--data", str(tmp_path / "data"), "--exp", str(tmp_path / "exp")]
     command += ["--noise", str(speech), "--teacher", str(mel_teacher(tmp_path / "teacher.onnx"))]

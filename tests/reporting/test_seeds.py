@@ -29,10 +29,8 @@ def make_run(
     rows = "".join(f"test.jsonl,m{i},{score},{score + 1}\n" for i, score in enumerate(scores))
     (evaluation / "utterances.csv").write_text("manifest,id,si_sdr_db,mcl_si_sdr_db\n" + rows)
     (folder / "config.yaml").write_text(f"trainer: {{seed: {seed}, learning_rate: {learning_rate}}}\n")
-    records = [
-        {"kind": "epoch", "epoch": e, "step": e, "temperature": 5.0 * 0.1**e, "dev_mcl_si_sdr_db": float(e)}
-        for e in range(3)
-    ]
+    epochs = [{"epoch": e, "step": e, "temperature": 5.0 * 0.1**e, "dev_mcl_si_sdr_db": float(e)} for e in range(3)]
+    records = [{"kind": "epoch", **epoch} for epoch in epochs]
     records[1]["dev_mcl_si_sdr_db"] = None
     (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     return str(folder)
@@ -163,9 +161,7 @@ def test_drops_are_of_each_run_and_then_over_seeds(tmp_path: Path, generalizatio
     text = (tmp_path / "t.md").read_text()
     improvement, evidence = (part for part in text.split("### ")[1:3])
     assert improvement.startswith("SI-SDR improvement") and evidence.startswith("log evidence [nats per sample]")
-    heads = (
-        "seen_noisy | new_noisy | drop seen_noisy to new_noisy | seen_clean | new_clean | drop seen_clean to new_clean"
-    )
+    heads = " | ".join(f"seen_{task} | new_{task} | drop seen_{task} to new_{task}" for task in ("noisy", "clean"))
     assert heads in improvement
     # Drops of 4 and 5 from 10 and 12: 4.5 +- 1 / sqrt 2, and 4.5 of 11.
     noisy = ["11.00 ± 1.41", "6.50 ± 0.71", "4.50 ± 0.71 (41 %)"]

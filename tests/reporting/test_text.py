@@ -43,9 +43,8 @@ def test_manifests_stand_side_by_side() -> None:
 
 
 def test_differences_from_another_run_have_names_and_digits_of_their_scores() -> None:
-    metrics = {
-        name: {"mean": 0.0312, "ci95": [0.0278, 0.0351], "n": 9} for name in ("stoi", "si_sdr_db", "mcl_si_sdr_db")
-    }
+    score = {"mean": 0.0312, "ci95": [0.0278, 0.0351], "n": 9}
+    metrics = {name: dict(score) for name in ("stoi", "si_sdr_db", "mcl_si_sdr_db")}
     told = {"n_utterances": 0, "interval_unit": "speaker", "comparison": {"other": "exp/a", "metrics": metrics}}
     lines = list(evaluation_lines(SUMMARY | told))
     assert "STOI over exp/a: +0.031 (+0.028 to +0.035)" in lines

@@ -151,11 +151,8 @@ def browser_flags(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     tone = 0.2 * np.sin(2 * np.pi * TONE_HZ * np.arange(3 * 48_000) / 48_000)
     heard = tmp_path_factory.mktemp("microphone") / "tone.wav"
     audio.write(heard, tone.astype(np.float32), 48_000, subtype="PCM_16")
-    return (
-        "--use-fake-ui-for-media-stream",
-        "--use-fake-device-for-media-stream",
-        f"--use-file-for-fake-audio-capture={heard}",
-    )
+    leave = ("--use-fake-ui-for-media-stream", "--use-fake-device-for-media-stream")
+    return (*leave, f"--use-file-for-fake-audio-capture={heard}")
 
 
 @pytest.fixture(scope="module")
@@ -241,10 +238,8 @@ def test_estimates_and_prediction_are_those_of_the_command(ready: Any, command: 
     samples = recording(tmp_path / "two.wav", 4)
     separated(ready, tmp_path / "two.wav")
     assert_as_the_command(ready, command.separate(samples, RATE))
-    assert [link.get_attribute("download") for link in ready.locator("a[download]").all()] == [
-        "two_s1.wav",
-        "two_s2.wav",
-    ]
+    links = ready.locator("a[download]").all()
+    assert [link.get_attribute("download") for link in links] == ["two_s1.wav", "two_s2.wav"]
     played = ready.evaluate("""async () => Promise.all([...document.querySelectorAll("audio")].map(async (player) => {
         player.playbackRate = 4;
         const ended = new Promise((resolve) => { player.onended = () => resolve(true); });
@@ -257,19 +252,15 @@ def test_estimates_and_prediction_are_those_of_the_command(ready: Any, command: 
 def speech(data_folder: Path, first: int, count: int = 1, seconds: float = 6, sample_rate: int = RATE) -> np.ndarray:
     """Recordings of test speakers one after the other, from each of them `seconds`."""
     test = data_folder / "speech_mini" / f"wav{sample_rate // 1000}k" / "test"
-    parts = [
-        audio.read(sorted(folder.rglob("*.flac"))[0], sample_rate=sample_rate)
-        for folder in sorted(test.iterdir())[first : first + count]
-    ]
+    folders = sorted(test.iterdir())[first : first + count]
+    parts = [audio.read(sorted(folder.rglob("*.flac"))[0], sample_rate=sample_rate) for folder in folders]
     return np.concatenate([np.resize(part, round(seconds * sample_rate)) for part in parts])
 
 
 @pytest.mark.parametrize(("kind", "rate", "least_db"), [("wav", 16_000, 60), ("flac", 48_000, 50), ("wav", 44_100, 40)])
 def test_other_rates_are_resampled_as_the_command_does(kind, rate, least_db, ready, command, data_folder, tmp_path):
     # Speech with all of its treble: noise is unlike what the model knows, so it magnifies the least difference.
-    samples = speech(data_folder, 0, seconds=3, sample_rate=16_000) + speech(
-        data_folder, 1, seconds=3, sample_rate=16_000
-    )
+    samples = sum(speech(data_folder, number, seconds=3, sample_rate=16_000) for number in (0, 1))
     samples = audio.resample((0.5 * samples / np.abs(samples).max()).astype(np.float32), 16_000, rate)
     audio.write(tmp_path / f"two.{kind}", samples, rate, subtype="PCM_16")
     separated(ready, tmp_path / f"two.{kind}")
@@ -320,9 +311,8 @@ def test_features_are_those_of_python(ready: Any) -> None:
     """At rates whose frames are no power of two, with more than two estimates, and with one."""
     generator = np.random.default_rng(0)
     for rate, count in ((8000, 2), (22050, 3), (16000, 1)):
-        estimates = generator.standard_normal((count, rate), np.float32) * np.linspace(
-            0.01, 0.2, rate, dtype=np.float32
-        )
+        fade = np.linspace(0.01, 0.2, rate, dtype=np.float32)
+        estimates = generator.standard_normal((count, rate), np.float32) * fade
         estimates[:1] = np.repeat(estimates[:1, ::2], 2, axis=1)
         mixture = estimates.sum(0) + 0.01 * generator.standard_normal(rate, np.float32)
         found = ready.evaluate(
@@ -504,11 +494,8 @@ def test_bad_recordings_are_told_in_a_sentence(ready: Any, tmp_path: Path) -> No
     (tmp_path / "no.wav").write_text("no audio")
     recording(tmp_path / "silent.wav", 1, 0.0)
     recording(tmp_path / "long.wav", MOST_SECONDS + 2)
-    for name, told in (
-        ("no", "finds no sound in it"),
-        ("silent", "is silent"),
-        ("long", "found 62 s, expected at most"),
-    ):
+    complaints = {"no": "finds no sound in it", "silent": "is silent", "long": "found 62 s, expected at most"}
+    for name, told in complaints.items():
         ready.locator("#file").set_input_files(str(tmp_path / f"{name}.wav"))
         ready.get_by_text(told).wait_for(timeout=20_000)
         assert ready.locator("#status.error").count() == 1

@@ -17,9 +17,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number in range(4):
         generator = np.random.default_rng(number)
         for utterance in range(2):
-            audio.write(
-                folder / "speech" / f"s{number}" / f"{utterance}.wav", 0.1 * generator.standard_normal(6000), RATE
-            )
+            path = folder / "speech" / f"s{number}" / f"{utterance}.wav"
+            audio.write(path, 0.1 * generator.standard_normal(6000), RATE)
     audio.write(folder / "noise" / "n.wav", 0.1 * np.random.default_rng(9).standard_normal(4000), RATE)
     return folder
 
@@ -51,9 +50,8 @@ def test_noise_has_its_ratio_and_belongs_to_no_target(corpus: Path) -> None:
 
 
 def test_a_telephone_limits_targets_and_mixture_and_its_codec_is_no_target(corpus: Path) -> None:
-    clean, steep, coded = (
-        made(corpus, named(name)) for name in ("clean", "telephone band, steep filters", "telephone band, mu-law")
-    )
+    names = ("clean", "telephone band, steep filters", "telephone band, mu-law")
+    clean, steep, coded = (made(corpus, named(name)) for name in names)
     for plain, limited, quantized in zip(clean, steep, coded, strict=True):
         assert plain.speakers == limited.speakers
         np.testing.assert_allclose(limited.mixture, limited.sources.sum(0), atol=1e-6)
@@ -97,9 +95,8 @@ def test_a_row_by_hand() -> None:
     assert conditions.table_of({"two": uncounted})[2] == "| two | 2.0 | 33 % | 50 % (1) | +1.5 |"
     assert conditions.summarize(conditions.Condition("three", speakers=3), rows[:1])["right"] == 1
     assert conditions.summarize(conditions.Condition("one", speakers=1), rows[:1])["wrong"] == 1
-    clean = conditions.summarize(
-        conditions.Condition("one", speakers=1), [rows[0] | {"si_sdr_db": [40.0], "before_db": [60.0]}]
-    )
+    alone = [rows[0] | {"si_sdr_db": [40.0], "before_db": [60.0]}]
+    clean = conditions.summarize(conditions.Condition("one", speakers=1), alone)
     assert "si_sdri_db" not in clean and clean["wrong"] == 1
 
 

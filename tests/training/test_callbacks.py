@@ -19,9 +19,8 @@ def test_mixtures_are_counted_between_records_and_later_events_are_removed(tmp_p
 
     monkeypatch.setattr(tensorboard, "SummaryWriter", board)
     monkeypatch.setattr(callbacks, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    position = SimpleNamespace(
-        attempts=attempts, sums={"examples": 100.0}, batches=0, batches_done=0, batches_per_epoch=400, epoch=1
-    )
+    counts = {"attempts": attempts, "batches": 0, "batches_done": 0, "batches_per_epoch": 400, "epoch": 1}
+    position = SimpleNamespace(sums={"examples": 100.0}, **counts)
     task = SimpleNamespace(
         position=position, scheduled={"temperature": 2.0}, gradient_norm=None, examples="mixtures", recent=dict,
         means=lambda sums: {"loss": sums["loss"] / sums["examples"]}, monitor=None, validation={},

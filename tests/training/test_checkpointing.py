@@ -36,9 +36,8 @@ SMALL: dict[str, Any] = {
 
 def model_of(masker: Any) -> EncoderMaskerDecoder:
     torch.manual_seed(0)
-    return build_model(
-        c.ModelConfig(masker=masker, filterbank=c.FreeFilterbankConfig(num_filters=8, kernel_size=8, stride=4))
-    )
+    bank = c.FreeFilterbankConfig(num_filters=8, kernel_size=8, stride=4)
+    return build_model(c.ModelConfig(masker=masker, filterbank=bank))
 
 
 def gradients(model: EncoderMaskerDecoder) -> tuple[dict[str, Tensor], int]:
@@ -108,9 +107,8 @@ def test_automatic_precision(gpu, bfloat16, processor, accelerator, expected, mo
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: processor)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
-    monkeypatch.setattr(
-        torch.cuda, "is_bf16_supported", lambda including_emulation: bfloat16 and not including_emulation
-    )
+    native = lambda including_emulation: bfloat16 and not including_emulation  # noqa: E731
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", native)
     assert run._precision(c.TrainerConfig(precision="auto", accelerator=accelerator)) == expected
     assert run._precision(c.TrainerConfig(precision="32-true", accelerator=accelerator)) == "32-true"
 

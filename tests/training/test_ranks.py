@@ -95,9 +95,8 @@ def test_command_starts_its_own_ranks(config: TrainConfig, tmp_path: Path, repos
     file = tmp_path / "config.yaml"
     file.write_text(yaml.safe_dump(to_dict(config)))
     command = [sys.executable, "-m", "sepkit", "train", "--config", str(file), "--devices", "2"]
-    result = subprocess.run(
-        [*command, "--out", str(tmp_path / "exp")], cwd=repository, capture_output=True, text=True, timeout=800
-    )
+    command += ["--out", str(tmp_path / "exp")]
+    result = subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=800)
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines()[-1] == str(tmp_path / "exp" / "model")
     assert "effective batch 4 = 2 mixtures of 0.1 s x 2 devices" in result.stderr

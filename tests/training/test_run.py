@@ -106,9 +106,8 @@ def test_temperature_in_multiples_of_the_spread(config: c.TrainConfig, tmp_path:
     assignment = c.AnnealedMCLConfig(temperature=c.ConstantConfig(2.0), unit="spread")
     config = replace(config, objective=c.ObjectiveConfig(assignment=assignment))
     train(with_trainer(config, max_epochs=1), tmp_path, limit_batches=1)
-    data = MixtureDataset(
-        config.data.train, segment_seconds=config.data.segment_seconds, dynamic_mixing=config.data.dynamic_mixing
-    )
+    of = config.data
+    data = MixtureDataset(of.train, segment_seconds=of.segment_seconds, dynamic_mixing=of.dynamic_mixing)
     spreads = [spread_db(data[0, i].sources[None], data[0, i].active[None]).item() for i in range(len(data))]
     expected = 2 * sum(spreads) / len(spreads)
     train(with_trainer(config, max_epochs=2), tmp_path, limit_batches=1)
@@ -150,9 +149,8 @@ def test_the_annealed_loss_may_pick_the_model(config, tmp_path, monkeypatch) -> 
 
 def test_matching_is_recorded(config: c.TrainConfig, tmp_path: Path) -> None:
     """Temperature, entropy, usage and hard costs, in training and on the dev set."""
-    config = replace(
-        config, objective=c.ObjectiveConfig(assignment=c.AnnealedMCLConfig(temperature=c.ConstantConfig(1e6)))
-    )
+    assignment = c.AnnealedMCLConfig(temperature=c.ConstantConfig(1e6))
+    config = replace(config, objective=c.ObjectiveConfig(assignment=assignment))
     train(with_trainer(config, max_epochs=1), tmp_path)
     record = epochs(tmp_path)[0]
     for part in ("train", "dev"):
@@ -237,9 +235,8 @@ def first(session_config: c.TrainConfig, tmp_path_factory: pytest.TempPathFactor
 
 def test_fine_tuning_starts_from_the_weights(config, first, tmp_path, capfd) -> None:
     other = write_corpus(tmp_path / "other", mixtures=4, seed=5)
-    tuned = with_trainer(
-        replace(with_data(config, train=str(other)), init_from=str(first / "model")), max_epochs=1, learning_rate=1e-12
-    )
+    tuned = replace(with_data(config, train=str(other)), init_from=str(first / "model"))
+    tuned = with_trainer(tuned, max_epochs=1, learning_rate=1e-12)
     train(tuned, tmp_path / "tuned")
     assert "loaded 2" in capfd.readouterr().err
     before, after = (weights(folder, "model") for folder in (first, tmp_path / "tuned"))

@@ -63,9 +63,8 @@ def test_data_workers_get_no_model(config: TrainConfig, tmp_path: Path, monkeypa
     """Workers that are started anew, as on Python 3.14, take some 250 tensors at most."""
     loaders: list[Any] = []
     make = SeparationTask._make_loader
-    monkeypatch.setattr(
-        SeparationTask, "_make_loader", lambda *arguments: loaders.append(make(*arguments)) or loaders[-1]
-    )
+    make_and_keep = lambda *arguments: loaders.append(make(*arguments)) or loaders[-1]  # noqa: E731
+    monkeypatch.setattr(SeparationTask, "_make_loader", make_and_keep)
     train(plain(config), tmp_path, limit_batches=1)
     assert len(loaders) == 2
     for loader in loaders:
@@ -98,11 +97,8 @@ def test_first_gradient_is_that_of_the_mean_over_utterances(config, tmp_path, mo
 def test_accumulated_batches_are_one_large_batch(config, tmp_path, monkeypatch) -> None:
     """6 batches of 2 in windows of 4: one step on 8 utterances, one on the 4 left over."""
     seen = remember_gradients(monkeypatch)
-    train(
-        with_data(plain(config, accumulate_batches=4, learning_rate=1e-9), batch_size=2),
-        tmp_path / "a",
-        limit_batches=6,
-    )
+    accumulated = with_data(plain(config, accumulate_batches=4, learning_rate=1e-9), batch_size=2)
+    train(accumulated, tmp_path / "a", limit_batches=6)
     small = list(seen)
     seen.clear()
     train(with_data(plain(config, learning_rate=1e-9), batch_size=4), tmp_path / "b", limit_batches=3)

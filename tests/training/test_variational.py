@@ -85,9 +85,8 @@ def test_mixtures_without_sources_are_learnt_from(variational: c.TrainConfig, tm
         for row in rows[2:]:
             row |= {"sources": [], "mixture": "mixture.wav", "noise": None}
         manifest.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        data = replace(
-            variational.data, train=str(manifest), dev=None, dynamic_mixing=c.DynamicMixingConfig(enabled=False)
-        )
+        mixing = c.DynamicMixingConfig(enabled=False)
+        data = replace(variational.data, train=str(manifest), dev=None, dynamic_mixing=mixing)
         model = replace(variational.model, encoding_prior=c.StandardPriorConfig())
         trainer = replace(variational.trainer, max_epochs=1)
         for weight in (0.0, 1.0):

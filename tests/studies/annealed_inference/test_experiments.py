@@ -100,9 +100,8 @@ def test_bad_numbers(tmp_path: Path, text: str, line: str, capsys: pytest.Captur
 
 def test_plan_predicts_a_cell_of_the_phase_diagram(tmp_path: Path) -> None:
     """`plan-schedule` within .15 of the simulated share, at 1 / beta_i = 90, t0 = 300."""
-    config = AnnealedInferenceConfig(
-        phase_diagram=PhaseDiagramConfig([90.0], [300], replicas=100, samples=256, row_steps=300, row_samples=[])
-    )
+    diagram = PhaseDiagramConfig([90.0], [300], replicas=100, samples=256, row_steps=300, row_samples=[])
+    config = AnnealedInferenceConfig(phase_diagram=diagram)
     (row,) = phase_diagram(config, tmp_path)
     setting = {"dimension": 512, "radius": 3.0, "heavy_weight": 0.8, "initial_beta": 1 / 90, "steps": 300}
     plan = json.loads(plan_inverse_temperature(**setting, json=True))

@@ -18,9 +18,8 @@ def _json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict:
 
 def test_inverse_temperature(capsys: pytest.CaptureFixture[str]) -> None:
     """Output has the numbers of the theory under their names."""
-    found = _json(
-        capsys, "inverse-temperature", *SETTING, "--initial-beta", str(1 / 90), "--steps", "500", "--step-size", "0.05"
-    )
+    schedule = ["--initial-beta", str(1 / 90), "--steps", "500", "--step-size", "0.05"]
+    found = _json(capsys, "inverse-temperature", *SETTING, *schedule)
     assert found["alpha"] == planning.PAPER_ALPHA and found["flow_time"] == 25
     assert found["optimal_initial_beta"] == pytest.approx(0.0051011, abs=1e-6)
     assert found["stability_alpha"] == pytest.approx(0.5863, abs=1e-4)

@@ -48,9 +48,7 @@ def linear() -> LinearGaussian:
 
 @pytest.fixture(scope="session")
 def linear_config(linear: LinearGaussian) -> PartialVAEConfig:
-    dimensions = [
-        DimensionConfig(name, linear.noise, 0.0, -500.0, 500.0, known=name == "known") for name in linear.names
-    ]
+    dimensions = [DimensionConfig(n, linear.noise, 0.0, -500.0, 500.0, known=n == "known") for n in linear.names]
     return PartialVAEConfig(dimensions, latent=2, embedding=4, features=24, hidden=[32])
 
 

@@ -28,11 +28,8 @@ def test_solutions_solve_the_equation(frequency: int, peak: float) -> None:
 def test_the_floor_is_the_entropy_of_the_set() -> None:
     assert poisson_floor(256, 5e-3) == pytest.approx(-992.4, abs=0.1)
     images, noise, solutions = poisson_images(ImagesOptions(kind="poisson", out=Path()))
-    assert (
-        images.shape == (1024, 16, 16)
-        and images.std() == pytest.approx(1)
-        and noise == pytest.approx(5e-3 / 0.01552, rel=0.01)
-    )
+    assert images.shape == (1024, 16, 16) and images.std() == pytest.approx(1)
+    assert noise == pytest.approx(5e-3 / 0.01552, rel=0.01)
     assert poisson_floor(256, noise) == pytest.approx(73.9, abs=0.3)
     # Every image is one of the solutions and noise of the deviation that is told.
     errors = np.stack([(images - solution).std((1, 2)) for solution in solutions]).min(0)
@@ -45,9 +42,8 @@ def test_the_floor_is_the_entropy_of_the_set() -> None:
 
 
 def test_images_follow_from_the_seed() -> None:
-    first, again, other = (
-        poisson_images(ImagesOptions(kind="poisson", out=Path(), images=20, seed=seed))[0] for seed in (0, 0, 1)
-    )
+    options = [ImagesOptions(kind="poisson", out=Path(), images=20, seed=seed) for seed in (0, 0, 1)]
+    first, again, other = (poisson_images(option)[0] for option in options)
     assert np.array_equal(first, again) and not np.array_equal(first, other)
 
 
@@ -60,9 +56,8 @@ def test_mnist_in_every_form_the_field_has(tmp_path: Path) -> None:
         np.savetxt(tmp_path / f"binarized_mnist_{name}.amat", part, fmt="%d")
     for source in ("packed.npz", "plain.npz", "."):
         found = read_mnist(tmp_path / source)
-        assert all(
-            np.array_equal(found[s].reshape(4, -1), p) for s, p in zip(("train", "dev", "test"), bits, strict=True)
-        )
+        for split, part in zip(("train", "dev", "test"), bits, strict=True):
+            assert np.array_equal(found[split].reshape(4, -1), part)
     out = tmp_path / "out"
     command = ["prepare", "images", "--kind", "mnist", "--source", str(tmp_path / "packed.npz"), "--out", str(out)]
     assert main(command) == 0

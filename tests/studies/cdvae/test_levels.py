@@ -119,9 +119,8 @@ def test_a_path_is_refined_and_the_strong_error_falls() -> None:
     fine = path.increments(depth_grid(8))
     for step, increment in enumerate(coarse):
         torch.testing.assert_close(fine[2 * step] + fine[2 * step + 1], increment, rtol=0, atol=1e-12)
-        assert increment.var() == pytest.approx(0.25, rel=0.15) and fine[2 * step].var() == pytest.approx(
-            0.125, rel=0.15
-        )
+        assert increment.var() == pytest.approx(0.25, rel=0.15)
+        assert fine[2 * step].var() == pytest.approx(0.125, rel=0.15)
     assert torch.corrcoef(torch.stack(fine))[0, 1].abs() < 0.1
     drifts = block(lambda z, s: -3 * z.sin(), lambda z, s: -3 * z.sin())
     ends = [drifts(start, steps=steps, noise=path).value for steps in (4, 8, 16, 128)]

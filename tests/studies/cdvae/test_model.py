@@ -67,9 +67,8 @@ def test_an_ordinary_autoencoder_has_latents_at_the_coarsest_resolution_alone() 
     model = model_of(discrete=2, one_level=True)
     parts = model(IMAGES.clamp(0, 1).round(), noise())
     assert all(not rate.any() for rate in parts.path_rates) and bool(parts.initial_rate.sum() > 0)
-    assert torch.equal(
-        model.sample(IMAGES, source="top", noise=noise()), model.sample(IMAGES, source="posterior", noise=noise())
-    )
+    samples = [model.sample(IMAGES, source=source, noise=noise()) for source in ("top", "posterior")]
+    assert torch.equal(*samples)
     parts.log_weight.sum().backward()
     assert all(p.grad is not None for name, p in model.named_parameters() if name.startswith("levels"))
     assert "posterior" not in " ".join(dict(model.named_parameters()))
@@ -115,9 +114,8 @@ def test_training_costs_free_nats_and_reports_none(poisson: Path, tmp_path: Path
     losses = task.losses(task.model, batch)
     # The initial rate and two levels cost their free nats.
     torch.testing.assert_close(losses.loss, losses.statistics["distortion_nats"] + 3e3)
-    assert (
-        bool((losses.statistics["initial_rate_nats"] < 900).all()) and not losses.statistics["clamped_diffusions"].any()
-    )
+    assert bool((losses.statistics["initial_rate_nats"] < 900).all())
+    assert not losses.statistics["clamped_diffusions"].any()
     rows = task.scores(task.model, batch)
     assert rows[0]["negative_elbo_nats"] == pytest.approx(
         rows[0]["distortion_nats"] + rows[0]["initial_rate_nats"] + rows[0]["path_rate_nats"], rel=1e-5

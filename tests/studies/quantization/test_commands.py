@@ -44,9 +44,8 @@ def check_free(table: dict) -> None:
 
 
 def check_sines(table: dict) -> None:
-    expected = [
-        (kind, target) for target in ("raw", "standardized") for kind in ("plain", "noisy", "split", "annealed")
-    ]
+    kinds = ("plain", "noisy", "split", "annealed")
+    expected = [(kind, target) for target in ("raw", "standardized") for kind in kinds]
     assert [(row["kind"], row["target"]) for row in table["rows"]] == expected
     for shown in (row["shown"] for row in table["rows"]):
         assert len(shown["modes"]) == len(shown["predictions"]) == 3 and len(shown["points"][0]) == 50

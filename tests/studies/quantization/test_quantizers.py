@@ -33,10 +33,8 @@ def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
 def test_optimal_quantizers(points: torch.Tensor, optimal: list[float], least: float) -> None:
     """LBG and Lloyd's algorithm find them; competitive learning comes within 1 % of the distortion."""
     count = len(optimal)
-    for found in (
-        quantizers.lbg(points, count),
-        quantizers.lloyd(points, points[np.linspace(10, 70_000, count).astype(int)]),
-    ):
+    first = points[np.linspace(10, 70_000, count).astype(int)]
+    for found in (quantizers.lbg(points, count), quantizers.lloyd(points, first)):
         assert found.sort(0).values.flatten().tolist() == pytest.approx(optimal, abs=1e-4)
         assert quantizers.distortion(points, found) == pytest.approx(least, rel=1e-3)
     learned = quantizers.clvq(points, count, steps=50_000)
@@ -98,9 +96,8 @@ def test_the_energy_is_least_and_hypotheses_are_means() -> None:
     y, temperature = drawn(60, 2), 0.5
     start = y[:3] + 0.1
     found = quantizers.settle_points(y, start, temperature)
-    peer = scipy.optimize.minimize(
-        lambda x: free_energy(y.numpy(), x.reshape(3, 2), temperature), start.flatten().numpy(), options={"gtol": 1e-9}
-    )
+    energy = lambda x: free_energy(y.numpy(), x.reshape(3, 2), temperature)  # noqa: E731
+    peer = scipy.optimize.minimize(energy, start.flatten().numpy(), options={"gtol": 1e-9})
     assert free_energy(y.numpy(), found.numpy(), temperature) == pytest.approx(peer.fun, abs=1e-9)
     weights = (-torch.cdist(y, found).square() / temperature).softmax(1)
     assert found.numpy() == pytest.approx((weights.mT @ y / weights.sum(0)[:, None]).numpy(), abs=1e-5)

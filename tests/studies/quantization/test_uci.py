@@ -79,9 +79,8 @@ def test_other_bad_input(tmp_path: Path, write_set: Write) -> None:
     assert read_table(tmp_path, "yacht").features.shape == (40, 1)
     complaint(lambda: read_table(tmp_path, "yach"), r"--sets: found 'yach' \(did you mean yacht")
     complaint(lambda: read_table(tmp_path / "yacht", "yacht"), "found no SET/data")
-    complaint(
-        lambda: study.uci(tmp_path, ["yacht"], ["mcll"], ["last"], TINY, tmp_path / "out"), "--methods: found 'mcll'"
-    )
+    wrong = (tmp_path, ["yacht"], ["mcll"], ["last"], TINY, tmp_path / "out")
+    complaint(lambda: study.uci(*wrong), "--methods: found 'mcll'")
     with pytest.raises(UserError, match="split 0 has 32 training rows, expected 100 or more"):
         study.standardized_splits(read_table(tmp_path, "yacht"), replace(TINY, hypotheses=100), held_out=False)
 
@@ -102,9 +101,8 @@ def test_permuting_test_targets(tmp_path: Path, write_set: Write) -> None:
             for name, found in study.train_splits(data, "amcl_linear", config, held_out)["selected"].items():
                 chosen.setdefault(name, []).append(found["epoch"])
     assert chosen["last"][0] == chosen["last"][1] and chosen["held_out"][0] == chosen["held_out"][1]
-    stacks = [
-        study.SplitStack(study.standardized_splits(data, config, False), "mcl", config, 6) for data in (table, permuted)
-    ]
+    divided = [study.standardized_splits(data, config, False) for data in (table, permuted)]
+    stacks = [study.SplitStack(splits, "mcl", config, 6) for splits in divided]
     for stack in stacks:
         stack.train_epoch(0)
     for one, other in zip(*(stack.networks.parameters() for stack in stacks), strict=True):
@@ -116,9 +114,8 @@ def test_splits_of_a_stack_do_not_know_one_another(tmp_path: Path, write_set: Wr
     write_set(tmp_path, "yacht")
     table = read_table(tmp_path, "yacht")
     one = replace(table, splits=table.splits[:1])
-    together, first = (
-        study.SplitStack(study.standardized_splits(t, TINY, False), "amcl_linear", TINY, 6) for t in (table, one)
-    )
+    divided = [study.standardized_splits(data, TINY, False) for data in (table, one)]
+    together, first = (study.SplitStack(splits, "amcl_linear", TINY, 6) for splits in divided)
     for epoch in range(4):
         together.train_epoch(epoch)
         first.train_epoch(epoch)

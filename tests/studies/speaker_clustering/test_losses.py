@@ -131,10 +131,7 @@ def test_own_instance_is_no_negative(parts: dict[str, torch.Tensor]) -> None:
 
 def test_relabeling_experts_relabels_the_posterior(parts: dict[str, torch.Tensor]) -> None:
     order = torch.tensor([2, 0, 3, 1])
-    moved = {
-        name: tensor[:, order] if tensor.ndim == 3 else tensor[order] if name != "gate" else tensor
-        for name, tensor in parts.items()
-    }
+    moved = {name: tensor if name == "gate" else tensor[..., order, :] for name, tensor in parts.items()}
     before, after = mice(parts), mice(moved)
     torch.testing.assert_close(after.posterior, before.posterior[:, order])
     torch.testing.assert_close(after.loss, before.loss)

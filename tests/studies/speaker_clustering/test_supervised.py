@@ -59,9 +59,8 @@ def test_targets_are_around_their_mean() -> None:
     waveforms = [(1000 * shape * sign).astype(np.int16) for shape in (rises, falls) for sign in (1, -1)]
     found = teacher_targets(Teacher(), waveforms, 8000, 2).numpy()  # type: ignore[arg-type]
     assert np.allclose(np.linalg.norm(found, axis=1), 1)
-    np.testing.assert_allclose(
-        found @ found.T, [[1, 1, -1, -1], [1, 1, -1, -1], [-1, -1, 1, 1], [-1, -1, 1, 1]], atol=0.02
-    )
+    signs = np.array([1, 1, -1, -1])
+    np.testing.assert_allclose(found @ found.T, np.outer(signs, signs), atol=0.02)
 
 
 def test_frames_of_a_view_are_where_its_samples_are(speakers: SpeakerClusteringConfig, tmp_path: Path) -> None:
@@ -69,9 +68,8 @@ def test_frames_of_a_view_are_where_its_samples_are(speakers: SpeakerClusteringC
     tone = 0.3 * np.sin(np.arange(8000, dtype=np.float32))
     wave = np.concatenate([tone, np.zeros(4000, np.float32), tone])
     audio.write(tmp_path / "a" / "0.wav", wave, 8000)
-    views = replace(
-        speakers.data.views, gain_db=0.0, tilt_nepers=0.0, room_probability=0.0, clean_probability=1.0, crop_seconds=1.0
-    )
+    plain = {"gain_db": 0.0, "tilt_nepers": 0.0, "room_probability": 0.0, "clean_probability": 1.0}
+    views = replace(speakers.data.views, **plain, crop_seconds=1.0)
     stretches = SpeechSegments(str(tmp_path), replace(speakers.data, views=views), 8000, 40, 0, with_speech=True)
     waveforms, _, heard, _ = stretches[0, 0]
     frames = np.square(waveforms.reshape(40, 50, 160)).mean(-1) > 1e-3

@@ -53,9 +53,7 @@ def test_noise_of_a_view_has_its_level(moco: SpeakerClusteringConfig) -> None:
 
 def test_noise_can_be_left_out_of_views(moco: SpeakerClusteringConfig) -> None:
     plain = replace(moco.data.views, gain_db=0.0, tilt_nepers=0.0, room_probability=0.0, snr_db=(0.0, 0.0))
-    made = SpeechSegments(
-        str(moco.data.train), replace(moco.data, views=replace(plain, clean_probability=0.5)), 8000, 40, 0
-    )
+    made = segments(moco.data, replace(plain, clean_probability=0.5), 40)
     views, whole = made[0, 0][0], made.waveforms[0].astype(np.float32) / 32767
     places = np.lib.stride_tricks.sliding_window_view(whole, 4000)
     # The first samples of a crop tell where it is from.
@@ -102,10 +100,8 @@ def test_a_killed_training_ends_the_same(config: SpeakerClusteringConfig, tmp_pa
     assert runs.run_process(runs.train_interrupted, config, tmp_path / "cut", 7) == -signal.SIGKILL
     train(config, tmp_path / "cut")
     runs.assert_same_weights(tmp_path / "cut", tmp_path / "whole")
-    states = [
-        torch.load(tmp_path / name / "resume" / "last.ckpt", weights_only=True)["state_dict"]
-        for name in ("whole", "cut")
-    ]
+    paths = [tmp_path / name / "resume" / "last.ckpt" for name in ("whole", "cut")]
+    states = [torch.load(path, weights_only=True)["state_dict"] for path in paths]
     for name in ("queue.embeddings", "queue.instances", "queue.position", "sums.sums", "teacher.heads.weight"):
         assert torch.equal(states[0][name], states[1][name]), name
     assert not torch.equal(states[0]["teacher.heads.weight"], states[0]["model.heads.weight"])
