@@ -17,16 +17,8 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
-IMPORTED = (
-    "lightning.pytorch",
-    "scipy.signal",
-    "scipy.stats",
-    "sepkit.evaluation.evaluate",
-    "sepkit.inference.batch.files",
-    "sepkit.inference.calibration",
-    "sepkit.reporting.page",
-    "sepkit.training.run",
-)
+IN_SEPKIT = ("evaluation.evaluate", "inference.batch.files", "inference.calibration", "reporting.page", "training.run")
+IMPORTED = ("lightning.pytorch", "scipy.signal", "scipy.stats", *(f"sepkit.{name}" for name in IN_SEPKIT))
 
 CLIENT = """#!{python} -SE
 import array, json, os, socket, sys

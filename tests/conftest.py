@@ -127,11 +127,8 @@ def tiny_model_config() -> ModelConfig:
 @pytest.fixture
 def tiny_train_config(tiny_model_config: ModelConfig) -> TrainConfig:
     """A training run of seconds on one CPU thread; `data.train` and `data.dev` are for the test to fill."""
-    return TrainConfig(
-        model=tiny_model_config,
-        data=DataConfig(segment_seconds=0.5, batch_size=2, workers=0),
-        trainer=TrainerConfig(max_epochs=2, accelerator="cpu"),
-    )
+    data = DataConfig(segment_seconds=0.5, batch_size=2, workers=0)
+    return TrainConfig(model=tiny_model_config, data=data, trainer=TrainerConfig(max_epochs=2, accelerator="cpu"))
 
 
 # A corpus of a few mixtures of noise, and separators whose scores are known.

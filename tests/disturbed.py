@@ -4,7 +4,6 @@ Tests of full and failing disks, of limits and of kills share this.
 """
 
 import builtins
-import contextlib
 import errno
 import io
 import json
@@ -14,6 +13,7 @@ import resource
 import signal
 import traceback
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -179,8 +179,8 @@ def in_fork(command: list[str], prepare: Callable[[], None] = lambda: None) -> t
             with (
                 open(os.devnull, "w") as nowhere,
                 open(2, "w", buffering=1, errors="backslashreplace", closefd=False) as said,
-                contextlib.redirect_stdout(nowhere),
-                contextlib.redirect_stderr(said),
+                redirect_stdout(nowhere),
+                redirect_stderr(said),
             ):
                 prepare()
                 code = exit_code(command)

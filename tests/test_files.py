@@ -127,8 +127,7 @@ def test_refusing_costs_little_memory(tmp_path):
     (tmp_path / "x.yaml").write_text(LAUGHS)
     program = (
         f"{PEAK_MEMORY}\nimport sys\nfrom sepkit.cli.main import main\n"
-        "code = main(['train', '--config', sys.argv[1], '--out', 'x'])\n"
-        "print(resident_peak_mib())\nsys.exit(code)"
+        "code = main(['train', '--config', sys.argv[1], '--out', 'x'])\nprint(resident_peak_mib())\nsys.exit(code)"
     )
     command = [sys.executable, "-c", program, str(tmp_path / "x.yaml")]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)

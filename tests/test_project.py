@@ -28,11 +28,8 @@ from tests.docs.tiny import TINY_RECURRENT, TINY_RUN, write_recordings
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 # Configurations of other commands than `sepkit train`; tests/recipes runs them.
-SIMULATIONS = {
-    REPOSITORY / "egs" / recipe / "conf" / f"{name}.yaml"
-    for recipe in ("annealed_inference", "quantization")
-    for name in ("cpu", "paper")
-}
+FOLDERS = [REPOSITORY / "egs" / recipe / "conf" for recipe in ("annealed_inference", "quantization")]
+SIMULATIONS = {folder / f"{name}.yaml" for folder in FOLDERS for name in ("cpu", "paper")}
 CONFIGURATIONS = sorted({*REPOSITORY.glob("conf/**/*.yaml"), *REPOSITORY.glob("egs/*/conf/*.yaml")} - SIMULATIONS)
 # Whole, models take up to a minute. These sizes keep every part of a masker.
 NARROW = {

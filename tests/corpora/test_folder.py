@@ -31,11 +31,8 @@ def speakers_of(manifest: Manifest) -> set[str]:
 def test_splits_are_those_of_the_folders(speech, tmp_path, capsys):
     made = manifests(prepare_folder(speech, tmp_path / "out", **SMALL))
     assert {name: len(manifest) for name, manifest in made.items()} == {"train": 20, "dev": 5, "test": 6}
-    assert {name: speakers_of(manifest) for name, manifest in made.items()} == {
-        "train": set("abcd"),
-        "dev": set("ef"),
-        "test": {"g", "h", "x1", "x2"},
-    }
+    expected = {"train": set("abcd"), "dev": set("ef"), "test": {"g", "h", "x1", "x2"}}
+    assert {name: speakers_of(manifest) for name, manifest in made.items()} == expected
     assert "train: 4 speakers, 12 recordings" in capsys.readouterr().out
 
 
@@ -348,16 +345,11 @@ def test_several_numbers_of_speakers_take_turns_in_equal_shares(speech, tmp_path
 
 
 def test_mixtures_of_one_number_do_not_depend_on_the_others(speech, tmp_path):
-    sources = [
-        [
-            [source.path for source in entry.sources]
-            for entry in manifests(prepare_folder(speech, tmp_path / str(k), speakers=numbers, **counts))["train"]
-            if len(entry.sources) == 2
-        ]
-        for k, (numbers, counts) in enumerate(
-            [([1, 2], SMALL | {"train_mixtures": 10}), ([2, 1], SMALL | {"train_mixtures": 10})]
-        )
-    ]
+    sources = []
+    for numbers in ([1, 2], [2, 1]):
+        out = prepare_folder(speech, tmp_path / str(numbers), speakers=numbers, **SMALL | {"train_mixtures": 10})
+        pairs = [entry.sources for entry in manifests(out)["train"] if len(entry.sources) == 2]
+        sources.append([[source.path for source in pair] for pair in pairs])
     assert sources[0] == sources[1]
 
 

@@ -123,17 +123,9 @@ def test_write_refuses_what_read_would(tmp_path: Path) -> None:
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=8)
 ids = texts.filter(str.isprintable)
 numbers = st.floats(-1e6, 1e6, width=64)
-sources = st.builds(
-    SourceEntry,
-    path=texts,
-    speaker=texts,
-    sex=st.none() | st.sampled_from(["F", "M"]),
-    start=st.integers(0, 2**40),
-    gain=numbers,
-    offset=st.integers(0, 2**40),
-    num_samples=st.none() | st.integers(1, 2**40),
-    channel=st.none() | st.integers(0, 8),
-)
+whole, counts = st.integers(0, 2**40), st.none() | st.integers(1, 2**40)
+places = {"start": whole, "offset": whole, "num_samples": counts, "channel": st.none() | st.integers(0, 8)}
+sources = st.builds(SourceEntry, texts, texts, st.none() | st.sampled_from(["F", "M"]), gain=numbers, **places)
 noises = st.builds(NoiseEntry, path=texts, start=st.integers(0, 99), gain=numbers, extend=st.none() | texts)
 mixtures = st.builds(
     MixtureEntry,

@@ -85,11 +85,9 @@ def test_a_part_of_a_mixture_is_that_part_of_the_whole(tmp_path_factory, extend,
 
 
 def test_files_that_are_shorter_than_described_are_refused(folder: Path) -> None:
-    for short in (
-        entry(folder, 800, SourceEntry("b.wav")),
-        entry(folder, 800, SourceEntry("b.wav", num_samples=701), mode="max"),
-        entry(folder, 601, SourceEntry("a.wav"), mixture="mix.wav"),
-    ):
+    longer = entry(folder, 800, SourceEntry("b.wav", num_samples=701), mode="max")
+    mixed = entry(folder, 601, SourceEntry("a.wav"), mixture="mix.wav")
+    for short in (entry(folder, 800, SourceEntry("b.wav")), longer, mixed):
         with pytest.raises(UserError, match="not the one that was described"):
             mix_entry(short)
     with pytest.raises(ValueError, match="which has 600"):

@@ -35,10 +35,8 @@ def test_speech_lasts_as_long_as_its_rate_says_and_repeats(synthesizer):
 
 
 def test_pitch_variant_and_accent_are_heard(synthesizer):
-    waveforms = [
-        synthesizer.speak(TEXT, voice)[0]
-        for voice in (Voice("m3"), Voice("m3", pitch=90), Voice("f2"), Voice("m3", accent="en-gb-scotland"))
-    ]
+    voices = (Voice("m3"), Voice("m3", pitch=90), Voice("f2"), Voice("m3", accent="en-gb-scotland"))
+    waveforms = [synthesizer.speak(TEXT, voice)[0] for voice in voices]
     spectra = [np.abs(np.fft.rfft(waveform, 2**18)) for waveform in waveforms]
     for other in spectra[1:]:
         assert np.corrcoef(spectra[0], other)[0, 1] < 0.9

@@ -153,12 +153,8 @@ def test_each_manifest_is_calibrated_by_itself(make_corpus: Any, tmp_path: Path)
     merged = {name: place for place, corpus in enumerate(corpora) for name in corpus.sources}
     order = iter(merged.values())
     manifests = [corpus.manifest for corpus in corpora]
-    summary = evaluate(
-        lambda mixture, rate: separators[next(order)](mixture, rate),
-        manifests,
-        tmp_path / "out",
-        EvaluationOptions(["si_sdr"], calibration=True),
-    )
+    options = EvaluationOptions(["si_sdr"], calibration=True)
+    summary = evaluate(lambda x, rate: separators[next(order)](x, rate), manifests, tmp_path / "out", options)
     parts = summary["calibration"]["by_manifest"]
     assert [part["manifest"] for part in parts] == [str(path) for path in manifests]
     assert [part["sources"]["n"] for part in parts] == [10, 10] and summary["calibration"]["sources"]["n"] == 20

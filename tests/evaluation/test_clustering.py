@@ -51,12 +51,8 @@ def test_error_rate_at_its_ends() -> None:
 
 
 def test_table_of_clusters(tmp_path):
-    rows = [
-        Segment("in/a_s1.wav", 0.0, 1.0, "speaker_1", 0.9),
-        Segment("in/a_s2.wav", 1.0, 1.0, "speaker_2", 0.9),
-        Segment("in/a_s1.wav", 2.0, 1.0, "speaker_1", 0.9),
-        Segment("in/b.wav", 0.0, 1.0, "speaker_2", 0.9),
-    ]
+    turns = [("a_s1", 0.0, 1), ("a_s2", 1.0, 2), ("a_s1", 2.0, 1), ("b", 0.0, 2)]
+    rows = [Segment(f"in/{name}.wav", start, 1.0, f"speaker_{who}", 0.9) for name, start, who in turns]
     table = write_segments(tmp_path / "segments.csv", rows)
     truth = [("in/a_s1.wav", "x"), ("in/a_s2.flac", "y"), ("absent.wav", "z")]
     named = [Segment(path, speaker=who) for path, who in truth]

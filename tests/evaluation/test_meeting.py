@@ -135,10 +135,8 @@ def test_tracks_are_heard_and_transcribed_once(tmp_path: Path, capsys: pytest.Ca
     assert (tmp_path / "calls").read_text() == "xx"
     summary = json.loads((tmp_path / "out/summary.json").read_text())
     assert summary["der"] == pytest.approx(0, abs=0.03) and summary["tcpwer"] == 0
-    assert [(s.speaker, s.start_seconds, s.words) for s in read_seglst(tmp_path / "out/hypothesis.json")] == [
-        ("talk_s1", 0.0, "So it is."),
-        ("talk_s2", 2.0, "It is not!"),
-    ]
+    heard = [(s.speaker, s.start_seconds, s.words) for s in read_seglst(tmp_path / "out/hypothesis.json")]
+    assert heard == [("talk_s1", 0.0, "So it is."), ("talk_s2", 2.0, "It is not!")]
     assert (tmp_path / "out/hypothesis.rttm").read_text().startswith("SPEAKER talk 1 0.000 1.0")
 
 

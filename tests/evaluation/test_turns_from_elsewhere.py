@@ -65,10 +65,8 @@ def test_segments_beyond_reason(row: str, tmp_path: Path) -> None:
 
 
 def test_too_many_turns_or_speakers_are_refused() -> None:
-    for reference in (
-        {"a": [(float(second), 0.5) for second in range(TURNS + 1)]},
-        {str(number): [(0.0, 1.0)] for number in range(TURN_SPEAKERS + 1)},
-    ):
+    turns = {"a": [(float(second), 0.5) for second in range(TURNS + 1)]}
+    for reference in (turns, {str(number): [(0.0, 1.0)] for number in range(TURN_SPEAKERS + 1)}):
         with pytest.raises(UserError, match="expected at most"):
             diarization_errors(reference, {"b": [(0.0, 1.0)]})
 

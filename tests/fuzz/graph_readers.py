@@ -15,7 +15,7 @@ from sepkit.data import audio
 from sepkit.models import build_model
 from sepkit.models.saved import SavedModel
 from sepkit.models.speaker_encoder import SpeakerEncoder
-from tests.fuzz.reader import STDIN, Reader, separate_command, sound, write_files
+from tests.fuzz.reader import STDIN, Reader, named, separate_command, sound, write_files
 from tests.tiny_models import RECURRENT, VARIATIONAL
 
 
@@ -129,13 +129,7 @@ def other_encoders() -> Reader:
 
 HAS_ONNX = all(map(importlib.util.find_spec, ("onnx", "onnxruntime")))
 
-READERS: dict[str, Callable[[], Reader]] = {
-    "graphs": graphs,
-    "graphs_with_features": graphs_with_features,
-    "causal_graphs": causal_graphs,
-    "encoder_graphs": encoder_graphs,
-    "other_encoders": other_encoders,
-}
+READERS = named(graphs, graphs_with_features, causal_graphs, encoder_graphs, other_encoders)
 """Name -> what makes the reader."""
 if not HAS_ONNX:
     READERS = {}

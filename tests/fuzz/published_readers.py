@@ -3,7 +3,7 @@
 import contextlib
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from sepkit.models import build_model
 from sepkit.models.bridges import to_asteroid_state_dict, torchaudio
 from sepkit.models.bridges._weights import all_pieces
 from tests import published
-from tests.fuzz.reader import Files, Reader, with_model
+from tests.fuzz.reader import Files, Reader, named, with_model
 
 
 def _saved(content: Any) -> bytes:
@@ -78,28 +78,23 @@ def speechbrain() -> Reader:
 def sepreformer() -> Reader:
     """A state of its training."""
     described = {"model": {"module_audio_enc": {"stride": 4}}, "dataset": {"sampling_rate": 8000}}
-    files = {
-        "configs.yaml": yaml.safe_dump({"config": described}).encode(),
-        "epoch.0180.pth": _saved(published.sepreformer_checkpoint(published.sepreformer_weights())),
-    }
+    weights = _saved(published.sepreformer_checkpoint(published.sepreformer_weights()))
+    files = {"configs.yaml": yaml.safe_dump({"config": described}).encode(), "epoch.0180.pth": weights}
     return _published("sepreformer", files, "epoch.0180.pth", ["configs.yaml"])
 
 
 def tf_locoformer() -> Reader:
     """ESPnet's weights and configuration."""
-    files = {
-        "config.yaml": published.tf_locoformer_yaml().encode(),
-        "valid.loss.ave_5best.pth": _saved(published.tf_locoformer_weights()),
-    }
+    name, text = "valid.loss.ave_5best.pth", published.tf_locoformer_yaml().encode()
+    files = {"config.yaml": text, name: _saved(published.tf_locoformer_weights())}
     return _published("tf-locoformer", files, "valid.loss.ave_5best.pth", ["config.yaml"])
 
 
 def sr_corrnet() -> Reader:
     """Weights and configuration of one that counts speakers."""
-    files = {
-        "config.yaml": yaml.safe_dump(published.sr_corrnet_description(counts=True)).encode(),
-        "model.pt": _saved({"model_state_dict": published.sr_corrnet_weights(counts=True)}),
-    }
+    text = yaml.safe_dump(published.sr_corrnet_description(counts=True)).encode()
+    weights = {"model_state_dict": published.sr_corrnet_weights(counts=True)}
+    files = {"config.yaml": text, "model.pt": _saved(weights)}
     return _published("sr-corrnet", files, "", ["config.yaml"])
 
 
@@ -110,7 +105,7 @@ def tiger() -> Reader:
     return _published("tiger", files, "", ["config.json"])
 
 
-def of_torchaudio() -> Reader:
+def _torchaudio() -> Reader:
     """Weights alone: sizes follow from them."""
     linear, relu = c.DeterministicConfig(activation="linear"), c.DeterministicConfig(activation="relu")
     sizes = {"bottleneck_channels": 4, "hidden_channels": 6, "skip_channels": 4, "kernel_size": 3}
@@ -121,13 +116,5 @@ def of_torchaudio() -> Reader:
     return _published("torchaudio", {"model.pt": _saved(all_pieces(model, torchaudio._NAMES))}, "model.pt@8000")
 
 
-READERS: dict[str, Callable[[], Reader]] = {
-    "asteroid": asteroid,
-    "speechbrain": speechbrain,
-    "sepreformer": sepreformer,
-    "tf_locoformer": tf_locoformer,
-    "sr_corrnet": sr_corrnet,
-    "tiger": tiger,
-    "torchaudio": of_torchaudio,
-}
+READERS = named(asteroid, speechbrain, sepreformer, tf_locoformer, sr_corrnet, tiger, _torchaudio)
 """Name -> what makes the reader."""

@@ -25,6 +25,11 @@ STDIN = "stdin"
 """The name of the file that a command gets as its standard input."""
 
 
+def named(*readers: Callable[[], "Reader"]) -> dict[str, Callable[[], "Reader"]]:
+    """Name -> what makes the reader."""
+    return {reader.__name__.removeprefix("_"): reader for reader in readers}
+
+
 @dataclass
 class Reader:
     """What reads files.

@@ -25,7 +25,7 @@ from sepkit.models import build_model, save_model
 from sepkit.models.published.shipped import DEFAULT_MODEL, SHIPPED
 from sepkit.models.saved import weights_fingerprint
 from tests.fuzz import foreign_readers, graph_readers, published_readers, reader, study_readers
-from tests.fuzz.reader import Reader, make, model_files, separate_command, sound, text_of, write_corpus, write_files
+from tests.fuzz.reader import Reader, make, model_files, named, separate_command, sound, write_corpus, write_files
 from tests.noise_voices import noise_encoder
 from tests.tiny_models import RECURRENT
 from tools import recordings
@@ -144,7 +144,7 @@ def _kaldi() -> Reader:
 def _speaker_tables() -> Reader:
     splits = dict(zip("abcdef", ["train", "dev", "test"] * 2, strict=True))
     rows = [(f"{who}/{take}.wav", who, split, "F") for who, split in splits.items() for take in "01"]
-    files = {"speakers.csv": text_of([("path", "speaker", "split", "sex"), *rows])}
+    files = {"speakers.csv": reader.text_of([("path", "speaker", "split", "sex"), *rows])}
 
     def command(folder: Path) -> list[str]:
         write_files(folder / "speech", {f"{who}/{take}.wav": sound(".wav") for who in splits for take in "01"})
@@ -163,7 +163,7 @@ def _mixed_tables() -> Reader:
         write_files(folder / "in", {name: sound(".wav") for name in names})
         return ["prepare", "mixed", str(folder / "in" / "test.csv"), "--out", str(folder / "out")]
 
-    return Reader({"test.csv": text_of([head, *rows])}, command)
+    return Reader({"test.csv": reader.text_of([head, *rows])}, command)
 
 
 def _metadata() -> Reader:
@@ -180,7 +180,7 @@ def _metadata() -> Reader:
         options = ["--out", str(folder / "out"), "--sample-rate", "16000", "--processes", "1"]
         return ["prepare", "librimix", *places, *options]
 
-    return Reader({"libri2mix_dev-clean.csv": text_of([head, *rows])}, command)
+    return Reader({"libri2mix_dev-clean.csv": reader.text_of([head, *rows])}, command)
 
 
 # ------------------------------------------------------------------------------------------------------------- runs
@@ -343,7 +343,7 @@ def _descriptions() -> Reader:
 def _turns() -> Reader:
     """A table of who speaks in what, beside the recordings."""
     head = ("path", "start_seconds", "duration_seconds", "speaker", "confidence")
-    known = text_of([head, ("x.wav", 0.0, 1.0, "anna", 0.9), ("y.wav", 1.0, 2.0, "bob", "")])
+    known = reader.text_of([head, ("x.wav", 0.0, 1.0, "anna", 0.9), ("y.wav", 1.0, 2.0, "bob", "")])
 
     def command(folder: Path) -> list[str]:
         write_files(folder / "speech", {"x.wav": sound(".wav", samples=16000)})
@@ -399,21 +399,17 @@ def _meetings() -> Reader:
     return Reader(files, command, ["reference.json", "found.json"])
 
 
-def _named(*readers: Callable[[], Reader]) -> dict[str, Callable[[], Reader]]:
-    return {reader.__name__.removeprefix("_"): reader for reader in readers}
-
-
 READERS: dict[str, Callable[[], Reader]] = {
     name: functools.cache(make)
     for name, make in {
-        **_named(_recordings, _standard_input),
+        **named(_recordings, _standard_input),
         **foreign_readers.READERS,
-        **_named(_models, _predictors),
+        **named(_models, _predictors),
         **published_readers.READERS,
         **graph_readers.READERS,
-        **_named(_manifests, _archives, _kaldi, _speaker_tables, _mixed_tables, _metadata, _lists, _configurations),
-        **_named(_trainings, _states, _reports, _journals, _compared, _separated, _descriptions, _turns, _enrollments),
-        **(_named(_meetings) if importlib.util.find_spec("meeteval") else {}),
+        **named(_manifests, _archives, _kaldi, _speaker_tables, _mixed_tables, _metadata, _lists, _configurations),
+        **named(_trainings, _states, _reports, _journals, _compared, _separated, _descriptions, _turns, _enrollments),
+        **(named(_meetings) if importlib.util.find_spec("meeteval") else {}),
         **study_readers.READERS,
     }.items()
 }

@@ -3,7 +3,6 @@
 import functools
 import io
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from sepkit.models import save_model
 from sepkit.studies.audiogram.config import AudiogramOptions, PartialVAEConfig
 from sepkit.studies.audiogram.data import synthetic_audiograms
 from sepkit.studies.audiogram.task import PartialVAE
-from tests.fuzz.reader import Files, Reader, make, text_of, write_files
+from tests.fuzz.reader import Files, Reader, make, named, text_of, write_files
 
 
 @functools.cache
@@ -128,13 +127,5 @@ def _uci() -> Reader:
     return Reader(files, command)
 
 
-READERS: dict[str, Callable[[], Reader]] = {
-    "audiogram_models": _audiogram_models,
-    "audiogram_tables": _audiogram_tables,
-    "own_audiograms": _own_audiograms,
-    "simulations": _simulations,
-    "images": _images,
-    "image_sets": _image_sets,
-    "uci": _uci,
-}
+READERS = named(_audiogram_models, _audiogram_tables, _own_audiograms, _simulations, _images, _image_sets, _uci)
 """Name -> what makes the reader."""

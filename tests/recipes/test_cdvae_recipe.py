@@ -8,12 +8,9 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-TINY = {
-    "task": "cdvae",
-    "model": {"size": 8, "levels": 2, "latent_channels": 2, "width": 4, "drift_width": 4, "depth_steps": 2},
-    "data": {"batch_size": 16},
-    "trainer": {"max_epochs": 1, "accelerator": "cpu"},
-}
+MODEL = {"size": 8, "levels": 2, "latent_channels": 2, "width": 4, "drift_width": 4, "depth_steps": 2}
+TRAINER = {"max_epochs": 1, "accelerator": "cpu"}
+TINY = {"task": "cdvae", "model": MODEL, "data": {"batch_size": 16}, "trainer": TRAINER}
 
 
 def test_from_first_to_last_stage(repository: Path, tmp_path: Path, run: Callable[..., str]) -> None:

@@ -84,10 +84,8 @@ def test_rank_correlation_of_mixtures_that_have_both(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     bounds = generator.standard_normal(40)
     evidences = bounds + generator.standard_normal(40)
-    runs = [
-        make_run(tmp_path / "gamma", [*bounds, None, 3.0], [*evidences, 1.0, None]),
-        make_run(tmp_path / "plain", [None] * 4, [1.0, 2.0, 3.0, 4.0]),
-    ]
+    gamma = make_run(tmp_path / "gamma", [*bounds, None, 3.0], [*evidences, 1.0, None])
+    runs = [gamma, make_run(tmp_path / "plain", [None] * 4, [1.0, 2.0, 3.0, 4.0])]
     text = latents.draw_evidence([load_run(run) for run in runs], tmp_path / "table.md")
     (row,) = [line for line in text.splitlines() if line.startswith("| test |")]
     cells = [cell.strip() for cell in row.strip("|").split("|")]

@@ -35,13 +35,8 @@ PLACES = {
     RAIN: ("esc-10", "ESC-10-553c8f1", "002 - Rain/5-203739-A.ogg", 44100, (), 1),
     TAP: ("speech-commands-noise", "./_background_noise_", "running_tap.wav", 16000, (16000, 32000), 23.15),
 }
-FILES = {
-    "train-clean-100": "train-clean-100.tar.gz",
-    "test-other": "test-other.tar.gz",
-    "speechocean762": "speechocean762.tar.gz",
-    "esc-10": "ESC-10.tar.gz",
-    "speech-commands-noise": "speech_commands_v0.02.tar.gz",
-}
+FILES = {name: f"{name}.tar.gz" for name in ("train-clean-100", "test-other", "speechocean762")}
+FILES |= {"esc-10": "ESC-10.tar.gz", "speech-commands-noise": "speech_commands_v0.02.tar.gz"}
 BESIDE = {
     "train-clean-100": {"LibriSpeech/SPEAKERS.TXT": b"84 | F | train-clean-100 | 8.02 | Christie Nowak\n"},
     "speechocean762": {"speechocean762/train/spk2gender": b"0006\tf\n"},

@@ -129,14 +129,8 @@ def test_any_history(config: TrainConfig, tmp_path_factory: pytest.TempPathFacto
 
     Here.config, Here.counts = config, {}
     Here.reference = staticmethod(reference)
-    once = settings(
-        max_examples=25,
-        stateful_step_count=8,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-        derandomize=True,
-        print_blob=False,
-    )
+    quiet = {"suppress_health_check": list(HealthCheck), "print_blob": False, "deadline": None}
+    once = settings(max_examples=25, stateful_step_count=8, derandomize=True, **quiet)
     stateful.run_state_machine_as_test(Here, settings=once)
     print(Here.counts)
     assert min(Here.counts.get(name, 0) for name in ("_train", "train_interrupted", "_train_on_a_disk")) >= 10

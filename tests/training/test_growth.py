@@ -37,14 +37,9 @@ MASKERS = {
 
 def build(masker: str, hypotheses: int = 3) -> EncoderMaskerDecoder:
     torch.manual_seed(0)
-    return EncoderMaskerDecoder.from_config(
-        c.ModelConfig(
-            hypotheses=hypotheses,
-            filterbank=c.FreeFilterbankConfig(num_filters=8, kernel_size=16, stride=8),
-            masker=MASKERS[masker],
-            masks=c.DeterministicConfig(activation="sigmoid"),
-        )
-    )
+    bank = c.FreeFilterbankConfig(num_filters=8, kernel_size=16, stride=8)
+    parts = {"filterbank": bank, "masker": MASKERS[masker], "masks": c.DeterministicConfig(activation="sigmoid")}
+    return EncoderMaskerDecoder.from_config(c.ModelConfig(hypotheses=hypotheses, **parts))
 
 
 def rows_of(value: torch.Tensor, model: EncoderMaskerDecoder, hypotheses: int = 4) -> torch.Tensor:

@@ -33,12 +33,9 @@ def test_target_probability(capsys: pytest.CaptureFixture[str]) -> None:
     found = _json(capsys, "inverse-temperature", *SETTING, "--target-probability", "0.05")
     assert found["initial_beta"] == found["optimal_initial_beta"]
     alpha = planning.stability_alpha(3.0, 0.8)
-    p = [
-        planning.collapse_probability(
-            planning.growth_exponent(found["initial_beta"], t, 0.05, 3.0, alpha), 512, 3.0, 0.8, repelled=True
-        )
-        for t in (found["steps"], found["steps"] - 1)
-    ]
+    steps = (found["steps"], found["steps"] - 1)
+    exponents = [planning.growth_exponent(found["initial_beta"], t, 0.05, 3.0, alpha) for t in steps]
+    p = [planning.collapse_probability(exponent, 512, 3.0, 0.8, repelled=True) for exponent in exponents]
     assert p[0] <= 0.05 < p[1]
 
 

@@ -16,13 +16,8 @@ from sepkit.studies.audiogram.simulation import greedy_order, play, random_order
 from sepkit.studies.audiogram.task import PartialVAE
 from tests.complaint import complaint
 
-CONFIG = PartialVAEConfig(
-    [DimensionConfig(name, noise=0.5 + place) for place, name in enumerate("abcd")],
-    latent=3,
-    embedding=5,
-    features=7,
-    hidden=[11, 9],
-)
+DIMENSIONS = [DimensionConfig(name, noise=0.5 + place) for place, name in enumerate("abcd")]
+CONFIG = PartialVAEConfig(DIMENSIONS, latent=3, embedding=5, features=7, hidden=[11, 9])
 
 
 def _batch(count: int = 6) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -18,6 +18,8 @@ from sepkit.studies.speaker_clustering.task import SpeakerClusteringTask
 from sepkit.training.run import train
 from tests.complaint import complaint
 
+PLAIN = {"gain_db": 0.0, "tilt_nepers": 0.0, "room_probability": 0.0, "clean_probability": 1.0}
+
 
 @pytest.fixture
 def speakers(moco: SpeakerClusteringConfig) -> SpeakerClusteringConfig:
@@ -68,8 +70,7 @@ def test_frames_of_a_view_are_where_its_samples_are(speakers: SpeakerClusteringC
     tone = 0.3 * np.sin(np.arange(8000, dtype=np.float32))
     wave = np.concatenate([tone, np.zeros(4000, np.float32), tone])
     audio.write(tmp_path / "a" / "0.wav", wave, 8000)
-    plain = {"gain_db": 0.0, "tilt_nepers": 0.0, "room_probability": 0.0, "clean_probability": 1.0}
-    views = replace(speakers.data.views, **plain, crop_seconds=1.0)
+    views = replace(speakers.data.views, **PLAIN, crop_seconds=1.0)
     stretches = SpeechSegments(str(tmp_path), replace(speakers.data, views=views), 8000, 40, 0, with_speech=True)
     waveforms, _, heard, _ = stretches[0, 0]
     frames = np.square(waveforms.reshape(40, 50, 160)).mean(-1) > 1e-3
@@ -105,15 +106,7 @@ def test_views_of_noise_alone_teach_no_speaker(speakers: SpeakerClusteringConfig
 
 def test_noise_has_its_level(speakers: SpeakerClusteringConfig, tmp_path: Path) -> None:
     audio.write(tmp_path / "hum.wav", np.float32(0.1) * np.ones(8000, np.float32) * np.tile([1, -1], 4000), 8000)
-    plain = replace(
-        speakers.data.views,
-        gain_db=0.0,
-        tilt_nepers=0.0,
-        room_probability=0.0,
-        clean_probability=1.0,
-        pause_probability=0.0,
-        snr_db=(10.0, 10.0),
-    )
+    plain = replace(speakers.data.views, **PLAIN, pause_probability=0.0, snr_db=(10.0, 10.0))
     data, source = replace(speakers.data, noise=str(tmp_path)), str(speakers.data.train)
     both = (plain, replace(plain, noise_probability=1.0))
     made = [SpeechSegments(source, replace(data, views=v), 8000, 1, 0)[0, 0][0][0] for v in both]
