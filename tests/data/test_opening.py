@@ -303,8 +303,7 @@ def test_a_wav_without_samples_stays_empty(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "x.wav", np.zeros((0, 2)), 8000)
     (tmp_path / "y.wav").write_bytes(unfinished(b"RIFF", (48, 0), form_of(1, 1, 16), b"LIST\4\0\0\0INFO"))
     for name in ("x.wav", "y.wav"):
-        with pytest.raises(UserError, match="contains no samples"):
-            audio.info(tmp_path / name)
+        complaint(lambda name=name: audio.info(tmp_path / name), "contains no samples")
 
 
 def test_a_wav_beyond_the_size_that_its_header_gives_up_at_is_read_to_its_end(tmp_path: Path) -> None:

@@ -100,8 +100,7 @@ def test_views_of_noise_alone_teach_no_speaker(speakers: SpeakerClusteringConfig
     assert not batch.heard.any() and batch.waveforms.any(-1).all()
     terms = task.losses(task.model, batch).terms
     assert not terms["speakers"].any() and not terms["teacher"].any() and (terms["speech"] > 0).all()
-    with pytest.raises(UserError, match=r"needs model\.speech"):
-        replace(speakers, model=replace(speakers.model, speech=False), data=data).check()
+    complaint(replace(speakers, model=replace(speakers.model, speech=False), data=data).check, r"needs model\.speech")
 
 
 def test_noise_has_its_level(speakers: SpeakerClusteringConfig, tmp_path: Path) -> None:
