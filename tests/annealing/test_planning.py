@@ -1,7 +1,5 @@
 """When splits of hypotheses are seen: sums over steps against products, closed forms, and descending hypotheses."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -23,7 +21,6 @@ GROWTH = math.log(120)
 
 def _temperature(cooling: Cooling, step_size: float, growth: float = GROWTH, critical: float = CRITICAL) -> float:
     time = split_time(cooling, critical, step_size, growth)
-    assert time is not None
     return float(cooling.temperatures(np.array(math.floor(time))))
 
 
@@ -101,8 +98,7 @@ def test_the_plan_of_nine_hypotheses(capsys: pytest.CaptureFixture[str]) -> None
         found = _json(capsys, *arguments, *more, "--step-size", str(fitted))
         assert found["split_temperature"] == pytest.approx(seen, rel=0.01)
     own = ["--epochs", "1000", "--kind", "exponential", "--decay", "0.95", "--observed-split", "0.192"]
-    observed = _json(capsys, *arguments, *own, "--observed-decay", "0.99")
-    assert observed["step_size"] == pytest.approx(fitted, rel=0.02)
+    assert _json(capsys, *arguments, *own, "--observed-decay", "0.99")["step_size"] == pytest.approx(fitted, rel=0.02)
 
 
 def test_warnings(capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,16 +109,8 @@ def test_warnings(capsys: pytest.CaptureFixture[str]) -> None:
     main(["plan-schedule", "amcl", *arguments])
     error = capsys.readouterr().err
     assert "a hotter start makes the split later" in error and "too late" in error
-    assert (
-        main(
-            [
-                "plan-schedule",
-                "amcl",
-                *["--critical-temperature", "1", "--initial-temperature", "1", "--epochs", "9999"],
-            ]
-        )
-        == 0
-    )
+    slow = ["--critical-temperature", "1", "--initial-temperature", "1", "--epochs", "9999"]
+    assert main(["plan-schedule", "amcl", *slow]) == 0
     assert not capsys.readouterr().err
 
 

@@ -1,7 +1,5 @@
 """Findings about temperatures against closed forms, and the command that makes them."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path
@@ -75,8 +73,7 @@ def test_the_critical_temperature_is_that_of_a_numerical_second_derivative() -> 
 
     critical = temperature.si_sdr_critical_temperature_db(2, 5.0)
     for t, sign in ((1.02 * critical, 1), (0.98 * critical, -1)):
-        curvature = free_energy(1e-3, t) - free_energy(0.0, t)
-        assert math.copysign(1, curvature) == sign
+        assert math.copysign(1, free_energy(1e-3, t) - free_energy(0.0, t)) == sign
     assert temperature.si_sdr_critical_temperature_db(2, math.inf) == math.inf
 
 
@@ -87,8 +84,7 @@ def test_the_initial_temperature_of_a_known_gap() -> None:
     shares = 1 / (1 + np.exp(-gap / np.linspace(1, 60, 590001)))
     entropies = -shares * np.log(shares) - (1 - shares) * np.log(1 - shares)
     expected = np.linspace(1, 60, 590001)[np.argmax(entropies >= 0.95 * np.log(2))]
-    found = temperature.initial_temperature(columns)
-    assert expected <= found <= 1.01 * expected
+    assert expected <= temperature.initial_temperature(columns) <= 1.01 * expected
     complaint(lambda: temperature.initial_temperature(torch.ones(3, 10)), "cost the same")
 
 

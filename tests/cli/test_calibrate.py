@@ -26,8 +26,7 @@ def manifest(tmp_path_factory):
     for number in range(28):
         num_samples = 4000 + 100 * number
         for k in range(2):
-            level = generator.uniform(0.01, 0.3, 1)
-            waveform = level * generator.standard_normal(num_samples)
+            waveform = generator.uniform(0.01, 0.3, 1) * generator.standard_normal(num_samples)
             audio.write(folder / f"{number}_{k}.wav", waveform.astype(np.float32), 8000)
         # Calibration hears all that there is of a speaker: here two recordings.
         sources = [SourceEntry(path=f"{number}_{k}.wav", speaker=f"{number % 14}_{k}") for k in range(2)]
@@ -76,7 +75,6 @@ def test_calibrates_and_separate_then_predicts(tmp_path, experiment, manifest, c
     ],
 )
 def test_mistakes_exit_with_2_and_one_line(experiment, manifest, capsys, model, more, word):
-    line = ["calibrate", model or str(experiment), "--manifest", manifest, "--device", "cpu", *more]
-    assert main(line) == 2
+    assert main(["calibrate", model or str(experiment), "--manifest", manifest, "--device", "cpu", *more]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1 and word in lines[0]

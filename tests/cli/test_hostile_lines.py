@@ -1,7 +1,5 @@
 """Command lines that no careful person types: each is one line and exit code 2, and nothing is written."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Files, names and options become one configuration; mistakes are one line that names what is wrong."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -106,10 +104,7 @@ def test_dashes_and_lists():
     [
         (["--config", "conv_tasnot"], ["conv_tasnot", "no such file or shipped", "did you mean model/conv_tasnet?"]),
         (["--model.masker.hidden_size", "9"], ["--model.masker.hidden_size"]),
-        (
-            ["--model.masker.name", "recurrent", "--model.masker.hidden_size", "wide"],
-            ["model.masker.hidden_size", "a whole number", "wide"],
-        ),
+        (["--model.masker.hidden_channels", "wide"], ["model.masker.hidden_channels", "a whole number", "wide"]),
         (["--trainer.precision", "float"], ["precision", "bf16-mixed", "float"]),
         (["--objective.assignment.name", "pitt"], ["objective.assignment", "pitt", "did you mean pit"]),
     ],

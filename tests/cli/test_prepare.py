@@ -28,8 +28,7 @@ def test_folder_wavs_and_mixed_follow_on_each_other(speech, tmp_path, capsys):
     assert capsys.readouterr().out.splitlines()[-1] == wavs
     mixed = ["--mixture", f"{wavs}/mix", "--sources", f"{wavs}/s1", f"{wavs}/s2", "--out", str(tmp_path / "mixed")]
     assert main(["prepare", "mixed", *mixed]) == 0
-    manifest = capsys.readouterr().out.splitlines()[-1]
-    assert len(read_manifest(manifest)) == 1
+    assert len(read_manifest(capsys.readouterr().out.splitlines()[-1])) == 1
     assert main(["prepare", "mixed", wavs, "--out", str(tmp_path / "found")]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == str(tmp_path / "found" / "test.jsonl")
 

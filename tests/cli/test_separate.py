@@ -87,8 +87,7 @@ def test_mistakes_exit_with_2_and_one_line(tmp_path, model, recording, capsys, o
     [("some", "expected auto or a whole number"), ("auto", "does not count speakers"), ("3", "use --link-speakers 3")],
 )
 def test_wrong_speakers_exit_with_2_and_one_line(tmp_path, model, recording, capsys, speakers, word):
-    line = ["separate", recording, "--model", model, "--out", str(tmp_path / "out"), "--speakers", speakers]
-    assert main(line) == 2
+    assert main(["separate", recording, "--model", model, "--out", str(tmp_path / "out"), "--speakers", speakers]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1 and word in lines[0]
 

@@ -1,7 +1,5 @@
 """`sepkit smoke` on the command line; tests/test_project.py tries every configuration that ships."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

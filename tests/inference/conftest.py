@@ -1,7 +1,5 @@
 """Separators of a tiny model with random weights."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """One table of what is refused, and the words of the one line that says so."""
 
-from __future__ import annotations
-
 import io
 import math
 from dataclasses import replace

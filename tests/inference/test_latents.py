@@ -20,8 +20,7 @@ def test_the_bound_on_the_mixture_by_hand():
     model.set_signal_statistics(0.0, 0.1)
     with torch.no_grad():
         plain = model(mixture[None])
-        sample = plain.encoding.sample(torch.Generator().manual_seed(5))
-        reconstruction = model.decode(sample[:, None], RATE)[0, 0]
+        reconstruction = model.decode(plain.encoding.sample(torch.Generator().manual_seed(5))[:, None], RATE)[0, 0]
     encoding_rate = plain.encoding.kl(plain.extras["encoding_prior"]).sum().item()
     # Multivariate Student t, see pairwise_blr_nll; its matrix inverted and its determinant taken in closed form.
     e, x = reconstruction.double().numpy() / 0.1, mixture.double().numpy() / 0.1

@@ -1,7 +1,5 @@
 """The option for bfloat16: what it changes, what it leaves, and where it is refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Mixtures that go through a model at once: the same as one by one, from whichever batch, and from folders."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -67,8 +65,7 @@ def test_what_does_not_fit_into_memory_is_halved_and_said(gru, monkeypatch, caps
     mixtures = np.random.default_rng(0).standard_normal((7, 300)).astype(np.float32)
     batches = Batches(TorchRunner(gru), 6)
     assert len(batches.outputs(mixtures)) == 7 and batches.size == 1
-    said = capsys.readouterr().err.splitlines()
-    assert said == [
+    assert capsys.readouterr().err.splitlines() == [
         "sepkit: 6 mixtures at once do not fit into memory; continuing with 3",
         "sepkit: 3 mixtures at once do not fit into memory; continuing with 1",
     ]

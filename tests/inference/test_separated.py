@@ -1,7 +1,5 @@
 """The facts of a separation, and its display in a notebook."""
 
-from __future__ import annotations
-
 import base64
 import io
 import re
@@ -27,12 +25,13 @@ def separated(is_speaker=None, si_sdr_db=None, interval_db=(5.7, 13.05), *, or_m
     selection = Selection(np.ones(3), np.array([0, 2]), is_speaker, count_is_lower_bound=or_more)
     prediction = None
     if si_sdr_db is not None:
-        interval = np.broadcast_to(interval_db, (3, 2))
-        prediction = Prediction(np.broadcast_to(np.array(si_sdr_db), 3), interval, **told)
+        prediction = Prediction(np.broadcast_to(np.array(si_sdr_db), 3), np.broadcast_to(interval_db, (3, 2)), **told)
     return Separated(estimates, 8000, selection, prediction=prediction)
 
 
 PREDICTED = "predicted SI-SDR 9.9 dB (90 % interval 6 to 13)"
+WORSE = "predicted SI-SDR 4.0 dB (90 % interval 0 to 8) if there are 2 speakers"
+UNKNOWN = "quality unknown: unlike the recordings that the prediction was fitted on"
 SURE = [9.0, -50.0, 10.8], [[5.0, 12.0], [-60.0, -40.0], [7.2, 14.1]]
 
 
@@ -43,20 +42,13 @@ SURE = [9.0, -50.0, 10.8], [[5.0, 12.0], [-60.0, -40.0], [7.2, 14.1]]
         (separated(BOTH), "2 speakers"),
         (separated(FIRST[::-1]), "1 speaker, in _s2 (--speakers 2 if there are more)"),
         (separated(NONE), "no sound"),
-        (
-            separated(None, 4.0, [-0.3, 8.2]),
-            "2 outputs; predicted SI-SDR 4.0 dB (90 % interval 0 to 8) if there are 2 speakers: usable, with audible "
-            "leakage",
-        ),
+        (separated(None, 4.0, [-0.3, 8.2]), f"2 outputs; {WORSE}: usable, with audible leakage"),
         (separated(None, -0.04, np.nan), "2 outputs; predicted SI-SDR 0.0 dB if there are 2 speakers"),
         # Means over the hypotheses that were kept: the first and the third.
         (separated(None, *SURE), f"2 outputs; {PREDICTED} if there are 2 speakers: good"),
         (separated(BOTH, *SURE), f"2 speakers; {PREDICTED}: good"),
         (separated(BOTH, *SURE, or_more=True), f"2 speakers or more; {PREDICTED}: good"),
-        (
-            separated(BOTH, *SURE, out_of_domain=True),
-            "2 speakers; quality unknown: unlike the recordings that the prediction was fitted on",
-        ),
+        (separated(BOTH, *SURE, out_of_domain=True), f"2 speakers; {UNKNOWN}"),
         (separated(BOTH, [9.0, 0.0, np.nan], np.nan), "2 speakers; predicted SI-SDR 9.0 dB"),
         (separated(BOTH, np.nan), "2 speakers"),
     ],
@@ -84,8 +76,7 @@ def test_a_failure_that_is_likely_is_a_flag() -> None:
     ],
 )
 def test_words_follow_the_lower_end_of_the_interval(low: float, words: str) -> None:
-    found = separated(BOTH, low + 4, [low, low + 8])
-    assert summary_line(found).endswith(f": {words}")
+    assert summary_line(separated(BOTH, low + 4, [low, low + 8])).endswith(f": {words}")
 
 
 def test_a_notebook_shows_a_player_for_each_estimate() -> None:

@@ -14,6 +14,7 @@ from sepkit.inference import Separator
 from sepkit.models import build_model, save_model
 from tests.complaint import complaint
 from tests.inference.bands import BandMasks, band_split, masked, tones
+from tests.published import small_asteroid
 from tests.tiny_models import RECURRENT
 
 
@@ -104,8 +105,7 @@ def test_several_recordings_and_an_open_file_are_separated_as_each_alone(separat
         np.testing.assert_array_equal(found.estimates, expected)
     batch = torch.from_numpy(np.stack([recording[:300] for recording in recordings]))[:, None]
     assert [tuple(found.estimates.shape) for found in separator.separate_many(batch, 8000)] == [(2, 300)] * 3
-    path = audio.write(tmp_path / "a.wav", recordings[0], 8000)
-    with open(path, "rb") as file:
+    with open(audio.write(tmp_path / "a.wav", recordings[0], 8000), "rb") as file:
         np.testing.assert_array_equal(separator(file).estimates, alone[0])
     with pytest.raises(UserError, match=r"^recording 1: waveform: found no samples"):
         separator.separate_many([recordings[0], np.zeros(0)], 8000)
@@ -138,10 +138,7 @@ def test_load_model_from_an_experiment_folder(tmp_path):
 
 
 def test_load_model_from_asteroid(tmp_path):
-    models = pytest.importorskip("asteroid.models", reason="asteroid is missing: pip install 'sepkit[peers]'")
-    theirs = models.ConvTasNet(
-        2, n_repeats=1, n_blocks=2, bn_chan=8, hid_chan=8, skip_chan=8, n_filters=16, mask_act="relu", sample_rate=8000
-    ).eval()
+    theirs = small_asteroid().eval()
     torch.save(theirs.serialize(), tmp_path / "theirs.pth")
     mixture = torch.randn(1001)
     separator = sepkit.load_model(f"asteroid:{tmp_path / 'theirs.pth'}")
@@ -214,8 +211,7 @@ def test_a_number_keeps_the_best_and_duplicates_last(count, kept):
 
 
 def test_the_threshold_is_the_models_own(tmp_path):
-    config = replace(RECURRENT, hypotheses=3, scoring=ScoringConfig(4))
-    model = build_model(config)
+    model = build_model(replace(RECURRENT, hypotheses=3, scoring=ScoringConfig(4)))
     assert Separator(model).score_threshold == 0.0
     save_model(model, tmp_path / "model", {"score_threshold": -1.5})
     separator = sepkit.load_model(tmp_path / "model")

@@ -67,12 +67,10 @@ def test_noise_that_differs_between_views_is_averaged_away():
         alone = runner.run(sources.sum(0)[None]).estimates[0]
         runner.model.masker.calls = 0
         output = ViewsRunner(runner, 2).run(sources.sum(0)[None], features=True)
-        both = output.estimates[0], alone
-        error, before = (np.square((found - sources)[:, 400:-400]).mean() for found in both)
+        error, before = (np.square((found - sources)[:, 400:-400]).mean() for found in (output.estimates[0], alone))
         assert error < 0.62 * before
         agreements.append(output.features[AGREEMENT][0].mean())
-        separated = Separator(runner, views=2).separate(sources.sum(0), RATE)
-        predicted.append(separated.predicted_si_sdr_db)
+        predicted.append(Separator(runner, views=2).separate(sources.sum(0), RATE).predicted_si_sdr_db)
     assert agreements[0] - agreements[1] == pytest.approx(20 * np.log10(5), abs=1.0)
     assert (predicted[0] > predicted[1]).all()
 

@@ -1,7 +1,5 @@
 """Recordings in every form that is taken, up to the bounds, and blocks by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,10 +1,9 @@
 """Models of other toolkits: equal outputs for equal weights, and nothing in their files is executed."""
 
-from __future__ import annotations
-
 import copy
-import importlib
+import math
 import pickle
+import shutil
 import warnings
 from pathlib import Path
 
@@ -15,22 +14,12 @@ from torch import nn
 from sepkit.models import load_pretrained
 from sepkit.models.bridges import from_asteroid, from_speechbrain, from_torchaudio
 from tests.complaint import complaint
-from tests.published import SPEECHBRAIN_YAML
-
-TOLERANCE = 1e-5
+from tests.published import SPEECHBRAIN_YAML, Evil, peer, randomize, small_asteroid
 
 
-def randomize(model: nn.Module) -> None:
-    """Move gains, offsets and slopes off their initial constants, which would hide a mix-up."""
-    torch.manual_seed(1)
-    for tensor in model.parameters():
-        if tensor.dim() == 1:
-            tensor.data += 0.1 * torch.rand_like(tensor)
-
-
-def assert_like(found: torch.Tensor, expected: torch.Tensor, tolerance: float) -> None:
+def assert_like(found: torch.Tensor, expected: torch.Tensor) -> None:
     assert found.shape == expected.shape
-    assert float((found - expected).abs().max()) <= tolerance * float(expected.abs().max())
+    assert float((found - expected).abs().max()) <= 1e-5 * float(expected.abs().max())
 
 
 # ----------------------------------------------------------------------------------------------------------- asteroid
@@ -38,14 +27,8 @@ def assert_like(found: torch.Tensor, expected: torch.Tensor, tolerance: float) -
 
 @pytest.fixture(scope="module")
 def asteroid_checkpoint():
-    models = pytest.importorskip("asteroid.models", reason="asteroid is missing: pip install 'sepkit[peers]'")
     torch.manual_seed(0)
-    model = models.ConvTasNet(2, n_filters=8, n_blocks=2, n_repeats=1, bn_chan=4, hid_chan=5, skip_chan=6)
-    return dict(model.serialize())
-
-
-def changed(checkpoint: dict, **arguments) -> dict:
-    return {**checkpoint, "model_args": {**checkpoint["model_args"], **arguments}}
+    return dict(small_asteroid().serialize())
 
 
 def old(checkpoint: dict, data) -> dict:
@@ -57,20 +40,14 @@ def old(checkpoint: dict, data) -> dict:
 
 
 def test_the_rate_of_an_old_asteroid_file_is_that_of_its_training(asteroid_checkpoint, tmp_path):
-    publisher = pytest.importorskip(
-        "asteroid.models.publisher", reason="asteroid is missing: pip install 'sepkit[peers]'"
-    )
+    publisher = peer("asteroid.models.publisher")
     model = {**asteroid_checkpoint, "dataset": "WHAM", "licenses": "", "infos": {}}
     del (arguments := dict(model["model_args"]))["sample_rate"]
-    publisher.save_publishable(
-        str(tmp_path), {**model, "model_args": arguments}, {}, {"data": {"sample_rate": 16000}}, recipe="wham"
-    )
-    path = tmp_path / "model.pth"
-    assert load_pretrained(f"asteroid:{path}").sample_rate == 16000
-    assert load_pretrained(f"asteroid:{path}@16000").sample_rate == 16000
-    assert "states a rate of 16000 Hz, found @8000; leave out" in complaint(
-        lambda: load_pretrained(f"asteroid:{path}@8000")
-    )
+    training = {"data": {"sample_rate": 16000}}
+    publisher.save_publishable(str(tmp_path), {**model, "model_args": arguments}, {}, training, recipe="wham")
+    name = f"asteroid:{tmp_path / 'model.pth'}"
+    assert load_pretrained(name).sample_rate == load_pretrained(f"{name}@16000").sample_rate == 16000
+    assert "states a rate of 16000 Hz, found @8000; leave out" in complaint(lambda: load_pretrained(f"{name}@8000"))
 
 
 @pytest.mark.parametrize("data", [{}, 3, None])
@@ -106,22 +83,15 @@ def test_a_pointer_of_git_lfs_is_told_from_weights(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("name", "value"),
     [
-        {"n_filters": 10**12},
-        {"n_blocks": 31},
-        {"n_repeats": 10**6},
-        {"hid_chan": float("inf")},
-        {"bn_chan": -(10**9)},
-        {"sample_rate": float("inf")},
-        {"sample_rate": float("nan")},
-        {"sample_rate": "fast"},
-        {"sample_rate": -8000},
+        *[("n_filters", 65537), ("n_blocks", 31), ("n_repeats", 1001), ("hid_chan", math.inf), ("bn_chan", -(10**9))],
+        *[("sample_rate", value) for value in (math.inf, math.nan, "fast", -8000)],
     ],
 )
-def test_sizes_beyond_reason_are_refused_before_anything_is_made(asteroid_checkpoint, tmp_path, arguments):
-    torch.save(changed(asteroid_checkpoint, **arguments), tmp_path / "model.pth")
-    (name,) = arguments
+def test_sizes_beyond_reason_are_refused_before_anything_is_made(asteroid_checkpoint, tmp_path, name, value):
+    arguments = asteroid_checkpoint["model_args"] | {name: value}
+    torch.save({**asteroid_checkpoint, "model_args": arguments}, tmp_path / "model.pth")
     line = complaint(lambda: from_asteroid(tmp_path / "model.pth"))
     # The rate's type is checked with the rest of the configuration.
     assert name in line or (name == "sample_rate" and "model_args" in line)
@@ -152,10 +122,7 @@ def test_asteroid_from_the_hub(asteroid_checkpoint, tmp_path, hub):
 
 @pytest.fixture(scope="module")
 def speechbrain_folder(tmp_path_factory):
-    try:
-        dual_path = importlib.import_module("speechbrain.lobes.models.dual_path")
-    except ImportError:
-        pytest.skip("speechbrain is missing: pip install 'sepkit[peers]'")
+    dual_path = peer("speechbrain.lobes.models.dual_path")
     torch.manual_seed(0)
     block = dual_path.SBTransformerBlock(1, 16, 4, 20, dropout=0, use_positional_encoding=True, norm_before=True)
     parts = {
@@ -176,8 +143,6 @@ def speechbrain_folder(tmp_path_factory):
 @pytest.fixture
 def copied(speechbrain_folder, tmp_path):
     """A folder of one's own, to break."""
-    import shutil
-
     return Path(shutil.copytree(speechbrain_folder[0], tmp_path / "copied"))
 
 
@@ -196,7 +161,7 @@ def test_a_sepformer_of_speechbrain_separates_as_there(speechbrain_folder, lengt
     assert (model.sample_rate, model.hypotheses, model.training) == (8000, 2, False)
     mixture = torch.randn(2, length)
     with torch.no_grad():
-        assert_like(model(mixture).estimates, separated_by_speechbrain(parts, mixture), 1e-5)
+        assert_like(model(mixture).estimates, separated_by_speechbrain(parts, mixture))
 
 
 def test_speechbrain_from_the_hub(speechbrain_folder, hub):
@@ -247,11 +212,10 @@ def test_what_is_no_such_sepformer_is_refused_in_one_line(copied, old, new, mess
 
 def test_nothing_in_the_yaml_is_carried_out(copied, tmp_path):
     marker = tmp_path / "ran"
-    evil = [
+    for text in [
         f"evil: !apply:pathlib.Path.touch ['{marker}']\nother: !new:os.system ['touch {marker}']\n",
         f"evil: !name:pathlib.Path.touch\nshell: !applyref:os.system {{command: 'touch {marker}'}}\n",
-    ]
-    for text in evil:
+    ]:
         (copied / "hyperparams.yaml").write_text(text + SPEECHBRAIN_YAML)
         assert from_speechbrain(copied).hypotheses == 2
     (copied / "hyperparams.yaml").write_text(
@@ -261,14 +225,6 @@ def test_nothing_in_the_yaml_is_carried_out(copied, tmp_path):
     (copied / "hyperparams.yaml").write_text("a: " + "[" * 20000 + SPEECHBRAIN_YAML)
     assert "nested too deeply" in complaint(lambda: from_speechbrain(copied))
     assert not marker.exists()
-
-
-class Evil:
-    def __init__(self, marker):
-        self.marker = marker
-
-    def __reduce__(self):
-        return (Path.touch, (Path(self.marker),))
 
 
 @pytest.mark.parametrize("part", ["encoder", "masknet", "decoder"])
@@ -295,13 +251,9 @@ def test_no_folder_of_speechbrain(tmp_path):
 
 @pytest.fixture(scope="module")
 def torchaudio_model():
-    models = pytest.importorskip("torchaudio.models", reason="torchaudio is missing: pip install 'sepkit[peers]'")
+    sizes = {"msk_num_feats": 6, "msk_num_hidden_feats": 7, "msk_num_stacks": 2}
     torch.manual_seed(0)
-    model = models.ConvTasNet(
-        3, 10, 12, msk_num_feats=6, msk_num_hidden_feats=7, msk_num_stacks=2, msk_activate="relu"
-    ).eval()
-    randomize(model)
-    return model
+    return randomize(peer("torchaudio.models").ConvTasNet(3, 10, 12, **sizes, msk_activate="relu").eval())
 
 
 @pytest.mark.parametrize("length", [1, 5, 9, 400, 403])
@@ -310,7 +262,7 @@ def test_a_conv_tasnet_of_torchaudio_separates_as_there(torchaudio_model, length
     model, mixture = load_pretrained(f"torchaudio:{path}@16000"), torch.randn(2, length)
     assert model.sample_rate == 16000 and not model.training
     with torch.no_grad():
-        assert_like(model(mixture).estimates, torchaudio_model(mixture[:, None]), TOLERANCE)
+        assert_like(model(mixture).estimates, torchaudio_model(mixture[:, None]))
 
 
 def test_what_is_no_conv_tasnet_of_torchaudio(torchaudio_model, tmp_path):

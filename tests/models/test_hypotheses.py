@@ -29,8 +29,8 @@ def test_duplicates_are_found_as_with_numpy(seed):
     estimates = mixing @ sources + 0.3 * generator.standard_normal((5, 300)) + generator.standard_normal((5, 1))
     estimates[generator.integers(5)] = 0.7
     scores = generator.integers(-2, 3, 5).astype(float)
-    found = hypotheses.distinct_hypotheses(scores, estimates)
-    assert found.tolist() == distinct_of(scores, estimates)
+    for level in (1.0, 1e-5, 1e5):
+        assert hypotheses.distinct_hypotheses(scores, level * estimates).tolist() == distinct_of(scores, estimates)
 
 
 def test_the_limit_is_an_si_sdr():

@@ -1,7 +1,5 @@
 """Models that cannot be meant are refused in one line that names the field."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -21,6 +19,7 @@ STFT = c.STFTFilterbankConfig(32, 8)
 COMPLEX = c.STFTFilterbankConfig(64, 32, complex_masks=True)
 TINY = c.RecurrentConfig(hidden_size=6, num_layers=1)
 LINEAR = c.DeterministicConfig(activation="linear")
+FLOW = c.FlowPriorConfig()
 PARTS = {"features": "real_imaginary", "complex_masks": True, "mapping": True, "compression": 1.0}
 SEPREFORMER = {"channels": 6, "num_stages": 2, "num_heads": 2, "kernel_size": 3, "max_distance": 4}
 LOCOFORMER = {
@@ -106,20 +105,17 @@ NEVER_NEGATIVE += [c.GaussianConfig("softplus"), c.LogNormalConfig(), c.GammaCon
         (mapped(**(PARTS | {"mapping": False})), "set model.filterbank.mapping to true"),
         (mapped(**(PARTS | {"compression": 0.3})), "compression to 1"),
         (sepreformer(masks=c.DeterministicConfig("relu")), "model.masks: found "),
-        (
-            c.ModelConfig(filterbank=c.STFTFilterbankConfig(16, 8), masker=c.TFLocoformerConfig(**LOCOFORMER)),
-            "masker tf_locoformer: found features of 9 values a frame",
-        ),
-        (
-            variational(encoding_prior=c.FlowPriorConfig(), encoding=c.GammaConfig()),
-            "flow is a density of real numbers",
-        ),
-        (variational(mask_prior=c.FlowPriorConfig()), "model.mask_prior: found flow"),
+        (tiny(filterbank=STFT, masker=c.TFLocoformerConfig(**LOCOFORMER)), "found features of 17 values a frame"),
+        (variational(encoding_prior=FLOW, encoding=c.GammaConfig()), "flow is a density of real numbers"),
+        (variational(mask_prior=FLOW), "model.mask_prior: found flow"),
         (variational(mask_prior=c.AdaptivePriorConfig()), "model.mask_prior: found adaptive"),
     ],
 )
 def test_models(config: c.ModelConfig, words: str) -> None:
     assert words in complaint(lambda: build_model(config))
+
+
+HALF, QUARTER = (partial(STFTFilterbank, 64, stride) for stride in (32, 16))
 
 
 @pytest.mark.parametrize(
@@ -131,20 +127,16 @@ def test_models(config: c.ModelConfig, words: str) -> None:
         (partial(STFTFilterbank, kernel_size=255), "kernel_size"),
         (partial(STFTFilterbank, kernel_size=256, stride=129), "stride"),
         (partial(STFTFilterbank, values_per_dimension=3), "model.encoding"),
-        (
-            partial(STFTFilterbank, 64, 32, features="real_imaginary"),
-            "features: found 'real_imaginary', expected magnitude, or with complex_masks: true",
+        (partial(HALF, features="real_imaginary"), "'real_imaginary', expected magnitude, or with complex_masks: true"),
+        (partial(HALF, features="phase", complex_masks=True), "features: found 'phase'"),
+        (partial(HALF, mapping=True, complex_masks=True), "found True, expected false, or features: real_imaginary"),
+        (partial(HALF, mapping=True), "mapping: found True"),
+        *(
+            (partial(QUARTER, synthesis_size=size), f"synthesis_size: found {size}, expected 0, or 17 to 32")
+            for size in (16, 33)
         ),
-        (partial(STFTFilterbank, 64, 32, features="phase", complex_masks=True), "features: found 'phase'"),
-        (
-            partial(STFTFilterbank, 64, 32, mapping=True, complex_masks=True),
-            "mapping: found True, expected false, or features: real_imaginary",
-        ),
-        (partial(STFTFilterbank, 64, 32, mapping=True), "mapping: found True"),
-        (partial(STFTFilterbank, 64, 16, synthesis_size=16), "synthesis_size: found 16, expected 0, or 17 to 32"),
-        (partial(STFTFilterbank, 64, 16, synthesis_size=33), "synthesis_size: found 33, expected 0, or 17 to 32"),
-        (partial(STFTFilterbank, 64, 32, synthesis_size=64), "found 64, expected 0, or 33 to 63"),
-        (partial(STFTFilterbank, 64, 16, synthesis_size=32, like_torch=True), "like_torch: found True, expected false"),
+        (partial(HALF, synthesis_size=64), "found 64, expected 0, or 33 to 63"),
+        (partial(QUARTER, synthesis_size=32, like_torch=True), "like_torch: found True, expected false"),
         (partial(build_norm, "gLN", 5), "norm: found 'gLN'"),
     ],
 )

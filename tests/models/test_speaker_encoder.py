@@ -1,7 +1,5 @@
 """Speaker encoders: shapes, unit length, what they are deaf to, and their files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -27,8 +25,7 @@ def noise() -> torch.Tensor:
 @pytest.mark.parametrize("seconds", [0.05, 0.5, 3.0])
 def test_embeddings_of_any_length_are_unit_vectors(trunk: str, seconds: float) -> None:
     encoder = SpeakerEncoder(SpeakerEncoderConfig(channels=8, pooled=8, dimensions=6, trunk=trunk)).eval()  # type: ignore[arg-type]
-    waveforms = torch.randn(2, round(8000 * seconds), generator=torch.Generator().manual_seed(1))
-    embeddings = encoder(waveforms)
+    embeddings = encoder(torch.randn(2, round(8000 * seconds), generator=torch.Generator().manual_seed(1)))
     assert embeddings.shape == (2, 6)
     torch.testing.assert_close(embeddings.norm(dim=-1), torch.ones(2))
 
@@ -36,8 +33,7 @@ def test_embeddings_of_any_length_are_unit_vectors(trunk: str, seconds: float) -
 def test_level_does_not_matter_but_color_does(noise: torch.Tensor) -> None:
     encoder = SpeakerEncoder(SMALL).eval()
     torch.testing.assert_close(encoder.log_mel(noise), encoder.log_mel(0.01 * noise), atol=1e-3, rtol=0)
-    colored = noise - torch.roll(noise, 1, dims=-1)
-    assert (encoder.log_mel(colored) - encoder.log_mel(noise)).abs().mean() > 0.3
+    assert (encoder.log_mel(noise - torch.roll(noise, 1, dims=-1)) - encoder.log_mel(noise)).abs().mean() > 0.3
 
 
 def test_silence_is_finite() -> None:
@@ -85,4 +81,4 @@ def test_models_of_the_other_kind_are_refused(tiny_model_config: ModelConfig, tm
     save_model(SpeakerEncoder(SMALL), tmp_path / "encoder")
     with pytest.raises(UserError, match="expected one of kind speaker_encoder"):
         load_checkpoint(tmp_path / "separator", of=SpeakerEncoder)
-    complaint(lambda: load_checkpoint(tmp_path / "encoder"), "found a model of kind speaker_encoder")
+    complaint(lambda: load_checkpoint(tmp_path / "encoder"), "found a model of kind 'speaker_encoder'")

@@ -1,7 +1,5 @@
 """Stacks of networks: linear layers, and RealNVP against automatic differentiation and torch's batch norm."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Our maskers and models against asteroid's and speechbrain's, with the same weights: outputs and gradients."""
 
-from __future__ import annotations
-
 import dataclasses
 import pickle
 import subprocess
@@ -18,6 +16,7 @@ from sepkit.models.bridges import from_asteroid, to_asteroid_state_dict
 from sepkit.models.emd import EncoderMaskerDecoder, build_model
 from sepkit.registry import build
 from tests.complaint import complaint
+from tests.published import Evil, peer, randomize
 
 NAMES = ["ConvTasNet", "DPRNNTasNet", "SuDORMRFNet", "SuDORMRFImprovedNet"]
 PARAMETERS = [5_050_545, 3_652_865, 2_584_196, 2_630_801]
@@ -30,18 +29,8 @@ SMALL = {
 
 
 def asteroid_model(name: str, hypotheses: int = 2, **arguments) -> nn.Module:
-    models = pytest.importorskip("asteroid.models", reason="asteroid is missing: pip install 'sepkit[peers]'")
     torch.manual_seed(0)
-    model = getattr(models, name)(hypotheses, **arguments).eval()
-    randomize(model)
-    return model
-
-
-def randomize(model: nn.Module) -> None:
-    """Move gains, offsets and slopes off their initial constants, which would hide a mix-up."""
-    for tensor in [*model.parameters(), *model.buffers()]:
-        if tensor.dim() == 1 and tensor.is_floating_point():
-            tensor.data += 0.1 * torch.rand_like(tensor)
+    return randomize(getattr(peer("asteroid.models"), name)(hypotheses, **arguments).eval())
 
 
 def relative(found: Tensor, expected: Tensor) -> float:
@@ -74,8 +63,7 @@ def our_gradients(model: EncoderMaskerDecoder) -> dict[str, Tensor]:
     with torch.no_grad():
         for parameter, source in zip(carrier.parameters(), model.parameters(), strict=True):
             parameter.copy_(source.grad)
-    names = {name for name, _ in carrier.named_parameters()}
-    assert names == {name for name, _ in model.named_parameters()}
+    assert {name for name, _ in carrier.named_parameters()} == {name for name, _ in model.named_parameters()}
     return to_asteroid_state_dict(carrier)
 
 
@@ -189,12 +177,9 @@ class TestFiles:
         assert result.stdout.strip() == "2"
 
     def test_a_file_that_would_run_code_is_refused_and_does_not(self, tmp_path):
-        class Evil:
-            def __reduce__(self):
-                return (open, (str(tmp_path / "ran"), "w"))
-
-        torch.save({"model_name": "ConvTasNet", "model_args": Evil(), "state_dict": {}}, tmp_path / "evil.pth")
-        (tmp_path / "bare.pth").write_bytes(pickle.dumps(Evil(), protocol=2))
+        evil = Evil(tmp_path / "ran")
+        torch.save({"model_name": "ConvTasNet", "model_args": evil, "state_dict": {}}, tmp_path / "evil.pth")
+        (tmp_path / "bare.pth").write_bytes(pickle.dumps(evil, protocol=2))
         for name in ("evil.pth", "bare.pth"):
             line = complaint(lambda name=name: from_asteroid(tmp_path / name))
             assert f"{name}: refused, " in line and "; expected what" in line
@@ -254,11 +239,7 @@ class TestExportRefusals:
         [
             (CONFIG.masker, 0.01, "signal_mean: found 0.01"),
             (dataclasses.replace(CONFIG.masker, normalize_skip_sum=True, blocks=2), 0.0, "normalize_skip_sum"),
-            (
-                c.ImprovedSuDoRMRFConfig(6, 10, blocks=1),
-                0.0,
-                "hidden_channels: found 10; asteroid has as many as filters",
-            ),
+            (c.ImprovedSuDoRMRFConfig(6, 10, 1), 0.0, "hidden_channels: found 10; asteroid has as many as filters"),
             (c.RecurrentConfig(hidden_size=4), 0.0, "masker RecurrentMasker: asteroid has none like it"),
         ],
     )
@@ -270,21 +251,12 @@ class TestExportRefusals:
 
 def speechbrain_masker(channels: int, feedforward_dim: int, layers: int, **sizes: int) -> nn.Module:
     """The mask network of speechbrain's recipes."""
-    dual_path = pytest.importorskip(
-        "speechbrain.lobes.models.dual_path", reason="speechbrain is missing: pip install 'sepkit[peers]'"
-    )
+    dual_path = peer("speechbrain.lobes.models.dual_path")
     torch.manual_seed(0)
-    intra, inter = (
-        dual_path.SBTransformerBlock(
-            layers, channels, 8, feedforward_dim, dropout=0, use_positional_encoding=True, norm_before=True
-        )
-        for _ in range(2)
-    )
-    masker = dual_path.Dual_Path_Model(
-        channels, channels, intra, inter, 2, "ln", linear_layer_after_inter_intra=False, **sizes
-    ).eval()
-    randomize(masker)
-    return masker
+    options = {"dropout": 0, "use_positional_encoding": True, "norm_before": True}
+    blocks = [dual_path.SBTransformerBlock(layers, channels, 8, feedforward_dim, **options) for _ in range(2)]
+    sizes["linear_layer_after_inter_intra"] = False
+    return randomize(dual_path.Dual_Path_Model(channels, channels, *blocks, 2, "ln", **sizes).eval())
 
 
 def compare_sepformers(theirs: nn.Module, ours: nn.Module, features: Tensor, tolerance: float = 1e-10) -> None:
@@ -311,8 +283,7 @@ def compare_sepformers(theirs: nn.Module, ours: nn.Module, features: Tensor, tol
 
 def test_sepformer_has_the_parameters_outputs_and_gradients_of_speechbrain():
     sizes = {"encoding_dim": 256, "hypotheses": 2, "values_per_dimension": 1}
-    whole = build(c.SepFormerConfig(), **sizes)
-    assert sum(p.numel() for p in whole.parameters()) == 25_671_169
+    assert sum(p.numel() for p in build(c.SepFormerConfig(), **sizes).parameters()) == 25_671_169
     # As wide, and two of the eight layers of each transformer: more compute the same once more.
     theirs = speechbrain_masker(256, 1024, 2, K=250, num_spks=2).double()
     ours = build(c.SepFormerConfig(transformer_layers=2), **sizes).double().eval()

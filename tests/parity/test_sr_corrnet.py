@@ -4,8 +4,6 @@
 7340365, MIT) for a mixture divided by its deviation, times that deviation. Weights are those of `tests.published`.
 """
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

@@ -1,5 +1,6 @@
 """What `train` writes, says and refuses."""
 
+import errno
 import io
 import math
 import shutil
@@ -20,7 +21,7 @@ from sepkit.errors import UserError
 from sepkit.models import load_checkpoint
 from sepkit.models.storage.folders import read_description
 from sepkit.training import callbacks
-from sepkit.training.run import locked, train
+from sepkit.training.run import _one_line_from_workers, locked, train
 from sepkit.training.separation import SeparationTask, signal_statistics
 from tests.complaint import complaint
 from tests.training import runs
@@ -298,6 +299,23 @@ def test_recording_that_vanished_is_one_line(config: c.TrainConfig, tmp_path: Pa
     (tmp_path / "dev" / "wav" / "1_0.wav").unlink()
     config = with_data(config, dev=str(dev), workers=workers)
     assert "Traceback" not in complaint(lambda: train(config, tmp_path / "exp", limit_batches=1), r"1_0\.wav")
+
+
+@pytest.mark.parametrize(
+    ("cause", "words", "expected"),
+    [
+        (None, "DataLoader worker (pid 3) is killed", (UserError, "data.workers: a data worker ended")),
+        (None, "sizes differ", (RuntimeError, "sizes differ")),
+        (OSError(errno.EMFILE, "Too many open files"), "no loader", (OSError, "Too many open files")),
+        (OSError(errno.EIO, "broken"), "no loader", (RuntimeError, "no loader")),
+    ],
+)
+def test_which_errors_of_a_loader_are_reworded(cause: Any, words: str, expected: tuple[type[Exception], str]) -> None:
+    error = RuntimeError(words)
+    error.__cause__ = cause
+    with pytest.raises(expected[0], match=expected[1]) as found, _one_line_from_workers():
+        raise error
+    assert found.type is expected[0]
 
 
 @pytest.mark.slow

@@ -272,7 +272,7 @@ def _likeliest(overlaps: Sequence[np.ndarray], voices: np.ndarray, table: _Order
         ways = total[:, None] + table.of_overlap(overlaps[k])
         came_from.append(ways.argmax(0))
         total = ways.max(0) + alone[k]
-    states = [int(total.argmax())]
+    states = [total.argmax()]
     for back in reversed(came_from):
-        states.append(int(back[states[-1]]))
+        states.append(back[states[-1]])
     return table.all[states[::-1]]

@@ -203,8 +203,7 @@ class Threes(torch.nn.Module):
 @pytest.fixture
 def scored():
     torch.manual_seed(0)
-    config = replace(RECURRENT, hypotheses=3)
-    model = build_model(config)
+    model = build_model(replace(RECURRENT, hypotheses=3))
     model.scoring_head = Threes()
     return Separator(model)
 
@@ -268,8 +267,7 @@ def test_estimates_add_up_to_the_mixture(tmp_path, seconds, sample_rate):
     separator = Separator(build_model(RECURRENT), mixture_consistency=True, **options)
     waveform = record(tmp_path / "x.wav", round(seconds * sample_rate) + 3, sample_rate)
     separate_files([tmp_path / "x.wav"], separator, tmp_path / "out")
-    total = sum(audio.read(tmp_path / "out" / f"x_s{k}.wav") for k in (1, 2))
-    np.testing.assert_allclose(total, waveform, atol=1e-6)
+    np.testing.assert_allclose(sum(audio.read(tmp_path / "out" / f"x_s{k}.wav") for k in (1, 2)), waveform, atol=1e-6)
 
 
 @pytest.mark.parametrize("num_samples", [1, 2, 800, 8000])

@@ -47,8 +47,7 @@ def test_names_differ_where_case_and_unicode_form_do_not_count(names):
     "names", [("a b.wav", "a_b.wav"), ("A/x.wav", "B/x.wav"), ("x.wav", "x.flac"), ("A b/x.wav", "A_b/x.wav")]
 )
 def test_ids_in_rttm_differ(names):
-    found = name_outputs({Path("/d", name): Path(name) for name in names}, rttm=True)
-    ids = rttm_ids(found.values())
+    ids = rttm_ids(name_outputs({Path("/d", name): Path(name) for name in names}, rttm=True).values())
     assert len({unicodedata.normalize("NFD", name.casefold()) for name in ids.values()}) == len(names)
     assert not any(name.split() != [name] for name in ids.values()), "fields of RTTM hold no spaces"
     assert list(rttm_ids([Path("deep/my talk")]).values()) == ["my_talk"]

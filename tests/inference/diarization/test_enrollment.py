@@ -1,7 +1,5 @@
 """Enrolled speakers: who is named, who is absent, and recordings that cannot be enrolled."""
 
-from __future__ import annotations
-
 import json
 from itertools import permutations
 from pathlib import Path
@@ -169,8 +167,7 @@ def test_tracks_have_names_and_who_is_absent_is_told(
         assert energy.argmax() == turn and energy[turn] > 0.9 * energy.sum()
     names = [line.split()[7] for line in (tmp_path / "out/meeting.rttm").read_text().splitlines()]
     assert set(names) == {"s1", "zero", "one"}
-    tracks = {tmp_path / "out" / name: Path(name) for name in told["estimates"]}
-    (source,) = group_estimates(tracks)
+    (source,) = group_estimates({tmp_path / "out" / name: Path(name) for name in told["estimates"]})
     assert source.name == Path("meeting") and len(source.paths) == 3
 
 
@@ -206,8 +203,7 @@ def test_a_meeting_of_nobody_has_everybody_absent(command: list[str], tmp_path: 
     audio.write(tmp_path / "silence.wav", np.zeros(3 * RATE, np.float32), RATE)
     command[1] = str(tmp_path / "silence.wav")
     assert main(command) == 0
-    told = json.loads((tmp_path / "out/silence.json").read_text())
-    assert told["absent"] == ["zero", "one", "nobody"]
+    assert json.loads((tmp_path / "out/silence.json").read_text())["absent"] == ["zero", "one", "nobody"]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Estimates linked to more speakers than there are outputs."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 
@@ -62,8 +60,7 @@ def test_every_turn_goes_to_its_speaker(estimates, speakers):
 
 def test_speakers_add_up_to_estimates(estimates):
     noisy = estimates + 1e-3 * np.random.default_rng(0).standard_normal(estimates.shape).astype(np.float32)
-    made = np.concatenate(list(linked(noisy, 3).blocks()), axis=1)
-    np.testing.assert_allclose(made.sum(0), noisy.sum(0), atol=1e-6)
+    np.testing.assert_allclose(np.concatenate(list(linked(noisy, 3).blocks()), axis=1).sum(0), noisy.sum(0), atol=1e-6)
 
 
 def test_blocks_do_not_matter(estimates):
@@ -174,6 +171,5 @@ def test_segments_are_cut_out_of_the_blocks_in_order_of_time(block):
 def test_pauses_are_divided_in_the_middle_and_turns_of_one_speaker_joined():
     """Channel 0 has speech at 2 to 5 and 11 to 15 samples, then at 21 to its end."""
     for labels, ends, owners in (([7, 9, 8, 8], [8, 30], [7, 8]), ([7, 9, 7, 8], [18, 30], [7, 8])):
-        found = _owners(SEGMENTS, labels, 0, 30, 10)
-        assert [part.tolist() for part in found] == [ends, owners]
+        assert [part.tolist() for part in _owners(SEGMENTS, labels, 0, 30, 10)] == [ends, owners]
     assert [part.tolist() for part in _owners(SEGMENTS[1:2], [9], 0, 30, 10)] == [[30], [0]]

@@ -1,7 +1,5 @@
 """Raw PCM through a stream: bytes in any portions, both formats, both ends of the pipe."""
 
-from __future__ import annotations
-
 import io
 import re
 import shutil
@@ -174,8 +172,7 @@ def test_rf64_is_read_like_a_wav():
 
 @pytest.mark.parametrize("kind", ["FLAC", "OGG", "AIFF", "AU", "W64", "NIST", "CAF", "MP3", "VOC"])
 def test_another_format_is_not_taken_for_samples(kind):
-    subtype = {"OGG": "VORBIS", "MP3": "MPEG_LAYER_III"}.get(kind, "PCM_16")
-    sound = wav(mixture(16000), format=kind, subtype=subtype)
+    sound = wav(mixture(16000), format=kind, subtype={"OGG": "VORBIS", "MP3": "MPEG_LAYER_III"}.get(kind, "PCM_16"))
     with pytest.raises(UserError, match=r"standard input: found .*expected wav or raw PCM; convert it") as found:
         open_pipe(io.BufferedReader(io.BytesIO(sound)))  # type: ignore[arg-type]
     assert "\n" not in str(found.value)
@@ -244,7 +241,6 @@ def test_command_answers_before_the_input_ends_and_ends_when_nobody_listens(mode
     with subprocess.Popen(
         command(model), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
-        assert process.stdin and process.stdout and process.stderr
         process.stdin.write(bytes(2 * 800))
         process.stdin.flush()
         assert len(process.stdout.read(4 * 700)) == 4 * 700

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
@@ -17,13 +15,7 @@ from sepkit.evaluation.metrics import si_sdr_db
 from sepkit.inference import Separator, load_model, separate_files
 from sepkit.inference.calibration import calibrate
 from sepkit.inference.quality.features import recording_features
-from sepkit.inference.quality.predictor import (
-    QualityPredictor,
-    fit_quality,
-    generic_predictor,
-    read_quality,
-    write_quality,
-)
+from sepkit.inference.quality.predictor import fit_quality, generic_predictor, read_quality, write_quality
 from sepkit.inference.quality.regression import LEAST_COVERAGE, LogisticRegression, fit_ridge
 from sepkit.inference.quality.single_speaker import SingleSpeakerDetector
 from sepkit.inference.runners.base import AGREEMENT
@@ -49,8 +41,7 @@ def synthetic(mixtures=40, features=4, seed=0, noise=1.0):
     numbers = np.repeat(np.arange(mixtures), 2)
     shared = generator.standard_normal(mixtures)[numbers]
     own = generator.standard_normal(2 * mixtures)
-    targets = 8 + 3 * table["x0"] - 0.2 * table["x1"] + noise * (0.6 * shared + 0.8 * own)
-    return table, targets, numbers
+    return table, 8 + 3 * table["x0"] - 0.2 * table["x1"] + noise * (0.6 * shared + 0.8 * own), numbers
 
 
 # ------------------------------------------------------------------------------------------------------------- fitting
@@ -122,8 +113,7 @@ def test_intervals_hold_the_share_they_promise(skewed):
             targets = targets - np.random.default_rng(seed + 1000).exponential(4.0, len(targets))
         used, new = mixtures < 50, mixtures >= 50
         fitted = fit_ridge({k: v[used] for k, v in table.items()}, targets[used], mixtures[used])[0]
-        predicted = fitted.predict({k: v[new] for k, v in table.items()})
-        ends = fitted.interval(predicted, None)
+        ends = fitted.interval(fitted.predict({k: v[new] for k, v in table.items()}), None)
         below.append(np.mean(targets[new] < ends[:, 0]))
         above.append(np.mean(targets[new] > ends[:, 1]))
         inside.append(1 - below[-1] - above[-1])
@@ -148,8 +138,7 @@ def test_the_interval_is_as_wide_as_the_features_let_expect_and_holds_in_every_k
     inside = (low <= errors) & (errors <= high)
     of_kinds = [inside[kinds == kind].mean() for kind in (0, 1)]
     assert of_kinds[0] > 0.95 and of_kinds[1] == pytest.approx(LEAST_COVERAGE, abs=0.01)
-    middle = {name: np.zeros(1) for name in table}
-    ends = fitted.interval(np.zeros(1), middle)[0]
+    ends = fitted.interval(np.zeros(1), {name: np.zeros(1) for name in table})[0]
     assert fitted.half_width_db == pytest.approx(np.ptp(ends) / 2, rel=0.05)
     assert np.isnan(fitted.interval(np.zeros(1), None)).all()
 
@@ -206,7 +195,7 @@ def test_what_cannot_be_fitted(change, words):
 # --------------------------------------------------------------------------------------------------------------- files
 
 
-def predictor(**changed) -> QualityPredictor:
+def predictor(**changed):
     table, targets, mixtures = synthetic()
     described = {"weights": "abc", "hypotheses": 2, "manifest": "dev.jsonl"}
     return fit_quality(table, targets, mixtures, **(described | changed))
@@ -303,8 +292,7 @@ def changed(data, *keys, value):
     ],
 )
 def test_files_of_other_models_and_damaged_ones_are_refused(tmp_path, keys, value, words):
-    whole = replace(predictor(), single_speaker=RULE)
-    data = json.loads(json.dumps(to_dict(whole)))
+    data = json.loads(json.dumps(to_dict(replace(predictor(), single_speaker=RULE))))
     changed(data, *keys, value=value)
     (tmp_path / "quality.yaml").write_text(yaml.safe_dump(data))
     line = complaint(lambda: read_quality(tmp_path, "abc", 2), words)
@@ -395,9 +383,7 @@ def test_a_separator_predicts_what_the_predictor_says(calibrated):
     centered = waveform - waveform.mean(dtype=np.float64)
     # Of a model whose level was never measured.
     leveled = (0.05 * centered / centered.std()).astype(np.float32)
-    output = separator.runner.run(leveled[None], features=True)
-    features = recording_features(separator.runner, leveled, output)
-    assert features is not None
+    features = recording_features(separator.runner, leveled, separator.runner.run(leveled[None], features=True))
     expected = found.predictor.model.predict(features)
     np.testing.assert_allclose(separated.predicted_si_sdr_db, expected, rtol=1e-5)
     low, high = (found.predictor.model.interval(expected, features) - expected[:, None]).T

@@ -1,7 +1,5 @@
 """Counting speakers, and what comes out then."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -105,8 +103,7 @@ def test_one_voice_in_both_estimates_is_joined_and_noise_is_not(consistency, bet
     np.testing.assert_array_equal(obeyed.estimates, apart.estimates)
     # What is measured is what the model made.
     separator.sum_if_single = False
-    first = separator.separate(mixture, RATE).estimates[0]
-    assert consistency or np.corrcoef(first, made[loudest])[0, 1] > 1 - 1e-6
+    assert consistency or np.corrcoef(separator.separate(mixture, RATE).estimates[0], made[loudest])[0, 1] > 1 - 1e-6
 
 
 def test_one_speaker_is_joined_in_chunks_too(monkeypatch):
@@ -128,8 +125,7 @@ def test_one_speaker_is_joined_in_chunks_too(monkeypatch):
 
 def test_a_number_is_said_only_if_it_is_sure(monkeypatch):
     separator = Separator(build_model(CONFIG))
-    rule = LogisticRegression(["voice_least"], [0.0], [1.0], [1.0], 0.0, 0.5, 1.0, 0.0)
-    separator.quality = OneVoice(rule)
+    separator.quality = OneVoice(LogisticRegression(["voice_least"], [0.0], [1.0], [1.0], 0.0, 0.5, 1.0, 0.0))
     asked, least = [], iter([0.9, 0.1, -2.0])
 
     def heard(encoder, products, estimates, sample_rate):
@@ -181,6 +177,5 @@ def test_what_is_left_in_the_other_output_is_no_turn(monkeypatch, tmp_path: Path
     for quality in (None, OneVoice()):
         separator.quality = quality
         separate_files([path], separator, tmp_path / str(len(turns)), OutputOptions(rttm=True))
-        lines = (tmp_path / str(len(turns)) / "one.rttm").read_text().splitlines()
-        turns.append({line.split()[7] for line in lines})
+        turns.append({line.split()[7] for line in (tmp_path / str(len(turns)) / "one.rttm").read_text().splitlines()})
     assert len(turns[0]) == 2 and len(turns[1]) == 1

@@ -1,7 +1,5 @@
 """What a model gets has one level, and what comes out follows the recording: gains change nothing else."""
 
-from __future__ import annotations
-
 import functools
 import math
 from pathlib import Path
@@ -63,12 +61,10 @@ def running(mixture: np.ndarray, rate: int, deviation: float) -> tuple[np.ndarra
 
 
 def test_the_level_of_a_whole_by_hand():
-    mixtures = np.float32([[1, 3, 1, 3], [7, 7, 7, 7], [0, 0, 0, 0], [-4, 0, 0, 4]])
-    standardized, factors = standardize(mixtures, 0.5)
+    standardized, factors = standardize(np.float32([[1, 3, 1, 3], [7, 7, 7, 7], [0, 0, 0, 0], [-4, 0, 0, 4]]), 0.5)
     # The deviation of the last is the root of 8.
     last = 0.5 * 4 / math.sqrt(8)
-    expected = [[-0.5, 0.5, -0.5, 0.5], [0] * 4, [0] * 4, [-last, 0, 0, last]]
-    np.testing.assert_allclose(standardized, expected, rtol=1e-7)
+    np.testing.assert_allclose(standardized, [[-0.5, 0.5, -0.5, 0.5], [0] * 4, [0] * 4, [-last, 0, 0, last]], rtol=1e-7)
     np.testing.assert_allclose(factors, [[2], [0], [0], [2 * math.sqrt(8)]], rtol=1e-12)
     assert standardized.dtype == np.float32 and factors.shape == (4, 1)
 
@@ -141,8 +137,7 @@ def test_a_runner_gives_the_model_its_level_and_takes_it_back(config, deviation)
         standardized = (in_double - in_double.mean(-1, keepdims=True)) / factors
     with torch.no_grad():
         raw = model(torch.from_numpy(standardized).float()).estimates.numpy()
-    found = TorchRunner(model).run(mixtures).estimates
-    for estimates, expected in zip(found, factors[:, None] * raw, strict=True):
+    for estimates, expected in zip(TorchRunner(model).run(mixtures).estimates, factors[:, None] * raw, strict=True):
         np.testing.assert_allclose(estimates, expected, atol=1e-5 * np.abs(expected).max())
 
 
@@ -194,14 +189,13 @@ def results(model: str, way: str, waveform: np.ndarray, rate: int) -> tuple[np.n
             return np.concatenate([*parts, stream.finish()], -1), {}
     found = separator(model, way).separate(waveform, rate)
     assert separator(model, way).is_long(len(waveform), rate) is (way == "long")
-    told = {
+    return found.estimates, {
         "speakers": found.speakers,
         "kept": found.kept.tolist(),
         "out_of_domain": found.out_of_domain,
         "predicted": found.predicted_si_sdr_db,
         "gains": found.gains,
     }
-    return found.estimates, told
 
 
 @functools.cache
@@ -217,8 +211,7 @@ def usual(model: str, way: str, rate: int) -> tuple[np.ndarray, np.ndarray, dict
 def test_gains_and_constants_change_nothing_but_the_level(model, way, rate, gain_db, constant):
     waveform, expected, told = usual(model, way, rate)
     gain = 10 ** (gain_db / 20)
-    mixture = (gain * waveform.astype(np.float64) + constant).astype(np.float32)
-    found, now = results(model, way, mixture, rate)
+    found, now = results(model, way, (gain * waveform.astype(np.float64) + constant).astype(np.float32), rate)
     # Rounding to 24 bits beside a constant is 90 dB below quiet speech.
     difference = np.square(found / gain - expected, dtype=np.float64).sum(-1) / np.square(expected).sum(-1)
     assert expected.shape == (2, len(waveform)) and (10 * np.log10(difference + 1e-30) < -60).all()

@@ -1,7 +1,5 @@
 """Files that are no checkpoint of torch, by what is wrong with each."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

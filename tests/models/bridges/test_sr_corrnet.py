@@ -1,7 +1,5 @@
 """Files of SR-CorrNet: what is read, what is refused, and what becomes of the level and the sign of its outputs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +39,9 @@ def older_name(name: str) -> str:
     return f"_orig_mod.{name}"
 
 
+SYNTHESIS = "dataset.synthesis_config"
+
+
 @pytest.mark.parametrize("counts", [False, True])
 def test_layouts_of_one_model(counts, tmp_path):
     """As published, as training saves it, and compiled, under the names of before and with totals of operations."""
@@ -63,7 +64,10 @@ def test_layouts_of_one_model(counts, tmp_path):
     ("name", "value", "message"),
     [
         ("model.d_model", 16, "config.model.RoPE.d_model is 8, expected 16"),
-        ("model.d_model", 10**9, "config.model.d_model is 1000000000, expected a whole number from 1 to 65536"),
+        ("model.d_model", 65537, "config.model.d_model is 65537, expected a whole number from 1 to 65536"),
+        ("model.N_Enc", 1001, "config.model.N_Enc is 1001, expected a whole number from 1 to 1000"),
+        ("model.N_Dec", 1001, "config.model.N_Dec is 1001, expected a whole number from 1 to 1000"),
+        ("model.spk_split.fixed.max_n_spks", 101, "max_n_spks is 101, expected a whole number from 1 to 100"),
         ("model.N_Dec", 0, "config.model.N_Dec is 0"),
         ("model.N_Dec", 3, "dec_block.2.freq_block.block.ffn_1.layernorm.weight is missing"),
         ("model.N_Enc", 2, "enc_block.1.freq_block.block.ffn_1.layernorm.weight is missing"),
@@ -80,12 +84,8 @@ def test_layouts_of_one_model(counts, tmp_path):
         ("model.spk_split.fixed.max_n_spks", 3, "spk_split.spk_split.0.weight has shape (64, 8), expected (96, 8)"),
         ("model", None, "config.model.d_model is None"),
         ("stft.frame_shift", 5, "config.stft.frame_shift is 5, expected a half or a quarter of 16"),
-        (
-            "dataset.synthesis_config.max_len",
-            0,
-            "config.dataset.synthesis_config.max_len is 0, expected a whole number",
-        ),
-        ("dataset.synthesis_config.sampling_rate", "8k", "sampling_rate is '8k', expected a whole number"),
+        (f"{SYNTHESIS}.max_len", 0, f"config.{SYNTHESIS}.max_len is 0, expected a whole number"),
+        (f"{SYNTHESIS}.sampling_rate", "8k", "sampling_rate is '8k', expected a whole number"),
     ],
 )
 def test_other_descriptions(name, value, message, tmp_path):

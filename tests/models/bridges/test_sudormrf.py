@@ -1,7 +1,5 @@
 """Pickled modules of SuDoRM-RF's authors, built here under their names, without their code."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -19,8 +17,7 @@ PLACE = "sudo_rm_rf.dnn.models.improved_sudormrf"
 
 
 def named(name: str, **children: nn.Module) -> nn.Module:
-    kinds = vars(sys.modules[PLACE])
-    module = kinds.setdefault(name, type(name, (nn.Module,), {"__module__": PLACE}))()
+    module = vars(sys.modules[PLACE]).setdefault(name, type(name, (nn.Module,), {"__module__": PLACE}))()
     for child, part in children.items():
         setattr(module, child, part)
     return module

@@ -103,8 +103,7 @@ def own_domain(proto):
 
 
 def hidden_operator(proto):
-    scan = next(node for node in proto.graph.node if node.op_type == "Scan")
-    scan.attribute[0].g.node[0].op_type = "Einsum"
+    next(node for node in proto.graph.node if node.op_type == "Scan").attribute[0].g.node[0].op_type = "Einsum"
 
 
 def own_function(proto):
@@ -163,8 +162,7 @@ def test_constants_that_grow_are_not_computed_while_a_graph_is_loaded(kind, expo
         else:
             nodes = [helper.make_node("Cast", ["sizes"], ["c0"], to=1)]
             nodes += [helper.make_node("Concat", [f"c{k}"] * 2, [f"c{k + 1}"], axis=0) for k in range(31)]
-        last = nodes[-1].output[0]
-        proto.graph.node.extend([*nodes, helper.make_node("ReduceMax", [last], ["unused"], keepdims=0)])
+        proto.graph.node.extend([*nodes, helper.make_node("ReduceMax", [nodes[-1].output[0]], ["unused"], keepdims=0)])
         proto.graph.output.append(helper.make_tensor_value_info("unused", onnx.TensorProto.FLOAT, []))
 
     changed(exported[1], tmp_path / "model.onnx", change=grow)
@@ -221,8 +219,7 @@ def test_every_masker_comes_back_from_its_graph(name, tmp_path):
             if buffer.is_floating_point() and buffer.numel() > 1 and buffer.dim() == 1:
                 buffer += 0.1
     save_graph(model, tmp_path)
-    loaded = load_checkpoint(tmp_path)
-    for tensor_name, tensor in loaded.state_dict().items():
+    for tensor_name, tensor in load_checkpoint(tmp_path).state_dict().items():
         expected = model.state_dict()[tensor_name]
         is_weight = tensor_name in dict(model.named_parameters())
         assert torch.equal(tensor, expected.half().float() if is_weight else expected), tensor_name
@@ -257,8 +254,7 @@ def test_graphs_that_are_not_the_description_s_are_refused(change, as_shipped, t
         weight.raw_data += weight.raw_data[: len(weight.raw_data) // (weight.dims[0] - 1)]
     path.write_bytes(path.read_bytes()[:-100] if change == "cut" else proto.SerializeToString())
     if change == "shape":
-        known = yaml.safe_load(text.read_text()) | {"weights_sha256": file_digest(path)}
-        text.write_text(yaml.safe_dump(known))
+        text.write_text(yaml.safe_dump(yaml.safe_load(text.read_text()) | {"weights_sha256": file_digest(path)}))
     if change == "description":
         text.write_text(text.read_text().replace("weights_sha256", "weights_md5"))
     assert "model.onnx: " in complaint(lambda: load_checkpoint(tmp_path))
@@ -305,8 +301,7 @@ def test_blocks_of_any_size_give_what_torch_gives(name, tmp_path):
     # Whole strides leave no sample over in the last frame, one less and one more leave most of it.
     for length in range(graph.stride * 20 - 1, graph.stride * 20 + 2):
         stream = graph.stream()
-        given = stream.push(mixtures[0, :length].numpy()).shape[1] + stream.finish().shape[1]
-        assert given == length
+        assert stream.push(mixtures[0, :length].numpy()).shape[1] + stream.finish().shape[1] == length
 
 
 @pytest.fixture(scope="module")
@@ -331,8 +326,7 @@ def test_what_a_causal_graph_takes_and_gives(causal_graph):
     second = graph.run({"mixture": mixtures[:, 96:]} | middle, ["estimates", "mask_rate_nats"])
     halves = np.concatenate([first["estimates"], second["estimates"]], -1)
     np.testing.assert_allclose(halves, whole["estimates"], atol=1e-6)
-    summed = first["mask_rate_nats"] + second["mask_rate_nats"]
-    np.testing.assert_allclose(summed, whole["mask_rate_nats"], rtol=1e-5)
+    np.testing.assert_allclose(first["mask_rate_nats"] + second["mask_rate_nats"], whole["mask_rate_nats"], rtol=1e-5)
 
 
 def test_a_graph_of_a_whole_recording_does_not_stream(exported):

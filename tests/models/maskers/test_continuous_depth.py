@@ -1,7 +1,5 @@
 """The masker of continuous depth: steps, gradients, and the commands that choose the depth."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path
@@ -33,10 +31,9 @@ def masker(depth_steps: int, **changes: object) -> ContinuousDepthMasker:
 def separation_model(**changes: object) -> EncoderMaskerDecoder:
     torch.manual_seed(0)
     sizes = {"model_dim": 8, "hidden_size": 6, "feedforward_dim": 10, "depth_steps": 4} | changes
-    config = c.ModelConfig(
-        filterbank=BANK, masker=c.ContinuousDepthConfig(**sizes), masks=c.DeterministicConfig("sigmoid")
-    )
-    return build_model(config).eval()
+    return build_model(
+        c.ModelConfig(filterbank=BANK, masker=c.ContinuousDepthConfig(**sizes), masks=c.DeterministicConfig("sigmoid"))
+    ).eval()
 
 
 def test_more_steps_solve_one_equation_better() -> None:
@@ -150,8 +147,7 @@ def test_evaluate_by_depth(trained: Path, capsys: pytest.CaptureFixture[str]) ->
     own = json.loads((trained / "own" / "summary.json").read_text())
     assert own["depth_steps"] == 4 and own["metrics"]["si_sdr_db"]["mean"] == means[1]
     capsys.readouterr()
-    table = ["summarize", str(trained / "own"), "--figure", "depth", "--out", str(trained / "table.md")]
-    assert main(table) == 2
+    assert main(["summarize", str(trained / "own"), "--figure", "depth", "--out", str(trained / "table.md")]) == 2
     assert "evaluate models of continuous depth with --depth-steps 2 4 8" in capsys.readouterr().err
 
 

@@ -1,7 +1,5 @@
 """SepReformer beside what holds for every masker: what its hypotheses share, its positions, and its gradients."""
 
-from __future__ import annotations
-
 import torch
 
 from sepkit.config import DeterministicConfig, FreeFilterbankConfig, ModelConfig, ObjectiveConfig, SepReformerConfig
@@ -58,7 +56,6 @@ def test_all_parameters_learn():
     separator = model()
     batch = Batch(torch.randn(2, 61), torch.randn(2, 2, 61), torch.ones(2, 2, dtype=torch.bool), torch.tensor([61, 40]))
     objective = build_objective(ObjectiveConfig(), separator.traits())
-    separation = separator(batch.mixture, **objective.inputs(batch))
-    objective(batch, separation).loss.sum().backward()
+    objective(batch, separator(batch.mixture, **objective.inputs(batch))).loss.sum().backward()
     for name, parameter in separator.named_parameters():
         assert parameter.grad is not None and parameter.grad.isfinite().all(), name

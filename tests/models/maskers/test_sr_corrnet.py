@@ -1,7 +1,5 @@
 """SR-CorrNet: its correlations, and training with a number of speakers that varies."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

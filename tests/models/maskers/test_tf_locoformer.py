@@ -1,7 +1,5 @@
 """TF-Locoformer: shapes, symmetries and refusals."""
 
-from __future__ import annotations
-
 import torch
 
 from sepkit.config import DeterministicConfig, ModelConfig, STFTFilterbankConfig, TFLocoformerConfig

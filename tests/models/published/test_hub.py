@@ -1,7 +1,5 @@
 """Models by name: those that ship with the package, those on the hub (a pretended one), and the cards they have."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace
@@ -110,8 +108,7 @@ def pretend(monkeypatch, *answers):
 
 def test_a_model_on_the_hub(folder, monkeypatch, model):
     calls = pretend(monkeypatch, folder, folder, folder)
-    loaded = load_pretrained("hf:somebody/separator@v1.0")
-    assert torch.equal(loaded.signal_std, model.signal_std)
+    assert torch.equal(load_pretrained("hf:somebody/separator@v1.0").signal_std, model.signal_std)
     ((name, options),) = calls
     assert (name, options["revision"]) == ("somebody/separator", "v1.0")
     assert set(options["allow_patterns"]) == {
@@ -260,8 +257,7 @@ def test_an_upload_that_fails_is_one_line(folder, monkeypatch):
 
 
 def test_only_own_models_are_uploaded(tmp_path, capsys):
-    line = ["upload", f"asteroid:{tmp_path / 'x.pth'}", "--repo", "somebody/separator", "--license", "mit"]
-    assert main(line) == 2
+    assert main(["upload", f"asteroid:{tmp_path / 'x.pth'}", "--repo", "somebody/separator", "--license", "mit"]) == 2
     assert "not of sepkit's own" in capsys.readouterr().err
 
 
@@ -314,7 +310,6 @@ def test_the_card_says_what_the_model_is_and_the_hub_can_read_it(folder, tmp_pat
     card = ModelCard(text)
     assert card.data.license == "cc-by-4.0" and card.data.library_name == "sepkit"
     results = card.data.eval_results
-    assert results is not None
     assert {(result.dataset_name, result.metric_type, result.metric_value) for result in results} == {
         ("corpus_a test", "si_sdri_db", 9.876),
         ("corpus_a test", "stoi", 0.9),

@@ -1,7 +1,5 @@
 """Models in the package, by name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Hostile models are refused before they take memory, and broken ones are named as the model."""
 
-from __future__ import annotations
-
 import io
 import os
 import subprocess

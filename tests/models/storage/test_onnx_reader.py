@@ -1,7 +1,5 @@
 """What the reader of ONNX's bytes counts, and that it stops before junk takes long."""
 
-from __future__ import annotations
-
 import time
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Models with a user's own masker: what is noted, and what is reported if the file is missing or changed."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Folded norms against the modules that they replace, in float64, where both are exact."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """The blocks of Conv-TasNet in training: one function that recomputes what autograd would keep."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 
@@ -75,8 +73,7 @@ def test_values_and_all_gradients_are_those_of_the_modules(
 
 def test_statistics_keep_their_digits_where_the_mean_is_large(by_modules: Any) -> None:
     made = masker(torch.float32)
-    blocks: list[Any] = list(made.blocks)
-    for block in blocks:
+    for block in list(made.blocks):
         block.expand[0].bias.data += 300.0
     exact = copy.deepcopy(made).double()
     features = torch.randn(1, 5, 400)
