@@ -27,6 +27,7 @@ from sepkit.choices import Choice
 from sepkit.config import DataConfig, FreeFilterbankConfig, ModelConfig, RecurrentConfig, TrainConfig, TrainerConfig
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, SourceEntry, write_manifest
+from tests.file_server import Server
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -115,6 +116,14 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.section("skipped")
         for reason, count in sorted(reasons.items(), key=lambda pair: (-pair[1], pair[0])):
             terminalreporter.write_line(f"{count:5} tests  {reason}")
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """A local web server without files."""
+    server = Server()
+    yield server
+    server.close()
 
 
 @pytest.fixture

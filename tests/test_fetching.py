@@ -28,13 +28,6 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetching, "_PAUSE_SECONDS", 0.001)
 
 
-@pytest.fixture
-def server() -> Iterator[Server]:
-    server = Server()
-    yield server
-    server.close()
-
-
 @pytest.mark.parametrize(
     ("ways", "part", "seen", "sent"),
     [

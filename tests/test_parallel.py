@@ -15,7 +15,6 @@ from types import ModuleType
 import pytest
 
 from sepkit import parallel
-from sepkit.errors import UserError
 from sepkit.files import atomic_output
 from sepkit.interrupts import Stopped
 from sepkit.parallel import Failed, Pool, ProcessDied, available_processes, for_each
@@ -110,9 +109,8 @@ def test_an_item_that_brings_its_process_down_fails_alone(work):
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_full_disk_stops_with_one_line(processes, tmp_path, work):
-    with pytest.raises(UserError, match=r"full.wav: no space left on the disk .*same command again") as caught:
-        list(for_each(partial(work.fill_disk, tmp_path), range(20), processes))
-    assert "\n" not in str(caught.value)
+    items = for_each(partial(work.fill_disk, tmp_path), range(20), processes)
+    complaint(lambda: list(items), r"full.wav: no space left on the disk .*same command again")
 
 
 @pytest.mark.parametrize("processes", [1, 2])

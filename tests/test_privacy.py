@@ -1,13 +1,11 @@
 """What README and SECURITY promise: nothing is written outside --out, and no name is looked up."""
 
-import io
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +14,7 @@ import pytest
 
 from sepkit.corpora.archives import WEB_RUNTIME_FILES
 from sepkit.data import audio
-from tests.file_server import Server
+from tests.file_server import Server, tar_of
 from tests.noise_voices import voice
 
 SOURCES = ["{folder}/s1", "{folder}/s2"]
@@ -100,11 +98,8 @@ def audiograms(inputs: Path) -> Path:
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     """A mirror with one archive, and a hub that takes nothing."""
-    server, packed = Server(), io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
-        for name in ("metadata/mix_2_spk_tr.txt", "metadata/activlev/activlev_tr.txt"):
-            archive.addfile(tarfile.TarInfo(f"pywsj0-mix-0123abc/{name}"))
-    server.put("pywsj0-mix.tar.gz", packed.getvalue())
+    server, names = Server(), ("metadata/mix_2_spk_tr.txt", "metadata/activlev/activlev_tr.txt")
+    server.put("pywsj0-mix.tar.gz", tar_of({f"pywsj0-mix-0123abc/{name}": b"" for name in names}))
     yield server
     server.close()
 

@@ -13,13 +13,15 @@ from sepkit.data import audio
 from sepkit.data.dataset import EpochSampler, MixtureDataset
 from sepkit.data.manifest import MixtureEntry, SourceEntry, read_manifest, write_manifest
 from sepkit.data.mixing import mix_entry
-from sepkit.errors import UserError
-from sepkit.evaluation.run_folder import _read_config, _read_log, read_curve, read_estimates
+from sepkit.evaluation.run_folder import _read_config, _read_log, read_estimates
 from sepkit.evaluation.scoring import ScoringOptions, check_metrics
 from sepkit.models import build_model
 from sepkit.models.published.card import read_summary
 from sepkit.objectives.assignment import AnnealedMCL
 from sepkit.objectives.objective import Objective
+from tests.complaint import complaint
+
+BLR = [ScoringOptions(("blr",), std) for std in (None, 0.0, -1.0, np.inf)]
 
 
 def written(folder: Path, text: str) -> Path:
@@ -33,7 +35,6 @@ def written(folder: Path, text: str) -> Path:
     [
         (lambda c, f: audio.read(c.folder / "wav/mix0_0.wav", -1, 5), "start -1 and num_samples 5 asked for"),
         (lambda c, f: audio.read(c.folder / "wav/mix0_0.wav", 5, -1), "start 5 and num_samples -1 asked for"),
-        (lambda c, f: write_manifest(f / "m", [*c.entries, c.entries[1]]), "id 'mix1' appears twice"),
         (
             lambda c, f: MixtureDataset(
                 write_manifest(f / "m", [c.entries[0], replace(c.entries[1], sample_rate=16000)])
@@ -41,23 +42,10 @@ def written(folder: Path, text: str) -> Path:
             "mixtures at 8000 and 16000 Hz; expected one sample_rate throughout",
         ),
         (lambda c, f: check_metrics(ScoringOptions(()), [8000]), "metrics: found nothing, expected one or more of"),
-        *(
-            (
-                lambda c, f, std=std: check_metrics(ScoringOptions(("blr",), std), [8000]),
-                "blr needs a deviation above 0",
-            )
-            for std in (None, 0.0, -1.0, np.inf)
-        ),
+        *((lambda c, f, blr=blr: check_metrics(blr, [8000]), "blr needs a deviation above 0") for blr in BLR),
         (lambda c, f: check_metrics(ScoringOptions(("words",)), [8000]), "words needs a command that transcribes"),
-        (lambda c, f: _read_log(written(f, "[1]\n{}")), "file:1: found [1], expected a record with its kind"),
-        (lambda c, f: _read_log(written(f, '{"kind": "step"}')), "file:1: step is missing"),
         (lambda c, f: _read_log(written(f, '{\n{"kind": "step", "step": 1}')), "file:1: not JSON"),
-        (
-            lambda c, f: _read_log(written(f, '{"kind": "step", "step": null}')),
-            "step is None, expected a finite number",
-        ),
         (lambda c, f: _read_config(written(f, "[a]")), "found ['a'], expected a configuration"),
-        (lambda c, f: read_curve(written(f, "curve,x\na,1\n")), "found columns x, expected two of numbers or more"),
         (lambda c, f: read_summary(written(f, '{"metrics": [1]}')), "found no metrics, expected summary.json"),
         (
             lambda c, f: read_estimates(
@@ -73,9 +61,7 @@ def written(folder: Path, text: str) -> Path:
 )
 def test_users_are_told(call: Any, words: str, corpus: Any, tmp_path: Path, tiny_model_config: Any) -> None:
     corpus.single = replace(tiny_model_config, hypotheses=1)
-    with pytest.raises(UserError) as caught:
-        call(corpus, tmp_path)
-    assert words in str(caught.value) and "\n" not in str(caught.value)
+    assert words in complaint(lambda: call(corpus, tmp_path))
 
 
 ENTRY = MixtureEntry("a", 8000, 5, [SourceEntry("a.wav")])

@@ -1,3 +1,5 @@
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,6 @@ from sepkit.data import audio
 from sepkit.data.manifest import read_manifest
 from sepkit.data.mixing import mix_entry
 from sepkit.data.seglst import read_seglst
-from sepkit.errors import UserError
 from tests.complaint import complaint
 from tests.corpora.calling import by_place
 
@@ -124,8 +125,7 @@ def test_what_is_said_is_told_with_its_time(tmp_path, speech):
         assert abs(end - begin - 3 * RATE - 100 * int(segment.words[-1])) <= 16
     assert len(segments) > 3 and np.abs(mixture[heard]).mean() > 0.01 and not mixture[~heard].any()
     (tmp_path / "text").write_text("a0 word\n")
-    with pytest.raises(UserError, match="texts: found no line for"):
-        prepare_conversation(tmp_path / "speech", tmp_path / "other", **options)
-    with pytest.raises(UserError, match="have one name"):
-        (tmp_path / "text").write_text("0 word\n1 word\n")
-        prepare_conversation(speech, tmp_path / "third", **options)
+    makes = partial(prepare_conversation, tmp_path / "speech", tmp_path / "other", **options)
+    complaint(makes, "texts: found no line for")
+    (tmp_path / "text").write_text("0 word\n1 word\n")
+    complaint(lambda: prepare_conversation(speech, tmp_path / "third", **options), "have one name")

@@ -8,7 +8,6 @@ from sepkit.corpora.options import FolderOptions
 from sepkit.data.dataset import MixtureDataset
 from sepkit.data.manifest import read_manifest
 from sepkit.data.mixing import mix_entry
-from sepkit.errors import UserError
 from tests.complaint import complaint
 from tests.corpora.calling import by_place
 
@@ -93,6 +92,4 @@ def test_lines_that_cannot_be_understood(tmp_path, name, text, message):
     for file, content in files.items():
         if content is not None:
             (tmp_path / file).write_text(content)
-    with pytest.raises(UserError, match=message) as caught:
-        read_kaldi(tmp_path)
-    assert "\n" not in str(caught.value)
+    complaint(lambda: read_kaldi(tmp_path), message)

@@ -16,9 +16,8 @@ from sepkit.corpora.options import LibriMixOptions
 from sepkit.data import audio
 from sepkit.data.manifest import read_manifest
 from sepkit.data.mixing import mix_entry
-from sepkit.errors import UserError
 from tests.complaint import complaint
-from tests.corpora.calling import by_place, table
+from tests.corpora.calling import by_place, check_mistakes, table
 
 prepare_librimix = by_place(_prepare_librimix, LibriMixOptions, "librispeech", "wham_noise", "metadata", "out")
 RATE = 16000
@@ -324,7 +323,7 @@ def test_what_cannot_be_prepared(copy, tmp_path):
     shutil.copy(copy / "metadata" / "libri3mix_dev-clean.csv", copy / "three" / "libri2mix_dev-clean.csv")
     (tmp_path / "file").write_text("")
     good = [copy / "LibriSpeech", copy / "wham_noise", copy / "metadata", tmp_path / "out"]
-    for index, value, options, message in [
+    mistakes = [
         (0, copy / "nowhere", {}, "nowhere: no such folder"),
         (0, copy / "wham_noise", {}, "wham_noise: contains none; expected a folder with train.../"),
         (1, copy / "LibriSpeech" / "dev-clean", {}, "contains none; expected"),
@@ -337,11 +336,8 @@ def test_what_cannot_be_prepared(copy, tmp_path):
         (3, tmp_path / "out", {"mode": "mean"}, "--mode mean"),
         (3, tmp_path / "out", {"speakers": 1}, "speakers: found 1"),
         (3, tmp_path / "out", {"processes": 0}, "processes: found 0"),
-    ]:
-        folders = [*good[:index], value, *good[index + 1 :]]
-        with pytest.raises(UserError, match=message) as caught:
-            prepare_librimix(*folders, **options)
-        assert "\n" not in str(caught.value)
+    ]
+    check_mistakes(prepare_librimix, good, mistakes)
 
 
 def test_nothing_that_can_be_made_is_an_error(copy, tmp_path):

@@ -23,11 +23,8 @@ prepare_wsj0_mix = by_place(_prepare_wsj0_mix, WSJ0MixOptions, *ARGUMENTS)
 FS = 16000
 STEP = 1 / 32768
 # Condition -> speakers of its recordings, as in WSJ0: tr and cv from si_tr_s, tt from si_dt_05 and si_et_05.
-RECORDINGS = {
-    "si_tr_s": ["01t", "40n", "01x", "020", "40m"],
-    "si_dt_05": ["050", "22g"],
-    "si_et_05": ["440", "447", "441"],
-}
+RECORDINGS = {"si_tr_s": ["01t", "40n", "01x", "020", "40m"], "si_dt_05": ["050", "22g"]}
+RECORDINGS["si_et_05"] = ["440", "447", "441"]
 
 
 def speech_like(seed: int, seconds: float, level: float) -> np.ndarray:

@@ -3,6 +3,7 @@
 import json
 import shlex
 import sys
+from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 
@@ -12,7 +13,6 @@ import pytest
 from sepkit.cli.main import main
 from sepkit.data import audio
 from sepkit.data.seglst import SpokenSegment, read_seglst, write_seglst
-from sepkit.errors import UserError
 from sepkit.evaluation.diarization import diarization_errors
 from sepkit.evaluation.meeting import evaluate_meetings
 from sepkit.evaluation.transcripts import timed_lines, word_errors
@@ -195,17 +195,14 @@ def test_segments_that_are_none(change: dict, message: str, tmp_path: Path) -> N
     ids=str,
 )
 def test_bad_files(files: tuple[str, ...], message: str, tmp_path: Path) -> None:
-    turn = SpokenSegment("talk", "anna", 0.0, 1.0, "so")
-    write_seglst(tmp_path / "r.json", [turn])
-    write_seglst(tmp_path / "h.json", [turn])
-    write_seglst(tmp_path / "empty.json", [])
-    write_seglst(tmp_path / "other.json", [SpokenSegment("x", "anna", 0.0, 1.0, "so")])
-    write_seglst(tmp_path / "two.json", [turn, SpokenSegment("x", "anna", 0.0, 1.0, "so")])
-    write_seglst(tmp_path / "silent.json", [SpokenSegment("talk", "anna", 0.0, 1.0, "")])
-    write_seglst(tmp_path / "instant.json", [SpokenSegment("talk", "anna", 1.0, 1.0, "so")])
+    turn, other = SpokenSegment("talk", "anna", 0.0, 1.0, "so"), SpokenSegment("x", "anna", 0.0, 1.0, "so")
+    tables = {"r": [turn], "h": [turn], "empty": [], "other": [other], "two": [turn, other]}
+    tables |= {"silent": [replace(turn, words="")], "instant": [replace(turn, start_seconds=1.0)]}
+    for name, segments in tables.items():
+        write_seglst(tmp_path / f"{name}.json", segments)
     write_tracks(tmp_path)
-    with pytest.raises(UserError, match=message):
-        evaluate_meetings(tmp_path / files[0], [tmp_path / name for name in files[1:]], tmp_path / "out")
+    reference, *found = (tmp_path / name for name in files)
+    complaint(lambda: evaluate_meetings(reference, found, tmp_path / "out"), message)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import io
 import json
 import re
 import shutil
-import tarfile
 import tempfile
 import zipfile
 from collections.abc import Callable
@@ -24,6 +23,7 @@ import yaml
 from sepkit.models import build_model, save_model
 from sepkit.models.published.shipped import DEFAULT_MODEL, SHIPPED
 from sepkit.models.saved import weights_fingerprint
+from tests.file_server import tar_of
 from tests.fuzz import foreign_readers, graph_readers, published_readers, reader, study_readers
 from tests.fuzz.reader import Reader, make, model_files, named, separate_command, sound, write_corpus, write_files
 from tests.noise_voices import noise_encoder
@@ -105,12 +105,7 @@ def _manifests() -> Reader:
 
 def _archives() -> Reader:
     content = {"LibriSpeech/dev-clean/1/2/1-2-0.flac": b"x" * 900, "LibriSpeech/SPEAKERS.TXT": b"1 | F\n"}
-    tar, packed = io.BytesIO(), io.BytesIO()
-    with tarfile.open(fileobj=tar, mode="w:gz") as archive:
-        for name, data in content.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            archive.addfile(member, io.BytesIO(data))
+    packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("wham_noise/tr/a.wav", b"x" * 900)
 
@@ -123,7 +118,7 @@ def _archives() -> Reader:
         places = ["--mirror", (folder / "in").as_uri(), "--cache", str(folder / "out")]
         return ["download", *names[changed], *places, "--checksums", str(folder / "sums.txt")]
 
-    files = {"dev-clean.tar.gz": tar.getvalue(), "wham_noise.zip": packed.getvalue()}
+    files = {"dev-clean.tar.gz": tar_of(content), "wham_noise.zip": packed.getvalue()}
     return Reader(files, command, examples=25)
 
 

@@ -44,17 +44,11 @@ def make_model(folder: Path, target: int, *, steering: dict[str, Any] | None = N
         (evaluation / "utterances.csv").write_text("manifest,id\n")
     config = {"objective": {"rates": {"steering": steering or {"total": float(target), "per": "frame"}}}}
     (folder / "config.yaml").write_text(json.dumps(config))
-    records = [
-        {"kind": "epoch", "epoch": 1, "step": 1, "train_encoding_rate_nats_per_frame": 999.0},
-        {
-            "kind": "epoch",
-            "epoch": 2,
-            "step": 2,
-            "train_encoding_rate_nats_per_frame": 0.25 * reached,
-            "train_mask_rate_nats_per_frame": 0.75 * reached,
-        },
-        {"kind": "step", "epoch": 3, "step": 3, "train_encoding_rate_nats_per_frame": 777.0},
-    ]
+    shares = {"encoding": 0.25 * reached, "mask": 0.75 * reached}
+    rates = [{"encoding": 999.0}, shares, {"encoding": 777.0}]
+    records = [{f"train_{part}_rate_nats_per_frame": value for part, value in rate.items()} for rate in rates]
+    for number, (kind, record) in enumerate(zip(("epoch", "epoch", "step"), records, strict=True), start=1):
+        record |= {"kind": kind, "epoch": number, "step": number}
     (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     return str(folder)
 

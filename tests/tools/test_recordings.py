@@ -4,7 +4,6 @@ import hashlib
 import io
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +14,7 @@ import soxr
 
 from sepkit.corpora import download
 from sepkit.files import write_csv
-from tests.file_server import Server
+from tests.file_server import Server, tar_of
 from tools import recordings
 from tools.recordings import LIST, main, read_list
 
@@ -47,16 +46,6 @@ def encoded(samples: np.ndarray, rate: int = 16000, ending: str = "flac") -> byt
     buffer = io.BytesIO()
     form, subtype = {"ogg": ("OGG", "VORBIS"), "flac": ("FLAC", "PCM_16")}.get(ending.lower(), ("WAV", "PCM_16"))
     soundfile.write(buffer, samples, rate, format=form, subtype=subtype)
-    return buffer.getvalue()
-
-
-def archive_of(files: dict[str, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
-        for name, data in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            archive.addfile(member, io.BytesIO(data))
     return buffer.getvalue()
 
 
@@ -92,7 +81,7 @@ class Mirror:
         files = {f"{folder}/other/not-listed.flac": b"not listed"} | BESIDE.get(archive, {})
         if content is not None:
             files[f"{folder}/{member}"] = content
-        served = archive_of(files)
+        served = tar_of(files)
         self.server.put(FILES[archive], served)
         self.sums[FILES[archive]] = hashlib.md5(served).hexdigest()
         (self.folder / "md5sum.txt").write_text("".join(f"{sum}  {file}\n" for file, sum in self.sums.items()))
@@ -104,11 +93,9 @@ class Mirror:
 
 
 @pytest.fixture
-def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def mirror(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(download.shutil, "disk_usage", lambda _: SimpleNamespace(free=10**12))
-    server = Server()
-    yield Mirror(tmp_path, server)
-    server.close()
+    return Mirror(tmp_path, server)
 
 
 def test_the_tree_holds_what_is_listed_and_the_same_command_continues(mirror: Mirror, capsys) -> None:

@@ -1,6 +1,7 @@
 """Records of training: how fast it is, by a clock that the test sets, and what a resumed run removes."""
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest

@@ -17,20 +17,15 @@ from sepkit.training.run import train
 from sepkit.training.task import checkpoint_blocks, matmul_precision
 from tests.training.runs import weights, with_model, with_trainer
 
+BLOCKS = {"bottleneck_channels": 4, "hidden_channels": 6, "blocks": 2}
+CHUNKS = {"num_layers": 2, "chunk_size": 6}
+TRANSFORMER = {"model_dim": 4, "transformer_layers": 1, "num_heads": 2, "feedforward_dim": 6}
 SMALL: dict[str, Any] = {
-    "conv_tasnet": c.ConvTasNetConfig(
-        bottleneck_channels=4, hidden_channels=6, skip_channels=4, blocks=2, repeats=1, norm="channel_layer_norm"
-    ),
-    "dual_path_rnn": c.DualPathRNNConfig(
-        bottleneck_channels=4, hidden_channels=4, chunk_size=6, hop_size=3, repeats=2, num_layers=2, dropout=0.3
-    ),
-    "sudormrf": c.SuDoRMRFConfig(bottleneck_channels=4, hidden_channels=6, blocks=2, upsampling_depth=2),
-    "improved_sudormrf": c.ImprovedSuDoRMRFConfig(
-        bottleneck_channels=4, hidden_channels=6, blocks=2, upsampling_depth=2
-    ),
-    "sepformer": c.SepFormerConfig(
-        model_dim=4, num_layers=2, chunk_size=6, transformer_layers=1, num_heads=2, feedforward_dim=6, dropout=0.1
-    ),
+    "conv_tasnet": c.ConvTasNetConfig(**BLOCKS, skip_channels=4, repeats=1, norm="channel_layer_norm"),
+    "dual_path_rnn": c.DualPathRNNConfig(4, **CHUNKS, hidden_channels=4, hop_size=3, repeats=2, dropout=0.3),
+    "sudormrf": c.SuDoRMRFConfig(**BLOCKS, upsampling_depth=2),
+    "improved_sudormrf": c.ImprovedSuDoRMRFConfig(**BLOCKS, upsampling_depth=2),
+    "sepformer": c.SepFormerConfig(**TRANSFORMER, **CHUNKS, dropout=0.1),
 }
 
 

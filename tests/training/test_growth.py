@@ -25,13 +25,9 @@ MASKERS = {
     "conv_tasnet": c.ConvTasNetConfig(bottleneck_channels=4, hidden_channels=6, skip_channels=4, blocks=2, repeats=1),
     "gated_recurrence": c.GatedRecurrenceConfig(model_dim=4, hidden_size=4, feedforward_dim=4, num_layers=1, bands=2),
     "recurrent": c.RecurrentConfig(hidden_size=4, num_layers=1),
-    "dual_path_rnn": c.DualPathRNNConfig(
-        bottleneck_channels=4, hidden_channels=4, chunk_size=10, hop_size=5, repeats=1
-    ),
+    "dual_path_rnn": c.DualPathRNNConfig(4, hidden_channels=4, chunk_size=10, hop_size=5, repeats=1),
     "sudormrf": c.SuDoRMRFConfig(bottleneck_channels=6, hidden_channels=6, blocks=1, upsampling_depth=2),
-    "improved_sudormrf": c.ImprovedSuDoRMRFConfig(
-        bottleneck_channels=6, hidden_channels=6, blocks=1, upsampling_depth=2
-    ),
+    "improved_sudormrf": c.ImprovedSuDoRMRFConfig(6, hidden_channels=6, blocks=1, upsampling_depth=2),
 }
 
 

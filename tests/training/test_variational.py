@@ -18,21 +18,12 @@ from tests.training.runs import assert_same_run, records, run_ranks, weights, wi
 @pytest.fixture
 def variational(config: c.TrainConfig) -> c.TrainConfig:
     """Everything at once: an adaptive prior, auto-encoding, sampled rates, and a weight that is steered."""
-    return replace(
-        config,
-        model=replace(
-            config.model, encoding=c.GaussianConfig(), encoding_prior=c.AdaptivePriorConfig(), masks=c.LogNormalConfig()
-        ),
-        objective=replace(
-            config.objective,
-            cost=c.BLRConfig(),
-            rates=c.RatesConfig(
-                estimator="sample",
-                steering=c.SteeringConfig(total=1e-3, change=0.1, initial_weight=0.5, warn_after_epochs=2),
-            ),
-            autoencoding=c.AutoencodingConfig(sources=1.0, mixtures=1.0),
-        ),
-    )
+    latents = {"encoding": c.GaussianConfig(), "encoding_prior": c.AdaptivePriorConfig(), "masks": c.LogNormalConfig()}
+    steering = c.SteeringConfig(total=1e-3, change=0.1, initial_weight=0.5, warn_after_epochs=2)
+    rates = c.RatesConfig(estimator="sample", steering=steering)
+    autoencoding = c.AutoencodingConfig(sources=1.0, mixtures=1.0)
+    objective = replace(config.objective, cost=c.BLRConfig(), rates=rates, autoencoding=autoencoding)
+    return replace(config, model=replace(config.model, **latents), objective=objective)
 
 
 def test_rates_are_recorded_and_steered_and_a_resumed_run_is_the_same(variational, tmp_path, capsys) -> None:

@@ -15,16 +15,11 @@ SMALL = SpeakerEncoderConfig(channels=8, pooled=8, dimensions=6)
 @pytest.fixture
 def moco(voices: Path) -> c.SpeakerClusteringConfig:  # noqa: F811
     """A training of a second."""
-    return c.SpeakerClusteringConfig(
-        model=SMALL,
-        objective=c.ContrastiveObjectiveConfig(queue=5, teacher_decay=0.9),
-        data=c.SegmentDataConfig(
-            train=str(voices), dev=str(voices), batch_size=2, workers=0, views=c.ViewConfig(crop_seconds=0.5)
-        ),
-        trainer=TrainerConfig(
-            max_epochs=2, optimizer="sgd", learning_rate=0.1, accelerator="cpu", checkpoint_every_steps=1
-        ),
-    )
+    objective, views = c.ContrastiveObjectiveConfig(queue=5, teacher_decay=0.9), c.ViewConfig(crop_seconds=0.5)
+    data = c.SegmentDataConfig(train=str(voices), dev=str(voices), batch_size=2, workers=0, views=views)
+    trainer = TrainerConfig(max_epochs=2, optimizer="sgd", learning_rate=0.1, accelerator="cpu")
+    trainer.checkpoint_every_steps = 1
+    return c.SpeakerClusteringConfig(model=SMALL, objective=objective, data=data, trainer=trainer)
 
 
 @pytest.fixture
