@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ import pytest
 
 from sepkit import registry
 from sepkit.choices import Choice
+from sepkit.cli.main import main
 from sepkit.config import DataConfig, FreeFilterbankConfig, ModelConfig, RecurrentConfig, TrainConfig, TrainerConfig
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, SourceEntry, write_manifest
@@ -116,6 +117,20 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.section("skipped")
         for reason, count in sorted(reasons.items(), key=lambda pair: (-pair[1], pair[0])):
             terminalreporter.write_line(f"{count:5} tests  {reason}")
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Callable[[Sequence[object]], str]:
+    """refused(words) -> the one line that the command says on standard error, with exit code 2."""
+
+    def line_of(words: Sequence[object]) -> str:
+        capsys.readouterr()
+        assert main([str(word) for word in words]) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1, error
+        return error
+
+    return line_of
 
 
 @pytest.fixture

@@ -139,16 +139,15 @@ def test_recordings_made_in_another_way_are_not_mixed_in(pulses):
     assert json.loads((pulses / "pulses.json").read_text())["dev_mixtures"] == 3
 
 
-def test_from_the_command_line(tmp_path, capsys):
+def test_from_the_command_line(tmp_path, capsys, refused):
     options = ["--train-mixtures", "2", "--dev-mixtures", "1", "--test-mixtures", "1", "--seconds", "0.2"]
     out = str(tmp_path / "out")
     assert main(["prepare", "pulses", "--out", out, *options, "--conditions", "noise_low", "noise_high"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == out
     names = {"train", "dev", "test", "test_noise_low", "test_noise_high"}
     assert {path.stem for path in Path(out).glob("*.jsonl")} == names
-    assert main(["prepare", "pulses", "--out", out, *options, "--conditions", "quiet"]) == 2
-    error = capsys.readouterr().err
-    assert len(error.splitlines()) == 1 and error.startswith("sepkit prepare pulses: --conditions: found 'quiet'")
+    error = refused(["prepare", "pulses", "--out", out, *options, "--conditions", "quiet"])
+    assert error.startswith("sepkit prepare pulses: --conditions: found 'quiet'")
 
 
 RATE = 8000

@@ -215,6 +215,5 @@ def test_bad_files(files: tuple[str, ...], message: str, tmp_path: Path) -> None
     ],
     ids=str,
 )
-def test_options_that_do_not_go_together(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["evaluate", "--out", "out", *words]) == 2
-    assert message in capsys.readouterr().err
+def test_options_that_do_not_go_together(words: list[str], message: str, refused) -> None:
+    assert message in refused(["evaluate", "--out", "out", *words])
