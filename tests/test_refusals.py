@@ -13,9 +13,13 @@ from sepkit.data import audio
 from sepkit.data.dataset import EpochSampler, MixtureDataset
 from sepkit.data.manifest import MixtureEntry, SourceEntry, read_manifest, write_manifest
 from sepkit.data.mixing import mix_entry
+from sepkit.evaluation.meeting import evaluate_meetings
 from sepkit.evaluation.run_folder import _read_config, _read_log, read_estimates
 from sepkit.evaluation.scoring import ScoringOptions, check_metrics
-from sepkit.models import build_model
+from sepkit.inference.loading import load_model
+from sepkit.inference.waveforms import to_mono
+from sepkit.limits import CHANNELS
+from sepkit.models import build_model, save_model
 from sepkit.models.published.card import read_summary
 from sepkit.objectives.assignment import AnnealedMCL
 from sepkit.objectives.objective import Objective
@@ -27,6 +31,12 @@ BLR = [ScoringOptions(("blr",), std) for std in (None, 0.0, -1.0, np.inf)]
 def written(folder: Path, text: str) -> Path:
     path = folder / "file"
     path.write_text(text)
+    return path
+
+
+def turns(folder: Path, sessions: str) -> Path:
+    path = folder / "r.rttm"
+    path.write_text("".join(f"SPEAKER {name} 1 0.5 1.5 <NA> <NA> x <NA> <NA>\n" for name in sessions))
     return path
 
 
@@ -56,6 +66,25 @@ def written(folder: Path, text: str) -> Path:
         (
             lambda c, f: temperature.of_model(build_model(c.single), c.manifest, NegSISDRConfig()),
             "--model: found one hypothesis, expected two or more",
+        ),
+        (
+            lambda c, f: evaluate_meetings("r", [f / "h.RTTM"], f, "cat"),
+            "--asr-command: transcribes audio files, found",
+        ),
+        (lambda c, f: evaluate_meetings("r", ["h.rttm", "h.wav"], f), "h.rttm: is a table beside audio files"),
+        (lambda c, f: evaluate_meetings(turns(f, "a"), ["h.wav"], f, "cat"), "has no words, which --asr-command"),
+        (lambda c, f: evaluate_meetings(turns(f, "ab"), ["h.wav"], f), "found 2 meetings, expected one"),
+        (lambda c, f: evaluate_meetings(turns(f, ""), ["h.wav"], f), "it contains no speech, expected turns"),
+        (
+            lambda c, f: load_model(save_model(build_model(c.single), f / "m"), runner="graph"),
+            "has no graph; make one: sepkit export",
+        ),
+        *(
+            (
+                lambda c, f, shape=shape: to_mono(np.zeros(shape), "waveform"),
+                f"waveform: found shape {shape}, expected (samples,) or (channels, samples)",
+            )
+            for shape in ((), (0, 5), (CHANNELS + 1, 5), (1, 2, 5))
         ),
     ],
 )

@@ -8,8 +8,6 @@ track is missed, and one who gets that of another is confused. A false alarm is 
 Choose a threshold on dev, and report it on test.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import closing

@@ -7,8 +7,6 @@ saturating beyond full scale. LibriMix extends shorter noise (which stays float6
 ends before the mixture ("max") or cuts it ("min").
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -25,6 +25,19 @@ def _orthogonal(levels_db: list[float], num_samples: int = 4000) -> torch.Tensor
     return torch.stack(rows).unsqueeze(0)
 
 
+def _si_sdr_db(estimate: np.ndarray, source: np.ndarray) -> float:
+    """An oracle of its own for the unit."""
+    estimate, source = estimate - estimate.mean(), source - source.mean()
+    target = estimate @ source / (source @ source) * source
+    return 10 * math.log10(target @ target / ((estimate - target) @ (estimate - target)))
+
+
+def _findings(corpus, out: Path, *options: str) -> dict:
+    """Run the command on a corpus, and read what it writes."""
+    assert main(["find-temperature", "--manifest", str(corpus.manifest), "--out", str(out), *options]) == 0
+    return json.loads((out / "temperature.json").read_text())
+
+
 @pytest.mark.parametrize(
     ("levels_db", "expected"),
     [([0.0, 0.0], 0.0), ([2.5, 0.0], 2.5), ([5.0, 0.0], 5.0), ([0.0] * 3, 10 * math.log10(2))],
@@ -98,19 +111,9 @@ def test_both_conditions_hold_for_the_initial_temperature(scale: float) -> None:
 
 
 def test_the_command_measures_the_sources_of_a_manifest(tmp_path: Path, corpus) -> None:
-    out = tmp_path / "out"
-    assert main(["find-temperature", "--manifest", str(corpus.manifest), "--out", str(out)]) == 0
-    found = json.loads((out / "temperature.json").read_text())
-
-    def si_sdr(estimate: np.ndarray, source: np.ndarray) -> float:
-        estimate, source = estimate - estimate.mean(), source - source.mean()
-        target = estimate @ source / (source @ source) * source
-        return 10 * math.log10(target @ target / ((estimate - target) @ (estimate - target)))
-
-    # An oracle of its own for the unit.
-    expected = np.mean(
-        [[abs(si_sdr(pair.mean(0), source)) for source in pair] for pair in map(np.float64, corpus.sources.values())]
-    )
+    found = _findings(corpus, tmp_path / "out")
+    pairs = map(np.float64, corpus.sources.values())
+    expected = np.mean([[abs(_si_sdr_db(pair.mean(0), source)) for source in pair] for pair in pairs])
     assert found["spread_db"] == pytest.approx(expected, abs=1e-3)
     assert found["mixtures"] == 5 and found["critical_temperature_db"] == pytest.approx(10 / math.log(10) * 11)
 
@@ -118,14 +121,9 @@ def test_the_command_measures_the_sources_of_a_manifest(tmp_path: Path, corpus) 
 def test_a_bad_mixture_is_left_out_and_named(tmp_path: Path, corpus, capsys) -> None:
     (corpus.folder / "wav" / "mix1_0.wav").write_bytes(b"no audio")
     audio.write(corpus.folder / "wav" / "mix0_1.WAV", np.zeros(4000, np.float32), 8000)
-    out = tmp_path / "out"
-    assert main(["find-temperature", "--manifest", str(corpus.manifest), "--out", str(out)]) == 0
-    found = json.loads((out / "temperature.json").read_text())
-    assert found["mixtures"] == 3
-    assert [(one["id"], one["reason"].startswith("fewer")) for one in found["skipped"]] == [
-        ("mix0", True),
-        ("mix1", False),
-    ]
+    found = _findings(corpus, tmp_path / "out")
+    assert found["mixtures"] == 3 and [one["id"] for one in found["skipped"]] == ["mix0", "mix1"]
+    assert [one["reason"].startswith("fewer") for one in found["skipped"]] == [True, False]
     assert "mix1" in capsys.readouterr().err
 
 
@@ -137,9 +135,7 @@ def model(tmp_path: Path, tiny_model_config: ModelConfig) -> Path:
 
 def test_the_command_proposes_a_schedule_that_training_takes(tmp_path: Path, corpus, model: Path, capsys) -> None:
     out = tmp_path / "out"
-    line = ["find-temperature", "--manifest", str(corpus.manifest), "--model", str(model), "--epochs", "30"]
-    assert main([*line, "--out", str(out)]) == 0
-    found = json.loads((out / "temperature.json").read_text())
+    found = _findings(corpus, out, "--model", str(model), "--epochs", "30")
     assert found["entropy_share"] >= 0.95 > found["entropy_share_at_half"]
     assert np.all(np.diff(found["entropies_nats"]) >= -1e-12)
     ends = [found["initial_temperature"] / 1000, 10 * found["initial_temperature"]]
@@ -160,9 +156,7 @@ def test_the_cost_is_that_of_the_run(tmp_path: Path, corpus, model: Path) -> Non
     (tmp_path / "exp" / "config.yaml").write_text(
         "objective: {cost: {name: mse}}\ndata: {segment_seconds: 0.25}\n", encoding="utf-8"
     )
-    line = ["find-temperature", "--manifest", str(corpus.manifest), "--model", str(tmp_path / "exp")]
-    main([*line, "--out", str(tmp_path / "out")])
-    found = json.loads((tmp_path / "out" / "temperature.json").read_text())
+    found = _findings(corpus, tmp_path / "out", "--model", str(tmp_path / "exp"))
     assert (found["cost"], found["segment_seconds"]) == ("mse", 0.25)
 
 
@@ -175,15 +169,10 @@ def test_the_costs_are_those_of_the_model(corpus, tiny_model_config: ModelConfig
     initial = findings.data["initial_temperature"]
     entropies = []
     for name in ("mix0", "mix1", "mix3"):
-        sources = torch.from_numpy(corpus.sources[name]).double()
         with torch.no_grad():
             estimates = network(torch.from_numpy(corpus.sources[name]).sum(0, keepdim=True)).estimates[0].double()
-        for source in sources - sources.mean(1, keepdim=True):
-            costs = []
-            for estimate in estimates - estimates.mean(1, keepdim=True):
-                target = estimate @ source / (source @ source) * source
-                costs.append(-10 * math.log10((target @ target) / ((estimate - target) @ (estimate - target))))
-            weights = np.exp(-np.array(costs) / initial)
+        for source in corpus.sources[name].astype(np.float64):
+            weights = np.exp(np.array([_si_sdr_db(estimate, source) for estimate in estimates.numpy()]) / initial)
             weights /= weights.sum()
             entropies.append(-(weights * np.log(weights)).sum())
     assert findings.data["entropy_nats"] == pytest.approx(np.mean(entropies), abs=1e-5)

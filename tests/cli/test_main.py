@@ -89,11 +89,9 @@ def test_a_reader_that_goes_away_leaves_no_traceback():
         "import sys; from sepkit.cli import main as m; sys.argv = ['sepkit', 'train']; "
         "m._run = lambda *_: print('x' * 10**6) or 'made'; sys.exit(m.main())"
     )
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    process.stdout.read(1)
-    process.stdout.close()
-    assert process.stderr.read() == b"" and process.wait() == 0
     late = code.replace("print('x' * 10**6) or 'made'", "__import__('time').sleep(1) or 'made'")
-    process = subprocess.Popen([sys.executable, "-c", late], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    process.stdout.close()
-    assert process.stderr.read() == b"" and process.wait() == 0
+    for script, num_bytes in ((code, 1), (late, 0)):
+        process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process.stdout.read(num_bytes)
+        process.stdout.close()
+        assert process.stderr.read() == b"" and process.wait() == 0

@@ -93,10 +93,8 @@ def test_short_options_mean_their_keys(option, key):
 
 
 def test_dashes_and_lists():
-    mixing = config_of(
-        "--data.dynamic-mixing.noise-snr-db", "[1, 3]", "--data.dynamic_mixing.enabled=true"
-    ).data.dynamic_mixing
-    assert mixing.noise_snr_db == (1.0, 3.0) and mixing.enabled
+    found = config_of("--data.dynamic-mixing.noise-snr-db", "[1, 3]", "--data.dynamic_mixing.enabled=true")
+    assert found.data.dynamic_mixing.noise_snr_db == (1.0, 3.0) and found.data.dynamic_mixing.enabled
 
 
 @pytest.mark.parametrize(

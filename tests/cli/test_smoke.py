@@ -8,12 +8,8 @@ import pytest
 from sepkit.cli.main import main
 
 TINY = [
-    "--model.filterbank.num_filters=8",
-    "--model.masker.name=recurrent",
-    "--model.masker.hidden_size=4",
-    "--model.masker.num_layers=1",
-    "--data.segment_seconds=0.1",
-    "--trainer.accelerator=cpu",
+    *["--model.filterbank.num_filters=8", "--data.segment_seconds=0.1", "--trainer.accelerator=cpu"],
+    *["--model.masker.name=recurrent", "--model.masker.hidden_size=4", "--model.masker.num_layers=1"],
 ]
 
 

@@ -25,7 +25,6 @@ def separator():
 
 @pytest.fixture
 def chunked():
-    torch.manual_seed(0)
     return Separator(build_model(RECURRENT), chunk_seconds=0.5, overlap_seconds=0.2, whole_seconds=1.0)
 
 

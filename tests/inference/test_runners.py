@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from torch.utils import _pytree as pytree
@@ -44,11 +45,9 @@ def test_each_of_a_batch_is_what_it_is_alone(gru, batch_sizes):
 
 
 def test_rates_of_a_graph_are_means_over_the_batch_and_sums_over_the_estimates():
-    features = {
-        "mask_rate_nats_per_frame": np.array([[1.0, 2.0], [3.0, 5.0]]),
-        "encoding_rate_nats_per_frame": np.array([[4.0, 4.0], [7.0, 7.0]]),
-        "log_kurtosis": np.ones((2, 2)),
-    }
+    masks, encodings = np.array([[1.0, 2.0], [3.0, 5.0]]), np.array([[4.0, 4.0], [7.0, 7.0]])
+    features = {"mask_rate_nats_per_frame": masks, "encoding_rate_nats_per_frame": encodings}
+    features["log_kurtosis"] = np.ones((2, 2))
     assert _rates(features, True) == {"mask_rate_nats_per_frame": 5.5, "encoding_rate_nats_per_frame": 5.5}
     assert _rates(features, False) is None and _rates({"log_kurtosis": np.ones((2, 2))}, True) is None
 
@@ -65,10 +64,8 @@ def test_what_does_not_fit_into_memory_is_halved_and_said(gru, monkeypatch, caps
     mixtures = np.random.default_rng(0).standard_normal((7, 300)).astype(np.float32)
     batches = Batches(TorchRunner(gru), 6)
     assert len(batches.outputs(mixtures)) == 7 and batches.size == 1
-    assert capsys.readouterr().err.splitlines() == [
-        "sepkit: 6 mixtures at once do not fit into memory; continuing with 3",
-        "sepkit: 3 mixtures at once do not fit into memory; continuing with 1",
-    ]
+    words = "sepkit: {} mixtures at once do not fit into memory; continuing with {}"
+    assert capsys.readouterr().err.splitlines() == [words.format(6, 3), words.format(3, 1)]
 
     def broken(*arguments, **more):
         raise RuntimeError("sizes do not agree")
@@ -125,12 +122,31 @@ def test_the_accelerator_of_a_mac_is_found(monkeypatch):
     assert device_of("auto") == torch.device("cuda:0")
 
 
-@pytest.mark.parametrize(("driver", "kind"), [("missing", "graph"), (".", "torch")])
-def test_auto_asks_torch_for_an_accelerator_only_where_there_may_be_one(driver, kind, monkeypatch):
-    monkeypatch.setattr(loading, "_DRIVERS", (driver,))
-    monkeypatch.setattr(loading.sys, "platform", "linux")
-    assert load_model("boxed_8k", "auto").runner.kind == kind
-    assert load_model("boxed_8k", "cpu").runner.kind == "graph"
+@pytest.mark.parametrize(
+    ("system", "device", "there", "kind"),
+    [
+        ("linux", "auto", "torch", "graph"), ("linux", "auto", "torch driver", "torch"),
+        ("linux", "auto", "driver", "graph"), ("linux", "cpu", "torch driver", "graph"),
+        ("linux", "cuda", "torch", "torch"),
+        ("linux", "cuda", "torch driver CUDAExecutionProvider", "graph"), ("win32", "auto", "torch nvcuda", "torch"),
+        ("win32", "auto", "torch driver", "graph"), ("darwin", "auto", "torch arm64", "torch"),
+        ("darwin", "auto", "torch driver x86_64", "graph"),
+    ],
+)  # fmt: skip
+def test_auto_is_torch_only_where_there_may_be_an_accelerator_that_graphs_lack(
+    system, device, there, kind, monkeypatch
+):
+    words = there.split()
+    monkeypatch.setattr(loading, "_DRIVERS", ("." if "driver" in words else "missing",))
+    monkeypatch.setattr(loading.sys, "platform", system)
+    monkeypatch.setattr(loading.platform, "machine", lambda: words[-1])
+    for module, name in ((loading, "find_library"), (loading, "is_installed")):
+        monkeypatch.setattr(module, name, lambda part: part if part in words else None)
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: words)
+    assert loading._runs_as_graph(loading.SeparatorOptions(), device, False) == (kind == "graph")
+    assert loading._runs_as_graph(loading.SeparatorOptions(), device, True)
+    for runner in ("graph", "torch"):
+        assert loading._runs_as_graph(loading.SeparatorOptions(runner=runner), device, False) == (runner == "graph")
 
 
 def test_graphs_of_another_kind_are_refused_before_any_work():
@@ -187,9 +203,8 @@ def test_both_runners_make_the_same_of_fifty_recordings(name, options, data_fold
         peak = np.abs(audio.read(path)).max()
         for estimate in expected["estimates"]:
             pair = [audio.read(tmp_path / kind / estimate) for kind in ("graph", "torch")]
-            worst["estimates, of the peak"] = max(
-                worst["estimates, of the peak"], np.abs(pair[0] - pair[1]).max() / peak
-            )
+            apart = np.abs(pair[0] - pair[1]).max() / peak
+            worst["estimates, of the peak"] = max(worst["estimates, of the peak"], apart)
     print(name, options, worst)
     assert worst["estimates, of the peak"] < 1e-4 and worst["prediction, dB"] < 0.01
 

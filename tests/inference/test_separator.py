@@ -4,7 +4,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import sepkit
 from sepkit.config import ScoringConfig
@@ -13,7 +12,7 @@ from sepkit.errors import UserError
 from sepkit.inference import Separator
 from sepkit.models import build_model, save_model
 from tests.complaint import complaint
-from tests.inference.bands import BandMasks, band_split, masked, tones
+from tests.inference.bands import BandMasks, Scores, band_split, masked, tones
 from tests.published import small_asteroid
 from tests.tiny_models import RECURRENT
 
@@ -158,17 +157,6 @@ class FourOfTwo(BandMasks):
 
     def rows(self, lower, frames):
         return torch.stack([lower, 1 - lower, 0.5 * lower, torch.ones_like(lower)])
-
-
-class Scores(nn.Module):
-    """The scores that it is told."""
-
-    def __init__(self, scores):
-        super().__init__()
-        self.scores = torch.tensor(scores)
-
-    def forward(self, masks):
-        return self.scores.expand(len(masks), -1)
 
 
 def scored(scores, **options):

@@ -55,9 +55,8 @@ def test_noise_that_differs_between_views_is_averaged_away():
         def run(self, mixtures, *wanted, **more):
             output = super().run(mixtures, *wanted, **more)
             shape = output.estimates.shape
-            output.estimates += np.float32(self.deviation) * np.random.default_rng(shape[-1]).standard_normal(
-                shape, np.float32
-            )
+            noise = np.random.default_rng(shape[-1]).standard_normal(shape, np.float32)
+            output.estimates += np.float32(self.deviation) * noise
             return output
 
     sources, agreements, predicted = tones(RATE, 4 * RATE), [], []

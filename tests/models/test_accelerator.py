@@ -29,7 +29,6 @@ VARIATIONAL = {"variational": (CONV_TASNET, {"encoding": c.GaussianConfig(), "ma
 
 
 def model_of(name: str) -> EncoderMaskerDecoder:
-    torch.manual_seed(0)
     masker, more = (MODELS | VARIATIONAL)[name]
     return build_model(c.ModelConfig(**({"filterbank": c.FreeFilterbankConfig(32)} | more), masker=masker))
 

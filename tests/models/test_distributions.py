@@ -52,8 +52,7 @@ def test_densities_and_moments_equal_those_of_torch(kind):
 def test_rates_equal_those_of_torch(kind, dtype):
     """They agree to 1e-5, from another distribution of the kind and from the standard one of scalars."""
     first, second, third, fourth = *parameters(kind, dtype=dtype), *parameters(kind, dtype=dtype)
-    scalars = (torch.tensor(0.5, dtype=torch.float64), torch.tensor(1.0, dtype=torch.float64))
-    for prior in ((third, fourth), scalars):
+    for prior in ((third, fourth), torch.tensor([0.5, 1.0], dtype=torch.float64)):
         found = kind(first, second).kl(kind(*prior))
         wide = [tensor.double() for tensor in (first, second, *prior)]
         expected = distributions.kl_divergence(PEERS[kind](*wide[:2]), PEERS[kind](*wide[2:]))

@@ -68,13 +68,8 @@ def test_products_are_the_convolutions(geometry, num_samples):
 @pytest.mark.parametrize(
     ("kernel_size", "stride", "changes"),
     [
-        (512, 256, {}),
-        (64, 20, {"like_torch": True}),
-        (256, 64, {"like_torch": True}),
-        (10, 5, {}),
-        (2, 1, {"like_torch": True}),
-        (64, 16, {"synthesis_size": 32}),
-        (64, 24, {"synthesis_size": 30}),
+        *((512, 256, {}), (10, 5, {}), (64, 16, {"synthesis_size": 32}), (64, 24, {"synthesis_size": 30})),
+        *((size, stride, {"like_torch": True}) for size, stride in ((64, 20), (256, 64), (2, 1))),
     ],
 )
 def test_fourier_transforms_are_the_convolutions(kernel_size, stride, changes):

@@ -92,13 +92,7 @@ def test_families_own_their_links():
 def test_positive_parameters_have_a_floor_and_nan_shows(config, count):
     family = build(config)
     posterior = family.posterior(torch.full((1, count, 2, 3), -1e4))
-    names = {
-        "Gaussian": ["deviation"],
-        "LogNormal": ["deviation"],
-        "Gamma": ["concentration"],
-        "Beta": ["alpha", "beta"],
-    }
-    for name in names[type(family).__name__]:
+    for name in {Gamma: ["concentration"], Beta: ["alpha", "beta"]}.get(type(family), ["deviation"]):
         assert (getattr(posterior, name) == torch.tensor(1e-6)).all()
     assert family.posterior(torch.full((1, count, 2, 3), math.nan)).kl(family.standard_prior()).isnan().all()
 

@@ -172,7 +172,6 @@ def test_the_flow_of_the_thesis_size(zuko):
 
 
 def test_points_have_no_prior():
-    separation = build_model(c.ModelConfig(**TINY))(torch.randn(1, 50))
-    assert not separation.extras
+    assert not build_model(c.ModelConfig(**TINY))(torch.randn(1, 50)).extras
     with pytest.raises(UserError, match=r"model.encoding_prior: found flow, but Deterministic.* is deterministic"):
         build_model(c.ModelConfig(**TINY, encoding_prior=c.FlowPriorConfig()))

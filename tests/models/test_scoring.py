@@ -27,13 +27,8 @@ def test_scores_are_in_full_precision_under_autocast():
 
 
 def paper_config(scoring):
-    return ModelConfig(
-        filterbank=FreeFilterbankConfig(num_filters=64, kernel_size=16, stride=8),
-        encoding=DeterministicConfig("relu"),
-        masker=DualPathRNNConfig(),
-        masks=DeterministicConfig("sigmoid"),
-        scoring=scoring,
-    )
+    bank, relu, sigmoid = FreeFilterbankConfig(64, 16, 8), DeterministicConfig("relu"), DeterministicConfig("sigmoid")
+    return ModelConfig(8000, 2, bank, relu, DualPathRNNConfig(), sigmoid, scoring=scoring)
 
 
 def test_parameters_are_as_many_as_in_the_reference_code():

@@ -13,13 +13,7 @@ from sepkit.objectives.assignment import MCL, PIT, AnnealedMCL, RelaxedWTA, Sink
 from sepkit.registry import build, registered
 from sepkit.schedules import TruncatedExponential
 
-HEADS = {
-    "pit": PIT(),
-    "mcl": MCL(),
-    "relaxed_wta": RelaxedWTA(0.1),
-    "amcl": AnnealedMCL(2.0),
-    "sinkhorn": Sinkhorn(1.0),
-}
+HEADS = {"pit": PIT(), "mcl": MCL(), "relaxed_wta": RelaxedWTA(0.1), "amcl": AnnealedMCL(2.0), "sinkhorn": Sinkhorn(1)}
 every_head = pytest.mark.parametrize("head", HEADS.values(), ids=HEADS.keys())
 SIZES = [(1, 1), (2, 2), (3, 2), (4, 4), (5, 3), (7, 7), (9, 4)]
 
@@ -207,9 +201,7 @@ def test_nan_is_the_last_choice_and_is_seen(head):
     assert head.weights(cost).isfinite().all() and head(cost).isnan().all()
 
 
-@pytest.mark.parametrize(
-    "head", [PIT(), MCL(), AnnealedMCL(2.0), Sinkhorn(0.1)], ids=["pit", "mcl", "amcl", "sinkhorn"]
-)
+@pytest.mark.parametrize("head", [PIT(), MCL(), AnnealedMCL(2.0), Sinkhorn(0.1)], ids=lambda head: type(head).__name__)
 def test_infinite_costs(head):
     """+inf is avoided if possible, and -inf is taken."""
     infinity = torch.inf

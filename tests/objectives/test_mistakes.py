@@ -60,16 +60,13 @@ def test_separations_that_lack_what_a_term_needs(traits, autoencoding, words):
 
 ONES = torch.ones(1, 2, 4)
 NO_NUMBERS = (0.0, -1.0, math.nan, math.inf)
+PRIOR = ("a0", "b0", "lambda0")
 
 
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        *[
-            (lambda n=n, v=v: pairwise_blr_nll(ONES, ONES, **{n: v}), n)
-            for n in ("a0", "b0", "lambda0")
-            for v in NO_NUMBERS
-        ],
+        *[(lambda n=n, v=v: pairwise_blr_nll(ONES, ONES, **{n: v}), n) for n in PRIOR for v in NO_NUMBERS],
         *[(lambda v=v: pairwise_cauchy_nll(ONES, ONES, v), "scale must be positive") for v in NO_NUMBERS],
         (lambda: pairwise_cauchy_nll(ONES, ONES, ONES[:, :1]), r"\(1, 2, 4\), found \(1, 1, 4\)"),
     ],

@@ -54,12 +54,11 @@ def test_utterances_below_the_floor_have_no_gradient():
     assert not separation.estimates.grad.any()
 
 
+HALF = partial(costs.pairwise_cauchy_nll, scale=0.5)
+
+
 @pytest.mark.parametrize(
-    ("config", "function"),
-    [
-        (c.BLRConfig(), costs.pairwise_blr_nll),
-        (c.CauchyConfig(scale=0.5), partial(costs.pairwise_cauchy_nll, scale=0.5)),
-    ],
+    ("config", "function"), [(c.BLRConfig(), costs.pairwise_blr_nll), (c.CauchyConfig(scale=0.5), HALF)]
 )
 @pytest.mark.parametrize("signal_std", [1.0, 0.2])
 def test_likelihood_costs_are_summed_over_t(config, function, signal_std):

@@ -145,12 +145,8 @@ def test_free_nats_by_brute_force(over, nats, shape):
     found = total_rate(rate, frames, nats, over)
     for b in range(2):
         own = rate[b, ..., : frames[b]]
-        groups = {
-            "element": own.flatten().tolist(),
-            "frame": [own[..., f].sum().item() for f in range(own.shape[-1])],
-            "utterance": [own.sum().item()],
-        }[over]
-        assert found[b].item() == pytest.approx(sum(max(nats, group) for group in groups))
+        groups = {"element": own.flatten(), "frame": own.flatten(0, -2).sum(0), "utterance": own.sum()[None]}[over]
+        assert found[b].item() == pytest.approx(sum(max(nats, group) for group in groups.tolist()))
 
 
 @pytest.mark.parametrize("over", ["element", "frame", "utterance"])

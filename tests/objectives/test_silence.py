@@ -20,8 +20,7 @@ def batch_and_separation() -> tuple[Batch, Separation]:
     sources[2, :, 120:] = 0
     estimates = 0.5 * torch.randn(4, 3, 200, dtype=torch.float64, generator=generator)
     estimates[:, 1] += 2 * sources[:, 0]
-    batch = Batch(sources.sum(1) + 0.01, sources, active, lengths)
-    return batch, Separation(estimates.requires_grad_(), None, None)
+    return Batch(sources.sum(1) + 0.01, sources, active, lengths), Separation(estimates.requires_grad_(), None, None)
 
 
 def pairs() -> PairwiseCosts:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sepkit import config as c
-from sepkit.training.run import train
+from sepkit.training.run import _check_device, train
 from tests.complaint import complaint
 from tests.training.runs import with_data, with_model, with_objective, with_trainer
 
@@ -93,3 +93,22 @@ def test_models_too_large_for_any_machine(config: c.TrainConfig, tmp_path: Path,
     """They are counted before they take memory."""
     line = refused(with_model(config, **model), tmp_path / "exp")
     assert line.startswith("model: ") and line.endswith("; make it smaller")
+
+
+@pytest.mark.parametrize(
+    ("options", "gpus", "words"),
+    [
+        ({}, 0, ""), ({"devices": 2}, 0, ""), ({"devices": 2}, 1, "trainer.devices: found 2, but there are 1 GPUs"),
+        ({"devices": 2}, 2, ""), ({"devices": 2, "accelerator": "cpu"}, 1, ""),
+        ({"accelerator": "gpu"}, 0, "trainer.accelerator: found gpu"), ({"accelerator": "gpu"}, 1, ""),
+        ({"precision": "16-mixed"}, 0, "16-mixed needs a GPU"), ({"precision": "16-mixed"}, 1, ""),
+        ({"precision": "16-mixed", "accelerator": "cpu"}, 1, "16-mixed needs a GPU"),
+    ],
+)  # fmt: skip
+def test_devices_that_are_not_there(options: dict[str, Any], gpus: int, words: str, monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    if not words:
+        return _check_device(c.TrainerConfig(**options))
+    complaint(lambda: _check_device(c.TrainerConfig(**options)), words)

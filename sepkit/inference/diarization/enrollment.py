@@ -4,8 +4,6 @@ Each enrolled speaker has a recording of theirs alone. Its embedding is compared
 names are given one to one. Nobody is named who is less alike than a threshold.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

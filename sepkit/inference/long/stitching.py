@@ -12,8 +12,6 @@ Either may be wrong: a model may swap speakers inside a chunk, and the rest of o
 sounds like both. Neither is trusted fully: we assume that each gives a random answer 10 % of the time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations

@@ -1,7 +1,5 @@
 """Changes to the graph that torch's exporter writes: loops, and weights by their names, in half precision."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -6,8 +6,6 @@ Nothing in a checkpoint is executed or imported: weights are read as numbers, th
 registry alone turns it into a model. Training state (optimizer, loop, random generators) lives elsewhere.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import sys

@@ -52,12 +52,7 @@ def test_stray_segments_do_not_count():
     clusters, found = counting.group_speakers(everything, turns(40), seconds, "auto")
     assert found is not None and found.speakers == 2 and len(clusters.labels) == 41
     _, alone = counting.group_speakers(stray, NOBODY, np.array([0.5]), "auto")
-    assert alone is not None and (alone.speakers, alone.runner_up, alone.turn_distance, alone.uncertain) == (
-        1,
-        2,
-        None,
-        True,
-    )
+    assert (alone.speakers, alone.runner_up, alone.turn_distance, alone.uncertain) == (1, 2, None, True)
 
 
 def test_the_number_is_found_by_clear_segments():
@@ -74,10 +69,11 @@ def test_runner_up_is_what_the_told_change_gives():
     pairs = turns(len(points))
     _, found = counting.group_speakers(points, pairs, seconds, "auto")
     tree = counting.SpeakerTree(counting.blend_turns(points, pairs), seconds)
-    near, past = (
-        {tree.speakers(found.threshold * (1 + sign * change)) for sign in (-1, 1)}
-        for change in (found.margin - 1e-6, found.margin + 1e-6)
-    )
+
+    def at(margin: float) -> set[int]:
+        return {tree.speakers(found.threshold * (1 + sign * margin)) for sign in (-1, 1)}
+
+    near, past = at(found.margin - 1e-6), at(found.margin + 1e-6)
     assert near == {found.speakers} and found.runner_up in past
     assert found.uncertain is (found.margin < 0.1)
 
@@ -141,13 +137,6 @@ def test_an_encoder_states_how_its_speakers_are_counted():
     assert counting.rule_of(load_encoder("meetings_8k").info) == counting.CountingRule(turn_distances=0.6, distance=0.2)
     assert counting.rule_of({}) == counting.CountingRule()
     assert counting.CountingRule(0.6, 0.2).threshold(0.5) == pytest.approx(0.5)
-    for stated in (
-        {"distance": "0.2"},
-        {"distance": float("nan")},
-        {"distance": -1},
-        {"share": 1.0},
-        [0.6, 0.2],
-        "0.6",
-    ):
+    for stated in (*({"distance": bad} for bad in ("0.2", math.nan, -1)), {"share": 1.0}, [0.6, 0.2], "0.6"):
         with pytest.raises(UserError, match=r"^info\.counting of the speaker encoder: found .*, expected turn_d"):
             counting.rule_of({"counting": stated})

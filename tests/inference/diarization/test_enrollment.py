@@ -53,10 +53,8 @@ def test_names_are_those_of_the_best_assignment(people: int, speakers: int, seed
 def test_nobody_is_named_where_nobody_speaks() -> None:
     known = unit_rows(np.random.default_rng(0).standard_normal((2, 4)))
     for embeddings in (np.zeros((1, 4)), np.zeros((3, 4))):
-        assert [(one.speaker, one.likeness) for one in name_speakers(enrolled(known), embeddings, -2.0)] == [
-            (None, None),
-            (None, None),
-        ]
+        found = name_speakers(enrolled(known), embeddings, -2.0)
+        assert [(one.speaker, one.likeness) for one in found] == [(None, None)] * 2
 
 
 @pytest.mark.parametrize(
@@ -81,10 +79,8 @@ def test_names_that_cannot_be_used(words: list[str], message: str) -> None:
 
 
 def test_names_of_any_language_can_be_used() -> None:
-    assert list(read_names(["Zoë=a=b.wav", "José-María=c.wav"]).items()) == [
-        ("Zoë", Path("a=b.wav")),
-        ("José-María", Path("c.wav")),
-    ]
+    found = read_names(["Zoë=a=b.wav", "José-María=c.wav"])
+    assert list(found.items()) == [("Zoë", Path("a=b.wav")), ("José-María", Path("c.wav"))]
 
 
 def test_options_that_do_not_go_together() -> None:

@@ -134,9 +134,8 @@ def test_a_detector_of_one_speaker_counts(wanted, is_speaker, scores, expected):
 
 
 def test_a_single_speaker_has_the_recording_itself(estimates):
-    recording = estimates.sum(0) + 1e-3 * np.random.default_rng(0).standard_normal(estimates.shape[1]).astype(
-        np.float32
-    )
+    noise = 1e-3 * np.random.default_rng(0).standard_normal(estimates.shape[1])
+    recording = estimates.sum(0) + noise.astype(np.float32)
     made = np.concatenate(list(linked(estimates, 1, recording=recording).blocks()), axis=1)
     np.testing.assert_array_equal(made, recording[None])
 
@@ -151,12 +150,7 @@ def test_a_voice_in_both_estimates_is_not_added_up_to_more_than_itself():
 
 
 # At 10 Hz: (channel, start, duration) by start, overlapping across channels; the last is rounded to beyond the end.
-SEGMENTS = [
-    SpeechSegment(0, 0.2, 0.3),
-    SpeechSegment(1, 0.3, 1.5),
-    SpeechSegment(0, 1.1, 0.4),
-    SpeechSegment(0, 2.1, 1),
-]
+SEGMENTS = [SpeechSegment(*row) for row in ((0, 0.2, 0.3), (1, 0.3, 1.5), (0, 1.1, 0.4), (0, 2.1, 1))]
 
 
 @pytest.mark.parametrize("block", [1, 4, 7, 100])

@@ -41,28 +41,30 @@ def test_pitch_in_its_range(period: int, hz: float) -> None:
     assert np.exp(pitch) == pytest.approx(hz) if hz > 70 else np.exp(pitch) != pytest.approx(hz)
 
 
-def test_evidence_by_hand() -> None:
-    """One trait of one dimension, heard of both speakers, then of the second one alone."""
+@pytest.mark.parametrize("orders", [[[0, 1], [0, 1]], [[0, 1], [1, 0]], [[1, 0], [1, 0]]])
+def test_evidence_by_hand(orders: list[list[int]]) -> None:
+    """One trait of one dimension, heard of both estimates, then of the second one alone; what a chunk is compared with
+    is the other one."""
     pitches, seconds, scatter, keep = np.array([[5.0, 4.5], [4.6, 5.2]]), np.array([[2.0, 1.0], [0.0, 3.0]]), 0.9, 30.0
     nothing = TraitStatistics(np.zeros(2), np.zeros((2, 16)), np.zeros((16, 16)), 0)
     chunks = [
         {"cepstra": nothing, "pitch": TraitStatistics(own, pitch[:, None], np.array([[scatter]]), 50)}
         for own, pitch in zip(seconds, pitches, strict=True)
     ]
-    found = Profiles(chunks, keep).log_likelihoods(np.array([[0, 1], [0, 1]]))
+    found = Profiles(chunks, keep).log_likelihoods(np.array(orders))
     deviation = np.sqrt(1.001 * 2 * scatter / 100 + 1e-9)
     values = (pitches - (seconds * pitches).sum() / seconds.sum()) / deviation
-    faded, memory = np.exp(-keep / 600), [0.0, 0.0]
+    faded = np.exp(-keep / 600)
     for place, other in ((0, 1), (1, 0)):
         for i in range(2):
             for j in range(2):
                 if not seconds[place, i]:
                     assert found[place, i, j] == 0
                     continue
-                own = 1 / (7 * seconds[place, i]) + 0.1
-                known = faded / (1 / (7 * seconds[other, j]) + 0.1) if seconds[other, j] else memory[j]
+                own, then = 1 / (7 * seconds[place, i]) + 0.1, orders[other][j]
+                known = faded / (1 / (7 * seconds[other, then]) + 0.1) if seconds[other, then] else 0.0
                 variance = own + 1 / (known + 0.4)
-                difference = values[place, i] - known * values[other, j] / (known + 0.4)
+                difference = values[place, i] - known * values[other, then] / (known + 0.4)
                 assert found[place, i, j] == pytest.approx(-0.5 * (difference**2 / variance + np.log(variance)))
     # Too few frames identify no one.
     few = [{"cepstra": nothing, "pitch": TraitStatistics(np.ones(2), pitches[:1].T, np.eye(1), 4)}] * 2

@@ -38,7 +38,6 @@ class Trickle(io.BytesIO):
 
 @pytest.fixture
 def separator():
-    torch.manual_seed(0)
     return Separator(build_model(CONFIG))
 
 
@@ -118,9 +117,8 @@ def test_channels_of_a_wav_are_averaged(separator, subtype, container):
 @pytest.mark.parametrize("more", [wav(mixture(300)), b"\1\0" * 5000, b"data" + bytes([0, 4, 0, 0]) + b"\1" * 9000])
 def test_sound_behind_what_a_wav_counts_is_no_end(separator, more):
     sink = io.BytesIO()
-    line = complaint(
-        lambda: separate_pipe(separator.streaming(), open_pipe(io.BytesIO(wav(mixture(300)) + more)), sink)
-    )
+    pipe = open_pipe(io.BytesIO(wav(mixture(300)) + more))
+    line = complaint(lambda: separate_pipe(separator.streaming(), pipe, sink))
     assert "more sound follows the 300 samples" in line and len(sink.getvalue()) == 300 * 2 * 2
 
 
@@ -179,16 +177,12 @@ def test_another_format_is_not_taken_for_samples(kind):
     complaint(lambda: open_pipe(io.BytesIO(wav(mixture(9), endian="BIG"))), "found RIFX")
 
 
+FORMATS = ["mp3 -id3v2_version 0", "mp3 -write_xing 0 -id3v2_version 0", "mp4 -movflags empty_moov"]
+FORMATS += ["adts", "matroska", "webm", "ac3", "asf", "wv", "tta", "caf", "flv"]
+
+
 @pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="the program ffmpeg is not installed")
-@pytest.mark.parametrize(
-    "options",
-    [
-        "mp3 -id3v2_version 0",
-        "mp3 -write_xing 0 -id3v2_version 0",
-        "mp4 -movflags empty_moov",
-        *["adts", "matroska", "webm", "ac3", "asf", "wv", "tta", "caf", "flv"],
-    ],
-)
+@pytest.mark.parametrize("options", FORMATS)
 def test_what_ffmpeg_writes_to_a_pipe_is_known(options, tmp_path):
     soundfile.write(tmp_path / "x.wav", mixture(44100), 44100)
     command = ["ffmpeg", "-nostdin", "-v", "error", "-i", tmp_path / "x.wav", "-f", *options.split(), "-"]
@@ -225,12 +219,8 @@ def command(model: str, *options: str) -> list[str]:
 
 def test_command_from_pipe_to_pipe(model, separator):
     samples = mixture(4000)
-    done = subprocess.run(
-        [*command(model, "--levels", "model"), "-"],
-        input=wav(samples, subtype="FLOAT"),
-        capture_output=True,
-        check=True,
-    )
+    line = [*command(model, "--levels", "model"), "-"]
+    done = subprocess.run(line, input=wav(samples, subtype="FLOAT"), capture_output=True, check=True)
     found = np.frombuffer(done.stdout, "<f4").reshape(-1, 2).T
     np.testing.assert_allclose(found, offline(separator, samples), atol=1e-6)
     assert b"2 channels of f32le at 8000 Hz, latency 2.00 ms" in done.stderr
@@ -238,9 +228,8 @@ def test_command_from_pipe_to_pipe(model, separator):
 
 
 def test_command_answers_before_the_input_ends_and_ends_when_nobody_listens(model):
-    with subprocess.Popen(
-        command(model), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command(model), **pipes) as process:
         process.stdin.write(bytes(2 * 800))
         process.stdin.flush()
         assert len(process.stdout.read(4 * 700)) == 4 * 700

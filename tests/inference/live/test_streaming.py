@@ -14,14 +14,8 @@ from sepkit.models import build_model
 from tests.complaint import complaint
 
 FREE = FreeFilterbankConfig(num_filters=8, kernel_size=16, stride=8)
-CONV_TASNET = ConvTasNetConfig(
-    bottleneck_channels=6, hidden_channels=8, skip_channels=6, blocks=3, repeats=1, norm="cumulative_layer_norm",
-    causal=True,
-)  # fmt: skip
-DUAL_PATH = DualPathRNNConfig(
-    bottleneck_channels=6, hidden_channels=5, chunk_size=10, hop_size=5, repeats=1, bidirectional=False,
-    norm="channel_layer_norm",
-)  # fmt: skip
+CONV_TASNET = ConvTasNetConfig(6, 8, 6, blocks=3, repeats=1, norm="cumulative_layer_norm", causal=True)
+DUAL_PATH = DualPathRNNConfig(6, 5, 10, 5, repeats=1, bidirectional=False, norm="channel_layer_norm")
 
 
 def make(masker=CONV_TASNET, **options) -> Separator:

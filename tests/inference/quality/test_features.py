@@ -108,8 +108,7 @@ def test_estimates_that_are_alike_and_add_up_have_bounded_features():
 
 def test_a_silent_hypothesis_has_no_features_but_the_mixtures():
     model, mixture = build_model(RECURRENT).eval(), noise(4000)
-    found = features_with(model, mixture, torch.stack([mixture, torch.zeros(4000)]))
-    for name, values in found.items():
+    for name, values in features_with(model, mixture, torch.stack([mixture, torch.zeros(4000)])).items():
         assert np.isfinite(values[0])
         assert np.isfinite(values[1]) == (name in OF_MIXTURE)
 

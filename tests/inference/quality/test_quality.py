@@ -1,3 +1,4 @@
+import functools
 import json
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ from sepkit import config as c
 from sepkit.choices import to_dict
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, SourceEntry, read_manifest, write_manifest
+from sepkit.data.mixing import mix_entry
 from sepkit.evaluation.metrics import si_sdr_db
 from sepkit.inference import Separator, load_model, separate_files
 from sepkit.inference.calibration import calibrate
@@ -89,10 +91,8 @@ def test_predictions_left_out_are_those_of_fits_without_the_mixture():
 def test_strength_is_best_where_mixtures_are_left_out():
     table, targets, mixtures = synthetic(mixtures=15, features=8, noise=6.0)
     fitted, _ = fit_ridge(table, targets, mixtures)
-    best, *others = (
-        np.square(targets - left_out(table, targets, mixtures, factor * fitted.ridge)).sum()
-        for factor in (1.0, 0.3, 3.0)
-    )
+    left = [targets - left_out(table, targets, mixtures, factor * fitted.ridge) for factor in (1.0, 0.3, 3.0)]
+    best, *others = (np.square(errors).sum() for errors in left)
     assert best <= min(others)
     assert fitted.ridge > 1
 
@@ -218,10 +218,8 @@ def test_the_interval_is_that_of_errors_by_fits_without_the_mixture():
     generator = np.random.default_rng(9)
     harder = {name: generator.normal(values.mean(), values.std(), 40) for name, values in table.items()}
     wanted = model.predict(harder) + generator.normal(0, 9 * model.error_db, 40)
-    only, both = (
-        np.repeat([False, True], [len(targets), 40]),
-        {name: np.append(table[name], harder[name]) for name in table},
-    )
+    only = np.repeat([False, True], [len(targets), 40])
+    both = {name: np.append(table[name], harder[name]) for name in table}
     found = fit_quality(
         both, np.append(targets, wanted), np.append(mixtures, np.zeros(40, int)), only.astype(str), only,
         weights="abc", hypotheses=2, manifest="dev.jsonl",
@@ -259,16 +257,6 @@ def test_files_are_plain_and_come_back(tmp_path):
     assert read_quality(tmp_path / "none", "abc", 2) is None
 
 
-def changed(data, *keys, value):
-    inner = data
-    for key in keys[:-1]:
-        inner = inner[key]
-    if value is None:
-        del inner[keys[-1]]
-    else:
-        inner[keys[-1]] = value
-
-
 @pytest.mark.parametrize(
     ("keys", "value", "words"),
     [
@@ -293,7 +281,12 @@ def changed(data, *keys, value):
 )
 def test_files_of_other_models_and_damaged_ones_are_refused(tmp_path, keys, value, words):
     data = json.loads(json.dumps(to_dict(replace(predictor(), single_speaker=RULE))))
-    changed(data, *keys, value=value)
+    *above, last = keys
+    place = functools.reduce(dict.__getitem__, above, data)
+    if value is None:
+        del place[last]
+    else:
+        place[last] = value
     (tmp_path / "quality.yaml").write_text(yaml.safe_dump(data))
     line = complaint(lambda: read_quality(tmp_path, "abc", 2), words)
     assert "sepkit calibrate" in line and "quality.yaml" in line
@@ -326,15 +319,10 @@ def corpus(tmp_path_factory):
     entries = []
     for number in range(40):
         num_samples = 4000 + 40 * number
-        time = np.arange(num_samples) / RATE
-        sources = np.stack(
-            [
-                0.3 * np.sin(2 * np.pi * (200 + 40 * number) * time),
-                0.01 * (1 + number % 7) * generator.standard_normal(num_samples),
-            ]
-        ).astype(np.float32)
-        for k, source in enumerate(sources):
-            audio.write(folder / f"{number}_{k}.wav", source, RATE)
+        tone = 0.3 * np.sin(2 * np.pi * (200 + 40 * number) / RATE * np.arange(num_samples))
+        noise = 0.01 * (1 + number % 7) * generator.standard_normal(num_samples)
+        for k, source in enumerate((tone, noise)):
+            audio.write(folder / f"{number}_{k}.wav", source.astype(np.float32), RATE)
         # Calibration hears all that there is of a speaker: here eight recordings, of 4 to 5 s.
         parts = [SourceEntry(path=f"{number}_{k}.wav", speaker=f"{number % 5}_{k}") for k in range(2)]
         entries.append(MixtureEntry(id=f"m{number}", sample_rate=RATE, num_samples=num_samples, sources=parts))
@@ -394,9 +382,6 @@ def test_a_separator_predicts_what_the_predictor_says(calibrated):
 
 def test_predictions_are_of_the_si_sdr_that_evaluation_measures(corpus, calibrated):
     """Fitted values go through the mean of the targets: that of PIT-matched SI-SDR over sources."""
-    from sepkit.data.manifest import read_manifest
-    from sepkit.data.mixing import mix_entry
-
     folder, found = calibrated
     separator = load_model(folder, predict=False)
     scores = []

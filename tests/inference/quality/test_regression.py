@@ -37,8 +37,7 @@ def test_coefficients_are_those_of_the_equations() -> None:
 def test_the_penalty_is_the_best_for_rows_left_out(above: int, below: int, strength: float, grouped: bool) -> None:
     kind = labels(above, below)
     rows = [{"same": 1.0, "x": x} for x in SIDES]
-    fit = fit_logistic(rows, kind, np.arange(40) // 4 if grouped else None)
-    regression, scores = fit
+    regression, scores = fit_logistic(rows, kind, np.arange(40) // 4 if grouped else None)
     assert regression == _logistic({"x": SIDES}, kind, strength)
     # Rows are left out with their group, or every tenth of each kind.
     fold = np.arange(40) // 4

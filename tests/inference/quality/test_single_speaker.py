@@ -16,12 +16,8 @@ RATE = 8000
 def recordings(alone: float, apart: float, count: int = 400, seed: int = 0) -> list[LabeledRecording]:
     """Return recordings of one speaker and of several, with these means of their evidence; its deviation is one."""
     generator = np.random.default_rng(seed)
-    return [
-        LabeledRecording(
-            {"voice_least": generator.normal(alone if number % 2 else apart)}, 2 - number % 2, f"speaker {number % 40}"
-        )
-        for number in range(count)
-    ]
+    evidence = [{"voice_least": generator.normal(alone if number % 2 else apart)} for number in range(count)]
+    return [LabeledRecording(one, 2 - number % 2, f"speaker {number % 40}") for number, one in enumerate(evidence)]
 
 
 def test_between_one_and_several_there_is_no_number():

@@ -1,12 +1,13 @@
 """Counting speakers, and what comes out then."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from sepkit.config import DeterministicConfig, ModelConfig, RecurrentConfig, STFTFilterbankConfig
+from sepkit.config import DeterministicConfig, STFTFilterbankConfig
 from sepkit.data import audio
 from sepkit.inference import Separator, separate_files
 from sepkit.inference.decision import decide
@@ -18,16 +19,13 @@ from sepkit.inference.quality.voices import SAME_VOICE, default_encoder
 from sepkit.inference.selection import products_of
 from sepkit.models import build_model
 from tests.complaint import complaint
+from tests.tiny_models import RECURRENT
 
 RATE = 8000
 
 
-CONFIG = ModelConfig(
-    filterbank=STFTFilterbankConfig(64, 32),
-    masker=RecurrentConfig(hidden_size=4, num_layers=1),
-    encoding=DeterministicConfig("linear"),
-    masks=DeterministicConfig("sigmoid"),
-)
+LINEAR, SIGMOID = DeterministicConfig("linear"), DeterministicConfig("sigmoid")
+CONFIG = replace(RECURRENT, filterbank=STFTFilterbankConfig(64, 32), encoding=LINEAR, masks=SIGMOID)
 
 
 def one_speaker(both: bool = False) -> np.ndarray:

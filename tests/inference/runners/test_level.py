@@ -189,13 +189,8 @@ def results(model: str, way: str, waveform: np.ndarray, rate: int) -> tuple[np.n
             return np.concatenate([*parts, stream.finish()], -1), {}
     found = separator(model, way).separate(waveform, rate)
     assert separator(model, way).is_long(len(waveform), rate) is (way == "long")
-    return found.estimates, {
-        "speakers": found.speakers,
-        "kept": found.kept.tolist(),
-        "out_of_domain": found.out_of_domain,
-        "predicted": found.predicted_si_sdr_db,
-        "gains": found.gains,
-    }
+    told = {"speakers": found.speakers, "kept": found.kept.tolist(), "out_of_domain": found.out_of_domain}
+    return found.estimates, told | {"predicted": found.predicted_si_sdr_db, "gains": found.gains}
 
 
 @functools.cache

@@ -21,19 +21,13 @@ def write(folder: Path, weights: Any, description: dict[str, Any]) -> Path:
     return folder
 
 
-OLDER = [
-    ("encoder.", "input_layer."),
-    ("filter_estim_aux.", "mask_estim_aux."),
-    ("filter_estim.", "mask_estim."),
-    (".freq_block.", ".frame_wise_block."),
-    (".time_block.", ".freq_wise_block."),
-    (".ca.", ".cs."),
-    (".block.block.sa.", ".block.block.ega."),
-]
+OLDER = {"encoder.": "input_layer.", "filter_estim_aux.": "mask_estim_aux.", "filter_estim.": "mask_estim."}
+OLDER |= {".freq_block.": ".frame_wise_block.", ".time_block.": ".freq_wise_block.", ".ca.": ".cs."}
+OLDER |= {".block.block.sa.": ".block.block.ega."}
 
 
 def older_name(name: str) -> str:
-    for new, before in OLDER:
+    for new, before in OLDER.items():
         if new in name if new[0] == "." else name.startswith(new):
             name = name.replace(new, before, 1)
     return f"_orig_mod.{name}"

@@ -4,6 +4,8 @@ import json
 import sys
 import warnings
 from dataclasses import dataclass, replace
+from math import inf, nan
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,7 @@ from tests.complaint import complaint
 onnx = pytest.importorskip("onnx", reason="onnx is missing: pip install 'sepkit[torch]'")
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is missing: pip install 'sepkit[torch]'")
 
+from sepkit.models.export import onnx_export  # noqa: E402
 from sepkit.models.export.graph_description import METADATA  # noqa: E402
 from sepkit.models.export.graph_file import Graph  # noqa: E402
 from sepkit.models.export.onnx_export import TOLERANCE, export_onnx  # noqa: E402
@@ -274,6 +277,36 @@ def test_what_has_no_such_graph_is_refused_and_nothing_written(way, message, tmp
     assert not list(tmp_path.iterdir())
 
 
+def test_the_length_with_the_largest_difference_is_named(tmp_path, monkeypatch):
+    found = {(5, 1): 0.1, (6, 3): 0.5}
+    monkeypatch.setattr(onnx_export, "difference", lambda model, graph, length, batch: found.get((length, batch), 0.0))
+    message = complaint(lambda: export_onnx(made(CONFIGS["conv_tasnet"]), tmp_path / "model.onnx", [5, 6, 7]))
+    assert "differs from torch by 5.0e-01 of the largest value in a mixture of 6 samples" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted", "found", "expected"),
+    [
+        ("estimates", [[[0.0, 2.0, -4.0]]], [[[0.4, 2.0, -4.0]]], 0.1),
+        ("estimates", [[[0.0, 0.0]]], [[[0.0, -0.5]]], 0.5),
+        ("embeddings", [[0.1, -0.2]], [[0.1, -0.15]], 0.25),
+        ("scores", [[0.5, -10.0]], [[0.7, -11.0]], 0.2),
+        ("mask_spread_db", [[nan, 1.0]], [[nan, 1.5]], 0.5),
+        ("mask_spread_db", [[1.0]], [[nan]], inf),
+        ("estimates", [[[nan]]], [[[1.0]]], inf),
+    ],
+)
+def test_differences_by_hand(name, wanted, found, expected, monkeypatch):
+    """Of estimates and embeddings relative to the largest value, of others to their own or to 1; features of 0.1 s."""
+    graph = SimpleNamespace(outputs=[name], sample_rate=1000, features=["mask_spread_db"])
+    graph.separate = lambda noise, outputs: {name: np.array(found)}
+    monkeypatch.setattr(onnx_export, "_outputs", lambda model, waveforms: {name: torch.tensor(wanted)})
+    model = made(CONFIGS["conv_tasnet"])
+    assert onnx_export.difference(model, graph, 100) == pytest.approx(expected)
+    assert name == "mask_spread_db" or onnx_export.difference(model, graph, 99) == pytest.approx(expected)
+    assert name != "mask_spread_db" or onnx_export.difference(model, graph, 99) == 0
+
+
 def test_a_path_that_is_not_to_be_written(tmp_path):
     model = made(CONFIGS["conv_tasnet"])
     assert "ends in .onnx" in complaint(lambda: export_onnx(model, tmp_path / "model.pt"))
@@ -295,10 +328,8 @@ def graph_of(path, inputs, outputs, description):
     kinds = {"float": onnx.TensorProto.FLOAT, "double": onnx.TensorProto.DOUBLE}
 
     def values(named):
-        return [
-            onnx.helper.make_tensor_value_info(name, kinds[kind], [f"{name}{axis}" for axis in range(rank)])
-            for name, kind, rank in named
-        ]
+        make = onnx.helper.make_tensor_value_info
+        return [make(name, kinds[kind], [f"{name}{axis}" for axis in range(rank)]) for name, kind, rank in named]
 
     nodes = [onnx.helper.make_node("Identity", [inputs[0][0]], [name]) for name, _, _ in outputs]
     graph = onnx.helper.make_graph(nodes, "g", values(inputs), values(outputs))

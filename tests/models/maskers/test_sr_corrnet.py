@@ -1,5 +1,6 @@
 """SR-CorrNet: its correlations, and training with a number of speakers that varies."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,15 +17,10 @@ BANK = c.STFTFilterbankConfig(16, 8, compression=1.0, features="real_imaginary",
 
 
 def model(**changes: Any) -> Any:
-    torch.manual_seed(0)
-    common: dict[str, Any] = {
-        "hypotheses": 3,
-        "filterbank": BANK,
-        "masker": c.SRCorrNetConfig(8, 1, 2, 2, 6, 10, count_speakers=True),
-        "masks": c.DeterministicConfig(activation="linear"),
-        "input_norm": "mixture",
-    }
-    return build_model(c.ModelConfig(**(common | changes)))
+    masker = c.SRCorrNetConfig(8, 1, 2, 2, 6, 10, count_speakers=True)
+    masks = c.DeterministicConfig(activation="linear")
+    config = c.ModelConfig(8000, 3, BANK, masker=masker, masks=masks, input_norm="mixture")
+    return build_model(replace(config, **changes))
 
 
 def test_correlations_as_they_are_written():

@@ -4,11 +4,14 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
+import huggingface_hub
 import numpy as np
 import pytest
 import torch
 import yaml
+from huggingface_hub import ModelCard, errors
 from safetensors.torch import load_file, save_file
 
 import sepkit
@@ -90,33 +93,23 @@ def test_what_ships_is_small_and_loads():
 
 
 def pretend(monkeypatch, *answers):
-    """Replace the hub's snapshot_download by given results or errors, call after call; return the list of calls."""
-    import huggingface_hub
-
-    calls, waiting = [], list(answers)
-
-    def download(name, **options):
-        calls.append((name, options))
-        answer = waiting.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return str(answer)
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-    return calls
+    """Replace the hub's snapshot_download by given results or errors, call after call; return what replaces it."""
+    download = Mock(side_effect=[answer if isinstance(answer, Exception) else str(answer) for answer in answers])
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    return download
 
 
 def test_a_model_on_the_hub(folder, monkeypatch, model):
-    calls = pretend(monkeypatch, folder, folder, folder)
+    download = pretend(monkeypatch, folder, folder, folder)
     assert torch.equal(load_pretrained("hf:somebody/separator@v1.0").signal_std, model.signal_std)
-    ((name, options),) = calls
-    assert (name, options["revision"]) == ("somebody/separator", "v1.0")
+    (name,), options = download.call_args
+    assert (name, options["revision"], download.call_count) == ("somebody/separator", "v1.0", 1)
     assert set(options["allow_patterns"]) == {
         "model.safetensors", "model.onnx", "model.yaml", "quality.yaml", "README.md"
     }  # fmt: skip
     assert sepkit.load_model("hf:somebody/separator").hypotheses == 2
     # Fetched once, however many of its files are looked at.
-    assert len(calls) == 2
+    assert download.call_count == 2
 
 
 def test_the_commit_that_was_fetched_is_printed_and_written_beside_estimates(folder, tmp_path, monkeypatch, capsys):
@@ -154,8 +147,6 @@ def test_what_is_no_repository(name):
 
 def hub_error(kind: str) -> Exception:
     """Make an exception of huggingface_hub's, in any of its versions."""
-    from huggingface_hub import errors
-
     error = getattr(errors, kind)
     return error.__new__(error, f"{kind} was raised\nover lines")
 
@@ -176,17 +167,15 @@ def test_what_the_hub_refuses_is_one_line(monkeypatch, kind, message):
 
 
 def test_a_download_that_breaks_off_falls_back_on_the_cache(folder, monkeypatch):
-    calls = pretend(monkeypatch, ConnectionError("reset\nby peer"), folder)
+    download = pretend(monkeypatch, ConnectionError("reset\nby peer"), folder)
     assert load_pretrained("hf:somebody/separator").hypotheses == 2
-    assert calls[1][1]["local_files_only"] is True
+    assert download.call_count == 2 and download.call_args.kwargs["local_files_only"] is True
     pretend(monkeypatch, ConnectionError("reset\nby peer"), hub_error("LocalEntryNotFoundError"))
     assert "reset by peer" in complaint(lambda: load_pretrained("hf:somebody/separator"))
 
 
 def test_what_was_fetched_is_found_offline(folder, tmp_path, monkeypatch):
     """The real client reads a cache in its own layout without a network."""
-    import huggingface_hub
-
     cache = tmp_path / "cache"
     snapshot = cache / "models--somebody--separator" / "snapshots" / ("0" * 40)
     snapshot.mkdir(parents=True)
@@ -194,12 +183,9 @@ def test_what_was_fetched_is_found_offline(folder, tmp_path, monkeypatch):
         (snapshot / name).write_bytes((folder / name).read_bytes())
     (cache / "models--somebody--separator" / "refs").mkdir()
     (cache / "models--somebody--separator" / "refs" / "main").write_text("0" * 40)
+    offline = {"cache_dir": cache, "local_files_only": True}
     real = huggingface_hub.snapshot_download
-
-    def offline(name, **options):
-        return real(name, **{**options, "cache_dir": cache, "local_files_only": True})
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **more: real(name, **(more | offline)))
     assert load_pretrained("hf:somebody/separator").hypotheses == 2
     assert "cannot be reached" in complaint(lambda: load_pretrained("hf:somebody/other"))
 
@@ -207,15 +193,11 @@ def test_what_was_fetched_is_found_offline(folder, tmp_path, monkeypatch):
 @pytest.fixture
 def uploaded(monkeypatch, tmp_path):
     """A hub that keeps what is uploaded to it in a folder."""
-    import huggingface_hub
-
-    def create(name, **options):
-        return f"https://huggingface.co/{name}"
 
     def upload(repo_id, folder_path, **_):
         shutil.copytree(folder_path, tmp_path / "hub" / repo_id)
 
-    monkeypatch.setattr(huggingface_hub, "create_repo", create)
+    monkeypatch.setattr(huggingface_hub, "create_repo", lambda name, **_: f"https://huggingface.co/{name}")
     monkeypatch.setattr(huggingface_hub, "upload_folder", upload)
     return tmp_path / "hub"
 
@@ -239,19 +221,10 @@ def test_a_dry_run_uploads_nothing(folder, uploaded, capsys):
 
 
 def test_an_upload_that_fails_is_one_line(folder, monkeypatch):
-    import huggingface_hub
-
-    def refuse(*_, **__):
-        raise hub_error("RepositoryNotFoundError")
-
-    monkeypatch.setattr(huggingface_hub, "create_repo", refuse)
-    assert "did not take it" in complaint(lambda: hub.upload(folder, "card", "somebody/separator"))
-
-    def unplugged(*_, **__):
-        raise OSError(-2, "Name or service not known")
-
-    monkeypatch.setattr(huggingface_hub, "create_repo", unplugged)
-    assert "cannot be reached" in complaint(lambda: hub.upload(folder, "card", "somebody/separator"))
+    unplugged = OSError(-2, "Name or service not known")
+    for error, words in ((hub_error("RepositoryNotFoundError"), "did not take it"), (unplugged, "cannot be reached")):
+        monkeypatch.setattr(huggingface_hub, "create_repo", Mock(side_effect=error))
+        assert words in complaint(lambda: hub.upload(folder, "card", "somebody/separator"))
     for name in ("separator", "a/b@c", "a/b/c"):
         assert "expected OWNER/NAME" in complaint(lambda name=name: hub.upload(folder, "card", name))
 
@@ -280,8 +253,6 @@ def test_what_only_developers_read_is_on_no_card():
 
 
 def test_the_card_says_what_the_model_is_and_the_hub_can_read_it(folder, tmp_path):
-    from huggingface_hub import ModelCard
-
     (folder.parent / "config.yaml").write_text("objective: {cost: {name: blr_nll}, assignment: {name: pit}}")
     text = model_card(
         folder,
@@ -309,8 +280,7 @@ def test_the_card_says_what_the_model_is_and_the_hub_can_read_it(folder, tmp_pat
     assert "/somewhere" not in text and "mask_rate" not in text
     card = ModelCard(text)
     assert card.data.license == "cc-by-4.0" and card.data.library_name == "sepkit"
-    results = card.data.eval_results
-    assert {(result.dataset_name, result.metric_type, result.metric_value) for result in results} == {
+    assert {(result.dataset_name, result.metric_type, result.metric_value) for result in card.data.eval_results} == {
         ("corpus_a test", "si_sdri_db", 9.876),
         ("corpus_a test", "stoi", 0.9),
         ("corpus_a hard", "own", 1),

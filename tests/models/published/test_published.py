@@ -170,8 +170,7 @@ class TestTFLocoformer:
         assert "no config.yaml beside it" in complaint(lambda: from_tf_locoformer(locoformer_file))
 
     def test_other_sizes_start_from_what_fits(self, locoformer_file):
-        config = from_tf_locoformer(locoformer_file).config
-        model = build_model(dataclasses.replace(config, hypotheses=3))
+        model = build_model(dataclasses.replace(from_tf_locoformer(locoformer_file).config, hypotheses=3))
         report = load_weights_into(model, f"tf-locoformer:{locoformer_file}")
         assert "masker.input.weight" in report.loaded and "masker.output.weight" not in report.loaded
 

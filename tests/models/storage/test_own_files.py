@@ -18,21 +18,18 @@ from tests.complaint import complaint
 
 FILE = """
 from dataclasses import dataclass
-from sepkit.config import RecurrentConfig, MaskerConfig
+from sepkit.config import MaskerConfig
 from sepkit.models.maskers import RecurrentMasker
 from sepkit.registry import register
 
 @dataclass
 class TinyConfig(MaskerConfig, name="tiny_of_mine"):
     hidden_size: int = 4
+    num_layers: int = 1
 
 @register(TinyConfig)
 class Tiny(RecurrentMasker):
-    def __init__(self, encoding_dim, hypotheses, values_per_dimension=1, hidden_size=4):
-        super().__init__(
-            encoding_dim, hypotheses, values_per_dimension, rnn="gru", hidden_size=hidden_size, num_layers=1,
-            bidirectional=False, dropout=0.0, norm="channel_layer_norm",
-        )
+    pass
 """
 
 

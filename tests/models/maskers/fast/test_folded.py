@@ -168,9 +168,7 @@ def test_a_trace_sees_the_modules(plain, taken):
 
 
 FREE = c.FreeFilterbankConfig(num_filters=ENCODING_DIM, kernel_size=6, stride=3)
-PADDED = c.FreeFilterbankConfig(
-    num_filters=ENCODING_DIM, kernel_size=21, stride=10, padding=10, output_padding=9, multiple=80
-)
+PADDED = c.FreeFilterbankConfig(ENCODING_DIM, 21, 10, padding=10, output_padding=9, multiple=80)
 MODELS = {
     "conv_tasnet": c.ModelConfig(filterbank=FREE, masker=MASKERS["conv_tasnet"]),
     "softmax over hypotheses": c.ModelConfig(

@@ -44,18 +44,10 @@ def by_modules(modules_alone: Any) -> Any:
     return computed
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"skip_channels": 0},
-        {"kernel_size": 1},
-        {"kernel_size": 4},
-        {"kernel_size": 5, "blocks": 4},
-        {"normalize_skip_sum": True},
-    ],
-    ids=str,
-)
+CHANGES = [{}, {"skip_channels": 0}, {"kernel_size": 1}, {"kernel_size": 4}, {"normalize_skip_sum": True}]
+
+
+@pytest.mark.parametrize("changes", [*CHANGES, {"kernel_size": 5, "blocks": 4}], ids=str)
 @pytest.mark.parametrize("frames", [1, 3, 40, 203])
 def test_values_and_all_gradients_are_those_of_the_modules(
     changes: dict[str, Any], frames: int, by_modules: Any

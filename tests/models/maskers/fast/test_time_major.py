@@ -57,14 +57,8 @@ def naive_blocks(masker: DualPathRNNMasker, features: Tensor) -> Tensor:
     return masker.output(masker.value(own) * masker.gate(own)).view(len(features), 3, 2, 9, frames)
 
 
-OPTIONS = [
-    {},
-    {"chunk_size": 7, "hop_size": 3},
-    {"chunk_size": 5, "hop_size": 5},
-    {"chunk_size": 1, "hop_size": 1},
-    {"rnn": "gru"},
-    {"bidirectional": False, "num_layers": 2},
-]
+OPTIONS = [{}, *({"chunk_size": size, "hop_size": hop} for size, hop in ((7, 3), (5, 5), (1, 1)))]
+OPTIONS += [{"rnn": "gru"}, {"bidirectional": False, "num_layers": 2}]
 
 
 @pytest.mark.parametrize("changes", OPTIONS, ids=str)
