@@ -92,14 +92,14 @@ def finite(end: float | None) -> bool:
     return end is not None and abs(end) < math.inf
 
 
-@pytest.mark.parametrize(("kind", "sizes"), [(kind, sizes) for kind, (_, sizes) in SMALL.items()])
-def test_a_masker_is_built_of_its_smallest_numbers_or_names_the_one_that_does_not_fit(kind, sizes):
+@pytest.mark.parametrize(("kind", "small"), [(kind, small) for kind, (_, small) in SMALL.items()])
+def test_a_masker_is_built_of_its_smallest_numbers_or_names_the_one_that_does_not_fit(kind, small):
     for name, hint in field_types(kind).items():
         bounds = bounds_of(typing.get_type_hints(kind, include_extras=True)[name])
         if numeric(hint) is None:
             continue
         for value in (bounds.ge, -1, math.nan, HUGE):
-            config = kind(**(sizes | {name: value}))
+            config = dataclasses.replace(small, **{name: value})
             try:
                 with torch.device("meta"):
                     masker = build(config, encoding_dim=SMALL[kind][0], hypotheses=2, values_per_dimension=1)
