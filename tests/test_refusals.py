@@ -71,9 +71,7 @@ def turns(folder: Path, sessions: str) -> Path:
             lambda c, f: evaluate_meetings("r", [f / "h.RTTM"], f, "cat"),
             "--asr-command: transcribes audio files, found",
         ),
-        (lambda c, f: evaluate_meetings("r", ["h.rttm", "h.wav"], f), "h.rttm: is a table beside audio files"),
         (lambda c, f: evaluate_meetings(turns(f, "a"), ["h.wav"], f, "cat"), "has no words, which --asr-command"),
-        (lambda c, f: evaluate_meetings(turns(f, "ab"), ["h.wav"], f), "found 2 meetings, expected one"),
         (lambda c, f: evaluate_meetings(turns(f, ""), ["h.wav"], f), "it contains no speech, expected turns"),
         (
             lambda c, f: load_model(save_model(build_model(c.single), f / "m"), runner="graph"),

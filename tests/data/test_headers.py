@@ -2,7 +2,7 @@
 
 import pytest
 
-from sepkit.data.headers import container_of, frame_bytes
+from sepkit.data.headers import container_of, frame_bytes, goes_on
 
 REST = bytes(16)
 
@@ -62,3 +62,17 @@ NO_FRAMES = "fefb90000000 ffdb90000000 fffd90000000 ffeb90000000 fffb00000000 ff
 @pytest.mark.parametrize("head", NO_FRAMES.split())
 def test_what_is_no_frame(head: str) -> None:
     assert frame_bytes(bytes.fromhex(head)) == 0
+
+
+@pytest.mark.parametrize(
+    ("begin", "more"),
+    [("id3 ", False), ("LI~T", False), ("data", True), ("L\x1fST", True), ("LIS\x7f", True), ("\0\0\0\0", True)],
+)
+def test_what_follows_a_wav_is_sound_unless_it_is_padding_or_a_chunk(begin: str, more: bool) -> None:
+    tail = begin.encode() + b"\1" * 8189
+    assert goes_on(tail) == more
+    assert not goes_on(tail[:-1]) and not goes_on(bytes(8193)) and not goes_on(b"")
+    assert goes_on(b"\0" + WAV) and goes_on(b"LIST" + WAV)
+
+
+WAV = b"RIFF\0\0\0\0WAVEfmt \x10\0\0\0"

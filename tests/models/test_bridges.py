@@ -1,6 +1,7 @@
 """Models of other toolkits: equal outputs for equal weights, and nothing in their files is executed."""
 
 import copy
+import inspect
 import math
 import pickle
 import shutil
@@ -11,8 +12,9 @@ import pytest
 import torch
 from torch import nn
 
+from sepkit import config as c
 from sepkit.models import load_pretrained
-from sepkit.models.bridges import from_asteroid, from_speechbrain, from_torchaudio
+from sepkit.models.bridges import asteroid, from_asteroid, from_speechbrain, from_torchaudio, speechbrain
 from tests.complaint import complaint
 from tests.published import SPEECHBRAIN_YAML, Evil, peer, randomize, small_asteroid
 
@@ -98,6 +100,49 @@ def test_sizes_beyond_reason_are_refused_before_anything_is_made(asteroid_checkp
     assert name in line or (name == "sample_rate" and "model_args" in line)
 
 
+CONV = {"bn_chan": 5, "hid_chan": 6, "skip_chan": None, "conv_kernel_size": 3, "n_blocks": 2, "n_repeats": 4}
+DPRNN = {"bn_chan": 5, "hid_size": 6, "chunk_size": 20, "hop_size": 9, "n_repeats": 2, "num_layers": 1, "dropout": 0.5}
+DPRNN |= {"rnn_type": "LSTM", "bidirectional": 1}
+SUDO = {"bn_chan": 5, "in_chan": 6, "num_blocks": 2, "upsampling_depth": 3}
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "masker"),
+    [
+        # Files of before asteroid 0.4.0 leave out what was fixed then.
+        ("ConvTasNet", CONV, c.ConvTasNetConfig(5, 6, 0, 3, 2, 4, "global_layer_norm", False)),
+        (
+            "ConvTasNet",
+            CONV | {"skip_chan": 7, "causal": True, "norm_type": "cgLN"},
+            c.ConvTasNetConfig(5, 6, 7, 3, 2, 4, "cumulative_layer_norm", True),
+        ),
+        ("DPRNNTasNet", DPRNN, c.DualPathRNNConfig(5, 6, 20, 9, 2, "lstm", 1, 0.0, True, "global_layer_norm")),
+        (
+            "DPRNNTasNet",
+            DPRNN | {"num_layers": 2, "rnn_type": "GRU", "bidirectional": 0, "norm_type": "BatchNorm"},
+            c.DualPathRNNConfig(5, 6, 20, 9, 2, "gru", 2, 0.5, False, "batch_norm"),
+        ),
+        ("SuDORMRFNet", SUDO, c.SuDoRMRFConfig(5, 6, 2, 3)),
+        ("SuDORMRFImprovedNet", SUDO, c.ImprovedSuDoRMRFConfig(5, 6, 2, 3)),
+    ],
+)
+@pytest.mark.parametrize(("encoder", "mask"), [(None, None), ("relu", "sigmoid")])
+def test_arguments_of_asteroid_by_hand(name, own, masker, encoder, mask):
+    common = {"sample_rate": 8000.0, "n_src": 3, "n_filters": 10, "kernel_size": 12, "stride": 6, "mask_act": mask}
+    fixed = "relu" if name == "SuDORMRFNet" else "linear"
+    more = {} if encoder is None else {"encoder_activation": encoder, "fb_name": "FreeFB", "out_chan": 10}
+    bank = c.FreeFilterbankConfig(10, 12, 6)
+    if "SuDORMRF" in name:
+        # Lengths are multiples of half a filter and of 2^3.
+        bank.padding, bank.output_padding, bank.multiple = 6, 5, 24
+    points = c.DeterministicConfig(encoder or fixed), c.DeterministicConfig(mask or "linear")
+    expected = c.ModelConfig(8000, 3, bank, points[0], masker=masker, masks=points[1], pad="asteroid")
+    assert asteroid._model_config("file", name, common | more | own) == expected
+    if name == "DPRNNTasNet":
+        # There, it runs over filters.
+        complaint(lambda: asteroid._model_config("f", name, common | own | {"mask_act": "softmax"}), "mask_act is")
+
+
 def test_how_a_pickle_was_written_is_no_warning_to_its_reader(tmp_path):
     (tmp_path / "model.pth").write_bytes(pickle.dumps({"a": 1}, protocol=4))
     with warnings.catch_warnings():
@@ -139,6 +184,16 @@ def speechbrain_folder(tmp_path_factory):
         randomize(module.eval())
         torch.save(module.state_dict(), folder / f"{name}.ckpt")
     return folder, parts
+
+
+def test_defaults_are_speechbrains():
+    """Arguments that a file leaves out have them; its decoder hands them on to torch."""
+    classes = {**vars(peer("speechbrain.lobes.models.dual_path")), "Decoder": nn.ConvTranspose1d}
+    for kind, taken in speechbrain._TAKEN.items():
+        stated = taken | {name: default for name, (_, default) in speechbrain._FIXED[kind].items()}
+        stated = {name: default for name, default in stated.items() if default is not None}
+        parameters = inspect.signature(classes[kind]).parameters
+        assert {name: parameters[name].default for name in stated} == stated
 
 
 @pytest.fixture

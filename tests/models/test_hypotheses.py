@@ -83,6 +83,7 @@ def test_threshold_is_the_middle_of_the_widest_of_the_best_intervals():
     assert hypotheses.calibrate_threshold([[1.0], [3.0], [9.0]], [0, 1, 1]) == (2.0, 1.0)
     # It is right for one of two below 0 and from 10 on. Ends are open; the nearer ones lie 1 beyond the last scores.
     assert hypotheses.calibrate_threshold([[0.0], [10.0]], [1, 0]) == (-1.0, 0.5)
+    assert hypotheses.calibrate_threshold([[0.0], [10.0]], [0, 0]) == (11.0, 1.0)
     assert hypotheses.calibrate_threshold([], [])[0] == hypotheses.DEFAULT_THRESHOLD
     assert hypotheses.calibrate_threshold([[], []], [0, 2]) == (hypotheses.DEFAULT_THRESHOLD, 0.5)
 

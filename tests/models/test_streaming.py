@@ -61,6 +61,12 @@ CAUSAL = {
     "gru": (FREE, recurrent("gru", "channel_layer_norm")),
 }
 _built: dict[tuple, EncoderMaskerDecoder] = {}
+SEEDS = st.integers(0, 1000)
+
+
+def blocks(largest: int) -> st.SearchStrategy[list[int]]:
+    """Some sizes of blocks."""
+    return st.lists(st.integers(0, largest), min_size=1, max_size=5)
 
 
 def causal_model(name: str, pad: str = "full", **latents) -> EncoderMaskerDecoder:
@@ -102,12 +108,7 @@ def assert_equal(model: EncoderMaskerDecoder, mixture: torch.Tensor, sizes: list
 
 
 @pytest.mark.parametrize("name", CAUSAL)
-@given(
-    num_samples=st.integers(1, 300),
-    sizes=st.lists(st.integers(0, 90), min_size=1, max_size=5),
-    pad=st.sampled_from(["full", "asteroid"]),
-    seed=st.integers(0, 1000),
-)
+@given(num_samples=st.integers(1, 300), sizes=blocks(90), pad=st.sampled_from(["full", "asteroid"]), seed=SEEDS)
 @settings(max_examples=12, deadline=None)
 def test_any_blocks_give_what_the_whole_recording_gives(name, num_samples, sizes, pad, seed):
     pad = "full" if CAUSAL[name][0] in (LATE, LATER) else pad
@@ -154,12 +155,7 @@ def test_float32_keeps_its_digits_over_minutes():
     assert (blocks[..., late].double() - exact[..., late]).norm() < 1e-5 * exact[..., late].norm()
 
 
-@given(
-    frames=st.integers(1, 60),
-    chunk_size=st.integers(1, 9),
-    data=st.data(),
-    sizes=st.lists(st.integers(0, 20), min_size=1, max_size=4),
-)
+@given(frames=st.integers(1, 60), chunk_size=st.integers(1, 9), data=st.data(), sizes=blocks(20))
 @settings(max_examples=40, deadline=None)
 def test_chunks_of_any_size_and_hop(frames, chunk_size, data, sizes):
     torch.manual_seed(0)

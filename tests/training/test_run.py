@@ -118,15 +118,12 @@ def test_temperature_in_multiples_of_the_spread(config: c.TrainConfig, tmp_path:
 @pytest.mark.parametrize(
     ("hypotheses", "assignment", "monitor", "expected"),
     [
-        (1, c.MCLConfig(), "auto", "dev_mcl_si_sdr_db"),
-        (2, c.MCLConfig(), "auto", "dev_si_sdr_db"),
-        (3, c.MCLConfig(), "auto", "dev_mcl_si_sdr_db"),
-        (3, c.PITConfig(), "auto", "dev_si_sdr_db"),
-        (3, c.SinkhornConfig(), "auto", "dev_si_sdr_db"),
-        (2, c.MCLConfig(), "mcl", "dev_mcl_si_sdr_db"),
+        (1, c.MCLConfig(), "auto", "dev_mcl_si_sdr_db"), (2, c.MCLConfig(), "auto", "dev_si_sdr_db"),
+        (3, c.MCLConfig(), "auto", "dev_mcl_si_sdr_db"), (3, c.PITConfig(), "auto", "dev_si_sdr_db"),
+        (3, c.SinkhornConfig(), "auto", "dev_si_sdr_db"), (2, c.MCLConfig(), "mcl", "dev_mcl_si_sdr_db"),
         (3, c.AnnealedMCLConfig(), "loss", "dev_loss"),
     ],
-)
+)  # fmt: skip
 def test_what_picks_the_best_model(config, tmp_path, hypotheses, assignment, monitor, expected) -> None:
     config = replace(with_model(config, hypotheses=hypotheses), objective=c.ObjectiveConfig(assignment=assignment))
     train(with_trainer(config, monitor=monitor, max_epochs=1), tmp_path, limit_batches=1)

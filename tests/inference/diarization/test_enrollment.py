@@ -60,20 +60,16 @@ def test_nobody_is_named_where_nobody_speaks() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["alice"], "enroll: found 'alice', expected NAME=FILE"),
-        (["=a.wav"], "expected NAME=FILE"),
-        (["alice="], "expected NAME=FILE"),
-        (["a/b=a.wav"], "found the name 'a/b', expected letters"),
+        (["alice"], "enroll: found 'alice', expected NAME=FILE"), (["=a.wav"], "expected NAME=FILE"),
+        (["alice="], "expected NAME=FILE"), (["a/b=a.wav"], "found the name 'a/b', expected letters"),
         (["..=a.wav"], "found the name '..', expected letters"),
-        (["a b=a.wav"], "found the name 'a b', expected letters"),
-        (["a\\b=a.wav"], "expected letters"),
-        (["a" * 65 + "=a.wav"], "at most 64 bytes"),
-        (["s2=a.wav"], "speakers without a name are called s1, s2"),
+        (["a b=a.wav"], "found the name 'a b', expected letters"), (["a\\b=a.wav"], "expected letters"),
+        (["a" * 65 + "=a.wav"], "at most 64 bytes"), (["s2=a.wav"], "speakers without a name are called s1, s2"),
         (["al=a.wav", "al=b.wav"], "found the names al and al"),
         (["al=a.wav", "AL=b.wav"], "found the names al and AL"),
         (["ann=a.wav", "mary_ann=b.wav"], "found the names ann and mary_ann"),
     ],
-)
+)  # fmt: skip
 def test_names_that_cannot_be_used(words: list[str], message: str) -> None:
     complaint(lambda: OutputOptions(link_speakers="auto", enroll=words), message)
 
@@ -95,13 +91,11 @@ def test_options_that_do_not_go_together() -> None:
     ("wave", "message"),
     [
         (np.zeros(3 * RATE), r"alice.wav: found 0.0 s of speech, expected a recording of alice alone with at"),
-        (np.zeros(0), "alice.wav"),
-        (voice(0, 0.9, 0), "found 0.9 s of speech"),
-        (np.concatenate([voice(0, 0.7, 0), np.zeros(RATE)]), "found 0.7 s of speech"),
-        (None, "alice.wav"),
+        (np.zeros(0), "alice.wav"), (voice(0, 0.9, 0), "found 0.9 s of speech"),
+        (np.concatenate([voice(0, 0.7, 0), np.zeros(RATE)]), "found 0.7 s of speech"), (None, "alice.wav"),
     ],
     ids=["silence", "empty", "short", "short with silence", "no audio"],
-)
+)  # fmt: skip
 def test_recordings_that_cannot_be_enrolled(wave: np.ndarray | None, message: str, tmp_path: Path) -> None:
     if wave is None:
         (tmp_path / "alice.wav").write_text("hello")

@@ -1,7 +1,6 @@
 """Estimates linked to more speakers than there are outputs."""
 
 import json
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -35,7 +34,7 @@ def estimates():
 def linked(
     estimates: np.ndarray, speakers: int | str, block: int = 3001, recording: np.ndarray | None = None
 ) -> LinkedSpeakers:
-    def blocks() -> Iterator[np.ndarray]:
+    def blocks():
         return (estimates[:, start : start + block] for start in range(0, estimates.shape[1], block))
 
     whole = estimates.sum(0) if recording is None else recording

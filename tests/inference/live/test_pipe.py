@@ -6,9 +6,9 @@ import shutil
 import struct
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,17 +16,15 @@ import soundfile
 import torch
 
 from sepkit.cli.main import main
-from sepkit.config import FreeFilterbankConfig, ModelConfig, RecurrentConfig
+from sepkit.config import RecurrentConfig
 from sepkit.errors import UserError
 from sepkit.inference import Separator
 from sepkit.inference.live.pipe import Pipe, open_pipe, separate_pipe
 from sepkit.models import build_model, save_model
 from tests.complaint import complaint
+from tests.tiny_models import RECURRENT
 
-CONFIG = ModelConfig(
-    filterbank=FreeFilterbankConfig(num_filters=8),
-    masker=RecurrentConfig(hidden_size=4, num_layers=1, bidirectional=False),
-)
+CONFIG = replace(RECURRENT, masker=RecurrentConfig(hidden_size=4, num_layers=1, bidirectional=False))
 
 
 class Trickle(io.BytesIO):
@@ -258,7 +256,7 @@ def test_options_for_files_do_not_go_with_pipes(model, options, capsys):
 def test_the_microphone_of_the_documents(separator, monkeypatch):
     """A sound card that plays 0.1 s of a recording to docs/stream.md's example, and hears what that plays."""
     page = (Path(__file__).parents[3] / "docs" / "stream.md").read_text()
-    namespace: dict[str, Any] = {}
+    namespace = {}
     exec(re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[0], namespace)
     recording, played = mixture(800), []
 

@@ -6,12 +6,10 @@ import warnings
 from dataclasses import dataclass, replace
 from math import inf, nan
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import sepkit
 from sepkit import config as c
@@ -46,11 +44,11 @@ ONE_WAY = c.GatedRecurrenceConfig(8, 6, 10, 1, bidirectional=False)
 SR_CORRNET = c.SRCorrNetConfig(8, 1, 1, 2, 5, 7)
 
 
-def of(masker: c.MaskerConfig, filterbank: c.FilterbankConfig = FREE, **fields: Any) -> c.ModelConfig:
+def of(masker: c.MaskerConfig, filterbank: c.FilterbankConfig = FREE, **fields) -> c.ModelConfig:
     return c.ModelConfig(filterbank=filterbank, masker=masker, **fields)
 
 
-def mapping(masker: c.MaskerConfig, **changes: Any) -> c.ModelConfig:
+def mapping(masker: c.MaskerConfig, **changes) -> c.ModelConfig:
     """A model whose masker makes the coefficients of the estimates."""
     return of(masker, replace(MAPPED, **changes), masks=LINEAR)
 
@@ -93,7 +91,7 @@ LENGTHS = [1, 17, 650, 2003]
 WITH_FEATURES = ["gated_recurrence", "variational", "gamma"]
 
 
-def made(config: c.ModelConfig) -> nn.Module:
+def made(config: c.ModelConfig):
     torch.manual_seed(0)
     model = build_model(config).eval()
     model.set_signal_statistics(0.03, 0.2)
@@ -288,14 +286,11 @@ def test_the_length_with_the_largest_difference_is_named(tmp_path, monkeypatch):
     ("name", "wanted", "found", "expected"),
     [
         ("estimates", [[[0.0, 2.0, -4.0]]], [[[0.4, 2.0, -4.0]]], 0.1),
-        ("estimates", [[[0.0, 0.0]]], [[[0.0, -0.5]]], 0.5),
-        ("embeddings", [[0.1, -0.2]], [[0.1, -0.15]], 0.25),
-        ("scores", [[0.5, -10.0]], [[0.7, -11.0]], 0.2),
-        ("mask_spread_db", [[nan, 1.0]], [[nan, 1.5]], 0.5),
-        ("mask_spread_db", [[1.0]], [[nan]], inf),
-        ("estimates", [[[nan]]], [[[1.0]]], inf),
+        ("estimates", [[[0.0, 0.0]]], [[[0.0, -0.5]]], 0.5), ("embeddings", [[0.1, -0.2]], [[0.1, -0.15]], 0.25),
+        ("scores", [[0.5, -10.0]], [[0.7, -11.0]], 0.2), ("mask_spread_db", [[nan, 1.0]], [[nan, 1.5]], 0.5),
+        ("mask_spread_db", [[1.0]], [[nan]], inf), ("estimates", [[[nan]]], [[[1.0]]], inf),
     ],
-)
+)  # fmt: skip
 def test_differences_by_hand(name, wanted, found, expected, monkeypatch):
     """Of estimates and embeddings relative to the largest value, of others to their own or to 1; features of 0.1 s."""
     graph = SimpleNamespace(outputs=[name], sample_rate=1000, features=["mask_spread_db"])

@@ -3,7 +3,6 @@
 import json
 import shutil
 from dataclasses import replace
-from pathlib import Path
 from unittest.mock import Mock
 
 import huggingface_hub
@@ -18,7 +17,7 @@ import sepkit
 from sepkit.cli.main import main
 from sepkit.data import audio
 from sepkit.models import build_model, load_checkpoint, load_pretrained, model_folder, save_model
-from sepkit.models.published import hub, shipped
+from sepkit.models.published import card, hub, shipped
 from sepkit.models.published.card import model_card
 from tests.complaint import complaint
 from tests.tiny_models import RECURRENT
@@ -26,7 +25,6 @@ from tests.tiny_models import RECURRENT
 
 @pytest.fixture
 def model():
-    torch.manual_seed(0)
     model = build_model(RECURRENT).eval()
     model.set_signal_statistics(0.01, 0.07)
     return model
@@ -237,7 +235,7 @@ def test_only_own_models_are_uploaded(tmp_path, capsys):
 # ------------------------------------------------------------------------------------------------------------- the card
 
 
-def summary(path: Path, **metrics: float) -> Path:
+def summary(path, **metrics: float):
     values = {name: {"mean": mean, "ci95": [mean - 1, mean + 1], "n": 5} for name, mean in metrics.items()}
     path.write_text(
         json.dumps({"n_utterances": 5, "metrics": values, "manifest": f"/somewhere/corpus_a/{path.stem}.jsonl"})
@@ -254,33 +252,23 @@ def test_what_only_developers_read_is_on_no_card():
 
 def test_the_card_says_what_the_model_is_and_the_hub_can_read_it(folder, tmp_path):
     (folder.parent / "config.yaml").write_text("objective: {cost: {name: blr_nll}, assignment: {name: pit}}")
-    text = model_card(
-        folder,
-        license="CC-BY-4.0",
-        corpora=["speech_mini (CC BY 4.0)", "noise_mini (CC0)"],
-        summaries=[
-            summary(tmp_path / "test.json", si_sdri_db=9.876, stoi=0.9, mask_rate_nats_per_frame=600),
-            summary(tmp_path / "hard.json", own=1),
-        ],
-        credit="Spoken by volunteers.",
-    )
+    corpora = ["speech_mini (CC BY 4.0)", "noise_mini (CC0)"]
+    summaries = [summary(tmp_path / "test.json", si_sdri_db=9.876, stoi=0.9, mask_rate_nats_per_frame=600)]
+    summaries.append(summary(tmp_path / "hard.json", own=1))
+    credit = "Spoken by volunteers."
+    text = model_card(folder, license="CC-BY-4.0", corpora=corpora, summaries=summaries, credit=credit)
     for words in (
-        "8000 Hz",
-        "blr_nll, matched by pit",
-        "recurrent, rnn gru",
-        "- speech_mini (CC BY 4.0)",
+        *("8000 Hz", "blr_nll, matched by pit", "recurrent, rnn gru", "- speech_mini (CC BY 4.0)", "| Epoch | 3 |"),
+        *("## License\n\nCC-BY-4.0", "## Limits", credit),
         "| corpus_a test | 5 | - | 9.88 (8.88 to 10.88) | 0.90 (-0.10 to 1.90) |  |",
-        "## License\n\nCC-BY-4.0",
-        "## Limits",
-        "Spoken by volunteers.",
-        "| Epoch | 3 |",
     ):
         assert words in text, words
     # The card has neither the rest of the manifest's path nor metrics for developers.
     assert "/somewhere" not in text and "mask_rate" not in text
     card = ModelCard(text)
     assert card.data.license == "cc-by-4.0" and card.data.library_name == "sepkit"
-    assert {(result.dataset_name, result.metric_type, result.metric_value) for result in card.data.eval_results} == {
+    found = {(result.dataset_name, result.metric_type, result.metric_value) for result in card.data.eval_results}
+    assert found == {
         ("corpus_a test", "si_sdri_db", 9.876),
         ("corpus_a test", "stoi", 0.9),
         ("corpus_a hard", "own", 1),
@@ -293,13 +281,55 @@ def test_a_card_has_rows_for_voices_that_are_alike(folder, tmp_path):
     measured = {"si_sdri_db": {"mean": 2.5, "ci95": [2.0, 3.0], "n": 40}, "si_sdr_db": {"mean": None, "n": 0}}
     found["by"] = {"sex_pair": {"F-F": measured, "F-M": {"si_sdri_db": {"mean": 8.0, "n": 60}}}}
     path.write_text(json.dumps(found))
-    card = model_card(folder, license="mit", summaries=[path], name="Zoë")
-    assert "name: Zoë\n" in card.split("---\n")[1]
-    assert "| female with female | 40 | 2.50 (2.00 to 3.00) |  |  |" in card
-    assert "| female with male | 60 | 8.00 |  |  |" in card and "Speakers with similar voices" in card
+    text = model_card(folder, license="mit", summaries=[path], name="Zoë")
+    assert "name: Zoë\n" in text.split("---\n")[1]
+    assert "| female with female | 40 | 2.50 (2.00 to 3.00) |  |  |" in text
+    assert "| female with male | 60 | 8.00 |  |  |" in text and "Speakers with similar voices" in text
     assert "Speakers with similar voices" not in model_card(
         folder, license="mit", summaries=[summary(tmp_path / "a.json", stoi=1.0)]
     )
+
+
+def test_scores_and_facts_by_hand(tmp_path):
+    """In the order of the card, then by name; test sets by folder and name; what is unknown stays empty."""
+    counted = {"speaker_count": {"n_without_number": 3}}
+    metrics = {"zeta": {"mean": 1}, "eta": {"mean": 2}, "speaker_count_accuracy": {"mean": 0.5}, "mcl_a": {"mean": 1}}
+    metrics["si_sdri_db"] = {"mean": 5.126, "ci95": [4, 6], "n_speakers": 4}
+    first = {"metrics": metrics, "manifest": ["/x/data/test.jsonl", "b/c.d.jsonl"], "n_utterances": 10}
+    second = {"metrics": {"si_sdr_db": {"mean": 2.0, "n_speakers": None}}, "manifest": None}
+    head, line, *rows = card._scores([first | {"matching": counted}, second]).split("\n")[:4]
+    columns = ["SI-SDRi (dB)", "SI-SDR (dB)", "Correct speaker count (share of all mixtures)", "eta", "zeta"]
+    assert (
+        head == "| " + " | ".join(["Test set", "Mixtures", "Speakers", *columns]) + " |" and line == "| --- " * 8 + "|"
+    )
+    assert rows[0] == "| data test, b c.d | 10 | 4 | 5.13 (4.00 to 6.00) |  | 0.50; no estimate for 3 | 2.00 | 1.00 |"
+    assert rows[1] == "| test |  | - |  | 2.00 |  |  |  |"
+    part = {"name": "x", "size": 3}
+    model = {
+        "filterbank": part,
+        "masker": part | {"depth": 1},
+        "encoding": part,
+        "masks": {"name": "y"},
+        "hypotheses": 2,
+    }
+    description = {"model": model, "sample_rate": 8000, "parameters": 12345}
+    facts = dict(card._facts(tmp_path / "model", description, ""))
+    assert facts == {
+        "Sample rate": "8000 Hz", "Estimates": "2", "Parameters": "12,345", "Filterbank": "x, size 3",
+        "Masker": "x, size 3, depth 1", "Encoding, masks": "x, y", "Loss": "not stated", "Scores of hypotheses": "no",
+        "Prediction of SI-SDR": "no",
+    }  # fmt: skip
+    objective = {"cost": {"name": "c"}, "assignment": {"name": "a"}}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"objective": objective}))
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "quality.yaml").touch()
+    more = {"model": model | {"scoring": {"hidden": 2}}, "info": {"epoch": 3, "score_threshold": 0.256, "other": 1}}
+    changed = dict(card._facts(tmp_path / "model", description | more, "")).items() - facts.items()
+    assert changed == {
+        ("Loss", "c, matched by a"), ("Scores of hypotheses", "yes"), ("Prediction of SI-SDR", "yes"), ("Epoch", "3"),
+        ("Score threshold", "0.26"),
+    }  # fmt: skip
+    assert dict(card._facts(tmp_path / "model", description, "own"))["Loss"] == "own"
 
 
 def test_a_card_without_scores_says_so(folder):
