@@ -155,6 +155,18 @@ def tiny_train_config(tiny_model_config: ModelConfig) -> TrainConfig:
     return TrainConfig(model=tiny_model_config, data=data, trainer=TrainerConfig(max_epochs=2, accelerator="cpu"))
 
 
+@pytest.fixture
+def printed(capsys: pytest.CaptureFixture[str]) -> Callable[[Sequence[object]], str]:
+    """printed(words) -> what the command says on standard output, with exit code 0."""
+
+    def output_of(words: Sequence[object]) -> str:
+        capsys.readouterr()
+        assert main([str(word) for word in words]) == 0
+        return capsys.readouterr().out
+
+    return output_of
+
+
 # A corpus of a few mixtures of noise, and separators whose scores are known.
 
 RATE = 8000

@@ -58,15 +58,13 @@ def box(model, tmp_path, monkeypatch):
     return tmp_path / "box"
 
 
-def test_a_shipped_model_is_found_by_name(box, tmp_path, monkeypatch, capsys):
+def test_a_shipped_model_is_found_by_name(box, tmp_path, monkeypatch, printed):
     monkeypatch.chdir(tmp_path)
     assert load_pretrained("boxed_8k").hypotheses == 2
     assert model_folder("boxed_8k") == box / "boxed_8k"
     assert sepkit.load_model("boxed_8k").sample_rate == 8000
-    assert main(["models"]) == 0
-    assert "boxed_8k" in (listed := capsys.readouterr().out) and "the default" in listed and "no_model" not in listed
-    assert main(["models", "--model", "boxed_8k"]) == 0
-    assert "sample_rate: 8000" in capsys.readouterr().out
+    assert "boxed_8k" in (listed := printed(["models"])) and "the default" in listed and "no_model" not in listed
+    assert "sample_rate: 8000" in printed(["models", "--model", "boxed_8k"])
     assert "(did you mean boxed_8k?)" in complaint(lambda: load_pretrained("boxed_16k"))
     # What lies at a path of that name goes first.
     save_model(build_model(replace(RECURRENT, hypotheses=3)), tmp_path / "boxed_8k")
@@ -200,11 +198,10 @@ def uploaded(monkeypatch, tmp_path):
     return tmp_path / "hub"
 
 
-def test_upload_takes_the_model_and_its_card_and_nothing_else(folder, uploaded, monkeypatch, capsys):
+def test_upload_takes_the_model_and_its_card_and_nothing_else(folder, uploaded, monkeypatch, printed):
     (folder / "secret.txt").write_text("mine")
     line = ["upload", str(folder), "--repo", "somebody/separator", "--license", "cc-by-4.0", "--corpora", "speech_mini"]
-    assert main(line) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "https://huggingface.co/somebody/separator"
+    assert printed(line).splitlines()[-1] == "https://huggingface.co/somebody/separator"
     there = uploaded / "somebody" / "separator"
     assert sorted(path.name for path in there.iterdir()) == ["README.md", "model.safetensors", "model.yaml"]
     assert "hf:somebody/separator" in (there / "README.md").read_text()
@@ -212,9 +209,9 @@ def test_upload_takes_the_model_and_its_card_and_nothing_else(folder, uploaded, 
     assert load_pretrained("hf:somebody/separator").hypotheses == 2
 
 
-def test_a_dry_run_uploads_nothing(folder, uploaded, capsys):
-    assert main(["upload", str(folder), "--repo", "somebody/separator", "--license", "mit", "--dry-run"]) == 0
-    assert capsys.readouterr().out.startswith("---\nlicense: mit")
+def test_a_dry_run_uploads_nothing(folder, uploaded, printed):
+    card = printed(["upload", folder, "--repo", "somebody/separator", "--license", "mit", "--dry-run"])
+    assert card.startswith("---\nlicense: mit")
     assert not uploaded.exists()
 
 

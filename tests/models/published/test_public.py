@@ -126,8 +126,7 @@ def test_parameters_operations_and_bytes_are_those_of_the_architecture(name):
     if repr(config) not in COUNTED:
         COUNTED[repr(config)] = counted(config, "cpu" if name.startswith("dprnn") else "meta")
     parameters, operations, numbers = COUNTED[repr(config)]
-    assert row.parameters == parameters
-    assert row.giga_multiply_adds_per_second == operations
+    assert (row.parameters, row.giga_multiply_adds_per_second) == (parameters, operations)
     # Files of four bytes a weight; speechbrain's hold tables of positions. SepReformer's holds two moments of each
     # weight besides, and four masks and decoders that only training uses.
     numbers = 3 * (numbers + 4 * (4 * 128 * 129 + 256 * 257 + 256 * 16)) if name == "sepreformer-b-wsj0" else numbers
@@ -147,11 +146,10 @@ def test_rows_say_where_files_are_and_what_reads_them(name):
         assert "github" not in file.url or (file.digest and file.size and re.search("/[0-9a-f]{40}/", file.url))
 
 
-def test_the_table_is_printed_and_is_json(capsys):
+def test_the_table_is_printed_and_is_json(printed, capsys):
     assert main(["models", "--public", "--model", "boxed_8k"]) == 2
     assert "--public: lists all public models; leave out --model" in capsys.readouterr().err
-    assert main(["models", "--public", "--json"]) == 0
-    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    rows = {row["name"]: row for row in json.loads(printed(["models", "--public", "--json"]))}
     assert rows.keys() == PUBLIC.keys()
     assert rows["sepreformer-b-wsj0"]["files"][0] == dataclasses.asdict(PUBLIC["sepreformer-b-wsj0"].files[0])
 
