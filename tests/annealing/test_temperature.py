@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -32,7 +31,7 @@ def _si_sdr_db(estimate: np.ndarray, source: np.ndarray) -> float:
     return 10 * math.log10(target @ target / ((estimate - target) @ (estimate - target)))
 
 
-def _findings(corpus, out: Path, *options: str) -> dict:
+def _findings(corpus, out, *options: str) -> dict:
     """Run the command on a corpus, and read what it writes."""
     assert main(["find-temperature", "--manifest", str(corpus.manifest), "--out", str(out), *options]) == 0
     return json.loads((out / "temperature.json").read_text())
@@ -42,13 +41,13 @@ def _findings(corpus, out: Path, *options: str) -> dict:
     ("levels_db", "expected"),
     [([0.0, 0.0], 0.0), ([2.5, 0.0], 2.5), ([5.0, 0.0], 5.0), ([0.0] * 3, 10 * math.log10(2))],
 )
-def test_the_spread_of_two_sources_is_their_level_gap(levels_db: list[float], expected: float) -> None:
+def test_the_spread_of_two_sources_is_their_level_gap(levels_db, expected):
     assert temperature.spread_db(
         _orthogonal(levels_db), torch.ones(1, len(levels_db), dtype=torch.bool)
     ).item() == pytest.approx(expected, abs=1e-5)
 
 
-def test_spread_passes_over_inactive_sources() -> None:
+def test_spread_passes_over_inactive_sources():
     sources = _orthogonal([2.5, 0.0, 0.0]).repeat(2, 1, 1)
     sources[0, 2] = torch.nan
     spread = temperature.spread_db(sources, torch.tensor([[True, True, False], [True, False, False]]))
@@ -56,7 +55,7 @@ def test_spread_passes_over_inactive_sources() -> None:
     assert spread[1].isnan()
 
 
-def test_the_entropy_of_two_hypotheses_is_the_binary_one() -> None:
+def test_the_entropy_of_two_hypotheses_is_the_binary_one():
     for gap, t in ((4.0, 3.0), (0.0, 0.01)):
         share = 1 / (1 + math.exp(-gap / t))
         expected = -share * math.log(share) - (1 - share) * math.log(1 - share)
@@ -64,14 +63,14 @@ def test_the_entropy_of_two_hypotheses_is_the_binary_one() -> None:
         assert entropy.item() == pytest.approx(expected, abs=1e-7)
 
 
-def test_the_entropy_rises_with_the_temperature_from_zero_to_log_n() -> None:
+def test_the_entropy_rises_with_the_temperature_from_zero_to_log_n():
     cost = 10 * torch.randn(3, 8, generator=torch.Generator().manual_seed(0))
     means = [temperature.softmin_entropy(cost, t).mean().item() for t in np.geomspace(1e-3, 1e5, 60)]
     assert np.all(np.diff(means) >= 0)
     assert means[0] < 1e-3 and means[-1] == pytest.approx(math.log(3), abs=1e-6)
 
 
-def test_the_critical_temperature_is_that_of_a_numerical_second_derivative() -> None:
+def test_the_critical_temperature_is_that_of_a_numerical_second_derivative():
     # Two hypotheses that part by +-h from the middle between two sources, in the angle.
     reach = 1 / (1 + 10 ** (-5 / 10))
 
@@ -90,7 +89,7 @@ def test_the_critical_temperature_is_that_of_a_numerical_second_derivative() -> 
     assert temperature.si_sdr_critical_temperature_db(2, math.inf) == math.inf
 
 
-def test_the_initial_temperature_of_a_known_gap() -> None:
+def test_the_initial_temperature_of_a_known_gap():
     # Two hypotheses whose costs are `gap` apart: H(1 / (1 + exp(-gap / T))) = 0.95 log 2 at one T, found by a scan.
     gap = 7.0
     columns = torch.tensor([[0.0, gap], [gap, 0.0]])
@@ -102,7 +101,7 @@ def test_the_initial_temperature_of_a_known_gap() -> None:
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
-def test_both_conditions_hold_for_the_initial_temperature(scale: float) -> None:
+def test_both_conditions_hold_for_the_initial_temperature(scale):
     columns = scale * torch.randn(4, 50, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     found = temperature.initial_temperature(columns)
     share = [temperature._entropy(columns, t) / math.log(4) for t in (found, found / 2)]
@@ -110,7 +109,7 @@ def test_both_conditions_hold_for_the_initial_temperature(scale: float) -> None:
     assert temperature._entropy(columns, 0.99 * found) / math.log(4) < 0.95
 
 
-def test_the_command_measures_the_sources_of_a_manifest(tmp_path: Path, corpus) -> None:
+def test_the_command_measures_the_sources_of_a_manifest(tmp_path, corpus):
     found = _findings(corpus, tmp_path / "out")
     pairs = map(np.float64, corpus.sources.values())
     expected = np.mean([[abs(_si_sdr_db(pair.mean(0), source)) for source in pair] for pair in pairs])
@@ -118,7 +117,7 @@ def test_the_command_measures_the_sources_of_a_manifest(tmp_path: Path, corpus) 
     assert found["mixtures"] == 5 and found["critical_temperature_db"] == pytest.approx(10 / math.log(10) * 11)
 
 
-def test_a_bad_mixture_is_left_out_and_named(tmp_path: Path, corpus, capsys) -> None:
+def test_a_bad_mixture_is_left_out_and_named(tmp_path, corpus, capsys):
     (corpus.folder / "wav" / "mix1_0.wav").write_bytes(b"no audio")
     audio.write(corpus.folder / "wav" / "mix0_1.WAV", np.zeros(4000, np.float32), 8000)
     found = _findings(corpus, tmp_path / "out")
@@ -128,12 +127,12 @@ def test_a_bad_mixture_is_left_out_and_named(tmp_path: Path, corpus, capsys) -> 
 
 
 @pytest.fixture
-def model(tmp_path: Path, tiny_model_config: ModelConfig) -> Path:
+def model(tmp_path, tiny_model_config: ModelConfig):
     torch.manual_seed(0)
     return save_model(build_model(tiny_model_config), tmp_path / "exp" / "model")
 
 
-def test_the_command_proposes_a_schedule_that_training_takes(tmp_path: Path, corpus, model: Path, capsys) -> None:
+def test_the_command_proposes_a_schedule_that_training_takes(tmp_path, corpus, model, capsys):
     out = tmp_path / "out"
     found = _findings(corpus, out, "--model", str(model), "--epochs", "30")
     assert found["entropy_share"] >= 0.95 > found["entropy_share_at_half"]
@@ -152,7 +151,7 @@ def test_the_command_proposes_a_schedule_that_training_takes(tmp_path: Path, cor
     assert schedule(29.999) == pytest.approx(assignment.floor, rel=0.01)
 
 
-def test_the_cost_is_that_of_the_run(tmp_path: Path, corpus, model: Path) -> None:
+def test_the_cost_is_that_of_the_run(tmp_path, corpus, model):
     (tmp_path / "exp" / "config.yaml").write_text(
         "objective: {cost: {name: mse}}\ndata: {segment_seconds: 0.25}\n", encoding="utf-8"
     )
@@ -160,7 +159,7 @@ def test_the_cost_is_that_of_the_run(tmp_path: Path, corpus, model: Path) -> Non
     assert (found["cost"], found["segment_seconds"]) == ("mse", 0.25)
 
 
-def test_the_costs_are_those_of_the_model(corpus, tiny_model_config: ModelConfig) -> None:
+def test_the_costs_are_those_of_the_model(corpus, tiny_model_config):
     # Against a loop over mixtures, hypotheses and sources.
     torch.manual_seed(1)
     network = build_model(tiny_model_config).eval()
@@ -178,7 +177,7 @@ def test_the_costs_are_those_of_the_model(corpus, tiny_model_config: ModelConfig
     assert findings.data["entropy_nats"] == pytest.approx(np.mean(entropies), abs=1e-5)
 
 
-def test_mixtures_without_sources_or_with_costs_that_are_not_finite_are_left_out(corpus, tiny_model_config) -> None:
+def test_mixtures_without_sources_or_with_costs_that_are_not_finite_are_left_out(corpus, tiny_model_config):
     """The first of all, too; and the spread of a mixture with one speaker is not known."""
     for name in ("mix0_0.wav", "mix0_1.WAV", "mix2_1.WAV"):
         audio.write(corpus.folder / "wav" / name, np.zeros(4000, np.float32), 8000)
@@ -195,14 +194,8 @@ def test_mixtures_without_sources_or_with_costs_that_are_not_finite_are_left_out
     )
 
 
-@pytest.mark.parametrize(
-    ("options", "complaint"),
-    [
-        (["--manifest", "none.jsonl", "--segment-seconds", "0"], "--segment-seconds"),
-        (["--manifest", "none.jsonl"], "none.jsonl"),
-    ],
-)
-def test_mistakes_exit_with_2_and_one_line(tmp_path: Path, capsys, options: list[str], complaint: str) -> None:
-    assert main(["find-temperature", "--out", str(tmp_path / "out"), *options]) == 2
+@pytest.mark.parametrize(("more", "complaint"), [(["--segment-seconds", "0"], "--segment-seconds"), ([], "none.jsonl")])
+def test_mistakes_exit_with_2_and_one_line(tmp_path, capsys, more, complaint):
+    assert main(["find-temperature", "--out", str(tmp_path / "out"), "--manifest", "none.jsonl", *more]) == 2
     error = capsys.readouterr().err
     assert len(error.splitlines()) == 1 and complaint in error

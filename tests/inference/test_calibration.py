@@ -1,6 +1,5 @@
 """What calibration hears beside mixtures: one speaker alone, and two in turn."""
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -22,12 +21,12 @@ def test_turns_and_overlaps_hold_all_of_both():
     np.testing.assert_array_equal(overlapping(one[:2], two[:2], 0), [1, 2, -1, -2])
 
 
-def entry(folder: Path, name: str, *sources: tuple[str, str, float]) -> MixtureEntry:
+def entry(folder, name: str, *sources: tuple[str, str, float]) -> MixtureEntry:
     named = [SourceEntry(path=path, speaker=speaker, gain=gain) for path, speaker, gain in sources]
     return MixtureEntry(id=name, sample_rate=8000, num_samples=T, sources=named, folder=folder)
 
 
-def test_a_speaker_is_heard_in_all_recordings_of_the_manifest(tmp_path: Path):
+def test_a_speaker_is_heard_in_all_recordings_of_the_manifest(tmp_path):
     for name, level, length in (("a1", 0.5, 300), ("a2", 0.1, 200), ("b1", 0.3, 100)):
         audio.write(tmp_path / f"{name}.wav", np.full(length, level, np.float32), 8000)
     entries = [
@@ -44,7 +43,7 @@ def test_a_speaker_is_heard_in_all_recordings_of_the_manifest(tmp_path: Path):
     assert _chosen([*entries, entry(tmp_path, "3", ("a1.wav", "a", 1.0))]) == [0, 1, 2]
 
 
-def test_stress_mixtures_mixtures_have_louder_noise_or_more_speakers(tmp_path: Path):
+def test_stress_mixtures_mixtures_have_louder_noise_or_more_speakers(tmp_path):
     generator = np.random.default_rng(0)
     for name in "abcd":
         audio.write(tmp_path / f"{name}.wav", 0.1 * generator.standard_normal(T).astype(np.float32), 8000)
@@ -71,7 +70,7 @@ def test_stress_mixtures_mixtures_have_louder_noise_or_more_speakers(tmp_path: P
     ("number", "most", "turn", "share"),
     [(0, 5, 2, 1.0), (1, 5, 2, 0.5), (2, 5, 3, 0.25), (4, 10, 5, 0.5), (6, 25, 8, 1.0), (8, 25, 2, 0.25)],
 )
-def test_what_is_heard_of_a_mixture(number: int, most: int, turn: int, share: float, tmp_path: Path, monkeypatch):
+def test_what_is_heard_of_a_mixture(number, most, turn, share, tmp_path, monkeypatch):
     """One speaker, both in turn and both at once, in seconds; with noise if the mixture has some, and the noise."""
     rate, names = 1000, ("a", "b")
     voices = [np.linspace(0.1, 0.2, 30 * rate), np.linspace(-0.2, -0.1, 20 * rate)]
@@ -102,7 +101,7 @@ def test_what_is_heard_of_a_mixture(number: int, most: int, turn: int, share: fl
 
 
 @pytest.mark.parametrize(("times", "views"), [((5.0, 3.9, 6.0), 2), ((5.0, 4.1, 6.0), 1)])
-def test_two_views_where_a_hundredth_of_the_time_is_enough(times, views: int, monkeypatch):
+def test_two_views_where_a_hundredth_of_the_time_is_enough(times, views, monkeypatch):
     """Hundredths of a second for 4 s; the quickest of three calls counts."""
     clock = iter(np.cumsum([step for seconds in times for step in (1.0, seconds / 100)]))
     heard: list[tuple[int, ...]] = []

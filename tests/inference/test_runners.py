@@ -1,7 +1,7 @@
 """Mixtures that go through a model at once: the same as one by one, from whichever batch, and from folders."""
 
 import json
-from pathlib import Path
+import math
 
 import numpy as np
 import onnxruntime
@@ -24,8 +24,10 @@ from sepkit.models import build_model, features, load_pretrained, norms
 from sepkit.models.published.shipped import encoder_folder, shipped_models
 from sepkit.models.storage.folders import GRAPH
 from tests.complaint import complaint
+from tests.tiny_models import VARIATIONAL
 
 BANK = FreeFilterbankConfig(num_filters=8)
+RATE = 8000
 
 
 def test_each_of_a_batch_is_what_it_is_alone(gru, batch_sizes):
@@ -82,6 +84,40 @@ def test_how_many_go_at_once(gru):
     assert runner.batch_size(30.0) == 8
     convolutions = build_model(ModelConfig(filterbank=BANK, masker=ConvTasNetConfig(4, 4, 4, blocks=1, repeats=1)))
     assert TorchRunner(convolutions).batch_size(5.0) == 1
+
+
+def test_the_bound_on_the_mixture_by_hand():
+    model, mixture = build_model(VARIATIONAL).eval(), 0.1 * torch.randn(RATE)
+    model.set_signal_statistics(0.0, 0.1)
+    with torch.no_grad():
+        plain = model(mixture[None])
+        reconstruction = model.decode(plain.encoding.sample(torch.Generator().manual_seed(5))[:, None], RATE)[0, 0]
+    encoding_rate = plain.encoding.kl(plain.extras["encoding_prior"]).sum().item()
+    # Multivariate Student t, see pairwise_blr_nll; its matrix inverted and its determinant taken in closed form.
+    e, x = reconstruction.double().numpy() / 0.1, mixture.double().numpy() / 0.1
+    a0, b0, lambda0, t = 1.0, 1e-3, 1e-6, len(x)
+    quadratic = x @ x - (e @ x) ** 2 / (lambda0 + e @ e)
+    evidence = (
+        math.lgamma(a0 + t / 2)
+        - math.lgamma(a0)
+        - t / 2 * math.log(2 * math.pi * b0)
+        - math.log1p(e @ e / lambda0) / 2
+        - (a0 + t / 2) * math.log1p(quadratic / (2 * b0))
+    )
+    expected = (evidence - encoding_rate) / RATE
+    bound = latents.mixture_elbo(model, mixture[None], plain, seed=5)
+    assert bound is not None and bound.item() == pytest.approx(expected, rel=1e-5)
+    runner, samples = TorchRunner(model), mixture.numpy()[None]
+    assert runner.run(samples).rates is None
+    assert "mixture_elbo_nats_per_sample" not in runner.run(samples, rates=True).rates
+    output = runner.run(samples, rates=True, evidence=True)
+    assert output.rates is not None and output.rates["mixture_elbo_nats_per_sample"] == pytest.approx(expected, abs=0.1)
+    for what, posterior, prior in (
+        ("encoding", plain.encoding, plain.extras["encoding_prior"]),
+        ("mask", plain.masks, plain.extras["mask_prior"]),
+    ):
+        share = (posterior.kl(prior)[0].mean(-1) > 0.01).double().mean().item()
+        assert output.rates[f"{what}_alive_share"] == pytest.approx(share)
 
 
 class Computed(TorchDispatchMode):
@@ -161,7 +197,7 @@ def test_graphs_of_another_kind_are_refused_before_any_work():
 RATES = (8000, 16_000, 44_100, 11_025, 48_000, 22_050, 6000, 32_000, 24_000, 96_000)
 
 
-def fifty_recordings(data_folder: Path, folder: Path) -> Path:
+def fifty_recordings(data_folder, folder):
     """Two speakers at once, one, two in turn, and noise: .05 to 70 s, at rates of 6 to 96 kHz, also stereo."""
     speakers = sorted((data_folder / "speech_mini" / "wav8k" / "test").iterdir())
     generator = np.random.default_rng(0)

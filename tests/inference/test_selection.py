@@ -31,11 +31,8 @@ def test_gains_by_hand() -> None:
 @pytest.mark.parametrize(
     ("speakers", "single", "kept", "speaks"),
     [
-        (None, False, ALL, ALL),
-        ("auto", False, ALL, ALL),
-        (1, False, [1], [1]),
-        (2, False, [0, 1], [0, 1]),
-        (3, False, [0, 1, 2], [0, 1, 2]),
+        *((speakers, False, ALL, ALL) for speakers in (None, "auto")),
+        *((len(kept), False, kept, kept) for kept in ([1], [0, 1], [0, 1, 2])),
         # The speaker comes first.
         (None, True, [1, 0, 2, 3], [1]),
         ("auto", True, [1], [1]),

@@ -33,6 +33,7 @@ def separated(is_speaker=None, si_sdr_db=None, interval_db=(5.7, 13.05), *, or_m
 
 PREDICTED = "predicted SI-SDR 9.9 dB (90 % interval 6 to 13)"
 WORSE = "predicted SI-SDR 4.0 dB (90 % interval 0 to 8) if there are 2 speakers"
+LEAKS = "usable, with audible leakage"
 UNKNOWN = "quality unknown: unlike the recordings that the prediction was fitted on"
 SURE = [9.0, -50.0, 10.8], [[5.0, 12.0], [-60.0, -40.0], [7.2, 14.1]]
 
@@ -44,7 +45,7 @@ SURE = [9.0, -50.0, 10.8], [[5.0, 12.0], [-60.0, -40.0], [7.2, 14.1]]
         (separated(BOTH), "2 speakers"),
         (separated(FIRST[::-1]), "1 speaker, in _s2 (--speakers 2 if there are more)"),
         (separated(NONE), "no sound"),
-        (separated(None, 4.0, [-0.3, 8.2]), f"2 outputs; {WORSE}: usable, with audible leakage"),
+        (separated(None, 4.0, [-0.3, 8.2]), f"2 outputs; {WORSE}: {LEAKS}"),
         (separated(None, -0.04, np.nan), "2 outputs; predicted SI-SDR 0.0 dB if there are 2 speakers"),
         # Means over the hypotheses that were kept: the first and the third.
         (separated(None, *SURE), f"2 outputs; {PREDICTED} if there are 2 speakers: good"),
@@ -70,12 +71,7 @@ def test_a_failure_that_is_likely_is_a_flag() -> None:
 
 @pytest.mark.parametrize(
     ("low", "words"),
-    [
-        (GOOD_DB, "good"),
-        (GOOD_DB - 0.1, "usable, with audible leakage"),
-        (USABLE_DB, "usable, with audible leakage"),
-        (USABLE_DB - 0.1, "probably failed"),
-    ],
+    [(GOOD_DB, "good"), (GOOD_DB - 0.1, LEAKS), (USABLE_DB, LEAKS), (USABLE_DB - 0.1, "probably failed")],
 )
 def test_words_follow_the_lower_end_of_the_interval(low: float, words: str) -> None:
     assert summary_line(separated(BOTH, low + 4, [low, low + 8])).endswith(f": {words}")

@@ -10,12 +10,8 @@ from torch import distributions, nn
 from sepkit.models.distributions import BetaDistribution, GammaDistribution, LogNormalDistribution, NormalDistribution
 from sepkit.types import Density, Latent
 
-PEERS = {
-    NormalDistribution: distributions.Normal,
-    LogNormalDistribution: distributions.LogNormal,
-    GammaDistribution: distributions.Gamma,
-    BetaDistribution: distributions.Beta,
-}
+PEERS = {NormalDistribution: distributions.Normal, LogNormalDistribution: distributions.LogNormal}
+PEERS |= {GammaDistribution: distributions.Gamma, BetaDistribution: distributions.Beta}
 FROZEN = {
     NormalDistribution: lambda m, s: scipy.stats.norm(m, s),
     LogNormalDistribution: lambda m, s: scipy.stats.lognorm(s, scale=math.exp(m)),

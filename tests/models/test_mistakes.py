@@ -1,9 +1,7 @@
 """Models that cannot be meant are refused in one line that names the field."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import pytest
 
@@ -56,13 +54,13 @@ MASKERS = [
 
 
 @pytest.mark.parametrize(("kind", "changes", "words"), MASKERS)
-def test_maskers(kind: type[c.MaskerConfig], changes: dict[str, Any], words: str) -> None:
+def test_maskers(kind, changes, words):
     dim, config = SMALL[kind]
     structure = {"encoding_dim": dim, "hypotheses": 2, "values_per_dimension": 1}
     assert complaint(lambda: build(replace(config, **changes), **structure)).startswith(f"model.masker.{words}")
 
 
-def variational(**fields: Any) -> c.ModelConfig:
+def variational(**fields) -> c.ModelConfig:
     free = c.FreeFilterbankConfig(num_filters=8)
     latents = {"encoding": c.GaussianConfig(), "masks": c.LogNormalConfig()}
     return c.ModelConfig(**({"filterbank": free, "masker": TINY} | latents | fields))
@@ -72,15 +70,15 @@ def of_16_khz() -> c.ModelConfig:
     return c.ModelConfig(8000, filterbank=c.STFTFilterbankConfig(640, 160, **PARTS), masker=TIGER, masks=LINEAR)
 
 
-def mapped(**bank: Any) -> c.ModelConfig:
+def mapped(**bank) -> c.ModelConfig:
     return c.ModelConfig(8000, filterbank=c.STFTFilterbankConfig(16, 8, **bank), masker=SR_CORRNET, masks=LINEAR)
 
 
-def tiny(**fields: Any) -> c.ModelConfig:
+def tiny(**fields) -> c.ModelConfig:
     return c.ModelConfig(**({"masker": TINY} | fields))
 
 
-def sepreformer(**fields: Any) -> c.ModelConfig:
+def sepreformer(**fields) -> c.ModelConfig:
     gelu = c.DeterministicConfig(activation="gelu")
     return c.ModelConfig(**({"filterbank": FREE, "encoding": gelu, "masker": SEPREFORMER, "masks": LINEAR} | fields))
 
@@ -108,7 +106,7 @@ NEVER_NEGATIVE += [c.GaussianConfig("softplus"), c.LogNormalConfig(), c.GammaCon
         (variational(mask_prior=c.AdaptivePriorConfig()), "model.mask_prior: found adaptive"),
     ],
 )
-def test_models(config: c.ModelConfig, words: str) -> None:
+def test_models(config, words):
     assert words in complaint(lambda: build_model(config))
 
 
@@ -137,5 +135,5 @@ HALF, QUARTER = (partial(STFTFilterbank, 64, stride) for stride in (32, 16))
         (partial(build_norm, "gLN", 5), "norm: found 'gLN'"),
     ],
 )
-def test_parts(make: Callable[[], Any], words: str) -> None:
+def test_parts(make, words):
     assert words in complaint(make)

@@ -99,14 +99,11 @@ def test_an_operation_that_is_gone_or_rounds_is_not_used(is_known: bool, monkeyp
 @pytest.mark.parametrize(
     ("abilities", "expected"),
     [
-        ({"sse4a": True, "avx512_f": True}, True),
-        ({"sse4a": False, "avx512_f": True}, False),
-        ({"sse4a": True, "avx512_f": False}, False),
-        ({"architecture": "aarch64"}, False),
-        (None, False),
+        ({"sse4a": True, "avx512_f": True}, True), ({"sse4a": False, "avx512_f": True}, False),
+        ({"sse4a": True, "avx512_f": False}, False), ({"architecture": "aarch64"}, False), (None, False),
     ],
     ids=["zen4", "intel", "zen3", "arm", "older_torch"],
-)
+)  # fmt: skip
 def test_which_processors(abilities: dict[str, object] | None, expected: bool, monkeypatch: pytest.MonkeyPatch):
     if abilities is None:
         monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)

@@ -29,9 +29,7 @@ def conv_tasnet(norm: str, kernel_size: int = 3, skip_channels: int = 7) -> c.Co
     return c.ConvTasNetConfig(6, 10, skip_channels, kernel_size, blocks=3, repeats=2, norm=norm, causal=True)
 
 
-def dual_path(
-    chunk_size: int, hop_size: int, rnn: str = "lstm", norm: str = "channel_layer_norm"
-) -> c.DualPathRNNConfig:
+def dual_path(chunk_size, hop_size, rnn="lstm", norm="channel_layer_norm") -> c.DualPathRNNConfig:
     return c.DualPathRNNConfig(6, 5, chunk_size, hop_size, repeats=2, rnn=rnn, bidirectional=False, norm=norm)
 
 
@@ -61,6 +59,12 @@ CAUSAL = {
     "gru": (FREE, recurrent("gru", "channel_layer_norm")),
 }
 _built: dict[tuple, EncoderMaskerDecoder] = {}
+SEEDS = st.integers(0, 1000)
+
+
+def blocks(largest: int) -> st.SearchStrategy[list[int]]:
+    """Some sizes of blocks."""
+    return st.lists(st.integers(0, largest), min_size=1, max_size=5)
 
 
 def causal_model(name: str, pad: str = "full", **latents) -> EncoderMaskerDecoder:
@@ -102,12 +106,7 @@ def assert_equal(model: EncoderMaskerDecoder, mixture: torch.Tensor, sizes: list
 
 
 @pytest.mark.parametrize("name", CAUSAL)
-@given(
-    num_samples=st.integers(1, 300),
-    sizes=st.lists(st.integers(0, 90), min_size=1, max_size=5),
-    pad=st.sampled_from(["full", "asteroid"]),
-    seed=st.integers(0, 1000),
-)
+@given(num_samples=st.integers(1, 300), sizes=blocks(90), pad=st.sampled_from(["full", "asteroid"]), seed=SEEDS)
 @settings(max_examples=12, deadline=None)
 def test_any_blocks_give_what_the_whole_recording_gives(name, num_samples, sizes, pad, seed):
     pad = "full" if CAUSAL[name][0] in (LATE, LATER) else pad
@@ -154,12 +153,7 @@ def test_float32_keeps_its_digits_over_minutes():
     assert (blocks[..., late].double() - exact[..., late]).norm() < 1e-5 * exact[..., late].norm()
 
 
-@given(
-    frames=st.integers(1, 60),
-    chunk_size=st.integers(1, 9),
-    data=st.data(),
-    sizes=st.lists(st.integers(0, 20), min_size=1, max_size=4),
-)
+@given(frames=st.integers(1, 60), chunk_size=st.integers(1, 9), data=st.data(), sizes=blocks(20))
 @settings(max_examples=40, deadline=None)
 def test_chunks_of_any_size_and_hop(frames, chunk_size, data, sizes):
     torch.manual_seed(0)
@@ -181,8 +175,7 @@ def test_chunks_of_any_size_and_hop(frames, chunk_size, data, sizes):
 
 def test_nothing_pushed_is_nothing_returned():
     stream = ModelStream(causal_model("dprnn"))
-    assert stream.push(torch.zeros(1, 0)).shape == (1, 3, 0)
-    assert stream.finish().shape == (1, 3, 0)
+    assert stream.push(torch.zeros(1, 0)).shape == stream.finish().shape == (1, 3, 0)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """On an accelerator: results equal the CPU's, and the host never waits for the device."""
 
-from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -15,7 +14,7 @@ on_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA devi
 
 
 @contextmanager
-def no_synchronization() -> Iterator[None]:
+def no_synchronization():
     """Make every wait of the host for the GPU raise."""
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")

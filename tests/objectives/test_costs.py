@@ -10,14 +10,8 @@ from sepkit.objectives import costs
 from sepkit.objectives.inner_products import inner_products
 from sepkit.registry import build
 
-ALL = {
-    "neg_si_sdr": costs.pairwise_neg_si_sdr,
-    "neg_snr": costs.pairwise_neg_snr,
-    "mse": costs.pairwise_mse,
-    "log_mse": costs.pairwise_log_mse,
-    "blr_nll": costs.pairwise_blr_nll,
-    "cauchy_nll": costs.pairwise_cauchy_nll,
-}
+NAMES = ("neg_si_sdr", "neg_snr", "mse", "log_mse", "blr_nll", "cauchy_nll")
+ALL = {name: getattr(costs, f"pairwise_{name}") for name in NAMES}
 every_cost = pytest.mark.parametrize("cost", ALL.values(), ids=ALL.keys())
 
 

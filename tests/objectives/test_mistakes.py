@@ -30,14 +30,12 @@ def objective(**changes) -> tuple[c.ObjectiveConfig, ModelTraits]:
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        (rates(masks=c.RateConfig(free_nats=math.nan)), "masks.free_nats: found nan"),
-        (steered(), "expected a target"),
-        (steered(total=1.0, masks=1.0), "expected a target"),
-        (steered(ModelTraits(), total=1.0), "deterministic"),
+        (rates(masks=c.RateConfig(free_nats=math.nan)), "masks.free_nats: found nan"), (steered(), "expected a target"),
+        (steered(total=1.0, masks=1.0), "expected a target"), (steered(ModelTraits(), total=1.0), "deterministic"),
         (steered(FIRST, masks=1.0), "deterministic"),
         (objective(silence=c.SilenceConfig(weight=1.0), assignment=c.MCLConfig()), "with mcl hypotheses without"),
     ],
-)
+)  # fmt: skip
 def test_configurations(made, words):
     assert words in complaint(lambda: build_objective(*made))
 

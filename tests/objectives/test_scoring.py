@@ -46,9 +46,8 @@ def wins_of(estimates: np.ndarray, sources: np.ndarray, one_to_one: bool) -> np.
 @pytest.mark.parametrize("one_to_one", [False, True])
 def test_value_is_the_cross_entropy_with_who_won(kind, one_to_one):
     batch, separation = batch_and_separation()
-    found = ScoringTerm(PairwiseCosts(costs.PairwiseCost(costs.pairwise_neg_si_sdr, "db")), one_to_one, kind)(
-        Step(batch, separation)
-    )
+    term = ScoringTerm(PairwiseCosts(costs.PairwiseCost(costs.pairwise_neg_si_sdr, "db")), one_to_one, kind)
+    found = term(Step(batch, separation))
     several = False
     for b, length in enumerate(batch.lengths.tolist()):
         estimates = separation.estimates[b, :, :length].detach().numpy()

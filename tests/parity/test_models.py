@@ -37,15 +37,13 @@ def relative(found: Tensor, expected: Tensor) -> float:
     return float((found - expected).norm() / expected.norm())
 
 
-def assert_same_gradients(
-    found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float, of_largest: float = 1e-3
-) -> None:
-    """Compare relative differences tensor by tensor; small gradients are held to a share of the largest."""
+def assert_same_gradients(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float) -> None:
+    """Compare relative differences tensor by tensor; small gradients are held to a thousandth of the largest."""
     assert found.keys() == expected.keys()
     largest = max(float(gradient.norm()) for gradient in expected.values())
     for name, gradient in expected.items():
         difference = float((found[name] - gradient).norm())
-        assert difference <= tolerance * max(float(gradient.norm()), of_largest * largest), name
+        assert difference <= tolerance * max(float(gradient.norm()), 1e-3 * largest), name
 
 
 def asteroid_gradients(model: nn.Module) -> dict[str, Tensor]:
@@ -182,7 +180,7 @@ class TestFiles:
         (tmp_path / "bare.pth").write_bytes(pickle.dumps(evil, protocol=2))
         for name in ("evil.pth", "bare.pth"):
             line = complaint(lambda name=name: from_asteroid(tmp_path / name))
-            assert f"{name}: refused, " in line and "; expected what" in line
+            assert f"{name}: refused, " in line and "; expected what asteroid's serialize" in line
         assert not (tmp_path / "ran").exists()
 
     @pytest.mark.parametrize(
@@ -214,14 +212,6 @@ class TestFiles:
         with pytest.raises(UserError, match="mask_act is 'softmax'"):
             from_asteroid(asteroid_model("DPRNNTasNet", **SMALL["DPRNNTasNet"], mask_act="softmax"))
 
-    def test_not_a_checkpoint(self, tmp_path):
-        path = tmp_path / "model.pth"
-        torch.save(asteroid_model("ConvTasNet", **SMALL["ConvTasNet"]).serialize(), path)
-        content = path.read_bytes()
-        for damaged in (b"", b"not a checkpoint", b"PK\x03\x04 truncated", content[: len(content) // 2]):
-            path.write_bytes(damaged)
-            assert "expected what asteroid's serialize" in complaint(lambda: from_asteroid(path))
-
     def test_no_file_and_no_asteroid_model(self, tmp_path):
         complaint(lambda: from_asteroid(tmp_path / "absent.pth"), "no such file")
         complaint(lambda: from_asteroid(nn.Linear(2, 2)), "found an asteroid 'Linear'")
@@ -229,8 +219,7 @@ class TestFiles:
 
 class TestExportRefusals:
     CONFIG = c.ModelConfig(
-        filterbank=c.FreeFilterbankConfig(num_filters=16),
-        masker=c.ConvTasNetConfig(bottleneck_channels=6, hidden_channels=10, skip_channels=7, blocks=1, repeats=1),
+        8000, 2, c.FreeFilterbankConfig(16), masker=c.ConvTasNetConfig(6, 10, 7, blocks=1, repeats=1)
     )
 
     @pytest.mark.parametrize(

@@ -96,21 +96,14 @@ def test_time_is_kept_for_a_validation(resume: SimpleNamespace) -> None:
 @pytest.mark.parametrize(
     ("changes", "within", "at_end"),
     [
-        ({"attempts": 15}, True, False),
-        ({"attempts": 16}, False, False),
-        ({"attempts": 15, "batches_done": 5}, False, False),
-        ({}, False, False),
-        ({"batches_done": 8}, False, False),
-        ({"batches_done": 8, "attempts": 14}, False, False),
-        ({"batches_done": 8, "attempts": 16}, False, True),
-        ({"batches_done": 8, "validated_epoch": 1}, False, True),
-        ({"batches_done": 8, "monitor": None}, False, True),
-        ({"batches_done": 8, "epoch": 8}, False, True),
-        ({"batches_done": 8, "epoch": 7}, False, False),
-        ({"stopping": True}, True, False),
-        ({"stopping": True, "batches_done": 8}, False, True),
+        ({"attempts": 15}, True, False), ({"attempts": 16}, False, False),
+        ({"attempts": 15, "batches_done": 5}, False, False), ({}, False, False), ({"batches_done": 8}, False, False),
+        ({"batches_done": 8, "attempts": 14}, False, False), ({"batches_done": 8, "attempts": 16}, False, True),
+        ({"batches_done": 8, "validated_epoch": 1}, False, True), ({"batches_done": 8, "monitor": None}, False, True),
+        ({"batches_done": 8, "epoch": 8}, False, True), ({"batches_done": 8, "epoch": 7}, False, False),
+        ({"stopping": True}, True, False), ({"stopping": True, "batches_done": 8}, False, True),
     ],
-)
+)  # fmt: skip
 def test_when_the_state_is_saved(resume: SimpleNamespace, changes: dict, within: bool, at_end: bool) -> None:
     """Every fifth step between windows of two batches; at the end of an epoch that was judged, or late."""
     resume.task.monitor = "score"

@@ -139,15 +139,12 @@ def test_temperature_in_multiples_of_the_spread(config: TrainConfig, tmp_path: P
 @pytest.mark.parametrize(
     ("hypotheses", "assignment", "monitor", "expected"),
     [
-        (1, MCLConfig(), "auto", "dev_mcl_si_sdr_db"),
-        (2, MCLConfig(), "auto", "dev_si_sdr_db"),
-        (3, MCLConfig(), "auto", "dev_mcl_si_sdr_db"),
-        (3, PITConfig(), "auto", "dev_si_sdr_db"),
-        (3, SinkhornConfig(), "auto", "dev_si_sdr_db"),
-        (2, MCLConfig(), "mcl", "dev_mcl_si_sdr_db"),
+        (1, MCLConfig(), "auto", "dev_mcl_si_sdr_db"), (2, MCLConfig(), "auto", "dev_si_sdr_db"),
+        (3, MCLConfig(), "auto", "dev_mcl_si_sdr_db"), (3, PITConfig(), "auto", "dev_si_sdr_db"),
+        (3, SinkhornConfig(), "auto", "dev_si_sdr_db"), (2, MCLConfig(), "mcl", "dev_mcl_si_sdr_db"),
         (3, AnnealedMCLConfig(), "loss", "dev_loss"),
     ],
-)
+)  # fmt: skip
 def test_what_picks_the_best_model(
     config: TrainConfig, tmp_path: Path, hypotheses: int, assignment: Any, monitor: str, expected: str
 ) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,7 +25,7 @@ from tests.noise_voices import voice
 RATE = 8000
 
 
-def cluster(folder: Path, encoder: Path, out: Path, *options: str) -> int:
+def cluster(folder, encoder, out, *options: str) -> int:
     return main(["cluster", str(folder), "--speaker-encoder", str(encoder), "--out", str(out), *options])
 
 

@@ -84,12 +84,10 @@ def test_mel_graph_gives_the_direction_of_the_mean(tmp_path):
 @pytest.mark.parametrize(
     ("shape", "features", "told"),
     [
-        ([None, None, 80], None, "--speaker-features"),
-        ([None, None, 80], "mel", r"expected \(B, F, 40\)"),
-        ([None, None, 80], "waveform", r"expected \(B, T\)"),
-        ([None, None], "fbank", r"expected \(B, F, 80\)"),
+        ([None, None, 80], None, "--speaker-features"), ([None, None, 80], "mel", r"expected \(B, F, 40\)"),
+        ([None, None, 80], "waveform", r"expected \(B, T\)"), ([None, None], "fbank", r"expected \(B, F, 80\)"),
     ],
-)
+)  # fmt: skip
 def test_graphs_that_hear_something_else(tmp_path, shape, features, told):
     complaint(lambda: load_encoder(graph(tmp_path / "a.onnx", shape), features), told)
 

@@ -1,7 +1,6 @@
 """Estimates linked to more speakers than there are outputs."""
 
 import json
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -32,10 +31,8 @@ def estimates():
     return made
 
 
-def linked(
-    estimates: np.ndarray, speakers: int | str, block: int = 3001, recording: np.ndarray | None = None
-) -> LinkedSpeakers:
-    def blocks() -> Iterator[np.ndarray]:
+def linked(estimates, speakers, block=3001, recording=None) -> LinkedSpeakers:
+    def blocks():
         return (estimates[:, start : start + block] for start in range(0, estimates.shape[1], block))
 
     whole = estimates.sum(0) if recording is None else recording

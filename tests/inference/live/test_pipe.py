@@ -6,9 +6,9 @@ import shutil
 import struct
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,17 +16,15 @@ import soundfile
 import torch
 
 from sepkit.cli.main import main
-from sepkit.config import FreeFilterbankConfig, ModelConfig, RecurrentConfig
+from sepkit.config import RecurrentConfig
 from sepkit.errors import UserError
 from sepkit.inference import Separator
 from sepkit.inference.live.pipe import Pipe, open_pipe, separate_pipe
 from sepkit.models import build_model, save_model
 from tests.complaint import complaint
+from tests.tiny_models import RECURRENT
 
-CONFIG = ModelConfig(
-    filterbank=FreeFilterbankConfig(num_filters=8),
-    masker=RecurrentConfig(hidden_size=4, num_layers=1, bidirectional=False),
-)
+CONFIG = replace(RECURRENT, masker=RecurrentConfig(hidden_size=4, num_layers=1, bidirectional=False))
 
 
 class Trickle(io.BytesIO):
@@ -175,6 +173,8 @@ def test_another_format_is_not_taken_for_samples(kind):
         open_pipe(io.BufferedReader(io.BytesIO(sound)))  # type: ignore[arg-type]
     assert "\n" not in str(found.value)
     complaint(lambda: open_pipe(io.BytesIO(wav(mixture(9), endian="BIG"))), "found RIFX")
+    # A frame of 15 bytes, and the beginning of the next in the 17th.
+    complaint(lambda: open_pipe(io.BytesIO(bytes.fromhex("fff1508001e0").ljust(15, b"\0") * 2)), "found MP3 or AAC")
 
 
 FORMATS = ["mp3 -id3v2_version 0", "mp3 -write_xing 0 -id3v2_version 0", "mp4 -movflags empty_moov"]
@@ -258,7 +258,7 @@ def test_options_for_files_do_not_go_with_pipes(model, options, capsys):
 def test_the_microphone_of_the_documents(separator, monkeypatch):
     """A sound card that plays 0.1 s of a recording to docs/stream.md's example, and hears what that plays."""
     page = (Path(__file__).parents[3] / "docs" / "stream.md").read_text()
-    namespace: dict[str, Any] = {}
+    namespace = {}
     exec(re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[0], namespace)
     recording, played = mixture(800), []
 

@@ -1,26 +1,28 @@
 """Separator.streaming equals the whole recording, keeps its stated delay, and refuses unsuitable models in a line."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sepkit.config import ConvTasNetConfig, DualPathRNNConfig, FreeFilterbankConfig, ModelConfig
+from sepkit.config import DualPathRNNConfig
 from sepkit.errors import UserError
 from sepkit.inference import Separator
 from sepkit.inference.live.streaming import RunningGains
 from sepkit.models import build_model
 from tests.complaint import complaint
+from tests.tiny_models import CAUSAL
 
-FREE = FreeFilterbankConfig(num_filters=8, kernel_size=16, stride=8)
-CONV_TASNET = ConvTasNetConfig(6, 8, 6, blocks=3, repeats=1, norm="cumulative_layer_norm", causal=True)
+CONV_TASNET = CAUSAL.masker
 DUAL_PATH = DualPathRNNConfig(6, 5, 10, 5, repeats=1, bidirectional=False, norm="channel_layer_norm")
 
 
 def make(masker=CONV_TASNET, **options) -> Separator:
     torch.manual_seed(0)
-    return Separator(build_model(ModelConfig(filterbank=FREE, masker=masker)), **options)
+    return Separator(build_model(replace(CAUSAL, masker=masker)), **options)
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 
 from sepkit.config import FreeFilterbankConfig, ModelConfig, RecurrentConfig
 from sepkit.data import audio
@@ -94,7 +93,6 @@ CHUNKS = {"whole_seconds": 0.0, "chunk_seconds": 0.5, "overlap_seconds": 0.25}
 
 
 def small_model() -> EncoderMaskerDecoder:
-    torch.manual_seed(0)
     masker = RecurrentConfig(hidden_size=8, num_layers=1)
     return build_model(ModelConfig(filterbank=FreeFilterbankConfig(num_filters=16), masker=masker))
 

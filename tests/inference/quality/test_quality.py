@@ -8,8 +8,8 @@ import scipy.stats
 import torch
 import yaml
 
-from sepkit import config as c
 from sepkit.choices import to_dict
+from sepkit.config import DeterministicConfig
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, SourceEntry, read_manifest, write_manifest
 from sepkit.data.mixing import mix_entry
@@ -24,16 +24,10 @@ from sepkit.inference.runners.base import AGREEMENT
 from sepkit.models import build_model, save_model
 from sepkit.models.saved import weights_fingerprint
 from tests.complaint import complaint
+from tests.tiny_models import LONG_STEPS
 
 RATE = 8000
-MODEL = c.ModelConfig(
-    # Long steps: calibration hears minutes, and a recurrent masker takes its time for each step.
-    filterbank=c.STFTFilterbankConfig(512, 256),
-    masker=c.RecurrentConfig(hidden_size=4, num_layers=1),
-    encoding=c.GaussianConfig("linear"),
-    masks=c.LogNormalConfig(),
-)
-DETERMINISTIC = replace(MODEL, encoding=c.DeterministicConfig("linear"), masks=c.DeterministicConfig("sigmoid"))
+DETERMINISTIC = replace(LONG_STEPS, encoding=DeterministicConfig("linear"), masks=DeterministicConfig("sigmoid"))
 
 
 def synthetic(mixtures=40, features=4, seed=0, noise=1.0):
@@ -344,7 +338,7 @@ def calibrated(tmp_path_factory, corpus):
     """EXP with a variational model and its predictor."""
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("exp")
-    model = build_model(MODEL)
+    model = build_model(LONG_STEPS)
     save_model(model, folder / "model")
     found = calibrate(Separator(model), corpus)
     write_quality(found.predictor, folder / "model")
@@ -420,7 +414,7 @@ def test_silence_and_short_recordings_have_no_prediction(calibrated, waveform):
 def test_another_models_predictor_is_refused_or_left_out(tmp_path, calibrated):
     _, found = calibrated
     torch.manual_seed(1)
-    save_model(build_model(MODEL), tmp_path)
+    save_model(build_model(LONG_STEPS), tmp_path)
     write_quality(found.predictor, tmp_path)
     complaint(lambda: load_model(tmp_path), "other weights")
     assert load_model(tmp_path, predict=False).quality is None
@@ -442,7 +436,6 @@ def test_a_manifest_with_single_speakers_is_taken_as_it_is(corpus):
     made += [replace(entries[0], id=f"three{k}", sources=three, num_samples=4000, corpus="three") for k in range(3)]
     made.append(MixtureEntry(id="nobody", sample_rate=RATE, num_samples=4000, sources=[], mixture=one.path))
     manifest = write_manifest(corpus.parent / "complete.jsonl", made)
-    torch.manual_seed(0)
     found = calibrate(Separator(build_model(DETERMINISTIC)), manifest)
     assert found.skipped == {}
     # Three speakers widen the interval, but the prediction is of the others.

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -150,7 +149,7 @@ def test_an_empty_estimate_is_out_of_domain():
     assert [told(10 ** (level / 20)) for level in (-29, -31)] == [False, True]
 
 
-def test_json_files_tell_how_many_speak(monkeypatch, tmp_path: Path):
+def test_json_files_tell_how_many_speak(monkeypatch, tmp_path):
     separator = Separator(build_model(CONFIG))
     separator.quality = OneVoice(LogisticRegression(["outputs_between"], [0.0], [1.0], [1.0], -1.0, 0.0, 1.0, 0.0))
     for name in ("one", "two"):
@@ -167,7 +166,7 @@ def test_json_files_tell_how_many_speak(monkeypatch, tmp_path: Path):
     complaint(lambda: Separator(separator.model).separate(one_speaker(), RATE, speakers="auto"), "sepkit calibrate")
 
 
-def test_what_is_left_in_the_other_output_is_no_turn(monkeypatch, tmp_path: Path):
+def test_what_is_left_in_the_other_output_is_no_turn(monkeypatch, tmp_path):
     hears(monkeypatch, 0.9)
     separator = Separator(build_model(CONFIG))
     path = audio.write(tmp_path / "one.wav", one_speaker(both=True), RATE)

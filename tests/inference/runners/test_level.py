@@ -2,13 +2,12 @@
 
 import functools
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from sepkit.config import ConvTasNetConfig, FreeFilterbankConfig, ModelConfig
+from sepkit.config import ModelConfig
 from sepkit.data import audio
 from sepkit.inference import Separator, load_model
 from sepkit.inference.long.recordings import FileRecording
@@ -17,13 +16,9 @@ from sepkit.inference.runners.level import ModelLevel, RunningLevel, standardize
 from sepkit.inference.runners.torch_runner import TorchRunner
 from sepkit.models import build_model
 from tests.noise_voices import voice
-from tests.tiny_models import RECURRENT
+from tests.tiny_models import CAUSAL, RECURRENT
 
 RATE = 8000
-CAUSAL = ModelConfig(
-    filterbank=FreeFilterbankConfig(num_filters=8, kernel_size=16, stride=8),
-    masker=ConvTasNetConfig(6, 8, 6, blocks=3, repeats=1, norm="cumulative_layer_norm", causal=True),
-)
 
 
 def made(config: ModelConfig, deviation: float | None = None):
@@ -39,21 +34,15 @@ def noise(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 def running(mixture: np.ndarray, rate: int, deviation: float) -> tuple[np.ndarray, np.ndarray]:
-    """Sums of the docstring of `RunningLevel`, one after the other: samples (T,) and factors (T,)."""
+    """Means of the docstring of `RunningLevel`, one after the other: samples (T,) and factors (T,)."""
     decay = np.exp(-1 / (10 * rate))
     samples, factors = np.zeros(len(mixture)), np.zeros(len(mixture))
     for t in range(len(mixture)):
-        weight = mean = square = 0.0
-        for u in range(t + 1):
-            share = decay ** (t - u)
-            weight += share
-            mean += share * float(mixture[u])
-        mean /= weight
-        for u in range(t + 1):
-            square += decay ** (t - u) * (float(mixture[u]) - mean) ** 2
-        own = np.sqrt(square / weight)
+        past, weights = mixture[: t + 1].astype(np.float64), decay ** np.arange(t, -1, -1)
+        mean = np.average(past, weights=weights)
+        own = np.sqrt(np.average((past - mean) ** 2, weights=weights))
         if own > 1e-7 * abs(mean):
-            samples[t], factors[t] = deviation * (float(mixture[t]) - mean) / own, own / deviation
+            samples[t], factors[t] = deviation * (past[t] - mean) / own, own / deviation
     return samples, factors
 
 
@@ -219,7 +208,7 @@ def test_gains_and_constants_change_nothing_but_the_level(model, way, rate, gain
 
 
 @pytest.mark.parametrize("name", ["boxed_8k", "boxed_8k_causal"])
-def test_excerpts_of_a_file_have_no_constant_either(name, tmp_path: Path):
+def test_excerpts_of_a_file_have_no_constant_either(name, tmp_path):
     """A prediction hears excerpts of a long recording, which are read from its file again."""
     waveform, _, told = usual(name, "long", 16000)
     path = audio.write(tmp_path / "x.wav", waveform + np.float32(0.3), 16000, subtype="FLOAT")

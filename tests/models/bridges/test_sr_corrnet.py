@@ -1,8 +1,5 @@
 """Files of SR-CorrNet: what is read, what is refused, and what becomes of the level and the sign of its outputs."""
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -15,7 +12,7 @@ from tests.complaint import complaint
 from tests.published import sr_corrnet_description, sr_corrnet_weights
 
 
-def write(folder: Path, weights: Any, description: dict[str, Any]) -> Path:
+def write(folder, weights, description):
     torch.save(weights, folder / "model.pt")
     (folder / "config.yaml").write_text(yaml.safe_dump(description))
     return folder

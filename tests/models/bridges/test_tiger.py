@@ -1,8 +1,6 @@
 """Files of TIGER: what is read, and what is refused."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,7 +13,7 @@ from tests.complaint import complaint
 from tests.published import tiger_arguments, tiger_weights
 
 
-def write(folder: Path, weights: dict[str, torch.Tensor], description: Any) -> Path:
+def write(folder, weights: dict[str, torch.Tensor], description):
     save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(description))
     return folder

@@ -6,12 +6,10 @@ import warnings
 from dataclasses import dataclass, replace
 from math import inf, nan
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import sepkit
 from sepkit import config as c
@@ -46,11 +44,11 @@ ONE_WAY = c.GatedRecurrenceConfig(8, 6, 10, 1, bidirectional=False)
 SR_CORRNET = c.SRCorrNetConfig(8, 1, 1, 2, 5, 7)
 
 
-def of(masker: c.MaskerConfig, filterbank: c.FilterbankConfig = FREE, **fields: Any) -> c.ModelConfig:
+def of(masker: c.MaskerConfig, filterbank: c.FilterbankConfig = FREE, **fields) -> c.ModelConfig:
     return c.ModelConfig(filterbank=filterbank, masker=masker, **fields)
 
 
-def mapping(masker: c.MaskerConfig, **changes: Any) -> c.ModelConfig:
+def mapping(masker: c.MaskerConfig, **changes) -> c.ModelConfig:
     """A model whose masker makes the coefficients of the estimates."""
     return of(masker, replace(MAPPED, **changes), masks=LINEAR)
 
@@ -93,7 +91,7 @@ LENGTHS = [1, 17, 650, 2003]
 WITH_FEATURES = ["gated_recurrence", "variational", "gamma"]
 
 
-def made(config: c.ModelConfig) -> nn.Module:
+def made(config: c.ModelConfig):
     torch.manual_seed(0)
     model = build_model(config).eval()
     model.set_signal_statistics(0.03, 0.2)
@@ -173,9 +171,8 @@ def exported(tmp_path_factory):
     return folder
 
 
-def test_the_command_tells_what_it_compared_and_made(exported, tmp_path, capsys):
-    assert main(["export", str(exported / "exp"), "--out", str(tmp_path / "again.onnx")]) == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_the_command_tells_what_it_compared_and_made(exported, tmp_path, printed):
+    lines = printed(["export", exported / "exp", "--out", tmp_path / "again.onnx"]).splitlines()
     assert lines[-1] == str(tmp_path / "again.onnx") and "1 samples: differs from torch by" in lines[0]
     assert len([line for line in lines if "differs from torch by" in line]) == 6
     assert [path.name for path in tmp_path.iterdir()] == ["again.onnx"]
@@ -200,7 +197,7 @@ def test_exported_models_are_told_apart(exported, tmp_path):
     assert prints[0] != prints[1] and prints[0] == sepkit.load_model(exported / "model.onnx").fingerprint()
 
 
-def test_commands_take_an_exported_model(exported, make_corpus, tmp_path, capsys):
+def test_commands_take_an_exported_model(exported, make_corpus, tmp_path, printed, capsys):
     graph = str(exported / "model.onnx")
     generator = np.random.default_rng(0)
     for number in range(4):
@@ -213,8 +210,7 @@ def test_commands_take_an_exported_model(exported, make_corpus, tmp_path, capsys
     assert main(["evaluate", "--model", graph, "--manifest", str(manifest), "--out", str(tmp_path / "scores")]) == 0
     assert json.loads((tmp_path / "scores" / "summary.json").read_text())["n_utterances"] == 2
     capsys.readouterr()
-    assert main(["models", "--model", graph]) == 0
-    described = capsys.readouterr().out
+    described = printed(["models", "--model", graph])
     assert "sample_rate: 8000" in described and "epoch: 3" in described
 
 
@@ -288,14 +284,11 @@ def test_the_length_with_the_largest_difference_is_named(tmp_path, monkeypatch):
     ("name", "wanted", "found", "expected"),
     [
         ("estimates", [[[0.0, 2.0, -4.0]]], [[[0.4, 2.0, -4.0]]], 0.1),
-        ("estimates", [[[0.0, 0.0]]], [[[0.0, -0.5]]], 0.5),
-        ("embeddings", [[0.1, -0.2]], [[0.1, -0.15]], 0.25),
-        ("scores", [[0.5, -10.0]], [[0.7, -11.0]], 0.2),
-        ("mask_spread_db", [[nan, 1.0]], [[nan, 1.5]], 0.5),
-        ("mask_spread_db", [[1.0]], [[nan]], inf),
-        ("estimates", [[[nan]]], [[[1.0]]], inf),
+        ("estimates", [[[0.0, 0.0]]], [[[0.0, -0.5]]], 0.5), ("embeddings", [[0.1, -0.2]], [[0.1, -0.15]], 0.25),
+        ("scores", [[0.5, -10.0]], [[0.7, -11.0]], 0.2), ("mask_spread_db", [[nan, 1.0]], [[nan, 1.5]], 0.5),
+        ("mask_spread_db", [[1.0]], [[nan]], inf), ("estimates", [[[nan]]], [[[1.0]]], inf),
     ],
-)
+)  # fmt: skip
 def test_differences_by_hand(name, wanted, found, expected, monkeypatch):
     """Of estimates and embeddings relative to the largest value, of others to their own or to 1; features of 0.1 s."""
     graph = SimpleNamespace(outputs=[name], sample_rate=1000, features=["mask_spread_db"])

@@ -4,7 +4,10 @@ import json
 import resource
 import shutil
 import time
+from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +16,9 @@ import yaml
 
 import sepkit
 from sepkit.config import GatedRecurrenceConfig, RecurrentConfig, SpeakerEncoderConfig
+from sepkit.errors import UserError
 from sepkit.files import file_digest
+from sepkit.limits import ONNX_SECONDS, ONNX_SECONDS_PER_SECOND
 from sepkit.models import build_model, load_checkpoint, load_weights_into, save_model
 from sepkit.models.features import latent_features
 from sepkit.models.saved import weights_fingerprint
@@ -25,7 +30,7 @@ onnx = pytest.importorskip("onnx", reason="onnx is missing: pip install 'sepkit[
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is missing: pip install 'sepkit[torch]'")
 
 from sepkit.models.export.graph_description import METADATA  # noqa: E402
-from sepkit.models.export.graph_file import Graph  # noqa: E402
+from sepkit.models.export.graph_file import Graph, Session, _providers  # noqa: E402
 from sepkit.models.export.onnx_export import export_onnx, save_graph  # noqa: E402
 from sepkit.models.storage.onnx_reader import read_onnx  # noqa: E402
 
@@ -117,16 +122,13 @@ def test_graphs_that_do_more_than_compute_are_refused(change, message, exported,
 @pytest.mark.parametrize(
     ("description", "message"),
     [
-        ({"format": 3}, "not of format 2"),
-        ({"features_version": 99}, "features are of version 99"),
-        ({"features": ["loudness"]}, "'loudness'"),
-        ({"features": ["mask_spread_db"]}, "its outputs are"),
-        ({"kind": "mixer"}, "kind"),
-        ({"fingerprint": None}, "fingerprint"),
+        ({"format": 3}, "not of format 2"), ({"features_version": 99}, "features are of version 99"),
+        ({"features": ["loudness"]}, "'loudness'"), ({"features": ["mask_spread_db"]}, "its outputs are"),
+        ({"kind": "mixer"}, "kind"), ({"fingerprint": None}, "fingerprint"),
         ({"hypotheses": 3}, "gives estimates of shape (1, 2, 700), expected (1, 3, 700)"),
         ({"score_loss": 4}, "score_loss"),
     ],
-)
+)  # fmt: skip
 def test_descriptions_that_do_not_fit_are_refused(description, message, exported, tmp_path):
     changed(exported[1], tmp_path / "model.onnx", description)
     mixture = np.ones((1, 700), np.float32)
@@ -160,11 +162,77 @@ def test_constants_that_grow_are_not_computed_while_a_graph_is_loaded(kind, expo
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # KiB
 
 
-def test_devices(exported):
-    _, path = exported
-    assert Graph(path, device="auto").providers[-1] == "CPUExecutionProvider"
-    for device in ("cuda", "cpu:1", "tpu"):
-        assert "which ONNX Runtime does not have here; use cpu" in complaint(lambda device=device: Graph(path, device))
+CPU, CUDA, COREML = (f"{name}ExecutionProvider" for name in ("CPU", "CUDA", "CoreML"))
+
+
+@pytest.mark.parametrize(
+    ("device", "there", "expected"),
+    [
+        ("auto", [CPU], [CPU]), ("auto", [COREML, CPU], [CPU]), ("auto", [CUDA, CPU], [(CUDA, {}), CPU]),
+        ("cpu", [CUDA, CPU], [CPU]), ("cuda", [CUDA, CPU], [(CUDA, {}), CPU]),
+        ("cuda:1", [CUDA, CPU], [(CUDA, {"device_id": "1"}), CPU]), ("coreml", [COREML, CPU], [(COREML, {}), CPU]),
+        ("cuda", [CPU], "use cpu or auto"), ("cuda:x", [CUDA, CPU], "use cuda, cpu or auto"),
+        ("cpu:1", [CPU], "use cpu or auto"), ("coreml:1", [COREML, CPU], "use coreml, cpu or auto"),
+        ("tpu", [CPU], "use cpu or auto"),
+    ],
+)  # fmt: skip
+def test_devices(device, there, expected):
+    if isinstance(expected, list):
+        assert _providers(device, there) == expected
+    else:
+        complaint(
+            lambda: _providers(device, there), f"found '{device}', which ONNX Runtime does not have here; {expected}"
+        )
+
+
+@pytest.fixture
+def options(monkeypatch):
+    """Options of the sessions that are made, which open nothing."""
+    made = []
+    monkeypatch.setattr(onnxruntime, "InferenceSession", lambda content, options, providers: made.append(options))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("threads", "wanted", "policy", "expected"),
+    [
+        (None, "", "", (0, "0")), (None, "3", "", (3, "0")), (2, "3", "passive", (2, "0")),
+        (None, "x", "active", (0, "1")),
+    ],
+)  # fmt: skip
+def test_threads_of_a_session(threads, wanted, policy, expected, options, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", wanted)
+    monkeypatch.setenv("OMP_WAIT_POLICY", policy)
+    Session(Path("x"), b"", threads=threads)
+    (given,) = options
+    spinning = given.get_session_config_entry("session.intra_op.allow_spinning")
+    assert (given.intra_op_num_threads, spinning) == expected
+
+
+@pytest.mark.parametrize(
+    ("error", "bounded", "kind", "words"),
+    [
+        ("bad_alloc", True, UserError, "x: takes more memory for 2.0 s of sound than there is"),
+        ("bad_alloc", False, MemoryError, "x: bad_alloc"),
+        (
+            "late",
+            True,
+            UserError,
+            f"on 16000 samples .stopped after {ONNX_SECONDS + 2 * ONNX_SECONDS_PER_SECOND:.0f} s",
+        ),
+        ("of\nlines", False, UserError, "x: ONNX Runtime failed on 16000 samples .of lines"),
+    ],
+)
+def test_failures_of_a_session(error, bounded, kind, words, options):
+    def run(outputs, inputs, options):
+        options.terminate = error == "late"
+        raise RuntimeError(error)
+
+    session = Session(Path("x"), b"")
+    session.inner, session._bounded, session._bounded_by = SimpleNamespace(run=run), bounded, lambda _: nullcontext()
+    with pytest.raises(kind, match=words) as caught:
+        session.run({}, [], 16000, 8000)
+    assert type(caught.value) is kind
 
 
 # ----------------------------------------------------------------------------------------------------- torch loads them

@@ -1,7 +1,6 @@
 """SR-CorrNet: its correlations, and training with a number of speakers that varies."""
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch.nn import functional
@@ -16,7 +15,7 @@ from tests.complaint import complaint
 BANK = c.STFTFilterbankConfig(16, 8, compression=1.0, features="real_imaginary", complex_masks=True, mapping=True)
 
 
-def model(**changes: Any) -> Any:
+def model(**changes):
     masker = c.SRCorrNetConfig(8, 1, 2, 2, 6, 10, count_speakers=True)
     masks = c.DeterministicConfig(activation="linear")
     config = c.ModelConfig(8000, 3, BANK, masker=masker, masks=masks, input_norm="mixture")

@@ -3,7 +3,6 @@
 import json
 import shutil
 from dataclasses import replace
-from pathlib import Path
 from unittest.mock import Mock
 
 import huggingface_hub
@@ -26,7 +25,6 @@ from tests.tiny_models import RECURRENT
 
 @pytest.fixture
 def model():
-    torch.manual_seed(0)
     model = build_model(RECURRENT).eval()
     model.set_signal_statistics(0.01, 0.07)
     return model
@@ -60,15 +58,13 @@ def box(model, tmp_path, monkeypatch):
     return tmp_path / "box"
 
 
-def test_a_shipped_model_is_found_by_name(box, tmp_path, monkeypatch, capsys):
+def test_a_shipped_model_is_found_by_name(box, tmp_path, monkeypatch, printed):
     monkeypatch.chdir(tmp_path)
     assert load_pretrained("boxed_8k").hypotheses == 2
     assert model_folder("boxed_8k") == box / "boxed_8k"
     assert sepkit.load_model("boxed_8k").sample_rate == 8000
-    assert main(["models"]) == 0
-    assert "boxed_8k" in (listed := capsys.readouterr().out) and "the default" in listed and "no_model" not in listed
-    assert main(["models", "--model", "boxed_8k"]) == 0
-    assert "sample_rate: 8000" in capsys.readouterr().out
+    assert "boxed_8k" in (listed := printed(["models"])) and "the default" in listed and "no_model" not in listed
+    assert "sample_rate: 8000" in printed(["models", "--model", "boxed_8k"])
     assert "(did you mean boxed_8k?)" in complaint(lambda: load_pretrained("boxed_16k"))
     # What lies at a path of that name goes first.
     save_model(build_model(replace(RECURRENT, hypotheses=3)), tmp_path / "boxed_8k")
@@ -202,11 +198,10 @@ def uploaded(monkeypatch, tmp_path):
     return tmp_path / "hub"
 
 
-def test_upload_takes_the_model_and_its_card_and_nothing_else(folder, uploaded, monkeypatch, capsys):
+def test_upload_takes_the_model_and_its_card_and_nothing_else(folder, uploaded, monkeypatch, printed):
     (folder / "secret.txt").write_text("mine")
     line = ["upload", str(folder), "--repo", "somebody/separator", "--license", "cc-by-4.0", "--corpora", "speech_mini"]
-    assert main(line) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "https://huggingface.co/somebody/separator"
+    assert printed(line).splitlines()[-1] == "https://huggingface.co/somebody/separator"
     there = uploaded / "somebody" / "separator"
     assert sorted(path.name for path in there.iterdir()) == ["README.md", "model.safetensors", "model.yaml"]
     assert "hf:somebody/separator" in (there / "README.md").read_text()
@@ -214,9 +209,9 @@ def test_upload_takes_the_model_and_its_card_and_nothing_else(folder, uploaded, 
     assert load_pretrained("hf:somebody/separator").hypotheses == 2
 
 
-def test_a_dry_run_uploads_nothing(folder, uploaded, capsys):
-    assert main(["upload", str(folder), "--repo", "somebody/separator", "--license", "mit", "--dry-run"]) == 0
-    assert capsys.readouterr().out.startswith("---\nlicense: mit")
+def test_a_dry_run_uploads_nothing(folder, uploaded, printed):
+    card = printed(["upload", folder, "--repo", "somebody/separator", "--license", "mit", "--dry-run"])
+    assert card.startswith("---\nlicense: mit")
     assert not uploaded.exists()
 
 
@@ -237,7 +232,7 @@ def test_only_own_models_are_uploaded(tmp_path, capsys):
 # ------------------------------------------------------------------------------------------------------------- the card
 
 
-def summary(path: Path, **metrics: float) -> Path:
+def summary(path, **metrics: float):
     values = {name: {"mean": mean, "ci95": [mean - 1, mean + 1], "n": 5} for name, mean in metrics.items()}
     path.write_text(
         json.dumps({"n_utterances": 5, "metrics": values, "manifest": f"/somewhere/corpus_a/{path.stem}.jsonl"})
@@ -254,33 +249,23 @@ def test_what_only_developers_read_is_on_no_card():
 
 def test_the_card_says_what_the_model_is_and_the_hub_can_read_it(folder, tmp_path):
     (folder.parent / "config.yaml").write_text("objective: {cost: {name: blr_nll}, assignment: {name: pit}}")
-    text = model_card(
-        folder,
-        license="CC-BY-4.0",
-        corpora=["speech_mini (CC BY 4.0)", "noise_mini (CC0)"],
-        summaries=[
-            summary(tmp_path / "test.json", si_sdri_db=9.876, stoi=0.9, mask_rate_nats_per_frame=600),
-            summary(tmp_path / "hard.json", own=1),
-        ],
-        credit="Spoken by volunteers.",
-    )
+    corpora = ["speech_mini (CC BY 4.0)", "noise_mini (CC0)"]
+    summaries = [summary(tmp_path / "test.json", si_sdri_db=9.876, stoi=0.9, mask_rate_nats_per_frame=600)]
+    summaries.append(summary(tmp_path / "hard.json", own=1))
+    credit = "Spoken by volunteers."
+    text = model_card(folder, license="CC-BY-4.0", corpora=corpora, summaries=summaries, credit=credit)
     for words in (
-        "8000 Hz",
-        "blr_nll, matched by pit",
-        "recurrent, rnn gru",
-        "- speech_mini (CC BY 4.0)",
+        *("8000 Hz", "blr_nll, matched by pit", "recurrent, rnn gru", "- speech_mini (CC BY 4.0)", "| Epoch | 3 |"),
+        *("## License\n\nCC-BY-4.0", "## Limits", credit),
         "| corpus_a test | 5 | - | 9.88 (8.88 to 10.88) | 0.90 (-0.10 to 1.90) |  |",
-        "## License\n\nCC-BY-4.0",
-        "## Limits",
-        "Spoken by volunteers.",
-        "| Epoch | 3 |",
     ):
         assert words in text, words
     # The card has neither the rest of the manifest's path nor metrics for developers.
     assert "/somewhere" not in text and "mask_rate" not in text
     card = ModelCard(text)
     assert card.data.license == "cc-by-4.0" and card.data.library_name == "sepkit"
-    assert {(result.dataset_name, result.metric_type, result.metric_value) for result in card.data.eval_results} == {
+    found = {(result.dataset_name, result.metric_type, result.metric_value) for result in card.data.eval_results}
+    assert found == {
         ("corpus_a test", "si_sdri_db", 9.876),
         ("corpus_a test", "stoi", 0.9),
         ("corpus_a hard", "own", 1),

@@ -5,9 +5,6 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -101,10 +98,10 @@ def architecture(name: str) -> c.ModelConfig:
     }[name.partition("-")[0]]()
 
 
-COUNTED: dict[str, tuple[int, Any, int]] = {}
+COUNTED = {}
 
 
-def counted(config: c.ModelConfig, device: str) -> tuple[int, Any, int]:
+def counted(config: c.ModelConfig, device: str):
     """Parameters, 1e9 multiply-adds a second of audio, and numbers in the weights of a model, without values."""
     model = build_model(config) if device == "cpu" else build_on_meta(lambda: build_model(config), "the model", 10**4)
     model.eval().to(device).requires_grad_(False)
@@ -124,13 +121,12 @@ MEASURED = [name for name, row in PUBLIC.items() if row.parameters is not None]
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] * name.startswith("dprnn")) for name in MEASURED]
 )
-def test_parameters_operations_and_bytes_are_those_of_the_architecture(name: str) -> None:
+def test_parameters_operations_and_bytes_are_those_of_the_architecture(name):
     row, config = PUBLIC[name], architecture(name)
     if repr(config) not in COUNTED:
         COUNTED[repr(config)] = counted(config, "cpu" if name.startswith("dprnn") else "meta")
     parameters, operations, numbers = COUNTED[repr(config)]
-    assert row.parameters == parameters
-    assert row.giga_multiply_adds_per_second == operations
+    assert (row.parameters, row.giga_multiply_adds_per_second) == (parameters, operations)
     # Files of four bytes a weight; speechbrain's hold tables of positions. SepReformer's holds two moments of each
     # weight besides, and four masks and decoders that only training uses.
     numbers = 3 * (numbers + 4 * (4 * 128 * 129 + 256 * 257 + 256 * 16)) if name == "sepreformer-b-wsj0" else numbers
@@ -138,7 +134,7 @@ def test_parameters_operations_and_bytes_are_those_of_the_architecture(name: str
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-def test_rows_say_where_files_are_and_what_reads_them(name: str) -> None:
+def test_rows_say_where_files_are_and_what_reads_them(name):
     row = PUBLIC[name]
     assert row.bridge in TOOLKITS and re.fullmatch("separate [23]( to [35])?|enhance", row.task)
     names = [file.name for file in row.files]
@@ -150,11 +146,10 @@ def test_rows_say_where_files_are_and_what_reads_them(name: str) -> None:
         assert "github" not in file.url or (file.digest and file.size and re.search("/[0-9a-f]{40}/", file.url))
 
 
-def test_the_table_is_printed_and_is_json(capsys) -> None:
+def test_the_table_is_printed_and_is_json(printed, capsys):
     assert main(["models", "--public", "--model", "boxed_8k"]) == 2
     assert "--public: lists all public models; leave out --model" in capsys.readouterr().err
-    assert main(["models", "--public", "--json"]) == 0
-    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    rows = {row["name"]: row for row in json.loads(printed(["models", "--public", "--json"]))}
     assert rows.keys() == PUBLIC.keys()
     assert rows["sepreformer-b-wsj0"]["files"][0] == dataclasses.asdict(PUBLIC["sepreformer-b-wsj0"].files[0])
 
@@ -163,7 +158,7 @@ def test_the_table_is_printed_and_is_json(capsys) -> None:
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Server]:
+def server(monkeypatch: pytest.MonkeyPatch, tmp_path):
     monkeypatch.setattr(fetching, "_PAUSE_SECONDS", 0.001)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     server = Server()
@@ -191,7 +186,7 @@ def serve(server: Server, monkeypatch: pytest.MonkeyPatch, files: dict[str, byte
     monkeypatch.setitem(PUBLIC, name, dataclasses.replace(row, files=tuple(moved)))
 
 
-def separate(tmp_path: Path, name: str) -> int:
+def separate(tmp_path, name: str) -> int:
     audio.write(tmp_path / "talk.wav", 0.1 * np.random.default_rng(0).standard_normal(4000).astype(np.float32), 8000)
     arguments = [str(tmp_path / "talk.wav"), "--model", name, "--out", str(tmp_path / "out"), "--device", "cpu"]
     return main(["separate", *arguments])
@@ -258,7 +253,7 @@ def test_a_file_without_published_digest_is_held_against_that_of_the_first_fetch
 
 
 @pytest.mark.parametrize("name", ["sr-corrnet-2to5", "tiger"])
-def test_models_that_are_folders_are_fetched_whole(name: str, server, monkeypatch, tmp_path):
+def test_models_that_are_folders_are_fetched_whole(name, server, monkeypatch, tmp_path):
     torch.save(published.sr_corrnet_weights(5, True), tmp_path / "model.pt")
     (tmp_path / "config.yaml").write_text(json.dumps(published.sr_corrnet_description(5, True)))
     save_file(published.tiger_weights(), tmp_path / "model.safetensors")
@@ -299,7 +294,7 @@ def test_names_of_asteroids_readme_and_addresses_are_fetched(server, monkeypatch
         ("wesep", "WeSep extracts one enrolled speaker"),
     ],
 )
-def test_public_models_that_are_not_read_are_told_in_one_line(name: str, words: str) -> None:
+def test_public_models_that_are_not_read_are_told_in_one_line(name, words):
     assert re.search(words, complaint(lambda: load_pretrained(name)))
 
 
@@ -313,7 +308,7 @@ def test_public_models_that_are_not_read_are_told_in_one_line(name: str, words: 
         ("config.json", "for TIGER is named tiger:{}, expected"),
     ],
 )
-def test_folders_of_other_toolkits_are_told_how_they_are_named(file: str, words: str, tmp_path: Path) -> None:
+def test_folders_of_other_toolkits_are_told_how_they_are_named(file, words, tmp_path):
     (tmp_path / file).touch()
     (tmp_path / "encoder.ckpt").touch()
     assert words.format(tmp_path) in complaint(lambda: load_pretrained(tmp_path))
