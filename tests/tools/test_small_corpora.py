@@ -1,7 +1,5 @@
 """Small corpora in the layouts of LibriMix and VCTK-2mix, read by the commands that read those."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -32,9 +30,7 @@ def recordings(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_recipes_commands_read_it(
-    recordings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_recipes_commands_read_it(recordings, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(small_corpora, "SPLITS", [(*names, 6) for *names, _ in small_corpora.SPLITS])
     monkeypatch.setattr(small_corpora, "VCTK_MIXTURES", 2)
     corpus = tmp_path / "corpus"
