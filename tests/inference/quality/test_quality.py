@@ -444,7 +444,7 @@ def test_a_manifest_with_single_speakers_is_taken_as_it_is(corpus):
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"first": 0}, "first: found 0"), ({"first": 3}, "expected .* or more"), ({}, "no mixture could be used")],
+    [({"first": 0}, "first: found 0"), ({"first": 3}, "expected .* or more"), ({}, "no usable mixture")],
 )
 def test_what_cannot_be_calibrated(corpus, options, words):
     manifest = corpus
