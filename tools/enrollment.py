@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 
-from sepkit.cli.main import main as sepkit
 from sepkit.data import audio
 from sepkit.data.activity import ActivityMeter
 from sepkit.evaluation.diarization import Turns, read_rttm
@@ -25,9 +24,12 @@ from sepkit.inference.diarization.enrollment import Enrolled, enroll, name_speak
 from sepkit.inference.diarization.linking import link
 from sepkit.inference.loading import load_model
 from sepkit.inference.long.recordings import FileRecording
+from sepkit.reporting.tables import markdown_table
+from tools.sepkit_command import run
 
 RATE = 8000
 SECONDS = 3, 10
+SPEAKERS, SEEDS, THRESHOLDS = (2, 3, 4, 6, 8), (1, 2), (0.55, 0.6, 0.65, 0.7, 0.75)
 _MINUTES, _ABSENT = 3, 8
 # What is left for meetings at least, the shortest of enrollments to speak of, and the longest piece of a turn.
 _REST_SECONDS, _SHORTEST_SECONDS, _PIECE_SECONDS, _STEP_SECONDS = 4.0, 3.2, 6.0, 0.02
@@ -80,10 +82,8 @@ def divide(speech: Path, split: str, out: Path) -> None:
 def meet(corpus: Path, split: str, speakers: int, seed: int) -> Path:
     """Return the folder of a meeting with its estimates in separated/."""
     out = corpus / f"meeting_{speakers}_{seed}"
-    words = ["prepare", "conversation", "--speech", corpus / "speech", "--split", split, "--minutes", _MINUTES]
-    words += ["--speakers", speakers, "--max-overlap", 2, "--seed", f"{seed}{speakers}", "--out", out]
-    if code := sepkit([str(word) for word in words]):
-        raise SystemExit(code)
+    words = ["--speech", corpus / "speech", "--split", split, "--minutes", _MINUTES, "--seed", f"{seed}{speakers}"]
+    run("prepare", "conversation", *words, "--speakers", speakers, "--max-overlap", 2, "--out", out)
     # Each output holds one speaker after another.
     found = load_model(predict=False, views=1).separate_recording(FileRecording(out / "mixture.flac"), by_voices=False)
     with closing(found.estimates) as estimates:
@@ -97,8 +97,7 @@ def trials(corpus: Path, meeting: Path) -> Iterator[tuple[str, int, Trial]]:
     truth = next(iter(read_rttm(meeting / "conversation.rttm").values()))
     estimates = np.stack([audio.read(path) for path in sorted((meeting / "separated").glob("*.wav"))])
     others = [path.stem for path in sorted((corpus / "enroll10").iterdir()) if path.stem not in truth]
-    generator = np.random.default_rng(len(truth))
-    names = [*sorted(truth), *generator.permutation(others)[:_ABSENT].tolist()]
+    names = [*sorted(truth), *np.random.default_rng(len(truth)).permutation(others)[:_ABSENT].tolist()]
     whole = estimates.sum(0, keepdims=True)
     for how in ("auto", len(truth)):
         linked = link(lambda: iter([estimates]), len(estimates), RATE, encoder, how, lambda: iter([whole]))  # type: ignore[arg-type]
@@ -133,25 +132,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--speech", type=Path, required=True)
     parser.add_argument("--split", choices=("dev", "test"), default="dev")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--speakers", type=int, nargs="+", default=[2, 3, 4, 6, 8], help="who speak in a meeting")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--thresholds", type=float, nargs="+", default=[0.55, 0.6, 0.65, 0.7, 0.75])
     given = parser.parse_args(arguments)
     divide(given.speech, given.split, given.out)
-    found: dict[tuple[str, int], dict[str, list[Trial]]] = {}
+    found: dict[tuple[str, int, str], list[Trial]] = {}
     for corpus in sorted(given.out.iterdir()):
-        for speakers in given.speakers:
-            for seed in given.seeds:
+        for speakers in SPEAKERS:
+            for seed in SEEDS:
                 for how, seconds, trial in trials(corpus, meet(corpus, given.split, speakers, seed)):
-                    found.setdefault((how, seconds), {}).setdefault(corpus.name, []).append(trial)
-    print("| number | enrolled from | corpus | threshold | missed | confused | false alarms |")
-    print("|---|---|---|---|---|---|---|")
-    for (how, seconds), of_corpora in found.items():
-        for corpus_name, own in of_corpora.items():
-            for threshold in given.thresholds:
-                missed, confused, present, false, absent = np.sum([trial.counts(threshold) for trial in own], axis=0)
-                numbers = f"{missed} of {present} | {confused} | {false} of {absent}"
-                print(f"| {how} | {seconds} s | {corpus_name} | {threshold:g} | {numbers} |")
+                    found.setdefault((how, seconds, corpus.name), []).append(trial)
+    rows = []
+    for (how, seconds, corpus_name), own in found.items():
+        for threshold in THRESHOLDS:
+            missed, confused, present, false, absent = np.sum([trial.counts(threshold) for trial in own], axis=0)
+            numbers = [f"{missed} of {present}", str(confused), f"{false} of {absent}"]
+            rows.append([how, f"{seconds} s", corpus_name, f"{threshold:g}", *numbers])
+    header = ["number", "enrolled from", "corpus", "threshold", "missed", "confused", "false alarms"]
+    print(markdown_table(header, rows, words=(0, 1, 2)), end="")
 
 
 if __name__ == "__main__":
