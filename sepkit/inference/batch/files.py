@@ -28,7 +28,14 @@ from sepkit.inference.batch.reports import (
     write_failures,
 )
 from sepkit.inference.diarization.encoders import Encoder, load_encoder
-from sepkit.inference.diarization.enrollment import Enrolled, enroll, name_speakers, threshold_of, threshold_warning
+from sepkit.inference.diarization.enrollment import (
+    DECIDING_SECONDS,
+    Enrolled,
+    enroll,
+    name_speakers,
+    threshold_of,
+    threshold_warning,
+)
 from sepkit.inference.diarization.linking import LinkedSpeakers, link
 from sepkit.inference.loading import load_model
 from sepkit.inference.long.recordings import FileRecording, Rendered
@@ -234,6 +241,9 @@ class _Job:
         if found:
             absent = ", ".join(found["absent"]) or "none"
             line += f"; written: {', '.join(filter(None, names)) or 'none'}; absent: {absent}"
+            if found["too_short"]:
+                line += f"; enrollment too short to decide (less than {DECIDING_SECONDS:g} s of speech): "
+                line += ", ".join(found["too_short"])
         return line, written
 
     def _names(self, linked: LinkedSpeakers) -> tuple[list[str | None], dict[str, Any]]:
@@ -242,12 +252,14 @@ class _Job:
         if not self.enrolled or self.encoder is None:
             return names, {}
         threshold, only = threshold_of(self.encoder), self.options.only
-        found = name_speakers(self.enrolled, linked.embeddings, threshold)
+        found = name_speakers(self.enrolled, linked.embeddings, threshold, self.encoder.cohort)
         for one in found:
             if one.speaker is not None:
                 names[one.speaker] = one.enrolled.name
-        absent = [one.enrolled.name for one in found if one.speaker is None]
+        absent = [one.enrolled.name for one in found if one.speaker is None and not one.too_short]
+        short = [one.enrolled.name for one in found if one.too_short]
         more = {"enrolled": [one.to_plain() for one in found], "enroll_threshold": threshold, "absent": absent}
+        more["too_short"] = short
         return [name if only in (None, name) else None for name in names], more
 
 

@@ -20,6 +20,9 @@ from sepkit.models.export.graph_file import Graph, Session, digest, read_graph
 from sepkit.models.published.shipped import encoder_folder
 from sepkit.models.storage.folders import GRAPH, find_checkpoint
 
+COHORT = "cohort.npy"
+"""File beside an encoder's graph: embeddings of voices, (C, D)."""
+
 # Names in the metadata that sherpa-onnx's exporters write.
 _FBANK_FRAMEWORKS = ("wespeaker", "3d-speaker")
 
@@ -61,12 +64,14 @@ class Encoder(Protocol):
         embedding_size: D.
         has_vad: whether it has `speech`.
         info: Data saved beside the weights, see `numbers_in`.
+        cohort: Voices that others are compared with, (C, D) unit vectors, see `clustering.likeness`; None: none.
     """
 
     sample_rate: int
     embedding_size: int
     has_vad: bool
     info: Mapping[str, Any]
+    cohort: np.ndarray | None
 
     def embed(self, waveforms: np.ndarray) -> np.ndarray:
         """Return unit vectors (B, D) float32 of waveforms (B, T) float32."""
@@ -95,6 +100,8 @@ class GraphEncoder:
         self.sample_rate, self.embedding_size = graph.sample_rate, graph.embedding_size
         self.has_vad = "speech" in graph.outputs
         self.info: Mapping[str, Any] = graph.info
+        beside = graph.path.with_name(COHORT)
+        self.cohort = unit_rows(np.load(beside).astype(np.float64)) if beside.is_file() else None
 
     def embed(self, waveforms: np.ndarray) -> np.ndarray:
         """Return unit vectors (B, D) of waveforms (B, T)."""
@@ -118,6 +125,8 @@ class TorchEncoder:
     Args:
         model: Model in evaluation mode.
     """
+
+    cohort = None
 
     def __init__(self, model: SpeakerEncoder) -> None:
         self.model = model
@@ -161,7 +170,7 @@ class OtherEncoder:
         UserError: no such graph, a graph whose input is not stated, or metadata that are no such numbers.
     """
 
-    has_vad = True
+    has_vad, cohort = True, None
 
     def __init__(self, path: Path, features: SpeakerFeatures | None = None) -> None:
         expected = "expected a speaker encoder with one input, spectra or samples, and embeddings (B, D) as its output"
