@@ -179,8 +179,8 @@ def cluster_recordings(
         points = embed(loaded, speech.waveforms(loaded.sample_rate))
         if not np.isfinite(points).all():
             raise UserError("--speaker-encoder: it gives embeddings that are not finite; train it again")
-    rule, cohort = (rule_of({}), None) if loaded is None else (rule_of(loaded.info), loaded.cohort)
-    clusters, counted = group_speakers(points, speech.neighbors, speech.seconds, speakers, rule, speech.clear, cohort)
+    rule = rule_of({} if loaded is None else loaded.info)
+    clusters, counted = group_speakers(points, speech.neighbors, speech.seconds, speakers, rule, speech.clear)
     labels = in_order_of_appearance(clusters.labels.tolist())
     confidence = clusters.posterior[np.arange(len(labels)), clusters.labels]
     names = [f"speaker_{label + 1}" for label in labels]

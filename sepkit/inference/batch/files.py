@@ -258,8 +258,8 @@ class _Job:
                 names[one.speaker] = one.enrolled.name
         absent = [one.enrolled.name for one in found if one.speaker is None and not one.too_short]
         short = [one.enrolled.name for one in found if one.too_short]
-        more = {"enrolled": [one.to_plain() for one in found], "enroll_threshold": threshold, "absent": absent}
-        more["too_short"] = short
+        about = {"enrolled": [one.to_plain() for one in found], "enroll_threshold": threshold}
+        more = {**about, "absent": absent, "too_short": short}
         return [name if only in (None, name) else None for name in names], more
 
 

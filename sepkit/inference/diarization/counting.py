@@ -2,9 +2,8 @@
 
 How far apart two segments of one speaker are depends on the encoder, the language, the noise and on separation. Turns
 show it: nearly every turn has one speaker. Two groups are therefore one speaker if their mean cosine distance is
-below a multiple of the median distance between neighboring segments of a turn. With an encoder that has a cohort of
-other voices, they are one speaker if they are as alike as an enrollment and the track that gets its name. Both numbers
-were chosen on development meetings (`egs/speaker_clustering/MEETINGS.md`).
+below a multiple of the median distance between neighboring segments of a turn. The multiple is the only number that was
+chosen, on development meetings (`egs/speaker_clustering/MEETINGS.md`).
 """
 
 from __future__ import annotations
@@ -16,14 +15,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sepkit.inference.diarization.clustering import Clusters, likeness, spherical_k_means, unit_rows
+from sepkit.inference.diarization.clustering import Clusters, spherical_k_means, unit_rows
 from sepkit.inference.diarization.encoders import numbers_in
 
 # Mean cosine distance where no turn has two segments.
 _THRESHOLD_WITHOUT_TURNS = 0.6
-# With a cohort: likeness of voices from which on they are one speaker, for enrollments too, and the mean cosine
-# distance up to which segments are grouped before their groups are compared as voices.
-SAME_SPEAKER, _GROUPED_DISTANCE = 0.1, 0.3
 # Groups with less of all speech, or fewer seconds, are no speakers: they are noise, or what is left of other voices.
 _LEAST_SHARE, _LEAST_SECONDS = 0.04, 2.0
 # Counts whose threshold is nearer than this to that of another count were wrong in most development meetings.
@@ -46,7 +42,7 @@ class SpeakerCount:
         speakers: the answer.
         runner_up: the next best one.
         margin: relative change of the threshold that gives the runner-up; small: nearly the runner-up.
-        threshold: distance above which groups are different speakers: mean cosine distance, or 1 - likeness.
+        threshold: mean cosine distance above which groups are different speakers.
         turn_distance: median cosine distance between neighboring segments of a turn; None: no turn has two segments.
     """
 
@@ -100,7 +96,6 @@ def group_speakers(
     speakers: int | Literal["auto"],
     rule: CountingRule = CountingRule(),
     clear: np.ndarray | None = None,
-    cohort: np.ndarray | None = None,
 ) -> tuple[Clusters, SpeakerCount | None]:
     """Return clusters of the segments of N >= 1, those of spherical k-means, and how their number was found.
 
@@ -113,7 +108,6 @@ def group_speakers(
         speakers: their number; auto: it is found.
         rule: Rule of the encoder, see `rule_of`.
         clear: (N,) bool, segments that the number is found by if they are enough, see `clear_segments`; None: all.
-        cohort: Voices of the encoder's cohort, (C, D), by which the number is found instead of the rule.
 
     Raises:
         UserError: fewer segments than speakers.
@@ -125,12 +119,11 @@ def group_speakers(
     if speakers == "auto":
         points = unit_rows(np.asarray(embeddings, np.float64))
         chosen = np.ones(len(seconds), bool) if clear is None or clear.sum() < _LEAST_CLEAR else clear
-        tree = SpeakerTree(blended[chosen], seconds[chosen], cohort)
+        tree = SpeakerTree(blended[chosen], seconds[chosen])
         first, second = np.asarray(neighbors, int).reshape(-1, 2).T
         apart = 1 - (points[first] * points[second]).sum(-1)
         turn_distance = float(np.median(apart)) if len(apart) else None
         threshold = _THRESHOLD_WITHOUT_TURNS if turn_distance is None else rule.threshold(turn_distance)
-        threshold = threshold if cohort is None else 1 - SAME_SPEAKER
         counted = SpeakerCount(tree.speakers(threshold), *tree.runner_up(threshold), threshold, turn_distance)
         speakers = counted.speakers
     return spherical_k_means(blended, speakers, restarts=_RESTARTS), counted
@@ -161,18 +154,15 @@ class SpeakerTree:
     Args:
         embeddings: (N, D) of N >= 1 segments; of more than 1200, as many evenly from all.
         seconds: (N,) their lengths.
-        cohort: Voices of a cohort, (C, D): what average linkage groups up to a short distance is merged by likeness.
     """
 
-    def __init__(self, embeddings: np.ndarray, seconds: np.ndarray, cohort: np.ndarray | None = None) -> None:
+    def __init__(self, embeddings: np.ndarray, seconds: np.ndarray) -> None:
         chosen = np.linspace(0, len(embeddings) - 1, min(len(embeddings), _MOST_COUNTED)).astype(int)
         self._points = unit_rows(np.asarray(embeddings, np.float64)[chosen])
         self._seconds = np.asarray(seconds, float)[chosen]
         self._least = float(max(_LEAST_SHARE * self._seconds.sum(), _LEAST_SECONDS))
         distances = np.clip(1 - self._points @ self._points.T, 0, 2)
         merges = average_linkage(0.5 * (distances + distances.T))
-        if cohort is not None:
-            merges = _merge_voices([merge for merge in merges if merge[2] <= _GROUPED_DISTANCE], self._points, cohort)
         self._heights = np.array([height for _, _, height in merges])
         # After k merges, the group of each segment, and the number of groups with enough speech.
         self._groups = [np.arange(len(chosen))]
@@ -193,25 +183,6 @@ class SpeakerTree:
                 if (other := self.speakers(limit)) != answer:
                     return other, abs(height - threshold) / threshold
         return answer + 1, math.inf
-
-
-def _merge_voices(
-    merges: list[tuple[int, int, float]], points: np.ndarray, cohort: np.ndarray
-) -> list[tuple[int, int, float]]:
-    """Return the merges of average linkage of points (N, D), and after them those of the voices most alike, whose
-    distance is 1 - likeness, or that of the merge before if it is greater."""
-    voices, height = dict(enumerate(points)), max((merge[2] for merge in merges), default=0.0)
-    for one, other, _ in merges:
-        voices[other] = voices[other] + voices.pop(one)
-    while len(voices) > 1:
-        names, means = list(voices), unit_rows(np.array(list(voices.values())))
-        alike = likeness(means, means, cohort)
-        np.fill_diagonal(alike, -np.inf)
-        first, second = np.unravel_index(alike.argmax(), alike.shape)
-        one, other, height = names[first], names[second], max(height, float(1 - alike[first, second]))
-        voices[other] = voices[other] + voices.pop(one)
-        merges = [*merges, (one, other, height)]
-    return merges
 
 
 def average_linkage(distances: np.ndarray) -> list[tuple[int, int, float]]:

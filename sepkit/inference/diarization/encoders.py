@@ -86,6 +86,21 @@ class Encoder(Protocol):
         ...
 
 
+def _cohort_beside(graph: Path, size: int) -> np.ndarray | None:
+    path = graph.with_name(COHORT)
+    if not path.is_file():
+        return None
+    try:
+        voices = np.load(path).astype(np.float64)
+    except (OSError, ValueError, EOFError) as error:
+        raise UserError(f"{path}: cannot be read ({error}); copy it again") from error
+    if voices.ndim != 2 or voices.shape[1] != size or not len(voices) or not np.isfinite(voices).all():
+        raise UserError(
+            f"{path}: found an array {voices.shape}, expected finite numbers (voices, {size}); copy it again"
+        )
+    return unit_rows(voices)
+
+
 class GraphEncoder:
     """An encoder as a graph.
 
@@ -100,8 +115,7 @@ class GraphEncoder:
         self.sample_rate, self.embedding_size = graph.sample_rate, graph.embedding_size
         self.has_vad = "speech" in graph.outputs
         self.info: Mapping[str, Any] = graph.info
-        beside = graph.path.with_name(COHORT)
-        self.cohort = unit_rows(np.load(beside).astype(np.float64)) if beside.is_file() else None
+        self.cohort = _cohort_beside(graph.path, graph.embedding_size)
 
     def embed(self, waveforms: np.ndarray) -> np.ndarray:
         """Return unit vectors (B, D) of waveforms (B, T)."""

@@ -17,7 +17,6 @@ import numpy as np
 from sepkit.errors import UserError
 from sepkit.files import file_digest
 from sepkit.inference.diarization.clustering import likeness, spherical_k_means, unit_rows
-from sepkit.inference.diarization.counting import SAME_SPEAKER
 from sepkit.inference.diarization.encoders import Encoder, numbers_in
 from sepkit.inference.diarization.segments import Source, embed, find_segments, waveforms_of
 from sepkit.matching import linear_sum_assignment
@@ -28,10 +27,13 @@ LEAST_SECONDS = 1.0
 DEFAULT_THRESHOLD = 0.73
 """Cosine similarity below which no speaker is named, for encoders that have neither a threshold nor a cohort."""
 
+COHORT_THRESHOLD = 0.1
+"""Likeness below which no speaker is named, for encoders that have a cohort."""
+
 DECIDING_SECONDS = 5.0
 """Speech of an enrollment, seconds, from which on its speaker is absent if not named."""
 
-# Likeness below the threshold down to which a shorter enrollment does not decide. On dev speakers, 1 % of those
+# Likeness below the threshold down to which a shorter enrollment does not decide. On dev speakers, 2 % of those
 # present, enrolled from 3 s, are further below.
 _UNDECIDED = 0.15
 
@@ -112,7 +114,7 @@ def threshold_of(encoder: Encoder) -> float:
     Raises:
         UserError: the encoder states something else, see `numbers_in`.
     """
-    default = DEFAULT_THRESHOLD if encoder.cohort is None else SAME_SPEAKER
+    default = DEFAULT_THRESHOLD if encoder.cohort is None else COHORT_THRESHOLD
     return numbers_in(encoder.info, "enrollment").get("threshold", default)
 
 

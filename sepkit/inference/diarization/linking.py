@@ -150,7 +150,7 @@ def link(
         alone = embed(encoder, _waveforms(estimates, segments, sample_rate, encoder.sample_rate))
         seconds = np.array([segment.duration_seconds for segment in segments])
         turns, rule, clear = neighbors_in_turns(segments), rule_of(encoder.info), clear_segments(segments)
-        found, counted = group_speakers(alone, turns, seconds, speakers, rule, clear, encoder.cohort)
+        found, counted = group_speakers(alone, turns, seconds, speakers, rule, clear)
         known, labels = len(found.centers), in_order_of_appearance(found.labels.tolist())
         means = mean_directions(unit_rows(alone), np.array(labels), np.zeros((known, alone.shape[1])))
     owners = [_owners(segments, labels, channel, length, sample_rate) for channel in range(count)]
