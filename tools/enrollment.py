@@ -81,7 +81,7 @@ def divide(speech: Path, split: str, out: Path) -> None:
         to = out / ("speechocean762" if folder.name.startswith("9") and len(folder.name) == 5 else "librispeech")
         for most in SECONDS:
             part = wave[: round(min(most, seconds) * RATE)]
-            audio.write(to / f"enroll{most:g}" / f"{folder.name}.wav", part, RATE, subtype="PCM_16")
+            audio.write(to / f"enroll{most}" / f"{folder.name}.wav", part, RATE, subtype="PCM_16")
         rest = wave[round(seconds * RATE) :]
         for number, part in enumerate(np.array_split(rest, max(1, round(len(rest) / RATE / _PIECE_SECONDS)))):
             audio.write(to / "speech" / split / folder.name / f"{number}.wav", part, RATE, subtype="PCM_16")
@@ -101,7 +101,7 @@ def meet(corpus: Path, split: str, speakers: int, seed: int) -> Path:
     return out
 
 
-def trials(meeting: Path, known: dict[float, list[Enrolled]]) -> Iterator[tuple[str, float, Trial]]:
+def trials(meeting: Path, known: dict[int, list[Enrolled]]) -> Iterator[tuple[str, int, Trial]]:
     """Yield how speakers were counted, the seconds of enrollments, and the trial, of a meeting."""
     encoder = load_encoder()
     truth = next(iter(read_rttm(meeting / "conversation.rttm").values()))
@@ -162,9 +162,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         write_cohort(sorted(path for path in (given.speech / "train").iterdir() if path.is_dir()), given.cohort)
         return
     divide(given.speech, given.split, given.out)
-    found: dict[tuple[str, float], dict[str, list[Trial]]] = {}
+    found: dict[tuple[str, int], dict[str, list[Trial]]] = {}
     for corpus in sorted(given.out.iterdir()):
-        samples = {seconds: sorted((corpus / f"enroll{seconds:g}").iterdir()) for seconds in SECONDS}
+        samples = {seconds: sorted((corpus / f"enroll{seconds}").iterdir()) for seconds in SECONDS}
         known = {
             seconds: enroll({path.stem: path for path in paths}, load_encoder()) for seconds, paths in samples.items()
         }
@@ -180,7 +180,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 sums = np.sum([trial.counts(threshold) for trial in own], axis=0).tolist()
                 missed, unsure, confused, present, false, undecided, absent = sums
                 numbers = f"{missed} of {present} | {unsure} | {confused} | {false} of {absent} | {undecided}"
-                print(f"| {how} | {seconds:g} s | {corpus_name} | {threshold:g} | {numbers} |")
+                print(f"| {how} | {seconds} s | {corpus_name} | {threshold:g} | {numbers} |")
 
 
 if __name__ == "__main__":

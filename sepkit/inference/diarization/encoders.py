@@ -140,7 +140,7 @@ class TorchEncoder:
         model: Model in evaluation mode.
     """
 
-    cohort = None
+    cohort: np.ndarray | None = None
 
     def __init__(self, model: SpeakerEncoder) -> None:
         self.model = model
@@ -184,7 +184,8 @@ class OtherEncoder:
         UserError: no such graph, a graph whose input is not stated, or metadata that are no such numbers.
     """
 
-    has_vad, cohort = True, None
+    has_vad = True
+    cohort: np.ndarray | None = None
 
     def __init__(self, path: Path, features: SpeakerFeatures | None = None) -> None:
         expected = "expected a speaker encoder with one input, spectra or samples, and embeddings (B, D) as its output"
