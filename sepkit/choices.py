@@ -3,8 +3,6 @@
 `from_dict` refuses unknown or wrongly typed keys, and never imports anything that the data names.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import types

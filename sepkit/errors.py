@@ -3,8 +3,6 @@
 The command line turns a `UserError` into one line and exit code 2.
 """
 
-from __future__ import annotations
-
 import errno
 import math
 import os

@@ -1,7 +1,5 @@
 """Files that are either complete or absent, and JSON and YAML read with a clear line where they are broken."""
 
-from __future__ import annotations
-
 import csv
 import errno
 import functools

@@ -15,8 +15,6 @@ ever imported because a file names it; a user's own file is imported only by `--
 configuration of their arguments.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import importlib.util

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ import pytest
 
 from sepkit import registry
 from sepkit.choices import Choice
+from sepkit.cli.main import main
 from sepkit.config import DataConfig, FreeFilterbankConfig, ModelConfig, RecurrentConfig, TrainConfig, TrainerConfig
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, SourceEntry, write_manifest
@@ -137,6 +138,18 @@ def tiny_train_config(tiny_model_config: ModelConfig) -> TrainConfig:
         data=DataConfig(segment_seconds=0.5, batch_size=2, workers=0),
         trainer=TrainerConfig(max_epochs=2, accelerator="cpu"),
     )
+
+
+@pytest.fixture
+def printed(capsys: pytest.CaptureFixture[str]) -> Callable[[Sequence[object]], str]:
+    """printed(words) -> what the command says on standard output, with exit code 0."""
+
+    def output_of(words: Sequence[object]) -> str:
+        capsys.readouterr()
+        assert main([str(word) for word in words]) == 0
+        return capsys.readouterr().out
+
+    return output_of
 
 
 # A corpus of a few mixtures of noise, and separators whose scores are known.

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import yaml
-from torch import Tensor
+from torch import Tensor, nn
 
 from sepkit import config as c
 from sepkit.models import build_model
@@ -22,6 +23,36 @@ CONVOLUTIONS = ("feature_projector.conv1d", "separator.simple_fusion", "separato
 
 SPEECHBRAIN_YAML = Path(__file__).with_name("published_speechbrain.yaml").read_text(encoding="utf-8")
 """hyperparams.yaml of a SepFormer of speechbrain's: 12 filters of 8 samples, 16 channels, 2 layers."""
+
+
+def peer(module: str) -> Any:
+    """Import a module of another toolkit, or skip the test."""
+    package = module.partition(".")[0]
+    return pytest.importorskip(module, reason=f"{package} is missing: pip install 'sepkit[peers]'")
+
+
+def small_asteroid() -> nn.Module:
+    """Return a Conv-TasNet of asteroid's, with random weights."""
+    models = peer("asteroid.models")
+    return models.ConvTasNet(2, n_filters=8, n_blocks=2, n_repeats=1, bn_chan=4, hid_chan=5, skip_chan=6)
+
+
+def randomize(model: nn.Module) -> nn.Module:
+    """Move gains, offsets and slopes off their initial constants, which would hide a mix-up."""
+    for tensor in [*model.parameters(), *model.buffers()]:
+        if tensor.dim() == 1 and tensor.is_floating_point():
+            tensor.data += 0.1 * torch.rand_like(tensor)
+    return model
+
+
+class Evil:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
 
 
 def numbers(name: str, shape: torch.Size) -> Tensor:

@@ -77,15 +77,12 @@ def test_a_file_that_rotted_is_fetched_anew_and_one_without_digest_is_kept(serve
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
-        ("absent", {}, "the server answers 404"),
-        ("file", {"size": 299_999}, "contains 300000 bytes, expected 299999"),
+        ("absent", {}, "the server answers 404"), ("file", {"size": 299_999}, "contains 300000 bytes, expected 299999"),
         ("file", {"digest": "md5:0"}, f"its md5 is {hashlib.md5(CONTENT).hexdigest()}, expected 0"),
         ("trouble", {}, "the server answers 503 Service Unavailable, 5 times without a new byte"),
-        ("nowhere", {}, "not an address"),
-        ("closed", {}, "no connection"),
-        ("folder", {}, "no such file"),
+        ("nowhere", {}, "not an address"), ("closed", {}, "no connection"), ("folder", {}, "no such file"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_fetched_is_one_line(
     name: str, options: dict, words: str, server: Server, tmp_path: Path
 ) -> None:

@@ -46,22 +46,18 @@ LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     ("text", "message"),
     [
         (LAUGHS, "expands to 1.23e\\+09 values, expected at most"),
-        ("&a [*a]", "nested too deeply, or contains itself"),
-        ("[" * 5000 + "]" * 5000, "nested too deeply"),
+        ("&a [*a]", "nested too deeply, or contains itself"), ("[" * 5000 + "]" * 5000, "nested too deeply"),
         ("x: " + "9" * 5000, "line 1 contains a number of 5000 characters"),
         ("a: 1\nx: 1" + ":1" * 5000, "line 2 contains a number of 10001 characters"),
         ("a: 1\nb: 2\na: 3\n", "'a' stands in line 1 and again in line 3"),
         ("x:\n- {a: 1, 'a': 2}\n", "'a' stands in line 2 and again in line 2"),
-        ("1: x\n1: y\n", "'1' stands in line 1 and again in line 2"),
-        ('x: !!int "x"', "not YAML of plain values"),
-        ("x: !!timestamp 2020-99-99", "not YAML of plain values"),
-        ("? [1]\n: 2", "not YAML of plain values"),
+        ("1: x\n1: y\n", "'1' stands in line 1 and again in line 2"), ('x: !!int "x"', "not YAML of plain values"),
+        ("x: !!timestamp 2020-99-99", "not YAML of plain values"), ("? [1]\n: 2", "not YAML of plain values"),
         ("x: !!python/object/apply:os.system ['true']", "not YAML of plain values"),
-        ("x: [", "not YAML of plain values"),
-        ("\0", "not YAML of plain values"),
+        ("x: [", "not YAML of plain values"), ("\0", "not YAML of plain values"),
         ("x" * 5_000_000, "found 5000000 characters"),
     ],
-)
+)  # fmt: skip
 def test_yaml_beyond_the_limits_is_refused_in_one_line(text, message):
     line = complaint(lambda: parse_yaml(text, "model.yaml"), message)
     assert line.startswith("model.yaml: ") and len(line) < 1000
@@ -246,15 +242,12 @@ def test_json_objects_begin_with_the_number_of_their_format(tmp_path):
 @pytest.mark.parametrize(
     "text",
     [
-        "path,speaker,start\na b.wav,Ann Lee,0.5\n",
-        "path, speaker, start\na b.wav, Ann Lee, 0.5\n",
-        'path, "speaker", start\n"a b.wav", "Ann Lee", 0.5\n',
-        "path;speaker;start\na b.wav;Ann Lee;0.5\n",
-        "path ;speaker ;start\r\na b.wav;Ann Lee;0.5\r\n",
-        "\ufeffpath;speaker;start\na b.wav;Ann Lee;0.5\n",
+        "path,speaker,start\na b.wav,Ann Lee,0.5\n", "path, speaker, start\na b.wav, Ann Lee, 0.5\n",
+        'path, "speaker", start\n"a b.wav", "Ann Lee", 0.5\n', "path;speaker;start\na b.wav;Ann Lee;0.5\n",
+        "path ;speaker ;start\r\na b.wav;Ann Lee;0.5\r\n", "\ufeffpath;speaker;start\na b.wav;Ann Lee;0.5\n",
         "path\tspeaker\tstart\na b.wav\tAnn Lee\t0.5\n",
     ],
-)
+)  # fmt: skip
 def test_tables_are_read_as_spreadsheets_write_them(text: str, tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text(text, encoding="utf-8")
     row = {"path": "a b.wav", "speaker": "Ann Lee", "start": "0.5"}

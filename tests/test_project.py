@@ -109,14 +109,11 @@ def test_help_does_not_import_torch() -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        ["ruff", "check"],
-        ["ruff", "format", "--check"],
-        ["lint-imports"],
-        ["zizmor", "--offline", ".github"],
+        ["ruff", "check"], ["ruff", "format", "--check"], ["lint-imports"], ["zizmor", "--offline", ".github"],
         pytest.param(["pyright"], marks=pytest.mark.slow),
     ],
     ids=" ".join,
-)
+)  # fmt: skip
 def test_check(command: list[str]) -> None:
     folder = Path(sys.executable).parent
     program = folder / command[0]

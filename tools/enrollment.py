@@ -11,8 +11,6 @@ gets a track. Undecided are those whose enrollment is too short. Choose a thresh
 With --cohort: write the cohort of the shipped encoder, the centers of k-means of its training speakers.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import closing

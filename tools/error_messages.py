@@ -4,8 +4,6 @@ Messages are read from the source, so that the page cannot say what the code doe
 the message is printed stand in capitals.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

@@ -11,8 +11,6 @@ TEXT", NAME.flac being a recording), and the recognizer is told these lines. Wit
 recognizer, as --asr-command takes it.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import shlex

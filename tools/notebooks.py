@@ -3,8 +3,6 @@
 The site (tools/site.py) writes each beside its page.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -8,8 +8,6 @@ gain where the level was changed, and the MD5 of the samples that come out, litt
 unpacked. The same command again continues.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import io

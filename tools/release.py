@@ -6,8 +6,6 @@ A bill of materials in CycloneDX's form lies beside them.
 Nothing is published: .github/workflows/release.yml does that for a tag, by trusted publishing.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

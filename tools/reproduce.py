@@ -7,8 +7,6 @@ files that the command writes, the figure of RESULTS.md and the spread that is s
 figures lie within their spread, 1 if one does not, 2 for a mistake. The same command again continues.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shlex

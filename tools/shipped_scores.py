@@ -7,8 +7,6 @@ and manifests are the same), and writes what it finds into the card beside the w
 egs/folder/RESULTS.md. Everything else on these pages stays as it is.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Mapping, Sequence

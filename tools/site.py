@@ -3,8 +3,6 @@
 mkdocs calls `on_config`, `on_files`, `on_page_markdown` and `on_post_build` (mkdocs.yml, hooks).
 """
 
-from __future__ import annotations
-
 import contextlib
 import html
 import importlib

@@ -3,8 +3,6 @@
 A page says `<!-- made: NAME -->` where it belongs; elsewhere than on the site that is nothing.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

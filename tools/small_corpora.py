@@ -10,8 +10,6 @@ speech between -33 and -25 and noise between -38 and -30, in LUFS there, in dB o
 or VCTK-2mix: no official mixture has both utterances here.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import random

@@ -6,8 +6,6 @@ It separates, streams, clusters, links, evaluates and makes a web page of noise,
 what is written, and prints the packages, their megabytes, and for each command its seconds and its peak of memory.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import json

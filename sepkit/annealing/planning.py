@@ -5,8 +5,6 @@ Around the merged state a gradient step multiplies the distance of two hypothese
 factor e^Lambda. Below T_c this takes time, and a start above T_c delays it further, because distances shrink there.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import sys

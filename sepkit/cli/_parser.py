@@ -1,7 +1,5 @@
 """Command lines from signatures and docstrings."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import dataclasses

@@ -1,7 +1,5 @@
 """`sepkit calibrate`: fit a model's prediction of its own error."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from sepkit.cli._parser import DEVICE

@@ -1,7 +1,5 @@
 """`sepkit evaluate`: measure a model, or a folder of estimates, on manifests; or who said what when in meetings."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -7,8 +7,6 @@ saturating beyond full scale. LibriMix extends shorter noise (which stays float6
 ends before the mixture ("max") or cuts it ("min").
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -315,8 +313,8 @@ def speaker_of(path: str) -> str:
     return folders[1] if len(folders) > 1 else re.split(r"[-_]", Path(path).stem)[0]
 
 
-def _header(path: Path, look_at_end: bool = True) -> audio.AudioInfo:
-    header = check_whole(path) if look_at_end else audio.info(path)
+def _header(path: Path) -> audio.AudioInfo:
+    header = check_whole(path)
     if header.sample_rate != SOURCE_RATE:
         raise UserError(
             f"{path}: {header.sample_rate} Hz, expected {SOURCE_RATE}; it is not the corpus's own recording"
@@ -325,8 +323,7 @@ def _header(path: Path, look_at_end: bool = True) -> audio.AudioInfo:
 
 
 def _read(path: Path) -> np.ndarray:
-    # Reading the header of a FLAC file reaches its end in any case.
-    _header(path, look_at_end=path.suffix.lower() == ".wav")
+    _header(path)
     return audio.read(path, channel=0)
 
 

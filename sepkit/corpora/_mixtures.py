@@ -1,7 +1,5 @@
 """Describe mixtures drawn from utterances by seed: fixed crops to test on, whole utterances to train on."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence

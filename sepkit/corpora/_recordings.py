@@ -1,7 +1,5 @@
 """Find single-speaker recordings, their speaker and split, and check that they can be used."""
 
-from __future__ import annotations
-
 import math
 import os
 import re

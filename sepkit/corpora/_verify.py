@@ -6,8 +6,6 @@
 `verify` prints a line per split and writes `OUT/verification.json`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import sys

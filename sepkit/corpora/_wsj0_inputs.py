@@ -1,7 +1,5 @@
 """Inputs of WSJ0-mix: the mixing lists, the table of active levels, and the recordings that the lists name."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence

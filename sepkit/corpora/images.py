@@ -1,7 +1,5 @@
 """Images from files: binarized MNIST in the forms that the field has."""
 
-from __future__ import annotations
-
 import io
 import math
 import tokenize

@@ -6,8 +6,6 @@ Traps: `wav.scp` may hold shell commands. None is ever run: `flac -c -d -s FILE 
 as their FILE, which libsndfile opens (except shorten-compressed sph); every other command is refused.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from pathlib import Path

@@ -16,8 +16,6 @@ Separation", arXiv:2005.11262, 2020; Panayotov, Chen, Povey, Khudanpur, "LibriSp
 "WHAM!: Extending Speech Separation to Noisy Environments", Interspeech 2019.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Sequence

@@ -9,8 +9,6 @@ Traps: each synthetic voice has one vocal tract, and there is no room. Scores sh
 a model separates real speech. Another version of espeak-ng makes other samples.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor

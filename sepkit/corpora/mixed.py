@@ -14,8 +14,6 @@ whose partner has another rate or length, is left out and listed. Speakers are u
 dynamic mixing.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections import Counter

@@ -17,8 +17,6 @@ it would combine one speaker's pulses with another noise, or with themselves.
 Citation: the thesis on variational inference for encoder-masker-decoders, appendices K and M.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """Speech activity from the energy of estimates only."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

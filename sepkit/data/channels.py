@@ -1,8 +1,6 @@
 """Transmission channels: the band limits, codecs and clipping that recordings have passed through, and how microphones
 and rooms color them."""
 
-from __future__ import annotations
-
 import io
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Dynamic mixing: new mixtures of the training recordings in every epoch."""
 
-from __future__ import annotations
-
 import math
 import re
 import sys

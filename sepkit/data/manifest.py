@@ -4,8 +4,6 @@ A manifest describes mixtures and does not hold them: `mixture: null` means that
 sources. Paths are absolute or relative to the manifest's folder.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence

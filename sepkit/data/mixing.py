@@ -1,7 +1,5 @@
 """Mixtures from manifest entries: sources with gains and offsets, and noise."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ whole recording. soxr takes 80 to 180 ms to answer, because its filters work on 
 delay of ten samples of the slower rate.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from math import gcd
 from typing import Literal, get_args

@@ -1,7 +1,5 @@
 """Simulated rooms: impulse responses from talkers to a microphone, computed once and kept in a folder."""
 
-from __future__ import annotations
-
 import math
 import os
 from pathlib import Path

@@ -4,8 +4,6 @@ Either its library comes with the package espeakng-loader (`pip install 'sepkit[
 installed (Debian, Ubuntu: `apt-get install espeak-ng`, macOS: `brew install espeak-ng`).
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import struct

@@ -1,7 +1,5 @@
 """Calibration: how well a model predicts the quality of its own output, as predicted against measured SI-SDR."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass

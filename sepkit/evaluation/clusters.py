@@ -5,8 +5,6 @@
 Measures of clusters take (N,) labels, which are true, and the (N,) clusters that were found.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

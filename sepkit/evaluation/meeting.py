@@ -1,7 +1,5 @@
 """Measure a meeting: who spoke when (DER), and who said what (cpWER and tcpWER, by meeteval)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any

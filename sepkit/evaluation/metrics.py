@@ -6,8 +6,6 @@ silent estimate scores -100, a perfect one 100. Against a silent source, or with
 is NaN. Silent means constant. `attenuation_db` measures the estimate of a silent source.
 """
 
-from __future__ import annotations
-
 import importlib
 import math
 import subprocess

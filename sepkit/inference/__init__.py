@@ -1,7 +1,5 @@
 """Separate recordings: arrays in memory, and files to files."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from sepkit.lazy import lazy_names

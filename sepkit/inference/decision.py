@@ -1,7 +1,5 @@
 """Active speakers, levels and predicted quality: one decision for short and long recordings."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Read recordings given as arrays, tensors, files or bytes, and return arrays in the same form."""
 
-from __future__ import annotations
-
 import io
 import numbers
 import os

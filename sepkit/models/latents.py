@@ -5,8 +5,6 @@ dimension (P). The family `Deterministic` has points as posteriors: the usual ne
 without weights of its own; its `posterior` satisfies `sepkit.types.Latent`.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass

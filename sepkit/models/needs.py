@@ -4,8 +4,6 @@ Bridges state them, and `model.yaml` and exported graphs hold them. Their names 
 separate`: whole_seconds, chunk_seconds, overlap_seconds, levels, mixture_consistency.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

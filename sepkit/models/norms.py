@@ -6,8 +6,6 @@ They differ only in the values over which the mean and the (biased) variance are
 Statistics are computed in float32 or float64, also under autocast: eps is below the smallest number of float16.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

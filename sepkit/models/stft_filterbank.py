@@ -1,7 +1,5 @@
 """The short-time Fourier transform as a filterbank, with real or complex masks."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -13,8 +13,6 @@ The rules they share:
   that a broken model shows.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from abc import ABC, abstractmethod

@@ -8,8 +8,6 @@ estimates and sources. Shapes that do not fit together raise ValueError.
 which sources speak; None: all. Columns of the others hold finite numbers that pass no gradient.
 """
 
-from __future__ import annotations
-
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Set

@@ -4,8 +4,6 @@ Products of float32 samples are accumulated in float64. A residual energy, which
 keeps ten digits at 60 dB. No pair has to be computed again, and nothing of shape (B, n, m, T) exists.
 """
 
-from __future__ import annotations
-
 import math
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple

@@ -3,8 +3,6 @@
 Conventions are those of `costs`. Values are nats for the whole utterance; divide by T for nats per sample.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

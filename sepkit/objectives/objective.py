@@ -1,7 +1,5 @@
 """The objective: named terms, each mapping a batch and its separation to one value per utterance, and their weights."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal

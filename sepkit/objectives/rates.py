@@ -1,7 +1,5 @@
 """Rates: how far posteriors are from their priors (nats), their cost, and weights that adapt until targets are met."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Literal

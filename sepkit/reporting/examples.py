@@ -1,7 +1,5 @@
 """Mixtures to look at and listen to: the worst, the median and the best, with each run's estimates."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache

@@ -1,7 +1,5 @@
 """Pieces of a self-contained HTML page: sections, figures, sound. Everything given as text is escaped."""
 
-from __future__ import annotations
-
 import base64
 import io
 import re

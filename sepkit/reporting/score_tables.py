@@ -1,7 +1,5 @@
 """Scores of test sets as HTML: in tables, run against run, by kind of mixture, mixture by mixture."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any

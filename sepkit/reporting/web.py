@@ -3,8 +3,6 @@
 A plain file server is enough, and recordings never leave the machine that shows the page.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator

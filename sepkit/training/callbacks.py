@@ -1,7 +1,5 @@
 """Callbacks around the steps: resumable state, best and last models, halving, early stopping, records."""
 
-from __future__ import annotations
-
 import io
 import json
 import math

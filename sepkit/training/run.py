@@ -1,7 +1,5 @@
 """`train` turns a configuration into a trained model, and can be resumed at any point."""
 
-from __future__ import annotations
-
 import copy
 import logging
 import re

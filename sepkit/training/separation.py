@@ -1,7 +1,5 @@
 """The task `separation`: from mixtures to estimates of their sources."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The definition of a task: its model, data, losses and scores, and changes during training."""
 
-from __future__ import annotations
-
 import math
 import os
 import sys

@@ -26,10 +26,9 @@ def recording(tmp_path):
     return str(path)
 
 
-def test_separates_and_ends_with_the_folder(tmp_path, model, recording, capsys):
+def test_separates_and_ends_with_the_folder(tmp_path, model, recording, printed):
     out = str(tmp_path / "out")
-    assert main(["separate", recording, "--model", model, "--out", out, "--device", "cpu"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == out
+    assert printed(["separate", recording, "--model", model, "--out", out, "--device", "cpu"]).splitlines()[-1] == out
     assert (tmp_path / "out" / "x_s2.wav").is_file()
 
 
@@ -87,17 +86,16 @@ def test_mistakes_exit_with_2_and_one_line(tmp_path, model, recording, capsys, o
     [("some", "expected auto or a whole number"), ("auto", "does not count speakers"), ("3", "use --link-speakers 3")],
 )
 def test_wrong_speakers_exit_with_2_and_one_line(tmp_path, model, recording, capsys, speakers, word):
-    line = ["separate", recording, "--model", model, "--out", str(tmp_path / "out"), "--speakers", speakers]
-    assert main(line) == 2
+    assert main(["separate", recording, "--model", model, "--out", str(tmp_path / "out"), "--speakers", speakers]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1 and word in lines[0]
 
 
 @pytest.mark.parametrize("speakers", [1, 2])
-def test_a_model_that_does_not_count_writes_as_many_as_asked_for(tmp_path, model, recording, capsys, speakers):
+def test_a_model_that_does_not_count_writes_as_many_as_asked_for(tmp_path, model, recording, printed, speakers):
     out = tmp_path / "out"
-    assert main(["separate", recording, "--model", model, "--out", str(out), "--speakers", str(speakers)]) == 0
-    assert f"\n  {speakers} speaker" in capsys.readouterr().out
+    told = printed(["separate", recording, "--model", model, "--out", out, "--speakers", speakers])
+    assert f"\n  {speakers} speaker" in told
     assert json.loads((out / "x.json").read_text())["speakers"] == speakers == len(list(out.glob("*.wav")))
 
 
@@ -134,11 +132,9 @@ def test_estimates_go_to_a_folder_by_default(tmp_path, model, recording, monkeyp
     assert (tmp_path / "separated" / "x_s1.wav").is_file()
 
 
-def test_models_lists_and_describes(model, capsys):
-    assert main(["models"]) == 0
-    listed = capsys.readouterr().out
+def test_models_lists_and_describes(model, printed):
+    listed = printed(["models"])
     assert all(name in listed for name in ("conv_tasnet", "sepformer", "asteroid:FILE"))
-    assert main(["models", "--model", model]) == 0
-    described = capsys.readouterr().out
+    described = printed(["models", "--model", model])
     assert "sample_rate: 8000" in described and "name: recurrent" in described
     assert main(["models", "--model", model + "/none"]) == 2

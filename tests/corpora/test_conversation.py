@@ -65,13 +65,10 @@ def test_another_rate(tmp_path, speech):
 @pytest.mark.parametrize(
     ("options", "word"),
     [
-        ({"minutes": 0}, "minutes"),
-        ({"minutes": float("nan")}, "minutes"),
-        ({"speakers": 0}, "speakers"),
-        ({"speakers": 4}, "expected at least 4"),
-        ({"split": "dev"}, "found 0 speakers"),
+        ({"minutes": 0}, "minutes"), ({"minutes": float("nan")}, "minutes"), ({"speakers": 0}, "speakers"),
+        ({"speakers": 4}, "expected at least 4"), ({"split": "dev"}, "found 0 speakers"),
     ],
-)
+)  # fmt: skip
 def test_bad_arguments_are_told_in_one_line(tmp_path, speech, options, word):
     complaint(lambda: prepare_conversation(speech, tmp_path / "out", **({"minutes": 0.1} | options)), word)
 

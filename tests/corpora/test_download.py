@@ -171,18 +171,15 @@ def bomb(data: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("change", "words", "is_kept"),
     [
-        (encrypted, "damaged .* deleted", False),
-        (of_unknown_compression, "damaged .* deleted", False),
-        (with_a_wrong_byte, "damaged .* deleted", False),
-        (lambda data: data[:-30], "damaged .* deleted", False),
-        (lambda _: b"", "damaged .* deleted", False),
-        (bomb, "far more than a corpus of its size", False),
+        (encrypted, "damaged .* deleted", False), (of_unknown_compression, "damaged .* deleted", False),
+        (with_a_wrong_byte, "damaged .* deleted", False), (lambda data: data[:-30], "damaged .* deleted", False),
+        (lambda _: b"", "damaged .* deleted", False), (bomb, "far more than a corpus of its size", False),
         (lambda _: zip_of({"somewhere/a.wav": b"a"}), "contains no wham_noise", True),
         (lambda _: zip_of({"wham_noise/tr/a.wav": b"a", "../evil.txt": b"evil"}), "leads out", True),
         (lambda _: zip_of({"wham_noise/tr/a.wav": b"a", "/evil.txt": b"evil"}), "leads out", True),
         (lambda _: zip_of({"wham_noise/../../evil.txt": b"evil"}), "leads out", True),
     ],
-)
+)  # fmt: skip
 def test_archives_that_are_not_to_be_trusted(
     change: Callable[[bytes], bytes], words: str, is_kept: bool, server: Server, tmp_path: Path, monkeypatch
 ) -> None:

@@ -150,12 +150,10 @@ def test_a_test_folder_alone_makes_a_test_manifest_alone(tmp_path, write_speaker
 @pytest.mark.parametrize(
     ("speaker_from", "expected"),
     [
-        ("first", {"room"}),
-        ("parent", {"p", "q"}),
-        (r"regex:(\w+)-\d\.wav", {"p", "q"}),
+        ("first", {"room"}), ("parent", {"p", "q"}), (r"regex:(\w+)-\d\.wav", {"p", "q"}),
         ("regex:^train/room/.", {"train/room/p", "train/room/q"}),
     ],
-)
+)  # fmt: skip
 def test_speaker_from(tmp_path, speaker_from, expected, write_speakers):
     from sepkit.corpora._recordings import find_recordings
 

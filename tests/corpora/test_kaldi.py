@@ -82,16 +82,13 @@ def test_decoding_commands_are_read_as_their_file_and_others_refused(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("wav.scp", None, r"no wav\.scp"),
-        ("utt2spk", None, r"utt2spk: no such file"),
-        ("utt2spk", "a\n", r"utt2spk:1: found only 'a'"),
-        ("utt2spk", "a s\na t\n", r"utt2spk:2: a has a line already"),
-        ("utt2spk", "z s\n", "no utterance in common"),
-        ("segments", "a a 1.0\n", r"segments:1: found 'a 1\.0'"),
+        ("wav.scp", None, r"no wav\.scp"), ("utt2spk", None, r"utt2spk: no such file"),
+        ("utt2spk", "a\n", r"utt2spk:1: found only 'a'"), ("utt2spk", "a s\na t\n", r"utt2spk:2: a has a line already"),
+        ("utt2spk", "z s\n", "no utterance in common"), ("segments", "a a 1.0\n", r"segments:1: found 'a 1\.0'"),
         ("segments", "a a nan -1\n", "segments:1: found 'nan', expected a finite number"),
         ("segments", "a a 2 1\n", "a start before the end"),
     ],
-)
+)  # fmt: skip
 def test_lines_that_cannot_be_understood(tmp_path, name, text, message):
     files = {"wav.scp": "a /x/a.wav\n", "utt2spk": "a s\n"} | {name: text}
     for file, content in files.items():

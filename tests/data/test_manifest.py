@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sepkit import limits
 from sepkit.data.manifest import MixtureEntry, NoiseEntry, SourceEntry, read_manifest, write_manifest
 from sepkit.errors import UserError
 from tests.complaint import complaint
@@ -82,7 +83,6 @@ def test_a_mixture_without_references_is_allowed(tmp_path: Path) -> None:
         ({k: v for k, v in CONTRACT_LINE.items() if k != "num_samples"}, r"missing field 'num_samples'"),
         (changed(id="b", sample_rate="8000"), r"sample_rate is '8000', expected 1000 to 768000 Hz"),
         (changed(id="b", num_samples=0), r"num_samples is 0, expected a whole number above 0"),
-        (changed(id="b", num_samples=True), r"num_samples is True"),
         (changed(id=""), r"id is '', expected printable text of 1 to 200 bytes"),
         (changed(id="b", mode="avg"), r"mode is 'avg', expected one of min, max"),
         (changed(id="b", resampler="sox"), r"resampler is 'sox', expected one of soxr_hq, scipy_poly"),
@@ -90,15 +90,12 @@ def test_a_mixture_without_references_is_allowed(tmp_path: Path) -> None:
         (changed(id="b", sources=[{"speaker": "1"}]), r"sources\[0\]: missing field 'path'"),
         (changed(id="b", sources=[{"path": "x", "gain": "1"}]), r"sources\[0\]: gain is '1', expected a finite number"),
         (changed(id="b", sources=[{"path": "x", "gain": float("nan")}]), r"sources\[0\]: gain is nan"),
-        (changed(id="b", sources=[{"path": "x", "start": -1}]), r"sources\[0\]: start is -1"),
         (changed(id="b", sources=["x.wav"]), r"sources\[0\]: found 'x.wav', expected a JSON object"),
         (changed(id="b", noise={"path": 3}), r"noise: path is 3, expected text"),
         (changed(id="b", sources=[]), r"contains neither mixture nor sources"),
         ('{"id": ' + "[" * 100_000, r"not JSON"),
         ('{"id": "b", "num_samples": ' + "9" * 5000, r"not JSON"),
         (changed(id="b", num_samples=10**400), r"num_samples is 1000+\.\.\.0+, expected a whole number"),
-        (changed(id="b", num_samples=2**40), r"num_samples is 1099511627776, expected a whole number above 0"),
-        (changed(id="b", sample_rate=1), r"sample_rate is 1, expected 1000 to 768000 Hz"),
         (changed(id="b" * 300), r"id is 'b+\.\.\.b+', expected printable text of 1 to 200 bytes"),
         (changed(id="\ud800"), r"id is '.ud800', expected printable text"),
         (changed(id="b", mixture="a\0.wav"), r"mixture is 'a.x00.wav', expected text"),
@@ -109,6 +106,30 @@ def test_a_mixture_without_references_is_allowed(tmp_path: Path) -> None:
 def test_a_bad_line_is_named_with_its_number_and_field(tmp_path: Path, line: Any, message: str) -> None:
     path = written(tmp_path, CONTRACT_LINE, line)
     assert re.match(f"{re.escape(str(path))}:2: {message}", complaint(lambda: read_manifest(path)))
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "least", "most"),
+    [
+        (None, "sample_rate", 1000, 768_000),
+        (None, "num_samples", 1, limits.MIXTURE_SAMPLES),
+        *((place, "start", 0, limits.FILE_SAMPLES) for place in ("sources", "noise")),
+        *(("sources", name, 0, limits.FILE_SAMPLES) for name in ("offset", "channel")),
+        ("sources", "num_samples", 1, limits.FILE_SAMPLES),
+        *((place, "gain", -limits.GAIN, limits.GAIN) for place in ("sources", "noise")),
+    ],
+)
+def test_numbers_are_accepted_up_to_both_ends(tmp_path: Path, place: str | None, name: str, least: Any, most: Any):
+    beyond = 1 if isinstance(least, int) else abs(least) * 1e-9
+    for value, right in ((least, True), (most, True), (least - beyond, False), (most + beyond, False), (True, False)):
+        part = {"path": "x", name: value}
+        line = changed(**({name: value} if place is None else {place: [part] if place == "sources" else part}))
+        if right:
+            read_manifest(written(tmp_path, line))
+        else:
+            complaint(
+                lambda line=line: read_manifest(written(tmp_path, line)), f"{name} is {re.escape(str(value))[:12]}"
+            )
 
 
 def test_manifests_that_are_absent_empty_or_not_text(tmp_path: Path) -> None:

@@ -280,15 +280,12 @@ def form_of(tag: int, channels: int, bits: int, extensible: bool = False) -> byt
 @pytest.mark.parametrize(
     ("riff", "sizes", "before"),
     [
-        (b"RIFF", (0, 0), b""),
-        (b"RIFF", (36, 0), b""),
-        (b"RIFF", (0, 0), b"JUNK" + struct.pack("<I", 28) + bytes(28)),
-        (b"RIFF", (2**32 - 1, 2**32 - 1), b""),
-        (b"RIFF", (0x7FFFF024, 0x7FFFF000), b""),
+        (b"RIFF", (0, 0), b""), (b"RIFF", (36, 0), b""), (b"RIFF", (0, 0), b"JUNK" + struct.pack("<I", 28) + bytes(28)),
+        (b"RIFF", (2**32 - 1, 2**32 - 1), b""), (b"RIFF", (0x7FFFF024, 0x7FFFF000), b""),
         (b"RF64", (2**32 - 1, 2**32 - 1), b"ds64" + struct.pack("<I", 28) + bytes(28)),
         (b"RF64", (2**32 - 1, 0), b"ds64" + struct.pack("<I", 28) + bytes(28)),
     ],
-)
+)  # fmt: skip
 def test_a_wav_of_a_killed_recorder_is_read_to_its_end(
     tag_bits: tuple[int, int], extensible: bool, riff: bytes, sizes: tuple[int, int], before: bytes, tmp_path: Path
 ) -> None:

@@ -65,12 +65,10 @@ def test_the_model_that_ships_is_measured_and_predicts_where_that_was_asked_for(
 @pytest.mark.parametrize(
     "more",
     [
-        ["--model", "m", "--estimates", "e"],
-        ["--calibration", "--estimates", "e"],
-        ["--count-speakers", "--estimates", "e"],
-        ["--model", "nowhere"],
+        ["--model", "m", "--estimates", "e"], ["--calibration", "--estimates", "e"],
+        ["--count-speakers", "--estimates", "e"], ["--model", "nowhere"],
     ],
-)
+)  # fmt: skip
 def test_a_users_mistake_is_one_line_and_exit_code_2(
     corpus: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str]
 ) -> None:

@@ -10,6 +10,7 @@ from sklearn import metrics
 
 from sepkit.data.segments import Segment, write_segments
 from sepkit.errors import UserError
+from sepkit.evaluation import clusters
 from sepkit.evaluation.clusters import (
     adjusted_rand_index,
     clustering_accuracy,
@@ -88,3 +89,35 @@ def test_one_line_for_what_cannot_be_measured(tmp_path):
     with pytest.raises(UserError, match=r"in/b\.wav has no speaker"):
         read_reference(write_segments(tmp_path / "nobody.csv", [Segment("in/b.wav")]))
     complaint(lambda: read_reference(tmp_path / "truth.rttm"), "is for sepkit evaluate --meeting")
+
+
+@pytest.mark.parametrize(
+    ("path", "known", "name"),
+    [
+        ("in/a_s1.wav", "in/a_s1 a_s1 in/a a", "in/a_s1"), ("in/a_s1.wav", "a_s1 in/a a", "a_s1"),
+        ("in/a_s1.wav", "a in/a", "in/a"), ("in/a_s12.wav", "a", "a"), ("in/a_sx.wav", "in/a", "in/a_sx"),
+        ("in/as1.wav", "in/a", "in/as1"), ("in/b.flac", "b", "b"), ("..", "", ".."),
+    ],
+)  # fmt: skip
+def test_recordings_have_their_whole_names_or_those_of_their_estimates(path: str, known: str, name: str) -> None:
+    assert clusters._recording_of(Segment(path), dict.fromkeys(known.split())) == name
+
+
+@pytest.mark.parametrize(
+    ("start", "length", "speaker"),
+    [(0.5, 1.2, "y"), (0.5, 2.0, "x"), (0.0, 3.0, "x"), (3.0, 1.0, None), (1.0, 1.0, "y")],
+)
+def test_a_segment_is_of_who_speaks_longest_in_it(start: float, length: float, speaker: str | None) -> None:
+    rows = [
+        Segment("a", 0.0, 1.0, "x"),
+        Segment("a", 1.0, 1.0, "y"),
+        Segment("a", 2.0, 1.0, "x"),
+        Segment("a", 0.0, 9.0),
+    ]
+    assert clusters._speaker_of(Segment("a", start, length), rows) == speaker
+
+
+@pytest.mark.parametrize(("labels", "found"), [([1], [1, 2]), ([], [])])
+def test_as_many_labels_as_clusters_and_at_least_one(labels: list[int], found: list[int]) -> None:
+    with pytest.raises(ValueError, match=f"found {len(labels)} labels and {len(found)} clusters"):
+        clusters.contingency(labels, found)

@@ -18,7 +18,8 @@ import pytest
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry
 from sepkit.errors import UserError
-from sepkit.evaluation import metrics
+from sepkit.evaluation import evaluate as evaluating
+from sepkit.evaluation import metrics, scoring
 from sepkit.evaluation.evaluate import EvaluationOptions, System, evaluate, load_systems
 from sepkit.evaluation.run_folder import load_evaluation
 from sepkit.evaluation.scoring import Hypotheses
@@ -151,14 +152,10 @@ def test_the_same_call_continues_after_an_interruption(corpus: Any, tmp_path: Pa
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        (r'("si_sdr_db": \[)-?\d', r"\1"),
-        (r'("reasons": )\{\}', r"\g<1>1"),
-        (r'"scores"', '"score"'),
-        (r'"(\w+)": ', r"'\1': "),
-        (r".+", "[]"),
-        (r", .digest.*", "}"),
+        (r'("si_sdr_db": \[)-?\d', r"\1"), (r'("reasons": )\{\}', r"\g<1>1"), (r'"scores"', '"score"'),
+        (r'"(\w+)": ', r"'\1': "), (r".+", "[]"), (r", .digest.*", "}"),
     ],
-)
+)  # fmt: skip
 def test_a_row_of_a_damaged_line_is_done_again(corpus: Any, tmp_path: Path, before: str, after: str) -> None:
     evaluate(System(corpus.separator(), fingerprint="a"), corpus.manifest, tmp_path / "out")
     journal, table = tmp_path / "out" / "journal.jsonl", tmp_path / "out" / "utterances.csv"
@@ -457,8 +454,45 @@ def test_a_metric_without_scores_is_counted_with_its_reason(corpus: Any, tmp_pat
 def test_what_is_measured_without_being_asked_for(corpus: Any, tmp_path: Path) -> None:
     summary = evaluate(corpus.separator(), corpus.manifest, tmp_path / "out", EvaluationOptions(signal_std=0.1))
     assert summary["metrics"]["blr_nats_per_sample"]["n"] == 5 and summary["signal_std"] == 0.1
-    for entry in corpus.entries:
-        entry.sample_rate = 11025
-    corpus.rewrite()
-    summary = evaluate(tmp_path, corpus.manifest, tmp_path / "rate")
-    assert "11025 Hz" in summary["metrics_left_out"]["pesq"] and "pesq" not in summary["metrics"]
+
+
+@pytest.mark.parametrize(
+    ("options", "rates", "there", "metrics", "left_out"),
+    [
+        ({}, [8000, 16000], "fast_bss_eval pystoi pesq", "si_sdr sdr stoi pesq", {}),
+        (
+            {},
+            [8000, 44100],
+            "fast_bss_eval pesq",
+            "si_sdr sdr",
+            {"stoi": "needs pystoi", "pesq": "found 8000, 44100 Hz"},
+        ),
+        (
+            {"asr_command": "cat"},
+            [8000],
+            "pesq",
+            "si_sdr pesq words",
+            dict.fromkeys(["sdr", "stoi"], "is not installed"),
+        ),
+        ({"metrics": ["pesq", "si_sdr", "pesq"]}, [8000], "pesq", "pesq si_sdr", {}),
+    ],
+)
+def test_usual_metrics_are_those_that_can_be_computed(options, rates, there, metrics, left_out, monkeypatch) -> None:
+    for module in (evaluating, scoring):
+        monkeypatch.setattr(module, "is_installed", there.split().__contains__)
+    found, reasons = evaluating._scoring_options(EvaluationOptions(**options), None, rates)
+    assert found.metrics == tuple(metrics.split()) and reasons.keys() == left_out.keys()
+    assert all(words in reasons[name] for name, words in left_out.items())
+
+
+@pytest.mark.parametrize(
+    ("mixtures", "device", "expected"),
+    [(99, "cpu", 0), (100, "cpu", 4), (100, "cuda", 9), (100, None, 9), (99, None, 0)],
+)
+def test_processes_beside_a_model(mixtures: int, device: str, expected: int, monkeypatch) -> None:
+    """Half of the processors where a model takes the others, all where it does not; none for a few mixtures."""
+    monkeypatch.setattr(evaluating, "available_processes", lambda: 9)
+    system = (
+        System(estimates=Path()) if device is None else System(separate=lambda mixture, rate: mixture, device=device)
+    )
+    assert evaluating._processes(system, mixtures) == expected

@@ -218,6 +218,13 @@ def test_bad_files(files: tuple[str, ...], message: str, tmp_path: Path) -> None
         evaluate_meetings(tmp_path / files[0], [tmp_path / name for name in files[1:]], tmp_path / "out")
 
 
+def test_a_command_that_fails_is_named_with_its_track(tmp_path: Path) -> None:
+    truth = write_seglst(tmp_path / "r.json", [SpokenSegment("talk", "anna", 0.0, 1.0, "so")])
+    tracks = write_tracks(tmp_path)[:1]
+    message = r"--asr-command: .*talk_s1.wav: no-such-command"
+    complaint(lambda: evaluate_meetings(truth, tracks, tmp_path / "out", "no-such-command"), message)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -48,6 +48,8 @@ def test_the_summary_by_hand() -> None:
     assert second["metrics"]["si_sdr_db"]["drop_db"] == 2.0 and "drop_db" not in first["metrics"]["si_sdr_db"]
     assert {label: group["si_sdr_db"]["n"] for label, group in summary["by"]["speakers"].items()} == {"1": 1, "2": 2}
     assert "by_manifest" not in summarize_rows(ROWS[:2], ["si_sdr_db"])
+    # Nothing of the first manifest was measured.
+    assert summarize_rows(ROWS[1:3], ["si_sdr_db"])["by_manifest"][1]["metrics"]["si_sdr_db"]["drop_db"] is None
 
 
 def test_rows_are_written_with_an_empty_cell_for_what_is_not_defined(tmp_path: Path) -> None:

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import json
-from functools import partial
+import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from sepkit.evaluation.labels import PROPERTIES
-from sepkit.evaluation.run_folder import EvaluationFolder, _separated, check_summary, find, load_evaluation, load_run
+from sepkit.evaluation.run_folder import (
+    EvaluationFolder,
+    _separated,
+    check_summary,
+    find,
+    load_evaluation,
+    load_run,
+    read_curve,
+)
 from tests.complaint import complaint
 
 
@@ -73,13 +82,80 @@ def test_mistakes_are_said(tmp_path: Path, experiments: list[Path]) -> None:
     complaint(lambda: load_run(tmp_path), r"neither metrics.jsonl nor summary.json")
     (tmp_path / "summary.json").write_text(json.dumps({"metrics": {}}))
     complaint(lambda: load_run(tmp_path), "utterances.csv: no such file")
-    for change, line in (
-        ({"mean": None}, "mean is null for 2 utterances"),
-        ({"ci95": [0.0]}, r"\[0.0\], expected two"),
-    ):
-        summary = json.loads((experiments[0] / "evaluation/noise/summary.json").read_text())
-        summary["metrics"]["si_sdr_db"] |= {"n": 2} | change
-        complaint(partial(check_summary, summary, "s.json"), line)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "words"),
+    [
+        ("", [], "its content is [], expected a mapping"),
+        ("n_utterances", None, "n_utterances is missing"),
+        ("n_utterances", -1, "n_utterances is -1, expected a whole number of 0 or more"),
+        ("n_utterances", 2**63, "n_utterances is 9223372036854775808, expected a whole number of 0 or more"),
+        ("n_utterances", 3.0, "n_utterances is 3.0, expected a whole number of 0 or more"),
+        ("n_utterances", True, "n_utterances is True, expected a whole number of 0 or more"),
+        ("n_skipped", "3", "n_skipped is '3', expected a whole number of 0 or more"),
+        ("skipped", {}, "skipped is {}, expected a list"),
+        ("skipped", [{"id": "a", "reason": "b"}, {"id": "a"}], "skipped[1].reason is missing"),
+        ("skipped", [{"id": "a", "reason": "\0"}], "skipped[0].reason is '\\x00', expected text"),
+        ("metrics.x.mean", math.inf, "metrics.x.mean is inf, expected a number or null"),
+        ("metrics.x.mean", -(2**63) - 1, "metrics.x.mean is -9223372036854775809, expected a number or null"),
+        ("metrics.x.mean", None, "metrics.x.mean is null for 2 utterances"),
+        ("metrics.x.ci95", [0.0], "metrics.x.ci95 is [0.0], expected two"),
+        ("metrics.x.ci95", 3, "metrics.x.ci95 is 3, expected a list or null"),
+        ("metrics.x.ci95", [0, None], "metrics.x.ci95[1] is None, expected a number"),
+        ("metrics.x.n", None, "metrics.x.n is None, expected a whole number of 0 or more"),
+        ("metrics_left_out", {"pesq": 1}, "metrics_left_out.pesq is 1, expected text"),
+        ("manifest", ["a", 3], "manifest[1] is 3, expected text"),
+        ("manifest", 3, "manifest is 3, expected text or a list or null"),
+    ],
+)
+def test_a_summary_that_does_not_fit(place: str, value: Any, words: str) -> None:
+    summary: dict[str, Any] = {"n_utterances": 2, "metrics": {"x": {"mean": 1, "ci95": [0.5, 1.5], "n": 2}}}
+    fits: dict[str, Any] = {"n_skipped": 0, "manifest": None, "metrics_left_out": None, "wall_seconds": -(2**63)}
+    check_summary(summary | fits, "s.json")
+    *above, last = place.split(".")
+    part = summary
+    for name in above:
+        part = part[name]
+    part[last] = value
+    if words == f"{place} is missing":
+        del part[last]
+    assert f"s.json: {words}" in complaint(lambda: check_summary(summary if place else value, "s.json"))
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        ([1], r"found \[1\], expected a record with its kind"),
+        ({"step": 1}, "expected a record with its kind"),
+        ({"kind": "epoch"}, "step is missing"),
+        ({"kind": "epoch", "step": None}, "step is None, expected a finite number"),
+        ({"kind": "epoch", "step": 1, "epoch": None}, "epoch is None, expected a finite number"),
+        ({"kind": "epoch", "step": 1, "loss": 1.1e150}, "loss is 1.1e\\+150, expected a finite number"),
+        ({"kind": "epoch", "step": 1, "loss": "low"}, "loss is 'low', expected a finite number"),
+        ({"kind": "epoch", "step": 1, "loss": None, "other": -1e150}, ""),
+    ],
+)
+def test_a_record_that_does_not_fit(record: Any, words: str, tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    if words:
+        complaint(lambda: load_run(tmp_path), rf"metrics.jsonl:1: .*{words}")
+        return
+    log = load_run(tmp_path).log
+    assert log is not None and log.names() == ["loss", "other"] and log.names("step") == []
+
+
+def test_curves_by_name(tmp_path: Path) -> None:
+    (tmp_path / "c.csv").write_text("curve,rate,a,b\nx,1,2,\nx,3,4,none\n,5,6,7\n")
+    curve = read_curve(tmp_path / "c.csv")
+    found = {
+        name: {label: [x.tolist(), y.tolist()] for label, (x, y) in lines.items()}
+        for name, lines in curve.panels.items()
+    }
+    assert curve.x_name == "rate"
+    assert found == {"a": {"x": [[1, 3], [2, 4]], "": [[5], [6]]}, "b": {"": [[5], [7]]}}
+    (tmp_path / "c.csv").write_text("curve,rate\nx,1\n")
+    complaint(lambda: read_curve(tmp_path / "c.csv"), "found columns rate, expected two of numbers or more")
 
 
 def test_a_run_has_the_name_of_its_folder(experiments: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,5 @@
 """Sinkhorn against POT: the exact plan at a small regularization, the entropic one at a moderate."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -42,18 +42,16 @@ SIGNAL = np.sin(np.arange(4000) * 0.3)
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: figures.score_distributions(SCORES),
-        lambda: figures.score_distributions({}),
+        lambda: figures.score_distributions(SCORES), lambda: figures.score_distributions({}),
         lambda: curve_figures.score_boxes(SCORES, "SI-SDR"),
         lambda: figures.input_output_scatter({"a": (np.arange(5.0), np.arange(5.0)), "none": ([np.nan], [1.0])}),
         lambda: figures.predicted_scatter({"a": (np.arange(5.0), np.arange(5.0))}),
-        lambda: figures.signal_view(np.ones(1), 8000),
-        lambda: figures.signal_view(SIGNAL, 8000),
+        lambda: figures.signal_view(np.ones(1), 8000), lambda: figures.signal_view(SIGNAL, 8000),
         lambda: figures.signal_view(np.zeros(100), 8000),
         lambda: figures.training_curves({"a": LOG, "empty": TrainingLog([])}, "loss", ["train_loss", "dev_loss"]),
         lambda: curve_figures.rate_distortion_curve(CURVE),
     ],
-)
+)  # fmt: skip
 def test_figures_have_something_to_see(make) -> None:
     figure = make()
     assert isinstance(figure, Figure) and ink(figure) > 0.01

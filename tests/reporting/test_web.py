@@ -95,21 +95,13 @@ def test_it_is_served_to_this_machine_with_the_types_that_browsers_want(stand_in
 @pytest.mark.parametrize(
     ("path", "host", "status"),
     [
-        ("/", "127.0.0.1", 200),
-        ("/index.html?x=1", "localhost:9", 200),
-        ("/", "attacker.example", 421),
-        ("/", "127.0.0.1.attacker.example:80", 421),
-        ("/", "[::1", 421),
-        ("/", None, 421),
-        ("/private.txt", "localhost", 404),
-        ("/model.json", "localhost", 404),
-        ("/runtime/", "localhost", 404),
-        ("/runtime/../index.html", "localhost", 404),
-        ("//etc/passwd", "localhost", 404),
-        ("/%00", "localhost", 404),
+        ("/", "127.0.0.1", 200), ("/index.html?x=1", "localhost:9", 200), ("/", "attacker.example", 421),
+        ("/", "127.0.0.1.attacker.example:80", 421), ("/", "[::1", 421), ("/", None, 421),
+        ("/private.txt", "localhost", 404), ("/model.json", "localhost", 404), ("/runtime/", "localhost", 404),
+        ("/runtime/../index.html", "localhost", 404), ("//etc/passwd", "localhost", 404), ("/%00", "localhost", 404),
         ("/%2e%2e/index.html", "localhost", 404),
     ],
-)
+)  # fmt: skip
 def test_nothing_but_the_page_is_served_and_under_no_other_name(
     path: str, host: str | None, status: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

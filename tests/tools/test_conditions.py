@@ -99,6 +99,12 @@ def test_a_row_by_hand() -> None:
     assert conditions.table_of({"two": found})[2] == "| two | 2.0 | 33 % | 50 % (1) | +1.5 | 1 / 1 / 1 |"
     uncounted = found | {"right": 0, "wrong": 0}
     assert conditions.table_of({"two": uncounted})[2] == "| two | 2.0 | 33 % | 50 % (1) | +1.5 |"
+    left_out = {
+        "two": found | {"left_out": uncounted},
+        "none": {"right": 0, "not_given": 2, "wrong": 1, "left_out": {}},
+    }
+    assert conditions.table_of(left_out)[2].endswith("| 1 / 1 / 1 | 50 % (1) | +1.5 | 0 / 1 / 0 |")
+    assert conditions.table_of(left_out)[3] == "| none |  |  |  |  | 0 / 2 / 1 |  |  |  |"
     assert conditions.summarize(conditions.Condition("three", speakers=3), rows[:1])["right"] == 1
     assert conditions.summarize(conditions.Condition("one", speakers=1), rows[:1])["wrong"] == 1
     clean = conditions.summarize(

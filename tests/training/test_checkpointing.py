@@ -98,14 +98,11 @@ def test_training_ends_with_the_same_weights(config: c.TrainConfig, tmp_path: Pa
 @pytest.mark.parametrize(
     ("gpu", "bfloat16", "processor", "accelerator", "expected"),
     [
-        (False, False, False, "auto", "32-true"),
-        (False, False, True, "auto", "bf16-mixed"),
-        (True, True, False, "auto", "bf16-mixed"),
-        (True, False, True, "auto", "32-true"),
-        (True, True, False, "cpu", "32-true"),
-        (True, True, True, "cpu", "bf16-mixed"),
+        (False, False, False, "auto", "32-true"), (False, False, True, "auto", "bf16-mixed"),
+        (True, True, False, "auto", "bf16-mixed"), (True, False, True, "auto", "32-true"),
+        (True, True, False, "cpu", "32-true"), (True, True, True, "cpu", "bf16-mixed"),
     ],
-)
+)  # fmt: skip
 def test_automatic_precision(
     gpu: bool, bfloat16: bool, processor: bool, accelerator: Any, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

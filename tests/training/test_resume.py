@@ -14,9 +14,8 @@ import torch
 
 from sepkit.config import TrainConfig
 from sepkit.errors import UserError
-from sepkit.training.run import _check_position, train
+from sepkit.training.run import train
 from sepkit.training.separation import SeparationTask
-from sepkit.training.task_definition import Position
 from tests.complaint import complaint
 from tests.training.runs import (
     BATCHES,
@@ -185,17 +184,3 @@ def test_fewer_epochs_than_are_done_are_refused(config: TrainConfig, reference: 
     assert (tmp_path / "run" / "config.yaml").read_bytes() == before
     train(with_trainer(config, max_epochs=EPOCHS), tmp_path / "run")
     assert_same_run(tmp_path / "run", reference)
-
-
-@pytest.mark.parametrize(("batches", "devices", "goes_on"), [(0, 1, True), (3, 1, False), (3, 2, True)])
-def test_batches_of_one_size_on_all_devices_go_on_within_an_epoch(
-    config: TrainConfig, batches: int, devices: int, goes_on: bool
-) -> None:
-    """As many batches in an epoch do not make the same ones: 11 mixtures are 2 batches of 4 and 2 of 5."""
-    position = Position(epoch=1, batches_done=batches, batches_per_epoch=7, batch_size=4)
-    config = with_trainer(with_data(config, batch_size=2), devices=devices, max_epochs=2)
-    if goes_on:
-        _check_position(position, config, Path("exp"))
-        return
-    with pytest.raises(UserError, match="found 2 on all devices together, but exp stopped within an epoch"):
-        _check_position(position, config, Path("exp"))

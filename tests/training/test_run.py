@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import math
 import shutil
@@ -31,7 +32,7 @@ from sepkit.errors import UserError
 from sepkit.models import load_checkpoint
 from sepkit.models.storage.folders import read_description
 from sepkit.training import callbacks
-from sepkit.training.run import locked, train
+from sepkit.training.run import _one_line_from_workers, locked, train
 from sepkit.training.separation import SeparationTask, signal_statistics
 from tests.complaint import complaint
 from tests.training.runs import (
@@ -138,15 +139,12 @@ def test_temperature_in_multiples_of_the_spread(config: TrainConfig, tmp_path: P
 @pytest.mark.parametrize(
     ("hypotheses", "assignment", "monitor", "expected"),
     [
-        (1, MCLConfig(), "auto", "dev_mcl_si_sdr_db"),
-        (2, MCLConfig(), "auto", "dev_si_sdr_db"),
-        (3, MCLConfig(), "auto", "dev_mcl_si_sdr_db"),
-        (3, PITConfig(), "auto", "dev_si_sdr_db"),
-        (3, SinkhornConfig(), "auto", "dev_si_sdr_db"),
-        (2, MCLConfig(), "mcl", "dev_mcl_si_sdr_db"),
+        (1, MCLConfig(), "auto", "dev_mcl_si_sdr_db"), (2, MCLConfig(), "auto", "dev_si_sdr_db"),
+        (3, MCLConfig(), "auto", "dev_mcl_si_sdr_db"), (3, PITConfig(), "auto", "dev_si_sdr_db"),
+        (3, SinkhornConfig(), "auto", "dev_si_sdr_db"), (2, MCLConfig(), "mcl", "dev_mcl_si_sdr_db"),
         (3, AnnealedMCLConfig(), "loss", "dev_loss"),
     ],
-)
+)  # fmt: skip
 def test_what_picks_the_best_model(
     config: TrainConfig, tmp_path: Path, hypotheses: int, assignment: Any, monitor: str, expected: str
 ) -> None:
@@ -332,6 +330,23 @@ def test_recording_that_vanished_is_one_line(config: TrainConfig, tmp_path: Path
     config = with_data(config, dev=str(dev), workers=workers)
     message = complaint(lambda: train(config, tmp_path / "exp", limit_batches=1), r"1_0\.wav")
     assert "Traceback" not in message
+
+
+@pytest.mark.parametrize(
+    ("cause", "words", "expected"),
+    [
+        (None, "DataLoader worker (pid 3) is killed", (UserError, "data.workers: a data worker ended")),
+        (None, "sizes differ", (RuntimeError, "sizes differ")),
+        (OSError(errno.EMFILE, "Too many open files"), "no loader", (OSError, "Too many open files")),
+        (OSError(errno.EIO, "broken"), "no loader", (RuntimeError, "no loader")),
+    ],
+)
+def test_which_errors_of_a_loader_are_reworded(cause: Any, words: str, expected: tuple[type[Exception], str]) -> None:
+    error = RuntimeError(words)
+    error.__cause__ = cause
+    with pytest.raises(expected[0], match=expected[1]) as found, _one_line_from_workers():
+        raise error
+    assert found.type is expected[0]
 
 
 @pytest.mark.slow

@@ -106,7 +106,7 @@ def test_commands_for_separators_refuse_the_model(
     }
     assert main([command, *arguments[command]]) == 2
     (line,) = capfd.readouterr().err.splitlines()
-    assert "found a model of kind line, expected one of kind separation" in line
+    assert "found a model of kind 'line', expected one of kind separation" in line
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pickle
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import lightning.pytorch
@@ -15,7 +16,7 @@ import torch
 from lightning.pytorch.plugins.precision import MixedPrecision
 from torch import Tensor
 
-from sepkit.config import ConvTasNetConfig, TrainConfig
+from sepkit.config import ConvTasNetConfig, TrainConfig, TrainerConfig
 from sepkit.data.dataset import EpochSampler, MixtureDataset, collate
 from sepkit.models import build_model, load_checkpoint
 from sepkit.objectives.costs import pairwise_neg_si_sdr
@@ -269,3 +270,21 @@ def test_dropout_differs_between_steps_and_not_between_runs(config: TrainConfig,
     torch.rand(17)
     train(config, tmp_path / "b", limit_batches=2)
     assert_same_weights(tmp_path / "a", tmp_path / "b")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "own"),
+    [
+        ("adam", torch.optim.Adam, {"betas": (0.5, 0.6)}),
+        ("adamw", torch.optim.AdamW, {"betas": (0.5, 0.6)}),
+        ("sgd", torch.optim.SGD, {"momentum": 0.75}),
+    ],
+)
+def test_the_optimizer_is_the_configured_one(name: Any, kind: type, own: dict[str, Any]) -> None:
+    model = torch.nn.Linear(2, 1)
+    model.bias.requires_grad_(False)
+    trainer = TrainerConfig(optimizer=name, learning_rate=0.5, weight_decay=0.25, momentum=0.75, betas=(0.5, 0.6))
+    task: Any = SimpleNamespace(config=SimpleNamespace(trainer=trainer), model=model)
+    optimizer = SeparationTask.configure_optimizers(task)
+    assert type(optimizer) is kind and len(optimizer.param_groups[0]["params"]) == 1
+    assert optimizer.param_groups[0].items() >= ({"lr": 0.5, "weight_decay": 0.25, "fused": True} | own).items()

@@ -3,8 +3,6 @@
 An interrupted suite continues where it stopped. `python -m tools.bench --table` only writes README.md and its chart.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Training steps on a GPU: sepkit against asteroid, by precision, compiled or not."""
 
-from __future__ import annotations
-
 import contextlib
 import warnings
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Cost and matching of a batch, and their gradient: sepkit against asteroid, fast_bss_eval and torchmetrics."""
 
-from __future__ import annotations
-
 import time
 import warnings
 from collections.abc import Callable, Sequence

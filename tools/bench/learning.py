@@ -4,8 +4,6 @@ Every system trains on the same mixtures of the recordings below `$SEPKIT_DATA/s
 3 s at 8 kHz. Networks, losses, optimizers and training loops are each toolkit's own, with the settings of its recipe.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import time

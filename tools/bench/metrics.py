@@ -1,7 +1,5 @@
 """SDR and SI-SDR as `sepkit evaluate` computes them, against mir_eval and asteroid's packages."""
 
-from __future__ import annotations
-
 import time
 import warnings
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Writes tools/bench/README.md and its chart from results/*.json: some rows in front, all of them folded away."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

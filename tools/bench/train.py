@@ -1,7 +1,5 @@
 """A training step: sepkit against asteroid on the same weights and batch."""
 
-from __future__ import annotations
-
 import time
 import warnings
 from collections.abc import Callable, Sequence

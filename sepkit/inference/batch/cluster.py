@@ -1,7 +1,5 @@
 """`sepkit cluster`: who spoke when in recordings, folders of them, or what `sepkit separate` wrote."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """Files in, files out: every recording becomes one file an estimate and a JSON file that records the computation."""
 
-from __future__ import annotations
-
 import math
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """The files of a separated recording: estimates, who spoke when, and the JSON that describes them."""
 
-from __future__ import annotations
-
 import math
 import os
 import re

@@ -1,7 +1,5 @@
 """Clusters of voices: spherical k-means on embeddings, and how sure each assignment is."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

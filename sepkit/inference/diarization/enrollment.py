@@ -5,8 +5,6 @@ names are given one to one. Nobody is named who is less alike than a threshold. 
 if the enrollment is long enough to decide.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

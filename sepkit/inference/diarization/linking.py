@@ -5,8 +5,6 @@ one speaker after another. Turns of all outputs are embedded by a speaker encode
 output goes to exactly one speaker, so the speakers add up to what the outputs add up to.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any

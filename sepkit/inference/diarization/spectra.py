@@ -1,7 +1,5 @@
 """Spectra in NumPy: inputs of other toolkits' speaker encoders, and plain spectra as baselines."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 

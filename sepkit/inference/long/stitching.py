@@ -12,8 +12,6 @@ Either may be wrong: a model may swap speakers inside a chunk, and the rest of o
 sounds like both. Neither is trusted fully: we assume that each gives a random answer 10 % of the time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations
@@ -272,7 +270,7 @@ def _likeliest(overlaps: Sequence[np.ndarray], voices: np.ndarray, table: _Order
         ways = total[:, None] + table.of_overlap(overlaps[k])
         came_from.append(ways.argmax(0))
         total = ways.max(0) + alone[k]
-    states = [int(total.argmax())]
+    states = [total.argmax()]
     for back in reversed(came_from):
-        states.append(int(back[states[-1]]))
+        states.append(back[states[-1]])
     return table.all[states[::-1]]

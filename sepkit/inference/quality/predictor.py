@@ -4,8 +4,6 @@ A ridge regression of SI-SDR on the features of a separation, and a rule that de
 without a predictor of its own is judged by how far two views of a recording agree, see `generic_predictor`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping, Sequence

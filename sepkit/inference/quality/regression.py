@@ -1,7 +1,5 @@
 """Linear models with a penalty on their coefficients: ridge regression with an interval, and logistic regression."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

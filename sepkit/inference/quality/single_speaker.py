@@ -5,8 +5,6 @@ voice. Where this is sure, or where it is surely not so, a recording has a numbe
 Nothing depends on the level of the recording.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ Reading its files does not need asteroid. They are pickles, read by torch's rest
 and plain data and runs nothing.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path

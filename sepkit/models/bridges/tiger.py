@@ -1,7 +1,5 @@
 """Checkpoints of TIGER, as its authors publish them: safetensors, with sizes in config.json beside them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A model written in operations that an ONNX graph can hold. All lengths are computed inside the graph."""
 
-from __future__ import annotations
-
 import copy
 import math
 from typing import Any

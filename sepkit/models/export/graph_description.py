@@ -1,7 +1,5 @@
 """The description of an exported model: plain data in its graph's metadata, checked on opening."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path

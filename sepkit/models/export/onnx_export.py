@@ -1,7 +1,5 @@
 """Export of models to ONNX. Nothing is written unless the graph gives what torch gives."""
 
-from __future__ import annotations
-
 import copy
 import json
 import logging
@@ -149,9 +147,10 @@ def difference(model: SavedModel, exported: Graph, num_samples: int, batch: int 
     for name, values in found.items():
         wanted = expected[name].double().cpu().numpy()
         whole = wanted.ndim > 2 or name == "embeddings"
-        scale = (np.abs(wanted).max() or 1.0) if whole else np.maximum(np.abs(wanted), 1.0)
+        scale = (np.abs(wanted).max() or 1.0) if whole else np.fmax(np.abs(wanted), 1.0)
         off = np.where(np.isnan(wanted) & np.isnan(values), 0.0, np.abs(values - wanted)) / scale
-        worst = max(worst, float(off.max()))
+        # A comparison with NaN is never true, and would hide it.
+        worst = max(worst, float(np.nan_to_num(off.max(), nan=np.inf)))
     return worst
 
 

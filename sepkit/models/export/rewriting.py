@@ -1,7 +1,5 @@
 """Changes to the graph that torch's exporter writes: loops, and weights by their names, in half precision."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -90,7 +88,7 @@ def _store(proto: Any, weights: Mapping[str, np.ndarray], halved: set[str]) -> N
     taken = {name for part in _graphs(graph) for node in part.node for name in node.input}
     taken |= {value.name for part in _graphs(graph) for value in part.output}
     kept = [tensor for tensor in graph.initializer if tensor.name in taken - set(weights)]
-    single = {name: f"{name}.single" for name in sorted(taken & halved)}
+    single = {name: f"{name}.single" for name in weights if name in taken & halved}
     _rename(graph, single)
     del graph.initializer[:]
     graph.initializer.extend(kept)

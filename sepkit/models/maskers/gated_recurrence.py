@@ -1,7 +1,5 @@
 """The gated linear recurrence masker: SRU or minGRU layers in pre-norm residual blocks, over frames and over bands."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

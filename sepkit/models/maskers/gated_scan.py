@@ -1,7 +1,5 @@
 """The scan of a recurrence that is linear in its state, with its own gradient and a form that exported graphs keep."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

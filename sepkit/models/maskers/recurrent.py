@@ -1,7 +1,5 @@
 """The recurrent masker of the first TasNet (Luo & Mesgarani, ICASSP 2018)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """SepReformer: a U-shaped transformer that splits the speakers early and reconstructs them with shared weights."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

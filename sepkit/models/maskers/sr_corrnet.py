@@ -1,7 +1,5 @@
 """SR-CorrNet: from correlations of neighboring bins to a deep filter for each speaker, split early and counted."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """TF-Locoformer: transformers with convolutional feed-forward networks, over frequency and over time in turn."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """TIGER: one small block over bands and over frames, applied again and again, and masks that sum to one."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Model cards: description, training data, scores and limits of a model."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Resolve a MODEL argument: a folder, a shipped model, one on the hub, or another toolkit's. Without torch."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Load the model that a MODEL argument names: sepkit's own, a shipped one, one on the hub, or another toolkit's."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -5,8 +5,6 @@ Addresses that hold a commit always give the same bytes. Files of a branch can c
 SHA-256 of the first fetch is noted beside them, and later ones are held against it.
 """
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import sys

@@ -6,8 +6,6 @@ string of bytes, which may be a message itself.
 Source: onnx.proto of ONNX, and protobuf's description of its wire format.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 

@@ -3,8 +3,6 @@
 Each caption gives the number of samples per step, because it changes the probability of collapse.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path

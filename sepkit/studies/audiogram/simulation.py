@@ -8,8 +8,6 @@ so it stops all sessions at the same one.
 Source: thesis, part A, section 3.3.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

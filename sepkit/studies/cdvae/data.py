@@ -1,7 +1,5 @@
 """Image sets: solutions of a Poisson equation with a known floor, and binarized MNIST."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from pathlib import Path

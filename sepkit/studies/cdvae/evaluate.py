@@ -1,7 +1,5 @@
 """The bound on the evidence of images by number of steps, on one path: gain of finer, loss of coarser steps."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 import time

@@ -1,7 +1,5 @@
 """The levels of a hierarchy of image latents: latent stochastic differential equations, discrete blocks, and none."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Train continuously deep variational autoencoders of images."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

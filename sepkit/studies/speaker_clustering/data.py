@@ -6,8 +6,6 @@ these have. `voices.csv` states who speaks in each. Clean read speech with one m
 plain spectra distinguish such speakers by their microphones.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Measure speaker encoders on collections with known speakers, by each rule of clustering."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

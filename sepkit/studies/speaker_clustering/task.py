@@ -1,7 +1,5 @@
 """Train encoders of voices: momentum contrast (MoCo), a mixture of contrastive experts (MiCE), or known speakers."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path

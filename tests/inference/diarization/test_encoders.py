@@ -20,8 +20,7 @@ from tests.complaint import complaint
 
 
 def speech(seconds=1.3):
-    generator = np.random.default_rng(0)
-    noise = generator.standard_normal(round(16000 * seconds))
+    noise = np.random.default_rng(0).standard_normal(round(16000 * seconds))
     return (0.01 * np.convolve(noise, np.hanning(9), "same")).astype(np.float32)
 
 
@@ -34,8 +33,7 @@ def test_fbank_is_kaldis():
 
 def test_mel_is_librosas():
     """By torchaudio, which has librosa's scale and norm, and imports in no time."""
-    transforms = pytest.importorskip("torchaudio.transforms")
-    spectrogram = transforms.MelSpectrogram(
+    spectrogram = pytest.importorskip("torchaudio.transforms").MelSpectrogram(
         16000, n_fft=400, hop_length=160, n_mels=40, pad_mode="constant", norm="slaney", mel_scale="slaney"
     )
     level = np.sqrt(np.square(speech().astype(np.float64)).mean())
@@ -46,9 +44,8 @@ def test_mel_is_librosas():
 
 def graph(path, shape, metadata=(), operator="ReduceMean", domain=""):
     """Write a graph whose embedding is the mean over time."""
-    node = helper.make_node(operator, ["in"], ["mean"], axes=[1], keepdims=int(len(shape) == 2), domain=domain)
     made = helper.make_graph(
-        [node],
+        [helper.make_node(operator, ["in"], ["mean"], axes=[1], keepdims=int(len(shape) == 2), domain=domain)],
         "encoder",
         [helper.make_tensor_value_info("in", TensorProto.FLOAT, shape)],
         [helper.make_tensor_value_info("mean", TensorProto.FLOAT, [None, shape[2] if len(shape) == 3 else 1])],
@@ -107,12 +104,10 @@ def test_mel_graph_gives_the_direction_of_the_mean(tmp_path):
 @pytest.mark.parametrize(
     ("shape", "features", "told"),
     [
-        ([None, None, 80], None, "--speaker-features"),
-        ([None, None, 80], "mel", r"expected \(B, F, 40\)"),
-        ([None, None, 80], "waveform", r"expected \(B, T\)"),
-        ([None, None], "fbank", r"expected \(B, F, 80\)"),
+        ([None, None, 80], None, "--speaker-features"), ([None, None, 80], "mel", r"expected \(B, F, 40\)"),
+        ([None, None, 80], "waveform", r"expected \(B, T\)"), ([None, None], "fbank", r"expected \(B, F, 80\)"),
     ],
-)
+)  # fmt: skip
 def test_graphs_that_hear_something_else(tmp_path, shape, features, told):
     complaint(lambda: load_encoder(graph(tmp_path / "a.onnx", shape), features), told)
 

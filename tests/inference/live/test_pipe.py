@@ -1,16 +1,14 @@
 """Raw PCM through a stream: bytes in any portions, both formats, both ends of the pipe."""
 
-from __future__ import annotations
-
 import io
 import re
 import shutil
 import struct
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,17 +16,15 @@ import soundfile
 import torch
 
 from sepkit.cli.main import main
-from sepkit.config import FreeFilterbankConfig, ModelConfig, RecurrentConfig
+from sepkit.config import RecurrentConfig
 from sepkit.errors import UserError
 from sepkit.inference import Separator
 from sepkit.inference.live.pipe import Pipe, open_pipe, separate_pipe
 from sepkit.models import build_model, save_model
 from tests.complaint import complaint
+from tests.tiny_models import RECURRENT
 
-CONFIG = ModelConfig(
-    filterbank=FreeFilterbankConfig(num_filters=8),
-    masker=RecurrentConfig(hidden_size=4, num_layers=1, bidirectional=False),
-)
+CONFIG = replace(RECURRENT, masker=RecurrentConfig(hidden_size=4, num_layers=1, bidirectional=False))
 
 
 class Trickle(io.BytesIO):
@@ -40,7 +36,6 @@ class Trickle(io.BytesIO):
 
 @pytest.fixture
 def separator():
-    torch.manual_seed(0)
     return Separator(build_model(CONFIG))
 
 
@@ -120,9 +115,8 @@ def test_channels_of_a_wav_are_averaged(separator, subtype, container):
 @pytest.mark.parametrize("more", [wav(mixture(300)), b"\1\0" * 5000, b"data" + bytes([0, 4, 0, 0]) + b"\1" * 9000])
 def test_sound_behind_what_a_wav_counts_is_no_end(separator, more):
     sink = io.BytesIO()
-    line = complaint(
-        lambda: separate_pipe(separator.streaming(), open_pipe(io.BytesIO(wav(mixture(300)) + more)), sink)
-    )
+    pipe = open_pipe(io.BytesIO(wav(mixture(300)) + more))
+    line = complaint(lambda: separate_pipe(separator.streaming(), pipe, sink))
     assert "more sound follows the 300 samples" in line and len(sink.getvalue()) == 300 * 2 * 2
 
 
@@ -174,24 +168,21 @@ def test_rf64_is_read_like_a_wav():
 
 @pytest.mark.parametrize("kind", ["FLAC", "OGG", "AIFF", "AU", "W64", "NIST", "CAF", "MP3", "VOC"])
 def test_another_format_is_not_taken_for_samples(kind):
-    subtype = {"OGG": "VORBIS", "MP3": "MPEG_LAYER_III"}.get(kind, "PCM_16")
-    sound = wav(mixture(16000), format=kind, subtype=subtype)
+    sound = wav(mixture(16000), format=kind, subtype={"OGG": "VORBIS", "MP3": "MPEG_LAYER_III"}.get(kind, "PCM_16"))
     with pytest.raises(UserError, match=r"standard input: found .*expected wav or raw PCM; convert it") as found:
         open_pipe(io.BufferedReader(io.BytesIO(sound)))  # type: ignore[arg-type]
     assert "\n" not in str(found.value)
     complaint(lambda: open_pipe(io.BytesIO(wav(mixture(9), endian="BIG"))), "found RIFX")
+    # A frame of 15 bytes, and the beginning of the next in the 17th.
+    complaint(lambda: open_pipe(io.BytesIO(bytes.fromhex("fff1508001e0").ljust(15, b"\0") * 2)), "found MP3 or AAC")
+
+
+FORMATS = ["mp3 -id3v2_version 0", "mp3 -write_xing 0 -id3v2_version 0", "mp4 -movflags empty_moov"]
+FORMATS += ["adts", "matroska", "webm", "ac3", "asf", "wv", "tta", "caf", "flv"]
 
 
 @pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="the program ffmpeg is not installed")
-@pytest.mark.parametrize(
-    "options",
-    [
-        "mp3 -id3v2_version 0",
-        "mp3 -write_xing 0 -id3v2_version 0",
-        "mp4 -movflags empty_moov",
-        *["adts", "matroska", "webm", "ac3", "asf", "wv", "tta", "caf", "flv"],
-    ],
-)
+@pytest.mark.parametrize("options", FORMATS)
 def test_what_ffmpeg_writes_to_a_pipe_is_known(options, tmp_path):
     soundfile.write(tmp_path / "x.wav", mixture(44100), 44100)
     command = ["ffmpeg", "-nostdin", "-v", "error", "-i", tmp_path / "x.wav", "-f", *options.split(), "-"]
@@ -228,12 +219,8 @@ def command(model: str, *options: str) -> list[str]:
 
 def test_command_from_pipe_to_pipe(model, separator):
     samples = mixture(4000)
-    done = subprocess.run(
-        [*command(model, "--levels", "model"), "-"],
-        input=wav(samples, subtype="FLOAT"),
-        capture_output=True,
-        check=True,
-    )
+    line = [*command(model, "--levels", "model"), "-"]
+    done = subprocess.run(line, input=wav(samples, subtype="FLOAT"), capture_output=True, check=True)
     found = np.frombuffer(done.stdout, "<f4").reshape(-1, 2).T
     np.testing.assert_allclose(found, offline(separator, samples), atol=1e-6)
     assert b"2 channels of f32le at 8000 Hz, latency 2.00 ms" in done.stderr
@@ -241,10 +228,8 @@ def test_command_from_pipe_to_pipe(model, separator):
 
 
 def test_command_answers_before_the_input_ends_and_ends_when_nobody_listens(model):
-    with subprocess.Popen(
-        command(model), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        assert process.stdin and process.stdout and process.stderr
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command(model), **pipes) as process:
         process.stdin.write(bytes(2 * 800))
         process.stdin.flush()
         assert len(process.stdout.read(4 * 700)) == 4 * 700
@@ -273,7 +258,7 @@ def test_options_for_files_do_not_go_with_pipes(model, options, capsys):
 def test_the_microphone_of_the_documents(separator, monkeypatch):
     """A sound card that plays 0.1 s of a recording to docs/stream.md's example, and hears what that plays."""
     page = (Path(__file__).parents[3] / "docs" / "stream.md").read_text()
-    namespace: dict[str, Any] = {}
+    namespace = {}
     exec(re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[0], namespace)
     recording, played = mixture(800), []
 

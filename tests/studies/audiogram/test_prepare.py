@@ -107,15 +107,11 @@ def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"right_500": "loud"}, "right_500: found 'loud'"),
-        ({"right_500": 666}, "right_500: found 666 dB"),
-        ({"age": 130}, "age: found 130 years"),
-        ({"age": "nan", "right_500": "inf"}, "right_500: found inf"),
-        ({"id": "a"}, "id 'a'"),
-        ({"id": ""}, "id ''"),
-        (dict.fromkeys(THRESHOLDS, ""), "nothing measured"),
+        ({"right_500": "loud"}, "right_500: found 'loud'"), ({"right_500": 666}, "right_500: found 666 dB"),
+        ({"age": 130}, "age: found 130 years"), ({"age": "nan", "right_500": "inf"}, "right_500: found inf"),
+        ({"id": "a"}, "id 'a'"), ({"id": ""}, "id ''"), (dict.fromkeys(THRESHOLDS, ""), "nothing measured"),
     ],
-)
+)  # fmt: skip
 def test_bad_rows_are_named_and_the_others_go_on(tmp_path: Path, changes: dict[str, object], message: str) -> None:
     file = _write(tmp_path / "x.csv", [_row("a"), _row("b", **changes), _row("c")])
     with pytest.raises(UserError, match=f"line 3: .*{message}"):

@@ -198,13 +198,11 @@ def test_mice_starts_from_the_clusters_of_moco(
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"loss": "mice"}, "mice needs a gate"),
-        ({"data": None}, "data.train: nothing given"),
-        ({"batch_size": 1}, "batch_size: found 1"),
-        ({"trainer": {"devices": 2}}, "trains on one device"),
+        ({"loss": "mice"}, "mice needs a gate"), ({"data": None}, "data.train: nothing given"),
+        ({"batch_size": 1}, "batch_size: found 1"), ({"trainer": {"devices": 2}}, "trains on one device"),
         ({"model": {"experts": 8, "gate": "fixed"}, "loss": "mice"}, r"model\.experts: found 8, expected at most 7"),
     ],
-)
+)  # fmt: skip
 def test_configurations_that_cannot_be_trained(
     moco: SpeakerClusteringConfig, changes: dict[str, Any], line: str
 ) -> None:

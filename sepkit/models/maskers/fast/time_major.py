@@ -22,8 +22,6 @@ hypotheses' 1x1 convolution W, w can follow the sum over the k[f] chunks that ho
 Source of the layers: see `dual_path_rnn`. Result: that of the modules, except for rounding.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
