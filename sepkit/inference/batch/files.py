@@ -239,9 +239,8 @@ class _Job:
         if found:
             absent = ", ".join(found["absent"]) or "none"
             line += f"; written: {', '.join(filter(None, names)) or 'none'}; absent: {absent}"
-            if found["too_short"]:
-                line += f"; enrollment too short to decide (less than {DECIDING_SECONDS:g} s of speech): "
-                line += ", ".join(found["too_short"])
+            if short := ", ".join(found["too_short"]):
+                line += f"; enrollment too short to decide (less than {DECIDING_SECONDS:g} s of speech): {short}"
         return line, written
 
     def _names(self, linked: LinkedSpeakers) -> tuple[list[str | None], dict[str, Any]]:
