@@ -4,9 +4,9 @@
     python -m tools.enrollment --speech speech_mini/wav8k --cohort cohort.npy
 
 The first part of each speaker's recordings is the enrollment, of 3 to 10 s; the rest speaks in meetings. In each
-meeting all who speak are enrolled, and eight others who do not; then each speaker of the corpus alone. A speaker who is
-said to be absent is missed, and one who gets the track of another is confused. A false alarm is an absent speaker who
-gets a track. Undecided are those whose enrollment is too short. Choose a threshold on dev, and report it on test.
+meeting all who speak are enrolled, and eight others who do not; then each of these alone. A speaker who is said to be
+absent is missed, and one who gets the track of another is confused. A false alarm is an absent speaker who gets a
+track. Undecided are those whose enrollment is too short. Choose a threshold on dev, and report it on test.
 
 With --cohort: write the cohort of the shipped encoder, the centers of k-means of its training speakers.
 """
@@ -19,7 +19,6 @@ from pathlib import Path
 
 import numpy as np
 
-from sepkit.cli.main import main as sepkit
 from sepkit.data import audio
 from sepkit.data.activity import ActivityMeter
 from sepkit.evaluation.diarization import Turns, read_rttm
@@ -29,9 +28,12 @@ from sepkit.inference.diarization.enrollment import Enrolled, enroll, name_speak
 from sepkit.inference.diarization.linking import link
 from sepkit.inference.loading import load_model
 from sepkit.inference.long.recordings import FileRecording
+from sepkit.reporting.tables import markdown_table
+from tools.sepkit_command import run
 
 RATE = 8000
 SECONDS = 3, 5, 10
+SPEAKERS, SEEDS, THRESHOLDS = (2, 3, 4, 6, 8), (1, 2), (0.06, 0.08, 0.1, 0.12, 0.14)
 _MINUTES, _ABSENT = 3, 8
 # What is left for meetings at least, the shortest of enrollments to speak of, and the longest piece of a turn.
 _REST_SECONDS, _SHORTEST_SECONDS, _PIECE_SECONDS, _STEP_SECONDS = 4.0, 3.2, 6.0, 0.02
@@ -88,10 +90,8 @@ def divide(speech: Path, split: str, out: Path) -> None:
 def meet(corpus: Path, split: str, speakers: int, seed: int) -> Path:
     """Return the folder of a meeting with its estimates in separated/."""
     out = corpus / f"meeting_{speakers}_{seed}"
-    words = ["prepare", "conversation", "--speech", corpus / "speech", "--split", split, "--minutes", _MINUTES]
-    words += ["--speakers", speakers, "--max-overlap", 2, "--seed", f"{seed}{speakers}", "--out", out]
-    if code := sepkit([str(word) for word in words]):
-        raise SystemExit(code)
+    words = ["--speech", corpus / "speech", "--split", split, "--minutes", _MINUTES, "--seed", f"{seed}{speakers}"]
+    run("prepare", "conversation", *words, "--speakers", speakers, "--max-overlap", 2, "--out", out)
     # Each output holds one speaker after another.
     found = load_model(predict=False, views=1).separate_recording(FileRecording(out / "mixture.flac"), by_voices=False)
     with closing(found.estimates) as estimates:
@@ -99,23 +99,23 @@ def meet(corpus: Path, split: str, speakers: int, seed: int) -> Path:
     return out
 
 
-def trials(meeting: Path, known: dict[int, list[Enrolled]]) -> Iterator[tuple[str, int, Trial]]:
+def trials(corpus: Path, meeting: Path) -> Iterator[tuple[str, int, Trial]]:
     """Yield how speakers were counted, the seconds of enrollments, and the trial, of a meeting."""
     encoder = load_encoder()
     truth = next(iter(read_rttm(meeting / "conversation.rttm").values()))
     estimates = np.stack([audio.read(path) for path in sorted((meeting / "separated").glob("*.wav"))])
-    others = [one.name for one in known[max(SECONDS)] if one.name not in truth]
-    names = {*truth, *np.random.default_rng(len(truth)).permutation(others)[:_ABSENT].tolist()}
+    others = [path.stem for path in sorted((corpus / "enroll10").iterdir()) if path.stem not in truth]
+    names = [*sorted(truth), *np.random.default_rng(len(truth)).permutation(others)[:_ABSENT].tolist()]
     whole = estimates.sum(0, keepdims=True)
     for how in ("auto", len(truth)):
         linked = link(lambda: iter([estimates]), len(estimates), RATE, encoder, how, lambda: iter([whole]))  # type: ignore[arg-type]
         owners = [_owner(track, truth) for track in np.concatenate(list(linked.blocks()), axis=1)]
-        for seconds, everyone in known.items():
-            some = [one for one in everyone if one.name in names]
-            found = Trial(some, linked.embeddings, owners, set(truth), encoder.cohort)
+        for seconds in SECONDS:
+            known = enroll({name: corpus / f"enroll{seconds}" / f"{name}.wav" for name in names}, encoder)
+            found = Trial(known, linked.embeddings, owners, set(truth), encoder.cohort)
             number = "auto" if how == "auto" else "given"
             yield number, seconds, found
-            for one in everyone:
+            for one in known:
                 yield f"{number}, one enrolled", seconds, replace(found, enrolled=[one], present={one.name} & {*truth})
 
 
@@ -141,8 +141,7 @@ def write_cohort(speakers: Sequence[Path], to: Path) -> None:
         wave = np.concatenate([audio.read(path, sample_rate=RATE) for path in sorted(folder.rglob("*.flac"))])
         pieces = wave[: len(wave) // _VOICE_PIECE_SAMPLES * _VOICE_PIECE_SAMPLES].reshape(-1, _VOICE_PIECE_SAMPLES)
         means.append(encoder.embed(pieces[:_VOICE_PIECES]).mean(0))
-    centers = spherical_k_means(unit_rows(np.array(means)), _VOICES).centers
-    np.save(to, centers.astype(np.float16))
+    np.save(to, spherical_k_means(unit_rows(np.array(means)), _VOICES).centers.astype(np.float16))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -152,33 +151,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--split", choices=("dev", "test"), default="dev")
     parser.add_argument("--out", type=Path, help="folder of the meetings")
     parser.add_argument("--cohort", type=Path, help="file of the cohort, which is made of the split train")
-    parser.add_argument("--speakers", type=int, nargs="+", default=[2, 3, 4, 6, 8], help="who speak in a meeting")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--thresholds", type=float, nargs="+", default=[0.06, 0.08, 0.1, 0.12, 0.14])
     given = parser.parse_args(arguments)
     if given.cohort:
         write_cohort(sorted(path for path in (given.speech / "train").iterdir() if path.is_dir()), given.cohort)
         return
     divide(given.speech, given.split, given.out)
-    found: dict[tuple[str, int], dict[str, list[Trial]]] = {}
+    found: dict[tuple[str, int, str], list[Trial]] = {}
     for corpus in sorted(given.out.iterdir()):
-        samples = {seconds: sorted((corpus / f"enroll{seconds}").iterdir()) for seconds in SECONDS}
-        known = {
-            seconds: enroll({path.stem: path for path in paths}, load_encoder()) for seconds, paths in samples.items()
-        }
-        for speakers in given.speakers:
-            for seed in given.seeds:
-                for how, seconds, trial in trials(meet(corpus, given.split, speakers, seed), known):
-                    found.setdefault((how, seconds), {}).setdefault(corpus.name, []).append(trial)
-    print("| number | enrolled from | corpus | threshold | missed | undecided | confused | false alarms | undecided |")
-    print("|---|---|---|---|---|---|---|---|---|")
-    for (how, seconds), of_corpora in found.items():
-        for corpus_name, own in of_corpora.items():
-            for threshold in given.thresholds:
-                sums = np.sum([trial.counts(threshold) for trial in own], axis=0).tolist()
-                missed, unsure, confused, present, false, undecided, absent = sums
-                numbers = f"{missed} of {present} | {unsure} | {confused} | {false} of {absent} | {undecided}"
-                print(f"| {how} | {seconds} s | {corpus_name} | {threshold:g} | {numbers} |")
+        for speakers in SPEAKERS:
+            for seed in SEEDS:
+                for how, seconds, trial in trials(corpus, meet(corpus, given.split, speakers, seed)):
+                    found.setdefault((how, seconds, corpus.name), []).append(trial)
+    rows = []
+    for (how, seconds, corpus_name), own in found.items():
+        for threshold in THRESHOLDS:
+            sums = np.sum([trial.counts(threshold) for trial in own], axis=0).tolist()
+            missed, unsure, confused, present, false, undecided, absent = sums
+            numbers = [f"{missed} of {present}", str(unsure), str(confused), f"{false} of {absent}", str(undecided)]
+            rows.append([how, f"{seconds} s", corpus_name, f"{threshold:g}", *numbers])
+    header = ["number", "enrolled from", "corpus", "threshold", "missed", "undecided", "confused"]
+    header += ["false alarms", "undecided"]
+    print(markdown_table(header, rows, words=(0, 1, 2)), end="")
 
 
 if __name__ == "__main__":

@@ -91,8 +91,7 @@ def _tree(module: str) -> ast.Module:
 
 def about(module: str) -> str:
     """The first line of a module's docstring, as a heading."""
-    text = ast.get_docstring(_tree(module)) or module
-    return text.split("\n")[0].rstrip(".").replace("`", "")
+    return (ast.get_docstring(_tree(module)) or module).split("\n")[0].rstrip(".").replace("`", "")
 
 
 def fixed_words(node: ast.expr) -> str:

@@ -69,8 +69,7 @@ def set_cells(text: str, row: str, cells: Mapping[str, str]) -> str:
         elif not header:
             header = words
         elif words[0].strip("*").startswith(row) and set(cells) <= set(header):
-            own = {**dict(zip(header, words, strict=True)), **cells}
-            lines[place] = f"| {' | '.join(own.values())} |"
+            lines[place] = f"| {' | '.join({**dict(zip(header, words, strict=True)), **cells}.values())} |"
             places.append(place)
     if len(places) != 1:
         raise UserError(f"{row}: found {len(places)} rows with {', '.join(cells)}, expected one")

@@ -39,7 +39,7 @@ def test_calibrates_and_separate_then_predicts(tmp_path, experiment, manifest, c
     assert main(line) == 0
     captured = capsys.readouterr()
     assert captured.out.splitlines()[-1] == str(experiment / "model" / "quality.yaml")
-    assert "56 estimates of sources in 28 mixtures, 0 skipped" in captured.out
+    assert "56 estimates in 28 mixtures, 0 skipped" in captured.out
     assert "rank correlation" in captured.out
     text = (experiment / "model" / "quality.yaml").read_text()
     assert main([*separate, "--out", str(tmp_path / "after")]) == 0

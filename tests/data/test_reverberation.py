@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,8 +26,7 @@ def test_rooms_are_a_function_of_seed_and_number(tmp_path: Path) -> None:
     for room in (0, 3):
         np.testing.assert_array_equal(first.impulse_responses(room), second.impulse_responses(room))
     assert first.impulse_responses(0).shape != first.impulse_responses(3).shape
-    other_seed = RoomBank(tmp_path / "a", RATE, 2, seed=1).impulse_responses(0)
-    assert other_seed.shape != first.impulse_responses(0).shape
+    assert RoomBank(tmp_path / "a", RATE, 2, seed=1).impulse_responses(0).shape != first.impulse_responses(0).shape
     with pytest.raises(IndexError):
         first.impulse_responses(1000)
 
@@ -65,8 +62,7 @@ def test_default_folder_is_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 def test_reverberate_is_a_convolution_cut_to_length() -> None:
-    generator = np.random.default_rng(0)
-    waveform, response = generator.standard_normal((2, 500)).astype(np.float32)
+    waveform, response = np.random.default_rng(0).standard_normal((2, 500)).astype(np.float32)
     np.testing.assert_allclose(reverberate(waveform, response), np.convolve(waveform, response)[:500], atol=1e-4)
     assert reverberate(waveform, response).dtype == np.float32
     np.testing.assert_allclose(reverberate(waveform[:1], response), waveform[:1] * response[0], rtol=1e-4)

@@ -75,9 +75,7 @@ def spherical_k_means(embeddings: np.ndarray, clusters: int, seed: int = 0, rest
         UserError: fewer embeddings than clusters.
     """
     if not 1 <= clusters <= len(embeddings):
-        raise UserError(
-            f"found {len(embeddings)} segments of speech, expected at least {clusters}, one for each speaker"
-        )
+        raise UserError(f"found {len(embeddings)} segments of speech, expected at least {clusters}, one per speaker")
     points = unit_rows(np.asarray(embeddings, np.float64))
     generator = np.random.default_rng(seed)
     best: tuple[float, np.ndarray, np.ndarray] | None = None
@@ -107,8 +105,7 @@ def _far_apart(points: np.ndarray, clusters: int, generator: np.random.Generator
         if distances.sum() <= 1e-12:
             distances = np.ones(len(points))
             distances[chosen] = 0.0
-        shares = distances / distances.sum()
-        chosen.append(int(generator.choice(len(points), p=shares)))
+        chosen.append(int(generator.choice(len(points), p=distances / distances.sum())))
         centers = np.concatenate([centers, points[chosen[-1:]]])
     return centers.copy()
 

@@ -172,9 +172,7 @@ def name_speakers(
     alike = np.where(np.any(embeddings != 0, axis=1), alike, -np.inf)
     # What is below the threshold counts the same, so that it takes no name from others.
     rows, columns = linear_sum_assignment(np.maximum(alike, threshold), maximize=True)
-    given = {
-        int(row): int(column) for row, column in zip(rows, columns, strict=True) if alike[row, column] >= threshold
-    }
+    given = {int(i): int(j) for i, j in zip(rows, columns, strict=True) if alike[i, j] >= threshold}
     free = [column for column in range(len(embeddings)) if column not in given.values()]
     found = []
     for number, speaker in enumerate(enrolled):
