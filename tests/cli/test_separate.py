@@ -111,9 +111,8 @@ def test_a_number_of_speakers_is_taken(tmp_path, recording):
 def test_arguments_are_checked_before_torch_is_imported(tmp_path):
     code = "import sys; from sepkit.cli.main import main; print(main(sys.argv[1:]), 'torch' in sys.modules)"
     for line in (["nosuch.wav"], [str(tmp_path), "--model", "boxed_8k"], ["x.wav", "--chunk-seconds", "0"]):
-        done = subprocess.run(
-            [sys.executable, "-c", code, "separate", *line], capture_output=True, text=True, cwd=tmp_path
-        )
+        command = [sys.executable, "-c", code, "separate", *line]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
         assert done.stdout.split() == ["2", "False"] and done.stderr.count("\n") == 1
 
 
