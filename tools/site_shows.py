@@ -47,11 +47,8 @@ _FILES: dict[str, bytes] = {}
 def made() -> dict[str, str]:
     """Name -> Markdown of what is shown, with {here} for the folder of the files; makes them once."""
     shows: dict[str, Callable[[Path], str]] = {"parting": parting, "separated": separated, "citation": citation}
-    texts = {}
-    for name, make in shows.items():
-        with tempfile.TemporaryDirectory() as folder:
-            texts[name] = make(Path(folder))
-    return texts
+    with tempfile.TemporaryDirectory() as folder:
+        return {name: make(Path(folder)) for name, make in shows.items()}
 
 
 def parting(folder: Path) -> str:

@@ -19,7 +19,14 @@ from sepkit.inference.batch import reports
 from sepkit.inference.batch.inputs import find_recordings, name_outputs, rttm_ids
 from sepkit.inference.batch.outputs import check_free, file_identity, is_done, marked, tracks_of, write_outputs
 from sepkit.inference.diarization.encoders import Encoder, load_encoder
-from sepkit.inference.diarization.enrollment import Enrolled, enroll, name_speakers, threshold_of, threshold_warning
+from sepkit.inference.diarization.enrollment import (
+    DECIDING_SECONDS,
+    Enrolled,
+    enroll,
+    name_speakers,
+    threshold_of,
+    threshold_warning,
+)
 from sepkit.inference.diarization.linking import LinkedSpeakers, link
 from sepkit.inference.loading import load_model
 from sepkit.inference.long.recordings import FileRecording, Rendered
@@ -224,6 +231,8 @@ class _Job:
         if found:
             absent = ", ".join(found["absent"]) or "none"
             line += f"; written: {', '.join(filter(None, names)) or 'none'}; absent: {absent}"
+            if short := ", ".join(found["too_short"]):
+                line += f"; enrollment too short to decide (less than {DECIDING_SECONDS:g} s of speech): {short}"
         return line, written
 
     def _names(self, linked: LinkedSpeakers) -> tuple[list[str | None], dict[str, Any]]:
@@ -232,12 +241,14 @@ class _Job:
         if not self.enrolled or self.encoder is None:
             return names, {}
         threshold, only = threshold_of(self.encoder), self.options.only
-        found = name_speakers(self.enrolled, linked.embeddings, threshold)
+        found = name_speakers(self.enrolled, linked.embeddings, threshold, self.encoder.cohort)
         for one in found:
             if one.speaker is not None:
                 names[one.speaker] = one.enrolled.name
-        absent = [one.enrolled.name for one in found if one.speaker is None]
-        more = {"enrolled": [one.to_plain() for one in found], "enroll_threshold": threshold, "absent": absent}
+        absent = [one.enrolled.name for one in found if one.speaker is None and not one.too_short]
+        short = [one.enrolled.name for one in found if one.too_short]
+        about = {"enrolled": [one.to_plain() for one in found], "enroll_threshold": threshold}
+        more = {**about, "absent": absent, "too_short": short}
         return [name if only in (None, name) else None for name in names], more
 
 
