@@ -12,9 +12,7 @@ from tests.complaint import complaint
 needs_bfloat16 = pytest.mark.skipif(not torch.cpu._is_avx512_bf16_supported(), reason="no bfloat16 in this processor")
 
 
-def model_of(
-    masker: c.ConvTasNetConfig | c.DualPathRNNConfig | c.RecurrentConfig, activation: str = "sigmoid"
-) -> EncoderMaskerDecoder:
+def model_of(masker: c.MaskerConfig, activation: str = "sigmoid") -> EncoderMaskerDecoder:
     torch.manual_seed(0)
     masks = c.DeterministicConfig(activation=activation)  # type: ignore[arg-type]
     return build_model(c.ModelConfig(filterbank=c.FreeFilterbankConfig(num_filters=16), masker=masker, masks=masks))

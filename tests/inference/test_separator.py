@@ -66,13 +66,6 @@ def test_other_rates_come_back_at_their_own(sample_rate):
     np.testing.assert_allclose(separated.estimates[:, edge:-edge], sources[:, edge:-edge], atol=5e-3)
 
 
-def test_channels_are_averaged(separator):
-    stereo = torch.randn(2, 400)
-    torch.testing.assert_close(
-        separator.separate(stereo, 8000).estimates, separator.separate(stereo.mean(0), 8000).estimates
-    )
-
-
 def test_channels_that_cancel_are_not_averaged(separator, tmp_path):
     voice = torch.randn(400)
     path = audio.write(tmp_path / "x.wav", torch.stack([0.9 * voice, -voice]).numpy(), 8000)
@@ -184,12 +177,6 @@ def test_auto_keeps_what_scores_high_and_is_not_there_yet(scores, threshold, kep
     np.testing.assert_array_equal(found.scores, np.float32(scores))
     for separated in (found, everything):
         assert np.flatnonzero(separated.is_speaker).tolist() == kept
-
-
-@pytest.mark.parametrize("levels", ["mixture", "model"])
-def test_nobody_speaks_in_silence(levels):
-    found = scored([1.0, 2.0, 3.0, 4.0], levels=levels).separate(np.zeros(4000, np.float32), 16000, speakers="auto")
-    assert found.estimates.shape == (0, 4000) and not found.is_speaker.any()
 
 
 @pytest.mark.parametrize(("count", "kept"), [(1, [2]), (2, [1, 2]), (3, [1, 2, 3]), (4, [0, 1, 2, 3])])

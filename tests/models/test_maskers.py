@@ -42,9 +42,7 @@ def dim_of(masker_class: type[m.Masker]) -> int:
     return DIMS.get(masker_class, 9)
 
 
-def small(
-    masker_class: type[m.Masker], dim: int | None = None, hypotheses: int = 2, values: int = 1, **changes
-) -> m.Masker:
+def small(masker_class, dim=None, hypotheses=2, values=1, **changes) -> m.Masker:
     config = dataclasses.replace(SMALL[masker_class], **changes)
     structure = {"encoding_dim": dim or dim_of(masker_class), "hypotheses": hypotheses, "values_per_dimension": values}
     return build(config, **structure).eval()
@@ -168,11 +166,9 @@ class TestSuDoRMRF:
         before = encoding_dim - encoding_dim // 2
         padded = functional.pad(x, (0, 0, before, encoding_dim))
         weight, bias = masker.output.weight[:, 0, :, 0], masker.output.bias
-        rows = [
-            torch.einsum("nk,bkf->bnf", weight, padded[:, k : k + encoding_dim + 1]) + bias[:, None]
-            for k in range(encoding_dim)
-        ]
-        torch.testing.assert_close(masker(features).squeeze(2), torch.stack(rows, 2))
+        windows = padded.unfold(1, encoding_dim + 1, 1)[:, :encoding_dim]
+        expected = torch.einsum("nk,bdfk->bndf", weight, windows) + bias[:, None, None]
+        torch.testing.assert_close(masker(features).squeeze(2), expected)
 
 
 class TestRecurrent:

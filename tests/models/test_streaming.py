@@ -29,9 +29,7 @@ def conv_tasnet(norm: str, kernel_size: int = 3, skip_channels: int = 7) -> c.Co
     return c.ConvTasNetConfig(6, 10, skip_channels, kernel_size, blocks=3, repeats=2, norm=norm, causal=True)
 
 
-def dual_path(
-    chunk_size: int, hop_size: int, rnn: str = "lstm", norm: str = "channel_layer_norm"
-) -> c.DualPathRNNConfig:
+def dual_path(chunk_size, hop_size, rnn="lstm", norm="channel_layer_norm") -> c.DualPathRNNConfig:
     return c.DualPathRNNConfig(6, 5, chunk_size, hop_size, repeats=2, rnn=rnn, bidirectional=False, norm=norm)
 
 
@@ -177,8 +175,7 @@ def test_chunks_of_any_size_and_hop(frames, chunk_size, data, sizes):
 
 def test_nothing_pushed_is_nothing_returned():
     stream = ModelStream(causal_model("dprnn"))
-    assert stream.push(torch.zeros(1, 0)).shape == (1, 3, 0)
-    assert stream.finish().shape == (1, 3, 0)
+    assert stream.push(torch.zeros(1, 0)).shape == stream.finish().shape == (1, 3, 0)
 
 
 @pytest.mark.parametrize(

@@ -189,9 +189,8 @@ def test_matching_statistics_by_hand():
     cost = torch.tensor([[[1.0, 5.0], [3.0, 4.0]], [[7.0, 0.0], [6.0, 0.0]], [[torch.nan] * 2] * 2])
     weights = torch.tensor([[[0.5, 0.0], [0.5, 1.0]], [[0.25, 0.0], [0.75, 0.0]], [[0.0] * 2] * 2])
     found = matching_statistics(cost, weights, torch.tensor([[True, True], [True, False], [False, False]]))
-    assert found["hard_cost"].tolist() == [2.5, 6.0, 0.0]
-    assert found["usage_1"].tolist() == [0.5, 0.0, 0.0]
-    assert found["usage_2"].tolist() == [0.5, 1.0, 0.0]
+    expected = {"hard_cost": [2.5, 6.0, 0.0], "usage_1": [0.5, 0.0, 0.0], "usage_2": [0.5, 1.0, 0.0]}
+    assert {name: found[name].tolist() for name in expected} == expected
     entropy = -(0.25 * math.log(0.25) + 0.75 * math.log(0.75))
     assert found["entropy_nats"].tolist() == pytest.approx([math.log(2) / 2, entropy, 0.0])
 

@@ -31,9 +31,7 @@ def estimates():
     return made
 
 
-def linked(
-    estimates: np.ndarray, speakers: int | str, block: int = 3001, recording: np.ndarray | None = None
-) -> LinkedSpeakers:
+def linked(estimates, speakers, block=3001, recording=None) -> LinkedSpeakers:
     def blocks():
         return (estimates[:, start : start + block] for start in range(0, estimates.shape[1], block))
 

@@ -173,6 +173,8 @@ def test_another_format_is_not_taken_for_samples(kind):
         open_pipe(io.BufferedReader(io.BytesIO(sound)))  # type: ignore[arg-type]
     assert "\n" not in str(found.value)
     complaint(lambda: open_pipe(io.BytesIO(wav(mixture(9), endian="BIG"))), "found RIFX")
+    # A frame of 15 bytes, and the beginning of the next in the 17th.
+    complaint(lambda: open_pipe(io.BytesIO(bytes.fromhex("fff1508001e0").ljust(15, b"\0") * 2)), "found MP3 or AAC")
 
 
 FORMATS = ["mp3 -id3v2_version 0", "mp3 -write_xing 0 -id3v2_version 0", "mp4 -movflags empty_moov"]

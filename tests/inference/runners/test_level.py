@@ -34,21 +34,15 @@ def noise(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 def running(mixture: np.ndarray, rate: int, deviation: float) -> tuple[np.ndarray, np.ndarray]:
-    """Sums of the docstring of `RunningLevel`, one after the other: samples (T,) and factors (T,)."""
+    """Means of the docstring of `RunningLevel`, one after the other: samples (T,) and factors (T,)."""
     decay = np.exp(-1 / (10 * rate))
     samples, factors = np.zeros(len(mixture)), np.zeros(len(mixture))
     for t in range(len(mixture)):
-        weight = mean = square = 0.0
-        for u in range(t + 1):
-            share = decay ** (t - u)
-            weight += share
-            mean += share * float(mixture[u])
-        mean /= weight
-        for u in range(t + 1):
-            square += decay ** (t - u) * (float(mixture[u]) - mean) ** 2
-        own = np.sqrt(square / weight)
+        past, weights = mixture[: t + 1].astype(np.float64), decay ** np.arange(t, -1, -1)
+        mean = np.average(past, weights=weights)
+        own = np.sqrt(np.average((past - mean) ** 2, weights=weights))
         if own > 1e-7 * abs(mean):
-            samples[t], factors[t] = deviation * (float(mixture[t]) - mean) / own, own / deviation
+            samples[t], factors[t] = deviation * (past[t] - mean) / own, own / deviation
     return samples, factors
 
 

@@ -171,9 +171,8 @@ def exported(tmp_path_factory):
     return folder
 
 
-def test_the_command_tells_what_it_compared_and_made(exported, tmp_path, capsys):
-    assert main(["export", str(exported / "exp"), "--out", str(tmp_path / "again.onnx")]) == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_the_command_tells_what_it_compared_and_made(exported, tmp_path, printed):
+    lines = printed(["export", exported / "exp", "--out", tmp_path / "again.onnx"]).splitlines()
     assert lines[-1] == str(tmp_path / "again.onnx") and "1 samples: differs from torch by" in lines[0]
     assert len([line for line in lines if "differs from torch by" in line]) == 6
     assert [path.name for path in tmp_path.iterdir()] == ["again.onnx"]
@@ -198,7 +197,7 @@ def test_exported_models_are_told_apart(exported, tmp_path):
     assert prints[0] != prints[1] and prints[0] == sepkit.load_model(exported / "model.onnx").fingerprint()
 
 
-def test_commands_take_an_exported_model(exported, make_corpus, tmp_path, capsys):
+def test_commands_take_an_exported_model(exported, make_corpus, tmp_path, printed, capsys):
     graph = str(exported / "model.onnx")
     generator = np.random.default_rng(0)
     for number in range(4):
@@ -211,8 +210,7 @@ def test_commands_take_an_exported_model(exported, make_corpus, tmp_path, capsys
     assert main(["evaluate", "--model", graph, "--manifest", str(manifest), "--out", str(tmp_path / "scores")]) == 0
     assert json.loads((tmp_path / "scores" / "summary.json").read_text())["n_utterances"] == 2
     capsys.readouterr()
-    assert main(["models", "--model", graph]) == 0
-    described = capsys.readouterr().out
+    described = printed(["models", "--model", graph])
     assert "sample_rate: 8000" in described and "epoch: 3" in described
 
 

@@ -86,24 +86,21 @@ def test_scores_are_those_of_the_card(tmp_path):
     assert card_scores(tmp_path) == {}
 
 
-def test_models_that_ship_are_listed_with_their_numbers(capsys):
-    assert main(["models"]) == 0
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  boxed_8k (default)")]
+def test_models_that_ship_are_listed_with_their_numbers(printed):
+    (line,) = [line for line in printed(["models"]).splitlines() if line.startswith("  boxed_8k (default)")]
     assert "whole recording" in line and " 8000 " in line and "(data test_librispeech)" in line
 
 
-def test_machine_readable_index_agrees_with_the_files(tmp_path, capsys):
+def test_machine_readable_index_agrees_with_the_files(tmp_path, printed, capsys):
     folder = save_model(model(bidirectional=False), tmp_path / "mine", {})
     (folder / "README.md").write_text(CARD)
-    assert main(["models", "--json", "--model", str(folder)]) == 0
-    (told,) = json.loads(capsys.readouterr().out)
+    (told,) = json.loads(printed(["models", "--json", "--model", folder]))
     weights = (folder / "model.safetensors").read_bytes()
     assert told["sha256"] == hashlib.sha256(weights).hexdigest() and told["bytes"] == len(weights)
     assert (told["license"], told["si_sdri_db"], told["default"]) == ("mit", {"data test": 5.06}, False)
     assert told["parameters"] == sum(weight.numel() for weight in model(bidirectional=False).parameters())
     assert told["sample_rate"] == 8000 and told["estimates"] == 2 and told["latency_ms"] > 0
-    assert main(["models", "--json"]) == 0
-    assert [row["name"] for row in json.loads(capsys.readouterr().out) if row["default"]] == ["boxed_8k"]
+    assert [row["name"] for row in json.loads(printed(["models", "--json"])) if row["default"]] == ["boxed_8k"]
     (tmp_path / "graph.onnx").touch()
     assert main(["models", "--json", "--model", str(tmp_path / "graph.onnx")]) == 2
     assert "is no folder of a model" in capsys.readouterr().err

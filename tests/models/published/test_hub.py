@@ -58,15 +58,13 @@ def box(model, tmp_path, monkeypatch):
     return tmp_path / "box"
 
 
-def test_a_shipped_model_is_found_by_name(box, tmp_path, monkeypatch, capsys):
+def test_a_shipped_model_is_found_by_name(box, tmp_path, monkeypatch, printed):
     monkeypatch.chdir(tmp_path)
     assert load_pretrained("boxed_8k").hypotheses == 2
     assert model_folder("boxed_8k") == box / "boxed_8k"
     assert sepkit.load_model("boxed_8k").sample_rate == 8000
-    assert main(["models"]) == 0
-    assert "boxed_8k" in (listed := capsys.readouterr().out) and "the default" in listed and "no_model" not in listed
-    assert main(["models", "--model", "boxed_8k"]) == 0
-    assert "sample_rate: 8000" in capsys.readouterr().out
+    assert "boxed_8k" in (listed := printed(["models"])) and "the default" in listed and "no_model" not in listed
+    assert "sample_rate: 8000" in printed(["models", "--model", "boxed_8k"])
     assert "(did you mean boxed_8k?)" in complaint(lambda: load_pretrained("boxed_16k"))
     # What lies at a path of that name goes first.
     save_model(build_model(replace(RECURRENT, hypotheses=3)), tmp_path / "boxed_8k")
@@ -102,9 +100,8 @@ def test_a_model_on_the_hub(folder, monkeypatch, model):
     assert torch.equal(load_pretrained("hf:somebody/separator@v1.0").signal_std, model.signal_std)
     (name,), options = download.call_args
     assert (name, options["revision"], download.call_count) == ("somebody/separator", "v1.0", 1)
-    assert set(options["allow_patterns"]) == {
-        "model.safetensors", "model.onnx", "model.yaml", "quality.yaml", "README.md"
-    }  # fmt: skip
+    files = {"model.safetensors", "model.onnx", "model.yaml", "quality.yaml", "README.md"}
+    assert set(options["allow_patterns"]) == files
     assert sepkit.load_model("hf:somebody/separator").hypotheses == 2
     # Fetched once, however many of its files are looked at.
     assert download.call_count == 2
@@ -200,11 +197,10 @@ def uploaded(monkeypatch, tmp_path):
     return tmp_path / "hub"
 
 
-def test_upload_takes_the_model_and_its_card_and_nothing_else(folder, uploaded, monkeypatch, capsys):
+def test_upload_takes_the_model_and_its_card_and_nothing_else(folder, uploaded, monkeypatch, printed):
     (folder / "secret.txt").write_text("mine")
     line = ["upload", str(folder), "--repo", "somebody/separator", "--license", "cc-by-4.0", "--corpora", "speech_mini"]
-    assert main(line) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "https://huggingface.co/somebody/separator"
+    assert printed(line).splitlines()[-1] == "https://huggingface.co/somebody/separator"
     there = uploaded / "somebody" / "separator"
     assert sorted(path.name for path in there.iterdir()) == ["README.md", "model.safetensors", "model.yaml"]
     assert "hf:somebody/separator" in (there / "README.md").read_text()
@@ -212,9 +208,9 @@ def test_upload_takes_the_model_and_its_card_and_nothing_else(folder, uploaded, 
     assert load_pretrained("hf:somebody/separator").hypotheses == 2
 
 
-def test_a_dry_run_uploads_nothing(folder, uploaded, capsys):
-    assert main(["upload", str(folder), "--repo", "somebody/separator", "--license", "mit", "--dry-run"]) == 0
-    assert capsys.readouterr().out.startswith("---\nlicense: mit")
+def test_a_dry_run_uploads_nothing(folder, uploaded, printed):
+    card = printed(["upload", folder, "--repo", "somebody/separator", "--license", "mit", "--dry-run"])
+    assert card.startswith("---\nlicense: mit")
     assert not uploaded.exists()
 
 
@@ -237,9 +233,8 @@ def test_only_own_models_are_uploaded(tmp_path, capsys):
 
 def summary(path, **metrics: float):
     values = {name: {"mean": mean, "ci95": [mean - 1, mean + 1], "n": 5} for name, mean in metrics.items()}
-    path.write_text(
-        json.dumps({"n_utterances": 5, "metrics": values, "manifest": f"/somewhere/corpus_a/{path.stem}.jsonl"})
-    )
+    manifest = f"/somewhere/corpus_a/{path.stem}.jsonl"
+    path.write_text(json.dumps({"n_utterances": 5, "metrics": values, "manifest": manifest}))
     return path
 
 
@@ -285,9 +280,8 @@ def test_a_card_has_rows_for_voices_that_are_alike(folder, tmp_path):
     assert "name: Zoë\n" in text.split("---\n")[1]
     assert "| female with female | 40 | 2.50 (2.00 to 3.00) |  |  |" in text
     assert "| female with male | 60 | 8.00 |  |  |" in text and "Speakers with similar voices" in text
-    assert "Speakers with similar voices" not in model_card(
-        folder, license="mit", summaries=[summary(tmp_path / "a.json", stoi=1.0)]
-    )
+    plain = model_card(folder, license="mit", summaries=[summary(tmp_path / "a.json", stoi=1.0)])
+    assert "Speakers with similar voices" not in plain
 
 
 def test_scores_and_facts_by_hand(tmp_path):
