@@ -88,7 +88,7 @@ def _length(file: AudioFile, path: AudioPath) -> int:
 
 @lru_cache(maxsize=4096)
 def _count(path: str, mtime_ns: int, size: int) -> int:
-    with open_audio(path) as file:
+    with open_audio(path, whole=True) as file:
         return sum(map(len, file.blocks()))
 
 
@@ -149,7 +149,7 @@ def read(
         UserError: A file that cannot be read, is damaged, or is too short; no such channel; or
             samples in the part that are not finite.
     """
-    with open_audio(path) as file:
+    with open_audio(path, whole=(start, num_samples) == (0, None)) as file:
         file.check_channel(channel)
         rate = sample_rate or file.sample_rate
         if (start, num_samples) == (0, None):
@@ -195,7 +195,7 @@ def read_blocks(
     Raises:
         UserError: As `read`, on reaching a bad block.
     """
-    with open_audio(path) as file:
+    with open_audio(path, whole=(start, stop) == (0, None)) as file:
         file.check_channel(channel)
         for frames in file.blocks(block_samples, start, stop):
             block = _one_channel(frames, channel)
@@ -212,7 +212,7 @@ def decode(source: Source) -> tuple[np.ndarray, int]:
     Raises:
         UserError: As `read`; samples that are not finite are returned.
     """
-    with open_audio(source) as file:
+    with open_audio(source, whole=True) as file:
         return file.everything().T, file.sample_rate
 
 
@@ -243,7 +243,7 @@ def loudest_if_cancelled(blocks: Iterable[np.ndarray]) -> int | None:
 
 def cancelled(path: AudioPath) -> int | None:
     """Return the loudest channel of an audio file if its channels cancel in their mean, else None; all is read."""
-    with open_audio(path) as file:
+    with open_audio(path, whole=True) as file:
         return loudest_if_cancelled(file.blocks()) if file.channels > 1 else None
 
 

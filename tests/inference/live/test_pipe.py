@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-import shutil
 import struct
 import subprocess
 import sys
@@ -48,6 +47,12 @@ def mixture(num_samples: int) -> np.ndarray:
     return 0.2 * np.random.default_rng(0).standard_normal(num_samples).astype(np.float32)
 
 
+def wav(samples: np.ndarray, rate: int = 8000, **format: str) -> bytes:
+    buffer = io.BytesIO()
+    soundfile.write(buffer, samples, rate, **{"format": "WAV", "subtype": "PCM_16", **format})
+    return buffer.getvalue()
+
+
 def offline(separator: Separator, samples: np.ndarray) -> np.ndarray:
     """The estimates of the whole recording at once."""
     return separator.runner.run(samples[None]).estimates[0]
@@ -76,12 +81,18 @@ def test_integers_have_full_scale_one_and_what_clips_is_counted(separator):
     assert f"{report.clipped} samples clipped" in str(report)
 
 
-@pytest.mark.parametrize("num_bytes", [0, 11])
-def test_half_a_sample_at_the_end_is_told(separator, num_bytes):
+def test_half_a_sample_at_the_end_is_told(separator):
     sink = io.BytesIO()
-    report = separate_pipe(separator.streaming(), open_pipe(io.BytesIO(bytes(num_bytes))), sink)
-    assert len(sink.getvalue()) == 2 * 2 * report.num_samples == 4 * (num_bytes // 2)
-    assert ("1 bytes at the end are no whole sample" in str(report)) == (report.dropped_bytes == 1) == (num_bytes == 11)
+    report = separate_pipe(separator.streaming(), Pipe(io.BytesIO(bytes(11))), sink)
+    assert len(sink.getvalue()) == 2 * 2 * report.num_samples == 20
+    assert "1 bytes at the end are no whole sample" in str(report)
+
+
+@pytest.mark.parametrize("sound", [b"", wav(np.zeros(0))])
+def test_an_empty_pipe_is_one_line(separator, sound):
+    for pipe in (Pipe(io.BytesIO()), *([open_pipe(io.BytesIO(sound))] if sound else [])):
+        complaint(lambda pipe=pipe: separate_pipe(separator.streaming(), pipe, io.BytesIO()), "contains no samples")
+    complaint(lambda: open_pipe(io.BytesIO()), "standard input: is empty")
 
 
 def test_bad_samples_and_formats_are_one_line(separator):
@@ -93,12 +104,6 @@ def test_bad_samples_and_formats_are_one_line(separator):
 
 
 # -------------------------------------------------------------------------------------------------------------- wavs
-
-
-def wav(samples: np.ndarray, rate: int = 8000, **format: str) -> bytes:
-    buffer = io.BytesIO()
-    soundfile.write(buffer, samples, rate, **{"format": "WAV", "subtype": "PCM_16", **format})
-    return buffer.getvalue()
 
 
 @pytest.mark.parametrize("subtype", ["PCM_16", "FLOAT"])
@@ -117,13 +122,16 @@ def test_channels_of_a_wav_are_averaged(separator, subtype, container):
     assert report.num_samples == 300 and report.dropped_bytes == 0
 
 
-@pytest.mark.parametrize("more", [wav(mixture(300)), b"\1\0" * 5000, b"data" + bytes([0, 4, 0, 0]) + b"\1" * 9000])
+@pytest.mark.parametrize("more", [wav(mixture(300)), b"\1\0" * 50, b"data" + bytes([0, 4, 0, 0]) + b"\1" * 9000])
 def test_sound_behind_what_a_wav_counts_is_no_end(separator, more):
     sink = io.BytesIO()
     line = complaint(
         lambda: separate_pipe(separator.streaming(), open_pipe(io.BytesIO(wav(mixture(300)) + more)), sink)
     )
-    assert "more sound follows the 300 samples" in line and len(sink.getvalue()) == 300 * 2 * 2
+    assert (
+        re.search("more sound follows the samples|another recording follows", line)
+        and len(sink.getvalue()) == 300 * 2 * 2
+    )
 
 
 @pytest.mark.parametrize("quiet", [0, 9000])
@@ -172,41 +180,14 @@ def test_rf64_is_read_like_a_wav():
     assert pipe.size_bytes is None and pipe.read() == sound[-600:]
 
 
-@pytest.mark.parametrize("kind", ["FLAC", "OGG", "AIFF", "AU", "W64", "NIST", "CAF", "MP3", "VOC"])
-def test_another_format_is_not_taken_for_samples(kind):
+@pytest.mark.parametrize("kind", ["FLAC", "OGG", "AIFF", "AU", "W64", "NIST", "CAF", "MP3", "VOC", "IRCAM", "RAW"])
+def test_what_is_no_wav_is_not_taken_for_samples(kind):
     subtype = {"OGG": "VORBIS", "MP3": "MPEG_LAYER_III"}.get(kind, "PCM_16")
     sound = wav(mixture(16000), format=kind, subtype=subtype)
-    with pytest.raises(UserError, match=r"standard input: found .*expected wav or raw PCM; convert it") as found:
-        open_pipe(io.BufferedReader(io.BytesIO(sound)))  # type: ignore[arg-type]
-    assert "\n" not in str(found.value)
-    complaint(lambda: open_pipe(io.BytesIO(wav(mixture(9), endian="BIG"))), "found RIFX")
-
-
-@pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="the program ffmpeg is not installed")
-@pytest.mark.parametrize(
-    "options",
-    [
-        "mp3 -id3v2_version 0",
-        "mp3 -write_xing 0 -id3v2_version 0",
-        "mp4 -movflags empty_moov",
-        *["adts", "matroska", "webm", "ac3", "asf", "wv", "tta", "caf", "flv"],
-    ],
-)
-def test_what_ffmpeg_writes_to_a_pipe_is_known(options, tmp_path):
-    soundfile.write(tmp_path / "x.wav", mixture(44100), 44100)
-    command = ["ffmpeg", "-nostdin", "-v", "error", "-i", tmp_path / "x.wav", "-f", *options.split(), "-"]
-    sound = subprocess.run(command, capture_output=True).stdout
-    if not sound:
-        pytest.skip("this ffmpeg does not write it")
-    complaint(lambda: open_pipe(io.BytesIO(sound)), "standard input: found")
-
-
-@pytest.mark.parametrize("scale", [0, 0.00005, 0.001, 0.1, 1.0])
-def test_samples_are_not_taken_for_a_format(scale):
-    generator = np.random.default_rng(0)
-    for _ in range(300):
-        samples = np.round(32767 * (scale * generator.standard_normal(4000)).clip(-1, 1)).astype("<i2").tobytes()
-        assert open_pipe(io.BytesIO(samples)).sample_format == "s16le"
+    complaint(
+        lambda: open_pipe(io.BytesIO(sound), 8000), r"standard input: is no wav; .*--sample-format s16le.*ffmpeg -i"
+    )
+    complaint(lambda: open_pipe(io.BytesIO(wav(mixture(9), endian="BIG"))), "is no wav")
 
 
 def test_what_begins_like_a_wav_is_pcm_if_a_format_is_named():
@@ -242,7 +223,10 @@ def test_command_from_pipe_to_pipe(model, separator):
 
 def test_command_answers_before_the_input_ends_and_ends_when_nobody_listens(model):
     with subprocess.Popen(
-        command(model), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        command(model, "--sample-format", "s16le"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     ) as process:
         assert process.stdin and process.stdout and process.stderr
         process.stdin.write(bytes(2 * 800))
