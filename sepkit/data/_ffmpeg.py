@@ -16,7 +16,6 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import lru_cache
 from pathlib import Path
@@ -46,23 +45,8 @@ _LENGTH = re.compile(r"^\[info\]   Duration: (\d+):(\d+):([\d.]+)", re.MULTILINE
 _SLACK_SECONDS, _SLACK = 0.3, 1e-3
 # Longest wait for the next bytes: ffmpeg may read a whole file before the first.
 _WAIT_SECONDS, _WAIT_BYTES_PER_SECOND = 60, 2_000_000
-# Linux ends the program with the thread that started it, however that ends. The process number shows whether it was
-# already gone.
-_WITH_PARENT = (
-    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); "
-    "os.getppid() == int(sys.argv[1]) and os.execvp(sys.argv[2], sys.argv[2:])"
-)
-_launcher = ThreadPoolExecutor(1, "ffmpeg")
-
-
-def _renew_launcher() -> None:
-    """Make a thread that starts programs and lives as long as this process, which has none after a fork."""
-    global _launcher
-    _launcher = ThreadPoolExecutor(1, "ffmpeg")
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_launcher)
+# Longest work, seconds of a processor, also if nothing waits for it any more.
+_WORK_SECONDS, _WORK_BYTES_PER_SECOND = 600, 20_000
 
 
 def has_ffmpeg() -> bool:
@@ -104,15 +88,15 @@ class FFmpegFile:
                 folder = stack.enter_context(tempfile.TemporaryDirectory())
                 content, source = source, os.path.join(folder, "bytes")
                 Path(source).write_bytes(content.getbuffer())
-            self._wait_seconds = _WAIT_SECONDS + os.path.getsize(source) / _WAIT_BYTES_PER_SECOND
+            self._wait_seconds = _WAIT_SECONDS + (size := os.path.getsize(source)) / _WAIT_BYTES_PER_SECOND
+            work_seconds = _WORK_SECONDS + size // _WORK_BYTES_PER_SECOND
             self._messages = stack.enter_context(tempfile.TemporaryFile())
-            command = ["ffmpeg", "-nostdin", "-hide_banner", "-v", "level+info", *(() if in_parts else ("-xerror",))]
-            command += ["-protocol_whitelist", "file,pipe", "-format_whitelist", _FORMATS, "-i", f"file:{source}"]
+            options = f"-nostdin -hide_banner -timelimit {work_seconds} -v level+info -format_whitelist {_FORMATS}"
+            options += "" if in_parts else " -xerror"
+            command = ["ffmpeg", *options.split(), "-protocol_whitelist", "file,pipe", "-i", f"file:{source}"]
             command += ["-map", "0:a:0", "-c:a", "pcm_f32be", "-f", "au", "-"]
-            if sys.platform == "linux" and sys.executable and not hasattr(sys, "frozen"):
-                command = [sys.executable, "-I", "-S", "-c", _WITH_PARENT, str(os.getpid()), *command]
-            start = _launcher.submit(subprocess.Popen, command, stdout=subprocess.PIPE, stderr=self._messages)
-            self._process: subprocess.Popen[bytes] = stack.enter_context(start.result())
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._messages)
+            self._process = stack.enter_context(process)
             stack.callback(self._process.kill)
             header = self._take(_HEADER.size)
             if len(header) < _HEADER.size:
@@ -172,14 +156,12 @@ class FFmpegFile:
             stated = None if "Estimating duration" in log else _LENGTH.search(log)
             seconds = float(np.dot([3600, 60, 1], [float(part) for part in stated.groups()])) if stated else np.inf
             decoded = self._position / self.samplerate
-            if stated and decoded < (1 - _SLACK) * seconds - _SLACK_SECONDS and len(tracks) == 1:
+            if is_short := decoded < (1 - _SLACK) * seconds - _SLACK_SECONDS:
                 # Only another track can be longer.
-                lines.append(f"[error] ends after {decoded:.2f} of {seconds:.2f} s")
-            failed = bool(lines) and decoded < (1 - _SLACK) * seconds - _SLACK_SECONDS
+                lines += [f"] ends after {decoded:.2f} of {seconds:.2f} s"] * (stated is not None and len(tracks) == 1)
+            failed = is_short and bool(lines)
         if not failed:
-            if tracks.count("Audio") > 1:
-                _warn_of_tracks(self._name, tracks.count("Audio"))
-            return
+            return _warn_of_tracks(self._name, tracks.count("Audio"))
         # Later lines are consequences of the first.
         line = (lines or log.splitlines() or ["without a reason"])[-1 if self._position else 0]
         reason = line.rpartition("] ")[2].rpartition(": ")[2]
@@ -199,8 +181,6 @@ class FFmpegFile:
 
 @lru_cache(maxsize=4096)
 def _warn_of_tracks(name: str, tracks: int) -> None:
-    print(
-        f"warning: {name}: has {tracks} audio tracks, and only the first is read; for the second: ffmpeg -i FILE -map "
-        "0:a:1 SECOND.wav",
-        file=sys.stderr,
-    )
+    if tracks > 1:
+        line = f"{name}: has {tracks} audio tracks, and only the first is read; for the second"
+        print(f"warning: {line}: ffmpeg -i FILE -map 0:a:1 SECOND.wav", file=sys.stderr)

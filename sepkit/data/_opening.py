@@ -19,6 +19,7 @@ import soundfile
 from sepkit.data._ffmpeg import FFmpegFile, has_ffmpeg
 from sepkit.data.headers import (
     WAV_BEGINS,
+    WAV_SUBTYPES,
     WavHeader,
     check_alone,
     check_end,
@@ -36,22 +37,14 @@ Source = AudioPath | io.BytesIO
 # libsndfile reports this length for a stream whose header does not give one.
 _UNKNOWN_LENGTH = 2**62
 _BLOCK_FRAMES = 1 << 16
-# Decoded before a position that is sought, so that what follows is exact: mp3 frames take bits of up to 30 frames
-# before them, and Opus forgets its state within a second.
-_LEAD_FRAMES = {"MP3": 30 * 1152, "OPUS": 48000}
-# An mp3 is decoded from its beginning up to here: libmpg123 may print errors of the frames that a seek leads to.
-_NEAR_FRAMES = {"MP3": 1 << 20}
-# The last page of Vorbis, of at most 255 packets of 1024 samples, begins where libsndfile takes it to begin only if
-# none of its samples are cut off; so it is not sought in.
-_TAIL_FRAMES = {"VORBIS": 255 * 1024}
-# Names of libsndfile by coding and bits, and bytes of a sample by name.
-_WAV_SUBTYPES = {
-    (1, 8): "PCM_U8", (1, 16): "PCM_16", (1, 24): "PCM_24", (1, 32): "PCM_32", (3, 32): "FLOAT", (3, 64): "DOUBLE",
-    (6, 8): "ALAW", (7, 8): "ULAW",
-}  # fmt: skip
+# Decoded before a position that is sought in what is compressed with loss, so that what follows is exact: mp3 frames
+# take bits of up to 30 frames before them, Opus forgets its state within a second, and the last page of Vorbis, of at
+# most 255 packets of 1024 samples, is dated from its end; libmpg123 prints errors if it begins near the first frame.
+_LEAD_FRAMES = 1 << 20
+# Bytes of a sample by libsndfile's name.
+_WIDTHS = {name: bits // 8 for (_, bits), name in WAV_SUBTYPES.items()} | {"PCM_S8": 1}
 # Of MPEG audio in a wav.
 _MPEG_TAGS = (0x50, 0x55)
-_WIDTHS = {name: bits // 8 for (_, bits), name in _WAV_SUBTYPES.items()} | {"PCM_S8": 1}
 # libsndfile cannot seek in these, or fails.
 _UNSEEKABLE = ("GSM610", "G721", "G723", "NMS_ADPCM", "DWVW", "DPCM_")
 
@@ -70,11 +63,9 @@ class SoundFile(soundfile.SoundFile):
 
     def approach(self, position: int) -> int:
         """Go to a sample from which decoding up to the one that is wanted is exact, and return its number."""
-        near = position < _NEAR_FRAMES.get(self.format, 0)
-        if near or self.stated_frames is None or self.subtype.startswith(_UNSEEKABLE):
+        if self.stated_frames is None or self.subtype.startswith(_UNSEEKABLE):
             return 0
-        lead = _LEAD_FRAMES.get(self.subtype, _LEAD_FRAMES.get(self.format, 0))
-        reached = min(position - lead, self.stated_frames - _TAIL_FRAMES.get(self.subtype, 0))
+        reached = min(position, self.stated_frames) - (0 if self.subtype in _WIDTHS else _LEAD_FRAMES)
         return self.seek(reached) if reached > 0 else 0
 
 
@@ -100,8 +91,8 @@ class _Part(io.RawIOBase):
         """Read the next bytes, and return how many there are."""
         at = self.tell()
         data = self._file.read(max(0, min(len(buffer), self._end - self._begin - at)))
-        data = self._head[at : at + len(data)] + data[len(self._head[at : at + len(data)]) :]
-        buffer[: len(data)] = data
+        head = self._head[at : at + len(data)]
+        buffer[: len(data)] = head + data[len(head) :]
         return len(data)
 
 
@@ -261,7 +252,7 @@ def _decoder(source: Source, raw: IO[bytes], whole: bool) -> SoundFile | FFmpegF
     if head.startswith(WAV_BEGINS):
         raw.seek(begin)
         with suppress(UserError):
-            header = read_wav_header(raw, name=name)
+            header = read_wav_header(raw, name)
     with suppress(soundfile.LibsndfileError):
         if file := _by_libsndfile(raw, begin, header, name, whole):
             return file
@@ -285,10 +276,9 @@ def _by_libsndfile(raw: IO[bytes], begin: int, header: WavHeader | None, name: s
     if header:
         end = min(first + header.size_bytes, size) if header.size_bytes else end_of_samples(raw, first)
         check_end(raw, end, name)
-        subtype = _WAV_SUBTYPES.get((header.tag, header.bits))
-        if subtype and not header.size_bytes and end > first:
+        if not header.size_bytes and header.subtype in _WIDTHS and end > first:
             check_alone(raw, first, name)
-            layout = {"samplerate": header.sample_rate, "channels": header.channels, "subtype": subtype}
+            layout = {"samplerate": header.sample_rate, "channels": header.channels, "subtype": header.subtype}
             return SoundFile(_Part(raw, first, end), **layout, format="RAW", endian="LITTLE")
     raw.seek(begin)
     if (header and header.tag in _MPEG_TAGS) or (raw.read(1) == b"\xff" and not states_length(raw, begin)):
@@ -335,20 +325,18 @@ def _check_is_file(path: AudioPath) -> None:
 
 
 def _unreadable(source: Source, error: Exception) -> UserError:
-    reason = str(getattr(error, "error_string", error)).rstrip(".")
-    path = None if isinstance(source, io.BytesIO) else source
-    if path is not None and not os.path.exists(path):
-        return UserError(f"{path}: no such file; check the path")
-    if path is not None and os.path.isdir(path):
-        reason = "it is a folder"
-    elif path is not None and not os.path.getsize(path):
-        reason = "it is empty"
-    elif path is not None and _is_shortened_sphere(path):
+    name, reason, head = _name_of(source), str(getattr(error, "error_string", error)).rstrip("."), b""
+    if not isinstance(source, io.BytesIO):
+        if not os.path.exists(source):
+            return UserError(f"{name}: no such file; check the path")
+        reason = "it is a folder" if os.path.isdir(source) else reason if os.path.getsize(source) else "it is empty"
+        with suppress(OSError), open(source, "rb") as file:
+            head = file.read(1024)
+    if head.startswith(b"NIST_1A") and b"shorten" in head:
         return UserError(
-            f"{path}: is a NIST sphere file compressed with shorten, which sepkit does not read; "
-            f"convert it with: sph2pipe -p -f wav {path} {Path(path).with_suffix('.wav')}"
+            f"{name}: is a NIST sphere file compressed with shorten, which sepkit does not read; "
+            f"convert it with: sph2pipe -p -f wav {name} {Path(name).with_suffix('.wav')}"
         )
-    name = _name_of(source)
     line = (
         f"{name}: cannot be read as audio ({reason}); expected wav, flac, mp3 or another format of libsndfile or ffmpeg"
     )
@@ -356,12 +344,3 @@ def _unreadable(source: Source, error: Exception) -> UserError:
         return UserError(f"{line}; did you mean `sepkit evaluate --manifest {name}`?")
     # No `ffmpeg -i`: that would follow the paths and addresses of a playlist.
     return UserError(f"{line}; {'' if has_ffmpeg() else 'install ffmpeg, '}get the file again, or save it as wav")
-
-
-def _is_shortened_sphere(path: AudioPath) -> bool:
-    try:
-        with open(path, "rb") as file:
-            header = file.read(1024)
-    except OSError:
-        return False
-    return header.startswith(b"NIST_1A") and b"shorten" in header

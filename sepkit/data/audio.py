@@ -382,25 +382,15 @@ def _open_flac(
     path: Path, temporary: Path, sample_rate: int, channels: int, *_: object
 ) -> Iterator[Callable[[np.ndarray], object]]:
     with open(temporary, "wb+") as raw:
-        sink, failure = _Sink(raw), None
+        sink = _Sink(raw)
         try:
             with soundfile.SoundFile(sink, "w", sample_rate, channels, "PCM_16", format="FLAC") as file:  # type: ignore[arg-type]
-                try:
-                    yield file.write
-                except BaseException as error:
-                    failure = error
-                    raise
+                yield file.write
         except (soundfile.LibsndfileError, AssertionError) as error:
-            # soundfile asserts that all samples were written.
-            if sink.error is not None:
-                raise sink.error from error
-            if failure is not None:
-                # A file without samples cannot be closed either.
+            # soundfile asserts that all samples were written; a file without samples, as after an error, has no end.
+            if failure := sink.error or error.__context__:
                 raise failure from None
-            assert isinstance(error, soundfile.LibsndfileError)
-            raise UserError(
-                f"{path}: flac contains no {channels} channel(s) at {sample_rate} Hz ({error.error_string}); write wav"
-            ) from error
+            raise UserError(f"{path}: flac contains no {channels} channel(s) at {sample_rate} Hz; write wav") from error
         if sink.error is not None:
             raise sink.error
 

@@ -11,13 +11,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BufferedIOBase
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO
 
 from sepkit.errors import UserError
 from sepkit.limits import CHANNELS, SAMPLE_RATES, WAV_HEADER_BYTES
 
-_PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
-_FORMATS: dict[tuple[int, int], Literal["s16le", "f32le"]] = {(_PCM, 16): "s16le", (_FLOAT, 32): "f32le"}
+WAV_SUBTYPES = {
+    (1, 8): "PCM_U8", (1, 16): "PCM_16", (1, 24): "PCM_24", (1, 32): "PCM_32", (3, 32): "FLOAT", (3, 64): "DOUBLE",
+    (6, 8): "ALAW", (7, 8): "ULAW",
+}  # fmt: skip
+"""libsndfile's names of samples in a wav by the number of the coding and bits."""
 SMALLEST_UNKNOWN_SIZE = 0x7FFFF000
 """Programs that cannot know the length write 0, or this size (sox), or a larger one (arecord, ffmpeg)."""
 WAV_BEGINS = (b"RIFF", b"RF64", b"BW64")
@@ -76,8 +79,7 @@ def wav_header(path: Path, sample_rate: int, num_samples: int, subtype: str, cha
     size = step * num_samples
     if size > MAX_WAV_BYTES:
         raise UserError(f"{path}: {size} bytes of samples, but a wav file contains at most {MAX_WAV_BYTES}; write flac")
-    tag = _FLOAT if is_float else _PCM
-    form = struct.pack("<HHIIHH", tag, channels, sample_rate, step * sample_rate, step, 8 * width)
+    form = struct.pack("<HHIIHH", 3 if is_float else 1, channels, sample_rate, step * sample_rate, step, 8 * width)
     chunks = [(b"fmt ", form + b"\0\0"), (b"fact", struct.pack("<I", num_samples))] if is_float else [(b"fmt ", form)]
     head = b"WAVE" + b"".join(name + struct.pack("<I", len(content)) + content for name, content in chunks)
     return b"RIFF" + struct.pack("<I", len(head) + 8 + size) + head + b"data" + struct.pack("<I", size)
@@ -100,46 +102,39 @@ class WavHeader:
     size_bytes: int | None
 
     @property
-    def sample_format(self) -> Literal["s16le", "f32le"]:
-        """Format of the samples in a pipe. UserError: one that pipes do not take."""
-        found = _FORMATS.get((self.tag, self.bits))
-        if found is None:
-            raise UserError(
-                f"standard input: found a wav of {self.bits} bits (format {self.tag}, {self.channels} channels at "
-                f"{self.sample_rate} Hz), expected 16-bit integers or 32-bit floats; convert it "
-                "(ffmpeg -i FILE -c:a pcm_s16le -f wav -)"
-            )
-        return found
+    def subtype(self) -> str:
+        """libsndfile's name of the samples, or a description."""
+        return WAV_SUBTYPES.get((self.tag, self.bits), f"{self.bits} bits, format {self.tag}")
 
 
-def read_wav_header(source: IO[bytes] | BufferedIOBase, begin: bytes = b"", name: str = "standard input") -> WavHeader:
+def read_wav_header(source: IO[bytes] | BufferedIOBase, name: str = "standard input") -> WavHeader:
     """Return the header of a wav or RF64, read up to its first sample.
 
     Args:
         source: file or pipe; it is not sought in.
-        begin: Bytes read before.
         name: Name of the source, for errors.
     """
     left = WAV_HEADER_BYTES
 
     def read(count: int) -> bytes:
-        nonlocal begin, left
-        if (left := left - count) < 0:
-            raise UserError(
-                f"{name}: the wav has more than {WAV_HEADER_BYTES} bytes before its samples; convert it "
-                "(ffmpeg -i FILE -f wav -)"
+        nonlocal left
+        left -= count
+        data = source.read(count) if left >= 0 else b""
+        if len(data) < count:
+            end = (
+                "ends within its header" if left >= 0 else f"has more than {WAV_HEADER_BYTES} bytes before its samples"
             )
-        taken, begin = begin[:count], begin[count:]
-        while len(taken) < count:
-            more = source.read(count - len(taken))
-            if not more:
-                raise UserError(f"{name}: the wav ends within its header; pipe all of it")
-            taken += more
-        return taken
+            raise UserError(f"{name}: the wav {end}; convert it (ffmpeg -i FILE -f wav -)")
+        return data
 
-    riff, _, wave = struct.unpack("<4sI4s", read(12))
-    if riff not in WAV_BEGINS or wave != b"WAVE":
-        raise UserError(f"{name}: begins like a wav but is none; expected wav, or raw PCM with --sample-format")
+    riff = source.read(12)
+    if not riff:
+        raise UserError(f"{name}: is empty; pipe a recording into it")
+    if riff[:4] not in WAV_BEGINS or riff[8:] != b"WAVE":
+        raise UserError(
+            f"{name}: is no wav; name the format of raw PCM (--sample-format s16le), or convert the recording "
+            "(ffmpeg -i FILE -f wav - | sepkit stream -)"
+        )
     form, long_size = b"", 0
     while True:
         chunk, size = struct.unpack("<4sI", read(8))
@@ -149,20 +144,18 @@ def read_wav_header(source: IO[bytes] | BufferedIOBase, begin: bytes = b"", name
         if chunk == b"ds64" and size >= 16:
             long_size = struct.unpack("<Q", content[8:16])[0]
         if chunk == b"fmt ":
-            if size < 16:
-                raise UserError(f"{name}: the wav's format has {size} bytes, expected at least 16")
             form = content[:size]
-    if not form:
+    if len(form) < 16:
         raise UserError(f"{name}: the wav has no format before its samples; write it again")
     tag, channels, rate, _, _, bits = struct.unpack("<HHIIHH", form[:16])
-    if tag == _EXTENSIBLE and len(form) >= 26:
+    if tag == 0xFFFE and len(form) >= 26:
         tag = struct.unpack("<H", form[24:26])[0]
     for unit, found, (least, most) in (("Hz", rate, SAMPLE_RATES), ("channels", channels, (1, CHANNELS))):
         if not least <= found <= most:
             raise UserError(f"{name}: the wav has {found} {unit}, expected {least} to {most}; convert it")
     if size == 0 or size >= SMALLEST_UNKNOWN_SIZE:
-        return WavHeader(rate, channels, tag, bits, long_size if riff != b"RIFF" and long_size else None)
-    return WavHeader(rate, channels, tag, bits, size)
+        size = long_size if not riff.startswith(b"RIFF") else 0
+    return WavHeader(rate, channels, tag, bits, size or None)
 
 
 def skip_tags(file: IO[bytes], begin: int = 0) -> int:

@@ -11,11 +11,12 @@ from typing import BinaryIO
 import numpy as np
 
 from sepkit.data.audio import loudest_if_cancelled, quantize_pcm16
-from sepkit.data.headers import WAV_BEGINS, check_end, read_wav_header
+from sepkit.data.headers import check_end, read_wav_header
 from sepkit.errors import UserError
 from sepkit.inference.live.streaming import Stream
 from sepkit.inference.options import SampleFormat
 
+_FORMATS: dict[str, SampleFormat] = {"PCM_16": "s16le", "FLOAT": "f32le"}
 _TYPES = {"s16le": np.dtype("<i2"), "f32le": np.dtype("<f4")}
 # The most that is read at a time; a pipe that holds less is read at once.
 _READ_BYTES = 1 << 15
@@ -63,20 +64,15 @@ def open_pipe(
     """
     if sample_format:
         return Pipe(source, sample_format, sample_rate)
-    begin = source.read(4)
-    if not begin:
-        raise UserError("standard input: is empty; pipe a recording into it")
-    if begin not in WAV_BEGINS:
-        raise UserError(
-            "standard input: is no wav; name the format of raw PCM (--sample-format s16le), or convert the recording "
-            "(ffmpeg -i FILE -f wav - | sepkit stream -)"
-        )
-    header = read_wav_header(source, begin)
+    header = read_wav_header(source)
     if sample_rate not in (None, header.sample_rate):
         raise UserError(f"--sample-rate {sample_rate}: the wav has {header.sample_rate} Hz; leave it out")
-    return Pipe(
-        source, header.sample_format, header.sample_rate, channels=header.channels, size_bytes=header.size_bytes
-    )
+    if header.subtype not in _FORMATS:
+        raise UserError(
+            f"standard input: found a wav of {header.subtype}, expected 16-bit integers or 32-bit floats; convert it "
+            "(ffmpeg -i FILE -c:a pcm_s16le -f wav -)"
+        )
+    return Pipe(source, _FORMATS[header.subtype], header.sample_rate, header.channels, header.size_bytes)
 
 
 @dataclass
