@@ -272,9 +272,9 @@ def _by_libsndfile(raw: IO[bytes], begin: int, header: WavHeader | None, name: s
     libsndfile believes the first header of joined files, and a guess if an mp3 does not state its length; it takes the
     headers within a VOC file, and chunks behind the samples of a W64, for samples.
     """
-    first, size = raw.tell(), raw.seek(0, 2)
+    first, end = raw.tell(), raw.seek(0, 2)
     if header:
-        end = min(first + header.size_bytes, size) if header.size_bytes else end_of_samples(raw, first)
+        end = min(first + header.size_bytes, end) if header.size_bytes else end_of_samples(raw, first)
         check_end(raw, end, name)
         if not header.size_bytes and header.subtype in _WIDTHS and end > first:
             check_alone(raw, first, name)
@@ -293,7 +293,7 @@ def _by_libsndfile(raw: IO[bytes], begin: int, header: WavHeader | None, name: s
             return None
     elif kind == "W64":
         raw.seek(position - 8)
-        end = min(size, position - 24 + int.from_bytes(raw.read(8), "little"))
+        end = min(end, position - 24 + int.from_bytes(raw.read(8), "little"))
         check_end(raw, end, name, kind)
         return SoundFile(_Part(raw, begin, end))
     elif kind == "FLAC" and whole:
