@@ -10,6 +10,7 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -254,30 +255,32 @@ def _decoder(source: Source, raw: IO[bytes], whole: bool) -> SoundFile | FFmpegF
         with suppress(UserError):
             header = read_wav_header(raw, name)
     with suppress(soundfile.LibsndfileError):
-        if file := _by_libsndfile(raw, begin, header, name, whole):
+        if file := _by_libsndfile(source, raw, begin, header, whole):
             return file
     is_mpeg = header.tag in _MPEG_TAGS if header else head[:1] == b"\xff" and sum(head[1:2]) & 6 > 0
     is_endless = head.startswith(b"caff") and b"data" + b"\xff" * 8 in head
     # An mp3 may have headers between its frames, and a CAF without a length chunks behind its sound.
-    in_parts = check_alone(raw, begin, name) or is_mpeg or is_endless
+    in_parts = _check_alone(source, raw, begin) or is_mpeg or is_endless
     if not has_ffmpeg():
         reason = "its header does not state the length of all its parts" if in_parts else "not a format of libsndfile"
         raise ValueError(f"{reason}, and the program ffmpeg, which reads more, is not installed")
     return FFmpegFile(source, name, in_parts)
 
 
-def _by_libsndfile(raw: IO[bytes], begin: int, header: WavHeader | None, name: str, whole: bool) -> SoundFile | None:
+def _by_libsndfile(
+    source: Source, raw: IO[bytes], begin: int, header: WavHeader | None, whole: bool
+) -> SoundFile | None:
     """Return a file of which libsndfile reads all sound, and nothing else.
 
     libsndfile believes the first header of joined files, and a guess if an mp3 does not state its length; it takes the
     headers within a VOC file, and chunks behind the samples of a W64, for samples.
     """
-    first, end = raw.tell(), raw.seek(0, 2)
+    name, first, end = _name_of(source), raw.tell(), raw.seek(0, 2)
     if header:
         end = min(first + header.size_bytes, end) if header.size_bytes else end_of_samples(raw, first)
         check_end(raw, end, name)
         if not header.size_bytes and header.subtype in _WIDTHS and end > first:
-            check_alone(raw, first, name)
+            _check_alone(source, raw, first, True)
             layout = {"samplerate": header.sample_rate, "channels": header.channels, "subtype": header.subtype}
             return SoundFile(_Part(raw, first, end), **layout, format="RAW", endian="LITTLE")
     raw.seek(begin)
@@ -297,21 +300,34 @@ def _by_libsndfile(raw: IO[bytes], begin: int, header: WavHeader | None, name: s
         check_end(raw, end, name, kind)
         return SoundFile(_Part(raw, begin, end))
     elif kind == "FLAC" and whole:
-        check_alone(raw, begin, name)
+        _check_alone(source, raw, begin)
         raw.seek(begin)
         head, stated = raw.read(26), file.stated_frames
         # Without its length, so that frames behind those that it states are found.
         file = SoundFile(_Part(raw, begin, head=head[:21] + bytes([head[21] & 0xF0, 0, 0, 0, 0])))
         file.stated_frames = stated
         return file
-    elif kind == "VOC" or (kind == "AU" and not file.frames) or (kind == "OGG" and check_alone(raw, begin, name)):
+    elif kind == "VOC" or (kind == "AU" and not file.frames) or (kind == "OGG" and _check_alone(source, raw, begin)):
         return None
     elif width and kind != "FLAC":
         check_end(raw, position + file.frames * width * file.channels, name, kind)
     elif kind not in ("FLAC", "MP3", "OGG"):
-        check_alone(raw, begin, name)
+        _check_alone(source, raw, begin)
     raw.seek(position)
     return file
+
+
+def _check_alone(source: Source, raw: IO[bytes], begin: int, is_pcm: bool = False) -> bool:
+    """Return `sepkit.data.headers.check_alone`, for which a file is searched once."""
+    if isinstance(source, io.BytesIO):
+        return check_alone(raw, begin, _name_of(source), is_pcm)
+    return _check_file_alone(*identity(source), begin, is_pcm)
+
+
+@lru_cache(maxsize=4096)
+def _check_file_alone(path: str, mtime_ns: int, size: int, begin: int, is_pcm: bool) -> bool:
+    with open(path, "rb", buffering=0) as file:
+        return check_alone(file, begin, path, is_pcm)
 
 
 def _check_is_file(path: AudioPath) -> None:

@@ -29,9 +29,10 @@ MAX_WAV_BYTES = 2**32 - 4096
 """The most bytes of samples that the header of a wav can count."""
 # How a recording begins, with enough of what follows that samples, or a text about these formats, do not begin so. A
 # search is fast only if all of them begin with plain bytes.
+_RIFF = rb"RIFF.{4}(?:WAVE[\w ]{4}.{3}\0|AVI LIST)"
 _RECORDING = re.compile(
     b"|".join([
-        rb"RIFF.{4}(?:WAVE[\w ]{4}.{3}\0|AVI LIST)", rb"RF64.{4}WAVE", rb"BW64.{4}WAVE", rb"RIFX.{4}WAVE.{4}\0",
+        _RIFF, rb"RF64.{4}WAVE", rb"BW64.{4}WAVE", rb"RIFX.{4}WAVE.{4}\0",
         rb"fLaC[\0\x80]\0\0\x22",
         rb"OggS\0[\2\6].{27}", rb"FORM.{4}AIF[FC].{4}\0", rb"\.snd\0\0.{6}\0{3}[\x01-\x1b]\0.{3}\0{3}",
         rb"dns\..{2}\0\0.{4}[\x01-\x1b]\0{3}.{3}\0.\0{3}", rb"caff\0\x01\0\0desc",
@@ -167,13 +168,14 @@ def skip_tags(file: IO[bytes], begin: int = 0) -> int:
     return file.seek(begin)
 
 
-def check_alone(file: IO[bytes], begin: int, name: str) -> bool:
+def check_alone(file: IO[bytes], begin: int, name: str, is_pcm: bool = False) -> bool:
     """Return whether an Ogg, which may be a chain, has more than one stream; False for others.
 
     Args:
         file: Recording, whose bytes are all read.
         begin: First byte that belongs to no tag.
         name: Name of the file, for errors.
+        is_pcm: whether samples follow, of which there may be many gigabytes: only a wav is looked for, which is fast.
 
     Raises:
         UserError: another recording, which no decoder goes on with, follows the first.
@@ -186,7 +188,7 @@ def check_alone(file: IO[bytes], begin: int, name: str) -> bool:
     # FLAC in Matroska has its own first bytes.
     start = at or max(_LEAST_HEADER, head.find(b"fLaC") + 4 if head.startswith(b"\x1aE\xdf\xa3") else 0)
     chained = len(kinds) > 1
-    for where, found in _recordings(file, begin + start):
+    for where, found in _recordings(file, begin + start, re.compile(_RIFF, re.DOTALL) if is_pcm else _RECORDING):
         if found[28:33] not in kinds or found[28:33] == _FLAC_IN_OGG:
             raise _another(name, where)
         chained = True
@@ -266,13 +268,13 @@ def _another(name: str, at: int) -> UserError:
     )
 
 
-def _recordings(file: IO[bytes], start: int) -> Iterator[tuple[int, bytes]]:
+def _recordings(file: IO[bytes], start: int, pattern: re.Pattern[bytes] = _RECORDING) -> Iterator[tuple[int, bytes]]:
     """Yield where recordings begin in a file at or after a byte, and their first bytes."""
     file.seek(start)
     rest = b""
     while data := file.read(_SEARCH_BYTES):
         block, here = rest + data, file.tell()
-        for found in _RECORDING.finditer(block):
+        for found in pattern.finditer(block):
             # An MP4 begins with the size of its first box, of less than 256 bytes.
             at = found.start() - 4 * found[0].startswith(b"ftyp")
             if found.start() == at or block[max(at, 0) : at + 3] == bytes(3):
