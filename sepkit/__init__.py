@@ -51,8 +51,6 @@ exchange, `sepkit.objectives` the costs and assignments, `sepkit.inference` sepa
 systems of the papers.
 """
 
-from __future__ import annotations
-
 import os
 from typing import TYPE_CHECKING
 

@@ -1,7 +1,5 @@
 """Cells of an experiment: computed one by one, kept, and not computed again."""
 
-from __future__ import annotations
-
 import time
 import zlib
 from collections.abc import Callable, Mapping

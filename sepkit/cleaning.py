@@ -4,8 +4,6 @@ A terminal obeys control characters, Markdown and HTML obey markup, spreadsheets
 direction of writing show any text as another one.
 """
 
-from __future__ import annotations
-
 import html
 import re
 

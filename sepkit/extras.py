@@ -1,7 +1,5 @@
 """The extras of the package that provide optional imports."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 
 from sepkit.errors import UserError

@@ -4,8 +4,6 @@ Of the usual downloaders, pooch starts over after a break, so that a file of 30 
 of huggingface_hub that resumes is private.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import time

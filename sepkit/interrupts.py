@@ -1,7 +1,5 @@
 """Signals that ask a command to end: it stops as after Ctrl-C, and its exit code is 128 and the signal's number."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Names of packages that are imported when they are first used: what runs models takes seconds to import."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any

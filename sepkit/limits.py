@@ -4,8 +4,6 @@ Everything that reads a file checks it against a number of this module before it
 number lies far beyond what speech separation needs, so that a legitimate file never meets it.
 """
 
-from __future__ import annotations
-
 # Longest line that a command prints about a mistake: about twenty lines of a terminal.
 MESSAGE_CHARACTERS = 2000
 # Longest form in which a message shows a value that was found.

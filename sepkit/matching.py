@@ -1,7 +1,5 @@
 """The best one-to-one assignment of a matrix of costs, in numpy: for matrices of a few hundred rows."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike
 

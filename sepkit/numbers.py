@@ -3,8 +3,6 @@
 `epochs: Count = 10` refuses 0, -1 and what is no whole number, in one line that names the field.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Annotated
 

@@ -5,8 +5,6 @@ file appears. A file that exists and is not listed belongs to the user. Only com
 Python write what they are asked to write.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence

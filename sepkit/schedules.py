@@ -1,7 +1,5 @@
 """Values as pure functions of progress t, in epochs (fractions allowed): temperatures, epsilon, weights, warm-ups."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable

@@ -4,8 +4,6 @@ Costs that need a gradient (`sepkit.objectives.costs`) and the metric for evalua
 (`sepkit.evaluation.metrics`), have their own definitions of SI-SDR.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 # Ratios are limited to this range, dB; beyond it they measure float32 and the edges of windows.

@@ -6,7 +6,8 @@
 SPEECH has a folder for each speaker and NOISE recordings of noise, both at the models' rate or above. `table` measures
 models (those that ship, trained ones, public ones by name) on the same recordings of each condition, prints a table for
 each model and writes DIR/conditions.json; the same command again continues. With --write it replaces the tables of
-docs/explanation/failures.md. `manifest` writes the recordings and DIR/dev.jsonl, which `sepkit calibrate` takes; give
+docs/explanation/failures.md. With --dev it also measures, for each condition, a predictor that was fitted on the other
+conditions of that manifest. `manifest` writes the recordings and DIR/dev.jsonl, which `sepkit calibrate` takes; give
 it speakers that the table does not have.
 """
 
@@ -30,6 +31,7 @@ from sepkit.data.reverberation import early_and_late, reverberate, simulate_room
 from sepkit.errors import UserError
 from sepkit.evaluation.metrics import si_sdr_db
 from sepkit.files import read_json, write_json, write_text
+from sepkit.inference.calibration import calibrate
 from sepkit.inference.loading import load_model
 from sepkit.inference.separator import Separator
 from sepkit.matching import linear_sum_assignment
@@ -282,21 +284,37 @@ def summarize(condition: Condition, rows: Sequence[dict[str, Any]]) -> dict[str,
 def table_of(found: dict[str, dict[str, Any]]) -> list[str]:
     """Return the table of a model in Markdown, without counts if the model never counts."""
     counts_speakers = any(row["right"] + row["wrong"] for row in found.values())
-    lines = [
-        "| condition | SI-SDRi, dB | worse than the mixture | in the 90 % interval (n) | predicted too high by, dB |"
-        + counts_speakers * " count right / not given / wrong |",
-        "|---|---|---|---|---|" + counts_speakers * "---|",
+    both = any("left_out" in row for row in found.values())
+    heads = [
+        "condition",
+        "SI-SDRi, dB",
+        "worse than the mixture",
+        "in the 90 % interval (n)",
+        "predicted too high by, dB",
     ]
+    heads += counts_speakers * ["count right / not given / wrong"]
+    heads += both * ["left out: in the interval", "left out: too high by, dB"]
+    heads += both * counts_speakers * ["left out: count"]
+    lines = ["".join(f"| {head} " for head in heads) + "|", len(heads) * "|---" + "|"]
     for name, row in found.items():
         if not counts_speakers and "si_sdri_db" not in row:
             continue
-        gain = f"{row['si_sdri_db']:.1f}" if "si_sdri_db" in row else ""
-        worse = f"{100 * row['worse']:.0f} %" if "worse" in row else ""
-        inside = f"{100 * row['inside']:.0f} % ({row['predicted']})" if "inside" in row else ""
-        error = f"{row['error_db']:+.1f}" if "error_db" in row else ""
-        counts = counts_speakers * f" {row['right']} / {row['not_given']} / {row['wrong']} |"
-        lines.append(f"| {name} | {gain} | {worse} | {inside} | {error} |{counts}")
+        other = row.get("left_out", {})
+        cells = [name, f"{row['si_sdri_db']:.1f}" if "si_sdri_db" in row else ""]
+        cells += [f"{100 * row['worse']:.0f} %" if "worse" in row else "", *_reliability(row, counts_speakers)]
+        cells += _reliability(other, counts_speakers) if both else []
+        lines.append("".join(f"| {cell} " for cell in cells) + "|")
     return lines
+
+
+def _reliability(row: dict[str, Any], counts_speakers: bool) -> list[str]:
+    """Return the cells of the prediction, and of the count if the model counts."""
+    cells = (
+        [f"{100 * row['inside']:.0f} % ({row['predicted']})", f"{row['error_db']:+.1f}"]
+        if "inside" in row
+        else ["", ""]
+    )
+    return cells + counts_speakers * [f"{row['right']} / {row['not_given']} / {row['wrong']}" if row else ""]
 
 
 def measure_all(model: str, options: argparse.Namespace, noise: Sequence[Path]) -> dict[str, dict[str, Any]]:
@@ -305,14 +323,22 @@ def measure_all(model: str, options: argparse.Namespace, noise: Sequence[Path]) 
     done = read_json(path, "delete it") if path.is_file() else {}
     separator = load_model(model, "cpu")
     voices = Voices(options.speech, separator.sample_rate)
-    key = f"{separator.fingerprint()} {options.speech} {options.count} {options.seconds} {options.seed}"
+    key = f"{separator.fingerprint()} {options.speech} {options.count} {options.seconds} {options.seed} {options.dev}"
     own = done.setdefault(model, {"of": key, "rows": {}})
     if own["of"] != key:
         own = done[model] = {"of": key, "rows": {}}
+    calibration = calibrate(separator, options.dev) if options.dev and separator.quality else None
     for condition in options.conditions:
         if condition.name not in own["rows"] and condition.speakers <= max(3, separator.hypotheses):
-            made = record(condition, voices, noise, options.count, options.seconds, options.seed)
-            own["rows"][condition.name] = summarize(condition, [measure(separator, recorded) for recorded in made])
+            made = list(record(condition, voices, noise, options.count, options.seconds, options.seed))
+            row = summarize(condition, [measure(separator, recorded) for recorded in made])
+            if calibration:
+                others = calibration.fit(
+                    condition.name, *(condition.speakers > separator.hypotheses) * ["more speakers"]
+                )
+                blind = Separator(separator.runner, quality=others, views=1)
+                row["left_out"] = summarize(condition, [measure(blind, recorded) for recorded in made])
+            own["rows"][condition.name] = row
             write_json(path, done)
     return own["rows"]
 
@@ -350,6 +376,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--speech", type=Path, required=True, help="folder with a folder for each speaker")
     parser.add_argument("--noise", type=Path, required=True, help="folder of recordings of noise")
     parser.add_argument("--model", nargs="+", default=[DEFAULT_MODEL, DEFAULT_CAUSAL_MODEL], help="default: what ships")
+    parser.add_argument("--dev", type=Path, help="manifest of conditions that predictors are fitted on, one left out")
     parser.add_argument("--count", type=int, default=100, help="recordings of each condition")
     parser.add_argument("--seconds", type=float, default=6.0, help="their length")
     parser.add_argument("--seed", type=int, default=7, help="of all that is drawn")

@@ -4,8 +4,6 @@ Each reader runs in a process of its own, for S seconds. What falls is written t
 test` tries it from then on, and the exit code is 1.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import importlib

@@ -1,7 +1,5 @@
 """For the site: examples (`>>>`) in docstrings become blocks of code, for Markdown takes them for quotations."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

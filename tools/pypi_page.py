@@ -4,8 +4,6 @@ Both follow from `repository-code` in CITATION.cff, the one place that names the
 words in place of links to files. Hatchling calls `PyPIPage` at each build (pyproject.toml).
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ Packages of the core are required, those of extras for users optional. Their ver
 tools/constraints.txt pins them, and the tests ran with them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterable

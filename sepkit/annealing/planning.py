@@ -5,8 +5,6 @@ Around the merged state a gradient step multiplies the distance of two hypothese
 factor e^Lambda. Below T_c this takes time, and a start above T_c delays it further, because distances shrink there.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import sys
@@ -178,9 +176,7 @@ def plan_amcl(
             " hotter start makes the split later"
         )
     if epoch is None or epoch > _LATE * epochs:
-        warnings.append(
-            f"the split comes too late to train the parted hypotheses: cool more slowly than {epochs:g} epochs"
-        )
+        warnings.append(f"the split comes too late to train parted hypotheses: cool more slowly than {epochs:g} epochs")
     data = {
         "critical_temperature": critical_temperature,
         "initial_temperature": initial_temperature,

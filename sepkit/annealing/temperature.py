@@ -5,8 +5,6 @@ energy -T sum_j log mean_k exp(-d(f_k, s_j) / T), d the negative SI-SDR. At high
 critical temperatures groups of them split.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ files and `--*.name` options are read first, then the parser is built for exactl
 `sepkit train --config NAME --help` shows the options of the masker that NAME picks.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """What each command writes below its --out, as far as it is known before its work."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

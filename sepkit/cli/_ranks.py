@@ -1,7 +1,5 @@
 """Rank and device of processes that torchrun starts."""
 
-from __future__ import annotations
-
 import os
 
 

@@ -1,7 +1,5 @@
 """`sepkit cluster`: who spoke when, without enrollment."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """`sepkit download`: the corpora that may be downloaded."""
 
-from __future__ import annotations
-
 from sepkit.cli._parser import OptionsCommand
 from sepkit.corpora.options import DownloadOptions
 

@@ -1,7 +1,5 @@
 """`sepkit export`: a model as an ONNX file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 

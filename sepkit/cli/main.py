@@ -4,8 +4,6 @@
 and OMP_WAIT_POLICY=ACTIVE lets waiting threads spin (see `sepkit.cli._threads`).
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import os

@@ -1,7 +1,5 @@
 """`sepkit plan-schedule KIND`: plan an annealing schedule from theory instead of by search."""
 
-from __future__ import annotations
-
 from sepkit.annealing.planning import plan_amcl
 
 COMMANDS = {"amcl": plan_amcl}

@@ -1,7 +1,5 @@
 """`sepkit prepare CORPUS`: recordings in, manifests out."""
 
-from __future__ import annotations
-
 from sepkit.cli._parser import OptionsCommand
 from sepkit.corpora import options
 from sepkit.studies import preparations

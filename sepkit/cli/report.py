@@ -1,7 +1,5 @@
 """`sepkit report`: one HTML page about a run, or comparing several."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from sepkit.cli._parser import DEVICE

@@ -6,8 +6,6 @@ Example:
     sepkit smoke --config dual_path_rnn
 """
 
-from __future__ import annotations
-
 from sepkit.cli._configuration import parse_config
 from sepkit.cli.train import ALIASES
 

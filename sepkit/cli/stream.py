@@ -1,7 +1,5 @@
 """`sepkit stream`: sound from standard input, estimates out at once."""
 
-from __future__ import annotations
-
 import os
 from typing import TYPE_CHECKING, cast
 

@@ -1,7 +1,5 @@
 """`sepkit summarize`: evaluations, or runs over training seeds, in one table."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Literal
 

@@ -7,8 +7,6 @@ Example:
     sepkit train --config dual_path_rnn --data.train train.jsonl --data.dev dev.jsonl --out exp/dprnn
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from sepkit import studies

@@ -1,7 +1,5 @@
 """`sepkit upload`: a model and its card to the Hugging Face hub."""
 
-from __future__ import annotations
-
 
 def main(
     model: str,

@@ -1,7 +1,5 @@
 """`sepkit web`: a page that separates in the browser."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 

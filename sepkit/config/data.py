@@ -1,7 +1,5 @@
 """The data that separators learn from."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 

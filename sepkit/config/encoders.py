@@ -1,7 +1,5 @@
 """Speaker encoders: from a stretch of speech to an embedding."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

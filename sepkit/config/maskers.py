@@ -1,7 +1,5 @@
 """Maskers: the network between encoder and decoder."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Literal
 

@@ -1,7 +1,5 @@
 """The model: filterbank, latents, priors, and the encoder-masker-decoder made of them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 

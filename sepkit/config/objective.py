@@ -1,7 +1,5 @@
 """The objective: costs, assignments, and the weights of its terms."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Schedules: values that change with progress."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

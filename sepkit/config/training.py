@@ -1,7 +1,5 @@
 """The training of a model, and the top of a configuration: the task."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Annotated, Any, Literal

@@ -5,8 +5,6 @@
 Source: ITU-T Recommendation P.56 (12/2011), method B: time constant 30 ms, hangover 0.2 s, margin 15.9 dB.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -4,8 +4,6 @@ ESC-10 is the last commit that holds the clips; ESC-50 has them as WAV, under ot
 GitHub may differ in their bytes, so those have no digest. gzip does not make FLAC smaller.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

@@ -11,8 +11,6 @@ Traps: speakers do not react to each other. If a speaker's recordings do not fil
 order. The mixture is the sum of the sources to the last bit.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter

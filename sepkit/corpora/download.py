@@ -7,8 +7,6 @@ Traps: VCTK-2mix is made of VCTK 0.80 (wav48), not of 0.92 (FLAC, silence trimme
 and Speech Commands. The tables and ESC-10 are those of a commit, and zip and gzip hold checksums of their own.
 """
 
-from __future__ import annotations
-
 import lzma
 import os
 import re

@@ -6,8 +6,6 @@ Traps: a speaker in two splits makes scores look better than they are (a warning
 one speaker into a mixture twice; check the printed number of speakers.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import sys

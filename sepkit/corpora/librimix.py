@@ -16,8 +16,6 @@ Separation", arXiv:2005.11262, 2020; Panayotov, Chen, Povey, Khudanpur, "LibriSp
 "WHAM!: Extending Speech Separation to Noisy Environments", Interspeech 2019.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Sequence
@@ -63,9 +61,7 @@ def prepare_librimix(options: LibriMixOptions) -> Path:
     for name, table in find_tables(metadata, prefix, nested).items():
         split, _ = split_of(Path(name, "x"))
         if split is None:
-            raise UserError(
-                f"{table}: expected a name that goes on with train, dev or test, like {prefix}dev-clean.csv"
-            )
+            raise UserError(f"{table}: expected a name that goes on with train, dev or test, as {prefix}dev-clean.csv")
         recipes, bad = read_table(table, speakers)
         skipped |= bad
         recipes = _with_noise(recipes, noise, out, processes)

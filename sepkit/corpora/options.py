@@ -5,8 +5,6 @@ default is a required option), a function that takes it and returns what was wri
 `sepkit.cli.prepare`. This module imports neither numpy nor torch, so that the help answers at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

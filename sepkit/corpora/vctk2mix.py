@@ -12,8 +12,6 @@ Citation: Yamagishi, Veaux, MacDonald, "CSTR VCTK Corpus", University of Edinbur
 arXiv:2005.11262, 2020; Wichern et al., "WHAM!", Interspeech 2019.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Write mixtures of a manifest as wavs, in the layout that `sepkit.corpora.mixed` reads: mix/, s1/ ..., noise/."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -25,8 +25,6 @@ Citation: Hershey, Chen, Le Roux, Watanabe: Deep clustering: Discriminative embe
 ICASSP 2016 (2 speakers); Isik et al., Interspeech 2016 (3); Nachmani, Adi, Wolf, ICML 2020 (4 and 5).
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -1,7 +1,5 @@
 """Decoded and resampled recordings in memory, for training sets that are mixed anew in every epoch."""
 
-from __future__ import annotations
-
 import mmap
 import os
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@ A manifest describes mixtures and does not hold them: `mixture: null` means that
 sources. Paths are absolute or relative to the manifest's folder.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -261,9 +259,7 @@ def _parse_entry(plain: Any, where: str) -> MixtureEntry:
         fields["noise"] = NoiseEntry(**_checked(NoiseEntry, fields["noise"], f"{where}: noise"))
     entry = MixtureEntry(**fields)
     if entry.mixture is None and not entry.sources:
-        raise UserError(
-            f"{where}: contains neither mixture nor sources; expected a recorded mixture, or sources to mix"
-        )
+        raise UserError(f"{where}: contains neither mixture nor sources; expected a recorded mixture or sources to mix")
     return entry
 
 

@@ -1,7 +1,5 @@
 """Mixtures from manifest entries: sources with gains and offsets, and noise."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -95,9 +93,7 @@ def extend_librimix(noise: np.ndarray, num_samples: int, sample_rate: int) -> np
 def check_librimix_extends(num_samples: int, sample_rate: int) -> None:
     """Raise UserError for noise that is too short for `extend_librimix`."""
     if num_samples <= (fade := (sample_rate + 1) // 2 + 1):
-        raise UserError(
-            f"noise of {num_samples} samples: LibriMix extends only noise longer than {fade} samples (0.5 s)"
-        )
+        raise UserError(f"noise of {num_samples} samples: LibriMix extends only noise over {fade} samples (0.5 s)")
 
 
 EXTENSIONS: dict[str, Callable[[np.ndarray, int, int], np.ndarray]] = {

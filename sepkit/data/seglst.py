@@ -1,7 +1,5 @@
 """SegLST transcripts: a JSON list of segments with speaker, times and words."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass

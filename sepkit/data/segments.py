@@ -1,7 +1,5 @@
 """Tables of segments: which part of which recording, and who speaks in it, as CSV."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass

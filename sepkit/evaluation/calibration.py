@@ -1,7 +1,5 @@
 """Calibration: how well a model predicts the quality of its own output, as predicted against measured SI-SDR."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -169,8 +167,7 @@ def _predictions_of(rows: Sequence[Row]) -> tuple[Predictions | None, int]:
     groups: list[int] = []
     for place, row in enumerate(rows):
         values: Mapping[str, list[float]] = row["scores"]["values"]
-        empty = [math.nan] * row["sources"]
-        found = [values.get(column, empty) for column in columns]
+        found = [values.get(column, [math.nan] * row["sources"]) for column in columns]
         measured = [source for source in zip(*found, strict=True) if not math.isnan(source[0])]
         of_sources += measured
         groups += [place] * len(measured)

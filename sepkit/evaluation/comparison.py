@@ -1,7 +1,5 @@
 """Evaluations side by side: two of the same mixtures, paired; several of one model at different depths."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Names of columns on axes and in tables, and the columns that are no scores."""
 
-from __future__ import annotations
-
 RATES = ("encoding_rate_nats_per_frame", "mask_rate_nats_per_frame", "rate_nats_per_dimension")
 """Columns of an utterance that a model with variational latents fills."""
 

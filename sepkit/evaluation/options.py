@@ -1,7 +1,5 @@
 """Options of an evaluation, as `sepkit evaluate` and `sepkit.evaluate` take them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

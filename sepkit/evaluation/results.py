@@ -1,7 +1,5 @@
 """Turn rows of scores into utterances.csv and the figures of summary.json, also by property of the mixtures."""
 
-from __future__ import annotations
-
 import math
 import os
 import platform

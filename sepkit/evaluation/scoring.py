@@ -1,7 +1,5 @@
 """Score one utterance: match hypotheses to sources one to one, then compute every metric for every source."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Statistics of scores over utterances; intervals are those of other speakers, where speakers are known."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce

@@ -1,7 +1,5 @@
 """Word errors of any program that transcribes a wav file."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess

@@ -41,12 +41,51 @@ class Calibration:
     """The result of `calibrate`.
 
     Args:
-        predictor: Fitted predictor, not yet stored.
+        separator: Separator of the model, without a predictor.
+        manifest: Manifest of the mixtures.
+        measured: Of each mixture with sources its number, its kind (`corpus` in the manifest, or "more speakers" than
+            estimates), whether only the interval is fitted on it, and its features and SI-SDR.
+        labeled: Kinds and recordings that the rule for single speakers is fitted on.
         skipped: Reason by the id of each unusable mixture.
+        predictor: Fitted predictor, not yet stored.
     """
 
-    predictor: QualityPredictor
+    separator: Separator
+    manifest: str
+    measured: list[tuple[int, str, bool, _Measured]] = field(default_factory=list)
+    labeled: list[tuple[str, LabeledRecording]] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
+    predictor: QualityPredictor = field(init=False)
+
+    def fit(self, *without: str) -> QualityPredictor:
+        """Return a predictor fitted on all mixtures but those of some kinds.
+
+        Args:
+            *without: Kinds that are left out.
+
+        Raises:
+            UserError: too few mixtures are left.
+        """
+        used = [one for one in self.measured if one[1] not in without]
+        if all(only for _, _, only, _ in used):
+            name, reason = next(iter(self.skipped.items()), ("none", "the manifest is empty"))
+            raise UserError(f"{self.manifest}: no usable mixture ({name}: {reason}); expected mixtures with sources")
+        numbers, kinds, only, found = zip(*used, strict=True)
+        features, si_sdr_db = zip(*found, strict=True)
+        counts = list(map(len, si_sdr_db))
+        try:
+            predictor = fit_quality(
+                {name: np.concatenate([own[name] for own in features]) for name in features[0]},
+                np.concatenate(si_sdr_db),
+                *(np.repeat(each, counts) for each in (numbers, kinds, only)),
+                **runner_fields(self.separator.runner),
+                manifest=self.manifest,
+            )
+            if labeled := [recording for kind, recording in self.labeled if kind not in without]:
+                predictor.single_speaker = fit_single_speaker(labeled, default_encoder().fingerprint())
+        except UserError as error:
+            raise UserError(f"{self.manifest}: {error}") from error
+        return predictor
 
 
 def affordable_views(runner: Runner) -> int:
@@ -86,51 +125,32 @@ def calibrate(separator: Separator, manifest: str | os.PathLike[str], *, first: 
     entries = list(read_manifest(manifest))[:first]
     # A separator without a predictor, whose results would not be used.
     plain = Separator(separator.runner, views=1)
-    skipped: dict[str, str] = {}
-    # Number of the mixture, kind of situation, and whether only the interval is fitted on it.
-    measured: list[tuple[int, str, bool, _Measured]] = []
-    labeled: list[LabeledRecording] = []
+    found = Calibration(plain, str(Path(manifest)))
     # A manifest with recordings of one speaker has what the number of speakers is learned from.
     complete = sum(len(entry.sources) == 1 for entry in entries) >= LEAST_OF_EACH
     chosen = [] if complete else _chosen(entries)
     for number, entry in enumerate(tqdm(entries, disable=None, unit="mixture")):
+        corpus = entry.corpus or ""
         try:
             mixed = mix_entry(entry)
             made = _run(plain, mixed.mixture, entry.sample_rate)
             if complete and not plain.runner.scored:
-                labeled += _label(plain, entry, mixed, made)
+                found.labeled += [(corpus, one) for one in _label(plain, entry, mixed, made)]
                 if len(mixed.sources) < 2:
                     continue
             beyond = len(mixed.sources) > plain.hypotheses
             sources = _measure_sources(plain, mixed, entry.sample_rate, complete and beyond, made)
             if number in chosen and not beyond:
                 if not plain.runner.scored:
-                    labeled += _measure_example(plain, entries, number, mixed)
+                    found.labeled += [(corpus, one) for one in _measure_example(plain, entries, number, mixed)]
                 for kind, hard in _stress_mixtures(entries, number, mixed, plain.hypotheses):
-                    measured.append((number, kind, True, _measure_sources(plain, hard, entry.sample_rate, True)))
+                    found.measured.append((number, kind, True, _measure_sources(plain, hard, entry.sample_rate, True)))
         except UserError as error:
-            skipped[entry.id] = str(error)
+            found.skipped[entry.id] = str(error)
             continue
-        measured.append((number, "more speakers" if beyond else entry.corpus or "", beyond, sources))
-    if all(only for _, _, only, _ in measured):
-        name, reason = next(iter(skipped.items()), ("none", "the manifest is empty"))
-        raise UserError(f"{manifest}: no mixture could be used ({name}: {reason}); expected mixtures with sources")
-    numbers, kinds, only, found = zip(*measured, strict=True)
-    features, si_sdr_db = zip(*found, strict=True)
-    counts = list(map(len, si_sdr_db))
-    try:
-        predictor = fit_quality(
-            {name: np.concatenate([own[name] for own in features]) for name in features[0]},
-            np.concatenate(si_sdr_db),
-            *(np.repeat(each, counts) for each in (numbers, kinds, only)),
-            **runner_fields(plain.runner),
-            manifest=str(Path(manifest)),
-        )
-        if labeled:
-            predictor.single_speaker = fit_single_speaker(labeled, default_encoder().fingerprint())
-    except UserError as error:
-        raise UserError(f"{manifest}: {error}") from error
-    return Calibration(predictor, skipped)
+        found.measured.append((number, "more speakers" if beyond else corpus, beyond, sources))
+    found.predictor = found.fit()
+    return found
 
 
 def _chosen(entries: Sequence[MixtureEntry]) -> list[int]:

@@ -1,7 +1,5 @@
 """Statistics of a recording after separation: of a short one as a whole, of a long one chunk by chunk."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A saved model as a separator, with its prediction of SI-SDR."""
 
-from __future__ import annotations
-
 import os
 import platform
 import sys

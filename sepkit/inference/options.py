@@ -1,7 +1,5 @@
 """Options of a separator as plain data: those of `sepkit separate` and of `Separator`."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The result of separating one recording, its description in words, and its display in a notebook."""
 
-from __future__ import annotations
-
 import base64
 import math
 import os

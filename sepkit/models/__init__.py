@@ -9,8 +9,6 @@
 torch.Size([1, 2, 8000])
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from sepkit.lazy import lazy_names

@@ -5,8 +5,6 @@ classes satisfy `sepkit.types.Latent`. Parameters broadcast against each other, 
 scalars.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Features of a separation that its latents give in closed form; with the waveforms, they predict its quality."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

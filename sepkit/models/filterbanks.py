@@ -5,8 +5,6 @@ mask is applied to it (`apply_mask`). The masker sees K values per frame, and th
 the short-time Fourier transform, where K counts bins and K_full real and imaginary parts.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Literal

@@ -4,8 +4,6 @@ A model with more hypotheses than speakers leaves some of them idle, and may giv
 whose score is above a threshold and that are not duplicates.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

@@ -5,8 +5,6 @@ AVX-512 it runs at half of their speed. oneDNN, which torch has as well, takes t
 oneDNN, in full float32 precision; gradients are left to torch.
 """
 
-from __future__ import annotations
-
 import functools
 
 import torch

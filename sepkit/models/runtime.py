@@ -3,8 +3,6 @@
 Only this file, `onednn.py` and `maskers/replaceable.py` read torch's private state.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor

@@ -1,7 +1,5 @@
 """The base of models that checkpoints can hold, and the digest of their weights."""
 
-from __future__ import annotations
-
 import hashlib
 from typing import Any, ClassVar
 

@@ -7,8 +7,6 @@ starting operations. Networks in a stack do not affect one another. The loss is 
 and each network has its own seed, so training in a stack gives the same network as training alone.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

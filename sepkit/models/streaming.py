@@ -1,7 +1,5 @@
 """Run a causal model block by block: the estimates equal those of the whole recording, each as soon as it is final."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

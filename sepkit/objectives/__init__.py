@@ -1,7 +1,5 @@
 """Objectives: pairwise costs, assignments of hypotheses to sources, schedules, and terms made of them."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from sepkit.config import AssignmentConfig, CostConfig, ScheduleConfig

@@ -8,8 +8,6 @@ estimates and sources. Shapes that do not fit together raise ValueError.
 which sources speak; None: all. Columns of the others hold finite numbers that pass no gradient.
 """
 
-from __future__ import annotations
-
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Set
@@ -88,8 +86,7 @@ def pairwise_neg_snr(
         active: Which sources are active, (B, m) bool; None: all.
     """
     products = inner_products(estimates, sources, lengths, zero_mean, active)
-    ratio = products.source_energy / (error_energy(products) + eps)
-    return as_inputs(_negative_db(ratio + eps), estimates, sources)
+    return as_inputs(_negative_db(products.source_energy / (error_energy(products) + eps) + eps), estimates, sources)
 
 
 def pairwise_mse(

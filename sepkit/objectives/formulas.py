@@ -1,7 +1,5 @@
 """Formulas shared by training and evaluation, for torch tensors and arrays alike, without importing torch."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -4,8 +4,6 @@ Products of float32 samples are accumulated in float64. A residual energy, which
 keeps ten digits at 60 dB. No pair has to be computed again, and nothing of shape (B, n, m, T) exists.
 """
 
-from __future__ import annotations
-
 import math
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
@@ -191,8 +189,7 @@ class _AccumulateProducts(torch.autograd.Function):
 
 
 def _chunk_length(rows: int, num_samples: int, device: torch.device) -> int:
-    budget = _CHUNK_NUMBERS_CPU if device.type == "cpu" else _CHUNK_NUMBERS_ACCELERATOR
-    longest = max(1024, budget // rows)
+    longest = max(1024, (_CHUNK_NUMBERS_CPU if device.type == "cpu" else _CHUNK_NUMBERS_ACCELERATOR) // rows)
     return math.ceil(num_samples / math.ceil(num_samples / longest))
 
 

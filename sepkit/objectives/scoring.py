@@ -1,7 +1,5 @@
 """Training of scores: the hard matching of the current costs says which hypotheses are speakers."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

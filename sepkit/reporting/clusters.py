@@ -1,7 +1,5 @@
 """Figures of `sepkit cluster`: embeddings in two dimensions, and who spoke when."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

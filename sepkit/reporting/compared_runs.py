@@ -1,7 +1,5 @@
 """Group the scores of several runs on the same mixtures."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

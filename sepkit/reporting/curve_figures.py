@@ -1,7 +1,5 @@
 """Figures of curves and of scores of groups: rate and distortion, boxes, temperature."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from itertools import cycle
 

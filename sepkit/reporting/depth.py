@@ -1,7 +1,5 @@
 """Show what fewer steps of a model of continuous depth cost: score and real-time factor by number of steps."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

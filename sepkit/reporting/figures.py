@@ -4,8 +4,6 @@ Text and lines are black, backgrounds can be saved as transparent, and the color
 black.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

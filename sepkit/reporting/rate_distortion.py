@@ -1,7 +1,5 @@
 """Compare variational models trained towards different rates: the rates reached, and the distortion there."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """One HTML file that shows the quality of one or several runs: scores, figures, sound, training, configuration."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Scores of test sets as HTML: in tables, run against run, by kind of mixture, mixture by mixture."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
@@ -123,8 +121,7 @@ def mixture_tables(test_sets: Sequence[ComparedRuns]) -> Iterator[str]:
         total = len(evaluation.rows)
         extent = f"the {len(order)} worst of {total}" if len(order) < total else f"all {total}"
         caption = f"{name}, worst {short_label_of(metric)} first"
-        table = Table(["mixture", *map(short_label_of, values)], rows, caption)
-        yield page.details(f"{name}: {extent}", table.html())
+        yield page.details(f"{name}: {extent}", Table(["mixture", *map(short_label_of, values)], rows, caption).html())
 
 
 def few_mixtures(run: Run) -> str:

@@ -1,7 +1,5 @@
 """Summarize runs that differ only in their seed as one row: mean and deviation over trainings, not over utterances."""
 
-from __future__ import annotations
-
 import re
 import statistics
 from collections import Counter

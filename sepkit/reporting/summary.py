@@ -1,7 +1,5 @@
 """One Markdown file about runs that belong together: the table, and the figures asked for below it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal

@@ -1,7 +1,5 @@
 """Tables of scores: one model, which a console, a Markdown file and an HTML page render."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Write the findings of `sepkit find-temperature` as JSON and as a figure."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

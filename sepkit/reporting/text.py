@@ -1,7 +1,5 @@
 """The printed output of an evaluation."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

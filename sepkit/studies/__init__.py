@@ -9,8 +9,6 @@ task (`class MyConfig(TaskConfig, name="my_task")`), its `task.py` registers the
 (`@register(MyConfig) class MyTask(Task)`), and its `commands.py` holds its commands as plain typed functions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module

@@ -7,8 +7,6 @@ as it was.
 Source: Linde et al., "An algorithm for vector quantizer design", 1980; CCLVQ paper, section 4.1.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import replace

@@ -4,8 +4,6 @@ Optimization is manual, so that all ranks agree on a bad loss before the backwar
 randomness of a step follows from (seed, batches seen, rank), so a resumed run needs no random state.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import os

@@ -1,7 +1,5 @@
 """When splits of hypotheses are seen: sums over steps against products, closed forms, and descending hypotheses."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -23,7 +21,6 @@ GROWTH = math.log(120)
 
 def _temperature(cooling: Cooling, step_size: float, growth: float = GROWTH, critical: float = CRITICAL) -> float:
     time = split_time(cooling, critical, step_size, growth)
-    assert time is not None
     return float(cooling.temperatures(np.array(math.floor(time))))
 
 
@@ -78,51 +75,37 @@ def test_two_hypotheses_split_where_predicted(kind) -> None:
     assert temperature == pytest.approx(_temperature(cooling, eta, math.log(seen / small), critical), rel=0.02)
 
 
-def _json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict:
-    capsys.readouterr()
-    assert main(["plan-schedule", "amcl", *arguments, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
+def _json(printed, *arguments: str) -> dict:
+    return json.loads(printed(["plan-schedule", "amcl", *arguments, "--json"]))
 
 
-def test_the_plan_of_nine_hypotheses(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_plan_of_nine_hypotheses(printed) -> None:
     """Splits of nine free hypotheses were seen at .1722 and .2862 for 200 and 1,000 epochs of linear cooling."""
     arguments = ["--critical-temperature", "0.4643", "--initial-temperature", "0.6", "--kind", "linear"]
-    short = _json(capsys, *arguments, "--epochs", "200")
+    short = _json(printed, *arguments, "--epochs", "200")
     assert short["split_temperature"] == pytest.approx(0.1722, rel=0.01)
     assert short["split_epoch"] == pytest.approx(200 * (1 - short["split_temperature"] / 0.6))
     assert short["recommended_initial_temperature"] == 0.4643
     assert short["recommended_split_temperature"] > short["split_temperature"]
     # One split that was seen predicts the others, of either kind, whatever step size made it.
-    fitted = _json(capsys, *arguments, "--epochs", "200", "--observed-split", "0.1722")["step_size"]
-    for more, seen in (
-        (["--epochs", "1000"], 0.2862),
-        (["--kind", "exponential", "--decay", "0.99", "--epochs", "1000"], 0.1920),
-    ):
-        found = _json(capsys, *arguments, *more, "--step-size", str(fitted))
+    fitted = _json(printed, *arguments, "--epochs", "200", "--observed-split", "0.1722")["step_size"]
+    for more, seen in (([], 0.2862), (["--kind", "exponential", "--decay", "0.99"], 0.1920)):
+        found = _json(printed, *arguments, "--epochs", "1000", *more, "--step-size", str(fitted))
         assert found["split_temperature"] == pytest.approx(seen, rel=0.01)
     own = ["--epochs", "1000", "--kind", "exponential", "--decay", "0.95", "--observed-split", "0.192"]
-    observed = _json(capsys, *arguments, *own, "--observed-decay", "0.99")
-    assert observed["step_size"] == pytest.approx(fitted, rel=0.02)
+    assert _json(printed, *arguments, *own, "--observed-decay", "0.99")["step_size"] == pytest.approx(fitted, rel=0.02)
 
 
-def test_warnings(capsys: pytest.CaptureFixture[str]) -> None:
+def test_warnings(printed, capsys) -> None:
     """It warns of a start far above T_c, and of a split that comes too late."""
     arguments = ["--critical-temperature", "0.4", "--initial-temperature", "4", "--epochs", "20", "--kind", "linear"]
-    found = _json(capsys, *arguments)
+    found = _json(printed, *arguments)
     assert found["split_epoch"] is None or found["split_epoch"] > 18
     main(["plan-schedule", "amcl", *arguments])
     error = capsys.readouterr().err
     assert "a hotter start makes the split later" in error and "too late" in error
-    assert (
-        main(
-            [
-                "plan-schedule",
-                "amcl",
-                *["--critical-temperature", "1", "--initial-temperature", "1", "--epochs", "9999"],
-            ]
-        )
-        == 0
-    )
+    slow = ["--critical-temperature", "1", "--initial-temperature", "1", "--epochs", "9999"]
+    assert main(["plan-schedule", "amcl", *slow]) == 0
     assert not capsys.readouterr().err
 
 
@@ -138,12 +121,11 @@ def test_warnings(capsys: pytest.CaptureFixture[str]) -> None:
         (["--observed-decay", "0.5"], "--observed-split: missing"),
     ],
 )
-def test_bad_numbers(more: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_numbers(more: list[str], line: str, refused) -> None:
     """Each gives one line."""
     given = {"--critical-temperature": "0.4", "--initial-temperature": "0.6", "--epochs": "100"}
     given |= dict(zip(more[::2], more[1::2], strict=True))
-    assert main(["plan-schedule", "amcl", *(word for pair in given.items() for word in pair)]) == 2
-    assert line in capsys.readouterr().err
+    assert line in refused(["plan-schedule", "amcl", *(word for pair in given.items() for word in pair)])
 
 
 @pytest.mark.parametrize("kind", ["linear", "exponential"])
@@ -153,11 +135,10 @@ def test_lines_for_a_configuration_are_one(kind) -> None:
     from_dict(TrainConfig, yaml.safe_load(printed[printed.index("objective:") :]), "planned")
 
 
-def test_the_page_prints_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_prints_what_the_command_prints(printed) -> None:
     """docs/plan-schedule.md: commands of all kinds and their output, word for word."""
     text = (Path(__file__).parents[2] / "docs" / "plan-schedule.md").read_text()
     blocks = re.findall(r"^```console\n\$ sepkit (.*?)\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
     assert len(blocks) == 2
     for command, output in blocks:
-        assert main(shlex.split(command)) == 0
-        assert capsys.readouterr().out == output
+        assert printed(shlex.split(command)) == output

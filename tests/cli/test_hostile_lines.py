@@ -1,9 +1,6 @@
 """Command lines that no careful person types: each is one line and exit code 2, and nothing is written."""
 
-from __future__ import annotations
-
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -31,7 +28,7 @@ OUT = [
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch: pytest.MonkeyPatch):
     """An empty working folder."""
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -12,9 +12,8 @@ from sepkit.cli.main import EVERY_COMMAND, main
 from sepkit.cli.models import MODEL_FORMS
 
 
-def test_help_lists_every_command(capsys):
-    assert main(["--help"]) == 0
-    text = capsys.readouterr().out
+def test_help_lists_every_command(printed):
+    text = printed(["--help"])
     assert all(f"  {name} " in text for name in EVERY_COMMAND)
     assert max(map(len, text.splitlines())) <= 80
 
@@ -27,9 +26,8 @@ def test_what_a_model_is_is_said_alike_everywhere(name, capsys):
     assert MODEL_LINE in text and "--import FILE" in text
 
 
-def test_the_page_and_the_command_list_what_a_model_can_be(capsys):
-    assert main(["models"]) == 0
-    listed = capsys.readouterr().out
+def test_the_page_and_the_command_list_what_a_model_can_be(printed):
+    listed = printed(["models"])
     page = (Path(__file__).resolve().parents[2] / "docs" / "choose-model.md").read_text(encoding="utf-8")
     for form, meaning in MODEL_FORMS.items():
         names = " or ".join(f"`{name}`" for name in form.split(" or "))
@@ -44,18 +42,13 @@ def test_the_page_and_the_command_list_what_a_model_can_be(capsys):
         (["separate", "x.wav", "--modle", "m"], "--modle: unknown option (did you mean --model?)"),
         (["separate", "x.wav", "-out", "m"], "-out: unknown option (did you mean --out?)"),
         (["separate", "-"], "sepkit stream -"),
-        (
-            ["train", "--config", "dual_path_rnn", "--model.masker.hiden_channels", "9"],
-            "mean --model.masker.hidden_channels?",
-        ),
+        (["train", "--model.masker.hiden_channels", "9"], "mean --model.masker.hidden_channels?"),
         (["train", "--model.masker.nonsense", "9"], "known here: name, bottleneck_channels"),
         (["separate", "x.wav", "--levels", "mixtur"], "did you mean mixture?"),
     ],
 )
-def test_what_was_probably_meant_is_said(arguments, words, capsys):
-    assert main(arguments) == 2
-    message = capsys.readouterr().err
-    assert words in message and message.count("\n") == 1
+def test_what_was_probably_meant_is_said(arguments, words, refused):
+    assert words in refused(arguments)
 
 
 @pytest.mark.parametrize(
@@ -68,11 +61,10 @@ def test_mistakes_exit_with_2_and_one_line(arguments, capsys):
     assert captured.out == "" and len(captured.err.strip().splitlines()) == 1
 
 
-def test_version_and_nothing(capsys):
+def test_version_and_nothing(printed):
     import sepkit
 
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out.strip() == sepkit.__version__
+    assert printed(["--version"]).strip() == sepkit.__version__
     assert main([]) == 2
 
 
@@ -92,13 +84,9 @@ def test_a_reader_that_goes_away_leaves_no_traceback():
         "import sys; from sepkit.cli import main as m; sys.argv = ['sepkit', 'train']; "
         "m._run = lambda *_: print('x' * 10**6) or 'made'; sys.exit(m.main())"
     )
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stdout is not None and process.stderr is not None
-    process.stdout.read(1)
-    process.stdout.close()
-    assert process.stderr.read() == b"" and process.wait() == 0
     late = code.replace("print('x' * 10**6) or 'made'", "__import__('time').sleep(1) or 'made'")
-    process = subprocess.Popen([sys.executable, "-c", late], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stdout is not None and process.stderr is not None
-    process.stdout.close()
-    assert process.stderr.read() == b"" and process.wait() == 0
+    for script, num_bytes in ((code, 1), (late, 0)):
+        process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process.stdout.read(num_bytes)
+        process.stdout.close()
+        assert process.stderr.read() == b"" and process.wait() == 0

@@ -1,7 +1,5 @@
 """Files, names and options become one configuration; mistakes are one line that names what is wrong."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -68,9 +66,8 @@ def test_out_and_model_have_short_forms(capsys):
 
 
 def test_later_files_win_and_options_win_over_files(tmp_path):
-    first = write(
-        tmp_path / "a.yaml", "model: {masker: {name: recurrent, hidden_size: 10, num_layers: 1}}\ntrainer: {seed: 3}"
-    )
+    masker = "model: {masker: {name: recurrent, hidden_size: 10, num_layers: 1}}"
+    first = write(tmp_path / "a.yaml", f"{masker}\ntrainer: {{seed: 3}}")
     second = write(tmp_path / "b.yaml", "model: {masker: {hidden_size: 20}}")
     config = config_of("--config", first, f"--config={second}", "--model.masker.num_layers", "4", "--trainer.seed=5")
     assert config.model.masker == c.RecurrentConfig(hidden_size=20, num_layers=4) and config.trainer.seed == 5
@@ -95,10 +92,8 @@ def test_short_options_mean_their_keys(option, key):
 
 
 def test_dashes_and_lists():
-    mixing = config_of(
-        "--data.dynamic-mixing.noise-snr-db", "[1, 3]", "--data.dynamic_mixing.enabled=true"
-    ).data.dynamic_mixing
-    assert mixing.noise_snr_db == (1.0, 3.0) and mixing.enabled
+    found = config_of("--data.dynamic-mixing.noise-snr-db", "[1, 3]", "--data.dynamic_mixing.enabled=true")
+    assert found.data.dynamic_mixing.noise_snr_db == (1.0, 3.0) and found.data.dynamic_mixing.enabled
 
 
 @pytest.mark.parametrize(
@@ -106,10 +101,7 @@ def test_dashes_and_lists():
     [
         (["--config", "conv_tasnot"], ["conv_tasnot", "no such file or shipped", "did you mean model/conv_tasnet?"]),
         (["--model.masker.hidden_size", "9"], ["--model.masker.hidden_size"]),
-        (
-            ["--model.masker.name", "recurrent", "--model.masker.hidden_size", "wide"],
-            ["model.masker.hidden_size", "a whole number", "wide"],
-        ),
+        (["--model.masker.hidden_channels", "wide"], ["model.masker.hidden_channels", "a whole number", "wide"]),
         (["--trainer.precision", "float"], ["precision", "bf16-mixed", "float"]),
         (["--objective.assignment.name", "pitt"], ["objective.assignment", "pitt", "did you mean pit"]),
     ],

@@ -16,22 +16,18 @@ def speech(tmp_path):
     return str(tmp_path / "speech")
 
 
-def test_folder_wavs_and_mixed_follow_on_each_other(speech, tmp_path, capsys):
+def test_folder_wavs_and_mixed_follow_on_each_other(speech, tmp_path, printed, capsys):
     out = str(tmp_path / "out")
     options = ["--segment-seconds", "1", "--groups", r"one=.*-\w", "two=x"]
     assert main(["prepare", "folder", "--speech", speech, "--out", out, *options]) == 2
     assert "test_two: 0 speaker(s)" in capsys.readouterr().err
-    assert main(["prepare", "folder", "--speech", speech, "--out", out, *options[:-1]]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == out
+    assert printed(["prepare", "folder", "--speech", speech, "--out", out, *options[:-1]]).splitlines()[-1] == out
     wavs = str(tmp_path / "wavs")
-    assert main(["prepare", "wavs", "--manifest", f"{out}/test_one.jsonl", "--out", wavs]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == wavs
+    assert printed(["prepare", "wavs", "--manifest", f"{out}/test_one.jsonl", "--out", wavs]).splitlines()[-1] == wavs
     mixed = ["--mixture", f"{wavs}/mix", "--sources", f"{wavs}/s1", f"{wavs}/s2", "--out", str(tmp_path / "mixed")]
-    assert main(["prepare", "mixed", *mixed]) == 0
-    manifest = capsys.readouterr().out.splitlines()[-1]
-    assert len(read_manifest(manifest)) == 1
-    assert main(["prepare", "mixed", wavs, "--out", str(tmp_path / "found")]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == str(tmp_path / "found" / "test.jsonl")
+    assert len(read_manifest(printed(["prepare", "mixed", *mixed]).splitlines()[-1])) == 1
+    found = tmp_path / "found"
+    assert printed(["prepare", "mixed", wavs, "--out", found]).splitlines()[-1] == str(found / "test.jsonl")
 
 
 @pytest.mark.parametrize(

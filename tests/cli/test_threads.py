@@ -1,7 +1,5 @@
 """Waiting threads sleep, at once or soon, in a process that is the command, and in no other."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

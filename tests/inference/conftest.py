@@ -1,7 +1,5 @@
 """Separators of a tiny model with random weights."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -27,7 +25,6 @@ def separator():
 
 @pytest.fixture
 def chunked():
-    torch.manual_seed(0)
     return Separator(build_model(RECURRENT), chunk_seconds=0.5, overlap_seconds=0.2, whole_seconds=1.0)
 
 

@@ -8,8 +8,7 @@ from sepkit.data import audio
 def record(path, num_samples=400, sample_rate=8000, channels=None, level=0.1):
     shape = (num_samples,) if channels is None else (channels, num_samples)
     waveform = level * np.random.default_rng(num_samples).standard_normal(shape).astype(np.float32)
-    subtype = "PCM_16" if path.suffix == ".flac" else "FLOAT"
-    audio.write(path, waveform, sample_rate, subtype=subtype)
+    audio.write(path, waveform, sample_rate, subtype="PCM_16" if path.suffix == ".flac" else "FLOAT")
     return waveform
 
 

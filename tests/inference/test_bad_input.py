@@ -1,7 +1,5 @@
 """One table of what is refused, and the words of the one line that says so."""
 
-from __future__ import annotations
-
 import io
 import math
 from dataclasses import replace
@@ -11,18 +9,14 @@ import pytest
 import torch
 
 import sepkit
-from sepkit.config import ConvTasNetConfig, FreeFilterbankConfig, ModelConfig, ScoringConfig
+from sepkit.config import ScoringConfig
 from sepkit.inference import Separator, separate_files
 from sepkit.inference.options import OutputOptions, SeparatorOptions
 from sepkit.models import build_model
 from tests.complaint import complaint
 from tests.inference.folders import record
-from tests.tiny_models import RECURRENT
+from tests.tiny_models import CAUSAL, RECURRENT
 
-CAUSAL = ModelConfig(
-    filterbank=FreeFilterbankConfig(num_filters=8),
-    masker=ConvTasNetConfig(4, 4, 4, blocks=1, repeats=1, norm="cumulative_layer_norm", causal=True),
-)
 SCORED = replace(RECURRENT, hypotheses=4, scoring=ScoringConfig(4))
 
 WAVEFORMS = [
@@ -116,13 +110,11 @@ def test_options(options, words):
 @pytest.mark.parametrize(
     ("inputs", "out", "config", "options", "words"),
     [
-        ("none", "out", RECURRENT, {}, "no such file"),
-        ("empty", "out", RECURRENT, {}, "no audio files"),
-        ("in", "in", RECURRENT, {}, "also an input"),
-        ("in", "file", RECURRENT, {}, "cannot be written to"),
+        ("none", "out", RECURRENT, {}, "no such file"), ("empty", "out", RECURRENT, {}, "no audio files"),
+        ("in", "in", RECURRENT, {}, "also an input"), ("in", "file", RECURRENT, {}, "cannot be written to"),
         ("in", "out", RECURRENT, {"speakers": "auto"}, "does not count speakers"),
     ],
-)
+)  # fmt: skip
 def test_folders(tmp_path, inputs, out, config, options, words):
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("")

@@ -1,8 +1,6 @@
 """What calibration hears beside mixtures: one speaker alone, and two in turn."""
 
-from __future__ import annotations
-
-from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +8,7 @@ import pytest
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, SourceEntry
 from sepkit.data.mixing import Mixed
+from sepkit.inference import calibration
 from sepkit.inference.calibration import _chosen, _speech_of, _stress_mixtures, in_turns, overlapping
 
 T = 400
@@ -22,12 +21,12 @@ def test_turns_and_overlaps_hold_all_of_both():
     np.testing.assert_array_equal(overlapping(one[:2], two[:2], 0), [1, 2, -1, -2])
 
 
-def entry(folder: Path, name: str, *sources: tuple[str, str, float]) -> MixtureEntry:
+def entry(folder, name: str, *sources: tuple[str, str, float]) -> MixtureEntry:
     named = [SourceEntry(path=path, speaker=speaker, gain=gain) for path, speaker, gain in sources]
     return MixtureEntry(id=name, sample_rate=8000, num_samples=T, sources=named, folder=folder)
 
 
-def test_a_speaker_is_heard_in_all_recordings_of_the_manifest(tmp_path: Path):
+def test_a_speaker_is_heard_in_all_recordings_of_the_manifest(tmp_path):
     for name, level, length in (("a1", 0.5, 300), ("a2", 0.1, 200), ("b1", 0.3, 100)):
         audio.write(tmp_path / f"{name}.wav", np.full(length, level, np.float32), 8000)
     entries = [
@@ -44,12 +43,11 @@ def test_a_speaker_is_heard_in_all_recordings_of_the_manifest(tmp_path: Path):
     assert _chosen([*entries, entry(tmp_path, "3", ("a1.wav", "a", 1.0))]) == [0, 1, 2]
 
 
-def test_stress_mixtures_mixtures_have_louder_noise_or_more_speakers(tmp_path: Path):
+def test_stress_mixtures_mixtures_have_louder_noise_or_more_speakers(tmp_path):
     generator = np.random.default_rng(0)
     for name in "abcd":
         audio.write(tmp_path / f"{name}.wav", 0.1 * generator.standard_normal(T).astype(np.float32), 8000)
-    pairs = ["ab", "bc", "cd", "ad"]
-    entries = [entry(tmp_path, pair, *((f"{who}.wav", who, 1.0) for who in pair)) for pair in pairs]
+    entries = [entry(tmp_path, pair, *((f"{who}.wav", who, 1.0) for who in pair)) for pair in ["ab", "bc", "cd", "ad"]]
     sources = np.stack([audio.read(tmp_path / f"{who}.wav") for who in "ab"])
     plain = Mixed(sources.sum(0), sources)
     # The first entry of which nobody is known has the third speaker.
@@ -66,3 +64,47 @@ def test_stress_mixtures_mixtures_have_louder_noise_or_more_speakers(tmp_path: P
     assert np.square(added).mean() == pytest.approx(np.square(sources.sum(0)).mean(), rel=1e-3)
     # Nobody else is there.
     assert list(_stress_mixtures(entries[:1], 0, plain, 2)) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "most", "turn", "share"),
+    [(0, 5, 2, 1.0), (1, 5, 2, 0.5), (2, 5, 3, 0.25), (4, 10, 5, 0.5), (6, 25, 8, 1.0), (8, 25, 2, 0.25)],
+)
+def test_what_is_heard_of_a_mixture(number, most, turn, share, tmp_path, monkeypatch):
+    """One speaker, both in turn and both at once, in seconds; with noise if the mixture has some, and the noise."""
+    rate, names = 1000, ("a", "b")
+    voices = [np.linspace(0.1, 0.2, 30 * rate), np.linspace(-0.2, -0.1, 20 * rate)]
+    for name, voice in zip(names, voices, strict=True):
+        audio.write(tmp_path / f"{name}.wav", voice.astype(np.float32), rate)
+    sources = [SourceEntry(path=f"{name}.wav", speaker=name, gain=1.0) for name in names]
+    entries = [MixtureEntry("m", rate, 20 * rate, sources if k == number else [], folder=tmp_path) for k in range(9)]
+    monkeypatch.setattr(calibration, "_run", lambda separator, recording, at: (recording, at))
+    monkeypatch.setattr(calibration, "_labeled", lambda recording, at, *others: (recording, at, *others))
+    both = np.stack([voice[: 20 * rate] for voice in voices]).astype(np.float32)
+    noise = 0.01 * (-1.0) ** np.arange(20 * rate).astype(np.float32)
+    plain, noisy = (
+        calibration._measure_example(SimpleNamespace(sample_rate=7), entries, number, Mixed(mixture, both))
+        for mixture in (both.sum(0), both.sum(0) + noise)
+    )
+    half, part = round(min(20, most / 2) * rate), round(min(20, most / (2 - share)) * rate)
+    expected = [
+        voices[0][: most * rate],
+        in_turns((voices[0][:half], voices[1][:half]), turn * rate),
+        overlapping(voices[0][:part].astype(np.float32), voices[1][:part].astype(np.float32), share),
+    ]
+    assert [row[1:] for row in plain] == [(rate, 7, 1, "a"), (rate, 7, 2, "a"), (rate, 7, 2, "a")]
+    for found, with_noise, wanted in zip(plain, noisy, expected, strict=False):
+        np.testing.assert_allclose(found[0], wanted, atol=1e-6)
+        np.testing.assert_allclose(with_noise[0] - found[0], np.resize(noise, len(wanted)), atol=1e-6)
+    assert noisy[3][1:] == (rate, 7, 0, "a") and len(noisy) == 4
+    np.testing.assert_allclose(noisy[3][0], noise, atol=1e-6)
+
+
+@pytest.mark.parametrize(("times", "views"), [((5.0, 3.9, 6.0), 2), ((5.0, 4.1, 6.0), 1)])
+def test_two_views_where_a_hundredth_of_the_time_is_enough(times, views, monkeypatch):
+    """Hundredths of a second for 4 s; the quickest of three calls counts."""
+    clock = iter(np.cumsum([step for seconds in times for step in (1.0, seconds / 100)]))
+    heard: list[tuple[int, ...]] = []
+    monkeypatch.setattr(calibration, "time", SimpleNamespace(process_time=lambda: next(clock)))
+    runner = SimpleNamespace(sample_rate=1000, run=lambda mixture: heard.append(mixture.shape))
+    assert calibration.affordable_views(runner) == views and heard == [(1, 4000)] * 3

@@ -1,23 +1,18 @@
 """The option for bfloat16: what it changes, what it leaves, and where it is refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
 
 from sepkit import config as c
 from sepkit.inference import Separator
-from sepkit.inference.options import Precision
 from sepkit.models import EncoderMaskerDecoder, build_model
 from tests.complaint import complaint
 
 needs_bfloat16 = pytest.mark.skipif(not torch.cpu._is_avx512_bf16_supported(), reason="no bfloat16 in this processor")
 
 
-def model_of(
-    masker: c.ConvTasNetConfig | c.DualPathRNNConfig | c.RecurrentConfig, activation: str = "sigmoid"
-) -> EncoderMaskerDecoder:
+def model_of(masker: c.MaskerConfig, activation: str = "sigmoid") -> EncoderMaskerDecoder:
     torch.manual_seed(0)
     masks = c.DeterministicConfig(activation=activation)  # type: ignore[arg-type]
     return build_model(c.ModelConfig(filterbank=c.FreeFilterbankConfig(num_filters=16), masker=masker, masks=masks))
@@ -46,7 +41,7 @@ def recording() -> np.ndarray:
     [(dual_path(), 50), (dual_path(activation="relu"), 36), (conv_tasnet(), 50), (conv_tasnet(activation="relu"), 36)],
     ids=["dual_path", "dual_path_relu", "conv_tasnet", "conv_tasnet_relu"],
 )
-def test_how_far_estimates_are_above_what_they_differ_by(model: EncoderMaskerDecoder, least_db: float):
+def test_how_far_estimates_are_above_what_they_differ_by(model, least_db):
     # Masks of an untrained model are around 0.5 by a sigmoid, which the errors are small beside, and near 0 by a relu.
     mixture = recording()
     weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -77,11 +72,11 @@ def test_how_far_estimates_are_above_what_they_differ_by(model: EncoderMaskerDec
         (dual_path(), "float16", "found 'float16'.*, expected one of float32, bfloat16"),
     ],
 )
-def test_refusals(model: EncoderMaskerDecoder, precision: Precision, message: str):
+def test_refusals(model, precision, message):
     complaint(lambda: Separator(model, precision=precision), f"^precision: {message}")
 
 
-def test_a_processor_without_it_is_refused(monkeypatch: pytest.MonkeyPatch):
+def test_a_processor_without_it_is_refused(monkeypatch):
     for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
         monkeypatch.setattr(torch.cpu, name, lambda: False)
     complaint(lambda: Separator(dual_path(), precision="bfloat16"), r"^precision: found bfloat16, which this processor")

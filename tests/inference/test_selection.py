@@ -1,18 +1,10 @@
 """Which hypotheses are kept, and their gains, of estimates whose inner products are seen at a glance."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
-from sepkit.inference.selection import (
-    Selection,
-    distribute_residual,
-    gains_of,
-    products_of,
-    select_by_levels,
-    select_by_scores,
-)
+from sepkit.inference import selection as module
+from sepkit.inference.selection import Selection, gains_of, products_of, select_by_levels, select_by_scores
 
 # Energies 4, 16, 1 and 0; no two have samples in common, and all have zero means.
 ESTIMATES = np.array(
@@ -39,11 +31,8 @@ def test_gains_by_hand() -> None:
 @pytest.mark.parametrize(
     ("speakers", "single", "kept", "speaks"),
     [
-        (None, False, ALL, ALL),
-        ("auto", False, ALL, ALL),
-        (1, False, [1], [1]),
-        (2, False, [0, 1], [0, 1]),
-        (3, False, [0, 1, 2], [0, 1, 2]),
+        *((speakers, False, ALL, ALL) for speakers in (None, "auto")),
+        *((len(kept), False, kept, kept) for kept in ([1], [0, 1], [0, 1, 2])),
         # The speaker comes first.
         (None, True, [1, 0, 2, 3], [1]),
         ("auto", True, [1], [1]),
@@ -77,16 +66,14 @@ def test_the_best_scored_are_kept(speakers, threshold: float, kept: list[int]) -
     scores = np.array([1.0, -1.0, 2.0, 5.0])
     found = select_by_scores(PRODUCTS, scores, False, speakers, threshold, "mixture", True)
     assert found.kept.tolist() == kept
-    speaks = [0, 2] if speakers is None else kept
-    assert np.flatnonzero(found.is_speaker).tolist() == speaks
+    assert np.flatnonzero(found.is_speaker).tolist() == ([0, 2] if speakers is None else kept)
     np.testing.assert_allclose(found.gains, [0.5, 0.5, 3, 0], rtol=1e-6)
     assert select_by_scores(PRODUCTS, scores, True, speakers, threshold, "mixture", True).speakers == 0
 
 
 def test_of_duplicates_the_better_scored_one_speaks() -> None:
     """Also at other levels, and beside a constant, which is silence."""
-    estimates = np.stack([ESTIMATES[0], -9 * ESTIMATES[0], ESTIMATES[1], np.full(8, 7.0)])
-    products = products_of(MIXTURE, estimates)
+    products = products_of(MIXTURE, np.stack([ESTIMATES[0], -9 * ESTIMATES[0], ESTIMATES[1], np.full(8, 7.0)]))
     found = select_by_scores(products, np.array([1.0, 2.0, 0.5, 3.0]), False, "auto", 0.0, "model", False)
     assert found.kept.tolist() == [1, 2]
 
@@ -98,5 +85,5 @@ def test_shares_are_those_of_the_energies() -> None:
     np.testing.assert_allclose(selection.outputs(ESTIMATES), [2 * ESTIMATES[1], 4 * ESTIMATES[2]])
     assert selection.speakers is None
     assert Selection(np.zeros(4, np.float32), np.arange(4)).shares(PRODUCTS).tolist() == [0.25] * 4
-    left = distribute_residual(np.array([4.0, 1.0]), np.array([[1.0, 0.0], [1.0, 3.0]]), np.array([0.75, 0.25]))
+    left = module.distribute_residual(np.array([4.0, 1.0]), np.array([[1.0, 0.0], [1.0, 3.0]]), np.array([0.75, 0.25]))
     assert left.tolist() == [[2.5, -1.5], [1.5, 2.5]]

@@ -1,13 +1,13 @@
 """The facts of a separation, and its display in a notebook."""
 
-from __future__ import annotations
-
 import base64
 import io
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import soundfile
 import torch
 
 from sepkit.data import audio
@@ -27,12 +27,14 @@ def separated(is_speaker=None, si_sdr_db=None, interval_db=(5.7, 13.05), *, or_m
     selection = Selection(np.ones(3), np.array([0, 2]), is_speaker, count_is_lower_bound=or_more)
     prediction = None
     if si_sdr_db is not None:
-        interval = np.broadcast_to(interval_db, (3, 2))
-        prediction = Prediction(np.broadcast_to(np.array(si_sdr_db), 3), interval, **told)
+        prediction = Prediction(np.broadcast_to(np.array(si_sdr_db), 3), np.broadcast_to(interval_db, (3, 2)), **told)
     return Separated(estimates, 8000, selection, prediction=prediction)
 
 
 PREDICTED = "predicted SI-SDR 9.9 dB (90 % interval 6 to 13)"
+WORSE = "predicted SI-SDR 4.0 dB (90 % interval 0 to 8) if there are 2 speakers"
+LEAKS = "usable, with audible leakage"
+UNKNOWN = "quality unknown: unlike the recordings that the prediction was fitted on"
 SURE = [9.0, -50.0, 10.8], [[5.0, 12.0], [-60.0, -40.0], [7.2, 14.1]]
 
 
@@ -43,20 +45,13 @@ SURE = [9.0, -50.0, 10.8], [[5.0, 12.0], [-60.0, -40.0], [7.2, 14.1]]
         (separated(BOTH), "2 speakers"),
         (separated(FIRST[::-1]), "1 speaker, in _s2 (--speakers 2 if there are more)"),
         (separated(NONE), "no sound"),
-        (
-            separated(None, 4.0, [-0.3, 8.2]),
-            "2 outputs; predicted SI-SDR 4.0 dB (90 % interval 0 to 8) if there are 2 speakers: usable, with audible "
-            "leakage",
-        ),
+        (separated(None, 4.0, [-0.3, 8.2]), f"2 outputs; {WORSE}: {LEAKS}"),
         (separated(None, -0.04, np.nan), "2 outputs; predicted SI-SDR 0.0 dB if there are 2 speakers"),
         # Means over the hypotheses that were kept: the first and the third.
         (separated(None, *SURE), f"2 outputs; {PREDICTED} if there are 2 speakers: good"),
         (separated(BOTH, *SURE), f"2 speakers; {PREDICTED}: good"),
         (separated(BOTH, *SURE, or_more=True), f"2 speakers or more; {PREDICTED}: good"),
-        (
-            separated(BOTH, *SURE, out_of_domain=True),
-            "2 speakers; quality unknown: unlike the recordings that the prediction was fitted on",
-        ),
+        (separated(BOTH, *SURE, out_of_domain=True), f"2 speakers; {UNKNOWN}"),
         (separated(BOTH, [9.0, 0.0, np.nan], np.nan), "2 speakers; predicted SI-SDR 9.0 dB"),
         (separated(BOTH, np.nan), "2 speakers"),
     ],
@@ -76,28 +71,24 @@ def test_a_failure_that_is_likely_is_a_flag() -> None:
 
 @pytest.mark.parametrize(
     ("low", "words"),
-    [
-        (GOOD_DB, "good"),
-        (GOOD_DB - 0.1, "usable, with audible leakage"),
-        (USABLE_DB, "usable, with audible leakage"),
-        (USABLE_DB - 0.1, "probably failed"),
-    ],
+    [(GOOD_DB, "good"), (GOOD_DB - 0.1, LEAKS), (USABLE_DB, LEAKS), (USABLE_DB - 0.1, "probably failed")],
 )
 def test_words_follow_the_lower_end_of_the_interval(low: float, words: str) -> None:
-    found = separated(BOTH, low + 4, [low, low + 8])
-    assert summary_line(found).endswith(f": {words}")
+    assert summary_line(separated(BOTH, low + 4, [low, low + 8])).endswith(f": {words}")
 
 
-def test_a_notebook_shows_a_player_for_each_estimate() -> None:
+@pytest.mark.parametrize(("peak", "shown", "rate"), [(9.0, 0.9, 8000), (0.91, 0.9, 60), (0.5, 0.5, 8000)])
+def test_a_notebook_shows_a_player_for_each_estimate(peak: float, shown: float, rate: int) -> None:
+    """One gain for all, so that nothing clips and levels stay comparable; the first minute of a longer recording."""
     found = separated(None, [9.0, 0.0, 10.8])
-    html = found._repr_html_()
-    assert html.count("<audio") == 2 and "predicted 10.8 dB" in html
+    heard = found.estimates[:, : 60 * rate]
+    heard *= peak / np.abs(heard).max()
+    html = replace(found, sample_rate=rate)._repr_html_()
+    assert html.count("<audio") == 2 and "predicted 10.8 dB" in html and "predicted 0.0 dB" not in html
+    assert ("The first 60 s are here." in html) == (rate == 60)
     for place, sound in enumerate(re.findall(r"base64,([^\"]+)", html)):
-        waveform, rate = audio.decode(io.BytesIO(base64.b64decode(sound)))
-        assert rate == 8000
-        # One gain for all, so that nothing clips and levels stay comparable.
-        expected = found.estimates[place] * 0.9 / np.abs(found.estimates).max()
-        np.testing.assert_allclose(waveform.reshape(-1), expected, atol=1e-4)
+        waveform, _ = soundfile.read(io.BytesIO(base64.b64decode(sound)))
+        np.testing.assert_allclose(waveform, heard[place] * shown / peak, atol=1e-4)
 
 
 def test_estimates_are_saved_and_a_separator_is_called(tmp_path) -> None:

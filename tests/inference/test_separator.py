@@ -4,7 +4,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import sepkit
 from sepkit.config import ScoringConfig
@@ -13,7 +12,8 @@ from sepkit.errors import UserError
 from sepkit.inference import Separator
 from sepkit.models import build_model, save_model
 from tests.complaint import complaint
-from tests.inference.bands import BandMasks, band_split, masked, tones
+from tests.inference.bands import BandMasks, Scores, band_split, masked, tones
+from tests.published import small_asteroid
 from tests.tiny_models import RECURRENT
 
 
@@ -66,13 +66,6 @@ def test_other_rates_come_back_at_their_own(sample_rate):
     np.testing.assert_allclose(separated.estimates[:, edge:-edge], sources[:, edge:-edge], atol=5e-3)
 
 
-def test_channels_are_averaged(separator):
-    stereo = torch.randn(2, 400)
-    torch.testing.assert_close(
-        separator.separate(stereo, 8000).estimates, separator.separate(stereo.mean(0), 8000).estimates
-    )
-
-
 def test_channels_that_cancel_are_not_averaged(separator, tmp_path):
     voice = torch.randn(400)
     path = audio.write(tmp_path / "x.wav", torch.stack([0.9 * voice, -voice]).numpy(), 8000)
@@ -104,8 +97,7 @@ def test_several_recordings_and_an_open_file_are_separated_as_each_alone(separat
         np.testing.assert_array_equal(found.estimates, expected)
     batch = torch.from_numpy(np.stack([recording[:300] for recording in recordings]))[:, None]
     assert [tuple(found.estimates.shape) for found in separator.separate_many(batch, 8000)] == [(2, 300)] * 3
-    path = audio.write(tmp_path / "a.wav", recordings[0], 8000)
-    with open(path, "rb") as file:
+    with open(audio.write(tmp_path / "a.wav", recordings[0], 8000), "rb") as file:
         np.testing.assert_array_equal(separator(file).estimates, alone[0])
     with pytest.raises(UserError, match=r"^recording 1: waveform: found no samples"):
         separator.separate_many([recordings[0], np.zeros(0)], 8000)
@@ -138,10 +130,7 @@ def test_load_model_from_an_experiment_folder(tmp_path):
 
 
 def test_load_model_from_asteroid(tmp_path):
-    models = pytest.importorskip("asteroid.models", reason="asteroid is missing: pip install 'sepkit[peers]'")
-    theirs = models.ConvTasNet(
-        2, n_repeats=1, n_blocks=2, bn_chan=8, hid_chan=8, skip_chan=8, n_filters=16, mask_act="relu", sample_rate=8000
-    ).eval()
+    theirs = small_asteroid().eval()
     torch.save(theirs.serialize(), tmp_path / "theirs.pth")
     mixture = torch.randn(1001)
     separator = sepkit.load_model(f"asteroid:{tmp_path / 'theirs.pth'}")
@@ -161,17 +150,6 @@ class FourOfTwo(BandMasks):
 
     def rows(self, lower, frames):
         return torch.stack([lower, 1 - lower, 0.5 * lower, torch.ones_like(lower)])
-
-
-class Scores(nn.Module):
-    """The scores that it is told."""
-
-    def __init__(self, scores):
-        super().__init__()
-        self.scores = torch.tensor(scores)
-
-    def forward(self, masks):
-        return self.scores.expand(len(masks), -1)
 
 
 def scored(scores, **options):
@@ -201,12 +179,6 @@ def test_auto_keeps_what_scores_high_and_is_not_there_yet(scores, threshold, kep
         assert np.flatnonzero(separated.is_speaker).tolist() == kept
 
 
-@pytest.mark.parametrize("levels", ["mixture", "model"])
-def test_nobody_speaks_in_silence(levels):
-    found = scored([1.0, 2.0, 3.0, 4.0], levels=levels).separate(np.zeros(4000, np.float32), 16000, speakers="auto")
-    assert found.estimates.shape == (0, 4000) and not found.is_speaker.any()
-
-
 @pytest.mark.parametrize(("count", "kept"), [(1, [2]), (2, [1, 2]), (3, [1, 2, 3]), (4, [0, 1, 2, 3])])
 def test_a_number_keeps_the_best_and_duplicates_last(count, kept):
     found = scored([2.5, 2.0, 3.0, -1.0]).separate(torch.from_numpy(tones().sum(0)), 8000, speakers=count)
@@ -214,8 +186,7 @@ def test_a_number_keeps_the_best_and_duplicates_last(count, kept):
 
 
 def test_the_threshold_is_the_models_own(tmp_path):
-    config = replace(RECURRENT, hypotheses=3, scoring=ScoringConfig(4))
-    model = build_model(config)
+    model = build_model(replace(RECURRENT, hypotheses=3, scoring=ScoringConfig(4)))
     assert Separator(model).score_threshold == 0.0
     save_model(model, tmp_path / "model", {"score_threshold": -1.5})
     separator = sepkit.load_model(tmp_path / "model")

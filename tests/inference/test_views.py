@@ -55,9 +55,8 @@ def test_noise_that_differs_between_views_is_averaged_away():
         def run(self, mixtures, *wanted, **more):
             output = super().run(mixtures, *wanted, **more)
             shape = output.estimates.shape
-            output.estimates += np.float32(self.deviation) * np.random.default_rng(shape[-1]).standard_normal(
-                shape, np.float32
-            )
+            noise = np.random.default_rng(shape[-1]).standard_normal(shape, np.float32)
+            output.estimates += np.float32(self.deviation) * noise
             return output
 
     sources, agreements, predicted = tones(RATE, 4 * RATE), [], []
@@ -67,12 +66,10 @@ def test_noise_that_differs_between_views_is_averaged_away():
         alone = runner.run(sources.sum(0)[None]).estimates[0]
         runner.model.masker.calls = 0
         output = ViewsRunner(runner, 2).run(sources.sum(0)[None], features=True)
-        both = output.estimates[0], alone
-        error, before = (np.square((found - sources)[:, 400:-400]).mean() for found in both)
+        error, before = (np.square((found - sources)[:, 400:-400]).mean() for found in (output.estimates[0], alone))
         assert error < 0.62 * before
         agreements.append(output.features[AGREEMENT][0].mean())
-        separated = Separator(runner, views=2).separate(sources.sum(0), RATE)
-        predicted.append(separated.predicted_si_sdr_db)
+        predicted.append(Separator(runner, views=2).separate(sources.sum(0), RATE).predicted_si_sdr_db)
     assert agreements[0] - agreements[1] == pytest.approx(20 * np.log10(5), abs=1.0)
     assert (predicted[0] > predicted[1]).all()
 

@@ -1,7 +1,5 @@
 """Recordings in every form that is taken, up to the bounds, and blocks by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -46,7 +44,6 @@ def test_bounds_are_within_reach() -> None:
     assert [checked_rate(rate) for rate in (1000, 768_000.0, 16_000)] == [1000, 768_000, 16_000]
     for bad in (999, 768_001, 8000.5, True, np.nan):
         complaint(lambda bad=bad: checked_rate(bad), "^sample_rate: found .* from 1000 to 768000")
-    complaint(lambda: read_waveform(np.ones((CHANNELS + 1, 2)), 8000, None), "transpose it")
     complaint(lambda: read_waveform(STEREO, 8000, 2), "^channel: found 2, but waveform has 2, numbered from 0")
     complaint(lambda: read_waveform(STEREO[0], 8000, 1), "^channel: found 1, but waveform has 1, numbered from 0")
 

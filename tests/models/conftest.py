@@ -1,7 +1,5 @@
 """The same random numbers in every test of models, and a hub of one folder."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

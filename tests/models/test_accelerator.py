@@ -1,52 +1,43 @@
 """What a GPU asks of a model, as far as it shows without one: no tensor elsewhere, no look at data, bfloat16."""
 
-from __future__ import annotations
-
-from typing import Any
+from dataclasses import replace
 
 import pytest
 import torch
 
-from sepkit.choices import from_dict
-from sepkit.config import ModelConfig
+from sepkit import config as c
 from sepkit.models import EncoderMaskerDecoder, build_model
 
-LINEAR = {"name": "deterministic", "activation": "linear"}
-STFT = {"name": "stft", "kernel_size": 64, "stride": 32}
-COMPLEX: dict[str, Any] = {"encoding": LINEAR, "masks": LINEAR, "filterbank": STFT | {"complex_masks": True}}
-PARTS: dict[str, Any] = COMPLEX | {"filterbank": STFT | {"features": "real_imaginary", "complex_masks": True}}
-MAPPING: dict[str, Any] = PARTS | {"filterbank": PARTS["filterbank"] | {"mapping": True, "compression": 1.0}}
-FREE = {"name": "free", "num_filters": 32}
-# What a masker needs beside its name: few layers and channels, and a filterbank that suits it.
-MODELS: dict[str, dict[str, Any]] = {
-    "conv_tasnet": {"blocks": 3, "repeats": 2},
-    "dual_path_rnn": {"hidden_channels": 16, "chunk_size": 20, "hop_size": 10, "repeats": 2},
-    "sudormrf": {"blocks": 2},
-    "improved_sudormrf": {"blocks": 2},
-    "sepformer": {"model_dim": 32, "chunk_size": 20, "transformer_layers": 2, "feedforward_dim": 64},
-    "recurrent": {"hidden_size": 32, "num_layers": 2},
-    "gated_recurrence": {"num_layers": 2},
-    "continuous_depth": {},
-    "tf_locoformer": {"channels": 32, "num_layers": 2, "feedforward_dim": 32},
+LINEAR = c.DeterministicConfig("linear")
+STFT = c.STFTFilterbankConfig(64, 32)
+COMPLEX = {"encoding": LINEAR, "masks": LINEAR, "filterbank": replace(STFT, complex_masks=True)}
+PARTS = COMPLEX | {"filterbank": replace(STFT, features="real_imaginary", complex_masks=True)}
+CONV_TASNET = c.ConvTasNetConfig(blocks=3, repeats=2)
+# A masker of few layers and channels, and what suits it in place of the filterbank of 32 filters.
+MODELS = {
+    "conv_tasnet": (CONV_TASNET, {}),
+    "dual_path_rnn": (c.DualPathRNNConfig(hidden_channels=16, chunk_size=20, hop_size=10, repeats=2), {}),
+    "sudormrf": (c.SuDoRMRFConfig(blocks=2), {}),
+    "improved_sudormrf": (c.ImprovedSuDoRMRFConfig(blocks=2), {}),
+    "sepformer": (c.SepFormerConfig(32, chunk_size=20, transformer_layers=2, feedforward_dim=64), {}),
+    "recurrent": (c.RecurrentConfig(hidden_size=32, num_layers=2), {"filterbank": STFT}),
+    "gated_recurrence": (c.GatedRecurrenceConfig(num_layers=2), COMPLEX),
+    "continuous_depth": (c.ContinuousDepthConfig(), COMPLEX),
+    "tf_locoformer": (c.TFLocoformerConfig(32, 2, feedforward_dim=32), PARTS),
 }
-BANKS = {"recurrent": {"filterbank": STFT}, "tf_locoformer": PARTS}
-BANKS |= dict.fromkeys(("gated_recurrence", "continuous_depth"), COMPLEX)
-VARIATIONAL = {"encoding": {"name": "gaussian"}, "masks": {"name": "log_normal"}}
+VARIATIONAL = {"variational": (CONV_TASNET, {"encoding": c.GaussianConfig(), "masks": c.LogNormalConfig()})}
 
 
 def model_of(name: str) -> EncoderMaskerDecoder:
-    torch.manual_seed(0)
-    masker, bank = ("conv_tasnet", VARIATIONAL) if name == "variational" else (name, BANKS.get(name, {}))
-    described = {"filterbank": FREE} | bank | {"masker": {"name": masker} | MODELS[masker]}
-    return build_model(from_dict(ModelConfig, described, name))
+    masker, more = (MODELS | VARIATIONAL)[name]
+    return build_model(c.ModelConfig(**({"filterbank": c.FreeFilterbankConfig(32)} | more), masker=masker))
 
 
 @pytest.mark.parametrize("name", [*MODELS, "variational"])
 def test_a_step_on_tensors_without_data(name: str) -> None:
     """The meta device has no values and refuses tensors of the CPU: a step there waits for and mixes nothing."""
     model = model_of(name).to("meta").train()
-    mixture = torch.empty(2, 1000, device="meta")
-    estimates = model(mixture).estimates
+    estimates = model(torch.empty(2, 1000, device="meta")).estimates
     assert estimates.device.type == "meta" and estimates.shape == (2, 2, 1000)
     estimates.square().mean().backward()
     gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]

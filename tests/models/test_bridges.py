@@ -1,10 +1,10 @@
 """Models of other toolkits: equal outputs for equal weights, and nothing in their files is executed."""
 
-from __future__ import annotations
-
 import copy
-import importlib
+import inspect
+import math
 import pickle
+import shutil
 import warnings
 from pathlib import Path
 
@@ -12,25 +12,16 @@ import pytest
 import torch
 from torch import nn
 
+from sepkit import config as c
 from sepkit.models import load_pretrained
-from sepkit.models.bridges import from_asteroid, from_speechbrain, from_torchaudio
+from sepkit.models.bridges import asteroid, from_asteroid, from_speechbrain, from_torchaudio, speechbrain
 from tests.complaint import complaint
-from tests.published import SPEECHBRAIN_YAML
-
-TOLERANCE = 1e-5
+from tests.published import SPEECHBRAIN_YAML, Evil, peer, randomize, small_asteroid
 
 
-def randomize(model: nn.Module) -> None:
-    """Move gains, offsets and slopes off their initial constants, which would hide a mix-up."""
-    torch.manual_seed(1)
-    for tensor in model.parameters():
-        if tensor.dim() == 1:
-            tensor.data += 0.1 * torch.rand_like(tensor)
-
-
-def assert_like(found: torch.Tensor, expected: torch.Tensor, tolerance: float) -> None:
+def assert_like(found: torch.Tensor, expected: torch.Tensor) -> None:
     assert found.shape == expected.shape
-    assert float((found - expected).abs().max()) <= tolerance * float(expected.abs().max())
+    assert float((found - expected).abs().max()) <= 1e-5 * float(expected.abs().max())
 
 
 # ----------------------------------------------------------------------------------------------------------- asteroid
@@ -38,14 +29,8 @@ def assert_like(found: torch.Tensor, expected: torch.Tensor, tolerance: float) -
 
 @pytest.fixture(scope="module")
 def asteroid_checkpoint():
-    models = pytest.importorskip("asteroid.models", reason="asteroid is missing: pip install 'sepkit[peers]'")
     torch.manual_seed(0)
-    model = models.ConvTasNet(2, n_filters=8, n_blocks=2, n_repeats=1, bn_chan=4, hid_chan=5, skip_chan=6)
-    return dict(model.serialize())
-
-
-def changed(checkpoint: dict, **arguments) -> dict:
-    return {**checkpoint, "model_args": {**checkpoint["model_args"], **arguments}}
+    return dict(small_asteroid().serialize())
 
 
 def old(checkpoint: dict, data) -> dict:
@@ -57,20 +42,14 @@ def old(checkpoint: dict, data) -> dict:
 
 
 def test_the_rate_of_an_old_asteroid_file_is_that_of_its_training(asteroid_checkpoint, tmp_path):
-    publisher = pytest.importorskip(
-        "asteroid.models.publisher", reason="asteroid is missing: pip install 'sepkit[peers]'"
-    )
+    publisher = peer("asteroid.models.publisher")
     model = {**asteroid_checkpoint, "dataset": "WHAM", "licenses": "", "infos": {}}
     del (arguments := dict(model["model_args"]))["sample_rate"]
-    publisher.save_publishable(
-        str(tmp_path), {**model, "model_args": arguments}, {}, {"data": {"sample_rate": 16000}}, recipe="wham"
-    )
-    path = tmp_path / "model.pth"
-    assert load_pretrained(f"asteroid:{path}").sample_rate == 16000
-    assert load_pretrained(f"asteroid:{path}@16000").sample_rate == 16000
-    assert "states a rate of 16000 Hz, found @8000; leave out" in complaint(
-        lambda: load_pretrained(f"asteroid:{path}@8000")
-    )
+    training = {"data": {"sample_rate": 16000}}
+    publisher.save_publishable(str(tmp_path), {**model, "model_args": arguments}, {}, training, recipe="wham")
+    name = f"asteroid:{tmp_path / 'model.pth'}"
+    assert load_pretrained(name).sample_rate == load_pretrained(f"{name}@16000").sample_rate == 16000
+    assert "states a rate of 16000 Hz, found @8000; leave out" in complaint(lambda: load_pretrained(f"{name}@8000"))
 
 
 @pytest.mark.parametrize("data", [{}, 3, None])
@@ -84,14 +63,15 @@ def test_a_file_that_does_not_tell_its_rate_is_given_it(asteroid_checkpoint, tmp
     assert "found no sample rate" in complaint(lambda: load_pretrained(f"asteroid:{tmp_path / 'model@8000'}"))
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["DPTNet", "DCCRNet", "DCUNet", "LSTMTasNet", "DeMask", "XUMX", "FasNetTAC", "MultiDecoderDPRNN", "DPRNNTasNet"],
-)
+NOT_READ = ["DPTNet", "DCCRNet", "DCUNet", "LSTMTasNet", "DeMask", "XUMX", "FasNetTAC", "MultiDecoderDPRNN"]
+
+
+@pytest.mark.parametrize("name", [*NOT_READ, "DPRNNTasNet"])
 def test_classes_of_asteroid_that_are_not_read_are_named(asteroid_checkpoint, tmp_path, name):
     arguments = asteroid_checkpoint["model_args"] | {"use_mulcat": True, "num_layers": 1, "rnn_type": "LSTM"}
     torch.save({**asteroid_checkpoint, "model_name": name, "model_args": arguments}, tmp_path / "model.pth")
-    words = "use_mulcat is True" if name == "DPRNNTasNet" else f"found an asteroid '{name}', expected one of ConvTasNet"
+    other = f"found an asteroid '{name}', expected one of ConvTasNet, DPRNNTasNet"
+    words = "use_mulcat is True" if name == "DPRNNTasNet" else other
     assert words in complaint(lambda: load_pretrained(f"asteroid:{tmp_path / 'model.pth'}"))
 
 
@@ -106,25 +86,61 @@ def test_a_pointer_of_git_lfs_is_told_from_weights(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("name", "value"),
     [
-        {"n_filters": 10**12},
-        {"n_blocks": 31},
-        {"n_repeats": 10**6},
-        {"hid_chan": float("inf")},
-        {"bn_chan": -(10**9)},
-        {"sample_rate": float("inf")},
-        {"sample_rate": float("nan")},
-        {"sample_rate": "fast"},
-        {"sample_rate": -8000},
+        *[("n_filters", 65537), ("n_blocks", 31), ("n_repeats", 1001), ("hid_chan", math.inf), ("bn_chan", -(10**9))],
+        *[("sample_rate", value) for value in (math.inf, math.nan, "fast", -8000)],
     ],
 )
-def test_sizes_beyond_reason_are_refused_before_anything_is_made(asteroid_checkpoint, tmp_path, arguments):
-    torch.save(changed(asteroid_checkpoint, **arguments), tmp_path / "model.pth")
-    (name,) = arguments
+def test_sizes_beyond_reason_are_refused_before_anything_is_made(asteroid_checkpoint, tmp_path, name, value):
+    arguments = asteroid_checkpoint["model_args"] | {name: value}
+    torch.save({**asteroid_checkpoint, "model_args": arguments}, tmp_path / "model.pth")
     line = complaint(lambda: from_asteroid(tmp_path / "model.pth"))
     # The rate's type is checked with the rest of the configuration.
     assert name in line or (name == "sample_rate" and "model_args" in line)
+
+
+CONV = {"bn_chan": 5, "hid_chan": 6, "skip_chan": None, "conv_kernel_size": 3, "n_blocks": 2, "n_repeats": 4}
+DPRNN = {"bn_chan": 5, "hid_size": 6, "chunk_size": 20, "hop_size": 9, "n_repeats": 2, "num_layers": 1, "dropout": 0.5}
+DPRNN |= {"rnn_type": "LSTM", "bidirectional": 1}
+SUDO = {"bn_chan": 5, "in_chan": 6, "num_blocks": 2, "upsampling_depth": 3}
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "masker"),
+    [
+        # Files of before asteroid 0.4.0 leave out what was fixed then.
+        ("ConvTasNet", CONV, c.ConvTasNetConfig(5, 6, 0, 3, 2, 4, "global_layer_norm", False)),
+        (
+            "ConvTasNet",
+            CONV | {"skip_chan": 7, "causal": True, "norm_type": "cgLN"},
+            c.ConvTasNetConfig(5, 6, 7, 3, 2, 4, "cumulative_layer_norm", True),
+        ),
+        ("DPRNNTasNet", DPRNN, c.DualPathRNNConfig(5, 6, 20, 9, 2, "lstm", 1, 0.0, True, "global_layer_norm")),
+        (
+            "DPRNNTasNet",
+            DPRNN | {"num_layers": 2, "rnn_type": "GRU", "bidirectional": 0, "norm_type": "BatchNorm"},
+            c.DualPathRNNConfig(5, 6, 20, 9, 2, "gru", 2, 0.5, False, "batch_norm"),
+        ),
+        ("SuDORMRFNet", SUDO, c.SuDoRMRFConfig(5, 6, 2, 3)),
+        ("SuDORMRFImprovedNet", SUDO, c.ImprovedSuDoRMRFConfig(5, 6, 2, 3)),
+    ],
+)
+@pytest.mark.parametrize(("encoder", "mask"), [(None, None), ("relu", "sigmoid")])
+def test_arguments_of_asteroid_by_hand(name, own, masker, encoder, mask):
+    common = {"sample_rate": 8000.0, "n_src": 3, "n_filters": 10, "kernel_size": 12, "stride": 6, "mask_act": mask}
+    fixed = "relu" if name == "SuDORMRFNet" else "linear"
+    more = {} if encoder is None else {"encoder_activation": encoder, "fb_name": "FreeFB", "out_chan": 10}
+    bank = c.FreeFilterbankConfig(10, 12, 6)
+    if "SuDORMRF" in name:
+        # Lengths are multiples of half a filter and of 2^3.
+        bank.padding, bank.output_padding, bank.multiple = 6, 5, 24
+    points = c.DeterministicConfig(encoder or fixed), c.DeterministicConfig(mask or "linear")
+    expected = c.ModelConfig(8000, 3, bank, points[0], masker=masker, masks=points[1], pad="asteroid")
+    assert asteroid._model_config("file", name, common | more | own) == expected
+    if name == "DPRNNTasNet":
+        # There, it runs over filters.
+        complaint(lambda: asteroid._model_config("f", name, common | own | {"mask_act": "softmax"}), "mask_act is")
 
 
 def test_how_a_pickle_was_written_is_no_warning_to_its_reader(tmp_path):
@@ -152,10 +168,7 @@ def test_asteroid_from_the_hub(asteroid_checkpoint, tmp_path, hub):
 
 @pytest.fixture(scope="module")
 def speechbrain_folder(tmp_path_factory):
-    try:
-        dual_path = importlib.import_module("speechbrain.lobes.models.dual_path")
-    except ImportError:
-        pytest.skip("speechbrain is missing: pip install 'sepkit[peers]'")
+    dual_path = peer("speechbrain.lobes.models.dual_path")
     torch.manual_seed(0)
     block = dual_path.SBTransformerBlock(1, 16, 4, 20, dropout=0, use_positional_encoding=True, norm_before=True)
     parts = {
@@ -173,11 +186,19 @@ def speechbrain_folder(tmp_path_factory):
     return folder, parts
 
 
+def test_defaults_are_speechbrains():
+    """Arguments that a file leaves out have them; its decoder hands them on to torch."""
+    classes = {**vars(peer("speechbrain.lobes.models.dual_path")), "Decoder": nn.ConvTranspose1d}
+    for kind, taken in speechbrain._TAKEN.items():
+        stated = taken | {name: default for name, (_, default) in speechbrain._FIXED[kind].items()}
+        stated = {name: default for name, default in stated.items() if default is not None}
+        parameters = inspect.signature(classes[kind]).parameters
+        assert {name: parameters[name].default for name in stated} == stated
+
+
 @pytest.fixture
 def copied(speechbrain_folder, tmp_path):
     """A folder of one's own, to break."""
-    import shutil
-
     return Path(shutil.copytree(speechbrain_folder[0], tmp_path / "copied"))
 
 
@@ -196,7 +217,7 @@ def test_a_sepformer_of_speechbrain_separates_as_there(speechbrain_folder, lengt
     assert (model.sample_rate, model.hypotheses, model.training) == (8000, 2, False)
     mixture = torch.randn(2, length)
     with torch.no_grad():
-        assert_like(model(mixture).estimates, separated_by_speechbrain(parts, mixture), 1e-5)
+        assert_like(model(mixture).estimates, separated_by_speechbrain(parts, mixture))
 
 
 def test_speechbrain_from_the_hub(speechbrain_folder, hub):
@@ -247,28 +268,18 @@ def test_what_is_no_such_sepformer_is_refused_in_one_line(copied, old, new, mess
 
 def test_nothing_in_the_yaml_is_carried_out(copied, tmp_path):
     marker = tmp_path / "ran"
-    evil = [
+    for text in [
         f"evil: !apply:pathlib.Path.touch ['{marker}']\nother: !new:os.system ['touch {marker}']\n",
         f"evil: !name:pathlib.Path.touch\nshell: !applyref:os.system {{command: 'touch {marker}'}}\n",
-    ]
-    for text in evil:
+    ]:
         (copied / "hyperparams.yaml").write_text(text + SPEECHBRAIN_YAML)
         assert from_speechbrain(copied).hypotheses == 2
-    (copied / "hyperparams.yaml").write_text(
-        f"evil: !!python/object/apply:os.system ['touch {marker}']\n" + SPEECHBRAIN_YAML
-    )
+    evil = f"evil: !!python/object/apply:os.system ['touch {marker}']\n"
+    (copied / "hyperparams.yaml").write_text(evil + SPEECHBRAIN_YAML)
     assert "not YAML" in complaint(lambda: from_speechbrain(copied))
     (copied / "hyperparams.yaml").write_text("a: " + "[" * 20000 + SPEECHBRAIN_YAML)
     assert "nested too deeply" in complaint(lambda: from_speechbrain(copied))
     assert not marker.exists()
-
-
-class Evil:
-    def __init__(self, marker):
-        self.marker = marker
-
-    def __reduce__(self):
-        return (Path.touch, (Path(self.marker),))
 
 
 @pytest.mark.parametrize("part", ["encoder", "masknet", "decoder"])
@@ -295,13 +306,9 @@ def test_no_folder_of_speechbrain(tmp_path):
 
 @pytest.fixture(scope="module")
 def torchaudio_model():
-    models = pytest.importorskip("torchaudio.models", reason="torchaudio is missing: pip install 'sepkit[peers]'")
+    sizes = {"msk_num_feats": 6, "msk_num_hidden_feats": 7, "msk_num_stacks": 2}
     torch.manual_seed(0)
-    model = models.ConvTasNet(
-        3, 10, 12, msk_num_feats=6, msk_num_hidden_feats=7, msk_num_stacks=2, msk_activate="relu"
-    ).eval()
-    randomize(model)
-    return model
+    return randomize(peer("torchaudio.models").ConvTasNet(3, 10, 12, **sizes, msk_activate="relu").eval())
 
 
 @pytest.mark.parametrize("length", [1, 5, 9, 400, 403])
@@ -310,7 +317,7 @@ def test_a_conv_tasnet_of_torchaudio_separates_as_there(torchaudio_model, length
     model, mixture = load_pretrained(f"torchaudio:{path}@16000"), torch.randn(2, length)
     assert model.sample_rate == 16000 and not model.training
     with torch.no_grad():
-        assert_like(model(mixture).estimates, torchaudio_model(mixture[:, None]), TOLERANCE)
+        assert_like(model(mixture).estimates, torchaudio_model(mixture[:, None]))
 
 
 def test_what_is_no_conv_tasnet_of_torchaudio(torchaudio_model, tmp_path):

@@ -1,7 +1,5 @@
 """Complex masks of the STFT: what they are, what makes them, and what is refused."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -53,8 +51,7 @@ def test_tiles_of_masks_and_every_length(features, masks, monkeypatch):
     from sepkit.models import emd
 
     monkeypatch.setattr(emd, "_TILE_FRAMES", 3)
-    bank = c.STFTFilterbankConfig(64, 32, complex_masks=True, features=features)
-    tiled = model(bank, masks)
+    tiled = model(c.STFTFilterbankConfig(64, 32, complex_masks=True, features=features), masks)
     assert tiled.masker.encoding_dim == (33 if features == "magnitude" else 66) and tiled.filterbank.mask_dim == 66
     for num_samples in (1, 31, 64, 777):
         mixture = 0.3 * torch.randn(2, num_samples)
@@ -77,12 +74,10 @@ def test_real_and_imaginary_features_have_compressed_magnitudes_and_the_phase():
 
 
 def test_mapping_gives_what_the_masker_makes():
-    bank = c.STFTFilterbankConfig(64, 32, features="real_imaginary", complex_masks=True, mapping=True)
-    mapped = model(bank)
+    mapped = model(c.STFTFilterbankConfig(64, 32, features="real_imaginary", complex_masks=True, mapping=True))
     mixture = 0.3 * torch.randn(1, 400)
     with torch.no_grad():
-        encoding = mapped.encode(mixture).mean
-        raw = mapped.masker(mapped.filterbank.features(encoding))[:, :, 0]
+        raw = mapped.masker(mapped.filterbank.features(mapped.encode(mixture).mean))[:, :, 0]
         torch.testing.assert_close(mapped(mixture).estimates, mapped.decode(raw, 400))
 
 

@@ -10,12 +10,8 @@ from torch import distributions, nn
 from sepkit.models.distributions import BetaDistribution, GammaDistribution, LogNormalDistribution, NormalDistribution
 from sepkit.types import Density, Latent
 
-PEERS = {
-    NormalDistribution: distributions.Normal,
-    LogNormalDistribution: distributions.LogNormal,
-    GammaDistribution: distributions.Gamma,
-    BetaDistribution: distributions.Beta,
-}
+PEERS = {NormalDistribution: distributions.Normal, LogNormalDistribution: distributions.LogNormal}
+PEERS |= {GammaDistribution: distributions.Gamma, BetaDistribution: distributions.Beta}
 FROZEN = {
     NormalDistribution: lambda m, s: scipy.stats.norm(m, s),
     LogNormalDistribution: lambda m, s: scipy.stats.lognorm(s, scale=math.exp(m)),
@@ -52,8 +48,7 @@ def test_densities_and_moments_equal_those_of_torch(kind):
 def test_rates_equal_those_of_torch(kind, dtype):
     """They agree to 1e-5, from another distribution of the kind and from the standard one of scalars."""
     first, second, third, fourth = *parameters(kind, dtype=dtype), *parameters(kind, dtype=dtype)
-    scalars = (torch.tensor(0.5, dtype=torch.float64), torch.tensor(1.0, dtype=torch.float64))
-    for prior in ((third, fourth), scalars):
+    for prior in ((third, fourth), torch.tensor([0.5, 1.0], dtype=torch.float64)):
         found = kind(first, second).kl(kind(*prior))
         wide = [tensor.double() for tensor in (first, second, *prior)]
         expected = distributions.kl_divergence(PEERS[kind](*wide[:2]), PEERS[kind](*wide[2:]))
@@ -81,11 +76,9 @@ def test_gradients_of_samples_are_those_of_expectations(kind):
         leaves[1].data.fill_(0.5)
     wide = kind(*(leaf.expand(400_000) for leaf in leaves))
     found = torch.autograd.grad(wide.sample().mean(), leaves, allow_unused=True)
-    expected = torch.autograd.grad(kind(*leaves).mean, leaves, allow_unused=True)
-    for mine, exact in zip(found, expected, strict=True):
-        assert (0.0 if mine is None else mine.item()) == pytest.approx(
-            0.0 if exact is None else exact.item(), abs=0.02, rel=0.05
-        )
+    for mine, exact in zip(found, torch.autograd.grad(kind(*leaves).mean, leaves, allow_unused=True), strict=True):
+        mine, exact = (0.0 if one is None else one.item() for one in (mine, exact))
+        assert mine == pytest.approx(exact, abs=0.02, rel=0.05)
 
 
 @pytest.mark.parametrize("kind", [GammaDistribution, BetaDistribution])

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from sepkit.models.filterbanks import FreeFilterbank
 from sepkit.models.stft_filterbank import STFTFilterbank
+from tests.published import peer
 
 
 @st.composite
@@ -57,8 +58,7 @@ def test_products_are_the_convolutions(geometry, num_samples):
     with torch.no_grad():
         torch.testing.assert_close(bank.encode(waveform), convolved.detach())
     encoding = torch.randn(2, 2, 3, convolved.shape[-1], dtype=torch.float64)
-    filters = bank.decoder.filters
-    expected = torch.nn.functional.conv_transpose1d(encoding.flatten(0, 1), filters, stride=bank.stride)
+    expected = torch.nn.functional.conv_transpose1d(encoding.flatten(0, 1), bank.decoder.filters, stride=bank.stride)
     torch.testing.assert_close(bank.decode_frames(encoding), expected.view(2, 2, -1))
     waveforms = bank.decode(encoding.requires_grad_())
     with torch.no_grad():
@@ -68,13 +68,8 @@ def test_products_are_the_convolutions(geometry, num_samples):
 @pytest.mark.parametrize(
     ("kernel_size", "stride", "changes"),
     [
-        (512, 256, {}),
-        (64, 20, {"like_torch": True}),
-        (256, 64, {"like_torch": True}),
-        (10, 5, {}),
-        (2, 1, {"like_torch": True}),
-        (64, 16, {"synthesis_size": 32}),
-        (64, 24, {"synthesis_size": 30}),
+        *((512, 256, {}), (10, 5, {}), (64, 16, {"synthesis_size": 32}), (64, 24, {"synthesis_size": 30})),
+        *((size, stride, {"like_torch": True}) for size, stride in ((64, 20), (256, 64), (2, 1))),
     ],
 )
 def test_fourier_transforms_are_the_convolutions(kernel_size, stride, changes):
@@ -126,9 +121,7 @@ def test_energy_of_noise_in_masks(bank):
     ids=["free", "padded", "stft quarter", "stft half"],
 )
 def test_encoders_and_decoders_are_those_of_asteroid(ours, theirs):
-    filterbanks = pytest.importorskip(
-        "asteroid_filterbanks", reason="asteroid_filterbanks is missing: pip install 'sepkit[peers]'"
-    )
+    filterbanks = peer("asteroid_filterbanks")
     name, *sizes = theirs
     if name == "stft":  # tight frames: one window for analysis and synthesis
         bank = filterbanks.STFTFB(*sizes)
@@ -141,12 +134,10 @@ def test_encoders_and_decoders_are_those_of_asteroid(ours, theirs):
     decoder.output_padding = ours.decoder.output_padding
     for here, there in ((ours.encoder, encoder), (ours.decoder, decoder)):
         # To the bit, signs of zeros too: digests of models count them.
-        assert {name: t.numpy().tobytes() for name, t in here.state_dict().items()} == {
-            name: t.numpy().tobytes() for name, t in there.state_dict().items()
-        }
-    waveform = torch.randn(2, 200)
+        mine, other = ({n: t.numpy().tobytes() for n, t in one.state_dict().items()} for one in (here, there))
+        assert mine == other
     for here, there, x in (
-        (ours.encode, encoder, waveform.unsqueeze(1)),
+        (ours.encode, encoder, torch.randn(2, 200).unsqueeze(1)),
         (ours.decode, decoder, torch.randn(2, 3, ours.full_dim, 9)),
     ):
         found, expected = (x.clone().requires_grad_() for _ in range(2))
@@ -187,15 +178,13 @@ def test_synthesis_windows_at_the_end_are_those_of_mauler_and_martin():
     long, short = (torch.hann_window(2 * size, dtype=torch.float64).sqrt().float() for size in (48, 16))
     torch.testing.assert_close(analysis, torch.cat([long[:48], short[16:]]), rtol=0, atol=1e-6)
     assert synthesis[:32].eq(0).all()
-    expected = torch.hann_window(32) * 64 / 32
-    torch.testing.assert_close((analysis * synthesis)[32:], expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close((analysis * synthesis)[32:], torch.hann_window(32) * 64 / 32, rtol=0, atol=1e-6)
 
 
 def test_free_mask_is_elementwise():
     bank = FreeFilterbank(num_filters=4)
     mask, encoding = torch.rand(2, 3, 4, 5), torch.randn(2, 4, 5)
-    masked = bank.apply_mask(mask, encoding)
-    assert torch.equal(masked[1, 2], mask[1, 2] * encoding[1])
+    assert torch.equal(bank.apply_mask(mask, encoding)[1, 2], mask[1, 2] * encoding[1])
     assert bank.features(encoding) is encoding
 
 
@@ -248,5 +237,4 @@ def test_stft_mask_scales_both_parts_alike():
     bank = STFTFilterbank(32, 16)
     encoding, mask = torch.randn(2, 34, 5), torch.rand(2, 3, 17, 5)
     masked = torch.complex(*bank.apply_mask(mask, encoding).chunk(2, dim=2))
-    expected = mask * torch.complex(*encoding.chunk(2, dim=1)).unsqueeze(1)
-    torch.testing.assert_close(masked, expected)
+    torch.testing.assert_close(masked, mask * torch.complex(*encoding.chunk(2, dim=1)).unsqueeze(1))

@@ -29,8 +29,8 @@ def test_duplicates_are_found_as_with_numpy(seed):
     estimates = mixing @ sources + 0.3 * generator.standard_normal((5, 300)) + generator.standard_normal((5, 1))
     estimates[generator.integers(5)] = 0.7
     scores = generator.integers(-2, 3, 5).astype(float)
-    found = hypotheses.distinct_hypotheses(scores, estimates)
-    assert found.tolist() == distinct_of(scores, estimates)
+    for level in (1.0, 1e-5, 1e5):
+        assert hypotheses.distinct_hypotheses(scores, level * estimates).tolist() == distinct_of(scores, estimates)
 
 
 def test_the_limit_is_an_si_sdr():
@@ -38,9 +38,8 @@ def test_the_limit_is_an_si_sdr():
     source, other = source - source.mean(), other - other.mean()
     other = other - (other @ source) / (source @ source) * source
     for difference_db, duplicate in ((-0.1, False), (0.1, True)):
-        share = (np.linalg.norm(source) / np.linalg.norm(other)) * 10 ** (
-            -(hypotheses.DUPLICATE_SI_SDR_DB + difference_db) / 20
-        )
+        gain = 10 ** (-(hypotheses.DUPLICATE_SI_SDR_DB + difference_db) / 20)
+        share = gain * np.linalg.norm(source) / np.linalg.norm(other)
         estimates = np.stack([source, -3 * (source + share * other)])
         assert hypotheses.distinct_hypotheses(np.array([0.0, 1.0]), estimates).tolist() == [not duplicate, True]
 
@@ -83,6 +82,7 @@ def test_threshold_is_the_middle_of_the_widest_of_the_best_intervals():
     assert hypotheses.calibrate_threshold([[1.0], [3.0], [9.0]], [0, 1, 1]) == (2.0, 1.0)
     # It is right for one of two below 0 and from 10 on. Ends are open; the nearer ones lie 1 beyond the last scores.
     assert hypotheses.calibrate_threshold([[0.0], [10.0]], [1, 0]) == (-1.0, 0.5)
+    assert hypotheses.calibrate_threshold([[0.0], [10.0]], [0, 0]) == (11.0, 1.0)
     assert hypotheses.calibrate_threshold([], [])[0] == hypotheses.DEFAULT_THRESHOLD
     assert hypotheses.calibrate_threshold([[], []], [0, 2]) == (hypotheses.DEFAULT_THRESHOLD, 0.5)
 
@@ -90,8 +90,7 @@ def test_threshold_is_the_middle_of_the_widest_of_the_best_intervals():
 def test_weights_are_a_distribution():
     """The softmax, or probabilities over their sum; also where all scores are very low."""
     scores = torch.tensor([[1.0, -2.0, 0.5], [-90.0, -91.0, -300.0]], dtype=torch.float64)
-    binary, softmax = (
-        torch.from_numpy(hypotheses.hypothesis_weights(scores.numpy(), kind)) for kind in ("binary", "cross_entropy")
-    )
+    weights = [hypotheses.hypothesis_weights(scores.numpy(), kind) for kind in ("binary", "cross_entropy")]
+    binary, softmax = map(torch.from_numpy, weights)
     torch.testing.assert_close(binary, scores.sigmoid() / scores.sigmoid().sum(1, keepdim=True))
     torch.testing.assert_close(softmax, scores.softmax(1))

@@ -1,7 +1,5 @@
 """Requirements on every masker: shapes at every length, causality if stated, and one line for impossible sizes."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 
@@ -12,21 +10,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from sepkit import config as c
-from sepkit.models.maskers import (
-    ContinuousDepthMasker,
-    ConvTasNetMasker,
-    DualPathRNNMasker,
-    GatedRecurrenceMasker,
-    ImprovedSuDoRMRFMasker,
-    Masker,
-    RecurrentMasker,
-    SepFormerMasker,
-    SepReformerMasker,
-    SRCorrNetMasker,
-    SuDoRMRFMasker,
-    TFLocoformerMasker,
-    TIGERMasker,
-)
+from sepkit.models import maskers as m
 from sepkit.models.maskers.dual_path_rnn import overlap_add, segment
 from sepkit.models.maskers.gated_scan import gated_scan, two_way_scan
 from sepkit.registry import build
@@ -34,31 +18,31 @@ from tests.complaint import complaint
 
 # Sizes are small and all different, so that mixed-up axes show.
 SMALL = {
-    ConvTasNetMasker: c.ConvTasNetConfig(6, 10, skip_channels=7, blocks=3, repeats=2),
-    DualPathRNNMasker: c.DualPathRNNConfig(6, 5, chunk_size=8, hop_size=4, repeats=2),
-    SuDoRMRFMasker: c.SuDoRMRFConfig(6, 10, blocks=2, upsampling_depth=3),
-    ImprovedSuDoRMRFMasker: c.ImprovedSuDoRMRFConfig(6, 10, blocks=2, upsampling_depth=3),
-    RecurrentMasker: c.RecurrentConfig(hidden_size=5, num_layers=2),
-    GatedRecurrenceMasker: c.GatedRecurrenceConfig(model_dim=6, hidden_size=5, feedforward_dim=7, num_layers=2),
-    ContinuousDepthMasker: c.ContinuousDepthConfig(model_dim=6, hidden_size=5, feedforward_dim=7, depth_steps=3),
-    SepFormerMasker: c.SepFormerConfig(8, 2, chunk_size=6, transformer_layers=1, num_heads=2, feedforward_dim=12),
-    SepReformerMasker: c.SepReformerConfig(channels=6, num_stages=1, num_heads=2, kernel_size=5, max_distance=7),
-    TFLocoformerMasker: c.TFLocoformerConfig(4, 1, 2, attention_dim=8, feedforward_dim=5, kernel_size=3, norm_groups=2),
-    TIGERMasker: c.TIGERConfig(16000, 30, 5, 2, 3, 2, 3),
-    SRCorrNetMasker: c.SRCorrNetConfig(8, 1, 1, 2, feedforward_dim=5, speaker_dim=7),
+    m.ConvTasNetMasker: c.ConvTasNetConfig(6, 10, skip_channels=7, blocks=3, repeats=2),
+    m.DualPathRNNMasker: c.DualPathRNNConfig(6, 5, chunk_size=8, hop_size=4, repeats=2),
+    m.SuDoRMRFMasker: c.SuDoRMRFConfig(6, 10, blocks=2, upsampling_depth=3),
+    m.ImprovedSuDoRMRFMasker: c.ImprovedSuDoRMRFConfig(6, 10, blocks=2, upsampling_depth=3),
+    m.RecurrentMasker: c.RecurrentConfig(hidden_size=5, num_layers=2),
+    m.GatedRecurrenceMasker: c.GatedRecurrenceConfig(model_dim=6, hidden_size=5, feedforward_dim=7, num_layers=2),
+    m.ContinuousDepthMasker: c.ContinuousDepthConfig(model_dim=6, hidden_size=5, feedforward_dim=7, depth_steps=3),
+    m.SepFormerMasker: c.SepFormerConfig(8, 2, chunk_size=6, transformer_layers=1, num_heads=2, feedforward_dim=12),
+    m.SepReformerMasker: c.SepReformerConfig(channels=6, num_stages=1, num_heads=2, kernel_size=5, max_distance=7),
+    m.TFLocoformerMasker: c.TFLocoformerConfig(
+        4, 1, 2, attention_dim=8, feedforward_dim=5, kernel_size=3, norm_groups=2
+    ),
+    m.TIGERMasker: c.TIGERConfig(16000, 30, 5, 2, 3, 2, 3),
+    m.SRCorrNetMasker: c.SRCorrNetConfig(8, 1, 1, 2, feedforward_dim=5, speaker_dim=7),
 }
 MASKERS = list(SMALL)
 # Values a frame: real and imaginary parts, and the bins that a layout of bands divides.
-DIMS: dict[type[Masker], int] = {TFLocoformerMasker: 18, SRCorrNetMasker: 18, TIGERMasker: 642}
+DIMS: dict[type[m.Masker], int] = {m.TFLocoformerMasker: 18, m.SRCorrNetMasker: 18, m.TIGERMasker: 642}
 
 
-def dim_of(masker_class: type[Masker]) -> int:
+def dim_of(masker_class: type[m.Masker]) -> int:
     return DIMS.get(masker_class, 9)
 
 
-def small(
-    masker_class: type[Masker], dim: int | None = None, hypotheses: int = 2, values: int = 1, **changes
-) -> Masker:
+def small(masker_class, dim=None, hypotheses=2, values=1, **changes) -> m.Masker:
     config = dataclasses.replace(SMALL[masker_class], **changes)
     structure = {"encoding_dim": dim or dim_of(masker_class), "hypotheses": hypotheses, "values_per_dimension": values}
     return build(config, **structure).eval()
@@ -81,8 +65,7 @@ class TestEveryMasker:
         encoding_dim = DIMS.get(masker_class, encoding_dim)
         masker = small(masker_class, encoding_dim, hypotheses, values)
         for frames in (1, 2, 3, 4, 5, 7, 8, 11, 16, 31, 64) if hypotheses == 3 else (1, 7, 16):
-            raw = masker(torch.randn(2, encoding_dim, frames))
-            assert raw.shape == (2, hypotheses, values, encoding_dim, frames)
+            assert masker(torch.randn(2, encoding_dim, frames)).shape == (2, hypotheses, values, encoding_dim, frames)
 
     def test_every_parameter_gets_a_gradient(self, masker_class):
         masker = small(masker_class, hypotheses=3, values=2)
@@ -115,7 +98,7 @@ class TestEveryMasker:
         complaint(lambda: masker_class(**sizes), f"^model.masker.{field}: found 0, expected 1 to 100000$")
 
 
-def future_changes_past(masker: Masker, frames: int = 40, at: int = 25) -> bool:
+def future_changes_past(masker: m.Masker, frames: int = 40, at: int = 25) -> bool:
     features = torch.randn(2, masker.encoding_dim, frames)
     changed = features.clone()
     changed[..., at:] += torch.randn(2, masker.encoding_dim, frames - at)
@@ -125,7 +108,7 @@ def future_changes_past(masker: Masker, frames: int = 40, at: int = 25) -> bool:
     return not torch.equal(before[..., :at], after[..., :at])
 
 
-@pytest.mark.parametrize("masker_class", [ConvTasNetMasker, RecurrentMasker, GatedRecurrenceMasker])
+@pytest.mark.parametrize("masker_class", [m.ConvTasNetMasker, m.RecurrentMasker, m.GatedRecurrenceMasker])
 def test_maskers_that_are_not_causal_see_the_future(masker_class):
     assert future_changes_past(small(masker_class, norm="channel_layer_norm"))
 
@@ -134,11 +117,10 @@ class TestConvTasNet:
     @pytest.mark.parametrize("norm", ["cumulative_layer_norm", "channel_layer_norm", "batch_norm"])
     @pytest.mark.parametrize("kernel_size", [2, 3, 4])
     def test_causal_output_does_not_see_the_future(self, norm, kernel_size):
-        masker = small(ConvTasNetMasker, causal=True, norm=norm, kernel_size=kernel_size)
-        assert not future_changes_past(masker)
+        assert not future_changes_past(small(m.ConvTasNetMasker, causal=True, norm=norm, kernel_size=kernel_size))
 
     def test_causal_receptive_field_is_as_long_as_the_dilations_say(self):
-        masker = small(ConvTasNetMasker, causal=True, norm="channel_layer_norm").double()
+        masker = small(m.ConvTasNetMasker, causal=True, norm="channel_layer_norm").double()
         features = torch.randn(1, 9, 60, dtype=torch.float64, requires_grad=True)
         masker(features)[..., -1].sum().backward()
         seen = features.grad.abs().sum((0, 1)) > 0
@@ -146,7 +128,7 @@ class TestConvTasNet:
         assert seen.nonzero().min() == 60 - 1 - 28
 
     def test_normalized_skip_sum_is_the_mean_over_blocks(self):
-        plain, mean = small(ConvTasNetMasker), small(ConvTasNetMasker, normalize_skip_sum=True)
+        plain, mean = small(m.ConvTasNetMasker), small(m.ConvTasNetMasker, normalize_skip_sum=True)
         mean.load_state_dict(plain.state_dict())
         features, bias = torch.randn(1, 9, 12), plain.output.bias.view(2, 1, 9, 1)
         torch.testing.assert_close((mean(features) - bias) * 6, plain(features) - bias, rtol=1e-5, atol=1e-5)
@@ -177,25 +159,23 @@ class TestDualPathRNN:
 class TestSuDoRMRF:
     @pytest.mark.parametrize("encoding_dim", [1, 2, 5, 8])
     def test_first_version_slides_one_filter_over_the_encoding_dimensions(self, encoding_dim):
-        masker = small(SuDoRMRFMasker, encoding_dim, 3).double()
+        masker = small(m.SuDoRMRFMasker, encoding_dim, 3).double()
         masker.blocks = torch.nn.Identity()
         features = torch.randn(2, encoding_dim, 4, dtype=torch.float64)
         x = masker.expand(masker.bottleneck(masker.norm(features)))
         before = encoding_dim - encoding_dim // 2
         padded = functional.pad(x, (0, 0, before, encoding_dim))
         weight, bias = masker.output.weight[:, 0, :, 0], masker.output.bias
-        rows = [
-            torch.einsum("nk,bkf->bnf", weight, padded[:, k : k + encoding_dim + 1]) + bias[:, None]
-            for k in range(encoding_dim)
-        ]
-        torch.testing.assert_close(masker(features).squeeze(2), torch.stack(rows, 2))
+        windows = padded.unfold(1, encoding_dim + 1, 1)[:, :encoding_dim]
+        expected = torch.einsum("nk,bdfk->bndf", weight, windows) + bias[:, None, None]
+        torch.testing.assert_close(masker(features).squeeze(2), expected)
 
 
 class TestRecurrent:
     @pytest.mark.parametrize("norm", ["cumulative_layer_norm", "channel_layer_norm"])
     @pytest.mark.parametrize("rnn", ["lstm", "gru"])
     def test_unidirectional_is_causal(self, rnn, norm):
-        assert not future_changes_past(small(RecurrentMasker, rnn=rnn, norm=norm, bidirectional=False))
+        assert not future_changes_past(small(m.RecurrentMasker, rnn=rnn, norm=norm, bidirectional=False))
 
 
 class TestGatedRecurrence:
@@ -221,11 +201,11 @@ class TestGatedRecurrence:
     @pytest.mark.parametrize("bands", [1, 4])
     @pytest.mark.parametrize("norm", ["cumulative_layer_norm", "channel_layer_norm"])
     def test_one_way_is_causal(self, norm, bands):
-        assert not future_changes_past(small(GatedRecurrenceMasker, norm=norm, bands=bands, bidirectional=False))
+        assert not future_changes_past(small(m.GatedRecurrenceMasker, norm=norm, bands=bands, bidirectional=False))
 
     @pytest.mark.parametrize("bands", [2, 4, 9])
     def test_bands_hear_each_other_and_every_length_fits(self, bands):
-        masker = small(GatedRecurrenceMasker, hypotheses=3, values=2, bands=bands)
+        masker = small(m.GatedRecurrenceMasker, hypotheses=3, values=2, bands=bands)
         assert masker(torch.randn(2, 9, 1)).shape == (2, 3, 2, 9, 1)
         features = torch.randn(1, 9, 5, requires_grad=True)
         masker(features)[0, 0, 0, 8, 2].backward()
@@ -234,7 +214,7 @@ class TestGatedRecurrence:
 
 class TestSepFormer:
     def test_longest_input(self):
-        masker = small(SepFormerMasker, 2, chunk_size=2, model_dim=2, num_layers=1, num_heads=1)
+        masker = small(m.SepFormerMasker, 2, chunk_size=2, model_dim=2, num_layers=1, num_heads=1)
         assert masker.max_frames == 2498
         with torch.no_grad():
             assert masker(torch.randn(1, 2, 2498)).shape[-1] == 2498

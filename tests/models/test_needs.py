@@ -25,17 +25,10 @@ def test_they_are_kept_beside_the_weights(tmp_path):
 @pytest.mark.parametrize(
     "needs",
     [
-        [1],
-        {"whole_seconds": "long"},
-        {"whole_seconds": True},
-        {"chunk_seconds": 0},
-        {"chunk_seconds": float("inf")},
-        {"levels": "loud"},
-        {"levels": ["mixture"]},
-        {"mixture_consistency": 1},
-        {"speakers": "auto"},
-        {"device": "cuda"},
-        {3: 4},
+        *({"whole_seconds": seconds} for seconds in ("long", True)),
+        *({"chunk_seconds": seconds} for seconds in (0, float("inf"))),
+        *({"levels": levels} for levels in ("loud", ["mixture"])),
+        *({"mixture_consistency": 1}, {"speakers": "auto"}, {"device": "cuda"}, {3: 4}, [1]),
     ],
 )
 def test_others_are_refused(needs):

@@ -1,7 +1,5 @@
 """Linear layers: equal to torch's, whichever library multiplies, and torch's own wherever somebody looks closely."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -57,8 +55,7 @@ def test_values_that_are_not_finite_stay_in_their_row(library: str):
 def test_gradients(library: str):
     x, layer = values(20, 24).requires_grad_(), Linear(24, 17)
     layer(x).square().sum().backward()
-    expected = 2 * (x @ layer.weight.t() + layer.bias) @ layer.weight
-    torch.testing.assert_close(x.grad, expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(x.grad, 2 * (x @ layer.weight.t() + layer.bias) @ layer.weight, rtol=1e-4, atol=1e-4)
     assert layer.weight.grad is not None
 
 
@@ -102,14 +99,11 @@ def test_an_operation_that_is_gone_or_rounds_is_not_used(is_known: bool, monkeyp
 @pytest.mark.parametrize(
     ("abilities", "expected"),
     [
-        ({"sse4a": True, "avx512_f": True}, True),
-        ({"sse4a": False, "avx512_f": True}, False),
-        ({"sse4a": True, "avx512_f": False}, False),
-        ({"architecture": "aarch64"}, False),
-        (None, False),
+        ({"sse4a": True, "avx512_f": True}, True), ({"sse4a": False, "avx512_f": True}, False),
+        ({"sse4a": True, "avx512_f": False}, False), ({"architecture": "aarch64"}, False), (None, False),
     ],
     ids=["zen4", "intel", "zen3", "arm", "older_torch"],
-)
+)  # fmt: skip
 def test_which_processors(abilities: dict[str, object] | None, expected: bool, monkeypatch: pytest.MonkeyPatch):
     if abilities is None:
         monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)

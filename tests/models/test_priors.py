@@ -1,7 +1,5 @@
 """Priors: the convolution of the sources' posteriors, the flow's density and Jacobian, and errors."""
 
-from __future__ import annotations
-
 import pytest
 import scipy.signal
 import scipy.stats
@@ -24,13 +22,12 @@ def tiny(**fields) -> c.ModelConfig:
 def test_standard_priors():
     """N(0, 1), LN(0, 1), Gamma(1/2, 1), Beta(1, 1)."""
     value = torch.tensor([0.2, 0.7], dtype=torch.float64)
-    oracles = {
+    for family, oracle in {
         Gaussian: scipy.stats.norm(),
         LogNormal: scipy.stats.lognorm(1.0),
         Gamma: scipy.stats.gamma(0.5),
         Beta: scipy.stats.uniform(),
-    }
-    for family, oracle in oracles.items():
+    }.items():
         found = family().standard_prior().log_prob(value)
         assert found.tolist() == pytest.approx(oracle.logpdf(value.numpy()).tolist(), abs=1e-12)
 
@@ -95,11 +92,9 @@ def test_a_model_convolves_what_it_is_shown(encoding):
     alone = model.eval()(sources.sum(1))
     assert alone.source_encodings is None and alone.extras["encoding_prior"] is model.encoding_prior.of_sources()
     if encoding.name == "gaussian":
-        zero_mean = build_model(tiny(encoding_prior=c.AdaptivePriorConfig()))
-        separation = zero_mean(sources.sum(1), sources=sources)
-        torch.testing.assert_close(
-            separation.extras["encoding_prior"].mean, separation.encoding.mean, rtol=1e-4, atol=1e-5
-        )
+        separation = build_model(tiny(encoding_prior=c.AdaptivePriorConfig()))(sources.sum(1), sources=sources)
+        found = separation.extras["encoding_prior"].mean
+        torch.testing.assert_close(found, separation.encoding.mean, rtol=1e-4, atol=1e-5)
 
 
 def test_convolutions_without_a_closed_form():
@@ -132,8 +127,7 @@ def test_the_flows_density_integrates_to_one_in_two_dimensions(zuko):
     grid = torch.cartesian_prod(axis, axis).T
     with torch.no_grad():
         log_density = density.log_prob(grid.unsqueeze(0)).sum(1).reshape(1201, 1201)
-    total = log_density.exp().sum() * (axis[1] - axis[0]) ** 2
-    assert total.item() == pytest.approx(1.0, abs=1e-5)
+    assert (log_density.exp().sum() * (axis[1] - axis[0]) ** 2).item() == pytest.approx(1.0, abs=1e-5)
     assert (log_density - log_density.T).abs().max() > 0.1
 
 
@@ -145,9 +139,8 @@ def test_the_flows_jacobian_is_triangular(zuko):
         jacobian = jacobian.flip(0, 1) if number % 2 else jacobian
         assert (jacobian.triu(1) == 0).all() and (jacobian.diagonal() == 1).all()
         assert (jacobian.tril(-1) != 0).any()
-    whole = torch.autograd.functional.jacobian(
-        lambda z: flow.noise(z.unsqueeze(-1)).squeeze(-1), torch.randn(5, dtype=torch.float64)
-    )
+    at = torch.randn(5, dtype=torch.float64)
+    whole = torch.autograd.functional.jacobian(lambda z: flow.noise(z.unsqueeze(-1)).squeeze(-1), at)
     assert torch.linalg.det(whole).item() == pytest.approx(1.0, abs=1e-9)
     value = torch.randn(2, 5, 7, dtype=torch.float64)
     torch.testing.assert_close(flow.noise(value[..., 3:4]), flow.noise(value)[..., 3:4])
@@ -163,23 +156,19 @@ def test_a_models_flow_is_trained_and_stored(zuko, tmp_path):
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.encoding_prior.parameters())
     again = load_checkpoint(save_model(model, tmp_path))
     with torch.no_grad():
-        torch.testing.assert_close(
-            again.encoding_prior().log_prob(value), separation.extras["encoding_prior"].log_prob(value), rtol=0, atol=0
-        )
+        expected = separation.extras["encoding_prior"].log_prob(value)
+        torch.testing.assert_close(again.encoding_prior().log_prob(value), expected, rtol=0, atol=0)
 
 
 def test_the_flow_of_the_thesis_size(zuko):
     """6 x MADE(512, [1024, 1024], 512): 12.6 million parameters beside the model's 5.2, "17.8 million"."""
-    flow = FlowPrior(512)
-    assert sum(p.numel() for p in flow.parameters()) + 5_190_833 == pytest.approx(17.8e6, rel=0.005)
+    assert sum(p.numel() for p in FlowPrior(512).parameters()) + 5_190_833 == pytest.approx(17.8e6, rel=0.005)
 
 
 # --------------------------------------------------------------------------------------------------------- refused
 
 
 def test_points_have_no_prior():
-    model = build_model(c.ModelConfig(**TINY))
-    separation = model(torch.randn(1, 50))
-    assert not separation.extras
+    assert not build_model(c.ModelConfig(**TINY))(torch.randn(1, 50)).extras
     with pytest.raises(UserError, match=r"model.encoding_prior: found flow, but Deterministic.* is deterministic"):
         build_model(c.ModelConfig(**TINY, encoding_prior=c.FlowPriorConfig()))

@@ -1,7 +1,5 @@
 """Inner products are exact, differentiable and independent of padding."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

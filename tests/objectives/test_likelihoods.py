@@ -1,7 +1,5 @@
 """Likelihood costs against scipy's multivariate t and the thesis's closed form."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,9 +1,6 @@
 """Scores predict winners: brute force over pairs, inactive sources, padding and both kinds of matching."""
 
-from __future__ import annotations
-
 import itertools
-from typing import cast
 
 import numpy as np
 import pytest
@@ -12,7 +9,7 @@ import torch
 from sepkit import config as c
 from sepkit.objectives import ScoringTerm, build_objective, costs
 from sepkit.objectives.costs import PairwiseCosts, Step
-from sepkit.types import Batch, Latent, ModelTraits, Separation
+from sepkit.types import Batch, ModelTraits, Separation
 
 
 def batch_and_separation(n: int = 4, m: int = 3) -> tuple[Batch, Separation]:
@@ -25,7 +22,7 @@ def batch_and_separation(n: int = 4, m: int = 3) -> tuple[Batch, Separation]:
     estimates = torch.randn(6, n, 300, dtype=torch.float64, generator=generator)
     estimates[4, 1] += 3 * sources[4].sum(0)
     scores = torch.randn(6, n, dtype=torch.float64, generator=generator).requires_grad_()
-    separation = Separation(estimates.requires_grad_(), cast(Latent, None), cast(Latent, None), scores=scores)
+    separation = Separation(estimates.requires_grad_(), None, None, scores=scores)
     return Batch(sources.sum(1) + 0.1, sources, active, lengths), separation
 
 
@@ -49,10 +46,8 @@ def wins_of(estimates: np.ndarray, sources: np.ndarray, one_to_one: bool) -> np.
 @pytest.mark.parametrize("one_to_one", [False, True])
 def test_value_is_the_cross_entropy_with_who_won(kind, one_to_one):
     batch, separation = batch_and_separation()
-    found = ScoringTerm(PairwiseCosts(costs.PairwiseCost(costs.pairwise_neg_si_sdr, "db")), one_to_one, kind)(
-        Step(batch, separation)
-    )
-    assert separation.scores is not None
+    term = ScoringTerm(PairwiseCosts(costs.PairwiseCost(costs.pairwise_neg_si_sdr, "db")), one_to_one, kind)
+    found = term(Step(batch, separation))
     several = False
     for b, length in enumerate(batch.lengths.tolist()):
         estimates = separation.estimates[b, :, :length].detach().numpy()
@@ -73,7 +68,6 @@ def test_who_won_is_not_learned_from_scores():
     """The gradient reaches only scores; an utterance without speakers pushes all of them down."""
     batch, separation = batch_and_separation()
     term = ScoringTerm(PairwiseCosts(costs.PairwiseCost(costs.pairwise_neg_si_sdr, "db")))
-    assert separation.scores is not None
     term(Step(batch, separation)).sum().backward()
     assert separation.estimates.grad is None or not separation.estimates.grad.any()
     assert separation.scores.grad is not None and (separation.scores.grad[3] > 0).all()
@@ -108,6 +102,5 @@ def test_choices_reach_the_term():
 
 def test_low_precision_scores_are_taken():
     batch, separation = batch_and_separation()
-    assert separation.scores is not None
     separation.scores = separation.scores.detach().bfloat16()
     assert build_objective(c.ObjectiveConfig(), ModelTraits({"scores"}))(batch, separation).loss.dtype == torch.float64

@@ -1,9 +1,5 @@
 """Hypotheses without a source become silent; the others are left alone."""
 
-from __future__ import annotations
-
-from typing import cast
-
 import numpy as np
 import pytest
 import torch
@@ -12,7 +8,7 @@ from sepkit.config import ObjectiveConfig, SilenceConfig
 from sepkit.objectives import build_objective, costs
 from sepkit.objectives.costs import Step
 from sepkit.objectives.objective import PairwiseCosts, SilenceTerm
-from sepkit.types import Batch, Latent, Separation
+from sepkit.types import Batch, Separation
 
 
 def batch_and_separation() -> tuple[Batch, Separation]:
@@ -24,8 +20,7 @@ def batch_and_separation() -> tuple[Batch, Separation]:
     sources[2, :, 120:] = 0
     estimates = 0.5 * torch.randn(4, 3, 200, dtype=torch.float64, generator=generator)
     estimates[:, 1] += 2 * sources[:, 0]
-    batch = Batch(sources.sum(1) + 0.01, sources, active, lengths)
-    return batch, Separation(estimates.requires_grad_(), cast(Latent, None), cast(Latent, None))
+    return Batch(sources.sum(1) + 0.01, sources, active, lengths), Separation(estimates.requires_grad_(), None, None)
 
 
 def pairs() -> PairwiseCosts:
@@ -64,8 +59,7 @@ def test_silence_is_the_best_and_finite():
 
 def test_it_is_a_named_term_of_the_objective():
     batch, separation = batch_and_separation()
-    config = ObjectiveConfig(silence=SilenceConfig(weight=0.5, threshold_db=20.0))
-    result = build_objective(config)(batch, separation)
+    result = build_objective(ObjectiveConfig(silence=SilenceConfig(weight=0.5, threshold_db=20.0)))(batch, separation)
     expected = SilenceTerm(pairs(), 20.0)(Step(batch, separation))
     torch.testing.assert_close(result.terms["silence"], expected.to(result.terms["silence"]))
     without = build_objective(ObjectiveConfig())(batch, separation).loss

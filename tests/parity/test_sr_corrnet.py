@@ -4,8 +4,6 @@
 7340365, MIT) for a mixture divided by its deviation, times that deviation. Weights are those of `tests.published`.
 """
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 
@@ -13,9 +11,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from torch import Tensor
 
-from sepkit.models import EncoderMaskerDecoder
 from sepkit.models.bridges import from_sr_corrnet
 from tests.published import sr_corrnet_description, sr_corrnet_weights, waveform
 
@@ -24,7 +20,7 @@ MIXTURE = 0.2 * waveform(90).float()
 BIAS = "spk_split.pres_linear.bias"
 
 
-def loaded(folder: Path, hypotheses: int, *sizes, window: int = 16, bias: float = 0.0) -> EncoderMaskerDecoder:
+def loaded(folder: Path, hypotheses: int, *sizes, window: int = 16, bias: float = 0.0):
     """Return a model that pads as the authors' code does: not at all."""
     weights = sr_corrnet_weights(hypotheses, *sizes)
     if BIAS in weights:
@@ -37,7 +33,7 @@ def loaded(folder: Path, hypotheses: int, *sizes, window: int = 16, bias: float 
     return model
 
 
-def assert_golden(found: Tensor, name: str) -> None:
+def assert_golden(found, name: str) -> None:
     expected = torch.from_numpy(np.load(GOLDEN)[name]).float()
     assert expected.std() > 0.05
     # Theirs has no samples after the last whole window, where ours has zeros.

@@ -37,8 +37,7 @@ def test_numbers_are_those_of_the_reference(hypotheses, tmp_path):
 def test_frames_are_those_of_torch_where_windows_overlap_by_more_than_half(tmp_path):
     torch.save(tf_locoformer_weights(), tmp_path / "valid.loss.ave_5best.pth")
     sizes = "hop_length: 8\n  n_fft: "
-    text = tf_locoformer_yaml()
-    (tmp_path / "config.yaml").write_text(text.replace(f"{sizes}16", f"{sizes}32"))
+    (tmp_path / "config.yaml").write_text(tf_locoformer_yaml().replace(f"{sizes}16", f"{sizes}32"))
     model = from_tf_locoformer(tmp_path / "valid.loss.ave_5best.pth")
     assert (model.filterbank.kernel_size, model.filterbank.stride, model.masker.edge_frames) == (32, 8, 1)
     mixture = 0.2 * waveform(160).float()

@@ -1,17 +1,18 @@
 """Runs that cannot be meant are refused in one line that names the field, before anything is written."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from sepkit import config as c
+from sepkit.training import run
 from sepkit.training.run import train
+from sepkit.training.task_definition import Position
 from tests.complaint import complaint
 from tests.training.runs import with_data, with_model, with_objective, with_trainer
 
@@ -95,3 +96,71 @@ def test_models_too_large_for_any_machine(config: c.TrainConfig, tmp_path: Path,
     """They are counted before they take memory."""
     line = refused(with_model(config, **model), tmp_path / "exp")
     assert line.startswith("model: ") and line.endswith("; make it smaller")
+
+
+@pytest.mark.parametrize(
+    ("options", "gpus", "words"),
+    [
+        ({}, 0, ""), ({"devices": 2}, 0, ""), ({"devices": 2}, 1, "trainer.devices: found 2, but there are 1 GPUs"),
+        ({"devices": 2}, 2, ""), ({"devices": 2, "accelerator": "cpu"}, 1, ""),
+        ({"accelerator": "gpu"}, 0, "trainer.accelerator: found gpu"), ({"accelerator": "gpu"}, 1, ""),
+        ({"precision": "16-mixed"}, 0, "16-mixed needs a GPU"), ({"precision": "16-mixed"}, 1, ""),
+        ({"precision": "16-mixed", "accelerator": "cpu"}, 1, "16-mixed needs a GPU"),
+    ],
+)  # fmt: skip
+def test_devices_that_are_not_there(options: dict[str, Any], gpus: int, words: str, monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    if not words:
+        return run._check_device(c.TrainerConfig(**options))
+    complaint(lambda: run._check_device(c.TrainerConfig(**options)), words)
+
+
+MANY = c.TrainerConfig(
+    max_epochs=3, devices=2, num_nodes=3, accumulate_batches=5, accelerator="cpu", precision="32-true"
+)
+
+
+@pytest.mark.parametrize(
+    ("position", "words"),
+    [
+        (Position(3), ""), (Position(2, 1, batch_size=12), ""), (Position(1, 2), ""),
+        (Position(1, 0, batch_size=5), ""),
+        (Position(3, 1), "found 3, but run has begun epoch 4; take 4 or more"), (Position(4), "has begun epoch 4"),
+        (Position(1, 2, batch_size=5), "found 12 on all devices together, but run stopped .* batches of 5"),
+    ],
+)  # fmt: skip
+def test_where_a_run_may_go_on(position: Position, words: str) -> None:
+    config: Any = SimpleNamespace(trainer=MANY, data=SimpleNamespace(batch_size=2))
+    if not words:
+        return run._check_position(position, config, Path("run"))
+    complaint(lambda: run._check_position(position, config, Path("run")), words)
+
+
+@pytest.mark.parametrize(
+    ("items", "devices", "layer", "words"),
+    [
+        (6, 2, torch.nn.Linear(1, 1), ""), (1, 1, torch.nn.BatchNorm1d(1), ""),
+        (5, 2, torch.nn.Linear(1, 1), "found 5 training mixtures for 6 devices"),
+        (6, 2, torch.nn.BatchNorm1d(1), "batch normalization over several devices"),
+    ],
+)  # fmt: skip
+def test_models_and_data_of_several_devices(items: int, devices: int, layer: Any, words: str, monkeypatch) -> None:
+    trainer = replace(MANY, devices=devices, num_nodes=2 * devices - 1)
+    config: Any = SimpleNamespace(trainer=trainer, data=SimpleNamespace(batch_size=2))
+    task: Any = SimpleNamespace(train_data=range(items), examples="mixtures", model=torch.nn.Sequential(layer))
+    if words:
+        complaint(lambda: run._check_model(config, task), words)
+        return
+    run._check_model(config, task)
+    monkeypatch.setattr(run, "available_processes", lambda: 1)
+    task.describe_batch, task.dev_data = lambda: "2 mixtures", None
+    several, batch = ("6 devices", 60) if devices > 1 else ("1 device", 10)
+    slower = ["warning: 2 devices are as many processes on 1 CPU cores, which is slower than one; leave --devices out"]
+    assert run._describe(config, task).split("\n") == [
+        f"2 parameters; {items} training mixtures an epoch",
+        f"effective batch {batch} = 2 mixtures x {several} x 5 accumulated; precision 32-true",
+        *slower * (devices > 1),
+        "no data.dev: the last model counts as the best; no halving, no early stopping",
+    ]

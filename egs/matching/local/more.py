@@ -77,7 +77,8 @@ def matching_milliseconds(method: str, sources: int, hypotheses: int, utterances
     from sepkit.objectives import assignment  # noqa: F401  registers the assignments
     from sepkit.registry import build
 
-    rule = build(from_dict(AssignmentConfig, {"name": "mcl" if method == "grown" else method}))
+    name = {"grown": "mcl", "amcl_exponential": "amcl"}.get(method, method)
+    rule = build(from_dict(AssignmentConfig, {"name": name}))
     costs = 20 * torch.rand(repeats, utterances, hypotheses, sources, generator=torch.Generator().manual_seed(0))
     times = []
     for cost in costs:

@@ -1,7 +1,5 @@
 """Find the recordings to separate, and name their outputs."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import unicodedata

@@ -1,7 +1,5 @@
 """Reports on a list of recordings: one line, a list of failures, and a summary that ranks share."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

@@ -6,8 +6,6 @@ below a multiple of the median distance between neighboring segments of a turn. 
 chosen, on development meetings (`egs/speaker_clustering/MEETINGS.md`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """Segments of speech in recordings and in separated estimates, and their embeddings."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Separate from one pipe, a wav or raw PCM, to another, as raw PCM."""
 
-from __future__ import annotations
-
 import io
 import time
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Separate a signal chunk by chunk as it comes, and join the estimates of its chunks on reading."""
 
-from __future__ import annotations
-
 import math
 import tempfile
 from collections.abc import Iterator

@@ -12,8 +12,6 @@ Either may be wrong: a model may swap speakers inside a chunk, and the rest of o
 sounds like both. Neither is trusted fully: we assume that each gives a random answer 10 % of the time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations
@@ -115,8 +113,7 @@ def compare_overlap(
     agreement = (products / scale[:, None, None]).sum(0) * frame / sample_rate
     before, after = before.astype(np.float64), after.astype(np.float64)
     norms = np.linalg.norm(before, axis=1)[:, None] * np.linalg.norm(after, axis=1)
-    correlation = np.divide(before @ after.T, norms, out=np.zeros((n, n)), where=norms > 0)
-    return agreement, correlation
+    return agreement, np.divide(before @ after.T, norms, out=np.zeros((n, n)), where=norms > 0)
 
 
 class Stitcher:
@@ -211,8 +208,7 @@ class _Orders:
     def __init__(self, n: int) -> None:
         self.all = np.array(list(permutations(range(n))))
         self._numbers = {tuple(order): index for index, order in enumerate(self.all.tolist())}
-        inverse = np.argsort(self.all, axis=1)
-        self.between = np.array([self.numbers(self.all[:, back]) for back in inverse])
+        self.between = np.array([self.numbers(self.all[:, back]) for back in np.argsort(self.all, axis=1)])
         self._columns = np.arange(n)
 
     def numbers(self, orders: np.ndarray) -> np.ndarray:
@@ -272,7 +268,7 @@ def _likeliest(overlaps: Sequence[np.ndarray], voices: np.ndarray, table: _Order
         ways = total[:, None] + table.of_overlap(overlaps[k])
         came_from.append(ways.argmax(0))
         total = ways.max(0) + alone[k]
-    states = [int(total.argmax())]
+    states = [total.argmax()]
     for back in reversed(came_from):
-        states.append(int(back[states[-1]]))
+        states.append(back[states[-1]])
     return table.all[states[::-1]]

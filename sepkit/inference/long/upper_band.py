@@ -1,7 +1,5 @@
 """The band above a model's: what it cannot separate is shared among the estimates by what they do below it."""
 
-from __future__ import annotations
-
 import numpy as np
 
 _FRAME_SECONDS = 0.032

@@ -4,8 +4,6 @@ Those of `mixture_features` depend on the mixture alone. A model adds the featur
 no rates and no spread. None takes another pass of the masker, so that predictions cost little beside a separation.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 

@@ -5,8 +5,6 @@ voice. Where this is sure, or where it is surely not so, a recording has a numbe
 Nothing depends on the level of the recording.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -161,6 +159,5 @@ def _fit_noise(
     if (fit := fit_logistic(rows, labels)) is None:
         return None
     regression, scores = fit
-    threshold = threshold_above(scores[~labels], MOST_TAKEN_FOR_NOISE)
-    regression.set_threshold(threshold, scores[labels], scores[~labels])
+    regression.set_threshold(threshold_above(scores[~labels], MOST_TAKEN_FOR_NOISE), scores[labels], scores[~labels])
     return regression

@@ -1,7 +1,5 @@
 """Features of a separation from a speaker encoder: the number of voices, and whether estimates swap speakers."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import numpy as np

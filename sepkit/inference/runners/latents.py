@@ -1,7 +1,5 @@
 """Statistics of latents that need no references: rates, and the bound on the mixture."""
 
-from __future__ import annotations
-
 import math
 
 import torch

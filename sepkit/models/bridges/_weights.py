@@ -1,7 +1,5 @@
 """Copy another toolkit's weights into a sepkit model, by a table of names."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any

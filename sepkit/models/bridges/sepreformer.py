@@ -4,8 +4,6 @@ They are pickles with the optimizer's state, read by torch's restricted loader, 
 and runs nothing.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

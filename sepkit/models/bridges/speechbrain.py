@@ -4,8 +4,6 @@ speechbrain itself executes its YAML, which can name any function. Here it is re
 references are looked up, and the sizes of the SepFormer's four objects are taken from it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 torch's restricted loader makes an empty object in place of each module, and imports and runs nothing of theirs.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

@@ -4,8 +4,6 @@ Weights are pickles, read by torch's restricted loader, which makes only tensors
 are in the file config.yaml beside them, which is read as plain data.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

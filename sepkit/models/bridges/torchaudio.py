@@ -1,7 +1,5 @@
 """Read the weights of torchaudio's conv_tasnet_base; files are pickles, read by torch's restricted loader."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

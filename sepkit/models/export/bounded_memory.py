@@ -4,8 +4,6 @@ Linux refuses this process what lies beyond the bound (`RLIMIT_DATA`). Elsewhere
 tensors counts what all graphs take together.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

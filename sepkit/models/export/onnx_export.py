@@ -1,7 +1,5 @@
 """Export of models to ONNX. Nothing is written unless the graph gives what torch gives."""
 
-from __future__ import annotations
-
 import copy
 import json
 import logging
@@ -149,9 +147,10 @@ def difference(model: SavedModel, exported: Graph, num_samples: int, batch: int 
     for name, values in found.items():
         wanted = expected[name].double().cpu().numpy()
         whole = wanted.ndim > 2 or name == "embeddings"
-        scale = (np.abs(wanted).max() or 1.0) if whole else np.maximum(np.abs(wanted), 1.0)
+        scale = (np.abs(wanted).max() or 1.0) if whole else np.fmax(np.abs(wanted), 1.0)
         off = np.where(np.isnan(wanted) & np.isnan(values), 0.0, np.abs(values - wanted)) / scale
-        worst = max(worst, float(off.max()))
+        # A comparison with NaN is never true, and would hide it.
+        worst = max(worst, float(np.nan_to_num(off.max(), nan=np.inf)))
     return worst
 
 
@@ -232,9 +231,7 @@ def _finish(path: Path, model: SavedModel, module: GraphModel | GraphEncoder) ->
 
     proto = onnx.load(str(path))
     left_out = constants_left_out(model)
-    weights = {
-        name: tensor.detach().cpu().numpy() for name, tensor in model.state_dict().items() if name not in left_out
-    }
+    weights = {name: value.detach().cpu().numpy() for name, value in model.state_dict().items() if name not in left_out}
     single = {name: weight.detach() for name, weight in model.named_parameters() if weight.dtype == torch.float32}
     halved = {name for name, weight in single.items() if torch.equal(weight.half().float(), weight)}
     rewrite(proto, weights, halved & set(weights))

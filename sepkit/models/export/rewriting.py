@@ -1,7 +1,5 @@
 """Changes to the graph that torch's exporter writes: loops, and weights by their names, in half precision."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -90,15 +88,14 @@ def _store(proto: Any, weights: Mapping[str, np.ndarray], halved: set[str]) -> N
     taken = {name for part in _graphs(graph) for node in part.node for name in node.input}
     taken |= {value.name for part in _graphs(graph) for value in part.output}
     kept = [tensor for tensor in graph.initializer if tensor.name in taken - set(weights)]
-    single = {name: f"{name}.single" for name in sorted(taken & halved)}
+    single = {name: f"{name}.single" for name in weights if name in taken & halved}
     _rename(graph, single)
     del graph.initializer[:]
     graph.initializer.extend(kept)
     for_training = proto.training_info.add().algorithm
     for name, values in weights.items():
         stored = values.astype(np.float16) if name in halved else values
-        where = graph if name in taken else for_training
-        where.initializer.append(numpy_helper.from_array(stored, name))
+        (graph if name in taken else for_training).initializer.append(numpy_helper.from_array(stored, name))
     casts = [helper.make_node("Cast", [name], [cast], to=TensorProto.FLOAT) for name, cast in single.items()]
     nodes = casts + list(graph.node)
     del graph.node[:]

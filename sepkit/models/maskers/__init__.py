@@ -3,8 +3,6 @@
 A masker's file is imported when the masker is asked for, by its class or by its configuration.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from sepkit import config

@@ -1,7 +1,5 @@
 """The base of all maskers: features (B, K, F) in, raw mask values (B, n, P, K, F) out."""
 
-from __future__ import annotations
-
 import importlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The masker of continuous depth: one block with weights shared over depth, in as many steps as are asked for."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """The temporal convolutional masker of Conv-TasNet (Luo & Mesgarani, IEEE/ACM TASLP 27(8), 2019)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -11,8 +11,6 @@ A masker marks the method and does not depend on its replacement; the function r
     def my_trunk(masker: MyMasker, features: Tensor) -> Tensor: ...
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any, TypeVar, cast

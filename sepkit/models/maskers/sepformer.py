@@ -1,7 +1,5 @@
 """The dual-path transformer masker SepFormer."""
 
-from __future__ import annotations
-
 import math
 from collections import OrderedDict
 from typing import Any

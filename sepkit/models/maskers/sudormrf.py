@@ -4,8 +4,6 @@ Tzinis, Wang & Smaragdis, MLSP 2020 (first version); Tzinis, Wang, Jiang & Smara
 (improved version).
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """Model cards: description, training data, scores and limits of a model."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -195,8 +193,7 @@ def _cell(values: Mapping[str, Any] | None) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(map(escaped, line)) + " |" for line in lines)
+    return "\n".join("| " + " | ".join(map(escaped, line)) + " |" for line in [head, ["---"] * len(head), *rows])
 
 
 def _measured(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:

@@ -3,8 +3,6 @@
 Only files requested by name are downloaded, never a repository's programs.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import sys

@@ -5,8 +5,6 @@ Addresses that hold a commit always give the same bytes. Files of a branch can c
 SHA-256 of the first fetch is noted beside them, and later ones are held against it.
 """
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import sys
@@ -69,11 +67,6 @@ class PublicModel:
     megabytes: float | None
     files: tuple[PublicFile, ...]
     given: str = ""
-
-    @property
-    def is_pinned(self) -> bool:
-        """Whether a digest is known of every file."""
-        return all(file.digest for file in self.files)
 
 
 def _table(name: str) -> list[dict[str, str]]:

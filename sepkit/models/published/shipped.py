@@ -1,7 +1,5 @@
 """The models that ship with the package, each a folder in `weights`; the folder's name is the model's."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from sepkit.errors import UserError

@@ -4,8 +4,6 @@ The folder holds `model.yaml` beside weights (`model.safetensors`), a graph that
 both.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

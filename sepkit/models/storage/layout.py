@@ -4,8 +4,6 @@ A model is laid out on torch's meta device, where tensors have shapes and no val
 the header of its weights. A description of a few bytes therefore never takes more memory than the file beside it.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager

@@ -1,7 +1,5 @@
 """`sepkit annealed-inference EXPERIMENT`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Literal
 

@@ -4,8 +4,6 @@
 `replicas` those of each cell, `dimension` d, `radius` R, `heavy_weight` w*, and `step_size` eta.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path

@@ -3,8 +3,6 @@
 Each takes the configuration and a folder, and returns a table of plain numbers; cells are kept below the folder.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict
 from itertools import product

@@ -6,8 +6,6 @@ Source: annealed VI paper, eq. 3.3 and 3.4, appendix C. Time is counted in steps
 eta / beta, so beta does not multiply the forces.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal

@@ -5,8 +5,6 @@ grows by the factor e^I. If the difference is then below 2 epsilon, both means g
 Time is counted in steps. The time of the flow is eta t; the annealed VI paper's eq. 3.8 leaves eta out.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Annotated
 

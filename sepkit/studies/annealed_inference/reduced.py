@@ -14,8 +14,6 @@ d = 512 costs the same as d = 8.
 Source: annealed VI paper, section 2 and appendix A; reference code annealed_vi_gmms.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from typing import NamedTuple

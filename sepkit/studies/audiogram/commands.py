@@ -1,7 +1,5 @@
 """`sepkit audiogram ...`: choose the next threshold, play whole sessions on data, and make tables of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Literal
 

@@ -1,7 +1,5 @@
 """Configurations and options of the study; imports nothing heavy."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated

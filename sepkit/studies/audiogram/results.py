@@ -1,7 +1,5 @@
 """Tables in Markdown of simulated sessions, strategies and stopping, and a figure of information curves."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from operator import getitem

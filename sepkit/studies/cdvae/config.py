@@ -1,7 +1,5 @@
 """Options of `sepkit prepare images`, and the configuration of a model of them and its training; torch-free."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal

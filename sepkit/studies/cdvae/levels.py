@@ -1,7 +1,5 @@
 """The levels of a hierarchy of image latents: latent stochastic differential equations, discrete blocks, and none."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -120,8 +118,7 @@ class BrownianPath:
 
     def increments(self, grid: Sequence[float]) -> list[Tensor]:
         """Return W(s_(k+1)) - W(s_k) for each step of a grid."""
-        values = [self.at(depth) for depth in grid]
-        return [after - before for before, after in pairwise(values)]
+        return [after - before for before, after in pairwise(map(self.at, grid))]
 
 
 class LearnedDiffusion(nn.Module):

@@ -3,8 +3,6 @@
 Every number can be set in a YAML file with one section for each experiment, as egs/quantization/conf/cpu.yaml.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

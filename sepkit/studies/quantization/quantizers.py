@@ -3,8 +3,6 @@
 The quality of points is their distortion, the mean squared distance to the nearest of them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import pairwise

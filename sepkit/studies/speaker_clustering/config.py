@@ -1,7 +1,5 @@
 """Options of `sepkit prepare voices`, and the configuration of a contrastive training; torch-free."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from pathlib import Path

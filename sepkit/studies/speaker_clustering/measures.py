@@ -1,7 +1,5 @@
 """Measure speaker encoders on collections with known speakers, by each rule of clustering."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -175,8 +173,7 @@ def cluster_by(
         return spherical_k_means(values, speakers, seed)
     posterior = posterior_of_experts(encoder, heard)
     labels, points = posterior.argmax(-1), unit_rows(heard["embedding"])
-    centers = mean_directions(points, labels, np.zeros((posterior.shape[1], points.shape[1])))
-    return Clusters(labels, centers, posterior)
+    return Clusters(labels, mean_directions(points, labels, np.zeros((posterior.shape[1], points.shape[1]))), posterior)
 
 
 @torch.inference_mode()

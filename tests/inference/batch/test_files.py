@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-import torch
 
 from sepkit.data import audio
 from sepkit.files import write_json
@@ -18,6 +17,7 @@ from sepkit.inference.batch.reports import merge_summaries
 from sepkit.inference.options import OutputOptions
 from sepkit.models import build_model
 from tests.complaint import complaint
+from tests.inference.bands import Scores
 from tests.inference.folders import files_of, record
 from tests.ordinary_user import as_ordinary_user
 from tests.tiny_models import RECURRENT
@@ -105,14 +105,8 @@ def test_one_bad_file_never_stops_a_folder(tmp_path, separator):
     for rate in (1, 999, 768_001, 2**31 - 1):
         wav_of_rate(folder / f"claims_{rate}.wav", rate, 1800)
     os.mkfifo(folder / "pipe.wav")
-    told = []
-    report = separate_files(
-        [folder, folder / "pipe.wav"],
-        separator,
-        tmp_path / "out",
-        OutputOptions(format="flac"),
-        tell=lambda line, failed: told.append((line, failed)),
-    )
+    told, inputs, flac = [], [folder, folder / "pipe.wav"], OutputOptions(format="flac")
+    report = separate_files(inputs, separator, tmp_path / "out", flac, tell=lambda *line: told.append(line))
     reasons = {Path(name).stem[:12]: reason for name, reason in report.failed.items()}
     claims = {"claims_1", "claims_999", "claims_76800", "claims_21474"}
     assert set(reasons) == claims | {"pipe", "rate", "two\nlines"}, reasons
@@ -122,7 +116,7 @@ def test_one_bad_file_never_stops_a_folder(tmp_path, separator):
     assert len([path for path in (tmp_path / "out").iterdir() if path.name.startswith("m" * 200 + "_")]) >= 2
     assert "flac contains no 1 channel(s) at 700000 Hz" in reasons["rate"]
     assert report.separated == 4
-    assert separate_files([folder], separator, tmp_path / "out", OutputOptions(format="flac")).already_done == 4
+    assert separate_files([folder], separator, tmp_path / "out", flac).already_done == 4
     failed = [json.loads(line) for line in (tmp_path / "out" / "failed.jsonl").read_text().splitlines()]
     assert len(failed) == 6
     assert all(line.count("\n") == (not failed) for line, failed in told)
@@ -140,9 +134,8 @@ def test_any_exception_of_a_recording_leaves_the_others(tmp_path, separator):
     assert report.separated == 2 and list(report.failed) == [str(tmp_path / "in" / "b.wav")]
     (row,) = map(json.loads, (tmp_path / "out" / "failed.jsonl").read_text().splitlines())
     assert row["reason"].endswith("b.wav: failed: KeyError: 'nobody thought of it'")
-    assert files_of(tmp_path / "out") == [
-        "a.json", "a_s1.wav", "a_s2.wav", "c.json", "c_s1.wav", "c_s2.wav", "failed.jsonl",
-    ]  # fmt: skip
+    written = [f"{name}{end}" for name in "ac" for end in (".json", "_s1.wav", "_s2.wav")]
+    assert files_of(tmp_path / "out") == [*written, "failed.jsonl"]
 
 
 def _break_down_at(separator, path, recording, **options):
@@ -193,19 +186,10 @@ def test_an_unwritable_output_folder(tmp_path, separator):
 # ------------------------------------------------------------------------------------------- unknown number of speakers
 
 
-class Threes(torch.nn.Module):
-    """Scores of three hypotheses that depend on nothing."""
-
-    def forward(self, masks):
-        return torch.tensor([[1.0, -1.0, 0.5]]).expand(len(masks), -1)
-
-
 @pytest.fixture
 def scored():
-    torch.manual_seed(0)
-    config = replace(RECURRENT, hypotheses=3)
-    model = build_model(config)
-    model.scoring_head = Threes()
+    model = build_model(replace(RECURRENT, hypotheses=3))
+    model.scoring_head = Scores([1.0, -1.0, 0.5])
     return Separator(model)
 
 
@@ -268,8 +252,7 @@ def test_estimates_add_up_to_the_mixture(tmp_path, seconds, sample_rate):
     separator = Separator(build_model(RECURRENT), mixture_consistency=True, **options)
     waveform = record(tmp_path / "x.wav", round(seconds * sample_rate) + 3, sample_rate)
     separate_files([tmp_path / "x.wav"], separator, tmp_path / "out")
-    total = sum(audio.read(tmp_path / "out" / f"x_s{k}.wav") for k in (1, 2))
-    np.testing.assert_allclose(total, waveform, atol=1e-6)
+    np.testing.assert_allclose(sum(audio.read(tmp_path / "out" / f"x_s{k}.wav") for k in (1, 2)), waveform, atol=1e-6)
 
 
 @pytest.mark.parametrize("num_samples", [1, 2, 800, 8000])
@@ -327,6 +310,5 @@ def test_processes_do_as_one_does(tmp_path, separator):
     assert (two.separated, list(two.failed)) == (one.separated, list(one.failed)) == (4, [str(tmp_path / "in/bad.wav")])
     for name in files_of(tmp_path / "one"):
         if name.endswith(".wav"):
-            np.testing.assert_allclose(
-                audio.read(tmp_path / "one" / name), audio.read(tmp_path / "two" / name), atol=1e-6
-            )
+            by_one, by_two = (audio.read(tmp_path / folder / name) for folder in ("one", "two"))
+            np.testing.assert_allclose(by_one, by_two, atol=1e-6)

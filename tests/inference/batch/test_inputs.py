@@ -25,48 +25,34 @@ def test_names_of_outputs(recordings, expected):
     assert [str(name) for name in names.values()] == expected
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        ("Talk.wav", "talk.wav"),
-        ("caf\u00e9.wav", "cafe\u0301.wav"),
-        ("STRASSE.wav", "stra\u00dfe.wav"),
-        ("a/x.wav", "A/X.wav", "a_x.wav"),
-    ],
-)
+def named(names, **options):
+    return name_outputs({Path("/d", name): Path(name) for name in names}, **options).values()
+
+
+ALIKE = [("Talk.wav", "talk.wav"), ("caf\u00e9.wav", "cafe\u0301.wav"), ("STRASSE.wav", "stra\u00dfe.wav")]
+
+
+@pytest.mark.parametrize("names", [*ALIKE, ("a/x.wav", "A/X.wav", "a_x.wav")])
 def test_names_differ_where_case_and_unicode_form_do_not_count(names):
-    found = [str(name) for name in name_outputs({Path("/d", name): Path(name) for name in names}).values()]
-    assert len({unicodedata.normalize("NFD", unicodedata.normalize("NFD", name).casefold()) for name in found}) == len(
-        names
-    ), found
-    again = [str(name) for name in name_outputs({Path("/d", name): Path(name) for name in names[::-1]}).values()]
-    assert sorted(again) == sorted(found), "whatever the order"
+    found = [str(name) for name in named(names)]
+    folded = {unicodedata.normalize("NFD", unicodedata.normalize("NFD", name).casefold()) for name in found}
+    assert len(folded) == len(names), found
+    assert sorted(map(str, named(names[::-1]))) == sorted(found), "whatever the order"
 
 
 @pytest.mark.parametrize(
     "names", [("a b.wav", "a_b.wav"), ("A/x.wav", "B/x.wav"), ("x.wav", "x.flac"), ("A b/x.wav", "A_b/x.wav")]
 )
 def test_ids_in_rttm_differ(names):
-    found = name_outputs({Path("/d", name): Path(name) for name in names}, rttm=True)
-    ids = rttm_ids(found.values())
+    ids = rttm_ids(named(names, rttm=True))
     assert len({unicodedata.normalize("NFD", name.casefold()) for name in ids.values()}) == len(names)
     assert not any(name.split() != [name] for name in ids.values()), "fields of RTTM hold no spaces"
     assert list(rttm_ids([Path("deep/my talk")]).values()) == ["my_talk"]
 
 
-def test_names_that_cannot_be_told_apart():
-    same = {
-        Path("/d/x.a.wav"): Path("x.a.wav"),
-        Path("/d/x.a.flac"): Path("x.a.flac"),
-        Path("/d/x_a.wav"): Path("x_a.wav"),
-    }
-    assert len(set(name_outputs(same).values())) == 3
-    clash = {
-        Path("/d/x.wav"): Path("x.wav"),
-        Path("/d/x.flac"): Path("x.flac"),
-        Path("/d/x_wav.wav"): Path("x_wav.wav"),
-    }
-    assert len(set(name_outputs(clash).values())) == 3
+@pytest.mark.parametrize("names", [("x.a.wav", "x.a.flac", "x_a.wav"), ("x.wav", "x.flac", "x_wav.wav")])
+def test_names_that_cannot_be_told_apart(names):
+    assert len(set(named(names))) == 3
 
 
 def test_outputs_inside_the_input_folder_are_not_separated_again(tmp_path, separator):

@@ -101,9 +101,8 @@ def test_a_full_disk_stops_with_one_line_and_leaves_nothing_half(suffix, number,
 def test_nothing_clips(tmp_path, separator, capsys):
     record(tmp_path / "loud.wav", level=50.0)
     record(tmp_path / "quiet.wav", level=0.01)
-    separate_files(
-        [tmp_path / "loud.wav", tmp_path / "quiet.wav"], separator, tmp_path / "out", OutputOptions(subtype="PCM_16")
-    )
+    inputs = [tmp_path / "loud.wav", tmp_path / "quiet.wav"]
+    separate_files(inputs, separator, tmp_path / "out", OutputOptions(subtype="PCM_16"))
     assert audio.info(tmp_path / "out" / "loud_s1.wav").subtype == "FLOAT"
     assert audio.info(tmp_path / "out" / "quiet_s1.wav").subtype == "PCM_16"
     assert np.abs(audio.read(tmp_path / "out" / "loud_s1.wav")).max() > 1

@@ -1,23 +1,13 @@
 """How many speakers speak: groups with known numbers, and what is told of the runner-up."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
 import pytest
 
 from sepkit.errors import UserError
+from sepkit.inference.diarization import counting
 from sepkit.inference.diarization.clustering import unit_rows
-from sepkit.inference.diarization.counting import (
-    CountingRule,
-    SpeakerCount,
-    SpeakerTree,
-    average_linkage,
-    blend_turns,
-    group_speakers,
-    rule_of,
-)
 from sepkit.inference.diarization.encoders import load_encoder
 from sepkit.inference.diarization.segments import SpeechSegment, neighbors_in_turns
 
@@ -41,8 +31,7 @@ def turns(count: int) -> np.ndarray:
 def test_count_at_any_distance_within_turns(count, spread):
     """No threshold fits all: within speakers, distances differ by a factor of 30."""
     points = groups(count, 20, spread)
-    pairs = turns(len(points))
-    clusters, found = group_speakers(points, pairs, np.full(len(points), 1.5), "auto")
+    clusters, found = counting.group_speakers(points, turns(len(points)), np.full(len(points), 1.5), "auto")
     assert [len(set(own.tolist())) for own in clusters.labels.reshape(count, 20)] == [1] * count
     assert found is not None and found.speakers == count == len(set(clusters.labels.tolist()))
     assert found.runner_up != count and found.margin > 0
@@ -52,30 +41,25 @@ def test_count_at_any_distance_within_turns(count, spread):
 
 @pytest.mark.parametrize(("margin", "uncertain"), [(0.0999, True), (0.1, False), (math.inf, False)])
 def test_a_count_is_uncertain_below_its_margin(margin, uncertain):
-    assert SpeakerCount(2, 3, margin, 0.5, 0.1).uncertain is uncertain
-    assert SpeakerCount(2, 3, margin, 0.5, None).uncertain
+    assert counting.SpeakerCount(2, 3, margin, 0.5, 0.1).uncertain is uncertain
+    assert counting.SpeakerCount(2, 3, margin, 0.5, None).uncertain
 
 
 def test_stray_segments_do_not_count():
     points = groups(2, 20)
     stray = unit_rows(np.random.default_rng(9).standard_normal((1, 32)))
     seconds, everything = np.array([1.5] * 40 + [0.5]), np.concatenate([points, stray])
-    clusters, found = group_speakers(everything, turns(40), seconds, "auto")
+    clusters, found = counting.group_speakers(everything, turns(40), seconds, "auto")
     assert found is not None and found.speakers == 2 and len(clusters.labels) == 41
-    _, alone = group_speakers(stray, NOBODY, np.array([0.5]), "auto")
-    assert alone is not None and (alone.speakers, alone.runner_up, alone.turn_distance, alone.uncertain) == (
-        1,
-        2,
-        None,
-        True,
-    )
+    _, alone = counting.group_speakers(stray, NOBODY, np.array([0.5]), "auto")
+    assert (alone.speakers, alone.runner_up, alone.turn_distance, alone.uncertain) == (1, 2, None, True)
 
 
 def test_the_number_is_found_by_clear_segments():
     """A third group, of two speakers at once, counts unless it is known to be unclear, or too few are clear."""
     points, seconds = groups(3, 20), np.full(60, 1.5)
     for clear, expected in ((None, 3), (np.arange(60) < 40, 2), (np.arange(60) < 8, 3)):
-        clusters, found = group_speakers(points, turns(60), seconds, "auto", clear=clear)
+        clusters, found = counting.group_speakers(points, turns(60), seconds, "auto", clear=clear)
         assert found is not None and found.speakers == len(clusters.centers) == expected
 
 
@@ -83,20 +67,19 @@ def test_runner_up_is_what_the_told_change_gives():
     points = groups(4, 30, 0.3)
     seconds = np.full(len(points), 1.5)
     pairs = turns(len(points))
-    _, found = group_speakers(points, pairs, seconds, "auto")
-    assert found is not None
-    tree = SpeakerTree(blend_turns(points, pairs), seconds)
-    near, past = (
-        {tree.speakers(found.threshold * (1 + sign * change)) for sign in (-1, 1)}
-        for change in (found.margin - 1e-6, found.margin + 1e-6)
-    )
+    _, found = counting.group_speakers(points, pairs, seconds, "auto")
+    tree = counting.SpeakerTree(counting.blend_turns(points, pairs), seconds)
+
+    def at(margin: float) -> set[int]:
+        return {tree.speakers(found.threshold * (1 + sign * margin)) for sign in (-1, 1)}
+
+    near, past = at(found.margin - 1e-6), at(found.margin + 1e-6)
     assert near == {found.speakers} and found.runner_up in past
     assert found.uncertain is (found.margin < 0.1)
 
 
 def test_long_recordings_are_counted_from_an_even_part():
-    points = groups(3, 500)
-    clusters, found = group_speakers(points, turns(1500), np.full(1500, 1.5), "auto")
+    clusters, found = counting.group_speakers(groups(3, 500), turns(1500), np.full(1500, 1.5), "auto")
     assert found is not None and found.speakers == 3
     np.testing.assert_array_equal(np.bincount(clusters.labels), [500] * 3)
 
@@ -105,13 +88,13 @@ def test_a_given_number_is_kept():
     """Below and above the number that is there, too; at it, clusters are the groups."""
     points, seconds = groups(3, 20), np.full(60, 1.5)
     for number in (1, 2, 3, 4, 20):
-        clusters, counted = group_speakers(points, turns(60), seconds, number)
+        clusters, counted = counting.group_speakers(points, turns(60), seconds, number)
         assert counted is None and len(clusters.centers) == number == len(set(clusters.labels.tolist()))
         np.testing.assert_allclose(clusters.posterior.sum(1), 1)
         if number == 3:
             assert [len(set(own.tolist())) for own in clusters.labels.reshape(3, 20)] == [1, 1, 1]
     with pytest.raises(UserError, match="found 60 segments of speech, expected at least 61"):
-        group_speakers(points, turns(60), seconds, 61)
+        counting.group_speakers(points, turns(60), seconds, 61)
 
 
 def test_a_given_number_spends_no_group_on_an_outlier():
@@ -120,7 +103,7 @@ def test_a_given_number_spends_no_group_on_an_outlier():
     generator = np.random.default_rng(0)
     points = unit_rows(np.repeat([first, second], 30, axis=0) + 0.05 * generator.standard_normal((60, 32)))
     points = np.concatenate([points, -np.eye(32)[5:8]])
-    found, counted = group_speakers(points, NOBODY, np.full(63, 1.5), 2)
+    found, counted = counting.group_speakers(points, NOBODY, np.full(63, 1.5), 2)
     assert counted is None
     assert len({*found.labels[:30]}) == len({*found.labels[30:60]}) == 1 and found.labels[0] != found.labels[30]
 
@@ -130,7 +113,7 @@ def test_neighbors_are_of_one_turn_and_channel():
     segments += [SpeechSegment(0, 2.5, 1.0), SpeechSegment(1, 1.5, 1.0)]
     found = neighbors_in_turns(segments)
     assert {tuple(pair) for pair in found.tolist()} == {(0, 2), (1, 4)}
-    blended = blend_turns(np.eye(5), found)
+    blended = counting.blend_turns(np.eye(5), found)
     assert np.allclose(blended[0], unit_rows(np.array([1, 0, 1, 0, 0]))) and np.allclose(blended[3], np.eye(5)[3])
 
 
@@ -143,25 +126,17 @@ def test_groups_are_those_of_scipys_average_linkage(count):
     distances = np.clip(1 - points @ points.T, 0, 2)
     np.fill_diagonal(distances, 0.0)
     tree = linkage(squareform(distances, checks=False), "average")
-    merges = average_linkage(distances)
-    np.testing.assert_allclose([height for _, _, height in merges], tree[:, 2], rtol=1e-12)
-    speakers = SpeakerTree(points, seconds)
+    np.testing.assert_allclose([height for _, _, height in counting.average_linkage(distances)], tree[:, 2], rtol=1e-12)
+    speakers = counting.SpeakerTree(points, seconds)
     for threshold in np.linspace(0.01, 1.5, 40):
         expected = (np.bincount(fcluster(tree, threshold, "distance"), seconds) >= max(0.04 * seconds.sum(), 2)).sum()
         assert speakers.speakers(threshold) == max(1, expected)
 
 
 def test_an_encoder_states_how_its_speakers_are_counted():
-    assert rule_of(load_encoder("meetings_8k").info) == CountingRule(turn_distances=0.6, distance=0.2)
-    assert rule_of({}) == CountingRule()
-    assert CountingRule(0.6, 0.2).threshold(0.5) == pytest.approx(0.5)
-    for stated in (
-        {"distance": "0.2"},
-        {"distance": float("nan")},
-        {"distance": -1},
-        {"share": 1.0},
-        [0.6, 0.2],
-        "0.6",
-    ):
+    assert counting.rule_of(load_encoder("meetings_8k").info) == counting.CountingRule(turn_distances=0.6, distance=0.2)
+    assert counting.rule_of({}) == counting.CountingRule()
+    assert counting.CountingRule(0.6, 0.2).threshold(0.5) == pytest.approx(0.5)
+    for stated in (*({"distance": bad} for bad in ("0.2", math.nan, -1)), {"share": 1.0}, [0.6, 0.2], "0.6"):
         with pytest.raises(UserError, match=r"^info\.counting of the speaker encoder: found .*, expected turn_d"):
-            rule_of({"counting": stated})
+            counting.rule_of({"counting": stated})

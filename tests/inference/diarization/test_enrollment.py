@@ -1,8 +1,7 @@
 """Enrolled speakers: who is named, who is absent, and recordings that cannot be enrolled."""
 
-from __future__ import annotations
-
 import json
+from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 
@@ -35,16 +34,12 @@ def test_names_are_those_of_the_best_assignment(people: int, speakers: int, seed
     generator, threshold = np.random.default_rng(seed), 0.1
     known, tracks = (unit_rows(generator.standard_normal((count, 4))) for count in (people, speakers))
     likeness = known @ tracks.T
-    spare = [None] * people
 
     def gain(way: tuple[int | None, ...]) -> float:
         return sum(likeness[k, place] - threshold for k, place in enumerate(way) if place is not None)
 
-    ways = [
-        way
-        for way in set(permutations([*range(speakers), *spare], people))
-        if all(place is None or likeness[k, place] >= threshold for k, place in enumerate(way))
-    ]
+    ways = set(permutations([*range(speakers), *[None] * people], people))
+    ways = [way for way in ways if all(place is None or likeness[k, place] >= threshold for k, place in enumerate(way))]
     found = name_speakers(enrolled(known), tracks, threshold)
     assert tuple(one.speaker for one in found) == max(ways, key=gain)
     for k, one in enumerate(found):
@@ -52,41 +47,43 @@ def test_names_are_those_of_the_best_assignment(people: int, speakers: int, seed
             assert one.likeness == pytest.approx(likeness[k, one.speaker], abs=1e-3)
 
 
+def test_a_short_enrollment_decides_only_who_is_far_from_the_threshold() -> None:
+    """Likenesses of 0.5, 0.34 and 0.36 with a threshold of 0.5: named, absent, and too short below 5 s of speech."""
+    cosines = np.array([0.5, 0.34, 0.36])
+    known = enrolled(np.stack([cosines, np.sqrt(1 - cosines**2)], axis=1))
+    for seconds, undecided in ((4.99, [False, False, True]), (5.0, [False] * 3)):
+        speakers = [[replace(one, speech_seconds=seconds)] for one in known]
+        found = [name_speakers(one, np.array([[1.0, 0.0]]), 0.5)[0] for one in speakers]
+        assert [one.speaker for one in found] == [0, None, None] and [one.too_short for one in found] == undecided
+
+
 def test_nobody_is_named_where_nobody_speaks() -> None:
     known = unit_rows(np.random.default_rng(0).standard_normal((2, 4)))
     for embeddings in (np.zeros((1, 4)), np.zeros((3, 4))):
-        assert [(one.speaker, one.likeness) for one in name_speakers(enrolled(known), embeddings, -2.0)] == [
-            (None, None),
-            (None, None),
-        ]
+        found = name_speakers(enrolled(known), embeddings, -2.0)
+        assert [(one.speaker, one.likeness) for one in found] == [(None, None)] * 2
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["alice"], "enroll: found 'alice', expected NAME=FILE"),
-        (["=a.wav"], "expected NAME=FILE"),
-        (["alice="], "expected NAME=FILE"),
-        (["a/b=a.wav"], "found the name 'a/b', expected letters"),
+        (["alice"], "enroll: found 'alice', expected NAME=FILE"), (["=a.wav"], "expected NAME=FILE"),
+        (["alice="], "expected NAME=FILE"), (["a/b=a.wav"], "found the name 'a/b', expected letters"),
         (["..=a.wav"], "found the name '..', expected letters"),
-        (["a b=a.wav"], "found the name 'a b', expected letters"),
-        (["a\\b=a.wav"], "expected letters"),
-        (["a" * 65 + "=a.wav"], "at most 64 bytes"),
-        (["s2=a.wav"], "speakers without a name are called s1, s2"),
+        (["a b=a.wav"], "found the name 'a b', expected letters"), (["a\\b=a.wav"], "expected letters"),
+        (["a" * 65 + "=a.wav"], "at most 64 bytes"), (["s2=a.wav"], "speakers without a name are called s1, s2"),
         (["al=a.wav", "al=b.wav"], "found the names al and al"),
         (["al=a.wav", "AL=b.wav"], "found the names al and AL"),
         (["ann=a.wav", "mary_ann=b.wav"], "found the names ann and mary_ann"),
     ],
-)
+)  # fmt: skip
 def test_names_that_cannot_be_used(words: list[str], message: str) -> None:
     complaint(lambda: OutputOptions(link_speakers="auto", enroll=words), message)
 
 
 def test_names_of_any_language_can_be_used() -> None:
-    assert list(read_names(["Zoë=a=b.wav", "José-María=c.wav"]).items()) == [
-        ("Zoë", Path("a=b.wav")),
-        ("José-María", Path("c.wav")),
-    ]
+    found = read_names(["Zoë=a=b.wav", "José-María=c.wav"])
+    assert list(found.items()) == [("Zoë", Path("a=b.wav")), ("José-María", Path("c.wav"))]
 
 
 def test_options_that_do_not_go_together() -> None:
@@ -101,13 +98,11 @@ def test_options_that_do_not_go_together() -> None:
     ("wave", "message"),
     [
         (np.zeros(3 * RATE), r"alice.wav: found 0.0 s of speech, expected a recording of alice alone with at"),
-        (np.zeros(0), "alice.wav"),
-        (voice(0, 0.9, 0), "found 0.9 s of speech"),
-        (np.concatenate([voice(0, 0.7, 0), np.zeros(RATE)]), "found 0.7 s of speech"),
-        (None, "alice.wav"),
+        (np.zeros(0), "alice.wav"), (voice(0, 0.9, 0), "found 0.9 s of speech"),
+        (np.concatenate([voice(0, 0.7, 0), np.zeros(RATE)]), "found 0.7 s of speech"), (None, "alice.wav"),
     ],
     ids=["silence", "empty", "short", "short with silence", "no audio"],
-)
+)  # fmt: skip
 def test_recordings_that_cannot_be_enrolled(wave: np.ndarray | None, message: str, tmp_path: Path) -> None:
     if wave is None:
         (tmp_path / "alice.wav").write_text("hello")
@@ -154,11 +149,8 @@ def command(meeting: Path, tmp_path: Path) -> list[str]:
     return [*map(str, words), "--enroll", *(f"{name}={tmp_path / name}.wav" for name in ("zero", "one", "nobody"))]
 
 
-def test_tracks_have_names_and_who_is_absent_is_told(
-    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(command) == 0
-    assert "written: s1, zero, one; absent: nobody" in capsys.readouterr().out
+def test_tracks_have_names_and_who_is_absent_is_told(command: list[str], tmp_path: Path, printed) -> None:
+    assert "written: s1, zero, one; absent: nobody" in printed(command)
     told = json.loads((tmp_path / "out/meeting.json").read_text())
     assert told["absent"] == ["nobody"] and told["enroll_threshold"] == 0.6
     assert told["estimates"] == ["meeting_s1.wav", "meeting_zero.wav", "meeting_one.wav"]
@@ -169,8 +161,7 @@ def test_tracks_have_names_and_who_is_absent_is_told(
         assert energy.argmax() == turn and energy[turn] > 0.9 * energy.sum()
     names = [line.split()[7] for line in (tmp_path / "out/meeting.rttm").read_text().splitlines()]
     assert set(names) == {"s1", "zero", "one"}
-    tracks = {tmp_path / "out" / name: Path(name) for name in told["estimates"]}
-    (source,) = group_estimates(tracks)
+    (source,) = group_estimates({tmp_path / "out" / name: Path(name) for name in told["estimates"]})
     assert source.name == Path("meeting") and len(source.paths) == 3
 
 
@@ -180,42 +171,50 @@ def test_another_encoder_without_a_threshold_is_doubted(command: list[str], caps
     assert main(command) == 0 and "states no threshold" not in capsys.readouterr().err
     save_model(noise_encoder(), encoder)
     assert main(command) == 0
-    assert "the speaker encoder states no threshold, so 0.73, that of the shipped one" in capsys.readouterr().err
+    assert "states no threshold, so a cosine similarity of 0.73 decides who is absent" in capsys.readouterr().err
 
 
-def test_only_one_track_is_written(command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_one_track_is_written(command: list[str], tmp_path: Path, printed) -> None:
     assert main(command) == 0
     before = audio.read(tmp_path / "out/meeting_one.wav")
     assert main([*command, "--only", "one"]) == 0
     assert [path.name for path in (tmp_path / "out").glob("*.wav")] == ["meeting_one.wav"]
     np.testing.assert_array_equal(audio.read(tmp_path / "out/meeting_one.wav"), before)
     assert {line.split()[7] for line in (tmp_path / "out/meeting.rttm").read_text().splitlines()} == {"one"}
-    assert main([*command, "--only", "one"]) == 0
-    assert "1 file already separated" in capsys.readouterr().out
-    assert main([*command, "--only", "nobody"]) == 0
-    assert "written: none; absent: nobody" in capsys.readouterr().out
+    assert "1 file already separated" in printed([*command, "--only", "one"])
+    assert "written: none; absent: nobody" in printed([*command, "--only", "nobody"])
     told = json.loads((tmp_path / "out/meeting.json").read_text())
     assert told["estimates"] == [] and told["absent"] == ["nobody"] and not list((tmp_path / "out").glob("*.wav"))
     # Another recording of the same name is another enrollment.
     audio.write(tmp_path / "nobody.wav", voice(2, 3.0, 77), RATE)
-    assert main([*command, "--only", "nobody"]) == 0
-    assert "written: nobody; absent: none" in capsys.readouterr().out
+    assert "written: nobody; absent: none" in printed([*command, "--only", "nobody"])
+
+
+def test_an_enrollment_that_is_too_short_to_decide_is_told(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command) == 0
+    *_, nobody = json.loads((tmp_path / "out/meeting.json").read_text())["enrolled"]
+    save_model(noise_encoder(), tmp_path / "encoder", {"enrollment": {"threshold": nobody["likeness"] + 0.1}})
+    command[command.index("--out") + 1] = str(tmp_path / "again")
+    assert main(command) == 0
+    line = "written: s1, zero, one; absent: none; enrollment too short to decide (less than 5 s of speech): nobody"
+    assert line in capsys.readouterr().out
+    told = json.loads((tmp_path / "again/meeting.json").read_text())
+    assert told["absent"] == [] and told["too_short"] == ["nobody"]
 
 
 def test_a_meeting_of_nobody_has_everybody_absent(command: list[str], tmp_path: Path) -> None:
     audio.write(tmp_path / "silence.wav", np.zeros(3 * RATE, np.float32), RATE)
     command[1] = str(tmp_path / "silence.wav")
     assert main(command) == 0
-    told = json.loads((tmp_path / "out/silence.json").read_text())
-    assert told["absent"] == ["zero", "one", "nobody"]
+    assert json.loads((tmp_path / "out/silence.json").read_text())["absent"] == ["zero", "one", "nobody"]
 
 
 @pytest.mark.parametrize(
     "info", [{"enrollment": {"threshold": "often"}}, {"enrollment": [1]}, {"counting": {"far": 1}}]
 )
-def test_what_an_encoder_cannot_mean_is_told_before_anything_is_separated(
-    info: dict[str, object], command: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_an_encoder_cannot_mean_is_told_before_anything_is_separated(info, command, capsys) -> None:
     encoder, out = (Path(command[command.index(name) + 1]) for name in ("--speaker-encoder", "--out"))
     save_model(noise_encoder(), encoder, info)
     (section,) = info

@@ -1,9 +1,6 @@
 """Estimates linked to more speakers than there are outputs."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -34,10 +31,8 @@ def estimates():
     return made
 
 
-def linked(
-    estimates: np.ndarray, speakers: int | str, block: int = 3001, recording: np.ndarray | None = None
-) -> LinkedSpeakers:
-    def blocks() -> Iterator[np.ndarray]:
+def linked(estimates, speakers, block=3001, recording=None) -> LinkedSpeakers:
+    def blocks():
         return (estimates[:, start : start + block] for start in range(0, estimates.shape[1], block))
 
     whole = estimates.sum(0) if recording is None else recording
@@ -62,8 +57,7 @@ def test_every_turn_goes_to_its_speaker(estimates, speakers):
 
 def test_speakers_add_up_to_estimates(estimates):
     noisy = estimates + 1e-3 * np.random.default_rng(0).standard_normal(estimates.shape).astype(np.float32)
-    made = np.concatenate(list(linked(noisy, 3).blocks()), axis=1)
-    np.testing.assert_allclose(made.sum(0), noisy.sum(0), atol=1e-6)
+    np.testing.assert_allclose(np.concatenate(list(linked(noisy, 3).blocks()), axis=1).sum(0), noisy.sum(0), atol=1e-6)
 
 
 def test_blocks_do_not_matter(estimates):
@@ -137,9 +131,8 @@ def test_a_detector_of_one_speaker_counts(wanted, is_speaker, scores, expected):
 
 
 def test_a_single_speaker_has_the_recording_itself(estimates):
-    recording = estimates.sum(0) + 1e-3 * np.random.default_rng(0).standard_normal(estimates.shape[1]).astype(
-        np.float32
-    )
+    noise = 1e-3 * np.random.default_rng(0).standard_normal(estimates.shape[1])
+    recording = estimates.sum(0) + noise.astype(np.float32)
     made = np.concatenate(list(linked(estimates, 1, recording=recording).blocks()), axis=1)
     np.testing.assert_array_equal(made, recording[None])
 
@@ -154,12 +147,7 @@ def test_a_voice_in_both_estimates_is_not_added_up_to_more_than_itself():
 
 
 # At 10 Hz: (channel, start, duration) by start, overlapping across channels; the last is rounded to beyond the end.
-SEGMENTS = [
-    SpeechSegment(0, 0.2, 0.3),
-    SpeechSegment(1, 0.3, 1.5),
-    SpeechSegment(0, 1.1, 0.4),
-    SpeechSegment(0, 2.1, 1),
-]
+SEGMENTS = [SpeechSegment(*row) for row in ((0, 0.2, 0.3), (1, 0.3, 1.5), (0, 1.1, 0.4), (0, 2.1, 1))]
 
 
 @pytest.mark.parametrize("block", [1, 4, 7, 100])
@@ -174,6 +162,5 @@ def test_segments_are_cut_out_of_the_blocks_in_order_of_time(block):
 def test_pauses_are_divided_in_the_middle_and_turns_of_one_speaker_joined():
     """Channel 0 has speech at 2 to 5 and 11 to 15 samples, then at 21 to its end."""
     for labels, ends, owners in (([7, 9, 8, 8], [8, 30], [7, 8]), ([7, 9, 7, 8], [18, 30], [7, 8])):
-        found = _owners(SEGMENTS, labels, 0, 30, 10)
-        assert [part.tolist() for part in found] == [ends, owners]
+        assert [part.tolist() for part in _owners(SEGMENTS, labels, 0, 30, 10)] == [ends, owners]
     assert [part.tolist() for part in _owners(SEGMENTS[1:2], [9], 0, 30, 10)] == [[30], [0]]

@@ -1,7 +1,5 @@
 """Turns of speech: energy and an encoder that tells speech."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -32,8 +30,7 @@ def test_noise_is_no_turn(rate: int, block: int) -> None:
     for start in range(0, wave.shape[1], block):
         meter.add(wave[:, start : start + block])
     for found, expected in zip(meter.segments(), spans, strict=True):
-        ends = [(start, start + length) for start, length in found]
-        np.testing.assert_allclose(ends, expected, atol=0.045)
+        np.testing.assert_allclose([(start, start + length) for start, length in found], expected, atol=0.045)
 
 
 def test_what_is_left_of_a_voice_is_no_turn_and_a_short_doubt_does_not_end_one() -> None:

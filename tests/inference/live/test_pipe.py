@@ -1,15 +1,13 @@
 """Raw PCM through a stream: bytes in any portions, both formats, both ends of the pipe."""
 
-from __future__ import annotations
-
 import io
 import re
 import struct
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,17 +15,15 @@ import soundfile
 import torch
 
 from sepkit.cli.main import main
-from sepkit.config import FreeFilterbankConfig, ModelConfig, RecurrentConfig
+from sepkit.config import RecurrentConfig
 from sepkit.errors import UserError
 from sepkit.inference import Separator
 from sepkit.inference.live.pipe import Pipe, open_pipe, separate_pipe
 from sepkit.models import build_model, save_model
 from tests.complaint import complaint
+from tests.tiny_models import RECURRENT
 
-CONFIG = ModelConfig(
-    filterbank=FreeFilterbankConfig(num_filters=8),
-    masker=RecurrentConfig(hidden_size=4, num_layers=1, bidirectional=False),
-)
+CONFIG = replace(RECURRENT, masker=RecurrentConfig(hidden_size=4, num_layers=1, bidirectional=False))
 
 
 class Trickle(io.BytesIO):
@@ -39,7 +35,6 @@ class Trickle(io.BytesIO):
 
 @pytest.fixture
 def separator():
-    torch.manual_seed(0)
     return Separator(build_model(CONFIG))
 
 
@@ -125,13 +120,10 @@ def test_channels_of_a_wav_are_averaged(separator, subtype, container):
 @pytest.mark.parametrize("more", [wav(mixture(300)), b"\1\0" * 50, b"data" + bytes([0, 4, 0, 0]) + b"\1" * 9000])
 def test_sound_behind_what_a_wav_counts_is_no_end(separator, more):
     sink = io.BytesIO()
-    line = complaint(
-        lambda: separate_pipe(separator.streaming(), open_pipe(io.BytesIO(wav(mixture(300)) + more)), sink)
-    )
-    assert (
-        re.search("more sound follows the samples|another recording follows", line)
-        and len(sink.getvalue()) == 300 * 2 * 2
-    )
+    pipe = open_pipe(io.BytesIO(wav(mixture(300)) + more))
+    line = complaint(lambda: separate_pipe(separator.streaming(), pipe, sink))
+    assert re.search("more sound follows the samples|another recording follows", line)
+    assert len(sink.getvalue()) == 300 * 2 * 2
 
 
 @pytest.mark.parametrize("quiet", [0, 9000])
@@ -209,12 +201,8 @@ def command(model: str, *options: str) -> list[str]:
 
 def test_command_from_pipe_to_pipe(model, separator):
     samples = mixture(4000)
-    done = subprocess.run(
-        [*command(model, "--levels", "model"), "-"],
-        input=wav(samples, subtype="FLOAT"),
-        capture_output=True,
-        check=True,
-    )
+    line = [*command(model, "--levels", "model"), "-"]
+    done = subprocess.run(line, input=wav(samples, subtype="FLOAT"), capture_output=True, check=True)
     found = np.frombuffer(done.stdout, "<f4").reshape(-1, 2).T
     np.testing.assert_allclose(found, offline(separator, samples), atol=1e-6)
     assert b"2 channels of f32le at 8000 Hz, latency 2.00 ms" in done.stderr
@@ -222,13 +210,8 @@ def test_command_from_pipe_to_pipe(model, separator):
 
 
 def test_command_answers_before_the_input_ends_and_ends_when_nobody_listens(model):
-    with subprocess.Popen(
-        command(model, "--sample-format", "s16le"),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    ) as process:
-        assert process.stdin and process.stdout and process.stderr
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command(model, "--sample-format", "s16le"), **pipes) as process:
         process.stdin.write(bytes(2 * 800))
         process.stdin.flush()
         assert len(process.stdout.read(4 * 700)) == 4 * 700
@@ -257,7 +240,7 @@ def test_options_for_files_do_not_go_with_pipes(model, options, capsys):
 def test_the_microphone_of_the_documents(separator, monkeypatch):
     """A sound card that plays 0.1 s of a recording to docs/stream.md's example, and hears what that plays."""
     page = (Path(__file__).parents[3] / "docs" / "stream.md").read_text()
-    namespace: dict[str, Any] = {}
+    namespace = {}
     exec(re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[0], namespace)
     recording, played = mixture(800), []
 

@@ -1,10 +1,7 @@
 """What a recording holds above the model's band is shared among the estimates."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
-import torch
 
 from sepkit.config import FreeFilterbankConfig, ModelConfig, RecurrentConfig
 from sepkit.data import audio
@@ -21,8 +18,7 @@ def noise(seconds: float, seed: int = 0) -> np.ndarray:
 
 
 def low_part(waveform: np.ndarray) -> np.ndarray:
-    low = audio.resample(audio.resample(waveform, RATE, MODEL_RATE), MODEL_RATE, RATE)
-    return low[..., : waveform.shape[-1]]
+    return audio.resample(audio.resample(waveform, RATE, MODEL_RATE), MODEL_RATE, RATE)[..., : waveform.shape[-1]]
 
 
 def above(waveform: np.ndarray, hz: float) -> np.ndarray:
@@ -32,8 +28,7 @@ def above(waveform: np.ndarray, hz: float) -> np.ndarray:
 
 def shared(mixture: np.ndarray, estimates: np.ndarray, blocks: int = 1) -> np.ndarray:
     sharing = UpperBandSharing(RATE, MODEL_RATE, len(estimates))
-    cuts = np.array_split(np.arange(mixture.size), blocks)
-    parts = [sharing.push(mixture[cut], estimates[:, cut]) for cut in cuts]
+    parts = [sharing.push(mixture[cut], estimates[:, cut]) for cut in np.array_split(np.arange(mixture.size), blocks)]
     return np.concatenate([*parts, sharing.finish()], axis=1)
 
 
@@ -57,6 +52,26 @@ def test_the_speaker_who_is_heard_gets_more() -> None:
     assert energies[0, 0] > 20 * energies[1, 0] and energies[1, 1] > 20 * energies[0, 1]
 
 
+FOUR_TO_ONE = 100**0.3 / (1 + 100**0.3)
+
+
+@pytest.mark.parametrize(
+    ("tones", "least", "most"),
+    [
+        (((3300, 1.0), (3300, 0.1)), FOUR_TO_ONE - 0.01, FOUR_TO_ONE + 0.01),
+        (((3300, 1e-5), (3300, 1e-6)), FOUR_TO_ONE - 0.01, FOUR_TO_ONE + 0.01),
+        (((3300, 1e-8), (3300, 1e-9)), 0.49, 0.51),
+        (((3100, 1.0), (2900, 1.0)), 0.9, 1.0),
+        (((3540, 1.0), (3740, 1.0)), 0.9, 1.0),
+    ],
+)
+def test_shares_by_the_energy_between_three_quarters_of_the_band_and_its_end(tones, least, most) -> None:
+    times, mixture = np.arange(RATE) / RATE, noise(1)
+    estimates = np.stack([level * np.sin(2 * np.pi * hz * times) for hz, level in tones])
+    first, second = above(shared(mixture, estimates.astype(np.float32)), 4100)
+    assert least < (np.vdot(first, first + second) / np.vdot(first + second, first + second)).real < most
+
+
 def test_blocks_of_any_length_give_the_same() -> None:
     mixture, estimates = noise(0.4), low_part(np.stack([noise(0.4, 1), noise(0.4, 2), noise(0.4, 3)]))
     whole = shared(mixture, estimates)
@@ -78,7 +93,6 @@ CHUNKS = {"whole_seconds": 0.0, "chunk_seconds": 0.5, "overlap_seconds": 0.25}
 
 
 def small_model() -> EncoderMaskerDecoder:
-    torch.manual_seed(0)
     masker = RecurrentConfig(hidden_size=8, num_layers=1)
     return build_model(ModelConfig(filterbank=FreeFilterbankConfig(num_filters=16), masker=masker))
 
@@ -100,8 +114,7 @@ def test_separator_shares_whole_and_in_chunks(way: dict[str, float], monkeypatch
 
 def test_estimates_of_chunks_can_be_read_again() -> None:
     """Linking speakers reads them three times, and 16 bits that clip are written anew."""
-    separator = Separator(small_model(), **CHUNKS)
-    long = separator.separate_recording(ArrayRecording(noise(1.3), RATE)).estimates
+    long = Separator(small_model(), **CHUNKS).separate_recording(ArrayRecording(noise(1.3), RATE)).estimates
     first, again = (np.concatenate(list(long.blocks()), axis=1) for _ in range(2))
     assert first.shape == (2, int(1.3 * RATE))
     np.testing.assert_array_equal(first, again)

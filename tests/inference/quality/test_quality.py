@@ -1,5 +1,4 @@
-from __future__ import annotations
-
+import functools
 import json
 from dataclasses import replace
 
@@ -9,37 +8,26 @@ import scipy.stats
 import torch
 import yaml
 
-from sepkit import config as c
 from sepkit.choices import to_dict
+from sepkit.config import DeterministicConfig
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, SourceEntry, read_manifest, write_manifest
+from sepkit.data.mixing import mix_entry
 from sepkit.evaluation.metrics import si_sdr_db
 from sepkit.inference import Separator, load_model, separate_files
 from sepkit.inference.calibration import calibrate
 from sepkit.inference.quality.features import recording_features
-from sepkit.inference.quality.predictor import (
-    QualityPredictor,
-    fit_quality,
-    generic_predictor,
-    read_quality,
-    write_quality,
-)
+from sepkit.inference.quality.predictor import fit_quality, generic_predictor, read_quality, write_quality
 from sepkit.inference.quality.regression import LEAST_COVERAGE, LogisticRegression, fit_ridge
 from sepkit.inference.quality.single_speaker import SingleSpeakerDetector
 from sepkit.inference.runners.base import AGREEMENT
 from sepkit.models import build_model, save_model
 from sepkit.models.saved import weights_fingerprint
 from tests.complaint import complaint
+from tests.tiny_models import LONG_STEPS
 
 RATE = 8000
-MODEL = c.ModelConfig(
-    # Long steps: calibration hears minutes, and a recurrent masker takes its time for each step.
-    filterbank=c.STFTFilterbankConfig(512, 256),
-    masker=c.RecurrentConfig(hidden_size=4, num_layers=1),
-    encoding=c.GaussianConfig("linear"),
-    masks=c.LogNormalConfig(),
-)
-DETERMINISTIC = replace(MODEL, encoding=c.DeterministicConfig("linear"), masks=c.DeterministicConfig("sigmoid"))
+DETERMINISTIC = replace(LONG_STEPS, encoding=DeterministicConfig("linear"), masks=DeterministicConfig("sigmoid"))
 
 
 def synthetic(mixtures=40, features=4, seed=0, noise=1.0):
@@ -49,8 +37,7 @@ def synthetic(mixtures=40, features=4, seed=0, noise=1.0):
     numbers = np.repeat(np.arange(mixtures), 2)
     shared = generator.standard_normal(mixtures)[numbers]
     own = generator.standard_normal(2 * mixtures)
-    targets = 8 + 3 * table["x0"] - 0.2 * table["x1"] + noise * (0.6 * shared + 0.8 * own)
-    return table, targets, numbers
+    return table, 8 + 3 * table["x0"] - 0.2 * table["x1"] + noise * (0.6 * shared + 0.8 * own), numbers
 
 
 # ------------------------------------------------------------------------------------------------------------- fitting
@@ -98,10 +85,8 @@ def test_predictions_left_out_are_those_of_fits_without_the_mixture():
 def test_strength_is_best_where_mixtures_are_left_out():
     table, targets, mixtures = synthetic(mixtures=15, features=8, noise=6.0)
     fitted, _ = fit_ridge(table, targets, mixtures)
-    best, *others = (
-        np.square(targets - left_out(table, targets, mixtures, factor * fitted.ridge)).sum()
-        for factor in (1.0, 0.3, 3.0)
-    )
+    left = [targets - left_out(table, targets, mixtures, factor * fitted.ridge) for factor in (1.0, 0.3, 3.0)]
+    best, *others = (np.square(errors).sum() for errors in left)
     assert best <= min(others)
     assert fitted.ridge > 1
 
@@ -122,8 +107,7 @@ def test_intervals_hold_the_share_they_promise(skewed):
             targets = targets - np.random.default_rng(seed + 1000).exponential(4.0, len(targets))
         used, new = mixtures < 50, mixtures >= 50
         fitted = fit_ridge({k: v[used] for k, v in table.items()}, targets[used], mixtures[used])[0]
-        predicted = fitted.predict({k: v[new] for k, v in table.items()})
-        ends = fitted.interval(predicted, None)
+        ends = fitted.interval(fitted.predict({k: v[new] for k, v in table.items()}), None)
         below.append(np.mean(targets[new] < ends[:, 0]))
         above.append(np.mean(targets[new] > ends[:, 1]))
         inside.append(1 - below[-1] - above[-1])
@@ -148,8 +132,7 @@ def test_the_interval_is_as_wide_as_the_features_let_expect_and_holds_in_every_k
     inside = (low <= errors) & (errors <= high)
     of_kinds = [inside[kinds == kind].mean() for kind in (0, 1)]
     assert of_kinds[0] > 0.95 and of_kinds[1] == pytest.approx(LEAST_COVERAGE, abs=0.01)
-    middle = {name: np.zeros(1) for name in table}
-    ends = fitted.interval(np.zeros(1), middle)[0]
+    ends = fitted.interval(np.zeros(1), {name: np.zeros(1) for name in table})[0]
     assert fitted.half_width_db == pytest.approx(np.ptp(ends) / 2, rel=0.05)
     assert np.isnan(fitted.interval(np.zeros(1), None)).all()
 
@@ -206,7 +189,7 @@ def test_what_cannot_be_fitted(change, words):
 # --------------------------------------------------------------------------------------------------------------- files
 
 
-def predictor(**changed) -> QualityPredictor:
+def predictor(**changed):
     table, targets, mixtures = synthetic()
     described = {"weights": "abc", "hypotheses": 2, "manifest": "dev.jsonl"}
     return fit_quality(table, targets, mixtures, **(described | changed))
@@ -229,10 +212,8 @@ def test_the_interval_is_that_of_errors_by_fits_without_the_mixture():
     generator = np.random.default_rng(9)
     harder = {name: generator.normal(values.mean(), values.std(), 40) for name, values in table.items()}
     wanted = model.predict(harder) + generator.normal(0, 9 * model.error_db, 40)
-    only, both = (
-        np.repeat([False, True], [len(targets), 40]),
-        {name: np.append(table[name], harder[name]) for name in table},
-    )
+    only = np.repeat([False, True], [len(targets), 40])
+    both = {name: np.append(table[name], harder[name]) for name in table}
     found = fit_quality(
         both, np.append(targets, wanted), np.append(mixtures, np.zeros(40, int)), only.astype(str), only,
         weights="abc", hypotheses=2, manifest="dev.jsonl",
@@ -270,16 +251,6 @@ def test_files_are_plain_and_come_back(tmp_path):
     assert read_quality(tmp_path / "none", "abc", 2) is None
 
 
-def changed(data, *keys, value):
-    inner = data
-    for key in keys[:-1]:
-        inner = inner[key]
-    if value is None:
-        del inner[keys[-1]]
-    else:
-        inner[keys[-1]] = value
-
-
 @pytest.mark.parametrize(
     ("keys", "value", "words"),
     [
@@ -303,9 +274,13 @@ def changed(data, *keys, value):
     ],
 )
 def test_files_of_other_models_and_damaged_ones_are_refused(tmp_path, keys, value, words):
-    whole = replace(predictor(), single_speaker=RULE)
-    data = json.loads(json.dumps(to_dict(whole)))
-    changed(data, *keys, value=value)
+    data = json.loads(json.dumps(to_dict(replace(predictor(), single_speaker=RULE))))
+    *above, last = keys
+    place = functools.reduce(dict.__getitem__, above, data)
+    if value is None:
+        del place[last]
+    else:
+        place[last] = value
     (tmp_path / "quality.yaml").write_text(yaml.safe_dump(data))
     line = complaint(lambda: read_quality(tmp_path, "abc", 2), words)
     assert "sepkit calibrate" in line and "quality.yaml" in line
@@ -338,15 +313,10 @@ def corpus(tmp_path_factory):
     entries = []
     for number in range(40):
         num_samples = 4000 + 40 * number
-        time = np.arange(num_samples) / RATE
-        sources = np.stack(
-            [
-                0.3 * np.sin(2 * np.pi * (200 + 40 * number) * time),
-                0.01 * (1 + number % 7) * generator.standard_normal(num_samples),
-            ]
-        ).astype(np.float32)
-        for k, source in enumerate(sources):
-            audio.write(folder / f"{number}_{k}.wav", source, RATE)
+        tone = 0.3 * np.sin(2 * np.pi * (200 + 40 * number) / RATE * np.arange(num_samples))
+        noise = 0.01 * (1 + number % 7) * generator.standard_normal(num_samples)
+        for k, source in enumerate((tone, noise)):
+            audio.write(folder / f"{number}_{k}.wav", source.astype(np.float32), RATE)
         # Calibration hears all that there is of a speaker: here eight recordings, of 4 to 5 s.
         parts = [SourceEntry(path=f"{number}_{k}.wav", speaker=f"{number % 5}_{k}") for k in range(2)]
         entries.append(MixtureEntry(id=f"m{number}", sample_rate=RATE, num_samples=num_samples, sources=parts))
@@ -368,7 +338,7 @@ def calibrated(tmp_path_factory, corpus):
     """EXP with a variational model and its predictor."""
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("exp")
-    model = build_model(MODEL)
+    model = build_model(LONG_STEPS)
     save_model(model, folder / "model")
     found = calibrate(Separator(model), corpus)
     write_quality(found.predictor, folder / "model")
@@ -395,9 +365,7 @@ def test_a_separator_predicts_what_the_predictor_says(calibrated):
     centered = waveform - waveform.mean(dtype=np.float64)
     # Of a model whose level was never measured.
     leveled = (0.05 * centered / centered.std()).astype(np.float32)
-    output = separator.runner.run(leveled[None], features=True)
-    features = recording_features(separator.runner, leveled, output)
-    assert features is not None
+    features = recording_features(separator.runner, leveled, separator.runner.run(leveled[None], features=True))
     expected = found.predictor.model.predict(features)
     np.testing.assert_allclose(separated.predicted_si_sdr_db, expected, rtol=1e-5)
     low, high = (found.predictor.model.interval(expected, features) - expected[:, None]).T
@@ -408,9 +376,6 @@ def test_a_separator_predicts_what_the_predictor_says(calibrated):
 
 def test_predictions_are_of_the_si_sdr_that_evaluation_measures(corpus, calibrated):
     """Fitted values go through the mean of the targets: that of PIT-matched SI-SDR over sources."""
-    from sepkit.data.manifest import read_manifest
-    from sepkit.data.mixing import mix_entry
-
     folder, found = calibrated
     separator = load_model(folder, predict=False)
     scores = []
@@ -449,7 +414,7 @@ def test_silence_and_short_recordings_have_no_prediction(calibrated, waveform):
 def test_another_models_predictor_is_refused_or_left_out(tmp_path, calibrated):
     _, found = calibrated
     torch.manual_seed(1)
-    save_model(build_model(MODEL), tmp_path)
+    save_model(build_model(LONG_STEPS), tmp_path)
     write_quality(found.predictor, tmp_path)
     complaint(lambda: load_model(tmp_path), "other weights")
     assert load_model(tmp_path, predict=False).quality is None
@@ -470,9 +435,7 @@ def test_a_manifest_with_single_speakers_is_taken_as_it_is(corpus):
     made += [replace(entry, id=f"one{entry.id}", sources=entry.sources[:1]) for entry in entries[:30]]
     made += [replace(entries[0], id=f"three{k}", sources=three, num_samples=4000, corpus="three") for k in range(3)]
     made.append(MixtureEntry(id="nobody", sample_rate=RATE, num_samples=4000, sources=[], mixture=one.path))
-    manifest = write_manifest(corpus.parent / "complete.jsonl", made)
-    torch.manual_seed(0)
-    found = calibrate(Separator(build_model(DETERMINISTIC)), manifest)
+    found = calibrate(Separator(build_model(DETERMINISTIC)), write_manifest(corpus.parent / "complete.jsonl", made))
     assert found.skipped == {}
     # Three speakers widen the interval, but the prediction is of the others.
     assert (found.predictor.mixtures, found.predictor.examples) == (40, 80)
@@ -481,7 +444,7 @@ def test_a_manifest_with_single_speakers_is_taken_as_it_is(corpus):
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"first": 0}, "first: found 0"), ({"first": 3}, "expected .* or more"), ({}, "no mixture could be used")],
+    [({"first": 0}, "first: found 0"), ({"first": 3}, "expected .* or more"), ({}, "no usable mixture")],
 )
 def test_what_cannot_be_calibrated(corpus, options, words):
     manifest = corpus

@@ -1,19 +1,12 @@
 """One speaker, several, or not known: the rule, and what it hears."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
 import pytest
 
-from sepkit.inference.quality.single_speaker import (
-    MOST_TAKEN_FOR_NOISE,
-    MOST_TAKEN_FOR_ONE,
-    MOST_TAKEN_FOR_SEVERAL,
-    LabeledRecording,
-    fit_single_speaker,
-)
+from sepkit.inference.quality import single_speaker as module
+from sepkit.inference.quality.single_speaker import LabeledRecording, fit_single_speaker
 from sepkit.inference.quality.voices import changes_speakers, default_encoder, evidence_spans, speaker_evidence
 from sepkit.inference.selection import products_of
 
@@ -23,12 +16,8 @@ RATE = 8000
 def recordings(alone: float, apart: float, count: int = 400, seed: int = 0) -> list[LabeledRecording]:
     """Return recordings of one speaker and of several, with these means of their evidence; its deviation is one."""
     generator = np.random.default_rng(seed)
-    return [
-        LabeledRecording(
-            {"voice_least": generator.normal(alone if number % 2 else apart)}, 2 - number % 2, f"speaker {number % 40}"
-        )
-        for number in range(count)
-    ]
+    evidence = [{"voice_least": generator.normal(alone if number % 2 else apart)} for number in range(count)]
+    return [LabeledRecording(one, 2 - number % 2, f"speaker {number % 40}") for number, one in enumerate(evidence)]
 
 
 def test_between_one_and_several_there_is_no_number():
@@ -39,8 +28,8 @@ def test_between_one_and_several_there_is_no_number():
     of_one, of_several = ([found for found, one in zip(said, new, strict=True) if one.speakers == n] for n in (1, 2))
     assert 0.6 < np.mean([found is True for found in of_one]) == pytest.approx(rule.one.found, abs=0.1)
     assert 0.6 < np.mean([found is False for found in of_several]) == pytest.approx(rule.found_several, abs=0.1)
-    assert np.mean([found is True for found in of_several]) < 2.5 * MOST_TAKEN_FOR_ONE
-    assert np.mean([found is False for found in of_one]) < 2.5 * MOST_TAKEN_FOR_SEVERAL
+    assert np.mean([found is True for found in of_several]) < 2.5 * module.MOST_TAKEN_FOR_ONE
+    assert np.mean([found is False for found in of_one]) < 2.5 * module.MOST_TAKEN_FOR_SEVERAL
     assert None in of_one and None in of_several
     assert rule.is_one({}) is None and rule.is_one({"voice_least": math.nan}) is None
     # Where nothing lies between, both are found.
@@ -68,7 +57,7 @@ def test_noise_is_told_by_its_sound():
     noise = [LabeledRecording({}, 0, sound=sound(3)) for _ in range(60)]
     assert fit_single_speaker([*speech, *noise[:10]], "voices").noise is None
     rule = fit_single_speaker([*speech, *noise], "voices")
-    assert rule.noise.false_alarms <= MOST_TAKEN_FOR_NOISE and rule.noise.found > 0.9
+    assert rule.noise.false_alarms <= module.MOST_TAKEN_FOR_NOISE and rule.noise.found > 0.9
     assert np.mean([rule.in_domain(sound(8)) for _ in range(100)]) > 0.9
     # Both ends of the range of speech are far away: it is the regression that tells.
     assert np.mean([rule.in_domain(sound(4)) for _ in range(100)]) < 0.3
@@ -91,8 +80,7 @@ def voice(seconds: float, pitch_hz: float, resonance_hz: float, seed: int = 0) -
 
 
 def evidence(estimates: np.ndarray, scale: float = 1.0) -> dict[str, float]:
-    mixture = estimates.sum(0)
-    products = products_of(scale * mixture, scale * estimates)
+    products = products_of(scale * estimates.sum(0), scale * estimates)
     return speaker_evidence(default_encoder(), products, scale * estimates, RATE)
 
 
@@ -104,9 +92,8 @@ def test_one_voice_is_unlike_two_in_turn_and_two_at_once():
     one = evidence(np.stack([LOW, QUIET]))
     first = np.arange(8 * RATE) < 4 * RATE
     turns = np.where(first, LOW, HIGH)
-    together, apart, at_once = (
-        evidence(np.stack(both)) for both in ((turns, QUIET), (LOW * first, HIGH * ~first), (LOW, HIGH))
-    )
+    pairs = ((turns, QUIET), (LOW * first, HIGH * ~first), (LOW, HIGH))
+    together, apart, at_once = (evidence(np.stack(both)) for both in pairs)
     assert one["levels_range"] > 15 and apart["levels_range"] < 6 and one["correlation_db"] < -20
     assert together["voice_least"] < one["voice_least"] - 0.2 and apart["voice_least"] < one["voice_least"] - 0.2
     # All windows belong to one estimate, or each voice has its own.
@@ -130,8 +117,7 @@ class TwoTones:
     sample_rate, embedding_size = RATE, 2
 
     def embed(self, waveforms: np.ndarray) -> np.ndarray:
-        times = np.arange(waveforms.shape[1]) / RATE
-        return np.abs(waveforms @ np.exp(2j * np.pi * np.outer(times, [500, 1000])))
+        return np.abs(waveforms @ np.exp(2j * np.pi * np.outer(np.arange(waveforms.shape[1]) / RATE, [500, 1000])))
 
 
 def test_evidence_by_hand():
@@ -205,5 +191,4 @@ def test_what_is_heard_before_or_after_alone_tells_nothing():
     assert not told(joined(LOW, silence), joined(silence, LOW)) and not told(joined(LOW, HIGH), silence)
     assert not told(silence, silence) and not told(LOW) and not told(LOW[:100], HIGH[:100])
     # Its embeddings are not finite.
-    beyond = LOW + 3e37 * (np.arange(len(LOW)) == 100)
-    assert not told(beyond, HIGH)
+    assert not told(LOW + 3e37 * (np.arange(len(LOW)) == 100), HIGH)

@@ -1,14 +1,12 @@
 """Counting speakers, and what comes out then."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from sepkit.config import DeterministicConfig, ModelConfig, RecurrentConfig, STFTFilterbankConfig
+from sepkit.config import DeterministicConfig, STFTFilterbankConfig
 from sepkit.data import audio
 from sepkit.inference import Separator, separate_files
 from sepkit.inference.decision import decide
@@ -20,16 +18,13 @@ from sepkit.inference.quality.voices import SAME_VOICE, default_encoder
 from sepkit.inference.selection import products_of
 from sepkit.models import build_model
 from tests.complaint import complaint
+from tests.tiny_models import RECURRENT
 
 RATE = 8000
 
 
-CONFIG = ModelConfig(
-    filterbank=STFTFilterbankConfig(64, 32),
-    masker=RecurrentConfig(hidden_size=4, num_layers=1),
-    encoding=DeterministicConfig("linear"),
-    masks=DeterministicConfig("sigmoid"),
-)
+LINEAR, SIGMOID = DeterministicConfig("linear"), DeterministicConfig("sigmoid")
+CONFIG = replace(RECURRENT, filterbank=STFTFilterbankConfig(64, 32), encoding=LINEAR, masks=SIGMOID)
 
 
 def one_speaker(both: bool = False) -> np.ndarray:
@@ -99,14 +94,12 @@ def test_one_voice_in_both_estimates_is_joined_and_noise_is_not(consistency, bet
     # Whoever gives a number of speakers knows better.
     obeyed = separator.separate(mixture, RATE, speakers=2)
     assert obeyed.speakers == 2
-    assert repr(obeyed).endswith(
-        "2 speakers; predicted SI-SDR 3.0 dB (90 % interval 1 to 1): usable, with audible leakage)"
-    )
+    predicted = "predicted SI-SDR 3.0 dB (90 % interval 1 to 1): usable, with audible leakage"
+    assert repr(obeyed).endswith(f"2 speakers; {predicted})")
     np.testing.assert_array_equal(obeyed.estimates, apart.estimates)
     # What is measured is what the model made.
     separator.sum_if_single = False
-    first = separator.separate(mixture, RATE).estimates[0]
-    assert consistency or np.corrcoef(first, made[loudest])[0, 1] > 1 - 1e-6
+    assert consistency or np.corrcoef(separator.separate(mixture, RATE).estimates[0], made[loudest])[0, 1] > 1 - 1e-6
 
 
 def test_one_speaker_is_joined_in_chunks_too(monkeypatch):
@@ -128,8 +121,7 @@ def test_one_speaker_is_joined_in_chunks_too(monkeypatch):
 
 def test_a_number_is_said_only_if_it_is_sure(monkeypatch):
     separator = Separator(build_model(CONFIG))
-    rule = LogisticRegression(["voice_least"], [0.0], [1.0], [1.0], 0.0, 0.5, 1.0, 0.0)
-    separator.quality = OneVoice(rule)
+    separator.quality = OneVoice(LogisticRegression(["voice_least"], [0.0], [1.0], [1.0], 0.0, 0.5, 1.0, 0.0))
     asked, least = [], iter([0.9, 0.1, -2.0])
 
     def heard(encoder, products, estimates, sample_rate):
@@ -156,7 +148,7 @@ def test_an_empty_estimate_is_out_of_domain():
     assert [told(10 ** (level / 20)) for level in (-29, -31)] == [False, True]
 
 
-def test_json_files_tell_how_many_speak(monkeypatch, tmp_path: Path):
+def test_json_files_tell_how_many_speak(monkeypatch, tmp_path):
     separator = Separator(build_model(CONFIG))
     separator.quality = OneVoice(LogisticRegression(["outputs_between"], [0.0], [1.0], [1.0], -1.0, 0.0, 1.0, 0.0))
     for name in ("one", "two"):
@@ -173,7 +165,7 @@ def test_json_files_tell_how_many_speak(monkeypatch, tmp_path: Path):
     complaint(lambda: Separator(separator.model).separate(one_speaker(), RATE, speakers="auto"), "sepkit calibrate")
 
 
-def test_what_is_left_in_the_other_output_is_no_turn(monkeypatch, tmp_path: Path):
+def test_what_is_left_in_the_other_output_is_no_turn(monkeypatch, tmp_path):
     hears(monkeypatch, 0.9)
     separator = Separator(build_model(CONFIG))
     path = audio.write(tmp_path / "one.wav", one_speaker(both=True), RATE)
@@ -181,6 +173,5 @@ def test_what_is_left_in_the_other_output_is_no_turn(monkeypatch, tmp_path: Path
     for quality in (None, OneVoice()):
         separator.quality = quality
         separate_files([path], separator, tmp_path / str(len(turns)), OutputOptions(rttm=True))
-        lines = (tmp_path / str(len(turns)) / "one.rttm").read_text().splitlines()
-        turns.append({line.split()[7] for line in lines})
+        turns.append({line.split()[7] for line in (tmp_path / str(len(turns)) / "one.rttm").read_text().splitlines()})
     assert len(turns[0]) == 2 and len(turns[1]) == 1

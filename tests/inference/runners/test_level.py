@@ -1,16 +1,13 @@
 """What a model gets has one level, and what comes out follows the recording: gains change nothing else."""
 
-from __future__ import annotations
-
 import functools
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from sepkit.config import ConvTasNetConfig, FreeFilterbankConfig, ModelConfig
+from sepkit.config import ModelConfig
 from sepkit.data import audio
 from sepkit.inference import Separator, load_model
 from sepkit.inference.long.recordings import FileRecording
@@ -19,13 +16,9 @@ from sepkit.inference.runners.level import ModelLevel, RunningLevel, standardize
 from sepkit.inference.runners.torch_runner import TorchRunner
 from sepkit.models import build_model
 from tests.noise_voices import voice
-from tests.tiny_models import RECURRENT
+from tests.tiny_models import CAUSAL, RECURRENT
 
 RATE = 8000
-CAUSAL = ModelConfig(
-    filterbank=FreeFilterbankConfig(num_filters=8, kernel_size=16, stride=8),
-    masker=ConvTasNetConfig(6, 8, 6, blocks=3, repeats=1, norm="cumulative_layer_norm", causal=True),
-)
 
 
 def made(config: ModelConfig, deviation: float | None = None):
@@ -41,21 +34,15 @@ def noise(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 def running(mixture: np.ndarray, rate: int, deviation: float) -> tuple[np.ndarray, np.ndarray]:
-    """Sums of the docstring of `RunningLevel`, one after the other: samples (T,) and factors (T,)."""
+    """Means of the docstring of `RunningLevel`, one after the other: samples (T,) and factors (T,)."""
     decay = np.exp(-1 / (10 * rate))
     samples, factors = np.zeros(len(mixture)), np.zeros(len(mixture))
     for t in range(len(mixture)):
-        weight = mean = square = 0.0
-        for u in range(t + 1):
-            share = decay ** (t - u)
-            weight += share
-            mean += share * float(mixture[u])
-        mean /= weight
-        for u in range(t + 1):
-            square += decay ** (t - u) * (float(mixture[u]) - mean) ** 2
-        own = np.sqrt(square / weight)
+        past, weights = mixture[: t + 1].astype(np.float64), decay ** np.arange(t, -1, -1)
+        mean = np.average(past, weights=weights)
+        own = np.sqrt(np.average((past - mean) ** 2, weights=weights))
         if own > 1e-7 * abs(mean):
-            samples[t], factors[t] = deviation * (float(mixture[t]) - mean) / own, own / deviation
+            samples[t], factors[t] = deviation * (past[t] - mean) / own, own / deviation
     return samples, factors
 
 
@@ -63,12 +50,10 @@ def running(mixture: np.ndarray, rate: int, deviation: float) -> tuple[np.ndarra
 
 
 def test_the_level_of_a_whole_by_hand():
-    mixtures = np.float32([[1, 3, 1, 3], [7, 7, 7, 7], [0, 0, 0, 0], [-4, 0, 0, 4]])
-    standardized, factors = standardize(mixtures, 0.5)
+    standardized, factors = standardize(np.float32([[1, 3, 1, 3], [7, 7, 7, 7], [0, 0, 0, 0], [-4, 0, 0, 4]]), 0.5)
     # The deviation of the last is the root of 8.
     last = 0.5 * 4 / math.sqrt(8)
-    expected = [[-0.5, 0.5, -0.5, 0.5], [0] * 4, [0] * 4, [-last, 0, 0, last]]
-    np.testing.assert_allclose(standardized, expected, rtol=1e-7)
+    np.testing.assert_allclose(standardized, [[-0.5, 0.5, -0.5, 0.5], [0] * 4, [0] * 4, [-last, 0, 0, last]], rtol=1e-7)
     np.testing.assert_allclose(factors, [[2], [0], [0], [2 * math.sqrt(8)]], rtol=1e-12)
     assert standardized.dtype == np.float32 and factors.shape == (4, 1)
 
@@ -141,8 +126,7 @@ def test_a_runner_gives_the_model_its_level_and_takes_it_back(config, deviation)
         standardized = (in_double - in_double.mean(-1, keepdims=True)) / factors
     with torch.no_grad():
         raw = model(torch.from_numpy(standardized).float()).estimates.numpy()
-    found = TorchRunner(model).run(mixtures).estimates
-    for estimates, expected in zip(found, factors[:, None] * raw, strict=True):
+    for estimates, expected in zip(TorchRunner(model).run(mixtures).estimates, factors[:, None] * raw, strict=True):
         np.testing.assert_allclose(estimates, expected, atol=1e-5 * np.abs(expected).max())
 
 
@@ -194,14 +178,8 @@ def results(model: str, way: str, waveform: np.ndarray, rate: int) -> tuple[np.n
             return np.concatenate([*parts, stream.finish()], -1), {}
     found = separator(model, way).separate(waveform, rate)
     assert separator(model, way).is_long(len(waveform), rate) is (way == "long")
-    told = {
-        "speakers": found.speakers,
-        "kept": found.kept.tolist(),
-        "out_of_domain": found.out_of_domain,
-        "predicted": found.predicted_si_sdr_db,
-        "gains": found.gains,
-    }
-    return found.estimates, told
+    told = {"speakers": found.speakers, "kept": found.kept.tolist(), "out_of_domain": found.out_of_domain}
+    return found.estimates, told | {"predicted": found.predicted_si_sdr_db, "gains": found.gains}
 
 
 @functools.cache
@@ -217,8 +195,7 @@ def usual(model: str, way: str, rate: int) -> tuple[np.ndarray, np.ndarray, dict
 def test_gains_and_constants_change_nothing_but_the_level(model, way, rate, gain_db, constant):
     waveform, expected, told = usual(model, way, rate)
     gain = 10 ** (gain_db / 20)
-    mixture = (gain * waveform.astype(np.float64) + constant).astype(np.float32)
-    found, now = results(model, way, mixture, rate)
+    found, now = results(model, way, (gain * waveform.astype(np.float64) + constant).astype(np.float32), rate)
     # Rounding to 24 bits beside a constant is 90 dB below quiet speech.
     difference = np.square(found / gain - expected, dtype=np.float64).sum(-1) / np.square(expected).sum(-1)
     assert expected.shape == (2, len(waveform)) and (10 * np.log10(difference + 1e-30) < -60).all()
@@ -231,7 +208,7 @@ def test_gains_and_constants_change_nothing_but_the_level(model, way, rate, gain
 
 
 @pytest.mark.parametrize("name", ["boxed_8k", "boxed_8k_causal"])
-def test_excerpts_of_a_file_have_no_constant_either(name, tmp_path: Path):
+def test_excerpts_of_a_file_have_no_constant_either(name, tmp_path):
     """A prediction hears excerpts of a long recording, which are read from its file again."""
     waveform, _, told = usual(name, "long", 16000)
     path = audio.write(tmp_path / "x.wav", waveform + np.float32(0.3), 16000, subtype="FLOAT")

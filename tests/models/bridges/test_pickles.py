@@ -1,9 +1,5 @@
 """Files that are no checkpoint of torch, by what is wrong with each."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -12,12 +8,12 @@ from tests.complaint import complaint
 
 
 @pytest.fixture
-def saved(tmp_path: Path) -> Path:
+def saved(tmp_path):
     torch.save({"weight": torch.arange(5)}, tmp_path / "a.ckpt")
     return tmp_path / "a.ckpt"
 
 
-def test_a_checkpoint_is_read(saved: Path) -> None:
+def test_a_checkpoint_is_read(saved):
     assert read_checkpoint(saved, "expected one")["weight"].tolist() == [0, 1, 2, 3, 4]
 
 
@@ -35,10 +31,13 @@ def grown(data: bytes) -> bytes:
         (grown, "its records hold more bytes than the file"),
         (lambda data: b"version https://git-lfs.github.com/spec/v1\n", "this is a Git LFS pointer"),
         (None, "no such file"),
+        (lambda data: b"not a checkpoint", "refused, it is no file of tensors and plain data"),
+        (lambda data: b"", "no complete torch checkpoint"),
+        (lambda data: b"PK\x03\x04 truncated", "no complete torch checkpoint"),
     ],
-    ids=["directory", "cut", "more than the file", "pointer", "none"],
+    ids=["directory", "cut", "more than the file", "pointer", "none", "text", "nothing", "truncated"],
 )
-def test_what_is_none(saved: Path, spoil, words: str) -> None:
+def test_what_is_none(saved, spoil, words):
     data = saved.read_bytes()
     if spoil is None:
         saved.unlink()

@@ -1,10 +1,5 @@
 """Files of SR-CorrNet: what is read, what is refused, and what becomes of the level and the sign of its outputs."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -17,28 +12,25 @@ from tests.complaint import complaint
 from tests.published import sr_corrnet_description, sr_corrnet_weights
 
 
-def write(folder: Path, weights: Any, description: dict[str, Any]) -> Path:
+def write(folder, weights, description):
     torch.save(weights, folder / "model.pt")
     (folder / "config.yaml").write_text(yaml.safe_dump(description))
     return folder
 
 
-OLDER = [
-    ("encoder.", "input_layer."),
-    ("filter_estim_aux.", "mask_estim_aux."),
-    ("filter_estim.", "mask_estim."),
-    (".freq_block.", ".frame_wise_block."),
-    (".time_block.", ".freq_wise_block."),
-    (".ca.", ".cs."),
-    (".block.block.sa.", ".block.block.ega."),
-]
+OLDER = {"encoder.": "input_layer.", "filter_estim_aux.": "mask_estim_aux.", "filter_estim.": "mask_estim."}
+OLDER |= {".freq_block.": ".frame_wise_block.", ".time_block.": ".freq_wise_block.", ".ca.": ".cs."}
+OLDER |= {".block.block.sa.": ".block.block.ega."}
 
 
 def older_name(name: str) -> str:
-    for new, before in OLDER:
+    for new, before in OLDER.items():
         if new in name if new[0] == "." else name.startswith(new):
             name = name.replace(new, before, 1)
     return f"_orig_mod.{name}"
+
+
+SYNTHESIS = "dataset.synthesis_config"
 
 
 @pytest.mark.parametrize("counts", [False, True])
@@ -63,7 +55,10 @@ def test_layouts_of_one_model(counts, tmp_path):
     ("name", "value", "message"),
     [
         ("model.d_model", 16, "config.model.RoPE.d_model is 8, expected 16"),
-        ("model.d_model", 10**9, "config.model.d_model is 1000000000, expected a whole number from 1 to 65536"),
+        ("model.d_model", 65537, "config.model.d_model is 65537, expected a whole number from 1 to 65536"),
+        ("model.N_Enc", 1001, "config.model.N_Enc is 1001, expected a whole number from 1 to 1000"),
+        ("model.N_Dec", 1001, "config.model.N_Dec is 1001, expected a whole number from 1 to 1000"),
+        ("model.spk_split.fixed.max_n_spks", 101, "max_n_spks is 101, expected a whole number from 1 to 100"),
         ("model.N_Dec", 0, "config.model.N_Dec is 0"),
         ("model.N_Dec", 3, "dec_block.2.freq_block.block.ffn_1.layernorm.weight is missing"),
         ("model.N_Enc", 2, "enc_block.1.freq_block.block.ffn_1.layernorm.weight is missing"),
@@ -80,12 +75,8 @@ def test_layouts_of_one_model(counts, tmp_path):
         ("model.spk_split.fixed.max_n_spks", 3, "spk_split.spk_split.0.weight has shape (64, 8), expected (96, 8)"),
         ("model", None, "config.model.d_model is None"),
         ("stft.frame_shift", 5, "config.stft.frame_shift is 5, expected a half or a quarter of 16"),
-        (
-            "dataset.synthesis_config.max_len",
-            0,
-            "config.dataset.synthesis_config.max_len is 0, expected a whole number",
-        ),
-        ("dataset.synthesis_config.sampling_rate", "8k", "sampling_rate is '8k', expected a whole number"),
+        (f"{SYNTHESIS}.max_len", 0, f"config.{SYNTHESIS}.max_len is 0, expected a whole number"),
+        (f"{SYNTHESIS}.sampling_rate", "8k", "sampling_rate is '8k', expected a whole number"),
     ],
 )
 def test_other_descriptions(name, value, message, tmp_path):

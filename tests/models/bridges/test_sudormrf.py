@@ -1,9 +1,6 @@
 """Pickled modules of SuDoRM-RF's authors, built here under their names, without their code."""
 
-from __future__ import annotations
-
 import sys
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -19,8 +16,7 @@ PLACE = "sudo_rm_rf.dnn.models.improved_sudormrf"
 
 
 def named(name: str, **children: nn.Module) -> nn.Module:
-    kinds = vars(sys.modules[PLACE])
-    module = kinds.setdefault(name, type(name, (nn.Module,), {"__module__": PLACE}))()
+    module = vars(sys.modules[PLACE]).setdefault(name, type(name, (nn.Module,), {"__module__": PLACE}))()
     for child, part in children.items():
         setattr(module, child, part)
     return module
@@ -48,7 +44,6 @@ def block() -> nn.Module:
 def theirs(monkeypatch: pytest.MonkeyPatch) -> nn.Module:
     for name in ("sudo_rm_rf", PLACE):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    torch.manual_seed(0)
     return named(
         "SuDORMRF",
         encoder=nn.Conv1d(1, 8, 5, 2, 2, bias=False),
@@ -78,7 +73,7 @@ def separated(net: nn.Module, mixture: Tensor) -> Tensor:
     return net.decoder((masks * encoding[:, None]).flatten(1, 2))[..., : mixture.shape[-1]]
 
 
-def test_estimates_are_those_of_the_published_computation(theirs, tmp_path: Path, monkeypatch) -> None:
+def test_estimates_are_those_of_the_published_computation(theirs, tmp_path, monkeypatch):
     torch.save(theirs, tmp_path / "u2.pt")
     mixture = torch.randn(3, 501)
     deviation = mixture.std(-1, correction=0, keepdim=True)
@@ -91,7 +86,7 @@ def test_estimates_are_those_of_the_published_computation(theirs, tmp_path: Path
     assert (model.sample_rate, model.hypotheses) == (8000, 2) and PLACE not in sys.modules
 
 
-def test_other_pickles_are_refused(theirs, tmp_path: Path) -> None:
+def test_other_pickles_are_refused(theirs, tmp_path):
     def said(module: nn.Module) -> str:
         torch.save(module, tmp_path / "net.pt")
         return complaint(lambda: from_sudormrf(tmp_path / "net.pt"))

@@ -1,10 +1,6 @@
 """Files of TIGER: what is read, and what is refused."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -17,7 +13,7 @@ from tests.complaint import complaint
 from tests.published import tiger_arguments, tiger_weights
 
 
-def write(folder: Path, weights: dict[str, torch.Tensor], description: Any) -> Path:
+def write(folder, weights: dict[str, torch.Tensor], description):
     save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(description))
     return folder
@@ -45,7 +41,10 @@ def test_sizes_are_those_of_the_description(tmp_path):
         ({"upsampling_depth": 2}, "model.masker.scales: found 2, expected 3 to 100000"),
         ({"upsampling_depth": 4}, "is missing"),
         ({"in_channels": 5}, "has shape (6, 8, 1), expected (5, 8, 1)"),
-        ({"out_channels": 10**6}, "out_channels is 1000000, expected a whole number from 1 to 65536"),
+        ({"out_channels": 65537}, "out_channels is 65537, expected a whole number from 1 to 65536"),
+        ({"num_blocks": 1001}, "num_blocks is 1001, expected a whole number from 1 to 1000"),
+        ({"upsampling_depth": 17}, "upsampling_depth is 17, expected a whole number from 1 to 16"),
+        ({"sample_rate": 1000001}, "sample_rate is 1000001, expected a whole number from 1 to 1000000"),
         ({"num_blocks": "many"}, "num_blocks is 'many', expected a whole number"),
         ({"dec_layers": 2}, "'dec_layers' is no argument of TIGER"),
     ],
@@ -56,9 +55,8 @@ def test_other_descriptions(changes, message, tmp_path):
 
 
 def test_other_files(tmp_path):
-    assert "model.safetensors: no such file; expected a folder" in complaint(
-        lambda: load_pretrained(f"tiger:{tmp_path}")
-    )
+    words = "model.safetensors: no such file; expected a folder"
+    assert words in complaint(lambda: load_pretrained(f"tiger:{tmp_path}"))
     weights = tiger_weights()
     less = {name: tensor for name, tensor in weights.items() if name != "BN.3.1.bias"}
     for content, message in [

@@ -1,7 +1,5 @@
 """Graphs of some hundred bytes that ask for gigabytes, and what the bound on them leaves alone."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource
@@ -27,22 +25,10 @@ from tests.complaint import complaint
 onnx = pytest.importorskip("onnx", reason="onnx is missing: pip install 'sepkit[torch]'")
 
 linux = pytest.mark.skipif(not bounded_memory.HAS_LIMIT, reason="only Linux bounds the memory of a process")
-DESCRIPTION = {
-    "format": FORMAT,
-    "kind": "separation",
-    "sample_rate": 8000,
-    "info": {},
-    "fingerprint": "0" * 32,
-    "features_version": FEATURES_VERSION,
-    "features": [],
-    "hypotheses": 2,
-    "signal_mean": 0.0,
-    "signal_std": 1.0,
-    "variational": False,
-    "score_loss": None,
-    "counts_speakers": False,
-    "depth_steps": None,
-}
+DESCRIPTION = {"format": FORMAT, "kind": "separation", "sample_rate": 8000, "info": {}, "fingerprint": "0" * 32}
+DESCRIPTION |= {"features_version": FEATURES_VERSION, "features": [], "hypotheses": 2, "signal_mean": 0.0}
+DESCRIPTION |= {"signal_std": 1.0, "variational": False, "score_loss": None, "counts_speakers": False}
+DESCRIPTION |= {"depth_steps": None}
 # Lines of ONNX's own text form, which make `c`. Sizes depend on the mixture, or else are constants.
 SIDE = "side = Constant<value_ints=[32768, 32768]>()"
 SIZE = "no = Constant<value_ints=[0]>() lengths = Shape(mixture) none = Mul(lengths, no) size = Add(none, side)"
@@ -62,7 +48,7 @@ HOSTILE = {
 
 def hostile(path: Path, lines: list[str]) -> Path:
     """Write a graph whose estimates are the mixture twice, plus nothing of what the lines make as `c`."""
-    text = f"""
+    proto = onnx.parser.parse_model(f"""
         <ir_version: 8, opset_import: ["" : 18]>
         g (float[B, T] mixture) => (float[B, 2, T] estimates) {{
             {" ".join(lines)}
@@ -73,8 +59,7 @@ def hostile(path: Path, lines: list[str]) -> Path:
             row = Unsqueeze(mixture, axis)
             rows = Concat<axis=1>(row, row)
             estimates = Add(rows, z)
-        }}"""
-    proto = onnx.parser.parse_model(text)
+        }}""")
     onnx.helper.set_model_props(proto, {METADATA: json.dumps(DESCRIPTION)})
     path.write_bytes(proto.SerializeToString())
     assert path.stat().st_size < 2000

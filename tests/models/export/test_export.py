@@ -1,17 +1,15 @@
 """Exported models: ONNX Runtime agrees with torch at every length, and a separator takes either."""
 
-from __future__ import annotations
-
 import json
 import sys
 import warnings
 from dataclasses import dataclass, replace
-from typing import Any
+from math import inf, nan
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import sepkit
 from sepkit import config as c
@@ -27,6 +25,7 @@ from tests.complaint import complaint
 onnx = pytest.importorskip("onnx", reason="onnx is missing: pip install 'sepkit[torch]'")
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is missing: pip install 'sepkit[torch]'")
 
+from sepkit.models.export import onnx_export  # noqa: E402
 from sepkit.models.export.graph_description import METADATA  # noqa: E402
 from sepkit.models.export.graph_file import Graph  # noqa: E402
 from sepkit.models.export.onnx_export import TOLERANCE, export_onnx  # noqa: E402
@@ -45,11 +44,11 @@ ONE_WAY = c.GatedRecurrenceConfig(8, 6, 10, 1, bidirectional=False)
 SR_CORRNET = c.SRCorrNetConfig(8, 1, 1, 2, 5, 7)
 
 
-def of(masker: c.MaskerConfig, filterbank: c.FilterbankConfig = FREE, **fields: Any) -> c.ModelConfig:
+def of(masker: c.MaskerConfig, filterbank: c.FilterbankConfig = FREE, **fields) -> c.ModelConfig:
     return c.ModelConfig(filterbank=filterbank, masker=masker, **fields)
 
 
-def mapping(masker: c.MaskerConfig, **changes: Any) -> c.ModelConfig:
+def mapping(masker: c.MaskerConfig, **changes) -> c.ModelConfig:
     """A model whose masker makes the coefficients of the estimates."""
     return of(masker, replace(MAPPED, **changes), masks=LINEAR)
 
@@ -92,7 +91,7 @@ LENGTHS = [1, 17, 650, 2003]
 WITH_FEATURES = ["gated_recurrence", "variational", "gamma"]
 
 
-def made(config: c.ModelConfig) -> nn.Module:
+def made(config: c.ModelConfig):
     torch.manual_seed(0)
     model = build_model(config).eval()
     model.set_signal_statistics(0.03, 0.2)
@@ -172,9 +171,8 @@ def exported(tmp_path_factory):
     return folder
 
 
-def test_the_command_tells_what_it_compared_and_made(exported, tmp_path, capsys):
-    assert main(["export", str(exported / "exp"), "--out", str(tmp_path / "again.onnx")]) == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_the_command_tells_what_it_compared_and_made(exported, tmp_path, printed):
+    lines = printed(["export", exported / "exp", "--out", tmp_path / "again.onnx"]).splitlines()
     assert lines[-1] == str(tmp_path / "again.onnx") and "1 samples: differs from torch by" in lines[0]
     assert len([line for line in lines if "differs from torch by" in line]) == 6
     assert [path.name for path in tmp_path.iterdir()] == ["again.onnx"]
@@ -199,7 +197,7 @@ def test_exported_models_are_told_apart(exported, tmp_path):
     assert prints[0] != prints[1] and prints[0] == sepkit.load_model(exported / "model.onnx").fingerprint()
 
 
-def test_commands_take_an_exported_model(exported, make_corpus, tmp_path, capsys):
+def test_commands_take_an_exported_model(exported, make_corpus, tmp_path, printed, capsys):
     graph = str(exported / "model.onnx")
     generator = np.random.default_rng(0)
     for number in range(4):
@@ -212,8 +210,7 @@ def test_commands_take_an_exported_model(exported, make_corpus, tmp_path, capsys
     assert main(["evaluate", "--model", graph, "--manifest", str(manifest), "--out", str(tmp_path / "scores")]) == 0
     assert json.loads((tmp_path / "scores" / "summary.json").read_text())["n_utterances"] == 2
     capsys.readouterr()
-    assert main(["models", "--model", graph]) == 0
-    described = capsys.readouterr().out
+    described = printed(["models", "--model", graph])
     assert "sample_rate: 8000" in described and "epoch: 3" in described
 
 
@@ -276,6 +273,33 @@ def test_what_has_no_such_graph_is_refused_and_nothing_written(way, message, tmp
     assert not list(tmp_path.iterdir())
 
 
+def test_the_length_with_the_largest_difference_is_named(tmp_path, monkeypatch):
+    found = {(5, 1): 0.1, (6, 3): 0.5}
+    monkeypatch.setattr(onnx_export, "difference", lambda model, graph, length, batch: found.get((length, batch), 0.0))
+    message = complaint(lambda: export_onnx(made(CONFIGS["conv_tasnet"]), tmp_path / "model.onnx", [5, 6, 7]))
+    assert "differs from torch by 5.0e-01 of the largest value in a mixture of 6 samples" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted", "found", "expected"),
+    [
+        ("estimates", [[[0.0, 2.0, -4.0]]], [[[0.4, 2.0, -4.0]]], 0.1),
+        ("estimates", [[[0.0, 0.0]]], [[[0.0, -0.5]]], 0.5), ("embeddings", [[0.1, -0.2]], [[0.1, -0.15]], 0.25),
+        ("scores", [[0.5, -10.0]], [[0.7, -11.0]], 0.2), ("mask_spread_db", [[nan, 1.0]], [[nan, 1.5]], 0.5),
+        ("mask_spread_db", [[1.0]], [[nan]], inf), ("estimates", [[[nan]]], [[[1.0]]], inf),
+    ],
+)  # fmt: skip
+def test_differences_by_hand(name, wanted, found, expected, monkeypatch):
+    """Of estimates and embeddings relative to the largest value, of others to their own or to 1; features of 0.1 s."""
+    graph = SimpleNamespace(outputs=[name], sample_rate=1000, features=["mask_spread_db"])
+    graph.separate = lambda noise, outputs: {name: np.array(found)}
+    monkeypatch.setattr(onnx_export, "_outputs", lambda model, waveforms: {name: torch.tensor(wanted)})
+    model = made(CONFIGS["conv_tasnet"])
+    assert onnx_export.difference(model, graph, 100) == pytest.approx(expected)
+    assert name == "mask_spread_db" or onnx_export.difference(model, graph, 99) == pytest.approx(expected)
+    assert name != "mask_spread_db" or onnx_export.difference(model, graph, 99) == 0
+
+
 def test_a_path_that_is_not_to_be_written(tmp_path):
     model = made(CONFIGS["conv_tasnet"])
     assert "ends in .onnx" in complaint(lambda: export_onnx(model, tmp_path / "model.pt"))
@@ -297,10 +321,8 @@ def graph_of(path, inputs, outputs, description):
     kinds = {"float": onnx.TensorProto.FLOAT, "double": onnx.TensorProto.DOUBLE}
 
     def values(named):
-        return [
-            onnx.helper.make_tensor_value_info(name, kinds[kind], [f"{name}{axis}" for axis in range(rank)])
-            for name, kind, rank in named
-        ]
+        make = onnx.helper.make_tensor_value_info
+        return [make(name, kinds[kind], [f"{name}{axis}" for axis in range(rank)]) for name, kind, rank in named]
 
     nodes = [onnx.helper.make_node("Identity", [inputs[0][0]], [name]) for name, _, _ in outputs]
     graph = onnx.helper.make_graph(nodes, "g", values(inputs), values(outputs))
@@ -320,8 +342,7 @@ def graph_of(path, inputs, outputs, description):
     ],
 )
 def test_graphs_with_other_inputs_or_outputs_are_refused(inputs, outputs, exported, tmp_path):
-    known = onnx.load(str(exported / "model.onnx")).metadata_props[0].value
-    graph_of(tmp_path / "model.onnx", inputs, outputs, known)
+    graph_of(tmp_path / "model.onnx", inputs, outputs, onnx.load(str(exported / "model.onnx")).metadata_props[0].value)
     assert "model.onnx: " in complaint(lambda: Graph(tmp_path / "model.onnx"))
 
 

@@ -4,7 +4,10 @@ import json
 import resource
 import shutil
 import time
+from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +16,9 @@ import yaml
 
 import sepkit
 from sepkit.config import GatedRecurrenceConfig, RecurrentConfig, SpeakerEncoderConfig
+from sepkit.errors import UserError
 from sepkit.files import file_digest
+from sepkit.limits import ONNX_SECONDS, ONNX_SECONDS_PER_SECOND
 from sepkit.models import build_model, load_checkpoint, load_weights_into, save_model
 from sepkit.models.features import latent_features
 from sepkit.models.saved import weights_fingerprint
@@ -25,7 +30,7 @@ onnx = pytest.importorskip("onnx", reason="onnx is missing: pip install 'sepkit[
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is missing: pip install 'sepkit[torch]'")
 
 from sepkit.models.export.graph_description import METADATA  # noqa: E402
-from sepkit.models.export.graph_file import Graph  # noqa: E402
+from sepkit.models.export.graph_file import Graph, Session, _providers  # noqa: E402
 from sepkit.models.export.onnx_export import export_onnx, save_graph  # noqa: E402
 from sepkit.models.storage.onnx_reader import read_onnx  # noqa: E402
 
@@ -81,7 +86,6 @@ def test_weights_lie_in_the_file_by_name_in_half_precision(exported):
 
 
 def test_an_encoder_of_voices_as_a_graph(tmp_path):
-    torch.manual_seed(0)
     encoder = SpeakerEncoder(SpeakerEncoderConfig(channels=8, pooled=6, dimensions=4)).eval()
     report = export_onnx(encoder, tmp_path / "voices.onnx")
     graph = Graph(tmp_path / "voices.onnx")
@@ -94,54 +98,39 @@ def test_an_encoder_of_voices_as_a_graph(tmp_path):
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def external(proto):
-    proto.graph.initializer[0].data_location = onnx.TensorProto.EXTERNAL
-
-
-def own_domain(proto):
-    proto.graph.node[0].domain = "com.microsoft"
+EXTERNAL = onnx.TensorProto.EXTERNAL
 
 
 def hidden_operator(proto):
-    scan = next(node for node in proto.graph.node if node.op_type == "Scan")
-    scan.attribute[0].g.node[0].op_type = "Einsum"
-
-
-def own_function(proto):
-    proto.functions.add(name="f", domain="own")
+    next(node for node in proto.graph.node if node.op_type == "Scan").attribute[0].g.node[0].op_type = "Einsum"
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (external, "names other files"),
-        (own_domain, "com.microsoft::"),
+        (lambda proto: setattr(proto.graph.initializer[0], "data_location", EXTERNAL), "names other files"),
+        (lambda proto: setattr(proto.graph.node[0], "domain", "com.microsoft"), "com.microsoft::"),
         (hidden_operator, "'Einsum'"),
-        (own_function, "operators of its own"),
+        (lambda proto: proto.functions.add(name="f", domain="own"), "operators of its own"),
     ],
 )
 def test_graphs_that_do_more_than_compute_are_refused(change, message, exported, tmp_path):
-    _, path = exported
-    changed(path, tmp_path / "model.onnx", change=change)
+    changed(exported[1], tmp_path / "model.onnx", change=change)
     assert message in complaint(lambda: Graph(tmp_path / "model.onnx"))
 
 
 @pytest.mark.parametrize(
     ("description", "message"),
     [
-        ({"format": 3}, "not of format 2"),
-        ({"features_version": 99}, "features are of version 99"),
-        ({"features": ["loudness"]}, "'loudness'"),
-        ({"features": ["mask_spread_db"]}, "its outputs are"),
-        ({"kind": "mixer"}, "kind"),
-        ({"fingerprint": None}, "fingerprint"),
+        ({"format": 3}, "not of format 2"), ({"features_version": 99}, "features are of version 99"),
+        ({"features": ["loudness"]}, "'loudness'"), ({"features": ["mask_spread_db"]}, "its outputs are"),
+        ({"kind": "mixer"}, "kind"), ({"fingerprint": None}, "fingerprint"),
         ({"hypotheses": 3}, "gives estimates of shape (1, 2, 700), expected (1, 3, 700)"),
         ({"score_loss": 4}, "score_loss"),
     ],
-)
+)  # fmt: skip
 def test_descriptions_that_do_not_fit_are_refused(description, message, exported, tmp_path):
-    _, path = exported
-    changed(path, tmp_path / "model.onnx", description)
+    changed(exported[1], tmp_path / "model.onnx", description)
     mixture = np.ones((1, 700), np.float32)
     assert message in complaint(lambda: Graph(tmp_path / "model.onnx").separate(mixture))
 
@@ -163,8 +152,7 @@ def test_constants_that_grow_are_not_computed_while_a_graph_is_loaded(kind, expo
         else:
             nodes = [helper.make_node("Cast", ["sizes"], ["c0"], to=1)]
             nodes += [helper.make_node("Concat", [f"c{k}"] * 2, [f"c{k + 1}"], axis=0) for k in range(31)]
-        last = nodes[-1].output[0]
-        proto.graph.node.extend([*nodes, helper.make_node("ReduceMax", [last], ["unused"], keepdims=0)])
+        proto.graph.node.extend([*nodes, helper.make_node("ReduceMax", [nodes[-1].output[0]], ["unused"], keepdims=0)])
         proto.graph.output.append(helper.make_tensor_value_info("unused", onnx.TensorProto.FLOAT, []))
 
     changed(exported[1], tmp_path / "model.onnx", change=grow)
@@ -174,18 +162,82 @@ def test_constants_that_grow_are_not_computed_while_a_graph_is_loaded(kind, expo
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # KiB
 
 
-def test_devices(exported):
-    _, path = exported
-    assert Graph(path, device="auto").providers[-1] == "CPUExecutionProvider"
-    for device in ("cuda", "cpu:1", "tpu"):
-        assert "which ONNX Runtime does not have here; use cpu" in complaint(lambda device=device: Graph(path, device))
+CPU, CUDA, COREML = (f"{name}ExecutionProvider" for name in ("CPU", "CUDA", "CoreML"))
+
+
+@pytest.mark.parametrize(
+    ("device", "there", "expected"),
+    [
+        ("auto", [CPU], [CPU]), ("auto", [COREML, CPU], [CPU]), ("auto", [CUDA, CPU], [(CUDA, {}), CPU]),
+        ("cpu", [CUDA, CPU], [CPU]), ("cuda", [CUDA, CPU], [(CUDA, {}), CPU]),
+        ("cuda:1", [CUDA, CPU], [(CUDA, {"device_id": "1"}), CPU]), ("coreml", [COREML, CPU], [(COREML, {}), CPU]),
+        ("cuda", [CPU], "use cpu or auto"), ("cuda:x", [CUDA, CPU], "use cuda, cpu or auto"),
+        ("cpu:1", [CPU], "use cpu or auto"), ("coreml:1", [COREML, CPU], "use coreml, cpu or auto"),
+        ("tpu", [CPU], "use cpu or auto"),
+    ],
+)  # fmt: skip
+def test_devices(device, there, expected):
+    if isinstance(expected, list):
+        assert _providers(device, there) == expected
+    else:
+        complaint(
+            lambda: _providers(device, there), f"found '{device}', which ONNX Runtime does not have here; {expected}"
+        )
+
+
+@pytest.fixture
+def options(monkeypatch):
+    """Options of the sessions that are made, which open nothing."""
+    made = []
+    monkeypatch.setattr(onnxruntime, "InferenceSession", lambda content, options, providers: made.append(options))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("threads", "wanted", "policy", "expected"),
+    [
+        (None, "", "", (0, "0")), (None, "3", "", (3, "0")), (2, "3", "passive", (2, "0")),
+        (None, "x", "active", (0, "1")),
+    ],
+)  # fmt: skip
+def test_threads_of_a_session(threads, wanted, policy, expected, options, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", wanted)
+    monkeypatch.setenv("OMP_WAIT_POLICY", policy)
+    Session(Path("x"), b"", threads=threads)
+    (given,) = options
+    assert (given.intra_op_num_threads, given.get_session_config_entry("session.intra_op.allow_spinning")) == expected
+
+
+@pytest.mark.parametrize(
+    ("error", "bounded", "kind", "words"),
+    [
+        ("bad_alloc", True, UserError, "x: takes more memory for 2.0 s of sound than there is"),
+        ("bad_alloc", False, MemoryError, "x: bad_alloc"),
+        (
+            "late",
+            True,
+            UserError,
+            f"on 16000 samples .stopped after {ONNX_SECONDS + 2 * ONNX_SECONDS_PER_SECOND:.0f} s",
+        ),
+        ("of\nlines", False, UserError, "x: ONNX Runtime failed on 16000 samples .of lines"),
+    ],
+)
+def test_failures_of_a_session(error, bounded, kind, words, options):
+    def run(outputs, inputs, options):
+        options.terminate = error == "late"
+        raise RuntimeError(error)
+
+    session = Session(Path("x"), b"")
+    session.inner, session._bounded, session._bounded_by = SimpleNamespace(run=run), bounded, lambda _: nullcontext()
+    with pytest.raises(kind, match=words) as caught:
+        session.run({}, [], 16000, 8000)
+    assert type(caught.value) is kind
 
 
 # ----------------------------------------------------------------------------------------------------- torch loads them
 
 
 def test_torch_loads_the_weights_of_a_graph(tmp_path):
-    torch.manual_seed(0)
     model = build_model(replace(CONFIGS["gated_recurrence"], masker=GatedRecurrenceConfig(32, 32, 64, 2))).eval()
     model.set_signal_statistics(1e-5, 0.0712345)
     model.info = {"epoch": 3}
@@ -221,8 +273,7 @@ def test_every_masker_comes_back_from_its_graph(name, tmp_path):
             if buffer.is_floating_point() and buffer.numel() > 1 and buffer.dim() == 1:
                 buffer += 0.1
     save_graph(model, tmp_path)
-    loaded = load_checkpoint(tmp_path)
-    for tensor_name, tensor in loaded.state_dict().items():
+    for tensor_name, tensor in load_checkpoint(tmp_path).state_dict().items():
         expected = model.state_dict()[tensor_name]
         is_weight = tensor_name in dict(model.named_parameters())
         assert torch.equal(tensor, expected.half().float() if is_weight else expected), tensor_name
@@ -257,8 +308,7 @@ def test_graphs_that_are_not_the_description_s_are_refused(change, as_shipped, t
         weight.raw_data += weight.raw_data[: len(weight.raw_data) // (weight.dims[0] - 1)]
     path.write_bytes(path.read_bytes()[:-100] if change == "cut" else proto.SerializeToString())
     if change == "shape":
-        known = yaml.safe_load(text.read_text()) | {"weights_sha256": file_digest(path)}
-        text.write_text(yaml.safe_dump(known))
+        text.write_text(yaml.safe_dump(yaml.safe_load(text.read_text()) | {"weights_sha256": file_digest(path)}))
     if change == "description":
         text.write_text(text.read_text().replace("weights_sha256", "weights_md5"))
     assert "model.onnx: " in complaint(lambda: load_checkpoint(tmp_path))
@@ -305,8 +355,7 @@ def test_blocks_of_any_size_give_what_torch_gives(name, tmp_path):
     # Whole strides leave no sample over in the last frame, one less and one more leave most of it.
     for length in range(graph.stride * 20 - 1, graph.stride * 20 + 2):
         stream = graph.stream()
-        given = stream.push(mixtures[0, :length].numpy()).shape[1] + stream.finish().shape[1]
-        assert given == length
+        assert stream.push(mixtures[0, :length].numpy()).shape[1] + stream.finish().shape[1] == length
 
 
 @pytest.fixture(scope="module")
@@ -331,13 +380,11 @@ def test_what_a_causal_graph_takes_and_gives(causal_graph):
     second = graph.run({"mixture": mixtures[:, 96:]} | middle, ["estimates", "mask_rate_nats"])
     halves = np.concatenate([first["estimates"], second["estimates"]], -1)
     np.testing.assert_allclose(halves, whole["estimates"], atol=1e-6)
-    summed = first["mask_rate_nats"] + second["mask_rate_nats"]
-    np.testing.assert_allclose(summed, whole["mask_rate_nats"], rtol=1e-5)
+    np.testing.assert_allclose(first["mask_rate_nats"] + second["mask_rate_nats"], whole["mask_rate_nats"], rtol=1e-5)
 
 
 def test_a_graph_of_a_whole_recording_does_not_stream(exported):
-    _, path = exported
-    assert "needs the whole recording" in complaint(lambda: Graph(path).stream())
+    assert "needs the whole recording" in complaint(lambda: Graph(exported[1]).stream())
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,7 @@
 """The masker of continuous depth: steps, gradients, and the commands that choose the depth."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -33,13 +30,11 @@ def masker(depth_steps: int, **changes: object) -> ContinuousDepthMasker:
 def separation_model(**changes: object) -> EncoderMaskerDecoder:
     torch.manual_seed(0)
     sizes = {"model_dim": 8, "hidden_size": 6, "feedforward_dim": 10, "depth_steps": 4} | changes
-    config = c.ModelConfig(
-        filterbank=BANK, masker=c.ContinuousDepthConfig(**sizes), masks=c.DeterministicConfig("sigmoid")
-    )
-    return build_model(config).eval()
+    masker, masks = c.ContinuousDepthConfig(**sizes), c.DeterministicConfig("sigmoid")
+    return build_model(c.ModelConfig(filterbank=BANK, masker=masker, masks=masks)).eval()
 
 
-def test_more_steps_solve_one_equation_better() -> None:
+def test_more_steps_solve_one_equation_better():
     net, features = masker(4).double().eval(), torch.randn(2, 9, 12, dtype=torch.float64)
     values = {}
     for steps in (4, 8, 16, 256):
@@ -51,7 +46,7 @@ def test_more_steps_solve_one_equation_better() -> None:
     assert torch.equal(net(features), values[4])
 
 
-def test_gradients_are_the_same_to_the_bit_when_steps_are_computed_again() -> None:
+def test_gradients_are_the_same_to_the_bit_when_steps_are_computed_again():
     found = []
     for recompute in (False, True):
         net = masker(6)
@@ -62,7 +57,7 @@ def test_gradients_are_the_same_to_the_bit_when_steps_are_computed_again() -> No
     assert all(torch.equal(a, b) and bool(a.abs().sum() > 0) for a, b in zip(*found, strict=True))
 
 
-def test_memory_hardly_grows_with_steps_that_are_computed_again() -> None:
+def test_memory_hardly_grows_with_steps_that_are_computed_again():
     """Bytes that the backward pass holds; the pack hooks see each tensor, counted once by its storage."""
 
     def held(steps: int, recompute: bool) -> int:
@@ -89,7 +84,7 @@ def test_memory_hardly_grows_with_steps_that_are_computed_again() -> None:
     assert held(16, True) + one_step < 1.5 * (held(4, True) + one_step)
 
 
-def test_separators_of_one_model_at_several_depths_share_its_weights() -> None:
+def test_separators_of_one_model_at_several_depths_share_its_weights():
     model = separation_model()
     waveform = np.random.default_rng(0).standard_normal(400).astype(np.float32)
     own, two, many = Separator(model), Separator(model, depth_steps=2), Separator(model, depth_steps=16)
@@ -102,7 +97,7 @@ def test_separators_of_one_model_at_several_depths_share_its_weights() -> None:
 
 
 @pytest.mark.parametrize("steps", [0, -1, 2.5, "3", True, 10**9])
-def test_refusals(steps: object) -> None:
+def test_refusals(steps):
     complaint(lambda: masker(steps), r"^model\.masker\.depth_steps: found .*, expected a whole number of steps")
     fixed = build_model(c.ModelConfig(filterbank=BANK, masker=c.RecurrentConfig(hidden_size=4, num_layers=1)))
     with pytest.raises(UserError, match=r"^--depth-steps: found 4, but the depth of this model's masker \(RecurrentM"):
@@ -111,7 +106,7 @@ def test_refusals(steps: object) -> None:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(tmp_path_factory: pytest.TempPathFactory):
     folder = tmp_path_factory.mktemp("depth")
     save_model(separation_model(), folder / "exp" / "model")
     tone = np.sin(np.arange(4000) / 9) / 4 + np.random.default_rng(1).standard_normal(4000) / 50
@@ -119,7 +114,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_separate_at_two_depths(trained: Path) -> None:
+def test_separate_at_two_depths(trained):
     told = {}
     for steps in (2, 16):
         out = trained / f"separated_{steps}"
@@ -133,7 +128,7 @@ def test_separate_at_two_depths(trained: Path) -> None:
     assert told[2]["weights"] == told[16]["weights"]
 
 
-def test_evaluate_by_depth(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_by_depth(trained, capsys):
     manifest = write_synthetic_set(trained / "tones", sample_rate=8000, sources=2, mixtures=2)
     command = ["evaluate", "--model", str(trained / "exp"), "--manifest", str(manifest), "--metrics", "si_sdr"]
     out = trained / "scores"
@@ -150,12 +145,11 @@ def test_evaluate_by_depth(trained: Path, capsys: pytest.CaptureFixture[str]) ->
     own = json.loads((trained / "own" / "summary.json").read_text())
     assert own["depth_steps"] == 4 and own["metrics"]["si_sdr_db"]["mean"] == means[1]
     capsys.readouterr()
-    table = ["summarize", str(trained / "own"), "--figure", "depth", "--out", str(trained / "table.md")]
-    assert main(table) == 2
+    assert main(["summarize", str(trained / "own"), "--figure", "depth", "--out", str(trained / "table.md")]) == 2
     assert "evaluate models of continuous depth with --depth-steps 2 4 8" in capsys.readouterr().err
 
 
-def test_predictions_hold_for_the_steps_they_were_fitted_with() -> None:
+def test_predictions_hold_for_the_steps_they_were_fitted_with():
     of_another = load_model().quality
     assert of_another is not None and of_another.depth_steps is None
     model, quality = separation_model(), dataclasses.replace(of_another, depth_steps=4)

@@ -1,23 +1,19 @@
 """SepReformer beside what holds for every masker: what its hypotheses share, its positions, and its gradients."""
 
-from __future__ import annotations
-
 import torch
 
-from sepkit.config import DeterministicConfig, FreeFilterbankConfig, ModelConfig, ObjectiveConfig, SepReformerConfig
+from sepkit import config as c
 from sepkit.models import build_model
 from sepkit.models.maskers import SepReformerMasker
 from sepkit.objectives import build_objective
 from sepkit.types import Batch
 
 SIZES = {"channels": 6, "num_stages": 2, "num_heads": 2, "kernel_size": 3, "max_distance": 4}
-FREE = FreeFilterbankConfig(5, 4, 2, mapping=True)
-LINEAR = DeterministicConfig(activation="linear")
 
 
-def small(hypotheses: int = 3, **changes) -> SepReformerMasker:
+def small() -> SepReformerMasker:
     torch.manual_seed(0)
-    masker = SepReformerMasker(5, hypotheses, **(SIZES | changes)).eval()
+    masker = SepReformerMasker(5, 3, **SIZES).eval()
     with torch.no_grad():
         for name, parameter in masker.named_parameters():
             # Blocks begin as almost nothing.
@@ -43,22 +39,11 @@ def test_attention_tells_distances_apart_up_to_a_limit():
     assert not torch.equal(far[4], far[5])
 
 
-def model(**changes) -> torch.nn.Module:
-    torch.manual_seed(0)
-    config = ModelConfig(
-        filterbank=FREE,
-        encoding=DeterministicConfig(activation="gelu"),
-        masker=SepReformerConfig(**SIZES),
-        masks=LINEAR,
-    )
-    return build_model(ModelConfig(**(vars(config) | changes)))
-
-
 def test_all_parameters_learn():
-    separator = model()
+    bank, gelu, linear = c.FreeFilterbankConfig(5, 4, 2, mapping=True), *map(c.DeterministicConfig, ("gelu", "linear"))
+    separator = build_model(c.ModelConfig(8000, 2, bank, gelu, c.SepReformerConfig(**SIZES), linear))
     batch = Batch(torch.randn(2, 61), torch.randn(2, 2, 61), torch.ones(2, 2, dtype=torch.bool), torch.tensor([61, 40]))
-    objective = build_objective(ObjectiveConfig(), separator.traits())
-    separation = separator(batch.mixture, **objective.inputs(batch))
-    objective(batch, separation).loss.sum().backward()
+    objective = build_objective(c.ObjectiveConfig(), separator.traits())
+    objective(batch, separator(batch.mixture, **objective.inputs(batch))).loss.sum().backward()
     for name, parameter in separator.named_parameters():
         assert parameter.grad is not None and parameter.grad.isfinite().all(), name

@@ -1,8 +1,6 @@
 """SR-CorrNet: its correlations, and training with a number of speakers that varies."""
 
-from __future__ import annotations
-
-from typing import Any
+from dataclasses import replace
 
 import torch
 from torch.nn import functional
@@ -17,16 +15,11 @@ from tests.complaint import complaint
 BANK = c.STFTFilterbankConfig(16, 8, compression=1.0, features="real_imaginary", complex_masks=True, mapping=True)
 
 
-def model(**changes: Any) -> Any:
-    torch.manual_seed(0)
-    common: dict[str, Any] = {
-        "hypotheses": 3,
-        "filterbank": BANK,
-        "masker": c.SRCorrNetConfig(8, 1, 2, 2, 6, 10, count_speakers=True),
-        "masks": c.DeterministicConfig(activation="linear"),
-        "input_norm": "mixture",
-    }
-    return build_model(c.ModelConfig(**(common | changes)))
+def model(**changes):
+    masker = c.SRCorrNetConfig(8, 1, 2, 2, 6, 10, count_speakers=True)
+    masks = c.DeterministicConfig(activation="linear")
+    config = c.ModelConfig(8000, 3, BANK, masker=masker, masks=masks, input_norm="mixture")
+    return build_model(replace(config, **changes))
 
 
 def test_correlations_as_they_are_written():

@@ -1,6 +1,6 @@
 """TF-Locoformer: shapes, symmetries and refusals."""
 
-from __future__ import annotations
+from dataclasses import replace
 
 import torch
 
@@ -10,11 +10,10 @@ from sepkit.models.maskers.tf_locoformer import RotaryAttention
 from sepkit.models.streaming import ModelStream
 from tests.complaint import complaint
 
-SIZES = {
-    "channels": 4, "num_layers": 1, "num_heads": 2, "attention_dim": 8, "feedforward_dim": 5, "kernel_size": 3,
-    "norm_groups": 2,
-}  # fmt: skip
+MASKER = TFLocoformerConfig(4, 1, 2, attention_dim=8, feedforward_dim=5, kernel_size=3, norm_groups=2)
 BANK = STFTFilterbankConfig(16, 8, compression=1.0, features="real_imaginary", complex_masks=True, mapping=True)
+LINEAR = DeterministicConfig(activation="linear")
+MODEL = ModelConfig(filterbank=BANK, masker=MASKER, masks=LINEAR, input_norm="mixture")
 
 
 def test_attention_hears_only_differences_of_positions():
@@ -26,24 +25,11 @@ def test_attention_hears_only_differences_of_positions():
 
 
 def model(**changes) -> torch.nn.Module:
-    torch.manual_seed(0)
-    return build_model(
-        ModelConfig(
-            **(
-                {
-                    "filterbank": BANK,
-                    "masker": TFLocoformerConfig(**SIZES),
-                    "masks": DeterministicConfig(activation="linear"),
-                    "input_norm": "mixture",
-                }
-                | changes
-            )
-        )
-    ).eval()
+    return build_model(replace(MODEL, **changes)).eval()
 
 
 def test_frames_at_the_edges_are_shared_by_the_hypotheses_alike():
-    separator = model(masker=TFLocoformerConfig(**SIZES, edge_frames=2))
+    separator = model(masker=replace(MASKER, edge_frames=2))
     features = torch.randn(3, separator.filterbank.encoding_dim, 9)
     with torch.no_grad():
         values = separator.masker(features)

@@ -1,23 +1,23 @@
 """Models by name: those that ship with the package, those on the hub (a pretended one), and the cards they have."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace
-from pathlib import Path
+from unittest.mock import Mock
 
+import huggingface_hub
 import numpy as np
 import pytest
 import torch
 import yaml
+from huggingface_hub import ModelCard, errors
 from safetensors.torch import load_file, save_file
 
 import sepkit
 from sepkit.cli.main import main
 from sepkit.data import audio
 from sepkit.models import build_model, load_checkpoint, load_pretrained, model_folder, save_model
-from sepkit.models.published import hub, shipped
+from sepkit.models.published import card, hub, shipped
 from sepkit.models.published.card import model_card
 from tests.complaint import complaint
 from tests.tiny_models import RECURRENT
@@ -25,7 +25,6 @@ from tests.tiny_models import RECURRENT
 
 @pytest.fixture
 def model():
-    torch.manual_seed(0)
     model = build_model(RECURRENT).eval()
     model.set_signal_statistics(0.01, 0.07)
     return model
@@ -59,15 +58,13 @@ def box(model, tmp_path, monkeypatch):
     return tmp_path / "box"
 
 
-def test_a_shipped_model_is_found_by_name(box, tmp_path, monkeypatch, capsys):
+def test_a_shipped_model_is_found_by_name(box, tmp_path, monkeypatch, printed):
     monkeypatch.chdir(tmp_path)
     assert load_pretrained("boxed_8k").hypotheses == 2
     assert model_folder("boxed_8k") == box / "boxed_8k"
     assert sepkit.load_model("boxed_8k").sample_rate == 8000
-    assert main(["models"]) == 0
-    assert "boxed_8k" in (listed := capsys.readouterr().out) and "the default" in listed and "no_model" not in listed
-    assert main(["models", "--model", "boxed_8k"]) == 0
-    assert "sample_rate: 8000" in capsys.readouterr().out
+    assert "boxed_8k" in (listed := printed(["models"])) and "the default" in listed and "no_model" not in listed
+    assert "sample_rate: 8000" in printed(["models", "--model", "boxed_8k"])
     assert "(did you mean boxed_8k?)" in complaint(lambda: load_pretrained("boxed_16k"))
     # What lies at a path of that name goes first.
     save_model(build_model(replace(RECURRENT, hypotheses=3)), tmp_path / "boxed_8k")
@@ -92,34 +89,22 @@ def test_what_ships_is_small_and_loads():
 
 
 def pretend(monkeypatch, *answers):
-    """Replace the hub's snapshot_download by given results or errors, call after call; return the list of calls."""
-    import huggingface_hub
-
-    calls, waiting = [], list(answers)
-
-    def download(name, **options):
-        calls.append((name, options))
-        answer = waiting.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return str(answer)
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-    return calls
+    """Replace the hub's snapshot_download by given results or errors, call after call; return what replaces it."""
+    download = Mock(side_effect=[answer if isinstance(answer, Exception) else str(answer) for answer in answers])
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    return download
 
 
 def test_a_model_on_the_hub(folder, monkeypatch, model):
-    calls = pretend(monkeypatch, folder, folder, folder)
-    loaded = load_pretrained("hf:somebody/separator@v1.0")
-    assert torch.equal(loaded.signal_std, model.signal_std)
-    ((name, options),) = calls
-    assert (name, options["revision"]) == ("somebody/separator", "v1.0")
-    assert set(options["allow_patterns"]) == {
-        "model.safetensors", "model.onnx", "model.yaml", "quality.yaml", "README.md"
-    }  # fmt: skip
+    download = pretend(monkeypatch, folder, folder, folder)
+    assert torch.equal(load_pretrained("hf:somebody/separator@v1.0").signal_std, model.signal_std)
+    (name,), options = download.call_args
+    assert (name, options["revision"], download.call_count) == ("somebody/separator", "v1.0", 1)
+    files = {"model.safetensors", "model.onnx", "model.yaml", "quality.yaml", "README.md"}
+    assert set(options["allow_patterns"]) == files
     assert sepkit.load_model("hf:somebody/separator").hypotheses == 2
     # Fetched once, however many of its files are looked at.
-    assert len(calls) == 2
+    assert download.call_count == 2
 
 
 def test_the_commit_that_was_fetched_is_printed_and_written_beside_estimates(folder, tmp_path, monkeypatch, capsys):
@@ -157,8 +142,6 @@ def test_what_is_no_repository(name):
 
 def hub_error(kind: str) -> Exception:
     """Make an exception of huggingface_hub's, in any of its versions."""
-    from huggingface_hub import errors
-
     error = getattr(errors, kind)
     return error.__new__(error, f"{kind} was raised\nover lines")
 
@@ -179,17 +162,15 @@ def test_what_the_hub_refuses_is_one_line(monkeypatch, kind, message):
 
 
 def test_a_download_that_breaks_off_falls_back_on_the_cache(folder, monkeypatch):
-    calls = pretend(monkeypatch, ConnectionError("reset\nby peer"), folder)
+    download = pretend(monkeypatch, ConnectionError("reset\nby peer"), folder)
     assert load_pretrained("hf:somebody/separator").hypotheses == 2
-    assert calls[1][1]["local_files_only"] is True
+    assert download.call_count == 2 and download.call_args.kwargs["local_files_only"] is True
     pretend(monkeypatch, ConnectionError("reset\nby peer"), hub_error("LocalEntryNotFoundError"))
     assert "reset by peer" in complaint(lambda: load_pretrained("hf:somebody/separator"))
 
 
 def test_what_was_fetched_is_found_offline(folder, tmp_path, monkeypatch):
     """The real client reads a cache in its own layout without a network."""
-    import huggingface_hub
-
     cache = tmp_path / "cache"
     snapshot = cache / "models--somebody--separator" / "snapshots" / ("0" * 40)
     snapshot.mkdir(parents=True)
@@ -197,12 +178,9 @@ def test_what_was_fetched_is_found_offline(folder, tmp_path, monkeypatch):
         (snapshot / name).write_bytes((folder / name).read_bytes())
     (cache / "models--somebody--separator" / "refs").mkdir()
     (cache / "models--somebody--separator" / "refs" / "main").write_text("0" * 40)
+    offline = {"cache_dir": cache, "local_files_only": True}
     real = huggingface_hub.snapshot_download
-
-    def offline(name, **options):
-        return real(name, **{**options, "cache_dir": cache, "local_files_only": True})
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **more: real(name, **(more | offline)))
     assert load_pretrained("hf:somebody/separator").hypotheses == 2
     assert "cannot be reached" in complaint(lambda: load_pretrained("hf:somebody/other"))
 
@@ -210,24 +188,19 @@ def test_what_was_fetched_is_found_offline(folder, tmp_path, monkeypatch):
 @pytest.fixture
 def uploaded(monkeypatch, tmp_path):
     """A hub that keeps what is uploaded to it in a folder."""
-    import huggingface_hub
-
-    def create(name, **options):
-        return f"https://huggingface.co/{name}"
 
     def upload(repo_id, folder_path, **_):
         shutil.copytree(folder_path, tmp_path / "hub" / repo_id)
 
-    monkeypatch.setattr(huggingface_hub, "create_repo", create)
+    monkeypatch.setattr(huggingface_hub, "create_repo", lambda name, **_: f"https://huggingface.co/{name}")
     monkeypatch.setattr(huggingface_hub, "upload_folder", upload)
     return tmp_path / "hub"
 
 
-def test_upload_takes_the_model_and_its_card_and_nothing_else(folder, uploaded, monkeypatch, capsys):
+def test_upload_takes_the_model_and_its_card_and_nothing_else(folder, uploaded, monkeypatch, printed):
     (folder / "secret.txt").write_text("mine")
     line = ["upload", str(folder), "--repo", "somebody/separator", "--license", "cc-by-4.0", "--corpora", "speech_mini"]
-    assert main(line) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "https://huggingface.co/somebody/separator"
+    assert printed(line).splitlines()[-1] == "https://huggingface.co/somebody/separator"
     there = uploaded / "somebody" / "separator"
     assert sorted(path.name for path in there.iterdir()) == ["README.md", "model.safetensors", "model.yaml"]
     assert "hf:somebody/separator" in (there / "README.md").read_text()
@@ -235,44 +208,33 @@ def test_upload_takes_the_model_and_its_card_and_nothing_else(folder, uploaded, 
     assert load_pretrained("hf:somebody/separator").hypotheses == 2
 
 
-def test_a_dry_run_uploads_nothing(folder, uploaded, capsys):
-    assert main(["upload", str(folder), "--repo", "somebody/separator", "--license", "mit", "--dry-run"]) == 0
-    assert capsys.readouterr().out.startswith("---\nlicense: mit")
+def test_a_dry_run_uploads_nothing(folder, uploaded, printed):
+    card = printed(["upload", folder, "--repo", "somebody/separator", "--license", "mit", "--dry-run"])
+    assert card.startswith("---\nlicense: mit")
     assert not uploaded.exists()
 
 
 def test_an_upload_that_fails_is_one_line(folder, monkeypatch):
-    import huggingface_hub
-
-    def refuse(*_, **__):
-        raise hub_error("RepositoryNotFoundError")
-
-    monkeypatch.setattr(huggingface_hub, "create_repo", refuse)
-    assert "did not take it" in complaint(lambda: hub.upload(folder, "card", "somebody/separator"))
-
-    def unplugged(*_, **__):
-        raise OSError(-2, "Name or service not known")
-
-    monkeypatch.setattr(huggingface_hub, "create_repo", unplugged)
-    assert "cannot be reached" in complaint(lambda: hub.upload(folder, "card", "somebody/separator"))
+    unplugged = OSError(-2, "Name or service not known")
+    for error, words in ((hub_error("RepositoryNotFoundError"), "did not take it"), (unplugged, "cannot be reached")):
+        monkeypatch.setattr(huggingface_hub, "create_repo", Mock(side_effect=error))
+        assert words in complaint(lambda: hub.upload(folder, "card", "somebody/separator"))
     for name in ("separator", "a/b@c", "a/b/c"):
         assert "expected OWNER/NAME" in complaint(lambda name=name: hub.upload(folder, "card", name))
 
 
 def test_only_own_models_are_uploaded(tmp_path, capsys):
-    line = ["upload", f"asteroid:{tmp_path / 'x.pth'}", "--repo", "somebody/separator", "--license", "mit"]
-    assert main(line) == 2
+    assert main(["upload", f"asteroid:{tmp_path / 'x.pth'}", "--repo", "somebody/separator", "--license", "mit"]) == 2
     assert "not of sepkit's own" in capsys.readouterr().err
 
 
 # ------------------------------------------------------------------------------------------------------------- the card
 
 
-def summary(path: Path, **metrics: float) -> Path:
+def summary(path, **metrics: float):
     values = {name: {"mean": mean, "ci95": [mean - 1, mean + 1], "n": 5} for name, mean in metrics.items()}
-    path.write_text(
-        json.dumps({"n_utterances": 5, "metrics": values, "manifest": f"/somewhere/corpus_a/{path.stem}.jsonl"})
-    )
+    manifest = f"/somewhere/corpus_a/{path.stem}.jsonl"
+    path.write_text(json.dumps({"n_utterances": 5, "metrics": values, "manifest": manifest}))
     return path
 
 
@@ -284,38 +246,24 @@ def test_what_only_developers_read_is_on_no_card():
 
 
 def test_the_card_says_what_the_model_is_and_the_hub_can_read_it(folder, tmp_path):
-    from huggingface_hub import ModelCard
-
     (folder.parent / "config.yaml").write_text("objective: {cost: {name: blr_nll}, assignment: {name: pit}}")
-    text = model_card(
-        folder,
-        license="CC-BY-4.0",
-        corpora=["speech_mini (CC BY 4.0)", "noise_mini (CC0)"],
-        summaries=[
-            summary(tmp_path / "test.json", si_sdri_db=9.876, stoi=0.9, mask_rate_nats_per_frame=600),
-            summary(tmp_path / "hard.json", own=1),
-        ],
-        credit="Spoken by volunteers.",
-    )
+    corpora = ["speech_mini (CC BY 4.0)", "noise_mini (CC0)"]
+    summaries = [summary(tmp_path / "test.json", si_sdri_db=9.876, stoi=0.9, mask_rate_nats_per_frame=600)]
+    summaries.append(summary(tmp_path / "hard.json", own=1))
+    credit = "Spoken by volunteers."
+    text = model_card(folder, license="CC-BY-4.0", corpora=corpora, summaries=summaries, credit=credit)
     for words in (
-        "8000 Hz",
-        "blr_nll, matched by pit",
-        "recurrent, rnn gru",
-        "- speech_mini (CC BY 4.0)",
+        *("8000 Hz", "blr_nll, matched by pit", "recurrent, rnn gru", "- speech_mini (CC BY 4.0)", "| Epoch | 3 |"),
+        *("## License\n\nCC-BY-4.0", "## Limits", credit),
         "| corpus_a test | 5 | - | 9.88 (8.88 to 10.88) | 0.90 (-0.10 to 1.90) |  |",
-        "## License\n\nCC-BY-4.0",
-        "## Limits",
-        "Spoken by volunteers.",
-        "| Epoch | 3 |",
     ):
         assert words in text, words
     # The card has neither the rest of the manifest's path nor metrics for developers.
     assert "/somewhere" not in text and "mask_rate" not in text
     card = ModelCard(text)
     assert card.data.license == "cc-by-4.0" and card.data.library_name == "sepkit"
-    results = card.data.eval_results
-    assert results is not None
-    assert {(result.dataset_name, result.metric_type, result.metric_value) for result in results} == {
+    found = {(result.dataset_name, result.metric_type, result.metric_value) for result in card.data.eval_results}
+    assert found == {
         ("corpus_a test", "si_sdri_db", 9.876),
         ("corpus_a test", "stoi", 0.9),
         ("corpus_a hard", "own", 1),
@@ -328,13 +276,54 @@ def test_a_card_has_rows_for_voices_that_are_alike(folder, tmp_path):
     measured = {"si_sdri_db": {"mean": 2.5, "ci95": [2.0, 3.0], "n": 40}, "si_sdr_db": {"mean": None, "n": 0}}
     found["by"] = {"sex_pair": {"F-F": measured, "F-M": {"si_sdri_db": {"mean": 8.0, "n": 60}}}}
     path.write_text(json.dumps(found))
-    card = model_card(folder, license="mit", summaries=[path], name="Zoë")
-    assert "name: Zoë\n" in card.split("---\n")[1]
-    assert "| female with female | 40 | 2.50 (2.00 to 3.00) |  |  |" in card
-    assert "| female with male | 60 | 8.00 |  |  |" in card and "Speakers with similar voices" in card
-    assert "Speakers with similar voices" not in model_card(
-        folder, license="mit", summaries=[summary(tmp_path / "a.json", stoi=1.0)]
+    text = model_card(folder, license="mit", summaries=[path], name="Zoë")
+    assert "name: Zoë\n" in text.split("---\n")[1]
+    assert "| female with female | 40 | 2.50 (2.00 to 3.00) |  |  |" in text
+    assert "| female with male | 60 | 8.00 |  |  |" in text and "Speakers with similar voices" in text
+    plain = model_card(folder, license="mit", summaries=[summary(tmp_path / "a.json", stoi=1.0)])
+    assert "Speakers with similar voices" not in plain
+
+
+def test_scores_and_facts_by_hand(tmp_path):
+    """In the order of the card, then by name; test sets by folder and name; what is unknown stays empty."""
+    counted = {"speaker_count": {"n_without_number": 3}}
+    metrics = {"zeta": {"mean": 1}, "eta": {"mean": 2}, "speaker_count_accuracy": {"mean": 0.5}, "mcl_a": {"mean": 1}}
+    metrics["si_sdri_db"] = {"mean": 5.126, "ci95": [4, 6], "n_speakers": 4}
+    first = {"metrics": metrics, "manifest": ["/x/data/test.jsonl", "b/c.d.jsonl"], "n_utterances": 10}
+    second = {"metrics": {"si_sdr_db": {"mean": 2.0, "n_speakers": None}}, "manifest": None}
+    head, line, *rows = card._scores([first | {"matching": counted}, second]).split("\n")[:4]
+    columns = ["SI-SDRi (dB)", "SI-SDR (dB)", "Correct speaker count (share of all mixtures)", "eta", "zeta"]
+    assert (
+        head == "| " + " | ".join(["Test set", "Mixtures", "Speakers", *columns]) + " |" and line == "| --- " * 8 + "|"
     )
+    assert rows[0] == "| data test, b c.d | 10 | 4 | 5.13 (4.00 to 6.00) |  | 0.50; no estimate for 3 | 2.00 | 1.00 |"
+    assert rows[1] == "| test |  | - |  | 2.00 |  |  |  |"
+    part = {"name": "x", "size": 3}
+    model = {
+        "filterbank": part,
+        "masker": part | {"depth": 1},
+        "encoding": part,
+        "masks": {"name": "y"},
+        "hypotheses": 2,
+    }
+    description = {"model": model, "sample_rate": 8000, "parameters": 12345}
+    facts = dict(card._facts(tmp_path / "model", description, ""))
+    assert facts == {
+        "Sample rate": "8000 Hz", "Estimates": "2", "Parameters": "12,345", "Filterbank": "x, size 3",
+        "Masker": "x, size 3, depth 1", "Encoding, masks": "x, y", "Loss": "not stated", "Scores of hypotheses": "no",
+        "Prediction of SI-SDR": "no",
+    }  # fmt: skip
+    objective = {"cost": {"name": "c"}, "assignment": {"name": "a"}}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"objective": objective}))
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "quality.yaml").touch()
+    more = {"model": model | {"scoring": {"hidden": 2}}, "info": {"epoch": 3, "score_threshold": 0.256, "other": 1}}
+    changed = dict(card._facts(tmp_path / "model", description | more, "")).items() - facts.items()
+    assert changed == {
+        ("Loss", "c, matched by a"), ("Scores of hypotheses", "yes"), ("Prediction of SI-SDR", "yes"), ("Epoch", "3"),
+        ("Score threshold", "0.26"),
+    }  # fmt: skip
+    assert dict(card._facts(tmp_path / "model", description, "own"))["Loss"] == "own"
 
 
 def test_a_card_without_scores_says_so(folder):

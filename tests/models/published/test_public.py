@@ -1,15 +1,10 @@
 """Public models by name: the table against what sepkit builds, and fetches from a web server on this machine."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json
 import re
 import shutil
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,20 +21,14 @@ from sepkit.models.published.facts import multiply_adds
 from sepkit.models.published.names import TOOLKITS, license_of
 from sepkit.models.published.public import PUBLIC, PublicFile
 from sepkit.models.storage.layout import build_on_meta
+from tests import published
 from tests.complaint import complaint
 from tests.file_server import Server
-from tests.published import (
-    sepreformer_checkpoint,
-    sepreformer_weights,
-    sr_corrnet_description,
-    sr_corrnet_weights,
-    tf_locoformer_weights,
-    tf_locoformer_yaml,
-    tiger_arguments,
-    tiger_weights,
-)
 
 # ------------------------------------------------------------------------------------------------------------ the table
+
+
+MAPPING = {"compression": 1.0, "features": "real_imaginary", "complex_masks": True, "mapping": True}
 
 
 def points(activation: str) -> c.DeterministicConfig:
@@ -66,16 +55,13 @@ def sepformer(rate: int, speakers: int) -> c.ModelConfig:
 
 def sepreformer() -> c.ModelConfig:
     bank = c.FreeFilterbankConfig(256, 16, 4, multiple=4, mapping=True)
-    return c.ModelConfig(
-        8000, 2, bank, points("gelu"), c.SepReformerConfig(channels=128), points("linear"), pad="asteroid"
-    )
+    masker = c.SepReformerConfig(channels=128)
+    return c.ModelConfig(8000, 2, bank, points("gelu"), masker, points("linear"), pad="asteroid")
 
 
 def tf_locoformer(rate: int, speakers: int, window: int, stride: int, *sizes: int) -> c.ModelConfig:
     """Of the authors' config.yaml: n_fft, hop_length, emb_dim, n_layers, ffn_hidden_dim, conv1d_kernel."""
-    bank = c.STFTFilterbankConfig(
-        window, stride, compression=1.0, features="real_imaginary", complex_masks=True, mapping=True, like_torch=True
-    )
+    bank = c.STFTFilterbankConfig(window, stride, **MAPPING, like_torch=True)
     masker = c.TFLocoformerConfig(sizes[0], sizes[1], feedforward_dim=sizes[2], kernel_size=sizes[3])
     return c.ModelConfig(rate, speakers, bank, points("linear"), masker, points("linear"), input_norm="mixture")
 
@@ -83,9 +69,7 @@ def tf_locoformer(rate: int, speakers: int, window: int, stride: int, *sizes: in
 def sr_corrnet(name: str, speakers: int, counts: bool) -> c.ModelConfig:
     """Of the configs in the authors' repository."""
     window = 256 if name == "sr-corrnet-whamr" else 128
-    bank = c.STFTFilterbankConfig(
-        window, 64, compression=1.0, features="real_imaginary", complex_masks=True, mapping=True, like_sr_corrnet=True
-    )
+    bank = c.STFTFilterbankConfig(window, 64, **MAPPING, like_sr_corrnet=True)
     masker = {
         "sr-corrnet-l-wsj0": c.SRCorrNetConfig(192, 3, 5, 4, 512, 768),
         "sr-corrnet-whamr": c.SRCorrNetConfig(128, 2, 4, 4, 256, 512, kernel_size=5, frame_taps=3),
@@ -102,24 +86,22 @@ def architecture(name: str) -> c.ModelConfig:
         "tf-locoformer-whamr-s": (256, 64, 96, 4, 128, 8),
         "tf-locoformer-dns": (256, 128, 128, 6, 384, 4),
     }
-    kinds = {
+    return {
         "convtasnet": lambda: conv_tasnet(row.sample_rate, speakers),
         "dprnn": dual_path_rnn,
         "sepformer": lambda: sepformer(row.sample_rate, speakers),
         "sepreformer": sepreformer,
         "sr": lambda: sr_corrnet(name, speakers, "to" in row.task),
         "tf": lambda: tf_locoformer(row.sample_rate, speakers, *sizes.get(name, (128, 64, 128, 6, 384, 4))),
-    }
-    return kinds[name.partition("-")[0]]()
+    }[name.partition("-")[0]]()
 
 
-COUNTED: dict[str, tuple[int, Any, int]] = {}
+COUNTED = {}
 
 
-def counted(config: c.ModelConfig, device: str) -> tuple[int, Any, int]:
+def counted(config: c.ModelConfig, device: str):
     """Parameters, 1e9 multiply-adds a second of audio, and numbers in the weights of a model, without values."""
     model = build_model(config) if device == "cpu" else build_on_meta(lambda: build_model(config), "the model", 10**4)
-    assert model is not None
     model.eval().to(device).requires_grad_(False)
     mixture, operations = torch.zeros(1, 4 * config.sample_rate, device=device), None
     # Of how many speakers a model finds its operations depend.
@@ -131,21 +113,18 @@ def counted(config: c.ModelConfig, device: str) -> tuple[int, Any, int]:
 
 
 # LSTMs are slow where operations are counted.
+MEASURED = [name for name, row in PUBLIC.items() if row.parameters is not None]
+
+
 @pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.slow) if name.startswith("dprnn") else name
-        for name, row in PUBLIC.items()
-        if row.parameters is not None
-    ],
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * name.startswith("dprnn")) for name in MEASURED]
 )
-def test_parameters_operations_and_bytes_are_those_of_the_architecture(name: str) -> None:
+def test_parameters_operations_and_bytes_are_those_of_the_architecture(name):
     row, config = PUBLIC[name], architecture(name)
     if repr(config) not in COUNTED:
         COUNTED[repr(config)] = counted(config, "cpu" if name.startswith("dprnn") else "meta")
     parameters, operations, numbers = COUNTED[repr(config)]
-    assert row.parameters == parameters
-    assert row.giga_multiply_adds_per_second == operations
+    assert (row.parameters, row.giga_multiply_adds_per_second) == (parameters, operations)
     # Files of four bytes a weight; speechbrain's hold tables of positions. SepReformer's holds two moments of each
     # weight besides, and four masks and decoders that only training uses.
     numbers = 3 * (numbers + 4 * (4 * 128 * 129 + 256 * 257 + 256 * 16)) if name == "sepreformer-b-wsj0" else numbers
@@ -153,7 +132,7 @@ def test_parameters_operations_and_bytes_are_those_of_the_architecture(name: str
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-def test_rows_say_where_files_are_and_what_reads_them(name: str) -> None:
+def test_rows_say_where_files_are_and_what_reads_them(name):
     row = PUBLIC[name]
     assert row.bridge in TOOLKITS and re.fullmatch("separate [23]( to [35])?|enhance", row.task)
     names = [file.name for file in row.files]
@@ -165,11 +144,10 @@ def test_rows_say_where_files_are_and_what_reads_them(name: str) -> None:
         assert "github" not in file.url or (file.digest and file.size and re.search("/[0-9a-f]{40}/", file.url))
 
 
-def test_the_table_is_printed_and_is_json(capsys) -> None:
+def test_the_table_is_printed_and_is_json(printed, capsys):
     assert main(["models", "--public", "--model", "boxed_8k"]) == 2
     assert "--public: lists all public models; leave out --model" in capsys.readouterr().err
-    assert main(["models", "--public", "--json"]) == 0
-    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    rows = {row["name"]: row for row in json.loads(printed(["models", "--public", "--json"]))}
     assert rows.keys() == PUBLIC.keys()
     assert rows["sepreformer-b-wsj0"]["files"][0] == dataclasses.asdict(PUBLIC["sepreformer-b-wsj0"].files[0])
 
@@ -178,7 +156,7 @@ def test_the_table_is_printed_and_is_json(capsys) -> None:
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Server]:
+def server(monkeypatch: pytest.MonkeyPatch, tmp_path):
     monkeypatch.setattr(fetching, "_PAUSE_SECONDS", 0.001)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     server = Server()
@@ -189,9 +167,9 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Server]:
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     folder = tmp_path_factory.mktemp("weights")
-    torch.save(tf_locoformer_weights(), folder / "valid.loss.ave_5best.pth")
-    (folder / "config.yaml").write_text(tf_locoformer_yaml())
-    torch.save(sepreformer_checkpoint(sepreformer_weights()), folder / "epoch.0180.pth")
+    torch.save(published.tf_locoformer_weights(), folder / "valid.loss.ave_5best.pth")
+    (folder / "config.yaml").write_text(published.tf_locoformer_yaml())
+    torch.save(published.sepreformer_checkpoint(published.sepreformer_weights()), folder / "epoch.0180.pth")
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
@@ -206,9 +184,8 @@ def serve(server: Server, monkeypatch: pytest.MonkeyPatch, files: dict[str, byte
     monkeypatch.setitem(PUBLIC, name, dataclasses.replace(row, files=tuple(moved)))
 
 
-def separate(tmp_path: Path, name: str) -> int:
-    mixture = 0.1 * np.random.default_rng(0).standard_normal(4000).astype(np.float32)
-    audio.write(tmp_path / "talk.wav", mixture, 8000)
+def separate(tmp_path, name: str) -> int:
+    audio.write(tmp_path / "talk.wav", 0.1 * np.random.default_rng(0).standard_normal(4000).astype(np.float32), 8000)
     arguments = [str(tmp_path / "talk.wav"), "--model", name, "--out", str(tmp_path / "out"), "--device", "cpu"]
     return main(["separate", *arguments])
 
@@ -221,9 +198,9 @@ def test_a_model_is_fetched_once_after_two_breaks_and_its_license_said(server, w
     assert server.files[file].seen == [None, f"bytes={part}-", f"bytes={2 * part}-"]
     assert (tmp_path / "cache/sepkit/models" / name / file).read_bytes() == weights[file]
     lines = capsys.readouterr().err.splitlines()
-    assert [line for line in lines if "license" in line or "weights are under" in line] == [
-        f"{name}: 60 MB; the weights are under Apache-2.0; fetched once, to {tmp_path / 'cache/sepkit/models' / name}"
-    ]
+    (told,) = [line for line in lines if "license" in line or "weights are under" in line]
+    folder = tmp_path / "cache/sepkit/models" / name
+    assert told == f"{name}: 60 MB; the weights are under Apache-2.0; fetched once, to {folder}"
     found = json.loads((tmp_path / "out/talk.json").read_text())
     assert (found["model"], found["license"]) == (name, "Apache-2.0")
     server.close()
@@ -234,9 +211,8 @@ def test_a_model_is_fetched_once_after_two_breaks_and_its_license_said(server, w
 
 def test_a_wrong_digest_and_no_network_are_one_line(server, weights, monkeypatch, tmp_path, capsys):
     name, file = "sepreformer-b-wsj0", "epoch.0180.pth"
-    files = weights | {
-        "configs.yaml": b"config: {model: {module_audio_enc: {stride: 2}}, dataset: {sampling_rate: 8000}}"
-    }
+    config = b"config: {model: {module_audio_enc: {stride: 2}}, dataset: {sampling_rate: 8000}}"
+    files = weights | {"configs.yaml": config}
     serve(server, monkeypatch, files, name)
     middle = len(files[file]) // 2
     server.put(file, files[file][:middle] + b"?" + files[file][middle + 1 :])
@@ -255,17 +231,15 @@ def test_a_wrong_digest_and_no_network_are_one_line(server, weights, monkeypatch
 
 
 def test_a_file_without_published_digest_is_held_against_that_of_the_first_fetch(server, monkeypatch, tmp_path, capsys):
-    models = pytest.importorskip("asteroid.models", reason="asteroid is missing: pip install 'sepkit[peers]'")
-    model = models.ConvTasNet(2, n_filters=8, n_blocks=2, n_repeats=1, bn_chan=4, hid_chan=5, skip_chan=6)
+    model = published.small_asteroid()
     torch.save(model.serialize(), tmp_path / "pytorch_model.bin")
     name, content = "convtasnet-libri2mix-noisy16k", (tmp_path / "pytorch_model.bin").read_bytes()
     serve(server, monkeypatch, {"pytorch_model.bin": content}, name)
     assert load_pretrained(name).sample_rate == model.sample_rate and license_of(name) == "CC BY-SA 4.0"
     digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
     folder = tmp_path / "cache/sepkit/models" / name
-    assert (
-        f"no digest is published; its own, {digest}, is noted in {folder / 'digests.json'}" in capsys.readouterr().err
-    )
+    words = f"no digest is published; its own, {digest}, is noted in {folder / 'digests.json'}"
+    assert words in capsys.readouterr().err
     (folder / "pytorch_model.bin").write_bytes(b"rotten")
     load_pretrained(name)
     assert (folder / "pytorch_model.bin").read_bytes() == content and "noted" not in capsys.readouterr().err
@@ -275,11 +249,11 @@ def test_a_file_without_published_digest_is_held_against_that_of_the_first_fetch
 
 
 @pytest.mark.parametrize("name", ["sr-corrnet-2to5", "tiger"])
-def test_models_that_are_folders_are_fetched_whole(name: str, server, monkeypatch, tmp_path):
-    torch.save(sr_corrnet_weights(5, True), tmp_path / "model.pt")
-    (tmp_path / "config.yaml").write_text(json.dumps(sr_corrnet_description(5, True)))
-    save_file(tiger_weights(), tmp_path / "model.safetensors")
-    (tmp_path / "config.json").write_text(json.dumps(tiger_arguments()))
+def test_models_that_are_folders_are_fetched_whole(name, server, monkeypatch, tmp_path):
+    torch.save(published.sr_corrnet_weights(5, True), tmp_path / "model.pt")
+    (tmp_path / "config.yaml").write_text(json.dumps(published.sr_corrnet_description(5, True)))
+    save_file(published.tiger_weights(), tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(published.tiger_arguments()))
     serve(server, monkeypatch, {file.name: (tmp_path / file.name).read_bytes() for file in PUBLIC[name].files}, name)
     model = load_pretrained(name)
     assert (model.hypotheses, model.sample_rate) == {"tiger": (2, 16000)}.get(name, (5, 8000))
@@ -287,18 +261,13 @@ def test_models_that_are_folders_are_fetched_whole(name: str, server, monkeypatc
 
 
 def test_names_of_asteroids_readme_and_addresses_are_fetched(server, monkeypatch, tmp_path):
-    models = pytest.importorskip("asteroid.models", reason="asteroid is missing: pip install 'sepkit[peers]'")
-    hub_utils = pytest.importorskip(
-        "asteroid.utils.hub_utils", reason="asteroid is missing: pip install 'sepkit[peers]'"
-    )
+    hub_utils = published.peer("asteroid.utils.hub_utils")
     known = {name: url for name, url in hub_utils.MODELS_URLS_HASHTABLE.items() if public.zenodo_address(name)}
     assert {name: public.zenodo_address(name) for name in known} == known
     # Masks and music: classes that sepkit does not have.
-    assert {name.split("/")[1].split("_")[0] for name in hub_utils.MODELS_URLS_HASHTABLE.keys() - known} == {
-        "DeMask", "XUMX", "XUMXL"
-    }  # fmt: skip
-    model = models.ConvTasNet(2, n_filters=8, n_blocks=2, n_repeats=1, bn_chan=4, hid_chan=5, skip_chan=6)
-    torch.save(model.serialize(), tmp_path / "model.pth")
+    others = hub_utils.MODELS_URLS_HASHTABLE.keys() - known
+    assert {name.split("/")[1].split("_")[0] for name in others} == {"DeMask", "XUMX", "XUMXL"}
+    torch.save(published.small_asteroid().serialize(), tmp_path / "model.pth")
     server.put("model.pth?download=1", (tmp_path / "model.pth").read_bytes())
     address = f"{server.url}/model.pth?download=1"
     assert load_pretrained(f"asteroid:{address}").hypotheses == 2
@@ -320,7 +289,7 @@ def test_names_of_asteroids_readme_and_addresses_are_fetched(server, monkeypatch
         ("wesep", "WeSep extracts one enrolled speaker"),
     ],
 )
-def test_public_models_that_are_not_read_are_told_in_one_line(name: str, words: str) -> None:
+def test_public_models_that_are_not_read_are_told_in_one_line(name, words):
     assert re.search(words, complaint(lambda: load_pretrained(name)))
 
 
@@ -334,7 +303,7 @@ def test_public_models_that_are_not_read_are_told_in_one_line(name: str, words: 
         ("config.json", "for TIGER is named tiger:{}, expected"),
     ],
 )
-def test_folders_of_other_toolkits_are_told_how_they_are_named(file: str, words: str, tmp_path: Path) -> None:
+def test_folders_of_other_toolkits_are_told_how_they_are_named(file, words, tmp_path):
     (tmp_path / file).touch()
     (tmp_path / "encoder.ckpt").touch()
     assert words.format(tmp_path) in complaint(lambda: load_pretrained(tmp_path))

@@ -12,9 +12,10 @@ from sepkit.data import audio
 from sepkit.models import build_model, load_pretrained, load_weights_into
 from sepkit.models.bridges import from_sepreformer, from_tf_locoformer
 from tests.complaint import complaint
-from tests.published import sepreformer_checkpoint, sepreformer_weights, tf_locoformer_weights, tf_locoformer_yaml
+from tests.published import Evil, sepreformer_checkpoint, sepreformer_weights, tf_locoformer_weights, tf_locoformer_yaml
 
 DESCRIBED = "config: {model: {module_audio_enc: {stride: 2}}, dataset: {sampling_rate: 16000}}"
+OUT = "audio_decoder.weight"
 
 
 @pytest.fixture(scope="module")
@@ -42,10 +43,7 @@ class TestSepReformer:
         model = load_pretrained(f"sepreformer:{sepreformer_file}")
         assert (model.sample_rate, model.filterbank.stride, model.pad) == (16000, 2, "asteroid")
         assert model.info == {"needs": {"whole_seconds": 20.0, "chunk_seconds": 10.0, "levels": "mixture"}}
-        assert model.config is not None
-        assert model.config.masker == SepReformerConfig(
-            channels=8, num_stages=1, num_heads=2, kernel_size=5, max_distance=3
-        )
+        assert model.config.masker == SepReformerConfig(8, 1, 2, kernel_size=5, max_distance=3)
         torch.save(sepreformer_checkpoint(sepreformer_weights(3)), tmp_path / "epoch.0001.pth")
         alone = from_sepreformer(tmp_path / "epoch.0001.pth")
         assert (alone.sample_rate, alone.filterbank.stride, alone.hypotheses) == (8000, 2, 3)
@@ -53,30 +51,23 @@ class TestSepReformer:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            (lambda c: c.pop("model_state_dict"), "found no mapping of names to tensors; expected what SepReformer"),
-            (lambda c: c.update(model_state_dict={"a": 3}), "found no mapping of names to tensors"),
-            (lambda c: c["model_state_dict"].pop("out_layer.end_conv1x1.0.bias"), "out_layer.end_conv1x1.0.bias is mi"),
-            (lambda c: c["model_state_dict"].pop("audio_encoder.conv1d.weight"), "no audio_encoder.conv1d.weight of a"),
-            (lambda c: c["model_state_dict"].update(more=torch.zeros(1)), "more is unexpected"),
-            (lambda c: c["model_state_dict"].update(more=torch.eye(2).to_sparse()), "more is no plain tensor of real"),
-            (lambda c: c["model_state_dict"].update(more=torch.zeros(2, dtype=torch.complex64)), "more is no plain t"),
-            (
-                lambda c: c["model_state_dict"].update({"audio_decoder.weight": torch.zeros(6, 1, 9)}),
-                "audio_decoder.weight has shape (6, 1, 9), expected (6, 1, 8)",
-            ),
-            (
-                lambda c: c["model_state_dict"]["audio_decoder.weight"].fill_(torch.nan),
-                "audio_decoder.weight contains values that are not finite",
-            ),
+            (lambda c, w: c.pop("model_state_dict"), "found no mapping of names to tensors; expected what SepReformer"),
+            (lambda c, w: c.update(model_state_dict={"a": 3}), "found no mapping of names to tensors"),
+            (lambda c, w: w.pop("out_layer.end_conv1x1.0.bias"), "out_layer.end_conv1x1.0.bias is missing"),
+            (lambda c, w: w.pop("audio_encoder.conv1d.weight"), "no audio_encoder.conv1d.weight of a"),
+            (lambda c, w: w.update(more=torch.zeros(1)), "more is unexpected"),
+            (lambda c, w: w.update(more=torch.eye(2).to_sparse()), "more is no plain tensor of real"),
+            (lambda c, w: w.update(more=torch.zeros(2, dtype=torch.complex64)), "more is no plain tensor of real"),
+            (lambda c, w: w.update({OUT: torch.zeros(6, 1, 9)}), f"{OUT} has shape (6, 1, 9), expected (6, 1, 8)"),
+            (lambda c, w: w[OUT].fill_(torch.nan), f"{OUT} contains values that are not finite"),
         ],
     )
     def test_other_layouts(self, change, message, tmp_path):
         checkpoint = sepreformer_checkpoint(sepreformer_weights())
-        change(checkpoint)
+        change(checkpoint, checkpoint["model_state_dict"])
         path = tmp_path / "epoch.0180.pth"
         torch.save(checkpoint, path)
-        line = complaint(lambda: from_sepreformer(path))
-        assert line.startswith(f"{path}: {message}")
+        assert complaint(lambda: from_sepreformer(path)).startswith(f"{path}: {message}")
 
     @pytest.mark.parametrize(
         ("description", "message"),
@@ -94,14 +85,10 @@ class TestSepReformer:
         assert message in complaint(lambda: from_sepreformer(tmp_path / "epoch.0180.pth"))
 
     def test_what_could_run_is_refused_and_does_not(self, tmp_path):
-        class Evil:
-            def __reduce__(self):
-                return (open, (str(tmp_path / "ran"), "w"))
-
-        checkpoint = sepreformer_checkpoint(sepreformer_weights()) | {"config": Evil()}
-        torch.save(checkpoint, tmp_path / "evil.pth")
+        evil = Evil(tmp_path / "ran")
+        torch.save(sepreformer_checkpoint(sepreformer_weights()) | {"config": evil}, tmp_path / "evil.pth")
         assert "evil.pth: refused, it names" in complaint(lambda: from_sepreformer(tmp_path / "evil.pth"))
-        torch.save(Evil(), tmp_path / "evil.pth")
+        torch.save(evil, tmp_path / "evil.pth")
         assert "evil.pth: refused, it names" in complaint(lambda: from_tf_locoformer(tmp_path / "evil.pth"))
         assert not (tmp_path / "ran").exists()
 
@@ -126,9 +113,7 @@ class TestTFLocoformer:
         text = locoformer_file.with_name("config.yaml").read_text()
         locoformer_file.with_name("config.yaml").write_text(text + "speech_segment: 24000\n")
         assert from_tf_locoformer(locoformer_file).info["needs"]["chunk_seconds"] == 12.0
-        assert model.config.masker == TFLocoformerConfig(
-            channels=8, num_layers=2, num_heads=2, attention_dim=8, feedforward_dim=6, kernel_size=3, norm_groups=2
-        )
+        assert model.config.masker == TFLocoformerConfig(8, 2, 2, 8, 6, kernel_size=3, norm_groups=2)
 
     def test_its_transform_is_that_of_torch(self, locoformer_file):
         bank = from_tf_locoformer(locoformer_file).filterbank
@@ -181,9 +166,7 @@ class TestTFLocoformer:
         assert "no config.yaml beside it" in complaint(lambda: from_tf_locoformer(locoformer_file))
 
     def test_other_sizes_start_from_what_fits(self, locoformer_file):
-        config = from_tf_locoformer(locoformer_file).config
-        assert config is not None
-        model = build_model(dataclasses.replace(config, hypotheses=3))
+        model = build_model(dataclasses.replace(from_tf_locoformer(locoformer_file).config, hypotheses=3))
         report = load_weights_into(model, f"tf-locoformer:{locoformer_file}")
         assert "masker.input.weight" in report.loaded and "masker.output.weight" not in report.loaded
 

@@ -1,9 +1,5 @@
 """Models in the package, by name."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from sepkit.errors import UserError
@@ -12,13 +8,13 @@ from sepkit.inference.quality.voices import default_encoder
 from sepkit.models.published.shipped import encoder_folder, shipped_encoders, shipped_models
 
 
-def test_names_of_encoders_are_folders_with_a_model() -> None:
+def test_names_of_encoders_are_folders_with_a_model():
     assert shipped_models() and shipped_encoders()
     for name in [None, *shipped_encoders()]:
         assert (encoder_folder(name) / "model.yaml").is_file()
 
 
-def test_models_in_the_box_know_the_encoder_of_voices_that_ships() -> None:
+def test_models_in_the_box_know_the_encoder_of_voices_that_ships():
     known = default_encoder().fingerprint()
     predictors = {name: load_model(name).quality for name in shipped_models()}
     assert all(predictors.values())
@@ -28,11 +24,11 @@ def test_models_in_the_box_know_the_encoder_of_voices_that_ships() -> None:
     assert encoders == {"boxed_8k": known}, told
 
 
-def test_a_path_is_itself(tmp_path: Path) -> None:
+def test_a_path_is_itself(tmp_path):
     assert encoder_folder(tmp_path) == tmp_path
 
 
-def test_what_is_no_encoder(tmp_path: Path) -> None:
+def test_what_is_no_encoder(tmp_path):
     name, turns = sorted(shipped_models())[0], tmp_path / "r.rttm"
     turns.touch()
     given = {name: "a model that separates", turns: "another file", "none": "no such file or folder"}

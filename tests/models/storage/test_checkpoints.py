@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pickle
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +17,7 @@ from sepkit.models.storage import checkpoints
 from sepkit.models.storage.folders import read_description
 from sepkit.registry import register
 from tests.complaint import complaint
+from tests.published import Evil
 from tests.tiny_models import RECURRENT
 
 
@@ -85,14 +84,10 @@ def test_what_was_saved_comes_back(model, folder, where):
 
 
 def test_other_choices_come_back(tmp_path):
-    for number, config in enumerate(
-        (
-            replace(RECURRENT, filterbank=c.STFTFilterbankConfig(64, 16), hypotheses=3, pad="asteroid"),
-            replace(RECURRENT, masker=GainConfig(initial=0.5)),
-        )
-    ):
+    transformed = replace(RECURRENT, filterbank=c.STFTFilterbankConfig(64, 16), hypotheses=3, pad="asteroid")
+    for config in (transformed, replace(RECURRENT, masker=GainConfig(initial=0.5))):
         model = build_model(config).eval()
-        loaded = load_pretrained(save_model(model, tmp_path / str(number)))
+        loaded = load_pretrained(save_model(model, tmp_path / config.masker.name))
         mixture = torch.randn(1, 200)
         assert loaded.config == config
         assert torch.equal(loaded(mixture).estimates, model(mixture).estimates)
@@ -176,18 +171,10 @@ def test_training_state_is_no_model(folder):
         assert "training state" in complaint(lambda path=path: load_checkpoint(path))
 
 
-class Bomb:
-    def __reduce__(self):
-        return (Path.touch, (Path(self.marker),))
-
-
 @pytest.mark.parametrize("name", ["model.pt", "model.safetensors"])
 def test_a_pickle_is_never_opened(folder, tmp_path, name):
-    bomb = Bomb()
-    bomb.marker = str(tmp_path / "exploded")
-    (folder / name).write_bytes(pickle.dumps(bomb))
-    expected = "found a pickle" if name == "model.pt" else "damaged"
-    assert expected in complaint(lambda: load_checkpoint(folder / name))
+    (folder / name).write_bytes(pickle.dumps(Evil(tmp_path / "exploded")))
+    assert ("found a pickle" if name == "model.pt" else "damaged") in complaint(lambda: load_checkpoint(folder / name))
     assert not (tmp_path / "exploded").exists()
 
 
@@ -311,8 +298,7 @@ def test_a_deeper_model_begins_as_the_one_that_it_grows_from(tmp_path, bands):
 
 
 def test_fine_tuning_between_maskers_names_both_sides(folder):
-    other = build_model(replace(RECURRENT, masker=GainConfig()))
-    report = load_weights_into(other, folder)
+    report = load_weights_into(build_model(replace(RECURRENT, masker=GainConfig())), folder)
     assert "masker.gain" in report.missing
     assert report.unexpected and all(name.startswith("masker.") for name in report.unexpected)
 

@@ -1,7 +1,5 @@
 """Folders of models are found whatever holds the weights."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

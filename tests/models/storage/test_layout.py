@@ -1,13 +1,10 @@
 """Hostile models are refused before they take memory, and broken ones are named as the model."""
 
-from __future__ import annotations
-
 import io
 import os
 import subprocess
 import sys
 import zipfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,7 +20,6 @@ from tests.tiny_models import RECURRENT
 
 @pytest.fixture
 def folder(tmp_path):
-    torch.manual_seed(0)
     return save_model(build_model(RECURRENT), tmp_path / "model", {"epoch": 1})
 
 
@@ -40,9 +36,7 @@ HOSTILE = {
     "hidden_size: 10**12": lambda data: data["model"]["masker"].update(hidden_size=10**12),
     "hypotheses: 10**9": lambda data: data["model"].update(hypotheses=10**9),
     "num_filters: 10**9": lambda data: data["model"]["filterbank"].update(num_filters=10**9),
-    "kernel_size of the STFT": lambda data: data["model"].update(
-        filterbank={"name": "stft", "kernel_size": 65536, "stride": 128}
-    ),
+    "kernel_size of the STFT": lambda data: data["model"].update(filterbank={"name": "stft", "kernel_size": 65536}),
     "blocks: 10**7": lambda data: data["model"].update(masker={"name": "conv_tasnet", "repeats": 10**7}),
     "sample_rate: 10**9": lambda data: data["model"].update(sample_rate=10**9),
 }
@@ -54,11 +48,8 @@ def test_descriptions_of_monsters_are_refused(name, folder):
 
 
 def test_refusing_them_takes_less_than_a_gigabyte(folder, tmp_path):
-    folders = []
-    for number, change in enumerate(HOSTILE.values()):
-        model = replace(RECURRENT)
-        folders.append(str(changed(save_model(build_model(model), tmp_path / str(number)), change)))
-    folders += _of_other_kinds(tmp_path)
+    saved = [save_model(build_model(RECURRENT), tmp_path / str(number)) for number in range(len(HOSTILE))]
+    folders = [*map(str, map(changed, saved, HOSTILE.values())), *_of_other_kinds(tmp_path)]
     program = (
         f"{PEAK_MEMORY}\nimport sys, time\nfrom sepkit import load_model\nfrom sepkit.errors import UserError\n"
         "for path in sys.argv[1:]:\n"
@@ -151,9 +142,8 @@ def test_broken_weights_are_named_as_the_model(name, value, folder):
     "info", [[1], {"score_threshold": "loud"}, {"score_threshold": [1]}, {"score_threshold": float("nan")}]
 )
 def test_broken_notes_are_named(info, folder):
-    assert "model.yaml: info" in complaint(
-        lambda: load_pretrained(changed(folder, lambda data: data.update(info=info)))
-    )
+    changed(folder, lambda data: data.update(info=info))
+    assert "model.yaml: info" in complaint(lambda: load_pretrained(folder))
 
 
 def test_laying_out_a_model_imports_no_compiler():

@@ -1,7 +1,5 @@
 """SuDoRM-RF with its norms folded into the layers that follow them, as `folded` explains: for evaluation on CPUs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Fixtures for the tests of fast ways: record which are taken, and turn them off."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
