@@ -59,9 +59,7 @@ def to_dict(config: Any) -> Any:
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
         head = {config.key: config.name} if isinstance(config, Choice) else {}
         return head | {f.name: to_dict(getattr(config, f.name)) for f in dataclasses.fields(config)}
-    if isinstance(config, list | tuple):
-        return [to_dict(value) for value in config]
-    return config
+    return [to_dict(value) for value in config] if isinstance(config, list | tuple) else config
 
 
 def from_dict(cls: type[T], data: Any, where: str = "") -> T:

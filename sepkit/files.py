@@ -383,8 +383,7 @@ def write_csv(path: str | os.PathLike[str], columns: Sequence[str], rows: Iterab
         atomic_output(path) as temporary,
         open(temporary, "w", encoding="utf-8", errors="backslashreplace", newline="") as file,
     ):
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerows([*map(cell, row)] for row in (columns, *rows))
+        csv.writer(file, lineterminator="\n").writerows([*map(cell, row)] for row in (columns, *rows))
     return Path(path)
 
 

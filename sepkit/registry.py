@@ -71,9 +71,7 @@ def registered(config: Choice) -> Any:
         importlib.import_module(_modules[kind])
     builder = _builders.get(kind)
     if builder is None:
-        raise UserError(
-            f"{config.name}: no class is registered for this choice; if it is your own, name its file with --import"
-        )
+        raise UserError(f"{config.name}: no class registered; if the choice is your own, name its file with --import")
     return builder
 
 

@@ -5,8 +5,6 @@ starts the process and writes FOLDER/sepkit. That script hands its arguments, en
 over a socket, and ends when the command ends. The command is still `sepkit.cli.main` in its own process.
 """
 
-from __future__ import annotations
-
 import array
 import contextlib
 import json
@@ -19,16 +17,8 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
-IMPORTED = (
-    "lightning.pytorch",
-    "scipy.signal",
-    "scipy.stats",
-    "sepkit.evaluation.evaluate",
-    "sepkit.inference.batch.files",
-    "sepkit.inference.calibration",
-    "sepkit.reporting.page",
-    "sepkit.training.run",
-)
+IN_SEPKIT = ("evaluation.evaluate", "inference.batch.files", "inference.calibration", "reporting.page", "training.run")
+IMPORTED = ("lightning.pytorch", "scipy.signal", "scipy.stats", *(f"sepkit.{name}" for name in IN_SEPKIT))
 
 CLIENT = """#!{python} -SE
 import array, json, os, socket, sys

@@ -1,7 +1,5 @@
 """Fixtures for all tests: the folder of real recordings, tiny configurations, and a tiny corpus."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os
@@ -30,6 +28,7 @@ from sepkit.cli.main import main
 from sepkit.config import DataConfig, FreeFilterbankConfig, ModelConfig, RecurrentConfig, TrainConfig, TrainerConfig
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, SourceEntry, write_manifest
+from tests.file_server import Server
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -112,9 +111,8 @@ def data_folder() -> Path:
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Print what was skipped and why, in one table: tests that a machine lacks something for are easily forgotten."""
-    reasons = Counter(
-        report.longrepr[2].removeprefix("Skipped: ") for report in terminalreporter.stats.get("skipped", [])
-    )
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
     if reasons:
         terminalreporter.section("skipped")
         for reason, count in sorted(reasons.items(), key=lambda pair: (-pair[1], pair[0])):
@@ -122,22 +120,39 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 @pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Callable[[Sequence[object]], str]:
+    """refused(words) -> the one line that the command says on standard error, with exit code 2."""
+
+    def line_of(words: Sequence[object]) -> str:
+        capsys.readouterr()
+        assert main([str(word) for word in words]) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1, error
+        return error
+
+    return line_of
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """A local web server without files."""
+    server = Server()
+    yield server
+    server.close()
+
+
+@pytest.fixture
 def tiny_model_config() -> ModelConfig:
     """A separator of a few thousand parameters at 8 kHz."""
-    return ModelConfig(
-        filterbank=FreeFilterbankConfig(num_filters=16, kernel_size=16, stride=8),
-        masker=RecurrentConfig(hidden_size=8, num_layers=1),
-    )
+    filterbank = FreeFilterbankConfig(num_filters=16, kernel_size=16, stride=8)
+    return ModelConfig(filterbank=filterbank, masker=RecurrentConfig(hidden_size=8, num_layers=1))
 
 
 @pytest.fixture
 def tiny_train_config(tiny_model_config: ModelConfig) -> TrainConfig:
     """A training run of seconds on one CPU thread; `data.train` and `data.dev` are for the test to fill."""
-    return TrainConfig(
-        model=tiny_model_config,
-        data=DataConfig(segment_seconds=0.5, batch_size=2, workers=0),
-        trainer=TrainerConfig(max_epochs=2, accelerator="cpu"),
-    )
+    data = DataConfig(segment_seconds=0.5, batch_size=2, workers=0)
+    return TrainConfig(model=tiny_model_config, data=data, trainer=TrainerConfig(max_epochs=2, accelerator="cpu"))
 
 
 @pytest.fixture
@@ -176,13 +191,11 @@ class Corpus:
             for path, source in zip(paths, sources, strict=True):
                 audio.write(folder / path, source, RATE)
             parts = [SourceEntry(path=path, speaker=f"{name}{j}") for j, path in enumerate(paths)]
-            self.entries.append(
-                MixtureEntry(id=name, sample_rate=RATE, num_samples=LENGTH, sources=parts, corpus="noise")
-            )
+            self.entries.append(MixtureEntry(name, RATE, LENGTH, sources=parts, corpus="noise"))
         self.folder = folder
         self.manifest = write_manifest(folder / "test.jsonl", self.entries)
 
-    def separator(self, noise: float = 0.1, extra_hypotheses: int = 0) -> KnownSeparator:
+    def separator(self, noise: float = 0.1, extra_hypotheses: int = 0) -> "KnownSeparator":
         """Return a separator that gives the sources in reverse order, plus a share of the mixture."""
         return KnownSeparator(self, noise, extra_hypotheses)
 
@@ -238,9 +251,8 @@ def experiments(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
             separator.noise = noise * (1 + number / 10)
             for k, estimate in enumerate(separator(corpus.sources[entry.id].sum(0), RATE)):
                 audio.write(folder / "estimates" / f"{entry.id}_s{k + 1}.wav", estimate, RATE)
-        evaluate(
-            folder / "estimates", [corpus.manifest], folder / "evaluation" / "noise", EvaluationOptions(("si_sdr",))
-        )
+        out = folder / "evaluation" / "noise"
+        evaluate(folder / "estimates", [corpus.manifest], out, EvaluationOptions(("si_sdr",)))
         (folder / "config.yaml").write_text(f"model: {{hypotheses: 3, noise: {noise}}}\n")
         (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in training_records()))
         folders.append(folder)

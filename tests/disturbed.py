@@ -3,10 +3,7 @@
 Tests of full and failing disks, of limits and of kills share this.
 """
 
-from __future__ import annotations
-
 import builtins
-import contextlib
 import errno
 import io
 import json
@@ -16,6 +13,7 @@ import resource
 import signal
 import traceback
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -122,12 +120,8 @@ class Disk:
                 return real_open(file, mode, buffering, *arguments, **options)
             raw = File(str(file), mode.replace("b", "").replace("t", ""))
             buffer = io.BufferedRandom(raw) if "+" in mode else io.BufferedWriter(raw)
-            names = ("encoding", "errors", "newline")
-            return (
-                buffer
-                if "b" in mode
-                else io.TextIOWrapper(buffer, **dict(zip(names, arguments, strict=False)), **options)
-            )
+            options |= dict(zip(("encoding", "errors", "newline"), arguments, strict=False))
+            return buffer if "b" in mode else io.TextIOWrapper(buffer, **options)
 
         def sync(descriptor: int) -> None:
             disk.touch("fsync")
@@ -145,11 +139,8 @@ class Disk:
     def touch(self, name: Any) -> None:
         self.count += 1
         # A full disk stays full.
-        if (
-            self.fails_at
-            and self.count >= self.fails_at
-            and (self.number == errno.ENOSPC or self.count == self.fails_at)
-        ):
+        fails = self.count >= self.fails_at if self.number == errno.ENOSPC else self.count == self.fails_at
+        if self.fails_at and fails:
             if self.number == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
             raise OSError(self.number, os.strerror(self.number), str(name))
@@ -188,8 +179,8 @@ def in_fork(command: list[str], prepare: Callable[[], None] = lambda: None) -> t
             with (
                 open(os.devnull, "w") as nowhere,
                 open(2, "w", buffering=1, errors="backslashreplace", closefd=False) as said,
-                contextlib.redirect_stdout(nowhere),
-                contextlib.redirect_stderr(said),
+                redirect_stdout(nowhere),
+                redirect_stderr(said),
             ):
                 prepare()
                 code = exit_code(command)

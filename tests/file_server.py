@@ -1,7 +1,7 @@
 """A local web server that drops connections, returns errors and serves corrupt files."""
 
-from __future__ import annotations
-
+import io
+import tarfile
 import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -97,3 +97,16 @@ def _answer(handler: BaseHTTPRequestHandler, served: Served, asked: str | None) 
     served.sent += len(body)
     handler.wfile.write(body)
     handler.close_connection = True
+
+
+def tar_of(files: dict[str, bytes], *more: tarfile.TarInfo) -> bytes:
+    """Return a tar.gz of files by name, and of further members, which are empty."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+        for member in more:
+            archive.addfile(member)
+    return buffer.getvalue()

@@ -1,7 +1,5 @@
 """Noise-like voices that differ in color, and an encoder that tells them apart without a training."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -68,8 +66,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def meeting(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Speakers 2, 0, 2, 1, each for 2 s, with pauses of half a second: talk/meeting.wav."""
     folder = tmp_path_factory.mktemp("meeting") / "talk"
-    parts = [
-        np.concatenate([voice(k, 2.0, 5 + n), np.zeros(RATE // 2, np.float32)]) for n, k in enumerate((2, 0, 2, 1))
-    ]
+    pause = np.zeros(RATE // 2, np.float32)
+    parts = [np.concatenate([voice(k, 2.0, 5 + n), pause]) for n, k in enumerate((2, 0, 2, 1))]
     audio.write(folder / "meeting.wav", np.concatenate(parts), RATE)
     return folder.parent

@@ -1,7 +1,5 @@
 """Calls as a user whom permissions of files stop."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import traceback

@@ -1,7 +1,5 @@
 """Checkpoints in the layouts in which models are published, tiny, with made-up weights."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +16,7 @@ from sepkit.models import build_model
 from sepkit.models.bridges import sepreformer, sr_corrnet, tf_locoformer, tiger
 from sepkit.models.bridges._weights import renamed
 
+LINEAR = c.DeterministicConfig(activation="linear")
 CONVOLUTIONS = ("feature_projector.conv1d", "separator.simple_fusion", "separator.spk_split_block.linear")
 """Linear layers of ours that are convolutions over one frame in SepReformer's code."""
 
@@ -74,20 +73,13 @@ def waveform(num_samples: int) -> Tensor:
 
 def sepreformer_weights(hypotheses: int = 2, stages: int = 1) -> dict[str, Tensor]:
     """Return weights under the authors' names: 6 filters of 8 samples, 8 channels, 2 heads."""
-    config = c.ModelConfig(
-        hypotheses=hypotheses,
-        filterbank=c.FreeFilterbankConfig(6, 8, 4, mapping=True),
-        encoding=c.DeterministicConfig(activation="gelu"),
-        masker=c.SepReformerConfig(channels=8, num_stages=stages, num_heads=2, kernel_size=5, max_distance=3),
-        masks=c.DeterministicConfig(activation="linear"),
-    )
+    masker = c.SepReformerConfig(channels=8, num_stages=stages, num_heads=2, kernel_size=5, max_distance=3)
+    ends = {"filterbank": c.FreeFilterbankConfig(6, 8, 4, mapping=True), "masks": LINEAR}
+    config = c.ModelConfig(hypotheses=hypotheses, masker=masker, encoding=c.DeterministicConfig("gelu"), **ends)
     shapes = {name: tensor.shape for name, tensor in build_model(config).state_dict().items()}
-    weights = {
-        theirs: numbers(theirs, shape).float()
-        for name, shape in shapes.items()
-        if not name.startswith("signal_")
-        for theirs in [renamed(name, sepreformer.NAMES)]
-    }
+    own = [name for name in shapes if not name.startswith("signal_")]
+    named = {renamed(name, sepreformer.NAMES): shapes[name] for name in own}
+    weights = {name: numbers(name, shape).float() for name, shape in named.items()}
     # Each inner stage has a mask and a decoder of its own, of the same shapes.
     for name, own in [(name, name.partition(".")) for name in weights]:
         if inner := {"out_layer": "out_layer_bn", "audio_decoder": "decoder_bn"}.get(own[0]):
@@ -107,18 +99,12 @@ def sepreformer_weights(hypotheses: int = 2, stages: int = 1) -> dict[str, Tenso
 
 def sepreformer_checkpoint(weights: Mapping[str, Tensor]) -> dict[str, Any]:
     """Return what their training saves as epoch.NNNN.pth."""
-    moments = {
-        place: {"step": torch.tensor(9.0), "exp_avg": torch.zeros_like(tensor), "exp_avg_sq": torch.zeros_like(tensor)}
-        for place, tensor in enumerate(weights.values())
-    }
+    step = {"step": torch.tensor(9.0)}
+    zeros = enumerate(map(torch.zeros_like, weights.values()))
+    moments = {place: {**step, "exp_avg": zero, "exp_avg_sq": zero.clone()} for place, zero in zeros}
     group = {"lr": 1e-3, "betas": (0.9, 0.999), "weight_decay": 1e-2, "foreach": None, "params": list(moments)}
-    return {
-        "epoch": 180,
-        "model_state_dict": dict(weights),
-        "optimizer_state_dict": {"state": moments, "param_groups": [group]},
-        "train_loss": -20.1,
-        "valid_loss": np.float64(-21.0),
-    }
+    state = {"model_state_dict": dict(weights), "optimizer_state_dict": {"state": moments, "param_groups": [group]}}
+    return {"epoch": 180, **state, "train_loss": -20.1, "valid_loss": np.float64(-21.0)}
 
 
 def _mapping(kernel_size: int, stride: int) -> c.STFTFilterbankConfig:
@@ -128,12 +114,8 @@ def _mapping(kernel_size: int, stride: int) -> c.STFTFilterbankConfig:
 
 def tf_locoformer_weights(hypotheses: int = 2) -> dict[str, Tensor]:
     """Return weights under ESPnet's names: windows of 16 samples, 8 channels, 2 heads, 2 layers."""
-    config = c.ModelConfig(
-        hypotheses=hypotheses,
-        filterbank=_mapping(16, 8),
-        masker=c.TFLocoformerConfig(8, 2, 2, attention_dim=8, feedforward_dim=6, kernel_size=3, norm_groups=2),
-        masks=c.DeterministicConfig(activation="linear"),
-    )
+    masker = c.TFLocoformerConfig(8, 2, 2, attention_dim=8, feedforward_dim=6, kernel_size=3, norm_groups=2)
+    config = c.ModelConfig(hypotheses=hypotheses, filterbank=_mapping(16, 8), masker=masker, masks=LINEAR)
     weights = {}
     for name, tensor in build_model(config).masker.state_dict().items():
         theirs = renamed(f"masker.{name}", tf_locoformer.NAMES)
@@ -154,12 +136,8 @@ def sr_corrnet_weights(
     hypotheses: int = 2, counts: bool = False, frame_taps: int = 1, kernel_size: int = 3
 ) -> dict[str, Tensor]:
     """Return weights under the authors' names: 8 channels, 2 heads, 1 and 2 layers."""
-    config = c.ModelConfig(
-        hypotheses=hypotheses,
-        filterbank=_mapping(16, 8),
-        masker=c.SRCorrNetConfig(8, 1, 2, 2, 6, 10, kernel_size, frame_taps=frame_taps, count_speakers=counts),
-        masks=c.DeterministicConfig(activation="linear"),
-    )
+    masker = c.SRCorrNetConfig(8, 1, 2, 2, 6, 10, kernel_size, frame_taps=frame_taps, count_speakers=counts)
+    config = c.ModelConfig(hypotheses=hypotheses, filterbank=_mapping(16, 8), masker=masker, masks=LINEAR)
     weights = {}
     for name, tensor in build_model(config).masker.state_dict().items():
         theirs = renamed(f"masker.{name}", sr_corrnet.NAMES)
@@ -199,10 +177,8 @@ def sr_corrnet_description(
         "apply_pos_enc": True,
     }
     dataset = {"max_n_spks": hypotheses, "synthesis_config": {"max_len": 32000, "sampling_rate": 8000}}
-    return {
-        "project": "[Project] SR_CorrNet_SS",
-        "config": {"stft": {"frame_length": window, "frame_shift": 8}, "dataset": dataset, "model": model},
-    }
+    config = {"stft": {"frame_length": window, "frame_shift": 8}, "dataset": dataset, "model": model}
+    return {"project": "[Project] SR_CorrNet_SS", "config": config}
 
 
 def tiger_arguments(hypotheses: int = 2, scales: int = 3, iterations: int = 2, stride: int = 320) -> dict[str, int]:
@@ -216,13 +192,8 @@ def tiger_arguments(hypotheses: int = 2, scales: int = 3, iterations: int = 2, s
 
 def tiger_weights(hypotheses: int = 2, scales: int = 3) -> dict[str, Tensor]:
     """Return weights of the same model under the authors' names."""
-    config = c.ModelConfig(
-        sample_rate=16000,
-        hypotheses=hypotheses,
-        filterbank=_mapping(640, 320),
-        masker=c.TIGERConfig(16000, 4 * hypotheses, 6, 2, scales, 2, 3),
-        masks=c.DeterministicConfig(activation="linear"),
-    )
+    parts = {"masker": c.TIGERConfig(16000, 4 * hypotheses, 6, 2, scales, 2, 3), "masks": LINEAR}
+    config = c.ModelConfig(sample_rate=16000, hypotheses=hypotheses, filterbank=_mapping(640, 320), **parts)
     weights = {}
     for name, tensor in build_model(config).masker.state_dict().items():
         theirs = renamed(f"masker.{name}", tiger.NAMES)
@@ -232,7 +203,5 @@ def tiger_weights(hypotheses: int = 2, scales: int = 3) -> dict[str, Tensor]:
     for name in [name for name in weights if f".loc_glo_fus.{scales - 2}." in name]:
         weights[name.replace(f".{scales - 2}.", f".{scales - 1}.", 1)] = torch.ones_like(weights[name])
     # Norms over channels of pictures.
-    return {
-        name: tensor[None, :, None, None] if name.endswith(("gamma", "beta")) else tensor
-        for name, tensor in weights.items()
-    }
+    norms = [name for name in weights if name.endswith(("gamma", "beta"))]
+    return weights | {name: weights[name][None, :, None, None] for name in norms}

@@ -1,7 +1,5 @@
 """Processes that find what a small install has, and nothing else: no torch, no scipy, no extra."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -49,11 +47,8 @@ def modules_of_small_install() -> set[str]:
         if applies and name not in wanted:
             wanted.add(name)
             waiting += metadata.requires(name) or []
-    return {
-        module
-        for module, names in metadata.packages_distributions().items()
-        if {name.replace("_", "-").lower() for name in names} & wanted
-    }
+    modules = metadata.packages_distributions().items()
+    return {module for module, names in modules if {name.replace("_", "-").lower() for name in names} & wanted}
 
 
 def run(folder: Path, *command: str | Path, without: str = "") -> subprocess.CompletedProcess[str]:
@@ -66,9 +61,8 @@ def run(folder: Path, *command: str | Path, without: str = "") -> subprocess.Com
     """
     site = folder / "small_install"
     site.mkdir(parents=True, exist_ok=True)
-    (site / "sitecustomize.py").write_text(
-        HIDING.format(found=sorted((modules_of_small_install() | {"sepkit", "tools"}) - {without}))
-    )
+    found = sorted((modules_of_small_install() | {"sepkit", "tools"}) - {without})
+    (site / "sitecustomize.py").write_text(HIDING.format(found=found))
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(site), str(REPOSITORY)])}
     words = [sys.executable, *map(str, command)]
     return subprocess.run(words, capture_output=True, text=True, check=False, cwd=folder, env=environment)

@@ -1,7 +1,5 @@
 """Strings of strangers: what a terminal, Markdown, HTML and a spreadsheet show of them."""
 
-from __future__ import annotations
-
 import csv
 import html
 import json
@@ -36,8 +34,7 @@ def test_what_a_terminal_obeys_becomes_an_escape():
 
 @pytest.mark.parametrize("text", [HOSTILE, "a_b", "_a_", "x\n# y", "<b>", "*", "a|b", "back\\slash", "plain name.wav"])
 def test_markdown_shows_the_text(text):
-    markdown = pytest.importorskip("markdown", reason="no Markdown package to compare with")
-    page = markdown.markdown(escaped(text))
+    page = pytest.importorskip("markdown", reason="no Markdown package to compare with").markdown(escaped(text))
     shown = html.unescape(page.removeprefix("<p>").removesuffix("</p>").replace("\\|", "|").replace("\\~", "~"))
     assert shown == plain(" ".join(text.split())) and page.count("<") == 2
 

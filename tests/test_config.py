@@ -16,8 +16,7 @@ from tests.complaint import complaint
 def test_every_choice_survives_yaml(kind):
     assert kind.choices
     for choice in kind.choices.values():
-        text = yaml.safe_dump(c.to_dict(choice()))
-        assert c.from_dict(kind, yaml.safe_load(text)) == choice()
+        assert c.from_dict(kind, yaml.safe_load(yaml.safe_dump(c.to_dict(choice())))) == choice()
 
 
 def test_whole_configuration_survives_yaml():
@@ -57,9 +56,8 @@ def test_bad_data_names_the_field_in_one_line(data, words):
 
 
 def test_numbers_as_yaml_writes_them():
-    built = c.from_dict(
-        c.TrainerConfig, yaml.safe_load("{learning_rate: 1e-3, gradient_clip_norm: 5, max_minutes: null}")
-    )
+    text = "{learning_rate: 1e-3, gradient_clip_norm: 5, max_minutes: null}"
+    built = c.from_dict(c.TrainerConfig, yaml.safe_load(text))
     assert built == c.TrainerConfig(learning_rate=1e-3, gradient_clip_norm=5.0, max_minutes=None)
     assert c.from_dict(c.ScheduleConfig, yaml.safe_load("{name: truncated_exponential, end: .inf}")).end == math.inf
 
@@ -67,13 +65,9 @@ def test_numbers_as_yaml_writes_them():
 def test_the_name_most_like_a_word_is_meant():
     """Case, hyphens and folders do not count; only the first hundred characters of a word are compared."""
     known = ["model/conv_tasnet", "model/sepformer", "a" * 100]
-    for word, meant in (
-        ("Conv-Tasnet", known[0]),
-        ("model/convtasnett", known[0]),
-        ("sep_former", known[1]),
-        ("a" * 100 + "b" * 1000, known[2]),
-    ):
-        assert did_you_mean(word, known) == f" (did you mean {meant}?)"
+    meant = {"Conv-Tasnet": 0, "model/convtasnett": 0, "sep_former": 1, "a" * 100 + "b" * 1000: 2}
+    for word, place in meant.items():
+        assert did_you_mean(word, known) == f" (did you mean {known[place]}?)"
     assert did_you_mean("xyz", known) == did_you_mean("", known) == ""
 
 

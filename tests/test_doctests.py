@@ -1,7 +1,5 @@
 """The examples in docstrings give what they show."""
 
-from __future__ import annotations
-
 import doctest
 import importlib
 from pathlib import Path
@@ -9,11 +7,9 @@ from pathlib import Path
 import pytest
 
 SEPKIT = Path(__file__).resolve().parent.parent / "sepkit"
-MODULES = [
-    ".".join(path.relative_to(SEPKIT.parent).with_suffix("").parts).removesuffix(".__init__")
-    for path in sorted(SEPKIT.rglob("*.py"))
-    if ">>> " in path.read_text(encoding="utf-8")
-]
+SHOWING = [path for path in sorted(SEPKIT.rglob("*.py")) if ">>> " in path.read_text(encoding="utf-8")]
+NAMES = [".".join(path.relative_to(SEPKIT.parent).with_suffix("").parts) for path in SHOWING]
+MODULES = [name.removesuffix(".__init__") for name in NAMES]
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -1,7 +1,5 @@
 """Dependencies: declared, few for separating, and reported in one line if missing."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess
@@ -55,18 +53,15 @@ def test_everything_imported_is_declared_and_everything_declared_is_used() -> No
         distribution = name_of(DISTRIBUTIONS.get(module, module))
         declared = OF_EXTRA[EXTRAS[module]] if module in EXTRAS else CORE
         assert distribution in declared, f"{path} imports {module}"
-    used = {name_of(DISTRIBUTIONS.get(module, module)) for module in modules}
-    assert used >= CORE
+    assert {name_of(DISTRIBUTIONS.get(module, module)) for module in modules} >= CORE
 
 
 def test_extras_name_modules_that_they_install() -> None:
     for module, extra in EXTRAS.items():
         assert name_of(DISTRIBUTIONS.get(module, module)) in OF_EXTRA[extra]
     everything = set().union(*(OF_EXTRA[name] for name in OF_EXTRA))
-    assert (
-        f"sepkit[{','.join(name for name in OF_EXTRA if name not in ('demo', 'fuzz', 'all'))}]"
-        == (PROJECT["optional-dependencies"]["all"][0])
-    )
+    extras = ",".join(name for name in OF_EXTRA if name not in ("demo", "fuzz", "all"))
+    assert PROJECT["optional-dependencies"]["all"][0] == f"sepkit[{extras}]"
     assert {"lightning", "pesq"} <= everything
 
 

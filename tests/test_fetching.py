@@ -1,7 +1,5 @@
 """Fetching from a local web server that drops connections, returns errors and serves corrupt files."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import socket
@@ -30,13 +28,6 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetching, "_PAUSE_SECONDS", 0.001)
 
 
-@pytest.fixture
-def server() -> Iterator[Server]:
-    server = Server()
-    yield server
-    server.close()
-
-
 @pytest.mark.parametrize(
     ("ways", "part", "seen", "sent"),
     [
@@ -53,9 +44,7 @@ def server() -> Iterator[Server]:
         ({"corrupt": 1}, None, [None, None], 600_000),
     ],
 )
-def test_resumes_and_arrives_whole(
-    ways: dict, part: bytes | None, seen: list[str | None], sent: int, server: Server, tmp_path: Path
-) -> None:
+def test_resumes_and_arrives_whole(ways, part, seen, sent, server, tmp_path) -> None:
     served = server.put("file", CONTENT, **ways)
     path = tmp_path / "cache" / "file"
     if part is not None:
@@ -83,9 +72,7 @@ def test_a_file_that_rotted_is_fetched_anew_and_one_without_digest_is_kept(serve
         ("nowhere", {}, "not an address"), ("closed", {}, "no connection"), ("folder", {}, "no such file"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_fetched_is_one_line(
-    name: str, options: dict, words: str, server: Server, tmp_path: Path
-) -> None:
+def test_what_cannot_be_fetched_is_one_line(name, options, words, server, tmp_path) -> None:
     server.put("file", CONTENT)
     server.put("trouble", CONTENT, statuses=[503] * 9)
     urls = {"nowhere": "nowhere/file", "closed": "http://127.0.0.1:9/file", "folder": f"{tmp_path.as_uri()}/file"}
@@ -101,15 +88,12 @@ def test_a_length_that_is_no_number_is_one_line(length: str, server: Server, tmp
 
 
 @pytest.mark.parametrize("part", [None, CONTENT[:1000]])
-def test_a_server_without_a_length_is_read_to_the_known_size(
-    part: bytes | None, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_without_a_length_is_read_to_the_known_size(part, server, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(fetching, "_BLOCK_BYTES", 1000)
     read: list[int] = []
     write = fetching._write
-    monkeypatch.setattr(
-        fetching, "_write", lambda file, block, path: (read.append(len(block)), write(file, block, path))
-    )
+    counted = lambda file, block, path: (read.append(len(block)), write(file, block, path))  # noqa: E731
+    monkeypatch.setattr(fetching, "_write", counted)
     if part is not None:
         (tmp_path / "file.part").write_bytes(part)
     server.put("file", CONTENT, length=False)

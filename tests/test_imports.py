@@ -1,7 +1,5 @@
 """No file of the package imports itself in a circle: at its top, in a function, or for types alone."""
 
-from __future__ import annotations
-
 import ast
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path

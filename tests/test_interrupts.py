@@ -1,7 +1,5 @@
 """Signals, closed streams, readers that go away, and machines without threads: what the command says and leaves."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -101,8 +99,7 @@ def alive(session: int) -> list[str]:
 @pytest.mark.parametrize("words", ["models --public", "--help", "--version", "", "separate --help", "train --help"])
 def test_a_full_disk_behind_standard_output_is_said_in_one_line(words):
     with open("/dev/full", "w") as full:
-        line = [*SEPKIT, *words.split()]
-        ended = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True)
+        ended = subprocess.run([*SEPKIT, *words.split()], stdout=full, stderr=subprocess.PIPE, text=True)
     assert ended.returncode == 2 and ended.stderr.count("\n") == 1 and "no space left" in ended.stderr
 
 

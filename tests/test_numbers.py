@@ -1,7 +1,5 @@
 """Every number of every configuration and of every command's options has bounds, in its type."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import math
@@ -72,16 +70,10 @@ def test_a_number_is_refused_in_one_line_or_may_be_used(cls, name, kind):
     bounds = bounds_of(typing.get_type_hints(cls, include_extras=True)[name])
     assert bounds, f"{cls.__name__}.{name} has no bounds: give it a type of sepkit.numbers"
     where = f"{cls.__name__}.{name}"
-    expected: dict[Any, bool | None] = {
-        0: None,
-        -1: bool({name, where} & set(SIGNED)),
-        math.nan: False,
-        -math.inf: False,
-    }
-    of_floats, of_integers = (
-        {1e300: None, math.inf: where in ENDLESS},
-        {HUGE: None if {name, where} & UNLIMITED else False},
-    )
+    signed = bool({name, where} & set(SIGNED))
+    expected: dict[Any, bool | None] = {0: None, -1: signed, math.nan: False, -math.inf: False}
+    of_floats = {1e300: None, math.inf: where in ENDLESS}
+    of_integers = {HUGE: None if {name, where} & UNLIMITED else False}
     expected |= of_floats if kind is float else of_integers
     expected |= dict.fromkeys(filter(finite, (bounds.ge, bounds.le)), True)
     expected |= dict.fromkeys(filter(finite, (bounds.gt, bounds.lt)), False)
@@ -100,14 +92,14 @@ def finite(end: float | None) -> bool:
     return end is not None and abs(end) < math.inf
 
 
-@pytest.mark.parametrize(("kind", "sizes"), [(kind, sizes) for kind, (_, sizes) in SMALL.items()])
-def test_a_masker_is_built_of_its_smallest_numbers_or_names_the_one_that_does_not_fit(kind, sizes):
+@pytest.mark.parametrize(("kind", "small"), [(kind, small) for kind, (_, small) in SMALL.items()])
+def test_a_masker_is_built_of_its_smallest_numbers_or_names_the_one_that_does_not_fit(kind, small):
     for name, hint in field_types(kind).items():
         bounds = bounds_of(typing.get_type_hints(kind, include_extras=True)[name])
         if numeric(hint) is None:
             continue
         for value in (bounds.ge, -1, math.nan, HUGE):
-            config = kind(**(sizes | {name: value}))
+            config = dataclasses.replace(small, **{name: value})
             try:
                 with torch.device("meta"):
                     masker = build(config, encoding_dim=SMALL[kind][0], hypotheses=2, values_per_dimension=1)

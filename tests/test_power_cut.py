@@ -1,7 +1,5 @@
 """A disk that fills up or fails at the n-th write, for every n, and kills: the next run ends as an undisturbed one."""
 
-from __future__ import annotations
-
 import errno
 import shutil
 import signal

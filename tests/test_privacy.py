@@ -1,15 +1,11 @@
 """What README and SECURITY promise: nothing is written outside --out, and no name is looked up."""
 
-from __future__ import annotations
-
-import io
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +14,7 @@ import pytest
 
 from sepkit.corpora.archives import WEB_RUNTIME_FILES
 from sepkit.data import audio
-from tests.file_server import Server
+from tests.file_server import Server, tar_of
 from tests.noise_voices import voice
 
 SOURCES = ["{folder}/s1", "{folder}/s2"]
@@ -102,11 +98,8 @@ def audiograms(inputs: Path) -> Path:
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     """A mirror with one archive, and a hub that takes nothing."""
-    server, packed = Server(), io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
-        for name in ("metadata/mix_2_spk_tr.txt", "metadata/activlev/activlev_tr.txt"):
-            archive.addfile(tarfile.TarInfo(f"pywsj0-mix-0123abc/{name}"))
-    server.put("pywsj0-mix.tar.gz", packed.getvalue())
+    server, names = Server(), ("metadata/mix_2_spk_tr.txt", "metadata/activlev/activlev_tr.txt")
+    server.put("pywsj0-mix.tar.gz", tar_of({f"pywsj0-mix-0123abc/{name}": b"" for name in names}))
     yield server
     server.close()
 
@@ -142,9 +135,8 @@ def test_nothing_is_written_elsewhere_and_no_host_is_contacted(name, inputs, ser
         calls = "trace=openat,open,creat,connect,sendto,rename,renameat,mkdir,mkdirat"
         words = ["strace", "-f", "--seccomp-bpf", "-qq", "-s", "300", "-e", calls, "-o", str(trace), *words]
     with (inputs / "mix" / "a.wav").open("rb") as recording:
-        done = subprocess.run(
-            words, stdin=recording, capture_output=True, errors="replace", env=environment, cwd=tmp_path, timeout=600
-        )
+        options = {"capture_output": True, "errors": "replace", "env": environment, "cwd": tmp_path}
+        done = subprocess.run(words, stdin=recording, timeout=600, **options)
     assert done.returncode == (2 if name == "upload" else 0), done.stderr
     left = [str(path) for folder in (home, temporary) for path in folder.rglob("*") if not list(path.glob("*"))]
     assert [path for path in left if not CACHES.search(path)] == []

@@ -1,7 +1,5 @@
 """The project around the code: how fast it starts, what it ships, and the checks of its code."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import re
@@ -30,11 +28,8 @@ from tests.docs.tiny import TINY_RECURRENT, TINY_RUN, write_recordings
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 # Configurations of other commands than `sepkit train`; tests/recipes runs them.
-SIMULATIONS = {
-    REPOSITORY / "egs" / recipe / "conf" / f"{name}.yaml"
-    for recipe in ("annealed_inference", "quantization")
-    for name in ("cpu", "paper")
-}
+FOLDERS = [REPOSITORY / "egs" / recipe / "conf" for recipe in ("annealed_inference", "quantization")]
+SIMULATIONS = {folder / f"{name}.yaml" for folder in FOLDERS for name in ("cpu", "paper")}
 CONFIGURATIONS = sorted({*REPOSITORY.glob("conf/**/*.yaml"), *REPOSITORY.glob("egs/*/conf/*.yaml")} - SIMULATIONS)
 # Whole, models take up to a minute. These sizes keep every part of a masker.
 NARROW = {
@@ -54,10 +49,8 @@ NARROW = {
 # What twins share fits the latents of either, and no others.
 TWINS = {REPOSITORY / "egs" / "generalization" / "conf" / "cpu.yaml": "cpu_deterministic.yaml"}
 LICENSES = ("LICENSE", "LICENSE-CC-BY-4.0", "NOTICE")
-TINY_MODEL = {
-    "filterbank": {"name": "free", "num_filters": 16, "kernel_size": 64, "stride": 32},
-    "masker": {"name": "recurrent"},
-}
+BANK = {"name": "free", "num_filters": 16, "kernel_size": 64, "stride": 32}
+TINY_MODEL = {"filterbank": BANK, "masker": {"name": "recurrent"}}
 
 
 def _run(*command: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
@@ -128,11 +121,8 @@ def test_versions_agree() -> None:
 
 
 def test_every_dependency_is_pinned() -> None:
-    pinned = {
-        _canonical(re.split(r"[=; ]", line)[0])
-        for line in (REPOSITORY / "tools" / "constraints.txt").read_text().split("\n")
-        if line
-    }
+    lines = (REPOSITORY / "tools" / "constraints.txt").read_text().split("\n")
+    pinned = {_canonical(re.split(r"[=; ]", line)[0]) for line in lines if line}
     required = {_canonical(re.split(r"[^\w.-]", line)[0]) for line in importlib.metadata.requires("sepkit") or []}
     assert {"torch", "asteroid", "pesq", "ruff", "zuko", "docstring-parser", "uv"} <= required
     assert required - {"sepkit"} <= pinned
@@ -153,8 +143,7 @@ def test_releases_known_to_be_wrong_are_excluded() -> None:
 def test_nothing_names_a_path_of_somebodys_machine() -> None:
     files = _run("git", "ls-files", cwd=REPOSITORY).stdout.split()
     homes = re.compile(rb"(?<![\w.])/(home|root|Users|work|mnt)/\w")
-    found = [name for name in files if homes.search((REPOSITORY / name).read_bytes())]
-    assert not found
+    assert not [name for name in files if homes.search((REPOSITORY / name).read_bytes())]
 
 
 def test_make_targets_exist_and_continuous_integration_has_nothing_of_its_own() -> None:

@@ -1,7 +1,5 @@
 """The page of public names: each can be imported, and other pages import no others."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect

@@ -1,7 +1,5 @@
 """What is refused by values and files that no other test gives: a row each, with the words that say what was found."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +13,8 @@ from sepkit.data import audio
 from sepkit.data.dataset import EpochSampler, MixtureDataset
 from sepkit.data.manifest import MixtureEntry, SourceEntry, read_manifest, write_manifest
 from sepkit.data.mixing import mix_entry
-from sepkit.errors import UserError
 from sepkit.evaluation.meeting import evaluate_meetings
 from sepkit.evaluation.run_folder import _read_config, _read_log, read_estimates
-from sepkit.evaluation.scoring import ScoringOptions, check_metrics
 from sepkit.inference.loading import load_model
 from sepkit.inference.waveforms import to_mono
 from sepkit.limits import CHANNELS
@@ -26,6 +22,7 @@ from sepkit.models import build_model, save_model
 from sepkit.models.published.card import read_summary
 from sepkit.objectives.assignment import AnnealedMCL
 from sepkit.objectives.objective import Objective
+from tests.complaint import complaint
 
 
 def written(folder: Path, text: str) -> Path:
@@ -45,22 +42,12 @@ def turns(folder: Path, sessions: str) -> Path:
     [
         (lambda c, f: audio.read(c.folder / "wav/mix0_0.wav", -1, 5), "start -1 and num_samples 5 asked for"),
         (lambda c, f: audio.read(c.folder / "wav/mix0_0.wav", 5, -1), "start 5 and num_samples -1 asked for"),
-        (lambda c, f: write_manifest(f / "m", [*c.entries, c.entries[1]]), "id 'mix1' appears twice"),
         (
             lambda c, f: MixtureDataset(
                 write_manifest(f / "m", [c.entries[0], replace(c.entries[1], sample_rate=16000)])
             ),
-            "mixtures at 8000 and 16000 Hz; expected one sample_rate throughout",
+            "mixtures at 8000 and 16000 Hz; expected one sample_rate",
         ),
-        (lambda c, f: check_metrics(ScoringOptions(()), [8000]), "metrics: found nothing, expected one or more of"),
-        *(
-            (
-                lambda c, f, std=std: check_metrics(ScoringOptions(("blr",), std), [8000]),
-                "blr needs a deviation above 0",
-            )
-            for std in (None, 0.0, -1.0, np.inf)
-        ),
-        (lambda c, f: check_metrics(ScoringOptions(("words",)), [8000]), "words needs a command that transcribes"),
         (lambda c, f: _read_log(written(f, '{\n{"kind": "step", "step": 1}')), "file:1: not JSON"),
         (lambda c, f: _read_config(written(f, "[a]")), "found ['a'], expected a configuration"),
         (lambda c, f: read_summary(written(f, '{"metrics": [1]}')), "found no metrics, expected summary.json"),
@@ -78,7 +65,7 @@ def turns(folder: Path, sessions: str) -> Path:
             lambda c, f: evaluate_meetings("r", [f / "h.RTTM"], f, "cat"),
             "--asr-command: transcribes audio files, found",
         ),
-        (lambda c, f: evaluate_meetings(turns(f, "a"), ["h.wav"], f, "cat"), "has no words, which --asr-command"),
+        (lambda c, f: evaluate_meetings(turns(f, "a"), ["h.wav"], f, "cat"), "has no words to measure --asr-command"),
         (lambda c, f: evaluate_meetings(turns(f, ""), ["h.wav"], f), "it contains no speech, expected turns"),
         (
             lambda c, f: load_model(save_model(build_model(c.single), f / "m"), runner="graph"),
@@ -95,9 +82,7 @@ def turns(folder: Path, sessions: str) -> Path:
 )
 def test_users_are_told(call: Any, words: str, corpus: Any, tmp_path: Path, tiny_model_config: Any) -> None:
     corpus.single = replace(tiny_model_config, hypotheses=1)
-    with pytest.raises(UserError) as caught:
-        call(corpus, tmp_path)
-    assert words in str(caught.value) and "\n" not in str(caught.value)
+    assert words in complaint(lambda: call(corpus, tmp_path))
 
 
 ENTRY = MixtureEntry("a", 8000, 5, [SourceEntry("a.wav")])

@@ -1,7 +1,5 @@
 """A configuration becomes an object only through what was registered."""
 
-from __future__ import annotations
-
 import inspect
 from dataclasses import dataclass, field
 from dataclasses import fields as fields_of
@@ -51,14 +49,8 @@ def test_every_shipped_choice_is_registered():
     import sepkit.objectives  # noqa: F401
     from sepkit import config, registry
 
-    for kind in (
-        config.FilterbankConfig,
-        config.LatentConfig,
-        config.MaskerConfig,
-        config.ScheduleConfig,
-        config.CostConfig,
-        config.AssignmentConfig,
-    ):
+    parts = (config.FilterbankConfig, config.LatentConfig, config.MaskerConfig)
+    for kind in (*parts, config.ScheduleConfig, config.CostConfig, config.AssignmentConfig):
         for choice in kind.choices.values():
             if choice.__module__.startswith("sepkit.config"):
                 registry.registered(choice())

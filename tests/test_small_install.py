@@ -1,7 +1,5 @@
 """What works without torch and scipy, and what is said where it does not."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence
@@ -14,27 +12,13 @@ from tests.small_install import modules_of_small_install, run
 from tests.tiny_models import RECURRENT
 
 # Rooms and files that a small install can import. The rest of these rooms belongs to extras.
-SMALL = (
-    "sepkit.config",
-    "sepkit.data.activity",
-    "sepkit.data.audio",
-    "sepkit.data.manifest",
-    "sepkit.data.mixing",
-    "sepkit.data.resampling",
-    "sepkit.data.segments",
-    "sepkit.evaluation.clusters",
-    "sepkit.evaluation.evaluate",
-    "sepkit.evaluation.meeting",
-    "sepkit.evaluation.run_folder",
-    "sepkit.matching",
-    "sepkit.models.export.graph_file",
-    "sepkit.models.published.card",
-    "sepkit.models.published.names",
-    "sepkit.models.storage.folders",
-    "sepkit.objectives.formulas",
-    "sepkit.reporting.text",
-    "sepkit.reporting.web",
-)
+ROOMS = {
+    "sepkit": ("config", "matching", "objectives.formulas", "reporting.text", "reporting.web"),
+    "sepkit.data": ("activity", "audio", "manifest", "mixing", "resampling", "segments"),
+    "sepkit.evaluation": ("clusters", "evaluate", "meeting", "run_folder"),
+    "sepkit.models": ("export.graph_file", "published.card", "published.names", "storage.folders"),
+}
+SMALL = [f"{room}.{name}" for room, names in ROOMS.items() for name in names]
 
 
 def sepkit(folder: Path, *words: str | Path) -> str:
@@ -76,14 +60,10 @@ def test_the_small_install_has_what_separates_and_nothing_that_trains():
 
 
 def test_its_modules_import(tmp_path):
-    lines = [
-        "import sys, importlib",
-        f"for name in {SMALL}: importlib.import_module(name)",
-        "assert not {'torch', 'scipy'} & set(sys.modules)",
-        "import importlib.util",
-        "assert importlib.util.find_spec('torch') is None and importlib.util.find_spec('scipy') is None",
-    ]
-    done = run(tmp_path, "-c", "\n".join(lines))
+    script = f"import sys, importlib\nfor name in {SMALL}: importlib.import_module(name)\n"
+    script += "assert not {'torch', 'scipy'} & set(sys.modules)\nimport importlib.util\n"
+    script += "assert importlib.util.find_spec('torch') is None and importlib.util.find_spec('scipy') is None"
+    done = run(tmp_path, "-c", script)
     assert done.returncode == 0, done.stderr
 
 
@@ -92,13 +72,9 @@ def test_help_needs_no_extra(tmp_path):
 
 
 def test_it_separates_streams_clusters_evaluates_and_makes_the_page(tmp_path):
-    lines = [
-        "import sys",
-        "from pathlib import Path",
-        "from tools.small_install import commands",
-        "for name, taken in commands(Path(sys.argv[1]), 4.0): print(name, taken)",
-    ]
-    done = run(tmp_path, "-c", "\n".join(lines), tmp_path / "out")
+    script = "import sys\nfrom pathlib import Path\nfrom tools.small_install import commands\n"
+    script += "for name, taken in commands(Path(sys.argv[1]), 4.0): print(name, taken)"
+    done = run(tmp_path, "-c", script, tmp_path / "out")
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(done.stdout.splitlines()) == 8
 
@@ -125,8 +101,7 @@ def test_estimates_are_measured(corpus, tmp_path):
         for k, source in enumerate(sources):
             audio.write(folder / f"{name}_s{k + 1}.wav", source, 8000)
     arguments = ["--estimates", folder, "--manifest", corpus.manifest, "--processes", "2"]
-    printed = sepkit(tmp_path, "evaluate", *arguments, "--out", tmp_path / "all")
-    assert "SI-SDR [dB]" in printed
+    assert "SI-SDR [dB]" in sepkit(tmp_path, "evaluate", *arguments, "--out", tmp_path / "all")
     done = run(tmp_path, "-m", "sepkit", "evaluate", *arguments, "--out", tmp_path / "sdr", "--metrics", "sdr")
     assert done.returncode == 2 and "pip install 'sepkit[evaluate]'" in done.stderr
 
@@ -147,7 +122,6 @@ NEEDING = (
 def test_a_command_that_needs_more_says_so_in_one_line_before_any_work(tmp_path):
     (tmp_path / "x.wav").write_bytes(b"RIFF")
     before = sorted(tmp_path.iterdir())
-    lines = refused(tmp_path, [words.split() for words, _ in NEEDING])
-    for line, (words, extra) in zip(lines, NEEDING, strict=True):
+    for line, (words, extra) in zip(refused(tmp_path, [words.split() for words, _ in NEEDING]), NEEDING, strict=True):
         assert re.search(rf"needs \w+, which is not installed: pip install 'sepkit\[{extra}\]'$", line), (words, line)
     assert sorted(path for path in tmp_path.iterdir() if path.name != "small_install") == before

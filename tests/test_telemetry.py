@@ -1,7 +1,5 @@
 """Libraries that would report their use are told not to before they are imported, in every process of sepkit."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -66,8 +64,7 @@ def recordings(folder: Path, count: int) -> Path:
 
 
 def test_the_library_sets_them_before_the_import(tmp_path):
-    found = imported(tmp_path, "-c", LIBRARY)
-    assert {(name, value) for _, name, value in found} == {("onnxruntime", "1")}
+    assert {(name, value) for _, name, value in imported(tmp_path, "-c", LIBRARY)} == {("onnxruntime", "1")}
 
 
 def test_the_hub_is_asked_without_reports(tmp_path):
@@ -89,8 +86,7 @@ def test_what_the_user_has_set_stays(tmp_path):
 
 
 def test_workers_set_them():
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    subprocess.run([sys.executable, "-c", WORKERS], check=True, env=environment)
+    subprocess.run([sys.executable, "-c", WORKERS], check=True, env=os.environ | {"PYTHONPATH": str(REPOSITORY)})
 
 
 def test_tests_and_tools_import_sepkit_first():

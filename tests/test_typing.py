@@ -1,7 +1,5 @@
 """What type checkers know of sepkit where torch is not installed."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -34,15 +32,8 @@ heads = [PIT(), AnnealedMCL(), AnnealedMCL(temperature=1.0), RelaxedWTA(), Sinkh
 falling = AnnealedMCL(TruncatedExponential(), unit="spread")
 maskers = [ConvTasNetMasker(512, 2, 1), SepFormerMasker(512, 2, 1, num_layers=1)]
 """
-EXPECTED = [
-    "Separator",
-    "Separated[ndarray",
-    "ndarray",
-    "ndarray",
-    "Separated[ndarray",
-    "list[Separated[ndarray",
-    "int | None",
-]
+ARRAYS = "Separated[ndarray"
+EXPECTED = ["Separator", ARRAYS, "ndarray", "ndarray", ARRAYS, f"list[{ARRAYS}", "int | None"]
 WRONG = """
 import sepkit
 from sepkit.objectives.assignment import AnnealedMCL

@@ -1,11 +1,14 @@
 """How often enrolled speakers are found in meetings, and absent ones named: by thresholds of likeness.
 
     python -m tools.enrollment --speech speech_mini/wav8k --split dev --out DIR
+    python -m tools.enrollment --speech speech_mini/wav8k --cohort cohort.npy
 
-The first part of each speaker's recordings is the enrollment, of 3 and of up to 10 s; the rest speaks in meetings. In
-each meeting all who speak are enrolled, and eight others who do not; then each of these alone. A speaker who gets no
-track is missed, and one who gets that of another is confused. A false alarm is an absent speaker who gets a track.
-Choose a threshold on dev, and report it on test.
+The first part of each speaker's recordings is the enrollment, of 3 to 10 s; the rest speaks in meetings. In each
+meeting all who speak are enrolled, and eight others who do not; then each of these alone. A speaker who is said to be
+absent is missed, and one who gets the track of another is confused. A false alarm is an absent speaker who gets a
+track. Undecided are those whose enrollment is too short. Choose a threshold on dev, and report it on test.
+
+With --cohort: write the cohort of the shipped encoder, the centers of k-means of its training speakers.
 """
 
 import argparse
@@ -16,21 +19,26 @@ from pathlib import Path
 
 import numpy as np
 
-from sepkit.cli.main import main as sepkit
 from sepkit.data import audio
 from sepkit.data.activity import ActivityMeter
 from sepkit.evaluation.diarization import Turns, read_rttm
+from sepkit.inference.diarization.clustering import spherical_k_means, unit_rows
 from sepkit.inference.diarization.encoders import load_encoder
 from sepkit.inference.diarization.enrollment import Enrolled, enroll, name_speakers
 from sepkit.inference.diarization.linking import link
 from sepkit.inference.loading import load_model
 from sepkit.inference.long.recordings import FileRecording
+from sepkit.reporting.tables import markdown_table
+from tools.sepkit_command import run
 
 RATE = 8000
-SECONDS = 3, 10
+SECONDS = 3, 5, 10
+SPEAKERS, SEEDS, THRESHOLDS = (2, 3, 4, 6, 8), (1, 2), (0.06, 0.08, 0.1, 0.12, 0.14)
 _MINUTES, _ABSENT = 3, 8
 # What is left for meetings at least, the shortest of enrollments to speak of, and the longest piece of a turn.
 _REST_SECONDS, _SHORTEST_SECONDS, _PIECE_SECONDS, _STEP_SECONDS = 4.0, 3.2, 6.0, 0.02
+# Voices of the cohort, and the pieces of each speaker that they are made of.
+_VOICES, _VOICE_PIECES, _VOICE_PIECE_SAMPLES = 100, 8, 12000
 
 
 @dataclass(frozen=True)
@@ -42,36 +50,38 @@ class Trial:
         embeddings: (tracks, D).
         owners: who really speaks most in each track.
         present: names of those of them who speak.
+        cohort: voices of the encoder's cohort.
     """
 
     enrolled: list[Enrolled]
     embeddings: np.ndarray
     owners: list[str]
     present: set[str]
+    cohort: np.ndarray | None = None
 
     def counts(self, threshold: float) -> np.ndarray:
-        """Return how many are missed, confused, present, falsely named and absent."""
-        missed = confused = false = 0
-        for one in name_speakers(self.enrolled, self.embeddings, threshold):
+        """Return how many are missed, undecided, confused and present, then falsely named, undecided and absent."""
+        counts = np.zeros(7, int)
+        for one in name_speakers(self.enrolled, self.embeddings, threshold, self.cohort):
             if one.enrolled.name not in self.present:
-                false += one.speaker is not None
-            elif one.speaker is None:
-                missed += 1
+                counts[4:] += one.speaker is not None, one.too_short, 1
             else:
-                confused += self.owners[one.speaker] != one.enrolled.name
-        return np.array([missed, confused, len(self.present), false, len(self.enrolled) - len(self.present)])
+                confused = one.speaker is not None and self.owners[one.speaker] != one.enrolled.name
+                counts[:4] += one.speaker is None and not one.too_short, one.too_short, confused, 1
+        return counts
 
 
 def divide(speech: Path, split: str, out: Path) -> None:
-    """Write OUT/CORPUS/enroll3, enroll10 and speech/SPLIT/SPEAKER; speechocean762's speakers are called 9...."""
+    """Write OUT/CORPUS/enroll3 ... and speech/SPLIT/SPEAKER; speechocean762's speakers are called 9...."""
     for folder in sorted((speech / split).iterdir()):
         wave = np.concatenate([audio.read(path, sample_rate=RATE) for path in sorted(folder.rglob("*.flac"))])
         seconds = min(max(SECONDS), len(wave) / RATE - _REST_SECONDS)
         if seconds < _SHORTEST_SECONDS:
             continue
         to = out / ("speechocean762" if folder.name.startswith("9") and len(folder.name) == 5 else "librispeech")
-        for name, length in zip(("enroll3", "enroll10"), (min(SECONDS), seconds), strict=True):
-            audio.write(to / name / f"{folder.name}.wav", wave[: round(length * RATE)], RATE, subtype="PCM_16")
+        for most in SECONDS:
+            part = wave[: round(min(most, seconds) * RATE)]
+            audio.write(to / f"enroll{most}" / f"{folder.name}.wav", part, RATE, subtype="PCM_16")
         rest = wave[round(seconds * RATE) :]
         for number, part in enumerate(np.array_split(rest, max(1, round(len(rest) / RATE / _PIECE_SECONDS)))):
             audio.write(to / "speech" / split / folder.name / f"{number}.wav", part, RATE, subtype="PCM_16")
@@ -80,10 +90,8 @@ def divide(speech: Path, split: str, out: Path) -> None:
 def meet(corpus: Path, split: str, speakers: int, seed: int) -> Path:
     """Return the folder of a meeting with its estimates in separated/."""
     out = corpus / f"meeting_{speakers}_{seed}"
-    words = ["prepare", "conversation", "--speech", corpus / "speech", "--split", split, "--minutes", _MINUTES]
-    words += ["--speakers", speakers, "--max-overlap", 2, "--seed", f"{seed}{speakers}", "--out", out]
-    if code := sepkit([str(word) for word in words]):
-        raise SystemExit(code)
+    words = ["--speech", corpus / "speech", "--split", split, "--minutes", _MINUTES, "--seed", f"{seed}{speakers}"]
+    run("prepare", "conversation", *words, "--speakers", speakers, "--max-overlap", 2, "--out", out)
     # Each output holds one speaker after another.
     found = load_model(predict=False, views=1).separate_recording(FileRecording(out / "mixture.flac"), by_voices=False)
     with closing(found.estimates) as estimates:
@@ -97,15 +105,14 @@ def trials(corpus: Path, meeting: Path) -> Iterator[tuple[str, int, Trial]]:
     truth = next(iter(read_rttm(meeting / "conversation.rttm").values()))
     estimates = np.stack([audio.read(path) for path in sorted((meeting / "separated").glob("*.wav"))])
     others = [path.stem for path in sorted((corpus / "enroll10").iterdir()) if path.stem not in truth]
-    generator = np.random.default_rng(len(truth))
-    names = [*sorted(truth), *generator.permutation(others)[:_ABSENT].tolist()]
+    names = [*sorted(truth), *np.random.default_rng(len(truth)).permutation(others)[:_ABSENT].tolist()]
     whole = estimates.sum(0, keepdims=True)
     for how in ("auto", len(truth)):
         linked = link(lambda: iter([estimates]), len(estimates), RATE, encoder, how, lambda: iter([whole]))  # type: ignore[arg-type]
         owners = [_owner(track, truth) for track in np.concatenate(list(linked.blocks()), axis=1)]
         for seconds in SECONDS:
             known = enroll({name: corpus / f"enroll{seconds}" / f"{name}.wav" for name in names}, encoder)
-            found = Trial(known, linked.embeddings, owners, set(truth))
+            found = Trial(known, linked.embeddings, owners, set(truth), encoder.cohort)
             number = "auto" if how == "auto" else "given"
             yield number, seconds, found
             for one in known:
@@ -127,31 +134,44 @@ def _steps(turns: Sequence[tuple[float, float]], samples: int) -> np.ndarray:
     return active
 
 
+def write_cohort(speakers: Sequence[Path], to: Path) -> None:
+    """Write the cohort of the shipped encoder: centers of the mean embeddings of speakers, who have a folder each."""
+    encoder, means = load_encoder(), []
+    for folder in speakers:
+        wave = np.concatenate([audio.read(path, sample_rate=RATE) for path in sorted(folder.rglob("*.flac"))])
+        pieces = wave[: len(wave) // _VOICE_PIECE_SAMPLES * _VOICE_PIECE_SAMPLES].reshape(-1, _VOICE_PIECE_SAMPLES)
+        means.append(encoder.embed(pieces[:_VOICE_PIECES]).mean(0))
+    np.save(to, spherical_k_means(unit_rows(np.array(means)), _VOICES).centers.astype(np.float16))
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--speech", type=Path, required=True)
     parser.add_argument("--split", choices=("dev", "test"), default="dev")
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--speakers", type=int, nargs="+", default=[2, 3, 4, 6, 8], help="who speak in a meeting")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--thresholds", type=float, nargs="+", default=[0.55, 0.6, 0.65, 0.7, 0.75])
+    parser.add_argument("--out", type=Path, help="folder of the meetings")
+    parser.add_argument("--cohort", type=Path, help="file of the cohort, which is made of the split train")
     given = parser.parse_args(arguments)
+    if given.cohort:
+        write_cohort(sorted(path for path in (given.speech / "train").iterdir() if path.is_dir()), given.cohort)
+        return
     divide(given.speech, given.split, given.out)
-    found: dict[tuple[str, int], dict[str, list[Trial]]] = {}
+    found: dict[tuple[str, int, str], list[Trial]] = {}
     for corpus in sorted(given.out.iterdir()):
-        for speakers in given.speakers:
-            for seed in given.seeds:
+        for speakers in SPEAKERS:
+            for seed in SEEDS:
                 for how, seconds, trial in trials(corpus, meet(corpus, given.split, speakers, seed)):
-                    found.setdefault((how, seconds), {}).setdefault(corpus.name, []).append(trial)
-    print("| number | enrolled from | corpus | threshold | missed | confused | false alarms |")
-    print("|---|---|---|---|---|---|---|")
-    for (how, seconds), of_corpora in found.items():
-        for corpus_name, own in of_corpora.items():
-            for threshold in given.thresholds:
-                missed, confused, present, false, absent = np.sum([trial.counts(threshold) for trial in own], axis=0)
-                numbers = f"{missed} of {present} | {confused} | {false} of {absent}"
-                print(f"| {how} | {seconds} s | {corpus_name} | {threshold:g} | {numbers} |")
+                    found.setdefault((how, seconds, corpus.name), []).append(trial)
+    rows = []
+    for (how, seconds, corpus_name), own in found.items():
+        for threshold in THRESHOLDS:
+            sums = np.sum([trial.counts(threshold) for trial in own], axis=0).tolist()
+            missed, unsure, confused, present, false, undecided, absent = sums
+            numbers = [f"{missed} of {present}", str(unsure), str(confused), f"{false} of {absent}", str(undecided)]
+            rows.append([how, f"{seconds} s", corpus_name, f"{threshold:g}", *numbers])
+    header = ["number", "enrolled from", "corpus", "threshold", "missed", "undecided", "confused"]
+    header += ["false alarms", "undecided"]
+    print(markdown_table(header, rows, words=(0, 1, 2)), end="")
 
 
 if __name__ == "__main__":

@@ -68,8 +68,7 @@ def errors_page() -> str:
         for module in dict.fromkeys(message.module for message in of_area):
             rows = sorted({(m.told, m.remedy) for m in of_area if m.module == module}, key=lambda row: row[0].lower())
             parts.append(f"### {about(module)}\n\n| message | what to do |\n|---|---|")
-            parts += [f"| {_cell(told)} | {_escaped(remedy)} |" for told, remedy in rows]
-            parts.append("")
+            parts += [f"| {_cell(told)} | {_escaped(remedy)} |" for told, remedy in rows] + [""]
     return "\n".join(parts)
 
 
@@ -91,8 +90,7 @@ def _tree(module: str) -> ast.Module:
 
 def about(module: str) -> str:
     """The first line of a module's docstring, as a heading."""
-    text = ast.get_docstring(_tree(module)) or module
-    return text.split("\n")[0].rstrip(".").replace("`", "")
+    return (ast.get_docstring(_tree(module)) or module).split("\n")[0].rstrip(".").replace("`", "")
 
 
 def fixed_words(node: ast.expr) -> str:

@@ -59,8 +59,7 @@ def notebook(markdown: str, name: str) -> Any:
         # Identifiers are drawn by lot otherwise, and the file would differ from build to build.
         cell["id"] = f"{name}-{number}"
         cell["metadata"] = {}
-    begin = nbformat.v4.new_markdown_cell(_BEGIN.format(page=name), id=f"{name}-begin")
-    notebook.cells.insert(1, begin)
+    notebook.cells.insert(1, nbformat.v4.new_markdown_cell(_BEGIN.format(page=name), id=f"{name}-begin"))
     if "sepkit.reporting" in markdown:
         # Without it, a figure that a cell ends with is shown as words.
         notebook.cells.insert(2, nbformat.v4.new_code_cell(SHOW_FIGURES, id=f"{name}-figures"))

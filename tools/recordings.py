@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import soundfile
+
 from sepkit.corpora.archives import DOWNLOADS
 from sepkit.corpora.download import download
 from sepkit.corpora.options import DownloadOptions
@@ -129,7 +131,6 @@ def make_trees(listed: Sequence[Listed], cache: Path, out: Path) -> None:
     Raises:
         UserError: a file that the archives lack, other samples than those listed, or no room.
     """
-    import soundfile
     from tqdm import tqdm
 
     decoded_otherwise = 0
@@ -172,7 +173,6 @@ def converted(source: Path, rate: int, first: int | None = None, last: int | Non
         UserError: a file that is no mono recording, or ends before the cut does.
     """
     import numpy as np
-    import soundfile
     import soxr
 
     try:
@@ -199,8 +199,6 @@ def _sexes(cache: Path) -> dict[str, str]:
 
 
 def _md5_of(path: Path) -> str:
-    import soundfile
-
     try:
         return _md5(soundfile.read(path, dtype="int16")[0])
     except soundfile.LibsndfileError:

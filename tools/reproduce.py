@@ -102,8 +102,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     rows = declared_rows()
     if not arguments.row:
-        width = max(map(len, rows))
-        print("\n".join(f"{name:<{width}}  {row.minutes:g} min" for name, row in rows.items()))
+        print("\n".join(f"{name:<{max(map(len, rows))}}  {row.minutes:g} min" for name, row in rows.items()))
         print("\nmake reproduce ROW=NAME runs one; docs/reproduce.md tells the rest")
         return 0
     try:
@@ -202,9 +201,7 @@ def found_figure(figure: Figure, folder: Path) -> float:
     """
     paths = sorted(folder.glob(figure.file))
     if not paths:
-        raise UserError(
-            f"{folder / figure.file}: no such file, expected it from the command; remove {folder} and run it again"
-        )
+        raise UserError(f"{folder / figure.file}: missing, expected from the command; remove {folder} and run it again")
     return fmean(_number(read_json(path), figure.query, path, figure.name) for path in paths)
 
 

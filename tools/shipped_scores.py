@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sepkit.cli.main import main as sepkit
 from sepkit.errors import UserError
 from sepkit.files import read_json, write_text
 from sepkit.models.published.shipped import SHIPPED, shipped_models
 from tools.default_model import renew_card
+from tools.sepkit_command import run
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 CORPORA = {"test_librispeech": "LibriSpeech", "test_speechocean762": "speechocean762"}
@@ -33,7 +33,7 @@ def measure(manifests: Sequence[Path], out: Path) -> dict[str, dict[str, dict[st
         out: folder for the evaluations.
 
     Raises:
-        UserError: other manifests, or a command that fails.
+        UserError: other manifests.
     """
     if [path.stem for path in manifests] != list(CORPORA):
         named = ", ".join(path.stem for path in manifests)
@@ -41,9 +41,8 @@ def measure(manifests: Sequence[Path], out: Path) -> dict[str, dict[str, dict[st
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for model in shipped_models():
         folders = [out / model / name for name in CORPORA]
-        words = ["evaluate", "--model", model, "--manifest", *map(str, manifests), "--out", str(out / model)]
-        if sepkit([*words, "--calibration", "--separate-reports"]) != 0:
-            raise UserError(f"{model}: `sepkit evaluate` failed, see above")
+        words = ["--model", model, "--manifest", *manifests, "--out", out / model]
+        run("evaluate", *words, "--calibration", "--separate-reports")
         renew_card(SHIPPED / model, folders)
         summaries = [read_json(folder / "summary.json", "evaluate again") for folder in folders]
         found[model] = dict(zip(CORPORA.values(), summaries, strict=True))
@@ -69,8 +68,7 @@ def set_cells(text: str, row: str, cells: Mapping[str, str]) -> str:
         elif not header:
             header = words
         elif words[0].strip("*").startswith(row) and set(cells) <= set(header):
-            own = {**dict(zip(header, words, strict=True)), **cells}
-            lines[place] = f"| {' | '.join(own.values())} |"
+            lines[place] = f"| {' | '.join({**dict(zip(header, words, strict=True)), **cells}.values())} |"
             places.append(place)
     if len(places) != 1:
         raise UserError(f"{row}: found {len(places)} rows with {', '.join(cells)}, expected one")

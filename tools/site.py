@@ -18,6 +18,8 @@ from typing import Any
 import yaml
 from mkdocs.structure.files import File, Files
 
+from sepkit.cli.main import EVERY_COMMAND, groups, main
+from sepkit.reporting.tables import markdown_table
 from tools.error_messages import errors_page
 from tools.notebooks import notebook_text, tutorials
 from tools.reproduce import declared_rows
@@ -100,21 +102,19 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     The search ranks guides and tutorials above concepts and commands, and those above the rest of the reference.
     """
     path = page.file.src_path
-    boost = (
-        2 if path.startswith(("reference/commands/", "explanation/")) else 0.5 if path.startswith("reference/") else 3
-    )
+    boosts = {"reference/commands/": 2, "explanation/": 2, "reference/": 0.5, "": 3}
+    boost = next(boost for folder, boost in boosts.items() if path.startswith(folder))
     page.meta["search"] = {"exclude": True} if path.startswith(UNSEARCHED) else {"boost": boost}
     # Tells the test of the pages why it does not run a block, and readers nothing.
     markdown = re.sub(r"^# not run: .*\n", "", with_shows(markdown, path), flags=re.MULTILINE)
-    if path == "index.md":
-        page.meta["hide"] = ["navigation"]
     if path.startswith("tutorials/"):
         markdown = with_notebook(markdown, Path(path).stem)
-    if path == "index.md" and _has_web_runtime():
-        # The page that separates stands beside the site, and is no page of it.
-        markdown = markdown.replace("(web.md){ .try }", "(try/index.html){ .try }")
-    written = path not in generated_pages()
-    return with_site_links(markdown, f"docs/{path}", path) if written else markdown
+    if path == "index.md":
+        page.meta["hide"] = ["navigation"]
+        if _has_web_runtime():
+            # The page that separates stands beside the site, and is no page of it.
+            markdown = markdown.replace("(web.md){ .try }", "(try/index.html){ .try }")
+    return with_site_links(markdown, f"docs/{path}", path) if path not in generated_pages() else markdown
 
 
 def with_site_links(markdown: str, source: str, page: str) -> str:
@@ -130,9 +130,7 @@ def with_site_links(markdown: str, source: str, page: str) -> str:
         text, link, anchor = found.groups("")
         target = os.path.normpath(os.path.join(os.path.dirname(source), link))
         if not (to := target.removeprefix("docs/") if target.startswith("docs/") else page_of(target)):
-            return (
-                text if text.startswith("`") else f"`{text}`" if re.fullmatch(r"[\w./-]*[./][\w./-]*", text) else text
-            )
+            return f"`{text}`" if re.fullmatch(r"[\w./-]*[./][\w./-]*", text) else text
         return f"[{text}]({os.path.relpath(to, os.path.dirname(page))}{anchor})"
 
     return re.sub(r"(?<!!)\[([^\]]+)\]\((?!https?:|mailto:|#)([^)#\s]+)(#[^)]*)?\)", replaced, markdown)
@@ -178,8 +176,6 @@ def _has_web_runtime() -> bool:
 
 def generated_pages() -> dict[str, Callable[[], str]]:
     """Path of each page below docs/ -> what makes its Markdown."""
-    from sepkit.cli.main import EVERY_COMMAND
-
     pages: dict[str, Callable[[], str]] = {
         "reference/commands/index.md": commands_index,
         "reference/configuration.md": configuration_page,
@@ -197,17 +193,12 @@ def generated_pages() -> dict[str, Callable[[], str]]:
 
 def commands_index() -> str:
     """The commands in their groups, as `sepkit --help` lists them, with links to their pages."""
-    from sepkit.cli.main import groups
-
     parts = ["# Commands\n\n`sepkit COMMAND --help` prints what stands on these pages.\n"]
     for title, commands in groups().items():
-        rows = [f"| [`{name}`]({name}.md) | {text} |" for name, text in commands.items()]
-        parts.append(f"## {title[0].upper()}{title[1:]}\n\n{_table('command | what it does', rows)}")
+        rows = [(f"[`{name}`]({name}.md)", text) for name, text in commands.items()]
+        table = markdown_table(("command", "what it does"), rows, words=(0, 1))
+        parts.append(f"## {title[0].upper()}{title[1:]}\n\n{table}")
     return "\n".join(parts)
-
-
-def _table(head: str, rows: list[str]) -> str:
-    return "\n".join([f"| {head} |", "|---|---|", *rows, ""])
 
 
 def command_page(command: str) -> str:
@@ -232,8 +223,6 @@ def _linkable(told: str, prefix: str) -> str:
 
 def help_of(*words: str) -> str:
     """What `sepkit WORDS --help` prints."""
-    from sepkit.cli.main import main
-
     os.environ["COLUMNS"] = "80"
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
@@ -260,15 +249,15 @@ def configuration_page() -> str:
 
 def python_index() -> str:
     """The packages, with links to their pages."""
-    rows = [f"| [`{package}`]({package}.md) | {about} |" for package, about in PACKAGES.items()]
-    return f"# Python\n\n{_table('package | what', rows)}"
+    rows = [(f"[`{package}`]({package}.md)", about) for package, about in PACKAGES.items()]
+    return f"# Python\n\n{markdown_table(('package', 'what'), rows, words=(0, 1))}"
 
 
 def module_page(name: str) -> str:
     """Everything public of a module, from its docstrings, in the order of the source; of a package also its modules."""
     modules = public_modules(name)[1:] if name in PACKAGES else []
-    rows = [f"| [`{below}`]({below}.md) | {_first_line(below)} |" for below in modules]
-    table = f"\n\n{_table('module | what', rows)}" if rows else ""
+    rows = [(f"[`{below}`]({below}.md)", _first_line(below)) for below in modules]
+    table = f"\n\n{markdown_table(('module', 'what'), rows, words=(0, 1))}" if rows else ""
     about = f"{PACKAGES[name]}\n\n" if name in PACKAGES else ""
     options = "    options: {show_root_heading: false, show_root_toc_entry: false}"
     return f"# {name}\n\n{about}::: {name}\n{options}{table}\n"
@@ -288,17 +277,13 @@ def public_modules(package: str) -> list[str]:
 
 
 def _commands_below() -> list[Any]:
-    from sepkit.cli.main import EVERY_COMMAND
-
     return [{command: f"reference/commands/{command}.md"} for command in EVERY_COMMAND]
 
 
 def _modules_below() -> list[Any]:
     below: list[Any] = []
     for package in PACKAGES:
-        own, *pages = [
-            {name.removeprefix(f"{package}."): f"reference/python/{name}.md"} for name in public_modules(package)
-        ]
+        own, *pages = [{n.removeprefix(f"{package}."): f"reference/python/{n}.md"} for n in public_modules(package)]
         below.append({package: [own[package], *pages]} if pages else own)
     return below
 
@@ -331,16 +316,17 @@ def recipe_path(document: Path) -> str:
 
 def recipe_index() -> str:
     """The results of the recipes: question, answer, and the minutes of the shortest row that can be made again."""
-    rows = sorted(declared_rows().values(), key=lambda row: -row.minutes)
-    minutes = {row.recipe.name: f"{row.minutes:g}" for row in rows}
-    lines = ["# Results and recipes", "", "| question | answer | recipe | reproduce, minutes |", "|---|---|---|---:|"]
+    declared = sorted(declared_rows().values(), key=lambda row: -row.minutes)
+    minutes = {row.recipe.name: f"{row.minutes:g}" for row in declared}
+    rows = []
     for document in recipe_documents():
         title, text = document.read_text(encoding="utf-8").removeprefix("# ").split("\n\n", 1)
         answer = text.split("**")[1] if text.startswith("**") else ""
         link = f"[{title}]({recipe_path(document).removeprefix('reference/recipes/')})"
         name = document.parent.name
-        lines.append(f"| {link} | {answer} | `egs/{name}` | {minutes.get(name, '')} |")
-    return "\n".join([*lines, ""])
+        rows.append((link, answer, f"`egs/{name}`", minutes.get(name, "")))
+    table = markdown_table(("question", "answer", "recipe", "reproduce, minutes"), rows, words=(0, 1, 2))
+    return f"# Results and recipes\n\n{table}"
 
 
 def rows_page() -> str:
@@ -349,17 +335,17 @@ def rows_page() -> str:
         "# Rows that can be reproduced\n\n`make reproduce ROW=NAME` runs a row again "
         "([how to](../reproduce.md)). Minutes are of two cores.\n\n"
     )
-    lines = ["| row | minutes | figure | in RESULTS.md | spread | which covers |", "|---|---:|---|---:|---|---|"]
+    rows = []
     for name, row in declared_rows().items():
         for place, figure in enumerate(row.figures):
             cells = [f"`{name}`", f"{row.minutes:g}"] if place == 0 else ["", ""]
-            cells += [figure.name, figure.printed, f"{figure.lowest:g} to {figure.highest:g}", figure.spread]
-            lines.append(f"| {' | '.join(cells)} |")
-    return head + "\n".join([*lines, ""])
+            spread = f"{figure.lowest:g} to {figure.highest:g}"
+            rows.append([*cells, figure.name, figure.printed, spread, figure.spread])
+    columns = ("row", "minutes", "figure", "in RESULTS.md", "spread", "which covers")
+    return head + markdown_table(columns, rows, words=(0, 2, 4, 5))
 
 
 def document_page(document: Path) -> str:
     """A document of the repository, whose links open pages of the site; pictures stay."""
     source = str(document.relative_to(REPOSITORY))
-    page = page_of(source) or "reference/document.md"
-    return with_site_links(document.read_text(encoding="utf-8"), source, page)
+    return with_site_links(document.read_text(encoding="utf-8"), source, page_of(source) or "reference/document.md")

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import yaml
 
-from sepkit.cli.main import main
-from sepkit.errors import UserError
+from tools.sepkit_command import run
 
 PLACE = "made"
 """Folder of the files, below the root of the site."""
@@ -48,11 +47,8 @@ _FILES: dict[str, bytes] = {}
 def made() -> dict[str, str]:
     """Name -> Markdown of what is shown, with {here} for the folder of the files; makes them once."""
     shows: dict[str, Callable[[Path], str]] = {"parting": parting, "separated": separated, "citation": citation}
-    texts = {}
-    for name, make in shows.items():
-        with tempfile.TemporaryDirectory() as folder:
-            texts[name] = make(Path(folder))
-    return texts
+    with tempfile.TemporaryDirectory() as folder:
+        return {name: make(Path(folder)) for name, make in shows.items()}
 
 
 def parting(folder: Path) -> str:
@@ -112,8 +108,6 @@ def citation(folder: Path) -> str:
 
 
 def _sepkit(*words: object) -> None:
-    """Run a command, silently."""
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:
-        code = main([str(word) for word in words])
-    if code:
-        raise UserError(f"sepkit {' '.join(map(str, words))}: exit code {code}: {said.getvalue().strip()}")
+    """Run a command; only its errors are shown."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        run(*words)

@@ -25,17 +25,11 @@ from sepkit.errors import UserError
 from sepkit.files import check_writable, write_csv
 
 # Split of ours, part of LibriSpeech and folder of WHAM whose names it takes, and mixtures.
-LIBRIMIX = (
-    ("train", "train-clean-100", "tr", 4000),
-    ("dev", "dev-clean", "cv", 150),
-    ("test", "test-clean", "tt", 300),
-)
+SPLITS = (("train", "train-clean-100", "tr", 4000), ("dev", "dev-clean", "cv", 150), ("test", "test-clean", "tt", 300))
 VCTK_MIXTURES = 300
 OURS_HZ, LIBRIMIX_HZ, VCTK_HZ = 8000, 16000, 48000
 SHORTEST_SECONDS = 3.0
-COLUMNS = (
-    "mixture_ID", "source_1_path", "source_1_gain", "source_2_path", "source_2_gain", "noise_path", "noise_gain",
-)  # fmt: skip
+COLUMNS = ("mixture_ID", *(f"{part}_{what}" for part in ("source_1", "source_2", "noise") for what in ("path", "gain")))
 
 
 class Recording(NamedTuple):
@@ -60,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
     noises: list[Recording] = []
     try:
         check_writable(out)
-        for split, part, noise_part, mixtures in LIBRIMIX:
+        for split, part, noise_part, mixtures in SPLITS:
             utterances = _utterances(speech / split, out, part)
             noises = [
                 _resampled(file, out / "wham_noise" / path, LIBRIMIX_HZ, str(path), "")
@@ -84,8 +78,7 @@ def _utterances(folder: Path, out: Path, part: str | None) -> list[Recording]:
     for file in _files(folder):
         speaker = file.parent.parent.name
         # speechocean762's speakers have numbers from 90001 on.
-        of_librispeech = len(speaker) < 5
-        if of_librispeech != (part is not None) or audio.info(file).duration_seconds < SHORTEST_SECONDS:
+        if (len(speaker) < 5) != (part is not None) or audio.info(file).duration_seconds < SHORTEST_SECONDS:
             continue
         if part is None:
             name = f"p{speaker}_{int(file.stem.split('-')[-1]):03d}.wav"
@@ -115,7 +108,7 @@ def _write_table(table: Path, utterances: list[Recording], noises: list[Recordin
         rows.setdefault(name, (name, first.path, gains[0], second.path, gains[1], noise.path, noise_gain))
     write_csv(table, COLUMNS, rows.values())
     print(
-        f"{table}: {len(rows)} mixtures of {len(utterances)} utterances of {len(counts)} speakers, {len(noises)} noises"
+        f"{table}: {mixtures} mixtures of {len(utterances)} utterances by {len(counts)} speakers, {len(noises)} noises"
     )
 
 

@@ -28,9 +28,7 @@ _ABSENT = ("torch", "scipy", "safetensors", "lightning", "onnx")
 
 def main() -> None:
     """Run the commands; the exit code is 1 if one fails or does not write what it should."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tools.small_install", description=(__doc__ or "").partition("\n")[0]
-    )
+    parser = argparse.ArgumentParser(prog="python -m tools.small_install", description=str(__doc__).splitlines()[0])
     parser.add_argument("--seconds", type=float, default=4.0, help="length of the recording")
     parser.add_argument("--out", type=Path, help="keep what is written here")
     arguments = parser.parse_args()
@@ -79,8 +77,7 @@ def commands(folder: Path, seconds: float) -> Iterator[tuple[str, str]]:
     )
     measured = ("--manifest", manifest, "--out", "scores", "--metrics", "si_sdr", "--device", "cpu")
     yield "evaluate --metrics si_sdr", sepkit(folder, "evaluate", *measured)
-    scores = json.loads((folder / "scores" / "summary.json").read_text(encoding="utf-8"))
-    if scores["n_utterances"] != 1:
+    if json.loads((folder / "scores" / "summary.json").read_text(encoding="utf-8"))["n_utterances"] != 1:
         sys.exit("small_install: evaluate has skipped the mixture")
     yield "web", sepkit(folder, "web", "boxed_8k", "--out", "page", "--runtime", runtime)
     yield "models", sepkit(folder, "models")

@@ -176,9 +176,7 @@ def plan_amcl(
             " hotter start makes the split later"
         )
     if epoch is None or epoch > _LATE * epochs:
-        warnings.append(
-            f"the split comes too late to train the parted hypotheses: cool more slowly than {epochs:g} epochs"
-        )
+        warnings.append(f"the split comes too late to train parted hypotheses: cool more slowly than {epochs:g} epochs")
     data = {
         "critical_temperature": critical_temperature,
         "initial_temperature": initial_temperature,

@@ -260,8 +260,7 @@ def call(
     # Required arguments come first in the help.
     parameters.sort(key=lambda parameter: not (parameter.is_required or parameter.is_positional))
     required = [parameter.usage for parameter in parameters if parameter.is_required or parameter.is_positional]
-    usage = " ".join([program, *required, "[options]"])
-    parser = Parser(program, usage, function.__doc__ or "", takes_model)
+    parser = Parser(program, " ".join([program, *required, "[options]"]), function.__doc__ or "", takes_model)
     titles = {name: title for title, names in (groups or {}).items() for name in names}
     order = [*titles, *(p.name for p in parameters if p.name not in titles)]
     for parameter in sorted(parameters, key=lambda parameter: order.index(parameter.name)):

@@ -57,9 +57,7 @@ def main(
     for name, reason in found.skipped.items():
         print(f"sepkit calibrate: {name} is left out: {reason}", file=sys.stderr)
     fitted, ridge = found.predictor, found.predictor.model
-    print(
-        f"fitted on {fitted.examples} estimates of sources in {fitted.mixtures} mixtures, {len(found.skipped)} skipped"
-    )
+    print(f"fitted on {fitted.examples} estimates in {fitted.mixtures} mixtures, {len(found.skipped)} skipped")
     rank, correlation = (
         "none" if value is None else f"{value:.2f}" for value in (ridge.rank_correlation, ridge.correlation)
     )

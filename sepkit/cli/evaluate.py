@@ -1,8 +1,11 @@
 """`sepkit evaluate`: measure a model, or a folder of estimates, on manifests; or who said what when in meetings."""
 
+import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
+from sepkit.errors import UserError
 from sepkit.evaluation.options import EvaluationOptions
 
 
@@ -38,8 +41,6 @@ def main(
         hypothesis: Hypothesis of --meeting: RTTM or SegLST files, or audio files: the tracks of one meeting, one for
             each speaker.
     """
-    from sepkit.errors import UserError
-
     needed = {"--meeting": meeting, "--reference": reference, "--hypothesis": hypothesis}
     if any(needed.values()):
         from sepkit.evaluation.meeting import evaluate_meetings, meeting_lines
@@ -53,9 +54,6 @@ def main(
             raise UserError(f"--{given[0]}: does not go with --meeting")
         print("\n".join(meeting_lines(evaluate_meetings(reference, hypothesis, out, options.asr_command))))
         return Path(out)
-    import shlex
-    import sys
-
     from sepkit.cli._threads import limit_small_models_to_one_thread
     from sepkit.evaluation.evaluate import System, evaluate, load_systems
     from sepkit.models.published.shipped import DEFAULT_MODEL
@@ -80,8 +78,6 @@ def main(
 
 
 def _reports(manifests: list[str], out: Path) -> list[tuple[list[str], Path]]:
-    from sepkit.errors import UserError
-
     folders = [out / Path(path).stem for path in manifests]
     for path, folder in zip(manifests, folders, strict=True):
         if folders.count(folder) > 1:
@@ -93,8 +89,6 @@ def _reports(manifests: list[str], out: Path) -> list[tuple[list[str], Path]]:
 
 def _report(summary: dict[str, Any], metrics: list[str] | None, folder: Path) -> bool:
     """Print an evaluation; return whether mixtures were skipped."""
-    import sys
-
     from sepkit.evaluation.labels import BY_DEPTH
     from sepkit.evaluation.scoring import COLUMNS
     from sepkit.reporting.text import depth_lines, evaluation_lines, warning_lines

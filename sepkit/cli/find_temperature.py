@@ -81,7 +81,5 @@ def _of_run(model: str) -> tuple[CostConfig, float | None]:
     try:
         cost, segment_seconds = config["objective"]["cost"], config["data"]["segment_seconds"]
     except (KeyError, TypeError):
-        raise UserError(
-            f"{file}: found no objective.cost or data.segment_seconds, expected a run's config.yaml"
-        ) from None
+        raise UserError(f"{file}: no objective.cost or data.segment_seconds, expected a run's config.yaml") from None
     return from_dict(CostConfig, cost, f"{file}: objective.cost"), segment_seconds

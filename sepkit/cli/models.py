@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
+from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sepkit.errors import UserError
+from sepkit.models.published.public import PUBLIC
+from sepkit.models.published.shipped import DEFAULT_MODEL, shipped_encoders, shipped_models
+from sepkit.models.storage.folders import GRAPH, weights_file
 
 if TYPE_CHECKING:
     from sepkit.models.published.facts import ModelFacts
@@ -61,7 +64,8 @@ def main(*, model: str | None = None, public: bool = False, json: bool = False) 
     if public:
         if model:
             raise UserError("--public: lists all public models; leave out --model or --public")
-        print(_public_index() if json else "\n".join([*_aligned(_public()), "", *_PUBLIC_NOTES]))
+        index = [{"name": name} | asdict(one) for name, one in PUBLIC.items()]
+        print(dumps(index, indent=1) if json else "\n".join([*_aligned(_public()), "", *_PUBLIC_NOTES]))
     elif json:
         print(_index(model))
     else:
@@ -70,7 +74,6 @@ def main(*, model: str | None = None, public: bool = False, json: bool = False) 
 
 def _overview() -> str:
     from sepkit.cli._configuration import conf_folder
-    from sepkit.models.published.shipped import shipped_encoders
 
     lines = ["A MODEL (--model, --init-from) is one of:", *_aligned(MODEL_FORMS.items(), "  ")]
     lines += ["", "Models that ship with sepkit:", *_aligned(_shipped(), "  ")]
@@ -82,9 +85,6 @@ def _overview() -> str:
 
 
 def _shipped() -> Iterator[Sequence[str]]:
-    from sepkit.models.published.shipped import DEFAULT_MODEL, shipped_models
-    from sepkit.models.storage.folders import weights_file
-
     yield "", "Hz", "estimates", "latency", "parameters", "MB", "GMAC/s", "SI-SDRi, dB"
     for name, folder in shipped_models().items():
         facts = _facts(folder)
@@ -102,30 +102,20 @@ def _shipped() -> Iterator[Sequence[str]]:
 
 
 def _public() -> Iterator[Sequence[str]]:
-    from sepkit.models.published.public import PUBLIC
-
     yield "name", "task", "trained on", "Hz", "M", "GMAC/s", "published score", "source", "license", "MB", "SHA-256"
     for name, model in PUBLIC.items():
         millions = None if model.parameters is None else model.parameters / 1e6
         numbers = (millions, model.giga_multiply_adds_per_second, model.megabytes)
         parameters, cost, megabytes = ("-" if number is None else f"{number:.1f}" for number in numbers)
         about = (name, model.task, model.corpus, f"{model.sample_rate}", parameters, cost)
-        digests = "published" if model.is_pinned else "of the first fetch"
+        digests = "published" if all(file.digest for file in model.files) else "of the first fetch"
         yield (*about, model.score or "-", model.source or "-", model.license, megabytes, digests)
-
-
-def _public_index() -> str:
-    from sepkit.models.published.public import PUBLIC
-
-    return json.dumps([{"name": name} | asdict(model) for name, model in PUBLIC.items()], indent=1)
 
 
 def _index(model: str | None) -> str:
     from sepkit.files import file_digest
     from sepkit.models import model_folder
     from sepkit.models.published.card import read_card
-    from sepkit.models.published.shipped import DEFAULT_MODEL, shipped_models
-    from sepkit.models.storage.folders import weights_file
 
     found = []
     for name, place in ({model: Path(model)} if model else shipped_models()).items():
@@ -138,13 +128,12 @@ def _index(model: str | None) -> str:
             | {"bytes": weights.stat().st_size, "license": read_card(folder).get("license")}
             | {"si_sdri_db" if key == "scores" else key: value for key, value in facts.items()}
         )
-    return json.dumps(found, indent=1)
+    return dumps(found, indent=1)
 
 
 def _facts(folder: Path) -> ModelFacts:
     from sepkit.extras import is_installed
     from sepkit.models.published.facts import graph_facts, model_facts
-    from sepkit.models.storage.folders import GRAPH
 
     if (folder / GRAPH).is_file() and not is_installed("torch"):
         return graph_facts(folder)

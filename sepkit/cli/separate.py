@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,8 +51,6 @@ def main(
             accelerators
         summary: JSON file for counts, failures and the real-time factor; with torchrun FILE.rank0 ..., then FILE
     """
-    import sys
-
     from sepkit.cli._ranks import device_of_rank, share
     from sepkit.cli._threads import limit_small_models_to_one_thread
     from sepkit.inference.batch.inputs import check_inputs
@@ -88,8 +87,6 @@ def main(
 
 def _tell(line: str, failed: bool) -> None:
     """Print a line above the bar; at once, so that whatever ends the command takes none away."""
-    import sys
-
     from tqdm import tqdm
 
     tqdm.write(f"sepkit separate: {line}" if failed else line, file=sys.stderr if failed else sys.stdout)

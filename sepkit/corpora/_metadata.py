@@ -116,8 +116,7 @@ def prepare_parts(
 def render(recipe: Recipe, layout: Layout) -> list[np.ndarray]:
     """Return the sources and, last, the noise of a mixture at its rate, length and level; float32 but extended
     noise."""
-    paths = [layout.speech / path for path in recipe.sources]
-    waveforms = [_read(path) for path in paths]
+    waveforms = [_read(layout.speech / path) for path in recipe.sources]
     longest = max(len(waveform) for waveform in waveforms)
     available, fitted = _noise_lengths(recipe, layout, longest)
     noise = audio.read(layout.noise / recipe.noise, 0, min(available, longest), channel=0)
@@ -194,9 +193,7 @@ def _noise_lengths(recipe: Recipe, layout: Layout, longest: int) -> tuple[int, i
 def _measure(recipe: Recipe, layout: Layout, folder: Path) -> _Made:
     lengths = [_header(layout.speech / path).num_samples for path in recipe.sources]
     available, fitted = _noise_lengths(recipe, layout, max(lengths))
-    resampled = [
-        audio.resampled_length(length, SOURCE_RATE, layout.sample_rate, "scipy_poly") for length in (*lengths, fitted)
-    ]
+    resampled = [audio.resampled_length(n, SOURCE_RATE, layout.sample_rate, "scipy_poly") for n in (*lengths, fitted)]
     num_samples = min(resampled) if layout.mode == "min" else max(resampled)
     return {"num_samples": num_samples, "longest": max(lengths), "noise_samples": available}
 
@@ -266,9 +263,7 @@ def _write_tables(part: Part, made: Mapping[str, _Made], layout: Layout, kind: s
 
 
 def _entries(part: Part, made: Mapping[str, _Made], layout: Layout, kind: str, written: bool) -> list[MixtureEntry]:
-    return [
-        _entry(recipe, made[recipe.id], part, layout, kind, written) for recipe in part.recipes if recipe.id in made
-    ]
+    return [_entry(one, made[one.id], part, layout, kind, written) for one in part.recipes if one.id in made]
 
 
 def _entry(recipe: Recipe, known: _Made, part: Part, layout: Layout, kind: str, written: bool) -> MixtureEntry:
@@ -316,9 +311,7 @@ def speaker_of(path: str) -> str:
 def _header(path: Path) -> audio.AudioInfo:
     header = check_whole(path)
     if header.sample_rate != SOURCE_RATE:
-        raise UserError(
-            f"{path}: {header.sample_rate} Hz, expected {SOURCE_RATE}; it is not the corpus's own recording"
-        )
+        raise UserError(f"{path}: {header.sample_rate} Hz, expected {SOURCE_RATE}; it is not the corpus's recording")
     return header
 
 

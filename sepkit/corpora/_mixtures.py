@@ -84,10 +84,8 @@ def draw_mixtures_of_several_sizes(
     """
     base, more = divmod(count, len(speakers))
     parts = [
-        draw_mixtures(
-            utterances, base + (k < more), replace(style, speakers=size), np.random.default_rng([*seeds, size])
-        )
-        for k, size in enumerate(speakers)
+        draw_mixtures(utterances, base + (k < more), replace(style, speakers=n), np.random.default_rng([*seeds, n]))
+        for k, n in enumerate(speakers)
     ]
     turns = [entry for turn in zip_longest(*parts) for entry in turn if entry is not None]
     return [replace(entry, id=f"{first_number + k:05d}_{entry.id.partition('_')[2]}") for k, entry in enumerate(turns)]
@@ -214,8 +212,7 @@ def _describe_noise(entry: MixtureEntry, style: MixtureStyle, generator: np.rand
     mixed = mix_entry(replace(entry, noise=unscaled))
     speech_norm = np.linalg.norm(mixed.sources.sum(axis=0))
     noise_norm = np.linalg.norm(mixed.noise) if mixed.noise is not None else 0.0
-    gain = speech_norm / noise_norm * 10 ** (-snr_db / 20) if noise_norm > 0 else 0.0
-    return replace(unscaled, gain=_rounded(gain))
+    return replace(unscaled, gain=_rounded(speech_norm / noise_norm * 10 ** (-snr_db / 20) if noise_norm > 0 else 0.0))
 
 
 def _rounded(gain: float) -> float:

@@ -81,9 +81,7 @@ def find_recordings(speech: Path, speaker_from: str = "first") -> tuple[list[Rec
         except UserError as error:
             left_out[str(path)] = str(error)
     if not recordings:
-        raise UserError(
-            f"{speech}: the speaker of none of {len(paths)} files is known: {next(iter(left_out.values()))}"
-        )
+        raise UserError(f"{speech}: no speaker of {len(paths)} files is known: {next(iter(left_out.values()))}")
     return recordings, left_out
 
 
@@ -208,9 +206,7 @@ def _examine_one(recording: Recording, sample_rate: int) -> Utterance:
     begin, end = (round(seconds * header.sample_rate) for seconds in part)
     start, stop = (audio.resampled_length(n, header.sample_rate, sample_rate) for n in (begin, end))
     if stop <= start:
-        raise UserError(
-            f"{recording.path}: {end - begin} samples from {begin} on at {header.sample_rate} Hz are too few"
-        )
+        raise UserError(f"{recording.path}: {end - begin} samples from {begin} on at {header.sample_rate} Hz: too few")
     blocks = audio.read_blocks(recording.path, _BLOCK_SECONDS * header.sample_rate, start=begin, stop=end)
     powers = [active_level(waveform, header.sample_rate) ** 2 for waveform in blocks]
     loudest = max(powers)

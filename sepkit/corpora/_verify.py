@@ -97,9 +97,7 @@ def verify(
     ]
     write_json(out / REPORT, {"splits": report, "problems": problems})
     if problems:
-        print(
-            f"warning: {len(problems)} problem(s), listed in {out / REPORT}; the first: {problems[0]}", file=sys.stderr
-        )
+        print(f"warning: {len(problems)} problem(s), listed in {out / REPORT}; first: {problems[0]}", file=sys.stderr)
     return problems
 
 
@@ -111,8 +109,7 @@ def _checksum(rounding: Rounding, entry: MixtureEntry) -> str:
         header = check_whole(path)
         if header.sample_rate == entry.sample_rate and header.num_samples != entry.num_samples:
             raise UserError(f"{path}: {header.num_samples} samples, expected {entry.num_samples}; make the file again")
-    mixture = mix_entry(entry).mixture
-    return hashlib.sha256(audio.quantize_pcm16(mixture, rounding).astype("<i2").tobytes()).hexdigest()
+    return hashlib.sha256(audio.quantize_pcm16(mix_entry(entry).mixture, rounding).astype("<i2").tobytes()).hexdigest()
 
 
 def _speakers(entries: Sequence[MixtureEntry]) -> set[str]:

@@ -192,8 +192,7 @@ def _examine(item: tuple[Path, float | None]) -> Recording:
 
 
 def _measure(path: Path) -> float:
-    waveform = audio.read(path, sample_rate=_LEVEL_RATE, resampler="scipy_poly")
-    level = active_speech_level(waveform, _LEVEL_RATE)
+    level = active_speech_level(audio.read(path, sample_rate=_LEVEL_RATE, resampler="scipy_poly"), _LEVEL_RATE)
     if level == 0:
         raise UserError(f"{path}: digital silence; get the file again")
     return level

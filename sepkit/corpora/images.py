@@ -56,9 +56,7 @@ def read_mnist(source: Path) -> dict[str, np.ndarray]:
         if values.shape[1] != MNIST_SIZE**2:
             raise UserError(f"{where}: found images of {values.shape[1]} pixels, expected {MNIST_SIZE} x {MNIST_SIZE}")
         if not is_binary(values):
-            raise UserError(
-                f"{where}: found values such as {shown(values.max().item())}, expected binary images of 0 and 1"
-            )
+            raise UserError(f"{where}: found values like {shown(values.max().item())}, expected binary images (0, 1)")
         found[name] = values.reshape(-1, MNIST_SIZE, MNIST_SIZE)
     return found
 
@@ -79,9 +77,7 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
                 raise UserError(f"{path}: contains more than {_LARGEST_FILE_BYTES:,} bytes; expected images")
             return {member.filename.removesuffix(".npy"): _read_npy(archive, member) for member in members}
     except _DAMAGED as error:
-        raise UserError(
-            f"{path}: cannot be read as .npz ({one_line(str(error))[:80]}); prepare the images again"
-        ) from error
+        raise UserError(f"{path}: cannot be read as .npz ({one_line(str(error))[:80]}); prepare it again") from error
 
 
 def _read_npy(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:

@@ -30,9 +30,7 @@ def read_kaldi(folder: Path) -> tuple[list[Recording], dict[str, str]]:
             recordings += found
             left_out |= lost
     if not recordings:
-        raise UserError(
-            f"{folder}: no wav.scp, neither here nor in folders {', '.join(SPLITS)}; expected a Kaldi data folder"
-        )
+        raise UserError(f"{folder}: no wav.scp here or in folders {', '.join(SPLITS)}; expected a Kaldi data folder")
     return recordings, left_out
 
 
@@ -53,9 +51,7 @@ def _read_one(folder: Path, split: str | None) -> tuple[list[Recording], dict[st
             table = folder / ("segments" if segments and not source else "wav.scp")
             left_out[f"{folder}#{utterance}"] = f"{where}: utterance {utterance} has no line in {table}"
     if not recordings:
-        raise UserError(
-            f"{folder}: utt2spk and wav.scp have no utterance in common; expected the same identifiers in both"
-        )
+        raise UserError(f"{folder}: utt2spk and wav.scp share no utterance; expected the same identifiers in both")
     return recordings, left_out
 
 
@@ -96,9 +92,7 @@ def locate_file(value: str, where: str, folder: Path) -> Path:
         words = value.rstrip("| \t").split()
         files = [word for word in words[1:] if re.search(r"\.\w+$", word)]
         if Path(words[0]).name not in _DECODERS or len(files) != 1 or "|" in words:
-            raise UserError(
-                f"{where}: a command ({value}); commands are not run, expected a file, or flac or sph2pipe on one file"
-            )
+            raise UserError(f"{where}: command ({value}) is not run; expected a file, or flac or sph2pipe on one file")
         value = files[0]
     path = Path(value)
     return path if path.is_absolute() or path.exists() else folder / path

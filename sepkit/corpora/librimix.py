@@ -61,9 +61,7 @@ def prepare_librimix(options: LibriMixOptions) -> Path:
     for name, table in find_tables(metadata, prefix, nested).items():
         split, _ = split_of(Path(name, "x"))
         if split is None:
-            raise UserError(
-                f"{table}: expected a name that goes on with train, dev or test, like {prefix}dev-clean.csv"
-            )
+            raise UserError(f"{table}: expected a name that goes on with train, dev or test, as {prefix}dev-clean.csv")
         recipes, bad = read_table(table, speakers)
         skipped |= bad
         recipes = _with_noise(recipes, noise, out, processes)

@@ -93,8 +93,7 @@ def prepare_mini(options: MiniOptions) -> Path:
     ]
     _speak_all(sentences, sample_rate, out)
 
-    recordings = [Recording(s.path, s.voice.variant, s.split, s.sex) for s in sentences]
-    utterances, unusable = examine(recordings, sample_rate)
+    utterances, unusable = examine([Recording(s.path, s.voice.variant, s.split, s.sex) for s in sentences], sample_rate)
     if unusable:
         raise UserError(f"{next(iter(unusable.values()))} ({len(unusable)} such files; remove them and run again)")
     style = MixtureStyle(out, sample_rate, "mini", options.speakers, gain_range_db=options.gain_range_db)
@@ -159,5 +158,4 @@ def _mix(
         one_sex = len({utterance.recording.sex for utterance in chosen}) == 1
         return split != "test" or style.speakers == 1 or one_sex == (number % 2 == 0)
 
-    generator = np.random.default_rng([seed, SPLITS.index(split)])
-    return draw_mixtures(long_enough, count, style, generator, accept=accept)
+    return draw_mixtures(long_enough, count, style, np.random.default_rng([seed, SPLITS.index(split)]), accept=accept)

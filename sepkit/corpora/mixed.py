@@ -85,8 +85,7 @@ def prepare_mixed(options: MixedOptions) -> Path:
 
 def _entry(row: Row, out: Path) -> MixtureEntry:
     header = audio.info(row.mixture)
-    partners = [*row.sources, *([row.noise] if row.noise else [])]
-    for path in partners:
+    for path in [*row.sources, *([row.noise] if row.noise else [])]:
         if path.resolve() == row.mixture.resolve():
             raise UserError(f"{path}: is the mixture and a reference of itself; leave out the row")
         other = audio.info(path)
@@ -166,12 +165,8 @@ def _in_folders(options: MixedOptions) -> Rows:
     seen: dict[Path, Path] = {}
     for folder in (mixture, *sources, *noises):
         if (same := seen.setdefault(folder.resolve(), folder)) is not folder:
-            raise UserError(
-                f"{folder}: is the same folder as {same}; expected another for the mixtures and each source"
-            )
-    mixtures, partners, noise = (
-        {str(folder): _stems(folder) for folder in folders} for folders in ([mixture], sources, noises)
-    )
+            raise UserError(f"{folder}: the same folder as {same}; expected another for the mixtures and each source")
+    mixtures, partners, noise = ({str(path): _stems(path) for path in paths} for paths in ([mixture], sources, noises))
     return _paired(mixtures, partners | noise, partners, noise)
 
 

@@ -75,9 +75,7 @@ class PulseParameters:
             raise UserError(f"seconds: found {self.seconds}, expected at least one sample at {self.sample_rate} Hz")
         highest = max(high for _, high in self.frequency_ranges_hz)
         if highest >= self.sample_rate / 2:
-            raise UserError(
-                f"frequency_ranges_hz: found {highest} Hz, expected less than half of {self.sample_rate} Hz"
-            )
+            raise UserError(f"frequency_ranges_hz: found {highest} Hz, expected below half of {self.sample_rate} Hz")
 
     @property
     def num_samples(self) -> int:
@@ -216,9 +214,7 @@ def prepare_pulses(options: PulsesOptions) -> Path:
     longest = max(counts.values())
     if longest * training.num_samples * _SAMPLE_BYTES > MAX_WAV_BYTES:
         most = MAX_WAV_BYTES // (training.num_samples * _SAMPLE_BYTES)
-        raise UserError(
-            f"found {longest} mixtures of {options.seconds} s, expected at most {most}: they share a wav file"
-        )
+        raise UserError(f"found {longest} mixtures of {options.seconds} s, expected at most {most}, which share a wav")
     known = conditions(training)
     for name in options.conditions or ():
         if name not in known:

@@ -76,8 +76,7 @@ class ActivityMeter:
         return [self._turns(row) for row in spoken & enough]
 
     def _all_energies(self) -> np.ndarray:
-        rest = np.square(self._rest).sum(1, keepdims=True)
-        return np.concatenate([*self._energies, rest], axis=1)
+        return np.concatenate([*self._energies, np.square(self._rest).sum(1, keepdims=True)], axis=1)
 
     def _turns(self, heard: np.ndarray) -> list[tuple[float, float]]:
         edges = np.flatnonzero(np.diff(np.concatenate([[0], heard.astype(np.int8), [0]])))
@@ -88,8 +87,7 @@ class ActivityMeter:
             else:
                 turns.append([start, stop])
         # The last frame may be shorter than the others.
-        whole = heard.size - 1
-        end = (whole * self._frame + self._rest.shape[1]) / self._rate
+        end = ((heard.size - 1) * self._frame + self._rest.shape[1]) / self._rate
         return [
             (start * self._seconds, min(stop * self._seconds, end) - start * self._seconds)
             for start, stop in turns

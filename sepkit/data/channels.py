@@ -176,11 +176,9 @@ def colored(waveform: np.ndarray, deviation_db: float, generator: np.random.Gene
     energy = float(np.square(result, dtype=np.float64).sum())
     if energy == 0:
         return waveform
-    ratio = float(np.square(waveform, dtype=np.float64).sum()) / energy
-    return (result * np.sqrt(ratio)).astype(np.float32)
+    return (result * np.sqrt(float(np.square(waveform, dtype=np.float64).sum()) / energy)).astype(np.float32)
 
 
 @lru_cache(maxsize=8)
 def _cosines(size: int) -> np.ndarray:
-    frequencies = np.linspace(0, np.pi, size // 2 + 1)
-    return np.cos(np.outer(np.arange(1, _COSINES + 1), frequencies)).astype(np.float32)
+    return np.cos(np.outer(np.arange(1, _COSINES + 1), np.linspace(0, np.pi, size // 2 + 1))).astype(np.float32)

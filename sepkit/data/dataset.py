@@ -228,9 +228,7 @@ def _long_enough(manifest: Manifest, min_seconds: float) -> Manifest:
 def _only_sample_rate(manifest: Manifest, expected: int | None) -> int:
     rates = sorted({entry.sample_rate for entry in manifest})
     if len(rates) > 1:
-        raise UserError(
-            f"{manifest.path}: mixtures at {' and '.join(map(str, rates))} Hz; expected one sample_rate throughout"
-        )
+        raise UserError(f"{manifest.path}: mixtures at {' and '.join(map(str, rates))} Hz; expected one sample_rate")
     if expected is not None and rates[0] != expected:
         raise UserError(
             f"{manifest.path}: sample_rate is {rates[0]} Hz, but the model works at {expected} Hz; "

@@ -185,8 +185,7 @@ class DynamicMixer:
         return Mixed(mixture, sources, mixture - sources.sum(axis=0))
 
     def _draw_recordings(self, num_sources: int, generator: np.random.Generator) -> list[_Recording]:
-        everyone = len(self._speaker_blocks)
-        speakers = generator.choice(everyone, num_sources, replace=False, p=self._shares).tolist()
+        speakers = generator.choice(len(self._speaker_blocks), num_sources, replace=False, p=self._shares).tolist()
         blocks = (self._speaker_blocks[speaker] for speaker in speakers)
         return [self._recordings[generator.integers(start, stop)] for start, stop in blocks]
 

@@ -259,9 +259,7 @@ def _parse_entry(plain: Any, where: str) -> MixtureEntry:
         fields["noise"] = NoiseEntry(**_checked(NoiseEntry, fields["noise"], f"{where}: noise"))
     entry = MixtureEntry(**fields)
     if entry.mixture is None and not entry.sources:
-        raise UserError(
-            f"{where}: contains neither mixture nor sources; expected a recorded mixture, or sources to mix"
-        )
+        raise UserError(f"{where}: contains neither mixture nor sources; expected a recorded mixture or sources to mix")
     return entry
 
 

@@ -93,9 +93,7 @@ def extend_librimix(noise: np.ndarray, num_samples: int, sample_rate: int) -> np
 def check_librimix_extends(num_samples: int, sample_rate: int) -> None:
     """Raise UserError for noise that is too short for `extend_librimix`."""
     if num_samples <= (fade := (sample_rate + 1) // 2 + 1):
-        raise UserError(
-            f"noise of {num_samples} samples: LibriMix extends only noise longer than {fade} samples (0.5 s)"
-        )
+        raise UserError(f"noise of {num_samples} samples: LibriMix extends only noise over {fade} samples (0.5 s)")
 
 
 EXTENSIONS: dict[str, Callable[[np.ndarray, int, int], np.ndarray]] = {

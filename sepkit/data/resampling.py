@@ -163,8 +163,7 @@ class PolyphaseStream:
         """End the signal, followed by zeros; return the missing outputs, (C, T')."""
         total = resampled_length(self._pushed, self.from_rate, self.to_rate, "scipy_poly")
         newest = ((total - 1) * self._down + self._half) // self._up
-        missing = max(0, newest + 1 - self._pushed)
-        return self._outputs(np.zeros((len(self._held), missing), np.float32), total)
+        return self._outputs(np.zeros((len(self._held), max(0, newest + 1 - self._pushed)), np.float32), total)
 
     def _outputs(self, block: np.ndarray, stop: int) -> np.ndarray:
         held = np.concatenate([self._held, block], axis=-1)

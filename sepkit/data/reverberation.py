@@ -54,8 +54,7 @@ class RoomBank:
         """
         if not 0 <= room < self.num_rooms:
             raise IndexError(f"room {room} of {self.num_rooms}")
-        name = f"{_VERSION}_{self.sample_rate}hz_{self.num_sources}talkers_seed{self.seed}_{room:05d}.npy"
-        path = self.folder / name
+        path = self.folder / f"{_VERSION}_{self.sample_rate}hz_{self.num_sources}talkers_seed{self.seed}_{room:05d}.npy"
         if not path.exists():
             responses = simulate_room(np.random.default_rng([self.seed, room]), self.sample_rate, self.num_sources)
             with atomic_output(path) as temporary:

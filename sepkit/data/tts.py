@@ -67,8 +67,7 @@ class Synthesizer:
             reason = " ".join(result.stderr.decode(errors="replace").split()) or "no speech came out"
             raise RuntimeError(f"espeak-ng failed with exit code {result.returncode} for {voice}: {reason}")
         (sample_rate,) = struct.unpack_from("<I", result.stdout, 24)
-        samples = np.frombuffer(result.stdout[_WAV_HEADER_BYTES:], dtype="<i2")
-        return samples.astype(np.float32) / 32768, sample_rate
+        return np.frombuffer(result.stdout[_WAV_HEADER_BYTES:], dtype="<i2").astype(np.float32) / 32768, sample_rate
 
 
 def find_synthesizer(prefer_program: bool = False) -> Synthesizer:
@@ -77,8 +76,7 @@ def find_synthesizer(prefer_program: bool = False) -> Synthesizer:
     The library comes first because it makes the same samples every time; programs from version 1.52 on draw the
     roughness of some voices anew.
     """
-    finders = [_find_program, _find_library] if prefer_program else [_find_library, _find_program]
-    for find in finders:
+    for find in [_find_program, _find_library] if prefer_program else [_find_library, _find_program]:
         synthesizer = find()
         if synthesizer is not None:
             return synthesizer

@@ -167,8 +167,7 @@ def _predictions_of(rows: Sequence[Row]) -> tuple[Predictions | None, int]:
     groups: list[int] = []
     for place, row in enumerate(rows):
         values: Mapping[str, list[float]] = row["scores"]["values"]
-        empty = [math.nan] * row["sources"]
-        found = [values.get(column, empty) for column in columns]
+        found = [values.get(column, [math.nan] * row["sources"]) for column in columns]
         measured = [source for source in zip(*found, strict=True) if not math.isnan(source[0])]
         of_sources += measured
         groups += [place] * len(measured)

@@ -427,8 +427,7 @@ class _Job:
 
 def _score_files(entry: MixtureEntry, files: list[Path], options: ScoringOptions) -> dict[str, Any]:
     mixed = mix_entry(entry)
-    found = Hypotheses(read_estimates(files, entry.sample_rate))
-    return _score(entry, mixed.mixture, mixed.sources, found, options)
+    return _score(entry, mixed.mixture, mixed.sources, Hypotheses(read_estimates(files, entry.sample_rate)), options)
 
 
 def _score(

@@ -44,9 +44,7 @@ def evaluate_meetings(
     paths, out = [Path(path) for path in hypotheses], Path(out)
     tables = [path for path in paths if path.suffix.lower() in TABLES]
     if tables and len(tables) < len(paths):
-        raise UserError(
-            f"{tables[0]}: is a table beside audio files; expected tables alone, or the tracks of one meeting"
-        )
+        raise UserError(f"{tables[0]}: is a table beside audio files; expected tables alone or one meeting's tracks")
     if tables and asr_command is not None:
         raise UserError(f"--asr-command: transcribes audio files, found the table {tables[0]}")
     truth = read_turns(reference)
@@ -57,9 +55,7 @@ def evaluate_meetings(
         raise UserError(f"{reference}: found {len(sessions)} meetings, expected one, that of the tracks")
     with_words = all(segment.words is not None for segment in truth)
     if asr_command is not None and not with_words:
-        raise UserError(
-            f"{reference}: has no words, which --asr-command is measured against; expected SegLST with words"
-        )
+        raise UserError(f"{reference}: has no words to measure --asr-command against; expected SegLST with words")
     if with_words and (asr_command is not None or any(TABLES[path.suffix.lower()] != "RTTM" for path in tables)):
         require("meeteval", what="cpWER")
     check_writable(out)
@@ -143,9 +139,7 @@ def _of_tracks(
         for name, path in zip(names, paths, strict=True)
     }
     results = run_cells(cells, _transcript, out / "transcripts", seed=0)
-    said = [
-        segment for name, result in results.items() for segment in _segments_of(result["transcript"], session, name)
-    ]
+    said = [one for name, result in results.items() for one in _segments_of(result["transcript"], session, name)]
     write_seglst(out / "hypothesis.json", said)
     return turns, said
 
@@ -232,9 +226,7 @@ def meeting_lines(summary: Mapping[str, Any]) -> list[str]:
             text += "; no tcpWER: some words have no times"
         lines.append(f"{text}, of {summary['n_words']} words")
     lines += [f"{name}: in the reference, but the hypothesis contains no speech for it" for name in summary["missing"]]
-    lines += [
-        f"{name}: in the hypothesis, but not in the reference; not measured" for name in summary["not_in_reference"]
-    ]
+    lines += [f"{name}: in the hypothesis, not in the reference; not measured" for name in summary["not_in_reference"]]
     return lines
 
 

@@ -69,8 +69,7 @@ def si_sdr_db(estimates: Signal, sources: Signal) -> Any:
     xp, (e, s) = _prepare(estimates, sources)
     e, s, silent_source, silent_estimate = _center(e, s)
     target = s * ((e * s).sum(-1) / _energy(s))[..., None]
-    ratio = _energy(target) / _energy(target - e)
-    return _in_range(xp, 10 * xp.log10(ratio), silent_source, silent_estimate)
+    return _in_range(xp, 10 * xp.log10(_energy(target) / _energy(target - e)), silent_source, silent_estimate)
 
 
 def si_sdri_db(estimates: Signal, sources: Signal, mixture: Signal) -> Any:
@@ -159,9 +158,7 @@ def bss_eval_db(estimates: Signal, sources: Signal) -> tuple[Any, Any, Any]:
     """
     xp, (e, s) = _prepare(estimates, sources)
     if e.shape != s.shape or e.ndim < 2:
-        raise ValueError(
-            f"signals of shape {tuple(e.shape)} and {tuple(s.shape)}, expected equal shapes (sources, samples)"
-        )
+        raise ValueError(f"signals of {tuple(e.shape)} and {tuple(s.shape)}, expected equal shapes (sources, samples)")
     silent_source, silent_estimate = _center(e, s)[2:]
     usable = (_finite(xp, e) & _finite(xp, s) & ~silent_source).all(-1)
     values = xp.stack([xp.full_like(e[..., 0], xp.nan)] * 3)
@@ -338,9 +335,7 @@ def _prepare(*signals: Any) -> tuple[Any, list[Any]]:
     lengths = {array.shape[-1] if array.ndim else 0 for array in arrays}
     if len(lengths) != 1 or lengths == {0}:
         shapes = " and ".join(str(tuple(array.shape)) for array in arrays)
-        raise ValueError(
-            f"signals of shape {shapes}, expected the same number of samples, at least one, in the last axis"
-        )
+        raise ValueError(f"signals of shape {shapes}, expected the same number of samples, 1 or more, in the last axis")
     return (torch if any(tensors) else np), arrays
 
 

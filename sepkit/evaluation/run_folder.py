@@ -35,16 +35,9 @@ CURVE = "rate_distortion.csv"
 
 # Kinds of values: a list stands for lists of its item, a mapping for mappings ("*" is any key, and a key that ends in ?
 # may be absent), a tuple for alternatives. The summary may come from elsewhere, and tables are made of it.
-_MAYBE, _TEXT = (float, None), (str, None)
+_NUM, _TEXT = (float, None), (str, None)
 _PLACE = {"id": str, "reason": str}
-_SCORE = {
-    "mean": _MAYBE,
-    "std?": _MAYBE,
-    "median?": _MAYBE,
-    "ci95": ([float], None),
-    "n": int,
-    "n_speakers?": (int, None),
-}
+_SCORE = {"mean": _NUM, "std?": _NUM, "median?": _NUM, "ci95": ([float], None), "n": int, "n_speakers?": (int, None)}
 _COUNTED = {
     **dict.fromkeys(("n", "n_without_number?"), int),
     **dict.fromkeys(("accuracy", "over_separation_rate", "under_separation_rate"), float),
@@ -52,7 +45,7 @@ _COUNTED = {
 }
 _MATCHING = {
     **dict.fromkeys(("n_sources?", "missed_sources?"), int),
-    **dict.fromkeys(("collapse_rate?", "missed_source_rate?"), _MAYBE),
+    **dict.fromkeys(("collapse_rate?", "missed_source_rate?"), _NUM),
     "hypothesis_usage?": [float],
     "extra_hypotheses?": float,
     "speaker_count?": _COUNTED,
@@ -68,7 +61,7 @@ _SUMMARY = {
     "matching?": _MATCHING,
     "manifest?": (str, [str], None),
     **dict.fromkeys(("model?", "estimates?", "command?", "hardware?", "version?", "commit?"), _TEXT),
-    **dict.fromkeys(("real_time_factor?", "wall_seconds?", "signal_std?"), _MAYBE),
+    **dict.fromkeys(("real_time_factor?", "wall_seconds?", "signal_std?"), _NUM),
 }
 _WORDS = {float: "a number", int: "a whole number of 0 or more", str: "text", None: "null"}
 
@@ -258,9 +251,7 @@ def load_run(folder: str | os.PathLike[str], name: str | None = None) -> Run:
     curves = {label: read_curve(place / CURVE) for label, place in places.items() if (place / CURVE).is_file()}
     separated = {} if found or home else _separated(folder)
     if not (home or found or separated or curves):
-        raise UserError(
-            f"{folder}: neither metrics.jsonl nor summary.json found, expected what sepkit train or evaluate wrote"
-        )
+        raise UserError(f"{folder}: no metrics.jsonl or summary.json, expected what sepkit train or evaluate wrote")
     return Run(
         folder,
         name or (folder if folder.name else folder.resolve()).name,

@@ -69,9 +69,7 @@ class Calibration:
         used = [one for one in self.measured if one[1] not in without]
         if all(only for _, _, only, _ in used):
             name, reason = next(iter(self.skipped.items()), ("none", "the manifest is empty"))
-            raise UserError(
-                f"{self.manifest}: no mixture could be used ({name}: {reason}); expected mixtures with sources"
-            )
+            raise UserError(f"{self.manifest}: no usable mixture ({name}: {reason}); expected mixtures with sources")
         numbers, kinds, only, found = zip(*used, strict=True)
         features, si_sdr_db = zip(*found, strict=True)
         counts = list(map(len, si_sdr_db))

@@ -96,5 +96,4 @@ def _predict(selection: Selection, evidence: Evidence, quality: QualityPredictor
             or bool((levels_db(np.diagonal(evidence.products.gram))[predicted] < EMPTY_DB).any())
             or changes_speakers(default_encoder(), evidence.estimates, evidence.sample_rate)
         )
-    source = "agreement of views" if quality.of_any_model else "calibration"
-    return Prediction(si_sdr_db, interval_db, source, unlike)
+    return Prediction(si_sdr_db, interval_db, "agreement of views" if quality.of_any_model else "calibration", unlike)

@@ -225,5 +225,4 @@ def select_by_levels(
     if not single or silent:
         return Selection(gains, kept, is_speaker)
     kept = kept[np.argsort(kept != strongest, kind="stable")]
-    joined = np.full(len(energies), gains[strongest]) if same_voice else None
-    return Selection(gains, kept, is_speaker, joined)
+    return Selection(gains, kept, is_speaker, np.full(len(energies), gains[strongest]) if same_voice else None)

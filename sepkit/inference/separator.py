@@ -343,5 +343,4 @@ class Separator:
         """
         if self.options.views not in (None, 1):
             raise UserError(f"views: found {self.options.views}, but live sound has one view; leave it out")
-        rate = self.sample_rate if sample_rate is None else checked_rate(sample_rate)
-        return Stream(self.runner, rate, levels)
+        return Stream(self.runner, self.sample_rate if sample_rate is None else checked_rate(sample_rate), levels)

@@ -60,9 +60,7 @@ def read_waveform(waveform: Any, sample_rate: float | None, channel: int | None)
     if not mono.size:
         raise UserError("waveform: found no samples, expected at least one")
     if not np.isfinite(mono).all():
-        raise UserError(
-            f"{name}: found samples that are NaN or infinite, expected finite numbers; repair the recording"
-        )
+        raise UserError(f"{name}: found NaN or infinite samples, expected finite numbers; repair the recording")
     return mono, rate
 
 
@@ -118,8 +116,7 @@ def to_mono(waveform: Any, name: str) -> np.ndarray:
         raise UserError(
             f"{name}: found shape {samples.shape}, expected (samples,) or (channels, samples); transpose it?"
         )
-    mono = samples if samples.ndim == 1 else samples.mean(axis=0)
-    return np.ascontiguousarray(mono, dtype=np.float32)
+    return np.ascontiguousarray(samples if samples.ndim == 1 else samples.mean(axis=0), dtype=np.float32)
 
 
 def checked_rate(sample_rate: float) -> int:

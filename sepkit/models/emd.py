@@ -118,9 +118,7 @@ class EncoderMaskerDecoder(SavedModel):
                 f" ({self.hypotheses}) of a deterministic model"
             )
         if (rate := getattr(self.masker, "sample_rate", self.sample_rate)) != self.sample_rate:
-            raise UserError(
-                f"model.masker: found a layout of bands for {rate} Hz, but model.sample_rate is {self.sample_rate}"
-            )
+            raise UserError(f"model.masker: found bands for {rate} Hz, but model.sample_rate is {self.sample_rate}")
         if getattr(self.masker, "maps", False) and not (bank.mapping and getattr(bank, "compression", None) == 1):
             raise UserError(
                 "model.masker: its values are the estimates' coefficients, made of the mixture's as they are; set"
@@ -133,9 +131,7 @@ class EncoderMaskerDecoder(SavedModel):
         if self.input_norm == "mixture" and self.variational:
             raise UserError("model.input_norm: found mixture with variational latents, expected training")
         if self.pad == "asteroid" and bank.synthesis_size < bank.kernel_size:
-            raise UserError(
-                "model.pad: asteroid adds nothing on the left; with model.filterbank.synthesis_size take full"
-            )
+            raise UserError("model.pad: asteroid pads only the right; with model.filterbank.synthesis_size take full")
 
     @classmethod
     def from_config(cls, config: ModelConfig) -> EncoderMaskerDecoder:
@@ -241,8 +237,7 @@ class EncoderMaskerDecoder(SavedModel):
         separation.scores = self._scores(made, mask)
         if self.scale_decoder is not None:
             raw = self._crop(self.scale_decoder(masked), num_samples)
-            scales = self.signal_std * nn.functional.softplus(raw).clamp_min(FLOOR)
-            separation.estimate_scales = _times(scales, gain)
+            separation.estimate_scales = _times(self.signal_std * nn.functional.softplus(raw).clamp_min(FLOOR), gain)
         if sample and self.encoding_family.variational:
             extras["encoding_sample"] = z
         if sample and self.mask_family.variational:
@@ -375,8 +370,7 @@ class EncoderMaskerDecoder(SavedModel):
         Args:
             sources: Waveforms of the sources, (B, m, T).
         """
-        raw = self._encode(sources.flatten(0, 1))
-        return self.encoding_family.posterior(raw.unflatten(0, sources.shape[:2]))
+        return self.encoding_family.posterior(self._encode(sources.flatten(0, 1)).unflatten(0, sources.shape[:2]))
 
     def _encode(self, waveform: Tensor) -> Tensor:
         """Return raw values (B, P, K_full, F)."""

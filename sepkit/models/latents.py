@@ -117,8 +117,7 @@ class Point:
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the elementwise log probability mass in nats: 0 where the point is, -inf elsewhere."""
-        same = value == self.value
-        return torch.zeros_like(self.value).where(same, torch.full_like(self.value, -torch.inf))
+        return torch.zeros_like(self.value).where(value == self.value, torch.full_like(self.value, -torch.inf))
 
     def kl(self, prior: Any) -> Tensor:
         """Return elementwise zeros: a point carries no rate term."""

@@ -47,8 +47,7 @@ class ChannelLayerNorm(_ChannelAffineNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """The normalized features, of the shape of `x`; x is (B, C, F) or (B, C, *, *)."""
-        channels_last = x.movedim(1, -1)
-        return functional.layer_norm(channels_last, (self.channels,), self.gamma, self.beta, self.eps).movedim(-1, 1)
+        return functional.layer_norm(x.movedim(1, -1), (self.channels,), self.gamma, self.beta, self.eps).movedim(-1, 1)
 
 
 class CumulativeLayerNorm(_ChannelAffineNorm):
@@ -86,8 +85,7 @@ class CumulativeLayerNorm(_ChannelAffineNorm):
                 count, mean_sum, power_sum = count + earlier[0], mean_sum + earlier[1], power_sum + earlier[2]
             state[self] = count[-1:], mean_sum[..., -1:], power_sum[..., -1:]
         mean, power = mean_sum / count, power_sum / count
-        variance = (power - mean.square()).clamp_min(0.0)
-        return mean.to(x.dtype), (variance + self.eps).rsqrt().to(x.dtype)
+        return mean.to(x.dtype), ((power - mean.square()).clamp_min(0.0) + self.eps).rsqrt().to(x.dtype)
 
 
 class BatchNorm(_BatchNorm):

@@ -79,5 +79,4 @@ class ScoringHead(nn.Module):
         """Return log-odds that a hypothesis is a speaker, (B, n); masks are (B, n, K, F)."""
         # Scores are compared with a threshold: bfloat16's two digits are too few, and float32 costs almost nothing.
         with torch.autocast(masks.device.type, enabled=False):
-            pooled = masks.mean(-1, dtype=self.hidden.weight.dtype)
-            return self.output(self.hidden(pooled).relu()).squeeze(-1)
+            return self.output(self.hidden(masks.mean(-1, dtype=self.hidden.weight.dtype)).relu()).squeeze(-1)

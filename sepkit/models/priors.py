@@ -105,8 +105,7 @@ def convolution(sources: Latent, active: Tensor | None, otherwise: Distribution)
     def summed(values: Tensor, empty: Tensor) -> Tensor:
         if active is None:
             return values.sum(1)
-        chosen = active[..., None, None]
-        total = values.where(chosen, 0.0).sum(1)
+        total = values.where(active[..., None, None], 0.0).sum(1)
         return total.where(active.any(1)[:, None, None], empty.to(total))
 
     if isinstance(sources, NormalDistribution) and isinstance(otherwise, NormalDistribution):

@@ -120,8 +120,7 @@ class SpeakerEncoder(SavedModel):
         """Return the powers of windows, (B, F, K), of waveforms (B, T)."""
         if (short := self.shortest - waveforms.shape[-1]) > 0:
             waveforms = functional.pad(waveforms, (0, short))
-        frames = waveforms.unfold(-1, len(self.window), self.hop) * self.window
-        return torch.fft.rfft(frames, dim=-1).abs().square()
+        return torch.fft.rfft(waveforms.unfold(-1, len(self.window), self.hop) * self.window, dim=-1).abs().square()
 
     def features(self, spectra: Tensor) -> Tensor:
         """Return normalized means and deviations over time of the trunk's output, (B, 2 pooled).

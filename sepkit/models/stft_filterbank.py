@@ -160,8 +160,7 @@ class STFTFilterbank(Filterbank):
             return torch.cat(
                 [mask_real * real - mask_imaginary * imaginary, mask_real * imaginary + mask_imaginary * real], dim=-2
             )
-        halves = encoding.unflatten(-2, (2, self.encoding_dim)).unsqueeze(-4)
-        return (mask.unsqueeze(-3) * halves).flatten(-3, -2)
+        return (mask.unsqueeze(-3) * encoding.unflatten(-2, (2, self.encoding_dim)).unsqueeze(-4)).flatten(-3, -2)
 
     def masked_variance(self, variance: Tensor, encoding: Tensor) -> Tensor:
         """Return the elementwise variance of the masked encoding, (B, n, 2 bins, F).

@@ -295,9 +295,7 @@ class AnnealedMCL(Assignment):
         self._temperature = float(value)
 
     def _match(self, cost: Tensor, active: Tensor) -> Tensor:
-        if self.temperature <= self.floor:
-            return _winners(cost)
-        return (-cost / self.temperature).softmax(1)
+        return _winners(cost) if self.temperature <= self.floor else (-cost / self.temperature).softmax(1)
 
 
 @register(SinkhornConfig)
@@ -403,8 +401,7 @@ def _with_spare_hypotheses(cost: Tensor, active: Tensor) -> Tensor:
             f"{n} hypotheses cannot be matched one-to-one with {most} active sources; "
             f"make the model with at least {most} hypotheses or choose an assignment of the MCL family"
         )
-    spare = active[:, None].to(cost.dtype) * _LAST_CHOICE
-    return torch.cat([cost, spare.expand(-1, m - n, -1)], dim=1)
+    return torch.cat([cost, (active[:, None].to(cost.dtype) * _LAST_CHOICE).expand(-1, m - n, -1)], dim=1)
 
 
 def _match_by_enumeration(cost: Tensor) -> Tensor:
@@ -431,5 +428,4 @@ def _match_by_linear_assignment(cost: Tensor) -> Tensor:
     preference = np.outer(np.arange(n), np.arange(m, 0, -1)) / (n * m)
     sizes = np.where(np.abs(matrices) < _LAST_CHOICE, np.abs(matrices), 0.0).max((1, 2), keepdims=True)
     matrices = matrices + _TIE_BREAK * sizes * preference
-    matches = np.stack([linear_sum_assignment(matrix.T)[1] for matrix in matrices])
-    return torch.from_numpy(matches).to(cost.device)
+    return torch.from_numpy(np.stack([linear_sum_assignment(matrix.T)[1] for matrix in matrices])).to(cost.device)

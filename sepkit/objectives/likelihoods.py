@@ -131,8 +131,7 @@ def _cauchy_nll_with_scales(
     ).clamp_min(0)
     if active is not None:
         distance = distance.where(active.to(device).unsqueeze(1), 1.0)
-    nll = _cauchy_nll(distance, deviation.log().sum(-1, keepdim=True), num_samples)
-    return as_inputs(nll, estimates, sources)
+    return as_inputs(_cauchy_nll(distance, deviation.log().sum(-1, keepdim=True), num_samples), estimates, sources)
 
 
 def _cauchy_nll(distance: Tensor, log_determinant: Tensor, num_samples: Tensor) -> Tensor:

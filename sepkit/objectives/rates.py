@@ -43,8 +43,7 @@ def elementwise_rate(posterior: Latent, prior: Density, sample: Tensor | None, e
             if estimator == "analytic":
                 raise
     if sample is None:
-        device = posterior.mean.device
-        fixed = None if torch.is_grad_enabled() else torch.Generator(device).manual_seed(0)
+        fixed = None if torch.is_grad_enabled() else torch.Generator(posterior.mean.device).manual_seed(0)
         sample = posterior.sample(fixed)
     return posterior.log_prob(sample) - prior.log_prob(sample)
 
@@ -81,8 +80,7 @@ def total_rate(
     of_frames = rate.sum(tuple(range(1, rate.ndim - 1)))
     if over == "frame" and free_nats > 0:
         of_frames = of_frames.clamp_min(free_nats)
-    inside = torch.arange(of_frames.shape[-1], device=rate.device) < frames[:, None]
-    total = of_frames.where(inside, 0.0).sum(-1)
+    total = of_frames.where(torch.arange(of_frames.shape[-1], device=rate.device) < frames[:, None], 0.0).sum(-1)
     return total.clamp_min(free_nats) if over == "utterance" and free_nats > 0 else total
 
 

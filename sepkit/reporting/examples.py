@@ -75,8 +75,7 @@ def choose_examples(scores: np.ndarray, count: int) -> list[tuple[str, int]]:
     best = order[max(count, len(order) - count) :]
     between = order[len(worst) : len(order) - len(best)]
     begin = min(max(0, (len(order) - count) // 2 - len(worst)), max(0, len(between) - count))
-    median = between[begin : begin + count]
-    chosen = {"worst": worst, "median": median, "best": best}
+    chosen = {"worst": worst, "median": between[begin : begin + count], "best": best}
     return [(kind, place) for kind, places in chosen.items() for place in places]
 
 
@@ -146,8 +145,7 @@ class Outcomes:
             return read_estimates(find_estimates(find(folder, evaluation.folder), entry), entry.sample_rate)
         if not model or self._load_separator is None:
             raise UserError("found neither a folder of estimates nor a model")
-        separate = self._load_separator(model_path(model, evaluation))
-        return np.asarray(separate(mixed.mixture, entry.sample_rate))
+        return np.asarray(self._load_separator(model_path(model, evaluation))(mixed.mixture, entry.sample_rate))
 
 
 def model_path(model: str, evaluation: EvaluationFolder) -> str:

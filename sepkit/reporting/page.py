@@ -29,9 +29,7 @@ def document(title: str, navigation: Sequence[tuple[str, str]], body: str) -> st
         body: HTML of the page.
     """
     assets = resources.files("sepkit.reporting") / "assets"
-    template, style, script = (
-        (assets / f"report.{ending}").read_text(encoding="utf-8") for ending in ("html", "css", "js")
-    )
+    template, style, script = ((assets / f"report.{end}").read_text(encoding="utf-8") for end in ("html", "css", "js"))
     links = "".join(f'<a href="#{name}">{escape(text)}</a>' for name, text in navigation)
     parts = {"policy": _POLICY, "title": escape(title), "style": style, "links": links, "body": body, "script": script}
     return plain(Template(template).substitute(parts))

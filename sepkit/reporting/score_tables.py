@@ -121,8 +121,7 @@ def mixture_tables(test_sets: Sequence[ComparedRuns]) -> Iterator[str]:
         total = len(evaluation.rows)
         extent = f"the {len(order)} worst of {total}" if len(order) < total else f"all {total}"
         caption = f"{name}, worst {short_label_of(metric)} first"
-        table = Table(["mixture", *map(short_label_of, values)], rows, caption)
-        yield page.details(f"{name}: {extent}", table.html())
+        yield page.details(f"{name}: {extent}", Table(["mixture", *map(short_label_of, values)], rows, caption).html())
 
 
 def few_mixtures(run: Run) -> str:

@@ -164,8 +164,7 @@ def serving(folder: Path, port: int) -> Iterator[str]:
         server = _Server(("127.0.0.1", port), handler)
     except (OSError, OverflowError) as error:
         raise UserError(f"--port {port}: cannot be used ({error}); choose another, or 0 for a free one") from error
-    thread = Thread(target=server.serve_forever, daemon=True)
-    thread.start()
+    Thread(target=server.serve_forever, daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_port}/"
     finally:

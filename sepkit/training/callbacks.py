@@ -71,8 +71,7 @@ class BestModel(Callback):
         task = pl_module
         if task.monitor is not None and task.validated_epoch != task.position.epoch:
             # An epoch that was not validated is kept if it is the last one; without any validation it is the best, too.
-            ends = task.position.epoch + 1 >= self.config.max_epochs or task.stopping
-            if ends and trainer.is_global_zero:
+            if (task.position.epoch + 1 >= self.config.max_epochs or task.stopping) and trainer.is_global_zero:
                 self._save(task, is_best=not (self.out / "model").exists())
             return
         if self.stage not in (None, task.stage):
@@ -355,8 +354,7 @@ class MetricsLog(Callback):
         if not file.exists():
             return
         lines = file_text(file, errors="replace").splitlines()
-        kept = [line for line in lines if _step_of(line) <= step]
-        write_text(file, "".join(line + "\n" for line in kept))
+        write_text(file, "".join(line + "\n" for line in lines if _step_of(line) <= step))
 
 
 def _step_of(line: str) -> float:

@@ -26,16 +26,8 @@ from sepkit.models import load_checkpoint
 from sepkit.models.runtime import has_bfloat16, has_bfloat16_recurrence
 from sepkit.parallel import available_processes
 from sepkit.registry import registered
+from sepkit.training import callbacks
 from sepkit.training import separation as _default_task  # noqa: F401
-from sepkit.training.callbacks import (
-    LAST_IS_BEST,
-    BestModel,
-    DurableStates,
-    ExactResume,
-    MetricsLog,
-    RateSchedule,
-    resume_file,
-)
 from sepkit.training.task import Task, matmul_precision
 from sepkit.training.task_definition import Position, is_first_process, log
 
@@ -69,7 +61,7 @@ def train(config: TaskConfig, out: Path | str, *, limit_batches: int | None = No
     out, options = Path(out), config.trainer
     config.check()
     _check_device(options)
-    state = resume_file(out)
+    state = callbacks.resume_file(out)
     resuming = state.is_file()
     if resuming:
         _check_same_run(config, out)
@@ -78,9 +70,7 @@ def train(config: TaskConfig, out: Path | str, *, limit_batches: int | None = No
     with locked(out):
         if is_first_process():
             if state.is_file() != resuming:
-                raise UserError(
-                    f"{out}: another process began to train in this folder; run the same command again to go on"
-                )
+                raise UserError(f"{out}: another process began to train here; run the same command again to go on")
             _write_config(config, out, resuming)
         log(_describe(config, task))
         if resuming:
@@ -149,7 +139,7 @@ def _products(trainer: TrainerConfig) -> AbstractContextManager[None]:
 
 def _check_same_run(config: TaskConfig, out: Path) -> None:
     """Raise UserError if the run in a folder cannot go on with a configuration."""
-    file, state = out / "config.yaml", resume_file(out)
+    file, state = out / "config.yaml", callbacks.resume_file(out)
     try:
         with zipfile.ZipFile(state) as archive:
             broken = archive.testzip()
@@ -199,12 +189,10 @@ def locked(out: Path) -> Iterator[None]:
     from filelock import Timeout
 
     try:
-        with files.locked(resume_file(out).with_name(".lock"), timeout=0):
+        with files.locked(callbacks.resume_file(out).with_name(".lock"), timeout=0):
             yield
     except Timeout as error:
-        raise UserError(
-            f"{out}: another process trains in this folder; wait until it ends, or give another --out"
-        ) from error
+        raise UserError(f"{out}: another process trains here; wait until it ends, or give another --out") from error
     except (FileExistsError, NotADirectoryError, PermissionError) as error:
         raise UserError(f"{out}: cannot be written to ({error.strerror}); give an output folder that can") from error
 
@@ -244,7 +232,9 @@ def _make_trainer(config: TaskConfig, out: Path, task: Task, limit_batches: int 
 
     options = config.trainer
     several = options.devices * options.num_nodes > 1
-    resume = ExactResume(out, options)
+    resume = callbacks.ExactResume(out, options)
+    rates = callbacks.RateSchedule(options, lambda: resume.due)
+    slurm = [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else []
     # Buffers are equal on all ranks by construction; broadcasting them would make ranks wait in validation.
     strategy = DDPStrategy(broadcast_buffers=False, gradient_as_bucket_view=True) if several else "auto"
     return Trainer(
@@ -254,7 +244,7 @@ def _make_trainer(config: TaskConfig, out: Path, task: Task, limit_batches: int 
         num_nodes=options.num_nodes,
         strategy=strategy,
         # Requeueing is left to the recipe: the same command again resumes.
-        plugins=[DurableStates(), *([SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else [])],
+        plugins=[callbacks.DurableStates(), *slurm],
         precision=_precision(options),
         max_epochs=options.max_epochs,
         check_val_every_n_epoch=options.validate_every_epochs,
@@ -266,7 +256,7 @@ def _make_trainer(config: TaskConfig, out: Path, task: Task, limit_batches: int 
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        callbacks=[RateSchedule(options, lambda: resume.due), MetricsLog(out), BestModel(out, options), resume],
+        callbacks=[rates, callbacks.MetricsLog(out), callbacks.BestModel(out, options), resume],
     )
 
 
@@ -289,7 +279,7 @@ def _describe(config: TaskConfig, task: Task) -> str:
             "leave --devices out"
         )
     if task.dev_data is None:
-        lines.append(f"no data.dev: {LAST_IS_BEST}")
+        lines.append(f"no data.dev: {callbacks.LAST_IS_BEST}")
     return "\n".join(lines)
 
 
@@ -369,8 +359,7 @@ def smoke(config: TaskConfig) -> str:
         first = 1 if small.trainer.growth is None else 2
         for epochs in (first, first + 1):
             small.trainer = replace(small.trainer, max_epochs=epochs, max_minutes=None, devices=1, num_nodes=1)
-            limit = STEPS * small.trainer.accumulate_batches
-            model = train(small, Path(folder, "exp"), limit_batches=limit)
+            model = train(small, Path(folder, "exp"), limit_batches=STEPS * small.trainer.accumulate_batches)
         task.try_out(load_checkpoint(model, of=task.model_type))
     masker = getattr(config.model, "masker", None)
     name = config.name if masker is None else masker.name

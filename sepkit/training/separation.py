@@ -353,9 +353,7 @@ class SeparationTask(Task):
                 "of the MCL family"
             )
         if data.num_sources == 0:
-            raise UserError(
-                f"{data.manifest.path}: its mixtures have no sources; training and validation need references"
-            )
+            raise UserError(f"{data.manifest.path}: its mixtures have no sources, which training and validation need")
 
 
 def _cost_and_assignment(config: TrainConfig) -> tuple[PairwiseCost, Assignment]:
@@ -407,9 +405,7 @@ def mean_data_scale(data: MixtureDataset) -> float:
     scales = [spread_db(example.sources[None], example.active[None]).item() for example in examples]
     scales = [scale for scale in scales if not math.isnan(scale)]
     if not scales:
-        raise UserError(
-            f"{data.manifest.path}: found no mixture of two sources, whose spread is the unit; use unit: cost"
-        )
+        raise UserError(f"{data.manifest.path}: no mixture of two sources, whose spread is the unit; use unit: cost")
     return fmean(scales)
 
 

@@ -170,8 +170,7 @@ class TaskDefinition(LightningModule):
     def scores(self, model: Any, batch: Any) -> list[dict[str, Any]]:
         """Return plain scores of each example of a dev batch, by name; by default the losses."""
         result = self.losses(model, batch)
-        columns = {"loss": result.loss} | result.statistics | (result.terms if len(result.terms) > 1 else {})
-        return rows_of(columns)
+        return rows_of({"loss": result.loss} | result.statistics | (result.terms if len(result.terms) > 1 else {}))
 
     def summarize(self, rows: list[dict[str, Any]]) -> dict[str, float]:
         """Return dev scores, named `dev_...`; by default the means of columns that every row has."""

@@ -42,9 +42,8 @@ def _findings(corpus, out, *options: str) -> dict:
     [([0.0, 0.0], 0.0), ([2.5, 0.0], 2.5), ([5.0, 0.0], 5.0), ([0.0] * 3, 10 * math.log10(2))],
 )
 def test_the_spread_of_two_sources_is_their_level_gap(levels_db, expected):
-    assert temperature.spread_db(
-        _orthogonal(levels_db), torch.ones(1, len(levels_db), dtype=torch.bool)
-    ).item() == pytest.approx(expected, abs=1e-5)
+    spread = temperature.spread_db(_orthogonal(levels_db), torch.ones(1, len(levels_db), dtype=torch.bool))
+    assert spread.item() == pytest.approx(expected, abs=1e-5)
 
 
 def test_spread_passes_over_inactive_sources():
@@ -152,9 +151,8 @@ def test_the_command_proposes_a_schedule_that_training_takes(tmp_path, corpus, m
 
 
 def test_the_cost_is_that_of_the_run(tmp_path, corpus, model):
-    (tmp_path / "exp" / "config.yaml").write_text(
-        "objective: {cost: {name: mse}}\ndata: {segment_seconds: 0.25}\n", encoding="utf-8"
-    )
+    config = "objective: {cost: {name: mse}}\ndata: {segment_seconds: 0.25}\n"
+    (tmp_path / "exp" / "config.yaml").write_text(config)
     found = _findings(corpus, tmp_path / "out", "--model", str(tmp_path / "exp"))
     assert (found["cost"], found["segment_seconds"]) == ("mse", 0.25)
 
@@ -189,13 +187,10 @@ def test_mixtures_without_sources_or_with_costs_that_are_not_finite_are_left_out
     assert (known["mixtures"], found["spread_db"]) == (3, pytest.approx(known["spread_db"]))
     with torch.no_grad():
         next(network.masker.parameters()).fill_(math.nan)
-    complaint(
-        lambda: temperature.of_model(network, corpus.manifest, NegSISDRConfig()), r"used \(mix0: no active source\)"
-    )
+    words = r"used \(mix0: no active source\)"
+    complaint(lambda: temperature.of_model(network, corpus.manifest, NegSISDRConfig()), words)
 
 
 @pytest.mark.parametrize(("more", "complaint"), [(["--segment-seconds", "0"], "--segment-seconds"), ([], "none.jsonl")])
-def test_mistakes_exit_with_2_and_one_line(tmp_path, capsys, more, complaint):
-    assert main(["find-temperature", "--out", str(tmp_path / "out"), "--manifest", "none.jsonl", *more]) == 2
-    error = capsys.readouterr().err
-    assert len(error.splitlines()) == 1 and complaint in error
+def test_mistakes_exit_with_2_and_one_line(tmp_path, refused, more, complaint):
+    assert complaint in refused(["find-temperature", "--out", tmp_path / "out", "--manifest", "none.jsonl", *more])

@@ -66,9 +66,8 @@ def test_out_and_model_have_short_forms(capsys):
 
 
 def test_later_files_win_and_options_win_over_files(tmp_path):
-    first = write(
-        tmp_path / "a.yaml", "model: {masker: {name: recurrent, hidden_size: 10, num_layers: 1}}\ntrainer: {seed: 3}"
-    )
+    masker = "model: {masker: {name: recurrent, hidden_size: 10, num_layers: 1}}"
+    first = write(tmp_path / "a.yaml", f"{masker}\ntrainer: {{seed: 3}}")
     second = write(tmp_path / "b.yaml", "model: {masker: {hidden_size: 20}}")
     config = config_of("--config", first, f"--config={second}", "--model.masker.num_layers", "4", "--trainer.seed=5")
     assert config.model.masker == c.RecurrentConfig(hidden_size=20, num_layers=4) and config.trainer.seed == 5

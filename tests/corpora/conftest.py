@@ -1,7 +1,5 @@
 """Small trees of recordings: noise with a slow envelope, at a level that differs from file to file."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

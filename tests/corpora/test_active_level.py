@@ -1,7 +1,5 @@
 """ITU-T P.56 against its definition, sample by sample, and signals whose level is known."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -48,10 +46,8 @@ def bursts(seed: int, rate: int, pause: float = 0.7) -> np.ndarray:
     generator = np.random.default_rng(seed)
     parts = []
     for _ in range(3):
-        parts += [
-            0.1 * generator.standard_normal(round(generator.uniform(0.4, 1.0) * rate)),
-            np.zeros(int(pause * rate)),
-        ]
+        noise = 0.1 * generator.standard_normal(round(generator.uniform(0.4, 1.0) * rate))
+        parts += [noise, np.zeros(int(pause * rate))]
     return np.concatenate(parts) + 1e-5 * generator.standard_normal(sum(map(len, parts)))
 
 
@@ -65,8 +61,7 @@ def test_level_is_that_of_the_definition(seed, rate):
 
 
 def test_pauses_do_not_count():
-    generator = np.random.default_rng(3)
-    speech = 0.1 * generator.standard_normal(4 * 8000)
+    speech = 0.1 * np.random.default_rng(3).standard_normal(4 * 8000)
     assert level_db(speech) == pytest.approx(-20, abs=0.1)
     # Of 4 s pause, the hangover of 0.2 s and the decay of the envelope (2 * 0.03 s, down to -15.9 dB) count.
     with_pause = np.concatenate([speech, np.zeros(4 * 8000)])

@@ -1,3 +1,5 @@
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,6 @@ from sepkit.data import audio
 from sepkit.data.manifest import read_manifest
 from sepkit.data.mixing import mix_entry
 from sepkit.data.seglst import read_seglst
-from sepkit.errors import UserError
 from tests.complaint import complaint
 from tests.corpora.calling import by_place
 
@@ -30,8 +31,7 @@ def speech(tmp_path_factory):
 
 
 def test_a_conversation_is_the_sum_of_its_sources(tmp_path, speech):
-    manifest = prepare_conversation(speech, tmp_path / "out", minutes=2.005, seed=3)
-    (entry,) = read_manifest(manifest)
+    (entry,) = read_manifest(prepare_conversation(speech, tmp_path / "out", minutes=2.005, seed=3))
     mixed = mix_entry(entry)
     assert mixed.mixture.shape == (round(120.3 * RATE),) and len(entry.sources) == 2
     np.testing.assert_array_equal(mixed.sources.sum(0), mixed.mixture)
@@ -74,8 +74,7 @@ def test_bad_arguments_are_told_in_one_line(tmp_path, speech, options, word):
 
 
 def test_command_line(tmp_path, speech, capsys):
-    line = ["prepare", "conversation", "--speech", str(speech), "--out", str(tmp_path), "--minutes", "0.1"]
-    assert main(line) == 0
+    assert main(["prepare", "conversation", "--speech", str(speech), "--out", str(tmp_path), "--minutes", "0.1"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == str(tmp_path / "conversation.jsonl")
 
 
@@ -85,8 +84,7 @@ def test_turn_taking(tmp_path, speech, most):
     manifest = prepare_conversation(speech, tmp_path / "out", **options)
     (entry,) = read_manifest(manifest)
     speaks = mix_entry(entry).sources != 0
-    at_once = speaks.sum(0)
-    assert at_once.max() == most and speaks.mean(1).min() > 0.1
+    assert speaks.sum(0).max() == most and speaks.mean(1).min() > 0.1
     lines = [line.split() for line in (tmp_path / "out" / "conversation.rttm").read_text().splitlines()]
     assert {line[7] for line in lines} == {"a", "b", "c"}
     names = [source.speaker for source in entry.sources]
@@ -124,8 +122,7 @@ def test_what_is_said_is_told_with_its_time(tmp_path, speech):
         assert abs(end - begin - 3 * RATE - 100 * int(segment.words[-1])) <= 16
     assert len(segments) > 3 and np.abs(mixture[heard]).mean() > 0.01 and not mixture[~heard].any()
     (tmp_path / "text").write_text("a0 word\n")
-    with pytest.raises(UserError, match="texts: found no line for"):
-        prepare_conversation(tmp_path / "speech", tmp_path / "other", **options)
-    with pytest.raises(UserError, match="have one name"):
-        (tmp_path / "text").write_text("0 word\n1 word\n")
-        prepare_conversation(speech, tmp_path / "third", **options)
+    makes = partial(prepare_conversation, tmp_path / "speech", tmp_path / "other", **options)
+    complaint(makes, "texts: found no line for")
+    (tmp_path / "text").write_text("0 word\n1 word\n")
+    complaint(lambda: prepare_conversation(speech, tmp_path / "third", **options), "have one name")

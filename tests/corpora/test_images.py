@@ -1,7 +1,5 @@
 """Binarized MNIST as it is; tests/studies/cdvae reads its other forms."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from sepkit.corpora.images import read_mnist

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -10,7 +8,6 @@ from sepkit.corpora.options import FolderOptions
 from sepkit.data.dataset import MixtureDataset
 from sepkit.data.manifest import read_manifest
 from sepkit.data.mixing import mix_entry
-from sepkit.errors import UserError
 from tests.complaint import complaint
 from tests.corpora.calling import by_place
 
@@ -48,8 +45,7 @@ def test_segments_are_parts_of_files(kaldi, tmp_path):
     recordings, left_out = read_kaldi(folder)
     assert len(recordings) == 8 and len(left_out) == 4
     assert "no line in" in next(iter(left_out.values()))
-    out = prepare_folder(None, tmp_path / "out", kaldi=kaldi, **SMALL)
-    train = read_manifest(out / "train.jsonl")
+    train = read_manifest(prepare_folder(None, tmp_path / "out", kaldi=kaldi, **SMALL) / "train.jsonl")
     parts = {(source.start, source.num_samples) for entry in train for source in entry.sources if source.start == 2000}
     assert parts == {(2000, 4800)}
     assert any(source.start == 4000 for entry in train for source in entry.sources)
@@ -66,14 +62,13 @@ def test_an_utterance_without_a_file_is_left_out(kaldi):
 
 def test_decoding_commands_are_read_as_their_file_and_others_refused(tmp_path):
     (tmp_path / "utt2spk").write_text("a s1\nb s1\nc s2\n")
-    (tmp_path / "wav.scp").write_text(
-        "a flac -c -d -s /x/a.flac |\nb /usr/bin/sph2pipe -f wav -p /x/b.sph |\nc sub/c.wav\n"
-    )
+    lines = ["a flac -c -d -s /x/a.flac |", "b /usr/bin/sph2pipe -f wav -p /x/b.sph |", "c sub/c.wav"]
+    (tmp_path / "wav.scp").write_text("\n".join(lines) + "\n")
     recordings, _ = read_kaldi(tmp_path)
     assert [recording.path for recording in recordings] == [Path("/x/a.flac"), Path("/x/b.sph"), tmp_path / "sub/c.wav"]
     victim = tmp_path / "victim"
     (tmp_path / "wav.scp").write_text(f"a touch {victim} |\n")
-    complaint(lambda: read_kaldi(tmp_path), r"wav\.scp:1: a command .* not run")
+    complaint(lambda: read_kaldi(tmp_path), r"wav\.scp:1: command .* not run")
     (tmp_path / "wav.scp").write_text(f"a flac -c -d x.flac | touch {victim} |\n")
     complaint(lambda: read_kaldi(tmp_path), "not run")
     assert not victim.exists()
@@ -84,7 +79,7 @@ def test_decoding_commands_are_read_as_their_file_and_others_refused(tmp_path):
     [
         ("wav.scp", None, r"no wav\.scp"), ("utt2spk", None, r"utt2spk: no such file"),
         ("utt2spk", "a\n", r"utt2spk:1: found only 'a'"), ("utt2spk", "a s\na t\n", r"utt2spk:2: a has a line already"),
-        ("utt2spk", "z s\n", "no utterance in common"), ("segments", "a a 1.0\n", r"segments:1: found 'a 1\.0'"),
+        ("utt2spk", "z s\n", "share no utterance"), ("segments", "a a 1.0\n", r"segments:1: found 'a 1\.0'"),
         ("segments", "a a nan -1\n", "segments:1: found 'nan', expected a finite number"),
         ("segments", "a a 2 1\n", "a start before the end"),
     ],
@@ -94,6 +89,4 @@ def test_lines_that_cannot_be_understood(tmp_path, name, text, message):
     for file, content in files.items():
         if content is not None:
             (tmp_path / file).write_text(content)
-    with pytest.raises(UserError, match=message) as caught:
-        read_kaldi(tmp_path)
-    assert "\n" not in str(caught.value)
+    complaint(lambda: read_kaldi(tmp_path), message)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -17,15 +15,8 @@ from tests.complaint import complaint
 from tests.corpora.calling import by_place
 
 prepare_mini = by_place(_prepare_mini, MiniOptions, "out", "speakers")
-TINY = {
-    "train_voices": 4,
-    "train_sentences": 2,
-    "heldout_sentences": 2,
-    "train_mixtures": 8,
-    "dev_mixtures": 4,
-    "test_mixtures": 20,
-    "segment_seconds": 2.0,
-}
+SPEECH = {"train_voices": 4, "train_sentences": 2, "heldout_sentences": 2, "segment_seconds": 2.0}
+TINY = SPEECH | {"train_mixtures": 8, "dev_mixtures": 4, "test_mixtures": 20}
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import hashlib
 import json
 
@@ -28,8 +26,7 @@ def entries(tmp_path) -> dict[str, list[MixtureEntry]]:
                 audio.write(tmp_path / f"s{index}" / f"{name}.wav", source, RATE, "PCM_16", "floor")
             chosen = [speakers[number % len(speakers)], speakers[(number + 1) % len(speakers)]]
             parts = [SourceEntry(f"s{i}/{name}.wav", speaker) for i, speaker in enumerate(chosen, start=1)]
-            entry = MixtureEntry(name, RATE, 900, parts, mixture=f"mix/{name}.wav", folder=tmp_path)
-            splits[split].append(entry)
+            splits[split].append(MixtureEntry(name, RATE, 900, parts, mixture=f"mix/{name}.wav", folder=tmp_path))
     return splits
 
 
@@ -39,8 +36,7 @@ def expected(entries: dict[str, list[MixtureEntry]]) -> dict[str, int]:
 
 def test_a_good_corpus_has_no_problems_and_its_report_says_what_it_holds(entries, tmp_path, capsys):
     assert verify(tmp_path, entries, expected(entries), sample=3) == []
-    report = json.loads((tmp_path / "verification.json").read_text())
-    train = report["splits"]["train"]
+    train = json.loads((tmp_path / "verification.json").read_text())["splits"]["train"]
     assert [train[name] for name in ("mixtures", "expected", "speakers", "sources")] == [6, 6, 4, 2]
     samples = audio.read(tmp_path / "mix" / "train0.wav")
     checksum = hashlib.sha256((samples * 32768).astype("<i2").tobytes()).hexdigest()
@@ -53,12 +49,8 @@ def test_what_is_wrong_is_said_and_not_raised(entries, tmp_path, capsys):
     (tmp_path / "s1" / "test1.wav").unlink()
     audio.write(tmp_path / "s2" / "test3.wav", np.ones(7), RATE, "PCM_16")
     problems = verify(tmp_path, entries, expected(entries) | {"dev": 9})
-    for pattern in (
-        "dev: 6 of 9 mixtures",
-        "test1.wav: no such file",
-        "test3.wav: 7 samples, expected 900",
-        "train and dev share 1 speaker(s): a",
-    ):
+    of_files = ("test1.wav: no such file", "test3.wav: 7 samples, expected 900")
+    for pattern in ("dev: 6 of 9 mixtures", *of_files, "train and dev share 1 speaker(s): a"):
         assert sum(pattern in problem for problem in problems) == 1, pattern
     assert len(problems) == 4
     assert "warning: 4 problem(s)" in capsys.readouterr().err

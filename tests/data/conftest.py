@@ -1,7 +1,5 @@
 """A tiny corpus of colored noise: four speakers, two recordings each, and a manifest of two-speaker mixtures."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -33,9 +31,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
     entries = []
     for first, second in [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]:
         paths = [f"wav/{first}/0.wav", f"wav/{second}/1.wav"]
-        sources = [
-            SourceEntry(path, speaker=path.split("/")[1], gain=gain)
-            for path, gain in zip(paths, (0.8, 1.25), strict=True)
-        ]
+        gains = zip(paths, (0.8, 1.25), strict=True)
+        sources = [SourceEntry(path, speaker=path.split("/")[1], gain=gain) for path, gain in gains]
         entries.append(MixtureEntry(f"{first}-{second}", RATE, min(lengths[p] for p in paths), sources))
     return read_manifest(write_manifest(Path(folder) / "train.jsonl", entries))

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 
@@ -24,10 +22,8 @@ def test_who_speaks_when(tmp_path):
     np.testing.assert_allclose(turns[0], [(1, 4)], atol=0.05)
     np.testing.assert_allclose(turns[1], [(3, 3)], atol=0.05)
     lines = rttm_lines("my talk", turns)
-    assert [line.split()[:3] + line.split()[7:8] for line in lines] == [
-        ["SPEAKER", "my_talk", "1", "s1"],
-        ["SPEAKER", "my_talk", "1", "s2"],
-    ]
+    heads = [line.split()[:3] + line.split()[7:8] for line in lines]
+    assert heads == [["SPEAKER", "my_talk", "1", "s1"], ["SPEAKER", "my_talk", "1", "s2"]]
     assert all(len(line.split()) == 10 for line in lines)
 
 
@@ -54,12 +50,8 @@ def test_times_are_rounded_down_but_for_the_rounding_of_floats() -> None:
     found = [milliseconds(*times) for times in ((0.3, 0.6), (1.0009, 0.0002), (0.0014, 0.0005), (2.0, np.inf))]
     assert found == [("0.300", "0.600"), ("1.000", "0.001"), ("0.001", "0.000"), ("2.000", "")]
     turns = [[(1.0, 1.0), (3.0, 1.0)], [(2.0, 1.0), (0.5, 0.25)]]
-    assert [line.split()[3] + line.split()[7] for line in rttm_lines("a", turns)] == [
-        "0.500s2",
-        "1.000s1",
-        "2.000s2",
-        "3.000s1",
-    ]
+    found = [line.split()[3] + line.split()[7] for line in rttm_lines("a", turns)]
+    assert found == ["0.500s2", "1.000s1", "2.000s2", "3.000s1"]
     assert _means(np.array([[1.0, 2.0, 6.0, 0.0]]), 1).tolist() == [[4 / 3, 3.0, 8 / 3, 2.0]]
 
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 
@@ -47,8 +45,7 @@ def test_segments_are_parts_of_the_mixture_and_vary_with_epoch_and_seed(corpus: 
         starts.append(match)
     assert len(set(starts)) > 15 and max(starts) - min(starts) > 3000
     assert torch.equal(dataset[2].mixture, dataset[0, 2].mixture)
-    other = MixtureDataset(corpus, segment_seconds=0.25, seed=1)
-    assert not torch.equal(other[0, 2].mixture, dataset[0, 2].mixture)
+    assert not torch.equal(MixtureDataset(corpus, segment_seconds=0.25, seed=1)[0, 2].mixture, dataset[0, 2].mixture)
     fixed = MixtureDataset(corpus, segment_seconds=0.25, random_crop=False)
     np.testing.assert_array_equal(fixed[7, 2].mixture.numpy(), whole[:2000])
 
@@ -59,13 +56,10 @@ def test_sources_are_played_at_drawn_speeds(corpus: Manifest) -> None:
     for epoch in range(20):
         example, sources = dataset[epoch, 2], mix_entry(corpus[2]).sources
         np.testing.assert_allclose(example.mixture, example.sources.sum(0), atol=1e-6)
-        played = [
-            [audio.resample(source, 1000, rate)[: len(example.mixture)] for rate in (1250, 1000)] for source in sources
-        ]
-        near = [
-            [np.allclose(found, one, atol=1e-4) for one in both]
-            for found, both in zip(example.sources.numpy(), played, strict=True)
-        ]
+        length = len(example.mixture)
+        played = [[audio.resample(source, 1000, rate)[:length] for rate in (1250, 1000)] for source in sources]
+        pairs = zip(example.sources.numpy(), played, strict=True)
+        near = [[np.allclose(found, one, atol=1e-4) for one in both] for found, both in pairs]
         assert all(sum(one) == 1 for one in near)
         seen.add(tuple(one.index(True) for one in near))
     assert len(seen) == 4
@@ -93,9 +87,7 @@ def test_mixtures_below_the_least_length_are_left_out(corpus: Manifest, capsys: 
 
 @pytest.mark.parametrize("dynamic", [None, DYNAMIC], ids=["fixed", "dynamic"])
 @pytest.mark.parametrize("workers", [1, 2])
-def test_items_do_not_depend_on_workers_or_history(
-    corpus: Manifest, dynamic: DynamicMixingConfig | None, workers: int
-) -> None:
+def test_items_do_not_depend_on_workers_or_history(corpus, dynamic, workers) -> None:
     def load(num_workers: int, epoch: int) -> list[tuple[list[str], bytes]]:
         dataset = MixtureDataset(corpus, segment_seconds=0.3, dynamic_mixing=dynamic)
         sampler = EpochSampler(len(dataset), seed=3, batch_size=2)
@@ -109,8 +101,7 @@ def test_items_do_not_depend_on_workers_or_history(
 
 def test_it_survives_being_sent_to_another_process(corpus: Manifest) -> None:
     dataset = MixtureDataset(corpus, segment_seconds=0.3, dynamic_mixing=DYNAMIC)
-    copy = pickle.loads(pickle.dumps(dataset))
-    assert torch.equal(copy[2, 3].sources, dataset[2, 3].sources)
+    assert torch.equal(pickle.loads(pickle.dumps(dataset))[2, 3].sources, dataset[2, 3].sources)
 
 
 def test_global_random_state_neither_matters_nor_changes(corpus: Manifest) -> None:
@@ -121,16 +112,14 @@ def test_global_random_state_neither_matters_nor_changes(corpus: Manifest) -> No
     np.random.seed(2)
     torch.manual_seed(2)
     before = np.random.get_state()[1].copy(), torch.get_rng_state()
-    second = dataset[3, 1]
-    assert torch.equal(first.mixture, second.mixture)
+    assert torch.equal(first.mixture, dataset[3, 1].mixture)
     assert (np.random.get_state()[1] == before[0]).all() and torch.equal(torch.get_rng_state(), before[1])
 
 
 def test_dynamic_mixing_sets_the_length_of_an_epoch(corpus: Manifest) -> None:
     dataset = MixtureDataset(corpus, segment_seconds=0.25, dynamic_mixing=DYNAMIC, mixtures_per_epoch=50)
     assert len(dataset) == 50
-    mixtures = {dataset[epoch, index].mixture.numpy().tobytes() for epoch in range(2) for index in range(50)}
-    assert len(mixtures) == 100
+    assert len({dataset[epoch, index].mixture.numpy().tobytes() for epoch in range(2) for index in range(50)}) == 100
     assert len({dataset[epoch, index].id for epoch in range(2) for index in range(50)}) == 100
     off = MixtureDataset(corpus, dynamic_mixing=DynamicMixingConfig(enabled=False), mixtures_per_epoch=50)
     assert len(off) == 6 and off[0].id == "0-1"
@@ -142,8 +131,7 @@ def uneven(tmp_path: Path) -> Manifest:
     for name, value in {"a": 0.1, "b": 0.2, "c": 0.0}.items():
         audio.write(tmp_path / f"{name}.wav", np.full(100, value, np.float32), RATE)
     sources = [SourceEntry(f"{name}.wav", name) for name in "abc"]
-    entries = [MixtureEntry(f"m{n}", RATE, 40 + 20 * n, sources[:n]) for n in (1, 2, 3)]
-    return Manifest(tmp_path / "m.jsonl", entries)
+    return Manifest(tmp_path / "m.jsonl", [MixtureEntry(f"m{n}", RATE, 40 + 20 * n, sources[:n]) for n in (1, 2, 3)])
 
 
 def test_batches_are_padded_and_inactive_sources_marked(uneven: Manifest) -> None:
@@ -159,8 +147,7 @@ def test_batches_are_padded_and_inactive_sources_marked(uneven: Manifest) -> Non
 
 def test_collate_takes_examples_of_different_numbers_of_sources() -> None:
     examples = [Example(str(m), torch.ones(5), torch.ones(m, 5), torch.ones(m, dtype=torch.bool)) for m in (0, 1, 2)]
-    batch = collate(examples)
-    assert batch.active.tolist() == [[False, False], [True, False], [True, True]]
+    assert collate(examples).active.tolist() == [[False, False], [True, False], [True, True]]
 
 
 def test_the_sample_rate_is_checked(uneven: Manifest) -> None:
@@ -183,13 +170,10 @@ def items_of(sampler: EpochSampler) -> list[list[int]]:
     drop_last=st.booleans(),
 )
 @settings(max_examples=100, deadline=None)
-def test_ranks_share_the_global_batches_of_one_process(
-    num_items: int, world: int, batch_size: int, epoch: int, shuffle: bool, drop_last: bool
-) -> None:
+def test_ranks_share_the_global_batches_of_one_process(num_items, world, batch_size, epoch, shuffle, drop_last) -> None:
     def batches(rank: int, of: int, size: int) -> list[list[int]]:
-        sampler = EpochSampler(
-            num_items, seed=7, shuffle=shuffle, rank=rank, world=of, batch_size=size, drop_last=drop_last
-        )
+        share = {"rank": rank, "world": of, "batch_size": size}
+        sampler = EpochSampler(num_items, seed=7, shuffle=shuffle, drop_last=drop_last, **share)
         sampler.set_epoch(epoch)
         result = items_of(sampler)
         assert len(result) == len(sampler)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -34,8 +32,7 @@ def steady(tmp_path: Path) -> Manifest:
         sine = 0.1 * (speaker + 1) * np.sin(2 * np.pi * 250 * (speaker + 1) * np.arange(8000) / RATE)
         audio.write(tmp_path / f"{speaker}.wav", sine.astype(np.float32), RATE)
     for first in range(4):
-        pair = (first, (first + 1) % 4)
-        sources = [SourceEntry(f"{s}.wav", speaker=str(s), gain=0.5 / (s + 1)) for s in pair]
+        sources = [SourceEntry(f"{s}.wav", speaker=str(s), gain=0.5 / (s + 1)) for s in (first, (first + 1) % 4)]
         entries.append(MixtureEntry(f"m{first}", RATE, 8000, sources))
     return Manifest(tmp_path / "train.jsonl", entries)
 
@@ -75,8 +72,7 @@ def test_gains_are_uniform_around_the_manifests_level(steady: Manifest) -> None:
 
 
 def test_equal_gains_give_equal_levels(corpus: Manifest) -> None:
-    mixer = DynamicMixer(corpus, DynamicMixingConfig(enabled=True, gain_range_db=0.0))
-    for mixed in draws(mixer, 10):
+    for mixed in draws(DynamicMixer(corpus, DynamicMixingConfig(enabled=True, gain_range_db=0.0)), 10):
         levels = [active_level(source, RATE) for source in mixed.sources]
         assert levels[0] == pytest.approx(levels[1], rel=0.05)
 
@@ -101,8 +97,7 @@ def test_without_segments_the_mode_settles_the_length(tmp_path: Path, mode: str,
     for mixed in draws(DynamicMixer(manifest, DynamicMixingConfig(enabled=True)), 5):
         assert mixed.mixture.shape == (expected,)
         assert sorted(int((source != 0).sum()) for source in mixed.sources) == [600, expected]
-    short = draws(DynamicMixer(manifest, DynamicMixingConfig(enabled=True), 500), 1)[0]
-    assert short.mixture.shape == (500,)
+    assert draws(DynamicMixer(manifest, DynamicMixingConfig(enabled=True), 500), 1)[0].mixture.shape == (500,)
 
 
 def test_speed_shifts_the_pitch(steady: Manifest) -> None:
@@ -130,11 +125,9 @@ def test_noise_has_the_drawn_ratio_and_share(steady: Manifest, tmp_path: Path) -
     for name, count in {"long": 9000, "short": 700}.items():
         waveform = np.random.default_rng(0).uniform(-0.5, 0.5, count).astype(np.float32)
         audio.write(noise_folder / f"{name}.wav", waveform, RATE)
-    config = DynamicMixingConfig(
-        enabled=True, noise=str(tmp_path / "noise"), noise_probability=0.7, noise_snr_db=(3.0, 9.0)
-    )
-    mixtures = draws(DynamicMixer(steady, config, 4000), 120)
-    noisy = [mixed for mixed in mixtures if mixed.noise is not None]
+    options = {"noise": str(tmp_path / "noise"), "noise_probability": 0.7, "noise_snr_db": (3.0, 9.0)}
+    config = DynamicMixingConfig(enabled=True, **options)
+    noisy = [mixed for mixed in draws(DynamicMixer(steady, config, 4000), 120) if mixed.noise is not None]
     assert 66 < len(noisy) < 100
     ratios = []
     for mixed in noisy:
@@ -165,9 +158,8 @@ def test_silent_noise_and_silent_speech_stay_finite(tmp_path: Path) -> None:
 
 def test_targets_are_the_reverberant_sources(corpus: Manifest, tmp_path: Path) -> None:
     pytest.importorskip("pyroomacoustics", reason="pyroomacoustics is missing: pip install 'sepkit[reverb]'")
-    config = DynamicMixingConfig(
-        enabled=True, gain_range_db=0.0, reverberation_probability=1.0, reverberation_cache=str(tmp_path)
-    )
+    dry_config = DynamicMixingConfig(enabled=True, gain_range_db=0.0)
+    config = replace(dry_config, reverberation_probability=1.0, reverberation_cache=str(tmp_path))
     dry_config = DynamicMixingConfig(enabled=True, gain_range_db=0.0)
     wet = DynamicMixer(corpus, config, 3000).mix(np.random.default_rng(0))
     dry = DynamicMixer(corpus, dry_config, 3000).mix(np.random.default_rng(0))
@@ -256,10 +248,8 @@ def test_a_reverberant_segment_still_rings_from_before_it(tmp_path: Path) -> Non
 def test_parts_of_a_file_stay_within_their_bounds(tmp_path: Path) -> None:
     waveform = np.concatenate([np.full(1000, 0.1), np.full(1000, 0.2), np.full(1000, 0.3)]).astype(np.float32)
     audio.write(tmp_path / "long.wav", waveform, RATE)
-    sources = [
-        SourceEntry("long.wav", "a", start=0, num_samples=1000),
-        SourceEntry("long.wav", "b", start=1000, num_samples=1000),
-    ]
+    starts = {"a": 0, "b": 1000}
+    sources = [SourceEntry("long.wav", who, start=start, num_samples=1000) for who, start in starts.items()]
     manifest = Manifest(tmp_path / "m.jsonl", [MixtureEntry("x", RATE, 1000, sources)])
     for mixed in draws(DynamicMixer(manifest, DynamicMixingConfig(enabled=True), 400), 20):
         for source in mixed.sources:
@@ -301,15 +291,13 @@ def test_channels_limit_sources_and_noise_alike_and_add_to_the_noise_alone(corpu
     with_codec = mixed(channel_probability=1.0, codec_probability=1.0, clipping_probability=0.0)
     for before, limited, coded in zip(plain, only_band, with_codec, strict=True):
         # The channel is drawn last, so that the speech is the same.
-        level = np.linalg.norm(before.mixture)
-        assert np.linalg.norm(limited.mixture) == pytest.approx(level, rel=1e-4)
+        assert np.linalg.norm(limited.mixture) == pytest.approx(np.linalg.norm(before.mixture), rel=1e-4)
         assert np.abs(limited.noise).max() < 1e-5 * np.abs(limited.mixture).max()
         np.testing.assert_allclose(limited.mixture, limited.sources.sum(0), atol=1e-6)
         error = coded.mixture - coded.sources.sum(0)
         np.testing.assert_allclose(coded.noise, error, atol=1e-6)
         assert np.square(error).sum() / np.square(coded.mixture).sum() > 1e-8
-    half = mixed(channel_probability=0.5)
-    assert 10 < sum(one.noise is None for one in half) < 30
+    assert 10 < sum(one.noise is None for one in mixed(channel_probability=0.5)) < 30
 
 
 def test_speakers_take_turns_in_their_share(corpus: Manifest) -> None:
@@ -325,5 +313,4 @@ def test_speakers_take_turns_in_their_share(corpus: Manifest) -> None:
         kept = turns.sources != 0
         np.testing.assert_array_equal(turns.sources[kept], plain.sources[kept])
         np.testing.assert_allclose(turns.mixture, turns.sources.sum(0), atol=1e-6)
-        changes = np.count_nonzero(np.diff(kept[0].astype(int)))
-        assert changes <= 3 + np.count_nonzero(plain.sources == 0)
+        assert np.count_nonzero(np.diff(kept[0].astype(int))) <= 3 + np.count_nonzero(plain.sources == 0)

@@ -1,7 +1,5 @@
 """Formats that libsndfile cannot read: with a stand-in for ffmpeg, and with the real one where it is installed."""
 
-from __future__ import annotations
-
 import io
 import time
 from pathlib import Path
@@ -63,8 +61,7 @@ def test_what_ffmpeg_decodes_is_read_like_any_other_file(stand_in: None, tmp_pat
         np.testing.assert_array_equal(audio.read(path, start, count, channel=0), waveform[start : start + count, 0])
     np.testing.assert_array_equal(np.concatenate(list(audio.read_blocks(path, 33_333))), waveform.mean(axis=1))
     slower = audio.read(path, 1000, 500, sample_rate=8000, resampler="scipy_poly", channel=0)
-    whole = audio.resample(waveform[:, 0], RATE, 8000, "scipy_poly")
-    np.testing.assert_array_equal(slower, whole[1000:1500])
+    np.testing.assert_array_equal(slower, audio.resample(waveform[:, 0], RATE, 8000, "scipy_poly")[1000:1500])
 
 
 def test_ffmpeg_that_fails_is_one_line(stand_in: None, tmp_path: Path) -> None:
@@ -73,9 +70,7 @@ def test_ffmpeg_that_fails_is_one_line(stand_in: None, tmp_path: Path) -> None:
         ("silent_film.mkv", "silent_film.mkv: contains no sound; leave out the file"),
     ):
         write_au(tmp_path / name)
-        with pytest.raises(UserError, match=words) as caught:
-            audio.read(tmp_path / name)
-        assert "\n" not in str(caught.value)
+        complaint(lambda name=name: audio.read(tmp_path / name), words)
     complaint(lambda: audio.info(tmp_path / "absent.m4a"), r"absent.m4a: no such file")
 
 
@@ -97,9 +92,7 @@ def test_nothing_is_skipped_in_silence(absent: None, tmp_path: Path, capsys: pyt
     assert capsys.readouterr().err == line
     assert [path.name for path in find_recordings([tmp_path / "in"], tmp_path / "out")] == ["d.wav"]
     assert capsys.readouterr().err == line
-    line = (
-        r"a.m4a: cannot be read as audio \(.* the program ffmpeg, which reads more, is not installed\).*install ffmpeg"
-    )
+    line = r"a.m4a: cannot be read as audio \(.* the program ffmpeg, which reads more, is not .*install ffmpeg"
     complaint(lambda: audio.info(tmp_path / "in" / "a.m4a"), line)
 
 

@@ -1,7 +1,5 @@
 """Formats by their first bytes, as their specifications have them, and frames of MPEG audio by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from sepkit.data.headers import container_of, frame_bytes, goes_on

@@ -1,7 +1,5 @@
 """The one reader against the ffmpeg program: encodings, rates and channels; whole, in windows and in blocks."""
 
-from __future__ import annotations
-
 import io
 import os
 import re
@@ -88,8 +86,7 @@ def encode(path: Path, rate: int, channels: int, options: list[str], seconds: fl
 def by_ffmpeg(path: Path, channels: int) -> np.ndarray:
     """What the program decodes, (T, C): the independent reader."""
     command = ["ffmpeg", "-nostdin", "-v", "error", "-i", path, "-f", "f32le", "-"]
-    data = subprocess.run(command, capture_output=True).stdout
-    return np.frombuffer(data, "<f4").reshape(-1, channels)
+    return np.frombuffer(subprocess.run(command, capture_output=True).stdout, "<f4").reshape(-1, channels)
 
 
 def check_windows(path: Path, whole: np.ndarray, atol: float = 0.0) -> None:
@@ -97,12 +94,8 @@ def check_windows(path: Path, whole: np.ndarray, atol: float = 0.0) -> None:
     info = audio.info(path)
     assert info.num_samples == len(whole)
     length = len(whole)
-    starts = [
-        length - 2000,
-        *np.random.default_rng(1).integers(0, length - 500, 6),
-        1,
-        *range(length - 1550, length, 450),
-    ]
+    drawn = np.random.default_rng(1).integers(0, length - 500, 6)
+    starts = [length - 2000, *drawn, 1, *range(length - 1550, length, 450)]
     for start in starts[:2] if info.subtype == "FFMPEG" else starts:  # every window starts the program
         count = min(500, length - int(start))
         np.testing.assert_allclose(audio.read(path, int(start), count), whole[start : start + count], atol=atol, rtol=0)
@@ -184,9 +177,8 @@ def test_joined_files_that_no_decoder_reads_whole_are_split_as_the_message_says(
     for one, other in ((first, second), (second, first), (first, first)):
         path.write_bytes(one + other)
         for read in (audio.info, audio.read, lambda path: audio.decode(io.BytesIO(path.read_bytes()))):
-            with pytest.raises(
-                UserError, match=r"another recording follows.*head -c (\d+) FILE.*tail -c \+(\d+) F"
-            ) as told:
+            words = r"another recording follows.*head -c (\d+) FILE.*tail -c \+(\d+) F"
+            with pytest.raises(UserError, match=words) as told:
                 read(path)
             at, after = map(int, re.findall(r"-c \+?(\d+)", str(told.value)))
             assert (at, after) == (len(one), len(one) + 1)
@@ -221,8 +213,7 @@ def test_a_chunk_behind_the_samples_of_a_w64_is_no_sound(tmp_path: Path) -> None
 @pytest.mark.parametrize("kind", ["w64", "caf"])
 def test_a_header_that_sox_repeats_in_a_pipe_is_no_sound(kind: str, tmp_path: Path) -> None:
     command = ["sox", "-n", "-r", "16000", "-t", kind, "-", "synth", "1", "sine", "440"]
-    made = subprocess.run(command, capture_output=True, check=True).stdout
-    (tmp_path / "x").write_bytes(made)
+    (tmp_path / "x").write_bytes(subprocess.run(command, capture_output=True, check=True).stdout)
     complaint(lambda: audio.info(tmp_path / "x"), "another recording follows the first")
 
 
@@ -286,9 +277,7 @@ def form_of(tag: int, channels: int, bits: int, extensible: bool = False) -> byt
         (b"RF64", (2**32 - 1, 0), b"ds64" + struct.pack("<I", 28) + bytes(28)),
     ],
 )  # fmt: skip
-def test_a_wav_of_a_killed_recorder_is_read_to_its_end(
-    tag_bits: tuple[int, int], extensible: bool, riff: bytes, sizes: tuple[int, int], before: bytes, tmp_path: Path
-) -> None:
+def test_a_wav_of_a_killed_recorder_is_read_to_its_end(tag_bits, extensible, riff, sizes, before, tmp_path) -> None:
     tag, bits = tag_bits
     samples = signal_of(8000, 2, 0.5)
     if tag == 3:
@@ -309,11 +298,9 @@ def test_a_wav_of_a_killed_recorder_is_read_to_its_end(
 
 def test_a_wav_without_samples_stays_empty(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "x.wav", np.zeros((0, 2)), 8000)
-    tagged = unfinished(b"RIFF", (48, 0), form_of(1, 1, 16), b"LIST\4\0\0\0INFO")
-    (tmp_path / "y.wav").write_bytes(tagged)
+    (tmp_path / "y.wav").write_bytes(unfinished(b"RIFF", (48, 0), form_of(1, 1, 16), b"LIST\4\0\0\0INFO"))
     for name in ("x.wav", "y.wav"):
-        with pytest.raises(UserError, match="contains no samples"):
-            audio.info(tmp_path / name)
+        complaint(lambda name=name: audio.info(tmp_path / name), "contains no samples")
 
 
 def test_a_wav_beyond_the_size_that_its_header_gives_up_at_is_read_to_its_end(tmp_path: Path) -> None:
@@ -348,9 +335,8 @@ def test_a_text_that_names_other_files_is_not_followed(kind: str, tmp_path: Path
         path.write_text(PLAYLISTS[kind].format(other))
         # ffmpeg does not know DASH of an ending of its own.
         reason = r"\(ffmpeg: a format that can name other files, or a rare one\)" if kind != "dash" else ""
-        complaint(
-            lambda path=path: audio.read(path), f"cannot be read as audio {reason}.*get the file again, or save it"
-        )
+        told = f"cannot be read as audio {reason}.*get the file again, or save it"
+        complaint(lambda path=path: audio.read(path), told)
 
 
 @needs_ffmpeg

@@ -1,6 +1,5 @@
-from __future__ import annotations
-
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -28,8 +27,7 @@ def test_rooms_are_a_function_of_seed_and_number(tmp_path: Path) -> None:
     for room in (0, 3):
         np.testing.assert_array_equal(first.impulse_responses(room), second.impulse_responses(room))
     assert first.impulse_responses(0).shape != first.impulse_responses(3).shape
-    other_seed = RoomBank(tmp_path / "a", RATE, 2, seed=1).impulse_responses(0)
-    assert other_seed.shape != first.impulse_responses(0).shape
+    assert RoomBank(tmp_path / "a", RATE, 2, seed=1).impulse_responses(0).shape != first.impulse_responses(0).shape
     with pytest.raises(IndexError):
         first.impulse_responses(1000)
 
@@ -65,8 +63,7 @@ def test_default_folder_is_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 def test_reverberate_is_a_convolution_cut_to_length() -> None:
-    generator = np.random.default_rng(0)
-    waveform, response = generator.standard_normal((2, 500)).astype(np.float32)
+    waveform, response = np.random.default_rng(0).standard_normal((2, 500)).astype(np.float32)
     np.testing.assert_allclose(reverberate(waveform, response), np.convolve(waveform, response)[:500], atol=1e-4)
     assert reverberate(waveform, response).dtype == np.float32
     np.testing.assert_allclose(reverberate(waveform[:1], response), waveform[:1] * response[0], rtol=1e-4)
@@ -78,20 +75,14 @@ class Room:
     made: ClassVar[list[Any]] = []
 
     def __init__(self, size: np.ndarray, **options: Any) -> None:
-        self.size, self.options, self.sources, self.rir = size, options, [], None
+        self.size, self.options, self.microphones, self.sources = size, options, [], []
+        self.set_sound_speed = partial(options.__setitem__, "speed")
+        self.add_microphone, self.add_source, self.compute_rir = self.microphones.append, self.sources.append, list
         self.made.append(self)
 
-    def set_sound_speed(self, meters_per_second: float) -> None:
-        self.options["speed"] = meters_per_second
-
-    def add_microphone(self, place: np.ndarray) -> None:
-        self.microphone = place
-
-    def add_source(self, place: np.ndarray) -> None:
-        self.sources.append(place)
-
-    def compute_rir(self) -> None:
-        self.rir = [[np.arange(1.0, 3001 + 10 * k) for k in range(len(self.sources))]]
+    @property
+    def rir(self) -> list[list[np.ndarray]]:
+        return [[np.arange(1.0, 3001 + 10 * k) for k in range(len(self.sources))]]
 
 
 @pytest.fixture
@@ -110,7 +101,7 @@ def test_rooms_talkers_and_reverberation_are_drawn_from_all_of_their_ranges(room
     sizes = np.array([room.size for room in rooms])
     np.testing.assert_allclose(sizes.min(0), [3, 3, 2.5], atol=0.05)
     np.testing.assert_allclose(sizes.max(0), [10, 10, 4], atol=0.05)
-    places = np.array([[room.microphone, *room.sources] for room in rooms])
+    places = np.array([room.microphones + room.sources for room in rooms])
     to_walls = np.minimum(places[..., :2], sizes[:, None, :2] - places[..., :2])
     assert 0.5 <= to_walls.min() < 0.51
     assert 1 <= places[..., 2].min() < 1.01 and 1.99 < places[..., 2].max() <= 2
@@ -127,7 +118,7 @@ def test_responses_begin_where_the_nearest_talker_is_heard(rooms: list[Any]) -> 
     found = simulate_room(np.random.default_rng(0), RATE, 3, reverberation_seconds=0.25, talker_meters=(1.0, 1.5))
     (room,) = rooms
     assert room.options == {"fs": RATE, "materials": (0.25, 343.0), "max_order": 7, "speed": 343.0}
-    meters = np.linalg.norm(np.array(room.sources) - room.microphone, axis=1)
+    meters = np.linalg.norm(np.array(room.sources) - room.microphones[0], axis=1)
     assert len(meters) == 3 and meters.min() >= 1.0 and meters.max() <= 1.5
     delay = int(meters.min() / 343 * RATE)
     expected = np.arange(delay + 1.0, delay + 2001)

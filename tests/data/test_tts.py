@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import time
 
 import numpy as np
@@ -37,10 +35,8 @@ def test_speech_lasts_as_long_as_its_rate_says_and_repeats(synthesizer):
 
 
 def test_pitch_variant_and_accent_are_heard(synthesizer):
-    waveforms = [
-        synthesizer.speak(TEXT, voice)[0]
-        for voice in (Voice("m3"), Voice("m3", pitch=90), Voice("f2"), Voice("m3", accent="en-gb-scotland"))
-    ]
+    voices = (Voice("m3"), Voice("m3", pitch=90), Voice("f2"), Voice("m3", accent="en-gb-scotland"))
+    waveforms = [synthesizer.speak(TEXT, voice)[0] for voice in voices]
     spectra = [np.abs(np.fft.rfft(waveform, 2**18)) for waveform in waveforms]
     for other in spectra[1:]:
         assert np.corrcoef(spectra[0], other)[0, 1] < 0.9
@@ -49,8 +45,7 @@ def test_pitch_variant_and_accent_are_heard(synthesizer):
 def test_fundamental_frequency_rises_with_pitch(synthesizer):
     def fundamental_hz(pitch: int) -> float:
         waveform, rate = synthesizer.speak("ah " * 6, Voice("m3", pitch=pitch))
-        spectrum = np.abs(np.fft.rfft(waveform, 2**19)) ** 2
-        correlation = np.fft.irfft(spectrum)
+        correlation = np.fft.irfft(np.abs(np.fft.rfft(waveform, 2**19)) ** 2)
         lags = slice(rate // 220, rate // 60)
         return rate / (lags.start + int(np.argmax(correlation[lags])))
 
@@ -79,8 +74,7 @@ def test_trim_silence():
     waveform = np.zeros(8000, np.float32)
     waveform[2005:5003] = 0.5
     waveform[100] = 0.001
-    trimmed = trim_silence(waveform, 8000)
-    np.testing.assert_array_equal(trimmed, waveform[2000:5040])
+    np.testing.assert_array_equal(trim_silence(waveform, 8000), waveform[2000:5040])
     assert trim_silence(np.zeros(800, np.float32), 8000).size == 0
     assert trim_silence(np.zeros(0, np.float32), 8000).size == 0
     assert trim_silence(np.ones(79, np.float32), 8000).size == 0

@@ -1,7 +1,5 @@
 """The pages that a reader goes through, and their blocks of code."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tutorials as notebooks: made of the page, whole, valid, and (slow) executed as they are."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

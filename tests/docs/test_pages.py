@@ -1,7 +1,5 @@
 """README and the pages of docs/ tell the truth: every block of code is run in order, and links lead somewhere."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import re
@@ -15,7 +13,6 @@ import numpy as np
 import pytest
 
 from sepkit.cli.main import EVERY_COMMAND, main
-from sepkit.config import ModelConfig
 from sepkit.data import audio
 from tests.docs.blocks import CODE, DOCUMENTS, REPOSITORY, Block, blocks
 from tests.docs.tiny import TINY_TEXT, tiny_options, tiny_text, write_recordings
@@ -34,8 +31,7 @@ def test_links_lead_somewhere(path: Path) -> None:
     # Pages of the reference are made when the site is.
     made = {str(REPOSITORY / "docs" / name) for name in generated_pages()}
     places = [os.path.normpath(path.parent / link) for link in links if "://" not in link]
-    broken = [place for place in places if place not in made and not Path(place).exists()]
-    assert not broken
+    assert not [place for place in places if place not in made and not Path(place).exists()]
 
 
 def test_what_a_reader_is_to_run_is_marked_as_a_language_that_is_run() -> None:
@@ -79,9 +75,7 @@ def commands(block: Block) -> list[str]:
 
 
 @pytest.mark.usefixtures("own_choices_forgotten")
-def test_every_block_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_model_config: ModelConfig, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_block_runs(tmp_path, monkeypatch, tiny_model_config, capsys) -> None:
     from sepkit.inference import calibration
     from sepkit.models import build_model
     from sepkit.models.storage.checkpoints import save_model
@@ -143,7 +137,6 @@ def run_command(command: str, page: str) -> None:
     words = ["make", "--dry-run", *arguments] if program == "make" else [REPOSITORY / program, *arguments]
     words += [] if program == "make" else ["--stop-stage", "0"]
     folder = REPOSITORY if program == "make" else None
-    done = subprocess.run(
-        list(map(str, words)), cwd=folder, env=os.environ | {"PATH": path}, capture_output=True, text=True, check=False
-    )
+    environment = os.environ | {"PATH": path}
+    done = subprocess.run(list(map(str, words)), cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, f"{page}: {command}\n{done.stdout}\n{done.stderr}"

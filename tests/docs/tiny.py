@@ -1,7 +1,5 @@
 """Small recordings, and options that make commands small."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Predicted against measured SI-SDR, against scipy and brute force."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math
@@ -13,13 +11,7 @@ import pytest
 from scipy import stats
 
 from sepkit.errors import UserError
-from sepkit.evaluation.calibration import (
-    agreement,
-    interval_coverage,
-    rank_correlations,
-    risk_coverage,
-    summarize_calibration,
-)
+from sepkit.evaluation import calibration
 from sepkit.evaluation.evaluate import EvaluationOptions, evaluate
 from sepkit.evaluation.labels import BOUNDS, PREDICTED, RATES
 from sepkit.evaluation.metrics import si_sdr_db
@@ -38,25 +30,25 @@ def pairs(count: int = 60, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 def test_correlations_are_scipys() -> None:
     x, y = pairs()
-    found = agreement(x, y)
+    found = calibration.agreement(x, y)
     assert found.spearman == pytest.approx(stats.spearmanr(x, y).statistic, abs=1e-12)
     assert found.rmse_db == pytest.approx(math.sqrt(np.mean((x - y) ** 2)))
     assert found.spearman_ci95 and found.spearman_ci95[0] < found.spearman < found.spearman_ci95[1]
-    few = agreement(x[:4], y[:4])
+    few = calibration.agreement(x[:4], y[:4])
     assert few.spearman is not None and few.spearman_ci95 is None
 
 
 def test_correlations_of_resamples_are_those_of_points_written_out() -> None:
     x, y = pairs(25)
     counts = np.random.default_rng(1).integers(0, 4, (20, 25)).astype(float)
-    found = rank_correlations(x, y, counts)
+    found = calibration.rank_correlations(x, y, counts)
     for place, count in enumerate(counts.astype(int)):
         drawn = np.repeat(x, count), np.repeat(y, count)
         assert found[place] == pytest.approx(stats.spearmanr(*drawn).statistic, abs=1e-12)
 
 
 def test_intervals_are_as_wide_as_samples_of_the_population_spread() -> None:
-    found = [agreement(*pairs(100, seed)) for seed in range(60)]
+    found = [calibration.agreement(*pairs(100, seed)) for seed in range(60)]
     spread = np.std([one.spearman for one in found])
     widths = [one.spearman_ci95[1] - one.spearman_ci95[0] for one in found if one.spearman_ci95]
     assert np.mean(widths) / (2 * 1.96 * spread) == pytest.approx(1, abs=0.3)
@@ -64,14 +56,14 @@ def test_intervals_are_as_wide_as_samples_of_the_population_spread() -> None:
 
 def test_sources_of_a_mixture_are_drawn_together() -> None:
     x, y = pairs(40)
-    alone = agreement(x, y)
+    alone = calibration.agreement(x, y)
     # Every point stands twice, in a mixture of two, which adds no information.
-    twice = agreement(np.repeat(x, 2), np.repeat(y, 2), np.repeat(np.arange(40), 2))
+    twice = calibration.agreement(np.repeat(x, 2), np.repeat(y, 2), np.repeat(np.arange(40), 2))
     assert twice.spearman_ci95 == pytest.approx(alone.spearman_ci95, abs=0.01)
 
 
 def test_nothing_is_defined_of_constants_but_errors() -> None:
-    found = agreement([3.0, 3.0, 3.0], [1.0, 2.0, 3.0])
+    found = calibration.agreement([3.0, 3.0, 3.0], [1.0, 2.0, 3.0])
     assert found.spearman is None and found.spearman_ci95 is None
     assert found.rmse_db == pytest.approx(math.sqrt(5 / 3))
 
@@ -80,14 +72,13 @@ def test_nothing_is_defined_of_constants_but_errors() -> None:
 def test_risk_coverage_is_the_mean_of_the_best(count: int) -> None:
     x, y = np.random.default_rng(2).normal(size=(2, count))
     best_first = [measured for _, measured in sorted(zip(x, y, strict=True), reverse=True)]
-    for percent, mean in zip(range(10, 101, 10), risk_coverage(x, y), strict=True):
-        kept = best_first[: -(-percent * count // 100)]
-        assert mean == pytest.approx(np.mean(kept))
-    assert risk_coverage(y, y)[0] == pytest.approx(np.mean(sorted(y)[-math.ceil(count / 10) :]))
+    for percent, mean in zip(range(10, 101, 10), calibration.risk_coverage(x, y), strict=True):
+        assert mean == pytest.approx(np.mean(best_first[: -(-percent * count // 100)]))
+    assert calibration.risk_coverage(y, y)[0] == pytest.approx(np.mean(sorted(y)[-math.ceil(count / 10) :]))
 
 
 def test_coverage_of_intervals() -> None:
-    found = interval_coverage([1.0, 2.0, 3.0, 4.0], [0.0, 2.5, 3.0, 4.5], [2.0, 3.5, 4.0, 5.5])
+    found = calibration.interval_coverage([1.0, 2.0, 3.0, 4.0], [0.0, 2.5, 3.0, 4.5], [2.0, 3.5, 4.0, 5.5])
     assert found == {"coverage": 0.5, "mean_width_db": pytest.approx(1.25)}
 
 
@@ -141,10 +132,8 @@ def test_calibration_is_in_the_summary(corpus: Any, tmp_path: Path) -> None:
     assert found == summary["calibration"]
     assert found["n_without_prediction"] == 2 and found["sources"]["n"] == 8 and found["mixtures"]["n"] == 4
     rows = [row for row in rows_of(out) if row["id"] != "mix2"]
-    predicted, measured = (
-        np.array([float(row[f"{name}_s{j}"]) for row in rows for j in (1, 2)])
-        for name in ("predicted_si_sdr_db", "si_sdr_db")
-    )
+    names = ("predicted_si_sdr_db", "si_sdr_db")
+    predicted, measured = (np.array([float(row[f"{name}_s{j}"]) for row in rows for j in (1, 2)]) for name in names)
     sources = found["sources"]
     assert sources["model"]["spearman"] == pytest.approx(stats.spearmanr(predicted, measured).statistic)
     assert sources["model"]["rmse_db"] == pytest.approx(0.5, abs=1e-3)
@@ -164,12 +153,8 @@ def test_each_manifest_is_calibrated_by_itself(make_corpus: Any, tmp_path: Path)
     merged = {name: place for place, corpus in enumerate(corpora) for name in corpus.sources}
     order = iter(merged.values())
     manifests = [corpus.manifest for corpus in corpora]
-    summary = evaluate(
-        lambda mixture, rate: separators[next(order)](mixture, rate),
-        manifests,
-        tmp_path / "out",
-        EvaluationOptions(["si_sdr"], calibration=True),
-    )
+    options = EvaluationOptions(["si_sdr"], calibration=True)
+    summary = evaluate(lambda x, rate: separators[next(order)](x, rate), manifests, tmp_path / "out", options)
     parts = summary["calibration"]["by_manifest"]
     assert [part["manifest"] for part in parts] == [str(path) for path in manifests]
     assert [part["sources"]["n"] for part in parts] == [10, 10] and summary["calibration"]["sources"]["n"] == 20
@@ -180,4 +165,4 @@ def test_calibration_needs_predictions_and_si_sdr(corpus: Any, tmp_path: Path) -
         evaluate(corpus.separator(), corpus.manifest, tmp_path / "a", EvaluationOptions(["si_sdr"], calibration=True))
     with pytest.raises(UserError, match=r"add si_sdr"):
         evaluate(corpus.separator(), corpus.manifest, tmp_path / "b", EvaluationOptions(["stoi"], calibration=True))
-    complaint(lambda: summarize_calibration([]), r"sepkit calibrate")
+    complaint(lambda: calibration.summarize_calibration([]), r"sepkit calibrate")

@@ -1,7 +1,5 @@
 """Which mixtures of two evaluations are the same."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest
@@ -22,8 +20,6 @@ from sepkit.evaluation.comparison import _pairs
     ],
 )
 def test_mixtures_are_the_same_by_manifest_and_identifier_or_by_identifier(first, second, pairs) -> None:
-    runs = (
-        SimpleNamespace(rows=[dict(zip(("manifest", "id"), row.split(), strict=True)) for row in rows])
-        for rows in (first, second)
-    )
+    rows = [[dict(zip(("manifest", "id"), row.split(), strict=True)) for row in run] for run in (first, second)]
+    runs = [SimpleNamespace(rows=run) for run in rows]
     assert _pairs(*runs) == pairs  # type: ignore[arg-type]

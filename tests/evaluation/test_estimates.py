@@ -1,7 +1,5 @@
 """Estimates in files are found by ids of any kind."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Evaluation over manifests: the figures, skipped mixtures, and continuing after an interruption."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math
@@ -68,8 +66,8 @@ def test_summary_has_the_keys_that_readers_rely_on(corpus: Any, tmp_path: Path) 
     summary = evaluate(System(corpus.separator(), model="known"), corpus.manifest, tmp_path / "out")
     counts, run = "n_utterances n_skipped skipped metrics", "model manifest sample_rate real_time_factor wall_seconds"
     assert {*counts.split(), *run.split(), "version", "commit", "hardware"} <= set(summary)
-    columns = "si_sdr_db si_sdri_db mcl_si_sdr_db sdr_db sdri_db stoi pesq"
-    assert list(summary["metrics"]) == columns.split()
+    columns = ["si_sdr_db", "si_sdri_db", "mcl_si_sdr_db", "sdr_db", "sdri_db", "stoi", "pesq"]
+    assert list(summary["metrics"]) == columns
     assert (summary["n_utterances"], summary["n_skipped"], summary["skipped"]) == (5, 0, [])
     assert summary["model"] == "known" and summary["sample_rate"] == 8000 and summary["real_time_factor"] > 0
 
@@ -82,8 +80,7 @@ def test_surplus_hypotheses_go_free(corpus: Any, tmp_path: Path) -> None:
 
 
 def test_a_silent_source_is_left_out_and_counted(corpus: Any, tmp_path: Path) -> None:
-    silent = corpus.folder / corpus.entries[1].sources[0].path
-    audio.write(silent, np.zeros(4000, dtype=np.float32), 8000)
+    audio.write(corpus.folder / corpus.entries[1].sources[0].path, np.zeros(4000, dtype=np.float32), 8000)
     corpus.sources["mix1"][0] = 0
     summary = evaluate(corpus.separator(), corpus.manifest, tmp_path / "out")
     row = _rows(tmp_path / "out")[1]
@@ -108,9 +105,7 @@ def test_bad_mixtures_are_skipped_and_listed(corpus: Any, tmp_path: Path) -> Non
     ("separate", "reason"),
     [(lambda x, rate: x[None], "1 estimates for 2 sources"), (lambda x, rate: np.stack([x, np.nan * x]), "finite")],
 )
-def test_estimates_that_cannot_be_scored_skip_the_mixture(
-    corpus: Any, tmp_path: Path, separate: Any, reason: str
-) -> None:
+def test_estimates_that_cannot_be_scored_skip_the_mixture(corpus, tmp_path, separate, reason) -> None:
     summary = evaluate(separate, corpus.manifest, tmp_path / "out")
     assert summary["n_skipped"] == 5 and reason in summary["skipped"][0]["reason"]
     nothing = dict.fromkeys(("mean", "std", "median", "ci95", "n_speakers")) | {"n": 0}
@@ -246,9 +241,8 @@ def test_manifests_side_by_side_with_the_drop_from_the_first(corpus: Any, make_c
     assert after["drop_db"] == pytest.approx(before["mean"] - after["mean"]) and after["drop_db"] > 0
     assert "drop_db" not in before and "drop" in second["metrics"]["stoi"]
     alone = evaluate(separate, [unseen.manifest], tmp_path / "alone", SI_SDR)
-    assert {name: after[name] for name in ("mean", "ci95", "n")} == {
-        name: alone["metrics"]["si_sdr_db"][name] for name in ("mean", "ci95", "n")
-    }
+    expected = alone["metrics"]["si_sdr_db"]
+    assert all(after[name] == expected[name] for name in ("mean", "ci95", "n"))
 
 
 def test_kinds_of_mixtures_have_columns_and_figures(tmp_path: Path, make_corpus: Any) -> None:
@@ -277,18 +271,14 @@ def test_kinds_of_mixtures_have_columns_and_figures(tmp_path: Path, make_corpus:
 
 def test_a_paired_comparison_with_another_run(corpus: Any, make_corpus: Any, tmp_path: Path) -> None:
     worse = evaluate(corpus.separator(0.3), corpus.manifest, tmp_path / "worse")
-    better = evaluate(
-        corpus.separator(0.1), corpus.manifest, tmp_path / "better", EvaluationOptions(compare=str(tmp_path / "worse"))
-    )
+    compare = EvaluationOptions(compare=str(tmp_path / "worse"))
+    better = evaluate(corpus.separator(0.1), corpus.manifest, tmp_path / "better", compare)
     difference = better["comparison"]["metrics"]["si_sdr_db"]
     means = [run["metrics"]["si_sdr_db"]["mean"] for run in (better, worse)]
     assert difference["mean"] == pytest.approx(means[0] - means[1]) and difference["n"] == 5
     assert difference["ci95"][0] > 0 and difference["share_better"] == 1.0
     other = make_corpus(tmp_path / "other", count=2, prefix="elsewhere")
-    with pytest.raises(UserError, match="in common"):
-        evaluate(
-            other.separator(), [other.manifest], tmp_path / "o", EvaluationOptions(compare=str(tmp_path / "worse"))
-        )
+    complaint(lambda: evaluate(other.separator(), [other.manifest], tmp_path / "o", compare), "in common")
 
 
 def test_intervals_draw_the_speakers_that_the_manifest_names(corpus: Any, tmp_path: Path) -> None:
@@ -302,8 +292,7 @@ def test_intervals_draw_the_speakers_that_the_manifest_names(corpus: Any, tmp_pa
     lines[0]["sources"][0]["speaker"] = ""
     unnamed.write_text("".join(json.dumps(line) + "\n" for line in lines))
     out = tmp_path / "out"
-    result = evaluate(corpus.separator(), [named], out, SI_SDR)
-    found, rows = result, _rows(out)
+    found, rows = evaluate(corpus.separator(), [named], out, SI_SDR), _rows(out)
     assert [(row["speaker_s1"], row["speaker_s2"]) for row in rows] == pairs and found["interval_unit"] == "speaker"
     scores = [float(row["si_sdr_db"]) for row in rows]
     # The column is written to the last digit.
@@ -346,17 +335,10 @@ class Speakers:
         estimates = self.separator(mixture, rate)
         noise = np.random.default_rng(0).standard_normal((2, estimates.shape[1]))
         kept = self.kept[self.separator.calls - 1]
-        is_speaker = None if kept is None else np.array(kept)
-        return Hypotheses(np.concatenate([estimates, noise]), is_speaker)
+        return Hypotheses(np.concatenate([estimates, noise]), None if kept is None else np.array(kept))
 
 
-KEPT = [
-    [True, True, False, False],
-    [True, False, False, False],
-    [True, True, True, False],
-    [False, False, False, False],
-    [True, True, True, True],
-]
+KEPT = [[index < count for index in range(4)] for count in (2, 1, 3, 0, 4)]
 
 
 def counted(accuracy: float, over: float, under: float, missing: int, **confusion: int) -> dict[str, Any]:
@@ -369,12 +351,9 @@ def counted(accuracy: float, over: float, under: float, missing: int, **confusio
 def test_hypotheses_and_speakers_are_counted(corpus: Any, tmp_path: Path) -> None:
     """Two speak in each of five mixtures; 2, 1, 3, 0 and 4 are found."""
     found = evaluate(Speakers(corpus, KEPT), corpus.manifest, tmp_path / "all", SI_SDR)
-    assert found["matching"] == {
-        "n_sources": 10,
-        "hypothesis_usage": [0.5, 0.5, 0.0, 0.0],
-        "collapse_rate": 0.5,
-        "speaker_count": counted(0.2, 0.4, 0.4, 0, _0=1, _1=1, _2=1, _3=1, _4=1),
-    }
+    speakers = counted(0.2, 0.4, 0.4, 0, _0=1, _1=1, _2=1, _3=1, _4=1)
+    usage = {"n_sources": 10, "hypothesis_usage": [0.5, 0.5, 0.0, 0.0], "collapse_rate": 0.5}
+    assert found["matching"] == usage | {"speaker_count": speakers}
     assert [row["speaker_count"] for row in _rows(tmp_path / "all")] == ["2", "1", "3", "0", "4"]
     assert found["metrics"]["si_sdr_db"]["n"] == 5
 
@@ -400,10 +379,7 @@ def test_unknown_numbers_of_speakers_are_matched_as_far_as_they_go(corpus: Any, 
     assert (matching["missed_sources"], matching["extra_hypotheses"]) == (3, 3)
     assert matching["missed_source_rate"] == pytest.approx(0.3)
     assert found["speakers"] == "auto" and found["n_skipped"] == 0
-    assert {name: found["metrics"][name]["n"] for name in ("si_sdr_db", "mcl_si_sdr_db")} == {
-        "si_sdr_db": 4,
-        "mcl_si_sdr_db": 5,
-    }
+    assert [found["metrics"][name]["n"] for name in ("si_sdr_db", "mcl_si_sdr_db")] == [4, 5]
     rows = _rows(tmp_path / "auto")
     assert rows[0]["assignment"] == "2 1" and rows[3]["assignment"] == "missed missed"
     assert sorted(rows[1]["assignment"].split()) == ["1", "missed"]

@@ -1,7 +1,5 @@
 """Metrics against independent implementations, closed forms, and their answers to odd input."""
 
-from __future__ import annotations
-
 import re
 import warnings
 
@@ -17,8 +15,7 @@ from tests.complaint import complaint
 
 def _speechlike(rows: int, num_samples: int = 16000, seed: int = 0) -> np.ndarray:
     """Noise with a low-pass spectrum and a slow envelope."""
-    generator = np.random.default_rng(seed)
-    white = generator.standard_normal((rows, num_samples))
+    white = np.random.default_rng(seed).standard_normal((rows, num_samples))
     spectrum = np.fft.rfft(white) / (1 + np.arange(num_samples // 2 + 1) / 400)
     envelope = 0.2 + np.sin(np.arange(num_samples) / 700 + np.arange(rows)[:, None]) ** 2
     return np.fft.irfft(spectrum, num_samples) * envelope
@@ -138,10 +135,8 @@ def test_improvement_is_over_the_mixture() -> None:
 
 
 def test_stoi_and_pesq_are_those_of_their_packages() -> None:
-    pystoi, pesq = (
-        pytest.importorskip("pystoi"),
-        pytest.importorskip("pesq", reason="pesq is missing: pip install 'sepkit[metrics]'"),
-    )
+    pystoi = pytest.importorskip("pystoi")
+    pesq = pytest.importorskip("pesq", reason="pesq is missing: pip install 'sepkit[metrics]'")
     sources = _speechlike(2, 24000)
     estimates = _with_noise(sources, 5.0)
     for row in range(2):
@@ -164,9 +159,7 @@ def _bursts(count: int, seconds: float, pause: float, rate: int) -> tuple[np.nda
 
 
 @pytest.mark.parametrize(("rate", "mode"), [(8000, "nb"), (16000, "wb")])
-def test_pesq_of_a_long_pair_is_that_of_its_package_and_leaves_no_room_for_too_many_utterances(
-    rate: int, mode: str
-) -> None:
+def test_pesq_of_a_long_pair_is_that_of_its_package_and_leaves_no_room_for_too_many_utterances(rate, mode) -> None:
     package = pytest.importorskip("pesq", reason="pesq is missing: pip install 'sepkit[metrics]'")
     source, estimate = _bursts(20, 0.7, 0.3, rate)
     expected = package.pesq(rate, source.astype(np.float32), estimate.astype(np.float32), mode)
@@ -262,9 +255,8 @@ def test_nan_and_infinity_give_nan(name: str, bad: float) -> None:
 def test_short_signals(num_samples: int) -> None:
     estimate, source = np.random.default_rng(0).standard_normal((2, num_samples))
     for name, metric in METRICS.items():
-        value = metric(estimate, source)
         # One sample is all mean; STOI and PESQ want more than these signals hold.
-        assert np.isnan(value) == (num_samples == 1 or name in ("stoi", "pesq"))
+        assert np.isnan(metric(estimate, source)) == (num_samples == 1 or name in ("stoi", "pesq"))
 
 
 def test_a_source_that_its_shifts_predict_has_an_sdr() -> None:

@@ -1,7 +1,5 @@
 """Figures of an evaluation by hand, of two manifests with a missed source, a silent one, and a skipped mixture."""
 
-from __future__ import annotations
-
 import csv
 import math
 from dataclasses import asdict
@@ -62,11 +60,8 @@ def test_rows_are_written_with_an_empty_cell_for_what_is_not_defined(tmp_path: P
     assert [one["id"] for one in written] == ["1", "3", "4"]
     assert [one["assignment"] for one in written] == ["3 1", "2 missed", "- 1"]
     assert [one["si_sdr_db"] for one in written] == ["8.0", "4.0", "8.0"]
-    assert [(one["si_sdr_db_s1"], one["si_sdr_db_s2"]) for one in written] == [
-        ("10.0", "6.0"),
-        ("4.0", ""),
-        ("", "8.0"),
-    ]
+    of_sources = [(one["si_sdr_db_s1"], one["si_sdr_db_s2"]) for one in written]
+    assert of_sources == [("10.0", "6.0"), ("4.0", ""), ("", "8.0")]
     assert [one["speaker_count_accuracy"] for one in written] == ["1.0", "0.0", "0.0"]
     assert (written[0]["speaker_s1"], written[0]["speaker_s2"], written[0]["reasons"]) == ("p", "q", "pesq: too short")
     assert "speaker_count_accuracy_s1" not in written[0]

@@ -1,7 +1,5 @@
 """Reading what training and evaluation wrote."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path
@@ -10,34 +8,26 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sepkit.evaluation import run_folder
 from sepkit.evaluation.labels import PROPERTIES
-from sepkit.evaluation.run_folder import (
-    EvaluationFolder,
-    _separated,
-    check_summary,
-    find,
-    load_evaluation,
-    load_run,
-    read_curve,
-)
 from tests.complaint import complaint
 
 
 def test_an_experiment_is_found_from_itself_and_from_its_evaluation(experiments: list[Path]) -> None:
     for folder in (experiments[0], experiments[0] / "evaluation" / "noise"):
-        run = load_run(folder)
+        run = run_folder.load_run(folder)
         assert [evaluation.name for evaluation in run.evaluations] == ["noise"]
         assert run.config == {"model": {"hypotheses": 3, "noise": 0.2}}
         assert run.log is not None
         steps, values = run.log.series("dev_si_sdr_db")
         assert steps.tolist() == [100, 200, 300] and values.tolist() == [1, 2, 3]
         assert np.isnan(run.log.series("gradient_norm", "step")[1]).all()
-    curves = load_run(experiments[0]).curves
-    assert curves["noise"].panels["blr_nll_nats_per_sample"][""][0].tolist() == [1.25, 0.5]
+    panels = run_folder.load_run(experiments[0]).curves["noise"].panels
+    assert panels["blr_nll_nats_per_sample"][""][0].tolist() == [1.25, 0.5]
 
 
 def test_scores_and_summary_agree(experiments: list[Path]) -> None:
-    evaluation = load_evaluation(experiments[0] / "evaluation" / "noise")
+    evaluation = run_folder.load_evaluation(experiments[0] / "evaluation" / "noise")
     for metric in evaluation.metrics:
         assert np.nanmean(evaluation.scores(metric)) == pytest.approx(evaluation.summary["metrics"][metric]["mean"])
     assert len(evaluation.keys()) == len(set(evaluation.keys())) == 30
@@ -48,23 +38,23 @@ def test_scores_and_summary_agree(experiments: list[Path]) -> None:
 def test_parts_are_the_manifests() -> None:
     rows = [{"manifest": f"d/{name}.jsonl", "id": str(i), "si_sdr_db": str(i)} for i, name in enumerate("aab")]
     summary = {"manifest": ["d/a.jsonl", "d/b.jsonl"], "metrics": {"si_sdr_db": {"n": 3, "mean": 1}}}
-    parts = EvaluationFolder(Path("x"), "x", summary, rows).parts()
+    parts = run_folder.EvaluationFolder(Path("x"), "x", summary, rows).parts()
     assert [(part.name, part.summary["metrics"]["si_sdr_db"]["mean"]) for part in parts] == [("a", 0.5), ("b", 2.0)]
 
 
 def test_properties_are_words_or_numbers() -> None:
     rows = [{"sources": "2", "sex_pair": "F-F", "overlap_ratio": "0.1"}, {"sources": "3", "sex_pair": ""}]
-    found = EvaluationFolder(Path("x"), "x", {}, rows).properties()
+    found = run_folder.EvaluationFolder(Path("x"), "x", {}, rows).properties()
     assert list(found) == ["sources", *PROPERTIES] and found["duration_seconds"] == [None, None]
     assert [found[name] for name in ("sources", *PROPERTIES[:2])] == [["2", "3"], ["F-F", None], [0.1, None]]
 
 
 def test_a_log_cut_short_by_a_kill_is_read(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"kind": "epoch", "step": 1, "loss": 2}\n{"kind": "ep')
-    log = load_run(tmp_path).log
+    log = run_folder.load_run(tmp_path).log
     assert log is not None and len(log.records) == 1
     (tmp_path / "metrics.jsonl").write_text('{"kind\n{"kind": "epoch", "step": 1, "loss": 2}\n')
-    complaint(lambda: load_run(tmp_path), r"metrics.jsonl:1: not JSON")
+    complaint(lambda: run_folder.load_run(tmp_path), r"metrics.jsonl:1: not JSON")
 
 
 def test_files_are_found_from_another_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,15 +63,15 @@ def test_files_are_found_from_another_working_folder(tmp_path: Path, monkeypatch
     near = tmp_path / "exp" / "evaluation"
     near.mkdir(parents=True)
     monkeypatch.chdir("/")
-    assert find("data/test.jsonl", near) == tmp_path / "data" / "test.jsonl"
-    complaint(lambda: find("data/absent.jsonl", near), r"data/absent.jsonl: no such file")
+    assert run_folder.find("data/test.jsonl", near) == tmp_path / "data" / "test.jsonl"
+    complaint(lambda: run_folder.find("data/absent.jsonl", near), r"data/absent.jsonl: no such file")
 
 
 def test_mistakes_are_said(tmp_path: Path, experiments: list[Path]) -> None:
-    complaint(lambda: load_run(tmp_path / "absent"), "no such folder")
-    complaint(lambda: load_run(tmp_path), r"neither metrics.jsonl nor summary.json")
+    complaint(lambda: run_folder.load_run(tmp_path / "absent"), "no such folder")
+    complaint(lambda: run_folder.load_run(tmp_path), r"no metrics.jsonl or summary.json")
     (tmp_path / "summary.json").write_text(json.dumps({"metrics": {}}))
-    complaint(lambda: load_run(tmp_path), "utterances.csv: no such file")
+    complaint(lambda: run_folder.load_run(tmp_path), "utterances.csv: no such file")
 
 
 @pytest.mark.parametrize(
@@ -112,7 +102,7 @@ def test_mistakes_are_said(tmp_path: Path, experiments: list[Path]) -> None:
 def test_a_summary_that_does_not_fit(place: str, value: Any, words: str) -> None:
     summary: dict[str, Any] = {"n_utterances": 2, "metrics": {"x": {"mean": 1, "ci95": [0.5, 1.5], "n": 2}}}
     fits: dict[str, Any] = {"n_skipped": 0, "manifest": None, "metrics_left_out": None, "wall_seconds": -(2**63)}
-    check_summary(summary | fits, "s.json")
+    run_folder.check_summary(summary | fits, "s.json")
     *above, last = place.split(".")
     part = summary
     for name in above:
@@ -120,7 +110,7 @@ def test_a_summary_that_does_not_fit(place: str, value: Any, words: str) -> None
     part[last] = value
     if words == f"{place} is missing":
         del part[last]
-    assert f"s.json: {words}" in complaint(lambda: check_summary(summary if place else value, "s.json"))
+    assert f"s.json: {words}" in complaint(lambda: run_folder.check_summary(summary if place else value, "s.json"))
 
 
 @pytest.mark.parametrize(
@@ -139,28 +129,27 @@ def test_a_summary_that_does_not_fit(place: str, value: Any, words: str) -> None
 def test_a_record_that_does_not_fit(record: Any, words: str, tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text(json.dumps(record) + "\n")
     if words:
-        complaint(lambda: load_run(tmp_path), rf"metrics.jsonl:1: .*{words}")
+        complaint(lambda: run_folder.load_run(tmp_path), rf"metrics.jsonl:1: .*{words}")
         return
-    log = load_run(tmp_path).log
+    log = run_folder.load_run(tmp_path).log
     assert log is not None and log.names() == ["loss", "other"] and log.names("step") == []
 
 
 def test_curves_by_name(tmp_path: Path) -> None:
     (tmp_path / "c.csv").write_text("curve,rate,a,b\nx,1,2,\nx,3,4,none\n,5,6,7\n")
-    curve = read_curve(tmp_path / "c.csv")
-    found = {
-        name: {label: [x.tolist(), y.tolist()] for label, (x, y) in lines.items()}
-        for name, lines in curve.panels.items()
-    }
+    curve = run_folder.read_curve(tmp_path / "c.csv")
+    lines = curve.panels.items()
+    found = {name: {label: [x.tolist(), y.tolist()] for label, (x, y) in own.items()} for name, own in lines}
     assert curve.x_name == "rate"
     assert found == {"a": {"x": [[1, 3], [2, 4]], "": [[5], [6]]}, "b": {"": [[5], [7]]}}
     (tmp_path / "c.csv").write_text("curve,rate\nx,1\n")
-    complaint(lambda: read_curve(tmp_path / "c.csv"), "found columns rate, expected two of numbers or more")
+    complaint(lambda: run_folder.read_curve(tmp_path / "c.csv"), "found columns rate, expected two of numbers or more")
 
 
 def test_a_run_has_the_name_of_its_folder(experiments: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(experiments[0])
-    assert [load_run(Path()).name, load_run(experiments[0]).name, load_run(Path(), "a").name] == ["first", "first", "a"]
+    runs = [run_folder.load_run(*words) for words in ([Path()], [experiments[0]], [Path(), "a"])]
+    assert [run.name for run in runs] == ["first", "first", "a"]
 
 
 def test_descriptions_name_files_beside_them_and_damaged_ones_are_passed_over(tmp_path: Path) -> None:
@@ -174,4 +163,4 @@ def test_descriptions_name_files_beside_them_and_damaged_ones_are_passed_over(tm
     for name in names[:2]:
         (tmp_path / name).touch()
     tracks = [tmp_path / "a_s2.wav", tmp_path / "a_s1.wav"]
-    assert _separated(tmp_path) == {Path("/in/a.wav"): tracks, Path("/in/f.wav"): tracks}
+    assert run_folder._separated(tmp_path) == {Path("/in/a.wav"): tracks, Path("/in/f.wav"): tracks}

@@ -1,7 +1,5 @@
 """The scores of one utterance, and what happens where a metric has none."""
 
-from __future__ import annotations
-
 import itertools
 import shlex
 import sys
@@ -127,8 +125,7 @@ def test_speakers_alone_are_matched_by_the_largest_sum(seed: int) -> None:
         for ks in itertools.permutations(kept, pairs)
     ]
     best = max(ways, key=lambda way: way[0])[1]
-    expected = [best.get(j, MISSED if j in speaking else SILENT) for j in range(m)]
-    assert found.assignment == expected
+    assert found.assignment == [best.get(j, MISSED if j in speaking else SILENT) for j in range(m)]
     assert found.missed_sources == len(speaking) - pairs and found.active_sources == len(speaking)
     values = [table[best[j], j] if j in best else np.nan for j in range(m)]
     np.testing.assert_allclose(found.values["si_sdr_db"], values)
@@ -199,15 +196,13 @@ def test_there_is_no_improvement_over_one_speaker_alone(signals: tuple) -> None:
     noise = np.random.default_rng(1).standard_normal(6000)
     in_noise = scored((estimates, sources[:1], sources[0] + 0.05 * noise), options)
     assert not in_noise.mixture_is_source and np.isfinite(in_noise.values["si_sdri_db"]).all()
-    beside_silence = scored((estimates, np.stack([sources[0], 0 * sources[0]]), sources[0]), options)
-    assert beside_silence.mixture_is_source
+    assert scored((estimates, np.stack([sources[0], 0 * sources[0]]), sources[0]), options).mixture_is_source
     assert not scored(signals, options).mixture_is_source
 
 
 def test_words_are_those_that_a_command_prints(signals: tuple) -> None:
     command = shlex.join([sys.executable, "-c", "print('Yes, it is!')"]) + " {wav}"
-    options = ScoringOptions(("words",), asr_command=command)
-    scores = scored(signals, options, texts=["yes it was", None])
+    scores = scored(signals, ScoringOptions(("words",), asr_command=command), texts=["yes it was", None])
     assert scores.values["word_accuracy"] == pytest.approx([2 / 3, np.nan], nan_ok=True)
     assert scores.word_counts == [[1, 3]] and "no text" in scores.reasons["words"]
     broken = ScoringOptions(("words",), asr_command="no-such-command")
@@ -220,7 +215,7 @@ def test_words_are_those_that_a_command_prints(signals: tuple) -> None:
         (ScoringOptions(()), 8000, "found nothing"),
         (ScoringOptions(("loudness",)), 8000, "loudness"),
         (ScoringOptions(("blr",)), 8000, "--signal-std"),
-        (ScoringOptions(("blr",), signal_std=0.0), 8000, "above 0"),
+        *((ScoringOptions(("blr",), signal_std=std), 8000, "above 0") for std in (0.0, -1.0, np.inf)),
         (ScoringOptions(("words",)), 8000, "--asr-command"),
         (ScoringOptions(("pesq",)), 44100, "44100 Hz"),
     ],

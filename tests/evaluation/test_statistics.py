@@ -1,7 +1,5 @@
 """Summaries and bootstrap intervals."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -54,8 +52,7 @@ def test_with_speakers_the_interval_covers_the_mean_of_other_speakers_and_drawin
 
 
 def test_the_interval_by_speakers_has_the_width_of_the_known_variance() -> None:
-    generator = np.random.default_rng(7)
-    scores, speakers = mixtures_of_people(generator, 400, 20_000, 2.0, 1.0)
+    scores, speakers = mixtures_of_people(np.random.default_rng(7), 400, 20_000, 2.0, 1.0)
     low, high = interval(scores, speakers, 2000)
     # The mean of a mixture's two speakers has the variance 4 * 2 ** 2 / 400; mixtures' own parts hardly count.
     assert (high - low) / 2 == pytest.approx(1.96 * 2 * 2 / np.sqrt(400), rel=0.08)
@@ -69,8 +66,7 @@ def test_the_interval_of_pairs_who_never_meet_others_is_sqrt_3_times_too_wide() 
 
 
 def test_a_resample_counts_a_mixture_as_often_as_the_product_of_its_speakers_draws() -> None:
-    speakers = [("a", "b"), ("b", "c"), ("c",), ("a", "a")]
-    (weights,) = statistics.resample_weights(4, speakers, 500)
+    (weights,) = statistics.resample_weights(4, [("a", "b"), ("b", "c"), ("c",), ("a", "a")], 500)
     # The one speaker of a mixture tells how often c, and the one who speaks twice how often a, was drawn.
     c, a = weights[:, 2], weights[:, 3]
     np.testing.assert_array_equal(weights[:, :2], np.stack([a * (3 - a - c), (3 - a - c) * c], axis=1))
@@ -126,8 +122,7 @@ def test_paired_differences_of_what_both_have() -> None:
 
 
 def test_paired_differences_draw_the_speakers_of_what_both_have() -> None:
-    generator = np.random.default_rng(10)
-    scores, speakers = mixtures_of_people(generator, 20, 200, 1.0, 1.0)
+    scores, speakers = mixtures_of_people(np.random.default_rng(10), 20, 200, 1.0, 1.0)
     plain = statistics.paired_difference(scores, np.zeros(200))
     drawn = statistics.paired_difference(scores, np.zeros(200), speakers)
     assert drawn.ci95 is not None and plain.ci95 is not None and (drawn.n_speakers, plain.n_speakers) == (20, None)

@@ -1,7 +1,5 @@
 """Word errors, and commands that transcribe."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from pathlib import Path
@@ -34,9 +32,8 @@ def _by_definition(a: tuple[str, ...], b: tuple[str, ...]) -> int:
 
 @given(said=sentences, heard=sentences)
 def test_word_errors_are_the_least_edits(said: list[str], heard: list[str]) -> None:
-    assert (
-        word_errors(said, heard) == _by_definition(tuple(said[:4]), tuple(heard[:4])) or max(len(said), len(heard)) > 4
-    )
+    if max(len(said), len(heard)) <= 4:
+        assert word_errors(said, heard) == _by_definition(tuple(said), tuple(heard))
     assert word_errors(said, heard) == word_errors(heard, said)
     assert abs(len(said) - len(heard)) <= word_errors(said, heard) <= max(len(said), len(heard))
 

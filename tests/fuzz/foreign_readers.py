@@ -1,7 +1,5 @@
 """What strangers hand over beside files of one form: playlists and containers of sound, and answers of a mirror."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import io
@@ -57,8 +55,7 @@ def _encoded(name: str, options: list[str]) -> bytes:
     """Half a second of noise as ffmpeg encodes it."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "x.wav").write_bytes(sound(".wav", "PCM_16", samples=4000))
-        command = ["ffmpeg", "-nostdin", "-v", "error", "-i", "x.wav", *options, name]
-        subprocess.run(command, check=True, cwd=folder)
+        subprocess.run(["ffmpeg", "-nostdin", "-v", "error", "-i", "x.wav", *options, name], check=True, cwd=folder)
         return (Path(folder) / name).read_bytes()
 
 
@@ -73,8 +70,7 @@ def _mirrors() -> Reader:
         (folder / "sums.txt").write_text(f"{hashlib.sha256(body).hexdigest()}  wham_noise.zip\n")
         return ["download", "wham-noise", "--cache", str(folder / "out"), "--checksums", str(folder / "sums.txt")]
 
-    files = {"answer": head.encode() + body}
-    return Reader(files, command, program=_from_mirror, examples=25)
+    return Reader({"answer": head.encode() + body}, command, program=_from_mirror, examples=25)
 
 
 def _from_mirror(arguments: list[str]) -> int:
@@ -98,8 +94,6 @@ def _serve(server: socket.socket, answer: bytes) -> None:
                 connection.sendall(answer)
 
 
-READERS: dict[str, Callable[[], Reader]] = {
-    **({"containers": _containers} if shutil.which("ffmpeg") else {}),
-    "mirrors": _mirrors,
-}
+_IF_INSTALLED = {"containers": _containers} if shutil.which("ffmpeg") else {}
+READERS: dict[str, Callable[[], Reader]] = {**_IF_INSTALLED, "mirrors": _mirrors}
 """Name -> what makes the reader."""

@@ -1,7 +1,5 @@
 """Exported models, and the commands that run them; there are none without onnx."""
 
-from __future__ import annotations
-
 import importlib.util
 import tempfile
 from collections.abc import Callable, Sequence
@@ -17,7 +15,7 @@ from sepkit.data import audio
 from sepkit.models import build_model
 from sepkit.models.saved import SavedModel
 from sepkit.models.speaker_encoder import SpeakerEncoder
-from tests.fuzz.reader import STDIN, Reader, separate_command, sound, write_files
+from tests.fuzz.reader import STDIN, Reader, named, separate_command, sound, write_files
 from tests.tiny_models import RECURRENT, VARIATIONAL
 
 
@@ -102,10 +100,8 @@ def other_encoders() -> Reader:
     from onnx.helper import make_node
 
     generator = np.random.default_rng(0)
-    spectra = [
-        make_node("ReduceMean", ["heard"], ["mean"], axes=[1], keepdims=0),
-        make_node("Gemm", ["mean", "w", "b"], ["told"]),
-    ]
+    mean = make_node("ReduceMean", ["heard"], ["mean"], axes=[1], keepdims=0)
+    spectra = [mean, make_node("Gemm", ["mean", "w", "b"], ["told"])]
     samples = [
         make_node("Unsqueeze", ["heard", "axis"], ["channel"]),
         make_node("Conv", ["channel", "w"], ["frames"], strides=[160], kernel_shape=[400]),
@@ -114,10 +110,8 @@ def other_encoders() -> Reader:
     ]
     matrix = {"w": generator.standard_normal((80, 5)).astype(np.float32), "b": np.ones(5, np.float32)}
     filters = {"w": generator.standard_normal((5, 1, 400)).astype(np.float32), "axis": np.array([1])}
-    files = {
-        "fbank.onnx": _other_encoder(spectra, ["B", "F", 80], matrix),
-        "waveform.onnx": _other_encoder(samples, ["B", "T"], filters),
-    }
+    files = {"fbank.onnx": _other_encoder(spectra, ["B", "F", 80], matrix)}
+    files["waveform.onnx"] = _other_encoder(samples, ["B", "T"], filters)
 
     def command(folder: Path) -> list[str]:
         # Harmonics with a rhythm: the encoder that ships takes them for speech, as it does not take noise.
@@ -135,13 +129,7 @@ def other_encoders() -> Reader:
 
 HAS_ONNX = all(map(importlib.util.find_spec, ("onnx", "onnxruntime")))
 
-READERS: dict[str, Callable[[], Reader]] = {
-    "graphs": graphs,
-    "graphs_with_features": graphs_with_features,
-    "causal_graphs": causal_graphs,
-    "encoder_graphs": encoder_graphs,
-    "other_encoders": other_encoders,
-}
+READERS = named(graphs, graphs_with_features, causal_graphs, encoder_graphs, other_encoders)
 """Name -> what makes the reader."""
 if not HAS_ONNX:
     READERS = {}

@@ -4,9 +4,6 @@ Expected: exit code 0, 1 or 2; lines of bounded length and no traceback; no `fai
 written outside of the folder of the outputs; less than `SECONDS` of the processor and `MOST_BYTES` more; no crash.
 """
 
-from __future__ import annotations
-
-import contextlib
 import functools
 import io
 import json
@@ -18,6 +15,7 @@ import signal
 import tempfile
 import time
 import traceback
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from unittest import mock
 
@@ -80,23 +78,19 @@ def _run(reader: Reader, files: Files, folder: Path) -> tuple[int, list[str]]:
     before, memory, began = _outside(folder), _peak_bytes(), time.process_time()
     # Files, as a command has: what asks for the descriptor of a stream that has none can leave its error to others.
     text = functools.partial(tempfile.TemporaryFile, "w+", encoding="utf-8", errors="backslashreplace")
-    with text() as written, text() as complaints, tempfile.TemporaryFile() as given:
+    with text() as written, text() as errors, tempfile.TemporaryFile() as given:
         given.write(files.get(STDIN, b""))
         given.seek(0)
         try:
-            with (
-                mock.patch("sys.stdin", io.TextIOWrapper(given)),
-                contextlib.redirect_stdout(written),
-                contextlib.redirect_stderr(complaints),
-            ):
+            with mock.patch("sys.stdin", io.TextIOWrapper(given)), redirect_stdout(written), redirect_stderr(errors):
                 code = reader.program(command)
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else 1
         except BaseException:
             code = -1
             falls.append(f"raised: {traceback.format_exc()[-1500:]}")
-        complaints.seek(0)
-        said = complaints.read()
+        errors.seek(0)
+        said = errors.read()
     seconds, more = time.process_time() - began, _peak_bytes() - memory
     lines = said.split("\n")
     falls += [f"exit code {code}"] if code not in (0, 1, 2) and not falls else []

@@ -1,11 +1,9 @@
 """Models in the layouts of other toolkits and of authors, and the command that separates with them."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +15,8 @@ from sepkit import config as c
 from sepkit.models import build_model
 from sepkit.models.bridges import to_asteroid_state_dict, torchaudio
 from sepkit.models.bridges._weights import all_pieces
-from tests.fuzz.reader import Files, Reader, with_model
-from tests.published import (
-    SPEECHBRAIN_YAML,
-    sepreformer_checkpoint,
-    sepreformer_weights,
-    sr_corrnet_description,
-    sr_corrnet_weights,
-    tf_locoformer_weights,
-    tf_locoformer_yaml,
-    tiger_arguments,
-    tiger_weights,
-)
+from tests import published
+from tests.fuzz.reader import Files, Reader, named, with_model
 
 
 def _saved(content: Any) -> bytes:
@@ -72,13 +60,11 @@ def asteroid() -> Reader:
 def speechbrain() -> Reader:
     """A SepFormer's YAML, whose tags speechbrain would carry out, and its three files of weights."""
     torch.manual_seed(0)
-    masker = c.SepFormerConfig(
-        model_dim=16, num_layers=2, chunk_size=10, transformer_layers=1, num_heads=4, feedforward_dim=20
-    )
+    sizes = {"model_dim": 16, "feedforward_dim": 20, "chunk_size": 10}
+    masker = c.SepFormerConfig(**sizes, num_layers=2, transformer_layers=1, num_heads=4)
     relu = c.DeterministicConfig(activation="relu")
-    config = c.ModelConfig(
-        filterbank=c.FreeFilterbankConfig(12, 8, 4), masker=masker, encoding=relu, masks=relu, pad="asteroid"
-    )
+    bank = c.FreeFilterbankConfig(12, 8, 4)
+    config = c.ModelConfig(filterbank=bank, masker=masker, encoding=relu, masks=relu, pad="asteroid")
     model: Any = build_model(config)
     weights = {
         "encoder": {"conv1d.weight": model.filterbank.encoder.filterbank._filters.data},
@@ -86,61 +72,49 @@ def speechbrain() -> Reader:
         "decoder": {"weight": model.filterbank.decoder.filterbank._filters.data},
     }
     files = {f"{name}.ckpt": _saved(tensors) for name, tensors in weights.items()}
-    return _published("speechbrain", {"hyperparams.yaml": SPEECHBRAIN_YAML.encode(), **files}, "")
+    return _published("speechbrain", {"hyperparams.yaml": published.SPEECHBRAIN_YAML.encode(), **files}, "")
 
 
 def sepreformer() -> Reader:
     """A state of its training."""
     described = {"model": {"module_audio_enc": {"stride": 4}}, "dataset": {"sampling_rate": 8000}}
-    files = {
-        "configs.yaml": yaml.safe_dump({"config": described}).encode(),
-        "epoch.0180.pth": _saved(sepreformer_checkpoint(sepreformer_weights())),
-    }
+    weights = _saved(published.sepreformer_checkpoint(published.sepreformer_weights()))
+    files = {"configs.yaml": yaml.safe_dump({"config": described}).encode(), "epoch.0180.pth": weights}
     return _published("sepreformer", files, "epoch.0180.pth", ["configs.yaml"])
 
 
 def tf_locoformer() -> Reader:
     """ESPnet's weights and configuration."""
-    files = {"config.yaml": tf_locoformer_yaml().encode(), "valid.loss.ave_5best.pth": _saved(tf_locoformer_weights())}
+    name, text = "valid.loss.ave_5best.pth", published.tf_locoformer_yaml().encode()
+    files = {"config.yaml": text, name: _saved(published.tf_locoformer_weights())}
     return _published("tf-locoformer", files, "valid.loss.ave_5best.pth", ["config.yaml"])
 
 
 def sr_corrnet() -> Reader:
     """Weights and configuration of one that counts speakers."""
-    files = {
-        "config.yaml": yaml.safe_dump(sr_corrnet_description(counts=True)).encode(),
-        "model.pt": _saved({"model_state_dict": sr_corrnet_weights(counts=True)}),
-    }
+    text = yaml.safe_dump(published.sr_corrnet_description(counts=True)).encode()
+    weights = {"model_state_dict": published.sr_corrnet_weights(counts=True)}
+    files = {"config.yaml": text, "model.pt": _saved(weights)}
     return _published("sr-corrnet", files, "", ["config.yaml"])
 
 
 def tiger() -> Reader:
     """Safetensors and JSON."""
-    weights = {name: tensor.contiguous() for name, tensor in tiger_weights().items()}
-    files = {"config.json": json.dumps(tiger_arguments()).encode(), "model.safetensors": save(weights)}
+    weights = {name: tensor.contiguous() for name, tensor in published.tiger_weights().items()}
+    files = {"config.json": json.dumps(published.tiger_arguments()).encode(), "model.safetensors": save(weights)}
     return _published("tiger", files, "", ["config.json"])
 
 
-def of_torchaudio() -> Reader:
+def _torchaudio() -> Reader:
     """Weights alone: sizes follow from them."""
     linear, relu = c.DeterministicConfig(activation="linear"), c.DeterministicConfig(activation="relu")
-    masker = c.ConvTasNetConfig(
-        bottleneck_channels=4, hidden_channels=6, skip_channels=4, kernel_size=3, blocks=8, repeats=1
-    )
+    sizes = {"bottleneck_channels": 4, "hidden_channels": 6, "skip_channels": 4, "kernel_size": 3}
+    masker = c.ConvTasNetConfig(**sizes, blocks=8, repeats=1)
     bank = c.FreeFilterbankConfig(8, 16, 8, padding=8, multiple=8)
     torch.manual_seed(0)
     model = build_model(c.ModelConfig(filterbank=bank, encoding=linear, masker=masker, masks=relu, pad="asteroid"))
-    weights = all_pieces(model, torchaudio._NAMES)
-    return _published("torchaudio", {"model.pt": _saved(weights)}, "model.pt@8000")
+    return _published("torchaudio", {"model.pt": _saved(all_pieces(model, torchaudio._NAMES))}, "model.pt@8000")
 
 
-READERS: dict[str, Callable[[], Reader]] = {
-    "asteroid": asteroid,
-    "speechbrain": speechbrain,
-    "sepreformer": sepreformer,
-    "tf_locoformer": tf_locoformer,
-    "sr_corrnet": sr_corrnet,
-    "tiger": tiger,
-    "torchaudio": of_torchaudio,
-}
+READERS = named(asteroid, speechbrain, sepreformer, tf_locoformer, sr_corrnet, tiger, _torchaudio)
 """Name -> what makes the reader."""

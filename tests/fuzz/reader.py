@@ -1,7 +1,5 @@
 """What a reader of files from elsewhere is, and small files to start from."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import functools
@@ -25,6 +23,11 @@ Files = dict[str, bytes]
 """Name -> content."""
 STDIN = "stdin"
 """The name of the file that a command gets as its standard input."""
+
+
+def named(*readers: Callable[[], "Reader"]) -> dict[str, Callable[[], "Reader"]]:
+    """Name -> what makes the reader."""
+    return {reader.__name__.removeprefix("_"): reader for reader in readers}
 
 
 @dataclass

@@ -3,8 +3,6 @@
 `tests/fuzz/test_fuzz.py` changes these files by Hypothesis strategies, `python -m tools.fuzz` by Atheris.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import importlib.util
@@ -12,7 +10,6 @@ import io
 import json
 import re
 import shutil
-import tarfile
 import tempfile
 import zipfile
 from collections.abc import Callable
@@ -26,20 +23,9 @@ import yaml
 from sepkit.models import build_model, save_model
 from sepkit.models.published.shipped import DEFAULT_MODEL, SHIPPED
 from sepkit.models.saved import weights_fingerprint
-from tests.fuzz import foreign_readers, graph_readers, published_readers, study_readers
-from tests.fuzz.reader import (
-    STDIN,
-    Files,
-    Reader,
-    make,
-    model_files,
-    separate_command,
-    sound,
-    text_of,
-    with_model,
-    write_corpus,
-    write_files,
-)
+from tests.file_server import tar_of
+from tests.fuzz import foreign_readers, graph_readers, published_readers, reader, study_readers
+from tests.fuzz.reader import Reader, make, model_files, named, separate_command, sound, write_corpus, write_files
 from tests.noise_voices import noise_encoder
 from tests.tiny_models import RECURRENT
 from tools import recordings
@@ -60,7 +46,7 @@ def _standard_input() -> Reader:
     with tempfile.TemporaryDirectory() as folder:
         save_model(build_model(config), folder)
         causal = {name: Path(folder, name).read_bytes() for name in model_files()}
-    files = {STDIN: sound(".wav", "PCM_16")}
+    files = {reader.STDIN: sound(".wav", "PCM_16")}
     return Reader(files, lambda f: ["stream", "--model", str(write_files(f / "whole", causal))], examples=25)
 
 
@@ -74,7 +60,7 @@ def _models() -> Reader:
         text = (given / "model.yaml").read_bytes()
         return write_files(given, {"model.yaml": text.replace(before.encode(), digest.encode())})
 
-    return Reader(files, with_model(model), ["model.yaml"], examples=25)
+    return Reader(files, reader.with_model(model), ["model.yaml"], examples=25)
 
 
 def _predictors() -> Reader:
@@ -87,7 +73,7 @@ def _predictors() -> Reader:
         return write_files(given, model_files())
 
     def command(folder: Path) -> list[str]:
-        words = with_model(model)(folder)
+        words = reader.with_model(model)(folder)
         # Of less sound nothing is predicted.
         write_files(folder, {"x.wav": sound(".wav", samples=8000)})
         return words
@@ -119,12 +105,7 @@ def _manifests() -> Reader:
 
 def _archives() -> Reader:
     content = {"LibriSpeech/dev-clean/1/2/1-2-0.flac": b"x" * 900, "LibriSpeech/SPEAKERS.TXT": b"1 | F\n"}
-    tar, packed = io.BytesIO(), io.BytesIO()
-    with tarfile.open(fileobj=tar, mode="w:gz") as archive:
-        for name, data in content.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            archive.addfile(member, io.BytesIO(data))
+    packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("wham_noise/tr/a.wav", b"x" * 900)
 
@@ -137,7 +118,7 @@ def _archives() -> Reader:
         places = ["--mirror", (folder / "in").as_uri(), "--cache", str(folder / "out")]
         return ["download", *names[changed], *places, "--checksums", str(folder / "sums.txt")]
 
-    files = {"dev-clean.tar.gz": tar.getvalue(), "wham_noise.zip": packed.getvalue()}
+    files = {"dev-clean.tar.gz": tar_of(content), "wham_noise.zip": packed.getvalue()}
     return Reader(files, command, examples=25)
 
 
@@ -158,7 +139,7 @@ def _kaldi() -> Reader:
 def _speaker_tables() -> Reader:
     splits = dict(zip("abcdef", ["train", "dev", "test"] * 2, strict=True))
     rows = [(f"{who}/{take}.wav", who, split, "F") for who, split in splits.items() for take in "01"]
-    files = {"speakers.csv": text_of([("path", "speaker", "split", "sex"), *rows])}
+    files = {"speakers.csv": reader.text_of([("path", "speaker", "split", "sex"), *rows])}
 
     def command(folder: Path) -> list[str]:
         write_files(folder / "speech", {f"{who}/{take}.wav": sound(".wav") for who in splits for take in "01"})
@@ -177,7 +158,7 @@ def _mixed_tables() -> Reader:
         write_files(folder / "in", {name: sound(".wav") for name in names})
         return ["prepare", "mixed", str(folder / "in" / "test.csv"), "--out", str(folder / "out")]
 
-    return Reader({"test.csv": text_of([head, *rows])}, command)
+    return Reader({"test.csv": reader.text_of([head, *rows])}, command)
 
 
 def _metadata() -> Reader:
@@ -194,7 +175,7 @@ def _metadata() -> Reader:
         options = ["--out", str(folder / "out"), "--sample-rate", "16000", "--processes", "1"]
         return ["prepare", "librimix", *places, *options]
 
-    return Reader({"libri2mix_dev-clean.csv": text_of([head, *rows])}, command)
+    return Reader({"libri2mix_dev-clean.csv": reader.text_of([head, *rows])}, command)
 
 
 # ------------------------------------------------------------------------------------------------------------- runs
@@ -277,7 +258,7 @@ def _evaluation(manifest: Path, out: Path) -> list[str]:
 
 
 @functools.cache
-def _evaluated() -> Files:
+def _evaluated() -> reader.Files:
     with tempfile.TemporaryDirectory() as temporary:
         make(*_evaluation(write_corpus(Path(temporary)), Path(temporary) / "out"))
         names = ("utterances.csv", "summary.json", "journal.jsonl")
@@ -357,7 +338,7 @@ def _descriptions() -> Reader:
 def _turns() -> Reader:
     """A table of who speaks in what, beside the recordings."""
     head = ("path", "start_seconds", "duration_seconds", "speaker", "confidence")
-    known = text_of([head, ("x.wav", 0.0, 1.0, "anna", 0.9), ("y.wav", 1.0, 2.0, "bob", "")])
+    known = reader.text_of([head, ("x.wav", 0.0, 1.0, "anna", 0.9), ("y.wav", 1.0, 2.0, "bob", "")])
 
     def command(folder: Path) -> list[str]:
         write_files(folder / "speech", {"x.wav": sound(".wav", samples=16000)})
@@ -413,21 +394,17 @@ def _meetings() -> Reader:
     return Reader(files, command, ["reference.json", "found.json"])
 
 
-def _named(*readers: Callable[[], Reader]) -> dict[str, Callable[[], Reader]]:
-    return {reader.__name__.removeprefix("_"): reader for reader in readers}
-
-
 READERS: dict[str, Callable[[], Reader]] = {
     name: functools.cache(make)
     for name, make in {
-        **_named(_recordings, _standard_input),
+        **named(_recordings, _standard_input),
         **foreign_readers.READERS,
-        **_named(_models, _predictors),
+        **named(_models, _predictors),
         **published_readers.READERS,
         **graph_readers.READERS,
-        **_named(_manifests, _archives, _kaldi, _speaker_tables, _mixed_tables, _metadata, _lists, _configurations),
-        **_named(_trainings, _states, _reports, _journals, _compared, _separated, _descriptions, _turns, _enrollments),
-        **(_named(_meetings) if importlib.util.find_spec("meeteval") else {}),
+        **named(_manifests, _archives, _kaldi, _speaker_tables, _mixed_tables, _metadata, _lists, _configurations),
+        **named(_trainings, _states, _reports, _journals, _compared, _separated, _descriptions, _turns, _enrollments),
+        **(named(_meetings) if importlib.util.find_spec("meeteval") else {}),
         **study_readers.READERS,
     }.items()
 }

@@ -1,11 +1,8 @@
 """Files of the studies, and the commands that read them."""
 
-from __future__ import annotations
-
 import functools
 import io
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +12,7 @@ from sepkit.models import save_model
 from sepkit.studies.audiogram.config import AudiogramOptions, PartialVAEConfig
 from sepkit.studies.audiogram.data import synthetic_audiograms
 from sepkit.studies.audiogram.task import PartialVAE
-from tests.fuzz.reader import Files, Reader, make, text_of, write_files
+from tests.fuzz.reader import Files, Reader, make, named, text_of, write_files
 
 
 @functools.cache
@@ -29,14 +26,8 @@ def _audiogram_files() -> Files:
         model.set_statistics(drawn.values.mean(0), drawn.values.std(0))
         save_model(model, folder / "model")
         make("calibrate", folder / "model", "--manifest", folder / "dev.csv")
-        paths = [
-            "model/model.yaml",
-            "model/model.safetensors",
-            "model/stopping.yaml",
-            "train.csv",
-            "test.csv",
-            "test_truth.csv",
-        ]
+        of_model = ["model/model.yaml", "model/model.safetensors", "model/stopping.yaml"]
+        paths = [*of_model, "train.csv", "test.csv", "test_truth.csv"]
         return {Path(path).name: (folder / path).read_bytes() for path in paths}
 
 
@@ -127,8 +118,7 @@ def _uci() -> Reader:
     files = {name: text_of(lines).replace(b",", b" ") for name, lines in names.items()}
 
     def command(folder: Path) -> list[str]:
-        given = {name: (folder / "in" / name).read_bytes() for name in files}
-        write_files(folder / "sets" / "yacht" / "data", given)
+        write_files(folder / "sets" / "yacht" / "data", {name: (folder / "in" / name).read_bytes() for name in files})
         tiny = "uci: {hypotheses: 2, hidden: 3, epochs: 1, batch_size: 64, check_every: 1}\n"
         config = write_files(folder, {"tiny.yaml": tiny.encode()}) / "tiny.yaml"
         places = ["--data", str(folder / "sets"), "--config", str(config), "--out", str(folder / "out")]
@@ -137,13 +127,5 @@ def _uci() -> Reader:
     return Reader(files, command)
 
 
-READERS: dict[str, Callable[[], Reader]] = {
-    "audiogram_models": _audiogram_models,
-    "audiogram_tables": _audiogram_tables,
-    "own_audiograms": _own_audiograms,
-    "simulations": _simulations,
-    "images": _images,
-    "image_sets": _image_sets,
-    "uci": _uci,
-}
+READERS = named(_audiogram_models, _audiogram_tables, _own_audiograms, _simulations, _images, _image_sets, _uci)
 """Name -> what makes the reader."""

@@ -1,7 +1,5 @@
 """Changed files of every kind: an exit code and a line, whatever they hold. `make fuzz` tries more, by coverage."""
 
-from __future__ import annotations
-
 import copy
 import json
 import sys
@@ -21,19 +19,13 @@ from tests.fuzz.readers import READERS
 FOUND = sorted(path for path in (Path(__file__).parent / "cases").glob("*/*") if path.is_dir())
 
 NUMBERS = st.one_of(st.sampled_from([0, -1, 2**31, 2**63, 10**400, 1e-320, 1e308]), st.integers(), st.floats())
-TEXTS = st.one_of(
-    st.sampled_from(["../../x", "/etc/passwd", "a" * 300, "{0.__class__}", "%s", "\ud800", "\udce9", "~", "-"]),
-    st.text(max_size=40),
-)
-VALUES = st.recursive(
-    st.one_of(NUMBERS, NUMBERS, TEXTS, st.none(), st.booleans()),
-    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(TEXTS, inner, max_size=3)),
-    max_leaves=4,
-)
-WORDS = st.one_of(
-    st.sampled_from([b"\0", b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"!!python/object:os.system", b"&a [*a]", b"{"]),
-    st.binary(min_size=1, max_size=16),
-)
+ODD = ["../../x", "/etc/passwd", "a" * 300, "{0.__class__}", "%s", "\ud800", "\udce9", "~", "-"]
+TEXTS = st.one_of(st.sampled_from(ODD), st.text(max_size=40))
+LEAVES = st.one_of(NUMBERS, NUMBERS, TEXTS, st.none(), st.booleans())
+DEEPER = lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3)  # noqa: E731
+VALUES = st.recursive(LEAVES, DEEPER, max_leaves=4)
+TAGS = [b"\0", b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"!!python/object:os.system", b"&a [*a]", b"{"]
+WORDS = st.one_of(st.sampled_from(TAGS), st.binary(min_size=1, max_size=16))
 
 
 @st.composite
@@ -44,8 +36,7 @@ def changed_bytes(draw: st.DrawFn, data: bytes) -> bytes:
         length = draw(st.integers(0, 32))
         part = data[start : start + length]
         put = draw(st.one_of(WORDS, st.just(b""), st.sampled_from([2, 50, 2000]).map(part.__mul__)))
-        rest = draw(st.sampled_from([data[start + length :], data[start:], b""]))
-        data = data[:start] + put + rest
+        data = data[:start] + put + draw(st.sampled_from([data[start + length :], data[start:], b""]))
     return data
 
 

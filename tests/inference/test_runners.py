@@ -4,7 +4,6 @@ import json
 import math
 
 import numpy as np
-import onnxruntime
 import pytest
 import torch
 from torch.utils import _pytree as pytree
@@ -178,7 +177,7 @@ def test_auto_is_torch_only_where_there_may_be_an_accelerator_that_graphs_lack(
     monkeypatch.setattr(loading.platform, "machine", lambda: words[-1])
     for module, name in ((loading, "find_library"), (loading, "is_installed")):
         monkeypatch.setattr(module, name, lambda part: part if part in words else None)
-    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: words)
+    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: words)
     assert loading._runs_as_graph(loading.SeparatorOptions(), device, False) == (kind == "graph")
     assert loading._runs_as_graph(loading.SeparatorOptions(), device, True)
     for runner in ("graph", "torch"):

@@ -77,9 +77,8 @@ def test_gradients_of_samples_are_those_of_expectations(kind):
     wide = kind(*(leaf.expand(400_000) for leaf in leaves))
     found = torch.autograd.grad(wide.sample().mean(), leaves, allow_unused=True)
     for mine, exact in zip(found, torch.autograd.grad(kind(*leaves).mean, leaves, allow_unused=True), strict=True):
-        assert (0.0 if mine is None else mine.item()) == pytest.approx(
-            0.0 if exact is None else exact.item(), abs=0.02, rel=0.05
-        )
+        mine, exact = (0.0 if one is None else one.item() for one in (mine, exact))
+        assert mine == pytest.approx(exact, abs=0.02, rel=0.05)
 
 
 @pytest.mark.parametrize("kind", [GammaDistribution, BetaDistribution])

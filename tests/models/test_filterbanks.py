@@ -134,9 +134,8 @@ def test_encoders_and_decoders_are_those_of_asteroid(ours, theirs):
     decoder.output_padding = ours.decoder.output_padding
     for here, there in ((ours.encoder, encoder), (ours.decoder, decoder)):
         # To the bit, signs of zeros too: digests of models count them.
-        assert {name: t.numpy().tobytes() for name, t in here.state_dict().items()} == {
-            name: t.numpy().tobytes() for name, t in there.state_dict().items()
-        }
+        mine, other = ({n: t.numpy().tobytes() for n, t in one.state_dict().items()} for one in (here, there))
+        assert mine == other
     for here, there, x in (
         (ours.encode, encoder, torch.randn(2, 200).unsqueeze(1)),
         (ours.decode, decoder, torch.randn(2, 3, ours.full_dim, 9)),

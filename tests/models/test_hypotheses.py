@@ -38,9 +38,8 @@ def test_the_limit_is_an_si_sdr():
     source, other = source - source.mean(), other - other.mean()
     other = other - (other @ source) / (source @ source) * source
     for difference_db, duplicate in ((-0.1, False), (0.1, True)):
-        share = (np.linalg.norm(source) / np.linalg.norm(other)) * 10 ** (
-            -(hypotheses.DUPLICATE_SI_SDR_DB + difference_db) / 20
-        )
+        gain = 10 ** (-(hypotheses.DUPLICATE_SI_SDR_DB + difference_db) / 20)
+        share = gain * np.linalg.norm(source) / np.linalg.norm(other)
         estimates = np.stack([source, -3 * (source + share * other)])
         assert hypotheses.distinct_hypotheses(np.array([0.0, 1.0]), estimates).tolist() == [not duplicate, True]
 
@@ -91,8 +90,7 @@ def test_threshold_is_the_middle_of_the_widest_of_the_best_intervals():
 def test_weights_are_a_distribution():
     """The softmax, or probabilities over their sum; also where all scores are very low."""
     scores = torch.tensor([[1.0, -2.0, 0.5], [-90.0, -91.0, -300.0]], dtype=torch.float64)
-    binary, softmax = (
-        torch.from_numpy(hypotheses.hypothesis_weights(scores.numpy(), kind)) for kind in ("binary", "cross_entropy")
-    )
+    weights = [hypotheses.hypothesis_weights(scores.numpy(), kind) for kind in ("binary", "cross_entropy")]
+    binary, softmax = map(torch.from_numpy, weights)
     torch.testing.assert_close(binary, scores.sigmoid() / scores.sigmoid().sum(1, keepdim=True))
     torch.testing.assert_close(softmax, scores.softmax(1))

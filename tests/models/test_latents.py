@@ -121,9 +121,8 @@ MASKERS = {config.name: config for masker_class, config in SMALL.items() if mask
 
 
 def variational(filterbank, masks, **fields):
-    return build_model(
-        c.ModelConfig(**({"encoding": c.GaussianConfig(), "masker": TINY} | fields), filterbank=filterbank, masks=masks)
-    )
+    fields = {"encoding": c.GaussianConfig(), "masker": TINY} | fields
+    return build_model(c.ModelConfig(**fields, filterbank=filterbank, masks=masks))
 
 
 def test_gaussian_log_normal_tasnet_has_the_thesis_size():

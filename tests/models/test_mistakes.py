@@ -96,7 +96,7 @@ NEVER_NEGATIVE += [c.GaussianConfig("softplus"), c.LogNormalConfig(), c.GammaCon
         (tiny(filterbank=STFT, encoding=c.LogNormalConfig()), "model.encoding.activation: found exp"),
         (tiny(encoding=c.GaussianConfig("softmax")), "model.encoding.activation: found softmax"),
         *[(tiny(filterbank=COMPLEX, masks=masks), "model.masks: found ") for masks in NEVER_NEGATIVE],
-        (of_16_khz(), "found a layout of bands for 16000 Hz, but model.sample_rate is 8000"),
+        (of_16_khz(), "found bands for 16000 Hz, but model.sample_rate is 8000"),
         (mapped(**(PARTS | {"mapping": False})), "set model.filterbank.mapping to true"),
         (mapped(**(PARTS | {"compression": 0.3})), "compression to 1"),
         (sepreformer(masks=c.DeterministicConfig("relu")), "model.masks: found "),

@@ -93,9 +93,8 @@ def test_a_model_convolves_what_it_is_shown(encoding):
     assert alone.source_encodings is None and alone.extras["encoding_prior"] is model.encoding_prior.of_sources()
     if encoding.name == "gaussian":
         separation = build_model(tiny(encoding_prior=c.AdaptivePriorConfig()))(sources.sum(1), sources=sources)
-        torch.testing.assert_close(
-            separation.extras["encoding_prior"].mean, separation.encoding.mean, rtol=1e-4, atol=1e-5
-        )
+        found = separation.extras["encoding_prior"].mean
+        torch.testing.assert_close(found, separation.encoding.mean, rtol=1e-4, atol=1e-5)
 
 
 def test_convolutions_without_a_closed_form():
@@ -140,9 +139,8 @@ def test_the_flows_jacobian_is_triangular(zuko):
         jacobian = jacobian.flip(0, 1) if number % 2 else jacobian
         assert (jacobian.triu(1) == 0).all() and (jacobian.diagonal() == 1).all()
         assert (jacobian.tril(-1) != 0).any()
-    whole = torch.autograd.functional.jacobian(
-        lambda z: flow.noise(z.unsqueeze(-1)).squeeze(-1), torch.randn(5, dtype=torch.float64)
-    )
+    at = torch.randn(5, dtype=torch.float64)
+    whole = torch.autograd.functional.jacobian(lambda z: flow.noise(z.unsqueeze(-1)).squeeze(-1), at)
     assert torch.linalg.det(whole).item() == pytest.approx(1.0, abs=1e-9)
     value = torch.randn(2, 5, 7, dtype=torch.float64)
     torch.testing.assert_close(flow.noise(value[..., 3:4]), flow.noise(value)[..., 3:4])
@@ -158,9 +156,8 @@ def test_a_models_flow_is_trained_and_stored(zuko, tmp_path):
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.encoding_prior.parameters())
     again = load_checkpoint(save_model(model, tmp_path))
     with torch.no_grad():
-        torch.testing.assert_close(
-            again.encoding_prior().log_prob(value), separation.extras["encoding_prior"].log_prob(value), rtol=0, atol=0
-        )
+        expected = separation.extras["encoding_prior"].log_prob(value)
+        torch.testing.assert_close(again.encoding_prior().log_prob(value), expected, rtol=0, atol=0)
 
 
 def test_the_flow_of_the_thesis_size(zuko):

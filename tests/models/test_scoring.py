@@ -32,9 +32,8 @@ def paper_config(scoring):
 
 
 def test_parameters_are_as_many_as_in_the_reference_code():
-    assert [
-        sum(p.numel() for p in build_model(paper_config(scoring)).parameters()) for scoring in (None, ScoringConfig())
-    ] == [3_652_865, 3_661_314]
+    models = [build_model(paper_config(scoring)) for scoring in (None, ScoringConfig())]
+    assert [sum(p.numel() for p in model.parameters()) for model in models] == [3_652_865, 3_661_314]
 
 
 def test_model_scores_its_masks_and_survives_the_disk(tiny_model_config, tmp_path):

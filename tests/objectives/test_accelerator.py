@@ -34,9 +34,8 @@ def batch_and_estimates(n: int, device: str) -> tuple[Batch, torch.Tensor]:
     return batch.to(device), estimates.detach().to(device).requires_grad_()
 
 
-every_pair_of_choices = pytest.mark.parametrize(
-    ("cost", "assignment"), [(c, a) for c in sorted(CostConfig.choices) for a in sorted(AssignmentConfig.choices)]
-)
+PAIRS = [(cost, choice) for cost in sorted(CostConfig.choices) for choice in sorted(AssignmentConfig.choices)]
+every_pair_of_choices = pytest.mark.parametrize(("cost", "assignment"), PAIRS)
 
 
 @every_pair_of_choices

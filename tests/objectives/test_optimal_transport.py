@@ -60,9 +60,8 @@ def test_entropic_plan(n, m, regularization):
     cost, active = problem(n, m)
     plan, value = Sinkhorn(regularization).weights(cost, active), Sinkhorn(regularization)(cost, active)
     for b in range(BATCH):
-        found = ot.sinkhorn(
-            *balanced(cost[b], active[b]), regularization, method="sinkhorn_log", stopThr=1e-13, numItermax=20_000
-        )
+        how = {"method": "sinkhorn_log", "stopThr": 1e-13, "numItermax": 20_000}
+        found = ot.sinkhorn(*balanced(cost[b], active[b]), regularization, **how)
         expected = of_active(found, active[b])
         torch.testing.assert_close(plan[b], expected, atol=1e-10, rtol=0)
         total = (expected * cost[b].nan_to_num()).sum() / active[b].sum().clamp_min(1)

@@ -20,9 +20,8 @@ GOLDEN = Path(__file__).with_name("golden") / "sepreformer.npz"
 @pytest.mark.parametrize(("hypotheses", "stages"), [(2, 2), (3, 1)])
 def test_numbers_are_those_of_the_reference(hypotheses, stages, tmp_path):
     torch.save(sepreformer_checkpoint(sepreformer_weights(hypotheses, stages)), tmp_path / "epoch.0180.pth")
-    (tmp_path / "configs.yaml").write_text(
-        "config: {model: {module_audio_enc: {stride: 4}}, dataset: {sampling_rate: 8000}}"
-    )
+    config = "config: {model: {module_audio_enc: {stride: 4}}, dataset: {sampling_rate: 8000}}"
+    (tmp_path / "configs.yaml").write_text(config)
     model = from_sepreformer(tmp_path / "epoch.0180.pth")
     assert not model.training and model.hypotheses == hypotheses
     golden = np.load(GOLDEN)

@@ -1,7 +1,5 @@
 """Fixtures for tests of recipes: small recordings, running a command, and listing its files."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -82,9 +80,8 @@ def kill(own_processes: dict[str, str]) -> Callable[[list[str], float], None]:
     """kill(arguments, seconds): start a command, and kill it after so long, with all processes that it started."""
 
     def start_and_kill(arguments: list[str], seconds: float) -> None:
-        process = subprocess.Popen(
-            arguments, env=own_processes, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-        )
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        process = subprocess.Popen(arguments, env=own_processes, start_new_session=True, **quiet)
         time.sleep(seconds)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()

@@ -1,7 +1,5 @@
 """egs/annealed_inference: a stage at a tiny size, and what its configurations say; tests/studies runs the rest."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

@@ -1,19 +1,14 @@
 """The recipe of audiograms: its run at tiny size."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 import yaml
 
-TINY = {
-    "task": "audiogram",
-    "model": {"latent": 2, "embedding": 2, "features": 4, "hidden": [8]},
-    "data": {"batch_size": 16},
-    "trainer": {"max_epochs": 1, "gradient_clip_norm": 0, "accelerator": "cpu"},
-}
+MODEL = {"latent": 2, "embedding": 2, "features": 4, "hidden": [8]}
+TRAINER = {"max_epochs": 1, "gradient_clip_norm": 0, "accelerator": "cpu"}
+TINY = {"task": "audiogram", "model": MODEL, "data": {"batch_size": 16}, "trainer": TRAINER}
 
 
 def test_all_stages_at_tiny_size(repository: Path, run: Callable[..., str], tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """The recipe of latents of continuous depth at tiny size, on both kinds of images."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable
@@ -10,12 +8,9 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-TINY = {
-    "task": "cdvae",
-    "model": {"size": 8, "levels": 2, "latent_channels": 2, "width": 4, "drift_width": 4, "depth_steps": 2},
-    "data": {"batch_size": 16},
-    "trainer": {"max_epochs": 1, "accelerator": "cpu"},
-}
+MODEL = {"size": 8, "levels": 2, "latent_channels": 2, "width": 4, "drift_width": 4, "depth_steps": 2}
+TRAINER = {"max_epochs": 1, "accelerator": "cpu"}
+TINY = {"task": "cdvae", "model": MODEL, "data": {"batch_size": 16}, "trainer": TRAINER}
 
 
 def test_from_first_to_last_stage(repository: Path, tmp_path: Path, run: Callable[..., str]) -> None:
@@ -28,8 +23,7 @@ def test_from_first_to_last_stage(repository: Path, tmp_path: Path, run: Callabl
         ]
     )  # fmt: skip
     assert re.findall(r"^stage (\d)", output, re.MULTILINE) == list("12345")
-    table = (exp / "table.md").read_text()
-    rows = re.findall(r"^\| (sde|ode_like|discrete) \| (\w+) \| 1 \|", table, re.MULTILINE)
+    rows = re.findall(r"^\| (sde|ode_like|discrete) \| (\w+) \| 1 \|", (exp / "table.md").read_text(), re.MULTILINE)
     assert rows == [("sde", "2"), ("sde", "4"), ("ode_like", "2"), ("ode_like", "4"), ("discrete", "fixed")]
     assert (exp / "table_depth.png").stat().st_size > 5_000
     ode = json.loads((exp / "ode_like_seed4" / "evaluation" / "test" / "summary.json").read_text())

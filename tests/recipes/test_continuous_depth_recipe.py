@@ -1,7 +1,5 @@
 """The recipe of continuous depth at tiny size: models of chosen and of fixed depth, measured at several steps."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable
@@ -36,9 +34,8 @@ def test_from_first_to_last_stage(repository: Path, speech: Path, tmp_path: Path
     assert list(fixed["by_depth_steps"]) == ["2", "8"] and fixed["depth_steps"] == 8
     separate = json.loads((exp / "separate_seed3" / "evaluation" / "test" / "summary.json").read_text())
     assert "by_depth_steps" not in separate and separate["depth_steps"] is None
-    rows = re.findall(
-        r"^\| (fixed|separate) \| (\w+) \| 1 \| +(-?[\d.]+)", (exp / "table.md").read_text(), re.MULTILINE
-    )
+    table = (exp / "table.md").read_text()
+    rows = re.findall(r"^\| (fixed|separate) \| (\w+) \| 1 \| +(-?[\d.]+)", table, re.MULTILINE)
     assert [row[:2] for row in rows] == [("fixed", "2"), ("fixed", "8"), ("separate", "fixed")]
     assert (exp / "table_depth.png").stat().st_size > 5_000
     assert "fixed_seed3" in (exp / "report.html").read_text(encoding="utf-8")

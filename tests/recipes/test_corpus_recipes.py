@@ -1,7 +1,5 @@
 """The recipes of published corpora run from the download to the report, on small trees in the corpora's own layouts."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
@@ -38,8 +36,7 @@ def write_rows(path: Path, rows: list[dict[str, str]]) -> None:
 
 def pairs_of(utterances: list[str], speaker: Callable[[str], str]) -> list[tuple[str, str]]:
     """Pair utterances of different speakers, each with the next suitable one."""
-    found = [(a, b) for i, a in enumerate(utterances) for b in utterances[i + 1 :] if speaker(a) != speaker(b)]
-    return found[:6]
+    return [(a, b) for i, a in enumerate(utterances) for b in utterances[i + 1 :] if speaker(a) != speaker(b)][:6]
 
 
 def recipe_row(pair: tuple[str, str], noise: str) -> dict[str, str]:
@@ -60,9 +57,8 @@ def make_librispeech(folder: Path, tables: Path) -> None:
         pairs = pairs_of(utterances, lambda path: path.split("/")[1])
         write_rows(tables / f"libri2mix_{part}.csv", [recipe_row(pair, noise) for pair in pairs])
     # The published folder has a table of a part that is not here.
-    write_rows(
-        tables / "libri2mix_train-clean-360.csv", [recipe_row(("train-clean-360/1/1/1-1-0.flac",) * 2, "tr/0.wav")]
-    )
+    row = recipe_row(("train-clean-360/1/1/1-1-0.flac",) * 2, "tr/0.wav")
+    write_rows(tables / "libri2mix_train-clean-360.csv", [row])
     (folder / "LibriSpeech" / "SPEAKERS.TXT").write_text("; ID |SEX| SUBSET\n10 | F | train-clean-100 | 25 | Anna\n")
 
 
@@ -113,9 +109,8 @@ class Corpora:
     def __init__(self, folder: Path) -> None:
         mirror, self.folder = folder / "mirror", folder / "trees"
         mirror.mkdir()
-        repositories = {
-            name: self.folder / f"{name}-0123abc" / "metadata" for name in ("LibriMix", "VCTK-2Mix", "pywsj0-mix")
-        }
+        names = ("LibriMix", "VCTK-2Mix", "pywsj0-mix")
+        repositories = {name: self.folder / f"{name}-0123abc" / "metadata" for name in names}
         make_librispeech(self.folder, repositories["LibriMix"] / "Libri2Mix")
         make_noise(self.folder)
         make_vctk(self.folder, repositories["VCTK-2Mix"] / "VCTK-2mix")
@@ -177,20 +172,15 @@ def assert_complete(recipe: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_recipe_runs_from_download_to_report(
-    recipe: str, command: Callable[..., list[str]], tmp_path: Path, run: Callable[..., str]
-) -> None:
-    output = run(command(recipe))
-    stages = re.findall(r"^stage (\d)", output, re.MULTILINE)
+def test_recipe_runs_from_download_to_report(recipe, command, tmp_path, run) -> None:
+    stages = re.findall(r"^stage (\d)", run(command(recipe)), re.MULTILINE)
     assert stages[0] == "0" and sorted(set(stages)) == list("012345")
     assert_complete(recipe, tmp_path)
     config = (tmp_path / "exp" / "config.yaml").read_text()
     assert {"wsj0-mix": "name: amcl", "librimix": "hypotheses: 3", "vctk": "name: pit"}[recipe] in config
 
 
-def test_unseen_corpus_alone_with_a_model_that_is_there(
-    command: Callable[..., list[str]], tmp_path: Path, run: Callable[..., str]
-) -> None:
+def test_unseen_corpus_alone_with_a_model_that_is_there(command, tmp_path, run) -> None:
     masker = RecurrentConfig(rnn="gru", hidden_size=8, num_layers=1)
     save_model(build_model(ModelConfig(filterbank=STFTFilterbankConfig(512, 256), masker=masker)), tmp_path / "model")
     run([*command("vctk", "--model", str(tmp_path / "model")), "--exp", str(tmp_path / "measured")])
@@ -199,9 +189,7 @@ def test_unseen_corpus_alone_with_a_model_that_is_there(
     assert not (tmp_path / "libri").exists() and (tmp_path / "measured" / "report.html").is_file()
 
 
-def test_corpora_that_are_here_are_not_fetched(
-    command, corpora: Corpora, tmp_path: Path, run: Callable[..., str]
-) -> None:
+def test_corpora_that_are_here_are_not_fetched(command, corpora, tmp_path, run) -> None:
     tables = corpora.folder / "LibriMix-0123abc" / "metadata" / "Libri2Mix"
     here = ["--librispeech", str(corpora.folder / "LibriSpeech"), "--wham-noise", str(corpora.folder / "wham_noise")]
     run(command("librimix", *here, "--metadata", str(tables), "--stop-stage", "1"))
@@ -209,9 +197,7 @@ def test_corpora_that_are_here_are_not_fetched(
     assert len(read_manifest(tmp_path / "data" / "train_noisy.jsonl")) == 6
 
 
-def test_licensed_speech_is_asked_for(
-    repository: Path, corpora: Corpora, tmp_path: Path, environment: dict[str, str]
-) -> None:
+def test_licensed_speech_is_asked_for(repository, corpora, tmp_path, environment) -> None:
     path = str(repository / "egs" / "wsj0-mix" / "run.sh")
     for stage in ("0", "1"):
         done = subprocess.run(
@@ -222,13 +208,7 @@ def test_licensed_speech_is_asked_for(
     assert (tmp_path / "pywsj0-mix" / "metadata" / "mix_2_spk_tr.txt").is_file()
 
 
-def test_parts_without_a_table_are_told(
-    command: Callable[..., list[str]],
-    corpora: Corpora,
-    tmp_path: Path,
-    run: Callable[..., str],
-    environment: dict[str, str],
-) -> None:
+def test_parts_without_a_table_are_told(command, corpora, tmp_path, run, environment) -> None:
     run(command("librimix", "--stop-stage", "0"))
     arguments = command("librimix", "--stage", "1", "--parts", "train-clean-100 train-dirty")
     done = subprocess.run(arguments, capture_output=True, text=True, env=environment, check=False)

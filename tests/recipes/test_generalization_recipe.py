@@ -1,7 +1,5 @@
 """The comparison of twins: what it prepares, what it trains, its run from first to last stage, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -72,10 +70,8 @@ def trained_with(log: Path) -> list[str]:
 
 
 def parse(options: list[str]) -> TrainConfig:
-    config, _ = parse_config(
-        "sepkit train", "", options, aliases={"--seed": "trainer.seed"}, add_options=lambda p: p.add("--out")
-    )
-    return config
+    more = {"aliases": {"--seed": "trainer.seed"}, "add_options": lambda p: p.add("--out")}
+    return parse_config("sepkit train", "", options, **more)[0]
 
 
 def differences(first: TrainConfig, second: TrainConfig) -> set[str]:
@@ -106,8 +102,7 @@ def dry(repository: Path, environment: dict[str, str], tmp_path: Path) -> Callab
 
 
 def test_from_first_to_last_stage(command: Callable[..., list[str]], run: Callable[..., str], tmp_path: Path) -> None:
-    output = run(command())
-    assert re.findall(r"^stage (\d)", output, re.MULTILINE) == ["1", "2", "3", "4", "5", "6"]
+    assert re.findall(r"^stage (\d)", run(command()), re.MULTILINE) == ["1", "2", "3", "4", "5", "6"]
     exp = tmp_path / "exp"
     assert sorted(path.name for path in exp.iterdir() if path.is_dir()) == RUNS
     for name in RUNS:
@@ -125,9 +120,7 @@ def test_from_first_to_last_stage(command: Callable[..., list[str]], run: Callab
     assert "<audio" in (exp / "report.html").read_text(encoding="utf-8")
 
 
-def test_trains_on_one_corpus_and_tests_noisy_and_clean(
-    command: Callable[..., list[str]], run: Callable[..., str], tmp_path: Path
-) -> None:
+def test_trains_on_one_corpus_and_tests_noisy_and_clean(command, run, tmp_path) -> None:
     run(command("--stop-stage", "1"))
     data = tmp_path / "data"
     for name in ("train", "dev"):
@@ -176,11 +169,8 @@ def test_models_of_the_thesis(dry: Callable[..., dict[str, TrainConfig]]) -> Non
         assert tree["data.batch_size"] == 16 and tree["data.segment_seconds"] == 3.0
         assert tree["trainer.max_minutes"] == 10 and tree["model.filterbank.init_range"] == 0.01
         assert tree["objective.margin_weight"] == 1.0
-        assert (
-            (tree["objective.cost.name"] == "blr_nll")
-            == name.startswith("vi_")
-            == models[name[:-6]].mask_family.variational
-        )
+        is_variational = models[name[:-6]].mask_family.variational
+        assert (tree["objective.cost.name"] == "blr_nll") == name.startswith("vi_") == is_variational
         if name.startswith("vi_"):
             assert tree["objective.rates.steering.total"] == 256 and tree["objective.rates.steering.per"] == "frame"
             assert tree["objective.rates.steering.change"] == 1e-4
@@ -203,15 +193,13 @@ def test_rows_of_table_3(dry: Callable[..., dict[str, TrainConfig]]) -> None:
     configs = dry("--conf", "conf/table3.yaml", "--task", "clean", "--seeds", "0")
     assert set(configs) == {f"{name}_seed0" for name in rows}
     for name, expected in rows.items():
-        config = configs[f"{name}_seed0"]
-        tree = _flatten(to_dict(config))
+        tree = _flatten(to_dict(configs[f"{name}_seed0"]))
         keys = ("model.encoding.name", "model.encoding_prior.name", "model.masks.name", "objective.cost.name")
         assert tuple(tree[key] for key in keys) == expected
         assert tree["model.filterbank.init_range"] == 0.01 and tree["objective.margin_weight"] == 1.0
         assert tree["data.train"].endswith("/train.jsonl") and "noisy" not in tree["data.train"]
         if expected[0] != "deterministic":
-            free = [tree[f"objective.rates.{what}.free_nats"] for what in ("encoding", "masks")]
-            assert free == [128, 256]
+            assert [tree[f"objective.rates.{what}.free_nats"] for what in ("encoding", "masks")] == [128, 256]
             assert tree["objective.rates.estimator"] == "sample"
         auto = [tree[f"objective.autoencoding.{what}"] for what in ("sources", "mixtures")]
         assert auto == [float(name == "adaptive")] * 2
@@ -234,9 +222,7 @@ def test_rows_of_table_2(dry: Callable[..., dict[str, TrainConfig]]) -> None:
 
 
 @pytest.mark.slow
-def test_trains_and_tests_clean_and_draws_the_evidence(
-    command: Callable[..., list[str]], run: Callable[..., str], tmp_path: Path
-) -> None:
+def test_trains_and_tests_clean_and_draws_the_evidence(command, run, tmp_path) -> None:
     """Rows 4 and 6 of table 3, tiny: without noise from the first to the last stage, with figure 3."""
     folder = tmp_path / "conf"
     conf = Path(__file__).resolve().parents[2] / "egs" / "generalization" / "conf"
@@ -264,13 +250,7 @@ def test_trains_and_tests_clean_and_draws_the_evidence(
     assert "drop test_seen_clean to test_unseen_clean" in (exp / "table.md").read_text()
 
 
-def test_manifests_of_published_corpora(
-    command: Callable[..., list[str]],
-    run: Callable[..., str],
-    repository: Path,
-    environment: dict[str, str],
-    tmp_path: Path,
-) -> None:
+def test_manifests_of_published_corpora(command, run, repository, environment, tmp_path) -> None:
     run(command("--stop-stage", "1"))
     data = tmp_path / "data"
     libri, vctk, exp = tmp_path / "libri", tmp_path / "vctk", tmp_path / "published"
@@ -290,8 +270,7 @@ def test_manifests_of_published_corpora(
         log = (exp / f"{name}.log").read_text()
         assert f"--data.train {libri}/train_noisy.jsonl --data.dev {libri}/dev_noisy.jsonl" in log
         assert f"sepkit calibrate {exp}/{name}/model --manifest {libri}/dev_noisy.jsonl" in log
-        measured = dict(re.findall(r"--manifest (\S+) --metrics si_sdr blr .*--out \S+/evaluation/(\S+)", log))
-        assert measured == {
+        assert dict(re.findall(r"--manifest (\S+) --metrics si_sdr blr .*--out \S+/evaluation/(\S+)", log)) == {
             f"{libri}/test_noisy.jsonl": "test_libri2mix_noisy",
             f"{libri}/test.jsonl": "test_libri2mix_clean",
             f"{vctk}/test_noisy.jsonl": "test_vctk2mix_noisy",
@@ -299,11 +278,8 @@ def test_manifests_of_published_corpora(
         }
 
 
-def test_a_run_that_fails_ends_the_recipe_with_the_end_of_its_log(
-    command: Callable[..., list[str]], environment: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_run_that_fails_ends_the_recipe_with_the_end_of_its_log(command, environment, tmp_path) -> None:
     (tmp_path / "conf" / "tiny_deterministic.yaml").write_text(yaml.safe_dump({"model": {"hypotheses": "many"}}))
-    arguments = command("--stage", "2")
-    done = subprocess.run(arguments, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command("--stage", "2"), env=environment, capture_output=True, text=True, check=False)
     assert done.returncode != 0 and "many" in done.stderr and "deterministic_seed0.log" in done.stderr
     assert "stage 3" not in done.stdout

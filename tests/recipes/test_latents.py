@@ -1,7 +1,5 @@
 """Encodings and masks of one mixture, drawn; and the bound on the evidence against distortion, of invented numbers."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import sys
@@ -30,8 +28,7 @@ specification.loader.exec_module(latents)
 def test_what_is_drawn_is_what_the_model_made(config: ModelConfig) -> None:
     torch.manual_seed(0)
     model = build_model(config).eval()
-    generator = np.random.default_rng(0)
-    sources = generator.standard_normal((2, 4000)).astype(np.float32)
+    sources = np.random.default_rng(0).standard_normal((2, 4000)).astype(np.float32)
     drawn = latents.draw(model, sources.sum(0), sources, [1, 0])
     with torch.inference_mode():
         separation = model(torch.from_numpy(sources.sum(0))[None], torch.Generator().manual_seed(0), sample=True)
@@ -76,10 +73,8 @@ def make_run(folder: Path, bounds: list[float | None], evidences: list[float | N
     evaluation.mkdir(parents=True)
     score = {"mean": 1.0, "n": 1, "ci95": [1.0, 1.0]}
     (evaluation / "summary.json").write_text(json.dumps({"n_utterances": len(bounds), "metrics": {"si_sdr_db": score}}))
-    rows = [
-        f"test.jsonl,m{i},{'' if b is None else b},{'' if e is None else e}\n"
-        for i, (b, e) in enumerate(zip(bounds, evidences, strict=True))
-    ]
+    scores = enumerate(zip(bounds, evidences, strict=True))
+    rows = [f"test.jsonl,m{i},{'' if b is None else b},{'' if e is None else e}\n" for i, (b, e) in scores]
     header = "manifest,id,mixture_elbo_nats_per_sample,blr_nats_per_sample\n"
     (evaluation / "utterances.csv").write_text(header + "".join(rows))
     return str(folder)
@@ -89,10 +84,8 @@ def test_rank_correlation_of_mixtures_that_have_both(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     bounds = generator.standard_normal(40)
     evidences = bounds + generator.standard_normal(40)
-    runs = [
-        make_run(tmp_path / "gamma", [*bounds, None, 3.0], [*evidences, 1.0, None]),
-        make_run(tmp_path / "plain", [None] * 4, [1.0, 2.0, 3.0, 4.0]),
-    ]
+    gamma = make_run(tmp_path / "gamma", [*bounds, None, 3.0], [*evidences, 1.0, None])
+    runs = [gamma, make_run(tmp_path / "plain", [None] * 4, [1.0, 2.0, 3.0, 4.0])]
     text = latents.draw_evidence([load_run(run) for run in runs], tmp_path / "table.md")
     (row,) = [line for line in text.splitlines() if line.startswith("| test |")]
     cells = [cell.strip() for cell in row.strip("|").split("|")]

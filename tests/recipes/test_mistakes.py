@@ -1,7 +1,5 @@
 """What recipes refuse: one line that names the option, and exit code 2, before anything is made."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 
@@ -40,9 +38,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("recipe", "options", "words"), MISTAKES)
-def test_a_mistake_is_one_line(
-    recipe: str, options: list[str], words: str, environment: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_mistake_is_one_line(recipe, options, words, environment, tmp_path) -> None:
     places = ["--data", str(tmp_path / "data"), "--exp", str(tmp_path / "exp")]
     done = subprocess.run(
         [EGS / recipe / "run.sh", *places, *options],

@@ -1,7 +1,5 @@
 """The configurations that the recipes name after papers hold the papers' settings, typed in paper_settings.yaml."""
 
-from __future__ import annotations
-
 from functools import reduce
 from pathlib import Path
 

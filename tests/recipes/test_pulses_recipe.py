@@ -1,7 +1,5 @@
 """The recipe of rate-distortion curves: its run from first to last stage, what it asks for, and what it refuses."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re
@@ -75,8 +73,7 @@ def dry(recipe: Path, environment: dict[str, str], tmp_path: Path) -> Callable[.
 
 
 def test_from_first_to_last_stage(command: Callable[..., list[str]], run: Callable[..., str], tmp_path: Path) -> None:
-    output = run(command())
-    assert re.findall(r"^stage (\d)", output, re.MULTILINE) == ["1", "2", "3", "4", "5"]
+    assert re.findall(r"^stage (\d)", run(command()), re.MULTILINE) == ["1", "2", "3", "4", "5"]
     exp = tmp_path / "exp"
     assert {path.stem for path in (tmp_path / "data").glob("test*.jsonl")} == {"test", "test_pulses_2"}
     assert len(read_manifest(tmp_path / "data" / "train.jsonl")) == 4
@@ -119,9 +116,8 @@ def test_folders_of_rates(dry: Callable[..., str]) -> None:
 def test_models_are_those_of_appendix_k(name: str, repository: Path) -> None:
     file = repository / "egs" / "pulses" / "conf" / f"{name}.yaml"
     config, _ = parse_config("test", "", ["--config", str(file)], aliases={}, add_options=lambda parser: None)
-    model = build_model(config.model)
     # Encoder with mean and deviation, masker, decoder.
-    assert sum(parameter.numel() for parameter in model.parameters()) == 9_761
+    assert sum(parameter.numel() for parameter in build_model(config.model).parameters()) == 9_761
     assert (config.model.encoding.name, config.model.masks.name) == ("gaussian", "log_normal")
     steering = config.objective.rates.steering
     assert isinstance(steering, SteeringConfig) and steering.per == "frame" and steering.change == 0.01
@@ -132,9 +128,7 @@ def test_models_are_those_of_appendix_k(name: str, repository: Path) -> None:
         assert (trainer.learning_rate, trainer.max_epochs, trainer.early_stop_patience) == (3e-4, 800, 60)
 
 
-def test_a_failed_evaluation_ends_the_recipe_with_the_end_of_its_log(
-    command: Callable[..., list[str]], environment: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_failed_evaluation_ends_the_recipe_with_the_end_of_its_log(command, environment, tmp_path) -> None:
     (tmp_path / "exp").mkdir()
     done = subprocess.run(command("--stage", "3"), env=environment, capture_output=True, text=True, check=False)
     assert done.returncode != 0 and "rate_5: evaluation failed" in done.stderr

@@ -1,7 +1,5 @@
 """egs/quantization: every stage at a tiny size, and what its configurations say."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -25,8 +23,7 @@ def test_stages(tmp_path: Path, run) -> None:
     (tmp_path / "tiny.yaml").write_text(TINY)
     options = ["--conf", str(tmp_path / "tiny.yaml"), "--exp", str(tmp_path / "exp"), "--uci", str(tmp_path / "sets")]
     options += ["--sets", "yacht", "--methods", "mcl", "--select", "last held_out"]
-    printed = run(["bash", str(RECIPE / "run.sh"), *options])
-    assert "yacht: 40 rows" in printed
+    assert "yacht: 40 rows" in run(["bash", str(RECIPE / "run.sh"), *options])
     names = {path.name for path in (tmp_path / "exp").glob("*.json")}
     assert names == {f"{name}.json" for name in ("free", "gaussians", "sines", "table")}
     assert len(json.loads((tmp_path / "exp" / "table.json").read_text())) == 2

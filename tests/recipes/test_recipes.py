@@ -1,7 +1,5 @@
 """Every recipe runs from its first stage to its last; the same command again does nothing; a killed one continues."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -45,11 +43,8 @@ def command(repository: Path, speech: Path, tmp_path: Path) -> Callable[..., lis
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_recipe_runs_from_first_to_last_stage(
-    recipe: str, command: Callable[..., list[str]], tmp_path: Path, run: Callable[..., str]
-) -> None:
-    output = run(command(recipe))
-    assert re.findall(r"^stage (\d)", output, re.MULTILINE) == ["1", "2", "3", "4", "5"]
+def test_recipe_runs_from_first_to_last_stage(recipe, command, tmp_path, run) -> None:
+    assert re.findall(r"^stage (\d)", run(command(recipe)), re.MULTILINE) == ["1", "2", "3", "4", "5"]
     sets = {"mini": ["test"], "folder": ["test_A", "test_B"], "enhancement": ["test"]}[recipe]
     speakers = 1 if recipe == "enhancement" else 2
     for name in sets:
@@ -67,9 +62,7 @@ def test_recipe_runs_from_first_to_last_stage(
 
 
 @pytest.mark.parametrize(("recipe", "assignment"), [("mini", "sinkhorn"), ("folder", "amcl")])
-def test_matching_is_an_option(
-    recipe: str, assignment: str, command: Callable[..., list[str]], tmp_path: Path, run: Callable[..., str]
-) -> None:
+def test_matching_is_an_option(recipe, assignment, command, tmp_path, run) -> None:
     """Three hypotheses for two speakers, matched as asked for."""
     run(command(recipe, "--stop-stage", "2", "--assignment", assignment, "--hypotheses", "3"))
     config = yaml.safe_load((tmp_path / "exp" / "config.yaml").read_text())
@@ -90,8 +83,7 @@ def matching(repository: Path, speech: Path, tmp_path: Path) -> list[str]:
 
 @pytest.mark.slow
 def test_comparison_of_matchings(matching: list[str], tmp_path: Path, run: Callable[..., str]) -> None:
-    output = run(matching)
-    assert re.findall(r"^stage (\d)", output, re.MULTILINE) == ["1", "2", "3", "4", "5"]
+    assert re.findall(r"^stage (\d)", run(matching), re.MULTILINE) == ["1", "2", "3", "4", "5"]
     exp = tmp_path / "exp"
     runs = {f"{name}_seed{seed}" for name in ("pit", "mcl", "amcl_t5", "mcl_n3", "amcl_n3") for seed in (0, 1)}
     assert {path.name for path in exp.iterdir() if path.is_dir()} == runs
@@ -110,9 +102,7 @@ def test_comparison_of_matchings(matching: list[str], tmp_path: Path, run: Calla
 
 
 @pytest.mark.slow
-def test_more_speakers_are_compared_and_finished_runs_are_kept(
-    matching: list[str], repository: Path, tmp_path: Path, run: Callable[..., str]
-) -> None:
+def test_more_speakers_are_compared_and_finished_runs_are_kept(matching, repository, tmp_path, run) -> None:
     options = dict(zip(matching[1::2], matching[2::2], strict=True))
     kept = {name: options[name] for name in ("--speech", "--conf", "--data", "--prepare-options")}
     kept |= {"--exp": str(tmp_path / "exp"), "--runs": str(tmp_path / "runs"), "--counts": "3"}
@@ -132,8 +122,7 @@ def assert_speakers_are_disjoint(data: Path, test_sets: list[str]) -> None:
     """No speaker, and no file, of a test set is in the training or validation manifest, and so on."""
     seen: dict[str, set[str]] = {}
     for split in ("train", "dev", *test_sets):
-        manifest = read_manifest(data / f"{split}.jsonl")
-        sources = [(entry, source) for entry in manifest for source in entry.sources]
+        sources = [(entry, source) for entry in read_manifest(data / f"{split}.jsonl") for source in entry.sources]
         seen[split] = {s.speaker for _, s in sources} | {str(entry.resolve(s.path)) for entry, s in sources}
     for split in seen:
         for other in ("train", "dev"):
@@ -142,18 +131,14 @@ def assert_speakers_are_disjoint(data: Path, test_sets: list[str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_second_run_does_nothing_again(
-    recipe: str, command: Callable[..., list[str]], second_run_keeps: Callable[..., None]
-) -> None:
+def test_second_run_does_nothing_again(recipe, command, second_run_keeps) -> None:
     second_run_keeps(command(recipe))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("stage", [1, 2, 3, 4, 5])
-def test_killed_stage_continues(
-    recipe: str, stage: int, command: Callable[..., list[str]], tmp_path: Path, run: Callable[..., str], kill
-) -> None:
+def test_killed_stage_continues(recipe, stage, command, tmp_path, run, kill) -> None:
     if stage > 1:
         run(command(recipe, "--stop-stage", str(stage - 1)))
     # Long enough for the commands to have begun their work, in some stages too long: then nothing is left to continue.
@@ -166,16 +151,14 @@ def test_killed_stage_continues(
 
 @pytest.mark.parametrize("path", sorted(Path(__file__).parents[2].glob("egs/*/run.sh")), ids=lambda p: p.parent.name)
 def test_help_tells_the_options_and_no_others(path: Path, run: Callable[..., str]) -> None:
-    text = path.read_text()
-    own, _ = text.split(". ../utils/recipe.sh\n")
+    own, _ = path.read_text().split(". ../utils/recipe.sh\n")
     (groups,) = re.findall(r'/utils/options\.sh"(.*)$', own, re.MULTILINE)
     files = [path.parents[1] / "utils" / "options" / f"{group}.sh" for group in groups.split()]
     declared = {
         name.replace("_", "-") for part in (own, *(file.read_text() for file in files))
         for name in re.findall(r"^([a-z_0-9]+)=", part, re.MULTILINE)
     }  # fmt: skip
-    told = re.findall(r"^--([a-z0-9-]+)", run([str(path), "--help"]), re.MULTILINE)
-    assert sorted(told) == sorted(declared)
+    assert sorted(re.findall(r"^--([a-z0-9-]+)", run([str(path), "--help"]), re.MULTILINE)) == sorted(declared)
 
 
 def test_real_speech_has_no_test_speaker_in_training(data_folder: Path, tmp_path: Path) -> None:

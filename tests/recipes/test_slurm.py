@@ -1,7 +1,5 @@
 """Clusters: the commands of a Slurm job."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path
@@ -20,9 +18,8 @@ def stubs(tmp_path: Path, own_processes: dict[str, str]) -> dict[str, str]:
 
 
 def call(environment: dict[str, str], *command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [str(word) for word in command], env=environment, cwd=cwd, capture_output=True, text=True, check=False
-    )
+    words = [str(word) for word in command]
+    return subprocess.run(words, env=environment, cwd=cwd, capture_output=True, text=True)
 
 
 def test_a_job_trains_on_all_gpus_and_separates_on_one(stubs: dict[str, str], repository: Path, tmp_path: Path) -> None:

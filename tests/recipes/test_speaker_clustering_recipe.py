@@ -1,7 +1,5 @@
 """egs/speaker_clustering: all stages at a tiny size, and what its configurations say."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -25,8 +23,7 @@ def test_all_stages(speech: Path, tmp_path: Path, run, files) -> None:
     command += ["--regex", ".", "--dev-regex", ".", "--others-regex", "^a", "--speakers", "3", "--seeds", "0"]
     command += ["--temperatures", "0.3", "--ablations", "uniform_gate_one_head"]
     command += ["--data", str(tmp_path / "data"), "--exp", str(tmp_path / "exp")]
-    output = run(command)
-    assert re.findall(r"^stage (\d)", output, re.MULTILINE) == list("1234567")
+    assert re.findall(r"^stage (\d)", run(command), re.MULTILINE) == list("1234567")
     table = (tmp_path / "exp" / "tables" / "noisy.md").read_text()
     rows = ("mean_mfcc | embedding", "moco | embedding", "mice | posterior", "mice_from_moco | gate")
     assert all(row in table for row in (*rows, "uniform_gate_one_head"))
@@ -51,9 +48,8 @@ def test_meetings(speech: Path, tmp_path: Path, run) -> None:
     conf, model = tmp_path / "tiny.yaml", tmp_path / "separator"
     conf.write_text(TINY.replace("{task", "{loss: speakers, task"))
     filterbank = FreeFilterbankConfig(num_filters=16, kernel_size=16, stride=8)
-    save_model(
-        build_model(ModelConfig(filterbank=filterbank, masker=RecurrentConfig(hidden_size=8, num_layers=1))), model
-    )
+    masker = RecurrentConfig(hidden_size=8, num_layers=1)
+    save_model(build_model(ModelConfig(filterbank=filterbank, masker=masker)), model)
     command = ["bash", str(RECIPE), "--speech", str(speech), "--meetings-conf", str(conf), "--separator", str(model)]
     command += ["--data", str(tmp_path / "data"), "--exp", str(tmp_path / "exp")]
     command += ["--noise", str(speech), "--teacher", str(mel_teacher(tmp_path / "teacher.onnx"))]

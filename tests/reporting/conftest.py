@@ -1,7 +1,5 @@
 """A browser where there is one, and the page that a test module is about."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,9 +27,8 @@ def browser(tmp_path_factory: pytest.TempPathFactory, browser_flags: tuple[str, 
         pytest.skip("no chromium on this machine (Debian: apt-get install chromium)")
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (sepkit[dev])")
     with playwright.sync_playwright() as driver:
-        profile = tmp_path_factory.mktemp("profile")
         context = driver.chromium.launch_persistent_context(
-            profile, executable_path=chromium, headless=True, args=[*FLAGS, *browser_flags]
+            tmp_path_factory.mktemp("profile"), executable_path=chromium, headless=True, args=[*FLAGS, *browser_flags]
         )
         yield context
         context.close()

@@ -1,7 +1,5 @@
 """Runs side by side: which one is better, and what no method among them has."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -23,8 +21,7 @@ def test_best_is_only_who_is_better_beyond_the_paired_interval(gain: float, devi
     first = generator.normal(5, 4, 50)
     noise = generator.normal(0, deviation, 50)
     second = first + gain + noise - noise.mean()
-    compared = ComparedRuns("test", {"a": evaluation(first), "b": evaluation(second)})
-    assert compared.best("si_sdr_db") == best
+    assert ComparedRuns("test", {"a": evaluation(first), "b": evaluation(second)}).best("si_sdr_db") == best
     assert ComparedRuns("test", {"a": evaluation(first)}).best("si_sdr_db") is None
 
 

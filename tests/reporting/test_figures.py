@@ -1,7 +1,5 @@
 """Figures draw their input, in every odd case, and do not touch pyplot."""
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np
@@ -25,16 +23,11 @@ def ink(figure: Figure) -> float:
 
 
 SCORES = {"a": np.arange(20.0), "b": np.append(np.arange(5.0), np.nan), "none": np.full(3, np.nan), "one": [1.0]}
-CURVE = Curve(
-    "rate_nats_per_dimension",
-    {
-        "blr_nll_nats_per_sample": {
-            "test": (np.array([3.0, 1.0, 2.0, 4.0]), np.array([-3.0, -1.0, -5.0, -2.0])),
-            "test_noise_low": (np.array([1.0, 2.0]), np.array([np.nan, np.nan])),
-        },
-        "si_sdr_db": {"test": (np.array([3.0, 1.0, 2.0, 4.0]), np.array([9.0, 1.0, 7.0, np.nan]))},
-    },
-)
+RATES = np.array([3.0, 1.0, 2.0, 4.0])
+LOW_NOISE = (np.array([1.0, 2.0]), np.array([np.nan, np.nan]))
+BOUNDS = {"test": (RATES, np.array([-3.0, -1.0, -5.0, -2.0])), "test_noise_low": LOW_NOISE}
+PANELS = {"blr_nll_nats_per_sample": BOUNDS, "si_sdr_db": {"test": (RATES, np.array([9.0, 1.0, 7.0, np.nan]))}}
+CURVE = Curve("rate_nats_per_dimension", PANELS)
 LOG = TrainingLog(training_records())
 SIGNAL = np.sin(np.arange(4000) * 0.3)
 
@@ -90,8 +83,7 @@ def test_waveform_keeps_a_lonely_click() -> None:
 
 
 def test_spectrogram_shows_the_tone_where_it_is() -> None:
-    tone = np.sin(2 * np.pi * 1000 * np.arange(8000) / 8000)
-    image = figures.signal_view(tone, 8000).axes[1].images[0]
+    image = figures.signal_view(np.sin(2 * np.pi * 1000 * np.arange(8000) / 8000), 8000).axes[1].images[0]
     left, right, low, high = image.get_extent()
     levels = np.asarray(image.get_array())
     loudest = (levels.mean(axis=1).argmax() + 0.5) / levels.shape[0] * (high - low)

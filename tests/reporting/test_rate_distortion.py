@@ -1,7 +1,5 @@
 """Tables and curves of models at different rates, from run folders with invented numbers."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path
@@ -46,17 +44,11 @@ def make_model(folder: Path, target: int, *, steering: dict[str, Any] | None = N
         (evaluation / "utterances.csv").write_text("manifest,id\n")
     config = {"objective": {"rates": {"steering": steering or {"total": float(target), "per": "frame"}}}}
     (folder / "config.yaml").write_text(json.dumps(config))
-    records = [
-        {"kind": "epoch", "epoch": 1, "step": 1, "train_encoding_rate_nats_per_frame": 999.0},
-        {
-            "kind": "epoch",
-            "epoch": 2,
-            "step": 2,
-            "train_encoding_rate_nats_per_frame": 0.25 * reached,
-            "train_mask_rate_nats_per_frame": 0.75 * reached,
-        },
-        {"kind": "step", "epoch": 3, "step": 3, "train_encoding_rate_nats_per_frame": 777.0},
-    ]
+    shares = {"encoding": 0.25 * reached, "mask": 0.75 * reached}
+    rates = [{"encoding": 999.0}, shares, {"encoding": 777.0}]
+    records = [{f"train_{part}_rate_nats_per_frame": value for part, value in rate.items()} for rate in rates]
+    for number, (kind, record) in enumerate(zip(("epoch", "epoch", "step"), records, strict=True), start=1):
+        record |= {"kind": kind, "epoch": number, "step": number}
     (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     return str(folder)
 
@@ -117,14 +109,12 @@ def test_the_curves_are_those_the_report_draws(tmp_path: Path, models: list[str]
 
 def test_separate_targets_and_other_units(tmp_path: Path) -> None:
     steering = {"encoding": 10.0, "masks": 30.0, "per": "frame"}
-    run = load_run(make_model(tmp_path / "a", 40, steering=steering))
-    encoding, masks = targets_of(run)
+    encoding, masks = targets_of(load_run(make_model(tmp_path / "a", 40, steering=steering)))
     assert (encoding.name, encoding.reached, encoding.met) == ("encoding", pytest.approx(10.75), True)
     assert (masks.name, masks.reached, masks.met) == ("masks", pytest.approx(32.25), True)
     sampled = load_run(make_model(tmp_path / "b", 40, steering={"total": 40.0, "per": "sample"}))
     assert targets_of(sampled)[0].reached is None and targets_of(sampled)[0].met is None
-    text = summarize([str(tmp_path / "a")], tmp_path / "rd.md")
-    rows = [row[1:5] for row in section(text, "Rates")[1:]]
+    rows = [row[1:5] for row in section(summarize([str(tmp_path / "a")], tmp_path / "rd.md"), "Rates")[1:]]
     assert rows == [["encoding", "10", "10.75", "yes"], ["masks", "30", "32.25", "yes"]]
 
 
@@ -144,13 +134,13 @@ def test_models_that_lack_something(tmp_path: Path) -> None:
     assert "1 of 1 steered models are within 10 %" in text
 
 
-def test_mistakes_exit_with_2_and_one_line(tmp_path: Path, models: list[str], capsys) -> None:
+def test_mistakes_exit_with_2_and_one_line(tmp_path: Path, models: list[str], refused) -> None:
     out = tmp_path / "rd.md"
     path = Path(models[0]) / "evaluation" / "test" / "summary.json"
     summary = json.loads(path.read_text())
     del summary["metrics"]["rate_nats_per_dimension"]
     path.write_text(json.dumps(summary))
-    assert main(["summarize", *models, "--figure", "rate-distortion", "--out", str(out)]) == 2
-    assert "found no rate_nats_per_dimension" in capsys.readouterr().err
+    error = refused(["summarize", *models, "--figure", "rate-distortion", "--out", out])
+    assert "found no rate_nats_per_dimension" in error
     assert not out.exists() and not (tmp_path / "rate_distortion.csv").exists()
     assert [point.run for point in points_of([load_run(models[1])], "test")] == ["rate_110"]

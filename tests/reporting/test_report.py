@@ -1,7 +1,5 @@
 """The page holds every section, only what it was given, and nothing from outside."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json
@@ -118,8 +116,7 @@ def test_model_is_run_where_there_are_no_estimates(experiments: list[Path], tmp_
 def test_what_is_gone_is_said(experiments: list[Path], tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(experiments[0] / "evaluation" / "noise", folder)
-    text = (folder / "summary.json").read_text()
-    (folder / "summary.json").write_text(text.replace("test.jsonl", "gone.jsonl"))
+    (folder / "summary.json").write_text((folder / "summary.json").read_text().replace("test.jsonl", "gone.jsonl"))
     page = write_report([folder], tmp_path / "report.html").read_text()
     assert "No example:" in page and "gone.jsonl" in page and "<audio" not in page
 
@@ -131,8 +128,7 @@ def test_choice_of_examples() -> None:
     assert choose_examples(scores, 0) == [] and choose_examples(np.full(2, np.nan), 1) == []
     for count in range(8):
         for kept in range(6):
-            chosen = choose_examples(scores[:kept], count)
-            places = [place for _, place in chosen]
+            places = [place for _, place in choose_examples(scores[:kept], count)]
             assert len(set(places)) == len(places) and sorted(scores[places]) == list(scores[places])
 
 

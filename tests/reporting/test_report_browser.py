@@ -1,7 +1,5 @@
 """The report in a browser: silent console, no request, sound that plays, tables that sort, figures that show."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any
@@ -92,8 +90,7 @@ def test_figures_show(size: str, scheme: str, page: Any, tmp_path: Path) -> None
     page.emulate_media(color_scheme=scheme)
     assert page.evaluate("document.documentElement.scrollWidth") <= width, "the page itself scrolls sideways"
     screenshot = np.asarray(Image.open(io.BytesIO(page.screenshot(path=tmp_path / "page.png", full_page=True))))
-    background = screenshot[-3, 3, :3].astype(int)
-    assert (background.mean() < 60) == (scheme == "dark")
+    assert (screenshot[-3, 3, :3].astype(int).mean() < 60) == (scheme == "dark")
     boxes = page.locator("figure > svg").evaluate_all(
         "all => all.map(svg => { const b = svg.getBoundingClientRect();"
         " return [b.left + scrollX, b.top + scrollY, b.width, b.height]; })"

@@ -1,7 +1,5 @@
 """The warnings of a report, its panels of training, and groups of numbers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -28,8 +26,7 @@ def test_what_never_changes_has_no_panel() -> None:
         }
         for e in range(1, 4)
     ]  # fmt: skip
-    panels = training_panels([TrainingLog(records)])
-    drawn = {name for names in panels.values() for name in names}
+    drawn = {name for names in training_panels([TrainingLog(records)]).values() for name in names}
     assert {"train_loss", "train_usage_1"} <= drawn
     assert not {"train_entropy_nats", "train_separation", "train_hard_cost"} & drawn
 
@@ -37,9 +34,8 @@ def test_what_never_changes_has_no_panel() -> None:
 def test_a_mixture_is_described_by_what_its_sources_are() -> None:
     """8000 Hz, 200 frames of 256: the first source speaks in 0 to 125, the second, 6 dB weaker, in 75 to 200."""
     tone = np.sin(np.arange(51200)).astype(np.float32)
-    sources = np.stack(
-        [np.where(np.arange(51200) < 125 * 256, tone, 0), np.where(np.arange(51200) >= 75 * 256, tone, 0)]
-    )
+    frames = np.arange(51200) // 256
+    sources = np.stack([np.where(frames < 125, tone, 0), np.where(frames >= 75, tone, 0)])
     sources[1] *= 10**-0.3
     entry = MixtureEntry("a", 8000, 51200, [SourceEntry("1.wav", sex="M"), SourceEntry("2.wav", sex="F")])
     found = describe_mixture(entry, sources, sources.sum(0))

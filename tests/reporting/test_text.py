@@ -1,7 +1,5 @@
 """Scores as aligned text."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from sepkit.reporting.text import evaluation_lines, score_lines
@@ -11,17 +9,10 @@ def score(mean: float, **more: Any) -> dict[str, Any]:
     return {"mean": mean, "ci95": [mean - 0.5, mean + 0.25], "n": 300, **more}
 
 
-SUMMARY: dict[str, Any] = {
-    "metrics": {
-        "si_sdr_db": score(5.0749),
-        "si_sdri_db": score(5.06),
-        "mcl_si_sdr_db": score(5.2),
-        "stoi": score(0.77),
-        "blr_nats_per_sample": score(-0.4),
-        "rate_nats_per_dimension": score(2.0),
-        "pesq": {"mean": None, "ci95": None, "n": 0},
-    }
-}
+MEANS = {"si_sdr_db": 5.0749, "si_sdri_db": 5.06, "mcl_si_sdr_db": 5.2, "stoi": 0.77}
+MEANS |= {"blr_nats_per_sample": -0.4, "rate_nats_per_dimension": 2.0}
+SCORES: dict[str, Any] = {name: score(mean) for name, mean in MEANS.items()}
+SUMMARY = {"metrics": SCORES | {"pesq": {"mean": None, "ci95": None, "n": 0}}}
 
 
 def test_what_is_usual_or_was_asked_for() -> None:
@@ -45,9 +36,8 @@ def test_manifests_stand_side_by_side() -> None:
 
 
 def test_differences_from_another_run_have_names_and_digits_of_their_scores() -> None:
-    metrics = {
-        name: {"mean": 0.0312, "ci95": [0.0278, 0.0351], "n": 9} for name in ("stoi", "si_sdr_db", "mcl_si_sdr_db")
-    }
+    score = {"mean": 0.0312, "ci95": [0.0278, 0.0351], "n": 9}
+    metrics = {name: dict(score) for name in ("stoi", "si_sdr_db", "mcl_si_sdr_db")}
     told = {"n_utterances": 0, "interval_unit": "speaker", "comparison": {"other": "exp/a", "metrics": metrics}}
     lines = list(evaluation_lines(SUMMARY | told))
     assert "STOI over exp/a: +0.031 (+0.028 to +0.035)" in lines

@@ -1,7 +1,5 @@
 """`sepkit web`: what stands in the folder, who serves it, and the page in a browser."""
 
-from __future__ import annotations
-
 import base64
 import http.client
 import json
@@ -26,7 +24,6 @@ from sepkit.cli.main import main
 from sepkit.config import FreeFilterbankConfig, ModelConfig, RecurrentConfig
 from sepkit.corpora.archives import WEB_RUNTIME, WEB_RUNTIME_FILES
 from sepkit.data import audio
-from sepkit.errors import UserError
 from sepkit.files import cache_folder, parse_json
 from sepkit.inference import load_model
 from sepkit.inference.diarization.clustering import unit_rows
@@ -102,9 +99,7 @@ def test_it_is_served_to_this_machine_with_the_types_that_browsers_want(stand_in
         ("/%2e%2e/index.html", "localhost", 404),
     ],
 )  # fmt: skip
-def test_nothing_but_the_page_is_served_and_under_no_other_name(
-    path: str, host: str | None, status: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_but_the_page_is_served_and_under_no_other_name(path, host, status, tmp_path, capfd) -> None:
     (tmp_path / "runtime").mkdir()
     for name in ("index.html", "private.txt"):
         (tmp_path / name).write_text(name)
@@ -126,16 +121,12 @@ def test_nothing_but_the_page_is_served_and_under_no_other_name(
     assert capfd.readouterr() == ("", "")
 
 
-def test_mistakes_are_one_line(model: Path, stand_in: Path, tmp_path: Path, capsys: Any) -> None:
-    with (
-        socket.create_server(("127.0.0.1", 0)) as taken,
-        pytest.raises(UserError, match="cannot be used"),
-        serving(stand_in, taken.getsockname()[1]),
-    ):
+def test_mistakes_are_one_line(model: Path, stand_in: Path, tmp_path: Path, refused) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        complaint(serving(stand_in, taken.getsockname()[1]).__enter__, "cannot be used")
         pass
     complaint(lambda: find_runtime(tmp_path), r"has no ort.*sepkit download onnxruntime-web")
-    assert main(["web", "no_such_model", "--out", str(tmp_path / "x"), "--runtime", str(stand_in)]) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
+    refused(["web", "no_such_model", "--out", tmp_path / "x", "--runtime", stand_in])
 
 
 # -------------------------------------------------------------------------------------------------------- in a browser
@@ -147,11 +138,8 @@ def browser_flags(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     tone = 0.2 * np.sin(2 * np.pi * TONE_HZ * np.arange(3 * 48_000) / 48_000)
     heard = tmp_path_factory.mktemp("microphone") / "tone.wav"
     audio.write(heard, tone.astype(np.float32), 48_000, subtype="PCM_16")
-    return (
-        "--use-fake-ui-for-media-stream",
-        "--use-fake-device-for-media-stream",
-        f"--use-file-for-fake-audio-capture={heard}",
-    )
+    leave = ("--use-fake-ui-for-media-stream", "--use-fake-device-for-media-stream")
+    return (*leave, f"--use-file-for-fake-audio-capture={heard}")
 
 
 @pytest.fixture(scope="module")
@@ -237,10 +225,8 @@ def test_estimates_and_prediction_are_those_of_the_command(ready: Any, command: 
     samples = recording(tmp_path / "two.wav", 4)
     separated(ready, tmp_path / "two.wav")
     assert_as_the_command(ready, command.separate(samples, RATE))
-    assert [link.get_attribute("download") for link in ready.locator("a[download]").all()] == [
-        "two_s1.wav",
-        "two_s2.wav",
-    ]
+    links = ready.locator("a[download]").all()
+    assert [link.get_attribute("download") for link in links] == ["two_s1.wav", "two_s2.wav"]
     played = ready.evaluate("""async () => Promise.all([...document.querySelectorAll("audio")].map(async (player) => {
         player.playbackRate = 4;
         const ended = new Promise((resolve) => { player.onended = () => resolve(true); });
@@ -253,21 +239,15 @@ def test_estimates_and_prediction_are_those_of_the_command(ready: Any, command: 
 def speech(data_folder: Path, first: int, count: int = 1, seconds: float = 6, sample_rate: int = RATE) -> np.ndarray:
     """Recordings of test speakers one after the other, from each of them `seconds`."""
     test = data_folder / "speech_mini" / f"wav{sample_rate // 1000}k" / "test"
-    parts = [
-        audio.read(sorted(folder.rglob("*.flac"))[0], sample_rate=sample_rate)
-        for folder in sorted(test.iterdir())[first : first + count]
-    ]
+    folders = sorted(test.iterdir())[first : first + count]
+    parts = [audio.read(sorted(folder.rglob("*.flac"))[0], sample_rate=sample_rate) for folder in folders]
     return np.concatenate([np.resize(part, round(seconds * sample_rate)) for part in parts])
 
 
 @pytest.mark.parametrize(("kind", "rate", "least_db"), [("wav", 16_000, 60), ("flac", 48_000, 50), ("wav", 44_100, 40)])
-def test_other_rates_are_resampled_as_the_command_does(
-    kind: str, rate: int, least_db: float, ready: Any, command: Any, data_folder: Path, tmp_path: Path
-) -> None:
+def test_other_rates_are_resampled_as_the_command_does(kind, rate, least_db, ready, command, data_folder, tmp_path):
     # Speech with all of its treble: noise is unlike what the model knows, so it magnifies the least difference.
-    samples = speech(data_folder, 0, seconds=3, sample_rate=16_000) + speech(
-        data_folder, 1, seconds=3, sample_rate=16_000
-    )
+    samples = sum(speech(data_folder, number, seconds=3, sample_rate=16_000) for number in (0, 1))
     samples = audio.resample((0.5 * samples / np.abs(samples).max()).astype(np.float32), 16_000, rate)
     audio.write(tmp_path / f"two.{kind}", samples, rate, subtype="PCM_16")
     separated(ready, tmp_path / f"two.{kind}")
@@ -318,9 +298,8 @@ def test_features_are_those_of_python(ready: Any) -> None:
     """At rates whose frames are no power of two, with more than two estimates, and with one."""
     generator = np.random.default_rng(0)
     for rate, count in ((8000, 2), (22050, 3), (16000, 1)):
-        estimates = generator.standard_normal((count, rate), np.float32) * np.linspace(
-            0.01, 0.2, rate, dtype=np.float32
-        )
+        fade = np.linspace(0.01, 0.2, rate, dtype=np.float32)
+        estimates = generator.standard_normal((count, rate), np.float32) * fade
         estimates[:1] = np.repeat(estimates[:1, ::2], 2, axis=1)
         mixture = estimates.sum(0) + 0.01 * generator.standard_normal(rate, np.float32)
         found = ready.evaluate(
@@ -355,13 +334,9 @@ def test_levels_are_those_of_python(constant: float) -> None:
         console.log(JSON.stringify(told));
     """  # noqa: E501
     code = base64.b64encode((Path(web.__file__).parent / "assets" / "web" / "sound.js").read_bytes()).decode()
-    done = subprocess.run(
-        [node, "--input-type=module", "-e", script, code],
-        input=json.dumps([samples.tolist() for samples in mixtures]),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    given = json.dumps([samples.tolist() for samples in mixtures])
+    command = [node, "--input-type=module", "-e", script, code]
+    done = subprocess.run(command, input=given, capture_output=True, text=True, check=True)
     for samples, (whole, factor, running, factors) in zip(mixtures, parse_json(done.stdout), strict=True):
         expected, back = standardize(samples[None], 0.07)
         np.testing.assert_allclose(whole, expected[0], rtol=1e-5, atol=1e-7)
@@ -382,8 +357,7 @@ class Differences:
 
 
 def test_swapped_estimates_are_noticed_in_the_page_too(ready: Any) -> None:
-    generator = np.random.default_rng(0)
-    bright, dark = 0.1 * generator.standard_normal((2, 4 * RATE))
+    bright, dark = 0.1 * np.random.default_rng(0).standard_normal((2, 4 * RATE))
     speakers = np.stack([bright, np.convolve(dark, np.ones(8) / 8, "same")])
     swapped = np.concatenate([speakers[:, : 2 * RATE], speakers[::-1, 2 * RATE :]], axis=1)
     late = speakers * (np.arange(4 * RATE) > 3 * RATE)
@@ -418,14 +392,13 @@ def test_a_causal_model_runs_in_the_page_too(browser: Any, runtime: Path, tmp_pa
 
 def test_a_file_can_be_dropped(ready: Any, tmp_path: Path) -> None:
     recording(tmp_path / "dropped.wav", 1)
-    content = list((tmp_path / "dropped.wav").read_bytes())
     carried = ready.evaluate_handle(
         """(content) => {
             const carried = new DataTransfer();
             carried.items.add(new File([new Uint8Array(content)], "dropped.wav", { type: "audio/wav" }));
             return carried;
         }""",
-        content,
+        list((tmp_path / "dropped.wav").read_bytes()),
     )
     ready.dispatch_event("body", "dragenter", {"dataTransfer": carried})
     assert ready.locator("#drop.over").count() == 1
@@ -504,11 +477,8 @@ def test_bad_recordings_are_told_in_a_sentence(ready: Any, tmp_path: Path) -> No
     (tmp_path / "no.wav").write_text("no audio")
     recording(tmp_path / "silent.wav", 1, 0.0)
     recording(tmp_path / "long.wav", MOST_SECONDS + 2)
-    for name, told in (
-        ("no", "finds no sound in it"),
-        ("silent", "is silent"),
-        ("long", "found 62 s, expected at most"),
-    ):
+    complaints = {"no": "finds no sound in it", "silent": "is silent", "long": "found 62 s, expected at most"}
+    for name, told in complaints.items():
         ready.locator("#file").set_input_files(str(tmp_path / f"{name}.wav"))
         ready.get_by_text(told).wait_for(timeout=20_000)
         assert ready.locator("#status.error").count() == 1

@@ -1,7 +1,5 @@
 """The benchmark's suites at tiny sizes: both sides are checked against each other, and the page shows the results."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 from pathlib import Path
@@ -29,7 +27,7 @@ class InThisProcess(measure.Contestant):
     def __exit__(self, *_: object) -> None:
         pass
 
-    def _do(self, function: Any, *arguments: Any) -> Any:
+    def ask(self, function: Any, *arguments: Any) -> Any:
         measure._STATE.update(function=self.call, after_torch=0.0)
         return function(*arguments)
 
@@ -80,8 +78,7 @@ def test_a_precision_that_is_refused_is_left_out_with_its_reason(monkeypatch: py
 
 
 def test_shipped() -> None:
-    rows = [shipped.Row("graph", "ONNX Runtime", 0.5, 1, turns=1)]
-    check(shipped.run(None, rows)["rows"])
+    check(shipped.run(None, [shipped.Row("graph", "ONNX Runtime", 0.5, 1, turns=1)])["rows"])
 
 
 def test_train() -> None:
@@ -116,8 +113,7 @@ def test_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=["separate", "shipped", "train", "assignment", "metrics"],
 )
 def test_outputs_that_differ_are_an_error(suite: Any, limit: float, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "TOLERANCE" if hasattr(suite, "TOLERANCE") else "TOLERANCE_DB"
-    monkeypatch.setattr(suite, name, limit)
+    monkeypatch.setattr(suite, "TOLERANCE" if hasattr(suite, "TOLERANCE") else "TOLERANCE_DB", limit)
     if suite is shipped:
         # Graphs are exported for seconds, which test_shipped spends.
         found = {"ours": np.ones(2), "theirs": np.array([1.0, 0.999])}
@@ -133,9 +129,9 @@ def test_memory_is_that_of_the_process_itself(tmp_path: Path, monkeypatch: pytes
     # What the process that starts it has had does not count.
     bytearray(400 * 2**20)
     with measure.Contestant("filler:make", 100) as contestant:
-        assert contestant.memory() < 60
-        assert contestant.seconds() > 0
-        assert 90 < contestant.memory() < 160
+        assert contestant.ask(measure.memory_mb) < 60
+        assert contestant.ask(measure.call_seconds) > 0
+        assert 90 < contestant.ask(measure.memory_mb) < 160
     forking = multiprocessing.get_context("fork")
     monkeypatch.setattr(multiprocessing, "get_context", lambda _: forking)
     with pytest.raises(ZeroDivisionError), measure.Contestant("operator:truediv", 1, 0):

@@ -1,7 +1,5 @@
 """Recordings of each condition: what they contain, and what a row of the table states."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +17,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number in range(4):
         generator = np.random.default_rng(number)
         for utterance in range(2):
-            audio.write(
-                folder / "speech" / f"s{number}" / f"{utterance}.wav", 0.1 * generator.standard_normal(6000), RATE
-            )
+            path = folder / "speech" / f"s{number}" / f"{utterance}.wav"
+            audio.write(path, 0.1 * generator.standard_normal(6000), RATE)
     audio.write(folder / "noise" / "n.wav", 0.1 * np.random.default_rng(9).standard_normal(4000), RATE)
     return folder
 
@@ -53,17 +50,15 @@ def test_noise_has_its_ratio_and_belongs_to_no_target(corpus: Path) -> None:
 
 
 def test_a_telephone_limits_targets_and_mixture_and_its_codec_is_no_target(corpus: Path) -> None:
-    clean, steep, coded = (
-        made(corpus, named(name)) for name in ("clean", "telephone band, steep filters", "telephone band, mu-law")
-    )
+    names = ("clean", "telephone band, steep filters", "telephone band, mu-law")
+    clean, steep, coded = (made(corpus, named(name)) for name in names)
     for plain, limited, quantized in zip(clean, steep, coded, strict=True):
         assert plain.speakers == limited.speakers
         np.testing.assert_allclose(limited.mixture, limited.sources.sum(0), atol=1e-6)
         spectrum = np.abs(np.fft.rfft(limited.sources[0] * np.hanning(RATE))) ** 2
         assert spectrum[:280].sum() + spectrum[3450:].sum() < 1e-3 * spectrum.sum()
         np.testing.assert_array_equal(quantized.sources, limited.sources)
-        error = quantized.mixture - limited.mixture
-        assert 25 < 10 * np.log10(power(limited.mixture) / power(error)) < 45
+        assert 25 < 10 * np.log10(power(limited.mixture) / power(quantized.mixture - limited.mixture)) < 45
 
 
 def test_turns_do_not_overlap_and_rooms_leave_the_late_part_to_the_noise(corpus: Path) -> None:
@@ -71,8 +66,7 @@ def test_turns_do_not_overlap_and_rooms_leave_the_late_part_to_the_noise(corpus:
         assert not np.any((one.sources != 0).all(axis=0))
         np.testing.assert_allclose(one.mixture, one.sources.sum(0), atol=1e-6)
     for one in made(corpus, named("room, T60 0.5 s"), 1):
-        late = one.mixture - one.sources.sum(0)
-        assert 0.01 < power(late) / power(one.mixture) < 0.9
+        assert 0.01 < power(one.mixture - one.sources.sum(0)) / power(one.mixture) < 0.9
 
 
 def test_one_speaker_and_noise_alone(corpus: Path) -> None:
@@ -107,9 +101,8 @@ def test_a_row_by_hand() -> None:
     assert conditions.table_of(left_out)[3] == "| none |  |  |  |  | 0 / 2 / 1 |  |  |  |"
     assert conditions.summarize(conditions.Condition("three", speakers=3), rows[:1])["right"] == 1
     assert conditions.summarize(conditions.Condition("one", speakers=1), rows[:1])["wrong"] == 1
-    clean = conditions.summarize(
-        conditions.Condition("one", speakers=1), [rows[0] | {"si_sdr_db": [40.0], "before_db": [60.0]}]
-    )
+    alone = [rows[0] | {"si_sdr_db": [40.0], "before_db": [60.0]}]
+    clean = conditions.summarize(conditions.Condition("one", speakers=1), alone)
     assert "si_sdri_db" not in clean and clean["wrong"] == 1
 
 

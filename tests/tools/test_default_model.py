@@ -1,7 +1,5 @@
 """From an experiment to the model that ships, at tiny size."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -23,12 +21,9 @@ def experiment(tmp_path, monkeypatch):
     # Calibration separates further recordings of this many mixtures, which takes most of its time.
     monkeypatch.setattr(calibration, "MOST_HEARD", 3)
     torch.manual_seed(0)
-    config = ModelConfig(
-        filterbank=STFTFilterbankConfig(64, 32),
-        encoding=GaussianConfig(),
-        masker=RecurrentConfig(hidden_size=4, num_layers=1),
-        masks=LogNormalConfig(),
-    )
+    latents = {"encoding": GaussianConfig(), "masks": LogNormalConfig()}
+    masker = RecurrentConfig(hidden_size=4, num_layers=1)
+    config = ModelConfig(filterbank=STFTFilterbankConfig(64, 32), masker=masker, **latents)
     save_model(build_model(config), tmp_path / "exp" / "model", {"epoch": 3})
     objective = {"objective": {"cost": {"name": "blr_nll"}, "assignment": {"name": "pit"}}}
     (tmp_path / "exp" / "config.yaml").write_text(yaml.safe_dump(objective))

@@ -1,7 +1,5 @@
 """The page of error messages says what the code says."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 
@@ -46,5 +44,4 @@ def test_every_message_of_the_code_is_on_the_page(repository: Path) -> None:
     page = errors_page()
     assert "| `data.train: no manifest given` | expected the train.jsonl that" in page
     assert all(f"### {about(module)}" in page for module in {message.module for message in found})
-    with_remedy = sum(bool(message.remedy) or "expected" in message.told for message in found)
-    assert with_remedy > 0.8 * len(found)
+    assert sum(bool(message.remedy) or "expected" in message.told for message in found) > 0.8 * len(found)

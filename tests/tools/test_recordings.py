@@ -1,12 +1,9 @@
 """The trees of listed recordings, from archives of the official layout on a local server."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +14,7 @@ import soxr
 
 from sepkit.corpora import download
 from sepkit.files import write_csv
-from tests.file_server import Server
+from tests.file_server import Server, tar_of
 from tools import recordings
 from tools.recordings import LIST, main, read_list
 
@@ -37,13 +34,8 @@ PLACES = {
     RAIN: ("esc-10", "ESC-10-553c8f1", "002 - Rain/5-203739-A.ogg", 44100, (), 1),
     TAP: ("speech-commands-noise", "./_background_noise_", "running_tap.wav", 16000, (16000, 32000), 23.15),
 }
-FILES = {
-    "train-clean-100": "train-clean-100.tar.gz",
-    "test-other": "test-other.tar.gz",
-    "speechocean762": "speechocean762.tar.gz",
-    "esc-10": "ESC-10.tar.gz",
-    "speech-commands-noise": "speech_commands_v0.02.tar.gz",
-}
+FILES = {name: f"{name}.tar.gz" for name in ("train-clean-100", "test-other", "speechocean762")}
+FILES |= {"esc-10": "ESC-10.tar.gz", "speech-commands-noise": "speech_commands_v0.02.tar.gz"}
 BESIDE = {
     "train-clean-100": {"LibriSpeech/SPEAKERS.TXT": b"84 | F | train-clean-100 | 8.02 | Christie Nowak\n"},
     "speechocean762": {"speechocean762/train/spk2gender": b"0006\tf\n"},
@@ -54,16 +46,6 @@ def encoded(samples: np.ndarray, rate: int = 16000, ending: str = "flac") -> byt
     buffer = io.BytesIO()
     form, subtype = {"ogg": ("OGG", "VORBIS"), "flac": ("FLAC", "PCM_16")}.get(ending.lower(), ("WAV", "PCM_16"))
     soundfile.write(buffer, samples, rate, format=form, subtype=subtype)
-    return buffer.getvalue()
-
-
-def archive_of(files: dict[str, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
-        for name, data in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            archive.addfile(member, io.BytesIO(data))
     return buffer.getvalue()
 
 
@@ -99,7 +81,7 @@ class Mirror:
         files = {f"{folder}/other/not-listed.flac": b"not listed"} | BESIDE.get(archive, {})
         if content is not None:
             files[f"{folder}/{member}"] = content
-        served = archive_of(files)
+        served = tar_of(files)
         self.server.put(FILES[archive], served)
         self.sums[FILES[archive]] = hashlib.md5(served).hexdigest()
         (self.folder / "md5sum.txt").write_text("".join(f"{sum}  {file}\n" for file, sum in self.sums.items()))
@@ -111,11 +93,9 @@ class Mirror:
 
 
 @pytest.fixture
-def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def mirror(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(download.shutil, "disk_usage", lambda _: SimpleNamespace(free=10**12))
-    server = Server()
-    yield Mirror(tmp_path, server)
-    server.close()
+    return Mirror(tmp_path, server)
 
 
 def test_the_tree_holds_what_is_listed_and_the_same_command_continues(mirror: Mirror, capsys) -> None:
@@ -157,9 +137,7 @@ def test_one_tree_fetches_its_archives_alone(mirror: Mirror) -> None:
         (READER, b"no recording", "cannot be read"),
     ],
 )
-def test_an_archive_of_other_files_is_one_line(
-    mirror: Mirror, capsys, path: str, content: bytes | None, words: str
-) -> None:
+def test_an_archive_of_other_files_is_one_line(mirror, capsys, path, content, words) -> None:
     mirror.serve(path, content)
     assert main(mirror.words()) == 2
     line = capsys.readouterr().err
@@ -211,8 +189,7 @@ def test_the_list_is_that_of_the_recordings(data_folder: Path) -> None:
         for split in ("train", "dev", "test")
     }
     assert [len(found) for found in speakers.values()] == [385, 53, 63] and len(set.union(*speakers.values())) == 501
-    heard = {Path(line.path).parts[3] for line in listed if line.tree == "speech_more"}
-    assert heard <= speakers["train"]
+    assert {Path(line.path).parts[3] for line in listed if line.tree == "speech_more"} <= speakers["train"]
     compared = resampled = 0
     for line in listed:
         if not (copy := data_folder / line.path).is_file():

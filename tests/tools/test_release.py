@@ -1,7 +1,5 @@
 """The release: what archives must hold, and that the workflows and the citation are what their readers expect."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import subprocess
@@ -113,7 +111,6 @@ def test_notice_credits_every_corpus_that_a_card_names(repository: Path) -> None
     notice = (repository / "NOTICE").read_text(encoding="utf-8")
     corpora = ("LibriSpeech", "speechocean762", "LibriTTS", "MLS", "VCTK", "Speech Commands", "CMU Arctic", "ESC-10")
     others = ("VITS", "GlowTTS", "Kokoro-82M", "resemblyzer")
-    cards = "".join(
-        path.read_text(encoding="utf-8") for path in (repository / "sepkit").rglob("published/*/*/README.md")
-    )
+    paths = (repository / "sepkit").rglob("published/*/*/README.md")
+    cards = "".join(path.read_text(encoding="utf-8") for path in paths)
     assert all(name in notice and name in cards for name in (*corpora, *others))

@@ -1,7 +1,5 @@
 """`make reproduce`: declared figures are those of RESULTS.md, and a run is judged by them."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -53,8 +51,7 @@ def test_an_unknown_row_is_one_line_with_those_there_are(capsys: pytest.CaptureF
 
 def test_without_a_row_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert reproduce.main([]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[: len(ROWS)]] == list(ROWS)
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[: len(ROWS)]] == list(ROWS)
 
 
 TOY = """
@@ -88,9 +85,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("value", "code", "verdict"),
     [("0.604", 0, "within"), ("0.606", 1, "OUTSIDE"), ("'x'", 2, ""), ("0.4", 0, "within")],
 )
-def test_a_run_is_judged_by_the_stated_spread(
-    value: str, code: int, verdict: str, toy: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_is_judged_by_the_stated_spread(value, code, verdict, toy, capfd) -> None:
     (toy / "rows.yaml").write_text(TOY % value)
     assert reproduce.main(["egs/toy:half", "--out", str(toy / "out")]) == code
     told = capfd.readouterr()

@@ -1,7 +1,5 @@
 """The site: what is made from the code, and that it builds strictly and needs no network."""
 
-from __future__ import annotations
-
 import html
 import re
 import subprocess
@@ -36,10 +34,8 @@ def test_every_command_has_a_page_of_80_columns() -> None:
 
 def test_modules_have_a_page_each_and_packages_list_theirs() -> None:
     page = site.module_page("sepkit.annealing")
-    assert (
-        "::: sepkit.annealing\n" in page
-        and "[`sepkit.annealing.temperature`](sepkit.annealing.temperature.md) |" in page
-    )
+    assert "::: sepkit.annealing\n" in page
+    assert "[`sepkit.annealing.temperature`](sepkit.annealing.temperature.md) |" in page
     assert "| module |" not in site.module_page("sepkit.annealing.temperature")
 
 
@@ -61,11 +57,8 @@ def test_links_open_pages_of_the_site_or_become_words() -> None:
 
 
 def test_what_pages_show_is_made(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    marks = [
-        name
-        for page in repository.glob("docs/**/*.md")
-        for name in re.findall("<!-- made: (.*?) -->", page.read_text())
-    ]
+    texts = [page.read_text() for page in repository.glob("docs/**/*.md")]
+    marks = [name for text in texts for name in re.findall("<!-- made: (.*?) -->", text)]
     assert set(marks) == {"parting", "separated", "citation"}
     monkeypatch.setattr(site_shows, "made", lambda: {"parting": "![a]({here}/a.png)"})
     assert site_shows.with_shows("b\n<!-- made: parting -->", "tutorials/c.md") == "b\n![a](../made/a.png)"
@@ -90,9 +83,8 @@ def test_the_site_builds_strictly_and_fetches_nothing(repository: Path, tmp_path
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
     done = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assets = re.compile(
-        r"<(?:script|img|source|audio)[^>]+src=\"https?://|<link[^>]+rel=\"stylesheet\"[^>]+href=\"https?://"
-    )
+    scripts, sheets = r"<(?:script|img|source|audio)[^>]+src", r"<link[^>]+rel=\"stylesheet\"[^>]+href"
+    assets = re.compile(rf"(?:{scripts}|{sheets})=\"https?://")
     pages = list(tmp_path.rglob("*.html"))
     # What pages play, show and offer for download is there.
     own = re.compile(r"<(?:audio|img|a)[^>]+(?:src|href)=\"([^\":#]+\.(?:wav|flac|png|ipynb))\"")

@@ -1,7 +1,5 @@
 """Small corpora in the layouts of LibriMix and VCTK-2mix, read by the commands that read those."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -32,14 +30,12 @@ def recordings(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_recipes_commands_read_it(
-    recordings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(small_corpora, "LIBRIMIX", [(*names, 6) for *names, _ in small_corpora.LIBRIMIX])
+def test_the_recipes_commands_read_it(recordings, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(small_corpora, "SPLITS", [(*names, 6) for *names, _ in small_corpora.SPLITS])
     monkeypatch.setattr(small_corpora, "VCTK_MIXTURES", 2)
     corpus = tmp_path / "corpus"
     assert small_corpora.main([str(recordings), "--out", str(corpus)]) == 0
-    assert "6 mixtures of 4 utterances of 2 speakers, 1 noises" in capsys.readouterr().out
+    assert "6 mixtures of 4 utterances by 2 speakers, 1 noises" in capsys.readouterr().out
     noise = ["--wham-noise", str(corpus / "wham_noise"), "--sample-rate", "8000"]
     read = {
         "librimix": ["--librispeech", str(corpus / "LibriSpeech"), "--metadata", str(corpus / "metadata/libri2mix")],

@@ -1,7 +1,5 @@
 """A corpus of tones, and a tiny configuration."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 
@@ -24,21 +22,12 @@ def dev_manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def session_config(train_manifest: Path, dev_manifest: Path) -> c.TrainConfig:
     """Seven batches an epoch, with everything random that there is: shuffling, crops, dynamic mixing, dropout."""
-    return c.TrainConfig(
-        model=c.ModelConfig(
-            filterbank=c.FreeFilterbankConfig(num_filters=16, kernel_size=64, stride=32),
-            masker=c.RecurrentConfig(hidden_size=6, num_layers=2, dropout=0.2),
-        ),
-        data=c.DataConfig(
-            train=str(train_manifest),
-            dev=str(dev_manifest),
-            segment_seconds=0.1,
-            batch_size=2,
-            workers=0,
-            dynamic_mixing=c.DynamicMixingConfig(enabled=True),
-        ),
-        trainer=c.TrainerConfig(max_epochs=2, accelerator="cpu", checkpoint_every_steps=3),
-    )
+    bank = c.FreeFilterbankConfig(num_filters=16, kernel_size=64, stride=32)
+    model = c.ModelConfig(filterbank=bank, masker=c.RecurrentConfig(hidden_size=6, num_layers=2, dropout=0.2))
+    data = c.DataConfig(train=str(train_manifest), dev=str(dev_manifest), segment_seconds=0.1, batch_size=2, workers=0)
+    data.dynamic_mixing.enabled = True
+    trainer = c.TrainerConfig(max_epochs=2, accelerator="cpu", checkpoint_every_steps=3)
+    return c.TrainConfig(model=model, data=data, trainer=trainer)
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """The smallest task there is, as a user would add it with `--import`: a line through points."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import torch
@@ -52,7 +50,7 @@ class Line(SavedModel):
         self.layer = nn.Linear(config.inputs, 1)
 
     @classmethod
-    def from_config(cls, config: LineModelConfig) -> Line:
+    def from_config(cls, config: LineModelConfig) -> "Line":
         return cls(config)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -69,8 +67,7 @@ class Points:
         return self.count
 
     def __getitem__(self, key: tuple[int, int]) -> tuple[Tensor, Tensor]:
-        generator = torch.Generator().manual_seed(1000 * key[0] + key[1])
-        x, noise = torch.randn(2, generator=generator)
+        x, noise = torch.randn(2, generator=torch.Generator().manual_seed(1000 * key[0] + key[1]))
         return x[None], 2 * x + 1 + 0.1 * noise
 
 

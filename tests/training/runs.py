@@ -3,8 +3,6 @@
 A test that trains in a process that it kills forks it, which spares the imports.
 """
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os
@@ -110,9 +108,8 @@ def run_ranks(function: Callable[..., None], world: int, *arguments: Any) -> lis
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     context = multiprocessing.get_context("fork")
-    processes = [
-        context.Process(target=_as_rank, args=(function, rank, world, port, arguments)) for rank in range(world)
-    ]
+    ranks = [(function, rank, world, port, arguments) for rank in range(world)]
+    processes = [context.Process(target=_as_rank, args=rank) for rank in ranks]
     for process in processes:
         process.start()
     for process in processes:

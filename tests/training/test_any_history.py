@@ -1,7 +1,5 @@
 """A run with any history (kills, full disks, requests to stop, settings that change) is the run without one."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil
@@ -12,16 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, settings, stateful
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
 
 from sepkit.config import TrainConfig
 from sepkit.errors import UserError
@@ -49,7 +39,7 @@ def _train_on_a_disk(config: TrainConfig, out: Path, n: int, number: int) -> Non
     _train(config, out)
 
 
-class Histories(RuleBasedStateMachine):
+class Histories(stateful.RuleBasedStateMachine):
     """Trainings in one folder, each in a process of its own.
 
     The class attributes are set by the test: `config`, `reference(epochs)` which returns the folder of a run that
@@ -60,7 +50,7 @@ class Histories(RuleBasedStateMachine):
     reference: Callable[[int], Path]
     counts: dict[str, int]
 
-    @initialize(every=st.integers(1, 4))
+    @stateful.initialize(every=st.integers(1, 4))
     def begin(self, every: int) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="sepkit-histories-"))
         self.out = self.home / "exp"
@@ -76,12 +66,12 @@ class Histories(RuleBasedStateMachine):
         type(self).counts[function.__name__] = type(self).counts.get(function.__name__, 0) + 1
         return run_process(function, self.now, self.out, *arguments)
 
-    @rule()
+    @stateful.rule()
     def finish(self) -> None:
         assert self._run(_train) == 0
         assert_same_weights(self.out, type(self).reference(self.epochs), "model", "last_model")
 
-    @rule(
+    @stateful.rule(
         at_batch=st.integers(0, MOST_EPOCHS * BATCHES),
         number=st.sampled_from([signal.SIGKILL, signal.SIGTERM, signal.SIGINT]),
     )
@@ -89,22 +79,21 @@ class Histories(RuleBasedStateMachine):
         code = self._run(train_interrupted, at_batch, number, _train)
         assert code in (0, -signal.SIGKILL if number == signal.SIGKILL else 128 + number)
 
-    @rule(n=st.integers(1, WRITES), number=st.sampled_from([0, errno.ENOSPC, errno.EIO]))
+    @stateful.rule(n=st.integers(1, WRITES), number=st.sampled_from([0, errno.ENOSPC, errno.EIO]))
     def failing_disk(self, n: int, number: int) -> None:
-        code = self._run(_train_on_a_disk, n, number)
-        assert code in ((0, -signal.SIGKILL) if number == 0 else (0, 1, 2))
+        assert self._run(_train_on_a_disk, n, number) in ((0, -signal.SIGKILL) if number == 0 else (0, 1, 2))
 
-    @precondition(lambda self: self.epochs < MOST_EPOCHS)
-    @rule()
+    @stateful.precondition(lambda self: self.epochs < MOST_EPOCHS)
+    @stateful.rule()
     def more_epochs(self) -> None:
         self.epochs += 1
         self.now = with_trainer(self.now, max_epochs=self.epochs)
 
-    @rule(every=st.integers(1, 9))
+    @stateful.rule(every=st.integers(1, 9))
     def save_at_other_steps(self, every: int) -> None:
         self.now = with_trainer(self.now, checkpoint_every_steps=every)
 
-    @rule(rate=st.sampled_from([0.5, 1e-5]))
+    @stateful.rule(rate=st.sampled_from([0.5, 1e-5]))
     def another_learning_rate_is_refused(self, rate: float) -> None:
         if not (self.out / "resume" / "last.ckpt").is_file():
             return
@@ -113,7 +102,7 @@ class Histories(RuleBasedStateMachine):
             train(with_trainer(self.now, learning_rate=rate), self.out)
         assert _contents(self.out) == before
 
-    @invariant()
+    @stateful.invariant()
     def what_stands_is_whole(self) -> None:
         for name in ("model", "last_model"):
             # A kill during the first save leaves weights without their description, which nobody takes for a model.
@@ -140,14 +129,8 @@ def test_any_history(config: TrainConfig, tmp_path_factory: pytest.TempPathFacto
 
     Here.config, Here.counts = config, {}
     Here.reference = staticmethod(reference)
-    once = settings(
-        max_examples=25,
-        stateful_step_count=8,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-        derandomize=True,
-        print_blob=False,
-    )
-    run_state_machine_as_test(Here, settings=once)
+    quiet = {"suppress_health_check": list(HealthCheck), "print_blob": False, "deadline": None}
+    once = settings(max_examples=25, stateful_step_count=8, derandomize=True, **quiet)
+    stateful.run_state_machine_as_test(Here, settings=once)
     print(Here.counts)
     assert min(Here.counts.get(name, 0) for name in ("_train", "train_interrupted", "_train_on_a_disk")) >= 10

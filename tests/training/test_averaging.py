@@ -1,7 +1,5 @@
 """Averaged weights, and learning rates that end with the budget."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 
@@ -56,9 +54,8 @@ def test_the_average_is_what_is_validated_and_kept(config: TrainConfig, tmp_path
 
 
 def test_a_run_with_average_and_decay_resumes_bit_for_bit(config: TrainConfig, tmp_path: Path):
-    config = with_trainer(
-        config, ema=0.9, optimizer="adamw", weight_decay=0.01, betas=(0.8, 0.95), warmup_steps=3, decay_share=0.5
-    )
+    decay = {"weight_decay": 0.01, "betas": (0.8, 0.95), "warmup_steps": 3, "decay_share": 0.5}
+    config = with_trainer(config, ema=0.9, optimizer="adamw", **decay)
     config = with_trainer(config, max_epochs=3)
     train(config, tmp_path / "whole")
     assert run_process(train_interrupted, config, tmp_path / "parts", BATCHES + 2) == -signal.SIGKILL

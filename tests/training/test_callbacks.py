@@ -1,7 +1,5 @@
 """Records of training: how fast it is, by a clock that the test sets, and what a resumed run removes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,9 +11,7 @@ from sepkit.training import callbacks
 
 
 @pytest.mark.parametrize(("attempts", "purged"), [(0, None), (50, 51)])
-def test_mixtures_are_counted_between_records_and_later_events_are_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attempts: int, purged: int | None
-) -> None:
+def test_mixtures_are_counted_between_records_and_later_events_are_removed(tmp_path, monkeypatch, attempts, purged):
     now, purge_steps = [10.0], []
 
     def board(folder: str, purge_step: int | None) -> SimpleNamespace:
@@ -24,9 +20,8 @@ def test_mixtures_are_counted_between_records_and_later_events_are_removed(
 
     monkeypatch.setattr(tensorboard, "SummaryWriter", board)
     monkeypatch.setattr(callbacks, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    position = SimpleNamespace(
-        attempts=attempts, sums={"examples": 100.0}, batches=0, batches_done=0, batches_per_epoch=400, epoch=1
-    )
+    counts = {"attempts": attempts, "batches": 0, "batches_done": 0, "batches_per_epoch": 400, "epoch": 1}
+    position = SimpleNamespace(sums={"examples": 100.0}, **counts)
     task = SimpleNamespace(
         position=position, scheduled={"temperature": 2.0}, gradient_norm=None, examples="mixtures", recent=dict,
         means=lambda sums: {"loss": sums["loss"] / sums["examples"]}, monitor=None, validation={},

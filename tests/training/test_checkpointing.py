@@ -1,7 +1,5 @@
 """Gradient checkpointing, and precisions that depend on the machine."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,28 +17,22 @@ from sepkit.training.run import train
 from sepkit.training.task import checkpoint_blocks, matmul_precision
 from tests.training.runs import weights, with_model, with_trainer
 
+BLOCKS = {"bottleneck_channels": 4, "hidden_channels": 6, "blocks": 2}
+CHUNKS = {"num_layers": 2, "chunk_size": 6}
+TRANSFORMER = {"model_dim": 4, "transformer_layers": 1, "num_heads": 2, "feedforward_dim": 6}
 SMALL: dict[str, Any] = {
-    "conv_tasnet": c.ConvTasNetConfig(
-        bottleneck_channels=4, hidden_channels=6, skip_channels=4, blocks=2, repeats=1, norm="channel_layer_norm"
-    ),
-    "dual_path_rnn": c.DualPathRNNConfig(
-        bottleneck_channels=4, hidden_channels=4, chunk_size=6, hop_size=3, repeats=2, num_layers=2, dropout=0.3
-    ),
-    "sudormrf": c.SuDoRMRFConfig(bottleneck_channels=4, hidden_channels=6, blocks=2, upsampling_depth=2),
-    "improved_sudormrf": c.ImprovedSuDoRMRFConfig(
-        bottleneck_channels=4, hidden_channels=6, blocks=2, upsampling_depth=2
-    ),
-    "sepformer": c.SepFormerConfig(
-        model_dim=4, num_layers=2, chunk_size=6, transformer_layers=1, num_heads=2, feedforward_dim=6, dropout=0.1
-    ),
+    "conv_tasnet": c.ConvTasNetConfig(**BLOCKS, skip_channels=4, repeats=1, norm="channel_layer_norm"),
+    "dual_path_rnn": c.DualPathRNNConfig(4, **CHUNKS, hidden_channels=4, hop_size=3, repeats=2, dropout=0.3),
+    "sudormrf": c.SuDoRMRFConfig(**BLOCKS, upsampling_depth=2),
+    "improved_sudormrf": c.ImprovedSuDoRMRFConfig(**BLOCKS, upsampling_depth=2),
+    "sepformer": c.SepFormerConfig(**TRANSFORMER, **CHUNKS, dropout=0.1),
 }
 
 
 def model_of(masker: Any) -> EncoderMaskerDecoder:
     torch.manual_seed(0)
-    return build_model(
-        c.ModelConfig(masker=masker, filterbank=c.FreeFilterbankConfig(num_filters=8, kernel_size=8, stride=4))
-    )
+    bank = c.FreeFilterbankConfig(num_filters=8, kernel_size=8, stride=4)
+    return build_model(c.ModelConfig(masker=masker, filterbank=bank))
 
 
 def gradients(model: EncoderMaskerDecoder) -> tuple[dict[str, Tensor], int]:
@@ -103,22 +95,17 @@ def test_training_ends_with_the_same_weights(config: c.TrainConfig, tmp_path: Pa
         (True, True, False, "cpu", "32-true"), (True, True, True, "cpu", "bf16-mixed"),
     ],
 )  # fmt: skip
-def test_automatic_precision(
-    gpu: bool, bfloat16: bool, processor: bool, accelerator: Any, expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_automatic_precision(gpu, bfloat16, processor, accelerator, expected, monkeypatch) -> None:
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: processor)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
-    monkeypatch.setattr(
-        torch.cuda, "is_bf16_supported", lambda including_emulation: bfloat16 and not including_emulation
-    )
+    native = lambda including_emulation: bfloat16 and not including_emulation  # noqa: E731
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", native)
     assert run._precision(c.TrainerConfig(precision="auto", accelerator=accelerator)) == expected
     assert run._precision(c.TrainerConfig(precision="32-true", accelerator=accelerator)) == "32-true"
 
 
-def test_recurrent_layers_in_a_precision_that_the_processor_lacks(
-    config: c.TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_recurrent_layers_in_a_precision_that_the_processor_lacks(config, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
     with pytest.raises(UserError, match=r"trainer.precision: found bf16-mixed, .* use auto or 32-true"):
         train(with_trainer(config, precision="bf16-mixed"), tmp_path / "exp")

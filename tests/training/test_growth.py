@@ -1,7 +1,5 @@
 """Growth: a split copies rows and moments and changes nothing else; runs that grow resume bit for bit."""
 
-from __future__ import annotations
-
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -27,26 +25,17 @@ MASKERS = {
     "conv_tasnet": c.ConvTasNetConfig(bottleneck_channels=4, hidden_channels=6, skip_channels=4, blocks=2, repeats=1),
     "gated_recurrence": c.GatedRecurrenceConfig(model_dim=4, hidden_size=4, feedforward_dim=4, num_layers=1, bands=2),
     "recurrent": c.RecurrentConfig(hidden_size=4, num_layers=1),
-    "dual_path_rnn": c.DualPathRNNConfig(
-        bottleneck_channels=4, hidden_channels=4, chunk_size=10, hop_size=5, repeats=1
-    ),
+    "dual_path_rnn": c.DualPathRNNConfig(4, hidden_channels=4, chunk_size=10, hop_size=5, repeats=1),
     "sudormrf": c.SuDoRMRFConfig(bottleneck_channels=6, hidden_channels=6, blocks=1, upsampling_depth=2),
-    "improved_sudormrf": c.ImprovedSuDoRMRFConfig(
-        bottleneck_channels=6, hidden_channels=6, blocks=1, upsampling_depth=2
-    ),
+    "improved_sudormrf": c.ImprovedSuDoRMRFConfig(6, hidden_channels=6, blocks=1, upsampling_depth=2),
 }
 
 
 def build(masker: str, hypotheses: int = 3) -> EncoderMaskerDecoder:
     torch.manual_seed(0)
-    return EncoderMaskerDecoder.from_config(
-        c.ModelConfig(
-            hypotheses=hypotheses,
-            filterbank=c.FreeFilterbankConfig(num_filters=8, kernel_size=16, stride=8),
-            masker=MASKERS[masker],
-            masks=c.DeterministicConfig(activation="sigmoid"),
-        )
-    )
+    bank = c.FreeFilterbankConfig(num_filters=8, kernel_size=16, stride=8)
+    parts = {"filterbank": bank, "masker": MASKERS[masker], "masks": c.DeterministicConfig(activation="sigmoid")}
+    return EncoderMaskerDecoder.from_config(c.ModelConfig(hypotheses=hypotheses, **parts))
 
 
 def rows_of(value: torch.Tensor, model: EncoderMaskerDecoder, hypotheses: int = 4) -> torch.Tensor:
@@ -136,8 +125,7 @@ def test_the_split_hypothesis_has_the_largest_share() -> None:
 
 
 def growing(config: c.TrainConfig, **changes: Any) -> c.TrainConfig:
-    growth = replace(c.GrowthConfig(epochs=[1, 2]), **changes)
-    trainer = replace(config.trainer, growth=growth, max_epochs=3, ema=0.9)
+    trainer = replace(config.trainer, growth=replace(c.GrowthConfig(epochs=[1, 2]), **changes), max_epochs=3, ema=0.9)
     return replace(config, objective=replace(config.objective, assignment=c.MCLConfig()), trainer=trainer)
 
 

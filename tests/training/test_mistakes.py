@@ -1,7 +1,5 @@
 """Runs that cannot be meant are refused in one line that names the field, before anything is written."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A user's own one-to-one assignment is trained, validated and scored as one, through `--import`."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A run that is interrupted, anywhere and anyhow, gives the weights of one that is not, bit for bit."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -17,18 +15,8 @@ from sepkit.errors import UserError
 from sepkit.training.run import train
 from sepkit.training.separation import SeparationTask
 from tests.complaint import complaint
-from tests.training.runs import (
-    BATCHES,
-    assert_same_run,
-    assert_same_weights,
-    epochs,
-    run_process,
-    train_interrupted,
-    weights,
-    with_data,
-    with_model,
-    with_trainer,
-)
+from tests.training import runs
+from tests.training.runs import assert_same_run, epochs, weights, with_data, with_model, with_trainer
 
 EPOCHS = 4
 
@@ -65,11 +53,11 @@ def test_killed_between_validations(config: TrainConfig, tmp_path: Path, monkeyp
     """Epochs that nobody judges are not saved for their own sake, yet no more steps are repeated than promised."""
     config = with_trainer(config, max_epochs=EPOCHS, validate_every_epochs=3, checkpoint_every_steps=5)
     train(config, tmp_path / "whole")
-    assert run_process(train_interrupted, config, tmp_path / "killed", 13) == -signal.SIGKILL
+    assert runs.run_process(runs.train_interrupted, config, tmp_path / "killed", 13) == -signal.SIGKILL
     used = count_batches(monkeypatch)
     train(config, tmp_path / "killed")
     assert 13 - used[0] <= 5
-    assert used == list(range(used[0], EPOCHS * BATCHES))
+    assert used == list(range(used[0], EPOCHS * runs.BATCHES))
     assert_same_run(tmp_path / "killed", tmp_path / "whole")
 
 
@@ -78,23 +66,23 @@ def test_killed_between_validations(config: TrainConfig, tmp_path: Path, monkeyp
 def test_killed(config: TrainConfig, reference: Path, tmp_path: Path, at_batch: int, workers: int, monkeypatch) -> None:
     """No more steps are repeated than promised, and a finished run is left alone."""
     config = with_data(with_trainer(config, max_epochs=EPOCHS), workers=workers)
-    assert run_process(train_interrupted, config, tmp_path, at_batch) == -signal.SIGKILL
+    assert runs.run_process(runs.train_interrupted, config, tmp_path, at_batch) == -signal.SIGKILL
     used = count_batches(monkeypatch)
     train(config, tmp_path)
     assert at_batch - used[0] <= config.trainer.checkpoint_every_steps
-    assert used == list(range(used[0], EPOCHS * BATCHES))
+    assert used == list(range(used[0], EPOCHS * runs.BATCHES))
     assert_same_run(tmp_path, reference)
-    assert train(config, tmp_path) == tmp_path / "model" and used[-1] == EPOCHS * BATCHES - 1
+    assert train(config, tmp_path) == tmp_path / "model" and used[-1] == EPOCHS * runs.BATCHES - 1
     assert_same_run(tmp_path, reference)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("at_batch", range(0, EPOCHS * BATCHES, 2))
+@pytest.mark.parametrize("at_batch", range(0, EPOCHS * runs.BATCHES, 2))
 def test_killed_anywhere_with_workers(config: TrainConfig, reference: Path, tmp_path: Path, at_batch: int) -> None:
     config = with_data(with_trainer(config, max_epochs=EPOCHS), workers=4)
-    run_process(train_interrupted, config, tmp_path, at_batch)
-    run_process(train_interrupted, config, tmp_path, at_batch + 9)
-    assert run_process(train, config, tmp_path) == 0
+    runs.run_process(runs.train_interrupted, config, tmp_path, at_batch)
+    runs.run_process(runs.train_interrupted, config, tmp_path, at_batch + 9)
+    assert runs.run_process(train, config, tmp_path) == 0
     assert_same_run(tmp_path, reference)
 
 
@@ -103,23 +91,15 @@ def train_in_group(config: TrainConfig, out: Path, at_batch: int, number: int) -
     os.setsid()
     # The loader forgives what its own process sends.
     os.kill = lambda pid, number: subprocess.run(["kill", f"-{number}", "--", f"-{pid}"], start_new_session=True)
-    train_interrupted(config, out, at_batch, number)
+    runs.train_interrupted(config, out, at_batch, number)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize(("number", "at_batch"), [(signal.SIGTERM, 8), (signal.SIGINT, 13), (signal.SIGHUP, 8)])
-def test_asked_to_stop(
-    config: TrainConfig,
-    reference: Path,
-    tmp_path: Path,
-    number: signal.Signals,
-    at_batch: int,
-    workers: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_asked_to_stop(config, reference, tmp_path, number, at_batch, workers, monkeypatch) -> None:
     """A run that is asked to stop, with its workers, finishes its step and repeats none."""
     config = with_data(with_trainer(config, max_epochs=EPOCHS), workers=workers)
-    assert run_process(train_in_group, config, tmp_path, at_batch, number) == 128 + number
+    assert runs.run_process(train_in_group, config, tmp_path, at_batch, number) == 128 + number
     used = count_batches(monkeypatch)
     train(config, tmp_path)
     assert used[0] == at_batch + 1
@@ -131,7 +111,7 @@ def test_killed_while_accumulating(config: TrainConfig, tmp_path: Path, at_batch
     """Windows of 3 batches, the last one of an epoch of 1: saved states lie between windows."""
     config = with_trainer(config, accumulate_batches=3, checkpoint_every_steps=1)
     train(config, tmp_path / "whole")
-    assert run_process(train_interrupted, config, tmp_path / "killed", at_batch) == -signal.SIGKILL
+    assert runs.run_process(runs.train_interrupted, config, tmp_path / "killed", at_batch) == -signal.SIGKILL
     train(config, tmp_path / "killed")
     assert_same_run(tmp_path / "killed", tmp_path / "whole")
 
@@ -149,12 +129,10 @@ def test_budget_counts_over_runs(config: TrainConfig, reference: Path, tmp_path:
     again = torch.load(tmp_path / "resume" / "last.ckpt", weights_only=True)
     assert again["position"]["batches"] == 2, "the second run had no time left"
     train(config, tmp_path)
-    assert_same_weights(tmp_path, reference)
+    runs.assert_same_weights(tmp_path, reference)
 
 
-def test_two_and_two_epochs_are_four_and_a_line_cut_short_is_dropped(
-    config: TrainConfig, reference: Path, tmp_path: Path
-) -> None:
+def test_two_and_two_epochs_are_four_and_a_line_cut_short_is_dropped(config, reference, tmp_path) -> None:
     train(with_trainer(config, max_epochs=2), tmp_path)
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "epoch", "epoch": 3, "step": 21}\n{"kind": "epo')

@@ -1,7 +1,5 @@
 """Training with scores: the threshold that is kept counts the dev speakers as training says, on one rank and on two."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -88,8 +86,7 @@ def test_the_model_knows_what_its_scores_say(config: TrainConfig, dev: Path, tmp
     config = scored(config, dev)
     train(replace(config, model=replace(config.model, scoring=ScoringConfig(8, "cross_entropy"))), tmp_path / "exp")
     found = load_model(tmp_path / "exp").separate(np.random.default_rng(0).standard_normal(4000), 8000)
-    shares = np.exp(found.scores) / np.exp(found.scores).sum()
-    np.testing.assert_allclose(found.weights, shares, rtol=1e-5)
+    np.testing.assert_allclose(found.weights, np.exp(found.scores) / np.exp(found.scores).sum(), rtol=1e-5)
 
 
 def test_padding_makes_nothing_distinct():

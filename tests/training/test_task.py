@@ -1,14 +1,12 @@
 """Steps: what the gradient is, what a bad step leaves behind, precision, and the means that are recorded."""
 
-from __future__ import annotations
-
 import math
 import pickle
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any
 
 import lightning.pytorch
 import pytest
@@ -66,9 +64,8 @@ def test_data_workers_get_no_model(config: TrainConfig, tmp_path: Path, monkeypa
     """Workers that are started anew, as on Python 3.14, take some 250 tensors at most."""
     loaders: list[Any] = []
     make = SeparationTask._make_loader
-    monkeypatch.setattr(
-        SeparationTask, "_make_loader", lambda *arguments: loaders.append(make(*arguments)) or loaders[-1]
-    )
+    make_and_keep = lambda *arguments: loaders.append(make(*arguments)) or loaders[-1]  # noqa: E731
+    monkeypatch.setattr(SeparationTask, "_make_loader", make_and_keep)
     train(plain(config), tmp_path, limit_batches=1)
     assert len(loaders) == 2
     for loader in loaders:
@@ -81,9 +78,7 @@ def test_data_workers_get_no_model(config: TrainConfig, tmp_path: Path, monkeypa
 # ------------------------------------------------------------------------------------------------------- the gradient
 
 
-def test_first_gradient_is_that_of_the_mean_over_utterances(
-    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_first_gradient_is_that_of_the_mean_over_utterances(config, tmp_path, monkeypatch) -> None:
     config = plain(config)
     seen = remember_gradients(monkeypatch)
     train(config, tmp_path, limit_batches=1)
@@ -100,16 +95,11 @@ def test_first_gradient_is_that_of_the_mean_over_utterances(
         torch.testing.assert_close(seen[0][name], parameter.grad)
 
 
-def test_accumulated_batches_are_one_large_batch(
-    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_accumulated_batches_are_one_large_batch(config, tmp_path, monkeypatch) -> None:
     """6 batches of 2 in windows of 4: one step on 8 utterances, one on the 4 left over."""
     seen = remember_gradients(monkeypatch)
-    train(
-        with_data(plain(config, accumulate_batches=4, learning_rate=1e-9), batch_size=2),
-        tmp_path / "a",
-        limit_batches=6,
-    )
+    accumulated = with_data(plain(config, accumulate_batches=4, learning_rate=1e-9), batch_size=2)
+    train(accumulated, tmp_path / "a", limit_batches=6)
     small = list(seen)
     seen.clear()
     train(with_data(plain(config, learning_rate=1e-9), batch_size=4), tmp_path / "b", limit_batches=3)
@@ -132,13 +122,7 @@ def test_gradient_is_clipped(config: TrainConfig, tmp_path: Path, monkeypatch: p
     ("schedule_by", "expected"),
     [("step", [0.0, 0.25, 0.5, 0.5, 0.75, 1.0, 1.25, 1.5]), ("epoch", [0, 0, 0, 0, 1, 1, 1, 1])],
 )
-def test_schedules_advance_with_steps_taken_or_epochs(
-    schedule_by: Literal["step", "epoch"],
-    expected: list[float],
-    config: TrainConfig,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_schedules_advance_with_steps_taken_or_epochs(schedule_by, expected, config, tmp_path, monkeypatch) -> None:
     """A step that was skipped does not count."""
     config = replace(config, objective=replace(config.objective, schedule_by=schedule_by))
     times: list[float] = []
@@ -166,9 +150,7 @@ def test_a_bad_step_is_skipped(config, tmp_path, monkeypatch, capfd, value, accu
         assert epochs(tmp_path / "bad")[0]["train_loss"] == epochs(tmp_path / "short")[0]["train_loss"]
 
 
-def test_divergence_ends_with_a_clear_line(
-    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_divergence_ends_with_a_clear_line(config, tmp_path, monkeypatch) -> None:
     spoil(monkeypatch, {1, 3, 4, 5})
     with pytest.raises(TrainingDiverged, match=r"^3 steps in a row had a non-finite loss.*learning_rate"):
         train(plain(config, max_bad_steps=3), tmp_path)
@@ -185,14 +167,7 @@ def test_divergence_ends_with_a_clear_line(
         ("bf16-mixed", torch.bfloat16, torch.float32),
     ],
 )
-def test_precision(
-    config: TrainConfig,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    precision: Any,
-    inside: torch.dtype,
-    outside: torch.dtype,
-) -> None:
+def test_precision(config, tmp_path, monkeypatch, precision, inside, outside) -> None:
     """The model computes in the precision asked for; the cost never in less than float32."""
     dtypes: set[tuple[str, torch.dtype]] = set()
     evaluate = Objective.__call__
@@ -219,9 +194,7 @@ def test_precision(
 
 
 @pytest.mark.parametrize("initial_scale", [2.0**16, 2.0**120])
-def test_gradient_scaler(
-    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, initial_scale: float
-) -> None:
+def test_gradient_scaler(config, tmp_path, monkeypatch, initial_scale) -> None:
     """Scaled gradients change nothing, and an overflow while the scaler looks for its scale is not a bad step.
 
     Lightning has float16 on GPUs only; here its plugin runs on the CPU, in bfloat16, whose products do not overflow.
@@ -229,8 +202,7 @@ def test_gradient_scaler(
     trainer = lightning.pytorch.Trainer
 
     def with_scaler(**options: Any) -> Any:
-        scaler = torch.amp.GradScaler("cpu", init_scale=initial_scale)
-        plugin = MixedPrecision("16-mixed", "cpu", scaler)
+        plugin = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=initial_scale))
         autocast = partial(torch.autocast, "cpu", dtype=torch.bfloat16, cache_enabled=False)
         monkeypatch.setattr(plugin, "autocast_context_manager", autocast)
         return trainer(**(options | {"precision": None, "plugins": [plugin]}))

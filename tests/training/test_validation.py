@@ -1,7 +1,5 @@
 """Validation hears a mixture as `sepkit evaluate` does, also beside longer ones in a batch."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,12 +31,9 @@ def dev(tmp_path: Path) -> Path:
 
 def configured(config: TrainConfig, dev: Path) -> TrainConfig:
     masker = replace(config.model.masker, norm="global_layer_norm")  # type: ignore[call-arg]
-    return replace(
-        config,
-        model=replace(config.model, masker=masker),
-        data=replace(config.data, dev=str(dev), segment_seconds=0.5, batch_size=5),
-        trainer=replace(config.trainer, max_epochs=1),
-    )
+    data = replace(config.data, dev=str(dev), segment_seconds=0.5, batch_size=5)
+    model, trainer = replace(config.model, masker=masker), replace(config.trainer, max_epochs=1)
+    return replace(config, model=model, data=data, trainer=trainer)
 
 
 def test_validation_scores_are_those_of_evaluate(config: TrainConfig, dev: Path, tmp_path: Path) -> None:

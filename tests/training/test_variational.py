@@ -1,7 +1,5 @@
 """Variational models in training: rates are recorded and steered, resumed runs and ranks agree."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -20,26 +18,15 @@ from tests.training.runs import assert_same_run, records, run_ranks, weights, wi
 @pytest.fixture
 def variational(config: c.TrainConfig) -> c.TrainConfig:
     """Everything at once: an adaptive prior, auto-encoding, sampled rates, and a weight that is steered."""
-    return replace(
-        config,
-        model=replace(
-            config.model, encoding=c.GaussianConfig(), encoding_prior=c.AdaptivePriorConfig(), masks=c.LogNormalConfig()
-        ),
-        objective=replace(
-            config.objective,
-            cost=c.BLRConfig(),
-            rates=c.RatesConfig(
-                estimator="sample",
-                steering=c.SteeringConfig(total=1e-3, change=0.1, initial_weight=0.5, warn_after_epochs=2),
-            ),
-            autoencoding=c.AutoencodingConfig(sources=1.0, mixtures=1.0),
-        ),
-    )
+    latents = {"encoding": c.GaussianConfig(), "encoding_prior": c.AdaptivePriorConfig(), "masks": c.LogNormalConfig()}
+    steering = c.SteeringConfig(total=1e-3, change=0.1, initial_weight=0.5, warn_after_epochs=2)
+    rates = c.RatesConfig(estimator="sample", steering=steering)
+    autoencoding = c.AutoencodingConfig(sources=1.0, mixtures=1.0)
+    objective = replace(config.objective, cost=c.BLRConfig(), rates=rates, autoencoding=autoencoding)
+    return replace(config, model=replace(config.model, **latents), objective=objective)
 
 
-def test_rates_are_recorded_and_steered_and_a_resumed_run_is_the_same(
-    variational: c.TrainConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rates_are_recorded_and_steered_and_a_resumed_run_is_the_same(variational, tmp_path, capsys) -> None:
     """The weight grows with every step above the target, over the interruption too; the target is out of reach."""
     train(variational, tmp_path / "whole")
     assert "warning: objective.rates.steering: after 2 epochs" in capsys.readouterr().err
@@ -89,9 +76,8 @@ def test_mixtures_without_sources_are_learnt_from(variational: c.TrainConfig, tm
         for row in rows[2:]:
             row |= {"sources": [], "mixture": "mixture.wav", "noise": None}
         manifest.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        data = replace(
-            variational.data, train=str(manifest), dev=None, dynamic_mixing=c.DynamicMixingConfig(enabled=False)
-        )
+        mixing = c.DynamicMixingConfig(enabled=False)
+        data = replace(variational.data, train=str(manifest), dev=None, dynamic_mixing=mixing)
         model = replace(variational.model, encoding_prior=c.StandardPriorConfig())
         trainer = replace(variational.trainer, max_epochs=1)
         for weight in (0.0, 1.0):

@@ -20,9 +20,8 @@ def main(names: list[str], folder: Path = FOLDER) -> int:
         print(f"{', '.join(unknown)}: unknown, expected {', '.join(SUITES)} or --table", file=sys.stderr)
         return 2
     failed = []
-    for name in (
-        [] if "--table" in names else names or list(SUITES)[:-2]
-    ):  # Without the GPU's, and the hours of learning.
+    # Without the GPU's, and the hours of learning.
+    for name in [] if "--table" in names else names or list(SUITES)[:-2]:
         print(name, flush=True)
         path = folder / "results" / f"{name}.json"
         module = importlib.import_module(f"tools.bench.{name}")

@@ -43,8 +43,7 @@ def _measured(name: str, precision: str, compiled: bool, sizes: Sizes) -> dict[s
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
     ours, theirs = steps(name, sizes, compiled=compiled)
-    half = torch.autocast(sizes.device, torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()
-    with half:
+    with torch.autocast(sizes.device, torch.bfloat16) if precision == "bf16" else contextlib.nullcontext():
         try:
             difference = abs(ours() - theirs())
         except Exception as error:

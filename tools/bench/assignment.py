@@ -3,6 +3,7 @@
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,26 +59,23 @@ def _measured(n: int, peer: str, threads: int, gradient: bool, seconds: float) -
     # asteroid makes a tensor of a list of arrays; torchmetrics imports a module that setuptools will drop.
     warnings.simplefilter("ignore")
     torch.set_num_threads(threads)
-    generator = torch.Generator().manual_seed(n)
-    sources, noise = torch.randn(2, BATCH, n, NUM_SAMPLES, generator=generator)
+    sources, noise = torch.randn(2, BATCH, n, NUM_SAMPLES, generator=torch.Generator().manual_seed(n))
     estimates = (0.7 * (sources.flip(1) + 10 ** (-LEVEL_DB / 20) * noise)).requires_grad_(gradient)
     clock = time.process_time if threads == 1 else time.perf_counter
 
-    def step(loss: Loss) -> Callable[[], None]:
-        def call() -> None:
-            value = loss(estimates, sources)
-            if gradient:
-                torch.autograd.grad(value, estimates)
-
-        return call
+    def step(loss: Loss) -> None:
+        value = loss(estimates, sources)
+        if gradient:
+            torch.autograd.grad(value, estimates)
 
     what = f"PIT, {n} speakers, loss{' and gradient' * gradient}"
     record: dict[str, Any] = {"what": what, "peer": peer, "threads": threads}
     ours, theirs = lambda e, s: PIT()(pairwise_neg_si_sdr(e, s)).mean(), _peer(peer, n)
-    if (took := seconds_of(step(theirs), clock)) > TOO_SLOW_SECONDS:
+    both = {"ours": partial(step, ours), "theirs": partial(step, theirs)}
+    if (took := seconds_of(both["theirs"], clock)) > TOO_SLOW_SECONDS:
         return record | {"left_out": f"a call of the peer takes {took:.0f} s"}
-    seconds_of(step(ours), clock)
-    times = take_turns({"ours": step(ours), "theirs": step(theirs)}, seconds, LEAST_TURNS, clock)
+    seconds_of(both["ours"], clock)
+    times = take_turns(both, seconds, LEAST_TURNS, clock)
     # Checked afterwards, because large temporary tensors of float64 would make the heap grow.
     differences = [_difference(loss, estimates.detach(), sources) for loss in (ours, theirs)]
     if not (differences[0] <= TOLERANCE_DB and differences[1] <= PEER_TOLERANCE_DB):
@@ -89,22 +87,17 @@ def _peer(name: str, n: int) -> Loss:
     if name == "asteroid":
         from asteroid.losses import PITLossWrapper, pairwise_neg_sisdr
 
-        def without_assertion(estimates: Tensor, sources: Tensor) -> Tensor:
-            return PITLossWrapper.find_best_perm(pairwise_neg_sisdr(estimates, sources))[0].mean()
-
-        return PITLossWrapper(pairwise_neg_sisdr, pit_from="pw_mtx") if n < 10 else without_assertion
+        if n < 10:
+            return PITLossWrapper(pairwise_neg_sisdr, pit_from="pw_mtx")
+        return lambda e, s: PITLossWrapper.find_best_perm(pairwise_neg_sisdr(e, s))[0].mean()
     if name == "fast_bss_eval":
         from fast_bss_eval.torch import si_sdr_pit_loss
 
-        return lambda estimates, sources: si_sdr_pit_loss(estimates, sources, zero_mean=True).mean()
-    from torchmetrics.functional.audio.pit import permutation_invariant_training
-    from torchmetrics.functional.audio.sdr import scale_invariant_signal_distortion_ratio
+        return lambda e, s: si_sdr_pit_loss(e, s, zero_mean=True).mean()
+    from torchmetrics.functional.audio.pit import permutation_invariant_training as pit
+    from torchmetrics.functional.audio.sdr import scale_invariant_signal_distortion_ratio as si_sdr
 
-    def torchmetrics(estimates: Tensor, sources: Tensor) -> Tensor:
-        metric = scale_invariant_signal_distortion_ratio
-        return -permutation_invariant_training(estimates, sources, metric, "max", zero_mean=True)[0].mean()
-
-    return torchmetrics
+    return lambda e, s: -pit(e, s, si_sdr, "max", zero_mean=True)[0].mean()
 
 
 def _difference(loss: Loss, estimates: Tensor, sources: Tensor) -> float:

@@ -10,6 +10,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -75,13 +76,10 @@ def run(unfinished: Path | None, race: Race | None = None, systems: Sequence[str
             prepare_folder(FolderOptions(out=folder, speech=speech, test_mixtures=race.mixtures))
         for name in systems or SYSTEMS:
             apart(_measured, name, race, folder)
-            scores = [json.loads(path.read_text(encoding="utf-8")) for path in _scores(folder, name)]
+            files = (folder / "scores").glob(f"{_slug(name)}_*.json")
+            scores = [json.loads(path.read_text(encoding="utf-8")) for path in files]
             rows.append({"what": name, "scores": sorted(scores, key=lambda score: score["core_minutes"])})
     return {"rows": rows, "environment": environment("asteroid", "speechbrain")}
-
-
-def _scores(folder: Path, name: str) -> list[Path]:
-    return list((folder / "scores").glob(f"{_slug(name)}_*.json"))
 
 
 def _slug(name: str) -> str:
@@ -105,6 +103,8 @@ def _measured(name: str, race: Race, folder: Path) -> None:
 
 Reached = Iterator[tuple[float, Evaluated, float, int, int]]
 """Of each budget: minutes, what separates, minutes spent, mixtures that it was trained on, parameters"""
+Peer = tuple[nn.Module, Callable[[DataLoader[Any]], None]]
+"""A model, and what trains it."""
 
 
 def _of_sepkit(*settings: str) -> Callable[[Path, Race], Reached]:
@@ -125,8 +125,7 @@ def _of_sepkit(*settings: str) -> Callable[[Path, Race], Reached]:
         for minutes in race.minutes:
             out = folder / f"{settings[1]}_{minutes:g}"
             epochs = max(1, round((minutes - one + each) / each))
-            spent = spend(out, epochs)
-            yield minutes, str(out / "model"), spent, epochs * race.epoch, _parameters(out / "model")
+            yield minutes, str(out / "model"), spend(out, epochs), epochs * race.epoch, _parameters(out / "model")
 
     return reached
 
@@ -161,9 +160,7 @@ def _pair(examples: Sequence[Example]) -> tuple[Tensor, Tensor]:
     return batch.mixture, batch.sources
 
 
-def _of_peer(
-    batch_size: int, make: Callable[[bool], tuple[nn.Module, Callable[[DataLoader[Any]], None]]]
-) -> Callable[[Path, Race], Reached]:
+def _of_peer(batch_size: int, make: Callable[[bool], Peer]) -> Callable[[Path, Race], Reached]:
     """Return a contestant that a peer's own loop trains: one run, with a score when each budget is used up."""
 
     def reached(folder: Path, race: Race) -> Reached:
@@ -174,21 +171,18 @@ def _of_peer(
             mixtures.minutes = minutes
             fit(DataLoader(mixtures, batch_size, collate_fn=_pair))
             spent, paused = mixtures.spent(), time.process_time()
-            yield minutes, _separating(model), spent, mixtures.count, sum(p.numel() for p in model.parameters())
+            yield minutes, partial(_separate, model), spent, mixtures.count, sum(p.numel() for p in model.parameters())
             mixtures.began += time.process_time() - paused  # The evaluation does not count.
 
     return reached
 
 
-def _separating(model: nn.Module) -> Callable[[np.ndarray, int], np.ndarray]:
-    def separate(mixture: np.ndarray, sample_rate: int) -> np.ndarray:
-        with torch.inference_mode():
-            return model.eval()(torch.from_numpy(mixture)[None].float())[0].numpy()
-
-    return separate
+@torch.inference_mode()
+def _separate(model: nn.Module, mixture: np.ndarray, sample_rate: int) -> np.ndarray:
+    return model.eval()(torch.from_numpy(mixture)[None].float())[0].numpy()
 
 
-def _asteroid(tiny: bool) -> tuple[nn.Module, Callable[[DataLoader[Any]], None]]:
+def _asteroid(tiny: bool) -> Peer:
     """Conv-TasNet with asteroid's system, loss and Lightning, as in its recipe for WSJ0-2mix."""
     import pytorch_lightning
     from asteroid.engine.system import System
@@ -226,11 +220,10 @@ class _SpeechBrainConvTasNet(nn.Module):
         """Return estimates (B, 2, T)."""
         encoded = self.encoder(mixture)
         estimates = torch.stack([self.decoder(mask * encoded) for mask in self.masknet(encoded)], dim=1)
-        missing = mixture.shape[-1] - estimates.shape[-1]
-        return nn.functional.pad(estimates, (0, missing))
+        return nn.functional.pad(estimates, (0, mixture.shape[-1] - estimates.shape[-1]))
 
 
-def _speechbrain(tiny: bool) -> tuple[nn.Module, Callable[[DataLoader[Any]], None]]:
+def _speechbrain(tiny: bool) -> Peer:
     """Conv-TasNet with speechbrain's Brain and loss, as in its recipe for WSJ0-2mix."""
     import speechbrain
     from speechbrain.nnet.losses import get_si_snr_with_pitwrapper
@@ -247,10 +240,7 @@ def _speechbrain(tiny: bool) -> tuple[nn.Module, Callable[[DataLoader[Any]], Non
     options = {"device": "cpu", "max_grad_norm": 5.0}
     brain = Separation({"model": model}, lambda weights: torch.optim.Adam(weights, lr=1.5e-4), run_opts=options)
 
-    def fit(loader: DataLoader[Any]) -> None:
-        brain.fit(range(1), loader, progressbar=False)
-
-    return model, fit
+    return model, lambda loader: brain.fit(range(1), loader, progressbar=False)
 
 
 SYSTEMS: dict[str, Callable[[Path, Race], Reached]] = {

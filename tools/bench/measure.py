@@ -6,8 +6,6 @@ A row of a suite is a mapping: `what`, `peer`, `threads`, `ratio` (see `timed`),
 is needed: memory is counted from `import torch` on.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import multiprocessing
@@ -15,7 +13,6 @@ import os
 import platform
 import resource
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -64,10 +61,7 @@ def line_of(row: Mapping[str, Any]) -> str:
 
 
 def take_turns(
-    functions: Mapping[str, Call],
-    seconds: float = 3.0,
-    least_turns: int = 7,
-    clock: Callable[[], float] = time.perf_counter,
+    functions: Mapping[str, Call], seconds: float, least_turns: int, clock: Callable[[], float] = time.perf_counter
 ) -> dict[str, list[float]]:
     """Return the seconds of every call of every function, called A B C A B C ...; warm them up before.
 
@@ -116,7 +110,7 @@ def peak_mb() -> float:
 # -------------------------------------------------------------------------------------------- in a process for each
 
 
-class Contestant:
+class Contestant(ProcessPoolExecutor):
     """A function in its own process, which waits between calls.
 
     Args:
@@ -126,41 +120,16 @@ class Contestant:
     """
 
     def __init__(self, maker: str, *arguments: Any, threads: int = 1) -> None:
-        self._pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
-        try:
-            self._do(_begin, maker, arguments, threads)
-        except BaseException:
-            self._pool.shutdown()
-            raise
+        super().__init__(1, mp_context=multiprocessing.get_context("spawn"))
+        self.ask(_begin, maker, arguments, threads)
 
-    def seconds(self, clock: str = "perf_counter") -> float:
-        """Return the time of one call.
-
-        Args:
-            clock: a function of `time`; process_time leaves out the time in which other programs had the processor.
-        """
-        return self._do(_seconds, clock)
-
-    def result(self) -> np.ndarray:
-        """Call once more, and return the result, a tensor, as an array."""
-        return self._do(_result)
-
-    def memory(self) -> float:
-        """Return the resident memory at the peak of all calls so far, in MB above that after `import torch`."""
-        return self._do(_memory)
-
-    def _do(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        return self._pool.submit(function, *arguments).result()
-
-    def __enter__(self) -> Contestant:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._pool.shutdown()
+    def ask(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Return what one of the functions below returns there."""
+        return self.submit(function, *arguments).result()
 
 
 def compare_apart(
-    sides: Sequence[tuple[Any, ...]], threads: int, turns: int, results: bool = True
+    sides: Sequence[tuple[Any, ...]], threads: int, turns: int, audio_seconds: float
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return the entries of a row, and what each side returns; each has a process, and they are called in turns.
 
@@ -168,7 +137,7 @@ def compare_apart(
         sides: maker, as in `Contestant`, and its arguments: of ours and of theirs.
         threads: of torch; with one, times are the processor's, else the wall clock's.
         turns: after one call each to warm up, unless there is a single turn.
-        results: whether to ask for what they return.
+        audio_seconds: of the audio that a call separates.
     """
     clock = "process_time" if threads == 1 else "perf_counter"
     with ExitStack() as stack:
@@ -176,16 +145,17 @@ def compare_apart(
             who: stack.enter_context(Contestant(maker, *arguments, threads=threads))
             for who, (maker, *arguments) in zip(WHO, sides, strict=True)
         }
-        warm_up = {who: side.seconds() if turns > 1 else _SHORT_SECONDS for who, side in both.items()}
+        warm_up = {who: side.ask(call_seconds) if turns > 1 else _SHORT_SECONDS for who, side in both.items()}
         times: dict[str, list[float]] = {who: [] for who in WHO}
         for _ in range(turns):
             for who, side in both.items():
                 if warm_up[who] < _SHORT_SECONDS:
-                    side.seconds()
-                times[who].append(side.seconds(clock))
-        memory = {who: side.memory() for who, side in both.items()}
-        found = {who: side.result() for who, side in both.items()} if results else {}
-    return timed(times) | {"memory_mb": memory}, found
+                    side.ask(call_seconds)
+                times[who].append(side.ask(call_seconds, clock))
+        memory = {who: side.ask(memory_mb) for who, side in both.items()}
+        found = {who: side.ask(call_result) for who, side in both.items()}
+    record = timed(times) | {"memory_mb": memory}
+    return record | {"real_time_factor": {who: t / audio_seconds for who, t in record["seconds"].items()}}, found
 
 
 def bound(function: str, *arguments: Any) -> Call:
@@ -208,19 +178,26 @@ def _begin(maker: str, arguments: tuple[Any, ...], threads: int) -> None:
     _STATE.update(function=bound(maker, *arguments)(), after_torch=after_torch)
 
 
-def _seconds(clock: str) -> float:
+def call_seconds(clock: str = "perf_counter") -> float:
+    """Return the time of one call.
+
+    Args:
+        clock: a function of `time`; process_time leaves out the time in which other programs had the processor.
+    """
     return seconds_of(_STATE["function"], getattr(time, clock))
 
 
-def _result() -> np.ndarray:
+def call_result() -> np.ndarray:
+    """Call once more, and return the result, a tensor, as an array."""
     return _STATE["function"]().detach().numpy()
 
 
-def _memory() -> float:
+def memory_mb() -> float:
+    """Return the resident memory at the peak of all calls so far, in MB above that after `import torch`."""
     return peak_mb() - _STATE["after_torch"]
 
 
-def largest_difference(expected: np.ndarray, found: np.ndarray) -> float:
+def relative_gap(expected: np.ndarray, found: np.ndarray) -> float:
     """Return max |a - b| / max |b| for the expected b."""
     return float(np.abs(found - expected).max() / np.abs(expected).max())
 
@@ -231,7 +208,7 @@ def largest_difference(expected: np.ndarray, found: np.ndarray) -> float:
 def two_voices(seconds: float) -> np.ndarray:
     """Return two sources, (2, T) float32 at 8 kHz: utterances of two speakers laid end to end, or noise.
 
-    Real speech is the test split of `$SEPKIT_DATA/speech_mini`; without it speech-shaped noise stands in.
+    Real speech is the test split of `$SEPKIT_DATA/speech_mini`; without it noise that comes and goes stands in.
     """
     from sepkit.data import audio
 
@@ -241,7 +218,8 @@ def two_voices(seconds: float) -> np.ndarray:
     for path in sorted(folder.rglob("*.flac")):
         by_speaker.setdefault(path.parts[-3], []).append(path)
     if len(by_speaker) < 2:
-        return np.stack([_shaped_noise(num_samples, seed) for seed in (0, 1)])
+        level = 0.55 + 0.45 * np.sin(np.outer((3, 4), 2 * np.pi / SAMPLE_RATE * np.arange(num_samples)))
+        return (0.05 * level * np.random.default_rng(0).standard_normal(level.shape)).astype(np.float32)
     chosen = sorted(by_speaker, key=lambda speaker: -len(by_speaker[speaker]))[:2]
     voices = []
     for speaker in chosen:
@@ -249,17 +227,6 @@ def two_voices(seconds: float) -> np.ndarray:
         parts = [audio.read(path, sample_rate=SAMPLE_RATE) for path in by_speaker[speaker]]
         voices.append(np.resize(np.concatenate([part - part.mean() for part in parts]), num_samples))
     return np.stack([(0.05 * voice / voice.std()).astype(np.float32) for voice in voices])
-
-
-def _shaped_noise(num_samples: int, seed: int) -> np.ndarray:
-    """Return noise of -9 dB an octave above 500 Hz, whose level goes up and down four times a second, with pauses."""
-    generator = np.random.default_rng(seed)
-    spectrum = np.fft.rfft(generator.standard_normal(num_samples))
-    frequencies = np.fft.rfftfreq(num_samples, 1 / SAMPLE_RATE)
-    noise = np.fft.irfft(spectrum / (1 + (frequencies / 500) ** 1.5), num_samples)
-    steps = generator.standard_normal(max(2, round(4 * num_samples / SAMPLE_RATE)) + 1).clip(-0.5, None) + 0.5
-    voice = noise * np.interp(np.linspace(0, len(steps) - 1, num_samples), np.arange(len(steps)), steps)
-    return (0.05 * voice / voice.std()).astype(np.float32)
 
 
 # --------------------------------------------------------------------------------------------------- rows that stay
@@ -281,8 +248,7 @@ def measure_each(
     from sepkit.files import write_json
 
     path = None if folder is None else folder / f"{suite}.json"
-    here = environment()
-    here = {"machine": here["machine"], "commit": (here["commit"] or "").rstrip("+")}
+    here = {name: environment()[name] for name in ("machine", "commit")}
     known = json.loads(path.read_text(encoding="utf-8")) if path is not None and path.is_file() else {}
     records: dict[str, dict[str, Any]] = known["records"] if known.get("of") == here else {}
     for row in rows:
@@ -299,13 +265,15 @@ def measure_each(
 
 def environment(*packages: str) -> dict[str, Any]:
     """Return what the figures depend on: machine, versions, date, commit."""
+    from sepkit.evaluation.results import commit
+
     return {
         "machine": _processor(),
         "processors": available_processes(),
         "python": platform.python_version(),
         "versions": {package: _version(package) for package in ("sepkit", "torch", *packages)},
         "measured_on": time.strftime("%Y-%m-%d"),
-        "commit": _commit(),
+        "commit": commit(),
     }
 
 
@@ -319,16 +287,6 @@ def _processor() -> str:
     flags = set(fields.get("flags", "").split())
     wide = [flag for flag in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if flag in flags]
     return ", ".join([fields.get("model name", platform.machine()), *wide])
-
-
-def _commit() -> str | None:
-    """Return the commit of the checkout, with a plus if files of it have changed; None without git."""
-    command = ["git", "describe", "--always", "--exclude=*", "--dirty=+"]
-    try:
-        found = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return found.stdout.strip()
 
 
 def _version(package: str) -> str | None:

@@ -40,8 +40,7 @@ def run(unfinished: Path | None, seconds: float = SECONDS, mixture_seconds: floa
 
     torch.set_num_threads(1)
     sources = two_voices(mixture_seconds)
-    noise = np.random.default_rng(0).standard_normal(sources.shape)
-    estimates = sources + 0.1 * sources.sum(0) + 0.003 * noise
+    estimates = sources + 0.1 * sources.sum(0) + 0.003 * np.random.default_rng(0).standard_normal(sources.shape)
 
     def mir_eval(count: int) -> np.ndarray:
         return np.stack(bss_eval_sources(sources, estimates, compute_permutation=False)[:count])

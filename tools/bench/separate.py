@@ -1,33 +1,19 @@
 """Separation: sepkit against asteroid (SepFormer: speechbrain) on the same weights and the same mixture."""
 
-from __future__ import annotations
-
-import copy
 import itertools
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor, nn
 
 from sepkit.parallel import available_processes
-from tools.bench.measure import (
-    SAMPLE_RATE,
-    Call,
-    compare_apart,
-    environment,
-    largest_difference,
-    measure_each,
-    two_voices,
-)
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from sepkit.models import EncoderMaskerDecoder
+from tools.bench.measure import SAMPLE_RATE, Call, compare_apart, environment, measure_each, relative_gap, two_voices
 
 TURNS = 5
 TOLERANCE = 1e-5
@@ -123,19 +109,18 @@ def _measured(row: Row) -> dict[str, Any]:
         folder = Path(name)
         prepare(folder, row.model, row.sizes, row.seconds)
         try:
-            times, found = compare_apart(_sides(row, folder), threads, row.turns)
+            times, found = compare_apart(_sides(row, folder), threads, row.turns, row.seconds)
         except UserError as error:
             return record | {"left_out": str(error)}
         checked = _checked(row, theirs(folder, row.model, row.sizes, double=True)().numpy(), found["ours"])
-    factors = {who: seconds / row.seconds for who, seconds in times["seconds"].items()}
-    return record | times | {"real_time_factor": factors} | checked
+    return record | times | checked
 
 
 def _checked(row: Row, expected: np.ndarray, found: np.ndarray) -> dict[str, Any]:
     from sepkit.evaluation.metrics import si_sdr_db
 
     if row.way == "whole":
-        difference, unit = largest_difference(expected, found), "of the peak"
+        difference, unit = relative_gap(expected, found), "of the peak"
         passes = difference <= TOLERANCE
     elif row.way == "bfloat16":
         noise = np.square(found.astype(np.float64) - expected).sum(-1)
@@ -171,16 +156,14 @@ def prepare(folder: Path, name: str, sizes: Mapping[str, int], seconds: float) -
         sizes: arguments of the peer's class that differ from its own.
         seconds: of the mixture.
     """
-    import torch
-
     from sepkit.data import audio
 
     torch.manual_seed(0)
     (folder / "model").mkdir()
     if name == SEPFORMER:
-        sizes = {**_SEPFORMER_SIZES, **sizes}
-        (folder / "model" / "hyperparams.yaml").write_text(_SEPFORMER_YAML.read_text("utf-8").format(**sizes), "utf-8")
-        for part, module in sepformer_parts(sizes).items():
+        text = _SEPFORMER_YAML.read_text("utf-8").format(**{**_SEPFORMER_SIZES, **sizes})
+        (folder / "model" / "hyperparams.yaml").write_text(text, "utf-8")
+        for part, module in _sepformer(folder / "model")["modules"].items():
             torch.save(module.state_dict(), folder / "model" / f"{part}.ckpt")
     else:
         from asteroid import models
@@ -199,19 +182,12 @@ def ours(folder: Path, name: str, low_precision: bool = False) -> Call:
         name: of the model.
         low_precision: whether in bfloat16, see `Separator`.
     """
-    import torch
-
     from sepkit.inference import Separator
 
-    model, mixture = _our_model(folder, name), _mixture(folder)
+    model, mixture = _our_model(folder, name), mixture_of(folder)
     if low_precision:
         model = Separator(model, precision="bfloat16").model
-
-    def call() -> Tensor:
-        with torch.inference_mode():
-            return model.estimates(mixture)[0]
-
-    return call
+    return torch.inference_mode()(lambda: model.estimates(mixture)[0])
 
 
 def theirs(folder: Path, name: str, sizes: Mapping[str, int], double: bool = False) -> Call:
@@ -223,22 +199,18 @@ def theirs(folder: Path, name: str, sizes: Mapping[str, int], double: bool = Fal
         sizes: see `prepare`.
         double: in float64.
     """
-    import torch
-
     dtype = torch.float64 if double else torch.float32
-    mixture = _mixture(folder).to(dtype)
-    separate: Callable[[Tensor], Tensor]
+    mixture = mixture_of(folder).to(dtype)
     if name == SEPFORMER:
-        separate = _sepformer(folder / "model", {**_SEPFORMER_SIZES, **sizes}, dtype)
-    else:
-        model = asteroid_module(folder, name, sizes).to(dtype)
-        separate = lambda mixture: model(mixture.unsqueeze(1))[0]  # noqa: E731
+        from speechbrain.inference.separation import SepformerSeparation
 
-    def call() -> Tensor:
-        with torch.inference_mode():
-            return separate(mixture)
-
-    return call
+        found = _sepformer(folder / "model")
+        for part, module in found["modules"].items():
+            module.load_state_dict(torch.load(folder / "model" / f"{part}.ckpt"))
+        sepformer = SepformerSeparation(found["modules"], found).to(dtype)
+        return torch.inference_mode()(lambda: sepformer.separate_batch(mixture)[0].T)
+    model = asteroid_module(folder, name, sizes).to(dtype)
+    return torch.inference_mode()(lambda: model(mixture)[0])
 
 
 def ours_on_disk(folder: Path, chunk_seconds: float) -> Call:
@@ -290,14 +262,12 @@ def theirs_on_disk(folder: Path, name: str, sizes: Mapping[str, int], chunk_seco
 
 
 def _written(folder: Path) -> Tensor:
-    import torch
-
     from sepkit.data import audio
 
     return torch.from_numpy(np.stack([audio.read(path) for path in sorted(folder.rglob("*.wav"))]))
 
 
-def _our_model(folder: Path, name: str) -> EncoderMaskerDecoder:
+def _our_model(folder: Path, name: str) -> Any:
     from sepkit.models.bridges import from_asteroid, from_speechbrain
 
     return from_speechbrain(folder / "model") if name == SEPFORMER else from_asteroid(folder / "model" / "asteroid.pt")
@@ -311,7 +281,6 @@ def asteroid_module(folder: Path, name: str, sizes: Mapping[str, int]) -> nn.Mod
         name: of the model.
         sizes: see `prepare`.
     """
-    import torch
     from asteroid import models
 
     model = getattr(models, ASTEROID[name])(2, **sizes)
@@ -320,52 +289,13 @@ def asteroid_module(folder: Path, name: str, sizes: Mapping[str, int]) -> nn.Mod
     return model.eval()
 
 
-def sepformer_parts(sizes: Mapping[str, int]) -> dict[str, nn.Module]:
-    """Return speechbrain's encoder, mask network and decoder.
+def _sepformer(folder: Path) -> Mapping[str, Any]:
+    """Return what hyperparams.yaml describes, with new weights."""
+    from hyperpyyaml import load_hyperpyyaml
 
-    Args:
-        sizes: with the keys of its recipe, in short.
-    """
-    from speechbrain.lobes.models import dual_path
-
-    channels, kernel, stride = sizes["channels"], sizes["kernel_size"], sizes["stride"]
-    options: Any = {"dropout": 0, "use_positional_encoding": True, "norm_before": True}
-    block = dual_path.SBTransformerBlock(sizes["layers"], channels, 8, sizes["feed_forward"], **options)
-    options = {"K": sizes["chunk"], "num_spks": 2, "skip_around_intra": True, "linear_layer_after_inter_intra": False}
-    masker = dual_path.Dual_Path_Model(
-        channels, channels, block, copy.deepcopy(block), sizes["repeats"], "ln", **options
-    )
-    decoder = dual_path.Decoder(channels, 1, kernel, stride, bias=False)
-    return {"encoder": dual_path.Encoder(kernel, channels), "masknet": masker, "decoder": decoder}
+    return load_hyperpyyaml((folder / "hyperparams.yaml").read_text("utf-8"))
 
 
-def separate_with(parts: Mapping[str, nn.Module], mixture: Tensor) -> Tensor:
-    """Return estimates (B, 2, T) as speechbrain's SepformerSeparation.separate_batch does.
-
-    Args:
-        parts: of `sepformer_parts`.
-        mixture: (B, T).
-    """
-    import torch
-    from torch.nn.functional import pad
-
-    encoded = parts["encoder"](mixture)
-    estimates = torch.stack([parts["decoder"](encoded * mask) for mask in parts["masknet"](encoded)], 1)
-    missing = mixture.shape[-1] - estimates.shape[-1]
-    return pad(estimates, (0, missing)) if missing > 0 else estimates[..., : mixture.shape[-1]]
-
-
-def _sepformer(folder: Path, sizes: Mapping[str, int], dtype: Any) -> Callable[[Tensor], Tensor]:
-    import torch
-
-    parts = sepformer_parts(sizes)
-    for name, module in parts.items():
-        module.load_state_dict(torch.load(folder / f"{name}.ckpt"))
-        module.to(dtype).eval()
-    return lambda mixture: separate_with(parts, mixture)[0]
-
-
-def _mixture(folder: Path) -> Tensor:
-    import torch
-
+def mixture_of(folder: Path) -> Tensor:
+    """Return the mixture that `prepare` wrote, (1, T)."""
     return torch.from_numpy(np.load(folder / "mixture.npy"))[None]

@@ -57,8 +57,7 @@ def write_page(folder: Path = FOLDER) -> Path:
     files = {name: folder / "results" / f"{name}.json" for name in SUITES}
     results = {name: json.loads(file.read_text(encoding="utf-8")) for name, file in files.items() if file.exists()}
     front = _front(results)
-    cells = [_cells(row) | _measured(here) for row, here in front]
-    parts = [INTRODUCTION.format(table=_markdown(cells))]
+    parts = [INTRODUCTION.format(table=_markdown([_cells(row) | _measured(here) for row, here in front]))]
     parts += [_folded(name, result) for name, result in results.items()]
     page = folder / "README.md"
     page.write_text("\n".join(parts), encoding="utf-8")
@@ -89,11 +88,8 @@ def _cells(row: Row) -> dict[str, str]:
     cells = {"what": row["what"], "against": row["peer"], "threads": str(row["threads"])}
     if "left_out" in row:
         return cells | {"times faster": f"left out: {row['left_out']}"}
-    low, high = row["ratio"]["range"]
-    return cells | {
-        "times faster": f"{row['ratio']['median']:.2f} [{low:.2f}, {high:.2f}]",
-        "difference": difference_of(row),
-    }
+    faster = "{:.2f} [{:.2f}, {:.2f}]".format(row["ratio"]["median"], *row["ratio"]["range"])
+    return cells | {"times faster": faster, "difference": difference_of(row)}
 
 
 def difference_of(row: Row) -> str:
@@ -104,14 +100,9 @@ def difference_of(row: Row) -> str:
 
 def _details(row: Row) -> dict[str, str]:
     """Return the further cells of a row that is folded away: ours / theirs."""
-    found = {}
-    for key, title, form in (
-        ("real_time_factor", "real-time factor", "{:.3f}"),
-        ("memory_mb", "peak memory, MB", "{:.0f}"),
-    ):
-        if key in row:
-            found[title] = " / ".join(form.format(row[key][who]) for who in ("ours", "theirs"))
-    return found
+    forms = {"real_time_factor": ("real-time factor", ".3f"), "memory_mb": ("peak memory, MB", ".0f")}
+    known = {title: (row[key], form) for key, (title, form) in forms.items() if key in row}
+    return {title: f"{both['ours']:{form}} / {both['theirs']:{form}}" for title, (both, form) in known.items()}
 
 
 def _measured(here: Row) -> dict[str, str]:
@@ -121,7 +112,7 @@ def _measured(here: Row) -> dict[str, str]:
 def _folded(name: str, result: Mapping[str, Any]) -> str:
     here = result["environment"]
     versions = ", ".join(f"{package} {version}" for package, version in here["versions"].items() if version)
-    commit = f"; commit {here['commit']}" if here.get("commit") else ""
+    commit = f"; commit {here['commit'][:7]}" if here.get("commit") else ""
     where = f"{', '.join(_measured(here).values())}; Python {here['python']}, {versions}{commit}."
     table = _markdown([_cells(row) | _details(row) for row in result["rows"]])
     head = f"<details>\n<summary>{name}: {len(result['rows'])} rows</summary>\n\n{SUITES[name]}"

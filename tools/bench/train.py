@@ -122,18 +122,6 @@ def _peak(name: str, place: int, sizes: Sizes) -> float:
     return peak_mb() - before
 
 
-class _OfMixture(nn.Module):
-    """An asteroid model that takes a mixture (B, T)."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, mixture: Tensor) -> Tensor:
-        """Return estimates."""
-        return self.model(mixture.unsqueeze(1))
-
-
 def steps(name: str, sizes: Sizes, sides: Sequence[int] = (0, 1), compiled: bool = False) -> list[Step]:
     """Return steps of ours (0) and of asteroid's (1), from the same weights.
 
@@ -159,11 +147,10 @@ def steps(name: str, sizes: Sizes, sides: Sequence[int] = (0, 1), compiled: bool
     lengths = torch.full((sizes.batch,), sizes.num_samples, device=sizes.device)
 
     def loss(separation: Any, sources: Tensor) -> Tensor:
-        batch = Batch(sources.sum(1), sources, active, lengths, [""] * sizes.batch)
-        return terms(batch, separation).loss.mean()
+        return terms(Batch(sources.sum(1), sources, active, lengths, [""] * sizes.batch), separation).loss.mean()
 
     pit = PITLossWrapper(pairwise_neg_sisdr, pit_from="pw_mtx")
-    made: list[tuple[nn.Module, Callable[[Any, Tensor], Tensor]]] = [(ours, loss), (_OfMixture(theirs), pit)]
+    made: list[tuple[nn.Module, Callable[[Any, Tensor], Tensor]]] = [(ours, loss), (theirs, pit)]
     made = [(model.to(sizes.device), function) for model, function in made]
     if compiled:
         made = [(torch.compile(model), function) for model, function in made]  # type: ignore[misc]

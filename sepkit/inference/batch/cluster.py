@@ -168,9 +168,7 @@ def cluster_recordings(
     check_writable(out)
     segments = speech.all
     if speakers != "auto" and speakers > len(segments):
-        raise UserError(
-            f"--speakers: found {speakers} for {len(segments)} segments of speech, expected at most as many"
-        )
+        raise UserError(f"--speakers: found {speakers} for {len(segments)} segments of speech, expected no more")
     if loaded is None:
         points = mean_spectra(str(encoder), speech.waveforms(8000), 8000)
     else:

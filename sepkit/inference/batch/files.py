@@ -15,18 +15,18 @@ import numpy as np
 from sepkit.data import audio
 from sepkit.errors import UserError, counted, one_line
 from sepkit.files import check_writable
+from sepkit.inference.batch import reports
 from sepkit.inference.batch.inputs import find_recordings, name_outputs, rttm_ids
 from sepkit.inference.batch.outputs import check_free, file_identity, is_done, marked, tracks_of, write_outputs
-from sepkit.inference.batch.reports import (
-    FAILED,
-    FilesReport,
-    check_failures,
-    failure_reason,
-    is_out_of_memory,
-    write_failures,
-)
 from sepkit.inference.diarization.encoders import Encoder, load_encoder
-from sepkit.inference.diarization.enrollment import Enrolled, enroll, name_speakers, threshold_of, threshold_warning
+from sepkit.inference.diarization.enrollment import (
+    DECIDING_SECONDS,
+    Enrolled,
+    enroll,
+    name_speakers,
+    threshold_of,
+    threshold_warning,
+)
 from sepkit.inference.diarization.linking import LinkedSpeakers, link
 from sepkit.inference.loading import load_model
 from sepkit.inference.long.recordings import FileRecording, Rendered
@@ -39,7 +39,7 @@ from sepkit.owned import command
 from sepkit.parallel import Failed, for_each
 from sepkit.version import __version__
 
-__all__ = ["FilesReport", "separate_files"]
+__all__ = ["separate_files"]
 
 
 # As libsndfile names them; what is compressed with loss has no bits to keep.
@@ -57,7 +57,7 @@ def separate_files(
     rank: int = 0,
     world_size: int = 1,
     tell: Callable[[str, bool], None] | None = None,
-) -> FilesReport:
+) -> reports.FilesReport:
     """Separate recordings to files and return what became of each; the same call again continues where it stopped.
 
     Write OUT/<relative path>_s1.wav, _s2.wav ... at the recording's rate and level, one per kept hypothesis, then
@@ -90,8 +90,8 @@ def separate_files(
             f"processes: found {processes} on {separator.device}, expected 1; torchrun starts one for each accelerator"
         )
     named = name_outputs(find_recordings(inputs, out), rttm=options.rttm)
-    report = FilesReport(out, list_name=FAILED if world_size == 1 else f"failed_rank{rank}.jsonl")
-    check_failures(out / report.list_name)
+    report = reports.FilesReport(out, list_name=reports.FAILED if world_size == 1 else f"failed_rank{rank}.jsonl")
+    reports.check_failures(out / report.list_name)
     samples = read_names(options.enroll or ())
     most = separator.hypotheses if options.link_speakers is None else math.inf
     check_free([out / name for name in named.values()], [*named, *samples.values()], samples, most, options)
@@ -121,10 +121,9 @@ def separate_files(
     }
     ids = rttm_ids(named.values()) if options.rttm else {}
     job = _Job(out, separator, options, provenance, processes == 1, encoder, enrolled, ids)
-    recordings = list(named.items())[rank::world_size]
-    for (path, target), done in for_each(job.separate, recordings, processes, "separating"):
+    for (path, target), done in for_each(job.separate, list(named.items())[rank::world_size], processes, "separating"):
         if isinstance(done, Failed):
-            line = report.failed[str(path)] = failure_reason(UserError(done.reason), path)
+            line = report.failed[str(path)] = reports.failure_reason(UserError(done.reason), path)
         elif done is None:
             report.already_done += 1
             continue
@@ -139,7 +138,7 @@ def separate_files(
             tell(line, isinstance(done, Failed))
     unsure = threshold_warning(encoder) if encoder is not None and enrolled else None
     report.warnings = list(filter(None, [unsure, *(speaker.warning() for speaker in enrolled)]))
-    write_failures(out / report.list_name, report.failed)
+    reports.write_failures(out / report.list_name, report.failed)
     report.wall_seconds = time.perf_counter() - began
     return report
 
@@ -200,9 +199,9 @@ class _Job:
                 summary, written = self._write(target, separated, description, header)
                 _check_unchanged(path, identity)
         except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
+            if not reports.is_out_of_memory(error):
                 raise
-            raise UserError(failure_reason(error, path)) from error
+            raise UserError(reports.failure_reason(error, path)) from error
         return header.duration_seconds, summary + note, written
 
     def _write(
@@ -232,6 +231,8 @@ class _Job:
         if found:
             absent = ", ".join(found["absent"]) or "none"
             line += f"; written: {', '.join(filter(None, names)) or 'none'}; absent: {absent}"
+            if short := ", ".join(found["too_short"]):
+                line += f"; enrollment too short to decide (less than {DECIDING_SECONDS:g} s of speech): {short}"
         return line, written
 
     def _names(self, linked: LinkedSpeakers) -> tuple[list[str | None], dict[str, Any]]:
@@ -240,12 +241,14 @@ class _Job:
         if not self.enrolled or self.encoder is None:
             return names, {}
         threshold, only = threshold_of(self.encoder), self.options.only
-        found = name_speakers(self.enrolled, linked.embeddings, threshold)
+        found = name_speakers(self.enrolled, linked.embeddings, threshold, self.encoder.cohort)
         for one in found:
             if one.speaker is not None:
                 names[one.speaker] = one.enrolled.name
-        absent = [one.enrolled.name for one in found if one.speaker is None]
-        more = {"enrolled": [one.to_plain() for one in found], "enroll_threshold": threshold, "absent": absent}
+        absent = [one.enrolled.name for one in found if one.speaker is None and not one.too_short]
+        short = [one.enrolled.name for one in found if one.too_short]
+        about = {"enrolled": [one.to_plain() for one in found], "enroll_threshold": threshold}
+        more = {**about, "absent": absent, "too_short": short}
         return [name if only in (None, name) else None for name in names], more
 
 
@@ -283,6 +286,5 @@ def check_separates(path: Path) -> None:
         for rate in (separator.sample_rate, separator.sample_rate + 1025):
             noise = np.random.default_rng(rate).standard_normal(rate).astype(np.float32)
             audio.write(folder / "in" / f"noise_{rate}.wav", 0.1 * noise, rate)
-        report = separate_files([folder / "in"], separator, folder / "out")
-        for reason in report.failed.values():
+        for reason in separate_files([folder / "in"], separator, folder / "out").failed.values():
             raise UserError(f"{path.name}: not written: the graph separates no recording ({reason})")

@@ -253,8 +253,7 @@ def is_done(target: Path, description: dict[str, Any], options: OutputOptions) -
 
 def _stands(path: Path, expected: Any, verify: bool) -> bool:
     try:
-        same = path.stat().st_size == expected["bytes"]
-        return same and (not verify or file_digest(path) == expected["sha256"])
+        return path.stat().st_size == expected["bytes"] and (not verify or file_digest(path) == expected["sha256"])
     except (OSError, TypeError, KeyError):
         return False
 

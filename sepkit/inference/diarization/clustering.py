@@ -8,6 +8,8 @@ import numpy as np
 from sepkit.errors import UserError
 
 _RESTARTS, _ROUNDS = 10, 50
+# Voices of a cohort that another voice is compared with: those nearest to it.
+_NEAREST_VOICES = 10
 _LARGEST_CONCENTRATION = 200.0
 
 
@@ -40,6 +42,26 @@ def unit_rows(values: np.ndarray) -> np.ndarray:
     return values / np.where(lengths > 0, lengths, 1.0)
 
 
+def likeness(voices: np.ndarray, others: np.ndarray, cohort: np.ndarray | None = None) -> np.ndarray:
+    """Return how alike voices are, (N, M): cosine similarities, less those of both to the nearest voices of a cohort.
+
+    A voice that resembles many is no evidence for one of them. Without a cohort, cosine similarities are returned.
+
+    Args:
+        voices: Unit vectors, (N, D).
+        others: Unit vectors, (M, D).
+        cohort: Unit vectors of voices that are not compared, (C, D).
+
+    Source: adaptive symmetric score normalization, without the deviations: P. Matejka et al., "Analysis of score
+    normalization in multilingual speaker recognition", 2017.
+    """
+    alike = voices @ others.T
+    if cohort is None:
+        return alike
+    near, far = (np.sort(rows @ cohort.T)[:, -_NEAREST_VOICES:].mean(-1) for rows in (voices, others))
+    return alike - 0.5 * (near[:, None] + far)
+
+
 def spherical_k_means(embeddings: np.ndarray, clusters: int, seed: int = 0, restarts: int = _RESTARTS) -> Clusters:
     """Return the best of several k-means by cosine similarity, each from centers that are drawn far apart (k-means++).
 
@@ -53,9 +75,7 @@ def spherical_k_means(embeddings: np.ndarray, clusters: int, seed: int = 0, rest
         UserError: fewer embeddings than clusters.
     """
     if not 1 <= clusters <= len(embeddings):
-        raise UserError(
-            f"found {len(embeddings)} segments of speech, expected at least {clusters}, one for each speaker"
-        )
+        raise UserError(f"found {len(embeddings)} segments of speech, expected at least {clusters}, one per speaker")
     points = unit_rows(np.asarray(embeddings, np.float64))
     generator = np.random.default_rng(seed)
     best: tuple[float, np.ndarray, np.ndarray] | None = None
@@ -85,8 +105,7 @@ def _far_apart(points: np.ndarray, clusters: int, generator: np.random.Generator
         if distances.sum() <= 1e-12:
             distances = np.ones(len(points))
             distances[chosen] = 0.0
-        shares = distances / distances.sum()
-        chosen.append(int(generator.choice(len(points), p=shares)))
+        chosen.append(int(generator.choice(len(points), p=distances / distances.sum())))
         centers = np.concatenate([centers, points[chosen[-1:]]])
     return centers.copy()
 

@@ -20,6 +20,9 @@ from sepkit.models.export.graph_file import Graph, Session, digest, read_graph
 from sepkit.models.published.shipped import encoder_folder
 from sepkit.models.storage.folders import GRAPH, find_checkpoint
 
+COHORT = "cohort.npy"
+"""File beside an encoder's graph: embeddings of voices, (C, D)."""
+
 # Names in the metadata that sherpa-onnx's exporters write.
 _FBANK_FRAMEWORKS = ("wespeaker", "3d-speaker")
 
@@ -61,12 +64,14 @@ class Encoder(Protocol):
         embedding_size: D.
         has_vad: whether it has `speech`.
         info: Data saved beside the weights, see `numbers_in`.
+        cohort: Voices that others are compared with, (C, D) unit vectors, see `clustering.likeness`; None: none.
     """
 
     sample_rate: int
     embedding_size: int
     has_vad: bool
     info: Mapping[str, Any]
+    cohort: np.ndarray | None
 
     def embed(self, waveforms: np.ndarray) -> np.ndarray:
         """Return unit vectors (B, D) float32 of waveforms (B, T) float32."""
@@ -79,6 +84,21 @@ class Encoder(Protocol):
     def fingerprint(self) -> str:
         """Return a digest of the weights."""
         ...
+
+
+def _cohort_beside(graph: Path, size: int) -> np.ndarray | None:
+    path = graph.with_name(COHORT)
+    if not path.is_file():
+        return None
+    try:
+        voices = np.load(path).astype(np.float64)
+    except (OSError, ValueError, EOFError) as error:
+        raise UserError(f"{path}: cannot be read ({error}); copy it again") from error
+    if voices.ndim != 2 or voices.shape[1] != size or not len(voices) or not np.isfinite(voices).all():
+        raise UserError(
+            f"{path}: found an array {voices.shape}, expected finite numbers (voices, {size}); copy it again"
+        )
+    return unit_rows(voices)
 
 
 class GraphEncoder:
@@ -95,6 +115,7 @@ class GraphEncoder:
         self.sample_rate, self.embedding_size = graph.sample_rate, graph.embedding_size
         self.has_vad = "speech" in graph.outputs
         self.info: Mapping[str, Any] = graph.info
+        self.cohort = _cohort_beside(graph.path, graph.embedding_size)
 
     def embed(self, waveforms: np.ndarray) -> np.ndarray:
         """Return unit vectors (B, D) of waveforms (B, T)."""
@@ -118,6 +139,8 @@ class TorchEncoder:
     Args:
         model: Model in evaluation mode.
     """
+
+    cohort: np.ndarray | None = None
 
     def __init__(self, model: SpeakerEncoder) -> None:
         self.model = model
@@ -162,6 +185,7 @@ class OtherEncoder:
     """
 
     has_vad = True
+    cohort: np.ndarray | None = None
 
     def __init__(self, path: Path, features: SpeakerFeatures | None = None) -> None:
         expected = "expected a speaker encoder with one input, spectra or samples, and embeddings (B, D) as its output"

@@ -1,7 +1,8 @@
 """Enrolled speakers: which linked speaker of a recording is who, and who is absent.
 
 Each enrolled speaker has a recording of theirs alone. Its embedding is compared with those of the linked speakers, and
-names are given one to one. Nobody is named who is less alike than a threshold.
+names are given one to one. Nobody is named who is less alike than a threshold. Who is hardly less alike is absent only
+if the enrollment is long enough to decide.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,8 +14,8 @@ import numpy as np
 
 from sepkit.errors import UserError
 from sepkit.files import file_digest
-from sepkit.inference.diarization.clustering import spherical_k_means, unit_rows
-from sepkit.inference.diarization.encoders import Encoder, load_encoder, numbers_in
+from sepkit.inference.diarization.clustering import likeness, spherical_k_means, unit_rows
+from sepkit.inference.diarization.encoders import Encoder, numbers_in
 from sepkit.inference.diarization.segments import Source, embed, find_segments, waveforms_of
 from sepkit.matching import linear_sum_assignment
 
@@ -22,7 +23,17 @@ LEAST_SECONDS = 1.0
 """Least length of speech in an enrollment, seconds."""
 
 DEFAULT_THRESHOLD = 0.73
-"""Cosine similarity below which no speaker is named, for encoders without a threshold; that of the shipped one."""
+"""Cosine similarity below which no speaker is named, for encoders that have neither a threshold nor a cohort."""
+
+COHORT_THRESHOLD = 0.1
+"""Likeness below which no speaker is named, for encoders that have a cohort."""
+
+DECIDING_SECONDS = 5.0
+"""Speech of an enrollment, seconds, from which on its speaker is absent if not named."""
+
+# Likeness below the threshold down to which a shorter enrollment does not decide. On dev speakers, 2 % of those
+# present, enrolled from 3 s, are further below.
+_UNDECIDED = 0.15
 
 # Two speakers: halves found by k-means that are less alike than this, each of this much speech, in enough of it. On dev
 # speakers, on whom it was chosen, it finds 77 % of the enrollments of two, and takes 4 % of those of one for two.
@@ -93,7 +104,7 @@ def _maybe_two(points: np.ndarray, seconds: np.ndarray) -> bool | None:
 
 
 def threshold_of(encoder: Encoder) -> float:
-    """Return the cosine similarity below which no speaker is named.
+    """Return the likeness below which no speaker is named.
 
     Args:
         encoder: Speaker encoder, which may state the number.
@@ -101,20 +112,21 @@ def threshold_of(encoder: Encoder) -> float:
     Raises:
         UserError: the encoder states something else, see `numbers_in`.
     """
-    return numbers_in(encoder.info, "enrollment").get("threshold", DEFAULT_THRESHOLD)
+    default = DEFAULT_THRESHOLD if encoder.cohort is None else COHORT_THRESHOLD
+    return numbers_in(encoder.info, "enrollment").get("threshold", default)
 
 
 def threshold_warning(encoder: Encoder) -> str | None:
-    """Return the line for an encoder that states no threshold and is not the one that ships; None otherwise.
+    """Return the line for an encoder that states no threshold and has no cohort; None otherwise.
 
     Args:
         encoder: Speaker encoder.
     """
-    if encoder.info.get("enrollment") or encoder.fingerprint() == load_encoder().fingerprint():
+    if encoder.info.get("enrollment") or encoder.cohort is not None:
         return None
     return (
-        f"--enroll: the speaker encoder states no threshold, so {DEFAULT_THRESHOLD}, that of the shipped one, decides "
-        "who is absent; look at the likeness in the JSON file"
+        f"--enroll: the speaker encoder states no threshold, so a cosine similarity of {DEFAULT_THRESHOLD} decides who "
+        "is absent; look at the likeness in the JSON file"
     )
 
 
@@ -123,13 +135,15 @@ class Named:
     """The result for one enrolled speaker.
 
     Args:
-        speaker: number of the linked speaker who has the name, from 0; None: absent.
-        likeness: Cosine similarity to that speaker, or to the most similar unnamed one; None: no speech.
+        speaker: number of the linked speaker who has the name, from 0; None: absent, or undecided.
+        likeness: That to this speaker, or to the most similar unnamed one, see `clustering.likeness`; None: no speech.
+        too_short: Whether the enrollment is too short to decide who is absent.
     """
 
     enrolled: Enrolled
     speaker: int | None
     likeness: float | None
+    too_short: bool
 
     def to_plain(self) -> dict[str, Any]:
         """Return plain data for the JSON file."""
@@ -143,25 +157,27 @@ class Named:
         }
 
 
-def name_speakers(enrolled: Sequence[Enrolled], embeddings: np.ndarray, threshold: float) -> list[Named]:
+def name_speakers(
+    enrolled: Sequence[Enrolled], embeddings: np.ndarray, threshold: float, cohort: np.ndarray | None = None
+) -> list[Named]:
     """Return which linked speaker each enrolled one is, one to one.
 
     Args:
         enrolled: Enrolled speakers.
         embeddings: Unit vectors of the linked speakers, (speakers, D); zeros for one who never speaks.
-        threshold: Cosine similarity below which no speaker is named.
+        threshold: Likeness below which no speaker is named.
+        cohort: Voices of the encoder's cohort, (C, D), see `clustering.likeness`.
     """
-    likeness = np.array([speaker.embedding for speaker in enrolled]) @ embeddings.T
-    likeness = np.where(np.any(embeddings != 0, axis=1), likeness, -np.inf)
+    alike = likeness(np.array([speaker.embedding for speaker in enrolled]), embeddings, cohort)
+    alike = np.where(np.any(embeddings != 0, axis=1), alike, -np.inf)
     # What is below the threshold counts the same, so that it takes no name from others.
-    rows, columns = linear_sum_assignment(np.maximum(likeness, threshold), maximize=True)
-    given = {
-        int(row): int(column) for row, column in zip(rows, columns, strict=True) if likeness[row, column] >= threshold
-    }
+    rows, columns = linear_sum_assignment(np.maximum(alike, threshold), maximize=True)
+    given = {int(i): int(j) for i, j in zip(rows, columns, strict=True) if alike[i, j] >= threshold}
     free = [column for column in range(len(embeddings)) if column not in given.values()]
     found = []
     for number, speaker in enumerate(enrolled):
         column = given.get(number)
-        best = likeness[number, free].max(initial=-np.inf) if column is None else likeness[number, column]
-        found.append(Named(speaker, column, round(float(best), 4) if np.isfinite(best) else None))
+        best = alike[number, free].max(initial=-np.inf) if column is None else alike[number, column]
+        short = column is None and speaker.speech_seconds < DECIDING_SECONDS and best >= threshold - _UNDECIDED
+        found.append(Named(speaker, column, round(float(best), 4) if np.isfinite(best) else None, bool(short)))
     return found

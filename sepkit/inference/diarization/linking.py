@@ -172,9 +172,7 @@ def times_of_all(turns: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[f
     Args:
         turns: Beginnings and lengths of the turns of each channel, seconds; those of one channel do not overlap.
     """
-    edges = [
-        (time, step) for own in turns for start, length in own for time, step in ((start, 1), (start + length, -1))
-    ]
+    edges = [(at, step) for own in turns for start, length in own for at, step in ((start, 1), (start + length, -1))]
     times, active, last = [], 0, 0.0
     for time, step in sorted(edges):
         if active == len(turns) and time > last:

@@ -76,7 +76,7 @@ def measure_voices(estimates: np.ndarray, sample_rate: int, mean_power: float) -
         estimates: (n, T).
         mean_power: Mean power of the sum of estimates over the recording so far; much weaker frames are no speech.
     """
-    frame, hop = round(_FRAME_SECONDS * sample_rate), max(1, round(_HOP_SECONDS * sample_rate))
+    frame, hop = round(_FRAME_SECONDS * sample_rate), round(_HOP_SECONDS * sample_rate)
     long = max(frame, round(_PITCH_FRAME_SECONDS * sample_rate))
     if estimates.shape[-1] < long:
         estimates = np.pad(estimates, ((0, 0), (0, long - estimates.shape[-1])))
@@ -85,8 +85,7 @@ def measure_voices(estimates: np.ndarray, sample_rate: int, mean_power: float) -
     long_frames = np.lib.stride_tricks.sliding_window_view(estimates, long, axis=1)[:, ::hop]
     frames = long_frames[..., inside : inside + frame]
     energies = np.einsum("nft,nft->nf", frames, frames, dtype=np.float64)
-    total = energies.sum(0)
-    counts = (energies > _DOMINANT_SHARE * total) & (energies > _LOUD_RATIO * mean_power * frame)
+    counts = (energies > _DOMINANT_SHARE * energies.sum(0)) & (energies > _LOUD_RATIO * mean_power * frame)
     cepstra, pitches = [], []
     for of_one, of_one_long, count in zip(frames, long_frames, counts, strict=True):
         cepstra.append(_cepstra(of_one[count], sample_rate))
@@ -147,8 +146,7 @@ def _pitch_analysis(length: int, sample_rate: int) -> tuple[np.ndarray, int, np.
     lags = np.arange(shortest, min(longest, length - 1) + 1)
     of_window = _autocorrelation(window, int(lags[-1]) + 1)
     # Twice the period fits as well as once, so shorter periods are preferred.
-    preference = (0.1 * np.log2(lags / lags[0])).astype(np.float32)
-    return window, shortest, of_window[shortest:] / of_window[0], preference
+    return window, shortest, of_window[shortest:] / of_window[0], (0.1 * np.log2(lags / lags[0])).astype(np.float32)
 
 
 def _autocorrelation(signals: np.ndarray, lags: int) -> np.ndarray:

@@ -64,8 +64,7 @@ def _slaney_bands(bands: int) -> np.ndarray:
     """Return (bands, K) triangles of equal area on Slaney's scale, linear below 1 kHz and logarithmic above."""
     steps = np.linspace(0, 15 + np.log(FRONTEND_RATE / 2000) / (np.log(6.4) / 27), bands + 2)
     edges = np.where(steps < 15, steps * 200 / 3, 1000 * np.exp((steps - 15) * np.log(6.4) / 27))
-    weights = triangular_bands(edges, np.fft.rfftfreq(_FRAME, 1 / FRONTEND_RATE))
-    return weights * (2 / (edges[2:] - edges[:-2]))[:, None]
+    return triangular_bands(edges, np.fft.rfftfreq(_FRAME, 1 / FRONTEND_RATE)) * (2 / (edges[2:] - edges[:-2]))[:, None]
 
 
 def mean_spectra(kind: str, waveforms: Iterable[np.ndarray], sample_rate: int) -> np.ndarray:

@@ -119,9 +119,7 @@ class Stream:
 
     def _leveled(self, estimates: np.ndarray) -> np.ndarray:
         if not np.isfinite(estimates).all():
-            raise UserError(
-                "streaming: the model's estimates are not finite; its weights or the input's level are broken"
-            )
+            raise UserError("streaming: the model's estimates are not finite; weights or the input's level are broken")
         return estimates if self._gains is None else self._gains.scale(estimates)
 
     def _give(self, estimates: np.ndarray) -> Any:

@@ -113,8 +113,7 @@ def compare_overlap(
     agreement = (products / scale[:, None, None]).sum(0) * frame / sample_rate
     before, after = before.astype(np.float64), after.astype(np.float64)
     norms = np.linalg.norm(before, axis=1)[:, None] * np.linalg.norm(after, axis=1)
-    correlation = np.divide(before @ after.T, norms, out=np.zeros((n, n)), where=norms > 0)
-    return agreement, correlation
+    return agreement, np.divide(before @ after.T, norms, out=np.zeros((n, n)), where=norms > 0)
 
 
 class Stitcher:
@@ -209,8 +208,7 @@ class _Orders:
     def __init__(self, n: int) -> None:
         self.all = np.array(list(permutations(range(n))))
         self._numbers = {tuple(order): index for index, order in enumerate(self.all.tolist())}
-        inverse = np.argsort(self.all, axis=1)
-        self.between = np.array([self.numbers(self.all[:, back]) for back in inverse])
+        self.between = np.array([self.numbers(self.all[:, back]) for back in np.argsort(self.all, axis=1)])
         self._columns = np.arange(n)
 
     def numbers(self, orders: np.ndarray) -> np.ndarray:

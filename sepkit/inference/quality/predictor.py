@@ -128,8 +128,7 @@ def generic_predictor(hypotheses: int) -> QualityPredictor:
     Args:
         hypotheses: Number of the model's estimates.
     """
-    any_model = from_dict(QualityPredictor, read_yaml(ANY_MODEL, "install sepkit again"))
-    return replace(any_model, hypotheses=hypotheses)
+    return replace(from_dict(QualityPredictor, read_yaml(ANY_MODEL, "install sepkit again")), hypotheses=hypotheses)
 
 
 def fit_quality(
@@ -158,9 +157,7 @@ def fit_quality(
     targets, mixtures, count = np.asarray(targets, np.float64), np.asarray(mixtures), len(targets)
     only = np.zeros(count, bool) if interval_only is None else interval_only
     fitted = np.isfinite(np.stack([targets, *table.values()])).all(0) & ~only
-    model, left_out = fit_ridge(
-        {name: values[fitted] for name, values in table.items()}, targets[fitted], mixtures[fitted]
-    )
+    model, left_out = fit_ridge({name: own[fitted] for name, own in table.items()}, targets[fitted], mixtures[fitted])
     # Predictions by fits without the mixture in question; the fit has none of the harder examples.
     predicted = np.full(count, np.nan)
     predicted[fitted] = left_out

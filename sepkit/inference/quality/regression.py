@@ -62,9 +62,7 @@ class LinearModel:
             UserError: a number is missing or not finite, or a scale is not positive.
         """
         columns = (self.means, self.scales, self.coefficients)
-        if not self.features or any(
-            len(column) != len(self.features) or not np.isfinite(column).all() for column in columns
-        ):
+        if not self.features or any(len(own) != len(self.features) or not np.isfinite(own).all() for own in columns):
             raise UserError("found numbers that are not finite or not one for each feature")
         if not all(scale > 0 for scale in self.scales):
             raise UserError("found a scale that is not positive")
@@ -169,8 +167,7 @@ class RidgeRegression(LinearModel):
         self.spread_intercept = scale.intercept
         relative = [(errors_db / np.exp(left_out))[kinds == kind] for kind in np.unique(kinds)]
         ranks = (np.arange(_RANKS) + 0.5) / _RANKS
-        of_all = np.concatenate([np.quantile(own, ranks) for own in relative])
-        low, high = np.quantile(of_all, _ENDS)
+        low, high = np.quantile(np.concatenate([np.quantile(own, ranks) for own in relative]), _ENDS)
         reaches = [np.maximum(own / low, own / high) for own in relative if len(own) >= _LEAST_OF_A_KIND]
         factor = max([1.0, *(np.quantile(own, LEAST_COVERAGE, method="higher") for own in reaches)])
         self.interval_db = (float(factor * low), float(factor * high))

@@ -159,6 +159,5 @@ def _fit_noise(
     if (fit := fit_logistic(rows, labels)) is None:
         return None
     regression, scores = fit
-    threshold = threshold_above(scores[~labels], MOST_TAKEN_FOR_NOISE)
-    regression.set_threshold(threshold, scores[labels], scores[~labels])
+    regression.set_threshold(threshold_above(scores[~labels], MOST_TAKEN_FOR_NOISE), scores[labels], scores[~labels])
     return regression

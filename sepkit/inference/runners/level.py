@@ -45,8 +45,7 @@ def standardize(mixtures: np.ndarray, deviation: float) -> tuple[np.ndarray, np.
     """
     means = mixtures.mean(-1, keepdims=True, dtype=np.float64)
     centered = mixtures - means
-    deviations = np.sqrt(np.square(centered).mean(-1, keepdims=True))
-    return _scaled(centered, means, deviations, deviation)
+    return _scaled(centered, means, np.sqrt(np.square(centered).mean(-1, keepdims=True)), deviation)
 
 
 def _scaled(

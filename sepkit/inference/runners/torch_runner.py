@@ -198,9 +198,7 @@ def with_precision(model: EncoderMaskerDecoder, precision: Precision, device: to
         if low and device.type == "cpu" and not has_bfloat16():
             raise UserError("precision: found bfloat16, which this processor does not compute in; use float32")
         if low and device.type != "cpu" and isinstance(masker, ConvTasNetMasker):
-            raise UserError(
-                f"precision: found bfloat16 for conv_tasnet on {device}, expected the device cpu; use float32"
-            )
+            raise UserError(f"precision: found bfloat16 for conv_tasnet on {device}, expected device cpu; use float32")
         masker.low_precision = low
     elif precision != "float32":
         raise UserError(

@@ -81,6 +81,5 @@ class ViewsRunner:
         played = np.stack([audio.resample(mixture, faster, rate) for mixture in mixtures])
         if not played.shape[-1]:
             return np.repeat(mixtures[:, None], self._runner.hypotheses, axis=1)
-        estimates = self._runner.run(played).estimates
-        back = [audio.resample(own, rate, faster) for own in estimates]
+        back = [audio.resample(own, rate, faster) for own in self._runner.run(played).estimates]
         return np.stack([fit_length(own, mixtures.shape[-1]) for own in back])

@@ -68,8 +68,7 @@ def refuse_pointer(path: Path) -> None:
     """Raise UserError if a file is what Git leaves in place of a large one."""
     with path.open("rb") as file:
         if file.read(len(_POINTER)) == _POINTER:
-            size = path.stat().st_size
-            raise UserError(f"{path}: this is a Git LFS pointer ({size} bytes); run git lfs pull")
+            raise UserError(f"{path}: this is a Git LFS pointer ({path.stat().st_size} bytes); run git lfs pull")
 
 
 def _check_records(path: Path, expected: str) -> None:

@@ -47,8 +47,7 @@ def from_tiger(path: str | Path) -> EncoderMaskerDecoder:
     unused = re.compile(rf"separator\.(freq|frame)_path\.0\.loc_glo_fus\.{config.masker.scales - 1}\..*")
     weights = {name: tensor for name, tensor in found.items() if not unused.fullmatch(name)}
     # Its cost depends on levels, and its masks sum to one.
-    needs = {"levels": "model"}
-    return build_with(str(file), config, weights, NAMES, needs=needs)
+    return build_with(str(file), config, weights, NAMES, needs={"levels": "model"})
 
 
 def _config(path: Path) -> ModelConfig:

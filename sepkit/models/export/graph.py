@@ -316,8 +316,7 @@ def _fold(
     """Overlap-add along time, as a transposed convolution with the unit matrix."""
     length, taps, hop, before = output_size[0], int(kernel_size[0]), int(stride[0]), int(padding[0])
     channels = int(x.shape[1]) // taps
-    chunks = x.reshape(-1, taps, x.shape[-1])
-    added = functional.conv_transpose1d(chunks, torch.eye(taps).unsqueeze(1), stride=hop)
+    added = functional.conv_transpose1d(x.reshape(-1, taps, x.shape[-1]), torch.eye(taps).unsqueeze(1), stride=hop)
     # The last frames may lie in no chunk.
     cut = functional.pad(added, (0, hop))[..., before : length + before]
     return cut.reshape(-1, channels, length).unsqueeze(-1)
@@ -348,8 +347,7 @@ def _interpolate(x: Tensor, size: Any = None, **options: Any) -> Tensor:
     """The nearest frame of each place, for a length that is a value of the graph."""
     if size is None:
         return functional.interpolate(x, **options)
-    scale = torch.as_tensor(x.shape[-1]).float() / size
-    return x[..., (torch.arange(size) * scale).long()]
+    return x[..., (torch.arange(size) * (torch.as_tensor(x.shape[-1]).float() / size)).long()]
 
 
 def _adaptive_avg_pool1d(x: Tensor, output_size: Any) -> Tensor:

@@ -48,7 +48,7 @@ def read_description(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
         raise UserError(f"{path}: its description is damaged ({error}); {EXPECTED}") from error
     if not isinstance(description, dict) or description.get("format") != FORMAT:
         raise UserError(f"{path}: its description is not of format {FORMAT}; use the sepkit that wrote it")
-    if (kind := description.get("kind")) not in _OF_KIND:
+    if not isinstance(kind := description.get("kind"), str) or kind not in _OF_KIND:
         raise UserError(f"{path}: found a model of kind {shown(kind)}, expected separation or speaker_encoder")
     if (version := description.get("features_version")) != FEATURES_VERSION:
         raise UserError(

@@ -341,15 +341,13 @@ class Session:
         )
         if self._bounded and not HAS_LIMIT:
             bound_arena(options)
-        to_open = (
-            limits.GRAPH_MEMORY + limits.OPENED_BYTES_PER_BYTE * len(content) + stacks(options.intra_op_num_threads)
-        )
+        need = limits.GRAPH_MEMORY + limits.OPENED_BYTES_PER_BYTE * len(content) + stacks(options.intra_op_num_threads)
         try:
-            with self._bounded_by(to_open):
+            with self._bounded_by(need):
                 self.inner: Any = onnxruntime.InferenceSession(content, options, providers=providers)
         except Exception as error:  # ONNX Runtime's exceptions have no common base but this.
             if self._bounded and out_of_memory(error):
-                raise UserError(_too_large(path, "to open it", to_open)) from error
+                raise UserError(_too_large(path, "to open it", need)) from error
             reason = " ".join(str(error).split())[:200]
             raise UserError(f"{path}: no graph that ONNX Runtime can run ({reason}); {EXPECTED}") from error
 

@@ -231,9 +231,7 @@ def _finish(path: Path, model: SavedModel, module: GraphModel | GraphEncoder) ->
 
     proto = onnx.load(str(path))
     left_out = constants_left_out(model)
-    weights = {
-        name: tensor.detach().cpu().numpy() for name, tensor in model.state_dict().items() if name not in left_out
-    }
+    weights = {name: value.detach().cpu().numpy() for name, value in model.state_dict().items() if name not in left_out}
     single = {name: weight.detach() for name, weight in model.named_parameters() if weight.dtype == torch.float32}
     halved = {name for name, weight in single.items() if torch.equal(weight.half().float(), weight)}
     rewrite(proto, weights, halved & set(weights))

@@ -95,8 +95,7 @@ def _store(proto: Any, weights: Mapping[str, np.ndarray], halved: set[str]) -> N
     for_training = proto.training_info.add().algorithm
     for name, values in weights.items():
         stored = values.astype(np.float16) if name in halved else values
-        where = graph if name in taken else for_training
-        where.initializer.append(numpy_helper.from_array(stored, name))
+        (graph if name in taken else for_training).initializer.append(numpy_helper.from_array(stored, name))
     casts = [helper.make_node("Cast", [name], [cast], to=TensorProto.FLOAT) for name, cast in single.items()]
     nodes = casts + list(graph.node)
     del graph.node[:]

@@ -73,8 +73,7 @@ class GatedRecurrenceMasker(FramewiseEnd):
         bands = self.output(summary.permute(2, 0, 1).unflatten(-1, (self.bands, -1)))
         sizes = (self.hypotheses, self.values_per_dimension, self.band_size)
         # (F, B, bands, n, P, band_size) -> (B, n, P, bands * band_size, F)
-        values = bands.unflatten(-1, sizes).permute(1, 3, 4, 2, 5, 0).flatten(3, 4)
-        return values[..., : self.encoding_dim, :]
+        return bands.unflatten(-1, sizes).permute(1, 3, 4, 2, 5, 0).flatten(3, 4)[..., : self.encoding_dim, :]
 
     def stream(self) -> FrameStream:
         """Return a stream without look-ahead. Its state: the last frame of every recurrence, and the norm's sums."""

@@ -116,8 +116,7 @@ def _scan_for_graphs(forget: Tensor, value: Tensor, initial: Tensor) -> Tensor:
     ends = _MarkedScan.apply(factor, addend, torch.zeros_like(addend[0]))[-1]
     after = _MarkedScan.apply(factor.prod(0), ends, initial)
     before = torch.cat([initial.unsqueeze(0), after[:-1]])
-    hidden = _MarkedScan.apply(factor, addend, before)
-    return hidden.transpose(0, 1).flatten(0, 1)[:length]
+    return _MarkedScan.apply(factor, addend, before).transpose(0, 1).flatten(0, 1)[:length]
 
 
 class _MarkedScan(torch.autograd.Function):

@@ -45,8 +45,7 @@ class RecurrentMasker(FramewiseEnd):
             features: The masker's view of the encoding, (B, K, F).
             state: State of a stream, updated in place; None: whole recordings.
         """
-        frames = normalize(self.norm, features, state).permute(2, 0, 1)
-        return run_rnn(self.rnn, frames, state).permute(1, 2, 0)
+        return run_rnn(self.rnn, normalize(self.norm, features, state).permute(2, 0, 1), state).permute(1, 2, 0)
 
     def values(self, summary: Tensor) -> Tensor:
         """Return raw mask values, (B, n, P, K, F').

@@ -75,8 +75,7 @@ class SepReformerMasker(FramewiseEnd):
     def values(self, summary: Tensor) -> Tensor:
         """Return raw mask values (B, n, P, K, F')."""
         frames = summary.unflatten(1, (self.hypotheses, -1)).transpose(2, 3)
-        values = self.output(frames).unflatten(-1, (self.values_per_dimension, self.encoding_dim))
-        return values.permute(0, 1, 3, 4, 2)
+        return self.output(frames).unflatten(-1, (self.values_per_dimension, self.encoding_dim)).permute(0, 1, 3, 4, 2)
 
 
 class RelativePositions(nn.Module):
@@ -186,8 +185,7 @@ class GatedFeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the output, (B, F, C); x is (B, F, C)."""
-        y = self.depthwise(self.expand(x).transpose(1, 2)).transpose(1, 2)
-        return x + self.scale * self.output(y)
+        return x + self.scale * self.output(self.depthwise(self.expand(x).transpose(1, 2)).transpose(1, 2))
 
 
 class LocalBlock(nn.Module):

@@ -83,8 +83,7 @@ class SRCorrNetMasker(Masker):
             speakers: (B,) how many speak, up to n, if it counts speakers; None: as many as have positive scores.
         """
         neighbors = self._neighbors(features.unflatten(1, (2, -1)))
-        correlations = self._correlations(neighbors).transpose(-1, -2)
-        x = self.norm(self.input(correlations).movedim(1, -1))
+        x = self.norm(self.input(self._correlations(neighbors).transpose(-1, -2)).movedim(1, -1))
         x = x + sinusoids(x.shape[2], x.shape[3], x)
         for block in self.encoder:
             x = block(x)

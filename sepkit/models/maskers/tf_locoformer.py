@@ -58,8 +58,7 @@ class TFLocoformerMasker(Masker):
             x = over_bins(x)
             x = over_frames(x.transpose(1, 2)).transpose(1, 2)
         values = self.output(x.movedim(-1, 1))
-        sizes = (self.hypotheses, self.values_per_dimension, 2)
-        values = values.unflatten(1, sizes).transpose(-1, -2).flatten(3, 4)
+        values = values.unflatten(1, (self.hypotheses, self.values_per_dimension, 2)).transpose(-1, -2).flatten(3, 4)
         if not edge:
             return values
         shared = (features[:, None, None] / self.hypotheses).expand(*values.shape[:-1], -1)
@@ -134,8 +133,7 @@ class ConvolutionalFeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the output, (B, L, D); x is (B, L, D)."""
         value, gate = self.expand(x.transpose(1, 2)).chunk(2, dim=1)
-        hidden = self.dropout(value * nn.functional.silu(gate))
-        return self.dropout(self.contract(hidden).transpose(1, 2))
+        return self.dropout(self.contract(self.dropout(value * nn.functional.silu(gate))).transpose(1, 2))
 
 
 class RotaryAttention(nn.Module):

@@ -70,15 +70,13 @@ class TIGERMasker(Masker):
         """Raw values (B, n, P, K, F) of features (B, K, F), real parts before imaginary parts along K."""
         inner = features[..., self.edge_frames : features.shape[-1] - self.edge_frames]
         bands = inner.unflatten(1, (2, -1)).split(self.widths, dim=2)
-        embedded = [layer(band.flatten(1, 2)) for layer, band in zip(self.inputs, bands, strict=True)]
-        x = torch.stack(embedded, dim=2)
+        x = torch.stack([layer(band.flatten(1, 2)) for layer, band in zip(self.inputs, bands, strict=True)], dim=2)
         y = self._iteration(x)
         for _ in range(self.iterations - 1):
             y = self._iteration(self.again(x + y))
         parts = []
         for layer, band, width in zip(self.outputs, y.unbind(2), self.widths, strict=True):
-            sizes = (2, 2, self.hypotheses, self.values_per_dimension, width)
-            value, gate = layer(band).unflatten(1, sizes).unbind(1)
+            value, gate = layer(band).unflatten(1, (2, 2, self.hypotheses, self.values_per_dimension, width)).unbind(1)
             parts.append(value * gate.sigmoid())
         # (B, 2, n, P, bins, F)
         masks = nn.functional.pad(torch.cat(parts, dim=4), (self.edge_frames, self.edge_frames))

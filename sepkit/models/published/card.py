@@ -193,8 +193,7 @@ def _cell(values: Mapping[str, Any] | None) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(map(escaped, line)) + " |" for line in lines)
+    return "\n".join("| " + " | ".join(map(escaped, line)) + " |" for line in [head, ["---"] * len(head), *rows])
 
 
 def _measured(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:

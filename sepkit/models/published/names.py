@@ -45,9 +45,7 @@ def model_folder(model: Path_) -> Path | None:
     if str(model) in shipped:
         return shipped[str(model)]
     hint = did_you_mean(str(model), [*shipped, *PUBLIC])
-    raise UserError(
-        f"{model}: no such file or folder{hint}; `sepkit models` and `sepkit models --public` list the names"
-    )
+    raise UserError(f"{model}: no such file or folder{hint}; `sepkit models` and `sepkit models --public` list names")
 
 
 def check_read(model: str) -> None:

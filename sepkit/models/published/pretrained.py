@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -59,28 +60,9 @@ def _bridged(kind: str, source: str) -> EncoderMaskerDecoder:
 
 def _bridge(kind: str) -> tuple[Callable[..., EncoderMaskerDecoder], Sequence[str]]:
     """Return what reads a toolkit's files, and their names in a repository of the hub; none if there are none."""
-    # Slow to import.
-    from sepkit.models.bridges import (
-        asteroid,
-        sepreformer,
-        speechbrain,
-        sr_corrnet,
-        sudormrf,
-        tf_locoformer,
-        tiger,
-        torchaudio,
-    )
-
-    return {
-        "asteroid": (asteroid.from_asteroid, asteroid.FILES),
-        "speechbrain": (speechbrain.from_speechbrain, speechbrain.FILES),
-        "sepreformer": (sepreformer.from_sepreformer, ()),
-        "sudormrf": (sudormrf.from_sudormrf, ()),
-        "tf-locoformer": (tf_locoformer.from_tf_locoformer, ()),
-        "sr-corrnet": (sr_corrnet.from_sr_corrnet, sr_corrnet.FILES),
-        "tiger": (tiger.from_tiger, tiger.FILES),
-        "torchaudio": (torchaudio.from_torchaudio, ()),
-    }[kind]
+    name = kind.replace("-", "_")
+    module = import_module(f"sepkit.models.bridges.{name}")
+    return getattr(module, f"from_{name}"), getattr(module, "FILES", ())
 
 
 def _place(kind: str, source: str, files: Sequence[str]) -> Path:
@@ -118,9 +100,7 @@ def load_weights_into(model: SavedModel, source: Path_) -> LoadReport:
     report.source = str(source)
     # Buffers (norms' statistics, the training deviation) fit every model of their kind, so they do not count.
     if not {name for name, _ in model.named_parameters()}.intersection(report.loaded):
-        raise UserError(
-            f"{source}: none of its {len(tensors)} tensors fits the model; expected weights of a like architecture"
-        )
+        raise UserError(f"{source}: none of its {len(tensors)} tensors fits the model; expected a like architecture")
     with torch.no_grad():
         # The STFT's filters follow from the model's own configuration.
         for name in set(report.loaded).difference(constants_left_out(given)):

@@ -68,11 +68,6 @@ class PublicModel:
     files: tuple[PublicFile, ...]
     given: str = ""
 
-    @property
-    def is_pinned(self) -> bool:
-        """Whether a digest is known of every file."""
-        return all(file.digest for file in self.files)
-
 
 def _table(name: str) -> list[dict[str, str]]:
     with Path(__file__).with_name(name).open(encoding="utf-8", newline="") as file:

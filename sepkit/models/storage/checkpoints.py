@@ -203,9 +203,7 @@ def _checked_info(description: Mapping[str, Any], path: Path) -> tuple[dict[str,
 def _config_of(description: Mapping[str, Any], path: Path, of: type[SavedModel]) -> Any:
     kind = description.get("kind")
     if kind != of.kind:
-        raise UserError(
-            f"{path.parent}: found a model of kind {shown(kind)}, expected one of kind {of.kind}; name another model"
-        )
+        raise UserError(f"{path.parent}: found a model of kind {shown(kind)}, expected {of.kind}; name another model")
     # Digests of the user's own files, by name.
     entries = description.get("own_files")
     found = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []

@@ -135,9 +135,7 @@ def _tensor(message: memoryview, contents: OnnxContents) -> tuple[str, np.ndarra
 
 def _pair(message: memoryview, contents: OnnxContents) -> tuple[str, str]:
     """Return the first two fields of a message as texts: a key and its value, or a domain and its version."""
-    found = {
-        number: str(value) if isinstance(value, int) else _text(value) for number, value in _fields(message, contents)
-    }
+    found = {key: str(value) if isinstance(value, int) else _text(value) for key, value in _fields(message, contents)}
     return found.get(_KEY, ""), found.get(_VALUE, "")
 
 

@@ -147,12 +147,10 @@ def _strategies(table: dict[str, Any], config: AnnealedInferenceConfig, names: S
     for row, name in enumerate(names):
         found = table["strategies"][name]
         overlaps, variances = np.array(found["overlaps"]), np.array(found["variances"])
-        stages = np.linspace(0, len(overlaps) - 1, 4).round().astype(int)
-        for column, stage in enumerate(stages):
+        for column, stage in enumerate(np.linspace(0, len(overlaps) - 1, 4).round().astype(int)):
             axes = panels[5 * row + column]
             axes.fill_between(x, target, color="0.85")
-            density = _density(x, radius * overlaps[stage, 0], variances[stage, 0], [0.5, 0.5])
-            axes.plot(x, density, color=COLORS[0])
+            axes.plot(x, _density(x, radius * overlaps[stage, 0], variances[stage, 0], [0.5, 0.5]), color=COLORS[0])
             axes.plot(radius * overlaps[stage, 0], [0, 0], "^", color="black", markersize=5)
             axes.set_title(f"step {found['recorded_steps'][stage]}", fontsize=8)
             axes.set_yticks([])

@@ -265,9 +265,7 @@ def _prepare_own(folder: Path, file: Path, seed: int) -> Path:
         more = len(refused) - _SHOWN_LINES
         print(*refused[:_SHOWN_LINES], *[f"({more} more lines like these)"] * (more > 0), sep="\n", file=sys.stderr)
         listed = write_text(folder / "refused.txt", "".join(f"{line}\n" for line in refused))
-        raise UserError(
-            f"{file}: {len(refused)} rows are left out, see {listed}; the other {len(data)} are in {folder}"
-        )
+        raise UserError(f"{file}: {len(refused)} rows left out, see {listed}; the other {len(data)} are in {folder}")
     return folder
 
 
@@ -282,9 +280,7 @@ def _write_splits(folder: Path, data: Audiograms, seed: int) -> Path:
     for split in SPLITS:
         chosen = data[np.array([name == split for name in data.splits])]
         if not len(chosen):
-            raise UserError(
-                f"{folder}: no audiogram is left for {split} among {len(data)}; give more, or a column split"
-            )
+            raise UserError(f"{folder}: no audiogram is left for {split} of {len(data)}; give more, or a column split")
         write_audiograms(folder / f"{split}.csv", chosen)
         counts.append(f"{split} {len(chosen)} ({int(chosen.complete.sum())} complete)")
     print(f"{len(data)} audiograms: {', '.join(counts)}")

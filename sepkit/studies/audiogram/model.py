@@ -114,8 +114,7 @@ def latent_draws(latent: int, samples: int = SAMPLES) -> np.ndarray:
     samples = max(samples + samples % 2, 2 * latent + 2)
     half = np.random.default_rng([0, samples, latent]).standard_normal((samples // 2, latent))
     both = np.concatenate([half, -half])
-    factor = np.linalg.cholesky(both.T @ both / samples)
-    return np.linalg.solve(factor, both.T).T.astype(np.float32)
+    return np.linalg.solve(np.linalg.cholesky(both.T @ both / samples), both.T).T.astype(np.float32)
 
 
 @dataclass
@@ -260,8 +259,7 @@ class TrainedVAE:
         over unobserved ones alone would jump between measurements, and have nothing left at the end.
         """
         numbers = prediction.observed[:, self.measurable].sum(1)
-        acquisition = np.square(prediction.deviation)[:, self.measurable].mean(1)
-        columns = (numbers, acquisition, prediction.partial_elbo)
+        columns = (numbers, np.square(prediction.deviation)[:, self.measurable].mean(1), prediction.partial_elbo)
         return {name: column.astype(float) for name, column in zip(FEATURES, columns, strict=True)}
 
     @cached_property
@@ -541,8 +539,7 @@ class Session:
         if self._prediction is None:
             vae = self.model.vae
             values = np.array([[self._values.get(name, 0.0) for name in vae.names]])
-            observed = np.array([[name in self._values for name in vae.names]])
-            self._prediction = vae.predict(values, observed, vae.draws)
+            self._prediction = vae.predict(values, np.array([[name in self._values for name in vae.names]]), vae.draws)
         return self._prediction
 
     def _thresholds(self, row: np.ndarray) -> dict[str, float]:

@@ -114,8 +114,7 @@ def _play_some(
 
 def random_orders(vae: TrainedVAE, count: int, seed: int) -> np.ndarray:
     """Return places of the measurable dimensions, in a different order for each datum, (count, M)."""
-    numbers = np.random.default_rng([seed, 0]).random((count, len(vae.measurable)))
-    return vae.measurable[numbers.argsort(axis=1)]
+    return vae.measurable[np.random.default_rng([seed, 0]).random((count, len(vae.measurable))).argsort(axis=1)]
 
 
 def greedy_order(vae: TrainedVAE, data: Audiograms, draws: np.ndarray) -> list[int]:
@@ -318,6 +317,5 @@ def stops_of(
     for threshold in thresholds_db:
         found[threshold] = {name: stopping_index(values, threshold) for name, values in errors.items()}
         if validation is not None:
-            best = best_index(validation.rmse, threshold)
-            found[threshold]["best_index"] = np.full(len(sessions.rmse), best)
+            found[threshold]["best_index"] = np.full(len(sessions.rmse), best_index(validation.rmse, threshold))
     return found

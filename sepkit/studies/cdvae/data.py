@@ -143,8 +143,5 @@ def read_images(path: str | Path, size: int, binary: bool) -> ImageSet:
     if not np.isfinite(images).all():
         raise UserError(f"{path}: found values that are not finite; prepare the images again")
     if binary and not is_binary(images):
-        raise UserError(
-            f"{path}: found values other than 0 and 1, expected binary images; or model.likelihood gaussian"
-        )
-    noise = float(fields["noise"]) if "noise" in fields else None
-    return ImageSet(images, str(fields["kind"]), noise, solutions)
+        raise UserError(f"{path}: found values other than 0 and 1, expected binary images or model.likelihood gaussian")
+    return ImageSet(images, str(fields["kind"]), float(fields["noise"]) if "noise" in fields else None, solutions)

@@ -160,21 +160,15 @@ def _measure(
                 columns["importance_bound_nats"] = np.log(samples) - torch.logsumexp(weights, 0)
             for column, values in columns.items():
                 found[steps].setdefault(column, []).append(values.double().cpu())
-    return {
-        steps: {name: torch.cat(values).numpy() for name, values in columns.items()} for steps, columns in found.items()
-    }
+    return {steps: {name: torch.cat(own).numpy() for name, own in columns.items()} for steps, columns in found.items()}
 
 
 def _summary(columns: dict[str, np.ndarray], reference: dict[str, np.ndarray], floor: float | None) -> dict[str, Any]:
     metrics = {name: asdict(found) for name, found in summarize_columns(columns).items()}
     first = next(iter(columns))
     over = paired_difference(columns[first], reference[first])
-    distance = None if floor is None else float(columns[first].mean()) - floor
-    return {
-        "metrics": metrics,
-        "over_reference_nats": {"mean": over.mean, "ci95": over.ci95},
-        "over_floor_nats": distance,
-    }
+    above = None if floor is None else float(columns[first].mean()) - floor
+    return {"metrics": metrics, "over_reference_nats": {"mean": over.mean, "ci95": over.ci95}, "over_floor_nats": above}
 
 
 @torch.inference_mode()

@@ -118,8 +118,7 @@ class BrownianPath:
 
     def increments(self, grid: Sequence[float]) -> list[Tensor]:
         """Return W(s_(k+1)) - W(s_k) for each step of a grid."""
-        values = [self.at(depth) for depth in grid]
-        return [after - before for before, after in pairwise(values)]
+        return [after - before for before, after in pairwise(map(self.at, grid))]
 
 
 class LearnedDiffusion(nn.Module):

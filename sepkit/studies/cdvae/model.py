@@ -157,8 +157,7 @@ class ImageVAE(SavedModel):
         log_ratio = (posterior.log_prob(start) - prior_density).flatten(1).sum(1)
         start = start.view(len(images), -1, *contexts[0].shape[2:])
         state, rates, ratio = self._descend(start, contexts, noise)
-        distortion = self._nll(images, self.decode(state))
-        return ImageELBO(distortion, rate, rates, log_ratio + ratio)
+        return ImageELBO(self._nll(images, self.decode(state)), rate, rates, log_ratio + ratio)
 
     def sample(
         self,
@@ -174,8 +173,7 @@ class ImageVAE(SavedModel):
         contexts = None if source == "prior" or images is None else self.contexts(images)
         if contexts is None:
             coarsest = self.config.size // 2 ** (self.config.levels - 1)
-            like = self.expand.weight.new_zeros(count, self.config.latent_channels, coarsest, coarsest)
-            start = noise.initial(like)
+            start = noise.initial(self.expand.weight.new_zeros(count, self.config.latent_channels, coarsest, coarsest))
         else:
             _, start = self.first_state(contexts[0], noise)
             start = start.view(len(start), -1, *contexts[0].shape[2:])

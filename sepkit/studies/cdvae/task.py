@@ -81,8 +81,7 @@ class CDVAETask(Task):
 
     def scores(self, model: ImageVAE, batch: Tensor) -> list[dict[str, Any]]:
         """Return the parts of minus the evidence lower bound of each image, with the same noise at every validation."""
-        generator = torch.Generator(batch.device).manual_seed(_DEV_SEED)
-        parts = parts_of(model(batch, Noise(generator)))
+        parts = parts_of(model(batch, Noise(torch.Generator(batch.device).manual_seed(_DEV_SEED))))
         return rows_of(parts | bound_of(parts, self.config.model.ode_like))
 
     def choose_monitor(self) -> Monitor | None:

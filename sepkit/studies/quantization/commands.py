@@ -4,6 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from sepkit.files import write_json
+from sepkit.studies.quantization.config import read_config
+
 Selection = Literal["last", "held_out", "reference"]
 Rows = Sequence[Mapping[str, Any]]
 
@@ -36,7 +39,6 @@ def uci(
         config: YAML file, as egs/quantization/conf/cpu.yaml, of which the section uci is read
     """
     from sepkit.studies.quantization import uci
-    from sepkit.studies.quantization.config import read_config
     from sepkit.studies.quantization.uci_sets import set_names
 
     source, folder = Path(data), Path(out)
@@ -59,7 +61,6 @@ def gaussians(*, out: str, config: str | None = None) -> Path:
         out: folder of the results
         config: YAML file, as egs/quantization/conf/cpu.yaml, of which the section gaussians is read
     """
-    from sepkit.studies.quantization.config import read_config
     from sepkit.studies.quantization.gaussians import gaussians, gaussians_figures
 
     table = gaussians(read_config(config).gaussians, Path(out))
@@ -80,7 +81,6 @@ def free(*, out: str, config: str | None = None) -> Path:
         out: folder of the results
         config: YAML file, as egs/quantization/conf/cpu.yaml, of which the section free is read
     """
-    from sepkit.studies.quantization.config import read_config
     from sepkit.studies.quantization.gaussians import annealing_figure, free
 
     table = free(read_config(config).free, Path(out))
@@ -105,7 +105,6 @@ def sines(*, out: str, config: str | None = None) -> Path:
         out: folder of the results
         config: YAML file, as egs/quantization/conf/cpu.yaml, of which the section sines is read
     """
-    from sepkit.studies.quantization.config import read_config
     from sepkit.studies.quantization.experts import sines, sines_figures
 
     table = sines(read_config(config).sines, Path(out))
@@ -129,14 +128,11 @@ def _print_means(rows: Rows, labels: Sequence[str], measures: Sequence[str]) -> 
             values = np.array([value for row in part for value in np.ravel(row.get(measure, []))])
             spread = f" ± {values.std(ddof=1):.2g}" if len(values) > 1 else ""
             line.append(f"{values.mean():.4g}{spread}" if len(values) else "")
-    header = [name.replace("_", " ") for name in (*labels, *measures)]
-    print(markdown_table(header, lines, words=range(len(labels))))
+    print(markdown_table([name.replace("_", " ") for name in (*labels, *measures)], lines, words=range(len(labels))))
 
 
 def _write(name: str, table: Mapping[str, Any], figures: Mapping[str, Any], out: str) -> Path:
     """Write DIR/NAME.json and DIR/figures."""
-    from sepkit.files import write_json
-
     _write_figures(figures, Path(out))
     return write_json(Path(out) / f"{name}.json", table)
 

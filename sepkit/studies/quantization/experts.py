@@ -216,8 +216,7 @@ class ExpertRuns:
     def cost(self, x: Tensor, y: Tensor) -> Tensor:
         """Return the squared errors of all experts, (R, B, n), for inputs and targets (R, B)."""
         inputs = x.unsqueeze(-1).repeat_interleave(self.config.experts, 0)
-        predictions = self.experts(inputs).view(self.runs, self.config.experts, -1)
-        return (predictions - y.unsqueeze(1)).square().transpose(1, 2)
+        return (self.experts(inputs).view(self.runs, self.config.experts, -1) - y.unsqueeze(1)).square().transpose(1, 2)
 
     def step(self, number: int, x: Tensor, y: Tensor) -> None:
         """Take step `number`, which the temperature follows, on inputs and targets (R, B)."""
@@ -294,8 +293,7 @@ def _measure_sines(runs: ExpertRuns, law: Sines, config: SinesConfig, shift: Ten
     x, y, mode = law.sample(config.test_examples, torch.Generator().manual_seed(cell_seed(config.seed, "test")))
     scaled = (y - shift[:, None]) / scale[:, None]
     everywhere = x.expand(runs.runs, -1)
-    cost = runs.cost(everywhere, scaled).where(runs.awake[:, None], torch.inf)
-    nearest = cost.min(2)
+    nearest = runs.cost(everywhere, scaled).where(runs.awake[:, None], torch.inf).min(2)
     probabilities = class_probabilities(runs.classifiers(everywhere.unsqueeze(-1)), runs.awake)
     truth = law.probabilities(x)
     purity, distances, modes = [], [], []

@@ -148,8 +148,7 @@ class SplitStack:
         self.optimizer = torch.optim.Adam(self.networks.parameters(), lr=config.learning_rate, fused=True)
 
     def _generator(self, *key: int) -> torch.Generator:
-        seed = int(np.random.SeedSequence([self.config.seed, *key]).generate_state(1)[0])
-        return torch.Generator().manual_seed(seed)
+        return torch.Generator().manual_seed(int(np.random.SeedSequence([self.config.seed, *key]).generate_state(1)[0]))
 
     def train_epoch(self, epoch: int) -> None:
         """Pass once over the training rows of every split; temperatures and the order of rows follow the epoch."""

@@ -107,9 +107,7 @@ def _read_split(path: Path, number: int, count: int) -> tuple[np.ndarray, np.nda
     times = np.bincount(np.concatenate([train, test]), minlength=count)
     where = f"{path / f'index_test_{number}.txt'}"
     if times.max() > 1:
-        raise UserError(
-            f"{where}: row {times.argmax()} (from 0) appears {times.max()} times in this split, expected once"
-        )
+        raise UserError(f"{where}: row {times.argmax()} (from 0) appears {times.max()} times in the split, expected 1")
     if times.min() < 1:
         raise UserError(
             f"{where}: {(times < 1).sum()} of {count} rows, the first {times.argmin()} (from 0), are in neither part"

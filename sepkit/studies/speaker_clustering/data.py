@@ -181,8 +181,7 @@ class SpeechSegments:
         waveform = augment(crop, views, self.sample_rate, generator)
         lengths = generator.random(2) * (views.longest_time_mask, views.longest_band_mask)
         begins = generator.random(2) * (1 - lengths)
-        masks = np.array([begins[0], lengths[0], begins[1], lengths[1]], np.float32)
-        return waveform, masks, heard
+        return waveform, np.array([begins[0], lengths[0], begins[1], lengths[1]], np.float32), heard
 
 
 def _listed(source: Path) -> list[tuple[Segment, Path]]:

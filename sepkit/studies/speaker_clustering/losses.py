@@ -256,8 +256,7 @@ def teacher_targets(teacher: Encoder, waveforms: Sequence[np.ndarray], sample_ra
         length = round(_TEACHER_SECONDS * teacher.sample_rate)
         samples = np.resize(samples, max(length, len(samples)))
         starts = np.linspace(0, len(samples) - length, -(-len(samples) // length)).astype(int)
-        windows = np.stack([samples[start : start + length] for start in starts])
-        rows.append(teacher.embed(windows).mean(0))
+        rows.append(teacher.embed(np.stack([samples[start : start + length] for start in starts])).mean(0))
     values = np.array(rows, np.float64)
     centered = values - values.mean(0)
     axes = np.linalg.eigh(centered.T @ centered)[1][:, ::-1][:, :dimensions]

@@ -173,8 +173,7 @@ def cluster_by(
         return spherical_k_means(values, speakers, seed)
     posterior = posterior_of_experts(encoder, heard)
     labels, points = posterior.argmax(-1), unit_rows(heard["embedding"])
-    centers = mean_directions(points, labels, np.zeros((posterior.shape[1], points.shape[1])))
-    return Clusters(labels, centers, posterior)
+    return Clusters(labels, mean_directions(points, labels, np.zeros((posterior.shape[1], points.shape[1]))), posterior)
 
 
 @torch.inference_mode()

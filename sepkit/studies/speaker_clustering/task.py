@@ -153,8 +153,7 @@ class SpeakerClusteringTask(Task):
         """All but the trunk is computed outside autocast."""
         length = batch.waveforms.shape[-1]
         if (shortest := self.config.data.views.shortest_seconds) is not None:
-            least = round(shortest * model.sample_rate)
-            length = int(torch.randint(least, length + 1, ()))
+            length = int(torch.randint(round(shortest * model.sample_rate), length + 1, ()))
         with torch.autocast(self.device.type, enabled=False):
             spectra = masked(model.log_mel(batch.waveforms[:, 0, :length]), batch.masks[:, 0])
         hidden = model.trunk(spectra).float()
@@ -195,8 +194,7 @@ class SpeakerClusteringTask(Task):
 
     def scores(self, model: Any, batch: Views) -> list[dict[str, Any]]:
         """Return the embedding of each segment's first view, and the number of the segment."""
-        embeddings = model(batch.waveforms[:, 0])
-        rows = zip(batch.instances.tolist(), embeddings.tolist(), strict=True)
+        rows = zip(batch.instances.tolist(), model(batch.waveforms[:, 0]).tolist(), strict=True)
         return [{"instance": instance, "embedding": embedding} for instance, embedding in rows]
 
     def summarize(self, rows: list[dict[str, Any]]) -> dict[str, float]:
@@ -251,8 +249,7 @@ def masked(spectra: Tensor, masks: Tensor) -> Tensor:
         size = spectra.shape[axis]
         places = (torch.arange(size, device=spectra.device) + 0.5) / size
         begin, length = masks[:, 4 - 2 * axis, None], masks[:, 5 - 2 * axis, None]
-        hidden = (places >= begin) & (places < begin + length)
-        spectra = spectra.masked_fill(hidden.unsqueeze(3 - axis), 0.0)
+        spectra = spectra.masked_fill(((places >= begin) & (places < begin + length)).unsqueeze(3 - axis), 0.0)
     return spectra
 
 

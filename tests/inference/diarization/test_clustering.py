@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sepkit.evaluation.clusters import adjusted_rand_index
-from sepkit.inference.diarization.clustering import posterior_of, spherical_k_means, unit_rows
+from sepkit.inference.diarization.clustering import likeness, posterior_of, spherical_k_means, unit_rows
 from tests.complaint import complaint
 from tests.inference.diarization.test_counting import groups
 
@@ -41,3 +41,11 @@ def test_posterior_is_sharper_for_tighter_groups():
         centers = unit_rows(np.stack([points[labels == k].sum(0) for k in range(3)]))
         sure.append(posterior_of(points, centers, labels).max(1).mean())
     assert sure[0] > sure[1]
+
+
+def test_likeness_is_what_two_voices_share_beyond_the_ten_nearest_of_a_cohort():
+    one, two = np.array([[1.0, 0.0]]), np.array([[0.6, 0.8]])
+    assert likeness(one, two) == pytest.approx(0.6)
+    # Both resemble two voices by 0.5 and 0.7 in the mean; of fifteen, the ten nearest by 1 and 0.6.
+    assert likeness(one, two, np.eye(2)) == pytest.approx(0.6 - 0.5 * (0.5 + 0.7))
+    assert likeness(one, two, np.repeat([[1.0, 0.0], [0.0, -1.0]], [10, 5], axis=0)) == pytest.approx(0.6 - 0.8)

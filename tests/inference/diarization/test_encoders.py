@@ -1,5 +1,7 @@
 """Speaker encoders of other toolkits: what they hear beside Kaldi's and librosa's spectra, and graphs that are none."""
 
+import shutil
+
 import numpy as np
 import onnx
 import pytest
@@ -13,6 +15,7 @@ from sepkit.inference.diarization.counting import CountingRule, rule_of
 from sepkit.inference.diarization.encoders import load_encoder
 from sepkit.inference.diarization.enrollment import threshold_of
 from sepkit.inference.diarization.spectra import fbank, mel
+from sepkit.models.published.shipped import encoder_folder
 from tests.complaint import complaint
 
 
@@ -30,9 +33,9 @@ def test_fbank_is_kaldis():
 
 def test_mel_is_librosas():
     """By torchaudio, which has librosa's scale and norm, and imports in no time."""
-    spectrogram = pytest.importorskip("torchaudio.transforms").MelSpectrogram(
-        16000, n_fft=400, hop_length=160, n_mels=40, pad_mode="constant", norm="slaney", mel_scale="slaney"
-    )
+    like_librosa = {"pad_mode": "constant", "norm": "slaney", "mel_scale": "slaney"}
+    transforms = pytest.importorskip("torchaudio.transforms")
+    spectrogram = transforms.MelSpectrogram(16000, n_fft=400, hop_length=160, n_mels=40, **like_librosa)
     level = np.sqrt(np.square(speech().astype(np.float64)).mean())
     raised = speech() * max(1.0, 10**-1.5 / level)
     wanted = spectrogram(torch.from_numpy(raised.astype(np.float32))).T.numpy()
@@ -73,6 +76,23 @@ def test_a_graph_states_how_its_speakers_are_counted_and_named(tmp_path):
     for value, told in (("0.4", "expected threshold"), ("{", "in its metadata is no JSON")):
         path = graph(tmp_path / "b.onnx", [None, None, 40], {"enrollment": value})
         complaint(lambda path=path: load_encoder(path, "mel"), told)
+
+
+@pytest.mark.parametrize(
+    ("cohort", "told"),
+    [
+        (b"no array", "cohort.npy: cannot be read"),
+        (np.zeros((3, 5)), r"cohort.npy: found an array \(3, 5\), expected finite numbers \(voices, 64\)"),
+        (np.full((3, 64), np.nan), r"found an array \(3, 64\)"),
+    ],
+)
+def test_a_cohort_that_is_none_is_refused(tmp_path, cohort, told):
+    folder = shutil.copytree(encoder_folder(None), tmp_path / "encoder")
+    (folder / "cohort.npy").write_bytes(cohort) if isinstance(cohort, bytes) else np.save(folder / "cohort.npy", cohort)
+    complaint(lambda: load_encoder(folder), told)
+    (folder / "cohort.npy").unlink()
+    assert load_encoder(folder).cohort is None and threshold_of(load_encoder(folder)) == 0.73
+    assert threshold_of(load_encoder()) == 0.1
 
 
 def test_mel_graph_gives_the_direction_of_the_mean(tmp_path):

@@ -1,6 +1,7 @@
 """Enrolled speakers: who is named, who is absent, and recordings that cannot be enrolled."""
 
 import json
+from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 
@@ -44,6 +45,16 @@ def test_names_are_those_of_the_best_assignment(people: int, speakers: int, seed
     for k, one in enumerate(found):
         if one.speaker is not None:
             assert one.likeness == pytest.approx(likeness[k, one.speaker], abs=1e-3)
+
+
+def test_a_short_enrollment_decides_only_who_is_far_from_the_threshold() -> None:
+    """Likenesses of 0.5, 0.34 and 0.36 with a threshold of 0.5: named, absent, and too short below 5 s of speech."""
+    cosines = np.array([0.5, 0.34, 0.36])
+    known = enrolled(np.stack([cosines, np.sqrt(1 - cosines**2)], axis=1))
+    for seconds, undecided in ((4.99, [False, False, True]), (5.0, [False] * 3)):
+        speakers = [[replace(one, speech_seconds=seconds)] for one in known]
+        found = [name_speakers(one, np.array([[1.0, 0.0]]), 0.5)[0] for one in speakers]
+        assert [one.speaker for one in found] == [0, None, None] and [one.too_short for one in found] == undecided
 
 
 def test_nobody_is_named_where_nobody_speaks() -> None:
@@ -160,7 +171,7 @@ def test_another_encoder_without_a_threshold_is_doubted(command: list[str], caps
     assert main(command) == 0 and "states no threshold" not in capsys.readouterr().err
     save_model(noise_encoder(), encoder)
     assert main(command) == 0
-    assert "the speaker encoder states no threshold, so 0.73, that of the shipped one" in capsys.readouterr().err
+    assert "states no threshold, so a cosine similarity of 0.73 decides who is absent" in capsys.readouterr().err
 
 
 def test_only_one_track_is_written(command: list[str], tmp_path: Path, printed) -> None:
@@ -177,6 +188,20 @@ def test_only_one_track_is_written(command: list[str], tmp_path: Path, printed) 
     # Another recording of the same name is another enrollment.
     audio.write(tmp_path / "nobody.wav", voice(2, 3.0, 77), RATE)
     assert "written: nobody; absent: none" in printed([*command, "--only", "nobody"])
+
+
+def test_an_enrollment_that_is_too_short_to_decide_is_told(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command) == 0
+    *_, nobody = json.loads((tmp_path / "out/meeting.json").read_text())["enrolled"]
+    save_model(noise_encoder(), tmp_path / "encoder", {"enrollment": {"threshold": nobody["likeness"] + 0.1}})
+    command[command.index("--out") + 1] = str(tmp_path / "again")
+    assert main(command) == 0
+    line = "written: s1, zero, one; absent: none; enrollment too short to decide (less than 5 s of speech): nobody"
+    assert line in capsys.readouterr().out
+    told = json.loads((tmp_path / "again/meeting.json").read_text())
+    assert told["absent"] == [] and told["too_short"] == ["nobody"]
 
 
 def test_a_meeting_of_nobody_has_everybody_absent(command: list[str], tmp_path: Path) -> None:

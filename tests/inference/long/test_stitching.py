@@ -123,9 +123,8 @@ def test_chunks_in_any_order_are_restored(by_voices, voices):
 
 def test_many_hypotheses_are_restored():
     """With six estimates, four of them nearly silent, there are too many orders to try all."""
-    sources = np.concatenate(
-        [sources_with_silences(20, 3), 1e-3 * np.random.default_rng(0).normal(size=(4, 20 * RATE))]
-    )
+    quiet = 1e-3 * np.random.default_rng(0).normal(size=(4, 20 * RATE))
+    sources = np.concatenate([sources_with_silences(20, 3), quiet])
     assert stitched_right(sources.astype(np.float32), Chunking(5 * RATE, 2 * RATE), True, seed=2, leak=0.0).all()
 
 
@@ -172,9 +171,8 @@ def test_halves_that_agree_with_themselves_alone_are_not_the_end():
         agreement = np.zeros((2, 2)) if k == 0 else np.eye(2)[:: -1 if k == 30 else 1]
         evidence.append(ChunkEvidence(agreement, agreement, {"cepstra": cepstra, "pitch": pitch}))
     overlaps = [3 * chunk.agreement for chunk in evidence]
-    chained = stitching._go_through(
-        overlaps, Profiles([chunk.voices for chunk in evidence], 5.0).running(), stitching._Orders(2)
-    )
+    profiles = Profiles([chunk.voices for chunk in evidence], 5.0).running()
+    chained = stitching._go_through(overlaps, profiles, stitching._Orders(2))
     assert (chained[:30, 0] == 0).all() and (chained[30:, 0] == 1).all()
     assert (best_orders(evidence, 5.0)[:, 0] == 0).all()
 

@@ -435,8 +435,7 @@ def test_a_manifest_with_single_speakers_is_taken_as_it_is(corpus):
     made += [replace(entry, id=f"one{entry.id}", sources=entry.sources[:1]) for entry in entries[:30]]
     made += [replace(entries[0], id=f"three{k}", sources=three, num_samples=4000, corpus="three") for k in range(3)]
     made.append(MixtureEntry(id="nobody", sample_rate=RATE, num_samples=4000, sources=[], mixture=one.path))
-    manifest = write_manifest(corpus.parent / "complete.jsonl", made)
-    found = calibrate(Separator(build_model(DETERMINISTIC)), manifest)
+    found = calibrate(Separator(build_model(DETERMINISTIC)), write_manifest(corpus.parent / "complete.jsonl", made))
     assert found.skipped == {}
     # Three speakers widen the interval, but the prediction is of the others.
     assert (found.predictor.mixtures, found.predictor.examples) == (40, 80)
@@ -445,7 +444,7 @@ def test_a_manifest_with_single_speakers_is_taken_as_it_is(corpus):
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"first": 0}, "first: found 0"), ({"first": 3}, "expected .* or more"), ({}, "no mixture could be used")],
+    [({"first": 0}, "first: found 0"), ({"first": 3}, "expected .* or more"), ({}, "no usable mixture")],
 )
 def test_what_cannot_be_calibrated(corpus, options, words):
     manifest = corpus

@@ -92,9 +92,8 @@ def test_one_voice_is_unlike_two_in_turn_and_two_at_once():
     one = evidence(np.stack([LOW, QUIET]))
     first = np.arange(8 * RATE) < 4 * RATE
     turns = np.where(first, LOW, HIGH)
-    together, apart, at_once = (
-        evidence(np.stack(both)) for both in ((turns, QUIET), (LOW * first, HIGH * ~first), (LOW, HIGH))
-    )
+    pairs = ((turns, QUIET), (LOW * first, HIGH * ~first), (LOW, HIGH))
+    together, apart, at_once = (evidence(np.stack(both)) for both in pairs)
     assert one["levels_range"] > 15 and apart["levels_range"] < 6 and one["correlation_db"] < -20
     assert together["voice_least"] < one["voice_least"] - 0.2 and apart["voice_least"] < one["voice_least"] - 0.2
     # All windows belong to one estimate, or each voice has its own.

@@ -94,9 +94,8 @@ def test_one_voice_in_both_estimates_is_joined_and_noise_is_not(consistency, bet
     # Whoever gives a number of speakers knows better.
     obeyed = separator.separate(mixture, RATE, speakers=2)
     assert obeyed.speakers == 2
-    assert repr(obeyed).endswith(
-        "2 speakers; predicted SI-SDR 3.0 dB (90 % interval 1 to 1): usable, with audible leakage)"
-    )
+    predicted = "predicted SI-SDR 3.0 dB (90 % interval 1 to 1): usable, with audible leakage"
+    assert repr(obeyed).endswith(f"2 speakers; {predicted})")
     np.testing.assert_array_equal(obeyed.estimates, apart.estimates)
     # What is measured is what the model made.
     separator.sum_if_single = False

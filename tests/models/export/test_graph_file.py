@@ -205,8 +205,7 @@ def test_threads_of_a_session(threads, wanted, policy, expected, options, monkey
     monkeypatch.setenv("OMP_WAIT_POLICY", policy)
     Session(Path("x"), b"", threads=threads)
     (given,) = options
-    spinning = given.get_session_config_entry("session.intra_op.allow_spinning")
-    assert (given.intra_op_num_threads, spinning) == expected
+    assert (given.intra_op_num_threads, given.get_session_config_entry("session.intra_op.allow_spinning")) == expected
 
 
 @pytest.mark.parametrize(

@@ -30,9 +30,8 @@ def masker(depth_steps: int, **changes: object) -> ContinuousDepthMasker:
 def separation_model(**changes: object) -> EncoderMaskerDecoder:
     torch.manual_seed(0)
     sizes = {"model_dim": 8, "hidden_size": 6, "feedforward_dim": 10, "depth_steps": 4} | changes
-    return build_model(
-        c.ModelConfig(filterbank=BANK, masker=c.ContinuousDepthConfig(**sizes), masks=c.DeterministicConfig("sigmoid"))
-    ).eval()
+    masker, masks = c.ContinuousDepthConfig(**sizes), c.DeterministicConfig("sigmoid")
+    return build_model(c.ModelConfig(filterbank=BANK, masker=masker, masks=masks)).eval()
 
 
 def test_more_steps_solve_one_equation_better():

@@ -100,9 +100,8 @@ def test_a_model_on_the_hub(folder, monkeypatch, model):
     assert torch.equal(load_pretrained("hf:somebody/separator@v1.0").signal_std, model.signal_std)
     (name,), options = download.call_args
     assert (name, options["revision"], download.call_count) == ("somebody/separator", "v1.0", 1)
-    assert set(options["allow_patterns"]) == {
-        "model.safetensors", "model.onnx", "model.yaml", "quality.yaml", "README.md"
-    }  # fmt: skip
+    files = {"model.safetensors", "model.onnx", "model.yaml", "quality.yaml", "README.md"}
+    assert set(options["allow_patterns"]) == files
     assert sepkit.load_model("hf:somebody/separator").hypotheses == 2
     # Fetched once, however many of its files are looked at.
     assert download.call_count == 2
@@ -234,9 +233,8 @@ def test_only_own_models_are_uploaded(tmp_path, capsys):
 
 def summary(path, **metrics: float):
     values = {name: {"mean": mean, "ci95": [mean - 1, mean + 1], "n": 5} for name, mean in metrics.items()}
-    path.write_text(
-        json.dumps({"n_utterances": 5, "metrics": values, "manifest": f"/somewhere/corpus_a/{path.stem}.jsonl"})
-    )
+    manifest = f"/somewhere/corpus_a/{path.stem}.jsonl"
+    path.write_text(json.dumps({"n_utterances": 5, "metrics": values, "manifest": manifest}))
     return path
 
 
@@ -282,9 +280,8 @@ def test_a_card_has_rows_for_voices_that_are_alike(folder, tmp_path):
     assert "name: Zoë\n" in text.split("---\n")[1]
     assert "| female with female | 40 | 2.50 (2.00 to 3.00) |  |  |" in text
     assert "| female with male | 60 | 8.00 |  |  |" in text and "Speakers with similar voices" in text
-    assert "Speakers with similar voices" not in model_card(
-        folder, license="mit", summaries=[summary(tmp_path / "a.json", stoi=1.0)]
-    )
+    plain = model_card(folder, license="mit", summaries=[summary(tmp_path / "a.json", stoi=1.0)])
+    assert "Speakers with similar voices" not in plain
 
 
 def test_scores_and_facts_by_hand(tmp_path):

@@ -28,6 +28,9 @@ from tests.file_server import Server
 # ------------------------------------------------------------------------------------------------------------ the table
 
 
+MAPPING = {"compression": 1.0, "features": "real_imaginary", "complex_masks": True, "mapping": True}
+
+
 def points(activation: str) -> c.DeterministicConfig:
     return c.DeterministicConfig(activation=activation)  # type: ignore[arg-type]
 
@@ -52,16 +55,13 @@ def sepformer(rate: int, speakers: int) -> c.ModelConfig:
 
 def sepreformer() -> c.ModelConfig:
     bank = c.FreeFilterbankConfig(256, 16, 4, multiple=4, mapping=True)
-    return c.ModelConfig(
-        8000, 2, bank, points("gelu"), c.SepReformerConfig(channels=128), points("linear"), pad="asteroid"
-    )
+    masker = c.SepReformerConfig(channels=128)
+    return c.ModelConfig(8000, 2, bank, points("gelu"), masker, points("linear"), pad="asteroid")
 
 
 def tf_locoformer(rate: int, speakers: int, window: int, stride: int, *sizes: int) -> c.ModelConfig:
     """Of the authors' config.yaml: n_fft, hop_length, emb_dim, n_layers, ffn_hidden_dim, conv1d_kernel."""
-    bank = c.STFTFilterbankConfig(
-        window, stride, compression=1.0, features="real_imaginary", complex_masks=True, mapping=True, like_torch=True
-    )
+    bank = c.STFTFilterbankConfig(window, stride, **MAPPING, like_torch=True)
     masker = c.TFLocoformerConfig(sizes[0], sizes[1], feedforward_dim=sizes[2], kernel_size=sizes[3])
     return c.ModelConfig(rate, speakers, bank, points("linear"), masker, points("linear"), input_norm="mixture")
 
@@ -69,9 +69,7 @@ def tf_locoformer(rate: int, speakers: int, window: int, stride: int, *sizes: in
 def sr_corrnet(name: str, speakers: int, counts: bool) -> c.ModelConfig:
     """Of the configs in the authors' repository."""
     window = 256 if name == "sr-corrnet-whamr" else 128
-    bank = c.STFTFilterbankConfig(
-        window, 64, compression=1.0, features="real_imaginary", complex_masks=True, mapping=True, like_sr_corrnet=True
-    )
+    bank = c.STFTFilterbankConfig(window, 64, **MAPPING, like_sr_corrnet=True)
     masker = {
         "sr-corrnet-l-wsj0": c.SRCorrNetConfig(192, 3, 5, 4, 512, 768),
         "sr-corrnet-whamr": c.SRCorrNetConfig(128, 2, 4, 4, 256, 512, kernel_size=5, frame_taps=3),
@@ -200,9 +198,9 @@ def test_a_model_is_fetched_once_after_two_breaks_and_its_license_said(server, w
     assert server.files[file].seen == [None, f"bytes={part}-", f"bytes={2 * part}-"]
     assert (tmp_path / "cache/sepkit/models" / name / file).read_bytes() == weights[file]
     lines = capsys.readouterr().err.splitlines()
-    assert [line for line in lines if "license" in line or "weights are under" in line] == [
-        f"{name}: 60 MB; the weights are under Apache-2.0; fetched once, to {tmp_path / 'cache/sepkit/models' / name}"
-    ]
+    (told,) = [line for line in lines if "license" in line or "weights are under" in line]
+    folder = tmp_path / "cache/sepkit/models" / name
+    assert told == f"{name}: 60 MB; the weights are under Apache-2.0; fetched once, to {folder}"
     found = json.loads((tmp_path / "out/talk.json").read_text())
     assert (found["model"], found["license"]) == (name, "Apache-2.0")
     server.close()
@@ -213,9 +211,8 @@ def test_a_model_is_fetched_once_after_two_breaks_and_its_license_said(server, w
 
 def test_a_wrong_digest_and_no_network_are_one_line(server, weights, monkeypatch, tmp_path, capsys):
     name, file = "sepreformer-b-wsj0", "epoch.0180.pth"
-    files = weights | {
-        "configs.yaml": b"config: {model: {module_audio_enc: {stride: 2}}, dataset: {sampling_rate: 8000}}"
-    }
+    config = b"config: {model: {module_audio_enc: {stride: 2}}, dataset: {sampling_rate: 8000}}"
+    files = weights | {"configs.yaml": config}
     serve(server, monkeypatch, files, name)
     middle = len(files[file]) // 2
     server.put(file, files[file][:middle] + b"?" + files[file][middle + 1 :])
@@ -241,9 +238,8 @@ def test_a_file_without_published_digest_is_held_against_that_of_the_first_fetch
     assert load_pretrained(name).sample_rate == model.sample_rate and license_of(name) == "CC BY-SA 4.0"
     digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
     folder = tmp_path / "cache/sepkit/models" / name
-    assert (
-        f"no digest is published; its own, {digest}, is noted in {folder / 'digests.json'}" in capsys.readouterr().err
-    )
+    words = f"no digest is published; its own, {digest}, is noted in {folder / 'digests.json'}"
+    assert words in capsys.readouterr().err
     (folder / "pytorch_model.bin").write_bytes(b"rotten")
     load_pretrained(name)
     assert (folder / "pytorch_model.bin").read_bytes() == content and "noted" not in capsys.readouterr().err
@@ -269,9 +265,8 @@ def test_names_of_asteroids_readme_and_addresses_are_fetched(server, monkeypatch
     known = {name: url for name, url in hub_utils.MODELS_URLS_HASHTABLE.items() if public.zenodo_address(name)}
     assert {name: public.zenodo_address(name) for name in known} == known
     # Masks and music: classes that sepkit does not have.
-    assert {name.split("/")[1].split("_")[0] for name in hub_utils.MODELS_URLS_HASHTABLE.keys() - known} == {
-        "DeMask", "XUMX", "XUMXL"
-    }  # fmt: skip
+    others = hub_utils.MODELS_URLS_HASHTABLE.keys() - known
+    assert {name.split("/")[1].split("_")[0] for name in others} == {"DeMask", "XUMX", "XUMXL"}
     torch.save(published.small_asteroid().serialize(), tmp_path / "model.pth")
     server.put("model.pth?download=1", (tmp_path / "model.pth").read_bytes())
     address = f"{server.url}/model.pth?download=1"

@@ -43,9 +43,7 @@ class TestSepReformer:
         model = load_pretrained(f"sepreformer:{sepreformer_file}")
         assert (model.sample_rate, model.filterbank.stride, model.pad) == (16000, 2, "asteroid")
         assert model.info == {"needs": {"whole_seconds": 20.0, "chunk_seconds": 10.0, "levels": "mixture"}}
-        assert model.config.masker == SepReformerConfig(
-            channels=8, num_stages=1, num_heads=2, kernel_size=5, max_distance=3
-        )
+        assert model.config.masker == SepReformerConfig(8, 1, 2, kernel_size=5, max_distance=3)
         torch.save(sepreformer_checkpoint(sepreformer_weights(3)), tmp_path / "epoch.0001.pth")
         alone = from_sepreformer(tmp_path / "epoch.0001.pth")
         assert (alone.sample_rate, alone.filterbank.stride, alone.hypotheses) == (8000, 2, 3)
@@ -115,9 +113,7 @@ class TestTFLocoformer:
         text = locoformer_file.with_name("config.yaml").read_text()
         locoformer_file.with_name("config.yaml").write_text(text + "speech_segment: 24000\n")
         assert from_tf_locoformer(locoformer_file).info["needs"]["chunk_seconds"] == 12.0
-        assert model.config.masker == TFLocoformerConfig(
-            channels=8, num_layers=2, num_heads=2, attention_dim=8, feedforward_dim=6, kernel_size=3, norm_groups=2
-        )
+        assert model.config.masker == TFLocoformerConfig(8, 2, 2, 8, 6, kernel_size=3, norm_groups=2)
 
     def test_its_transform_is_that_of_torch(self, locoformer_file):
         bank = from_tf_locoformer(locoformer_file).filterbank

@@ -60,10 +60,8 @@ def test_probability_is_the_paper_s():
 def test_least_probability_is_at_the_optimum():
     """p over beta_i has its minimum within a factor of 2 of beta_i*."""
     betas = np.geomspace(1e-5, 0.06, 400)
-    p = [
-        planning.collapse_probability(planning.growth_exponent(b, 300, 0.05, 3.0, planning.PAPER_ALPHA), **SETTING)
-        for b in betas
-    ]
+    exponents = [planning.growth_exponent(beta, 300, 0.05, 3.0, planning.PAPER_ALPHA) for beta in betas]
+    p = [planning.collapse_probability(exponent, **SETTING) for exponent in exponents]
     assert 0.5 < betas[int(np.argmin(p))] / planning.optimal_initial_beta(3.0, planning.PAPER_ALPHA) < 2
 
 

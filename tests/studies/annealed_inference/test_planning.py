@@ -1,18 +1,11 @@
 """Planned inverse temperatures, and the command that prints them."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
 
 from sepkit.cli.main import main
-from sepkit.studies.annealed_inference.planning import (
-    PAPER_ALPHA,
-    collapse_probability,
-    growth_exponent,
-    stability_alpha,
-)
+from sepkit.studies.annealed_inference import planning
 
 SETTING = ["--dimension", "512", "--radius", "3", "--heavy-weight", "0.8"]
 
@@ -25,10 +18,9 @@ def _json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict:
 
 def test_inverse_temperature(capsys: pytest.CaptureFixture[str]) -> None:
     """Output has the numbers of the theory under their names."""
-    found = _json(
-        capsys, "inverse-temperature", *SETTING, "--initial-beta", str(1 / 90), "--steps", "500", "--step-size", "0.05"
-    )
-    assert found["alpha"] == PAPER_ALPHA and found["flow_time"] == 25
+    schedule = ["--initial-beta", str(1 / 90), "--steps", "500", "--step-size", "0.05"]
+    found = _json(capsys, "inverse-temperature", *SETTING, *schedule)
+    assert found["alpha"] == planning.PAPER_ALPHA and found["flow_time"] == 25
     assert found["optimal_initial_beta"] == pytest.approx(0.0051011, abs=1e-6)
     assert found["stability_alpha"] == pytest.approx(0.5863, abs=1e-4)
     assert found["collapse_probability_paper"] == pytest.approx(0.248, abs=5e-4)
@@ -40,11 +32,10 @@ def test_target_probability(capsys: pytest.CaptureFixture[str]) -> None:
     """The plan has the steps that the probability needs, at the optimal start."""
     found = _json(capsys, "inverse-temperature", *SETTING, "--target-probability", "0.05")
     assert found["initial_beta"] == found["optimal_initial_beta"]
-    alpha = stability_alpha(3.0, 0.8)
-    p = [
-        collapse_probability(growth_exponent(found["initial_beta"], t, 0.05, 3.0, alpha), 512, 3.0, 0.8, repelled=True)
-        for t in (found["steps"], found["steps"] - 1)
-    ]
+    alpha = planning.stability_alpha(3.0, 0.8)
+    steps = (found["steps"], found["steps"] - 1)
+    exponents = [planning.growth_exponent(found["initial_beta"], t, 0.05, 3.0, alpha) for t in steps]
+    p = [planning.collapse_probability(exponent, 512, 3.0, 0.8, repelled=True) for exponent in exponents]
     assert p[0] <= 0.05 < p[1]
 
 
@@ -58,13 +49,11 @@ def test_target_probability(capsys: pytest.CaptureFixture[str]) -> None:
         (["--radius", "0.4", "--steps", "9"], "radius: found 0.4, expected more than"),
     ],
 )
-def test_bad_numbers_are_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str], line: str) -> None:
+def test_bad_numbers_are_one_line(refused, arguments: list[str], line: str) -> None:
     """The line has option, found and expected; the exit code is 2."""
     words = [*SETTING, *arguments]
     given = dict(zip(words[::2], words[1::2], strict=True))
-    assert main(["plan-schedule", "inverse-temperature", *(word for pair in given.items() for word in pair)]) == 2
-    error = capsys.readouterr().err
-    assert line in error and error.count("\n") == 1
+    assert line in refused(["plan-schedule", "inverse-temperature", *(word for pair in given.items() for word in pair)])
 
 
 def test_start_that_is_cold_is_warned_about(capsys: pytest.CaptureFixture[str]) -> None:

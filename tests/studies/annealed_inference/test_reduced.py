@@ -46,8 +46,7 @@ def _full(schedule, replicas, steps, samples, dimension, seed):
             means = RADIUS * normalize(means - rate * means.grad, dim=-1)
             variances = variances * (1 - 2 * rate / dimension * variances.grad) ** 2
     scaled = (means / RADIUS).double().numpy()
-    end = OrderParameters(scaled[:, 0, 0], scaled[:, 1, 0], (scaled[:, 0] * scaled[:, 1]).sum(-1))
-    return end, variances.numpy()
+    return OrderParameters(scaled[:, 0, 0], scaled[:, 1, 0], (scaled[:, 0] * scaled[:, 1]).sum(-1)), variances.numpy()
 
 
 def test_random_means_have_the_law_of_directions():
@@ -102,8 +101,7 @@ def test_sphere_and_frozen_parts():
     """Means keep their length to 1e-6; frozen parts stay."""
     run = _reduced(Constant(0.5), 5, 20, 16, 7)
     assert np.linalg.norm(run.means, axis=-1) == pytest.approx(np.full((5, 2), RADIUS), abs=1e-6)
-    still = _reduced(Constant(0.5), 5, 20, 16, 7, learn_variances=False)
-    assert (still.variances == 2.0).all()
+    assert (_reduced(Constant(0.5), 5, 20, 16, 7, learn_variances=False).variances == 2.0).all()
     start = random_means(5, 7, RADIUS, np.random.default_rng(0))
     assert (_reduced(Constant(0.5), 5, 20, 16, 7, learn_means=False, means=start).means == start).all()
 

@@ -1,7 +1,5 @@
 """A small linear Gaussian data set, and a partial VAE trained on it: fixtures shared by the tests of the study."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,16 +42,13 @@ class LinearGaussian:
 
 @pytest.fixture(scope="session")
 def linear() -> LinearGaussian:
-    rng = np.random.default_rng(7)
-    factor = np.linalg.qr(rng.standard_normal((5, 2)))[0] * [25.0, 18.0]
+    factor = np.linalg.qr(np.random.default_rng(7).standard_normal((5, 2)))[0] * [25.0, 18.0]
     return LinearGaussian(np.array([40.0, 10.0, 20.0, 30.0, 50.0]), factor, 10.0, ["known", "a", "b", "c", "d"])
 
 
 @pytest.fixture(scope="session")
 def linear_config(linear: LinearGaussian) -> PartialVAEConfig:
-    dimensions = [
-        DimensionConfig(name, linear.noise, 0.0, -500.0, 500.0, known=name == "known") for name in linear.names
-    ]
+    dimensions = [DimensionConfig(n, linear.noise, 0.0, -500.0, 500.0, known=n == "known") for n in linear.names]
     return PartialVAEConfig(dimensions, latent=2, embedding=4, features=24, hidden=[32])
 
 
@@ -86,8 +81,7 @@ def audiograms() -> Audiograms:
 @pytest.fixture(scope="session")
 def audiogram_vae(audiograms: Audiograms) -> PartialVAE:
     """An untrained model of audiograms that knows their mean and deviation."""
-    config = PartialVAEConfig(latent=2, embedding=3, features=6, hidden=[8])
-    model = PartialVAE(config, [5])
+    model = PartialVAE(PartialVAEConfig(latent=2, embedding=3, features=6, hidden=[8]), [5])
     model.set_statistics(audiograms.values.mean(0), audiograms.values.std(0))
     return model
 

@@ -1,7 +1,5 @@
 """The partial VAE: invariances, closed forms, stacks, NumPy against torch, and a linear Gaussian set as oracle."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -18,13 +16,8 @@ from sepkit.studies.audiogram.simulation import greedy_order, play, random_order
 from sepkit.studies.audiogram.task import PartialVAE
 from tests.complaint import complaint
 
-CONFIG = PartialVAEConfig(
-    [DimensionConfig(name, noise=0.5 + place) for place, name in enumerate("abcd")],
-    latent=3,
-    embedding=5,
-    features=7,
-    hidden=[11, 9],
-)
+DIMENSIONS = [DimensionConfig(name, noise=0.5 + place) for place, name in enumerate("abcd")]
+CONFIG = PartialVAEConfig(DIMENSIONS, latent=3, embedding=5, features=7, hidden=[11, 9])
 
 
 def _batch(count: int = 6) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -136,9 +129,7 @@ def test_predictive_variance_is_that_of_samples(linear_vae: TrainedVAE) -> None:
 
 
 @pytest.mark.parametrize("seen", [(0,), (0, 2), (0, 1, 4)])
-def test_estimates_approach_the_exact_conditional_and_are_never_better(
-    linear_vae: TrainedVAE, linear, seen: tuple[int, ...]
-) -> None:
+def test_estimates_approach_the_exact_conditional_and_are_never_better(linear_vae, linear, seen) -> None:
     data = linear.draw(4000, seed=2)
     observed = np.zeros(5, bool)
     observed[list(seen)] = True
@@ -160,8 +151,7 @@ def test_on_linear_gaussian_data_the_order_is_that_of_the_exact_variances(linear
     covariance = linear.covariance
     left = np.diag(covariance - covariance[:, :1] @ covariance[:1] / covariance[0, 0])
     best = 1 + int(np.argmax(left[1:]))
-    sessions = play(linear_vae, linear.draw(200, seed=3), latent_draws(2))
-    assert (sessions.orders[:, 0] == best).mean() > 0.95
+    assert (play(linear_vae, linear.draw(200, seed=3), latent_draws(2)).orders[:, 0] == best).mean() > 0.95
 
 
 def test_greedy_order_begins_with_the_only_informative_dimension(linear_vae: TrainedVAE) -> None:
@@ -181,8 +171,7 @@ def test_what_is_known_or_measured_is_never_next(audiogram_vae: PartialVAE, audi
     observed[:, 4] = True
     prediction = vae.predict(audiograms.values, observed, draws)
     possible = [place for place in range(1, 15) if place != 4]
-    expected = np.array(possible)[prediction.variance[:, possible].argmax(1)]
-    assert (vae.next_dimension(prediction) == expected).all()
+    assert (vae.next_dimension(prediction) == np.array(possible)[prediction.variance[:, possible].argmax(1)]).all()
     full = vae.predict(audiograms.values, np.ones_like(observed), draws)
     assert (vae.next_dimension(full) == -1).all()
     np.testing.assert_allclose(vae.features(full)["acquisition"], 25.0)

@@ -1,7 +1,5 @@
 """Audiograms as data: CSV files, synthetic ones, masks; and what is refused in them."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,19 +8,10 @@ import numpy as np
 import pytest
 
 from sepkit.cli.main import main
-from sepkit.errors import UserError
 from sepkit.studies.audiogram import data as masks
+from sepkit.studies.audiogram import data as tables
 from sepkit.studies.audiogram.config import THRESHOLDS, AudiogramOptions, MissingnessConfig, audiogram_dimensions
-from sepkit.studies.audiogram.data import (
-    SPLITS,
-    Audiograms,
-    archetype_correlation,
-    named_values,
-    prepare_audiograms,
-    read_audiograms,
-    synthetic_audiograms,
-    write_audiograms,
-)
+from tests.complaint import complaint
 
 NAMES = [dimension.name for dimension in audiogram_dimensions()]
 
@@ -67,26 +56,25 @@ def test_missingness_has_the_shares_of_the_thesis() -> None:
 
 
 def test_synthetic_audiograms_lie_in_the_hull_and_are_those_of_their_seed() -> None:
-    correlation = archetype_correlation()
+    correlation = tables.archetype_correlation()
     np.testing.assert_allclose(correlation, correlation.T)
     np.testing.assert_allclose(np.diag(correlation), 1)
     assert np.linalg.eigvalsh(correlation).min() > 0
-    options = AudiogramOptions(out=Path(), examples=300, seed=4)
-    data, corners = synthetic_audiograms(options)
+    data, corners = tables.synthetic_audiograms(AudiogramOptions(out=Path(), examples=300, seed=4))
     assert data.truth is not None and corners.shape == (5, 15)
     assert (data.truth <= corners.max(0) + 1e-9).all() and (data.truth >= corners.min(0) - 1e-9).all()
     assert (data.values - data.truth).std() == pytest.approx(5.0, rel=0.05)
-    again, _ = synthetic_audiograms(AudiogramOptions(out=Path(), examples=300, seed=4))
+    again, _ = tables.synthetic_audiograms(AudiogramOptions(out=Path(), examples=300, seed=4))
     assert (again.values == data.values).all()
 
 
 def test_prepare_synthetic_writes_splits_with_their_truth(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    prepare_audiograms(AudiogramOptions(out=tmp_path, examples=64, seed=1))
+    tables.prepare_audiograms(AudiogramOptions(out=tmp_path, examples=64, seed=1))
     assert "train 48 (48 complete), dev 8 (8 complete), test 8 (8 complete)" in capsys.readouterr().out
-    parts = [read_audiograms(tmp_path / f"{split}.csv") for split in SPLITS]
+    parts = [tables.read_audiograms(tmp_path / f"{split}.csv") for split in tables.SPLITS]
     assert all(part.truth is not None for part in parts)
     assert len({name for part in parts for name in part.ids}) == 64
-    expected, _ = synthetic_audiograms(AudiogramOptions(out=Path(), examples=64, seed=1))
+    expected, _ = tables.synthetic_audiograms(AudiogramOptions(out=Path(), examples=64, seed=1))
     place = expected.ids.index(parts[2].ids[0])
     np.testing.assert_allclose(parts[2].values[0], expected.values[place], rtol=1e-4, atol=1e-4)
 
@@ -96,12 +84,12 @@ def test_prepare_synthetic_writes_splits_with_their_truth(tmp_path: Path, capsys
 
 def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     values = np.array([[50.0, *range(10, 150, 10)], [np.nan, *range(0, 70, 5)]])[:, :15].clip(None, 120)
-    data = Audiograms(NAMES, ["a", "b"], values, splits=["train", "test"])
-    read = read_audiograms(write_audiograms(tmp_path / "x.csv", data))
+    data = tables.Audiograms(NAMES, ["a", "b"], values, splits=["train", "test"])
+    read = tables.read_audiograms(tables.write_audiograms(tmp_path / "x.csv", data))
     np.testing.assert_array_equal(read.values, values)
     assert read.ids == ["a", "b"] and read.splits == ["train", "test"] and read.truth is None
     assert read.complete.tolist() == [True, False] and read.complete_ones().ids == ["a"]
-    assert read_audiograms(_write(tmp_path / "y.csv", [_row("a", right_2000=33, age=50.5)])).values[0, 3] == 33
+    assert tables.read_audiograms(_write(tmp_path / "y.csv", [_row("a", right_2000=33, age=50.5)])).values[0, 3] == 33
 
 
 @pytest.mark.parametrize(
@@ -114,10 +102,9 @@ def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_bad_rows_are_named_and_the_others_go_on(tmp_path: Path, changes: dict[str, object], message: str) -> None:
     file = _write(tmp_path / "x.csv", [_row("a"), _row("b", **changes), _row("c")])
-    with pytest.raises(UserError, match=f"line 3: .*{message}"):
-        read_audiograms(file)
+    complaint(lambda: tables.read_audiograms(file), f"line 3: .*{message}")
     refused: list[str] = []
-    assert read_audiograms(file, refused=refused).ids == ["a", "c"]
+    assert tables.read_audiograms(file, refused=refused).ids == ["a", "c"]
     assert len(refused) == 1 and message in refused[0]
 
 
@@ -125,7 +112,7 @@ def test_bad_files_are_refused(tmp_path: Path) -> None:
     _write(tmp_path / "column.csv", [_row("a")], [name for name in ("id", *NAMES) if name != "left_3000"])
     _write(tmp_path / "incomplete.csv", [_row("a", age=""), _row("b", right_1000="")])
     for name, truth in (("other", _row("other")), ("text", _row("a", age="old"))):
-        write_audiograms(tmp_path / f"{name}.csv", Audiograms(NAMES, ["a"], np.full((1, 15), 30.0)))
+        tables.write_audiograms(tmp_path / f"{name}.csv", tables.Audiograms(NAMES, ["a"], np.full((1, 15), 30.0)))
         _write(tmp_path / f"{name}_truth.csv", [truth])
     for name, message in (
         ("column", "found no column left_3000"),
@@ -133,36 +120,34 @@ def test_bad_files_are_refused(tmp_path: Path) -> None:
         ("other", "its ids are not those of"),
         ("text", "_truth.csv: found 'old'"),
     ):
-        with pytest.raises(UserError, match=message):
-            read_audiograms(tmp_path / f"{name}.csv")
+        complaint(lambda name=name: tables.read_audiograms(tmp_path / f"{name}.csv"), message)
 
 
 def test_own_audiograms_are_divided_or_keep_their_splits(tmp_path: Path) -> None:
     def prepare(name: str, rows: list[dict[str, object]], *columns: str) -> dict[str, list[str]]:
         file = _write(tmp_path / f"{name}.csv", rows, ["id", *NAMES, *columns])
-        folder = prepare_audiograms(AudiogramOptions(out=tmp_path / name, csv=file))
-        return {split: read_audiograms(folder / f"{split}.csv").ids for split in SPLITS}
+        folder = tables.prepare_audiograms(AudiogramOptions(out=tmp_path / name, csv=file))
+        return {split: tables.read_audiograms(folder / f"{split}.csv").ids for split in tables.SPLITS}
 
     rows = [_row(number, right_500=5 * (number % 9)) for number in range(40)]
     divided, again = prepare("once", rows), prepare("reversed", rows[::-1])
     assert [len(ids) for ids in divided.values()] == [30, 5, 5]
-    assert all(set(divided[split]) == set(again[split]) for split in SPLITS)
+    assert all(set(divided[split]) == set(again[split]) for split in tables.SPLITS)
     given = [row | {"split": split} for row, split in zip(rows, ["test", "train", "dev"] * 13, strict=False)]
     assert prepare("given", given, "split")["test"] == [str(number) for number in range(0, 39, 3)]
 
 
 def test_prepare_csv_writes_the_good_rows_and_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [_row(number) for number in range(20)] + [_row("bad", right_500=700), _row(3)]
-    file = _write(tmp_path / "x.csv", rows)
+    file = _write(tmp_path / "x.csv", [_row(number) for number in range(20)] + [_row("bad", right_500=700), _row(3)])
     assert main(["prepare", "audiograms", "--csv", str(file), "--out", str(tmp_path / "out")]) == 2
     error = capsys.readouterr().err
     assert "line 22: right_500: found 700 dB" in error and "line 23: id '3'" in error and "2 rows" in error
-    assert sum(len(read_audiograms(tmp_path / "out" / f"{split}.csv")) for split in SPLITS) == 20
+    assert sum(len(tables.read_audiograms(tmp_path / "out" / f"{split}.csv")) for split in tables.SPLITS) == 20
     assert len((tmp_path / "out" / "refused.txt").read_text().splitlines()) == 2
 
 
 def test_typed_values_and_what_is_refused() -> None:
-    values, notes = named_values(["right_1000=35", "left_4000=61", "right_1000=40"], audiogram_dimensions())
+    values, notes = tables.named_values(["right_1000=35", "left_4000=61", "right_1000=40"], audiogram_dimensions())
     assert values == {"right_1000": 40.0, "left_4000": 61.0}
     assert notes == ["left_4000: 61 dB is off the 5 dB grid; taken", "right_1000: measured twice, 40 dB replaces 35"]
     for word, message in (
@@ -173,7 +158,6 @@ def test_typed_values_and_what_is_refused() -> None:
         ("right_1000=low", "expected NAME=NUMBER"),
         ("age=30", "given from the beginning"),
     ):
-        with pytest.raises(UserError, match=message):
-            named_values([word], audiogram_dimensions())
+        complaint(lambda word=word: tables.named_values([word], audiogram_dimensions()), message)
     for option, value in (("examples", "3"), ("archetypes", "1"), ("spread-db", "-1"), ("noise-db", "inf")):
         assert main(["prepare", "audiograms", "--out", "x", f"--{option}", value]) == 2

@@ -1,7 +1,5 @@
 """Training of stacks, and use of trained models: exact resume, files, tables."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -58,9 +56,7 @@ def _epochs(folder: Path, name: str) -> list[float]:
     return [record[name] for record in records if record.get("kind") == "epoch"]
 
 
-def test_a_model_of_a_stack_is_the_one_trained_alone(
-    config: Callable[..., AudiogramTaskConfig], stack: Path, tmp_path: Path
-) -> None:
+def test_a_model_of_a_stack_is_the_one_trained_alone(config, stack, tmp_path) -> None:
     together = _weights(stack / "last_model")
     assert torch.isfinite(together["low_elbo"]).all()
     shared = list(together["shared.weight"])
@@ -93,17 +89,13 @@ def test_two_epochs_and_two_more_are_four(config: Callable[..., AudiogramTaskCon
         (lambda c: setattr(c.stack, "seeds", [2**63]), "stack.seeds: found 9223372036854775808"),
     ],
 )
-def test_bad_configurations_are_refused(
-    config: Callable[..., AudiogramTaskConfig], change: Callable[[AudiogramTaskConfig], None], message: str
-) -> None:
+def test_bad_configurations_are_refused(config, change, message) -> None:
     made = config()
     change(made)
     complaint(lambda: made.check(), message)
 
 
-def test_incomplete_data_are_learned_from_and_data_that_do_not_vary_refused(
-    config: Callable[..., AudiogramTaskConfig], data: Path, tmp_path: Path
-) -> None:
+def test_incomplete_data_are_learned_from_and_data_that_do_not_vary_refused(config, data, tmp_path) -> None:
     head, *rows = [line.split(",") for line in (data / "train.csv").read_text().splitlines()]
     made = config(1)
     made.data.train = str(tmp_path / "train.csv")

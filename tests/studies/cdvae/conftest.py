@@ -1,7 +1,5 @@
 """A Poisson set, and a small model trained on it by the command line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

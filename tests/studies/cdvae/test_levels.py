@@ -1,7 +1,5 @@
 """Sample paths and path rates against closed forms, in float64; refined paths; torchsde as an oracle."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from itertools import pairwise
@@ -46,8 +44,7 @@ def test_constant_drifts_have_an_exact_rate_at_every_step() -> None:
     drifts = block(lambda z, s: torch.full_like(z, -0.3), lambda z, s: torch.full_like(z, 1.1))
     for steps in (1, 7, 40):
         path = drifts(start, noise=motion(start), steps=steps)
-        expected = torch.full_like(start, 1.4**2 / (2 * SIGMA**2))
-        torch.testing.assert_close(path.rate, expected, rtol=1e-12, atol=0)
+        torch.testing.assert_close(path.rate, torch.full_like(start, 1.4**2 / (2 * SIGMA**2)), rtol=1e-12, atol=0)
 
 
 def test_without_drift_the_variance_grows_by_that_of_the_noise_and_the_rate_is_zero() -> None:
@@ -103,8 +100,7 @@ def test_the_bound_of_a_linear_gaussian_model_is_tight_at_the_exact_posterior_an
         assert float(found[steps][0].mean()) < evidence + 0.02
     # With the stochastic integral each path tells log p(x) by itself, up to the step; without, it scatters by 1.4 nats.
     assert float(found[50][1].std()) < 0.25 < 1.0 < float(found[50][0].std())
-    importance = torch.logsumexp(found[10][1], 0) - math.log(paths)
-    assert float(importance) == pytest.approx(evidence, abs=0.02)
+    assert float(torch.logsumexp(found[10][1], 0) - math.log(paths)) == pytest.approx(evidence, abs=0.02)
     assert float(bounds(0.5, 50)[0].mean()) < float(found[50][0].mean()) - 0.05
 
 
@@ -123,9 +119,8 @@ def test_a_path_is_refined_and_the_strong_error_falls() -> None:
     fine = path.increments(depth_grid(8))
     for step, increment in enumerate(coarse):
         torch.testing.assert_close(fine[2 * step] + fine[2 * step + 1], increment, rtol=0, atol=1e-12)
-        assert increment.var() == pytest.approx(0.25, rel=0.15) and fine[2 * step].var() == pytest.approx(
-            0.125, rel=0.15
-        )
+        assert increment.var() == pytest.approx(0.25, rel=0.15)
+        assert fine[2 * step].var() == pytest.approx(0.125, rel=0.15)
     assert torch.corrcoef(torch.stack(fine))[0, 1].abs() < 0.1
     drifts = block(lambda z, s: -3 * z.sin(), lambda z, s: -3 * z.sin())
     ends = [drifts(start, steps=steps, noise=path).value for steps in (4, 8, 16, 128)]

@@ -1,7 +1,5 @@
 """The hierarchy: parts of the bound, its twins, training, and the command that measures it by number of steps."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math
@@ -12,7 +10,6 @@ import torch
 
 from sepkit.cli.main import main
 from sepkit.config import RateConfig, TrainerConfig
-from sepkit.errors import UserError
 from sepkit.studies.cdvae.config import CDVAETaskConfig, ImageDataConfig, ImageObjectiveConfig, ImageVAEConfig
 from sepkit.studies.cdvae.levels import ConvBlock
 from sepkit.studies.cdvae.model import ImageVAE, Noise
@@ -69,9 +66,8 @@ def test_an_ordinary_autoencoder_has_latents_at_the_coarsest_resolution_alone() 
     model = model_of(discrete=2, one_level=True)
     parts = model(IMAGES.clamp(0, 1).round(), noise())
     assert all(not rate.any() for rate in parts.path_rates) and bool(parts.initial_rate.sum() > 0)
-    assert torch.equal(
-        model.sample(IMAGES, source="top", noise=noise()), model.sample(IMAGES, source="posterior", noise=noise())
-    )
+    samples = [model.sample(IMAGES, source=source, noise=noise()) for source in ("top", "posterior")]
+    assert torch.equal(*samples)
     parts.log_weight.sum().backward()
     assert all(p.grad is not None for name, p in model.named_parameters() if name.startswith("levels"))
     assert "posterior" not in " ".join(dict(model.named_parameters()))
@@ -116,11 +112,9 @@ def test_training_costs_free_nats_and_reports_none(poisson: Path, tmp_path: Path
     torch.manual_seed(0)
     losses = task.losses(task.model, batch)
     # The initial rate and two levels cost their free nats.
-    expected = losses.statistics["distortion_nats"] + 3e3
-    torch.testing.assert_close(losses.loss, expected)
-    assert (
-        bool((losses.statistics["initial_rate_nats"] < 900).all()) and not losses.statistics["clamped_diffusions"].any()
-    )
+    torch.testing.assert_close(losses.loss, losses.statistics["distortion_nats"] + 3e3)
+    assert bool((losses.statistics["initial_rate_nats"] < 900).all())
+    assert not losses.statistics["clamped_diffusions"].any()
     rows = task.scores(task.model, batch)
     assert rows[0]["negative_elbo_nats"] == pytest.approx(
         rows[0]["distortion_nats"] + rows[0]["initial_rate_nats"] + rows[0]["path_rate_nats"], rel=1e-5
@@ -184,8 +178,7 @@ def test_refusals() -> None:
         ({"discrete": 1, "ode_like": True}, r"^model\.ode_like: found true with discrete blocks"),
         ({"one_level": True}, r"^model\.one_level: found true without discrete blocks"),
     ):
-        with pytest.raises(UserError, match=message):
-            ImageVAE(dataclasses.replace(SMALL, **changes))
+        complaint(lambda changes=changes: ImageVAE(dataclasses.replace(SMALL, **changes)), message)
     complaint(lambda: model_of(discrete=1).set_steps(4), r"^--depth-steps: found 4, but this model has discrete blocks")
     task = CDVAETaskConfig()
     complaint(lambda: task.check(), r"^data\.train: no file given")

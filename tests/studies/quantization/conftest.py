@@ -1,7 +1,5 @@
 """Small UCI sets with splits, written as the published ones are."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

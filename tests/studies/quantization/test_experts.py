@@ -1,7 +1,5 @@
 """Experts: who gets a gradient, what a split leaves as it was, and that a stack is its members."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -136,8 +134,7 @@ def test_growth_copies_the_expert_with_the_largest_share() -> None:
         assert torch.equal(after.amin(2), nearest)
         for run in range(2):
             source = max(range(count), key=lambda k, run=run: float(nearest[run][winners[run] == k].sum()))
-            pair = divided[run, :, source] + divided[run, :, count]
-            torch.testing.assert_close(pair, mass[run, :, source])
+            torch.testing.assert_close(divided[run, :, source] + divided[run, :, count], mass[run, :, source])
             for tensor in (*runs.expert_steps.parameters, *runs.expert_steps.first, *runs.expert_steps.second):
                 assert torch.equal(tensor[3 * run + source], tensor[3 * run + count])
     assert bool(runs.awake.all())

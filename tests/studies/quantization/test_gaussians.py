@@ -1,7 +1,5 @@
 """Three Gaussians: critical temperatures, splits ordered by input, and the command at a tiny size."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Points for a distribution: closed forms of optimal quantizers, POT, critical temperatures, and stacks of networks."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -11,7 +9,6 @@ import scipy.optimize
 import torch
 from scipy.stats import norm
 
-from sepkit.errors import UserError
 from sepkit.objectives.assignment import MCL, AnnealedMCL, RelaxedWTA
 from sepkit.studies.quantization import quantizers
 from sepkit.studies.quantization.gaussians import ThreeGaussians
@@ -35,10 +32,8 @@ def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
 def test_optimal_quantizers(points: torch.Tensor, optimal: list[float], least: float) -> None:
     """LBG and Lloyd's algorithm find them; competitive learning comes within 1 % of the distortion."""
     count = len(optimal)
-    for found in (
-        quantizers.lbg(points, count),
-        quantizers.lloyd(points, points[np.linspace(10, 70_000, count).astype(int)]),
-    ):
+    first = points[np.linspace(10, 70_000, count).astype(int)]
+    for found in (quantizers.lbg(points, count), quantizers.lloyd(points, first)):
         assert found.sort(0).values.flatten().tolist() == pytest.approx(optimal, abs=1e-4)
         assert quantizers.distortion(points, found) == pytest.approx(least, rel=1e-3)
     learned = quantizers.clvq(points, count, steps=50_000)
@@ -74,8 +69,7 @@ def test_too_few_points() -> None:
     """Points that are all equal are one point."""
     same = torch.ones(10, 2)
     for quantize in (lambda: quantizers.clvq(same, 2, steps=1), lambda: quantizers.lbg(same, 2)):
-        with pytest.raises(UserError, match="1 distinct points, expected at least as many as there are centroids, 2"):
-            quantize()
+        complaint(quantize, "1 distinct points, expected at least as many as there are centroids, 2")
     assert quantizers.lbg(same, 1).tolist() == [[1.0, 1.0]]
 
 
@@ -100,9 +94,8 @@ def test_the_energy_is_least_and_hypotheses_are_means() -> None:
     y, temperature = drawn(60, 2), 0.5
     start = y[:3] + 0.1
     found = quantizers.settle_points(y, start, temperature)
-    peer = scipy.optimize.minimize(
-        lambda x: free_energy(y.numpy(), x.reshape(3, 2), temperature), start.flatten().numpy(), options={"gtol": 1e-9}
-    )
+    energy = lambda x: free_energy(y.numpy(), x.reshape(3, 2), temperature)  # noqa: E731
+    peer = scipy.optimize.minimize(energy, start.flatten().numpy(), options={"gtol": 1e-9})
     assert free_energy(y.numpy(), found.numpy(), temperature) == pytest.approx(peer.fun, abs=1e-9)
     weights = (-torch.cdist(y, found).square() / temperature).softmax(1)
     assert found.numpy() == pytest.approx((weights.mT @ y / weights.sum(0)[:, None]).numpy(), abs=1e-5)
@@ -130,8 +123,7 @@ def test_groups_split_at_twice_the_variance_of_their_points() -> None:
 
 def test_the_three_gaussians_of_the_paper() -> None:
     """Splits are seen where eq. 13 says: at 2 (2/9 + .01), and below 2 sigma^2 = .02 in each Gaussian."""
-    points = ThreeGaussians().sample(torch.ones(3000), torch.Generator().manual_seed(0))
-    found = quantizers.anneal_points(points, 6)
+    found = quantizers.anneal_points(ThreeGaussians().sample(torch.ones(3000), torch.Generator().manual_seed(0)), 6)
     assert found["splits"][0]["temperature"] == pytest.approx(0.4644, rel=0.1)
     assert (found["groups"][0], found["groups"][-1]) == (1, 6) and 3 in found["groups"]
     late = [split["temperature"] for split in found["splits"] if split["groups_before"] >= 3]
@@ -171,8 +163,7 @@ def test_methods_follow_their_schedules() -> None:
         assignment.set_progress(500)
     assert linear.scheduled == {"temperature": 0.25} and relaxed.scheduled == {"epsilon": 0.25}
     assert exponential.scheduled["temperature"] == pytest.approx(0.5 * 0.95**500)
-    cost = torch.tensor([[[1.0], [1.00001]]])
-    assert exponential.weights(cost).flatten().tolist() == [1, 0]
+    assert exponential.weights(torch.tensor([[[1.0], [1.00001]]])).flatten().tolist() == [1, 0]
 
 
 @pytest.mark.parametrize("name", ["relaxed_wta_2", "relaxed_wta_x", "relaxed", "wta"])

@@ -1,7 +1,5 @@
 """UCI sets: splits that are refused, selections that do not look at the test part, tables, and resuming."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,15 +11,8 @@ import torch
 
 from sepkit.cli.main import main
 from sepkit.errors import UserError
+from sepkit.studies.quantization import uci as study
 from sepkit.studies.quantization.config import UCIConfig
-from sepkit.studies.quantization.uci import (
-    SELECTIONS,
-    SplitStack,
-    paired_difference,
-    standardized_splits,
-    train_splits,
-    uci,
-)
 from sepkit.studies.quantization.uci_sets import read_table
 from tests.complaint import complaint
 from tests.small_install import run
@@ -56,7 +47,7 @@ def _keep_first(path: Path) -> None:
     [
         (
             lambda d: _append(d / "index_test_1.txt", (d / "index_train_1.txt").read_text().split()[0]),
-            "appears 2 times in this split",
+            "appears 2 times in the split",
         ),
         (lambda d: _keep_first(d / "index_test_0.txt"), "are in neither part"),
         (lambda d: _append(d / "index_test_0.txt", "40\n"), "found 40, expected whole numbers from 0 to 39"),
@@ -68,12 +59,11 @@ def _keep_first(path: Path) -> None:
         (lambda d: (_set_column(d, 0), _set_column(d, 1)), "the target (column 2) or every feature is constant"),
     ],
 )
-def test_bad_sets(tmp_path: Path, write_set: Write, capsys: pytest.CaptureFixture[str], change, line: str) -> None:
+def test_bad_sets(tmp_path: Path, write_set: Write, refused, change, line: str) -> None:
     """One line with the file, exit code 2."""
     change(write_set(tmp_path, "yacht"))
-    assert main(["prepare", "uci", "--data", str(tmp_path)]) == 2
-    message = capsys.readouterr().err.strip()
-    assert line in message and str(tmp_path) in message and "\n" not in message
+    message = refused(["prepare", "uci", "--data", tmp_path])
+    assert line in message and str(tmp_path) in message
 
 
 def _set_column(data: Path, column: int) -> None:
@@ -88,9 +78,10 @@ def test_other_bad_input(tmp_path: Path, write_set: Write) -> None:
     assert read_table(tmp_path, "yacht").features.shape == (40, 1)
     complaint(lambda: read_table(tmp_path, "yach"), r"--sets: found 'yach' \(did you mean yacht")
     complaint(lambda: read_table(tmp_path / "yacht", "yacht"), "found no SET/data")
-    complaint(lambda: uci(tmp_path, ["yacht"], ["mcll"], ["last"], TINY, tmp_path / "out"), "--methods: found 'mcll'")
+    wrong = (tmp_path, ["yacht"], ["mcll"], ["last"], TINY, tmp_path / "out")
+    complaint(lambda: study.uci(*wrong), "--methods: found 'mcll'")
     with pytest.raises(UserError, match="split 0 has 32 training rows, expected 100 or more"):
-        standardized_splits(read_table(tmp_path, "yacht"), replace(TINY, hypotheses=100), held_out=False)
+        study.standardized_splits(read_table(tmp_path, "yacht"), replace(TINY, hypotheses=100), held_out=False)
 
 
 def test_permuting_test_targets(tmp_path: Path, write_set: Write) -> None:
@@ -106,10 +97,11 @@ def test_permuting_test_targets(tmp_path: Path, write_set: Write) -> None:
     chosen: dict[str, list[list[float]]] = {}
     for data in (table, permuted):
         for held_out in (False, True):
-            for name, found in train_splits(data, "amcl_linear", config, held_out)["selected"].items():
+            for name, found in study.train_splits(data, "amcl_linear", config, held_out)["selected"].items():
                 chosen.setdefault(name, []).append(found["epoch"])
     assert chosen["last"][0] == chosen["last"][1] and chosen["held_out"][0] == chosen["held_out"][1]
-    stacks = [SplitStack(standardized_splits(data, config, False), "mcl", config, 6) for data in (table, permuted)]
+    divided = [study.standardized_splits(data, config, False) for data in (table, permuted)]
+    stacks = [study.SplitStack(splits, "mcl", config, 6) for splits in divided]
     for stack in stacks:
         stack.train_epoch(0)
     for one, other in zip(*(stack.networks.parameters() for stack in stacks), strict=True):
@@ -121,7 +113,8 @@ def test_splits_of_a_stack_do_not_know_one_another(tmp_path: Path, write_set: Wr
     write_set(tmp_path, "yacht")
     table = read_table(tmp_path, "yacht")
     one = replace(table, splits=table.splits[:1])
-    together, first = (SplitStack(standardized_splits(t, TINY, False), "amcl_linear", TINY, 6) for t in (table, one))
+    divided = [study.standardized_splits(data, TINY, False) for data in (table, one)]
+    together, first = (study.SplitStack(splits, "amcl_linear", TINY, 6) for splits in divided)
     for epoch in range(4):
         together.train_epoch(epoch)
         first.train_epoch(epoch)
@@ -142,7 +135,7 @@ def test_command(tmp_path: Path, write_set: Write, capsys: pytest.CaptureFixture
     assert "a leak" in printed and printed.strip().split("\n")[-1] == str(out / "table.json")
     assert [path.name for path in (out / "figures").iterdir()] == ["figure_6_yacht.png"]
     rows = json.loads((out / "table.json").read_text())
-    expected = [(method, select) for select in SELECTIONS for method in ("mcl", "relaxed_wta_0.1")]
+    expected = [(method, select) for select in study.SELECTIONS for method in ("mcl", "relaxed_wta_0.1")]
     assert sorted((row["method"], row["select"]) for row in rows) == sorted(expected)
     for row in rows:
         assert row["set"] == "yacht" and row["folds"] == 2
@@ -157,5 +150,5 @@ def test_command(tmp_path: Path, write_set: Write, capsys: pytest.CaptureFixture
 
 def test_paired_difference() -> None:
     """Student's interval: for differences 1 and 3 it is 2 +- 12.706."""
-    mean, half = paired_difference([2.0, 4.0], [1.0, 1.0])
+    mean, half = study.paired_difference([2.0, 4.0], [1.0, 1.0])
     assert (mean, half) == (pytest.approx(2), pytest.approx(12.7062, rel=1e-4))

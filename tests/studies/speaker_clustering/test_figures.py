@@ -1,7 +1,5 @@
 """t-SNE of embeddings and histograms of posteriors."""
 
-from __future__ import annotations
-
 import importlib.util
 import subprocess
 import sys
@@ -49,9 +47,8 @@ def voices_table(voices: Path, folder: Path) -> Path:
 
 def test_histograms_are_shares_of_all_probabilities_and_sizes_of_clusters() -> None:
     sharp = np.eye(3)[[0, 0, 0, 1, 2]] * 0.94 + 0.02
-    drawn = drawing.Drawn(
-        np.zeros((5, 2)), sharp.argmax(1), 100.0, {"untrained": np.full((5, 3), 1 / 3), "trained": sharp}
-    )
+    posteriors = {"untrained": np.full((5, 3), 1 / 3), "trained": sharp}
+    drawn = drawing.Drawn(np.zeros((5, 2)), sharp.argmax(1), 100.0, posteriors)
     figure = drawing.posterior_figure({"mice": drawn}, np.array([2, 2, 1]))
     heights = [bar.get_height() for bar in figure.axes[0].patches]
     assert heights[:10] == pytest.approx([0, 0, 0, 1] + [0] * 6)

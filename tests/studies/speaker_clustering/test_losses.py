@@ -1,7 +1,5 @@
 """Contrastive losses against their definitions, and against each other where they meet."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.nn.functional import cross_entropy, normalize
@@ -13,8 +11,7 @@ B, K, D, NU = 6, 4, 8, 11
 
 
 def unit(*shape: int, seed: int = 0) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return normalize(torch.randn(*shape, generator=generator, dtype=torch.float64), dim=-1)
+    return normalize(torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64), dim=-1)
 
 
 def queue_of(embeddings: torch.Tensor, instances: list[int]) -> losses.ContrastiveQueue:
@@ -134,10 +131,7 @@ def test_own_instance_is_no_negative(parts: dict[str, torch.Tensor]) -> None:
 
 def test_relabeling_experts_relabels_the_posterior(parts: dict[str, torch.Tensor]) -> None:
     order = torch.tensor([2, 0, 3, 1])
-    moved = {
-        name: tensor[:, order] if tensor.ndim == 3 else tensor[order] if name != "gate" else tensor
-        for name, tensor in parts.items()
-    }
+    moved = {name: tensor if name == "gate" else tensor[..., order, :] for name, tensor in parts.items()}
     before, after = mice(parts), mice(moved)
     torch.testing.assert_close(after.posterior, before.posterior[:, order])
     torch.testing.assert_close(after.loss, before.loss)

@@ -1,12 +1,8 @@
 """Contrastive trainings: views, teacher, queue and prototypes, and that an interrupted one ends the same."""
 
-from __future__ import annotations
-
 import signal
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,14 +18,8 @@ from sepkit.studies.speaker_clustering.data import SpeechSegments
 from sepkit.studies.speaker_clustering.task import SpeakerClusteringTask, masked
 from sepkit.training.run import train
 from tests.complaint import complaint
-from tests.training.runs import (
-    assert_same_weights,
-    run_process,
-    train_interrupted,
-    weights,
-    with_objective,
-    with_trainer,
-)
+from tests.training import runs
+from tests.training.runs import weights, with_objective, with_trainer
 
 # --------------------------------------------------------------------------------------------------------------- views
 
@@ -56,17 +46,14 @@ def segments(data: SegmentDataConfig, views: ViewConfig, count: int = 1) -> Spee
 def test_noise_of_a_view_has_its_level(moco: SpeakerClusteringConfig) -> None:
     """Without color, room and gain, what a view adds to its crop is noise at the drawn ratio."""
     clean = replace(moco.data.views, gain_db=0.0, tilt_nepers=0.0, room_probability=0.0, snr_db=(200.0, 200.0))
-    noisy = replace(clean, snr_db=(10.0, 10.0))
-    views = [segments(moco.data, v)[0, 0][0][0] for v in (clean, noisy)]
+    views = [segments(moco.data, v)[0, 0][0][0] for v in (clean, replace(clean, snr_db=(10.0, 10.0)))]
     ratio = np.square(views[0]).sum() / np.square(views[1] - views[0]).sum()
     assert 10 * np.log10(ratio) == pytest.approx(10, abs=0.7)
 
 
 def test_noise_can_be_left_out_of_views(moco: SpeakerClusteringConfig) -> None:
     plain = replace(moco.data.views, gain_db=0.0, tilt_nepers=0.0, room_probability=0.0, snr_db=(0.0, 0.0))
-    made = SpeechSegments(
-        str(moco.data.train), replace(moco.data, views=replace(plain, clean_probability=0.5)), 8000, 40, 0
-    )
+    made = segments(moco.data, replace(plain, clean_probability=0.5), 40)
     views, whole = made[0, 0][0], made.waveforms[0].astype(np.float32) / 32767
     places = np.lib.stride_tricks.sliding_window_view(whole, 4000)
     # The first samples of a crop tell where it is from.
@@ -93,8 +80,7 @@ def test_views_come_from_separated_estimates_too(moco: SpeakerClusteringConfig, 
 
 
 def test_masks_hide_bands_and_frames() -> None:
-    spectra = torch.ones(2, 10, 20)
-    found = masked(spectra, torch.tensor([[0.5, 0.25, 0.0, 0.2], [0.0, 0.0, 0.0, 0.0]]))
+    found = masked(torch.ones(2, 10, 20), torch.tensor([[0.5, 0.25, 0.0, 0.2], [0.0, 0.0, 0.0, 0.0]]))
     assert (found[0, :2] == 0).all() and (found[0, :, 10:15] == 0).all()
     assert found[0].sum() == 8 * 15 and (found[1] == 1).all()
 
@@ -111,13 +97,11 @@ def test_a_killed_training_ends_the_same(config: SpeakerClusteringConfig, tmp_pa
     """Queue, teacher and prototypes go back to the saved state of the middle of an epoch, and a batch is repeated."""
     config = with_trainer(config, checkpoint_every_steps=3)
     train(config, tmp_path / "whole")
-    assert run_process(train_interrupted, config, tmp_path / "cut", 7) == -signal.SIGKILL
+    assert runs.run_process(runs.train_interrupted, config, tmp_path / "cut", 7) == -signal.SIGKILL
     train(config, tmp_path / "cut")
-    assert_same_weights(tmp_path / "cut", tmp_path / "whole")
-    states = [
-        torch.load(tmp_path / name / "resume" / "last.ckpt", weights_only=True)["state_dict"]
-        for name in ("whole", "cut")
-    ]
+    runs.assert_same_weights(tmp_path / "cut", tmp_path / "whole")
+    paths = [tmp_path / name / "resume" / "last.ckpt" for name in ("whole", "cut")]
+    states = [torch.load(path, weights_only=True)["state_dict"] for path in paths]
     for name in ("queue.embeddings", "queue.instances", "queue.position", "sums.sums", "teacher.heads.weight"):
         assert torch.equal(states[0][name], states[1][name]), name
     assert not torch.equal(states[0]["teacher.heads.weight"], states[0]["model.heads.weight"])
@@ -152,12 +136,9 @@ def test_queue_teacher_and_prototypes_move_with_steps_alone(mice: SpeakerCluster
         ({"prototype_gradient": False, "analytical_update": False}, False),
     ],
 )
-def test_how_prototypes_learn(
-    mice: SpeakerClusteringConfig, tmp_path: Path, changes: Mapping[str, Any], moves: bool
-) -> None:
+def test_how_prototypes_learn(mice, tmp_path, changes, moves) -> None:
     config = with_trainer(with_objective(mice, **changes), max_epochs=1, seed=3)
-    task = SpeakerClusteringTask(config, tmp_path / "begin")
-    begin = task.model.prototypes.detach().clone()
+    begin = SpeakerClusteringTask(config, tmp_path / "begin").model.prototypes.detach().clone()
     train(config, tmp_path / "out")
     assert torch.equal(weights(tmp_path / "out")["prototypes"], begin) is not moves
 
@@ -176,14 +157,11 @@ def test_steps_on_one_batch_lower_its_loss(config: SpeakerClusteringConfig, tmp_
     assert values[-1] < values[0] - 0.3
 
 
-def test_mice_starts_from_the_clusters_of_moco(
-    moco: SpeakerClusteringConfig, mice: SpeakerClusteringConfig, tmp_path: Path
-) -> None:
+def test_mice_starts_from_the_clusters_of_moco(moco, mice, tmp_path) -> None:
     source = train(with_trainer(moco, max_epochs=1), tmp_path / "moco")
     started = replace(with_objective(mice, start_from_clusters=True), init_from=str(source))
     task, encoder = SpeakerClusteringTask(started, tmp_path / "mice"), load_checkpoint(source, of=SpeakerEncoder)
-    heads = task.model.heads.weight.detach().unflatten(0, (3, 6))
-    for head in heads:
+    for head in task.model.heads.weight.detach().unflatten(0, (3, 6)):
         torch.testing.assert_close(head, encoder.heads.weight.detach())
     waveforms = torch.stack([torch.from_numpy(w[:8000] / 32767).float() for w in task.train_data.waveforms])
     model = task.model.eval()
@@ -203,9 +181,7 @@ def test_mice_starts_from_the_clusters_of_moco(
         ({"model": {"experts": 8, "gate": "fixed"}, "loss": "mice"}, r"model\.experts: found 8, expected at most 7"),
     ],
 )  # fmt: skip
-def test_configurations_that_cannot_be_trained(
-    moco: SpeakerClusteringConfig, changes: dict[str, Any], line: str
-) -> None:
+def test_configurations_that_cannot_be_trained(moco, changes, line) -> None:
     if "views" in changes:
         moco.data.views = replace(moco.data.views, **changes["views"])
     for part in ("objective", "trainer", "model"):
@@ -222,10 +198,7 @@ def test_one_stretch_is_refused(moco: SpeakerClusteringConfig, tmp_path: Path) -
     complaint(lambda: SpeakerClusteringTask(moco, tmp_path), "found one segment")
 
 
-def test_a_long_queue_is_shortened_and_said(
-    moco: SpeakerClusteringConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    task = SpeakerClusteringTask(with_objective(moco, queue=100), tmp_path)
-    assert len(task.queue) == 9
+def test_a_long_queue_is_shortened_and_said(moco, tmp_path, capsys) -> None:
+    assert len(SpeakerClusteringTask(with_objective(moco, queue=100), tmp_path).queue) == 9
     printed = capsys.readouterr()
     assert "found 100, shortened to the 9 segments" in printed.out + printed.err

@@ -260,8 +260,7 @@ class _Moments:
 def _sum_of_squares(values: Tensor) -> float:
     parts = values[: len(values) // _SUMMED_IN_FLOAT32 * _SUMMED_IN_FLOAT32].view(-1, _SUMMED_IN_FLOAT32)
     rest = values[parts.numel() :]
-    total = torch.linalg.vector_norm(parts, dim=1).double().square().sum() + rest.double().square().sum()
-    return float(total)
+    return float(torch.linalg.vector_norm(parts, dim=1).double().square().sum() + rest.double().square().sum())
 
 
 @dataclass(frozen=True)

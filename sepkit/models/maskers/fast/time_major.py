@@ -60,8 +60,7 @@ class _AddNormalized(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, update: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> Tensor:
         """See the module; eps is added to the variance."""
         out = x.new_empty(x.shape[2], x.shape[1], x.shape[0], x.shape[3])
-        normalized = update.detach().clone()
-        mean, scale = _add_normalized(x, normalized, gamma, beta, eps, out)
+        mean, scale = _add_normalized(x, update.detach().clone(), gamma, beta, eps, out)
         ctx.save_for_backward(update, gamma, mean, scale)
         return out
 

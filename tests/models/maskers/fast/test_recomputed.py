@@ -21,9 +21,8 @@ def masker(dtype: torch.dtype = torch.float64, **changes) -> ConvTasNetMasker:
 
 def gradients(made: ConvTasNetMasker, features: Tensor) -> dict[str, Tensor]:
     features = features.clone().requires_grad_()
-    weighting = torch.randn(
-        2, len(features), 2, 1, 5, features.shape[-1], generator=torch.Generator().manual_seed(3), dtype=torch.float64
-    )
+    shape, generator = (2, len(features), 2, 1, 5, features.shape[-1]), torch.Generator().manual_seed(3)
+    weighting = torch.randn(shape, generator=generator, dtype=torch.float64)
     values = made(features)
     made.zero_grad()
     (values * weighting[0] + values.square() * weighting[1]).sum().backward()
