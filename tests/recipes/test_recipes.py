@@ -105,12 +105,12 @@ def test_comparison_of_matchings(matching: list[str], tmp_path: Path, run: Calla
 def test_more_speakers_are_compared_and_finished_runs_are_kept(matching, repository, tmp_path, run) -> None:
     options = dict(zip(matching[1::2], matching[2::2], strict=True))
     kept = {name: options[name] for name in ("--speech", "--conf", "--data", "--prepare-options")}
-    kept |= {"--exp": str(tmp_path / "exp"), "--runs": str(tmp_path / "runs"), "--counts": "3", "--methods": "mcl"}
-    kept |= {"--seeds": "0 1", "--hypotheses": "4"}
+    kept |= {"--exp": str(tmp_path / "exp"), "--runs": str(tmp_path / "runs"), "--counts": "3"}
+    kept |= {"--methods": "amcl_exponential", "--seeds": "0 1", "--hypotheses": "4"}
     command = [str(repository / "egs" / "matching" / "more.sh"), *(word for pair in kept.items() for word in pair)]
     run(command)
-    runs = ((3, "mcl"), (4, "mcl"), (4, "amcl"))
-    names = {f"m3_n{n}_{method}_seed{seed}.json" for n, method in runs for seed in (0, 1)}
+    kinds = ("n3_amcl_exponential", "n4_mcl", "n4_amcl")
+    names = {f"m3_{kind}_seed{seed}.json" for kind in kinds for seed in (0, 1)}
     assert {path.name for path in (tmp_path / "runs").glob("*.json")} == names
     assert "| 3, 4 | amcl - mcl | 2 |" in (tmp_path / "runs" / "RUNS.md").read_text()
     shutil.rmtree(tmp_path / "exp")
