@@ -13,6 +13,8 @@ from io import BufferedIOBase
 from pathlib import Path
 from typing import IO
 
+import numpy as np
+
 from sepkit.errors import UserError
 from sepkit.limits import CHANNELS, SAMPLE_RATES, WAV_HEADER_BYTES
 
@@ -43,6 +45,8 @@ _RECORDING = re.compile(
     ]),
     re.DOTALL,
 )  # fmt: skip
+# The same for others, which samples seldom begin with: IRCAM, SoX, MPEG-TS, and tags before an mp3.
+_NO_PCM = re.compile(rb"d\xa3[\1-\4]\0|\.SoX|XoS\.|ID3[\2-\4]\0|G.{187}G.{187}G", re.DOTALL)
 _FLAC_IN_OGG = b"\x7fFLAC"[:5]
 # Fewer than any header has, more than any pattern takes, and bytes that are read at a time.
 _LEAST_HEADER, _LONGEST, _SEARCH_BYTES = 16, 80, 1 << 20
@@ -106,6 +110,22 @@ class WavHeader:
     def subtype(self) -> str:
         """libsndfile's name of the samples, or a description."""
         return WAV_SUBTYPES.get((self.tag, self.bits), f"{self.bits} bits, format {self.tag}")
+
+
+def is_pcm16(begin: bytes) -> bool:
+    """Return whether the first bytes of a recording may be raw 16-bit samples: no known format, nor loud white noise.
+
+    Compressed data and samples of other widths are noise as 16-bit samples: at more than a tenth of full scale, with a
+    correlation between neighbors below 0.3.
+
+    Args:
+        begin: a hundred bytes or more decide better than few.
+    """
+    if _RECORDING.search(begin, 0, _LONGEST) or _NO_PCM.match(begin):
+        return False
+    samples = np.frombuffer(begin, "<i2", len(begin) // 2) / 32768
+    power = float(samples @ samples)
+    return power <= 0.01 * len(samples) or float(samples[1:] @ samples[:-1]) >= 0.3 * power
 
 
 def read_wav_header(source: IO[bytes] | BufferedIOBase, name: str = "standard input") -> WavHeader:

@@ -17,7 +17,7 @@ from sepkit.data.mixing import Mixed, mix_entry
 from sepkit.errors import UserError
 from sepkit.inference.quality.features import SHORTEST_SECONDS, mixture_features, recording_features
 from sepkit.inference.quality.predictor import QualityPredictor, fit_quality, runner_fields
-from sepkit.inference.quality.single_speaker import LEAST_OF_EACH, LabeledRecording, fit_single_speaker
+from sepkit.inference.quality.single_speaker import LEAST_OF_EACH, LabeledRecording, fit_single_speaker, rule_features
 from sepkit.inference.quality.voices import default_encoder, speaker_evidence
 from sepkit.inference.runners.base import ModelOutput, Runner
 from sepkit.inference.runners.level import standardize
@@ -45,7 +45,7 @@ class Calibration:
         manifest: Manifest of the mixtures.
         measured: Of each mixture with sources its number, its kind (`corpus` in the manifest, or "more speakers" than
             estimates), whether only the interval is fitted on it, and its features and SI-SDR.
-        labeled: Kinds and recordings that the rule for single speakers is fitted on.
+        labeled: Recordings that the rule for single speakers is fitted on.
         skipped: Reason by the id of each unusable mixture.
         predictor: Fitted predictor, not yet stored.
     """
@@ -53,7 +53,7 @@ class Calibration:
     separator: Separator
     manifest: str
     measured: list[tuple[int, str, bool, _Measured]] = field(default_factory=list)
-    labeled: list[tuple[str, LabeledRecording]] = field(default_factory=list)
+    labeled: list[LabeledRecording] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
     predictor: QualityPredictor = field(init=False)
 
@@ -81,7 +81,7 @@ class Calibration:
                 **runner_fields(self.separator.runner),
                 manifest=self.manifest,
             )
-            if labeled := [recording for kind, recording in self.labeled if kind not in without]:
+            if labeled := [one for one in self.labeled if one.kind not in without]:
                 predictor.single_speaker = fit_single_speaker(labeled, default_encoder().fingerprint())
         except UserError as error:
             raise UserError(f"{self.manifest}: {error}") from error
@@ -135,14 +135,14 @@ def calibrate(separator: Separator, manifest: str | os.PathLike[str], *, first: 
             mixed = mix_entry(entry)
             made = _run(plain, mixed.mixture, entry.sample_rate)
             if complete and not plain.runner.scored:
-                found.labeled += [(corpus, one) for one in _label(plain, entry, mixed, made)]
+                found.labeled += _label(plain, entry, mixed, made)
                 if len(mixed.sources) < 2:
                     continue
             beyond = len(mixed.sources) > plain.hypotheses
             sources = _measure_sources(plain, mixed, entry.sample_rate, complete and beyond, made)
             if number in chosen and not beyond:
                 if not plain.runner.scored:
-                    found.labeled += [(corpus, one) for one in _measure_example(plain, entries, number, mixed)]
+                    found.labeled += _measure_example(plain, entries, number, mixed)
                 for kind, hard in _stress_mixtures(entries, number, mixed, plain.hypotheses):
                     found.measured.append((number, kind, True, _measure_sources(plain, hard, entry.sample_rate, True)))
         except UserError as error:
@@ -166,7 +166,7 @@ def _label(separator: Separator, entry: MixtureEntry, mixed: Mixed, made: _Made)
         return []
     speakers = int(mixed.sources.any(axis=1).sum()) if len(mixed.sources) else 0
     group = (entry.sources[0].speaker if entry.sources else None) or entry.id
-    return [_labeled(*made, separator.sample_rate, speakers, group)]
+    return [_labeled(*made, separator.sample_rate, speakers, group, entry.corpus or "")]
 
 
 def _measure_example(
@@ -195,11 +195,13 @@ def _measure_example(
     ]
 
 
-def _labeled(mixture: np.ndarray, output: ModelOutput, rate: int, speakers: int, group: str) -> LabeledRecording:
+def _labeled(
+    mixture: np.ndarray, output: ModelOutput, rate: int, speakers: int, group: str, kind: str = ""
+) -> LabeledRecording:
     """Return the record of a mixture (T,) of this many speakers, given the model's output."""
-    estimates = output.estimates[0]
-    evidence = speaker_evidence(default_encoder(), products_of(mixture, estimates), estimates, rate)
-    return LabeledRecording(evidence, speakers, group, mixture_features(mixture, rate))
+    estimates, sound = output.estimates[0], mixture_features(mixture, rate)
+    voices = speaker_evidence(default_encoder(), products_of(mixture, estimates), estimates, rate)
+    return LabeledRecording(rule_features(voices, sound), speakers, group, sound, kind)
 
 
 def _background(mixed: Mixed) -> np.ndarray | None:

@@ -8,7 +8,7 @@ from sepkit.inference.evidence import Evidence
 from sepkit.inference.options import Levels, Speakers
 from sepkit.inference.quality.features import levels_db
 from sepkit.inference.quality.predictor import QualityPredictor
-from sepkit.inference.quality.single_speaker import SingleSpeakerDetector
+from sepkit.inference.quality.single_speaker import SingleSpeakerDetector, rule_features
 from sepkit.inference.quality.voices import SAME_VOICE, changes_speakers, default_encoder, speaker_evidence
 from sepkit.inference.selection import Selection, gains_of, select_by_levels, select_by_scores
 from sepkit.inference.separated import Prediction
@@ -68,15 +68,15 @@ def decide(
 
 def _is_single_speaker(evidence: Evidence, rule: SingleSpeakerDetector) -> tuple[bool | None, bool]:
     """Return whether one speaker is alone, None if that is not known, and whether all estimates hold the same voice."""
-    features = evidence.features
-    if features is None or not rule.in_domain({name: float(values[0]) for name, values in features.items()}):
+    sound = {name: float(values[0]) for name, values in (evidence.features or {}).items()}
+    if not sound or not rule.in_domain(sound):
         return None, False
     encoder = default_encoder()
     if encoder.fingerprint() != rule.encoder:
         # The numbers of another encoder mean something else.
         return None, False
     found = speaker_evidence(encoder, evidence.products, evidence.estimates, evidence.sample_rate)
-    return rule.is_one(found), found.get("outputs_between", -1.0) > SAME_VOICE
+    return rule.is_one(rule_features(found, sound)), found.get("outputs_between", -1.0) > SAME_VOICE
 
 
 def _predict(selection: Selection, evidence: Evidence, quality: QualityPredictor) -> Prediction:

@@ -4,12 +4,12 @@ import io
 import time
 from dataclasses import dataclass
 from io import BufferedIOBase
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 import numpy as np
 
 from sepkit.data.audio import loudest_if_cancelled, quantize_pcm16
-from sepkit.data.headers import check_end, read_wav_header
+from sepkit.data.headers import WAV_BEGINS, check_end, is_pcm16, read_wav_header
 from sepkit.errors import UserError
 from sepkit.inference.live.streaming import Stream
 from sepkit.inference.options import SampleFormat
@@ -55,13 +55,17 @@ def open_pipe(
 
     Args:
         sample_rate: Hz; None: that of a wav, and for PCM that of the model.
-        sample_format: of PCM; None: a wav.
+        sample_format: of PCM; None: a wav, or 16-bit integers if the first bytes can be such samples.
 
     Raises:
         UserError: a wav of another rate, or one that cannot be read; another format than wav.
     """
     if sample_format:
         return Pipe(source, sample_format, sample_rate)
+    source = source if isinstance(source, io.BufferedReader) else io.BufferedReader(cast("io.RawIOBase", source))
+    begin = source.peek(_READ_BYTES)
+    if begin and begin[:4] not in WAV_BEGINS and is_pcm16(begin):
+        return Pipe(source, "s16le", sample_rate)
     header = read_wav_header(source)
     if sample_rate not in (None, header.sample_rate):
         raise UserError(f"--sample-rate {sample_rate}: the wav has {header.sample_rate} Hz; leave it out")

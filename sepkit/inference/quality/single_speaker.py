@@ -12,12 +12,16 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from sepkit.inference.quality.regression import LogisticRegression, fit_logistic, threshold_above
+from sepkit.inference.quality.voices import MOST_RANGE_DB
 
 MOST_TAKEN_FOR_ONE = 0.01
 """Share of the recordings of several speakers that may be taken for one speaker."""
 
 MOST_TAKEN_FOR_SEVERAL = 0.025
 """Share of the recordings of one speaker that may be taken for several."""
+
+MOST_OF_A_KIND = 0.02
+"""Share of the recordings of a kind, with `LEAST_OF_EACH` or more, that may be taken for one or for several."""
 
 LEAST_FOUND = 0.25
 """The rule is kept only if it finds at least this share of the recordings of one speaker."""
@@ -37,6 +41,9 @@ _SOUND = (
     "level_deviation_db",
     "crest_factor_db",
 )
+# What a voice and its level are compared with: pauses and noise.
+_BACKGROUND = ("level_deviation_db", "spectral_flatness_db")
+_VOICES = ("voice_least", "voice_between", "outputs_between", "loudest_least")
 # Share of a range that is added to it on both sides.
 _SLACK = 0.1
 
@@ -46,16 +53,35 @@ class LabeledRecording:
     """What is known of a recording to fit the rule.
 
     Args:
-        evidence: Result of `speaker_evidence`.
+        evidence: Result of `rule_features`.
         speakers: Number of speakers.
         group: Name of the recordings that are left out together, those of a speaker.
         sound: Result of `mixture_features`.
+        kind: What kind of recording it is; each kind by itself is seldom taken for another.
     """
 
     evidence: Mapping[str, float]
     speakers: int
     group: str = ""
     sound: Mapping[str, float] = field(default_factory=dict)
+    kind: str = ""
+
+
+def rule_features(voices: Mapping[str, float], sound: Mapping[str, float]) -> dict[str, float]:
+    """Return the features of the rule; none without voices.
+
+    Voices mean something else where one estimate is nearly empty, so the range of levels, l in [0, 1], is also there
+    as l^2 and as the product of l and each cosine; and pauses and noise change what is usual.
+
+    Args:
+        voices: Result of `speaker_evidence`.
+        sound: Result of `mixture_features`.
+    """
+    if not voices:
+        return {}
+    share = voices["levels_range"] / MOST_RANGE_DB
+    products = {f"levels_{name}": share * voices[name] for name in _VOICES}
+    return {**voices, "levels_squared": share**2, **products, **{name: sound[name] for name in _BACKGROUND}}
 
 
 @dataclass
@@ -97,7 +123,7 @@ class SingleSpeakerDetector:
         """Return whether one speaker is alone in a recording; None if that is not sure.
 
         Args:
-            evidence: Result of `speaker_evidence`.
+                evidence: Result of `rule_features`.
         """
         log_odds = self.one.log_odds(evidence)
         if log_odds > self.one.threshold:
@@ -109,7 +135,7 @@ def fit_single_speaker(recordings: Sequence[LabeledRecording], encoder: str) -> 
     """Return the rule that distinguishes one speaker from several, or None if it would not find enough of them.
 
     By fits without the speaker in question, 1 % of the recordings of several speakers are taken for one, and 2.5 % of
-    those of one speaker for several.
+    those of one speaker for several, and at most 2 % of each kind.
 
     Args:
         recordings: Recordings to fit on; those without evidence, or with numbers that are not finite, are left out.
@@ -127,8 +153,9 @@ def fit_single_speaker(recordings: Sequence[LabeledRecording], encoder: str) -> 
     if (fit := fit_logistic([one.evidence for one in usable], alone, groups)) is None:
         return None
     one, scores = fit
-    several_below = -threshold_above(-scores[alone], MOST_TAKEN_FOR_SEVERAL)
-    threshold = threshold_above(scores[~alone], MOST_TAKEN_FOR_ONE)
+    kinds = np.array([one.kind for one in usable])
+    several_below = -_threshold(-scores[alone], kinds[alone], MOST_TAKEN_FOR_SEVERAL)
+    threshold = _threshold(scores[~alone], kinds[~alone], MOST_TAKEN_FOR_ONE)
     # Where both kinds hardly overlap, what lies between the thresholds is still not known.
     one.set_threshold(max(threshold, several_below), scores[alone], scores[~alone])
     several_below = min(threshold, several_below)
@@ -148,6 +175,13 @@ def fit_single_speaker(recordings: Sequence[LabeledRecording], encoder: str) -> 
         sound=ranges,
         noise=_fit_noise(speech, noise) if len(noise) >= LEAST_OF_EACH else None,
     )
+
+
+def _threshold(scores: np.ndarray, kinds: np.ndarray, share: float) -> float:
+    """Return the threshold that this share of the scores (N,) is above, and at most `MOST_OF_A_KIND` of each kind."""
+    own = [scores[kinds == kind] for kind in np.unique(kinds)]
+    highest = [threshold_above(of_kind, MOST_OF_A_KIND) for of_kind in own if len(of_kind) >= LEAST_OF_EACH]
+    return max(threshold_above(scores, share), *highest)
 
 
 def _fit_noise(

@@ -6,6 +6,7 @@ import struct
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -172,7 +173,7 @@ def test_rf64_is_read_like_a_wav():
     assert pipe.size_bytes is None and pipe.read() == sound[-600:]
 
 
-@pytest.mark.parametrize("kind", ["FLAC", "OGG", "AIFF", "AU", "W64", "NIST", "CAF", "MP3", "VOC", "IRCAM", "RAW"])
+@pytest.mark.parametrize("kind", ["FLAC", "OGG", "AIFF", "AU", "W64", "NIST", "CAF", "MP3", "VOC", "IRCAM"])
 def test_what_is_no_wav_is_not_taken_for_samples(kind):
     subtype = {"OGG": "VORBIS", "MP3": "MPEG_LAYER_III"}.get(kind, "PCM_16")
     sound = wav(mixture(16000), format=kind, subtype=subtype)
@@ -180,6 +181,18 @@ def test_what_is_no_wav_is_not_taken_for_samples(kind):
         lambda: open_pipe(io.BytesIO(sound), 8000), r"standard input: is no wav; .*--sample-format s16le.*ffmpeg -i"
     )
     complaint(lambda: open_pipe(io.BytesIO(wav(mixture(9), endian="BIG"))), "is no wav")
+
+
+def test_samples_without_a_name_are_16_bit_integers_unless_they_are_loud_white_noise():
+    rng = np.random.default_rng(0)
+    slow = (0.3 * np.sin(np.arange(900) / 5))[None]
+    for sound in (wav(slow, format="RAW"), wav(0.05 * rng.standard_normal((1, 900)), format="RAW"), bytes(99), b"\1"):
+        pipe = open_pipe(io.BytesIO(sound), 8000)
+        assert (pipe.sample_format, pipe.sample_rate, pipe.read()) == ("s16le", 8000, sound)
+    transport = (b"G" + bytes(187)) * 3
+    floats, swapped = slow.astype("<f4").tobytes(), (32768 * slow).astype(">i2").tobytes()
+    for sound in (rng.bytes(900), floats, swapped, transport, b"ID3\4\0" + bytes(99), b".SoX" + bytes(99)):
+        complaint(partial(open_pipe, io.BytesIO(sound), 8000), "is no wav")
 
 
 def test_what_begins_like_a_wav_is_pcm_if_a_format_is_named():
