@@ -26,12 +26,12 @@ def main(
         sepkit stream < recording.wav > estimates.pcm
 
     Args:
-        source: input, -: standard input, a wav (its channels are averaged) or mono PCM
+        source: input, -: standard input, a wav (its channels are averaged), or mono PCM if --sample-format is given
         model: MODEL, which must be causal (default: boxed_8k_causal, which ships with sepkit)
         sample_rate: sample rate in Hz (default: that of the wav; for PCM that of the model, which has the least
             latency)
-        sample_format: sample format of PCM: 16-bit integers, or floats with full scale 1 (default: that of the wav; for
-            PCM s16le)
+        sample_format: the input is raw PCM of this format: 16-bit integers, or floats with full scale 1 (default: the
+            input is a wav)
         levels: level of the estimates. mixture: each at its level in the mixture so far; model: as the model outputs it
         precision: number format; bfloat16 is faster for dual_path_rnn on processors that support it
     """

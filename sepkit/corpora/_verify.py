@@ -38,7 +38,7 @@ def check_whole(path: Path) -> audio.AudioInfo:
         return header
     # libsndfile would report such a wav as shorter.
     with open(path, "rb") as file:
-        size = read_wav_header(file, b"RIFF", str(path)).size_bytes if file.read(4) == b"RIFF" else None
+        size = read_wav_header(file, str(path)).size_bytes if file.peek(4).startswith(b"RIFF") else None
         missing = 0 if size is None else file.tell() + size - os.fstat(file.fileno()).st_size
     if missing > 0:
         raise UserError(f"{path}: truncated ({missing} bytes of its samples are missing); get the file again")

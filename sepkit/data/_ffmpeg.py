@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -15,8 +16,8 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -32,31 +33,20 @@ FFMPEG_SUFFIXES = frozenset({
 
 # Containers that their first bytes show, and none that names other files, as playlists do.
 _FORMATS = (
-    "3g2,3gp,aac,ac3,aiff,amr,ape,asf,au,avi,caf,dts,eac3,flac,flv,m4a,matroska,mj2,mov,mp3,mp4,mpeg,mpegts,ogg,"
+    "3g2,3gp,aac,ac3,aiff,amr,ape,asf,au,avi,caf,dts,eac3,flac,flv,gsm,m4a,matroska,mj2,mov,mp3,mp4,mpeg,mpegts,ogg,"
     "tta,voc,w64,wav,webm,wv"
 )
 _BLOCK_BYTES = 1 << 20
 _HEADER = struct.Struct(">4sIIIII")
 _SAMPLE_BYTES = 4
+# What the program says about its input, and what may lack at the end of it: delays of coders, and rounding.
+_TRACK = re.compile(r"^\[info\] {2,4}Stream #0:\d.*: (Audio|Video): (?!.*attached pic)", re.MULTILINE)
+_LENGTH = re.compile(r"^\[info\]   Duration: (\d+):(\d+):([\d.]+)", re.MULTILINE)
+_SLACK_SECONDS, _SLACK = 0.3, 1e-3
 # Longest wait for the next bytes: ffmpeg may read a whole file before the first.
 _WAIT_SECONDS, _WAIT_BYTES_PER_SECOND = 60, 2_000_000
-# Linux ends the program with the thread that started it, however that ends. The process number shows whether it was
-# already gone.
-_WITH_PARENT = (
-    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); "
-    "os.getppid() == int(sys.argv[1]) and os.execvp(sys.argv[2], sys.argv[2:])"
-)
-_launcher = ThreadPoolExecutor(1, "ffmpeg")
-
-
-def _renew_launcher() -> None:
-    """Make a thread that starts programs and lives as long as this process, which has none after a fork."""
-    global _launcher
-    _launcher = ThreadPoolExecutor(1, "ffmpeg")
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_launcher)
+# Longest work, seconds of a processor, also if nothing waits for it any more.
+_WORK_SECONDS, _WORK_BYTES_PER_SECOND = 600, 20_000
 
 
 def has_ffmpeg() -> bool:
@@ -92,21 +82,21 @@ class FFmpegFile:
     stated_frames = None
 
     def __init__(self, source: str | os.PathLike[str] | io.BytesIO, name: str, in_parts: bool = False) -> None:
-        self._name, self._position, self._late = name, 0, False
+        self._name, self._position, self._late, self._in_parts = name, 0, False, in_parts
         with ExitStack() as stack:
             if isinstance(source, io.BytesIO):
                 folder = stack.enter_context(tempfile.TemporaryDirectory())
                 content, source = source, os.path.join(folder, "bytes")
                 Path(source).write_bytes(content.getbuffer())
-            self._wait_seconds = _WAIT_SECONDS + os.path.getsize(source) / _WAIT_BYTES_PER_SECOND
+            self._wait_seconds = _WAIT_SECONDS + (size := os.path.getsize(source)) / _WAIT_BYTES_PER_SECOND
+            work_seconds = _WORK_SECONDS + size // _WORK_BYTES_PER_SECOND
             self._messages = stack.enter_context(tempfile.TemporaryFile())
-            command = ["ffmpeg", "-nostdin", "-v", "error", *(() if in_parts else ("-xerror",))]
-            command += ["-protocol_whitelist", "file,pipe", "-format_whitelist", _FORMATS, "-i", f"file:{source}"]
+            options = f"-nostdin -hide_banner -timelimit {work_seconds} -v level+info -format_whitelist {_FORMATS}"
+            options += "" if in_parts else " -xerror"
+            command = ["ffmpeg", *options.split(), "-protocol_whitelist", "file,pipe", "-i", f"file:{source}"]
             command += ["-map", "0:a:0", "-c:a", "pcm_f32be", "-f", "au", "-"]
-            if sys.platform == "linux" and sys.executable and not hasattr(sys, "frozen"):
-                command = [sys.executable, "-I", "-S", "-c", _WITH_PARENT, str(os.getpid()), *command]
-            start = _launcher.submit(subprocess.Popen, command, stdout=subprocess.PIPE, stderr=self._messages)
-            self._process: subprocess.Popen[bytes] = stack.enter_context(start.result())
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._messages)
+            self._process = stack.enter_context(process)
             stack.callback(self._process.kill)
             header = self._take(_HEADER.size)
             if len(header) < _HEADER.size:
@@ -156,21 +146,41 @@ class FFmpegFile:
         self._process.kill()
 
     def _check_ended_well(self) -> None:
-        if self._process.wait() == 0:
-            return
+        """Raise UserError if the program failed, or gave less than the container states, which it may leave unsaid."""
+        failed = self._process.wait() != 0
         self._messages.seek(0)
-        lines = self._messages.read().decode(errors="replace").strip().splitlines()
+        log = self._messages.read().decode(errors="replace")
+        lines = [line for line in log.splitlines() if "[error] " in line or "[fatal] " in line]
+        tracks = _TRACK.findall(log.partition("] Output #")[0])
+        if not failed and not self._in_parts:
+            stated = None if "Estimating duration" in log else _LENGTH.search(log)
+            seconds = float(np.dot([3600, 60, 1], [float(part) for part in stated.groups()])) if stated else np.inf
+            decoded = self._position / self.samplerate
+            if is_short := decoded < (1 - _SLACK) * seconds - _SLACK_SECONDS:
+                # Only another track can be longer.
+                lines += [f"] ends after {decoded:.2f} of {seconds:.2f} s"] * (stated is not None and len(tracks) == 1)
+            failed = is_short and bool(lines)
+        if not failed:
+            return _warn_of_tracks(self._name, tracks.count("Audio"))
         # Later lines are consequences of the first.
-        line = lines[-1 if self._position else 0] if lines else "without a reason"
+        line = (lines or log.splitlines() or ["without a reason"])[-1 if self._position else 0]
         reason = line.rpartition("] ")[2].rpartition(": ")[2]
         if "whitelist" in line:
             reason = "a format that can name other files, or a rare one"
         if self._late:
             reason = f"it gave nothing for {self._wait_seconds:.0f} s"
-        if any("matches no streams" in line for line in lines):
+        if "matches no streams" in log:
             raise UserError(f"{self._name}: contains no sound; leave out the file")
         if not self._position:
             raise ValueError(f"ffmpeg: {reason}")
         raise UserError(
-            f"{self._name}: ffmpeg failed after sample {self._position} ({reason}); get the file again, or leave it out"
+            f"{self._name}: ffmpeg failed after sample {self._position} ({reason}); get the file again, or keep the "
+            "rest (ffmpeg -i FILE -af aresample=async=1 REST.wav)"
         )
+
+
+@lru_cache(maxsize=4096)
+def _warn_of_tracks(name: str, tracks: int) -> None:
+    if tracks > 1:
+        line = f"{name}: has {tracks} audio tracks, and only the first is read; for the second"
+        print(f"warning: {line}: ffmpeg -i FILE -map 0:a:1 SECOND.wav", file=sys.stderr)

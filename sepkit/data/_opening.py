@@ -8,9 +8,8 @@ from __future__ import annotations
 import io
 import os
 import stat
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
@@ -19,7 +18,17 @@ import numpy as np
 import soundfile
 
 from sepkit.data._ffmpeg import FFmpegFile, has_ffmpeg
-from sepkit.data.headers import SMALLEST_UNKNOWN_SIZE, decoder_of, read_wav_header
+from sepkit.data.headers import (
+    WAV_BEGINS,
+    WAV_SUBTYPES,
+    WavHeader,
+    check_alone,
+    check_end,
+    end_of_samples,
+    read_wav_header,
+    skip_tags,
+    states_length,
+)
 from sepkit.errors import UserError, exhausted
 from sepkit.limits import CHANNELS, RECORDING_SECONDS, SAMPLE_RATES
 
@@ -29,19 +38,14 @@ Source = AudioPath | io.BytesIO
 # libsndfile reports this length for a stream whose header does not give one.
 _UNKNOWN_LENGTH = 2**62
 _BLOCK_FRAMES = 1 << 16
-# Decoded before a position that is sought, so that what follows is exact: mp3 frames take bits of up to 30 frames
-# before them, and Opus forgets its state within a second.
-_LEAD_FRAMES = {"MP3": 30 * 1152, "OPUS": 48000}
-# An mp3 is decoded from its beginning up to here: libmpg123 may print errors of the frames that a seek leads to.
-_NEAR_FRAMES = {"MP3": 1 << 20}
-# The last page of Vorbis, of at most 255 packets of 1024 samples, begins where libsndfile takes it to begin only if
-# none of its samples are cut off; so it is not sought in.
-_TAIL_FRAMES = {"VORBIS": 255 * 1024}
-# Names of libsndfile by coding and bits.
-_WAV_SUBTYPES = {
-    (1, 8): "PCM_U8", (1, 16): "PCM_16", (1, 24): "PCM_24", (1, 32): "PCM_32", (3, 32): "FLOAT", (3, 64): "DOUBLE",
-    (6, 8): "ALAW", (7, 8): "ULAW",
-}  # fmt: skip
+# Decoded before a position that is sought in what is compressed with loss, so that what follows is exact: mp3 frames
+# take bits of up to 30 frames before them, Opus forgets its state within a second, and the last page of Vorbis, of at
+# most 255 packets of 1024 samples, is dated from its end; libmpg123 prints errors if it begins near the first frame.
+_LEAD_FRAMES = 1 << 20
+# Bytes of a sample by libsndfile's name.
+_WIDTHS = {name: bits // 8 for (_, bits), name in WAV_SUBTYPES.items()} | {"PCM_S8": 1}
+# Of MPEG audio in a wav.
+_MPEG_TAGS = (0x50, 0x55)
 # libsndfile cannot seek in these, or fails.
 _UNSEEKABLE = ("GSM610", "G721", "G723", "NMS_ADPCM", "DWVW", "DPCM_")
 
@@ -49,8 +53,7 @@ _UNSEEKABLE = ("GSM610", "G721", "G723", "NMS_ADPCM", "DWVW", "DPCM_")
 class SoundFile(soundfile.SoundFile):
     """A file that libsndfile decodes, read forward from where it is."""
 
-    def __init__(self, file: str | bytes | IO[bytes], **layout: Any) -> None:
-        self._samples = file if isinstance(file, _Samples) else None
+    def __init__(self, file: _Part, **layout: Any) -> None:
         super().__init__(file, **layout)  # type: ignore[arg-type]
         self.stated_frames = None if self.frames >= _UNKNOWN_LENGTH else self.frames
         """Length that the header gives; None if it gives none."""
@@ -61,33 +64,37 @@ class SoundFile(soundfile.SoundFile):
 
     def approach(self, position: int) -> int:
         """Go to a sample from which decoding up to the one that is wanted is exact, and return its number."""
-        near = position < _NEAR_FRAMES.get(self.format, 0)
-        if near or self.stated_frames is None or self.subtype.startswith(_UNSEEKABLE):
+        if self.stated_frames is None or self.subtype.startswith(_UNSEEKABLE):
             return 0
-        lead = _LEAD_FRAMES.get(self.subtype, _LEAD_FRAMES.get(self.format, 0))
-        reached = min(position - lead, self.stated_frames - _TAIL_FRAMES.get(self.subtype, 0))
+        reached = min(position, self.stated_frames) - (0 if self.subtype in _WIDTHS else _LEAD_FRAMES)
         return self.seek(reached) if reached > 0 else 0
 
-    def close(self) -> None:
-        """Close the file."""
-        super().close()
-        if self._samples is not None:
-            self._samples.close()
 
+class _Part(io.RawIOBase):
+    """The bytes of a file from one to another, of which the first may be others."""
 
-class _Samples(io.FileIO):
-    """The bytes of a file from some position on."""
-
-    def __init__(self, path: AudioPath, begin: int) -> None:
-        super().__init__(path)
-        self._begin = begin
+    def __init__(self, file: IO[bytes], begin: int, end: int | None = None, head: bytes = b"") -> None:
+        self._file, self._begin, self._head = file, begin, head
+        self._end = file.seek(0, 2) if end is None else end
         self.seek(0)
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        return super().seek(offset if whence else offset + self._begin, whence) - self._begin
+        """Go to a byte, from the beginning, from where it is, or from the end."""
+        offset += (self._begin, self._file.tell(), self._end)[whence]
+        # A header may state any size.
+        return (self._file.seek(offset) if self._begin <= offset < 2**62 else self._file.tell()) - self._begin
 
     def tell(self) -> int:
-        return super().tell() - self._begin
+        """Return the number of the next byte."""
+        return self._file.tell() - self._begin
+
+    def readinto(self, buffer: Any) -> int:
+        """Read the next bytes, and return how many there are."""
+        at = self.tell()
+        data = self._file.read(max(0, min(len(buffer), self._end - self._begin - at)))
+        head = self._head[at : at + len(data)]
+        buffer[: len(data)] = head + data[len(head) :]
+        return len(data)
 
 
 class AudioFile:
@@ -172,6 +179,12 @@ class AudioFile:
             self._check_length(position)
             yield frames
         self._check_length(position)
+        with suppress(soundfile.LibsndfileError):
+            if stop is None and self._decoder.format == "FLAC" and len(self._decoder.read(1)):
+                raise UserError(
+                    f"{self.name}: more sound follows the {position} samples that its header counts; correct its "
+                    "header, or cut the file"
+                )
 
     def everything(self) -> np.ndarray:
         """Return all samples of a file that was just opened, (T, C) float32."""
@@ -195,15 +208,26 @@ class AudioFile:
 
 
 @contextmanager
-def open_audio(source: Source) -> Iterator[AudioFile]:
-    """Open a file, or the content of one, with the decoder that its first bytes ask for."""
-    try:
-        decoder = _open(source)
-    except (soundfile.LibsndfileError, TypeError, ValueError, OSError) as error:
-        if exhausted(error):
-            raise
-        raise _unreadable(source, error) from error
-    with decoder:
+def open_audio(source: Source, whole: bool = False) -> Iterator[AudioFile]:
+    """Open a file, or the content of one, with the decoder that its first bytes ask for.
+
+    Args:
+        source: Path of the file, or its bytes.
+        whole: Whether all samples are wanted; else what follows those that FLAC states is not looked for, because that
+            reads all bytes.
+    """
+    with ExitStack() as stack:
+        try:
+            if isinstance(source, io.BytesIO):
+                raw: IO[bytes] = io.BytesIO(source.getvalue())
+            else:
+                _check_is_file(source)
+                raw = stack.enter_context(open(source, "rb", buffering=0))
+            decoder = stack.enter_context(_decoder(source, raw, whole))
+        except (soundfile.LibsndfileError, TypeError, ValueError, OSError) as error:
+            if exhausted(error):
+                raise
+            raise _unreadable(source, error) from error
         yield AudioFile(decoder, _name_of(source))
 
 
@@ -218,71 +242,92 @@ def identity(path: AudioPath) -> tuple[str, int, int]:
     return os.fspath(path), status.st_mtime_ns, status.st_size
 
 
-def _open(source: Source) -> SoundFile | FFmpegFile:
-    if isinstance(source, io.BytesIO):
-        decoder = decoder_of(source, _name_of(source))
-        source.seek(0)
-    else:
-        _check_is_file(source)
-        decoder = _decoder_of(*identity(source))
-    in_parts = decoder == "ffmpeg, in parts"
-    reason = "its header does not state the length of all its parts" if in_parts else "not a format of libsndfile"
-    if decoder.startswith("libsndfile"):
-        try:
-            file = SoundFile(source if isinstance(source, io.BytesIO) else _for_libsndfile(source))
-            if file.format in ("WAV", "WAVEX", "RF64"):
-                file = _to_the_end(file, source)
-            elif file.format == "AU" and not file.frames and has_ffmpeg():
-                file = None
-            if file is not None and (decoder == "libsndfile, mp3" or not file.subtype.startswith("MPEG")):
-                return file
-            in_parts = True
-        except soundfile.LibsndfileError:
-            # Fails with the reason, which libsndfile keeps to itself, if no file at all can be opened.
-            os.close(os.open(os.devnull, os.O_RDONLY))
+def _decoder(source: Source, raw: IO[bytes], whole: bool) -> SoundFile | FFmpegFile:
+    """Return what decodes a file to its end: libsndfile if it does, else ffmpeg.
+
+    Raises:
+        UserError: another recording, or more sound than the header counts, follows.
+    """
+    name, begin, header = _name_of(source), skip_tags(raw), None
+    head = raw.read(1 << 13)
+    if head.startswith(WAV_BEGINS):
+        raw.seek(begin)
+        with suppress(UserError):
+            header = read_wav_header(raw, name)
+    with suppress(soundfile.LibsndfileError):
+        if file := _by_libsndfile(source, raw, begin, header, whole):
+            return file
+    is_mpeg = header.tag in _MPEG_TAGS if header else head[:1] == b"\xff" and sum(head[1:2]) & 6 > 0
+    is_endless = head.startswith(b"caff") and b"data" + b"\xff" * 8 in head
+    # An mp3 may have headers between its frames, and a CAF without a length chunks behind its sound.
+    in_parts = _check_alone(source, raw, begin) or is_mpeg or is_endless
     if not has_ffmpeg():
+        reason = "its header does not state the length of all its parts" if in_parts else "not a format of libsndfile"
         raise ValueError(f"{reason}, and the program ffmpeg, which reads more, is not installed")
-    return FFmpegFile(source, _name_of(source), in_parts)
+    return FFmpegFile(source, name, in_parts)
+
+
+def _by_libsndfile(
+    source: Source, raw: IO[bytes], begin: int, header: WavHeader | None, whole: bool
+) -> SoundFile | None:
+    """Return a file of which libsndfile reads all sound, and nothing else.
+
+    libsndfile believes the first header of joined files, and a guess if an mp3 does not state its length; it takes the
+    headers within a VOC file, and chunks behind the samples of a W64, for samples.
+    """
+    name, first, end = _name_of(source), raw.tell(), raw.seek(0, 2)
+    if header:
+        end = min(first + header.size_bytes, end) if header.size_bytes else end_of_samples(raw, first)
+        check_end(raw, end, name)
+        if not header.size_bytes and header.subtype in _WIDTHS and end > first:
+            _check_alone(source, raw, first, True)
+            layout = {"samplerate": header.sample_rate, "channels": header.channels, "subtype": header.subtype}
+            return SoundFile(_Part(raw, first, end), **layout, format="RAW", endian="LITTLE")
+    raw.seek(begin)
+    if (header and header.tag in _MPEG_TAGS) or (raw.read(1) == b"\xff" and not states_length(raw, begin)):
+        return None
+    file = SoundFile(_Part(raw, begin))
+    kind, position, width = file.format, raw.tell(), _WIDTHS.get(file.subtype)
+    if header:
+        if file.subtype == "GSM610":
+            # libsndfile counts the byte that pads an odd number of blocks as one more.
+            file.stated_frames = (end - first) // 65 * 320
+        if not file.frames and end > first:
+            return None
+    elif kind == "W64":
+        raw.seek(position - 8)
+        end = min(end, position - 24 + int.from_bytes(raw.read(8), "little"))
+        check_end(raw, end, name, kind)
+        return SoundFile(_Part(raw, begin, end))
+    elif kind == "FLAC" and whole:
+        _check_alone(source, raw, begin)
+        raw.seek(begin)
+        head, stated = raw.read(26), file.stated_frames
+        # Without its length, so that frames behind those that it states are found.
+        file = SoundFile(_Part(raw, begin, head=head[:21] + bytes([head[21] & 0xF0, 0, 0, 0, 0])))
+        file.stated_frames = stated
+        return file
+    elif kind == "VOC" or (kind == "AU" and not file.frames) or (kind == "OGG" and _check_alone(source, raw, begin)):
+        return None
+    elif width and kind != "FLAC":
+        check_end(raw, position + file.frames * width * file.channels, name, kind)
+    elif kind not in ("FLAC", "MP3", "OGG"):
+        _check_alone(source, raw, begin)
+    raw.seek(position)
+    return file
+
+
+def _check_alone(source: Source, raw: IO[bytes], begin: int, is_pcm: bool = False) -> bool:
+    """Return `sepkit.data.headers.check_alone`, for which a file is searched once."""
+    if isinstance(source, io.BytesIO):
+        return check_alone(raw, begin, _name_of(source), is_pcm)
+    return _check_file_alone(*identity(source), begin, is_pcm)
 
 
 @lru_cache(maxsize=4096)
-def _decoder_of(path: str, mtime_ns: int, size: int) -> str:
+def _check_file_alone(path: str, mtime_ns: int, size: int, begin: int, is_pcm: bool) -> bool:
     with open(path, "rb", buffering=0) as file:
-        return decoder_of(file, path)
-
-
-def _to_the_end(file: SoundFile, source: Source) -> SoundFile | None:
-    """Return a wav as it is, or read up to its end if its header was written before its length was known; None if only
-    ffmpeg can do so."""
-    size = len(source.getbuffer()) if isinstance(source, io.BytesIO) else os.path.getsize(source)
-    is_gsm = file.subtype == "GSM610"
-    if file.frames and size <= SMALLEST_UNKNOWN_SIZE and not is_gsm:
-        return file
-    with io.BytesIO(source.getvalue()) if isinstance(source, io.BytesIO) else open(source, "rb") as raw:
-        riff_bytes = int.from_bytes(raw.read(8)[4:], "little")
-        raw.seek(0)
-        try:
-            header = read_wav_header(raw, name=_name_of(source))
-        except UserError:
-            return file
-        begin = raw.tell()
-        if is_gsm:
-            # libsndfile counts the byte that pads an odd number of blocks as one more.
-            file.stated_frames = min(header.size_bytes or 0, size - begin) // 65 * 320
-        if header.size_bytes is not None or riff_bytes + 8 == size or begin == size:
-            return file
-        subtype = _WAV_SUBTYPES.get((header.tag, header.bits))
-        if subtype is None:
-            return None
-        samples = io.BytesIO(raw.read()) if isinstance(source, io.BytesIO) else _Samples(source, begin)
-    file.close()
-    layout = {"samplerate": header.sample_rate, "channels": header.channels, "subtype": subtype}
-    return SoundFile(samples, **layout, format="RAW", endian="LITTLE")
-
-
-def _for_libsndfile(path: AudioPath) -> str | bytes:
-    """Return a path as bytes, because names need not be UTF-8, except on Windows, where they are text."""
-    return os.fspath(path) if sys.platform == "win32" else os.fsencode(path)
+        return check_alone(file, begin, path, is_pcm)
 
 
 def _check_is_file(path: AudioPath) -> None:
@@ -296,20 +341,18 @@ def _check_is_file(path: AudioPath) -> None:
 
 
 def _unreadable(source: Source, error: Exception) -> UserError:
-    reason = str(getattr(error, "error_string", error)).rstrip(".")
-    path = None if isinstance(source, io.BytesIO) else source
-    if path is not None and not os.path.exists(path):
-        return UserError(f"{path}: no such file; check the path")
-    if path is not None and os.path.isdir(path):
-        reason = "it is a folder"
-    elif path is not None and not os.path.getsize(path):
-        reason = "it is empty"
-    elif path is not None and _is_shortened_sphere(path):
+    name, reason, head = _name_of(source), str(getattr(error, "error_string", error)).rstrip("."), b""
+    if not isinstance(source, io.BytesIO):
+        if not os.path.exists(source):
+            return UserError(f"{name}: no such file; check the path")
+        reason = "it is a folder" if os.path.isdir(source) else reason if os.path.getsize(source) else "it is empty"
+        with suppress(OSError), open(source, "rb") as file:
+            head = file.read(1024)
+    if head.startswith(b"NIST_1A") and b"shorten" in head:
         return UserError(
-            f"{path}: is a NIST sphere file compressed with shorten, which sepkit does not read; "
-            f"convert it with: sph2pipe -p -f wav {path} {Path(path).with_suffix('.wav')}"
+            f"{name}: is a NIST sphere file compressed with shorten, which sepkit does not read; "
+            f"convert it with: sph2pipe -p -f wav {name} {Path(name).with_suffix('.wav')}"
         )
-    name = _name_of(source)
     line = (
         f"{name}: cannot be read as audio ({reason}); expected wav, flac, mp3 or another format of libsndfile or ffmpeg"
     )
@@ -317,12 +360,3 @@ def _unreadable(source: Source, error: Exception) -> UserError:
         return UserError(f"{line}; did you mean `sepkit evaluate --manifest {name}`?")
     # No `ffmpeg -i`: that would follow the paths and addresses of a playlist.
     return UserError(f"{line}; {'' if has_ffmpeg() else 'install ffmpeg, '}get the file again, or save it as wav")
-
-
-def _is_shortened_sphere(path: AudioPath) -> bool:
-    try:
-        with open(path, "rb") as file:
-            header = file.read(1024)
-    except OSError:
-        return False
-    return header.startswith(b"NIST_1A") and b"shorten" in header

@@ -88,7 +88,7 @@ def _length(file: AudioFile, path: AudioPath) -> int:
 
 @lru_cache(maxsize=4096)
 def _count(path: str, mtime_ns: int, size: int) -> int:
-    with open_audio(path) as file:
+    with open_audio(path, whole=True) as file:
         return sum(map(len, file.blocks()))
 
 
@@ -149,7 +149,7 @@ def read(
         UserError: A file that cannot be read, is damaged, or is too short; no such channel; or
             samples in the part that are not finite.
     """
-    with open_audio(path) as file:
+    with open_audio(path, whole=(start, num_samples) == (0, None)) as file:
         file.check_channel(channel)
         rate = sample_rate or file.sample_rate
         if (start, num_samples) == (0, None):
@@ -195,7 +195,7 @@ def read_blocks(
     Raises:
         UserError: As `read`, on reaching a bad block.
     """
-    with open_audio(path) as file:
+    with open_audio(path, whole=(start, stop) == (0, None)) as file:
         file.check_channel(channel)
         for frames in file.blocks(block_samples, start, stop):
             block = _one_channel(frames, channel)
@@ -212,7 +212,7 @@ def decode(source: Source) -> tuple[np.ndarray, int]:
     Raises:
         UserError: As `read`; samples that are not finite are returned.
     """
-    with open_audio(source) as file:
+    with open_audio(source, whole=True) as file:
         return file.everything().T, file.sample_rate
 
 
@@ -243,7 +243,7 @@ def loudest_if_cancelled(blocks: Iterable[np.ndarray]) -> int | None:
 
 def cancelled(path: AudioPath) -> int | None:
     """Return the loudest channel of an audio file if its channels cancel in their mean, else None; all is read."""
-    with open_audio(path) as file:
+    with open_audio(path, whole=True) as file:
         return loudest_if_cancelled(file.blocks()) if file.channels > 1 else None
 
 
@@ -382,25 +382,15 @@ def _open_flac(
     path: Path, temporary: Path, sample_rate: int, channels: int, *_: object
 ) -> Iterator[Callable[[np.ndarray], object]]:
     with open(temporary, "wb+") as raw:
-        sink, failure = _Sink(raw), None
+        sink = _Sink(raw)
         try:
             with soundfile.SoundFile(sink, "w", sample_rate, channels, "PCM_16", format="FLAC") as file:  # type: ignore[arg-type]
-                try:
-                    yield file.write
-                except BaseException as error:
-                    failure = error
-                    raise
+                yield file.write
         except (soundfile.LibsndfileError, AssertionError) as error:
-            # soundfile asserts that all samples were written.
-            if sink.error is not None:
-                raise sink.error from error
-            if failure is not None:
-                # A file without samples cannot be closed either.
+            # soundfile asserts that all samples were written; a file without samples, as after an error, has no end.
+            if failure := sink.error or error.__context__:
                 raise failure from None
-            assert isinstance(error, soundfile.LibsndfileError)
-            raise UserError(
-                f"{path}: flac contains no {channels} channel(s) at {sample_rate} Hz ({error.error_string}); write wav"
-            ) from error
+            raise UserError(f"{path}: flac contains no {channels} channel(s) at {sample_rate} Hz; write wav") from error
         if sink.error is not None:
             raise sink.error
 

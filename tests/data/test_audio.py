@@ -3,7 +3,6 @@ from __future__ import annotations
 import io
 import os
 import stat
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import soxr
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sepkit.data import _opening, audio
+from sepkit.data import audio
 from tests.complaint import complaint
 from tests.ordinary_user import as_ordinary_user
 
@@ -31,12 +30,6 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     """One second and a bit of noise at each rate."""
     folder = tmp_path_factory.mktemp("recordings")
     return {rate: audio.write(folder / f"{rate}.wav", noise(rate + 137, rate), rate) for rate in RATES}
-
-
-def test_libsndfile_takes_names_as_text_on_windows_and_as_bytes_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    for platform, expected in (("win32", "gr\u00fc\u00dfe.wav"), ("linux", "gr\u00fc\u00dfe.wav".encode())):
-        monkeypatch.setattr(sys, "platform", platform)
-        assert _opening._for_libsndfile(Path("gr\u00fc\u00dfe.wav")) == expected
 
 
 @pytest.mark.parametrize("suffix", [".wav", ".flac"])

@@ -176,7 +176,9 @@ def test_joined_files_that_no_decoder_reads_whole_are_split_as_the_message_says(
     path = tmp_path / f"joined.{suffix}"
     for one, other in ((first, second), (second, first), (first, first)):
         path.write_bytes(one + other)
-        for read in (audio.info, audio.read, lambda path: audio.decode(io.BytesIO(path.read_bytes()))):
+        readers = [audio.read, audio.cancelled, lambda path: audio.decode(io.BytesIO(path.read_bytes()))]
+        # The header of a FLAC is read without the rest.
+        for read in readers if suffix == "flac" else [audio.info, *readers]:
             words = r"another recording follows.*head -c (\d+) FILE.*tail -c \+(\d+) F"
             with pytest.raises(UserError, match=words) as told:
                 read(path)
@@ -186,20 +188,21 @@ def test_joined_files_that_no_decoder_reads_whole_are_split_as_the_message_says(
     path.write_bytes(first)
     expected = audio.read(path)
     for tail in (bytes(4096), b"TAG" + b"x" * 125, b"APETAGEX" + struct.pack("<4I8x", 2000, 32, 0, 1 << 31)):
-        if suffix not in ("oga", "w64", "wv"):  # libsndfile and ffmpeg take it for sound or damage
+        if suffix not in ("oga", "wv"):  # libsndfile and ffmpeg take it for sound or damage
             path.write_bytes(first + tail)
             np.testing.assert_array_equal(audio.read(path), expected)
 
 
 @needs_ffmpeg
-def test_a_file_joined_to_an_mp3_is_no_part_of_it(tmp_path: Path) -> None:
-    first = encode(tmp_path / "a.mp3", 16000, 1, []).read_bytes()
-    for suffix in ("wav", "flac", "ogg", "m4a"):
-        (tmp_path / "joined.mp3").write_bytes(first + encode(tmp_path / f"b.{suffix}", 16000, 1, []).read_bytes())
-        complaint(lambda: audio.info(tmp_path / "joined.mp3"), f"another recording follows.* byte {len(first)} on")
+@pytest.mark.parametrize("suffix", ["mp3", "flac", "m4a", "ogg", "opus", "mka", "aiff", "aac", "ts"])
+def test_a_file_of_another_format_is_no_part_of_the_first(suffix: str, tmp_path: Path) -> None:
+    first = encode(tmp_path / f"a.{suffix}", 48000, 1, []).read_bytes()
+    for other in {"wav", "flac", "ogg", "opus", "m4a"} - {suffix}:
+        second = encode(tmp_path / f"b.{other}", 48000, 1, ["-c:a", "flac"] * (other == "ogg")).read_bytes()
+        (path := tmp_path / "joined").write_bytes(first + second)
+        complaint(lambda path=path: audio.read(path), f"another recording follows the first, from byte {len(first)} on")
 
 
-@needs_ffmpeg
 def test_a_chunk_behind_the_samples_of_a_w64_is_no_sound(tmp_path: Path) -> None:
     samples = np.random.default_rng(0).integers(-9000, 9000, 9000).astype("<i2")
     soundfile.write(path := tmp_path / "x.w64", samples, 8000, format="W64", subtype="PCM_16")
@@ -460,6 +463,61 @@ def test_a_wav_that_counts_fewer_samples_than_it_holds_is_refused(tmp_path: Path
     for rest in (b"LIST" + struct.pack("<I", 20000) + b"x" * 20000, bytes(70000), b"TAG" + b"x" * 125, b"\1"):
         path.write_bytes(whole + rest)
         np.testing.assert_array_equal(audio.read(path), samples / np.float32(32768))
+
+
+@pytest.mark.parametrize("kind", ["AIFF", "AU", "CAF", "W64", "FLAC", "WAV"])
+def test_a_header_that_counts_a_part_of_the_samples_is_refused(kind: str, tmp_path: Path) -> None:
+    samples = np.random.default_rng(0).integers(-9000, 9000, 9000).astype("<i2")
+    soundfile.write(path := tmp_path / "x", samples, 8000, "PCM_16", format=kind)
+    whole = bytearray(path.read_bytes())
+    np.testing.assert_array_equal(audio.read(path), samples / np.float32(32768))
+    # Where the header counts bytes or samples; headers have 0, 4 or 24 bytes more.
+    at, form, more = {
+        "AIFF": (whole.find(b"SSND") + 4, ">I", 8),
+        "AU": (8, ">I", 0),
+        "CAF": (whole.find(b"data") + 4, ">Q", 4),
+        "W64": (whole.find(b"data\xf3") + 16, "<Q", 24),
+        "FLAC": (22, ">I", 0),
+        "WAV": (whole.find(b"data") + 4, "<I", 0),
+    }[kind]
+    (counted,) = struct.unpack_from(form, whole, at)
+    assert counted == (9000 if kind == "FLAC" else 18000 + more)
+    for missing in (5, 200, 4000):
+        struct.pack_into(form, whole, at, counted - (missing if kind == "FLAC" else 2 * missing))
+        path.write_bytes(whole)
+        complaint(lambda: audio.read(path), "more sound follows")
+        if kind != "FLAC":  # whose header is read without the rest
+            complaint(lambda: audio.info(path), "more sound follows")
+
+
+@pytest.mark.parametrize(("riff", "size"), [(18062, 0), (0, 0), (2**32 - 1, 2**32 - 1)])
+def test_chunks_behind_samples_of_unknown_number_are_no_sound(riff: int, size: int, tmp_path: Path) -> None:
+    samples = np.random.default_rng(0).integers(-9000, 9000, 9000).astype("<i2")
+    notes = b"LIST" + struct.pack("<I", 9) + b"INFOabcde\0" + b"id3 \x02\0\0\0xy"
+    (tmp_path / "x.wav").write_bytes(unfinished(b"RIFF", (riff, size), form_of(1, 1, 16), samples.tobytes() + notes))
+    np.testing.assert_array_equal(audio.read(tmp_path / "x.wav"), samples / np.float32(32768))
+
+
+@needs_ffmpeg
+@pytest.mark.parametrize("suffix", ["mka", "webm", "ts"])
+def test_a_hole_in_a_container_is_no_shorter_recording(suffix: str, tmp_path: Path) -> None:
+    options = ["-c:a", "libopus"] if suffix == "webm" else ["-c:a", "aac"]
+    path = encode(tmp_path / f"x.{suffix}", 48000, 1, options)
+    whole = path.read_bytes()
+    assert len(audio.read(path)) >= 48000 * SECONDS
+    for hole in (b"\xaa" * 2000, b""):
+        middle = len(whole) // 2 // 188 * 188
+        path.write_bytes(whole[:middle] + hole + whole[middle + 188 * 60 :])
+        complaint(lambda: audio.read(path), r"ffmpeg failed after sample \d+ .*get the file again")
+
+
+@needs_ffmpeg
+def test_a_second_track_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    first, second = (encode(tmp_path / f"{k}.m4a", 16000, 1, [], seconds=k) for k in (1, 2))
+    command = ["ffmpeg", "-v", "error", "-i", first, "-i", second, "-map", "0", "-map", "1", "-c", "copy"]
+    subprocess.run([*command, path := tmp_path / "both.mp4"], check=True)
+    np.testing.assert_array_equal(audio.read(path), audio.read(first))
+    assert re.fullmatch(r"warning: \S+both.mp4: has 2 audio tracks, .*first.*\n", capfd.readouterr().err)
 
 
 @needs_ffmpeg

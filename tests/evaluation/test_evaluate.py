@@ -1,6 +1,7 @@
 """Evaluation over manifests: the figures, skipped mixtures, and continuing after an interruption."""
 
 import csv
+import itertools
 import json
 import math
 import re
@@ -8,6 +9,7 @@ import shlex
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -472,3 +474,10 @@ def test_processes_beside_a_model(mixtures: int, device: str, expected: int, mon
         System(estimates=Path()) if device is None else System(separate=lambda mixture, rate: mixture, device=device)
     )
     assert evaluating._processes(system, mixtures) == expected
+
+
+def test_the_real_time_factor_is_that_of_separation_alone(corpus: Any, tmp_path: Path, monkeypatch) -> None:
+    """By a clock that goes on by a second whenever it is looked at; mixtures last half a second."""
+    monkeypatch.setattr(evaluating, "time", SimpleNamespace(perf_counter=itertools.count(100.0).__next__))
+    summary = evaluate(corpus.separator(), corpus.manifest, tmp_path / "out", SI_SDR)
+    assert summary["real_time_factor"] == 2.0

@@ -102,5 +102,9 @@ def test_choices_reach_the_term():
 
 def test_low_precision_scores_are_taken():
     batch, separation = batch_and_separation()
+    objective = build_objective(c.ObjectiveConfig(), ModelTraits({"scores"}))
     separation.scores = separation.scores.detach().bfloat16()
-    assert build_objective(c.ObjectiveConfig(), ModelTraits({"scores"}))(batch, separation).loss.dtype == torch.float64
+    found = objective(batch, separation).loss
+    assert found.dtype == torch.float64
+    separation.scores = separation.scores.double()
+    torch.testing.assert_close(found, objective(batch, separation).loss, rtol=1e-12, atol=0)

@@ -1,5 +1,6 @@
 """Separate from one pipe, a wav or raw PCM, to another, as raw PCM."""
 
+import io
 import time
 from dataclasses import dataclass
 from io import BufferedIOBase
@@ -8,14 +9,17 @@ from typing import BinaryIO
 import numpy as np
 
 from sepkit.data.audio import loudest_if_cancelled, quantize_pcm16
-from sepkit.data.headers import PADDING_BYTES, WAV_BEGINS, container_of, frame_bytes, goes_on, read_wav_header
+from sepkit.data.headers import check_end, read_wav_header
 from sepkit.errors import UserError
 from sepkit.inference.live.streaming import Stream
 from sepkit.inference.options import SampleFormat
 
+_FORMATS: dict[str, SampleFormat] = {"PCM_16": "s16le", "FLOAT": "f32le"}
 _TYPES = {"s16le": np.dtype("<i2"), "f32le": np.dtype("<f4")}
 # The most that is read at a time; a pipe that holds less is read at once.
 _READ_BYTES = 1 << 15
+# The most that is looked at behind what a wav counts.
+_TAIL_BYTES = 1 << 20
 
 
 @dataclass
@@ -25,25 +29,20 @@ class Pipe:
     Args:
         sample_rate: Hz; None: that of the model.
         channels: interleaved; they are averaged.
-        begin: bytes that were already read.
-        size_bytes: Size of all samples, with `begin`, bytes; None: until the source ends.
+        size_bytes: Size of all samples, bytes; None: until the source ends.
     """
 
     source: BufferedIOBase
     sample_format: SampleFormat = "s16le"
     sample_rate: int | None = None
     channels: int = 1
-    begin: bytes = b""
     size_bytes: int | None = None
 
     def read(self) -> bytes:
         """Return the next bytes, as soon as there are any; none at the end."""
         most = _READ_BYTES if self.size_bytes is None else min(_READ_BYTES, self.size_bytes)
-        if self.begin:
-            data, self.begin = self.begin[:most], b""
-        else:
-            # read1 returns what is available, while read would wait for the whole amount.
-            data = self.source.read1(most) if most else b""
+        # read1 returns what is available, while read would wait for the whole amount.
+        data = self.source.read1(most) if most else b""
         if self.size_bytes is not None:
             self.size_bytes -= len(data)
         return data
@@ -56,29 +55,22 @@ def open_pipe(
 
     Args:
         sample_rate: Hz; None: that of a wav, and for PCM that of the model.
-        sample_format: of PCM; None: data that begin like a wav are a wav, and all else is 16-bit integers.
+        sample_format: of PCM; None: a wav.
 
     Raises:
         UserError: a wav of another rate, or one that cannot be read; another format than wav.
     """
     if sample_format:
         return Pipe(source, sample_format, sample_rate)
-    begin = source.read(16)
-    if (more := frame_bytes(begin) - len(begin)) > 0:
-        begin += source.read(more)
-    if found := container_of(begin):
-        raise UserError(
-            f"standard input: found {found}, expected wav or raw PCM; convert it (ffmpeg -i FILE -f wav - | sepkit "
-            "stream -), or add --sample-format s16le if it is PCM after all"
-        )
-    if begin[:4] not in WAV_BEGINS:
-        return Pipe(source, "s16le", sample_rate, begin=begin)
-    header = read_wav_header(source, begin)
+    header = read_wav_header(source)
     if sample_rate not in (None, header.sample_rate):
         raise UserError(f"--sample-rate {sample_rate}: the wav has {header.sample_rate} Hz; leave it out")
-    return Pipe(
-        source, header.sample_format, header.sample_rate, channels=header.channels, size_bytes=header.size_bytes
-    )
+    if header.subtype not in _FORMATS:
+        raise UserError(
+            f"standard input: found a wav of {header.subtype}, expected 16-bit integers or 32-bit floats; convert it "
+            "(ffmpeg -i FILE -c:a pcm_s16le -f wav -)"
+        )
+    return Pipe(source, _FORMATS[header.subtype], header.sample_rate, header.channels, header.size_bytes)
 
 
 @dataclass
@@ -152,11 +144,10 @@ def separate_pipe(stream: Stream, pipe: Pipe, sink: BinaryIO) -> PipeReport:
                 estimates = quantize_pcm16(estimates)
             sink.write(estimates.T.astype(dtype).tobytes())
             sink.flush()
-    if pipe.size_bytes is not None and goes_on(pipe.source.read(PADDING_BYTES + 1)):
-        raise UserError(
-            f"standard input: more sound follows the {report.num_samples} samples that the wav's header counts; it is "
-            "not separated; pipe one whole recording (ffmpeg -ignore_length 1 -i FILE -f wav - | sepkit stream -)"
-        )
+    if not report.num_samples:
+        raise UserError("standard input: contains no samples; pipe a recording into it")
+    if pipe.size_bytes is not None:
+        check_end(io.BytesIO(pipe.source.read(_TAIL_BYTES)), 0, "standard input")
     return report
 
 

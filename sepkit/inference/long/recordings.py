@@ -107,6 +107,9 @@ class FileRecording(Recording):
         self.path, self.channel = path, channel
         info = audio.info(path)
         self.sample_rate, self.num_samples = info.sample_rate, info.num_samples
+        # ffmpeg decodes from the beginning, so what follows is kept open from window to window.
+        self._is_sought = info.subtype != "FFMPEG"
+        self._blocks, self._held, self._begin = iter(()), np.zeros(0, np.float32), self.num_samples
 
     def blocks(self) -> Iterator[np.ndarray]:
         """Yield the samples (t,) float32 in blocks, from beginning to end."""
@@ -114,7 +117,16 @@ class FileRecording(Recording):
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Return samples from one to another, at most to the end, (t,) float32."""
-        return audio.read(self.path, start, min(stop, self.num_samples) - start, channel=self.channel)
+        stop = min(stop, self.num_samples)
+        if self._is_sought:
+            return audio.read(self.path, start, stop - start, channel=self.channel)
+        if start < self._begin:
+            self._blocks, self._held, self._begin = self.blocks(), np.zeros(0, np.float32), 0
+        while self._begin + len(self._held) < stop:
+            dropped = min(start - self._begin, len(self._held))
+            self._held = np.concatenate([self._held[dropped:], next(self._blocks)])
+            self._begin += dropped
+        return self._held[start - self._begin : stop - self._begin]
 
     def whole(self) -> ArrayRecording:
         """Return the recording in memory, as one block."""

@@ -5,6 +5,7 @@ import errno
 import io
 import json
 import os
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,8 +15,10 @@ from sepkit.data import audio
 from sepkit.errors import UserError
 from sepkit.files import file_digest, write_json
 from sepkit.inference import Separator, separate_files
+from sepkit.inference.batch.outputs import write_outputs
 from sepkit.inference.options import OutputOptions
 from sepkit.inference.selection import Selection
+from sepkit.inference.separated import Separated
 from sepkit.models import build_model
 from tests.inference.folders import files_of, record
 from tests.tiny_models import RECURRENT
@@ -145,3 +148,14 @@ def test_flac_holds_what_does_not_clip(tmp_path, chunked, capsys):
     assert separate_files([tmp_path / "in"], chunked, tmp_path / "out", OutputOptions(format="flac")).already_done == 4
     with pytest.raises(UserError, match="flac does not support"):
         separate_files([tmp_path / "in"], chunked, tmp_path / "out", OutputOptions(format="flac", subtype="FLOAT"))
+
+
+def test_who_is_no_speaker_has_no_turns(tmp_path):
+    record(tmp_path / "x.wav")
+    noise = 0.1 * np.random.default_rng(0).standard_normal((2, 8000)).astype(np.float32)
+    estimates = SimpleNamespace(shape=noise.shape, blocks=lambda: iter([noise]))
+    separated = Separated(estimates, 8000, Selection(np.ones(2), np.arange(2), np.array([True, False])))
+    options = OutputOptions(rttm=True)
+    write_outputs(tmp_path / "x", separated, options, {"input": str(tmp_path / "x.wav")}, "PCM_16", recording="x")
+    (line,) = (tmp_path / "x.rttm").read_text().splitlines()
+    assert line == "SPEAKER x 1 0.000 1.000 <NA> <NA> s1 <NA> <NA>"

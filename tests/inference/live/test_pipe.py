@@ -2,7 +2,6 @@
 
 import io
 import re
-import shutil
 import struct
 import subprocess
 import sys
@@ -43,6 +42,12 @@ def mixture(num_samples: int) -> np.ndarray:
     return 0.2 * np.random.default_rng(0).standard_normal(num_samples).astype(np.float32)
 
 
+def wav(samples: np.ndarray, rate: int = 8000, **format: str) -> bytes:
+    buffer = io.BytesIO()
+    soundfile.write(buffer, samples, rate, **{"format": "WAV", "subtype": "PCM_16", **format})
+    return buffer.getvalue()
+
+
 def offline(separator: Separator, samples: np.ndarray) -> np.ndarray:
     """The estimates of the whole recording at once."""
     return separator.runner.run(samples[None]).estimates[0]
@@ -71,12 +76,18 @@ def test_integers_have_full_scale_one_and_what_clips_is_counted(separator):
     assert f"{report.clipped} samples clipped" in str(report)
 
 
-@pytest.mark.parametrize("num_bytes", [0, 11])
-def test_half_a_sample_at_the_end_is_told(separator, num_bytes):
+def test_half_a_sample_at_the_end_is_told(separator):
     sink = io.BytesIO()
-    report = separate_pipe(separator.streaming(), open_pipe(io.BytesIO(bytes(num_bytes))), sink)
-    assert len(sink.getvalue()) == 2 * 2 * report.num_samples == 4 * (num_bytes // 2)
-    assert ("1 bytes at the end are no whole sample" in str(report)) == (report.dropped_bytes == 1) == (num_bytes == 11)
+    report = separate_pipe(separator.streaming(), Pipe(io.BytesIO(bytes(11))), sink)
+    assert len(sink.getvalue()) == 2 * 2 * report.num_samples == 20
+    assert "1 bytes at the end are no whole sample" in str(report)
+
+
+@pytest.mark.parametrize("sound", [b"", wav(np.zeros(0))])
+def test_an_empty_pipe_is_one_line(separator, sound):
+    for pipe in (Pipe(io.BytesIO()), *([open_pipe(io.BytesIO(sound))] if sound else [])):
+        complaint(lambda pipe=pipe: separate_pipe(separator.streaming(), pipe, io.BytesIO()), "contains no samples")
+    complaint(lambda: open_pipe(io.BytesIO()), "standard input: is empty")
 
 
 def test_bad_samples_and_formats_are_one_line(separator):
@@ -88,12 +99,6 @@ def test_bad_samples_and_formats_are_one_line(separator):
 
 
 # -------------------------------------------------------------------------------------------------------------- wavs
-
-
-def wav(samples: np.ndarray, rate: int = 8000, **format: str) -> bytes:
-    buffer = io.BytesIO()
-    soundfile.write(buffer, samples, rate, **{"format": "WAV", "subtype": "PCM_16", **format})
-    return buffer.getvalue()
 
 
 @pytest.mark.parametrize("subtype", ["PCM_16", "FLOAT"])
@@ -112,12 +117,13 @@ def test_channels_of_a_wav_are_averaged(separator, subtype, container):
     assert report.num_samples == 300 and report.dropped_bytes == 0
 
 
-@pytest.mark.parametrize("more", [wav(mixture(300)), b"\1\0" * 5000, b"data" + bytes([0, 4, 0, 0]) + b"\1" * 9000])
+@pytest.mark.parametrize("more", [wav(mixture(300)), b"\1\0" * 50, b"data" + bytes([0, 4, 0, 0]) + b"\1" * 9000])
 def test_sound_behind_what_a_wav_counts_is_no_end(separator, more):
     sink = io.BytesIO()
     pipe = open_pipe(io.BytesIO(wav(mixture(300)) + more))
     line = complaint(lambda: separate_pipe(separator.streaming(), pipe, sink))
-    assert "more sound follows the 300 samples" in line and len(sink.getvalue()) == 300 * 2 * 2
+    assert re.search("more sound follows the samples|another recording follows", line)
+    assert len(sink.getvalue()) == 300 * 2 * 2
 
 
 @pytest.mark.parametrize("quiet", [0, 9000])
@@ -140,9 +146,9 @@ def test_a_wav_of_unknown_length_goes_on_until_its_end():
 @pytest.mark.parametrize(
     ("sound", "options", "words"),
     [
-        (wav(mixture(9), subtype="PCM_24"), (), "found a wav of 24 bits .* expected 16-bit integers or 32-bit floats"),
+        (wav(mixture(9), subtype="PCM_24"), (), "found a wav of PCM_24, expected 16-bit integers or 32-bit floats"),
         (wav(mixture(9))[:30], (), "ends within its header"),
-        (b"RIFF\0\0\0\0AVI " + bytes(20), (), "begins like a wav but is none"),
+        (b"RIFF\0\0\0\0AVI " + bytes(20), (), "is no wav"),
         (wav(mixture(9)), (16000,), "--sample-rate 16000: the wav has 8000 Hz"),
         (wav(mixture(9), 1), (), "the wav has 1 Hz, expected 1000 to 768000"),
         (wav(mixture(9), 2**31 - 1), (), "the wav has 2147483647 Hz, expected 1000 to 768000"),
@@ -166,38 +172,14 @@ def test_rf64_is_read_like_a_wav():
     assert pipe.size_bytes is None and pipe.read() == sound[-600:]
 
 
-@pytest.mark.parametrize("kind", ["FLAC", "OGG", "AIFF", "AU", "W64", "NIST", "CAF", "MP3", "VOC"])
-def test_another_format_is_not_taken_for_samples(kind):
-    sound = wav(mixture(16000), format=kind, subtype={"OGG": "VORBIS", "MP3": "MPEG_LAYER_III"}.get(kind, "PCM_16"))
-    with pytest.raises(UserError, match=r"standard input: found .*expected wav or raw PCM; convert it") as found:
-        open_pipe(io.BufferedReader(io.BytesIO(sound)))  # type: ignore[arg-type]
-    assert "\n" not in str(found.value)
-    complaint(lambda: open_pipe(io.BytesIO(wav(mixture(9), endian="BIG"))), "found RIFX")
-    # A frame of 15 bytes, and the beginning of the next in the 17th.
-    complaint(lambda: open_pipe(io.BytesIO(bytes.fromhex("fff1508001e0").ljust(15, b"\0") * 2)), "found MP3 or AAC")
-
-
-FORMATS = ["mp3 -id3v2_version 0", "mp3 -write_xing 0 -id3v2_version 0", "mp4 -movflags empty_moov"]
-FORMATS += ["adts", "matroska", "webm", "ac3", "asf", "wv", "tta", "caf", "flv"]
-
-
-@pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="the program ffmpeg is not installed")
-@pytest.mark.parametrize("options", FORMATS)
-def test_what_ffmpeg_writes_to_a_pipe_is_known(options, tmp_path):
-    soundfile.write(tmp_path / "x.wav", mixture(44100), 44100)
-    command = ["ffmpeg", "-nostdin", "-v", "error", "-i", tmp_path / "x.wav", "-f", *options.split(), "-"]
-    sound = subprocess.run(command, capture_output=True).stdout
-    if not sound:
-        pytest.skip("this ffmpeg does not write it")
-    complaint(lambda: open_pipe(io.BytesIO(sound)), "standard input: found")
-
-
-@pytest.mark.parametrize("scale", [0, 0.00005, 0.001, 0.1, 1.0])
-def test_samples_are_not_taken_for_a_format(scale):
-    generator = np.random.default_rng(0)
-    for _ in range(300):
-        samples = np.round(32767 * (scale * generator.standard_normal(4000)).clip(-1, 1)).astype("<i2").tobytes()
-        assert open_pipe(io.BytesIO(samples)).sample_format == "s16le"
+@pytest.mark.parametrize("kind", ["FLAC", "OGG", "AIFF", "AU", "W64", "NIST", "CAF", "MP3", "VOC", "IRCAM", "RAW"])
+def test_what_is_no_wav_is_not_taken_for_samples(kind):
+    subtype = {"OGG": "VORBIS", "MP3": "MPEG_LAYER_III"}.get(kind, "PCM_16")
+    sound = wav(mixture(16000), format=kind, subtype=subtype)
+    complaint(
+        lambda: open_pipe(io.BytesIO(sound), 8000), r"standard input: is no wav; .*--sample-format s16le.*ffmpeg -i"
+    )
+    complaint(lambda: open_pipe(io.BytesIO(wav(mixture(9), endian="BIG"))), "is no wav")
 
 
 def test_what_begins_like_a_wav_is_pcm_if_a_format_is_named():
@@ -229,7 +211,7 @@ def test_command_from_pipe_to_pipe(model, separator):
 
 def test_command_answers_before_the_input_ends_and_ends_when_nobody_listens(model):
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    with subprocess.Popen(command(model), **pipes) as process:
+    with subprocess.Popen(command(model, "--sample-format", "s16le"), **pipes) as process:
         process.stdin.write(bytes(2 * 800))
         process.stdin.flush()
         assert len(process.stdout.read(4 * 700)) == 4 * 700
