@@ -15,6 +15,8 @@ SAMPLE_RATES = (1_000, 768_000)
 WAV_HEADER_BYTES = 2**16
 # Of a recording: the largest microphone arrays in use have fewer, and every channel multiplies memory.
 CHANNELS = 256
+# Of a sample, full scale 1: beyond it, estimates and energies no longer fit into float32.
+AMPLITUDE = 1e15
 # Of a recording: a week. Recordings are separated in bounded memory, but their estimates need room on the disk.
 RECORDING_SECONDS = 7 * 24 * 3600
 # Of a mixture in a manifest, which is held in memory, 1 GB for each source: 9 hours at 8 kHz, 90 minutes at 48 kHz.

@@ -30,7 +30,7 @@ from sepkit.data.headers import (
     states_length,
 )
 from sepkit.errors import UserError, exhausted
-from sepkit.limits import CHANNELS, RECORDING_SECONDS, SAMPLE_RATES
+from sepkit.limits import AMPLITUDE, CHANNELS, RECORDING_SECONDS, SAMPLE_RATES
 
 AudioPath = str | os.PathLike[str]
 Source = AudioPath | io.BytesIO
@@ -199,11 +199,11 @@ class AudioFile:
             )
 
     def check_finite(self, waveform: np.ndarray) -> None:
-        """Raise UserError if a sample is NaN or infinite."""
-        if not np.isfinite(waveform).all():
+        """Raise UserError if a sample is NaN, infinite, or too large to compute with."""
+        if not np.abs(waveform).max(initial=0.0) <= AMPLITUDE:
             raise UserError(
-                f"{self.name}: contains samples that are not finite numbers (NaN or infinity); repair or leave out the "
-                "file"
+                f"{self.name}: contains samples that are not finite or beyond {AMPLITUDE:g} (full scale is 1); "
+                "repair or leave out the file"
             )
 
 

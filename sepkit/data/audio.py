@@ -9,12 +9,12 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import gcd
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Any, Literal
 
 import numpy as np
 import soundfile
@@ -383,16 +383,27 @@ def _open_flac(
 ) -> Iterator[Callable[[np.ndarray], object]]:
     with open(temporary, "wb+") as raw:
         sink = _Sink(raw)
+
+        def checked(call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+            try:
+                found = call(*arguments, **options)
+            except (soundfile.LibsndfileError, AssertionError) as error:
+                # soundfile asserts that all samples were written.
+                problem = UserError(f"{path}: flac contains no {channels} channel(s) at {sample_rate} Hz; write wav")
+                raise sink.error or problem from error
+            if sink.error is not None:
+                raise sink.error
+            return found
+
+        file = checked(soundfile.SoundFile, sink, "w", sample_rate, channels, "PCM_16", format="FLAC")
         try:
-            with soundfile.SoundFile(sink, "w", sample_rate, channels, "PCM_16", format="FLAC") as file:  # type: ignore[arg-type]
-                yield file.write
-        except (soundfile.LibsndfileError, AssertionError) as error:
-            # soundfile asserts that all samples were written; a file without samples, as after an error, has no end.
-            if failure := sink.error or error.__context__:
-                raise failure from None
-            raise UserError(f"{path}: flac contains no {channels} channel(s) at {sample_rate} Hz; write wav") from error
-        if sink.error is not None:
-            raise sink.error
+            yield partial(checked, file.write)
+        except BaseException:
+            # After an error, of another file for example, this one may be without samples, and has no end.
+            with suppress(soundfile.LibsndfileError, AssertionError):
+                file.close()
+            raise
+        checked(file.close)
 
 
 class _Sink:

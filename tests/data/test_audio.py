@@ -310,3 +310,10 @@ def test_sound_for_browsers_is_compressed_unless_it_is_short(num_samples: int, k
     assert (len(data) < 1.5 * num_samples) == (kind == "flac")
     with pytest.raises(ValueError, match="at least one"):
         audio.encode_sound(tone[:0], 8000)
+
+
+def test_samples_far_beyond_full_scale_are_refused(tmp_path: Path) -> None:
+    for peak in (1e14, 2e15):
+        soundfile.write(tmp_path / f"{peak:g}.wav", [0.1, peak], 8000, subtype="FLOAT")
+    assert audio.read(tmp_path / "1e+14.wav")[1] == np.float32(1e14)
+    complaint(lambda: audio.read(tmp_path / "2e+15.wav"), r"2e\+15\.wav: contains .* beyond 1e\+15 \(full scale is 1\)")

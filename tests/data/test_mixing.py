@@ -125,7 +125,7 @@ def test_librimix_extension_sample_by_sample() -> None:
 def test_librimix_extension_of_long_and_of_too_short_noise() -> None:
     noise = np.arange(2000.0)
     np.testing.assert_array_equal(extend_librimix(noise, 1500, 1000), noise[:1500])
-    complaint(lambda: extend_librimix(noise[:501], 1500, 1000), "longer than 501 samples")
+    complaint(lambda: extend_librimix(noise[:501], 1500, 1000), "over 501 samples")
 
 
 @given(level=st.floats(1e-3, 10), pause_seconds=st.floats(0, 3), seed=st.integers(0, 100))

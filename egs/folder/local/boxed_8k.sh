@@ -67,20 +67,24 @@ run whole_6 clean_5 synthesized 6 "${whole[@]}" "${eight[@]}" "${often_one[@]}" 
 run channels_0 whole_6 all 0 "${channels[@]}" "${eight[@]}" --trainer.max_minutes 34 --trainer.decay_share 0.15
 run channels_1 channels_0 synthesized 1 "${channels[@]}" "${eight[@]}" "${cleaner[@]}" --trainer.max_minutes 48 --trainer.decay_share 0.6
 
-# A little of the weights from before the channels keeps clean mixtures good.
-mkdir -p "$out/averaged"
-cp "$out/channels_1/config.yaml" "$out/averaged"
-(cd "$repository" && python - "$out/whole_6/last_model" "$out/channels_1/last_model" "$out/averaged/last_model") <<'END'
+# average NAME BEFORE RUN SHARE: a share of the weights from before keeps what was learned then.
+average() {
+  mkdir -p "$out/$1"
+  cp "$out/$3/config.yaml" "$out/$1"
+  ln -sfn model "$out/$1/last_model"
+  (cd "$repository" && python - "$out/$2/last_model" "$out/$3/last_model" "$out/$1/model" "$4") <<'END'
 import sys
 
 from sepkit.models import load_pretrained, save_model
 
 before, model = (load_pretrained(folder) for folder in sys.argv[1:3])
-weights = dict(before.named_parameters())
+weights, share = dict(before.named_parameters()), float(sys.argv[4])
 for name, parameter in model.named_parameters():
-    parameter.data = 0.15 * weights[name].data + 0.85 * parameter.data
+    parameter.data = share * weights[name].data + (1 - share) * parameter.data
 save_model(model, sys.argv[3], dict(model.info))
 END
+}
+average averaged whole_6 channels_1 0.15
 
 # From what shipped then: a constant rate first, then long segments, in which speakers take turns more often.
 wider=(--data.dynamic_mixing.channel_probability 0.5 --data.dynamic_mixing.noise_probability 0.35)
@@ -88,6 +92,7 @@ run channels_2 averaged all 7 "${channels[@]}" "${eight[@]}" "${wider[@]}" --dat
   --trainer.max_epochs 20 --trainer.decay_share 0
 run channels_3 channels_2 all 8 "${channels[@]}" "${eight[@]}" "${wider[@]}" --data.dynamic_mixing.turns_probability 0.3 \
   --data.segment_seconds 6 --data.batch_size 4 --trainer.max_minutes 57 --trainer.decay_share 0.8 --trainer.learning_rate 0.0008
+average averaged_2 averaged channels_3 0.2
 
 export OMP_NUM_THREADS=2
 run causal_0 whole_6 all 0 "${clean[@]}" "${causal[@]}" --trainer.max_minutes 68
@@ -108,5 +113,5 @@ ship() {
     --tests "$out/mini/test_librispeech.jsonl" "$out/mini/test_speechocean762.jsonl" \
     --more speech_more speech_voices speech_synthesized --out "$out/$1" "${@:3}")
 }
-ship boxed_8k channels_3 --views 2
+ship boxed_8k averaged_2 --views 2
 ship boxed_8k_causal causal_channels_1 --views 1

@@ -20,7 +20,7 @@ MOST_TAKEN_FOR_ONE = 0.01
 MOST_TAKEN_FOR_SEVERAL = 0.025
 """Share of the recordings of one speaker that may be taken for several."""
 
-MOST_OF_A_KIND = 0.02
+MOST_OF_A_KIND = 0.03
 """Share of the recordings of a kind, with `LEAST_OF_EACH` or more, that may be taken for one or for several."""
 
 LEAST_FOUND = 0.25
@@ -135,7 +135,7 @@ def fit_single_speaker(recordings: Sequence[LabeledRecording], encoder: str) -> 
     """Return the rule that distinguishes one speaker from several, or None if it would not find enough of them.
 
     By fits without the speaker in question, 1 % of the recordings of several speakers are taken for one, and 2.5 % of
-    those of one speaker for several, and at most 2 % of each kind.
+    those of one speaker for several, and at most 3 % of each kind.
 
     Args:
         recordings: Recordings to fit on; those without evidence, or with numbers that are not finite, are left out.

@@ -58,6 +58,12 @@ class OneVoice:
 SHARES = {"found_several": 1.0, "taken_for_several": 0.0}
 
 
+@pytest.fixture(autouse=True)
+def _voices_alone(monkeypatch):
+    """Rules of these tests are of what the speaker encoder says, without levels and pauses."""
+    monkeypatch.setattr("sepkit.inference.decision.rule_features", lambda voices, sound: voices)
+
+
 def hears(monkeypatch: pytest.MonkeyPatch, between: float) -> None:
     """Let the speaker encoder find voices that are this much alike in both outputs."""
     monkeypatch.setattr("sepkit.inference.decision.speaker_evidence", lambda *told: {"outputs_between": between})

@@ -313,9 +313,16 @@ async function isSingleSpeaker(detector, features, gram, cross, estimates, rate,
   const sound = Object.fromEntries(Object.entries(features).map(([name, values]) => [name, values[0]]));
   if (detector.noise && flags(detector.noise, sound)) return [null, false];
   if (!Object.entries(detector.sound).every(([name, [low, high]]) => low <= sound[name] && sound[name] <= high)) return [null, false];
-  const evidence = await speakerEvidence(embed, gram, cross, estimates, rate), logOdds = evaluate(detector.one, evidence);
+  const evidence = await speakerEvidence(embed, gram, cross, estimates, rate), logOdds = evaluate(detector.one, ruleFeatures(evidence, sound));
   const single = logOdds > detector.one.threshold ? true : logOdds < detector.several_below ? false : null;
   return [single, evidence.outputs_between > SAME_VOICE];
+}
+
+// quality.single_speaker.rule_features
+function ruleFeatures(voices, { level_deviation_db, spectral_flatness_db }) {
+  const share = voices.levels_range / MOST_RANGE_DB, found = { ...voices, levels_squared: share ** 2, level_deviation_db, spectral_flatness_db };
+  for (const name of ["voice_least", "voice_between", "outputs_between", "loudest_least"]) found[`levels_${name}`] = share * voices[name];
+  return found;
 }
 
 const WINDOW_SECONDS = 1.5, HOP_SECONDS = 0.75, PAUSE_FRAME_SECONDS = 0.02, LEAST_WINDOWS = 3;
