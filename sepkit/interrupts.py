@@ -32,7 +32,9 @@ def on_stop(handle: Callable[[int], Any]) -> None:
     one cannot handle signals; there this does nothing.
     """
 
-    def first(number: int, _: Any) -> None:
+    def first(number: int, frame: Any) -> None:
+        if postponed(number, frame):
+            return
         _received.append(number)
         for each in SIGNALS:
             # Another one comes with it: what starts commands passes on what the terminal has sent them already.
@@ -45,6 +47,16 @@ def on_stop(handle: Callable[[int], Any]) -> None:
         for each in SIGNALS:
             if each == signal.SIGINT or signal.getsignal(each) != signal.SIG_IGN:
                 signal.signal(each, first)
+
+
+def postponed(number: int, frame: Any) -> bool:
+    """Return whether a signal has to come again in 5 ms: an exception in a callback of libsndfile would be lost."""
+    while frame is not None:
+        if frame.f_code.co_name.startswith("vio_"):
+            threading.Timer(0.005, signal.raise_signal, (number,)).start()
+            return True
+        frame = frame.f_back
+    return False
 
 
 def stop(number: int) -> NoReturn:

@@ -27,10 +27,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from multiprocessing import get_all_start_methods, get_context, parent_process
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from sepkit.errors import Bounds, UserError, exhausted, failure, one_line
-from sepkit.interrupts import Stopped, ignore_terminal, shielded
+from sepkit.interrupts import Stopped, ignore_terminal, postponed, shielded
 from sepkit.owned import Command, adopt, command
 from sepkit.registry import import_file, imported_files
 from sepkit.streams import open_streams
@@ -154,7 +154,9 @@ def _task(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
     os._exit(1)
 
 
-def _stop(number: int, _: Any) -> NoReturn:
+def _stop(number: int, frame: Any) -> None:
+    if postponed(number, frame):
+        return
     # The process that started this one passes on what both were sent; cleanup is not interrupted by it.
     signal.signal(number, signal.SIG_IGN)
     if _works:

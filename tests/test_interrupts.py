@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from sepkit.data import audio
+from sepkit.interrupts import postponed
 
 SEPKIT = [sys.executable, "-m", "sepkit"]
 
@@ -140,3 +141,22 @@ def test_no_more_threads_are_one_line(options, threads, inputs):
         assert done.returncode == 2 and done.stderr.count("\n") == 1 and "`ulimit -u`" in done.stderr, done.stderr
     assert done.returncode == 2 or not (options or threads == 1)
     shutil.rmtree(out)
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="no such signal on Windows")
+def test_a_signal_within_a_callback_of_libsndfile_comes_again_after_it():
+    heard = []
+
+    def vio_read():
+        signal.raise_signal(signal.SIGUSR1)
+        return list(heard)
+
+    before = signal.signal(signal.SIGUSR1, lambda *told: postponed(*told) or heard.append(told[0]))
+    try:
+        assert vio_read() == []
+        deadline = time.monotonic() + 10
+        while not heard and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert heard == [signal.SIGUSR1]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
