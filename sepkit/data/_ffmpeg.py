@@ -100,7 +100,7 @@ class FFmpegFile:
             stack.callback(self._process.kill)
             header = self._take(_HEADER.size)
             if len(header) < _HEADER.size:
-                self._check_ended_well()
+                self._check_ended_well(opened=False)
                 raise UserError(f"{name}: ffmpeg finds no audio in it; leave out the file")
             _, offset, _, _, self.samplerate, self.channels = _HEADER.unpack(header)
             self._take(offset - _HEADER.size)
@@ -145,7 +145,7 @@ class FFmpegFile:
         self._late = True
         self._process.kill()
 
-    def _check_ended_well(self) -> None:
+    def _check_ended_well(self, opened: bool = True) -> None:
         """Raise UserError if the program failed, or gave less than the container states, which it may leave unsaid."""
         failed = self._process.wait() != 0
         self._messages.seek(0)
@@ -171,7 +171,7 @@ class FFmpegFile:
             reason = f"it gave nothing for {self._wait_seconds:.0f} s"
         if "matches no streams" in log:
             raise UserError(f"{self._name}: contains no sound; leave out the file")
-        if not self._position:
+        if not opened:
             raise ValueError(f"ffmpeg: {reason}")
         raise UserError(
             f"{self._name}: ffmpeg failed after sample {self._position} ({reason}); get the file again, or keep the "
