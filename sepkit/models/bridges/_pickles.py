@@ -73,9 +73,9 @@ def refuse_pointer(path: Path) -> None:
 
 def _check_records(path: Path, expected: str) -> None:
     """Refuse archives that hold more than their file: torch inflates records, and reads what is stored twice twice."""
-    if not zipfile.is_zipfile(path):
-        return
     try:
+        if not zipfile.is_zipfile(path):
+            return
         with zipfile.ZipFile(path) as archive:
             records = archive.infolist()
     except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError) as error:
