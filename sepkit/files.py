@@ -243,7 +243,11 @@ def journal_rows(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
     for line in text.split("\n"):
         head, found, digest = line.rpartition(_DIGEST)
         if found and digest == _line_digest(head + "}") + '"}':
-            yield parse_json(head + "}")
+            try:
+                row = parse_json(head + "}")
+            except ValueError:
+                continue
+            yield row
 
 
 def _line_digest(text: str) -> str:

@@ -205,6 +205,8 @@ def read_audiograms(
         if not table.keys() <= truth.keys():
             raise UserError(f"{file}: its ids are not those of {path.name}; make both again, or remove it")
         data.truth = np.array([[_number(file, truth[i][name]) for name in names] for i in table])
+        if not np.isfinite(data.truth).all():
+            raise UserError(f"{file}: found an empty cell, expected all noise-free values; make it again, or remove it")
     return data
 
 
