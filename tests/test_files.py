@@ -1,6 +1,7 @@
 """Files that are whole or absent, and YAML that is counted before it is made."""
 
 import errno
+import hashlib
 import json
 import os
 import subprocess
@@ -116,6 +117,10 @@ def test_a_line_of_a_journal_says_whether_it_is_whole(tmp_path):
     for at in range(len(text)):
         (tmp_path / "journal").write_bytes(text[:at] + bytes([text[at] ^ 1]) + text[at + 1 :])
         assert list(files.journal_rows(tmp_path / "journal")) in (rows[:1], rows[1:], [])
+    broken = '{"key": ]'
+    line = f'{broken}, "digest": "{hashlib.blake2b(f"{broken}}}".encode(), digest_size=8).hexdigest()}"}}\n'
+    (tmp_path / "journal").write_bytes(line.encode() + text)
+    assert list(files.journal_rows(tmp_path / "journal")) == rows
 
 
 def test_refusing_costs_little_memory(tmp_path):
