@@ -4,7 +4,7 @@ import io
 import time
 from dataclasses import dataclass
 from io import BufferedIOBase
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -20,6 +20,24 @@ _TYPES = {"s16le": np.dtype("<i2"), "f32le": np.dtype("<f4")}
 _READ_BYTES = 1 << 15
 # The most that is looked at behind what a wav counts.
 _TAIL_BYTES = 1 << 20
+# The fewest bytes that decide whether a pipe is raw PCM: 512 bytes of an MP3 by libsndfile still look like it.
+_DECIDING_BYTES = 1 << 10
+
+
+class _Replayed(io.RawIOBase):
+    """Bytes that were read already, then the rest of their source."""
+
+    def __init__(self, begin: bytes, source: BufferedIOBase) -> None:
+        self._begin, self._source = begin, source
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._begin[: len(buffer)] or self._source.read1(len(buffer))
+        self._begin = self._begin[len(data) :]
+        buffer[: len(data)] = data
+        return len(data)
 
 
 @dataclass
@@ -62,8 +80,11 @@ def open_pipe(
     """
     if sample_format:
         return Pipe(source, sample_format, sample_rate)
-    source = source if isinstance(source, io.BufferedReader) else io.BufferedReader(cast("io.RawIOBase", source))
-    begin = source.peek(_READ_BYTES)
+    begin = b""
+    # A sender may write a single byte first.
+    while len(begin) < _DECIDING_BYTES and (more := source.read1(_READ_BYTES)):
+        begin += more
+    source = io.BufferedReader(_Replayed(begin, source))
     if begin and begin[:4] not in WAV_BEGINS and is_pcm16(begin):
         return Pipe(source, "s16le", sample_rate)
     header = read_wav_header(source)
