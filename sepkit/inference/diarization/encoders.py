@@ -91,8 +91,8 @@ def _cohort_beside(graph: Path, size: int) -> np.ndarray | None:
     if not path.is_file():
         return None
     try:
-        voices = np.load(path).astype(np.float64)
-    except (OSError, ValueError, EOFError) as error:
+        voices = np.lib.format.open_memmap(path, mode="r").astype(np.float64, casting="same_kind")
+    except (OSError, OverflowError, TypeError, ValueError) as error:
         raise UserError(f"{path}: cannot be read ({error}); copy it again") from error
     if voices.ndim != 2 or voices.shape[1] != size or not len(voices) or not np.isfinite(voices).all():
         raise UserError(
