@@ -1,12 +1,13 @@
 """One speaker, several, or not known: the rule, and what it hears."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from sepkit.inference.quality import single_speaker as module
-from sepkit.inference.quality.single_speaker import LabeledRecording, fit_single_speaker
+from sepkit.inference.quality.single_speaker import LabeledRecording, fit_single_speaker, rule_features
 from sepkit.inference.quality.voices import changes_speakers, default_encoder, evidence_spans, speaker_evidence
 from sepkit.inference.selection import products_of
 
@@ -43,6 +44,26 @@ def test_a_rule_that_would_find_too_few_is_none():
     unknown = [LabeledRecording({"voice_least": math.nan}, one.speakers) for one in recordings(3, 0)]
     assert fit_single_speaker([*unknown, *recordings(3, 0, 58)], "voices") is None
     assert fit_single_speaker(recordings(3, 0, 80), "voices") is not None
+
+
+def test_no_kind_of_recording_is_often_taken_for_another():
+    """One in 18 recordings of several speakers is of a kind whose voices are more alike."""
+    alike, new = (recordings(1.5, 1.5, count, seed)[::2] for count, seed in ((240, 1), (4000, 2)))
+    taken = []
+    for kind in ("alike", ""):
+        rule = fit_single_speaker([*recordings(3, 0, 4000), *(replace(one, kind=kind) for one in alike)], "voices")
+        taken.append(np.mean([rule.is_one(one.evidence) is True for one in new]))
+    assert taken[0] < 2.5 * module.MOST_OF_A_KIND < taken[1]
+
+
+def test_features_of_the_rule_by_hand():
+    """Estimates that are 5 of 20 dB apart: their cosines count again, by a quarter."""
+    voices = {"voice_least": 0.4, "voice_between": 0.6, "outputs_between": 0.8, "loudest_least": -0.2}
+    more = {"levels_range": 5.0, "projections_range": 1.0, "correlation_db": -3.0}
+    sound = {"level_deviation_db": 7.0, "spectral_flatness_db": -20.0}
+    expected = voices | more | sound | {f"levels_{name}": value / 4 for name, value in voices.items()}
+    found = rule_features(voices | more, sound | {"zero_crossing_rate": 0.1})
+    assert found == pytest.approx(expected | {"levels_squared": 1 / 16}) and rule_features({}, sound) == {}
 
 
 def test_noise_is_told_by_its_sound():

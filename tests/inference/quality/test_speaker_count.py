@@ -55,18 +55,15 @@ class OneVoice:
         return "one voice"
 
 
+VOICES = dict.fromkeys(("levels_range", "voice_least", "voice_between", "outputs_between", "loudest_least"), 0.0)
 SHARES = {"found_several": 1.0, "taken_for_several": 0.0}
-
-
-@pytest.fixture(autouse=True)
-def _voices_alone(monkeypatch):
-    """Rules of these tests are of what the speaker encoder says, without levels and pauses."""
-    monkeypatch.setattr("sepkit.inference.decision.rule_features", lambda voices, sound: voices)
 
 
 def hears(monkeypatch: pytest.MonkeyPatch, between: float) -> None:
     """Let the speaker encoder find voices that are this much alike in both outputs."""
-    monkeypatch.setattr("sepkit.inference.decision.speaker_evidence", lambda *told: {"outputs_between": between})
+    monkeypatch.setattr(
+        "sepkit.inference.decision.speaker_evidence", lambda *told: VOICES | {"outputs_between": between}
+    )
 
 
 @pytest.mark.parametrize("between", [0.7, 0.8])
@@ -132,7 +129,7 @@ def test_a_number_is_said_only_if_it_is_sure(monkeypatch):
 
     def heard(encoder, products, estimates, sample_rate):
         asked.append(estimates.shape)
-        return {"voice_least": next(least)}
+        return VOICES | {"voice_least": next(least)}
 
     monkeypatch.setattr("sepkit.inference.decision.speaker_evidence", heard)
     found = [separator.separate(one_speaker(), RATE) for _ in range(3)]
@@ -160,7 +157,9 @@ def test_json_files_tell_how_many_speak(monkeypatch, tmp_path):
     for name in ("one", "two"):
         audio.write(tmp_path / "in" / f"{name}.wav", one_speaker(name == "two"), RATE)
     between = iter([2.0, -2.0])
-    monkeypatch.setattr("sepkit.inference.decision.speaker_evidence", lambda *told: {"outputs_between": next(between)})
+    monkeypatch.setattr(
+        "sepkit.inference.decision.speaker_evidence", lambda *told: VOICES | {"outputs_between": next(between)}
+    )
     report = separate_files([tmp_path / "in"], separator, tmp_path / "out", OutputOptions())
     told = {name: json.loads((tmp_path / "out" / f"{name}.json").read_text()) for name in ("one", "two")}
     assert [(told[name]["speakers"], told[name]["or_more"]) for name in told] == [(1, False), (2, True)]
