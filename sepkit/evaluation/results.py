@@ -327,12 +327,13 @@ def _overlap_ratio(entry: MixtureEntry, sources: np.ndarray) -> float | None:
 
 
 def commit() -> str | None:
-    """Return the commit of the source tree that this runs from; None for an installed package."""
+    """Return the commit of the source tree that this runs from, with a plus if files of it have changed; None for an
+    installed package."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
     try:
-        command = ["git", "-C", str(root), "rev-parse", "HEAD"]
+        command = ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+"]
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None

@@ -2,12 +2,14 @@
 
 import csv
 import math
+import subprocess
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sepkit.evaluation import results
 from sepkit.evaluation.labels import PROPERTIES
 from sepkit.evaluation.results import columns_of, summarize_rows, write_rows
 from sepkit.evaluation.scoring import MISSED, SILENT, UtteranceScores
@@ -65,3 +67,16 @@ def test_rows_are_written_with_an_empty_cell_for_what_is_not_defined(tmp_path: P
     assert [one["speaker_count_accuracy"] for one in written] == ["1.0", "0.0", "0.0"]
     assert (written[0]["speaker_s1"], written[0]["speaker_s2"], written[0]["reasons"]) == ("p", "q", "pesq: too short")
     assert "speaker_count_accuracy_s1" not in written[0]
+
+
+def test_a_commit_with_changed_files_ends_with_a_plus(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "__file__", str(tmp_path / "sepkit" / "evaluation" / "results.py"))
+    assert results.commit() is None
+    (tmp_path / "file").write_text("1")
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=x", "-c", "user.email=x"]
+    for words in (["init"], ["add", "file"], ["commit", "-m", "1"], ["tag", "v1", "-m", "1"]):
+        subprocess.run([*git, *words], check=True, capture_output=True)
+    (head,) = (tmp_path / ".git" / "refs" / "heads").iterdir()
+    assert results.commit() == head.read_text().strip()
+    (tmp_path / "file").write_text("2")
+    assert results.commit() == head.read_text().strip() + "+"

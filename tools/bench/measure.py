@@ -248,7 +248,7 @@ def measure_each(
     from sepkit.files import write_json
 
     path = None if folder is None else folder / f"{suite}.json"
-    here = {name: environment()[name] for name in ("machine", "commit")}
+    here = {name: value for name, value in environment().items() if name in ("machine", "commit")}
     known = json.loads(path.read_text(encoding="utf-8")) if path is not None and path.is_file() else {}
     records: dict[str, dict[str, Any]] = known["records"] if known.get("of") == here else {}
     for row in rows:

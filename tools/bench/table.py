@@ -112,7 +112,7 @@ def _measured(here: Row) -> dict[str, str]:
 def _folded(name: str, result: Mapping[str, Any]) -> str:
     here = result["environment"]
     versions = ", ".join(f"{package} {version}" for package, version in here["versions"].items() if version)
-    commit = f"; commit {here['commit'][:7]}" if here.get("commit") else ""
+    commit = f"; commit {here['commit'][:7]}{here['commit'][40:]}" if here.get("commit") else ""
     where = f"{', '.join(_measured(here).values())}; Python {here['python']}, {versions}{commit}."
     table = _markdown([_cells(row) | _details(row) for row in result["rows"]])
     head = f"<details>\n<summary>{name}: {len(result['rows'])} rows</summary>\n\n{SUITES[name]}"
