@@ -1,8 +1,9 @@
 """Enrolled speakers: which linked speaker of a recording is who, and who is absent.
 
-Each enrolled speaker has a recording of theirs alone. Its embedding is compared with those of the linked speakers, and
-names are given one to one. Nobody is named who is less alike than a threshold. Who is hardly less alike is absent only
-if the enrollment is long enough to decide.
+Each speaker is enrolled with a recording in which no one else speaks, whose embedding is compared with those of the
+linked speakers. Names are assigned one to one, where the similarity reaches a threshold. An enrolled speaker without a
+match is reported as absent, or as undecided if the best similarity is just below the threshold and the enrollment is
+short.
 """
 
 from collections.abc import Mapping, Sequence
