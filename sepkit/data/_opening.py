@@ -71,7 +71,14 @@ class SoundFile(soundfile.SoundFile):
 
 
 class _Part(io.RawIOBase):
-    """The bytes of a file from one to another, of which the first may be others."""
+    """A part of an open file, read as a file of its own.
+
+    Args:
+        file: The open file.
+        begin: First byte of the part.
+        end: Byte after the last; None: the end of the file.
+        head: Bytes that replace the first ones of the part, such as a corrected header.
+    """
 
     def __init__(self, file: IO[bytes], begin: int, end: int | None = None, head: bytes = b"") -> None:
         self._file, self._begin, self._head = file, begin, head
@@ -270,7 +277,8 @@ def _decoder(source: Source, raw: IO[bytes], whole: bool) -> SoundFile | FFmpegF
 def _by_libsndfile(
     source: Source, raw: IO[bytes], begin: int, header: WavHeader | None, whole: bool
 ) -> SoundFile | None:
-    """Return a file of which libsndfile reads all sound, and nothing else.
+    """Return the file opened by libsndfile, or None if libsndfile would miss some of its sound or decode other bytes
+    as sound.
 
     libsndfile believes the first header of joined files, and a guess if an mp3 does not state its length; it takes the
     headers within a VOC file, and chunks behind the samples of a W64, for samples.
