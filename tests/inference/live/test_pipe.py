@@ -2,6 +2,7 @@
 
 import io
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -17,6 +18,8 @@ import torch
 
 from sepkit.cli.main import main
 from sepkit.config import RecurrentConfig
+from sepkit.data.audio import quantize_pcm16
+from sepkit.data.headers import is_pcm16
 from sepkit.errors import UserError
 from sepkit.inference import Separator
 from sepkit.inference.live.pipe import Pipe, open_pipe, separate_pipe
@@ -196,6 +199,26 @@ def test_samples_without_a_name_are_16_bit_integers_unless_they_are_loud_white_n
     floats, swapped = slow.astype("<f4").tobytes(), (32768 * slow).astype(">i2").tobytes()
     for sound in (rng.bytes(900), floats, swapped, transport, b"ID3\4\0" + bytes(99), b".SoX" + bytes(99)):
         complaint(partial(open_pipe, io.BytesIO(sound), 8000), "is no wav")
+
+
+ESPEAK, FFMPEG = shutil.which("espeak-ng"), shutil.which("ffmpeg")
+
+
+@pytest.mark.skipif(not (ESPEAK and FFMPEG), reason="espeak-ng or ffmpeg is not installed")
+def test_a_loud_fricative_is_speech_and_its_encodings_are_not(tmp_path):
+    source = tmp_path / "s.wav"
+    subprocess.run(["espeak-ng", "-w", source, "[[s]]"], check=True)
+    sound, rate = soundfile.read(source)
+    sound /= np.abs(sound).max()
+    excerpts = [sound[at : at + 2048] for at in range(0, len(sound) - 2048, 256)]
+    # Its neighbors are not alike, at -13 dB.
+    assert any(part @ part > 0.05 * len(part) and part[1:] @ part[:-1] < 0 for part in excerpts)
+    assert all(is_pcm16(quantize_pcm16(part).tobytes()) for part in excerpts)
+    soundfile.write(source, sound, rate)
+    for options in ("mp2", "mpegts", "latm -c:a aac", "adts", "ac3", "f32le", "f32be", "s16be", "s24le"):
+        command = f"ffmpeg -v error -i {source} -f {options} -"
+        made = subprocess.run(command.split(), capture_output=True, check=True).stdout
+        complaint(partial(open_pipe, io.BytesIO(made), 8000), "is no wav")
 
 
 def test_what_begins_like_a_wav_is_pcm_if_a_format_is_named():
