@@ -1,8 +1,11 @@
 """A local web server that drops connections, returns errors and serves corrupt files."""
 
+import contextlib
 import io
+import socket
 import tarfile
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -97,6 +100,27 @@ def _answer(handler: BaseHTTPRequestHandler, served: Served, asked: str | None) 
     served.sent += len(body)
     handler.wfile.write(body)
     handler.close_connection = True
+
+
+@contextlib.contextmanager
+def answering(answer: bytes) -> Iterator[str]:
+    """Yield the address of a server that gives the same bytes as its answer to everything."""
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = server.accept()
+                with connection, contextlib.suppress(OSError):
+                    connection.recv(65536)
+                    connection.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=serve, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.getsockname()[1]}"
+        finally:
+            # Ends the thread, which waits for a connection.
+            server.shutdown(socket.SHUT_RDWR)
 
 
 def tar_of(files: dict[str, bytes], *more: tarfile.TarInfo) -> bytes:

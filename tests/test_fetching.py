@@ -1,13 +1,10 @@
 """Fetching from a local web server that drops connections, returns errors and serves corrupt files."""
 
-import contextlib
 import hashlib
-import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +14,7 @@ from sepkit import fetching
 from sepkit.errors import UserError
 from sepkit.fetching import fetch
 from tests.complaint import complaint
-from tests.file_server import Server
+from tests.file_server import Server, answering
 
 CONTENT = np.random.default_rng(0).bytes(300_000)
 DIGEST = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"
@@ -131,23 +128,6 @@ def test_two_at_once_fetch_once(server: Server, tmp_path: Path) -> None:
     assert (tmp_path / "file").read_bytes() == CONTENT and served.sent == len(CONTENT)
 
 
-def _answering(answer: bytes) -> Iterator[str]:
-    """Yield the address of a server that gives the same answer to everything."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def serve() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    connection, _ = server.accept()
-                    with connection, contextlib.suppress(OSError):
-                        connection.recv(65536)
-                        connection.sendall(answer)
-
-        threading.Thread(target=serve, daemon=True).start()
-        yield f"http://127.0.0.1:{server.getsockname()[1]}/file"
-        server.shutdown(socket.SHUT_RDWR)
-
-
 @pytest.mark.parametrize(
     ("answer", "size", "line"),
     [
@@ -158,7 +138,7 @@ def _answering(answer: bytes) -> Iterator[str]:
     ],
 )
 def test_answers_of_broken_servers(answer: bytes, size: int | None, line: str, tmp_path: Path) -> None:
-    with contextlib.contextmanager(_answering)(b"HTTP/1.1 " + answer) as url, pytest.raises(UserError, match=line):
-        fetch(url, tmp_path / "file", size=size)
+    with answering(b"HTTP/1.1 " + answer) as url, pytest.raises(UserError, match=line):
+        fetch(f"{url}/file", tmp_path / "file", size=size)
     assert not (tmp_path / "file").exists()
     assert not (tmp_path / "file.part").exists() or (tmp_path / "file.part").stat().st_size == 0

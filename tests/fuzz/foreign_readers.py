@@ -1,13 +1,10 @@
 """What strangers hand over beside files of one form: playlists and containers of sound, and answers of a mirror."""
 
-import contextlib
 import hashlib
 import io
 import shutil
-import socket
 import subprocess
 import tempfile
-import threading
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +12,7 @@ from unittest import mock
 
 from sepkit import fetching
 from sepkit.cli.main import main
+from tests.file_server import answering
 from tests.fuzz.reader import Reader, model_files, separate_command, sound, write_files
 
 PLAYLIST = b"#EXTM3U\n#EXT-X-VERSION:3\n#EXT-X-TARGETDURATION:2\n#EXTINF:2,\nnothing.ts\n#EXT-X-ENDLIST\n"
@@ -76,22 +74,8 @@ def _mirrors() -> Reader:
 def _from_mirror(arguments: list[str]) -> int:
     """Run a command with a mirror that gives the file `in/answer` of the present folder as its answer to everything."""
     answer = Path("in/answer").read_bytes()
-    with socket.create_server(("127.0.0.1", 0)) as server, mock.patch.object(fetching, "_PAUSE_SECONDS", 0.0):
-        threading.Thread(target=_serve, args=(server, answer), daemon=True).start()
-        try:
-            return main([*arguments, "--mirror", f"http://127.0.0.1:{server.getsockname()[1]}"])
-        finally:
-            # Ends the thread, which waits for a connection.
-            server.shutdown(socket.SHUT_RDWR)
-
-
-def _serve(server: socket.socket, answer: bytes) -> None:
-    with contextlib.suppress(OSError):
-        while True:
-            connection, _ = server.accept()
-            with connection, contextlib.suppress(OSError):
-                connection.recv(65536)
-                connection.sendall(answer)
+    with answering(answer) as url, mock.patch.object(fetching, "_PAUSE_SECONDS", 0.0):
+        return main([*arguments, "--mirror", url])
 
 
 _IF_INSTALLED = {"containers": _containers} if shutil.which("ffmpeg") else {}
