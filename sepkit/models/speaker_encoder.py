@@ -82,17 +82,13 @@ class SpeakerEncoder(SavedModel):
         if config.gate == "learned":
             self.centers = nn.Parameter(drawn)
         else:
+            # Training computes those of a fixed gate.
             self.register_buffer("centers", drawn if config.gate in ("fixed", "random") else None)
 
     def prototypes_follow_gradient(self, wanted: bool) -> None:
         """Set whether the gradient reaches the prototypes of experts."""
         if self.prototypes is not None:
             self.prototypes.requires_grad_(wanted)
-
-    @classmethod
-    def from_config(cls, config: SpeakerEncoderConfig) -> SpeakerEncoder:
-        """Return a new encoder; a fixed gate gets its centers from the training."""
-        return cls(config)
 
     def facts(self) -> dict[str, Any]:
         """Return the rate and the dimensions of an embedding."""

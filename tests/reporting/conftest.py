@@ -54,9 +54,8 @@ def watched(page: Any, address: str) -> Iterator[None]:
         page.remove_listener(event, listener)
 
 
-@pytest.fixture
-def page(browser: Any, address: str) -> Iterator[Any]:
-    """The page at the module's `address`, watched."""
+def _opened(browser: Any, address: str) -> Iterator[Any]:
+    """The page at the module's `address`, watched until it is closed."""
     page = browser.new_page()
     with watched(page, address):
         page.goto(address)
@@ -64,11 +63,6 @@ def page(browser: Any, address: str) -> Iterator[Any]:
     page.close()
 
 
-@pytest.fixture(scope="module")
-def opened_page(browser: Any, address: str) -> Iterator[Any]:
-    """One page for all tests of a module that leave it fit for the next, watched until it is closed."""
-    page = browser.new_page()
-    with watched(page, address):
-        page.goto(address)
-        yield page
-    page.close()
+page = pytest.fixture(_opened)
+# One page for all tests of a module that leave it fit for the next.
+opened_page = pytest.fixture(scope="module")(_opened)

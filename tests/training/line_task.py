@@ -49,10 +49,6 @@ class Line(SavedModel):
         self.config = config
         self.layer = nn.Linear(config.inputs, 1)
 
-    @classmethod
-    def from_config(cls, config: LineModelConfig) -> "Line":
-        return cls(config)
-
     def forward(self, x: Tensor) -> Tensor:
         return self.layer(x).squeeze(1)
 

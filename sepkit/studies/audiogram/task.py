@@ -86,11 +86,6 @@ class PartialVAE(SavedModel):
         self.register_buffer("noise", noise.expand(count, 1, dimensions).clone())
         self.register_buffer("low_elbo", torch.full((count, dimensions + 1), torch.nan))
 
-    @classmethod
-    def from_config(cls, config: PartialVAEConfig) -> PartialVAE:
-        """Return a new stack of models."""
-        return cls(config)
-
     def facts(self) -> dict[str, Any]:
         """Return the names of the dimensions."""
         return {"dimensions": [dimension.name for dimension in self.config.dimensions]}

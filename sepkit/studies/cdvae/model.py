@@ -111,11 +111,6 @@ class ImageVAE(SavedModel):
         )
         self.output = nn.Conv2d(width, 2 if config.likelihood == "gaussian" else 1, 1)
 
-    @classmethod
-    def from_config(cls, config: ImageVAEConfig) -> ImageVAE:
-        """Return a new model."""
-        return cls(config)
-
     @property
     def steps(self) -> int | None:
         """Steps of each level in the next call: as set, or as in training; None: discrete blocks."""
