@@ -104,7 +104,8 @@ class Bounds:
             name: Option or key of the configuration, for the message.
             value: Number, list or tuple of numbers, or None.
         """
-        for item in value if isinstance(value, list | tuple) else [] if value is None else [value]:
+        items = value if isinstance(value, list | tuple) else [] if value is None else [value]
+        for item in items:
             if item not in self:
                 words = ["a finite number"] if self.lt == math.inf and not abs(item) < math.inf else []
                 expected = ", ".join([*words, *filter(None, [str(self)])])

@@ -212,7 +212,8 @@ def _describe_noise(entry: MixtureEntry, style: MixtureStyle, generator: np.rand
     mixed = mix_entry(replace(entry, noise=unscaled))
     speech_norm = np.linalg.norm(mixed.sources.sum(axis=0))
     noise_norm = np.linalg.norm(mixed.noise) if mixed.noise is not None else 0.0
-    return replace(unscaled, gain=_rounded(speech_norm / noise_norm * 10 ** (-snr_db / 20) if noise_norm > 0 else 0.0))
+    gain = speech_norm / noise_norm * 10 ** (-snr_db / 20) if noise_norm > 0 else 0.0
+    return replace(unscaled, gain=_rounded(gain))
 
 
 def _rounded(gain: float) -> float:

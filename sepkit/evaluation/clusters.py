@@ -103,7 +103,7 @@ def contingency(labels: Sequence[Any], clusters: Sequence[Any]) -> np.ndarray:
         ValueError: nothing, or lists of different lengths.
     """
     if len(labels) != len(clusters) or not len(labels):
-        raise ValueError(f"found {len(labels)} labels and {len(clusters)} clusters, expected as many, at least 1")
+        raise ValueError(f"found {len(labels)} labels and {len(clusters)} clusters, expected equal numbers, 1 or more")
     rows, columns = (np.unique(np.asarray(values), return_inverse=True)[1] for values in (labels, clusters))
     counts = np.zeros((rows.max() + 1, columns.max() + 1))
     np.add.at(counts, (rows, columns), 1)

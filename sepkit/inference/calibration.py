@@ -43,8 +43,8 @@ class Calibration:
     Args:
         separator: Separator of the model, without a predictor.
         manifest: Manifest of the mixtures.
-        measured: Of each mixture with sources its number, its kind (`corpus` in the manifest, or "more speakers" than
-            estimates), whether only the interval is fitted on it, and its features and SI-SDR.
+        measured: Number of each mixture with sources, its kind (`corpus` in the manifest, or "more speakers" than
+            estimates), whether only the interval is fitted on it, and its features and SI-SDR, dB.
         labeled: Recordings that the rule for single speakers is fitted on.
         skipped: Reason by the id of each unusable mixture.
         predictor: Fitted predictor, not yet stored.
@@ -61,7 +61,7 @@ class Calibration:
         """Return a predictor fitted on all mixtures but those of some kinds.
 
         Args:
-            *without: Kinds that are left out.
+            *without: Kinds to leave out.
 
         Raises:
             UserError: too few mixtures are left.

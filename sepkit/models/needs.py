@@ -37,11 +37,12 @@ def needs_of(info: Mapping[str, Any], where: str) -> dict[str, Any]:
     return dict(needs)
 
 
-def chunks_for(seconds: float) -> dict[str, float]:
+def chunks_for(trained_seconds: float) -> dict[str, float]:
     """Return the needs of a model whose attention counts positions, and that was trained on segments of this length.
 
     It is given four times as much, in one piece or in chunks that overlap by half. That is as good as shorter or longer
     pieces for a small SepFormer (docs/public-models.md), and leaves utterances whole, as in published scores. Others
     found models to get worse on input that is much longer than in training (arXiv 2504.19605).
     """
-    return {"whole_seconds": 4.0 * seconds, "chunk_seconds": 4.0 * seconds, "overlap_seconds": 2.0 * seconds}
+    most = 4.0 * trained_seconds
+    return {"whole_seconds": most, "chunk_seconds": most, "overlap_seconds": most / 2}

@@ -85,7 +85,8 @@ class CumulativeLayerNorm(_ChannelAffineNorm):
                 count, mean_sum, power_sum = count + earlier[0], mean_sum + earlier[1], power_sum + earlier[2]
             state[self] = count[-1:], mean_sum[..., -1:], power_sum[..., -1:]
         mean, power = mean_sum / count, power_sum / count
-        return mean.to(x.dtype), ((power - mean.square()).clamp_min(0.0) + self.eps).rsqrt().to(x.dtype)
+        variance = (power - mean.square()).clamp_min(0.0)
+        return mean.to(x.dtype), (variance + self.eps).rsqrt().to(x.dtype)
 
 
 class BatchNorm(_BatchNorm):

@@ -86,7 +86,8 @@ def pairwise_neg_snr(
         active: Which sources are active, (B, m) bool; None: all.
     """
     products = inner_products(estimates, sources, lengths, zero_mean, active)
-    return as_inputs(_negative_db(products.source_energy / (error_energy(products) + eps) + eps), estimates, sources)
+    ratio = products.source_energy / (error_energy(products) + eps)
+    return as_inputs(_negative_db(ratio + eps), estimates, sources)
 
 
 def pairwise_mse(

@@ -189,7 +189,8 @@ class _AccumulateProducts(torch.autograd.Function):
 
 
 def _chunk_length(rows: int, num_samples: int, device: torch.device) -> int:
-    longest = max(1024, (_CHUNK_NUMBERS_CPU if device.type == "cpu" else _CHUNK_NUMBERS_ACCELERATOR) // rows)
+    budget = _CHUNK_NUMBERS_CPU if device.type == "cpu" else _CHUNK_NUMBERS_ACCELERATOR
+    longest = max(1024, budget // rows)
     return math.ceil(num_samples / math.ceil(num_samples / longest))
 
 

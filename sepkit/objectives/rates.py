@@ -80,7 +80,8 @@ def total_rate(
     of_frames = rate.sum(tuple(range(1, rate.ndim - 1)))
     if over == "frame" and free_nats > 0:
         of_frames = of_frames.clamp_min(free_nats)
-    total = of_frames.where(torch.arange(of_frames.shape[-1], device=rate.device) < frames[:, None], 0.0).sum(-1)
+    inside = torch.arange(of_frames.shape[-1], device=rate.device) < frames[:, None]
+    total = of_frames.where(inside, 0.0).sum(-1)
     return total.clamp_min(free_nats) if over == "utterance" and free_nats > 0 else total
 
 

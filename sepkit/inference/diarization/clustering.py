@@ -43,9 +43,10 @@ def unit_rows(values: np.ndarray) -> np.ndarray:
 
 
 def likeness(voices: np.ndarray, others: np.ndarray, cohort: np.ndarray | None = None) -> np.ndarray:
-    """Return how alike voices are, (N, M): cosine similarities, less those of both to the nearest voices of a cohort.
+    """Return how alike voices are, (N, M): cosine similarities, or with a cohort, cos(v, o) - (c(v) + c(o)) / 2.
 
-    A voice that resembles many is no evidence for one of them. Without a cohort, cosine similarities are returned.
+    c is the mean cosine similarity to the 10 nearest voices of the cohort: a voice that resembles many is no evidence
+    for one of them.
 
     Args:
         voices: Unit vectors, (N, D).

@@ -30,10 +30,10 @@ COHORT_THRESHOLD = 0.1
 """Likeness below which no speaker is named, for encoders that have a cohort."""
 
 DECIDING_SECONDS = 5.0
-"""Speech of an enrollment, seconds, from which on its speaker is absent if not named."""
+"""Speech of an enrollment, seconds, that suffices to decide whether its speaker is absent."""
 
-# Likeness below the threshold down to which a shorter enrollment does not decide. On dev speakers, 2 % of those
-# present, enrolled from 3 s, are further below.
+# A shorter enrollment is undecided at a likeness up to this far below the threshold. On dev speakers enrolled from 3 s,
+# 2 % of those who are present are further below.
 _UNDECIDED = 0.15
 
 # Two speakers: halves found by k-means that are less alike than this, each of this much speech, in enough of it. On dev
@@ -137,8 +137,9 @@ class Named:
 
     Args:
         speaker: number of the linked speaker who has the name, from 0; None: absent, or undecided.
-        likeness: That to this speaker, or to the most similar unnamed one, see `clustering.likeness`; None: no speech.
-        too_short: Whether the enrollment is too short to decide who is absent.
+        likeness: Likeness to this speaker, or to the most similar unnamed one, see `clustering.likeness`; None: no
+            speech.
+        too_short: Whether the enrollment is too short to decide whether the speaker is absent.
     """
 
     enrolled: Enrolled

@@ -107,8 +107,8 @@ class FileRecording(Recording):
         self.path, self.channel = path, channel
         info = audio.info(path)
         self.sample_rate, self.num_samples = info.sample_rate, info.num_samples
-        # ffmpeg decodes from the beginning, so what follows is kept open from window to window.
-        self._is_sought = info.subtype != "FFMPEG"
+        # ffmpeg decodes from the beginning, so its decoder stays open from one window to the next.
+        self._is_seekable = info.subtype != "FFMPEG"
         self._blocks, self._held, self._begin = iter(()), np.zeros(0, np.float32), self.num_samples
 
     def blocks(self) -> Iterator[np.ndarray]:
@@ -118,7 +118,7 @@ class FileRecording(Recording):
     def read(self, start: int, stop: int) -> np.ndarray:
         """Return samples from one to another, at most to the end, (t,) float32."""
         stop = min(stop, self.num_samples)
-        if self._is_sought:
+        if self._is_seekable:
             return audio.read(self.path, start, stop - start, channel=self.channel)
         if start < self._begin:
             self._blocks, self._held, self._begin = self.blocks(), np.zeros(0, np.float32), 0

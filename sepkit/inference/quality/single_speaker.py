@@ -21,7 +21,7 @@ MOST_TAKEN_FOR_SEVERAL = 0.025
 """Share of the recordings of one speaker that may be taken for several."""
 
 MOST_OF_A_KIND = 0.03
-"""Share of the recordings of a kind, with `LEAST_OF_EACH` or more, that may be taken for one or for several."""
+"""Share of the recordings of one kind that may be taken for one or for several, if it has `LEAST_OF_EACH` or more."""
 
 LEAST_FOUND = 0.25
 """The rule is kept only if it finds at least this share of the recordings of one speaker."""
@@ -57,7 +57,7 @@ class LabeledRecording:
         speakers: Number of speakers.
         group: Name of the recordings that are left out together, those of a speaker.
         sound: Result of `mixture_features`.
-        kind: What kind of recording it is; each kind by itself is seldom taken for another.
+        kind: Kind of the recording; `MOST_OF_A_KIND` bounds the errors of each.
     """
 
     evidence: Mapping[str, float]
@@ -70,8 +70,8 @@ class LabeledRecording:
 def rule_features(voices: Mapping[str, float], sound: Mapping[str, float]) -> dict[str, float]:
     """Return the features of the rule; none without voices.
 
-    Voices mean something else where one estimate is nearly empty, so the range of levels, l in [0, 1], is also there
-    as l^2 and as the product of l and each cosine; and pauses and noise change what is usual.
+    Cosines mean something else if one estimate is nearly empty. So the range of levels l, scaled to [0, 1], also enters
+    as l^2 and multiplied by each cosine. Two features of the mixture describe its pauses and noise.
 
     Args:
         voices: Result of `speaker_evidence`.
@@ -123,7 +123,7 @@ class SingleSpeakerDetector:
         """Return whether one speaker is alone in a recording; None if that is not sure.
 
         Args:
-                evidence: Result of `rule_features`.
+            evidence: Result of `rule_features`.
         """
         log_odds = self.one.log_odds(evidence)
         if log_odds > self.one.threshold:
@@ -134,8 +134,8 @@ class SingleSpeakerDetector:
 def fit_single_speaker(recordings: Sequence[LabeledRecording], encoder: str) -> SingleSpeakerDetector | None:
     """Return the rule that distinguishes one speaker from several, or None if it would not find enough of them.
 
-    By fits without the speaker in question, 1 % of the recordings of several speakers are taken for one, and 2.5 % of
-    those of one speaker for several, and at most 3 % of each kind.
+    By fits without the speaker in question, at most 1 % of the recordings of several speakers are taken for one, 2.5 %
+    of those of one speaker for several, and 3 % of each kind.
 
     Args:
         recordings: Recordings to fit on; those without evidence, or with numbers that are not finite, are left out.

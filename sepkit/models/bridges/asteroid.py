@@ -208,7 +208,7 @@ def _check_portable(model: EncoderMaskerDecoder) -> None:
         known = ", ".join(cls.__name__ for cls in _NAMES)
         raise UserError(f"masker {type(masker).__name__}: asteroid has none like it; expected {known}")
     if not isinstance(model.filterbank, FreeFilterbank) or model.filterbank.together:
-        raise UserError(f"filterbank {type(model.filterbank).__name__}: only free ones of one estimate go to asteroid")
+        raise UserError(f"filterbank {type(model.filterbank).__name__}: asteroid has free ones only, for one estimate")
     if model.scoring_head is not None:
         raise UserError("model.scoring: found a scoring head; asteroid's models have no scores")
     if model.variational or model.scale_decoder is not None:

@@ -100,7 +100,7 @@ def load_weights_into(model: SavedModel, source: Path_) -> LoadReport:
     report.source = str(source)
     # Buffers (norms' statistics, the training deviation) fit every model of their kind, so they do not count.
     if not {name for name, _ in model.named_parameters()}.intersection(report.loaded):
-        raise UserError(f"{source}: none of its {len(tensors)} tensors fits the model; expected a like architecture")
+        raise UserError(f"{source}: none of its {len(tensors)} tensors fits the model; expected a similar architecture")
     with torch.no_grad():
         # The STFT's filters follow from the model's own configuration.
         for name in set(report.loaded).difference(constants_left_out(given)):

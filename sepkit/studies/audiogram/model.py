@@ -259,7 +259,8 @@ class TrainedVAE:
         over unobserved ones alone would jump between measurements, and have nothing left at the end.
         """
         numbers = prediction.observed[:, self.measurable].sum(1)
-        columns = (numbers, np.square(prediction.deviation)[:, self.measurable].mean(1), prediction.partial_elbo)
+        acquisition = np.square(prediction.deviation)[:, self.measurable].mean(1)
+        columns = (numbers, acquisition, prediction.partial_elbo)
         return {name: column.astype(float) for name, column in zip(FEATURES, columns, strict=True)}
 
     @cached_property

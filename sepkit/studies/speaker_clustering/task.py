@@ -249,7 +249,8 @@ def masked(spectra: Tensor, masks: Tensor) -> Tensor:
         size = spectra.shape[axis]
         places = (torch.arange(size, device=spectra.device) + 0.5) / size
         begin, length = masks[:, 4 - 2 * axis, None], masks[:, 5 - 2 * axis, None]
-        spectra = spectra.masked_fill(((places >= begin) & (places < begin + length)).unsqueeze(3 - axis), 0.0)
+        hidden = (places >= begin) & (places < begin + length)
+        spectra = spectra.masked_fill(hidden.unsqueeze(3 - axis), 0.0)
     return spectra
 
 
