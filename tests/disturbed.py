@@ -22,6 +22,7 @@ import pytest
 import torch
 import yaml
 
+from sepkit.choices import to_dict
 from sepkit.cli.main import main
 from sepkit.data import audio
 from sepkit.models import build_model, save_model
@@ -49,10 +50,7 @@ def write_inputs(folder: Path) -> Path:
     torch.manual_seed(0)
     save_model(build_model(RECURRENT), folder / "model")
     training = {
-        "model": {
-            "filterbank": {"name": "free", "num_filters": 8},
-            "masker": {"name": "recurrent", "hidden_size": 4, "num_layers": 1},
-        },
+        "model": to_dict(RECURRENT),
         "data": {"train": str(manifest), "dev": str(manifest), "segment_seconds": 0.1, "batch_size": 1, "workers": 0},
         "trainer": {"max_epochs": 2, "accelerator": "cpu", "checkpoint_every_steps": 1},
     }

@@ -112,16 +112,20 @@ def _mapping(kernel_size: int, stride: int) -> c.STFTFilterbankConfig:
     return c.STFTFilterbankConfig(kernel_size, stride, 1.0, features="real_imaginary", complex_masks=True, mapping=True)
 
 
-def tf_locoformer_weights(hypotheses: int = 2) -> dict[str, Tensor]:
-    """Return weights under ESPnet's names: windows of 16 samples, 8 channels, 2 heads, 2 layers."""
-    masker = c.TFLocoformerConfig(8, 2, 2, attention_dim=8, feedforward_dim=6, kernel_size=3, norm_groups=2)
+def _weights_of(masker: Any, hypotheses: int, names: Any, matrices: float = 1.0) -> dict[str, Tensor]:
+    """Return numbers under the names of another toolkit, those of matrices times a factor."""
     config = c.ModelConfig(hypotheses=hypotheses, filterbank=_mapping(16, 8), masker=masker, masks=LINEAR)
     weights = {}
     for name, tensor in build_model(config).masker.state_dict().items():
-        theirs = renamed(f"masker.{name}", tf_locoformer.NAMES)
-        made = tensor if theirs.endswith("freqs") else numbers(theirs, tensor.shape)
-        weights[theirs] = made.float()
+        theirs, factor = renamed(f"masker.{name}", names), matrices if tensor.ndim > 1 else 1
+        weights[theirs] = (tensor if theirs.endswith("freqs") else factor * numbers(theirs, tensor.shape)).float()
     return weights
+
+
+def tf_locoformer_weights(hypotheses: int = 2) -> dict[str, Tensor]:
+    """Return weights under ESPnet's names: windows of 16 samples, 8 channels, 2 heads, 2 layers."""
+    masker = c.TFLocoformerConfig(8, 2, 2, attention_dim=8, feedforward_dim=6, kernel_size=3, norm_groups=2)
+    return _weights_of(masker, hypotheses, tf_locoformer.NAMES)
 
 
 def tf_locoformer_yaml(hypotheses: int = 2, **separator: Any) -> str:
@@ -137,13 +141,8 @@ def sr_corrnet_weights(
 ) -> dict[str, Tensor]:
     """Return weights under the authors' names: 8 channels, 2 heads, 1 and 2 layers."""
     masker = c.SRCorrNetConfig(8, 1, 2, 2, 6, 10, kernel_size, frame_taps=frame_taps, count_speakers=counts)
-    config = c.ModelConfig(hypotheses=hypotheses, filterbank=_mapping(16, 8), masker=masker, masks=LINEAR)
-    weights = {}
-    for name, tensor in build_model(config).masker.state_dict().items():
-        theirs = renamed(f"masker.{name}", sr_corrnet.NAMES)
-        # Larger matrices would enlarge rounding errors by four orders of magnitude.
-        made = tensor if theirs.endswith("freqs") else numbers(theirs, tensor.shape) * (0.3 if tensor.ndim > 1 else 1)
-        weights[theirs] = made.float()
+    # Larger matrices would enlarge rounding errors by four orders of magnitude.
+    weights = _weights_of(masker, hypotheses, sr_corrnet.NAMES, 0.3)
     # Each of the two inner layers has a filter of its own, of the same shape.
     for name in [name for name in weights if name.startswith("filter_estim.")]:
         for layer in range(2):

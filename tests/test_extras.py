@@ -7,17 +7,11 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from sepkit.data import audio
 from sepkit.extras import EXTRAS
+from tests.small_install import REPOSITORY, tomllib
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    tomllib = pytest.importorskip("tomli", reason="Python 3.10 reads TOML with tomli: pip install tomli")
-
-REPOSITORY = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
 # Module -> what it is called on the package index, where that is another name.
 DISTRIBUTIONS = {"yaml": "pyyaml", "PIL": "pillow", "sklearn": "scikit-learn"}

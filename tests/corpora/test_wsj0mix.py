@@ -148,25 +148,26 @@ def test_files_and_names_are_those_of_the_published_script(wsj0, tmp_path, speak
             assert one.sources[0].speaker == one.id[:3]
 
 
+def drawn(folder):
+    """The four mixtures of the training set with the SNRs in their names, dB."""
+    entries = list(read_manifest(folder / "out" / "train.jsonl"))
+    assert len(entries) == 4
+    return [(entry, [float(word) for word in entry.id.split("_")[1::2]]) for entry in entries]
+
+
 def test_quiet_mixtures_are_not_made_louder(wsj0, tmp_path):
     lists = write_lists(tmp_path / "lists")
     for path in (lists / "activlev").iterdir():
         path.write_text("".join(f"{line.split()[0]} 1.0\n" for line in path.read_text().splitlines()))
     prepare_wsj0_mix(wsj0, lists, tmp_path / "out", processes=1)
-    entries = list(read_manifest(tmp_path / "out" / "train.jsonl"))
-    assert len(entries) == 4
-    for entry in entries:
-        snrs = [float(word) for word in entry.id.split("_")[1::2]]
+    for entry, snrs in drawn(tmp_path):
         assert [s.gain for s in entry.sources] == pytest.approx([0.9 * 10 ** (snr / 20) for snr in snrs], rel=1e-12)
 
 
 def test_levels_are_measured_where_there_is_no_table(wsj0, tmp_path, capsys):
     prepare_wsj0_mix(wsj0, write_lists(tmp_path / "lists", table=False), tmp_path / "out", processes=1)
     assert "measured here (ITU-T P.56)" in capsys.readouterr().out
-    entries = list(read_manifest(tmp_path / "out" / "train.jsonl"))
-    assert len(entries) == 4
-    for entry in entries:
-        snrs = [float(word) for word in entry.id.split("_")[1::2]]
+    for entry, snrs in drawn(tmp_path):
         powers = []
         for source, snr in zip(entry.sources, snrs, strict=True):
             waveform = soundfile.read(source.path, dtype="float32")[0]

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import cycle
 
 import numpy as np
 import pytest
@@ -59,11 +60,10 @@ VOICES = dict.fromkeys(("levels_range", "voice_least", "voice_between", "outputs
 SHARES = {"found_several": 1.0, "taken_for_several": 0.0}
 
 
-def hears(monkeypatch: pytest.MonkeyPatch, between: float) -> None:
-    """Let the speaker encoder find voices that are this much alike in both outputs."""
-    monkeypatch.setattr(
-        "sepkit.inference.decision.speaker_evidence", lambda *told: VOICES | {"outputs_between": between}
-    )
+def hears(monkeypatch: pytest.MonkeyPatch, *between: float) -> None:
+    """Let the speaker encoder find voices that are this much alike in both outputs, of one recording after another."""
+    each = cycle({"outputs_between": value} for value in between)
+    monkeypatch.setattr("sepkit.inference.decision.speaker_evidence", lambda *told: VOICES | next(each))
 
 
 @pytest.mark.parametrize("between", [0.7, 0.8])
@@ -156,10 +156,7 @@ def test_json_files_tell_how_many_speak(monkeypatch, tmp_path):
     separator.quality = OneVoice(LogisticRegression(["outputs_between"], [0.0], [1.0], [1.0], -1.0, 0.0, 1.0, 0.0))
     for name in ("one", "two"):
         audio.write(tmp_path / "in" / f"{name}.wav", one_speaker(name == "two"), RATE)
-    between = iter([2.0, -2.0])
-    monkeypatch.setattr(
-        "sepkit.inference.decision.speaker_evidence", lambda *told: VOICES | {"outputs_between": next(between)}
-    )
+    hears(monkeypatch, 2.0, -2.0)
     report = separate_files([tmp_path / "in"], separator, tmp_path / "out", OutputOptions())
     told = {name: json.loads((tmp_path / "out" / f"{name}.json").read_text()) for name in ("one", "two")}
     assert [(told[name]["speakers"], told[name]["or_more"]) for name in told] == [(1, False), (2, True)]
