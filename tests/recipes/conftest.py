@@ -14,7 +14,7 @@ from sepkit.data import audio
 from tests.command_server import serving
 from tests.noise_voices import RATE, talk
 
-Run = Callable[[list[str]], str]
+Run = Callable[..., str]
 Files = Callable[[Path], dict[str, tuple[int, int]]]
 SecondRun = Callable[..., None]
 
@@ -35,10 +35,11 @@ def environment(own_processes: dict[str, str], tmp_path_factory: pytest.TempPath
 
 @pytest.fixture(scope="session")
 def run(environment: dict[str, str]) -> Run:
-    """run(arguments) -> what the command prints; it must succeed."""
+    """run(arguments, NAME=VALUE ...) -> what the command prints with these variables; it must succeed."""
 
-    def run_command(arguments: list[str]) -> str:
-        done = subprocess.run(arguments, capture_output=True, text=True, env=environment, timeout=800, check=False)
+    def run_command(arguments: list[str], **more: str) -> str:
+        given = environment | more
+        done = subprocess.run(arguments, capture_output=True, text=True, env=given, timeout=800, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 

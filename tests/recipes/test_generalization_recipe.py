@@ -84,18 +84,13 @@ def parameters(model: EncoderMaskerDecoder) -> int:
 
 
 @pytest.fixture
-def dry(repository: Path, environment: dict[str, str], tmp_path: Path) -> Callable[..., dict[str, TrainConfig]]:
+def dry(repository: Path, run: Callable[..., str], tmp_path: Path) -> Callable[..., dict[str, TrainConfig]]:
     """dry(options) -> run -> what it would train with."""
 
     def make(*options: str) -> dict[str, TrainConfig]:
-        exp = tmp_path / "dry"
-        subprocess.run(
-            [
-                str(repository / "egs" / "generalization" / "run.sh"), *options, "--stage", "2", "--stop-stage", "2",
-                "--data", str(tmp_path), "--exp", str(exp),
-            ],
-            env=environment | {"train_cmd": "echo"}, check=True, capture_output=True,
-        )  # fmt: skip
+        exp, recipe = tmp_path / "dry", str(repository / "egs" / "generalization" / "run.sh")
+        places = ["--stage", "2", "--stop-stage", "2", "--data", str(tmp_path), "--exp", str(exp)]
+        run([recipe, *options, *places], train_cmd="echo")
         return {path.stem: parse(trained_with(path)) for path in sorted(exp.glob("*.log"))}
 
     return make

@@ -57,17 +57,14 @@ def command(recipe: Path, tmp_path: Path) -> Callable[..., list[str]]:
 
 
 @pytest.fixture
-def dry(recipe: Path, environment: dict[str, str], tmp_path: Path) -> Callable[..., str]:
+def dry(recipe: Path, run: Callable[..., str], tmp_path: Path) -> Callable[..., str]:
     """dry(options) -> the commands that the stage would run, with nothing run."""
 
     def make(*options: str) -> str:
         places = ["--data", "DATA", "--exp", str(tmp_path / "exp")]
         (tmp_path / "exp").mkdir(exist_ok=True)
-        done = subprocess.run(
-            [str(recipe), *options, *places], capture_output=True, text=True, check=True,
-            env=environment | {"train_cmd": "echo", "decode_cmd": "echo"},
-        )  # fmt: skip
-        return done.stdout + "".join(path.read_text() for path in sorted((tmp_path / "exp").glob("*.log")))
+        told = run([str(recipe), *options, *places], train_cmd="echo", decode_cmd="echo")
+        return told + "".join(path.read_text() for path in sorted((tmp_path / "exp").glob("*.log")))
 
     return make
 
