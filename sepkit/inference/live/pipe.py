@@ -20,8 +20,9 @@ _TYPES = {"s16le": np.dtype("<i2"), "f32le": np.dtype("<f4")}
 _READ_BYTES = 1 << 15
 # The most that is looked at behind what a wav counts.
 _TAIL_BYTES = 1 << 20
-# The fewest bytes that decide whether a pipe is raw PCM: 512 bytes of an MP3 by libsndfile still look like it.
-_DECIDING_BYTES = 1 << 10
+# The fewest and the most bytes that decide whether a pipe is raw PCM. 512 bytes of an MP3 by libsndfile look like it,
+# and the more bytes there are, the likelier are some with byte order swapped.
+_DECIDING_BYTES = (1 << 10, 1 << 13)
 
 
 class _Replayed(io.RawIOBase):
@@ -82,7 +83,7 @@ def open_pipe(
         return Pipe(source, sample_format, sample_rate)
     begin = b""
     # A sender may write a single byte first.
-    while len(begin) < _DECIDING_BYTES and (more := source.read1(_READ_BYTES)):
+    while len(begin) < _DECIDING_BYTES[0] and (more := source.read1(_DECIDING_BYTES[1])):
         begin += more
     source = io.BufferedReader(_Replayed(begin, source))
     if begin and begin[:4] not in WAV_BEGINS and is_pcm16(begin):
