@@ -243,8 +243,7 @@ class MarginTerm(Term):
         batch, separation = step.batch, step.separation
         beyond = ((separation.estimates / self.signal_std).abs() - 1).clamp_min(0).square()
         inside = torch.arange(beyond.shape[-1], device=beyond.device) < batch.lengths[:, None]
-        mean = beyond.mean(1).where(inside, 0.0).sum(1) / batch.lengths
-        return mean.where(batch.active.any(1), 0.0)
+        return (beyond.mean(1).where(inside, 0.0).sum(1) / batch.lengths).where(batch.active.any(1), 0.0)
 
 
 class SilenceTerm(Term):

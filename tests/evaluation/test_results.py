@@ -76,7 +76,6 @@ def test_a_commit_with_changed_files_ends_with_a_plus(tmp_path, monkeypatch):
     git = ["git", "-C", str(tmp_path), "-c", "user.name=x", "-c", "user.email=x"]
     for words in (["init"], ["add", "file"], ["commit", "-m", "1"], ["tag", "v1", "-m", "1"]):
         subprocess.run([*git, *words], check=True, capture_output=True)
-    (head,) = (tmp_path / ".git" / "refs" / "heads").iterdir()
-    assert results.commit() == head.read_text().strip()
+    assert len(clean := results.commit()) == 40
     (tmp_path / "file").write_text("2")
-    assert results.commit() == head.read_text().strip() + "+"
+    assert results.commit() == clean + "+"

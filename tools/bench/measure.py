@@ -208,7 +208,7 @@ def relative_gap(expected: np.ndarray, found: np.ndarray) -> float:
 def two_voices(seconds: float) -> np.ndarray:
     """Return two sources, (2, T) float32 at 8 kHz: utterances of two speakers laid end to end, or noise.
 
-    Real speech is the test split of `$SEPKIT_DATA/speech_mini`; without it noise that comes and goes stands in.
+    Real speech is the test split of `$SEPKIT_DATA/speech_mini`; without it, two amplitude-modulated noises stand in.
     """
     from sepkit.data import audio
 

@@ -146,8 +146,7 @@ def _pitch_analysis(length: int, sample_rate: int) -> tuple[np.ndarray, int, np.
     lags = np.arange(shortest, min(longest, length - 1) + 1)
     of_window = _autocorrelation(window, int(lags[-1]) + 1)
     # Twice the period fits as well as once, so shorter periods are preferred.
-    preference = (0.1 * np.log2(lags / lags[0])).astype(np.float32)
-    return window, shortest, of_window[shortest:] / of_window[0], preference
+    return window, shortest, of_window[shortest:] / of_window[0], (0.1 * np.log2(lags / lags[0])).astype(np.float32)
 
 
 def _autocorrelation(signals: np.ndarray, lags: int) -> np.ndarray:

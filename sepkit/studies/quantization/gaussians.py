@@ -216,8 +216,7 @@ class _Watch:
         parted = sorted(_parted(law, x, values) for x, values in zip(self.inputs, distortions, strict=False))
         if len(parted) < 4 or parted[-1] == len(self.points):
             return {}
-        middles = [(parted[place] + parted[place + 1]) // 2 for place in (1, 2)]
-        times = [parted[0] // 2, *middles, len(self.points) - 1]
+        times = [parted[0] // 2, *[(parted[place] + parted[place + 1]) // 2 for place in (1, 2)], len(self.points) - 1]
         phases = {
             "temperatures": [self.records["temperatures"][time] for time in times],
             "hypotheses": [[_rounded(at, 3) for at in self.points[time]] for time in times],

@@ -37,9 +37,7 @@ class Trickle(io.BytesIO):
         return super().read1(min(7, size or 7, 1 + self.tell()))
 
     def readinto(self, buffer, /) -> int:
-        data = self.read1(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
+        return io.BytesIO(self.read1(len(buffer))).readinto(buffer)
 
 
 @pytest.fixture
