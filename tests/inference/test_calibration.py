@@ -9,7 +9,8 @@ from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, SourceEntry
 from sepkit.data.mixing import Mixed
 from sepkit.inference import calibration
-from sepkit.inference.calibration import _chosen, _speech_of, _stress_mixtures, in_turns, overlapping
+from sepkit.inference.calibration import Calibration, _chosen, _speech_of, _stress_mixtures, in_turns, overlapping
+from sepkit.inference.quality.single_speaker import LabeledRecording
 
 T = 400
 
@@ -108,3 +109,14 @@ def test_two_views_where_a_hundredth_of_the_time_is_enough(times, views, monkeyp
     monkeypatch.setattr(calibration, "time", SimpleNamespace(process_time=lambda: next(clock)))
     runner = SimpleNamespace(sample_rate=1000, run=lambda mixture: heard.append(mixture.shape))
     assert calibration.affordable_views(runner) == views and heard == [(1, 4000)] * 3
+
+
+def test_a_kind_that_is_left_out_is_in_neither_fit(monkeypatch):
+    """Three mixtures with two estimates each, and a recording of each kind."""
+    measured = [(number, kind, False, ({"x": np.zeros(2)}, np.ones(2))) for number, kind in enumerate("aba")]
+    labeled = [LabeledRecording({}, 1, kind=kind) for kind in "ab"]
+    monkeypatch.setattr(calibration, "runner_fields", lambda runner: {})
+    monkeypatch.setattr(calibration, "fit_quality", lambda *columns, **more: SimpleNamespace(kinds=[*columns[3]]))
+    monkeypatch.setattr(calibration, "fit_single_speaker", lambda labeled, encoder: [one.kind for one in labeled])
+    fitted = Calibration(SimpleNamespace(runner=None), "m", measured, labeled).fit("a")
+    assert (fitted.kinds, fitted.single_speaker) == (["b", "b"], ["b"])
