@@ -7,10 +7,21 @@ from typing import Any
 import pytest
 import torch
 
+from sepkit.models import build_model
+from tests.tiny_models import RECURRENT
+
 
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def model() -> Any:
+    """A tiny recurrent model with statistics of its training signals."""
+    model = build_model(RECURRENT).eval()
+    model.set_signal_statistics(0.01, 0.07)
+    return model
 
 
 @pytest.fixture

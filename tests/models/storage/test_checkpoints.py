@@ -40,13 +40,6 @@ class Gain(Masker):
 
 
 @pytest.fixture
-def model():
-    model = build_model(RECURRENT).eval()
-    model.set_signal_statistics(0.01, 0.07)
-    return model
-
-
-@pytest.fixture
 def folder(model, tmp_path):
     return save_model(model, tmp_path / "exp" / "model", {"epoch": 3, "si_sdr_db": 4.5})
 
