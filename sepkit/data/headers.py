@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import struct
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BufferedIOBase
@@ -65,6 +66,8 @@ _CHUNK, _TEXT, _TAGS = (
 # By libsndfile's names: the name and size of a chunk. Source: AIFF-C, Apple Core Audio Format, Sony Wave64, whose size
 # includes both.
 _CHUNKS = {"AIFF": ">4sI", "CAF": ">4sQ", "W64": "<16sQ"}
+# The bits of each byte in reverse order.
+_REVERSED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 # More may follow the bytes that an mp3 states: tags, which hold no sound.
 _TAG_BYTES = 512
 
@@ -193,7 +196,7 @@ def skip_tags(file: IO[bytes], begin: int = 0) -> int:
 
 
 def check_alone(file: IO[bytes], begin: int, name: str, is_pcm: bool = False) -> bool:
-    """Return whether an Ogg, which may be a chain, has more than one stream; False for others.
+    """Return whether an Ogg, whose pages are checked, has more than one stream; False for others.
 
     Args:
         file: Recording, whose bytes are all read.
@@ -203,7 +206,7 @@ def check_alone(file: IO[bytes], begin: int, name: str, is_pcm: bool = False) ->
             searched for, which is fast; otherwise, every known format is.
 
     Raises:
-        UserError: another recording, which no decoder goes on with, follows the first.
+        UserError: another recording, which no decoder goes on with, follows the first; a page of an Ogg is damaged.
     """
     file.seek(begin)
     head, at, kinds = file.read(1 << 13), 0, []
@@ -217,7 +220,35 @@ def check_alone(file: IO[bytes], begin: int, name: str, is_pcm: bool = False) ->
         if found[28:33] not in kinds or found[28:33] == _FLAC_IN_OGG:
             raise _another(name, where)
         chained = True
+    if kinds:
+        _check_pages(file, begin, name)
     return chained
+
+
+def _check_pages(file: IO[bytes], at: int, name: str) -> None:
+    """Raise UserError if a page of an Ogg is missing, cut or changed: decoders may end there without an error.
+
+    Source: RFC 3533; its checksum is that of zlib with all bits reversed, and without the inversions.
+    """
+    file.seek(at)
+    numbers: dict[bytes, int] = {}
+    while (head := file.read(27)).startswith(b"OggS"):
+        rest = file.read(sum(head[26:]))
+        rest += file.read(sum(rest))
+        page = head[:22] + bytes(4) + head[26:] + rest
+        checksum = zlib.crc32(page.translate(_REVERSED), 2**32 - 1) ^ (2**32 - 1)
+        stream, number = head[14:18], int.from_bytes(head[18:22], "little")
+        if checksum.to_bytes(4, "big").translate(_REVERSED) != head[22:26] or numbers.get(stream, number) != number:
+            break
+        numbers[stream] = number + 1
+        at += len(page)
+    file.seek(at)
+    rest = file.read(_SEARCH_BYTES)
+    if rest.strip(b"\0") and not rest.startswith(_TAGS):
+        raise UserError(
+            f"{name}: damaged or truncated (the Ogg page at byte {at} is missing, incomplete or changed); get the file "
+            "again, or keep what can be decoded (ffmpeg -i FILE REST.wav)"
+        )
 
 
 def check_end(file: IO[bytes], end: int, name: str, kind: str = "WAV") -> None:

@@ -512,6 +512,20 @@ def test_a_hole_in_a_container_is_no_shorter_recording(suffix: str, tmp_path: Pa
 
 
 @needs_ffmpeg
+@pytest.mark.parametrize("suffix", ["ogg", "opus", "oga", "spx", "wv", "tta"])
+def test_what_a_checksum_shows_to_be_damaged_is_no_shorter_recording(suffix: str, tmp_path: Path) -> None:
+    path = encode(tmp_path / f"x.{suffix}", 16000, 1, ["-c:a", "flac"] * (suffix == "oga"))
+    whole = path.read_bytes()
+    middle, last = len(whole) // 2, whole.rfind(b"OggS")
+    contents = [whole[:at] + b"\0\1\2\3" * 9 + whole[at + 36 :] for at in (middle, middle + 99)]
+    if last > 0:  # without a page, and cut within the last
+        contents += [whole[: whole.rfind(b"OggS", 0, last)] + whole[last:], whole[:-7]]
+    for content in contents:
+        path.write_bytes(content)
+        complaint(lambda: audio.read(path), r"truncated \(the Ogg page at byte" if last > 0 else "ffmpeg failed.*CRC")
+
+
+@needs_ffmpeg
 def test_a_second_track_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     first, second = (encode(tmp_path / f"{k}.m4a", 16000, 1, [], seconds=k) for k in (1, 2))
     command = ["ffmpeg", "-v", "error", "-i", first, "-i", second, "-map", "0", "-map", "1", "-c", "copy"]
