@@ -92,11 +92,12 @@ def _count(path: str, mtime_ns: int, size: int) -> int:
         return sum(map(len, file.blocks()))
 
 
-def find_audio_files(folder: Path) -> list[Path]:
-    """Return all audio files below a folder, sorted by path; hidden files are left out.
+def find_audio_files(folder: Path, without: Path | None = None) -> list[Path]:
+    """Return all audio files below a folder, sorted by path; hidden files and folders are left out.
 
     Args:
-        folder: Path of the folder; links to folders are followed.
+        folder: Path of the folder; links to folders are followed, unless they lead back to a folder that contains them.
+        without: Real path of a folder whose files are left out.
 
     Raises:
         UserError: No such folder, or no audio files in it.
@@ -104,13 +105,17 @@ def find_audio_files(folder: Path) -> list[Path]:
     if not folder.is_dir():
         found = "it is a file" if folder.is_file() else "no such folder"
         raise UserError(f"{folder}: {found}; expected a folder of audio files")
+    found_paths = []
     # os.walk follows links to folders; Path.rglob does so only in some supported versions of Python.
-    found_paths = (
-        Path(root, name)
-        for root, _, names in os.walk(folder, followlinks=True)
-        for name in names
-        if not name.startswith(".") and os.path.splitext(name)[1].lower() in AUDIO_SUFFIXES
-    )
+    for root, folders, names in os.walk(folder, followlinks=True):
+        closed = {os.path.realpath(path) for path in (root, *Path(os.path.abspath(root)).parents)} | {str(without)}
+        visible = (name for name in folders if not name.startswith("."))
+        folders[:] = [name for name in visible if os.path.realpath(os.path.join(root, name)) not in closed]
+        found_paths += [
+            Path(root, name)
+            for name in names
+            if not name.startswith(".") and os.path.splitext(name)[1].lower() in AUDIO_SUFFIXES
+        ]
     paths = sorted(without_undecodable(found_paths), key=lambda path: path.relative_to(folder).as_posix())
     if not paths:
         suffixes = ", ".join(sorted(AUDIO_SUFFIXES))

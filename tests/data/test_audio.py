@@ -102,13 +102,15 @@ def test_resample_keeps_a_tone_and_leading_axes(resampler: str) -> None:
 
 
 def test_files_are_found_in_the_order_of_their_paths(tmp_path: Path) -> None:
-    """Whatever the order of the file system is; endings may be upper-case, hidden files are none."""
-    names = ["a/2.WAV", "a/10.flac", "a-b.Ogg", "b.wav", ".c.wav", "d.txt"]
+    """Whatever the order of the file system is; endings may be upper-case, hidden files are none, links may circle."""
+    names = ["a/2.WAV", "a/10.flac", "a-b.Ogg", "b.wav", ".c.wav", "d.txt", ".e/f.wav"]
     for name in names:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
+    for link, target in (("a/up", tmp_path), ("g", tmp_path / "a"), (".e/h", tmp_path)):
+        (tmp_path / link).symlink_to(target)
     found = [path.relative_to(tmp_path).as_posix() for path in audio.find_audio_files(tmp_path)]
-    assert found == ["a-b.Ogg", "a/10.flac", "a/2.WAV", "b.wav"]
+    assert found == ["a-b.Ogg", "a/10.flac", "a/2.WAV", "b.wav", "g/10.flac", "g/2.WAV"]
 
 
 def test_equal_rates_change_nothing() -> None:

@@ -29,7 +29,7 @@ def check_inputs(inputs: Iterable[str | os.PathLike[str]], out: Path) -> None:
 def find_recordings(inputs: Iterable[str | os.PathLike[str]], out: Path) -> dict[Path, Path]:
     """Return audio file -> its path relative to the input that led to it, in the order of `inputs`, folders sorted.
 
-    In folders, hidden files and everything under `out` are ignored.
+    In folders, everything under `out` is ignored, as what is hidden.
 
     Raises:
         UserError: an input that does not exist, a folder without audio files, or `out` itself.
@@ -40,28 +40,11 @@ def find_recordings(inputs: Iterable[str | os.PathLike[str]], out: Path) -> dict
     found: dict[Path, Path] = {}
     for given in inputs:
         path = Path(os.path.abspath(given))
-        if path.is_dir():
-            files = audio.without_undecodable(f for f in sorted(path.rglob("*")) if _is_recording(f, path, out))
-            if not files:
-                suffixes = ", ".join(sorted(audio.AUDIO_SUFFIXES))
-                raise UserError(f"{given}: no audio files in this folder, expected {suffixes}")
-        else:
-            files = [path]
+        files = audio.find_audio_files(path, out) if path.is_dir() else [path]
         root = path if path.is_dir() else path.parent
         for file in files:
             found.setdefault(file, file.relative_to(root))
     return found
-
-
-def _is_recording(file: Path, folder: Path, out: Path) -> bool:
-    relative = file.relative_to(folder)
-    hidden = any(part.startswith(".") for part in relative.parts)
-    return (
-        file.suffix.lower() in audio.AUDIO_SUFFIXES
-        and not hidden
-        and not Path(os.path.realpath(folder), relative).is_relative_to(out)
-        and file.is_file()
-    )
 
 
 def name_outputs(recordings: dict[Path, Path], *, rttm: bool = False) -> dict[Path, Path]:

@@ -38,7 +38,7 @@ def check_free(
         most: Largest number of a track.
         options: Format and kinds of the outputs.
     """
-    read = {(status.st_dev, status.st_ino) for status in map(os.stat, inputs)}
+    read = {(status.st_dev, status.st_ino) for status in map(os.stat, filter(os.path.exists, inputs))}
     whole, of_tracks = ("|".join(map(re.escape, endings)) for endings in _endings(options))
     track = "|".join(["s([0-9]+)", *map(re.escape, tracks)])
     output = re.compile(rf"(.+?)(?:_(?:{track})(?:{of_tracks})|{whole})", re.IGNORECASE | re.DOTALL)

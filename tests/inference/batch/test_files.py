@@ -118,7 +118,7 @@ def test_one_bad_file_never_stops_a_folder(tmp_path, separator):
     assert report.separated == 4
     assert separate_files([folder], separator, tmp_path / "out", flac).already_done == 4
     failed = [json.loads(line) for line in (tmp_path / "out" / "failed.jsonl").read_text().splitlines()]
-    assert len(failed) == 6
+    assert len(failed) == 7
     assert all(line.count("\n") == (not failed) for line, failed in told)
     assert [line for line, failed in told if failed] == list(report.failed.values()) and len(told) == 11
     assert "\n" not in reasons["two\nlines"] and "two lines.wav" in reasons["two\nlines"]

@@ -62,6 +62,13 @@ def test_outputs_inside_the_input_folder_are_not_separated_again(tmp_path, separ
         separate_files([tmp_path], separator, tmp_path / "out")
     assert files_of(tmp_path / "out") == ["x.json", "x_s1.wav", "x_s2.wav"]
     assert [path.name for path in find_recordings([tmp_path], tmp_path / "out")] == ["x.wav"]
+    # A link to a recording that is not there (git-annex) is reported, not left out.
+    (tmp_path / "y.wav").symlink_to(tmp_path / "absent")
+    report = separate_files([tmp_path], separator, tmp_path / "out")
+    assert report.already_done == 1 and [Path(path).name for path in report.failed] == ["y.wav"]
+    (tmp_path / "y.wav").unlink()
+    # A folder above the input contains other files, too.
+    assert [path.name for path in find_recordings([tmp_path], tmp_path.parent)][-1] == "x.wav"
 
 
 def test_names_leave_room_for_their_endings():
