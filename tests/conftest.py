@@ -25,7 +25,7 @@ import pytest
 from sepkit import registry
 from sepkit.choices import Choice
 from sepkit.cli.main import main
-from sepkit.config import DataConfig, FreeFilterbankConfig, ModelConfig, RecurrentConfig, TrainConfig, TrainerConfig
+from sepkit.config import FreeFilterbankConfig, ModelConfig, RecurrentConfig
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, SourceEntry, write_manifest
 from tests.file_server import Server
@@ -146,13 +146,6 @@ def tiny_model_config() -> ModelConfig:
     """A separator of a few thousand parameters at 8 kHz."""
     filterbank = FreeFilterbankConfig(num_filters=16, kernel_size=16, stride=8)
     return ModelConfig(filterbank=filterbank, masker=RecurrentConfig(hidden_size=8, num_layers=1))
-
-
-@pytest.fixture
-def tiny_train_config(tiny_model_config: ModelConfig) -> TrainConfig:
-    """A training run of seconds on one CPU thread; `data.train` and `data.dev` are for the test to fill."""
-    data = DataConfig(segment_seconds=0.5, batch_size=2, workers=0)
-    return TrainConfig(model=tiny_model_config, data=data, trainer=TrainerConfig(max_epochs=2, accelerator="cpu"))
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ from sepkit.corpora._recordings import Utterance
 from sepkit.data import audio
 from sepkit.data.manifest import MixtureEntry, NoiseEntry, SourceEntry
 from sepkit.data.mixing import mix_entry
-from sepkit.errors import counted
+from sepkit.errors import counted, one_line
+from sepkit.limits import ID_BYTES
 from sepkit.signals import active_level
 
 NOMINAL_LEVEL_DB = -30.0
@@ -164,9 +165,11 @@ def _describe(
                 num_samples=num_samples,
             )
         )
-    labels = "_".join(utterance.recording.label[:40] for utterance in chosen)
+    # Names of files may be long, or hold line breaks, which an id does not.
+    room = min(40, (ID_BYTES - len("00000")) // len(chosen) - len("_"))
+    labels = (one_line(utterance.recording.label).encode()[:room].decode(errors="ignore") for utterance in chosen)
     entry = MixtureEntry(
-        id=f"{number:05d}_{labels}",
+        id="_".join([f"{number:05d}", *labels]),
         sample_rate=style.sample_rate,
         num_samples=count,
         sources=sources,

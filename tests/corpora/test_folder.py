@@ -36,6 +36,16 @@ def test_splits_are_those_of_the_folders(speech, tmp_path, capsys):
     assert "train: 4 speakers, 12 recordings" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("name", ["n" * 90, "录音文件" * 15, "two\nlines"])
+def test_names_of_any_language_and_length_become_ids(name, write_speakers, tmp_path):
+    speech = write_speakers(tmp_path / "speech", "abcdefghijklmno")
+    for path in [*speech.rglob("*.wav")]:
+        path.rename(path.with_name(f"{name}{path.name}"))
+    made = manifests(prepare_folder(speech, tmp_path / "out", speakers=(5,), **SMALL))
+    ids = [entry.id for entry in made["train"]]
+    assert len(set(ids)) == 20 and all(len(each.encode()) <= 200 and each.isprintable() for each in ids)
+
+
 def test_every_training_utterance_occurs_and_no_speaker_is_mixed_with_itself(speech, tmp_path):
     train = manifests(prepare_folder(speech, tmp_path / "out", **SMALL))["train"]
     assert len({source.path for entry in train for source in entry.sources}) == 12

@@ -79,18 +79,6 @@ def test_blocks_are_read_as_the_whole(tmp_path, suffix, subtype):
         np.testing.assert_array_equal(np.concatenate(blocks), audio.read(path, channel=channel))
 
 
-def test_mp3_is_read_where_libsndfile_can(tmp_path):
-    if "MP3" not in soundfile.available_formats():
-        pytest.skip("libsndfile is older than 1.1: install a newer soundfile")
-    tone = 0.5 * np.sin(2 * np.pi * 440 * np.arange(32000) / 16000).astype(np.float32)
-    soundfile.write(tmp_path / "x.mp3", tone, 16000)
-    blocks = list(audio.read_blocks(tmp_path / "x.mp3", 5000))
-    read = np.concatenate(blocks)
-    assert len(read) == audio.info(tmp_path / "x.mp3").num_samples
-    np.testing.assert_array_equal(read, audio.read(tmp_path / "x.mp3"))
-    assert np.corrcoef(read[2000:30000], tone[2000:30000])[0, 1] > 0.99
-
-
 def test_a_bad_block_is_named_when_it_is_reached(tmp_path):
     signal = noise(3000)
     signal[2500] = np.nan

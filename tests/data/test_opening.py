@@ -499,30 +499,22 @@ def test_chunks_behind_samples_of_unknown_number_are_no_sound(riff: int, size: i
 
 
 @needs_ffmpeg
-@pytest.mark.parametrize("suffix", ["mka", "webm", "ts"])
-def test_a_hole_in_a_container_is_no_shorter_recording(suffix: str, tmp_path: Path) -> None:
-    options = ["-c:a", "libopus"] if suffix == "webm" else ["-c:a", "aac"]
-    path = encode(tmp_path / f"x.{suffix}", 48000, 1, options)
-    whole = path.read_bytes()
-    assert len(audio.read(path)) >= 48000 * SECONDS
-    for hole in (b"\xaa" * 2000, b""):
-        middle = len(whole) // 2 // 188 * 188
-        path.write_bytes(whole[:middle] + hole + whole[middle + 188 * 60 :])
-        complaint(lambda: audio.read(path), r"ffmpeg failed after sample \d+ .*get the file again")
-
-
-@needs_ffmpeg
-@pytest.mark.parametrize("suffix", ["ogg", "opus", "oga", "spx", "wv", "tta"])
-def test_what_a_checksum_shows_to_be_damaged_is_no_shorter_recording(suffix: str, tmp_path: Path) -> None:
-    path = encode(tmp_path / f"x.{suffix}", 16000, 1, ["-c:a", "flac"] * (suffix == "oga"))
-    whole = path.read_bytes()
-    middle, last = len(whole) // 2, whole.rfind(b"OggS")
-    contents = [whole[:at] + b"\0\1\2\3" * 9 + whole[at + 36 :] for at in (middle, middle + 99)]
+@pytest.mark.parametrize("suffix", ["mka", "webm", "ts", "ogg", "opus", "oga", "spx", "wv", "tta"])
+def test_a_hole_is_no_shorter_recording(suffix: str, tmp_path: Path) -> None:
+    codec = {"mka": ["-c:a", "aac"], "ts": ["-c:a", "aac"], "oga": ["-c:a", "flac"]}
+    path = encode(tmp_path / f"x.{suffix}", 48000 if suffix != "spx" else 16000, 1, codec.get(suffix, []))
+    whole, middle = path.read_bytes(), path.stat().st_size // 2 // 188 * 188
+    assert len(audio.read(path)) >= audio.info(path).sample_rate * SECONDS
+    contents = [whole[:middle] + hole + whole[middle + 188 * 60 :] for hole in (b"\xaa" * 2000, b"")]
+    told, last = r"ffmpeg.*(after sample \d+|block header|input packet).*get the file again", whole.rfind(b"OggS")
+    if last > 0 or suffix in ("wv", "tta"):  # what has checksums
+        contents += [whole[:at] + b"\0\1\2\3" * 9 + whole[at + 36 :] for at in (middle, middle + 99)]
     if last > 0:  # without a page, and cut within the last
         contents += [whole[: whole.rfind(b"OggS", 0, last)] + whole[last:], whole[:-7]]
+        told = r"truncated \(the Ogg page at byte \d+ is missing.*get the file again"
     for content in contents:
         path.write_bytes(content)
-        complaint(lambda: audio.read(path), r"truncated \(the Ogg page at byte" if last > 0 else "ffmpeg failed.*CRC")
+        complaint(lambda: audio.read(path), told)
 
 
 @needs_ffmpeg

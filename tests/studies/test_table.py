@@ -9,8 +9,6 @@ from sepkit import studies
 from sepkit.cli.main import COMMANDS
 from sepkit.files import write_text
 
-ALL_TASKS = {name: task for study in studies.STUDIES.values() for name, task in study.tasks.items()}
-
 
 @pytest.mark.parametrize("room", studies.STUDIES)
 def test_what_the_table_names_exists(room: str) -> None:

@@ -193,9 +193,7 @@ def test_samples_without_a_name_are_16_bit_integers_unless_they_are_loud_white_n
     for sound in (wav(slow, format="RAW"), wav(0.05 * rng.standard_normal((1, 900)), format="RAW"), bytes(99), b"\1"):
         pipe = open_pipe(io.BytesIO(sound), 8000)
         assert (pipe.sample_format, pipe.sample_rate, pipe.read()) == ("s16le", 8000, sound)
-    transport = (b"G" + bytes(187)) * 3
-    floats, swapped = slow.astype("<f4").tobytes(), (32768 * slow).astype(">i2").tobytes()
-    for sound in (rng.bytes(900), floats, swapped, transport, b"ID3\4\0" + bytes(99), b".SoX" + bytes(99)):
+    for sound in (rng.bytes(900), slow.astype("<f4").tobytes(), b"ID3\4\0" + bytes(99), b".SoX" + bytes(99)):
         complaint(partial(open_pipe, io.BytesIO(sound), 8000), "is no wav")
 
 
