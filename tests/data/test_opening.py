@@ -506,7 +506,8 @@ def test_a_hole_is_no_shorter_recording(suffix: str, tmp_path: Path) -> None:
     whole, middle = path.read_bytes(), path.stat().st_size // 2 // 188 * 188
     assert len(audio.read(path)) >= audio.info(path).sample_rate * SECONDS
     contents = [whole[:middle] + hole + whole[middle + 188 * 60 :] for hole in (b"\xaa" * 2000, b"")]
-    told, last = r"ffmpeg.*(after sample \d+|block header|input packet).*get the file again", whole.rfind(b"OggS")
+    # Where ffmpeg stops depends on its threads.
+    told, last = "ffmpeg.*get the file again", whole.rfind(b"OggS")
     if last > 0 or suffix in ("wv", "tta"):  # what has checksums
         contents += [whole[:at] + b"\0\1\2\3" * 9 + whole[at + 36 :] for at in (middle, middle + 99)]
     if last > 0:  # without a page, and cut within the last
