@@ -108,14 +108,13 @@ def find_audio_files(folder: Path, without: Path | None = None) -> list[Path]:
     found_paths = []
     # os.walk follows links to folders; Path.rglob does so only in some supported versions of Python.
     for root, folders, names in os.walk(folder, followlinks=True):
-        closed = {os.path.realpath(path) for path in (root, *Path(os.path.abspath(root)).parents)} | {str(without)}
-        visible = (name for name in folders if not name.startswith("."))
+        visible = [name for name in folders if not name.startswith(".")]
+        closed = {str(without)}
+        if any(os.path.islink(os.path.join(root, name)) for name in visible):
+            closed.update(os.path.realpath(path) for path in (root, *Path(os.path.abspath(root)).parents))
         folders[:] = [name for name in visible if os.path.realpath(os.path.join(root, name)) not in closed]
-        found_paths += [
-            Path(root, name)
-            for name in names
-            if not name.startswith(".") and os.path.splitext(name)[1].lower() in AUDIO_SUFFIXES
-        ]
+        shown = (name for name in names if not name.startswith("."))
+        found_paths += [Path(root, name) for name in shown if os.path.splitext(name)[1].lower() in AUDIO_SUFFIXES]
     paths = sorted(without_undecodable(found_paths), key=lambda path: path.relative_to(folder).as_posix())
     if not paths:
         suffixes = ", ".join(sorted(AUDIO_SUFFIXES))
