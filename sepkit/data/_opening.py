@@ -315,7 +315,10 @@ def _by_libsndfile(
         file = SoundFile(_Part(raw, begin, head=head[:21] + bytes([head[21] & 0xF0, 0, 0, 0, 0])))
         file.stated_frames = stated
         return file
-    elif kind == "VOC" or (kind == "AU" and not file.frames) or (kind == "OGG" and _check_alone(source, raw, begin)):
+    elif kind == "AU" and (not file.frames or (width and (file.seek(0) or raw.tell() != position))):
+        # It reads from behind the header, but seeks to where the header says that the samples begin.
+        return None
+    elif kind == "VOC" or (kind == "OGG" and _check_alone(source, raw, begin)):
         return None
     elif width and kind != "FLAC":
         check_end(raw, position + file.frames * width * file.channels, name, kind)

@@ -531,9 +531,11 @@ def test_a_second_track_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str
 def test_au_and_caf_without_a_length_are_counted(tmp_path: Path) -> None:
     samples = np.random.default_rng(0).integers(-9000, 9000, 9000).astype(">i2")
     (tmp_path / "x.au").write_bytes(b".snd" + struct.pack(">5I", 24, 0, 3, 8000, 1) + samples.tobytes())
+    (tmp_path / "y.au").write_bytes(b".snd" + struct.pack(">5I", 0, 18000, 3, 8000, 1) + samples.tobytes())
     raw = ["ffmpeg", "-v", "error", "-f", "s16be", "-ar", "8000", "-i", "-", "-f", "caf", "-"]
     made = subprocess.run(raw, input=samples.tobytes(), capture_output=True, check=True).stdout
     (tmp_path / "x.caf").write_bytes(made)
-    for name in ("x.au", "x.caf"):
+    for name in ("x.au", "x.caf", "y.au"):
+        np.testing.assert_array_equal(audio.read(tmp_path / name, 5000, 9), samples[5000:5009] / np.float32(32768))
         assert audio.info(tmp_path / name).num_samples == 9000
         np.testing.assert_array_equal(audio.read(tmp_path / name), samples / np.float32(32768))

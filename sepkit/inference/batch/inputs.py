@@ -40,8 +40,7 @@ def find_recordings(inputs: Iterable[str | os.PathLike[str]], out: Path) -> dict
     found: dict[Path, Path] = {}
     for given in inputs:
         path = Path(os.path.abspath(given))
-        files = audio.find_audio_files(path, out) if path.is_dir() else [path]
-        root = path if path.is_dir() else path.parent
+        files, root = (audio.find_audio_files(path, out), path) if path.is_dir() else ([path], path.parent)
         for file in files:
             found.setdefault(file, file.relative_to(root))
     return found
