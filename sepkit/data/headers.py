@@ -236,9 +236,10 @@ def _check_pages(file: IO[bytes], at: int, name: str) -> None:
         rest = file.read(sum(head[26:]))
         rest += file.read(sum(rest))
         page = head[:22] + bytes(4) + head[26:] + rest
-        checksum = zlib.crc32(page.translate(_REVERSED), 2**32 - 1) ^ (2**32 - 1)
+        checksum = (zlib.crc32(page.translate(_REVERSED), 2**32 - 1) ^ (2**32 - 1)).to_bytes(4, "big")
         stream, number = head[14:18], int.from_bytes(head[18:22], "little")
-        if checksum.to_bytes(4, "big").translate(_REVERSED) != head[22:26] or numbers.get(stream, number) != number:
+        # In a chain, the next stream may have the same serial number.
+        if checksum.translate(_REVERSED) != head[22:26] or number not in (0, numbers.get(stream, number)):
             break
         numbers[stream] = number + 1
         at += len(page)
