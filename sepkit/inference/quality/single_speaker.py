@@ -23,7 +23,8 @@ MOST_TAKEN_FOR_SEVERAL = 0.025
 MOST_OF_A_KIND = 0.03
 """Share of the recordings of one kind that may be taken for one or for several, if it has `LEAST_OF_EACH` or more."""
 
-LEAST_FOUND = 0.25
+# A rule that found 34 % was wrong for 8 % of unseen single speakers in noise at 0 dB.
+LEAST_FOUND = 0.4
 """The rule is kept only if it finds at least this share of the recordings of one speaker."""
 
 LEAST_OF_EACH = 30

@@ -48,10 +48,10 @@ def test_a_rule_that_would_find_too_few_is_none():
 
 def test_no_kind_of_recording_is_often_taken_for_another():
     """One in 18 recordings of several speakers is of a kind whose voices are more alike."""
-    alike, new = (recordings(1.5, 1.5, count, seed)[::2] for count, seed in ((240, 1), (4000, 2)))
+    alike, new = (recordings(1.75, 1.75, count, seed)[::2] for count, seed in ((240, 1), (4000, 2)))
     taken = []
     for kind in ("alike", ""):
-        rule = fit_single_speaker([*recordings(3, 0, 4000), *(replace(one, kind=kind) for one in alike)], "voices")
+        rule = fit_single_speaker([*recordings(3.5, 0, 4000), *(replace(one, kind=kind) for one in alike)], "voices")
         taken.append(np.mean([rule.is_one(one.evidence) is True for one in new]))
     assert taken[0] < 2.5 * module.MOST_OF_A_KIND < taken[1]
 
