@@ -46,8 +46,12 @@ _RECORDING = re.compile(
     ]),
     re.DOTALL,
 )  # fmt: skip
-# The same for others, which samples seldom begin with: IRCAM, SoX, MPEG-TS, and tags before an mp3.
-_NO_PCM = re.compile(rb"d\xa3[\1-\4]\0|\.SoX|XoS\.|ID3[\2-\4]\0|G.{187}G.{187}G", re.DOTALL)
+# The same for others, which samples seldom begin with: IRCAM, SoX, MPEG-TS, tags before an mp3, 8SVX, AVR, PAF and PVF.
+_NO_PCM = re.compile(rb"d\xa3[\1-\4]\0|\.SoX|XoS\.|ID3[\2-\4]\0|G.{187}G.{187}G|FORM.{4}[18]|2BIT| paf|PVF1", re.DOTALL)
+# Two frames of mp2 or mp3, or one of DTS, which are no noise if they are digital silence. Of 34 million excerpts of
+# speech, 18 begin like this.
+_FRAME = rb"[\x10-\xef][\0\4@DPT`dpt\x80\x84\xc0\xc4]"
+_FRAMES = re.compile(rb"(?s)\x7f\xfe\x80\x01|(\xff[\xe2-\xe5\xf2-\xf5\xfa-\xfd])%b.{20,1725}?\1%b" % (_FRAME, _FRAME))
 # First bytes of the first packet of FLAC in an Ogg.
 _FLAC_IN_OGG = b"\x7fFLAC"
 # Compressed data, read as 16-bit samples, are white noise in which more than this share of values exceeds that level;
@@ -128,7 +132,7 @@ def is_pcm16(begin: bytes) -> bool:
     Args:
         begin: First bytes; from 2 kB on, speech that is not clipped is never taken for noise.
     """
-    if _RECORDING.search(begin, 0, _LONGEST) or _NO_PCM.match(begin):
+    if _RECORDING.search(begin, 0, _LONGEST) or _NO_PCM.match(begin) or _FRAMES.match(begin):
         return False
     samples = np.frombuffer(begin, "<i2", len(begin) // 2) / 32768
     is_white = float(samples[1:] @ samples[:-1]) < 0.3 * float(samples @ samples)
@@ -149,9 +153,7 @@ def read_wav_header(source: IO[bytes] | BufferedIOBase, name: str = "standard in
         left -= count
         data = source.read(count) if left >= 0 else b""
         if len(data) < count:
-            end = (
-                "ends within its header" if left >= 0 else f"has more than {WAV_HEADER_BYTES} bytes before its samples"
-            )
+            end = f"has more than {WAV_HEADER_BYTES} bytes before its samples" if left < 0 else "ends within its header"
             raise UserError(f"{name}: the wav {end}; convert it (ffmpeg -i FILE -f wav -)")
         return data
 
@@ -233,9 +235,8 @@ def _check_pages(file: IO[bytes], at: int, name: str) -> None:
     file.seek(at)
     numbers: dict[bytes, int] = {}
     while (head := file.read(27)).startswith(b"OggS"):
-        rest = file.read(sum(head[26:]))
-        rest += file.read(sum(rest))
-        page = head[:22] + bytes(4) + head[26:] + rest
+        sizes = file.read(sum(head[26:]))
+        page = head[:22] + bytes(4) + head[26:] + sizes + file.read(sum(sizes))
         checksum = (zlib.crc32(page.translate(_REVERSED), 2**32 - 1) ^ (2**32 - 1)).to_bytes(4, "big")
         stream, number = head[14:18], int.from_bytes(head[18:22], "little")
         # In a chain, the next stream may have the same serial number.
