@@ -50,7 +50,7 @@ def on_stop(handle: Callable[[int], Any]) -> None:
 
 
 def postponed(number: int, frame: Any) -> bool:
-    """Return whether a signal came in a callback of libsndfile, which loses exceptions, and is sent again in 5 ms."""
+    """Return whether a signal came in a callback of libsndfile, which loses exceptions. If so, resend it in 5 ms."""
     while frame is not None:
         if frame.f_code.co_name.startswith("vio_"):
             threading.Timer(0.005, signal.raise_signal, (number,)).start()

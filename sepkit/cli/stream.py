@@ -31,7 +31,7 @@ def main(
         sample_rate: sample rate in Hz (default: that of the wav; for PCM that of the model, which has the least
             latency)
         sample_format: sample format of PCM: 16-bit integers, or floats with full scale 1 (default: that of the wav; for
-            PCM s16le, if the first bytes look like it)
+            PCM: s16le, if the first bytes look like it)
         levels: level of the estimates. mixture: each at its level in the mixture so far; model: as the model outputs it
         precision: number format; bfloat16 is faster for dual_path_rnn on processors that support it
     """

@@ -165,7 +165,7 @@ def _describe(
                 num_samples=num_samples,
             )
         )
-    # Names of files may be long, or hold line breaks, which an id does not.
+    # File names can be long or contain line breaks; ids must not.
     room = min(40, (ID_BYTES - len("00000")) // len(chosen) - len("_"))
     labels = (one_line(utterance.recording.label).encode()[:room].decode(errors="ignore") for utterance in chosen)
     entry = MixtureEntry(

@@ -150,7 +150,7 @@ class FFmpegFile:
         failed = self._process.wait() != 0
         self._messages.seek(0)
         log = self._messages.read().decode(errors="replace")
-        # What a checksum shows to be changed is decoded nevertheless.
+        # ffmpeg decodes data with a wrong checksum and only logs a message.
         failed |= "] CRC " in log
         lines = [line for line in log.splitlines() if "[error] " in line or "[fatal] " in line]
         tracks = _TRACK.findall(log.partition("] Output #")[0])

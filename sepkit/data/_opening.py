@@ -280,8 +280,8 @@ def _by_libsndfile(
     """Return the file opened by libsndfile, or None if libsndfile would miss some of its sound or decode other bytes
     as sound.
 
-    libsndfile believes the first header of joined files, and a guess if an mp3 does not state its length; it takes the
-    headers within a VOC file, and chunks behind the samples of a W64, for samples.
+    For joined files, libsndfile relies on the first header. If an mp3 does not state its length, it guesses. It decodes
+    the headers within a VOC file, and the chunks after the samples of a W64, as samples.
     """
     name, first, end = _name_of(source), raw.tell(), raw.seek(0, 2)
     if header:
@@ -316,7 +316,7 @@ def _by_libsndfile(
         file.stated_frames = stated
         return file
     elif kind == "AU" and (not file.frames or (width and (file.seek(0) or raw.tell() != position))):
-        # It reads from behind the header, but seeks to where the header says that the samples begin.
+        # libsndfile reads from the end of the header, but seeks relative to the data offset that the header states.
         return None
     elif kind == "VOC" or (kind == "OGG" and _check_alone(source, raw, begin)):
         return None

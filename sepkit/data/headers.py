@@ -54,10 +54,11 @@ _FRAME = rb"[\x10-\xef][\0\4@DPT`dpt\x80\x84\xc0\xc4]"
 _FRAMES = re.compile(rb"(?s)\x7f\xfe\x80\x01|(\xff[\xe2-\xe5\xf2-\xf5\xfa-\xfd])%b.{20,1725}?\1%b" % (_FRAME, _FRAME))
 # First bytes of the first packet of FLAC in an Ogg.
 _FLAC_IN_OGG = b"\x7fFLAC"
-# Compressed data, read as 16-bit samples, are white noise in which more than this share of values exceeds that level;
-# floats have exponents near the second level. Of 64,000 excerpts of 4 kB from speech normalized to full scale, loud [s]
-# included, none is such noise (clipped by 3.5 dB: 7). All excerpts of mp2, mp3, AAC, AC-3, MPEG-TS and floats of the
-# same speech are, and 84 % of those of swapped bytes, whose quiet excerpts are not white.
+# Levels and shares. Data are loud noise if, for either pair, more than this share of the values exceeds the level.
+# Compressed data, read as 16-bit samples, are loud white noise; floats have exponents near the second level. Of 64,000
+# excerpts (4 kB) of speech normalized to full scale, including loud [s], none is taken for noise (7 if clipped by 3.5
+# dB). All excerpts of the same speech as mp2, mp3, AAC, AC-3, MPEG-TS and floats are, and 84 % of those with swapped
+# bytes: quiet ones are not white.
 _NOISE_SHARES = ((0.75, 0.05), (0.4, 0.42))
 # Fewer than any header has, more than any pattern takes, and bytes that are read at a time.
 _LEAST_HEADER, _LONGEST, _SEARCH_BYTES = 16, 80, 1 << 20
@@ -126,11 +127,11 @@ class WavHeader:
 
 
 def is_pcm16(begin: bytes) -> bool:
-    """Return whether the first bytes of a recording can be raw 16-bit samples: neither a known format nor white noise
-    of about full scale, as which compressed data appear.
+    """Return whether the first bytes of a recording can be raw 16-bit samples: neither a known format nor loud white
+    noise, which compressed data look like if they are read as samples.
 
     Args:
-        begin: First bytes; from 2 kB on, speech that is not clipped is never taken for noise.
+        begin: First bytes. With 2 kB or more, speech is not taken for noise unless it is clipped.
     """
     if _RECORDING.search(begin, 0, _LONGEST) or _NO_PCM.match(begin) or _FRAMES.match(begin):
         return False
@@ -198,17 +199,18 @@ def skip_tags(file: IO[bytes], begin: int = 0) -> int:
 
 
 def check_alone(file: IO[bytes], begin: int, name: str, is_pcm: bool = False) -> bool:
-    """Return whether an Ogg, whose pages are checked, has more than one stream; False for others.
+    """Check that a file contains one recording and, if it is an Ogg, that its pages are undamaged. Return whether it is
+    an Ogg with more than one stream.
 
     Args:
         file: Recording, whose bytes are all read.
         begin: First byte that belongs to no tag.
         name: Name of the file, for errors.
-        is_pcm: whether the file contains uncompressed samples. These may be many gigabytes, so only a second wav is
+        is_pcm: Whether the file contains uncompressed samples. These may be many gigabytes, so only a second wav is
             searched for, which is fast; otherwise, every known format is.
 
     Raises:
-        UserError: another recording, which no decoder goes on with, follows the first; a page of an Ogg is damaged.
+        UserError: Another recording follows the first, where decoders would stop, or a page of an Ogg is damaged.
     """
     file.seek(begin)
     head, at, kinds = file.read(1 << 13), 0, []
@@ -228,9 +230,9 @@ def check_alone(file: IO[bytes], begin: int, name: str, is_pcm: bool = False) ->
 
 
 def _check_pages(file: IO[bytes], at: int, name: str) -> None:
-    """Raise UserError if a page of an Ogg is missing, cut or changed: decoders may end there without an error.
+    """Raise UserError if a page of an Ogg is missing, truncated or changed: decoders may stop there without an error.
 
-    Source: RFC 3533; its checksum is that of zlib with all bits reversed, and without the inversions.
+    Source: RFC 3533. Its checksum is that of zlib with all bits reversed and without the inversions.
     """
     file.seek(at)
     numbers: dict[bytes, int] = {}

@@ -327,8 +327,8 @@ def _overlap_ratio(entry: MixtureEntry, sources: np.ndarray) -> float | None:
 
 
 def commit() -> str | None:
-    """Return the commit of the source tree that this runs from, with a plus if files of it have changed; None for an
-    installed package."""
+    """Return the commit of the source tree in use, followed by + if tracked files have changed; None for an installed
+    package."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None

@@ -131,7 +131,7 @@ class EncoderMaskerDecoder(SavedModel):
         if self.input_norm == "mixture" and self.variational:
             raise UserError("model.input_norm: found mixture with variational latents, expected training")
         if self.pad == "asteroid" and bank.synthesis_size < bank.kernel_size:
-            raise UserError("model.pad: asteroid pads only the right; set full with model.filterbank.synthesis_size")
+            raise UserError("model.pad: asteroid pads only the right; with model.filterbank.synthesis_size, set full")
 
     @classmethod
     def from_config(cls, config: ModelConfig) -> EncoderMaskerDecoder:

@@ -82,7 +82,7 @@ class SpeakerEncoder(SavedModel):
         if config.gate == "learned":
             self.centers = nn.Parameter(drawn)
         else:
-            # Training computes those of a fixed gate.
+            # For a fixed gate, training computes the centers.
             self.register_buffer("centers", drawn if config.gate in ("fixed", "random") else None)
 
     def prototypes_follow_gradient(self, wanted: bool) -> None:

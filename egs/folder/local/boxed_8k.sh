@@ -103,7 +103,7 @@ run causal_channels_1 causal_channels_0 synthesized 1 "${channels[@]}" "${causal
   --trainer.decay_share 1 --trainer.learning_rate 0.0008
 run causal_channels_2 causal_channels_1 all 2 "${channels[@]}" "${causal[@]}" "${wider[@]}" --data.dynamic_mixing.turns_probability 0.35 \
   --data.segment_seconds 8 --data.batch_size 3 --trainer.max_minutes 75 --trainer.decay_share 0.8 --trainer.learning_rate 0.0008
-# The last weights: those of the last validation are six epochs older.
+# The last weights, because those of the last validation are six epochs older.
 average causal_last causal_channels_1 causal_channels_2 0
 
 # What ships: weights in half precision, a predictor fitted on dev speakers under all conditions, and a card.

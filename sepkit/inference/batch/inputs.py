@@ -29,7 +29,7 @@ def check_inputs(inputs: Iterable[str | os.PathLike[str]], out: Path) -> None:
 def find_recordings(inputs: Iterable[str | os.PathLike[str]], out: Path) -> dict[Path, Path]:
     """Return audio file -> its path relative to the input that led to it, in the order of `inputs`, folders sorted.
 
-    In folders, everything under `out` is ignored, as what is hidden.
+    In folders, hidden files and folders and everything under `out` are skipped.
 
     Raises:
         UserError: an input that does not exist, a folder without audio files, or `out` itself.

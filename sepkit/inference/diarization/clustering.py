@@ -45,8 +45,8 @@ def unit_rows(values: np.ndarray) -> np.ndarray:
 def likeness(voices: np.ndarray, others: np.ndarray, cohort: np.ndarray | None = None) -> np.ndarray:
     """Return how alike voices are, (N, M): cosine similarities, or with a cohort, cos(v, o) - (c(v) + c(o)) / 2.
 
-    c is the mean cosine similarity to the 10 nearest voices of the cohort: a voice that resembles many is no evidence
-    for one of them.
+    c is the mean cosine similarity to the 10 nearest voices of the cohort. It is subtracted because a voice that
+    resembles many others is weak evidence for any of them.
 
     Args:
         voices: Unit vectors, (N, D).

@@ -1,7 +1,7 @@
 """Enrolled speakers: which linked speaker of a recording is who, and who is absent.
 
-Each speaker is enrolled with a recording in which no one else speaks, whose embedding is compared with those of the
-linked speakers. Names are assigned one to one, where the similarity reaches a threshold. An enrolled speaker without a
+Each speaker is enrolled with a recording in which no one else speaks. Its embedding is compared with those of the
+linked speakers. Names are assigned one to one if the similarity reaches a threshold. An enrolled speaker without a
 match is reported as absent, or as undecided if the best similarity is just below the threshold and the enrollment is
 short.
 """
@@ -30,10 +30,10 @@ COHORT_THRESHOLD = 0.1
 """Likeness below which no speaker is named, for encoders that have a cohort."""
 
 DECIDING_SECONDS = 5.0
-"""Speech of an enrollment, seconds, that suffices to decide whether its speaker is absent."""
+"""Seconds of speech in an enrollment that suffice to decide whether the speaker is absent."""
 
-# A shorter enrollment is undecided at a likeness up to this far below the threshold. On dev speakers enrolled from 3 s,
-# 2 % of those who are present are further below.
+# A shorter enrollment is undecided if the likeness is at most this far below the threshold. With 3 s of enrollment, 2 %
+# of the dev speakers who are present are further below.
 _UNDECIDED = 0.15
 
 # Two speakers: halves found by k-means that are less alike than this, each of this much speech, in enough of it. On dev

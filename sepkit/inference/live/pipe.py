@@ -20,8 +20,8 @@ _TYPES = {"s16le": np.dtype("<i2"), "f32le": np.dtype("<f4")}
 _READ_BYTES = 1 << 15
 # The most that is looked at behind what a wav counts.
 _TAIL_BYTES = 1 << 20
-# The fewest and the most bytes that decide whether a pipe is raw PCM. 512 bytes of an MP3 by libsndfile look like it,
-# and the more bytes there are, the likelier are some with byte order swapped.
+# Fewest and most bytes that decide whether a pipe is raw PCM. The first 512 bytes of an MP3 that libsndfile wrote pass
+# as PCM. With more bytes than the most, swapped samples pass more often.
 _DECIDING_BYTES = (1 << 10, 1 << 13)
 
 

@@ -29,7 +29,7 @@ _UNLIKE_PERCENTILE = 10
 # Between an output and one without speech.
 _UNKNOWN_COSINE = 0.5
 MOST_RANGE_DB = 20.0
-"""Levels further apart count as this far: the weaker output is empty, for one speaker as for two who take turns."""
+"""Larger level differences count as this one, dB: the weaker output is empty, for one speaker or two who take turns."""
 
 # A window belongs to the estimate that has this share of its energy.
 _OWN_SHARE = 0.8

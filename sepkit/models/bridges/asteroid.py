@@ -208,11 +208,11 @@ def _check_portable(model: EncoderMaskerDecoder) -> None:
         known = ", ".join(cls.__name__ for cls in _NAMES)
         raise UserError(f"masker {type(masker).__name__}: asteroid has none like it; expected {known}")
     if not isinstance(model.filterbank, FreeFilterbank) or model.filterbank.together:
-        raise UserError(f"filterbank {type(model.filterbank).__name__}: asteroid has free ones only, for one estimate")
+        raise UserError(f"filterbank {type(model.filterbank).__name__}: asteroid has only free ones, for one estimate")
     if model.scoring_head is not None:
         raise UserError("model.scoring: found a scoring head; asteroid's models have no scores")
     if model.variational or model.scale_decoder is not None:
-        raise UserError("latents: found a variational family; only deterministic models go to asteroid")
+        raise UserError("latents: found a variational family; asteroid supports only deterministic models")
     if isinstance(masker, ConvTasNetMasker) and masker.skip_scale != 1:
         raise UserError("model.masker.normalize_skip_sum: found true; asteroid does not divide its skip sum")
     width, filters = getattr(masker, "hidden_channels", masker.encoding_dim), masker.encoding_dim
