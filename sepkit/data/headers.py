@@ -48,8 +48,8 @@ _RECORDING = re.compile(
 )  # fmt: skip
 # The same for others, which samples seldom begin with: IRCAM, SoX, MPEG-TS, tags before an mp3, 8SVX, AVR, PAF and PVF.
 _NO_PCM = re.compile(rb"d\xa3[\1-\4]\0|\.SoX|XoS\.|ID3[\2-\4]\0|G.{187}G.{187}G|FORM.{4}[18]|2BIT| paf|PVF1", re.DOTALL)
-# Two frames of mp2 or mp3, or one of DTS, which are no noise if they are digital silence. Of 34 million excerpts of
-# speech, 18 begin like this.
+# Two frames of mp2 or mp3, or one of DTS: digital silence in these formats does not look like noise. Of 34 million
+# excerpts of speech, 18 begin like this.
 _FRAME = rb"[\x10-\xef][\0\4@DPT`dpt\x80\x84\xc0\xc4]"
 _FRAMES = re.compile(rb"(?s)\x7f\xfe\x80\x01|(\xff[\xe2-\xe5\xf2-\xf5\xfa-\xfd])%b.{20,1725}?\1%b" % (_FRAME, _FRAME))
 # First bytes of the first packet of FLAC in an Ogg.
