@@ -214,7 +214,7 @@ def prepare_pulses(options: PulsesOptions) -> Path:
     longest = max(counts.values())
     if longest * training.num_samples * _SAMPLE_BYTES > MAX_WAV_BYTES:
         most = MAX_WAV_BYTES // (training.num_samples * _SAMPLE_BYTES)
-        raise UserError(f"found {longest} mixtures of {options.seconds} s, expected at most {most}: one wav holds all")
+        raise UserError(f"found {longest} mixtures of {options.seconds} s, expected at most {most}: they share a wav")
     known = conditions(training)
     for name in options.conditions or ():
         if name not in known:
