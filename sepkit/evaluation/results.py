@@ -333,8 +333,10 @@ def commit() -> str | None:
     if not (root / ".git").exists():
         return None
     try:
-        command = ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+"]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+        # Without locks, git does not write its index.
+        command = ["git", "--no-optional-locks", "-C", str(root), "status", "--porcelain=v2", "--branch", "-uno"]
+        lines = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.splitlines()
+        return lines[0].split()[-1] + "+" * any(not line.startswith("#") for line in lines)
     except (OSError, subprocess.SubprocessError):
         return None
 
