@@ -235,20 +235,20 @@ def _check_pages(file: IO[bytes], at: int, name: str) -> None:
     Source: RFC 3533. Its checksum is that of zlib with all bits reversed and without the inversions.
     """
     file.seek(at)
-    numbers: dict[bytes, int] = {}
+    numbers: dict[bytes, int | None] = {}
     while (head := file.read(27)).startswith(b"OggS"):
         sizes = file.read(sum(head[26:]))
         page = head[:22] + bytes(4) + head[26:] + sizes + file.read(sum(sizes))
         checksum = (zlib.crc32(page.translate(_REVERSED), 2**32 - 1) ^ (2**32 - 1)).to_bytes(4, "big")
         stream, number = head[14:18], int.from_bytes(head[18:22], "little")
         # In a chain, the next stream may have the same serial number.
-        if checksum.translate(_REVERSED) != head[22:26] or number not in (0, numbers.get(stream, number)):
+        if checksum.translate(_REVERSED) != head[22:26] or (number and numbers.get(stream) not in (None, number)):
             break
-        numbers[stream] = number + 1
+        # A recording of a running stream has its first pages, without sound, and goes on with any number.
+        numbers[stream] = number + 1 if any(head[6:14]) else None
         at += len(page)
     file.seek(at)
-    rest = file.read(_SEARCH_BYTES)
-    if rest.strip(b"\0") and not rest.startswith(_TAGS):
+    if (rest := file.read(_SEARCH_BYTES)).strip(b"\0") and not rest.startswith(_TAGS):
         raise UserError(
             f"{name}: damaged or truncated (the Ogg page at byte {at} is missing, incomplete or changed); get the file "
             "again, or keep what can be decoded (ffmpeg -i FILE REST.wav)"

@@ -506,6 +506,18 @@ def test_chunks_behind_samples_of_unknown_number_are_no_sound(riff: int, size: i
 
 
 @needs_ffmpeg
+def test_a_recording_of_a_running_stream_begins_with_any_page(tmp_path: Path) -> None:
+    """Internet radio: the headers of the stream, then pages from where the listener came; those before are no hole."""
+    path = encode(tmp_path / "x.ogg", 16000, 1, ["-c:a", "libvorbis", "-page_duration", "200000"])
+    pages = [b"OggS" + page for page in path.read_bytes().split(b"OggS")[1:]]
+    assert len(pages) > 6 and not any(pages[1][6:14]) and any(pages[2][6:14])
+    path.write_bytes(b"".join(pages[:2] + pages[4:]))
+    read = audio.read(path)
+    assert 1000 < len(read) == audio.info(path).num_samples
+    np.testing.assert_allclose(read, by_ffmpeg(path, 1)[-len(read) :, 0], atol=1e-4)
+
+
+@needs_ffmpeg
 @pytest.mark.parametrize("suffix", ["mka", "webm", "ts", "ogg", "opus", "oga", "spx", "wv", "tta"])
 def test_a_hole_is_no_shorter_recording(suffix: str, tmp_path: Path) -> None:
     codec = {"mka": ["-c:a", "aac"], "ts": ["-c:a", "aac"], "oga": ["-c:a", "flac"]}

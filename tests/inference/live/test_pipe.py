@@ -204,7 +204,7 @@ def test_samples_without_a_name_are_16_bit_integers_unless_they_are_loud_white_n
 ESPEAK, FFMPEG = shutil.which("espeak-ng"), shutil.which("ffmpeg")
 
 
-@pytest.mark.skipif(not (ESPEAK and FFMPEG), reason="espeak-ng or ffmpeg is not installed")
+@pytest.mark.skipif(not (ESPEAK and FFMPEG), reason="needs espeak-ng and ffmpeg: apt-get install espeak-ng ffmpeg")
 def test_a_loud_fricative_is_speech_and_its_encodings_are_not(tmp_path):
     source = tmp_path / "s.wav"
     subprocess.run(["espeak-ng", "-w", source, "[[s]]"], check=True)

@@ -60,7 +60,7 @@ VOICES = dict.fromkeys(("levels_range", "voice_least", "voice_between", "outputs
 SHARES = {"found_several": 1.0, "taken_for_several": 0.0}
 
 
-def hears(monkeypatch: pytest.MonkeyPatch, *between: float) -> None:
+def set_likeness(monkeypatch: pytest.MonkeyPatch, *between: float) -> None:
     """Let the speaker encoder find voices that are this much alike in both outputs, of one recording after another."""
     each = cycle({"outputs_between": value} for value in between)
     monkeypatch.setattr("sepkit.inference.decision.speaker_evidence", lambda *told: VOICES | next(each))
@@ -75,7 +75,7 @@ def test_one_voice_in_both_estimates_is_joined_and_noise_is_not(consistency, bet
     loudest = int(np.square(made).sum(-1).argmax())
     apart = separator.separate(mixture, RATE)
     separator.quality = OneVoice()
-    hears(monkeypatch, between)
+    set_likeness(monkeypatch, between)
     whole = separator.separate(mixture, RATE)
     # The speaker comes first.
     assert whole.speakers == 1 and whole.kept.tolist() == [loudest, 1 - loudest]
@@ -111,7 +111,7 @@ def test_one_speaker_is_joined_in_chunks_too(monkeypatch):
     apart = long.separate(mixture, RATE)
     assert apart.speakers is None
     long.quality = OneVoice()
-    hears(monkeypatch, 0.9)
+    set_likeness(monkeypatch, 0.9)
     whole = long.separate(mixture, RATE)
     assert whole.speakers == 1 and "1 speaker, in _s1" in repr(whole)
     # Of the sum, the estimate with its own gain is a part at the same gain.
@@ -156,7 +156,7 @@ def test_json_files_tell_how_many_speak(monkeypatch, tmp_path):
     separator.quality = OneVoice(LogisticRegression(["outputs_between"], [0.0], [1.0], [1.0], -1.0, 0.0, 1.0, 0.0))
     for name in ("one", "two"):
         audio.write(tmp_path / "in" / f"{name}.wav", one_speaker(name == "two"), RATE)
-    hears(monkeypatch, 2.0, -2.0)
+    set_likeness(monkeypatch, 2.0, -2.0)
     report = separate_files([tmp_path / "in"], separator, tmp_path / "out", OutputOptions())
     told = {name: json.loads((tmp_path / "out" / f"{name}.json").read_text()) for name in ("one", "two")}
     assert [(told[name]["speakers"], told[name]["or_more"]) for name in told] == [(1, False), (2, True)]
@@ -168,7 +168,7 @@ def test_json_files_tell_how_many_speak(monkeypatch, tmp_path):
 
 
 def test_what_is_left_in_the_other_output_is_no_turn(monkeypatch, tmp_path):
-    hears(monkeypatch, 0.9)
+    set_likeness(monkeypatch, 0.9)
     separator = Separator(build_model(CONFIG))
     path = audio.write(tmp_path / "one.wav", one_speaker(both=True), RATE)
     turns = []
