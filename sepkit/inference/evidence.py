@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sepkit.inference.diarization.encoders import Encoder
+from sepkit.inference.diarization.swaps import find_orders
 from sepkit.inference.long.chunked import ChunkedEstimates
 from sepkit.inference.long.recordings import ArrayRecording, Recording
 from sepkit.inference.quality.features import excerpt_features, excerpt_spans, recording_features
@@ -11,6 +13,7 @@ from sepkit.inference.quality.voices import evidence_spans
 from sepkit.inference.runners.base import Runner
 from sepkit.inference.runners.level import standardize
 from sepkit.inference.selection import Products, products_of
+from sepkit.inference.waveforms import BlockReader
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,9 @@ class Evidence:
     level: float = 1.0
 
 
-def measure_whole(runner: Runner, recording: ArrayRecording, predict: bool, rates: bool) -> Evidence:
+def measure_whole(
+    runner: Runner, recording: ArrayRecording, predict: bool, rates: bool, encoder: Encoder | None = None
+) -> Evidence:
     """Separate a recording as a whole, and return its statistics.
 
     Args:
@@ -47,6 +52,7 @@ def measure_whole(runner: Runner, recording: ArrayRecording, predict: bool, rate
         recording: Recording as one block.
         predict: Whether to measure the features that a prediction needs.
         rates: Whether to measure rates, and the bound on the evidence of the mixture.
+        encoder: Speaker encoder by which swaps of speakers are undone; None: they stay.
 
     Raises:
         UserError: estimates that are not finite.
@@ -56,6 +62,11 @@ def measure_whole(runner: Runner, recording: ArrayRecording, predict: bool, rate
     mixtures, factors = standardize(resampled[None] if resampled.size else np.zeros((1, 1)), runner.level.deviation)
     output = runner.run(mixtures, features=predict, rates=predict or rates, evidence=rates)
     (mixture,), (estimates,) = mixtures, output.estimates
+    if encoder is not None:
+        orders = find_orders(encoder, lambda *span: estimates[:, slice(*span)], mixture.size, runner.sample_rate)
+        if orders is not None:
+            estimates = orders.arrange(estimates)
+            output.estimates = estimates[None]
     return Evidence(
         products_of(mixture, estimates),
         None if output.scores is None else output.scores[0],
@@ -69,7 +80,12 @@ def measure_whole(runner: Runner, recording: ArrayRecording, predict: bool, rate
 
 
 def measure_chunks(
-    runner: Runner, recording: Recording, chunks: ChunkedEstimates, predict: bool, progress: bool = False
+    runner: Runner,
+    recording: Recording,
+    chunks: ChunkedEstimates,
+    predict: bool,
+    progress: bool = False,
+    encoder: Encoder | None = None,
 ) -> Evidence:
     """Separate a recording chunk by chunk, and return its statistics.
 
@@ -79,6 +95,7 @@ def measure_chunks(
         chunks: Takes the mixture, and then holds its estimates; closed if an error occurs.
         predict: Whether to measure the features that a prediction needs, from excerpts.
         progress: Whether to show a bar on a terminal.
+        encoder: Speaker encoder by which swaps of speakers are undone; None: they stay.
 
     Raises:
         UserError: a recording that cannot be read to its end, or estimates that are not finite.
@@ -88,6 +105,12 @@ def measure_chunks(
         for block in recording.at_rate(rate, progress):
             chunks.push(block)
         chunks.finish()
+        products = chunks.products()
+        if encoder is not None:
+            orders = find_orders(encoder, chunks.read, chunks.num_samples, rate)
+            if orders is not None:
+                chunks.arrange(orders)
+                products = _products(recording, chunks, rate)
         if predict:
             spans = excerpt_spans(chunks.num_samples, rate)
             mixtures = (standardize(recording.excerpt(*span, rate)[None], deviation)[0][0] for span in spans)
@@ -99,4 +122,14 @@ def measure_chunks(
         raise
     if loudness := chunks.deviation():
         heard = (deviation / loudness * heard).astype(np.float32)
-    return Evidence(chunks.products(), chunks.scores(), features, chunks.silent, rate, heard, chunks.rates())
+    return Evidence(products, chunks.scores(), features, chunks.silent, rate, heard, chunks.rates())
+
+
+def _products(recording: Recording, chunks: ChunkedEstimates, rate: int) -> Products:
+    """Return the products of all blocks of a recording and of its estimates."""
+    mixture, parts = BlockReader(recording.at_rate(rate)), []
+    for estimates in chunks.blocks():
+        block = mixture.take(estimates.shape[-1]).astype(np.float64)
+        parts.append(products_of(block - block.mean(), estimates))
+    gram, cross, sums = (sum(getattr(part, name) for part in parts) for name in ("gram", "cross", "sums"))
+    return Products(gram, cross, sums, chunks.num_samples)

@@ -21,6 +21,7 @@ from sepkit.inference.long.recordings import ArrayRecording, Recording, Rendered
 from sepkit.inference.long.stitching import chunking_of
 from sepkit.inference.options import CHUNK_SECONDS, OVERLAP_SECONDS, WHOLE_SECONDS, Levels, SeparatorOptions, Speakers
 from sepkit.inference.quality.predictor import QualityPredictor, generic_predictor
+from sepkit.inference.quality.voices import default_encoder
 from sepkit.inference.runners.base import Runner
 from sepkit.inference.runners.views import ViewsRunner
 from sepkit.inference.selection import check_speakers
@@ -298,13 +299,15 @@ class Separator:
             several = quality.of_any_model and runner.hypotheses > 1
             quality = generic_predictor(runner.hypotheses) if several else None
         predict = quality is not None
+        # Scores belong to estimates as they are, and outputs that are linked may hold several speakers.
+        encoder = default_encoder() if runner.views > 1 and by_voices and not runner.scored else None
         if self.is_long(recording.num_samples, recording.sample_rate):
             chunks = ChunkedEstimates(runner, self._chunking, by_voices, folder, rates=evidence or predict)
-            known = measure_chunks(runner, recording, chunks, predict, progress)
+            known = measure_chunks(runner, recording, chunks, predict, progress, encoder)
             made = chunks
         else:
             recording = recording.whole()
-            known = measure_whole(runner, recording, predict, evidence)
+            known = measure_whole(runner, recording, predict, evidence, encoder)
             made = known.estimates
         selection, prediction = decide(
             known,

@@ -10,6 +10,7 @@ from typing import IO
 import numpy as np
 
 from sepkit.errors import UserError
+from sepkit.inference.diarization.swaps import Orders
 from sepkit.inference.long.stitching import Chunking, Stitcher
 from sepkit.inference.runners.base import Batches, ModelOutput, Runner
 from sepkit.inference.selection import Products
@@ -85,6 +86,7 @@ class ChunkedEstimates:
         self._batches = Batches(runner, runner.batch_size(chunking.chunk / runner.sample_rate))
         self._chunks: list[_Chunk] = []
         self._orders = np.zeros((0, runner.hypotheses), int)
+        self._changes: Orders | None = None
         self._tail: np.ndarray | None = None
         self._lowest, self._highest = math.inf, -math.inf
 
@@ -115,6 +117,10 @@ class ChunkedEstimates:
         self._batch.append(self._buffer)
         self._separate(last=True)
         self._orders = self._stitcher.orders()
+
+    def arrange(self, orders: Orders) -> None:
+        """Change the order of the joined estimates over time; `products` are of the order before."""
+        self._changes = orders
 
     def _separate(self, last: bool) -> None:
         if not self._batch:
@@ -210,7 +216,7 @@ class ChunkedEstimates:
             weights = chunking.weights(length, first=k == 0, last=k == count - 1)
             inside = slice(low - begin, high - begin)
             joined[:, low - start : high - start] += estimates[:, inside] * weights[inside]
-        return joined
+        return joined if self._changes is None else self._changes.arrange(joined, start)
 
     def blocks(self) -> Iterator[np.ndarray]:
         """Yield (n, t) float32, the joined estimates from beginning to end."""
