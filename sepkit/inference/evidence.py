@@ -131,5 +131,5 @@ def _products(recording: Recording, chunks: ChunkedEstimates, rate: int) -> Prod
     for estimates in chunks.blocks():
         block = mixture.take(estimates.shape[-1]).astype(np.float64)
         parts.append(products_of(block - block.mean(), estimates))
-    gram, cross, sums = (sum(getattr(part, name) for part in parts) for name in ("gram", "cross", "sums"))
+    gram, cross, sums = (np.sum([getattr(part, name) for part in parts], axis=0) for name in ("gram", "cross", "sums"))
     return Products(gram, cross, sums, chunks.num_samples)
