@@ -61,7 +61,7 @@ class SeparatorOptions:
         runner: runtime of the model: its graph, or torch; auto: the graph if there is one and no other option needs
             torch
         views: number of views of a recording that estimates are averaged over: as it is, played 1.08 times faster, and
-            so on up to 5; with two or more, swaps of speakers between estimates are undone by their voices; with fewer than in
+            so on up to 5; with two or more, speakers whom the estimates swap are put back; with fewer than in
             calibration, the model predicts no SI-SDR (default: as many as in calibration, else 1)
 
     Raises:
