@@ -33,7 +33,7 @@ SpeakerFeatures = Literal["waveform", "fbank", "mel"]
 """What the speaker encoder of another toolkit hears: samples; log energies of 80 mel bands as Kaldi's, of WeSpeaker and
 3D-Speaker; or powers of 40 mel bands, of Resemblyzer."""
 
-WHOLE_SECONDS, CHUNK_SECONDS, OVERLAP_SECONDS = 30.0, 30.0, 5.0
+WHOLE_SECONDS, CHUNK_SECONDS, OVERLAP_SECONDS = 30.0, 10.0, 5.0
 """Where neither the user nor the model says how long a recording may be to go in one piece, and how chunks are cut."""
 
 MOST_VIEWS = 5
@@ -52,7 +52,7 @@ class SeparatorOptions:
             speakers best on the dev mixtures)
         whole_seconds: longest recording that is separated as a whole; longer ones are separated in chunks; inf: never
             in chunks (default: the model's own, else 30)
-        chunk_seconds: length of the chunks of a long recording; bounds memory (default: the model's own, else 30)
+        chunk_seconds: length of the chunks of a long recording; bounds memory (default: the model's own, else 10)
         overlap_seconds: overlap of neighboring chunks, at most half of a chunk (default: the model's own, else 5 or
             half of a chunk)
         precision: number format; bfloat16 is faster for dual_path_rnn and conv_tasnet on processors that support it,
