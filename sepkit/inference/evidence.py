@@ -12,7 +12,7 @@ from sepkit.inference.quality.features import excerpt_features, excerpt_spans, r
 from sepkit.inference.quality.voices import evidence_spans
 from sepkit.inference.runners.base import Runner
 from sepkit.inference.runners.level import standardize
-from sepkit.inference.selection import Products, products_of
+from sepkit.inference.selection import Products, gains_of, products_of
 from sepkit.inference.waveforms import BlockReader
 
 
@@ -62,13 +62,16 @@ def measure_whole(
     mixtures, factors = standardize(resampled[None] if resampled.size else np.zeros((1, 1)), runner.level.deviation)
     output = runner.run(mixtures, features=predict, rates=predict or rates, evidence=rates)
     (mixture,), (estimates,) = mixtures, output.estimates
+    products = products_of(mixture, estimates)
     if encoder is not None:
-        orders = find_orders(encoder, lambda *span: estimates[:, slice(*span)], mixture.size, runner.sample_rate)
+        gains = _gains(products)
+        leveled = gains * estimates
+        orders = find_orders(encoder, lambda *span: leveled[:, slice(*span)], mixture.size, runner.sample_rate)
         if orders is not None:
-            estimates = orders.arrange(estimates)
-            output.estimates = estimates[None]
+            estimates = orders.arrange(leveled)
+            output.estimates, products = estimates[None], products_of(mixture, estimates)
     return Evidence(
-        products_of(mixture, estimates),
+        products,
         None if output.scores is None else output.scores[0],
         recording_features(runner, mixture, output) if predict else None,
         bool(np.ptp(recording.samples) == 0),
@@ -107,9 +110,10 @@ def measure_chunks(
         chunks.finish()
         products = chunks.products()
         if encoder is not None:
-            orders = find_orders(encoder, chunks.read, chunks.num_samples, rate)
+            gains = _gains(products)
+            orders = find_orders(encoder, lambda *span: gains * chunks.read(*span), chunks.num_samples, rate)
             if orders is not None:
-                chunks.arrange(orders)
+                chunks.arrange(orders, gains)
                 products = _products(recording, chunks, rate)
         if predict:
             spans = excerpt_spans(chunks.num_samples, rate)
@@ -123,6 +127,11 @@ def measure_chunks(
     if loudness := chunks.deviation():
         heard = (deviation / loudness * heard).astype(np.float32)
     return Evidence(products, chunks.scores(), features, chunks.silent, rate, heard, chunks.rates())
+
+
+def _gains(products: Products) -> np.ndarray:
+    """Return gains (n, 1) to the level in the mixture, so that parts of estimates can change places."""
+    return gains_of(products, "mixture", False, np.arange(len(products.cross)))[:, None]
 
 
 def _products(recording: Recording, chunks: ChunkedEstimates, rate: int) -> Products:

@@ -86,7 +86,7 @@ class ChunkedEstimates:
         self._batches = Batches(runner, runner.batch_size(chunking.chunk / runner.sample_rate))
         self._chunks: list[_Chunk] = []
         self._orders = np.zeros((0, runner.hypotheses), int)
-        self._changes: Orders | None = None
+        self._changes: tuple[Orders, np.ndarray] | None = None
         self._tail: np.ndarray | None = None
         self._lowest, self._highest = math.inf, -math.inf
 
@@ -118,9 +118,9 @@ class ChunkedEstimates:
         self._separate(last=True)
         self._orders = self._stitcher.orders()
 
-    def arrange(self, orders: Orders) -> None:
-        """Change the order of the joined estimates over time; `products` are of the order before."""
-        self._changes = orders
+    def arrange(self, orders: Orders, gains: np.ndarray) -> None:
+        """Change the order of the joined estimates at gains (n, 1); `products` stay those of before."""
+        self._changes = orders, gains
 
     def _separate(self, last: bool) -> None:
         if not self._batch:
@@ -216,7 +216,10 @@ class ChunkedEstimates:
             weights = chunking.weights(length, first=k == 0, last=k == count - 1)
             inside = slice(low - begin, high - begin)
             joined[:, low - start : high - start] += estimates[:, inside] * weights[inside]
-        return joined if self._changes is None else self._changes.arrange(joined, start)
+        if self._changes is None:
+            return joined
+        orders, gains = self._changes
+        return orders.arrange(gains * joined, start)
 
     def blocks(self) -> Iterator[np.ndarray]:
         """Yield (n, t) float32, the joined estimates from beginning to end."""
