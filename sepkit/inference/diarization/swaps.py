@@ -11,7 +11,7 @@ from itertools import combinations, permutations
 import numpy as np
 
 from sepkit.data import audio
-from sepkit.inference.diarization.clustering import spherical_k_means, unit_rows
+from sepkit.inference.diarization.clustering import mean_directions, unit_rows
 from sepkit.inference.diarization.encoders import Encoder
 
 MOST_ESTIMATES = 4
@@ -30,6 +30,8 @@ _OWN_SHARE = 0.7
 # alike than this may be one, and a much weaker estimate may be without a speaker. Chosen on dev speakers.
 _SWAP_COST, _LEAST_GAIN, _SAME_VOICE, _MOST_RANGE_DB = 1 / 16, 0.002, 0.37, 15.0
 _MOST_ROUNDS = 10
+# Starts of k-means. Values are compared in so many digits, so that `sepkit web`, where others are rounded, decides alike.
+_STARTS, _DIGITS = 10, 6
 # Orders change at the quietest frame of 20 ms within 0.25 s, over that frame.
 _FRAME_SECONDS, _REACH_SECONDS = 0.02, 0.25
 
@@ -69,7 +71,7 @@ def find_orders(encoder: Encoder, read: Reader, num_samples: int, sample_rate: i
 
         sum_k sum_j w_{p_k(j) k} <v_{p_k(j) k}, c_j> - 1/16 (number of k with p_k different from p_{k-1})
 
-    alternately over p (Viterbi) and c (mean directions), from the estimates' own order and from centers of k-means.
+    alternately over p (Viterbi) and c (mean directions), from the estimates' own order and from `_centers`.
     None is returned if this gains less than 0.002 a window, if two speakers may be one (windows of theirs alone have a
     mean cosine above 0.37), if an estimate is more than 15 dB weaker than another, for one estimate or more than four.
 
@@ -92,8 +94,9 @@ def find_orders(encoder: Encoder, read: Reader, num_samples: int, sample_rate: i
     if len(alone) < n:
         return None
     orders = np.array(list(permutations(range(n))))
-    starts = [unit_rows(weighted.sum(1)), spherical_k_means(alone, n).centers]
-    best, states = max((_follow(weighted, orders, centers) for centers in starts), key=lambda end: end[0])
+    starts = [unit_rows(weighted.sum(1)), _centers(alone, n)]
+    ends = [_follow(weighted, orders, centers) for centers in starts]
+    best, states = max(ends, key=lambda end: round(end[0], _DIGITS))
     speakers = np.argsort(orders)[states].T[is_alone]
     means = [alone[speakers == speaker].mean(0) for speaker in range(n) if (speakers == speaker).any()]
     alike = max((float(one @ other) for one, other in combinations(means, 2)), default=1.0)
@@ -141,6 +144,19 @@ def _voices(encoder: Encoder, read: Reader, num_samples: int, sample_rate: int, 
             waveforms = audio.resample(windows.astype(np.float32), sample_rate, encoder.sample_rate)
             voices[:, first : first + _AT_ONCE][chosen] = unit_rows(encoder.embed(waveforms).astype(np.float64))
     return voices
+
+
+def _centers(voices: np.ndarray, n: int) -> np.ndarray:
+    """Return directions (n, D) of voices (N, D) by k-means: of ten starts, from a window and those most unlike it."""
+    ends: list[np.ndarray] = []
+    for start in range(_STARTS):
+        centers = voices[[start * len(voices) // _STARTS]]
+        while len(centers) < n:
+            centers = np.concatenate([centers, voices[[(voices @ centers.T).max(1).argmin()]]])
+        for _ in range(_MOST_ROUNDS):
+            centers = mean_directions(voices, (voices @ centers.T).argmax(1), centers)
+        ends.append(centers)
+    return max(ends, key=lambda centers: round(float((voices @ centers.T).max(1).sum()), _DIGITS))
 
 
 def _follow(weighted: np.ndarray, orders: np.ndarray, centers: np.ndarray) -> tuple[float, np.ndarray]:
