@@ -27,6 +27,7 @@ from sepkit.data import audio
 from sepkit.files import cache_folder, parse_json
 from sepkit.inference import load_model
 from sepkit.inference.diarization.clustering import unit_rows
+from sepkit.inference.diarization.swaps import find_orders
 from sepkit.inference.quality.features import hypothesis_features
 from sepkit.inference.quality.voices import changes_speakers
 from sepkit.inference.runners.base import ModelOutput
@@ -356,27 +357,39 @@ class Differences:
         return unit_rows(np.stack(found, 1) - np.mean(found, 0)[:, None])
 
 
-def test_swapped_estimates_are_noticed_in_the_page_too(ready: Any) -> None:
-    bright, dark = 0.1 * np.random.default_rng(0).standard_normal((2, 4 * RATE))
-    speakers = np.stack([bright, np.convolve(dark, np.ones(8) / 8, "same")])
+def test_swapped_estimates_are_noticed_and_arranged_in_the_page_too(ready: Any) -> None:
+    bright, dark = 0.1 * np.random.default_rng(0).standard_normal((2, 4 * RATE), np.float32)
+    speakers = np.stack([bright, np.convolve(dark, np.ones(8, np.float32) / 8, "same")])
     swapped = np.concatenate([speakers[:, : 2 * RATE], speakers[::-1, 2 * RATE :]], axis=1)
     late = speakers * (np.arange(4 * RATE) > 3 * RATE)
+    # They take turns of 0.75 s, and swap at 2.6 s.
+    turns = speakers * ((np.arange(4 * RATE) // 6000) % 2 == [[0], [1]])
+    turns[:, 20800:] = turns[::-1, 20800:]
     found = ready.evaluate(
         """async (all) => {
-            const { changesSpeakers } = await import("./prediction.js");
+            const { arrange, changesSpeakers, findOrders } = await import("./prediction.js");
             const embed = Object.assign(async (windows) => windows.map((one) => {
                 const found = Array.from({ length: 12 }, (_, k) => one.reduce((sum, x, t) => sum + (t > k ? Math.abs(x - one[t - k - 1]) : 0), 0));
                 const middle = found.reduce((a, b) => a + b) / 12, centered = Float64Array.from(found, (x) => x - middle);
                 return centered.map((x) => x / Math.hypot(...centered));
             }), { rate: 8000 });
             const told = [];
-            for (const estimates of all) told.push(await changesSpeakers(embed, estimates.map((one) => Float32Array.from(one)), 8000));
+            for (const rows of all) {
+                const estimates = rows.map((one) => Float32Array.from(one)), orders = await findOrders(embed, estimates, 8000);
+                told.push([await changesSpeakers(embed, estimates, 8000), orders && arrange(orders, estimates).map((one) => [...one])]);
+            }
             return told;
         }""",  # noqa: E501
-        [speakers.tolist(), swapped.tolist(), late.tolist()],
+        [one.tolist() for one in (speakers, swapped, late, turns)],
     )
-    assert found == [changes_speakers(Differences(), one, RATE) for one in (speakers, swapped, late)]
-    assert found == [False, True, False]
+    for (changes, arranged), estimates in zip(found, (speakers, swapped, late, turns), strict=True):
+        assert changes == changes_speakers(Differences(), estimates, RATE)
+        orders = find_orders(Differences(), lambda *span, own=estimates: own[:, slice(*span)], 4 * RATE, RATE)
+        assert (arranged is None) == (orders is None)
+        if orders is not None:
+            np.testing.assert_allclose(arranged, orders.arrange(estimates), atol=1e-6)
+    assert [changes for changes, _ in found[:3]] == [False, True, False]
+    assert found[3][1] is not None
 
 
 def test_a_causal_model_runs_in_the_page_too(browser: Any, runtime: Path, tmp_path: Path) -> None:

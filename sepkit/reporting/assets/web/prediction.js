@@ -109,6 +109,118 @@ export async function runInViews(run, mixture, speeds, rate) {
   return { ...first, estimates, features: { ...first.features, ...(speeds.length ? { agreement_db: agreement } : {}) } };
 }
 
+// ---------------------------------------------------------------------------------------------------------------- swaps
+
+const SWAP_HOP_SECONDS = 0.5, MOST_ESTIMATES = 4, SWAP_PAUSE_DB = 20, LEAST_SHARE = 0.05, ALONE_SHARE = 0.7;
+const SWAP_COST = 1 / 16, LEAST_GAIN = 0.002, MOST_ALIKE = 0.37, SWAP_RANGE_DB = 15, MOST_ROUNDS = 10, STARTS = 10, REACH_SECONDS = 0.25;
+
+const sumOf = (rows) => rows[0].map((_, d) => rows.reduce((sum, row) => sum + row[d], 0));
+const places = (count) => Array.from({ length: count }, (_, i) => i);
+// The first place of the greatest value, up to `least`.
+const argmax = (values, least = 0) => values.reduce((best, value, i) => (value > values[best] + least ? i : best), 0);
+const permutations = (all) => (all.length ? all.flatMap((one) => permutations(all.filter((other) => other !== one)).map((rest) => [one, ...rest])) : [[]]);
+
+// diarization.swaps.find_orders: { edges, orders, fade }, or null where estimates are best as they are.
+export async function findOrders(embed, estimates, rate) {
+  const n = estimates.length, length = estimates[0].length, hop = round(SWAP_HOP_SECONDS * rate), count = Math.ceil(length / hop);
+  const energies = estimates.map((one) => places(count).map((k) => { const part = one.subarray(k * hop, (k + 1) * hop); return dot(part, part); }));
+  const totals = energies.map((own) => own.reduce((a, b) => a + b));
+  if (n < 2 || n > MOST_ESTIMATES || Math.min(...totals) <= 10 ** (-SWAP_RANGE_DB / 10) * Math.max(...totals)) return null;
+  const shares = sharesOf(energies), found = [];
+  for (let i = 0; i < n; i++) found.push(await swapVoices(embed, estimates[i], shares[i], rate, hop));
+  const size = found.flat().find(Boolean).length, voices = found.map((own) => own.map((voice) => voice ?? new Float64Array(size)));
+  const weighted = voices.map((own, i) => own.map((voice, k) => voice.map((value) => shares[i][k] * value)));
+  const windows = shares.flatMap((own, i) => places(count).filter((k) => own[k] > ALONE_SHARE).map((k) => [i, k]));
+  if (windows.length < n) return null;
+  const alone = windows.map(([i, k]) => voices[i][k]), orders = permutations(places(n)), own = weighted.map(sumOf);
+  const ends = [own.map(unit), centersOf(alone, n)].map((centers) => follow(weighted, orders, centers));
+  const { value, states } = ends[argmax(ends.map((end) => end.value), 1e-6)];
+  const means = places(n).map((j) => alone.filter((_, w) => orders[states[windows[w][1]]][j] === windows[w][0]))
+    .filter((voice) => voice.length).map((voice) => sumOf(voice).map((sum) => sum / voice.length));
+  const alike = means.length < 2 ? 1 : Math.max(...means.flatMap((one, j) => means.slice(0, j).map((other) => dot(one, other))));
+  const gain = value - own.reduce((sum, total) => sum + Math.sqrt(dot(total, total)), 0);
+  if (gain < LEAST_GAIN * count || alike > MOST_ALIKE) return null;
+  const changes = places(count).filter((k) => k && states[k] !== states[k - 1]), fade = round(PAUSE_FRAME_SECONDS * rate);
+  const usual = orders[argmax(orders.map((_, s) => states.filter((state) => state === s).length))];
+  const edges = changes.map((k) => quietest(estimates, k * hop, round(REACH_SECONDS * rate), fade));
+  return { edges, orders: [0, ...changes].map((k) => places(n).map((i) => orders[states[k]][usual.indexOf(i)])), fade };
+}
+
+// diarization.swaps.Orders.arrange
+export function arrange({ edges, orders, fade }, estimates) {
+  const after = (e, t) => (e < 0 ? 1 : e < edges.length ? Math.fround(Math.min(1, Math.max(0, (t - edges[e]) / fade + 0.5))) : 0);
+  return estimates.map((one, j) => one.map((_, t) => orders.reduce((sum, order, e) => {
+    const weight = after(e - 1, t) - after(e, t);
+    return weight ? sum + weight * estimates[order[j]][t] : sum;
+  }, 0)));
+}
+
+// diarization.swaps._shares
+function sharesOf(energies) {
+  const windows = energies.map((own) => own.map((energy, k) => (own[k - 1] ?? 0) + energy + (own[k + 1] ?? 0)));
+  const total = sumOf(windows), least = 10 ** (-SWAP_PAUSE_DB / 10) * quantile(total, LOUD_SHARE);
+  return windows.map((own) => own.map((energy, k) => (total[k] > least && energy / total[k] >= LEAST_SHARE ? energy / total[k] : 0)));
+}
+
+// diarization.swaps._voices of one estimate: undefined for windows without a share.
+async function swapVoices(embed, estimate, shares, rate, hop) {
+  const heard = places(shares.length).filter((k) => shares[k]), waveforms = [], voices = new Array(shares.length).fill(undefined);
+  for (const k of heard) {
+    const window = new Float32Array(3 * hop), start = Math.max(0, (k - 1) * hop);
+    window.set(estimate.subarray(start, (k + 2) * hop), start - (k - 1) * hop);
+    waveforms.push(await resample(window, rate, embed.rate));
+  }
+  (heard.length ? await embed(waveforms) : []).forEach((voice, w) => { voices[heard[w]] = unit(voice); });
+  return voices;
+}
+
+// diarization.swaps._centers
+function centersOf(voices, n) {
+  const nearest = (centers) => voices.map((voice) => centers.map((center) => dot(voice, center)));
+  const ends = places(STARTS).map((start) => {
+    let centers = [voices[Math.floor((start * voices.length) / STARTS)]];
+    while (centers.length < n) centers.push(voices[argmax(nearest(centers).map((cosines) => -Math.max(...cosines)))]);
+    for (let k = 0; k < MOST_ROUNDS; k++) {
+      const labels = nearest(centers).map((cosines) => argmax(cosines));
+      centers = centers.map((center, j) => { const own = voices.filter((_, w) => labels[w] === j); return own.length ? direction(own) : center; });
+    }
+    return centers;
+  });
+  return ends[argmax(ends.map((centers) => nearest(centers).reduce((sum, cosines) => sum + Math.max(...cosines), 0)), 1e-6)];
+}
+
+// diarization.swaps._follow
+function follow(weighted, orders, centers) {
+  const ends = [];
+  while (ends.length < MOST_ROUNDS && (ends.length < 2 || ends.at(-1).value > ends.at(-2).value)) {
+    const cosines = weighted[0].map((_, k) => weighted.map((own) => centers.map((center) => dot(own[k], center))));
+    const end = likeliest(cosines.map((table) => orders.map((order) => order.reduce((sum, i, j) => sum + table[i][j], 0))));
+    centers = centers.map((_, j) => direction(end.states.map((state, k) => weighted[orders[state][j]][k])));
+    ends.push(end);
+  }
+  return ends[argmax(ends.map((end) => end.value))];
+}
+
+// diarization.swaps._likeliest
+function likeliest(values) {
+  let total = values[0];
+  const cameFrom = values.slice(1).map((value) => {
+    const ways = total.map((_, state) => total.map((before, other) => before - (other === state ? 0 : SWAP_COST))), from = ways.map((way) => argmax(way));
+    total = value.map((own, state) => ways[state][from[state]] + own);
+    return from;
+  });
+  const states = [argmax(total)];
+  for (const from of cameFrom.reverse()) states.push(from[states.at(-1)]);
+  return { value: Math.max(...total), states: states.reverse() };
+}
+
+// diarization.swaps._quietest
+function quietest(estimates, sample, reach, frame) {
+  const start = Math.max(0, sample - reach), parts = estimates.map((one) => one.subarray(start, sample + reach)), half = Math.floor(frame / 2);
+  const power = sumOf(parts.map((part) => Float64Array.from(part, (value) => value * value)));
+  return start + argmax(power.map((_, t) => -power.subarray(Math.max(0, t - half), t + frame - half).reduce((a, b) => a + b)));
+}
+
 // ------------------------------------------------------------------------------------------------------------- features
 
 // quality.features.recording_features; `runWhole` is `runInViews` of an excerpt.
