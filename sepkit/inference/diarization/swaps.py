@@ -30,7 +30,7 @@ _OWN_SHARE = 0.7
 # alike than this may be one, and a much weaker estimate may be without a speaker. Chosen on dev speakers.
 _SWAP_COST, _LEAST_GAIN, _SAME_VOICE, _MOST_RANGE_DB = 1 / 16, 0.002, 0.37, 15.0
 _MOST_ROUNDS = 10
-# Starts of k-means. Values are compared in so many digits, so that `sepkit web`, where others are rounded, decides alike.
+# Starts of k-means. Values that differ only in later digits are equal, so that the page of `sepkit web` chooses alike.
 _STARTS, _DIGITS = 10, 6
 # Orders change at the quietest frame of 20 ms within 0.25 s, over that frame.
 _FRAME_SECONDS, _REACH_SECONDS = 0.02, 0.25
@@ -71,9 +71,10 @@ def find_orders(encoder: Encoder, read: Reader, num_samples: int, sample_rate: i
 
         sum_k sum_j w_{p_k(j) k} <v_{p_k(j) k}, c_j> - 1/16 (number of k with p_k different from p_{k-1})
 
-    alternately over p (Viterbi) and c (mean directions), from the estimates' own order and from `_centers`.
-    None is returned if this gains less than 0.002 a window, if two speakers may be one (windows of theirs alone have a
-    mean cosine above 0.37), if an estimate is more than 15 dB weaker than another, for one estimate or more than four.
+    alternately over p (Viterbi) and c (mean directions), from the estimates' own order and from centers of k-means of
+    windows of one voice, which starts from ten of them, each with those most unlike it. None is returned if this gains
+    less than 0.002 a window, if two speakers may be one (windows of theirs alone have a mean cosine above 0.37), if an
+    estimate is more than 15 dB weaker than another, for one estimate or more than four.
 
     Args:
         encoder: Speaker encoder.

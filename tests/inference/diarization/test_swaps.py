@@ -35,7 +35,7 @@ def orders_of(estimates: np.ndarray) -> Orders | None:
         assert 0 <= start < stop <= estimates.shape[1]
         return estimates[:, start:stop]
 
-    return find_orders(Tones(), read, estimates.shape[1], RATE)  # type: ignore[arg-type]  # all that is used of one
+    return find_orders(Tones(), read, estimates.shape[1], RATE)
 
 
 def test_orders_fade_and_keep_the_sum_in_any_blocks() -> None:

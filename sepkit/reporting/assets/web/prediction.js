@@ -1,4 +1,4 @@
-// What `sepkit separate` tells beside its estimates: their mean over views, features, SI-SDR to expect, who speaks, levels.
+// What `sepkit separate` tells beside its estimates: their mean over views, orders, features, SI-SDR to expect, who speaks, levels.
 // Each function computes what the one named above it does in sepkit.inference.
 import { resample, transform } from "./sound.js";
 
