@@ -32,11 +32,13 @@ from sepkit.inference.quality.features import hypothesis_features
 from sepkit.inference.quality.voices import changes_speakers
 from sepkit.inference.runners.base import ModelOutput
 from sepkit.inference.runners.level import RunningLevel, standardize
+from sepkit.inference.selection import gains_of, products_of
 from sepkit.inference.separated import summary_line
 from sepkit.models import build_model, save_model
 from sepkit.reporting import web
 from sepkit.reporting.web import MOST_SECONDS, find_runtime, serving, write_web_page
 from tests.complaint import complaint
+from tests.noise_voices import voice
 
 RATE = 8000
 TONE_HZ = 440
@@ -362,12 +364,13 @@ def test_swapped_estimates_are_noticed_and_arranged_in_the_page_too(ready: Any) 
     speakers = np.stack([bright, np.convolve(dark, np.ones(8, np.float32) / 8, "same")])
     swapped = np.concatenate([speakers[:, : 2 * RATE], speakers[::-1, 2 * RATE :]], axis=1)
     late = speakers * (np.arange(4 * RATE) > 3 * RATE)
-    # They take turns of 0.75 s, and swap at 2.6 s.
-    turns = speakers * ((np.arange(4 * RATE) // 6000) % 2 == [[0], [1]])
-    turns[:, 20800:] = turns[::-1, 20800:]
+    # Two who take turns of 1.5 s, and change places at 2.6 s.
+    undone = np.stack([voice(0, 4, 0), voice(2, 4, 1)]) * (np.arange(4 * RATE) // 12_000 % 2 == [[0], [1]])
+    turns = np.concatenate([undone[:, :20_800], undone[::-1, 20_800:]], axis=1)
+    cases = speakers, swapped, late, turns
     found = ready.evaluate(
         """async (all) => {
-            const { arrange, changesSpeakers, findOrders } = await import("./prediction.js");
+            const { changesSpeakers, withoutSwaps } = await import("./prediction.js");
             const embed = Object.assign(async (windows) => windows.map((one) => {
                 const found = Array.from({ length: 12 }, (_, k) => one.reduce((sum, x, t) => sum + (t > k ? Math.abs(x - one[t - k - 1]) : 0), 0));
                 const middle = found.reduce((a, b) => a + b) / 12, centered = Float64Array.from(found, (x) => x - middle);
@@ -375,21 +378,22 @@ def test_swapped_estimates_are_noticed_and_arranged_in_the_page_too(ready: Any) 
             }), { rate: 8000 });
             const told = [];
             for (const rows of all) {
-                const estimates = rows.map((one) => Float32Array.from(one)), orders = await findOrders(embed, estimates, 8000);
-                told.push([await changesSpeakers(embed, estimates, 8000), orders && arrange(orders, estimates).map((one) => [...one])]);
+                const [mixture, ...estimates] = rows.map((one) => Float32Array.from(one));
+                const arranged = await withoutSwaps(embed, mixture, estimates, 8000);
+                told.push([await changesSpeakers(embed, estimates, 8000), arranged.map((one) => [...one])]);
             }
             return told;
         }""",  # noqa: E501
-        [one.tolist() for one in (speakers, swapped, late, turns)],
+        [[(0.5 * one.sum(0)).tolist(), *one.tolist()] for one in cases],
     )
-    for (changes, arranged), estimates in zip(found, (speakers, swapped, late, turns), strict=True):
+    for (changes, arranged), estimates in zip(found, cases, strict=True):
         assert changes == changes_speakers(Differences(), estimates, RATE)
-        orders = find_orders(Differences(), lambda *span, own=estimates: own[:, slice(*span)], 4 * RATE, RATE)
-        assert (arranged is None) == (orders is None)
-        if orders is not None:
-            np.testing.assert_allclose(arranged, orders.arrange(estimates), atol=1e-6)
+        gains = gains_of(products_of(0.5 * estimates.sum(0), estimates), "mixture", False, np.arange(2))[:, None]
+        orders = find_orders(Differences(), lambda *span, own=gains * estimates: own[:, slice(*span)], 4 * RATE, RATE)
+        expected = estimates if orders is None else orders.arrange(gains * estimates)
+        np.testing.assert_allclose(arranged, expected, atol=1e-6)
     assert [changes for changes, _ in found[:3]] == [False, True, False]
-    assert found[3][1] is not None
+    assert np.abs(found[3][1] - 0.5 * undone).mean() < 0.05 * np.abs(turns - undone).mean()
 
 
 def test_a_causal_model_runs_in_the_page_too(browser: Any, runtime: Path, tmp_path: Path) -> None:

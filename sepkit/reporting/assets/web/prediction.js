@@ -120,6 +120,16 @@ const places = (count) => Array.from({ length: count }, (_, i) => i);
 const argmax = (values, least = 0) => values.reduce((best, value, i) => (value > values[best] + least ? i : best), 0);
 const permutations = (all) => (all.length ? all.flatMap((one) => permutations(all.filter((other) => other !== one)).map((rest) => [one, ...rest])) : [[]]);
 
+// evidence.measure_whole, of swaps: estimates at their levels in the mixture in other orders, or as they are.
+export async function withoutSwaps(embed, mixture, estimates, rate) {
+  const leveled = estimates.map((one) => {
+    const energy = dot(one, one), gain = Math.fround(energy > 0 ? dot(one, mixture) / energy : 0);
+    return one.map((sample) => gain * sample);
+  });
+  const orders = await findOrders(embed, leveled, rate);
+  return orders ? arrange(orders, leveled) : estimates;
+}
+
 // diarization.swaps.find_orders: { edges, orders, fade }, or null where estimates are best as they are.
 export async function findOrders(embed, estimates, rate) {
   const n = estimates.length, length = estimates[0].length, hop = round(SWAP_HOP_SECONDS * rate), count = Math.ceil(length / hop);

@@ -1,6 +1,6 @@
 // Runs the model beside the page, so that the page answers while it computes.
 import * as ort from "./runtime/ort.wasm.min.mjs";
-import { arrange, decide, findOrders, recordingFeatures, runInViews } from "./prediction.js";
+import { decide, recordingFeatures, runInViews, withoutSwaps } from "./prediction.js";
 import { standardize, standardizeRunning } from "./sound.js";
 
 ort.env.wasm.wasmPaths = new URL("./runtime/", import.meta.url).href;
@@ -89,8 +89,8 @@ function spreadDb(sum, estimate) {
 async function separate(mixture) {
   const { standardized, factor } = standardize(mixture, model.deviation);
   const rate = model.sample_rate, inViews = (samples) => runInViews(run, samples, model.speeds, rate);
-  const output = await inViews(standardized), orders = model.speeds.length && !model.scored ? await findOrders(embed, output.estimates, rate) : null;
-  if (orders) output.estimates = arrange(orders, output.estimates);
+  const output = await inViews(standardized);
+  if (model.speeds.length && !model.scored) output.estimates = await withoutSwaps(embed, standardized, output.estimates, rate);
   const features = model.quality && (await recordingFeatures(inViews, standardized, output, rate));
   const decided = await decide(model.quality, standardized, output, features, rate, embed);
   return { ...decided, estimates: decided.estimates.map((estimate) => estimate.map((sample) => sample * factor)) };
