@@ -72,7 +72,9 @@ def rule_features(voices: Mapping[str, float], sound: Mapping[str, float]) -> di
     """Return the features of the rule; none without voices.
 
     Cosines mean something else if one estimate is nearly empty. So the range of levels l, scaled to [0, 1], also enters
-    as l^2 and multiplied by each cosine. Two features of the mixture describe its pauses and noise.
+    as l^2 and multiplied by each cosine. The SI-SDR between estimates, c dB, also enters as their squared correlation,
+    1 / (1 + 10^(-c / 10)): copies of each other are no further from one voice than near copies. Two features of the
+    mixture describe its pauses and noise.
 
     Args:
         voices: Result of `speaker_evidence`.
@@ -81,8 +83,13 @@ def rule_features(voices: Mapping[str, float], sound: Mapping[str, float]) -> di
     if not voices:
         return {}
     share = voices["levels_range"] / MOST_RANGE_DB
+    found = {
+        **voices,
+        "levels_squared": share**2,
+        "correlation_squared": 1 / (1 + 10 ** (-voices["correlation_db"] / 10)),
+    }
     products = {f"levels_{name}": share * voices[name] for name in _VOICES}
-    return {**voices, "levels_squared": share**2, **products, **{name: sound[name] for name in _BACKGROUND}}
+    return {**found, **products, **{name: sound[name] for name in _BACKGROUND}}
 
 
 @dataclass

@@ -443,6 +443,7 @@ async function isSingleSpeaker(detector, features, gram, cross, estimates, rate,
 // quality.single_speaker.rule_features
 function ruleFeatures(voices, { level_deviation_db, spectral_flatness_db }) {
   const share = voices.levels_range / MOST_RANGE_DB, found = { ...voices, levels_squared: share ** 2, level_deviation_db, spectral_flatness_db };
+  found.correlation_squared = 1 / (1 + 10 ** (-voices.correlation_db / 10));
   for (const name of ["voice_least", "voice_between", "outputs_between", "loudest_least"]) found[`levels_${name}`] = share * voices[name];
   return found;
 }
