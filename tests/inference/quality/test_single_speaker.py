@@ -57,7 +57,7 @@ def test_no_kind_of_recording_is_often_taken_for_another():
 
 
 def test_features_of_the_rule_by_hand():
-    """Estimates that are 5 of 20 dB apart: their cosines count again, by a quarter. They share an eleventh of their energy."""
+    """Estimates that are 5 of 20 dB apart: their cosines count again, by a quarter."""
     voices = {"voice_least": 0.4, "voice_between": 0.6, "outputs_between": 0.8, "loudest_least": -0.2}
     more = {"levels_range": 5.0, "projections_range": 1.0, "correlation_db": -10.0}
     sound = {"level_deviation_db": 7.0, "spectral_flatness_db": -20.0}

@@ -56,7 +56,9 @@ class OneVoice:
         return "one voice"
 
 
-VOICES = dict.fromkeys(("levels_range", "voice_least", "voice_between", "outputs_between", "loudest_least"), 0.0)
+VOICES = dict.fromkeys(
+    ("levels_range", "correlation_db", "voice_least", "voice_between", "outputs_between", "loudest_least"), 0.0
+)
 SHARES = {"found_several": 1.0, "taken_for_several": 0.0}
 
 
