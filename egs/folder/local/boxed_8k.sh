@@ -93,6 +93,12 @@ run channels_2 averaged all 7 "${channels[@]}" "${eight[@]}" "${wider[@]}" --dat
 run channels_3 channels_2 all 8 "${channels[@]}" "${eight[@]}" "${wider[@]}" --data.dynamic_mixing.turns_probability 0.3 \
   --data.segment_seconds 6 --data.batch_size 4 --trainer.max_minutes 57 --trainer.decay_share 0.8 --trainer.learning_rate 0.0008
 average averaged_2 averaged channels_3 0.2
+# Longer, with more telephones and rooms.
+run channels_4 averaged_2 all 9 "${channels[@]}" "${eight[@]}" --data.dynamic_mixing.channel_probability 0.6 \
+  --data.dynamic_mixing.noise_probability 0.35 --data.dynamic_mixing.reverberation_probability 0.35 \
+  --data.dynamic_mixing.turns_probability 0.25 --data.segment_seconds 6 --data.batch_size 4 --trainer.max_minutes 94 \
+  --trainer.decay_share 0.8
+average averaged_3 averaged_2 channels_4 0.2
 
 export OMP_NUM_THREADS=2
 run causal_0 whole_6 all 0 "${clean[@]}" "${causal[@]}" --trainer.max_minutes 68
@@ -117,5 +123,5 @@ ship() {
     --tests "$out/mini/test_librispeech.jsonl" "$out/mini/test_speechocean762.jsonl" \
     --more speech_more speech_voices speech_synthesized --out "$out/$1" "${@:3}")
 }
-ship boxed_8k averaged_2 --views 2
+ship boxed_8k averaged_3 --views 2
 ship boxed_8k_causal causal_last --views 1
