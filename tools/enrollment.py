@@ -93,7 +93,7 @@ def meet(corpus: Path, split: str, speakers: int, seed: int) -> Path:
     words = ["--speech", corpus / "speech", "--split", split, "--minutes", _MINUTES, "--seed", f"{seed}{speakers}"]
     run("prepare", "conversation", *words, "--speakers", speakers, "--max-overlap", 2, "--out", out)
     # Each output holds one speaker after another.
-    found = load_model(predict=False, views=1).separate_recording(FileRecording(out / "mixture.flac"), by_voices=False)
+    found = load_model(predict=False, views=1).separate_recording(FileRecording(out / "mixture.flac"), undo_swaps=False)
     with closing(found.estimates) as estimates:
         replace(found, estimates=estimates.in_memory()).save(out / "separated", "mixture")
     return out

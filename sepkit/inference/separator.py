@@ -272,7 +272,7 @@ class Separator:
         evidence: bool = False,
         folder: Path | None = None,
         progress: bool = False,
-        by_voices: bool = True,
+        undo_swaps: bool = True,
     ) -> Separated[Rendered]:
         """Separate a recording of any length; return estimates that can be read block by block until they are closed.
 
@@ -285,7 +285,8 @@ class Separator:
             folder: Folder of a temporary file of 8 bytes for each sample and estimate at the model's rate, for a long
                 recording; None: that of the system.
             progress: Whether to show a bar for a long recording.
-            by_voices: Whether chunks are joined by traits of voices, too, see `Stitcher`.
+            undo_swaps: Whether speakers whom the estimates swap are put back, with two views or more and in long
+                recordings, see `find_orders`; not for outputs that hold several speakers, which are linked.
 
         Raises:
             UserError: a recording that cannot be read, estimates that are not finite, or a number of speakers that the
@@ -299,10 +300,12 @@ class Separator:
             several = quality.of_any_model and runner.hypotheses > 1
             quality = generic_predictor(runner.hypotheses) if several else None
         predict = quality is not None
-        # Scores belong to estimates as they are, and outputs that are linked may hold several speakers.
-        encoder = default_encoder() if runner.views > 1 and by_voices and not runner.scored else None
-        if self.is_long(recording.num_samples, recording.sample_rate):
-            chunks = ChunkedEstimates(runner, self._chunking, by_voices, folder, rates=evidence or predict)
+        is_long = self.is_long(recording.num_samples, recording.sample_rate)
+        # Scores belong to estimates as they are.
+        undo_swaps = undo_swaps and not runner.scored and (runner.views > 1 or is_long)
+        encoder = default_encoder() if undo_swaps else None
+        if is_long:
+            chunks = ChunkedEstimates(runner, self._chunking, folder, rates=evidence or predict)
             known = measure_chunks(runner, recording, chunks, predict, progress, encoder)
             made = chunks
         else:

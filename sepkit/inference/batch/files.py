@@ -191,8 +191,8 @@ class _Job:
                 # The temporary file needs as much room as the estimates, and not in a system folder that may be memory.
                 folder=target.parent,
                 progress=self.progress,
-                # Traits of voices are of one speaker for each output; outputs that are linked hold several.
-                by_voices=self.encoder is None,
+                # Outputs that are linked hold several speakers each.
+                undo_swaps=self.encoder is None,
             )
             with closing(separated.estimates):
                 _check_unchanged(path, identity)

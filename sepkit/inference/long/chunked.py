@@ -11,21 +11,17 @@ import numpy as np
 
 from sepkit.errors import UserError
 from sepkit.inference.diarization.swaps import Orders
-from sepkit.inference.long.stitching import Chunking, Stitcher
+from sepkit.inference.long.stitching import Chunking, match_overlap
 from sepkit.inference.runners.base import Batches, ModelOutput, Runner
 from sepkit.inference.selection import Products
 
 
 @dataclass
 class _Chunk:
-    """Numbers kept of a chunk. `w` are the weights it is joined with, `e` its estimates, `x` the mixture.
+    """Numbers kept of a chunk.
 
     Args:
         length: samples.
-        cross: (n,) <w e_i, x>.
-        gram: (n, n) <w e_i, w e_j>.
-        overlap: (n, n) <w a_i, w e_j> with the estimates a of the chunk before, where they overlap.
-        sums: (n,) sums of w e_i.
         weight: energy of the mixture around its mean, weighted.
         samples: sum of the squared weights, which that energy is of.
         scores: (n,) log-odds, where the model has a scoring head.
@@ -33,10 +29,6 @@ class _Chunk:
     """
 
     length: int
-    cross: np.ndarray
-    gram: np.ndarray
-    overlap: np.ndarray
-    sums: np.ndarray
     weight: float
     samples: float
     scores: np.ndarray | None
@@ -46,9 +38,9 @@ class _Chunk:
 class ChunkedEstimates:
     """Separates a signal that comes in blocks, chunk by chunk; only a file grows with its length.
 
-    Estimates of chunks go to a temporary file without a name, and a few numbers of each chunk stay in memory. Once all
-    chunks are there, these numbers determine the order of each chunk's estimates, see `Stitcher`. After `finish`, the
-    joined estimates can be read, at the model's rate and level, as often as needed.
+    Each chunk's estimates are put into the order of the chunk before, see `match_overlap`. They go to a temporary file
+    without a name, and a few numbers of each chunk stay in memory. After `finish`, the joined estimates can be read, at
+    the model's rate and level, as often as needed.
 
     Attributes:
         silent: Whether all samples of the mixture are the same.
@@ -57,7 +49,6 @@ class ChunkedEstimates:
     Args:
         runner: Runs the model.
         chunking: Chunks of the signal.
-        by_voices: Whether the order of estimates follows from traits of voices beside overlaps, see `Stitcher`.
         folder: Folder of the temporary file; None: that of the system.
         rates: Whether to measure the rates of the latents.
 
@@ -65,17 +56,9 @@ class ChunkedEstimates:
         UserError: no temporary file can be made.
     """
 
-    def __init__(
-        self,
-        runner: Runner,
-        chunking: Chunking,
-        by_voices: bool = True,
-        folder: Path | None = None,
-        rates: bool = False,
-    ) -> None:
+    def __init__(self, runner: Runner, chunking: Chunking, folder: Path | None = None, rates: bool = False) -> None:
         self._rates = rates
         self._chunking = chunking
-        self._stitcher = Stitcher(chunking, runner.sample_rate, by_voices)
         try:
             self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # closed by `close`
         except OSError as error:
@@ -85,7 +68,8 @@ class ChunkedEstimates:
         self._batch: list[np.ndarray] = []
         self._batches = Batches(runner, runner.batch_size(chunking.chunk / runner.sample_rate))
         self._chunks: list[_Chunk] = []
-        self._orders = np.zeros((0, runner.hypotheses), int)
+        self._hypotheses = n = runner.hypotheses
+        self._gram, self._cross, self._sums = np.zeros((n, n)), np.zeros(n), np.zeros(n)
         self._changes: tuple[Orders, np.ndarray] | None = None
         self._tail: np.ndarray | None = None
         self._lowest, self._highest = math.inf, -math.inf
@@ -116,7 +100,6 @@ class ChunkedEstimates:
         self._separate(last=False)
         self._batch.append(self._buffer)
         self._separate(last=True)
-        self._orders = self._stitcher.orders()
 
     def arrange(self, orders: Orders, gains: np.ndarray) -> None:
         """Change the order of the joined estimates at gains (n, 1); `products` stay those of before."""
@@ -131,29 +114,31 @@ class ChunkedEstimates:
             self._add(mixture, output, last)
 
     def _add(self, mixture: np.ndarray, output: ModelOutput, last: bool) -> None:
-        estimates = output.estimates[0]
+        estimates, order = output.estimates[0], np.arange(self._hypotheses)
+        if self._tail is not None:
+            order = match_overlap(self._tail, estimates[:, : self._chunking.overlap])
+        estimates = estimates[order]
         self._file.write(estimates.tobytes())
-        self._stitcher.add(estimates)
         weights = self._chunking.weights(mixture.size, first=not self._chunks, last=last)
         mixture = mixture - mixture.mean(dtype=np.float64)
-        weighted = estimates * weights
-        overlap = self._chunking.overlap
-        before = np.zeros_like(weighted[:, :overlap]) if self._tail is None else self._tail
-        in_double = weighted.astype(np.float64)
+        weighted = (estimates * weights).astype(np.float64)
+        self._gram += weighted @ weighted.T
+        self._cross += weighted @ mixture
+        self._sums += weighted.sum(-1)
+        if self._tail is not None:
+            faded = self._tail * (1 - self._chunking.rising())
+            shared = faded.astype(np.float64) @ weighted[:, : self._chunking.overlap].T
+            self._gram += shared + shared.T
         self._chunks.append(
             _Chunk(
                 length=mixture.size,
-                cross=in_double @ mixture,
-                gram=in_double @ in_double.T,
-                overlap=before[:, : mixture.size].astype(np.float64) @ in_double[:, :overlap].T,
-                sums=in_double.sum(-1),
                 weight=float(np.square(weights * mixture).sum()),
                 samples=float(np.square(weights, dtype=np.float64).sum()),
-                scores=None if output.scores is None else output.scores[0],
+                scores=None if output.scores is None else output.scores[0][order],
                 rates=output.rates,
             )
         )
-        self._tail = weighted[:, -overlap:]
+        self._tail = estimates[:, -self._chunking.overlap :]
 
     # ------------------------------------------------------------------------------------------- the joined estimates
 
@@ -169,16 +154,7 @@ class ChunkedEstimates:
 
     def products(self) -> Products:
         """Return inner products of the joined estimates with each other and with the mixture."""
-        n = self._orders.shape[1]
-        gram, cross, sums = np.zeros((n, n)), np.zeros(n), np.zeros(n)
-        for k, (chunk, order) in enumerate(zip(self._chunks, self._orders, strict=True)):
-            gram += chunk.gram[np.ix_(order, order)]
-            if k:
-                shared = chunk.overlap[np.ix_(self._orders[k - 1], order)]
-                gram += shared + shared.T
-            cross += chunk.cross[order]
-            sums += chunk.sums[order]
-        return Products(gram, cross, sums, self.num_samples)
+        return Products(self._gram, self._cross, self._sums, self.num_samples)
 
     def deviation(self) -> float:
         """Return the root mean square of the mixture around the mean of each chunk; 0 for silence."""
@@ -187,7 +163,7 @@ class ChunkedEstimates:
 
     def scores(self) -> np.ndarray | None:
         """(n,) log-odds that an estimate is a speaker: the mean over chunks, weighted by energy of the mixture."""
-        scores = [c.scores[order] for c, order in zip(self._chunks, self._orders, strict=True) if c.scores is not None]
+        scores = [chunk.scores for chunk in self._chunks if chunk.scores is not None]
         if not scores:
             return None
         weights = np.array([chunk.weight for chunk in self._chunks])
@@ -203,7 +179,7 @@ class ChunkedEstimates:
     def read(self, start: int, stop: int) -> np.ndarray:
         """Return the joined estimates from one sample to another, (n, stop - start) float32."""
         chunking, count = self._chunking, len(self._chunks)
-        n = self._orders.shape[1]
+        n = self._hypotheses
         joined = np.zeros((n, stop - start), np.float32)
         first = max(0, -(-(start - chunking.chunk + 1) // chunking.hop))
         for k in range(first, min(count, (stop - 1) // chunking.hop + 1)):
@@ -212,7 +188,7 @@ class ChunkedEstimates:
             if low >= high:
                 continue
             self._file.seek(4 * n * k * chunking.chunk)
-            estimates = np.frombuffer(self._file.read(4 * n * length), np.float32).reshape(n, length)[self._orders[k]]
+            estimates = np.frombuffer(self._file.read(4 * n * length), np.float32).reshape(n, length)
             weights = chunking.weights(length, first=k == 0, last=k == count - 1)
             inside = slice(low - begin, high - begin)
             joined[:, low - start : high - start] += estimates[:, inside] * weights[inside]

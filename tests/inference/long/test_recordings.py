@@ -12,11 +12,13 @@ import torch
 from sepkit.config import ModelConfig, RecurrentConfig, STFTFilterbankConfig
 from sepkit.data import audio
 from sepkit.inference import Separator
+from sepkit.inference import separator as separator_module
 from sepkit.inference.long.recordings import ArrayRecording, FileRecording
 from sepkit.inference.long.stitching import chunking_of
+from sepkit.inference.quality.voices import default_encoder
 from sepkit.inference.selection import Selection, gains_of, products_of
 from sepkit.models import build_model, save_model
-from tests.inference.bands import band_split
+from tests.inference.bands import band_split, masked
 from tests.tiny_models import RECURRENT
 
 
@@ -96,10 +98,66 @@ def test_one_voice_alone_stays_in_one_place():
     time = np.arange(40000) / 8000
     tones = sum(0.1 * np.sin(2 * np.pi * hz * time) for hz in (220.0, 277.2, 329.6)).astype(np.float32)
     separator = band_split(**CHUNKS, levels="model")
-    for by_voices in (True, False):
-        found = separator.separate_recording(ArrayRecording(tones, 8000), by_voices=by_voices)
+    for undo_swaps in (True, False):
+        found = separator.separate_recording(ArrayRecording(tones, 8000), undo_swaps=undo_swaps)
         energies = np.square(found.estimates.in_memory()).reshape(2, 10, -1).sum(-1)
         assert (energies[0] > 1e3 * energies[1]).all()
+
+
+class ShuffledBands(torch.nn.Module):
+    """Masks of n bands, in another order for each mixture."""
+
+    def __init__(self, hypotheses):
+        super().__init__()
+        self.hypotheses, self.generator = hypotheses, np.random.default_rng(hypotheses)
+
+    def forward(self, features):
+        bands = torch.arange(features.shape[1]) * self.hypotheses // features.shape[1]
+        orders = torch.tensor(np.array([self.generator.permutation(self.hypotheses) for _ in features]))
+        masks = (bands == orders[..., None]).float()[:, :, None, :, None]
+        return masks.expand(-1, -1, -1, -1, features.shape[2])
+
+
+class BandScores(torch.nn.Module):
+    """The score of a band is its number."""
+
+    def forward(self, masks):
+        return (masks[..., 0].flatten(2).argmax(-1) * masks.shape[1] / masks.shape[-2]).round()
+
+
+@pytest.mark.parametrize("scored", [False, True])
+@pytest.mark.parametrize("hypotheses", [1, 2, 5])
+def test_chunks_in_any_order_are_put_in_that_of_the_first(hypotheses, scored):
+    model = masked(ShuffledBands(hypotheses), scoring_head=BandScores() if scored else None)
+    waveform = noise(24000)
+    chunked = Separator(model, **CHUNKS).separate(waveform, 8000)
+    powers = np.square(np.abs(np.fft.rfft(chunked.estimates)))
+    of_bands = np.stack([part.sum(-1) for part in np.array_split(powers, hypotheses, axis=1)], axis=1)
+    bands = of_bands.argmax(1)
+    assert sorted(bands) == list(range(hypotheses))
+    assert (of_bands.max(1) > 0.95 * of_bands.sum(1)).all()
+    np.testing.assert_allclose(chunked.estimates.sum(0), waveform, atol=0.02)
+    if scored:
+        np.testing.assert_allclose(chunked.scores, bands, atol=0.1)
+
+
+@pytest.mark.parametrize(
+    ("views", "scored", "options", "undo_swaps", "used"),
+    [
+        (1, False, {}, True, False),
+        (2, False, {}, True, True),
+        (1, False, CHUNKS, True, True),
+        (2, False, CHUNKS, False, False),
+        (2, True, CHUNKS, True, False),
+    ],
+)
+def test_swaps_are_undone_in_views_and_chunks(monkeypatch, views, scored, options, undo_swaps, used):
+    encoders = []
+    monkeypatch.setattr(separator_module, "default_encoder", lambda: encoders.append(1) or default_encoder())
+    model = masked(ShuffledBands(2), scoring_head=BandScores() if scored else None)
+    separator = Separator(model, views=views, **options)
+    separator.separate_recording(ArrayRecording(noise(8000), 8000), undo_swaps=undo_swaps).estimates.close()
+    assert len(encoders) == used
 
 
 def test_blocks_and_excerpts_by_hand(tmp_path, capfd):
