@@ -61,8 +61,8 @@ class SeparatorOptions:
         runner: runtime of the model: its graph, or torch; auto: the graph if there is one and no other option needs
             torch
         views: number of views of a recording that estimates are averaged over: as it is, played 1.08 times faster, and
-            so on up to 5; with two or more, speakers whom the estimates swap are put back; with fewer than in
-            calibration, the model predicts no SI-SDR (default: as many as in calibration, else 1)
+            so on up to 5; with two or more, and in long recordings, speakers whom the estimates swap are put back; with
+            fewer than in calibration, the model predicts no SI-SDR (default: as many as in calibration, else 1)
 
     Raises:
         UserError: a word that is none of these, or numbers out of range.
@@ -114,8 +114,8 @@ class OutputOptions:
             FLOAT for wav of a recording of more than 16 bits per sample, else PCM_16)
         rttm: also write who spoke when, as DIR/<relative path>.rttm
         link_speakers: number of speakers, or auto, if there are more than the model has outputs: the turns of all
-            estimates are linked; _s1 ... _sN are then speakers, silent outside their turns; chunks are joined only by
-            their overlaps
+            estimates are linked; _s1 ... _sN are then speakers, silent outside their turns; speakers whom the
+            estimates swap are not put back before
         speaker_encoder: speaker encoder for --link-speakers: a folder that `sepkit train` wrote, or FILE.onnx of any
             toolkit (default: the one that ships with sepkit)
         speaker_features: input of FILE.onnx: waveform, fbank (WeSpeaker, 3D-Speaker) or mel (Resemblyzer) (default: the
