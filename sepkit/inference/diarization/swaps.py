@@ -22,6 +22,8 @@ Reader = Callable[[int, int], np.ndarray]
 
 # Orders are chosen every half second, by windows of three times that around it; so many are read at once.
 _HOP_SECONDS, _AT_ONCE = 0.5, 60
+# 12 hours; their embeddings take 350 MB.
+_MOST_WINDOWS = 86_400
 # Windows this far below the loud ones are pauses. Of the others, an estimate with less of the energy has no voice.
 _PAUSE_DB, _LOUD_PERCENTILE, _LEAST_SHARE = 20.0, 95, 0.05
 # Windows in which an estimate has this share of the energy contain one voice.
@@ -52,12 +54,15 @@ class Orders:
 
     def arrange(self, estimates: np.ndarray, start: int = 0) -> np.ndarray:
         """Return estimates (n, T), from sample `start` of the recording on, in the order of each time."""
-        times = start + np.arange(estimates.shape[1])
+        length = estimates.shape[1]
+        first, last = np.searchsorted(self.edges, [start - self.fade, start + length + self.fade])
+        times = start + np.arange(length)
         # The weight of an order falls where that of the next one rises, so that the sum of the estimates stays.
-        after = [np.clip((times - edge) / self.fade + 0.5, 0.0, 1.0).astype(np.float32) for edge in self.edges]
+        near = self.edges[first:last]
+        after = [np.clip((times - edge) / self.fade + 0.5, 0.0, 1.0).astype(np.float32) for edge in near]
         weights = np.diff([np.zeros_like(times, np.float32), *after[::-1], np.ones_like(times, np.float32)], axis=0)
         arranged = np.zeros_like(estimates)
-        for weight, order in zip(weights[::-1], self.orders, strict=True):
+        for weight, order in zip(weights[::-1], self.orders[first : last + 1], strict=True):
             if weight.any():
                 arranged += weight * estimates[order]
         return arranged
@@ -74,7 +79,7 @@ def find_orders(encoder: Encoder, read: Reader, num_samples: int, sample_rate: i
     alternately over p (Viterbi) and c (mean directions), from the estimates' own order and from centers of k-means of
     windows of one voice, which starts from ten of them, each with those most unlike it. None is returned if this gains
     less than 0.002 a window, if two speakers may be one (windows of theirs alone have a mean cosine above 0.37), if an
-    estimate is more than 15 dB weaker than another, for one estimate or more than four.
+    estimate is more than 15 dB weaker than another, for one estimate or more than four, or for more than 12 hours.
 
     Args:
         encoder: Speaker encoder.
@@ -86,14 +91,19 @@ def find_orders(encoder: Encoder, read: Reader, num_samples: int, sample_rate: i
     energies = _energies(read, num_samples, hop)
     totals = energies.sum(1)
     n, count = energies.shape
-    if not 2 <= n <= MOST_ESTIMATES or totals.min() <= 10 ** (-_MOST_RANGE_DB / 10) * totals.max():
+    if (
+        not 2 <= n <= MOST_ESTIMATES
+        or count > _MOST_WINDOWS
+        or totals.min() <= 10 ** (-_MOST_RANGE_DB / 10) * totals.max()
+    ):
         return None
     shares = _shares(energies)
     voices = _voices(encoder, read, num_samples, sample_rate, shares)
     is_alone = shares > _OWN_SHARE
-    alone, weighted = voices[is_alone], shares[..., None] * voices
+    alone = voices[is_alone]
     if len(alone) < n:
         return None
+    weighted = np.multiply(voices, shares[..., None], out=voices)
     orders = np.array(list(permutations(range(n))))
     starts = [unit_rows(weighted.sum(1)), _centers(alone, n)]
     ends = [_follow(weighted, orders, centers) for centers in starts]
