@@ -6,7 +6,7 @@ turns. An order of the estimates that changes over time keeps every voice in one
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import combinations, permutations
+from itertools import combinations, pairwise, permutations
 
 import numpy as np
 
@@ -54,17 +54,14 @@ class Orders:
 
     def arrange(self, estimates: np.ndarray, start: int = 0) -> np.ndarray:
         """Return estimates (n, T), from sample `start` of the recording on, in the order of each time."""
-        length = estimates.shape[1]
-        first, last = np.searchsorted(self.edges, [start - self.fade, start + length + self.fade])
-        times = start + np.arange(length)
+        times, arranged = start + np.arange(estimates.shape[1]), np.zeros_like(estimates)
+        first, last = np.searchsorted(self.edges, [start - self.fade, start + len(times) + self.fade])
+        bounds = [-np.inf, *self.edges[first:last], np.inf]
         # The weight of an order falls where that of the next one rises, so that the sum of the estimates stays.
-        near = self.edges[first:last]
-        after = [np.clip((times - edge) / self.fade + 0.5, 0.0, 1.0).astype(np.float32) for edge in near]
-        weights = np.diff([np.zeros_like(times, np.float32), *after[::-1], np.ones_like(times, np.float32)], axis=0)
-        arranged = np.zeros_like(estimates)
-        for weight, order in zip(weights[::-1], self.orders[first : last + 1], strict=True):
-            if weight.any():
-                arranged += weight * estimates[order]
+        for ends, order in zip(pairwise(bounds), self.orders[first : last + 1], strict=True):
+            part = slice(*np.clip(np.add(ends, [-self.fade, self.fade]) - start, 0, len(times)).astype(int))
+            rises = [np.clip((times[part] - end) / self.fade + 0.5, 0.0, 1.0).astype(np.float32) for end in ends]
+            arranged[:, part] += (rises[0] - rises[1]) * estimates[order, part]
         return arranged
 
 

@@ -1,5 +1,7 @@
 """Swaps of speakers between estimates: tones that an encoder knows by their frequencies."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -48,6 +50,11 @@ def test_orders_fade_and_keep_the_sum_in_any_blocks() -> None:
     blocks = [orders.arrange(estimates[:, start : start + 5], start) for start in range(0, 12, 5)]
     np.testing.assert_array_equal(np.concatenate(blocks, axis=1), arranged)
     np.testing.assert_array_equal(Orders(np.array([], int), np.array([[1, 0]]), 4).arrange(estimates), estimates[::-1])
+    # Memory does not grow with the number of orders.
+    tracemalloc.start()
+    Orders(np.arange(1, 200) * 500, np.tile([[0, 1], [1, 0]], (100, 1)), 20).arrange(np.ones((2, 100_000), np.float32))
+    assert tracemalloc.get_traced_memory()[1] < 5e6
+    tracemalloc.stop()
 
 
 @pytest.mark.parametrize("order", [(1, 0), (1, 2, 0), (3, 0, 1, 2)])
