@@ -45,8 +45,8 @@ class SeparatorOptions:
     """Options of a `Separator`.
 
     Args:
-        levels: level of the estimates. mixture: each at its level in the mixture; model: as the model outputs it, unless
-            swapped speakers were put back (default: the model's own setting, else mixture)
+        levels: level of the estimates. mixture: each at its level in the mixture; model: as the model outputs it,
+            unless swapped speakers were put back (default: the model's own setting, else mixture)
         mixture_consistency: make the estimates add up to the recording, sample by sample
         score_threshold: log-odds above which a hypothesis counts as a speaker (default: the model's own, which counts
             speakers best on the dev mixtures)
