@@ -20,7 +20,7 @@ MOST_ESTIMATES = 4
 Reader = Callable[[int, int], np.ndarray]
 """Returns estimates (n, stop - start) from sample `start` to sample `stop`."""
 
-# Orders are chosen every half second, by windows of three times that around it; so many are read at once.
+# An order is chosen for each hop of half a second, from the window of three hops around it. 60 hops are read at once.
 _HOP_SECONDS, _AT_ONCE = 0.5, 60
 # 12 hours; their embeddings take 350 MB.
 _MOST_WINDOWS = 86_400
@@ -84,15 +84,13 @@ def find_orders(encoder: Encoder, read: Reader, num_samples: int, sample_rate: i
         num_samples: Number of their samples.
         sample_rate: Their sample rate, Hz.
     """
-    hop = round(_HOP_SECONDS * sample_rate)
+    hop, n = round(_HOP_SECONDS * sample_rate), len(read(0, 1))
+    count = -(-num_samples // hop)
+    if not 2 <= n <= MOST_ESTIMATES or count > _MOST_WINDOWS:
+        return None
     energies = _energies(read, num_samples, hop)
     totals = energies.sum(1)
-    n, count = energies.shape
-    if (
-        not 2 <= n <= MOST_ESTIMATES
-        or count > _MOST_WINDOWS
-        or totals.min() <= 10 ** (-_MOST_RANGE_DB / 10) * totals.max()
-    ):
+    if totals.min() <= 10 ** (-_MOST_RANGE_DB / 10) * totals.max():
         return None
     shares = _shares(energies)
     voices = _voices(encoder, read, num_samples, sample_rate, shares)

@@ -73,7 +73,7 @@ def rule_features(voices: Mapping[str, float], sound: Mapping[str, float]) -> di
 
     Cosines mean something else if one estimate is nearly empty. So the range of levels l, scaled to [0, 1], also enters
     as l^2 and multiplied by each cosine. The SI-SDR between estimates, c dB, also enters as their squared correlation,
-    1 / (1 + 10^(-c / 10)): copies of each other are no further from one voice than near copies. Two features of the
+    1 / (1 + 10^(-c / 10)), which does not keep growing from near copies to exact ones. Two features of the
     mixture describe its pauses and noise.
 
     Args:

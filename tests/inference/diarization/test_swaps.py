@@ -1,4 +1,4 @@
-"""Swaps of speakers between estimates: tones that an encoder knows by their frequencies."""
+"""Undoing swaps: each speaker is a tone, and the stub encoder identifies a tone by its frequency."""
 
 import tracemalloc
 
