@@ -19,10 +19,13 @@ class NegSISDRConfig(CostConfig, name="neg_si_sdr"):
     Args:
         zero_mean: Whether to remove the means first.
         eps: Constant that keeps the cost of silence finite.
+        max_db: SI-SDR that the cost approaches for perfect estimates, so that training attends to worse ones (Wisdom
+            et al., "Unsupervised sound separation using mixture invariant training", 2020); null: no limit.
     """
 
     zero_mean: bool = True
     eps: NotNegative = 1e-8
+    max_db: Positive | None = None
 
 
 @dataclass

@@ -33,10 +33,11 @@ def pairwise_neg_si_sdr(
     eps: float = 1e-8,
     lengths: Tensor | None = None,
     active: Tensor | None = None,
+    max_db: float | None = None,
 ) -> Tensor:
     """Return the negative scale-invariant signal-to-distortion ratio of every pair, (B, n, m) dB.
 
-    -10 log10( |a s|^2 / (|e - a s|^2 + eps) + eps ) with a = <e, s> / (|s|^2 + eps).
+    -10 log10( |a s|^2 / (|e - a s|^2 + t |a s|^2 + eps) + eps ) with a = <e, s> / (|s|^2 + eps), t = 10^(-max_db / 10).
 
     A silent source or estimate costs -10 log10(eps) (80 dB), without gradient; with eps = 0 it is NaN.
 
@@ -47,8 +48,10 @@ def pairwise_neg_si_sdr(
         eps: keeps silence finite.
         lengths: (B,) samples of each utterance that count; None: all T.
         active: (B, m) bool, which sources speak; None: all.
+        max_db: SI-SDR of a perfect estimate; None: no limit, t = 0.
 
-    Source: Le Roux et al., "SDR - half-baked or well done?", 2019; placement of eps as in asteroid.
+    Source: Le Roux et al., "SDR - half-baked or well done?", 2019; placement of eps as in asteroid; t: Wisdom et al.,
+    "Unsupervised sound separation using mixture invariant training", 2020.
 
     >>> import torch
     >>> sources = torch.tensor([[[1.0, -1.0, 1.0, -1.0], [1.0, 1.0, -1.0, -1.0]]])
@@ -60,6 +63,8 @@ def pairwise_neg_si_sdr(
     scale = products.cross / (products.source_energy + eps)
     target_energy = scale.square() * products.source_energy
     residual_energy = (products.estimate_energy - 2 * scale * products.cross + target_energy).clamp_min(0)
+    if max_db is not None:
+        residual_energy = residual_energy + 10 ** (-max_db / 10) * target_energy
     return as_inputs(_negative_db(target_energy / (residual_energy + eps) + eps), estimates, sources)
 
 
