@@ -1,11 +1,13 @@
 """Pairwise costs: closed forms, invariances, odd inputs. Parity with other packages is in tests/parity."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sepkit.config import CostConfig
+from sepkit.config import CostConfig, NegSISDRConfig
 from sepkit.objectives import costs
 from sepkit.objectives.inner_products import inner_products
 from sepkit.registry import build
@@ -145,6 +147,15 @@ def test_cost_of_a_perfect_estimate():
     found = costs.pairwise_neg_si_sdr(0.5 * sources, sources, zero_mean=False).diagonal(dim1=1, dim2=2)
     energy = 0.25 * sources.double().square().sum(-1)
     torch.testing.assert_close(found.double(), -10 * torch.log10(energy / 1e-8), atol=1e-2, rtol=0)
+
+
+def test_limited_si_sdr():
+    """A limit adds its distortion to that of the estimate: 1/100 and 1/100 of 20 dB and a limit of 20 are 17 dB."""
+    sources = torch.tensor([[[1.0, -1.0, 1.0, -1.0], [1.0, 1.0, -1.0, -1.0]]], dtype=torch.float64)
+    estimates = sources + 0.1 * sources.flip(1)
+    for estimate, expected in ((sources, -20.0), (estimates, -20 + 10 * math.log10(2))):
+        found = build(NegSISDRConfig(eps=0.0, max_db=20.0))(estimate, sources)[0].diagonal()
+        torch.testing.assert_close(found, torch.full((2,), expected, dtype=torch.float64), atol=1e-6, rtol=0)
 
 
 @every_cost
