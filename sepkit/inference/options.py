@@ -60,9 +60,10 @@ class SeparatorOptions:
         depth_steps: steps of a continuous-depth model; the cost is proportional to them (default: the model's own)
         runner: runtime of the model: its graph, or torch; auto: the graph if there is one and no other option needs
             torch
-        views: number of views of a recording that estimates are averaged over: as it is, played 1.08 times faster, and
-            so on up to 5; with two or more, and in long recordings, speakers whom the estimates swap are put back; with
-            fewer than in calibration, the model predicts no SI-SDR (default: as many as in calibration, else 1)
+        views: number of views of a recording, 1 to 5, that estimates are averaged over: as it is, played 5 % slower,
+            5 % faster, and so on; with two or more, and in long recordings, speakers whom the estimates swap are put
+            back; with fewer than in calibration, the model predicts no SI-SDR (default: as many as in calibration,
+            else 1)
 
     Raises:
         UserError: a word that is none of these, or numbers out of range.

@@ -91,10 +91,10 @@ export async function runInViews(run, mixture, speeds, rate) {
   const first = await run(mixture);
   const total = first.estimates.map((estimate) => Float64Array.from(estimate)), agreement = total.map(() => 0);
   for (const speed of speeds) {
-    const faster = round(speed * rate);
-    const { estimates } = await run(await resample(mixture, faster, rate)), views = [];
+    const changed = round(speed * rate);
+    const { estimates } = await run(await resample(mixture, changed, rate)), views = [];
     for (const estimate of estimates) {
-      const back = await resample(estimate, rate, faster), fitted = new Float32Array(mixture.length);
+      const back = await resample(estimate, rate, changed), fitted = new Float32Array(mixture.length);
       fitted.set(back.subarray(0, mixture.length));
       views.push(fitted);
     }
