@@ -118,6 +118,18 @@ def test_more_speakers_are_compared_and_finished_runs_are_kept(matching, reposit
     assert not (tmp_path / "exp").exists()
 
 
+@pytest.mark.slow
+def test_counting_is_compared_with_a_told_number(matching, repository, speech, tmp_path, run) -> None:
+    options = dict(zip(matching[1::2], matching[2::2], strict=True))
+    kept = {name: options[name] for name in ("--speech", "--data")}
+    kept |= {"--noise": str(speech), "--exp": str(tmp_path / "exp"), "--runs": str(tmp_path / "runs"), "--groups": "all=.*"}
+    kept |= {"--methods": "mcl told2", "--prepare-options": "--speakers 1 2 3 --train-mixtures 20 --dev-mixtures 10 --test-mixtures 10 --segment-seconds 1"}
+    kept |= {"--extra": "--data.mixtures_per_epoch 8 --data.segment_seconds 1 --trainer.max_epochs 1"}
+    table = run([str(repository / "egs" / "folder" / "count.sh"), *(word for pair in kept.items() for word in pair)])
+    assert re.search(r"^\| told2_seed0, test_all \| 2 \| 1\.00 \|", table, re.MULTILINE) and "| mcl_seed0, test_all | 3 |" in table
+    assert "scoring: null" in (tmp_path / "exp" / "told2_seed0" / "config.yaml").read_text()
+
+
 def assert_speakers_are_disjoint(data: Path, test_sets: list[str]) -> None:
     """No speaker, and no file, of a test set is in the training or validation manifest, and so on."""
     seen: dict[str, set[str]] = {}
