@@ -21,7 +21,7 @@ _LOUD_PERCENTILE = 95
 _SHORTEST_PAUSE_SECONDS, _SHORTEST_TURN_SECONDS = 0.3, 0.2
 # With a speech detector, means over this many seconds decide, from this probability on. The strongest
 # estimate is active in frames above one level, the others while their mean is above another: dB below all speech.
-_MEAN_SECONDS, _LEAST_PROBABILITY = 0.6, 0.5
+_MEAN_SECONDS, _LEAST_PROBABILITY = 1.0, 0.5
 _BELOW_SPEECH_DB, _FURTHER_BELOW_SPEECH_DB = 30.0, 9.0
 # Of times in milliseconds.
 _ROUNDING = 1e-3
